@@ -1,0 +1,24 @@
+"""C++ rules of epd: the native ones with epd's warnings as errors."""
+
+# clang-only warning groups stand in .bazelrc (--config=clang).
+EPD_COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+
+def epd_cc_library(name, copts = [], **kwargs):
+    native.cc_library(name = name, copts = EPD_COPTS + copts, **kwargs)
+
+def epd_cc_binary(name, copts = [], **kwargs):
+    native.cc_binary(name = name, copts = EPD_COPTS + copts, **kwargs)
+
+def epd_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+    """A test with GoogleTest, GoogleMock and their main()."""
+    native.cc_test(
+        name = name,
+        size = size,
+        copts = EPD_COPTS + copts,
+        deps = deps + ["//bazel/third_party:gtest"],
+        **kwargs
+    )
