@@ -1,0 +1,235 @@
+/* libepd_client: attach to the node's epd, join a group, and exchange tokens between its ranks.
+ *
+ *   epd_error error = {sizeof error};
+ *   epd_connect_args connect = {sizeof connect};
+ *   epd_client* client;
+ *   if (epd_connect(&connect, &client, &error) != EPD_OK) die(error.message);
+ *   epd_group_spec spec = {sizeof spec};            // name, num_ranks, num_experts, ...
+ *   epd_join_args join = {sizeof join}; join.spec = &spec; join.ranks = &rank; join.num_ranks = 1;
+ *   epd_group* group;
+ *   if (epd_join(client, &join, &group, &error) != EPD_OK) die(error.message);
+ *   ... epd_prepare, epd_dispatch, (the experts), epd_combine ...
+ *   epd_leave(group, &error);
+ *   epd_disconnect(client);
+ *
+ * Every struct starts with its own size, set by the caller; zero means the default for every other field.
+ * Every call returns EPD_OK or an absl/gRPC status code and then fills `error` (which may be NULL).
+ *
+ * Threads: all functions may be called from any thread; operations block the calling thread until they end, and
+ * every operation ends: with its result, or with the cause, the same on every rank of the group. The library starts
+ * no thread before the first operation; then one watchdog per client, which ends all waits when epd is gone.
+ * Fork: a forked child must not use its parent's objects (FAILED_PRECONDITION); it connects anew.
+ *
+ * Errors of every operation:
+ *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
+ *   FAILED_PRECONDITION  the group drains, or was left
+ *   RESOURCE_EXHAUSTED   receive capacity (without drop), staging, or too many outstanding calls
+ *   ABORTED              stale epoch or plan, or the worker was replaced: prepare again and repeat
+ *   UNAVAILABLE          a rank or the daemon is gone; the text names it
+ *   DEADLINE_EXCEEDED    a rank is late; the text names the missing ranks
+ *   DATA_LOSS            a corrupt plan or staging
+ * Text: "[epd:CODE] group=... epoch=... rank=... phase=...: what happened; what to do".
+ */
+#ifndef EPD_CLIENT_C_EPD_CLIENT_H_
+#define EPD_CLIENT_C_EPD_CLIENT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EPD_API __attribute__((visibility("default")))
+#define EPD_CLIENT_VERSION "0.1.0"
+
+enum { EPD_OK = 0 }; /* Other codes are those of absl::StatusCode. */
+
+typedef enum epd_dtype {
+  EPD_DTYPE_UNSPECIFIED = 0,
+  EPD_DTYPE_FLOAT32 = 1,
+  EPD_DTYPE_BFLOAT16 = 2,
+  EPD_DTYPE_FLOAT16 = 3,
+} epd_dtype;
+
+typedef struct epd_error {
+  size_t struct_size;
+  int32_t code;
+  char message[4096];
+} epd_error;
+
+typedef struct epd_client epd_client; /* One session with one epd. */
+typedef struct epd_group epd_group;   /* This session's ranks in one group. */
+
+EPD_API const char* epd_client_version(void);
+
+/* ---- session ---- */
+
+typedef struct epd_connect_args {
+  size_t struct_size;
+  const char* socket_path; /* NULL: EPD_SOCKET, else /run/epd/epd.sock, else this user's private one. */
+  const char* client_name; /* NULL: the process's command line. For people. */
+  int64_t timeout_ms;      /* 0: 10 s, the start of a private daemon included. */
+  int32_t no_autostart;    /* 1: never start a private daemon. EPD_AUTOSTART=0 does the same. */
+  const char* daemon_path; /* The epd to start; NULL: EPD_DAEMON, else beside this library, else on PATH. */
+} epd_connect_args;
+
+/* Connects, and starts a private daemon for this user if none is found and that is allowed.
+ *   UNAVAILABLE        no daemon, or it does not answer; the text says where it was looked for and what to do
+ *   PERMISSION_DENIED  the daemon belongs to another user
+ *   UNIMPLEMENTED      no common protocol version; both are named
+ *   INVALID_ARGUMENT   the socket path is longer than 107 bytes */
+EPD_API int epd_connect(const epd_connect_args* args, epd_client** client, epd_error* error);
+
+/* Ends the session and frees `client`; groups still joined are left. NULL is fine. */
+EPD_API void epd_disconnect(epd_client* client);
+
+/* EPD_OK while the session lives; else why it ended. Never blocks. */
+EPD_API int epd_check(epd_client* client, epd_error* error);
+
+/* The path of the socket in use, valid until epd_disconnect. */
+EPD_API const char* epd_socket_path(const epd_client* client);
+
+/* ---- group ---- */
+
+typedef struct epd_group_spec {
+  size_t struct_size;
+  const char* name;
+  const char* instance; /* One run of the job, NULL: "". Ranks of different instances never meet. */
+  const char* tenant;   /* NULL: "". */
+  uint32_t num_ranks;
+  uint32_t num_experts;
+  const uint32_t* expert_owner; /* [num_experts] or NULL: contiguous blocks of num_experts / num_ranks. */
+  uint32_t max_tokens_per_rank;
+  uint32_t recv_capacity_per_rank; /* Slots. */
+  uint32_t hidden;                 /* Elements. */
+  uint32_t top_k;                  /* Largest of any call; 0: 1024. */
+  epd_dtype max_token_dtype;       /* Calls may use it or a narrower one. */
+  int32_t drop_on_overflow;
+  int32_t worker_executor;         /* 1: the daemon's worker moves the rows. */
+  const char* backend;             /* NULL: "auto". */
+  int64_t warn_after_ms;           /* Deadlines; 0: the daemon's defaults (20 s, 10 min, 30 s, 5 min). */
+  int64_t absent_ms;
+  int64_t undecided_ms;
+  int64_t form_ms;
+} epd_group_spec;
+
+typedef struct epd_join_args {
+  size_t struct_size;
+  const epd_group_spec* spec;
+  const uint32_t* ranks; /* [num_ranks] this process's ranks. */
+  size_t num_ranks;
+  const char* const* devices; /* [num_ranks] or NULL. For people. */
+  uint64_t min_epoch;         /* The group's epoch will be above it. */
+  int64_t deadline_ms;        /* 0: spec->form_ms. */
+} epd_join_args;
+
+typedef struct epd_group_info {
+  size_t struct_size;
+  uint64_t group_id;
+  uint64_t epoch;
+  uint64_t formation;
+  uint32_t num_ranks;
+  uint32_t num_experts;
+} epd_group_info;
+
+/* Takes ranks of a group and waits until the group is READY. Collective over the group's ranks.
+ *   INVALID_ARGUMENT   a bad spec, or it differs from another rank's (fields, values and ranks are named), or a rank
+ *                      is taken twice
+ *   ALREADY_EXISTS     a living session of this group holds the rank; it is named
+ *   DEADLINE_EXCEEDED  not all ranks came; the text lists arrived, missing and dead ones
+ *   UNIMPLEMENTED      a second tenant; ranks on several nodes may join but not exchange yet */
+EPD_API int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, epd_error* error);
+
+/* Gives the ranks back and frees `group`. Operations in flight in other threads fail first. */
+EPD_API int epd_leave(epd_group* group, epd_error* error);
+
+EPD_API int epd_group_get_info(epd_group* group, epd_group_info* info);
+
+/* Number of a new execution of `program` (16 bytes, a digest that is equal on all ranks) on `rank`: 0, 1, 2, ... since
+ * the join. For callers that number whole programs; callers that name their operations need not call it. */
+EPD_API uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]);
+
+/* ---- operations ---- */
+
+#define EPD_EXECUTION_NEXT UINT64_MAX
+
+/* Identity of an operation: calls of all ranks with the same identity are one operation, in whatever order they come.
+ * Either `name` (static, the same on all ranks; `execution` counts its uses, EPD_EXECUTION_NEXT: the library counts per
+ * rank), or `program` with the execution's number, the ordinal of the call site and its occurrence in the execution. */
+typedef struct epd_key {
+  size_t struct_size;
+  const char* name;
+  uint8_t program[16];
+  uint64_t execution;
+  uint32_t ordinal;
+  uint32_t occurrence;
+} epd_key;
+
+/* Bytes of one rank's routing plan ("handle_mem"), the same on all ranks. Needs no daemon. */
+EPD_API size_t epd_handle_mem_size(uint32_t num_ranks, uint32_t num_experts, uint32_t max_tokens_per_rank,
+                                   uint32_t top_k);
+
+typedef struct epd_prepare_args {
+  size_t struct_size;
+  uint32_t rank;
+  epd_key key;
+  const void* topk_idx;  /* [num_tokens, top_k] int32 or int64; negative: no route. */
+  uint32_t idx_bytes;    /* 4 or 8. */
+  uint64_t num_tokens;
+  uint32_t top_k;
+  uint32_t alignment;    /* Of the experts' zones, in slots: a power of two; 0 reads as 1. */
+  int32_t* token_counts; /* out [experts of this rank] padded zone lengths, before any drop. */
+  int32_t* total_recv;   /* out [1] their sum. */
+  void* handle_mem;      /* out [handle_mem_bytes] */
+  size_t handle_mem_bytes;
+} epd_prepare_args;
+EPD_API int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error);
+
+typedef struct epd_scatter_args {
+  size_t struct_size;
+  uint32_t rank;
+  epd_key key;
+  const void* handle_mem;
+  size_t handle_mem_bytes;
+  uint32_t top_k;
+  uint32_t alignment;
+  epd_dtype dtype;            /* Of the rows. */
+  uint32_t hidden;            /* Elements of a row. */
+  uint64_t num_tokens;
+  const void* tokens;         /* [num_tokens, hidden]; combine backward: the gradient of combine's output. */
+  const float* topk_weights;  /* [num_tokens, top_k]; combine backward: NULL. */
+  uint64_t recv_capacity;     /* Slots. */
+  void* recv_tokens;          /* out [recv_capacity, hidden]; combine backward: the gradient of expert_out. */
+  float* recv_topk_weights;   /* out [recv_capacity]; combine backward: NULL. */
+} epd_scatter_args;
+/* Sends each token's row to its experts' ranks. Padding slots and the tail are zeros. */
+EPD_API int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error);
+EPD_API int epd_combine_backward(epd_group* group, const epd_scatter_args* args, epd_error* error);
+
+typedef struct epd_gather_args {
+  size_t struct_size;
+  uint32_t rank;
+  epd_key key;
+  const void* handle_mem;
+  size_t handle_mem_bytes;
+  uint32_t top_k;
+  uint32_t alignment;
+  epd_dtype dtype;
+  uint32_t hidden;
+  uint64_t recv_capacity;            /* Slots of expert_rows. */
+  const void* expert_rows;           /* [recv_capacity, hidden] expert_out, or the gradient of recv_tokens. */
+  const float* recv_topk_weights;    /* [recv_capacity] gradients of the weights; combine: NULL. */
+  uint64_t num_tokens;
+  void* tokens;                      /* out [num_tokens, hidden]: sums over k, in fp32, in k order, rounded once. */
+  float* topk_weights;               /* out [num_tokens, top_k]; combine: NULL. */
+} epd_gather_args;
+/* Sums each token's expert rows back. A dropped route contributes nothing. */
+EPD_API int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error);
+EPD_API int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* EPD_CLIENT_C_EPD_CLIENT_H_ */

@@ -1,0 +1,164 @@
+// The shared-memory ABI between a client, epd and epd-worker: the slots segment of a session and the outcome
+// records of a node.
+//
+// Two segments, both memfds owned by epd and sealed against shrinking and growing:
+//   slots    one per session; epd, the worker and that one client map it read-write. Everything in it except
+//            `word` transitions is advice from the client's side: whoever reads a request copies it first and
+//            trusts nothing in it.
+//   records  one per node; epd and the worker map it, no client. It says which use a claim belongs to and what
+//            was decided, so that epd can answer for a worker that is dead.
+//
+// The cycle of a slot's word is in slot_word.h; the steps of an operation are `Step` below.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace epd::shm {
+
+inline constexpr uint64_t kSlotsMagic = 0x31544f4c53445045;    // "EPDSLOT1", little endian.
+inline constexpr uint64_t kRecordsMagic = 0x3143455253445045;  // "EPDSREC1", little endian.
+inline constexpr uint32_t kSegmentVersion = 1;
+inline constexpr uint32_t kSlotsPerSession = 256;  // Outstanding operations of a session.
+inline constexpr uint32_t kMaxSessions = 1024;     // Blocks in the records segment.
+inline constexpr uint32_t kMaxOperations = 8192;   // Open operations of a node.
+inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its terminating zero.
+
+enum class Step : uint32_t {
+  kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
+  kPublish = 2,   // My rows are staged. Answered when all are (client executor) or my output is (worker executor).
+  kPulled = 3,    // I have read what I need. Answered when the regions are free; nobody waits for it.
+};
+
+enum class Kind : uint32_t {
+  kPrepare = 1,
+  kDispatch = 2,
+  kCombine = 3,
+  kDispatchBackward = 4,
+  kCombineBackward = 5,
+};
+
+// What a call says. Written by the client before it arms the slot.
+struct SlotRequest {
+  Step step;
+  Kind kind;
+  uint64_t op_id;  // Publish and pulled: as in the announce's reply. Announce: 0.
+
+  uint64_t group_id;
+  uint64_t epoch;
+  uint64_t formation;
+  uint32_t rank;
+  uint32_t reserved0;
+
+  // Identity (DESIGN: matching). Operations of all ranks with equal identity are one operation.
+  uint8_t program[16];  // Digest of the executable, or of `name` when has_name is set.
+  uint64_t execution;   // Raw number since the Join, per (rank, program).
+  uint32_t ordinal;     // Of the call site in its executable.
+  uint32_t occurrence;  // Of this site within the execution.
+  uint32_t has_name;
+  uint32_t error_code;  // Non-zero: this rank's own input is bad; absl::StatusCode, text in `text`.
+
+  // Fingerprint: must be equal on all ranks.
+  uint32_t dtype;  // epd_dtype, of the rows; 0 for prepare.
+  uint32_t has_weights;
+  uint32_t top_k;
+  uint32_t alignment;
+  uint64_t row_bytes;
+  uint64_t plan_id;  // Operation id of the prepare; 0 for prepare.
+  uint64_t spec_hash;
+
+  // May differ between ranks.
+  uint64_t num_tokens;
+  uint64_t recv_capacity;  // Slots of this call's receive buffer (dispatch).
+  uint64_t demand;         // Slots that this rank would need (dispatch), from the plan.
+  uint64_t stage_bytes;    // What this rank will stage.
+  uint64_t out_bytes;      // Worker executor: what the worker will put out for this rank.
+
+  char text[472];  // Zero-terminated: the name (has_name) or the error's text (error_code).
+};
+static_assert(sizeof(SlotRequest) == 640);
+
+// What the worker says. Written before it answers the slot.
+struct SlotReply {
+  uint64_t op_id;
+  uint64_t region_offset;  // In every arena of the set.
+  uint64_t region_bytes;   // Of one arena; the largest stage of any rank, rounded up to pages.
+  uint64_t out_offset;     // Worker executor: where this rank's output lies in its own arena.
+  uint64_t out_bytes;
+  char message[kMessageBytes];  // Zero-terminated, when the answer is an error.
+};
+
+struct alignas(64) Slot {
+  std::atomic<uint64_t> word;      // slot_word.h.
+  std::atomic<uint32_t> sleeping;  // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
+  uint32_t reserved[13];
+  SlotRequest request;
+  SlotReply reply;
+  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply)];
+};
+static_assert(sizeof(Slot) == 4096);
+static_assert(offsetof(Slot, word) == 0 && offsetof(Slot, request) == 64);
+
+struct alignas(4096) SlotsHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t header_bytes;
+  uint64_t segment_bytes;
+  uint32_t num_slots;
+  uint32_t slot_bytes;
+  uint64_t session_id;
+  uint64_t incarnation;
+
+  // epd: the session has ended; whatever was read from peers' arenas since is void. Futex word.
+  alignas(64) std::atomic<uint32_t> ended;
+  // Worker: ring the eventfd after arming (set before a last scan; both sides fence, see slot_word.h).
+  alignas(64) std::atomic<uint32_t> asleep;
+  // Client: bit per slot, set after arming; the worker takes whole words. A hint only: the truth is in the slot.
+  alignas(64) std::atomic<uint64_t> armed[kSlotsPerSession / 64];
+};
+static_assert(sizeof(SlotsHeader) == 4096);
+
+struct SlotsSegment {
+  SlotsHeader header;
+  Slot slots[kSlotsPerSession];
+};
+static_assert(sizeof(SlotsSegment) == 4096 * (1 + kSlotsPerSession));
+
+// ---- outcome records ----
+
+enum class Outcome : uint32_t { kUndecided = 0, kGood = 1, kFailed = 2 };
+
+// Which use a claim id stands for. Written before the claim, so that every {id, 0} has its record.
+struct SlotRecord {
+  std::atomic<uint64_t> claim;  // (step << 32) | id.
+  std::atomic<uint64_t> op_id;  // 0: not known yet.
+};
+
+struct alignas(64) OperationRecord {
+  std::atomic<uint64_t> op_id;  // 0: free. Lies at index op_id % kMaxOperations.
+  std::atomic<uint32_t> outcome;
+  uint32_t code;  // absl::StatusCode of the cause.
+  char cause[944];
+};
+static_assert(sizeof(OperationRecord) == 960);
+
+struct alignas(4096) RecordsHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t header_bytes;
+  uint64_t segment_bytes;
+  uint32_t max_sessions;
+  uint32_t slots_per_session;
+  uint32_t max_operations;
+};
+
+struct RecordsSegment {
+  RecordsHeader header;
+  SlotRecord slots[kMaxSessions][kSlotsPerSession];
+  OperationRecord operations[kMaxOperations];
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace epd::shm
