@@ -1,0 +1,131 @@
+// What a node's control state wants done. The shell carries these out, in order, in one switch.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/group_state.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+#include "daemon/core/unique_id.h"
+
+namespace epd {
+
+// To the coordinator. Only the newest matters.
+struct SendReport {
+  NodeReport report;
+};
+
+// ---- to the worker; only sent while it is up ----
+
+// Make arenas for the members of this node and serve `formation`. Answer: TenantReady or
+// TenantFailed.
+struct StartTenant {
+  GroupId group;
+  Epoch epoch;
+  Formation formation;
+  GroupSpec spec;
+  std::vector<Placement> members;  // All ranks; those whose node is not this one are remote.
+  std::vector<ExecutionBase> bases;
+  absl::Status base_cause;  // Executions below the bases fail with it.
+};
+// Fail everything in flight and all later announces of `formation` with `status`. No answer.
+struct EndTenant {
+  GroupId group;
+  Formation formation;
+  absl::Status status;
+};
+// Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open.
+struct DrainTenant {
+  GroupId group;
+  Formation formation;
+  absl::Time deadline;  // For messages; EndTenant follows by then.
+};
+// Answer: UniqueIdMade.
+struct MakeUniqueId {
+  GroupId group;
+  Epoch epoch;
+};
+// Answer: CommunicatorInitialised. An empty id: no NCCL in this group, `no_id_reason` says why.
+struct InitCommunicator {
+  GroupId group;
+  Epoch epoch;
+  UniqueId id;
+  std::string no_id_reason;
+};
+
+// ---- to sessions ----
+
+// The group is READY. `request` is zero after a re-formation. Send the arenas of all ranks of this
+// node along.
+struct ReplyJoined {
+  SessionId session;
+  RequestId request;
+  GroupId group;
+  Epoch epoch;
+  Formation formation;
+  GroupSpec spec;
+  std::vector<Placement> members;  // By rank.
+};
+struct ReplyFailed {
+  SessionId session;
+  RequestId request;
+  absl::Status status;
+};
+struct ReplyLeft {
+  SessionId session;
+  RequestId request;
+  absl::Status status;
+};
+// `formation` has ended with `cause`. wait: READY comes back by itself, callers wait; else callers
+// fail at once. May be sent again for one formation when `wait` becomes false.
+struct NotifyReform {
+  SessionId session;
+  GroupId group;
+  Formation formation;
+  absl::Status cause;
+  bool wait = false;
+};
+// The session is no member of `group` any more.
+struct NotifyGroupEnded {
+  SessionId session;
+  GroupId group;
+  absl::Status status;
+};
+// Say goodbye and close its socket; SessionGone is still expected.
+struct EndSession {
+  SessionId session;
+  absl::Status status;
+};
+
+// ---- others ----
+
+// This node has learnt of a transition; for its log. The coordinator's own log has all of them.
+struct Transition {
+  GroupId group;
+  std::string name;
+  Epoch epoch;
+  Formation formation;
+  GroupState from = GroupState::kCount;  // kCount: new to this node.
+  GroupState to = GroupState::kForming;
+  absl::Status why;
+};
+struct RpcDone {
+  RequestId request;
+  absl::Status status;
+  GroupId group;
+};
+// All sessions have been told to end; the process may stop its worker and exit.
+struct ShutdownDone {};
+
+using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId,
+                                InitCommunicator, ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform,
+                                NotifyGroupEnded, EndSession, Transition, RpcDone, ShutdownDone>;
+
+}  // namespace epd

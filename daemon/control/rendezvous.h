@@ -1,0 +1,129 @@
+// The coordinator: forms groups across nodes. Snapshots of nodes in, snapshots for nodes out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/group_state.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// ---- effects ----
+
+// Hand `view` to its node; a lost one is made good by the next report of that node.
+struct SendView {
+  ClusterView view;
+};
+
+// For the one info line per transition. `from` == kCount: the group was created.
+struct GroupTransition {
+  GroupId group;
+  std::string name;
+  Epoch epoch;
+  Formation formation;
+  GroupState from = GroupState::kCount;
+  GroupState to = GroupState::kForming;
+  GroupEvent event = GroupEvent::kComplete;
+  absl::Status why;
+};
+
+using RendezvousEffect = std::variant<SendView, GroupTransition>;
+
+struct RendezvousOptions {
+  Incarnation incarnation;  // Random, this run of the coordinator.
+  // A node that is silent for longer is lost, and its sessions with it. Infinite for a node of the
+  // same process.
+  absl::Duration node_silence = absl::Seconds(10);
+  // After its start a coordinator of several nodes only listens for this long, so that it hears of
+  // the epochs and members of groups that its predecessor formed before it forms any. Zero when
+  // there is one node.
+  absl::Duration start_grace = absl::ZeroDuration();
+  absl::Time started_at;
+};
+
+// ---- status ----
+
+// A rank's holder and how far it is: "arrived", "notified", "drained", "ready".
+struct RankStatus {
+  Placement placement;
+  std::string phase;
+};
+
+struct GroupStatus {
+  GroupId id;
+  GroupSpec spec;
+  GroupState state = GroupState::kForming;
+  Epoch epoch;
+  Formation formation;
+  bool orchestrated = false;      // Created by hand: lives without leases until closed.
+  absl::Time since;               // Of `state`.
+  absl::Status cause;             // Why it is not READY.
+  std::vector<RankStatus> ranks;  // Held ones, by rank.
+  std::vector<Rank> missing;
+  std::vector<Placement> dead;  // Last holders of missing ranks.
+  std::string
+      id_digest;  // SHA-256 (hex) of the unique id, as the workers report it, or "none: <reason>".
+};
+
+struct NodeStatus {
+  NodeId node;
+  Incarnation incarnation;
+  Incarnation worker;
+  bool worker_has_nccl = false;
+  std::string nccl_problem;
+  absl::Time last_report;
+  size_t num_claims = 0;
+};
+
+// Pure: every result is a function of the arguments so far. Not thread-safe; the control thread
+// owns it. Rules are in the header of group_state.h (states), DESIGN 4 (epochs, cut-off) and
+// formation_errors.h (texts).
+class Rendezvous {
+ public:
+  using Effects = std::vector<RendezvousEffect>;
+
+  explicit Rendezvous(const RendezvousOptions& options);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  // A node's stream has opened. Whatever its earlier incarnations held is dead. Answers with a
+  // view, from which the node learns this coordinator's incarnation. Reports of other incarnations
+  // of the node are ignored from here on.
+  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation);
+
+  // Always answers a current report with a view; ignores one whose incarnation is not the connected
+  // one or whose seq is not above the last.
+  Effects OnReport(absl::Time now, const NodeReport& report);
+
+  // The node is known to be dead (not merely disconnected): its sessions are dead too. `cause` says
+  // why.
+  Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
+
+  // Runs what is due. Call at NextDeadline(); more often does no harm.
+  Effects OnTick(absl::Time now);
+
+  // When to call OnTick; InfiniteFuture when nothing waits.
+  absl::Time NextDeadline() const;
+
+  Incarnation incarnation() const { return options_.incarnation; }
+  std::vector<GroupStatus> Groups() const;  // By name; living ones only.
+  std::vector<NodeStatus> Nodes() const;    // By name.
+  // What waits although no deadline bounds it, in words; always empty unless there is a bug.
+  std::vector<std::string> WaitsWithoutEnd() const;
+
+ private:
+  class Impl;
+  RendezvousOptions options_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace epd

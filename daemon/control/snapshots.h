@@ -1,0 +1,166 @@
+// What a node and the coordinator tell each other. Both messages are full snapshots: a later one
+// replaces every earlier one, so losing, repeating, reordering or delaying them changes nothing but
+// the time things take.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/group_state.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+#include "daemon/core/unique_id.h"
+
+namespace epd {
+
+// ---- node to coordinator ----
+
+// Whether a claim still stands. Released claims stay in the report until the coordinator has seen
+// one with them.
+enum class ClaimFate { kHeld, kLeft, kGone };
+
+// What a session had begun when it drained: `after` is the formation to which `bases` belong.
+struct DrainRecord {
+  Formation after;
+  std::vector<ExecutionCount> counts;
+  std::vector<ExecutionBase> bases;  // Of the claim's ranks, in formation `after`.
+
+  friend bool operator==(const DrainRecord&, const DrainRecord&) = default;
+};
+
+// One Join of one session, from its request to its release: asks for ranks at first, holds them
+// later. Identified by (node, node incarnation, session, request).
+struct Claim {
+  SessionId session;
+  RequestId request;
+  std::string host;
+  int32_t pid = 0;
+  std::string client_name;
+  GroupSpec spec;
+  std::vector<Rank> ranks;   // In the order of the Join.
+  Epoch min_epoch;           // The next epoch of the group is above it.
+  absl::Duration remaining;  // Until the Join's deadline, when the claim was first reported.
+                             // Meaningless once joined.
+  GroupId proposed;  // The id if this claim creates the group. Random, used for nothing else.
+  // What it has been told so far:
+  Incarnation granted_by;  // Coordinator that granted it; zero: none yet.
+  GroupId group;           // Zero: not granted yet.
+  Formation joined;        // Last formation for which the session was told Joined; zero: never.
+  std::optional<DrainRecord> drained;
+  ClaimFate fate = ClaimFate::kHeld;
+  absl::Status fate_cause;  // Why it was released.
+};
+
+enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
+
+// What a node's present worker has done for one group. Forgotten when the worker dies.
+struct GroupWork {
+  GroupId group;
+  // Answer to MakeUniqueId; epoch zero: none.
+  Epoch id_epoch;
+  absl::Status id_status;
+  UniqueId id;
+  // Answer to InitCommunicator; epoch zero: none. `sha256` is of the bytes that the worker got,
+  // empty without NCCL.
+  Epoch init_epoch;
+  absl::Status init_status;
+  std::string init_sha256;
+  // The tenant of the highest formation that was started; zero: none.
+  Formation formation;
+  TenantPhase phase = TenantPhase::kNone;
+  absl::Status tenant_status;
+};
+
+enum class OrderKind { kCreate, kDrain, kClose };
+
+// What an operator wants done to a group; repeated in every report until it is answered.
+struct Order {
+  RequestId request;
+  OrderKind kind = OrderKind::kCreate;
+  GroupSpec spec;            // kCreate
+  GroupId proposed;          // kCreate: random.
+  GroupId group;             // kDrain, kClose; zero: by name.
+  std::string name;          // kDrain, kClose
+  absl::Duration remaining;  // Until its deadline, when it was first reported.
+};
+
+// All that a node has. Ordered by `seq` within one (node, incarnation).
+struct NodeReport {
+  NodeId node;
+  Incarnation incarnation;
+  uint64_t seq = 0;
+  Incarnation coordinator;  // The one that the node followed when `max_epoch` was seen; zero: none.
+  Epoch max_epoch;          // Highest epoch of any group that this node has seen.
+  Incarnation worker;       // Zero: down.
+  bool worker_has_nccl = false;
+  std::string nccl_problem;  // Why there is no NCCL; empty when there is.
+  std::vector<Claim> claims;
+  std::vector<GroupWork> work;
+  std::vector<Order> orders;
+};
+
+// ---- coordinator to node ----
+
+enum class ClaimDisposition {
+  kWaiting,  // `status` says what for; the Join's deadline runs.
+  kGranted,  // It is a member of `group`.
+  kFailed,   // `status` says why; final.
+};
+
+struct ClaimAnswer {
+  SessionId session;
+  RequestId request;
+  ClaimDisposition disposition = ClaimDisposition::kWaiting;
+  GroupId group;
+  absl::Status status;
+};
+
+// Present once the order is done, well or not.
+struct OrderAnswer {
+  RequestId request;
+  absl::Status status;
+  GroupId group;
+};
+
+// One group in which the node holds a rank. `started` says whether the tenants of `formation` are
+// to run; when it is false that formation, and all before it, has ended with `cause`.
+struct GroupView {
+  GroupId id;
+  GroupSpec spec;
+  GroupState state = GroupState::kForming;
+  Epoch epoch;          // Zero before the first bootstrap.
+  Formation formation;  // Zero before the first start.
+  bool started = false;
+  bool wait = false;               // Whether READY comes back by itself (else calls fail at once).
+  absl::Status cause;              // Why it is not READY.
+  std::vector<Placement> members;  // By rank; may have gaps while forming or degraded.
+  std::vector<Placement> dead;     // Last holders of ranks that are free, by rank.
+  std::vector<ExecutionBase> bases;  // Of `formation`; all ranks.
+  absl::Status base_cause;           // Why executions below the bases fail.
+  // Unique id of `epoch`.
+  bool id_wanted = false;    // This node's worker must make it.
+  bool id_known = false;     // `unique_id` is decided; initialise the communicator with it.
+  UniqueId unique_id;        // Empty: none, and `no_id_reason` says why.
+  std::string no_id_reason;  // "none: ..."
+};
+
+// All that a node needs to know. Ordered by `seq` within one coordinator incarnation.
+struct ClusterView {
+  Incarnation coordinator;
+  uint64_t seq = 0;
+  NodeId node;
+  Incarnation node_incarnation;
+  uint64_t report_seq =
+      0;  // The newest report of this node that is taken into account; zero: none.
+  std::vector<GroupView> groups;
+  std::vector<ClaimAnswer> claims;  // Every claim of that report.
+  std::vector<OrderAnswer> orders;
+};
+
+}  // namespace epd

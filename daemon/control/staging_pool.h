@@ -1,0 +1,154 @@
+// Who may use which pages of a device's staging memory: pure bookkeeping, no memory is touched.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// An arena set: one arena for each rank of one set of peer sessions.
+using ArenaSetId = StrongId<struct ArenaSetIdTag, uint64_t>;
+// Whose region it is, e.g. an operation id; any number that the caller finds useful. Many regions
+// may share one.
+using RegionOwner = StrongId<struct RegionOwnerTag, uint64_t>;
+
+// Bytes of a region of `set`, the same range in every one of its arenas. Multiples of the page
+// size.
+struct Region {
+  ArenaSetId set;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+// Give the pages at or above `offset` of every arena of `set` back to the system (punch a hole up
+// to `offset` + `bytes`): they are committed but free, and another set needs the budget.
+struct Trim {
+  ArenaSetId set;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  friend bool operator==(const Trim&, const Trim&) = default;
+};
+
+struct Allotment {
+  Region region;
+  std::vector<Trim> trims;  // To be carried out before the region is used.
+};
+
+// One pool per device: a budget of bytes over all arenas of all sets. In a set, a region is the
+// lowest free range (first fit) and is valid at the same offset in each of its arenas, so it costs
+// bytes * num_arenas.
+//
+// Committed: pages of [0, high water) of each arena. They stay committed when they are freed, so
+// that the next operation finds warm pages, until another set needs the budget. Hence sets that are
+// used in turn, not at once, need the budget of one.
+class StagingPool {
+ public:
+  // `page_bytes` is a power of two.
+  StagingPool(uint64_t budget_bytes, uint64_t page_bytes);
+
+  // Adds an empty set. `arena_bytes` is the address space of each arena; regions end below it.
+  //   INVALID_ARGUMENT  num_arenas is 0 or arena_bytes less than a page.
+  //   ALREADY_EXISTS    the id is in use.
+  absl::Status AddSet(ArenaSetId set, int num_arenas, uint64_t arena_bytes);
+
+  // Takes the set and everything in it out; its committed pages, quarantined ones too, return to
+  // the budget. Only for a set whose arenas no process maps any more.
+  //   NOT_FOUND            no such set.
+  //   FAILED_PRECONDITION  regions are in use or quarantined; the message counts them.
+  absl::Status RemoveSet(ArenaSetId set);
+
+  // Takes the lowest free range of `bytes` (rounded up to pages; 0 counts as one page) in `set`.
+  //   NOT_FOUND           no such set.
+  //   RESOURCE_EXHAUSTED  does not fit, even after trimming every idle tail; the message has all
+  //   numbers. Retry once
+  //                       something was freed, unless `bytes` alone exceeds what the pool can ever
+  //                       give.
+  absl::StatusOr<Allotment> Allocate(ArenaSetId set, uint64_t bytes, RegionOwner owner);
+
+  // Returns the region at `offset`; the pages stay committed.
+  //   NOT_FOUND            no such set, or no region starts there.
+  //   FAILED_PRECONDITION  it is quarantined.
+  absl::Status Free(ArenaSetId set, uint64_t offset);
+
+  // Released, but perhaps still written by a process that lives: charged and never reused until
+  // Release.
+  absl::Status Quarantine(ArenaSetId set, uint64_t offset);
+  // The process is gone: a quarantined region is free.
+  absl::Status Release(ArenaSetId set, uint64_t offset);
+
+  // Whether `bytes` could be had in `set` if nothing else were in use: false means waiting is
+  // pointless.
+  bool EverFits(ArenaSetId set, uint64_t bytes) const;
+
+  struct RegionStatus {
+    Region region;
+    RegionOwner owner;
+    bool quarantined = false;
+  };
+  struct SetStatus {
+    ArenaSetId id;
+    int num_arenas = 0;
+    uint64_t arena_bytes = 0;   // Address space of one arena.
+    uint64_t in_use_bytes = 0;  // These four over all arenas of the set.
+    uint64_t quarantined_bytes = 0;
+    uint64_t committed_bytes = 0;
+    uint64_t peak_in_use_bytes = 0;
+  };
+
+  std::vector<RegionStatus> Regions() const;                     // By set, then offset.
+  std::vector<RegionStatus> RegionsOf(RegionOwner owner) const;  // By set, then offset.
+  std::vector<SetStatus> Sets() const;                           // By id.
+  uint64_t budget_bytes() const { return budget_bytes_; }
+  uint64_t page_bytes() const { return page_bytes_; }
+  uint64_t committed_bytes() const { return committed_bytes_; }
+  uint64_t peak_committed_bytes() const { return peak_committed_bytes_; }
+  uint64_t in_use_bytes() const { return in_use_bytes_; }  // Quarantined ones too.
+  uint64_t peak_in_use_bytes() const { return peak_in_use_bytes_; }
+
+  // OK when all sums agree and no regions overlap; for tests and the simulator.
+  absl::Status CheckConsistent() const;
+
+ private:
+  struct Held {
+    uint64_t bytes = 0;
+    RegionOwner owner;
+    bool quarantined = false;
+  };
+  struct ArenaSet {
+    int num_arenas = 0;
+    uint64_t arena_bytes = 0;
+    uint64_t high_water = 0;  // Per arena: [0, high_water) is committed.
+    uint64_t peak_in_use_bytes = 0;
+    std::map<uint64_t, Held> regions;  // By offset.
+  };
+
+  uint64_t RoundUp(uint64_t bytes) const;
+  // Lowest offset at which `bytes` are free, ignoring the budget; nothing when the arena is too
+  // small.
+  static std::optional<uint64_t> FirstFit(const ArenaSet& set, uint64_t bytes);
+  static uint64_t EndOfLast(const ArenaSet& set);
+  // Plans trims of idle tails (largest first) of sets other than `keep` worth at least
+  // `needed_bytes`.
+  std::vector<Trim> PlanTrims(ArenaSetId keep, uint64_t needed_bytes) const;
+  void Carry(const Trim& trim);
+
+  uint64_t budget_bytes_;
+  uint64_t page_bytes_;
+  uint64_t committed_bytes_ = 0;
+  uint64_t peak_committed_bytes_ = 0;
+  uint64_t in_use_bytes_ = 0;
+  uint64_t peak_in_use_bytes_ = 0;
+  std::map<ArenaSetId, ArenaSet> sets_;
+};
+
+}  // namespace epd

@@ -1,0 +1,46 @@
+// A state machine as data: which event leads from which state to which, and that everything else is
+// illegal.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+
+namespace epd {
+
+// One line of a table: in state `from`, `event` leads to `to`.
+template <typename State, typename Event>
+struct TransitionRow {
+  State from;
+  Event event;
+  State to;
+};
+
+// A full (state, event) matrix made from rows at compile time. Both enums are dense, start at 0 and
+// end in kCount.
+template <typename State, typename Event>
+class TransitionTable {
+ public:
+  static constexpr size_t kNumStates = static_cast<size_t>(State::kCount);
+  static constexpr size_t kNumEvents = static_cast<size_t>(Event::kCount);
+
+  // A pair given twice does not compile (in a constant expression).
+  template <size_t N>
+  constexpr explicit TransitionTable(const TransitionRow<State, Event> (&rows)[N]) {
+    for (const auto& row : rows) {
+      auto& cell = next_[static_cast<size_t>(row.from)][static_cast<size_t>(row.event)];
+      if (cell.has_value()) throw "a (state, event) pair is listed twice";
+      cell = row.to;
+    }
+  }
+
+  // The next state, or nothing when the event is illegal in this state.
+  constexpr std::optional<State> Next(State from, Event event) const {
+    return next_[static_cast<size_t>(from)][static_cast<size_t>(event)];
+  }
+
+ private:
+  std::array<std::array<std::optional<State>, kNumEvents>, kNumStates> next_{};
+};
+
+}  // namespace epd

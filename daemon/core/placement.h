@@ -1,0 +1,31 @@
+// Who serves a rank, and the one form in which messages name it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// The holder of one rank of a group.
+struct Placement {
+  Rank rank;
+  NodeId node;
+  SessionId session;         // Of that node's epd.
+  uint32_t arena_index = 0;  // This is the j-th rank of its session in the group.
+  std::string host;
+  int32_t pid = 0;
+  std::string client_name;
+
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+// "rank=2 host=a7 pid=4711 phase=arrived", the form that every message of epd uses.
+std::string Describe(const Placement& placement, const std::string& phase);
+
+// "0-3, 7" for {0, 1, 2, 3, 7}; `ranks` need not be sorted. "none" when empty.
+std::string DescribeRanks(std::vector<Rank> ranks);
+
+}  // namespace epd
