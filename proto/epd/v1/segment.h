@@ -49,7 +49,7 @@ struct SlotRequest {
   uint64_t epoch;
   uint64_t formation;
   uint32_t rank;
-  uint32_t reserved0;
+  uint32_t plan_bytes;  // Worker executor: of the plan copy at the start of the region; see region_layout.h.
 
   // Identity (DESIGN: matching). Operations of all ranks with equal identity are one operation.
   uint8_t program[16];  // Digest of the executable, or of `name` when has_name is set.

@@ -1,0 +1,35 @@
+// Where things lie in one rank's region of an operation, a range of the rank's arena.
+//
+//   0                         plan copy [plan_bytes]: the used part of the rank's routing plan (StagePlan). Worker
+//                             executor, all kinds but prepare; else plan_bytes is 0
+//   StageOffset(plan_bytes)   the stage: kernels/scatter_stage.h, kernels/gather_stage.h, or prepare's counts [E]
+//   out_offset (in the reply) the output, worker executor only. prepare: counts [R, E]. Else rows [N, row_bytes], then
+//                             at OutWeightsOffset float weights: scatters N = C, weights [C]; gathers N = T,
+//                             weights [T, K]; no weights where has_weights is 0
+//
+// SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
+// Offsets in the region are multiples of 64.
+#pragma once
+
+#include <cstdint>
+
+namespace epd::shm {
+
+inline constexpr uint64_t kRegionAlignment = 64;
+
+constexpr uint64_t RoundUpToRegionAlignment(uint64_t bytes) {
+  return (bytes + kRegionAlignment - 1) & ~(kRegionAlignment - 1);
+}
+
+// First byte of the stage, from the start of the region.
+constexpr uint64_t StageOffset(uint64_t plan_bytes) { return RoundUpToRegionAlignment(plan_bytes); }
+
+// First byte of the weights, from the start of the output.
+constexpr uint64_t OutWeightsOffset(uint64_t rows_bytes) { return RoundUpToRegionAlignment(rows_bytes); }
+
+// SlotRequest::out_bytes of a call whose output has `rows_bytes` of rows and `num_weights` weights.
+constexpr uint64_t OutBytes(uint64_t rows_bytes, uint64_t num_weights) {
+  return num_weights == 0 ? rows_bytes : OutWeightsOffset(rows_bytes) + num_weights * 4;
+}
+
+}  // namespace epd::shm
