@@ -1,0 +1,111 @@
+"""Who may include whom (the rules are in the README): control code stays pure, the client stays thin.
+
+Local includes are checked against a table of folders; system headers and a few calls against what each folder must not
+know.
+"""
+
+import re
+
+import tree
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*(?P<quote>[<"])(?P<path>[^>"]+)[>"]')
+
+# Folder -> folders whose headers it may include, besides its own. The longest matching folder decides.
+_DAEMON_CORE = {"daemon/core"}
+_WIRE = {"proto"}
+_MAY_INCLUDE: dict[str, set[str]] = {
+    "proto": set(),
+    "kernels": set(),
+    "daemon/core": set(),
+    "daemon/control": _DAEMON_CORE,
+    "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/control"},
+    "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
+    "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/store", "daemon/observe"},
+    "daemon/rpc": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node"},
+    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
+    "daemon/worker": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/observe", "kernels"},
+    # epd's main.
+    "daemon": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node", "daemon/rpc"},
+    "client/c": _WIRE | {"kernels"},
+    "client/cli": _WIRE,
+    "client/jax": _WIRE | {"client/c", "kernels"},
+    "client": _WIRE | {"client/c", "kernels"},
+}
+
+_CUDA = r"cuda.*|cudart.*|driver_types\.h"
+_NCCL = r"nccl.*|.*/nccl(_ep)?\.h"
+_PROTO = r"google/protobuf/.*|proto/.*|.*\.pb\.h"
+_GRPC = r"grpc(pp|\+\+)?/.*"
+_ABSL = r"absl/.*"
+_THREADS = (
+    r"thread|mutex|shared_mutex|condition_variable|future|semaphore|barrier|latch|stop_token|pthread\.h"
+    r"|absl/synchronization/.*"
+)
+_CLOCKS = r"chrono|ctime|time\.h|sys/time\.h|absl/time/clock\.h"
+_SYSTEM = r"unistd\.h|fcntl\.h|poll\.h|sys/.*|netinet/.*|arpa/.*|linux/.*|dlfcn\.h"
+
+_MUST_NOT_INCLUDE: dict[str, list[tuple[str, str]]] = {
+    "daemon/core": [("CUDA", _CUDA), ("NCCL", _NCCL), ("gRPC", _GRPC), ("threads", _THREADS)],
+    "daemon/control": [
+        ("protos", _PROTO),
+        ("CUDA", _CUDA),
+        ("NCCL", _NCCL),
+        ("gRPC", _GRPC),
+        ("threads", _THREADS),
+        ("clocks", _CLOCKS),
+        ("the operating system", _SYSTEM),
+    ],
+    "client/c": [("Abseil", _ABSL), ("gRPC", _GRPC), ("CUDA", _CUDA), ("NCCL", _NCCL)],
+    "kernels": [("Abseil", _ABSL), ("gRPC", _GRPC), ("protos", _PROTO), ("NCCL", _NCCL)],
+    # segment.h serves worker and client.
+    "proto": [("Abseil", _ABSL), ("gRPC", _GRPC)],
+}
+
+# Only daemon/backend knows NCCL; everything else meets it through that folder's headers.
+_NCCL_HEADER = re.compile(r"(.*/)?nccl(_ep)?\.h")
+
+_CONTROL_CALLS = re.compile(r"absl::(Now|SleepFor|GetCurrentTimeNanos)\(|_clock::now\(|this_thread")
+
+
+def _longest(path: str, table: dict) -> str | None:
+    folders = [folder for folder in table if path.startswith(folder + "/")]
+    return max(folders, key=len) if folders else None
+
+
+def _include_complaint(path: str, quote: str, included: str) -> str | None:
+    area = _longest(path, _MAY_INCLUDE)
+    target = _longest(included, _MAY_INCLUDE)
+    if quote == '"' and area and target and target != area and target not in _MAY_INCLUDE[area]:
+        return f"{area} must not include {target} ({included})"
+    forbidden = _longest(path, _MUST_NOT_INCLUDE)
+    for what, pattern in _MUST_NOT_INCLUDE.get(forbidden or "", []):
+        if re.fullmatch(pattern, included):
+            return f"{forbidden} must not know {what} (<{included}>)"
+    if _NCCL_HEADER.fullmatch(included) and not path.startswith("daemon/backend/"):
+        return f"only daemon/backend knows NCCL (<{included}>)"
+    return None
+
+
+def check(files: tree.Tree) -> list[str]:
+    complaints = []
+    for path, text in files.items():
+        if not path.endswith(tree.CPP_SUFFIXES):
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            found = _INCLUDE.match(line)
+            complaint = None
+            if found:
+                complaint = _include_complaint(path, found["quote"], found["path"])
+            elif path.startswith("daemon/control/") and _CONTROL_CALLS.search(line):
+                complaint = "daemon/control reads no clock and knows no thread: time is an argument"
+            if complaint:
+                complaints.append(f"{path}:{number}: {complaint}")
+    return complaints
+
+
+if __name__ == "__main__":
+    tree.run(check)

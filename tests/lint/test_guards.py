@@ -1,0 +1,157 @@
+"""Goal: each check of the repository's own complains about the thing it is there for, and only then."""
+
+import layering
+import pytest
+import skips
+import style
+import tally
+import top_level
+import words
+
+
+def _include(path: str, line: str) -> list[str]:
+    return layering.check({path: f"// A file.\n{line}\n"})
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "complaint"),
+    [
+        ("daemon/control/g.cc", '#include "proto/epd/v1/node.pb.h"', "must not include proto"),
+        ("daemon/control/g.cc", '#include "daemon/node/n.h"', "must not include daemon/node"),
+        ("daemon/control/g.cc", "#include <google/protobuf/message.h>", "must not know protos"),
+        ("daemon/control/g.h", "#include <grpcpp/grpcpp.h>", "must not know gRPC"),
+        ("daemon/control/g.h", "#include <cuda_runtime.h>", "must not know CUDA"),
+        ("daemon/control/g.h", "#include <nccl.h>", "must not know NCCL"),
+        ("daemon/control/g.h", "#include <thread>", "must not know threads"),
+        ("daemon/control/g.h", '#include "absl/synchronization/mutex.h"', "must not know threads"),
+        ("daemon/control/g.h", "#include <chrono>", "must not know clocks"),
+        ("daemon/control/g.h", '#include "absl/time/clock.h"', "must not know clocks"),
+        ("daemon/control/g.h", "#include <sys/socket.h>", "must not know the operating system"),
+        ("daemon/control/g.cc", "  const absl::Time now = absl::Now();", "reads no clock"),
+        ("daemon/control/g.cc", "  auto t = std::chrono::steady_clock::now();", "reads no clock"),
+        ("daemon/core/ids.h", '#include "daemon/control/g.h"', "must not include daemon/control"),
+        ("daemon/node/n.cc", '#include "daemon/rpc/r.h"', "must not include daemon/rpc"),
+        ("daemon/rpc/r.cc", '#include "daemon/backend/cpu.h"', "must not include daemon/backend"),
+        ("daemon/main.cc", '#include "daemon/worker/w.h"', "must not include daemon/worker"),
+        ("daemon/worker/w.cc", '#include "daemon/node/n.h"', "must not include daemon/node"),
+        ("daemon/worker/w.cc", "#include <nccl.h>", "only daemon/backend knows NCCL"),
+        ("tests/unit/x_test.cc", '#include "third/nccl.h"', "only daemon/backend knows NCCL"),
+        ("client/jax/f.cc", '#include "daemon/core/ids.h"', "must not include daemon/core"),
+        ("client/c/c.cc", '#include "daemon/core/ids.h"', "must not include daemon/core"),
+        ("client/c/c.cc", '#include "absl/status/status.h"', "must not know Abseil"),
+        ("kernels/plan.cc", '#include "absl/types/span.h"', "must not know Abseil"),
+        ("kernels/plan.cc", '#include "daemon/core/ids.h"', "must not include daemon/core"),
+        ("proto/epd/v1/segment.h", '#include "absl/status/status.h"', "must not know Abseil"),
+    ],
+)
+def test_layering_refuses(path: str, line: str, complaint: str) -> None:
+    (found,) = _include(path, line)
+    assert found.startswith(f"{path}:2: ")
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("daemon/control/g.cc", '#include "daemon/core/ids.h"'),
+        ("daemon/control/g.cc", '#include "absl/time/time.h"'),
+        ("daemon/rpc/r.cc", '#include "proto/epd/v1/node.grpc.pb.h"'),
+        ("daemon/worker/w.cc", '#include "daemon/backend/nccl_unique_id.h"'),
+        ("daemon/backend/nccl_unique_id.cc", "#include <nccl.h>"),
+        ("client/jax/f.cc", '#include "client/c/epd_client.h"'),
+        ("tests/unit/x_test.cc", "#include <thread>"),
+        ("daemon/control/README.md", "#include <thread>"),
+    ],
+)
+def test_layering_allows(path: str, line: str) -> None:
+    assert _include(path, line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd /" + "work/main",
+        "see /" + "root/.cache",
+        "path = '/" + "home/alice/src'",
+        "log in /tmp/" + "epd/log",
+        "pip install --index" + "-url http://mirror",
+        "https://py" + "pi.org/simple",
+    ],
+)
+def test_words_refuses_names_of_one_machine(line: str) -> None:
+    (found,) = words.check({"deploy/x": f"fine\n{line}\n"})
+    assert found.startswith("deploy/x:2: ")
+
+
+def test_words_allows_ordinary_paths() -> None:
+    text = "/run/epd\n${HOME}/.cache\nbazel-out/work/x\ndaemon/worker/\n/tmp/epd-1000\n"
+    assert words.check({"deploy/x": text}) == []
+
+
+_TOP = {
+    name: ""
+    for name in (
+        *("WORKSPACE", "BUILD", "README.md", ".ci/run"),
+        *("proto/a", "daemon/a", "client/a", "kernels/a", "tests/a", "deploy/a", "bazel/a"),
+    )
+}
+
+
+def test_top_level_allows_the_map_of_the_readme() -> None:
+    assert top_level.check(_TOP) == []
+
+
+@pytest.mark.parametrize("extra", ["Makefile", "notes/a.md", ".travis.yml"])
+def test_top_level_refuses_what_is_not_on_the_map(extra: str) -> None:
+    (found,) = top_level.check(_TOP | {extra: ""})
+    assert "does not belong" in found
+
+
+def test_top_level_misses_what_is_on_the_map() -> None:
+    (found,) = top_level.check({k: v for k, v in _TOP.items() if k != "README.md"})
+    assert found == "README.md: is missing at the top level"
+
+
+_HEADER = "// Says what.\n#pragma once\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        ("daemon/a.h", "#pragma once\n", "first line says"),
+        ("daemon/a.h", "// Says what.\n", "no #pragma once"),
+        ("daemon/a.h", _HEADER + "using namespace std;\n", "'using namespace' in a header"),
+        ("daemon/a.h", _HEADER + "class GroupManager {\n", "'GroupManager' says nothing"),
+        ("daemon/a.cc", "struct RankInfo : Base {\n", "'RankInfo' says nothing"),
+        ("daemon/a.cc", "\n" * 401, "more than 400"),
+        ("client/jax/a.py", "\n" * 401, "more than 400"),
+        ("tests/unit/a_test.cc", "\n" * 601, "more than 600"),
+    ],
+)
+def test_style_refuses(path: str, text: str, complaint: str) -> None:
+    (found,) = style.check({path: text})
+    assert complaint in found
+
+
+def test_style_allows_a_long_file_that_says_why_and_a_test_of_600_lines() -> None:
+    files = {
+        "daemon/a.cc": "// Long because the table is one thing.\n" + "\n" * 500,
+        "tests/unit/a_test.cc": "\n" * 600,
+        "daemon/a.h": _HEADER + "class LeaseTable {\nclass Manager;\n",
+    }
+    assert style.check(files) == []
+
+
+def test_a_skip_that_is_not_on_the_list_is_refused() -> None:
+    cases = [
+        tally.Case("//a:a_test A.NeedsGpu", "skipped", "no GPU"),
+        tally.Case("//a:a_test A.Flaky", "skipped", "sometimes slow"),
+        tally.Case("//a:a_test A.Works", "passed"),
+    ]
+    (found,) = skips.check(cases, skips.parse("# comment\n\n*NeedsGpu  # no GPU in CI\n"))
+    assert "A.Flaky" in found and "sometimes slow" in found
+
+
+def test_an_allowed_skip_without_a_reason_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed_skips.txt:1: no '  # reason'"):
+        skips.parse("*NeedsGpu\n")

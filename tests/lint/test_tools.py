@@ -1,0 +1,143 @@
+"""Goal: each outside linter, run the way .ci/run runs it, fails on a known-bad input and passes a good one."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import tools
+import tree
+
+_CONFIGS = (".clang-format", ".clang-tidy", ".ruff.toml")
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name in _CONFIGS:
+        shutil.copy(tree.ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def _write(root: pathlib.Path, name: str, text: str) -> list[str]:
+    (root / name).write_text(text)
+    return [name]
+
+
+def test_clang_format(root: pathlib.Path) -> None:
+    assert tools.clang_format(root, _write(root, "good.cc", "int F() { return 1; }\n")) == []
+    found = tools.clang_format(root, _write(root, "bad.cc", "int F( ) {return 1;}\n"))
+    assert any("bad.cc:1" in line for line in found)
+
+
+def test_ruff_format(root: pathlib.Path) -> None:
+    assert tools.ruff(root, _write(root, "good.py", "x = 1\n")) == []
+    assert tools.ruff(root, _write(root, "bad.py", "x=1\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("import os\n", "F401"),
+        ("try:\n    x = 1\nexcept:\n    x = 2\n", "E722"),
+        ("def f(x=[]):\n    return x\n", "B006"),
+    ],
+)
+def test_ruff_check(root: pathlib.Path, text: str, rule: str) -> None:
+    found = tools.ruff(root, _write(root, "bad.py", text))
+    assert any(rule in line for line in found)
+
+
+def test_shellcheck_checks_scripts_without_a_suffix(root: pathlib.Path) -> None:
+    good = '#!/usr/bin/env bash\nset -e\ncp -- "$1" "$2"\n'
+    bad = "#!/usr/bin/env bash\nset -e\ncp $1 $2\n"
+    assert tools.shellcheck(root, _write(root, "good", good)) == []
+    assert any("SC2086" in line for line in tools.shellcheck(root, _write(root, "bad", bad)))
+
+
+_LONG_FUNCTION = "int F(int x) {\n" + "  x += 1;\n" * 61 + "  return x;\n}\n"
+_MOVED = (
+    "#include <string>\n#include <utility>\n"
+    "int F(std::string s) {\n  std::string t = std::move(s);\n"
+    "  return static_cast<int>(s.size() + t.size());\n}\n"
+)
+_PARAMETERS = "int F(int a, int b, int c, int d, int e, int f) { return a + b + c + d + e + f; }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (_LONG_FUNCTION, "readability-function-size"),
+        (_PARAMETERS, "readability-function-size"),
+        (_MOVED, "bugprone-use-after-move"),
+        ("struct A {\n  A(int x);\n};\n", "google-explicit-constructor"),
+    ],
+    ids=["long", "parameters", "moved", "explicit"],
+)
+def test_clang_tidy(root: pathlib.Path, text: str, rule: str) -> None:
+    _write(root, "good.cc", "int F(int x) { return x; }\n")
+    _write(root, "bad.cc", text)
+    command = ["clang", "-std=c++20", "-c", "FILE", "-o", "x.o"]
+    assert tools.clang_tidy(root, {"good.cc": command}) == []
+    found = tools.clang_tidy(root, {"bad.cc": command})
+    assert found and all("bad.cc:" in line for line in found)
+    assert any(rule in line for line in found)
+
+
+def test_clang_tidy_gets_the_options_of_the_compile_command() -> None:
+    command = [
+        "/usr/bin/clang",
+        "-O2",
+        "-MD",
+        "-MF",
+        "a.d",
+        "-iquote",
+        ".",
+        "-c",
+        "a.cc",
+        "-o",
+        "a.o",
+    ]
+    assert tools.tidy_arguments(command) == ["-O2", "-iquote", "."]
+
+
+_UNGUARDED = """
+struct __attribute__((capability("mutex"))) Lock {
+  void lock() __attribute__((acquire_capability()));
+  void unlock() __attribute__((release_capability()));
+};
+struct Counter {
+  Lock lock;
+  int count __attribute__((guarded_by(lock)));
+  int Next() { return ++count; }
+};
+"""
+
+
+def test_the_clang_build_refuses_a_field_read_without_its_lock(root: pathlib.Path) -> None:
+    flags = [
+        flag.removeprefix("--copt=")
+        for line in (tree.ROOT / ".bazelrc").read_text().splitlines()
+        if line.startswith("build:clang ")
+        for flag in line.split()
+        if flag.startswith("--copt=")
+    ]
+    _write(root, "bad.cc", _UNGUARDED)
+    ended = subprocess.run(
+        ["clang++", "-fsyntax-only", *flags, "bad.cc"],
+        cwd=root,
+        check=False,
+        text=True,
+        stderr=subprocess.PIPE,
+    )
+    assert ended.returncode != 0
+    assert "requires holding" in ended.stderr
+
+
+def test_a_tool_that_is_not_installed_is_a_complaint(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = _write(root, "good.cc", "int F() { return 1; }\n")
+    monkeypatch.setenv("PATH", str(root))
+    assert tools.clang_format(root, paths) == [
+        "clang-format is not installed; deploy/setup installs it"
+    ]
