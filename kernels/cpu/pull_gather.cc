@@ -1,0 +1,149 @@
+#include <cstring>
+
+#include "kernels/cpu/argument_checks.h"
+#include "kernels/cpu/copy_rows.h"
+#include "kernels/cpu/hostile_read.h"
+#include "kernels/cpu/reduce_rows.h"
+#include "kernels/cpu/stage_checks.h"
+#include "kernels/gather_reduce_rows.h"
+
+namespace epd {
+namespace {
+
+// The live rows of one token, in k order.
+struct TokenRows {
+  const std::uint8_t* rows[kMaxTopK];
+  std::int32_t count = 0;
+};
+
+class Puller {
+ public:
+  explicit Puller(const PullGatherArgs& args)
+      : args_(args),
+        plan_(*args.plan),
+        copy_(args.row_bytes),
+        reduce_(SelectReduce(args.dtype, ActiveSimdLevel())),
+        num_elements_(args.row_bytes / DataTypeBytes(args.dtype)) {}
+
+  KernelError Run() {
+    for (std::int32_t s = 0; s < plan_.spec.num_ranks; ++s) {
+      const bool own = s == plan_.rank && args_.own_rows != nullptr;
+      const KernelError error =
+          own ? TakeOwn(&sources_[s]) : CheckGatherStage(args_, s, &sources_[s]);
+      if (!error.ok()) return error;
+    }
+    return ReduceTokens();
+  }
+
+ private:
+  KernelError TakeOwn(GatherSource* source) const {
+    const std::int64_t demand = TotalRecv(plan_.spec, plan_.counts, plan_.rank);
+    if (demand > args_.own_capacity && !args_.drop_on_overflow) {
+      const KernelError error =
+          Fault(KernelCode::kResourceExhausted, KernelFault::kOverflow, demand, args_.own_capacity);
+      return AtRank(error, plan_.rank);
+    }
+    *source = {static_cast<const std::uint8_t*>(args_.own_rows), args_.own_weights,
+               LiveSlots(demand, args_.own_capacity)};
+    return {};
+  }
+
+  // Looks up one token ahead, so that its rows' first lines are on their way while the token
+  // before it is added up.
+  KernelError ReduceTokens() {
+    const DefaultFloatMode float_mode;
+    TokenRows tokens[2];
+    auto* out = static_cast<std::uint8_t*>(args_.out);
+    for (std::int64_t t = 0; t <= args_.num_tokens; ++t) {
+      if (t < args_.num_tokens) {
+        const KernelError error = LookUp(t, &tokens[t % 2]);
+        if (!error.ok()) return error;
+      }
+      if (t > 0) Reduce(tokens[(t - 1) % 2], out + (t - 1) * args_.row_bytes);
+    }
+    copy_.Finish();
+    return {};
+  }
+
+  // Finds a token's live rows and copies its weights.
+  KernelError LookUp(std::int64_t token, TokenRows* found) {
+    found->count = 0;
+    const std::int64_t first = token * plan_.spec.top_k;
+    for (std::int32_t k = 0; k < plan_.spec.top_k; ++k) {
+      const PlanRoute* entry = plan_.table + first + k;
+      const auto dst = static_cast<std::int32_t>(ReadOnce(&entry->dst_rank));
+      const auto slot = static_cast<std::int32_t>(ReadOnce(&entry->slot));
+      float weight = 0.0f;
+      if (dst < -1 || dst >= plan_.spec.num_ranks) {
+        return AtRoute(Invalid(KernelFault::kPlanRoute, dst, plan_.spec.num_ranks), token, k);
+      }
+      if (slot < 0) return AtRoute(Invalid(KernelFault::kPlanRoute, slot, 0), token, k);
+      if (dst >= 0 && slot < sources_[dst].num_rows) {
+        const GatherSource& source = sources_[dst];
+        const std::uint8_t* row = source.rows + static_cast<std::uint64_t>(slot) * args_.row_bytes;
+        copy_.Prefetch(row);
+        found->rows[found->count++] = row;
+        if (source.weights != nullptr) weight = ReadOnceFloat(source.weights + slot);
+      }
+      if (args_.out_weights != nullptr) args_.out_weights[first + k] = weight;
+    }
+    return {};
+  }
+
+  void Reduce(const TokenRows& token, std::uint8_t* out) const {
+    if (token.count == 0) {
+      std::memset(out, 0, args_.row_bytes);
+    } else if (token.count == 1) {
+      copy_.Copy(out, token.rows[0]);
+    } else {
+      reduce_(token.rows, token.count, out, num_elements_);
+    }
+  }
+
+  const PullGatherArgs& args_;
+  const RoutingPlanView& plan_;
+  RowCopy copy_;
+  ReduceFunction reduce_;
+  std::size_t num_elements_;
+  GatherSource sources_[kMaxRanks];
+};
+
+KernelError CheckArgs(const PullGatherArgs& args) {
+  if (args.plan == nullptr) return MissingArgument("plan");
+  if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
+  const std::size_t element_bytes = DataTypeBytes(args.dtype);
+  if (element_bytes == 0) {
+    return Invalid(KernelFault::kDataType, static_cast<std::int32_t>(args.dtype),
+                   static_cast<std::int32_t>(DataType::kFloat16));
+  }
+  if (args.row_bytes % element_bytes != 0) {
+    return Invalid(KernelFault::kRowBytes, args.row_bytes, element_bytes);
+  }
+  if (args.num_tokens != args.plan->num_tokens) {
+    return Invalid(KernelFault::kNumTokens, args.num_tokens, args.plan->num_tokens);
+  }
+  if (args.sources == nullptr) return MissingArgument("sources");
+  if (args.num_tokens > 0 && args.out == nullptr) return MissingArgument("out");
+  if (args.own_rows == nullptr) return {};
+  if (args.out_weights != nullptr && args.own_weights == nullptr) {
+    return MissingArgument("own_weights");
+  }
+  return CheckCapacity(args.own_capacity);
+}
+
+void ZeroOutputs(const PullGatherArgs& args) {
+  if (args.plan == nullptr || !CheckRowBytes(args.row_bytes).ok()) return;
+  ZeroBytes(args.out, args.num_tokens, args.row_bytes);
+  ZeroBytes(args.out_weights, args.num_tokens * args.plan->spec.top_k, 4);
+}
+
+}  // namespace
+
+KernelError PullGather(const PullGatherArgs& args) {
+  KernelError error = CheckArgs(args);
+  if (error.ok()) error = Puller(args).Run();
+  if (!error.ok()) ZeroOutputs(args);
+  return error;
+}
+
+}  // namespace epd

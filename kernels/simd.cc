@@ -1,0 +1,85 @@
+#include "kernels/simd.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace epd {
+namespace {
+
+// -1 until a level is forced. The one process-wide variable of the kernels.
+std::atomic<std::int32_t> forced_level{-1};
+
+KernelError UnsupportedLevel(const char* name) {
+  KernelError error;
+  error.code = KernelCode::kInvalidArgument;
+  error.fault = KernelFault::kSimdLevel;
+  error.text = name;
+  return error;
+}
+
+}  // namespace
+
+const char* SimdLevelName(SimdLevel level) {
+  switch (level) {
+    case SimdLevel::kScalar:
+      return "scalar";
+    case SimdLevel::kAvx2:
+      return "avx2";
+    case SimdLevel::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+bool SimdLevelSupported(SimdLevel level) {
+  if (level == SimdLevel::kScalar) return true;
+#if defined(__x86_64__)
+  // The builtins also ask whether the operating system saves the registers.
+  if (level == SimdLevel::kAvx2) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  }
+  if (level == SimdLevel::kAvx512) {
+    return SimdLevelSupported(SimdLevel::kAvx2) && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  }
+#endif
+  return false;
+}
+
+SimdLevel BestSimdLevel() {
+  if (SimdLevelSupported(SimdLevel::kAvx512)) return SimdLevel::kAvx512;
+  if (SimdLevelSupported(SimdLevel::kAvx2)) return SimdLevel::kAvx2;
+  return SimdLevel::kScalar;
+}
+
+SimdLevel ActiveSimdLevel() {
+  const std::int32_t forced = forced_level.load(std::memory_order_relaxed);
+  return forced < 0 ? BestSimdLevel() : static_cast<SimdLevel>(forced);
+}
+
+KernelError SetSimdLevel(SimdLevel level) {
+  if (!SimdLevelSupported(level)) return UnsupportedLevel(SimdLevelName(level));
+  forced_level.store(static_cast<std::int32_t>(level), std::memory_order_relaxed);
+  return {};
+}
+
+KernelError SetSimdLevelByName(const char* name) {
+  if (name == nullptr) return UnsupportedLevel("");
+  if (std::strcmp(name, "auto") == 0) {
+    forced_level.store(-1, std::memory_order_relaxed);
+    return {};
+  }
+  for (const SimdLevel level : kAllSimdLevels) {
+    if (std::strcmp(name, SimdLevelName(level)) == 0) return SetSimdLevel(level);
+  }
+  return UnsupportedLevel(name);
+}
+
+KernelError SetSimdLevelFromEnvironment() {
+  const char* name = std::getenv("EPD_SIMD");
+  return name == nullptr ? KernelError{} : SetSimdLevelByName(name);
+}
+
+}  // namespace epd
