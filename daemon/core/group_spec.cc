@@ -1,0 +1,200 @@
+#include "daemon/core/group_spec.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace epd {
+namespace {
+
+absl::Status BadField(const GroupSpec& spec, std::string_view field, const std::string& got,
+                      std::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("group=", spec.name.substr(0, kMaxNameBytes), " spec field ", std::string(field),
+                   " is ", got, ", expected ", std::string(expected), "; fix the call"));
+}
+
+bool IsPrintableWord(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return absl::ascii_isgraph(c); });
+}
+
+absl::Status CheckWord(const GroupSpec& spec, std::string_view field, const std::string& text) {
+  if (text.size() > kMaxNameBytes) {
+    return BadField(spec, field, absl::StrCat(text.size(), " bytes long"), "at most 200 bytes");
+  }
+  if (!IsPrintableWord(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("spec field ", std::string(field),
+                     " has spaces or unprintable characters, expected ASCII 33 to 126"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRange(const GroupSpec& spec, std::string_view field, uint64_t got, uint64_t min,
+                        uint64_t max) {
+  if (got >= min && got <= max) return absl::OkStatus();
+  return BadField(spec, field, absl::StrCat(got), absl::StrCat(min, " to ", max));
+}
+
+absl::Status CheckExperts(const GroupSpec& spec) {
+  if (spec.expert_owner.empty()) {
+    if (spec.num_experts % spec.num_ranks == 0) return absl::OkStatus();
+    return BadField(
+        spec, "num_experts", absl::StrCat(spec.num_experts),
+        absl::StrCat("a multiple of num_ranks=", spec.num_ranks, " or a table expert_owner"));
+  }
+  if (spec.expert_owner.size() != spec.num_experts) {
+    return BadField(spec, "expert_owner", absl::StrCat(spec.expert_owner.size(), " entries long"),
+                    absl::StrCat("num_experts=", spec.num_experts, " entries"));
+  }
+  for (size_t e = 0; e < spec.expert_owner.size(); ++e) {
+    if (spec.expert_owner[e].value >= spec.num_ranks) {
+      return BadField(spec, absl::StrCat("expert_owner[", e, "]"),
+                      absl::StrCat(spec.expert_owner[e].value),
+                      absl::StrCat("below num_ranks=", spec.num_ranks));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeadlines(const GroupSpec& spec) {
+  const struct {
+    std::string_view field;
+    absl::Duration value;
+  } all[] = {{"deadlines.warn_after", spec.deadlines.warn_after},
+             {"deadlines.absent", spec.deadlines.absent},
+             {"deadlines.undecided", spec.deadlines.undecided},
+             {"deadlines.form", spec.deadlines.form}};
+  for (const auto& one : all) {
+    if (one.value <= absl::ZeroDuration() || one.value == absl::InfiniteDuration()) {
+      return BadField(spec, one.field, absl::FormatDuration(one.value), "positive and finite");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string OwnersText(const std::vector<Rank>& owners) {
+  if (owners.empty()) return "contiguous";
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(owners, ",", [](std::string* out, Rank r) { absl::StrAppend(out, r.value); }),
+      "]");
+}
+
+}  // namespace
+
+std::string_view Name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kUnspecified:
+      return "unspecified";
+    case Dtype::kFloat32:
+      return "float32";
+    case Dtype::kBfloat16:
+      return "bfloat16";
+    case Dtype::kFloat16:
+      return "float16";
+  }
+  return "unknown";
+}
+
+std::string_view Name(Executor executor) {
+  switch (executor) {
+    case Executor::kDefault:
+      return "default";
+    case Executor::kClient:
+      return "client";
+    case Executor::kWorker:
+      return "worker";
+  }
+  return "unknown";
+}
+
+int SizeBytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kUnspecified:
+      return 0;
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kBfloat16:
+    case Dtype::kFloat16:
+      return 2;
+  }
+  return 0;
+}
+
+absl::Status Validate(const GroupSpec& spec) {
+  if (spec.name.empty())
+    return absl::InvalidArgumentError("spec field name is empty, expected a group name");
+  const absl::Status checks[] = {
+      CheckWord(spec, "name", spec.name),
+      CheckWord(spec, "instance", spec.instance),
+      CheckWord(spec, "tenant", spec.tenant),
+      CheckRange(spec, "num_ranks", spec.num_ranks, 1, kMaxRanks),
+      CheckRange(spec, "num_experts", spec.num_experts, 1, kMaxExperts),
+      CheckRange(spec, "max_tokens_per_rank", spec.max_tokens_per_rank, 1, kMaxSlots),
+      CheckRange(spec, "recv_capacity_per_rank", spec.recv_capacity_per_rank, 1, kMaxSlots),
+      CheckRange(spec, "hidden", spec.hidden, 1, kMaxHidden),
+      CheckRange(spec, "top_k", spec.top_k, 0, kMaxTopK),
+      CheckRange(spec, "alignment", spec.alignment, 1, kMaxSlots),
+  };
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  if (SizeBytes(spec.max_token_dtype) == 0) {
+    return BadField(spec, "max_token_dtype", std::string(Name(spec.max_token_dtype)),
+                    "float32, bfloat16 or float16");
+  }
+  if (spec.backend != "auto" && spec.backend != "cpu" && spec.backend != "cuda" &&
+      spec.backend != "nccl_ep") {
+    return BadField(spec, "backend",
+                    IsPrintableWord(spec.backend) ? spec.backend.substr(0, 40) : "unprintable",
+                    "auto, cpu, cuda or nccl_ep");
+  }
+  if (absl::Status experts = CheckExperts(spec); !experts.ok()) return experts;
+  return CheckDeadlines(spec);
+}
+
+Rank ExpertOwner(const GroupSpec& spec, uint32_t expert) {
+  if (!spec.expert_owner.empty()) return spec.expert_owner[expert];
+  return Rank{expert / (spec.num_experts / spec.num_ranks)};
+}
+
+std::vector<FieldDifference> Differences(const GroupSpec& got, const GroupSpec& expected) {
+  std::vector<FieldDifference> out;
+  const auto text = [&out](std::string field, const std::string& a, const std::string& b) {
+    if (a != b) out.push_back({std::move(field), a.empty() ? "\"\"" : a, b.empty() ? "\"\"" : b});
+  };
+  const auto number = [&text](std::string field, uint64_t a, uint64_t b) {
+    text(std::move(field), absl::StrCat(a), absl::StrCat(b));
+  };
+  const auto duration = [&out](std::string field, absl::Duration a, absl::Duration b) {
+    if (a != b) out.push_back({std::move(field), absl::FormatDuration(a), absl::FormatDuration(b)});
+  };
+  text("name", got.name, expected.name);
+  text("instance", got.instance, expected.instance);
+  text("tenant", got.tenant, expected.tenant);
+  number("num_ranks", got.num_ranks, expected.num_ranks);
+  number("num_experts", got.num_experts, expected.num_experts);
+  text("expert_owner", OwnersText(got.expert_owner), OwnersText(expected.expert_owner));
+  number("max_tokens_per_rank", got.max_tokens_per_rank, expected.max_tokens_per_rank);
+  number("recv_capacity_per_rank", got.recv_capacity_per_rank, expected.recv_capacity_per_rank);
+  number("hidden", got.hidden, expected.hidden);
+  number("top_k", got.top_k, expected.top_k);
+  number("alignment", got.alignment, expected.alignment);
+  text("max_token_dtype", std::string(Name(got.max_token_dtype)),
+       std::string(Name(expected.max_token_dtype)));
+  text("drop_on_overflow", got.drop_on_overflow ? "true" : "false",
+       expected.drop_on_overflow ? "true" : "false");
+  text("executor", std::string(Name(got.executor)), std::string(Name(expected.executor)));
+  text("backend", got.backend, expected.backend);
+  duration("deadlines.warn_after", got.deadlines.warn_after, expected.deadlines.warn_after);
+  duration("deadlines.absent", got.deadlines.absent, expected.deadlines.absent);
+  duration("deadlines.undecided", got.deadlines.undecided, expected.deadlines.undecided);
+  duration("deadlines.form", got.deadlines.form, expected.deadlines.form);
+  return out;
+}
+
+}  // namespace epd

@@ -1,0 +1,29 @@
+#include "daemon/core/placement.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+std::string Describe(const Placement& placement, const std::string& phase) {
+  return absl::StrCat("rank=", placement.rank.value, " host=", placement.host,
+                      " pid=", placement.pid, " phase=", phase);
+}
+
+std::string DescribeRanks(std::vector<Rank> ranks) {
+  if (ranks.empty()) return "none";
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string out;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1].value == ranks[last].value + 1) ++last;
+    absl::StrAppend(&out, out.empty() ? "" : ", ", ranks[first].value);
+    if (last > first) absl::StrAppend(&out, "-", ranks[last].value);
+    first = last + 1;
+  }
+  return out;
+}
+
+}  // namespace epd
