@@ -25,11 +25,11 @@ namespace epd {
 // one with them.
 enum class ClaimFate { kHeld, kLeft, kGone };
 
-// What a session had begun when it drained: `after` is the formation to which `bases` belong.
+// What a session had begun when it had nothing in flight any more; `after`: it has nothing in
+// flight of this formation and of all before it.
 struct DrainRecord {
   Formation after;
   std::vector<ExecutionCount> counts;
-  std::vector<ExecutionBase> bases;  // Of the claim's ranks, in formation `after`.
 
   friend bool operator==(const DrainRecord&, const DrainRecord&) = default;
 };
@@ -53,6 +53,10 @@ struct Claim {
   GroupId group;           // Zero: not granted yet.
   Formation joined;        // Last formation for which the session was told Joined; zero: never.
   std::optional<DrainRecord> drained;
+  // Its ranks' bases in `bases_of`, the last formation that the node has started for it: what a
+  // restarted coordinator continues from.
+  Formation bases_of;
+  std::vector<ExecutionBase> bases;
   ClaimFate fate = ClaimFate::kHeld;
   absl::Status fate_cause;  // Why it was released.
 };
@@ -119,6 +123,8 @@ struct ClaimAnswer {
   ClaimDisposition disposition = ClaimDisposition::kWaiting;
   GroupId group;
   absl::Status status;
+
+  friend bool operator==(const ClaimAnswer&, const ClaimAnswer&) = default;
 };
 
 // Present once the order is done, well or not.
@@ -126,6 +132,8 @@ struct OrderAnswer {
   RequestId request;
   absl::Status status;
   GroupId group;
+
+  friend bool operator==(const OrderAnswer&, const OrderAnswer&) = default;
 };
 
 // One group in which the node holds a rank. `started` says whether the tenants of `formation` are
@@ -148,6 +156,8 @@ struct GroupView {
   bool id_known = false;     // `unique_id` is decided; initialise the communicator with it.
   UniqueId unique_id;        // Empty: none, and `no_id_reason` says why.
   std::string no_id_reason;  // "none: ..."
+
+  friend bool operator==(const GroupView&, const GroupView&) = default;
 };
 
 // All that a node needs to know. Ordered by `seq` within one coordinator incarnation.

@@ -1,0 +1,64 @@
+// The texts of errors that a whole group gets: complete lists, so that nobody has to ask every
+// rank.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+
+namespace epd {
+
+// A rank's holder and how far it is, e.g. "arrived", "not_drained", "worker_down".
+struct RankPhase {
+  Placement placement;
+  std::string phase;
+};
+
+// One session's Join and what it brought.
+struct SpecBrought {
+  Placement who;  // `rank` is the first of `ranks`.
+  std::vector<Rank> ranks;
+  GroupSpec spec;
+};
+
+// INVALID_ARGUMENT: names each differing field with both values, and the ranks that differ from the
+// spec that most ranks brought (at a tie: `creator`, the spec that came first).
+absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecBrought>& brought);
+
+// INVALID_ARGUMENT: two sessions asked for one rank while the group was forming.
+absl::Status RankClaimedTwiceError(const GroupSpec& spec, const Placement& holder,
+                                   const Placement& other);
+
+// ALREADY_EXISTS: `holders` are living holders of ranks that the caller asked for; `differences`
+// may be empty.
+absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
+                           const std::vector<RankPhase>& holders,
+                           const std::vector<FieldDifference>& differences);
+
+// Everything about a formation that is late.
+struct LateFormation {
+  std::string name;
+  Epoch epoch;
+  GroupState state = GroupState::kForming;
+  absl::Duration allowed;
+  std::vector<RankPhase> arrived;
+  std::vector<Rank> missing;
+  std::vector<Placement> dead;
+  std::vector<RankPhase>
+      wrong_spec;      // Waiting with another spec or instance; the phase says which.
+  absl::Status cause;  // Why a group that had been READY forms again.
+};
+
+// DEADLINE_EXCEEDED with arrived, missing, dead and wrong-spec ranks, each complete.
+absl::Status FormationLateError(const LateFormation& late);
+
+// "rank=2 host=a7 pid=4711 phase=arrived; rank=3 ...", or "none".
+std::string DescribeAll(const std::vector<RankPhase>& ranks);
+
+}  // namespace epd
