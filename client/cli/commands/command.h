@@ -1,0 +1,90 @@
+// What a command of epctl is: it asks the daemon and says what came back. How that is shown is the
+// printers' affair.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/connection.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/options.h"
+
+namespace epd::cli {
+
+struct Report {
+  ExitCode code = ExitCode::kOk;
+  std::unique_ptr<google::protobuf::Message> message;  // NULL: the command failed, see `error`.
+  std::string table;                                   // `message` for people.
+  std::string error;                                   // For people; may stand beside a message.
+};
+
+struct CommandContext {
+  const Options& options;
+  const SearchContext& search;
+  Connection* connection = nullptr;  // NULL only for commands that work without a daemon.
+  ConnectError connect_failure;      // Why there is no connection.
+};
+
+Report RunStatus(const CommandContext& context);
+Report RunGroups(const CommandContext& context);
+Report RunSessions(const CommandContext& context);
+Report RunRanks(const CommandContext& context);
+Report RunMemory(const CommandContext& context);
+Report RunHealth(const CommandContext& context);
+Report RunDoctor(const CommandContext& context);
+Report RunDrain(const CommandContext& context);
+Report RunClose(const CommandContext& context);
+Report RunCreate(const CommandContext& context);
+Report RunConfig(const CommandContext& context);
+Report RunVersion(const CommandContext& context);
+
+struct Command {
+  std::string name;
+  std::function<Report(const CommandContext&)> run;
+  bool needs_daemon = true;
+  const google::protobuf::Descriptor* output = nullptr;  // Of Report::message.
+};
+
+// All commands, in the order of --help. Each name is one of ParseOptions'.
+const std::vector<Command>& Commands();
+
+// ---- for the commands' own use ----
+
+// Calls `method` of the Node service with --timeout (`timeout` if given) and returns a report with
+// the response and code kOk, or with the failure.
+template <typename Request, typename Response>
+Report CallNode(const CommandContext& context, const std::string& name,
+                grpc::Status (epd::v1::Node::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                            Response*),
+                const Request& request) {
+  return CallNodeFor(context, name, method, request, context.options.timeout);
+}
+
+template <typename Request, typename Response>
+Report CallNodeFor(const CommandContext& context, const std::string& name,
+                   grpc::Status (epd::v1::Node::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                               Response*),
+                   const Request& request, absl::Duration timeout) {
+  grpc::ClientContext call;
+  PrepareCall(call, timeout);
+  auto response = std::make_unique<Response>();
+  const grpc::Status status =
+      (context.connection->node.get()->*method)(&call, request, response.get());
+  if (!status.ok()) {
+    return {ExitCodeOf(status), nullptr, "",
+            DescribeFailure(*context.connection, name, status, timeout)};
+  }
+  return {ExitCode::kOk, std::move(response), "", ""};
+}
+
+// 0, 1 or 7: what the daemon's own judgement means for scripts.
+ExitCode ExitCodeOf(epd::v1::Health health);
+
+// A new random id: repeating a request with the same one is harmless.
+std::string NewRequestId();
+
+}  // namespace epd::cli

@@ -1,0 +1,40 @@
+#include "client/cli/commands/command.h"
+#include "client/cli/local_checks.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/report.pb.h"
+
+namespace epd::cli {
+namespace {
+
+bool AllOk(const google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings) {
+  for (const epd::v1::Finding& finding : findings) {
+    if (!finding.ok()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Report RunDoctor(const CommandContext& context) {
+  auto doctor = std::make_unique<DoctorReport>();
+  CheckLocally(context.options, context.search, *doctor->mutable_local());
+  ExitCode code = context.connect_failure.code;
+  std::string error = context.connect_failure.error;
+  if (context.connection != nullptr) {
+    const Report asked = CallNode(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
+                                  epd::v1::GetDoctorRequest());
+    code = asked.code;
+    error = asked.error;
+    if (asked.message != nullptr) {
+      const auto& response = static_cast<const epd::v1::GetDoctorResponse&>(*asked.message);
+      doctor->set_connected(true);
+      *doctor->mutable_daemon() = response.findings();
+      code =
+          AllOk(doctor->local()) && AllOk(doctor->daemon()) ? ExitCode::kOk : ExitCode::kDegraded;
+    }
+  }
+  std::string table = DoctorTable(*doctor);
+  return {code, std::move(doctor), std::move(table), std::move(error)};
+}
+
+}  // namespace epd::cli

@@ -1,0 +1,83 @@
+#include "client/cli/epctl.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/commands/command.h"
+#include "client/cli/human.h"
+#include "client/cli/json.h"
+#include "client/cli/options.h"
+#include "client/cli/report.pb.h"
+
+namespace epd::cli {
+namespace {
+
+constexpr char kClearScreen[] = "\033[H\033[2J";
+
+// Connects anew each time, so that --watch survives a restart of the daemon.
+Report RunOnce(const Command& command, const Options& options, const SearchContext& search) {
+  ConnectResult connected = Connect(options, search);
+  if (connected.connection == nullptr && command.needs_daemon) {
+    return {connected.failure.code, nullptr, "", connected.failure.error};
+  }
+  return command.run({options, search, connected.connection.get(), connected.failure});
+}
+
+void Print(const Report& report, const Options& options, const Terminal& terminal) {
+  if (options.output == Output::kJson) {
+    const bool one_line = options.watch.has_value();
+    if (report.message != nullptr) {
+      terminal.out << ToJson(*report.message, one_line);
+    } else {
+      ErrorReport error;
+      error.set_exit_code(static_cast<int>(report.code));
+      error.set_error(report.error);
+      terminal.out << ToJson(error, one_line);
+    }
+  } else {
+    terminal.out << report.table;
+  }
+  terminal.out.flush();
+  if (!report.error.empty()) terminal.err << "epctl: " << report.error << std::endl;
+}
+
+ExitCode Watch(const Command& command, const Options& options, const SearchContext& search,
+               const Terminal& terminal) {
+  ExitCode code = ExitCode::kOk;
+  for (uint64_t round = 0; options.watch_count == 0 || round < options.watch_count; ++round) {
+    if (round > 0) terminal.sleep(*options.watch);
+    const Report report = RunOnce(command, options, search);
+    if (options.output == Output::kTable) {
+      const std::string time =
+          absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone());
+      if (terminal.is_tty) terminal.out << kClearScreen;
+      if (!terminal.is_tty && round > 0) terminal.out << "\n";
+      terminal.out << time << "  epctl " << options.command << "  (every "
+                   << HumanDuration(*options.watch) << ")\n";
+    }
+    Print(report, options, terminal);
+    code = report.code;
+  }
+  return code;
+}
+
+}  // namespace
+
+ExitCode RunEpctl(const std::vector<std::string>& args, const SearchContext& search,
+                  const Terminal& terminal) {
+  const ParsedOptions parsed = ParseOptions(args);
+  if (!parsed.options.has_value()) {
+    (parsed.is_help ? terminal.out : terminal.err) << parsed.text;
+    return parsed.is_help ? ExitCode::kOk : ExitCode::kUsage;
+  }
+  const Options& options = *parsed.options;
+  const auto command = std::find_if(Commands().begin(), Commands().end(), [&](const Command& each) {
+    return each.name == options.command;
+  });
+  if (options.watch.has_value()) return Watch(*command, options, search, terminal);
+  const Report report = RunOnce(*command, options, search);
+  Print(report, options, terminal);
+  return report.code;
+}
+
+}  // namespace epd::cli

@@ -1,0 +1,81 @@
+#include "client/cli/human.h"
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace epd::cli {
+namespace {
+
+struct TimeUnit {
+  int64_t seconds;
+  const char* name;
+};
+
+constexpr std::array<TimeUnit, 4> kTimeUnits = {
+    {{24 * 3600, "d"}, {3600, "h"}, {60, "m"}, {1, "s"}}};
+
+}  // namespace
+
+std::string HumanBytes(uint64_t bytes) {
+  constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+std::string HumanDuration(absl::Duration duration) {
+  if (duration <= absl::ZeroDuration()) return "0s";
+  if (duration < absl::Seconds(1)) {
+    return absl::StrCat(absl::ToInt64Milliseconds(duration), "ms");
+  }
+  int64_t rest = absl::ToInt64Seconds(duration);
+  std::string text;
+  int shown = 0;
+  for (const TimeUnit& unit : kTimeUnits) {
+    const int64_t count = rest / unit.seconds;
+    rest %= unit.seconds;
+    if (count == 0 && shown == 0) continue;
+    if (count > 0) absl::StrAppend(&text, count, unit.name);
+    if (++shown == 2) break;
+  }
+  return text;
+}
+
+std::string HumanDuration(const google::protobuf::Duration& duration) {
+  return HumanDuration(absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos()));
+}
+
+std::string HumanCount(uint64_t count) {
+  const std::string digits = absl::StrCat(count);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string HumanRanges(const std::vector<uint32_t>& sorted) {
+  if (sorted.empty()) return "-";
+  std::string text;
+  for (size_t i = 0; i < sorted.size();) {
+    size_t last = i;
+    while (last + 1 < sorted.size() && sorted[last + 1] == sorted[last] + 1) ++last;
+    if (!text.empty()) text += ",";
+    absl::StrAppend(&text, sorted[i]);
+    if (last > i) absl::StrAppend(&text, "-", sorted[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string HexId(uint64_t id) { return absl::StrFormat("%016x", id); }
+
+}  // namespace epd::cli

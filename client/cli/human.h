@@ -1,0 +1,31 @@
+// Numbers as people read them: "1.5 GiB", "3 min 20 s", "12,345".
+#pragma once
+
+#include <google/protobuf/duration.pb.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace epd::cli {
+
+// 0 -> "0 B", 1536 -> "1.5 KiB". At most one decimal, binary units.
+std::string HumanBytes(uint64_t bytes);
+
+// 0.0042 s -> "4 ms", 75 s -> "1m15s", 90,000 s -> "1d1h": the two largest units. Negative times
+// read as 0.
+std::string HumanDuration(absl::Duration duration);
+std::string HumanDuration(const google::protobuf::Duration& duration);
+
+// Groups of three digits.
+std::string HumanCount(uint64_t count);
+
+// {0,1,2,3,7} -> "0-3,7"; empty -> "-".
+std::string HumanRanges(const std::vector<uint32_t>& sorted);
+
+// 16 hexadecimal digits: how ids of groups and incarnations are shown.
+std::string HexId(uint64_t id);
+
+}  // namespace epd::cli

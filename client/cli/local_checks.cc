@@ -1,0 +1,137 @@
+#include "client/cli/local_checks.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/human.h"
+
+namespace epd::cli {
+namespace {
+
+using epd::v1::Finding;
+using Findings = google::protobuf::RepeatedPtrField<Finding>;
+
+// A session has a socket, a slots segment, an eventfd and an arena per rank of each set.
+constexpr rlim_t kMinOpenFiles = 1024;
+
+Finding& Add(Findings& findings, const std::string& what, bool ok, const std::string& found) {
+  Finding& finding = *findings.Add();
+  finding.set_what(what);
+  finding.set_ok(ok);
+  finding.set_found(found);
+  return finding;
+}
+
+void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& findings) {
+  bool any = false;
+  for (const SocketCandidate& candidate : candidates) {
+    const std::string path = GrpcPath(candidate.attach_path);
+    const Probe probe = ProbeSocket(path);
+    any = any || probe.result == ProbeResult::kListening;
+    // A place that is merely empty is fine as long as another one is not.
+    const bool ok =
+        probe.result == ProbeResult::kListening || probe.result == ProbeResult::kMissing;
+    Finding& finding = Add(findings, absl::StrCat("socket: ", candidate.origin), ok,
+                           absl::StrCat(path, ": ", probe.text));
+    if (probe.result == ProbeResult::kRefused) {
+      finding.set_consequence("clients that look here fail to connect");
+      finding.set_fix(
+          "start epd again (it replaces a socket that nobody listens on), or remove the file");
+    } else if (probe.result == ProbeResult::kDenied) {
+      finding.set_consequence("this user cannot use that daemon");
+      finding.set_fix("run as the user who started epd, or as root");
+    } else if (probe.result == ProbeResult::kTooLong) {
+      finding.set_consequence("no program can connect to it");
+      finding.set_fix("choose a shorter path with --socket or EPD_SOCKET");
+    }
+  }
+  if (!any) {
+    Finding& finding = Add(findings, "daemon", false, "no epd answers at any of these places");
+    finding.set_consequence("clients start a private daemon, or fail if EPD_AUTOSTART=0");
+    finding.set_fix("start one with 'epd' or 'systemctl start epd'");
+  }
+}
+
+// The private folder must belong to this user alone, else epd and the clients refuse it.
+void CheckFolder(const SocketCandidate& candidate, unsigned uid, Findings& findings) {
+  const std::string folder = std::filesystem::path(candidate.attach_path).parent_path();
+  struct stat entry {};
+  if (lstat(folder.c_str(), &entry) != 0) return;  // Made when it is needed.
+  const bool is_private = candidate.origin == "this user's private daemon";
+  const bool ok = S_ISDIR(entry.st_mode) &&
+                  (!is_private || (entry.st_uid == uid && (entry.st_mode & 077) == 0));
+  Finding& finding =
+      Add(findings, absl::StrCat("folder: ", folder), ok,
+          absl::StrFormat("owner uid %d, mode %04o%s", entry.st_uid, entry.st_mode & 07777,
+                          S_ISDIR(entry.st_mode) ? "" : ", not a folder"));
+  if (!ok) {
+    finding.set_consequence("epd and the clients refuse it, since others could put a socket there");
+    finding.set_fix(absl::StrCat("expected owner uid ", uid,
+                                 " and mode 0700: remove it, or chown and chmod it"));
+  }
+}
+
+void CheckPrograms(Findings& findings) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  for (const char* name : {"epd", "epd-worker"}) {
+    const std::string path = self.parent_path() / name;
+    const bool found = access(path.c_str(), X_OK) == 0;
+    Finding& finding =
+        Add(findings, absl::StrCat("program: ", name), found,
+            found ? path : absl::StrCat("not beside epctl (", self.parent_path().string(), ")"));
+    if (!found) {
+      finding.set_consequence("a private daemon starts only if EPD_DAEMON or PATH leads to one");
+      finding.set_fix("run deploy/setup, or set EPD_DAEMON");
+    }
+  }
+}
+
+void CheckOpenFiles(Findings& findings) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const bool ok = limit.rlim_cur >= kMinOpenFiles;
+  Finding& finding = Add(findings, "limit: open files", ok, absl::StrCat(limit.rlim_cur));
+  if (!ok) {
+    finding.set_consequence("a daemon with many groups or sessions runs out of descriptors");
+    finding.set_fix(absl::StrCat("ulimit -n ", kMinOpenFiles, " or LimitNOFILE= in the unit"));
+  }
+}
+
+// Staging is shared memory, so these pages count against the memory that is free now.
+void CheckMemory(Findings& findings) {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    uint64_t kib = 0;
+    if (words.size() < 2 || words[0] != "MemAvailable:" || !absl::SimpleAtoi(words[1], &kib))
+      continue;
+    Add(findings, "memory", true,
+        absl::StrCat(HumanBytes(kib * 1024), " available for staging and programs"));
+  }
+}
+
+}  // namespace
+
+void CheckLocally(const Options& options, const SearchContext& search, Findings& findings) {
+  if (options.address.empty()) {
+    const std::vector<SocketCandidate> candidates = FindCandidates(options.socket, search);
+    CheckSockets(candidates, findings);
+    for (const SocketCandidate& candidate : candidates)
+      CheckFolder(candidate, search.uid, findings);
+  }
+  CheckPrograms(findings);
+  CheckOpenFiles(findings);
+  CheckMemory(findings);
+}
+
+}  // namespace epd::cli

@@ -1,0 +1,55 @@
+// epctl's command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace epd::cli {
+
+enum class Output { kTable, kJson };
+
+// Fields of `create`; 0 and "" are left unset.
+struct CreateOptions {
+  uint32_t num_ranks = 0;
+  uint32_t num_experts = 0;
+  uint32_t max_tokens_per_rank = 0;
+  uint32_t recv_capacity_per_rank = 0;
+  uint32_t hidden = 0;
+  uint32_t top_k = 0;
+  std::string dtype = "bfloat16";
+  std::string instance;
+  std::string tenant;
+  std::string executor = "auto";
+  std::string backend = "auto";
+  bool drop_on_overflow = false;
+  bool plan_only = false;  // Print what it needs, create nothing.
+};
+
+struct Options {
+  std::string command;
+  Output output = Output::kTable;
+  std::string socket;
+  std::string address;
+  absl::Duration timeout = absl::Seconds(5);
+  std::optional<absl::Duration> watch;  // Interval.
+  uint64_t watch_count = 0;             // 0: for ever.
+  std::string group;  // Positional of groups, ranks, health, drain, close, create.
+  uint64_t epoch = 0;
+  absl::Duration drain_deadline = absl::Seconds(30);
+  CreateOptions create;
+};
+
+struct ParsedOptions {
+  std::optional<Options> options;  // Unset: print `text` and end: 0 for help, else usage.
+  std::string text;                // Help, or what is wrong with the arguments.
+  bool is_help = false;
+};
+
+// `args` without the program's name.
+ParsedOptions ParseOptions(std::vector<std::string> args);
+
+}  // namespace epd::cli

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "client/cli/human.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/table.h"
+
+namespace epd::cli {
+namespace {
+
+constexpr size_t kBusiestExperts = 8;
+
+std::string StateOf(const epd::v1::Group& group) {
+  return EnumWord(epd::v1::GroupState_Name(group.state()), "GROUP_STATE_");
+}
+
+// "4/4": ranks that a living session holds, of all.
+std::string RanksHeld(const epd::v1::Group& group) {
+  const auto held = std::count_if(
+      group.ranks().begin(), group.ranks().end(),
+      [](const epd::v1::Rank& rank) { return rank.session_id() != 0 && rank.phase() != "dead"; });
+  return absl::StrCat(held, "/", group.spec().num_ranks());
+}
+
+std::string Failures(const epd::v1::Group& group) {
+  return group.num_failed() == 0 ? "0" : HumanCount(group.num_failed());
+}
+
+std::string LoadTable(const epd::v1::Group& group) {
+  const auto& routes = group.expert_routes();
+  const uint64_t total = std::accumulate(routes.begin(), routes.end(), uint64_t{0});
+  if (total == 0) return "";
+  std::vector<int> order(static_cast<size_t>(routes.size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return routes[a] > routes[b]; });
+  Table table({{"EXPERT", Align::kRight}, {"ROUTES", Align::kRight}, {"OF MEAN", Align::kRight}});
+  const double mean = static_cast<double>(total) / routes.size();
+  for (size_t i = 0; i < std::min(order.size(), kBusiestExperts); ++i) {
+    const auto count = routes[order[i]];
+    table.AddRow({absl::StrCat(order[i]), HumanCount(count),
+                  absl::StrFormat("%.2f", static_cast<double>(count) / mean)});
+  }
+  std::string title = "busiest experts since the group was made";
+  if (order.size() > kBusiestExperts)
+    absl::StrAppend(&title, " (", kBusiestExperts, " of ", order.size(), ")");
+  return absl::StrCat("\n", title, ":\n", table.ToString());
+}
+
+std::string OneGroup(const epd::v1::Group& group) {
+  const epd::v1::GroupSpec& spec = group.spec();
+  std::string text = AlignedPairs({
+      {"group", spec.name()},
+      {"instance", spec.instance()},
+      {"tenant", spec.tenant()},
+      {"id", HexId(group.group_id())},
+      {"state", absl::StrCat(StateOf(group), " for ", HumanDuration(group.state_age()),
+                             group.persistent() ? ", persistent" : "")},
+      {"epoch", absl::StrCat(group.epoch(), ", formation ", group.formation(), ", generation ",
+                             group.generation())},
+      {"size", absl::StrCat(spec.num_ranks(), " ranks, ", spec.num_experts(), " experts, hidden ",
+                            spec.hidden(), ", top-", spec.top_k(), ", at most ",
+                            EnumWord(epd::v1::Dtype_Name(spec.max_token_dtype()), "DTYPE_"))},
+      {"limits",
+       absl::StrCat(spec.max_tokens_per_rank(), " tokens and ", spec.recv_capacity_per_rank(),
+                    " receive slots per rank, overflow is ",
+                    spec.drop_on_overflow() ? "dropped" : "an error")},
+      {"runs on",
+       absl::StrCat(spec.backend(), ", ",
+                    EnumWord(epd::v1::Executor_Name(spec.executor()), "EXECUTOR_"), " executor")},
+      {"operations", absl::StrCat(HumanCount(group.num_operations()), " done, ",
+                                  group.num_open_operations(), " open, ", Failures(group),
+                                  " failed, ", HumanBytes(group.bytes_moved()), " moved")},
+      {"unique id", group.unique_id_note()},
+      {"last error", group.last_error().message()},
+  });
+  epd::v1::ListRanksResponse ranks;
+  *ranks.mutable_ranks() = group.ranks();
+  return absl::StrCat(text, "\n", RanksTable(ranks), LoadTable(group));
+}
+
+}  // namespace
+
+std::string EnumWord(const std::string& value_name, const std::string& prefix) {
+  const std::string word(absl::StripPrefix(value_name, prefix));
+  return absl::StrReplaceAll(absl::AsciiStrToLower(word), {{"_", "-"}});
+}
+
+std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
+  if (groups.groups().empty()) return "no groups\n";
+  Table table({{"GROUP"},
+               {"STATE"},
+               {"SINCE", Align::kRight},
+               {"RANKS", Align::kRight},
+               {"EXPERTS", Align::kRight},
+               {"HIDDEN", Align::kRight},
+               {"EPOCH", Align::kRight},
+               {"OPS", Align::kRight},
+               {"OPEN", Align::kRight},
+               {"FAILED", Align::kRight},
+               {"MOVED", Align::kRight}});
+  std::string errors;
+  for (const epd::v1::Group& group : groups.groups()) {
+    table.AddRow({group.spec().name(), StateOf(group), HumanDuration(group.state_age()),
+                  RanksHeld(group), absl::StrCat(group.spec().num_experts()),
+                  absl::StrCat(group.spec().hidden()), absl::StrCat(group.epoch()),
+                  HumanCount(group.num_operations()), absl::StrCat(group.num_open_operations()),
+                  Failures(group), HumanBytes(group.bytes_moved())});
+    if (!group.last_error().message().empty()) {
+      absl::StrAppend(&errors, "last error of ", group.spec().name(), ": ",
+                      group.last_error().message(), "\n");
+    }
+  }
+  return absl::StrCat(table.ToString(), errors.empty() ? "" : "\n", errors);
+}
+
+std::string GroupDetails(const epd::v1::ListGroupsResponse& groups) {
+  std::string text;
+  for (const epd::v1::Group& group : groups.groups()) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", OneGroup(group));
+  }
+  return text;
+}
+
+std::string DrainTable(const epd::v1::DrainGroupResponse& drained) {
+  const epd::v1::Group& group = drained.group();
+  return absl::StrCat("group ", group.spec().name(), " is drained and ", StateOf(group), " (epoch ",
+                      group.epoch(), ", ", HumanCount(group.num_operations()), " operations done, ",
+                      Failures(group), " failed)\n");
+}
+
+}  // namespace epd::cli

@@ -1,0 +1,69 @@
+#include "absl/strings/str_cat.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/table.h"
+
+namespace epd::cli {
+namespace {
+
+void AddFindings(const google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings,
+                 const std::string& seen_by, Table& table, std::string& advice) {
+  for (const epd::v1::Finding& finding : findings) {
+    table.AddRow({finding.ok() ? "ok" : "NOT OK", finding.what(), finding.found(), seen_by});
+    if (finding.ok()) continue;
+    absl::StrAppend(&advice, "\n", finding.what(), ": ", finding.found(), "\n");
+    if (!finding.consequence().empty())
+      absl::StrAppend(&advice, "  means: ", finding.consequence(), "\n");
+    if (!finding.fix().empty()) absl::StrAppend(&advice, "  do:    ", finding.fix(), "\n");
+  }
+}
+
+}  // namespace
+
+std::string HealthTable(const HealthReport& health) {
+  std::string text = absl::StrCat(EnumWord(epd::v1::Health_Name(health.health()), "HEALTH_"), "\n");
+  for (const std::string& problem : health.problems())
+    absl::StrAppend(&text, "problem: ", problem, "\n");
+  Table table({{"SERVICE"}, {"STATUS"}});
+  for (const HealthReport::Service& service : health.services()) {
+    table.AddRow(
+        {service.name().empty() ? "(node)" : service.name(), EnumWord(service.status(), "")});
+  }
+  return absl::StrCat(text, "\n", table.ToString());
+}
+
+std::string DoctorTable(const DoctorReport& doctor) {
+  Table table({{"RESULT"}, {"CHECK"}, {"FOUND"}, {"SEEN BY"}});
+  std::string advice;
+  AddFindings(doctor.local(), "epctl", table, advice);
+  AddFindings(doctor.daemon(), "epd", table, advice);
+  return absl::StrCat(table.ToString(), advice);
+}
+
+std::string ConfigTable(const epd::v1::GetConfigResponse& config) {
+  Table table({{"SETTING"}, {"VALUE"}, {"FROM"}, {"MEANING"}});
+  for (const epd::v1::Setting& setting : config.settings()) {
+    table.AddRow({setting.name(), setting.value(), setting.origin(), setting.help()});
+  }
+  return table.ToString();
+}
+
+std::string VersionTable(const VersionReport& version) {
+  const auto range = [](uint32_t min, uint32_t max) {
+    return min == max ? absl::StrCat("protocol ", min)
+                      : absl::StrCat("protocol ", min, " to ", max);
+  };
+  std::string daemon;
+  if (version.connected()) {
+    daemon = absl::StrCat(
+        version.daemon(), " (",
+        range(version.daemon_min_protocol_version(), version.daemon_max_protocol_version()),
+        ") on ", version.node());
+  }
+  return AlignedPairs(
+      {{"epctl",
+        absl::StrCat(version.epctl(), " (",
+                     range(version.min_protocol_version(), version.max_protocol_version()), ")")},
+       {"epd", daemon}});
+}
+
+}  // namespace epd::cli

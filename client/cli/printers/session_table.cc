@@ -1,0 +1,74 @@
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/human.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/table.h"
+
+namespace epd::cli {
+namespace {
+
+// "train:0-1 eval:0".
+std::string RanksByGroup(const epd::v1::Session& session) {
+  std::map<std::string, std::vector<uint32_t>> ranks;
+  for (const epd::v1::Rank& rank : session.ranks()) ranks[rank.group()].push_back(rank.rank());
+  return absl::StrJoin(ranks, " ", [](std::string* out, auto& entry) {
+    std::vector<uint32_t> sorted = entry.second;
+    std::sort(sorted.begin(), sorted.end());
+    absl::StrAppend(out, entry.first, ":", HumanRanges(sorted));
+  });
+}
+
+std::string Experts(const epd::v1::Rank& rank) {
+  std::vector<uint32_t> experts(rank.experts().begin(), rank.experts().end());
+  std::sort(experts.begin(), experts.end());
+  return HumanRanges(experts);
+}
+
+}  // namespace
+
+std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
+  if (sessions.sessions().empty()) return "no sessions\n";
+  Table table({{"SESSION", Align::kRight},
+               {"PID", Align::kRight},
+               {"UID", Align::kRight},
+               {"HOST"},
+               {"AGE", Align::kRight},
+               {"OPEN", Align::kRight},
+               {"CLIENT"},
+               {"VERSION"},
+               {"RANKS"}});
+  for (const epd::v1::Session& session : sessions.sessions()) {
+    table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()),
+                  absl::StrCat(session.uid()), session.host(), HumanDuration(session.age()),
+                  absl::StrCat(session.num_open_operations()), session.client_name(),
+                  session.client_version(), RanksByGroup(session)});
+  }
+  return table.ToString();
+}
+
+std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
+  if (ranks.ranks().empty()) return "no ranks\n";
+  Table table({{"GROUP"},
+               {"RANK", Align::kRight},
+               {"PHASE"},
+               {"FOR", Align::kRight},
+               {"HOST"},
+               {"PID", Align::kRight},
+               {"SESSION", Align::kRight},
+               {"DEVICE"},
+               {"EXPERTS"},
+               {"CLIENT"}});
+  for (const epd::v1::Rank& rank : ranks.ranks()) {
+    table.AddRow({rank.group(), absl::StrCat(rank.rank()), rank.phase(),
+                  rank.has_phase_age() ? HumanDuration(rank.phase_age()) : "", rank.host(),
+                  rank.pid() == 0 ? "" : absl::StrCat(rank.pid()),
+                  rank.session_id() == 0 ? "" : absl::StrCat(rank.session_id()), rank.device(),
+                  Experts(rank), rank.client_name()});
+  }
+  return table.ToString();
+}
+
+}  // namespace epd::cli

@@ -1,0 +1,29 @@
+// The answers of the daemon as text for people. Pure: the same message gives the same text.
+#pragma once
+
+#include <string>
+
+#include "client/cli/report.pb.h"
+#include "proto/epd/v1/node.pb.h"
+
+namespace epd::cli {
+
+std::string StatusTable(const epd::v1::GetStatusResponse& status);
+std::string GroupsTable(const epd::v1::ListGroupsResponse& groups);
+// Everything about each group, its ranks and its busiest experts.
+std::string GroupDetails(const epd::v1::ListGroupsResponse& groups);
+std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions);
+std::string RanksTable(const epd::v1::ListRanksResponse& ranks);
+std::string MemoryTable(const epd::v1::GetMemoryResponse& memory);
+std::string PlanTable(const epd::v1::PlanMemoryResponse& plan);
+std::string HealthTable(const HealthReport& health);
+std::string DoctorTable(const DoctorReport& doctor);
+std::string DrainTable(const epd::v1::DrainGroupResponse& drained);
+std::string ConfigTable(const epd::v1::GetConfigResponse& config);
+std::string VersionTable(const VersionReport& version);
+
+// "GROUP_STATE_RE_FORMING" -> "re-forming": the value's name without its type's, in lower case with
+// hyphens.
+std::string EnumWord(const std::string& value_name, const std::string& prefix);
+
+}  // namespace epd::cli

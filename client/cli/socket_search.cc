@@ -1,0 +1,75 @@
+#include "client/cli/socket_search.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace epd::cli {
+namespace {
+
+constexpr char kSocketSuffix[] = ".sock";
+constexpr char kGrpcSuffix[] = "-grpc.sock";
+
+Probe ProbeOf(int error) {
+  switch (error) {
+    case 0:
+    case EAGAIN:  // A full backlog: somebody listens, but does not accept.
+    case EINPROGRESS:
+      return {ProbeResult::kListening, "a daemon listens"};
+    case ENOENT:
+    case ENOTDIR:
+      return {ProbeResult::kMissing, "no such socket"};
+    case ECONNREFUSED:
+      return {ProbeResult::kRefused, "nobody listens (left behind by a daemon that was killed?)"};
+    case EACCES:
+    case EPERM:
+      return {ProbeResult::kDenied, "permission denied"};
+    default:
+      return {ProbeResult::kOther, std::strerror(error)};
+  }
+}
+
+}  // namespace
+
+std::vector<SocketCandidate> FindCandidates(const std::string& flag, const SearchContext& context) {
+  if (!flag.empty()) return {{flag, "--socket"}};
+  const char* from_env = context.getenv("EPD_SOCKET");
+  if (from_env != nullptr && *from_env != '\0') return {{from_env, "EPD_SOCKET"}};
+  const char* runtime_dir = context.getenv("XDG_RUNTIME_DIR");
+  const std::string private_dir = runtime_dir != nullptr && *runtime_dir != '\0'
+                                      ? absl::StrCat(runtime_dir, "/epd")
+                                      : absl::StrCat("/tmp/epd-", context.uid);
+  return {{context.node_dir + "/epd.sock", "the node's daemon"},
+          {private_dir + "/epd.sock", "this user's private daemon"}};
+}
+
+std::string GrpcPath(const std::string& attach_path) {
+  if (absl::EndsWith(attach_path, kGrpcSuffix)) return attach_path;
+  if (!absl::EndsWith(attach_path, kSocketSuffix)) return attach_path + kGrpcSuffix;
+  return attach_path.substr(0, attach_path.size() - std::strlen(kSocketSuffix)) + kGrpcSuffix;
+}
+
+Probe ProbeSocket(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return {ProbeResult::kTooLong, absl::StrCat("the path has ", path.size(), " bytes, at most ",
+                                                sizeof address.sun_path - 1, " are possible")};
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return {ProbeResult::kOther, absl::StrCat("socket: ", std::strerror(errno))};
+  const auto closer = absl::MakeCleanup([fd] { close(fd); });
+  const int rc = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  return ProbeOf(rc == 0 ? 0 : errno);
+}
+
+}  // namespace epd::cli
