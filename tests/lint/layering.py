@@ -25,7 +25,10 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     | _WIRE
     | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
-    "daemon/worker": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/observe", "kernels"},
+    # Admission in the worker is made of control's pure parts.
+    "daemon/worker": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/control", "daemon/backend", "daemon/observe", "kernels"},
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE

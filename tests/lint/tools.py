@@ -39,7 +39,14 @@ def _run(command: list[str], cwd: pathlib.Path) -> list[str]:
 
 def clang_format(root: pathlib.Path, paths: list[str]) -> list[str]:
     files = [path for path in paths if path.endswith(tree.CPP_SUFFIXES)]
-    return _run(["clang-format", "--dry-run", "-Werror", *files], root) if files else []
+    if not files:
+        return []
+    printed = _run(["clang-format", "--dry-run", "-Werror", *files], root)
+    errors = [line.split(":") for line in printed if "[-Wclang-format-violations]" in line]
+    first: dict[str, str] = {}
+    for path, line, *_ in errors:
+        first.setdefault(path, line)
+    return [f"{p}:{n}: differs from clang-format" for p, n in first.items()] if errors else printed
 
 
 def ruff(root: pathlib.Path, paths: list[str]) -> list[str]:
