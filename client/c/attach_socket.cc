@@ -1,0 +1,132 @@
+#include "client/c/attach_socket.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "client/c/attach_messages.h"
+
+namespace epd::client {
+namespace {
+
+constexpr size_t kMaxFds = 253;  // SCM_MAX_FD.
+
+// Milliseconds for poll(), rounded up so that it does not spin through the last one.
+int PollTimeout(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+Code ConnectErrorCode(int error) {
+  switch (error) {
+    case ENOENT:
+    case ECONNREFUSED:
+    case ENOTDIR:
+      return Code::kNotFound;
+    case EACCES:
+    case EPERM:
+      return Code::kPermissionDenied;
+    default:
+      return Code::kUnavailable;
+  }
+}
+
+void TakeFds(msghdr& header, std::vector<UniqueFd>* fds) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t num_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < num_fds; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+      fds->emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline,
+                             AttachSocket* out) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return MakeStatus(Code::kInvalidArgument,
+                      "the socket path has %zu bytes and may have %zu: %s; use a shorter one",
+                      path.size(), sizeof address.sun_path - 1, path.c_str());
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) {
+    return MakeStatus(Code::kUnavailable, "socket(AF_UNIX): %s", std::strerror(errno));
+  }
+  // A Unix socket connects at once, or says EAGAIN while the backlog is full.
+  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || Clock::now() >= deadline) {
+      const int error = errno;
+      return MakeStatus(ConnectErrorCode(error), "%s: %s", path.c_str(), std::strerror(error));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  out->fd_ = std::move(fd);
+  return {};
+}
+
+Status AttachSocket::Send(std::string_view bytes) {
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
+  while (true) {
+    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) return {};
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN || Clock::now() >= deadline) {
+      return MakeStatus(Code::kUnavailable, "the daemon takes no message: %s",
+                        std::strerror(errno));
+    }
+    pollfd poller = {fd_.get(), POLLOUT, 0};
+    poll(&poller, 1, PollTimeout(deadline));
+  }
+}
+
+Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
+  std::string buffer(kMaxDatagramBytes, '\0');
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
+  while (true) {
+    iovec part = {buffer.data(), buffer.size()};
+    msghdr header = {};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t got = recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      if (Clock::now() >= deadline) return MakeStatus(Code::kDeadlineExceeded, "no message came");
+      pollfd poller = {fd_.get(), POLLIN, 0};
+      poll(&poller, 1, PollTimeout(deadline));
+      continue;
+    }
+    if (got <= 0) return MakeStatus(Code::kUnavailable, "the daemon closed the session");
+    datagram->fds.clear();
+    TakeFds(header, &datagram->fds);
+    if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      return MakeStatus(Code::kDataLoss,
+                        "a message of the daemon was cut off; are this process's file descriptors "
+                        "used up (ulimit -n)?");
+    }
+    buffer.resize(static_cast<size_t>(got));
+    datagram->bytes = std::move(buffer);
+    return {};
+  }
+}
+
+void AttachSocket::Shutdown() {
+  if (fd_.valid()) shutdown(fd_.get(), SHUT_RDWR);
+}
+
+}  // namespace epd::client

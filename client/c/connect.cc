@@ -1,0 +1,90 @@
+#include "client/c/connect.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "client/c/autostart.h"
+
+namespace epd::client {
+namespace {
+
+constexpr size_t kMaxClientName = 200;
+constexpr std::chrono::milliseconds kRetryPause{20};
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// What people see in `epctl sessions`. Only printable ASCII: protobuf refuses strings that are no
+// UTF-8.
+std::string ClientName(const std::string& given) {
+  std::string name = given;
+  if (name.empty()) {
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    name.assign(std::istreambuf_iterator<char>(file), {});
+    while (!name.empty() && name.back() == '\0') name.pop_back();
+  }
+  if (name.size() > kMaxClientName) name.resize(kMaxClientName);
+  for (char& c : name) {
+    if (c == '\0') c = ' ';
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return name;
+}
+
+Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
+  return WithCode(MakeStatus(Code::kUnavailable, "no epd answers; looked at %s; %s", looked.c_str(),
+                             what_to_do.c_str()));
+}
+
+}  // namespace
+
+std::string PrivateFolder() {
+  const std::string runtime = Environment("XDG_RUNTIME_DIR");
+  if (!runtime.empty()) return runtime + "/epd";
+  return "/tmp/epd-" + std::to_string(getuid());
+}
+
+Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* session) {
+  const Clock::time_point deadline = Clock::now() + options.timeout;
+  const std::string name = ClientName(options.client_name);
+  std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;
+  if (!asked.empty()) {
+    const Status status = Session::Attach(asked, name, deadline, session);
+    if (status.code != Code::kNotFound) return WithCode(status);
+    return NobodyThere(status.message,
+                       "start one there with 'epd --socket=" + asked + "', or unset EPD_SOCKET");
+  }
+  const Status node = Session::Attach(kNodeSocket, name, deadline, session);
+  if (node.code != Code::kNotFound) return WithCode(node);
+  const std::string folder = PrivateFolder();
+  const std::string path = folder + "/epd.sock";
+  const bool may_start = options.autostart && Environment("EPD_AUTOSTART") != "0";
+  while (true) {
+    Status status = Session::Attach(path, name, deadline, session);
+    // UNAVAILABLE: it is on its way out, so the next try finds none, or a new one.
+    if (status.code != Code::kNotFound && status.code != Code::kUnavailable)
+      return WithCode(status);
+    if (Clock::now() >= deadline) return WithCode(status);
+    if (status.code == Code::kNotFound && !may_start) {
+      return NobodyThere(
+          "EPD_SOCKET (not set), " + node.message + " and " + status.message,
+          "EPD_AUTOSTART=0 forbids to start a private one: unset it, or start 'epd' and set "
+          "EPD_SOCKET to its socket");
+    }
+    if (status.code == Code::kNotFound) {
+      status = StartPrivateDaemon({folder, path, options.daemon_path, deadline});
+      if (!status.ok()) return WithCode(status);
+      continue;
+    }
+    std::this_thread::sleep_for(kRetryPause);
+  }
+}
+
+}  // namespace epd::client

@@ -1,0 +1,165 @@
+#include "client/c/group.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace epd::client {
+namespace {
+
+std::string Listed(const std::vector<uint32_t>& ranks) {
+  std::string text;
+  for (const uint32_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+std::chrono::nanoseconds FormDeadline(const Formation& formation) {
+  const int64_t ns = formation.spec.deadlines.form_ns;
+  return ns > 0 ? std::chrono::nanoseconds(ns) : std::chrono::minutes(5);
+}
+
+// A copy that holds no arena.
+std::shared_ptr<const Formation> WithoutArenas(const Formation& formation) {
+  auto copy = std::make_shared<Formation>(formation);
+  copy->arenas.clear();
+  return copy;
+}
+
+}  // namespace
+
+RoutingSpec Formation::Routing(uint32_t top_k, uint32_t alignment) const {
+  RoutingSpec routing;
+  routing.num_ranks = static_cast<int32_t>(spec.num_ranks);
+  routing.num_experts = static_cast<int32_t>(spec.num_experts);
+  routing.top_k = static_cast<int32_t>(std::min<uint32_t>(top_k, INT32_MAX));
+  routing.alignment = static_cast<int32_t>(std::min<uint32_t>(alignment, INT32_MAX));
+  routing.max_tokens = spec.max_tokens_per_rank;
+  routing.expert_owner = expert_owner.empty() ? nullptr : expert_owner.data();
+  return routing;
+}
+
+Group::Group(std::string name, std::vector<uint32_t> ranks, SendDrained send_drained)
+    : name_(std::move(name)), ranks_(std::move(ranks)), send_drained_(std::move(send_drained)) {}
+
+bool Group::Holds(uint32_t rank) const {
+  return std::find(ranks_.begin(), ranks_.end(), rank) != ranks_.end();
+}
+
+void Group::OnJoined(std::shared_ptr<const Formation> formation) {
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kEnded) return;
+  last_ = WithoutArenas(*formation);
+  formation_ = std::move(formation);
+  state_ = State::kReady;
+  cause_ = {};
+  changed_.notify_all();
+}
+
+void Group::OnReform(const Reform& reform) {
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kReady && state_ != State::kReforming) return;
+  if (last_ == nullptr || reform.formation != last_->formation)
+    return;  // Of a formation long gone.
+  state_ = State::kReforming;
+  cause_ = reform.cause;
+  if (cause_.ok()) cause_ = MakeStatus(Code::kAborted, "the group is formed anew; call again");
+  callers_wait_ = reform.wait;
+  formation_.reset();
+  changed_.notify_all();
+  MaybeDrain();
+}
+
+void Group::OnEnded(Status cause) {
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kEnded) return;
+  state_ = State::kEnded;
+  cause_ = std::move(cause);
+  formation_.reset();
+  changed_.notify_all();
+}
+
+void Group::MaybeDrain() {
+  if (state_ != State::kReforming || in_flight_ != 0) return;
+  Drained drained;
+  drained.group_id = last_->group_id;
+  drained.formation = last_->formation;
+  for (const auto& [key, count] : counts_) {
+    if (count.begun == 0) continue;
+    drained.counts.push_back(
+        {key.first, std::string(key.second.begin(), key.second.end()), count.begun});
+  }
+  send_drained_(drained);
+}
+
+uint64_t Group::BeginExecution(uint32_t rank, const Program& program) {
+  std::lock_guard lock(mutex_);
+  return counts_[{rank, program}].next++;
+}
+
+void Group::MarkBegun(uint32_t rank, const Program& program, uint64_t execution) {
+  Count& count = counts_[{rank, program}];
+  count.next = std::max(count.next, execution + 1);
+  count.begun = std::max(count.begun, execution + 1);
+}
+
+Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation) {
+  std::unique_lock lock(mutex_);
+  if (!Holds(rank)) {
+    return MakeStatus(Code::kInvalidArgument,
+                      "this process holds rank %s of the group, not rank %u",
+                      Listed(ranks_).c_str(), rank);
+  }
+  if (!key->execution) key->execution = counts_[{rank, key->program}].next++;
+  const bool wait = state_ == State::kReforming && callers_wait_;
+  const Clock::time_point deadline =
+      wait ? Clock::now() + FormDeadline(*last_) : Clock::time_point::min();
+  while (state_ == State::kReforming && callers_wait_) {
+    if (changed_.wait_until(lock, deadline) != std::cv_status::timeout) continue;
+    return MakeStatus(
+        Code::kDeadlineExceeded,
+        "the group did not become READY again within %lld ms; it is formed anew because: %s",
+        static_cast<long long>(FormDeadline(*last_) / std::chrono::milliseconds(1)),
+        cause_.message.c_str());
+  }
+  if (state_ != State::kReady) {
+    const Status cause = cause_;
+    if (state_ == State::kReforming) {
+      // The peers that got further failed this execution too; epd must not count it into the next
+      // generation.
+      MarkBegun(rank, key->program, *key->execution);
+      MaybeDrain();
+    }
+    return cause;
+  }
+  MarkBegun(rank, key->program, *key->execution);
+  ++in_flight_;
+  *formation = formation_;
+  return {};
+}
+
+void Group::EndCall() {
+  std::lock_guard lock(mutex_);
+  if (--in_flight_ > 0) return;
+  changed_.notify_all();
+  MaybeDrain();
+}
+
+bool Group::IsCurrent(const Formation& formation) const {
+  std::lock_guard lock(mutex_);
+  return last_ != nullptr && last_->formation == formation.formation &&
+         last_->group_id == formation.group_id;
+}
+
+std::shared_ptr<const Formation> Group::current() const {
+  std::lock_guard lock(mutex_);
+  return last_;
+}
+
+Status Group::Close(Status cause, Clock::time_point deadline) {
+  OnEnded(std::move(cause));
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_until(lock, deadline, [&] { return in_flight_ == 0; })) return {};
+  return MakeStatus(Code::kDeadlineExceeded, "%d calls of the group are still in flight",
+                    in_flight_);
+}
+
+}  // namespace epd::client

@@ -1,0 +1,129 @@
+// This session's ranks in one group: the state that calls pass through, and the counts that epd
+// asks for.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c/attach_messages.h"
+#include "client/c/mapping.h"
+#include "kernels/routing_spec.h"
+
+namespace epd::client {
+
+using Clock = std::chrono::steady_clock;
+using Program = std::array<uint8_t, 16>;
+
+// Which operation a call belongs to; epd_key, resolved.
+struct CallKey {
+  Program program = {};               // Digest of the executable or of `name`.
+  std::optional<uint64_t> execution;  // Unset: the next one of this rank and program.
+  uint32_t ordinal = 0;
+  uint32_t occurrence = 0;
+  std::string name;  // Empty: the key has none.
+};
+
+// What a group looks like between a Joined and the Reform that ends it. Immutable; calls share it,
+// and the arenas stay mapped until the last of them has ended.
+struct Formation {
+  struct Arena {
+    std::shared_ptr<const Mapping> mapping;
+    bool own = false;
+    std::byte* data() const { return mapping->data(); }
+    uint64_t bytes() const { return mapping->bytes(); }
+  };
+  uint64_t group_id = 0;
+  uint64_t epoch = 0;
+  uint64_t formation = 0;
+  GroupSpec spec;
+  std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
+  std::vector<int32_t> expert_owner;  // As the kernels take it.
+  uint64_t spec_hash = 0;
+  std::chrono::nanoseconds spin{};
+
+  // What the kernels need for a call with these parameters. Borrows expert_owner.
+  RoutingSpec Routing(uint32_t top_k, uint32_t alignment) const;
+};
+
+// States: joining -> ready <-> re-forming; any -> ended (left, closed by epd, or the session is
+// lost), for good.
+//
+// Safe from any thread. It never blocks on the socket: it tells epd through `send_drained`, which
+// must not call back.
+class Group {
+ public:
+  using SendDrained = std::function<void(const Drained&)>;
+  Group(std::string name, std::vector<uint32_t> ranks, SendDrained send_drained);
+
+  const std::string& name() const { return name_; }
+  const std::vector<uint32_t>& ranks() const { return ranks_; }
+
+  // ---- from the reader of the socket ----
+  void OnJoined(std::shared_ptr<const Formation> formation);
+  void OnReform(const Reform& reform);
+  void OnEnded(Status cause);
+
+  // ---- from callers ----
+
+  // Number of a new execution of `program` on `rank`.
+  uint64_t BeginExecution(uint32_t rank, const Program& program);
+
+  // Lets a call in: waits for READY within the forming deadline where READY comes back by itself.
+  // On success the caller must call EndCall, after it dropped its reference to `formation`;
+  // key->execution is then set, and the execution counts as begun.
+  //   INVALID_ARGUMENT   this session does not hold the rank
+  //   DEADLINE_EXCEEDED  READY did not come back
+  //   other              the group has ended, or a peer is gone: the cause
+  Status BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation);
+  void EndCall();
+
+  // Whether `formation` is still the group's last one.
+  bool IsCurrent(const Formation& formation) const;
+
+  // The last formation, also while re-forming. Null before the first.
+  std::shared_ptr<const Formation> current() const;
+
+  // Ends the group for new calls with `cause`, then waits for those in flight.
+  //   DEADLINE_EXCEEDED  some were still in flight
+  Status Close(Status cause, Clock::time_point deadline);
+
+ private:
+  struct Count {
+    uint64_t next = 0;   // The next number that is handed out.
+    uint64_t begun = 0;  // One above the highest that was armed, or failed for a lost peer: what
+                         // epd cuts off at.
+  };
+  enum class State { kJoining, kReady, kReforming, kEnded };
+
+  bool Holds(uint32_t rank) const;
+  void MarkBegun(uint32_t rank, const Program& program, uint64_t execution);
+  // Says Drained if the group re-forms and no call is in flight.
+  void MaybeDrain();
+
+  const std::string name_;
+  const std::vector<uint32_t> ranks_;
+  const SendDrained send_drained_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::kJoining;
+  Status cause_;              // Of kReforming and kEnded.
+  bool callers_wait_ = true;  // While re-forming.
+  int in_flight_ = 0;
+  std::shared_ptr<const Formation> formation_;
+  // The formation's numbers, for when the formation itself is unmapped.
+  std::shared_ptr<const Formation> last_;
+  std::map<std::pair<uint32_t, Program>, Count> counts_;
+};
+
+}  // namespace epd::client

@@ -1,0 +1,92 @@
+#include "client/c/group_arguments.h"
+
+#include <cstring>
+
+#include "client/c/struct_size.h"
+
+namespace epd::client {
+namespace {
+
+constexpr size_t kMaxTextBytes = 200;
+constexpr size_t kMaxRanksPerJoin = 1024;
+constexpr uint32_t kMaxExpertsPerGroup = 65536;
+
+// Protobuf refuses strings that are no UTF-8 and the daemon then ends the session: a bad text must
+// not get there.
+Status ReadText(const char* given, const char* what, std::string* out) {
+  if (given == nullptr) return {};
+  *out = given;
+  if (out->size() > kMaxTextBytes) {
+    return MakeStatus(Code::kInvalidArgument, "%s: got %zu bytes, at most %zu are allowed", what,
+                      out->size(), kMaxTextBytes);
+  }
+  for (const char c : *out) {
+    if (c > 0x20 && c < 0x7f) continue;
+    return MakeStatus(Code::kInvalidArgument,
+                      "%s: byte 0x%02x is not allowed; use printable ASCII without spaces", what,
+                      static_cast<unsigned char>(c));
+  }
+  return {};
+}
+
+int64_t Nanoseconds(int64_t ms) {
+  constexpr int64_t kMaxMs = INT64_MAX / 1'000'000;
+  return ms <= 0 ? 0 : (ms > kMaxMs ? kMaxMs : ms) * 1'000'000;
+}
+
+Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
+  epd_group_spec s;
+  if (Status status = ReadStruct(given, "spec", &s); !status.ok()) return status;
+  if (s.name == nullptr || *s.name == '\0')
+    return MakeStatus(Code::kInvalidArgument, "spec.name must be set");
+  if (Status t = ReadText(s.name, "spec.name", &spec->name); !t.ok()) return t;
+  if (Status t = ReadText(s.instance, "spec.instance", &spec->instance); !t.ok()) return t;
+  if (Status t = ReadText(s.tenant, "spec.tenant", &spec->tenant); !t.ok()) return t;
+  if (Status t = ReadText(s.backend, "spec.backend", &spec->backend); !t.ok()) return t;
+  if (spec->backend.empty()) spec->backend = "auto";
+  spec->num_ranks = s.num_ranks;
+  spec->num_experts = s.num_experts;
+  if (s.expert_owner != nullptr) {
+    if (s.num_experts > kMaxExpertsPerGroup) {
+      return MakeStatus(Code::kInvalidArgument, "spec.num_experts: got %u, at most %u are allowed",
+                        s.num_experts, kMaxExpertsPerGroup);
+    }
+    spec->expert_owner.assign(s.expert_owner, s.expert_owner + s.num_experts);
+  }
+  spec->max_tokens_per_rank = s.max_tokens_per_rank;
+  spec->recv_capacity_per_rank = s.recv_capacity_per_rank;
+  spec->hidden = s.hidden;
+  spec->top_k = s.top_k;
+  spec->max_token_dtype = s.max_token_dtype;
+  spec->drop_on_overflow = s.drop_on_overflow != 0;
+  spec->executor = s.worker_executor != 0 ? Executor::kWorker : Executor::kUnspecified;
+  spec->deadlines = {.warn_after_ns = Nanoseconds(s.warn_after_ms),
+                     .absent_ns = Nanoseconds(s.absent_ms),
+                     .undecided_ns = Nanoseconds(s.undecided_ms),
+                     .form_ns = Nanoseconds(s.form_ms)};
+  return {};
+}
+
+}  // namespace
+
+Status ReadJoin(const epd_join_args* given, Join* join) {
+  epd_join_args args;
+  if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
+  if (Status s = ReadSpec(args.spec, &join->spec); !s.ok()) return s;
+  if (args.ranks == nullptr || args.num_ranks == 0 || args.num_ranks > kMaxRanksPerJoin) {
+    return MakeStatus(Code::kInvalidArgument, "ranks: got %zu, expected 1 to %zu", args.num_ranks,
+                      kMaxRanksPerJoin);
+  }
+  join->ranks.assign(args.ranks, args.ranks + args.num_ranks);
+  if (args.devices != nullptr) {
+    join->devices.resize(args.num_ranks);
+    for (size_t i = 0; i < args.num_ranks; ++i) {
+      if (Status s = ReadText(args.devices[i], "devices", &join->devices[i]); !s.ok()) return s;
+    }
+  }
+  join->min_epoch = args.min_epoch;
+  join->deadline_ns = Nanoseconds(args.deadline_ms);
+  return {};
+}
+
+}  // namespace epd::client

@@ -1,0 +1,267 @@
+#include "client/c/operation.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd::client {
+namespace {
+
+// Beyond the worker's own deadlines: a last resort against a worker that hangs and that epd has not
+// noticed.
+constexpr std::chrono::seconds kAnswerGrace{10};
+
+std::chrono::nanoseconds Positive(int64_t ns, std::chrono::seconds fallback) {
+  return ns > 0 ? std::chrono::nanoseconds(std::min<int64_t>(ns, INT64_MAX / 8)) : fallback;
+}
+
+void CopyText(std::string_view text, std::span<char> out) {
+  const size_t length = std::min(text.size(), out.size() - 1);
+  std::memcpy(out.data(), text.data(), length);
+  out[length] = '\0';
+}
+
+// A slot for one operation; it goes back to the pool in the state that its last use left it in.
+class HeldSlot {
+ public:
+  explicit HeldSlot(SlotPool& pool) : pool_(pool), index_(pool.Acquire()) {}
+  ~HeldSlot() {
+    if (index_ < 0) return;
+    if (open_) {
+      pool_.Retire(index_);
+    } else {
+      pool_.Release(index_);
+    }
+  }
+  HeldSlot(const HeldSlot&) = delete;
+  HeldSlot& operator=(const HeldSlot&) = delete;
+
+  bool valid() const { return index_ >= 0; }
+  shm::Slot& operator*() { return pool_[index_]; }
+
+  uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
+    pool_.Arm(index_);
+    return pool_.Wait(index_, deadline, spin);
+  }
+  void ArmAndLeave() {
+    open_ = true;
+    pool_.Arm(index_);
+  }
+
+ private:
+  SlotPool& pool_;
+  const int index_;
+  bool open_ = false;
+};
+
+// One call between BeginCall and EndCall.
+class Call {
+ public:
+  Call(Session& session, Group& group, const Formation& formation, Operation& operation)
+      : session_(session), group_(group), formation_(formation), operation_(operation) {}
+
+  Status Run(uint32_t rank, const CallKey& key);
+  const char* phase() const { return phase_; }
+
+ private:
+  Status Announce(HeldSlot& slot, const CallKey& key);
+  Status Publish(HeldSlot& slot);
+  Status Read();
+  // Arms the slot with the request and waits. An answer with a code becomes its status.
+  Status Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
+  void TakeAdmission(const shm::SlotReply& reply);
+  void SetError(const Status& error);
+
+  Session& session_;
+  Group& group_;
+  const Formation& formation_;
+  Operation& operation_;
+  shm::SlotRequest request_ = {};
+  Admitted admitted_;
+  Status admission_;  // Whether the worker's region can be used.
+  std::vector<StageRef> stages_;
+  uint64_t out_offset_ = 0;
+  const char* phase_ = "announce";
+};
+
+Status Call::Run(uint32_t rank, const CallKey& key) {
+  HeldSlot slot(session_.slots());
+  if (!slot.valid()) {
+    return MakeStatus(
+        Code::kResourceExhausted,
+        "%u operations of this process are outstanding, which is the most there may be; "
+        "let some end first",
+        shm::kSlotsPerSession);
+  }
+  request_.rank = rank;
+  if (Status s = Announce(slot, key); !s.ok()) return s;
+  phase_ = "publish";
+  if (Status s = Publish(slot); !s.ok()) return s;
+  phase_ = "pull";
+  const Status read = Read();
+  // Also after an error: it is this rank's alone now, and the others' regions must not wait for it.
+  request_.step = shm::Step::kPulled;
+  (*slot).request = request_;
+  slot.ArmAndLeave();
+  return read;
+}
+
+void Call::SetError(const Status& error) {
+  request_.error_code = static_cast<uint32_t>(error.code);
+  CopyText(error.message, request_.text);
+}
+
+Status Call::Announce(HeldSlot& slot, const CallKey& key) {
+  const Status own = operation_.Plan(formation_, &request_);
+  request_.group_id = formation_.group_id;
+  request_.epoch = formation_.epoch;
+  request_.formation = formation_.formation;
+  std::copy(key.program.begin(), key.program.end(), request_.program);
+  request_.execution = *key.execution;
+  request_.ordinal = key.ordinal;
+  request_.occurrence = key.occurrence;
+  request_.has_name = key.name.empty() ? 0 : 1;
+  request_.spec_hash = formation_.spec_hash;
+  if (own.ok()) {
+    CopyText(key.name, request_.text);
+  } else {
+    SetError(own);
+  }
+  const Deadlines& deadlines = formation_.spec.deadlines;
+  const auto limit = Positive(deadlines.absent_ns, std::chrono::minutes(10)) +
+                     Positive(deadlines.undecided_ns, std::chrono::seconds(30));
+  if (Status s = Use(slot, shm::Step::kAnnounce, limit); !s.ok()) return s;
+  if (!own.ok()) return own;  // The worker took an error for good: it is not.
+  TakeAdmission((*slot).reply);
+  return {};
+}
+
+void Call::TakeAdmission(const shm::SlotReply& reply) {
+  const uint64_t offset = reply.region_offset;
+  const uint64_t bytes = reply.region_bytes;
+  admitted_.op_id = request_.op_id = reply.op_id;
+  admitted_.worker_executor = formation_.spec.executor == Executor::kWorker;
+  const Formation::Arena& own = formation_.arenas[request_.rank];
+  const uint64_t arena_bytes = own.mapping == nullptr ? 0 : own.bytes();
+  if (!own.own || offset > arena_bytes || bytes > arena_bytes - offset ||
+      request_.stage_bytes > bytes || offset % shm::kRegionAlignment != 0) {
+    admission_ =
+        MakeStatus(Code::kInternal,
+                   "the worker gave a region [%llu, +%llu) that does not hold %llu bytes of "
+                   "an arena of %llu",
+                   static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes),
+                   static_cast<unsigned long long>(request_.stage_bytes),
+                   static_cast<unsigned long long>(arena_bytes));
+    return;
+  }
+  admitted_.region = {own.data() + offset, bytes};
+  for (const Formation::Arena& arena : formation_.arenas) {
+    const bool inside =
+        arena.mapping != nullptr && offset <= arena.bytes() && bytes <= arena.bytes() - offset;
+    stages_.push_back(inside ? StageRef{arena.data() + offset, bytes} : StageRef{});
+  }
+  stages_[request_.rank] = {};
+  admitted_.stages = stages_;
+}
+
+Status Call::Publish(HeldSlot& slot) {
+  const Status own = admission_.ok() ? operation_.Stage(admitted_) : admission_;
+  if (!own.ok()) SetError(own);
+  const auto limit = Positive(formation_.spec.deadlines.undecided_ns, std::chrono::seconds(30));
+  if (Status s = Use(slot, shm::Step::kPublish, limit); !s.ok()) return s;
+  out_offset_ = (*slot).reply.out_offset;
+  return own;
+}
+
+Status Call::Read() {
+  Status status;
+  if (admitted_.worker_executor) {
+    const Formation::Arena& own = formation_.arenas[request_.rank];
+    const bool inside =
+        out_offset_ <= own.bytes() && request_.out_bytes <= own.bytes() - out_offset_;
+    status = inside ? operation_.TakeOutput(admitted_, own.data() + out_offset_)
+                    : MakeStatus(Code::kInternal, "the worker put the output outside of the arena");
+  } else {
+    status = operation_.Pull(admitted_);
+  }
+  if (!status.ok()) return status;
+  // Peers' regions are freed only after `ended` was set, so unset it proves that what was read was
+  // meant for us.
+  if (session_.slots().ended()) {
+    return MakeStatus(Code::kUnavailable, "the daemon ended this session while the rows were read");
+  }
+  if (!group_.IsCurrent(formation_)) {
+    return MakeStatus(Code::kAborted,
+                      "the group was formed anew while the rows were read; call again");
+  }
+  return {};
+}
+
+Status Call::Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit) {
+  request_.step = step;
+  (*slot).request = request_;
+  (*slot).reply.message[0] = '\0';
+  const uint32_t answer = slot.ArmAndWait(Clock::now() + limit + kAnswerGrace, formation_.spin);
+  if (answer == 0) return {};
+  Status status{CodeFromNumber(answer), {}};
+  const char* message = (*slot).reply.message;
+  status.message.assign(message, strnlen(message, shm::kMessageBytes));
+  if (!status.message.empty()) return status;
+  const Status lost = session_.lost();
+  if (!lost.ok()) return lost;
+  status.message = status.code == Code::kDeadlineExceeded ? "the worker did not answer"
+                                                          : "the worker gave no reason";
+  return status;
+}
+
+}  // namespace
+
+Status FromKernel(const KernelError& error) {
+  if (error.ok()) return {};
+  Code code = Code::kInternal;
+  switch (error.code) {
+    case KernelCode::kOk:
+      break;
+    case KernelCode::kInvalidArgument:
+      code = Code::kInvalidArgument;
+      break;
+    case KernelCode::kAborted:
+      code = Code::kAborted;
+      break;
+    case KernelCode::kResourceExhausted:
+      code = Code::kResourceExhausted;
+      break;
+    case KernelCode::kDataLoss:
+      code = Code::kDataLoss;
+      break;
+  }
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  return {code, text};
+}
+
+Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
+                    Operation& operation) {
+  ErrorPlace place{.group = group.name(), .rank = rank, .phase = "begin"};
+  Status status = session.BeforeCall();
+  std::shared_ptr<const Formation> formation;
+  if (status.ok()) status = group.BeginCall(rank, &key, &formation);
+  if (status.ok()) {
+    place.epoch = formation->epoch;
+    Call call(session, group, *formation, operation);
+    status = call.Run(rank, key);
+    place.phase = call.phase();
+    formation.reset();
+    group.EndCall();
+  } else if (const auto last = group.current()) {
+    place.epoch = last->epoch;
+  }
+  if (status.ok()) return status;
+  operation.ZeroOutputs();
+  return AtPlace(std::move(status), place);
+}
+
+}  // namespace epd::client

@@ -1,0 +1,65 @@
+// The one engine behind the five operations: announce, stage, publish, pull, pulled.
+//
+//   client                                   worker
+//   announce: identity, fingerprint, sizes   waits for all ranks, compares, admits
+//   Stage into the own arena's region
+//   publish                                  waits for all ranks, decides (worker executor: moves
+//   the rows) Pull from the peers' arenas, or TakeOutput pulled, not waited for frees the regions
+//
+// Failure is collective: an error of this rank's own input is announced like an operation, so that
+// every rank gets the same cause. After any failure the outputs are zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "client/c/group.h"
+#include "client/c/session.h"
+#include "client/c/status.h"
+#include "kernels/kernel_error.h"
+#include "kernels/scatter_rows.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::client {
+
+// Where the admitted operation's bytes lie.
+struct Admitted {
+  uint64_t op_id = 0;
+  std::span<std::byte> region;  // Own.
+  std::span<const StageRef>
+      stages;  // [R] by rank, each from its region's start; {} for the own rank.
+  bool worker_executor = false;
+};
+
+// One of the five operations, with its arguments. Used by one thread, once.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+
+  // Checks the arguments against the group and fills in the request: kind, fingerprint, sizes. On
+  // error everybody gets that error; the fingerprint is then not looked at.
+  virtual Status Plan(const Formation& formation, shm::SlotRequest* request) = 0;
+
+  // Writes this rank's stage, of the announced size.
+  virtual Status Stage(const Admitted& admitted) = 0;
+
+  // Client executor: reads what is meant for this rank out of all stages into the outputs.
+  virtual Status Pull(const Admitted& admitted) = 0;
+
+  // Worker executor: copies the output, of the announced size, into the caller's buffers.
+  virtual Status TakeOutput(const Admitted& admitted, const std::byte* out) = 0;
+
+  virtual void ZeroOutputs() = 0;
+};
+
+// Runs `operation` on `rank` to its end; blocks. Errors are those of epd_client.h, with their place
+// in the text.
+Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
+                    Operation& operation);
+
+// A kernel's error as a status.
+Status FromKernel(const KernelError& error);
+
+}  // namespace epd::client

@@ -1,0 +1,226 @@
+#include "client/c/session.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "client/c/attach_codec.h"
+#include "client/c/epd_client.h"
+
+namespace epd::client {
+namespace {
+
+// Waiting for ever, in a form that no arithmetic overflows.
+Clock::time_point Never() { return Clock::now() + std::chrono::hours(24 * 365); }
+
+Status CheckHeader(const shm::SlotsHeader& header, uint64_t bytes, const Attached& attached) {
+  if (header.magic != shm::kSlotsMagic || header.version != shm::kSegmentVersion ||
+      header.header_bytes != sizeof(shm::SlotsHeader) || header.segment_bytes != bytes ||
+      header.num_slots != shm::kSlotsPerSession || header.slot_bytes != sizeof(shm::Slot)) {
+    return MakeStatus(Code::kDataLoss,
+                      "the daemon's slots segment is of version %u with %u slots of %u bytes; this "
+                      "library knows version %u with %u of %zu; upgrade the older one",
+                      header.version, header.num_slots, header.slot_bytes, shm::kSegmentVersion,
+                      shm::kSlotsPerSession, sizeof(shm::Slot));
+  }
+  if (header.session_id != attached.session_id || header.incarnation != attached.incarnation) {
+    return MakeStatus(Code::kDataLoss, "the daemon sent another session's slots segment");
+  }
+  return {};
+}
+
+Status ForkedChild() {
+  return MakeStatus(
+      Code::kFailedPrecondition,
+      "this object belongs to the parent process; a forked child calls epd_connect itself");
+}
+
+}  // namespace
+
+Session::Session(std::string path, AttachSocket socket)
+    : path_(std::move(path)), pid_(getpid()), socket_(std::move(socket)) {}
+
+Status Session::Attach(const std::string& path, const std::string& client_name,
+                       Clock::time_point deadline, std::shared_ptr<Session>* out) {
+  AttachSocket socket;
+  if (Status s = AttachSocket::Connect(path, deadline, &socket); !s.ok()) return s;
+  std::shared_ptr<Session> session(new Session(path, std::move(socket)));
+  client::Attach attach;
+  attach.client_name = client_name;
+  attach.client_version = EPD_CLIENT_VERSION;
+  if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;
+  if (Status s = session->TakeAttached(deadline); !s.ok()) return s;
+  *out = std::move(session);
+  return {};
+}
+
+Status Session::TakeAttached(Clock::time_point deadline) {
+  AttachSocket::Datagram datagram;
+  if (Status s = socket_.Receive(deadline, &datagram); !s.ok()) {
+    const Code code = s.code == Code::kDataLoss ? s.code : Code::kUnavailable;
+    return MakeStatus(code, "the daemon at %s did not answer: %s", path_.c_str(),
+                      s.message.c_str());
+  }
+  ServerMessage message;
+  if (Status s = DecodeServerMessage(datagram.bytes, &message); !s.ok()) return s;
+  if (const auto* goodbye = std::get_if<Goodbye>(&message)) {
+    return goodbye->status.ok()
+               ? MakeStatus(Code::kUnavailable, "the daemon at %s ends", path_.c_str())
+               : goodbye->status;
+  }
+  const auto* attached = std::get_if<Attached>(&message);
+  if (attached == nullptr || datagram.fds.size() != 2) {
+    return MakeStatus(Code::kDataLoss,
+                      "the daemon at %s answered with message %zu and %zu descriptors, expected "
+                      "Attached and 2; is something else listening there?",
+                      path_.c_str(), message.index(), datagram.fds.size());
+  }
+  attached_ = *attached;
+  if (attached_.version < kMinAttachVersion || attached_.version > kMaxAttachVersion) {
+    return MakeStatus(
+        Code::kUnimplemented,
+        "the daemon chose version %u of the attach protocol; this library speaks %u to %u",
+        attached_.version, kMinAttachVersion, kMaxAttachVersion);
+  }
+  const uint64_t bytes = sizeof(shm::SlotsSegment);
+  if (Status s = Mapping::Map(datagram.fds[0].get(), bytes, /*writable=*/true, &slots_mapping_);
+      !s.ok()) {
+    return s;
+  }
+  auto* segment = reinterpret_cast<shm::SlotsSegment*>(slots_mapping_.data());
+  if (Status s = CheckHeader(segment->header, bytes, attached_); !s.ok()) return s;
+  eventfd_ = std::move(datagram.fds[1]);
+  slots_ = std::make_unique<SlotPool>(segment, eventfd_.get());
+  return {};
+}
+
+Session::~Session() { Disconnect(); }
+
+void Session::Disconnect() {
+  std::map<uint64_t, std::shared_ptr<Group>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    groups.swap(groups_);
+    changed_.notify_all();
+  }
+  const Status cause = MakeStatus(Code::kFailedPrecondition, "this client was disconnected");
+  for (const auto& [id, group] : groups) group->OnEnded(cause);
+  socket_.Shutdown();
+  if (watchdog_.joinable()) watchdog_.join();
+}
+
+bool Session::InForkedChild() {
+  if (getpid() == pid_) return false;
+  if (!abandoned_.exchange(true)) {
+    socket_.Close();
+    eventfd_ = UniqueFd();
+  }
+  return true;
+}
+
+Status Session::lost() {
+  std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+Status Session::Check() {
+  if (InForkedChild()) return ForkedChild();
+  std::unique_lock lock(mutex_);
+  // Without a watchdog this is where the end of the session is seen.
+  if (!reading_) {
+    reading_ = true;
+    lock.unlock();
+    while (ReadOne(Clock::time_point::min())) {
+    }
+    lock.lock();
+    reading_ = false;
+    changed_.notify_all();
+  }
+  return lost_;
+}
+
+Status Session::BeforeCall() {
+  if (InForkedChild()) return ForkedChild();
+  if (!watched_.load(std::memory_order_acquire)) StartWatchdog();
+  return {};
+}
+
+void Session::Await(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                    const std::function<bool()>& done) {
+  while (!done() && lost_.ok() && Clock::now() < deadline) {
+    if (reading_) {
+      changed_.wait_until(lock, deadline);
+      continue;
+    }
+    reading_ = true;
+    lock.unlock();
+    ReadOne(deadline);
+    lock.lock();
+    reading_ = false;
+    changed_.notify_all();
+  }
+}
+
+bool Session::ReadOne(Clock::time_point deadline) {
+  AttachSocket::Datagram datagram;
+  Status status = socket_.Receive(deadline, &datagram);
+  if (status.code == Code::kDeadlineExceeded) return false;
+  ServerMessage message;
+  if (status.ok()) status = DecodeServerMessage(datagram.bytes, &message);
+  if (!status.ok()) {
+    Lose(std::move(status));
+    return false;
+  }
+  std::visit([&](auto& body) { Handle(body, datagram.fds); }, message);
+  return true;
+}
+
+void Session::Lose(Status cause) {
+  std::map<uint64_t, std::shared_ptr<Group>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    if (!lost_.ok()) return;
+    if (!goodbye_.ok()) cause = goodbye_;
+    lost_ = WithCode(MakeStatus(
+        cause.code,
+        "the session with the daemon on node %s (pid %u, socket %s) has ended: %s; connect "
+        "and join again",
+        attached_.node.c_str(), attached_.daemon_pid, path_.c_str(), cause.message.c_str()));
+    cause = lost_;
+    groups = groups_;
+    for (auto& [id, request] : pending_) {
+      request.done = true;
+      request.status = cause;
+      if (request.group != nullptr) groups.emplace(UINT64_MAX - id, request.group);
+    }
+    changed_.notify_all();
+  }
+  for (const auto& [id, group] : groups) group->OnEnded(cause);
+}
+
+void Session::StartWatchdog() {
+  std::lock_guard lock(mutex_);
+  if (watched_.load(std::memory_order_relaxed) || closing_) return;
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  watchdog_ = std::thread([this] { Watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(watchdog_.native_handle(), "epd-watchdog");
+  watched_.store(true, std::memory_order_release);
+}
+
+void Session::Watch() {
+  std::unique_lock lock(mutex_);
+  while (lost_.ok()) Await(lock, Never(), [] { return false; });
+  changed_.wait_for(lock, kPoisonDelay, [this] { return closing_; });
+  lock.unlock();
+  slots_->PoisonAll();
+}
+
+}  // namespace epd::client

@@ -1,0 +1,133 @@
+// One session with one epd: the attach socket, the op slots, and the groups joined through it.
+//
+// Who reads the socket: whoever needs a message does, one at a time (Await), so that a process that
+// only connected and joined has no thread of ours. With the first operation one watchdog starts and
+// reads for good: it carries out re-formations, and when epd is gone it ends all waits.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "client/c/attach_messages.h"
+#include "client/c/attach_socket.h"
+#include "client/c/group.h"
+#include "client/c/mapping.h"
+#include "client/c/slot_pool.h"
+
+namespace epd::client {
+
+// A worker whose epd is gone answers the open uses from the outcome records; what it has not
+// answered after this time is answered here.
+inline constexpr std::chrono::milliseconds kPoisonDelay{200};
+
+// Safe from any thread of the process that made it. In a forked child every call is
+// FAILED_PRECONDITION, and the child's copy of the socket is closed: the session stays the
+// parent's.
+class Session {
+ public:
+  // Attaches to the daemon at `path`.
+  //   errors of AttachSocket::Connect
+  //   UNAVAILABLE    the daemon is on its way out, or did not answer: try again
+  //   UNIMPLEMENTED  no common version
+  //   DATA_LOSS      what answers is no epd
+  static Status Attach(const std::string& path, const std::string& client_name,
+                       Clock::time_point deadline, std::shared_ptr<Session>* session);
+  ~Session();
+
+  // OK while the session lives. Never blocks.
+  Status Check();
+
+  // Takes the ranks of join.ranks and waits until the group is READY. `join.request_id` is filled
+  // in here.
+  Status JoinGroup(Join join, std::shared_ptr<Group>* group);
+
+  // Ends the calls in flight and gives the ranks back.
+  Status LeaveGroup(Group& group);
+
+  // Ends the session. Calls in flight in other threads fail.
+  void Disconnect();
+
+  // To be called before the first arm of each call. FAILED_PRECONDITION in a forked child.
+  Status BeforeCall();
+
+  // Whether this is another process than the one that attached; then the copied descriptors are
+  // closed.
+  bool InForkedChild();
+
+  // Why the session ended; OK while it lives.
+  Status lost();
+
+  const std::string& path() const { return path_; }
+  SlotPool& slots() { return *slots_; }
+
+ private:
+  struct PendingRequest {
+    std::shared_ptr<Group> group;  // Of a join.
+    bool done = false;
+    Status status;
+  };
+
+  Session(std::string path, AttachSocket socket);
+
+  // Takes the answer to Attach.
+  Status TakeAttached(Clock::time_point deadline);
+
+  // Waits, reading the socket where no other thread does, until `done()`, the session is lost, or
+  // `deadline`.
+  void Await(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+             const std::function<bool()>& done);
+  // Reads and handles one datagram. False: none came until `deadline`.
+  bool ReadOne(Clock::time_point deadline);
+
+  void Handle(Joined& joined, std::vector<UniqueFd>& fds);
+  void Handle(JoinFailed& failed, std::vector<UniqueFd>&);
+  void Handle(Left& left, std::vector<UniqueFd>&);
+  void Handle(Reform& reform, std::vector<UniqueFd>&);
+  void Handle(GroupEnded& ended, std::vector<UniqueFd>&);
+  void Handle(Goodbye& goodbye, std::vector<UniqueFd>&);
+  void Handle(Attached&, std::vector<UniqueFd>&) {}
+  void Handle(UnknownMessage&, std::vector<UniqueFd>&) {}
+
+  Status MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
+                       std::shared_ptr<const Formation>* formation);
+  Status MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formation::Arena* mapped);
+  void Finish(uint64_t request_id, Status status);
+  std::shared_ptr<Group> FindGroup(uint64_t group_id);
+  void Lose(Status cause);
+  void StartWatchdog();
+  void Watch();
+
+  const std::string path_;
+  const int pid_;
+  AttachSocket socket_;
+  UniqueFd eventfd_;
+  Mapping slots_mapping_;
+  std::unique_ptr<SlotPool> slots_;
+  Attached attached_;
+  std::atomic<bool> watched_ = false;
+  std::atomic<bool> abandoned_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reading_ = false;
+  bool closing_ = false;
+  Status goodbye_;
+  Status lost_;
+  uint64_t last_request_id_ = 0;
+  std::map<uint64_t, PendingRequest> pending_;
+  std::map<uint64_t, std::shared_ptr<Group>> groups_;  // By group id.
+  // Arenas that several groups share are mapped once: by device, inode, writable.
+  std::map<std::tuple<uint64_t, uint64_t, bool>, std::weak_ptr<const Mapping>> mappings_;
+  std::thread watchdog_;
+};
+
+}  // namespace epd::client

@@ -1,0 +1,212 @@
+// Session: joining and leaving groups, and what epd says about them.
+#include <sys/stat.h>
+
+#include <tuple>
+
+#include "client/c/attach_codec.h"
+#include "client/c/session.h"
+
+#ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
+#define XXH_INLINE_ALL
+#endif
+#include <xxhash.h>
+
+namespace epd::client {
+namespace {
+
+constexpr std::chrono::minutes kDefaultForm{5};
+// epd's own answer to a late join says who is missing, so it gets time to arrive.
+constexpr std::chrono::seconds kAnswerGrace{10};
+constexpr std::chrono::seconds kLeaveDeadline{10};
+
+Clock::time_point JoinDeadline(const Join& join) {
+  int64_t ns = join.deadline_ns;
+  if (ns <= 0) ns = join.spec.deadlines.form_ns;
+  const auto wait = ns > 0 ? std::chrono::nanoseconds(ns) : std::chrono::nanoseconds(kDefaultForm);
+  return Clock::now() + std::min<std::chrono::nanoseconds>(wait, std::chrono::hours(24)) +
+         kAnswerGrace;
+}
+
+}  // namespace
+
+Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
+  if (InForkedChild()) return BeforeCall();
+  auto group = std::make_shared<Group>(join.spec.name, join.ranks, [this](const Drained& drained) {
+    // A failed send means that the session is ending; the reader will see that.
+    (void)socket_.Send(EncodeClientMessage(drained));
+  });
+  const Clock::time_point deadline = JoinDeadline(join);
+  std::unique_lock lock(mutex_);
+  if (!lost_.ok()) return lost_;
+  const uint64_t id = join.request_id = ++last_request_id_;
+  pending_[id].group = group;
+  Status sent = socket_.Send(EncodeClientMessage(join));
+  if (sent.ok()) Await(lock, deadline, [&] { return pending_[id].done; });
+  const PendingRequest request = pending_[id];
+  pending_.erase(id);
+  if (request.done && request.status.ok()) {
+    *out = std::move(group);
+    return {};
+  }
+  if (request.done) return WithCode(request.status);
+  if (!lost_.ok()) return lost_;
+  if (!sent.ok()) return WithCode(sent);
+  return WithCode(MakeStatus(Code::kDeadlineExceeded,
+                             "group=%s: the daemon did not answer the join in time",
+                             join.spec.name.c_str()));
+}
+
+Status Session::LeaveGroup(Group& group) {
+  const std::shared_ptr<const Formation> last = group.current();
+  const Clock::time_point deadline = Clock::now() + kLeaveDeadline;
+  std::unique_lock lock(mutex_);
+  Status result = lost_;
+  if (result.ok() && last != nullptr && groups_.count(last->group_id) != 0) {
+    groups_.erase(last->group_id);
+    group.OnEnded(MakeStatus(Code::kFailedPrecondition, "the group was left"));
+    const uint64_t id = ++last_request_id_;
+    pending_[id];
+    result = socket_.Send(EncodeClientMessage(Leave{id, last->group_id}));
+    if (result.ok()) Await(lock, deadline, [&] { return pending_[id].done; });
+    if (result.ok()) {
+      result = pending_[id].done
+                   ? pending_[id].status
+                   : MakeStatus(Code::kDeadlineExceeded, "the daemon did not answer Leave in time");
+    }
+    pending_.erase(id);
+  }
+  lock.unlock();
+  const Status closed =
+      group.Close(MakeStatus(Code::kFailedPrecondition, "the group was left"), deadline);
+  return WithCode(result.ok() ? closed : result);
+}
+
+std::shared_ptr<Group> Session::FindGroup(uint64_t group_id) {
+  std::lock_guard lock(mutex_);
+  const auto found = groups_.find(group_id);
+  return found == groups_.end() ? nullptr : found->second;
+}
+
+void Session::Finish(uint64_t request_id, Status status) {
+  std::lock_guard lock(mutex_);
+  const auto found = pending_.find(request_id);
+  if (found == pending_.end()) return;
+  found->second.done = true;
+  found->second.status = std::move(status);
+  changed_.notify_all();
+}
+
+Status Session::MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formation::Arena* mapped) {
+  struct stat stat = {};
+  if (fstat(fd.get(), &stat) != 0) return MakeStatus(Code::kDataLoss, "fstat of an arena failed");
+  std::lock_guard lock(mutex_);
+  std::weak_ptr<const Mapping>& known = mappings_[{stat.st_dev, stat.st_ino, arena.own}];
+  mapped->own = arena.own;
+  mapped->mapping = known.lock();
+  if (mapped->mapping != nullptr && mapped->mapping->bytes() == arena.bytes) return {};
+  Mapping mapping;
+  if (Status s = Mapping::Map(fd.get(), arena.bytes, arena.own, &mapping); !s.ok()) return s;
+  mapped->mapping = std::make_shared<const Mapping>(std::move(mapping));
+  known = mapped->mapping;
+  std::erase_if(mappings_, [](const auto& entry) { return entry.second.expired(); });
+  return {};
+}
+
+Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
+                              std::shared_ptr<const Formation>* out) {
+  if (fds.size() != joined.arenas.size()) {
+    return MakeStatus(Code::kDataLoss, "the daemon announced %zu arenas and sent %zu descriptors",
+                      joined.arenas.size(), fds.size());
+  }
+  auto formation = std::make_shared<Formation>();
+  formation->group_id = joined.group_id;
+  formation->epoch = joined.epoch;
+  formation->formation = joined.formation;
+  formation->spec = joined.spec;
+  const uint32_t num_ranks = joined.spec.num_ranks;
+  if (num_ranks == 0 || num_ranks > static_cast<uint32_t>(kMaxRanks)) {
+    return MakeStatus(Code::kDataLoss, "the daemon joined us to a group of %u ranks", num_ranks);
+  }
+  for (const uint32_t owner : joined.spec.expert_owner) {
+    formation->expert_owner.push_back(static_cast<int32_t>(owner));
+  }
+  if (const KernelError error = CheckRoutingSpec(formation->Routing(1, 1)); !error.ok()) {
+    char text[256];
+    FormatKernelError(error, text, sizeof text);
+    return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s", text);
+  }
+  formation->arenas.resize(num_ranks);
+  for (size_t i = 0; i < fds.size(); ++i) {
+    const Joined::Arena& arena = joined.arenas[i];
+    if (arena.rank >= num_ranks) {
+      return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
+                        num_ranks);
+    }
+    if (Status s = MapArena(fds[i], arena, &formation->arenas[arena.rank]); !s.ok()) return s;
+  }
+  GroupSpec hashed = joined.spec;
+  hashed.deadlines = {};
+  const std::string bytes = EncodeGroupSpec(hashed);
+  formation->spec_hash = XXH3_64bits(bytes.data(), bytes.size());
+  formation->spin = SpinTime(num_ranks + 1);
+  *out = std::move(formation);
+  return {};
+}
+
+void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
+  std::shared_ptr<Group> group;
+  {
+    std::lock_guard lock(mutex_);
+    const auto pending = pending_.find(joined.request_id);
+    if (pending != pending_.end()) group = pending->second.group;
+  }
+  const bool first = group != nullptr;
+  if (!first) group = FindGroup(joined.group_id);
+  if (group == nullptr) {
+    // The caller gave up meanwhile (0: the group was left meanwhile).
+    if (joined.request_id != 0) (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id}));
+    return;
+  }
+  std::shared_ptr<const Formation> formation;
+  Status status = MakeFormation(joined, fds, &formation);
+  if (status.ok()) {
+    group->OnJoined(std::move(formation));
+    std::lock_guard lock(mutex_);
+    if (first) groups_[joined.group_id] = group;
+  } else {
+    (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id}));
+    group->OnEnded(status);
+  }
+  if (first) Finish(joined.request_id, std::move(status));
+}
+
+void Session::Handle(JoinFailed& failed, std::vector<UniqueFd>&) {
+  if (failed.status.ok())
+    failed.status = MakeStatus(Code::kInternal, "the daemon refused without a reason");
+  Finish(failed.request_id, std::move(failed.status));
+}
+
+void Session::Handle(Left& left, std::vector<UniqueFd>&) {
+  Finish(left.request_id, std::move(left.status));
+}
+
+void Session::Handle(Reform& reform, std::vector<UniqueFd>&) {
+  if (const std::shared_ptr<Group> group = FindGroup(reform.group_id)) group->OnReform(reform);
+}
+
+void Session::Handle(GroupEnded& ended, std::vector<UniqueFd>&) {
+  const std::shared_ptr<Group> group = FindGroup(ended.group_id);
+  if (group == nullptr) return;
+  if (ended.status.ok())
+    ended.status = MakeStatus(Code::kFailedPrecondition, "the group was closed");
+  group->OnEnded(ended.status);
+  std::lock_guard lock(mutex_);
+  groups_.erase(ended.group_id);
+}
+
+void Session::Handle(Goodbye& goodbye, std::vector<UniqueFd>&) {
+  std::lock_guard lock(mutex_);
+  goodbye_ = goodbye.status;
+}
+
+}  // namespace epd::client

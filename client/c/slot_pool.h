@@ -1,0 +1,61 @@
+// The session's op slots: who holds which, and the client's side of their cycle
+// (proto/epd/v1/slot_word.h).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "client/c/status.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::client {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a wait spins before it sleeps: EPD_SPIN_US, else some time where this process may use
+// more CPUs than `num_waiters`, else none, because a spinning rank then keeps the rank that it
+// waits for from running.
+std::chrono::nanoseconds SpinTime(uint32_t num_waiters);
+
+// Safe from any thread; a slot is used by one thread at a time.
+class SlotPool {
+ public:
+  // Borrows the segment; `eventfd` wakes the worker.
+  SlotPool(shm::SlotsSegment* segment, int eventfd);
+
+  // A slot whose last use was answered. -1: all are outstanding.
+  int Acquire();
+  // Gives back a slot whose last use was answered.
+  void Release(int slot);
+  // Gives back a slot whose last use is armed: it is free once that is answered.
+  void Retire(int slot);
+
+  shm::Slot& operator[](int slot) { return segment_->slots[slot]; }
+  bool ended() const { return segment_->header.ended.load(std::memory_order_acquire) != 0; }
+
+  // Arms a slot whose request is written, and wakes the worker if it sleeps.
+  void Arm(int slot);
+
+  // Waits for the answer of an armed slot and returns its code. When `deadline` passes the wait
+  // ends the use itself, with DEADLINE_EXCEEDED.
+  uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin);
+
+  // Ends every open use with UNAVAILABLE, now and, in Arm, from now on: the daemon is gone.
+  void PoisonAll();
+
+ private:
+  void PoisonOpen(int slot, Code code);
+
+  shm::SlotsSegment* const segment_;
+  const int eventfd_;
+  std::atomic<bool> poisoned_ = false;
+  std::mutex mutex_;
+  std::vector<int> free_;    // Guarded by mutex_.
+  std::deque<int> retired_;  // Guarded by mutex_.
+};
+
+}  // namespace epd::client
