@@ -48,11 +48,11 @@ struct PullGatherArgs {
   std::int64_t num_tokens = 0;   // T of this call; must be the plan's
   void* out = nullptr;           // [T, H] of dtype
   float* out_weights = nullptr;  // [T, K], or null; weights[slot] per route, 0 for no live route;
-                                 // sources must have weights if and only if set
+                                 // if set, sources have weights, and else not
   // Whether a source may hold fewer live rows than total_recv; routes past its end add nothing.
   bool drop_on_overflow = false;
   // Optional: expert rows [own_capacity, row_bytes] and weights [own_capacity] of this rank itself.
-  // Then sources[rank] is not read at all and may be {}.
+  // Then sources[rank] is not read at all and may be {}. Null with {} is right for own_capacity 0.
   const void* own_rows = nullptr;
   const float* own_weights = nullptr;
   std::int64_t own_capacity = 0;

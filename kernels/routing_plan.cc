@@ -61,7 +61,9 @@ KernelError CheckBuildArgs(const BuildPlanArgs& args) {
   }
   if (args.plan == nullptr) return MissingArgument("plan");
   if (args.counts == nullptr) return MissingArgument("counts");
-  if (args.token_counts == nullptr) return MissingArgument("token_counts");
+  if (args.token_counts == nullptr && NumLocalExperts(args.spec, args.rank) > 0) {
+    return MissingArgument("token_counts");
+  }
   if (args.total_recv == nullptr) return MissingArgument("total_recv");
   const std::size_t remainder = reinterpret_cast<std::uintptr_t>(args.plan) % kPlanAlignmentBytes;
   if (remainder != 0) return Invalid(KernelFault::kMisaligned, remainder, kPlanAlignmentBytes);

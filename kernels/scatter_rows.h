@@ -45,10 +45,10 @@ struct PullScatterArgs {
   std::uint64_t row_bytes = 0;        // equal on all ranks
   std::int64_t capacity = 0;          // C, slots of the outputs
   void* recv_rows = nullptr;          // [C, row_bytes]
-  float* recv_weights = nullptr;      // [C], or null; sources must have weights if and only if set
+  float* recv_weights = nullptr;      // [C], or null; if set, sources have weights, and else not
   bool drop_on_overflow = false;
   // Optional: rows [T, row_bytes] and weights [T, K] of this rank itself. Then sources[rank] is not
-  // read at all and may be {}.
+  // read at all and may be {}. Null with {} is right for an empty tensor.
   const void* own_rows = nullptr;
   const float* own_weights = nullptr;
 };

@@ -14,6 +14,12 @@ namespace epd {
 inline constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 30;
 inline constexpr std::int64_t kMaxCapacity = (std::int64_t{1} << 31) - 1;
 
+// A view that ViewRoutingPlan filled, not a default one.
+inline KernelError CheckPlan(const RoutingPlanView* plan) {
+  if (plan == nullptr || plan->counts == nullptr) return MissingArgument("plan");
+  return {};
+}
+
 inline KernelError CheckRowBytes(std::uint64_t row_bytes) {
   if (row_bytes >= 1 && row_bytes <= kMaxRowBytes) return {};
   return Invalid(KernelFault::kRowBytes, row_bytes, row_bytes == 0 ? 1 : kMaxRowBytes);

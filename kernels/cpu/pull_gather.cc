@@ -27,15 +27,21 @@ class Puller {
 
   KernelError Run() {
     for (std::int32_t s = 0; s < plan_.spec.num_ranks; ++s) {
-      const bool own = s == plan_.rank && args_.own_rows != nullptr;
       const KernelError error =
-          own ? TakeOwn(&sources_[s]) : CheckGatherStage(args_, s, &sources_[s]);
+          IsOwn(s) ? TakeOwn(&sources_[s]) : CheckGatherStage(args_, s, &sources_[s]);
       if (!error.ok()) return error;
     }
     return ReduceTokens();
   }
 
  private:
+  // An empty buffer may have no address: then a missing stage says that it is the own one.
+  bool IsOwn(std::int32_t rank) const {
+    if (rank != plan_.rank) return false;
+    if (args_.own_rows != nullptr) return true;
+    return args_.own_capacity == 0 && args_.sources[rank].base == nullptr;
+  }
+
   KernelError TakeOwn(GatherSource* source) const {
     const std::int64_t demand = TotalRecv(plan_.spec, plan_.counts, plan_.rank);
     if (demand > args_.own_capacity && !args_.drop_on_overflow) {
@@ -109,7 +115,7 @@ class Puller {
 };
 
 KernelError CheckArgs(const PullGatherArgs& args) {
-  if (args.plan == nullptr) return MissingArgument("plan");
+  if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
   const std::size_t element_bytes = DataTypeBytes(args.dtype);
   if (element_bytes == 0) {
@@ -125,14 +131,14 @@ KernelError CheckArgs(const PullGatherArgs& args) {
   if (args.sources == nullptr) return MissingArgument("sources");
   if (args.num_tokens > 0 && args.out == nullptr) return MissingArgument("out");
   if (args.own_rows == nullptr) return {};
-  if (args.out_weights != nullptr && args.own_weights == nullptr) {
+  if (args.out_weights != nullptr && args.own_weights == nullptr && args.own_capacity > 0) {
     return MissingArgument("own_weights");
   }
   return CheckCapacity(args.own_capacity);
 }
 
 void ZeroOutputs(const PullGatherArgs& args) {
-  if (args.plan == nullptr || !CheckRowBytes(args.row_bytes).ok()) return;
+  if (!CheckPlan(args.plan).ok() || !CheckRowBytes(args.row_bytes).ok()) return;
   ZeroBytes(args.out, args.num_tokens, args.row_bytes);
   ZeroBytes(args.out_weights, args.num_tokens * args.plan->spec.top_k, 4);
 }

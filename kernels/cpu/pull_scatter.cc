@@ -51,7 +51,12 @@ class Puller {
   }
 
  private:
-  bool IsOwn(std::int32_t rank) const { return rank == plan_.rank && args_.own_rows != nullptr; }
+  // An empty tensor may have no address: then a missing stage says that it is the own one.
+  bool IsOwn(std::int32_t rank) const {
+    if (rank != plan_.rank) return false;
+    if (args_.own_rows != nullptr) return true;
+    return plan_.num_tokens == 0 && args_.sources[rank].base == nullptr;
+  }
 
   void Write(std::int64_t slot, const PulledRoute& route) {
     if (slot >= args_.capacity) return;
@@ -125,12 +130,13 @@ class Puller {
 };
 
 KernelError CheckArgs(const PullScatterArgs& args) {
-  if (args.plan == nullptr) return MissingArgument("plan");
+  if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
   if (const KernelError error = CheckCapacity(args.capacity); !error.ok()) return error;
   if (args.sources == nullptr) return MissingArgument("sources");
   if (args.capacity > 0 && args.recv_rows == nullptr) return MissingArgument("recv_rows");
-  if (args.own_rows != nullptr && args.recv_weights != nullptr && args.own_weights == nullptr) {
+  if (args.own_rows != nullptr && args.recv_weights != nullptr && args.own_weights == nullptr &&
+      args.plan->num_routes > 0) {
     return MissingArgument("own_weights");
   }
   const RoutingPlanView& plan = *args.plan;

@@ -54,9 +54,14 @@ KernelError CheckScatterHeader(const PullScatterArgs& args, std::int32_t rank,
       {KernelFault::kStageNumRanks, header.num_ranks,
        static_cast<std::uint64_t>(plan.spec.num_ranks)},
       {KernelFault::kStageRowBytes, header.row_bytes, args.row_bytes},
-      {KernelFault::kStageWeights, header.has_weights, args.recv_weights != nullptr ? 1u : 0u},
   };
   if (const KernelError error = CheckFields(fields, rank); !error.ok()) return error;
+  // With nothing to carry, either side's pointer may be null without a meaning.
+  const bool carries = header.num_routes > 0 && args.capacity > 0;
+  const std::uint32_t wants_weights = args.recv_weights != nullptr ? 1 : 0;
+  if (header.has_weights > 1 || (carries && header.has_weights != wants_weights)) {
+    return Lost(KernelFault::kStageWeights, rank, header.has_weights, wants_weights);
+  }
   if (header.num_rows > static_cast<std::uint64_t>(plan.spec.max_tokens)) {
     return Lost(KernelFault::kStageNumRows, rank, header.num_rows, plan.spec.max_tokens);
   }
@@ -119,9 +124,13 @@ KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, Gath
       {KernelFault::kStageRank, header.rank, static_cast<std::uint64_t>(rank)},
       {KernelFault::kStagePlanId, header.plan_id, args.plan->ids.plan_id},
       {KernelFault::kStageRowBytes, header.row_bytes, args.row_bytes},
-      {KernelFault::kStageWeights, header.has_weights, args.out_weights != nullptr ? 1u : 0u},
   };
   if (const KernelError error = CheckFields(fields, rank); !error.ok()) return error;
+  const bool carries = header.num_rows > 0 && args.num_tokens > 0;
+  const std::uint32_t wants_weights = args.out_weights != nullptr ? 1 : 0;
+  if (header.has_weights > 1 || (carries && header.has_weights != wants_weights)) {
+    return Lost(KernelFault::kStageWeights, rank, header.has_weights, wants_weights);
+  }
   const std::int64_t demand = TotalRecv(args.plan->spec, args.plan->counts, rank);
   const std::int64_t live = header.num_rows;
   if (live > demand || (live < demand && !args.drop_on_overflow)) {

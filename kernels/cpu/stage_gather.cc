@@ -13,7 +13,7 @@ GatherStageShape ShapeOf(const StageGatherArgs& args) {
 }
 
 KernelError CheckArgs(const StageGatherArgs& args) {
-  if (args.plan == nullptr) return MissingArgument("plan");
+  if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
   if (const KernelError error = CheckCapacity(args.capacity); !error.ok()) return error;
   const GatherStageShape shape = ShapeOf(args);

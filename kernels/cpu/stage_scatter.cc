@@ -12,7 +12,7 @@ ScatterStageShape ShapeOf(const StageScatterArgs& args) {
 }
 
 KernelError CheckArgs(const StageScatterArgs& args) {
-  if (args.plan == nullptr) return MissingArgument("plan");
+  if (const KernelError error = CheckPlan(args.plan); !error.ok()) return error;
   if (const KernelError error = CheckRowBytes(args.row_bytes); !error.ok()) return error;
   if (args.num_tokens != args.plan->num_tokens) {
     return Invalid(KernelFault::kNumTokens, args.num_tokens, args.plan->num_tokens);
