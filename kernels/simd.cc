@@ -4,6 +4,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace epd {
 namespace {
 
@@ -17,6 +21,14 @@ KernelError UnsupportedLevel(const char* name) {
   error.text = name;
   return error;
 }
+
+#if defined(__x86_64__)
+// clang 14's __builtin_cpu_supports does not know this name.
+bool CpuHasF16c() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 }  // namespace
 
@@ -37,7 +49,7 @@ bool SimdLevelSupported(SimdLevel level) {
 #if defined(__x86_64__)
   // The builtins also ask whether the operating system saves the registers.
   if (level == SimdLevel::kAvx2) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && CpuHasF16c();
   }
   if (level == SimdLevel::kAvx512) {
     return SimdLevelSupported(SimdLevel::kAvx2) && __builtin_cpu_supports("avx512f") &&
