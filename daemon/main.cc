@@ -1,0 +1,117 @@
+// epd: reads the configuration, starts everything in order, runs the control thread, stops in the
+// reverse order.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/node/instance_lock.h"
+#include "daemon/node/node.h"
+#include "daemon/node/process.h"
+#include "daemon/node/settings.h"
+#include "daemon/node/signals.h"
+#include "daemon/node/socket_file.h"
+#include "daemon/observe/log.h"
+#include "daemon/rpc/server.h"
+#include "daemon/version.h"
+
+namespace epd {
+namespace {
+
+// A predecessor on its way out may take this long to let go of the socket.
+constexpr absl::Duration kPredecessor = absl::Seconds(10);
+
+absl::Status CheckPaths(const Settings& settings) {
+  absl::Status checked = CheckSocketPath(settings.socket, "socket");
+  checked.Update(CheckSocketPath(settings.grpc_socket, "grpc_socket"));
+  if (!checked.ok()) return checked;
+  if (settings.socket == settings.grpc_socket) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grpc_socket: got the path of `socket`, '", settings.socket, "'"));
+  }
+  checked = PrepareFolderOf(settings.socket);
+  checked.Update(PrepareFolderOf(settings.grpc_socket));
+  return checked;
+}
+
+// The start and stop order. Whatever is started later is stopped earlier:
+//   lock, segments, gRPC, attach socket, READY, [worker and control loop], STOPPING, sockets,
+//   sessions, worker, gRPC
+absl::Status Serve(const ParsedSettings& parsed) {
+  const Settings& settings = parsed.settings;
+  if (absl::Status bad = CheckPaths(settings); !bad.ok()) return bad;
+  absl::StatusOr<InstanceLock> lock = InstanceLock::Take(settings.socket, kPredecessor);
+  if (!lock.ok()) return lock.status();
+  absl::StatusOr<SharedSegment> records = CreateRecords();
+  if (!records.ok()) return records.status();
+
+  Node node(parsed, {kVersion, HostName(), *std::move(records)});
+  SignalWatch signals;
+  const auto on_signal = [&](int) {
+    node.BeginShutdown(settings.drain_deadline,
+                       absl::UnavailableError("this epd is stopping; connect again later"));
+  };
+  if (absl::Status bad = signals.Start(node.loop(), on_signal); !bad.ok()) return bad;
+
+  RpcServer rpc(node);
+  if (absl::Status bad = rpc.Start(); !bad.ok()) return bad;
+  absl::StatusOr<UniqueFd> listener = ListenAt(settings.socket);
+  if (!listener.ok()) return listener.status();
+  if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
+
+  Log(LogLevel::kInfo, "serving",
+      {{"version", kVersion},
+       {"pid", getpid()},
+       {"node", settings.node},
+       {"socket", settings.socket},
+       {"grpc_socket", settings.grpc_socket},
+       {"listen", rpc.listen_address()}});
+  NotifySupervisor("READY=1");
+  node.Run([&] {
+    NotifySupervisor("STOPPING=1");
+    unlink(settings.socket.c_str());
+    rpc.SetServing(false);
+  });
+  rpc.Stop();
+  unlink(settings.grpc_socket.c_str());
+  Log(LogLevel::kInfo, "ended", {{"pid", getpid()}});
+  return absl::OkStatus();
+}
+
+int Main(const std::vector<std::string>& args) {
+  PrepareProcess();
+  const MachineFacts facts = ReadMachineFacts();
+  const absl::StatusOr<ParsedSettings> parsed = ParseSettings(args, facts);
+  if (!parsed.ok()) {
+    std::cerr << "epd: " << parsed.status().message() << "\n";
+    return 2;
+  }
+  if (parsed->help) std::cout << HelpText(facts);
+  if (parsed->version) std::cout << "epd " << kVersion << "\n";
+  if (parsed->print_config) std::cout << PrintConfig(*parsed);
+  if (parsed->help || parsed->version || parsed->print_config) return std::cout.flush() ? 0 : 1;
+
+  absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
+  if (ended.ok()) {
+    BlockSignals();
+    ended = Serve(*parsed);
+  }
+  if (ended.ok()) return 0;
+  Log(LogLevel::kError, "cannot serve",
+      {{"code", absl::StatusCodeToString(ended.code())}, {"why", ended.message()}});
+  std::cerr << "epd: " << ended.message() << "\n";
+  return 1;
+}
+
+}  // namespace
+}  // namespace epd
+
+int main(int argc, char** argv) {
+  return epd::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,52 @@
+// The arenas that the worker made for a formation, until every local session has been sent them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+#include "daemon/node/packet_channel.h"
+#include "proto/epd/v1/attach.pb.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+class ArenaBook {
+ public:
+  // Keeps the arenas of a TenantReady that is OK; those of the group's earlier formations are
+  // dropped.
+  //   INTERNAL  not two descriptors per arena
+  absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
+
+  // Fills `joined.arenas` for `session` and returns the descriptors in the same order: of every
+  // local rank of `members`, its own read-write, the others read-only. After the last local session
+  // the descriptors are dropped.
+  //   INTERNAL  the formation's arenas are not there
+  absl::StatusOr<PacketChannel::Fds> Take(GroupId group, Formation formation, const NodeId& self,
+                                          SessionId session, const std::vector<Placement>& members,
+                                          v1::Joined& joined);
+
+  void Forget(GroupId group) { groups_.erase(group); }
+  // The worker is gone, and its arenas with it.
+  void Clear() { groups_.clear(); }
+
+ private:
+  struct Arena {
+    uint64_t bytes = 0;
+    std::shared_ptr<UniqueFd> read_write;
+    std::shared_ptr<UniqueFd> read_only;
+  };
+  struct Entry {
+    Formation formation;
+    std::map<Rank, Arena> arenas;
+    std::vector<SessionId> served;
+  };
+  std::map<GroupId, Entry> groups_;
+};
+
+}  // namespace epd

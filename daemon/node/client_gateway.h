@@ -1,0 +1,47 @@
+// From what clients send to what control understands.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "daemon/node/attach_server.h"
+#include "daemon/node/codec.h"
+#include "daemon/node/event_sink.h"
+#include "daemon/node/worker_gateway.h"
+
+namespace epd {
+
+// Checks and translates; decides nothing. A message that makes no sense ends its session with
+// INVALID_ARGUMENT, one whose content is wrong is answered.
+class ClientGateway : public AttachObserver {
+ public:
+  struct Options {
+    std::string host;
+    SpecDefaults defaults;
+    // Whether one more group of this name fits. RESOURCE_EXHAUSTED else.
+    std::function<absl::Status(const std::string& name)> check_room;
+  };
+
+  ClientGateway(Options options, EventSink sink, WorkerGateway& worker);
+  // The server calls this object and is called back by it.
+  void SetServer(AttachServer* server) { server_ = server; }
+
+  void OnAttached(const AttachSession& session) override;
+  void OnClientMessage(const AttachSession& session, const v1::ClientMessage& message) override;
+  void OnDetached(const AttachSession& session, const absl::Status& reason,
+                  bool process_alive) override;
+
+ private:
+  void OnJoin(const AttachSession& session, const v1::Join& join);
+  void OnDrained(const AttachSession& session, const v1::Drained& drained);
+
+  Options options_;
+  EventSink sink_;
+  WorkerGateway& worker_;
+  AttachServer* server_ = nullptr;
+  std::mt19937_64 random_{std::random_device{}()};
+};
+
+}  // namespace epd

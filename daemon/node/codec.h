@@ -1,0 +1,34 @@
+// Between protos and the values of control, for what every boundary shares.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/core/group_spec.h"
+#include "google/protobuf/duration.pb.h"
+#include "proto/epd/v1/attach.pb.h"
+
+namespace epd {
+
+v1::Status ToProto(const absl::Status& status);
+absl::Status FromProto(const v1::Status& status);
+
+google::protobuf::Duration ToProto(absl::Duration duration);
+absl::Duration FromProto(const google::protobuf::Duration& duration);
+
+v1::GroupSpec ToProto(const GroupSpec& spec);
+
+// What unset fields of a spec stand for.
+struct SpecDefaults {
+  Deadlines deadlines;
+  Executor executor = Executor::kDefault;
+};
+
+// Every default filled in, not yet validated (control does that).
+//   INVALID_ARGUMENT  an enum value or a deadline that cannot be represented: names the field
+absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& spec, const SpecDefaults& defaults);
+
+// "INVALID_ARGUMENT" ...: the code in the form that messages use.
+std::string CodeName(absl::StatusCode code);
+
+}  // namespace epd

@@ -1,0 +1,41 @@
+// Carries out control's effects: the one switch.
+#pragma once
+
+#include <functional>
+
+#include "daemon/control/node_effects.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/node/arena_book.h"
+#include "daemon/node/attach_server.h"
+#include "daemon/node/order_book.h"
+#include "daemon/node/worker_supervisor.h"
+
+namespace epd {
+
+class EffectRunner {
+ public:
+  // What effects act upon; all outlive the runner.
+  struct Targets {
+    NodeId self;
+    AttachServer& clients;
+    WorkerSupervisor& worker;
+    ArenaBook& arenas;
+    OrderBook& orders;
+    std::function<void(const NodeReport&)> send_report;
+    std::function<void(const ClusterView&)> send_view;
+    std::function<void()> shutdown_done;
+  };
+
+  explicit EffectRunner(Targets targets) : to_(std::move(targets)) {}
+
+  void Run(const NodeEffect& effect);
+  void Run(const RendezvousEffect& effect);
+
+ private:
+  struct NodeSwitch;
+  void Reply(const ReplyJoined& effect);
+
+  Targets to_;
+};
+
+}  // namespace epd

@@ -1,0 +1,64 @@
+// epoll with handlers, a bounded queue of work from other threads, and one deadline per turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/node/unique_fd.h"
+
+namespace epd {
+
+// CLOCK_MONOTONIC as an absl::Time: never jumps, comparable only with itself.
+absl::Time MonotonicNow();
+
+// All members but Post() belong to the thread that runs the loop.
+class EventLoop {
+ public:
+  using Handler = std::function<void(uint32_t epoll_events)>;
+
+  explicit EventLoop(size_t max_posted = 4096);
+
+  // Watches `fd` (not owned) for EPOLL* `events`, level-triggered.
+  //   RESOURCE_EXHAUSTED  the kernel's limit of watches or memory
+  absl::Status Add(int fd, uint32_t events, Handler handler);
+  void SetEvents(int fd, uint32_t events);
+  // Handlers may remove any descriptor, their own too. Call before closing it.
+  void Remove(int fd);
+
+  // Runs `work` on the loop's thread, in order. Thread-safe. False: the queue is full or closed;
+  // `work` is dropped.
+  bool Post(std::function<void()> work);
+  // No more Post(); what is queued still runs at the next turn.
+  void ClosePosts();
+
+  // Waits until something happens or `deadline` (monotonic) and runs the handlers.
+  void RunOnce(absl::Time deadline);
+
+ private:
+  struct Watch {
+    uint64_t id;
+    std::shared_ptr<Handler> handler;
+  };
+  void RunPosted();
+
+  UniqueFd epoll_;
+  UniqueFd wake_;
+  uint64_t next_id_ = 1;  // 0 stands for wake_.
+  std::map<int, Watch> watches_;
+  std::map<uint64_t, int> fd_of_id_;
+
+  const size_t max_posted_;
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> posted_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace epd

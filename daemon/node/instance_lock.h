@@ -1,0 +1,35 @@
+// One epd per socket path: a lock file beside it, held by flock for as long as this epd lives.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/node/unique_fd.h"
+
+namespace epd {
+
+class InstanceLock {
+ public:
+  // Takes `<socket_path>.lock`. The lock ends with the process, however it ends, so a file left by
+  // a killed epd does no harm. While another epd holds it: if that one still serves `socket_path`
+  // this fails at once; if it is on its way out (it no longer listens) this waits for up to
+  // `patience`. Blocking.
+  //   ALREADY_EXISTS     another epd (its pid is named) serves this socket, or does not end in time
+  //   PERMISSION_DENIED  the file cannot be made or opened
+  static absl::StatusOr<InstanceLock> Take(const std::string& socket_path, absl::Duration patience);
+
+  InstanceLock(InstanceLock&&) = default;
+  InstanceLock& operator=(InstanceLock&&) = delete;
+  // Removes the file, then unlocks: whoever was waiting for it sees that the file it locked is
+  // gone, and starts over.
+  ~InstanceLock();
+
+ private:
+  InstanceLock(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  std::string path_;
+  UniqueFd fd_;
+};
+
+}  // namespace epd

@@ -1,0 +1,277 @@
+#include "daemon/node/node.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/observe/log.h"
+
+namespace epd {
+namespace {
+
+// How long a question for status waits for a worker that may be stopped; well within the second
+// that is promised.
+constexpr absl::Duration kFiguresPatience = absl::Milliseconds(300);
+// A stopping worker closes its devices; then it is killed.
+constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
+
+uint64_t RandomNumber() {
+  std::random_device device;
+  return (uint64_t{device()} << 32 | device()) | 1;
+}
+
+Executor ParseExecutor(const std::string& name) {
+  if (name == "client") return Executor::kClient;
+  return name == "worker" ? Executor::kWorker : Executor::kDefault;
+}
+
+}  // namespace
+
+Node::Node(const ParsedSettings& settings, Options options)
+    : parsed_(settings),
+      version_(options.version),
+      host_(options.host),
+      self_{settings.settings.node},
+      incarnation_(RandomNumber()),
+      started_(MonotonicNow()),
+      records_(std::move(options.records)),
+      control_(ControlOptions()),
+      rendezvous_(CoordinatorOptions()),
+      worker_gateway_(
+          {host_, [this](GroupId group) { return DescribeGroup(group); }},
+          [this](NodeEvent event) { Handle(std::move(event)); }, records_, arenas_),
+      worker_(WorkerOptions(), loop_, records_, worker_gateway_),
+      client_gateway_(
+          {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); }},
+          [this](NodeEvent event) { Handle(std::move(event)); }, worker_gateway_),
+      clients_(ClientOptions(), loop_, client_gateway_),
+      effects_(Targets()),
+      idle_since_(started_) {
+  worker_gateway_.SetPeers(&worker_, &clients_);
+  client_gateway_.SetServer(&clients_);
+}
+
+Node::~Node() = default;
+
+SpecDefaults Node::spec_defaults() const {
+  const Settings& s = settings();
+  SpecDefaults defaults;
+  defaults.deadlines = {s.warn_after, s.absent, s.undecided, s.form};
+  defaults.executor = ParseExecutor(s.executor);
+  return defaults;
+}
+
+NodeOptions Node::ControlOptions() const {
+  NodeOptions options;
+  options.node = self_;
+  options.incarnation = Incarnation(incarnation_);
+  // Alone with its coordinator in one process, nothing can be lost.
+  if (settings().coordinator.empty() && settings().listen.empty())
+    options.report_interval = absl::InfiniteDuration();
+  return options;
+}
+
+RendezvousOptions Node::CoordinatorOptions() const {
+  RendezvousOptions options;
+  options.incarnation = Incarnation(RandomNumber());
+  options.started_at = started_;
+  const bool alone = settings().listen.empty();
+  options.node_silence = alone ? absl::InfiniteDuration() : settings().node_silence;
+  options.start_grace = alone ? absl::ZeroDuration() : settings().start_grace;
+  return options;
+}
+
+WorkerSupervisor::Options Node::WorkerOptions() const {
+  const Settings& s = settings();
+  WorkerSupervisor::Options options;
+  options.binary = s.worker;
+  options.hello.set_incarnation(incarnation_);
+  options.hello.set_staging_bytes(s.staging_bytes);
+  options.hello.set_node(s.node);
+  options.hello.set_simd(s.simd);
+  *options.hello.mutable_spin() = ToProto(s.spin);
+  options.hello.set_nccl_library(s.nccl_library);
+  options.backoff.min = s.worker_backoff_min;
+  options.backoff.max = s.worker_backoff_max;
+  options.heartbeat = s.worker_heartbeat;
+  options.stuck = s.worker_stuck;
+  return options;
+}
+
+AttachServer::Options Node::ClientOptions() const {
+  AttachServer::Options options;
+  options.node = settings().node;
+  options.version = version_;
+  options.incarnation = incarnation_;
+  options.max_sessions = static_cast<uint32_t>(settings().max_sessions);
+  return options;
+}
+
+EffectRunner::Targets Node::Targets() {
+  return {self_,
+          clients_,
+          worker_,
+          arenas_,
+          orders_,
+          [this](const NodeReport& report) { SendReportOut(report); },
+          [this](const ClusterView& view) { SendViewOut(view); },
+          [this] { done_ = true; }};
+}
+
+void Node::SetCluster(CoordinatorLink* link, ClusterStreams* streams) {
+  link_ = link;
+  streams_ = streams;
+}
+
+absl::Status Node::Listen(UniqueFd listener) { return clients_.Start(std::move(listener)); }
+
+void Node::Handle(NodeEvent event) {
+  role_.AssertHeld();
+  events_.push_back(std::move(event));
+}
+
+void Node::DrainEvents() {
+  while (!events_.empty()) {
+    const NodeEvent event = std::move(events_.front());
+    events_.pop_front();
+    changed_ = true;
+    for (const NodeEffect& effect : control_.Handle(MonotonicNow(), event)) effects_.Run(effect);
+  }
+}
+
+void Node::WithRendezvous(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call) {
+  role_.AssertHeld();
+  changed_ = true;
+  for (const RendezvousEffect& effect : call(rendezvous_, MonotonicNow())) effects_.Run(effect);
+}
+
+void Node::SendReportOut(const NodeReport& report) {
+  if (link_ != nullptr) return link_->Send(report);
+  WithRendezvous([&](Rendezvous& own, absl::Time now) { return own.OnReport(now, report); });
+}
+
+void Node::SendViewOut(const ClusterView& view) {
+  if (view.node == self_) return Handle(ViewReceived{view});
+  if (streams_ != nullptr) streams_->Send(view);
+}
+
+void Node::Run(std::function<void()> on_stopping) {
+  role_.Take();
+  on_stopping_ = std::move(on_stopping);
+  if (link_ == nullptr) {
+    WithRendezvous([this](Rendezvous& own, absl::Time now) {
+      return own.OnNodeConnected(now, self_, Incarnation(incarnation_));
+    });
+    // In front of the view that the call above may have sent.
+    events_.push_front(CoordinatorConnected{rendezvous_.incarnation()});
+  }
+  while (!done_) Turn();
+  const absl::Status ended = absl::UnavailableError("epd ends");
+  while (!clients_.sessions().empty()) clients_.End(clients_.sessions().begin()->first, ended);
+  orders_.FinishAll(ended);
+  for (Waiting& waiting : std::exchange(waiting_, {})) waiting.then();
+  worker_.Stop(MonotonicNow() + kWorkerEnds);
+  loop_.ClosePosts();
+  loop_.RunOnce(MonotonicNow());  // What was posted meanwhile gets its answer.
+}
+
+void Node::Turn() {
+  DrainEvents();
+  if (std::exchange(changed_, false) && watcher_) watcher_();
+  if (done_) return;
+  loop_.RunOnce(events_.empty() ? NextDeadline() : MonotonicNow());
+  DrainEvents();
+  const absl::Time now = MonotonicNow();
+  worker_.Tick(now);
+  worker_gateway_.Sweep(now);
+  clients_.Tick(now);
+  // The node before its coordinator: its report is the sign of life that the coordinator may be
+  // waiting for.
+  if (now >= control_.NextDeadline()) Handle(Tick{});
+  DrainEvents();
+  if (now >= rendezvous_.NextDeadline()) {
+    WithRendezvous([](Rendezvous& own, absl::Time t) { return own.OnTick(t); });
+  }
+  AnswerWaiting(now);
+  CheckIdle(now);
+}
+
+absl::Time Node::NextDeadline() const {
+  absl::Time next =
+      std::min({worker_.NextDeadline(), worker_gateway_.NextSweep(), clients_.NextDeadline(),
+                control_.NextDeadline(), rendezvous_.NextDeadline()});
+  for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
+  if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {
+    next = std::min(next, idle_since_ + settings().idle_exit);
+  }
+  return next;
+}
+
+void Node::WithFreshFigures(std::function<void()> then) {
+  role_.AssertHeld();
+  if (!worker_.running()) return then();
+  const absl::Time now = MonotonicNow();
+  worker_.AskForSnapshot(now);
+  waiting_.push_back({now, now + kFiguresPatience, std::move(then)});
+}
+
+void Node::AnswerWaiting(absl::Time now) {
+  // An answer to a question that was asked before does just as well: it is as fresh as the
+  // heartbeat.
+  while (!waiting_.empty()) {
+    const Waiting& first = waiting_.front();
+    if (worker_.figures().snapshot_at < first.asked && now < first.until && worker_.running())
+      return;
+    const std::function<void()> then = std::move(waiting_.front().then);
+    waiting_.pop_front();
+    then();
+  }
+}
+
+void Node::CheckIdle(absl::Time now) {
+  if (!clients_.sessions().empty()) idle_since_ = now;
+  if (settings().idle_exit <= absl::ZeroDuration() || stopping_ ||
+      now < idle_since_ + settings().idle_exit)
+    return;
+  Log(LogLevel::kInfo, "ending: no session",
+      {{"idle_exit", absl::FormatDuration(settings().idle_exit)}});
+  BeginShutdown(absl::ZeroDuration(),
+                absl::UnavailableError("this epd was idle and is ending; connect again"));
+}
+
+void Node::BeginShutdown(absl::Duration deadline, const absl::Status& why) {
+  role_.AssertHeld();
+  if (stopping_) {
+    done_ = true;
+    return;
+  }
+  stopping_ = true;
+  changed_ = true;
+  Log(LogLevel::kInfo, "stopping",
+      {{"deadline", absl::FormatDuration(deadline)}, {"sessions", clients_.sessions().size()}});
+  if (on_stopping_) on_stopping_();
+  clients_.StopAccepting(why);
+  Handle(ShutdownRequested{MonotonicNow() + deadline});
+}
+
+absl::Status Node::CheckRoom(const std::string& group) const {
+  std::set<std::string> names;
+  for (const LocalGroupStatus& local : control_.Groups()) names.insert(local.view.spec.name);
+  for (const MembershipStatus& member : control_.Memberships()) names.insert(member.group_name);
+  if (names.count(group) != 0 || names.size() < settings().max_groups) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("group=", group, ": this node has ", names.size(),
+                   " groups, its limit (max_groups); close some or raise it"));
+}
+
+std::string Node::DescribeGroup(GroupId group) const {
+  for (const LocalGroupStatus& local : control_.Groups()) {
+    if (local.view.id == group)
+      return absl::StrCat("group=", local.view.spec.name, " epoch=", local.view.epoch.value);
+  }
+  return absl::StrCat("group_id=", group.value, " epoch=0");
+}
+
+}  // namespace epd

@@ -1,0 +1,152 @@
+// The control thread: control's machines, the edges around them, and the loop that connects the
+// two.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/node_control.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/node/arena_book.h"
+#include "daemon/node/attach_server.h"
+#include "daemon/node/client_gateway.h"
+#include "daemon/node/cluster_ports.h"
+#include "daemon/node/effect_runner.h"
+#include "daemon/node/event_loop.h"
+#include "daemon/node/order_book.h"
+#include "daemon/node/segment.h"
+#include "daemon/node/settings.h"
+#include "daemon/node/thread_role.h"
+#include "daemon/node/worker_gateway.h"
+#include "daemon/node/worker_supervisor.h"
+
+namespace epd {
+
+// All members but loop() belong to the control thread, the one that calls Run(). Other threads post
+// work to the loop.
+class Node {
+ public:
+  struct Options {
+    std::string version;  // Of epd.
+    std::string host;
+    SharedSegment records;  // CreateRecords().
+  };
+
+  // `settings` outlives this. Starts nothing.
+  Node(const ParsedSettings& settings, Options options);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // `link`: to the epd of --coordinator, else null. `streams`: to other nodes when this epd
+  // listens, else null. Before Run().
+  void SetCluster(CoordinatorLink* link, ClusterStreams* streams);
+  // Takes clients from `listener` (listening, SEQPACKET, non-blocking). Before Run(). Errors as
+  // EventLoop::Add.
+  absl::Status Listen(UniqueFd listener);
+
+  // Starts the worker and handles events until the node has shut down. `on_stopping` runs when the
+  // shutdown begins, before anybody is turned away: remove the socket there, so that no new client
+  // finds a daemon that is about to end.
+  void Run(std::function<void()> on_stopping);
+
+  // Begins an orderly end: joins are refused, groups drain, sessions end `deadline` from now at the
+  // latest. Clients that connect are told `why`. The second call ends everything at once.
+  void BeginShutdown(absl::Duration deadline, const absl::Status& why);
+
+  // Thread-safe: Post() only.
+  EventLoop& loop() { return loop_; }
+
+  // Queues an event for control; its effects run before this turn of the loop ends.
+  void Handle(NodeEvent event);
+  // Runs one call of this epd's own coordinator, and its effects.
+  void WithRendezvous(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call);
+
+  // Operators' orders. `done` is called once, now or later; the same key again gets the same
+  // answer.
+  OrderBook& orders() { return orders_; }
+
+  // Runs `then` once the worker's figures are fresh, or after a short wait if it does not answer.
+  void WithFreshFigures(std::function<void()> then);
+
+  // `watcher` runs at the end of each turn in which control handled events.
+  void SetWatcher(std::function<void()> watcher) { watcher_ = std::move(watcher); }
+
+  const ParsedSettings& parsed() const { return parsed_; }
+  const Settings& settings() const { return parsed_.settings; }
+  const NodeControl& control() const { return control_; }
+  const Rendezvous& rendezvous() const { return rendezvous_; }
+  const WorkerSupervisor& worker() const { return worker_; }
+  const AttachServer& clients() const { return clients_; }
+  const SharedSegment& records() const { return records_; }
+  const NodeId& id() const { return self_; }
+  const std::string& host() const { return host_; }
+  const std::string& version() const { return version_; }
+  absl::Time started() const { return started_; }
+  bool stopping() const { return stopping_; }
+  bool coordinates() const { return link_ == nullptr; }
+  SpecDefaults spec_defaults() const;
+
+ private:
+  // Work that waits for a snapshot of the worker.
+  struct Waiting {
+    absl::Time asked;
+    absl::Time until;
+    std::function<void()> then;
+  };
+
+  NodeOptions ControlOptions() const;
+  RendezvousOptions CoordinatorOptions() const;
+  WorkerSupervisor::Options WorkerOptions() const;
+  AttachServer::Options ClientOptions() const;
+  EffectRunner::Targets Targets();
+  absl::Status CheckRoom(const std::string& group) const;
+  std::string DescribeGroup(GroupId group) const;
+
+  void Turn();
+  void DrainEvents();
+  void SendReportOut(const NodeReport& report);
+  void SendViewOut(const ClusterView& view);
+  void AnswerWaiting(absl::Time now);
+  void CheckIdle(absl::Time now);
+  absl::Time NextDeadline() const;
+
+  const ParsedSettings& parsed_;
+  const std::string version_;
+  const std::string host_;
+  const NodeId self_;
+  const uint64_t incarnation_;
+  const absl::Time started_;
+  ThreadRole role_;
+
+  EventLoop loop_;
+  SharedSegment records_;
+  ArenaBook arenas_;
+  OrderBook orders_;
+  NodeControl control_;
+  Rendezvous rendezvous_;
+  WorkerGateway worker_gateway_;
+  WorkerSupervisor worker_;
+  ClientGateway client_gateway_;
+  AttachServer clients_;
+  EffectRunner effects_;
+
+  CoordinatorLink* link_ = nullptr;
+  ClusterStreams* streams_ = nullptr;
+  std::deque<NodeEvent> events_;
+  bool draining_events_ = false;
+  bool changed_ = false;
+  std::function<void()> watcher_;
+  std::deque<Waiting> waiting_;
+  std::function<void()> on_stopping_;
+  absl::Time idle_since_;
+  bool stopping_ = false;
+  bool done_ = false;
+};
+
+}  // namespace epd

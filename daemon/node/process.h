@@ -1,0 +1,19 @@
+// What epd asks of its own process at the start.
+#pragma once
+
+#include <string>
+
+namespace epd {
+
+// Standard descriptors are open (else the first sockets would take their numbers), files that epd
+// makes are its own (umask 077), and as many descriptors are allowed as the hard limit permits.
+// Before the first thread.
+void PrepareProcess();
+
+// Tells systemd (NOTIFY_SOCKET) something such as "READY=1". Does nothing without that variable.
+void NotifySupervisor(const std::string& state);
+
+// gethostname(), or "localhost".
+std::string HostName();
+
+}  // namespace epd

@@ -1,0 +1,183 @@
+#include "daemon/node/settings_table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+namespace {
+
+bool ParseBytes(const std::string& text, uint64_t* bytes) {
+  const size_t end = text.find_first_not_of("0123456789");
+  const std::string digits = text.substr(0, end);
+  std::string unit = end == std::string::npos ? "" : text.substr(end);
+  absl::StripAsciiWhitespace(&unit);
+  static constexpr struct {
+    const char* name;
+    int shift;
+  } kUnits[] = {{"", 0}, {"b", 0}, {"kib", 10}, {"mib", 20}, {"gib", 30}, {"tib", 40}};
+  uint64_t number;
+  if (!absl::SimpleAtoi(digits, &number)) return false;
+  for (const auto& known : kUnits) {
+    if (absl::AsciiStrToLower(unit) != known.name) continue;
+    if (number > (UINT64_MAX >> known.shift)) return false;
+    *bytes = number << known.shift;
+    return true;
+  }
+  return false;
+}
+
+absl::Status Bad(const SettingRow& row, const std::string& value) {
+  return absl::InvalidArgumentError(absl::StrCat("got '", value, "', expected ", Expected(row)));
+}
+
+struct Expect {
+  std::string operator()(const TextField&) const { return "text"; }
+  std::string operator()(const ChoiceField& f) const {
+    return absl::StrCat("one of ", absl::StrJoin(f.choices, ", "));
+  }
+  std::string operator()(const CountField& f) const {
+    return absl::StrCat("a number from ", f.min, " to ", f.max);
+  }
+  std::string operator()(const BytesField& f) const {
+    return absl::StrCat("bytes such as 2GiB, 512MiB or 1048576, at least ", f.min);
+  }
+  std::string operator()(const DurationField& f) const {
+    return absl::StrCat(
+        "a duration such as 250ms, 10s or 5m (a plain number is seconds), at least ",
+        absl::FormatDuration(f.min));
+  }
+};
+
+// "10s", "1m30s", or a plain number of seconds.
+bool ParseDuration(const std::string& text, absl::Duration* duration) {
+  double seconds;
+  if (absl::ParseDuration(text, duration)) return true;
+  if (!absl::SimpleAtod(text, &seconds)) return false;
+  *duration = absl::Seconds(seconds);
+  return true;
+}
+
+// True: `value` was good and is in `settings`.
+struct Store {
+  const std::string& value;
+  Settings& settings;
+
+  bool operator()(const TextField& f) const {
+    settings.*f.field = value;
+    return true;
+  }
+  bool operator()(const ChoiceField& f) const {
+    if (std::find(f.choices.begin(), f.choices.end(), value) == f.choices.end()) return false;
+    settings.*f.field = value;
+    return true;
+  }
+  bool operator()(const CountField& f) const {
+    uint64_t number;
+    if (!absl::SimpleAtoi(value, &number) || number < f.min || number > f.max) return false;
+    settings.*f.field = number;
+    return true;
+  }
+  bool operator()(const BytesField& f) const {
+    uint64_t bytes;
+    if (!ParseBytes(value, &bytes) || bytes < f.min) return false;
+    settings.*f.field = bytes;
+    return true;
+  }
+  bool operator()(const DurationField& f) const {
+    absl::Duration duration;
+    if (!ParseDuration(value, &duration) || duration < f.min || duration > absl::Hours(24 * 365))
+      return false;
+    settings.*f.field = duration;
+    return true;
+  }
+};
+
+}  // namespace
+
+std::string Expected(const SettingRow& row) { return std::visit(Expect{}, row.field); }
+
+absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
+  if (!std::visit(Store{value, settings}, row.field)) return Bad(row, value);
+  return absl::OkStatus();
+}
+
+std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
+  using S = Settings;
+  const absl::Duration tick = absl::Milliseconds(1);
+  const std::string quarter =
+      absl::StrCat(std::max<uint64_t>(facts.memory_bytes / 4 >> 20, 64), "MiB");
+  return {
+      {"socket", TextField{&S::socket}, facts.runtime_dir + "/epd.sock",
+       "Unix socket that local clients attach to; at most 107 bytes."},
+      {"grpc_socket", TextField{&S::grpc_socket}, "",
+       "Unix socket of the gRPC API; mode 0600, so only epd's user and root. Empty: beside "
+       "`socket`, with -grpc before "
+       "its ending."},
+      {"listen", TextField{&S::listen}, "",
+       "host:port of the gRPC API on TCP, also for other nodes when this epd coordinates. Port 0: "
+       "any free one. Empty: "
+       "no TCP. There is no authentication yet: use a private network."},
+      {"node", TextField{&S::node}, facts.host_name, "This node's name; unique in the cluster."},
+      {"worker", TextField{&S::worker}, facts.binary_dir + "/epd-worker",
+       "The epd-worker binary to start."},
+      {"staging_bytes", BytesField{&S::staging_bytes, 1 << 20}, quarter,
+       "Budget of staging memory of this node. Default: a quarter of the memory (of the machine or "
+       "of the cgroup)."},
+      {"executor", ChoiceField{&S::executor, {"auto", "client", "worker"}}, "auto",
+       "Who moves rows in groups that do not say: clients themselves, or the worker. auto: client "
+       "on cpu."},
+      {"simd", ChoiceField{&S::simd, {"auto", "scalar", "avx2", "avx512"}}, "auto",
+       "Vector instructions of the worker; every level gives the same bits."},
+      {"spin", DurationField{&S::spin, absl::ZeroDuration()}, "50us",
+       "How long the worker looks for work before it sleeps. More is faster on idle cores, and "
+       "burns them."},
+      {"nccl_library", TextField{&S::nccl_library}, "",
+       "Path of libnccl.so.2, for unique ids. Empty: the usual places."},
+      {"coordinator", TextField{&S::coordinator}, "",
+       "host:port of the epd that coordinates the cluster. Empty: this epd coordinates its own "
+       "groups."},
+      {"node_silence", DurationField{&S::node_silence, absl::Seconds(1)}, "10s",
+       "As the coordinator: a node that says nothing for so long is lost, and its sessions with "
+       "it."},
+      {"start_grace", DurationField{&S::start_grace, absl::ZeroDuration()}, "2s",
+       "As the coordinator (with --listen): after its start it only hears for so long what groups "
+       "there are already."},
+      {"warn_after", DurationField{&S::warn_after, tick}, "20s",
+       "A living but absent rank is named in the log."},
+      {"absent", DurationField{&S::absent, tick}, "10m",
+       "A living but absent rank fails the operation."},
+      {"undecided", DurationField{&S::undecided, tick}, "30s",
+       "From an operation's admission to its outcome."},
+      {"form", DurationField{&S::form, tick}, "5m", "Forming or re-forming a group."},
+      {"drain_deadline", DurationField{&S::drain_deadline, absl::ZeroDuration()}, "30s",
+       "After SIGTERM: how long open operations may take before they are cut off. A second SIGTERM "
+       "ends at once."},
+      {"idle_exit", DurationField{&S::idle_exit, absl::ZeroDuration()}, "0",
+       "End this long after the last session (or after the start); 0: never. For private daemons."},
+      {"worker_backoff_min", DurationField{&S::worker_backoff_min, tick}, "100ms",
+       "Wait before a dead worker is replaced; doubles with each death up to worker_backoff_max, "
+       "and starts again after "
+       "a healthy minute."},
+      {"worker_backoff_max", DurationField{&S::worker_backoff_max, tick}, "30s",
+       "See worker_backoff_min."},
+      {"worker_heartbeat", DurationField{&S::worker_heartbeat, tick}, "1s",
+       "How often the worker is asked for figures."},
+      {"worker_stuck", DurationField{&S::worker_stuck, tick}, "30s",
+       "A worker that has not answered for so long is killed and replaced."},
+      {"max_sessions", CountField{&S::max_sessions, 1, shm::kMaxSessions}, "1024",
+       "Clients attached at the same time."},
+      {"max_groups", CountField{&S::max_groups, 1, 65536}, "1024", "Groups at the same time."},
+      {"log_level", ChoiceField{&S::log_level, {"debug", "info", "warn", "error"}}, "info",
+       "The least severe line kept."},
+      {"log_file", TextField{&S::log_file}, "", "Where the log goes. Empty: standard error."},
+  };
+}
+
+}  // namespace epd

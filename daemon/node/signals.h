@@ -1,0 +1,26 @@
+// SIGTERM and SIGINT as events of the loop.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "daemon/node/event_loop.h"
+#include "daemon/node/unique_fd.h"
+
+namespace epd {
+
+// Blocks SIGTERM, SIGINT and SIGPIPE in the calling thread and all that it starts. Before the first
+// thread.
+void BlockSignals();
+
+// Turns blocked SIGTERM and SIGINT into calls of a handler.
+class SignalWatch {
+ public:
+  // Errors as EventLoop::Add.
+  absl::Status Start(EventLoop& loop, std::function<void(int signal)> handler);
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace epd

@@ -1,0 +1,161 @@
+#include "daemon/node/worker_gateway.h"
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/node/codec.h"
+#include "daemon/node/poisoner.h"
+#include "daemon/observe/log.h"
+
+namespace epd {
+namespace {
+
+// Short against the second within which every rank has to know, long against the cost of a sweep.
+constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
+
+absl::string_view PhaseName(shm::Step step) {
+  switch (step) {
+    case shm::Step::kAnnounce:
+      return "announce";
+    case shm::Step::kPublish:
+      return "publish";
+    case shm::Step::kPulled:
+      return "pulled";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+WorkerGateway::WorkerGateway(Options options, EventSink sink, SharedSegment& records,
+                             ArenaBook& arenas)
+    : options_(std::move(options)), sink_(std::move(sink)), records_(records), arenas_(arenas) {}
+
+void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server) {
+  supervisor_ = supervisor;
+  server_ = server;
+}
+
+void WorkerGateway::SendAddSession(const AttachSession& session) {
+  v1::ToWorker message;
+  v1::AddSession& add = *message.mutable_add_session();
+  add.set_session_id(session.id.value);
+  add.set_record_index(session.record_index);
+  add.set_host(options_.host);
+  add.set_pid(session.peer.pid);
+  add.set_client_name(session.client_name);
+  supervisor_->Send(message, {session.slots.fd(), session.worker_event});
+}
+
+void WorkerGateway::AddSession(const AttachSession& session) {
+  // The block's last session is gone; its claims must not be mistaken for this one's.
+  for (shm::SlotRecord& record : Records(records_).slots[session.record_index]) {
+    record.claim.store(0, std::memory_order_relaxed);
+    record.op_id.store(0, std::memory_order_relaxed);
+  }
+  SendAddSession(session);
+}
+
+void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
+                               bool process_alive) {
+  MarkEnded(Slots(session.slots));
+  v1::ToWorker message;
+  v1::SessionDead& dead = *message.mutable_session_dead();
+  dead.set_session_id(session.id.value);
+  *dead.mutable_cause() = ToProto(cause);
+  dead.set_process_alive(process_alive);
+  supervisor_->Send(message);
+}
+
+void WorkerGateway::OnWorkerSpawned() {
+  for (const auto& [id, session] : server_->sessions()) SendAddSession(*session);
+}
+
+void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) {
+  WorkerStarted event;
+  event.worker = Incarnation(incarnation);
+  event.has_nccl = !ready.nccl_version().empty();
+  event.nccl_problem = ready.nccl_problem();
+  sink_(event);
+}
+
+void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {
+  arenas_.Clear();
+  down_because_ = std::string(cause.message());
+  FailUndecided(Records(records_), down_because_);
+  next_sweep_ = absl::InfinitePast();
+  Sweep(MonotonicNow());
+  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), cause});
+}
+
+std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {
+  return absl::StrCat("[epd:ABORTED] ", options_.describe_group(GroupId(request.group_id)),
+                      " rank=", request.rank, " phase=", PhaseName(request.step), ": ",
+                      down_because_);
+}
+
+void WorkerGateway::Sweep(absl::Time now) {
+  if (supervisor_->running() || now < next_sweep_) return;
+  int ended = 0;
+  for (const auto& [id, session] : server_->sessions()) {
+    ended +=
+        PoisonSession(Slots(session->slots), Records(records_), session->record_index,
+                      [this](const shm::SlotRequest& request) { return PoisonMessage(request); });
+  }
+  next_sweep_ = now + kSweepEvery;
+  if (ended > 0)
+    Log(LogLevel::kWarn, "open operations ended for the worker",
+        {{"uses", ended}, {"why", down_because_}});
+}
+
+absl::Time WorkerGateway::NextSweep() const {
+  if (supervisor_->running() || server_->sessions().empty()) return absl::InfiniteFuture();
+  return next_sweep_;
+}
+
+void WorkerGateway::OnTenantReady(Incarnation worker, const v1::TenantReady& ready,
+                                  std::vector<UniqueFd> fds) {
+  const GroupId group(ready.group_id());
+  const Formation formation(ready.formation());
+  absl::Status status = FromProto(ready.status());
+  if (status.ok()) status = arenas_.Put(ready, std::move(fds));
+  if (status.ok()) return sink_(TenantReady{worker, group, formation});
+  sink_(TenantFailed{worker, group, formation, status});
+}
+
+void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
+                                    std::vector<UniqueFd> fds) {
+  const Incarnation worker(incarnation);
+  switch (message.body_case()) {
+    case v1::FromWorker::kTenantReady:
+      return OnTenantReady(worker, message.tenant_ready(), std::move(fds));
+    case v1::FromWorker::kTenantDrained:
+      return sink_(TenantDrained{worker, GroupId(message.tenant_drained().group_id()),
+                                 Formation(message.tenant_drained().formation())});
+    case v1::FromWorker::kUniqueIdMade: {
+      const v1::UniqueIdMade& made = message.unique_id_made();
+      return sink_(UniqueIdMade{worker, GroupId(made.group_id()), Epoch(made.epoch()),
+                                FromProto(made.status()), UniqueId(made.unique_id())});
+    }
+    case v1::FromWorker::kCommunicatorReady: {
+      const v1::CommunicatorReady& ready = message.communicator_ready();
+      return sink_(CommunicatorInitialised{worker, GroupId(ready.group_id()), Epoch(ready.epoch()),
+                                           FromProto(ready.status()),
+                                           absl::BytesToHexString(ready.unique_id_sha256())});
+    }
+    case v1::FromWorker::kLog: {
+      const int severity = message.log().severity();
+      const LogLevel level = severity <= 0   ? LogLevel::kInfo
+                             : severity == 1 ? LogLevel::kWarn
+                                             : LogLevel::kError;
+      return Log(level, "worker says", {{"text", message.log().text()}});
+    }
+    case v1::FromWorker::kReady:     // A second one: of no consequence.
+    case v1::FromWorker::kSnapshot:  // The supervisor keeps it.
+    case v1::FromWorker::BODY_NOT_SET:
+      return;
+  }
+}
+
+}  // namespace epd

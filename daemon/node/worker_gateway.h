@@ -1,0 +1,63 @@
+// From what the worker does to what control understands; and epd's answers in a dead worker's
+// place.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "daemon/node/arena_book.h"
+#include "daemon/node/attach_server.h"
+#include "daemon/node/event_sink.h"
+#include "daemon/node/segment.h"
+#include "daemon/node/worker_supervisor.h"
+
+namespace epd {
+
+// The order that keeps shared memory sound:
+//   a session ends    `ended` is set in its slots, then the worker is told and may free peers'
+//   regions a worker dies     it is reaped, undecided records become failed, open slots are
+//   poisoned, control hears of it
+class WorkerGateway : public WorkerObserver {
+ public:
+  struct Options {
+    std::string host;
+    // "group=... epoch=..." of a group id, for messages.
+    std::function<std::string(GroupId)> describe_group;
+  };
+
+  WorkerGateway(Options options, EventSink sink, SharedSegment& records, ArenaBook& arenas);
+  // These call this object and are called back by it.
+  void SetPeers(WorkerSupervisor* supervisor, AttachServer* server);
+
+  // A session has attached, or ended.
+  void AddSession(const AttachSession& session);
+  void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
+
+  // While no worker answers: ends what clients arm. Call at NextSweep().
+  void Sweep(absl::Time now);
+  absl::Time NextSweep() const;
+
+  void OnWorkerSpawned() override;
+  void OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) override;
+  void OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
+                       std::vector<UniqueFd> fds) override;
+  void OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) override;
+
+ private:
+  void SendAddSession(const AttachSession& session);
+  void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
+  std::string PoisonMessage(const shm::SlotRequest& request) const;
+
+  Options options_;
+  EventSink sink_;
+  SharedSegment& records_;
+  ArenaBook& arenas_;
+  WorkerSupervisor* supervisor_ = nullptr;
+  AttachServer* server_ = nullptr;
+  std::string down_because_ = "the worker is starting; repeat the step";
+  absl::Time next_sweep_ = absl::InfinitePast();
+};
+
+}  // namespace epd

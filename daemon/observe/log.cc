@@ -1,0 +1,78 @@
+#include "daemon/observe/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+
+namespace epd {
+namespace {
+
+bool IsPlain(absl::string_view value) {
+  for (const char c : value) {
+    if (c <= ' ' || c >= 127 || c == '"' || c == '=' || c == '\\') return false;
+  }
+  return !value.empty();
+}
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarn:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+}  // namespace
+
+absl::Status OpenLog(const std::string& level, const std::string& file) {
+  std::shared_ptr<spdlog::sinks::sink> sink;
+  try {
+    if (file.empty()) {
+      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+    }
+  } catch (const std::exception& e) {  // spdlog's way of saying that the file cannot be opened.
+    return absl::InvalidArgumentError(absl::StrCat("log_file: got '", file, "': ", e.what()));
+  }
+  auto logger = std::make_shared<spdlog::logger>("epd", std::move(sink));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+  return absl::OkStatus();
+}
+
+std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields) {
+  std::string line = absl::StrCat("event=\"", absl::CHexEscape(what), "\"");
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, " ", field.key, "=");
+    if (IsPlain(field.value)) {
+      line += field.value;
+    } else {
+      absl::StrAppend(&line, "\"", absl::CHexEscape(field.value), "\"");
+    }
+  }
+  return line;
+}
+
+void Log(LogLevel level, absl::string_view what, std::initializer_list<LogField> fields) {
+  if (!spdlog::should_log(ToSpdlog(level))) return;
+  const std::string line = FormatLine(what, fields);
+  spdlog::default_logger_raw()->log(ToSpdlog(level),
+                                    spdlog::string_view_t(line.data(), line.size()));
+}
+
+}  // namespace epd

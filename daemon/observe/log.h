@@ -1,0 +1,37 @@
+// epd's log: one line per transition, key=value.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace epd {
+
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+
+// One key=value. Values with spaces, quotes or control characters are quoted and escaped, so that a
+// client's name cannot forge a line. Never hand in a unique id.
+struct LogField {
+  template <typename T>
+  LogField(absl::string_view name, const T& v) : key(name), value(absl::StrCat(v)) {}
+  LogField(absl::string_view name, const std::string& v) : key(name), value(v) {}
+
+  std::string key;
+  std::string value;
+};
+
+// Opens the log; before it, lines go to standard error at level info. `file` empty: standard error.
+//   INVALID_ARGUMENT  the file cannot be opened
+absl::Status OpenLog(const std::string& level, const std::string& file);
+
+// Writes "what key=value ...". Thread-safe. The line is on its way to the file when this returns.
+void Log(LogLevel level, absl::string_view what, std::initializer_list<LogField> fields = {});
+
+// The text after time and level; for tests.
+std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields);
+
+}  // namespace epd

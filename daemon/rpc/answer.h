@@ -1,0 +1,31 @@
+// How every unary call gets to the control thread and back.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+
+#include "absl/status/status.h"
+#include "daemon/node/node.h"
+
+namespace epd {
+
+grpc::Status ToGrpc(const absl::Status& status);
+
+// Runs `fill` on the control thread and finishes the call with what it returns. UNAVAILABLE when
+// epd is ending or its queue is full.
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, Node& node,
+                                 std::function<absl::Status()> fill);
+
+// The same after the worker's figures are fresh (or known to be stale).
+grpc::ServerUnaryReactor* AnswerWithFigures(grpc::CallbackServerContext* context, Node& node,
+                                            std::function<absl::Status()> fill);
+
+// For calls that end later: `start` runs on the control thread and calls `finish` exactly once, now
+// or later.
+using Finish = std::function<void(const absl::Status&)>;
+grpc::ServerUnaryReactor* AnswerLater(grpc::CallbackServerContext* context, Node& node,
+                                      std::function<void(Finish)> start);
+
+}  // namespace epd

@@ -1,0 +1,89 @@
+#include "daemon/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace epd {
+namespace {
+
+constexpr int kMaxMessageBytes = 16 << 20;
+constexpr std::chrono::seconds kStopPatience(1);
+
+}  // namespace
+
+class RpcServer::Impl {
+ public:
+  explicit Impl(Node& node) : node_(node) {}
+
+  absl::Status Start() {
+    const Settings& settings = node_.settings();
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
+                               0);  // A second epd on a port must fail, not share it.
+    int unix_bound = 0;
+    int tcp_bound = 0;
+    unlink(settings.grpc_socket.c_str());  // Stale: the instance lock is held.
+    builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
+                             &unix_bound);
+    if (!settings.listen.empty()) {
+      builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &tcp_bound);
+    }
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot serve gRPC on '", settings.grpc_socket, "'",
+          settings.listen.empty() ? "" : absl::StrCat(" and '", settings.listen, "' (listen)"),
+          "; is the address free and local?"));
+    }
+    chmod(settings.grpc_socket.c_str(), 0600);
+    if (tcp_bound != 0) {
+      listen_address_ =
+          absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
+    }
+    SetServing(true);
+    return absl::OkStatus();
+  }
+
+  void SetServing(bool serving) {
+    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+    health->SetServingStatus("", serving);
+    health->SetServingStatus("epd.v1.Node", serving);
+  }
+
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
+    server_->Wait();
+    server_.reset();
+  }
+
+  const std::string& listen_address() const { return listen_address_; }
+
+ private:
+  Node& node_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string listen_address_;
+};
+
+RpcServer::RpcServer(Node& node) : impl_(std::make_unique<Impl>(node)) {}
+RpcServer::~RpcServer() { impl_->Stop(); }
+absl::Status RpcServer::Start() { return impl_->Start(); }
+const std::string& RpcServer::listen_address() const { return impl_->listen_address(); }
+void RpcServer::SetServing(bool serving) { impl_->SetServing(serving); }
+void RpcServer::Stop() { impl_->Stop(); }
+
+}  // namespace epd
