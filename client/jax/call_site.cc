@@ -1,0 +1,95 @@
+#include "client/jax/call_site.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace epd::jax {
+namespace {
+
+struct Compilation {
+  std::mutex mutex;
+  std::shared_ptr<Executable> executable;
+};
+
+std::atomic<bool> process_wide{false};
+
+// Leaked: XLA may still compile while the process ends.
+Compilation& Current() {
+  static Compilation* const whole_process = new Compilation;
+  thread_local Compilation this_thread;
+  return process_wide.load(std::memory_order_acquire) ? *whole_process : this_thread;
+}
+
+std::atomic<std::uint64_t> next_executable_id{1};
+
+}  // namespace
+
+const char* OperationName(Operation operation) {
+  switch (operation) {
+    case Operation::kPrepare:
+      return "prepare";
+    case Operation::kDispatch:
+      return "dispatch";
+    case Operation::kCombine:
+      return "combine";
+    case Operation::kDispatchBackward:
+      return "dispatch backward";
+    case Operation::kCombineBackward:
+      return "combine backward";
+  }
+  return "unknown operation";
+}
+
+Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {}
+
+std::uint32_t Executable::Add(const CallConfig& config) {
+  // Tokens and capacity stay out: they may differ between ranks. The operation compares what must agree.
+  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation),
+                                  config.ranks,
+                                  config.experts,
+                                  config.max_tokens,
+                                  config.top_k,
+                                  config.alignment,
+                                  config.hidden};
+  const std::lock_guard lock(mutex_);
+  description_ += config.alias;
+  description_ += '\0';
+  description_.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
+  return num_calls_++;
+}
+
+const Digest& Executable::Seal() {
+  const std::lock_guard lock(mutex_);
+  if (!sealed_) {
+    sealed_ = true;
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits(description_.data(), description_.size()));
+    std::copy(std::begin(canonical.digest), std::end(canonical.digest), digest_.begin());
+  }
+  return digest_;
+}
+
+CallSite AddCallSite(CallConfig config) {
+  Compilation& current = Current();
+  const std::lock_guard lock(current.mutex);
+  if (current.executable == nullptr) current.executable = std::make_shared<Executable>();
+  CallSite site;
+  site.ordinal = current.executable->Add(config);
+  site.executable = current.executable;
+  site.config = std::move(config);
+  return site;
+}
+
+void EndCompile() {
+  Compilation& current = Current();
+  const std::lock_guard lock(current.mutex);
+  current.executable = nullptr;
+}
+
+void FollowCompilesProcessWide() { process_wide.store(true, std::memory_order_release); }
+
+}  // namespace epd::jax

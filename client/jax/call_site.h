@@ -1,0 +1,82 @@
+// What XLA knows of one epd call in a compiled program: static configuration and a place in it.
+//
+// XLA instantiates the handlers of an executable one after another while it compiles or loads it,
+// in the same order in every process. So the n-th instance since the compilation began is the same
+// call on every rank: its *ordinal*. The Python package calls EndCompile around every compilation.
+//
+// An executable holds nothing of this process or job: no pointer, path, pid or communicator.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace epd::jax {
+
+enum class Operation { kPrepare, kDispatch, kCombine, kDispatchBackward, kCombineBackward };
+
+// Name of the operation in messages, for example "dispatch".
+const char* OperationName(Operation operation);
+
+// Static attributes of a call. All are equal on all ranks, but for `tokens` and `capacity`.
+struct CallConfig {
+  Operation operation = Operation::kPrepare;
+  std::string alias;           // Which group of this process: "default".
+  std::int64_t ranks = 0;      // R of the domain.
+  std::int64_t experts = 0;    // E of the domain.
+  std::int64_t max_tokens = 0; // T_max; with the three others it gives handle_mem's size.
+  std::int64_t top_k = 0;
+  std::int64_t alignment = 0;
+  std::int64_t hidden = 0;     // 0: prepare.
+  std::int64_t tokens = 0;     // T of this call.
+  std::int64_t capacity = 0;   // C of this call, 0: prepare.
+};
+
+using Digest = std::array<std::uint8_t, 16>;
+
+// One compilation's calls, in ordinal order. Thread-safe.
+class Executable {
+ public:
+  Executable();
+
+  // Unique in this process.
+  std::uint64_t id() const { return id_; }
+
+  // Appends a call and returns its ordinal.
+  std::uint32_t Add(const CallConfig& config);
+
+  // Digest of the calls, the same on every rank that compiled the same program. Seals the
+  // executable: XLA instantiates every call before it executes the first.
+  const Digest& Seal();
+
+ private:
+  const std::uint64_t id_;
+  std::mutex mutex_;
+  bool sealed_ = false;
+  std::string description_;
+  std::uint32_t num_calls_ = 0;
+  Digest digest_{};
+};
+
+// State of one call in XLA's hands, shared by all local devices; dies with the executable.
+struct CallSite {
+  CallConfig config;
+  std::shared_ptr<Executable> executable;
+  std::uint32_t ordinal = 0;
+};
+
+// Makes the next call of the compilation that goes on in this thread.
+CallSite AddCallSite(CallConfig config);
+
+// The next AddCallSite of this thread begins another executable.
+void EndCompile();
+
+// JAX before 0.11 instantiates on other threads than the one that compiles: then one compilation at
+// a time is followed, in the whole process.
+void FollowCompilesProcessWide();
+
+}  // namespace epd::jax

@@ -1,0 +1,77 @@
+#include "client/jax/completer.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace epd::jax {
+namespace {
+
+constexpr std::chrono::seconds kIdleLifetime{30};
+
+}  // namespace
+
+Completer& Completer::Shared() {
+  // A forked child has none of its parent's threads and gets its own object.
+  static std::mutex mutex;
+  static Completer* completer = nullptr;
+  static pid_t owner = 0;
+  const std::lock_guard lock(mutex);
+  if (owner != getpid()) {
+    completer = new Completer;
+    owner = getpid();
+  }
+  return *completer;
+}
+
+bool Completer::Run(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      Worker* const worker = idle_.back();
+      idle_.pop_back();
+      worker->work = std::move(work);
+      worker->wake.notify_one();
+      return true;
+    }
+    ++num_threads_;
+  }
+  try {
+    std::thread([this, work = std::move(work)]() mutable { Loop(std::move(work)); }).detach();
+  } catch (const std::system_error&) {
+    const std::lock_guard lock(mutex_);
+    --num_threads_;
+    return false;
+  }
+  return true;
+}
+
+void Completer::Loop(std::function<void()> work) {
+  pthread_setname_np(pthread_self(), "epd-op");
+  Worker self;
+  while (true) {
+    work();
+    work = nullptr;  // Drops what it captured before this thread sleeps.
+    std::unique_lock lock(mutex_);
+    idle_.push_back(&self);
+    self.wake.wait_for(lock, kIdleLifetime, [&] { return self.work != nullptr; });
+    if (self.work == nullptr) {
+      idle_.erase(std::find(idle_.begin(), idle_.end(), &self));
+      --num_threads_;
+      return;
+    }
+    work = std::exchange(self.work, nullptr);
+  }
+}
+
+std::size_t Completer::num_threads() const {
+  const std::lock_guard lock(mutex_);
+  return num_threads_;
+}
+
+}  // namespace epd::jax

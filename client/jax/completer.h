@@ -1,0 +1,42 @@
+// Threads on which operations wait: each takes one operation at a time, and there are always enough.
+//
+// Completing an XLA future runs the rest of the XLA program on the completing thread, which may
+// wait for other operations. So no operation may queue behind another one: a thread is made
+// whenever none is idle.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace epd::jax {
+
+// Thread-safe. Never destroyed while a thread lives: use Shared().
+class Completer {
+ public:
+  // The one of this process, made at first use and leaked: XLA programs may outlive main().
+  static Completer& Shared();
+
+  // Runs `work` on a thread of its own, at once. False if the system gives no further thread.
+  bool Run(std::function<void()> work);
+
+  // Threads made so far. For tests.
+  std::size_t num_threads() const;
+
+ private:
+  // An idle thread waits for its own hand-over, so that no thread can take another's wake-up.
+  struct Worker {
+    std::condition_variable wake;
+    std::function<void()> work;
+  };
+
+  void Loop(std::function<void()> work);
+
+  mutable std::mutex mutex_;
+  std::vector<Worker*> idle_;  // Last in, first out: its stack and caches are warm.
+  std::size_t num_threads_ = 0;
+};
+
+}  // namespace epd::jax

@@ -1,0 +1,153 @@
+#include "client/jax/domain.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace epd::jax {
+namespace {
+
+epd_group_spec SpecOf(const GroupConfig& config, const std::string& name) {
+  epd_group_spec spec = {};
+  spec.struct_size = sizeof spec;
+  spec.name = name.c_str();
+  spec.instance = config.instance.c_str();
+  spec.num_ranks = config.ranks;
+  spec.num_experts = config.experts;
+  spec.max_tokens_per_rank = config.max_tokens;
+  spec.recv_capacity_per_rank = config.recv_capacity;
+  spec.hidden = config.hidden;
+  spec.max_token_dtype = config.max_dtype;
+  spec.drop_on_overflow = config.drop_on_overflow ? 1 : 0;
+  spec.worker_executor = config.worker_executor ? 1 : 0;
+  spec.warn_after_ms = config.warn_after_ms;
+  spec.absent_ms = config.absent_ms;
+  spec.undecided_ms = config.undecided_ms;
+  spec.form_ms = config.form_ms;
+  return spec;
+}
+
+}  // namespace
+
+Domain::Domain(const GroupConfig& config, std::uint32_t index, Connect connect)
+    : config_(config),
+      index_(index),
+      name_(config.job + "/" + config.alias + "/" + std::to_string(index)),
+      connect_(std::move(connect)) {}
+
+Status Domain::Join() {
+  const std::lock_guard lock(mutex_);
+  return JoinLocked();
+}
+
+Status Domain::JoinLocked() {
+  std::shared_ptr<Session> session;
+  Status status = connect_(&session);
+  if (!status.ok()) return status;
+
+  std::vector<std::uint32_t> ranks;
+  std::vector<const char*> devices;
+  for (const auto& [rank, device] : config_.held.at(index_)) {
+    ranks.push_back(rank);
+    devices.push_back(device.c_str());
+  }
+  const epd_group_spec spec = SpecOf(config_, name_);
+  epd_join_args args = {};
+  args.struct_size = sizeof args;
+  args.spec = &spec;
+  args.ranks = ranks.data();
+  args.num_ranks = ranks.size();
+  args.devices = devices.data();
+  args.min_epoch = last_epoch_;
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  epd_group* group = nullptr;
+  const int code = epd_join(session->client(), &args, &group, &error);
+  if (code != EPD_OK) return FromError(code, error);
+  membership_ = std::make_shared<Membership>(std::move(session), group, ++num_memberships_);
+  last_epoch_ = membership_->epoch();
+  return {};
+}
+
+Status Domain::LostStatus(const Status& cause) const {
+  return {cause.code, cause.message + "; group=" + name_ +
+                          ": this call fails, the next one joins the group again"};
+}
+
+void Domain::LoseLocked(const std::shared_ptr<Membership>& membership) {
+  if (membership_ == membership) membership_ = nullptr;
+}
+
+Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
+  std::shared_ptr<Membership> lost;  // Leaves after the lock.
+  const std::lock_guard lock(mutex_);
+  if (closed_) {
+    return {9, "[epd:FAILED_PRECONDITION] group=" + name_ +
+                   ": the group was left (ep_finalize); call ep_bootstrap again"};
+  }
+  if (membership_ != nullptr) {
+    const Status living = membership_->Check();
+    if (!living.ok()) {
+      runs_.Condemn(call, membership_->number());
+      lost = std::move(membership_);
+      membership_ = nullptr;
+      return LostStatus(living);
+    }
+  }
+  const std::uint64_t current =
+      membership_ != nullptr ? membership_->number() : num_memberships_ + 1;
+  if (runs_.IsStale(call, current)) {
+    return {10, "[epd:ABORTED] group=" + name_ +
+                    ": this execution began before the session with epd was lost; run it again"};
+  }
+  if (membership_ == nullptr) {
+    const Status joined = JoinLocked();
+    if (!joined.ok()) return joined;
+  }
+  epd_group* const group = membership_->group();
+  const auto begin = [group](std::uint32_t rank, const Digest& program) {
+    return epd_begin_execution(group, rank, program.data());
+  };
+  switch (runs_.Start(call, membership_->number(), begin, &active->number_)) {
+    case Runs::Outcome::kOk:
+      break;
+    case Runs::Outcome::kStale:
+      return {13, "[epd:INTERNAL] group=" + name_ + ": a stale execution was let through"};
+    case Runs::Outcome::kOverlap:
+      return {9, "[epd:FAILED_PRECONDITION] group=" + name_ + " rank=" + std::to_string(call.rank) +
+                     " phase=begin: two executions of the same program are under way on this "
+                     "rank's device, so ranks cannot tell which is which; launch them from one "
+                     "thread, in the same order on all ranks"};
+  }
+  active->membership_ = membership_;
+  active->group_ = group;
+  active->program_ = call.site.executable->Seal();
+  return {};
+}
+
+void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& membership,
+                 const Status& status) {
+  const bool lost = !status.ok() && !membership->Check().ok();
+  const std::lock_guard lock(mutex_);
+  runs_.End(call);
+  if (lost) LoseLocked(membership);  // This call reported it.
+}
+
+void Domain::Close(std::int64_t grace_ms) {
+  std::shared_ptr<Membership> last;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    last = std::move(membership_);
+    membership_ = nullptr;
+  }
+  if (last == nullptr) return;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
+  while (last.use_count() > 1 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  last->Leave();
+}
+
+}  // namespace epd::jax

@@ -1,0 +1,42 @@
+"""Expert parallelism for JAX through epd: dispatch and combine tokens between the ranks of a mesh.
+
+::
+
+    from epd.jax import EpLayerConfig, MeshResource, ep_bootstrap, ep_combine, ep_dispatch, global_shard_guard
+
+    with mesh, global_shard_guard(MeshResource(dp_resource="dp", ep_resource="ep")):
+        ep_bootstrap(world_size=4, rank=jax.process_index(), num_experts=8, max_tokens_per_rank=512,
+                     recv_capacity_per_rank=4096, hidden_dim=2048)
+        layer = EpLayerConfig(top_k=2)
+        recv, weights, handle, counts, total = ep_dispatch(layer, topk_idx, tokens, topk_weights, 4096)
+        out = ep_combine(layer, handle, counts, experts(recv) * weights[..., None], tokens.shape[0])
+
+Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
+set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
+"""
+
+from epd.jax import errors
+from epd.jax._ffi import FFI_TARGET_NAMES
+from epd.jax.bootstrap import ep_bootstrap, ep_finalize
+from epd.jax.combine import ep_combine
+from epd.jax.config import EpLayerConfig, ep_handle_mem_size
+from epd.jax.dispatch import ep_dispatch
+from epd.jax.errors import EpError, ep_errors
+from epd.jax.mesh import MeshResource, _ep_domain_for_rank, global_shard_guard
+from epd.jax.prepare import ep_prepare
+
+__all__ = [
+    "FFI_TARGET_NAMES",
+    "EpError",
+    "EpLayerConfig",
+    "MeshResource",
+    "ep_bootstrap",
+    "ep_combine",
+    "ep_dispatch",
+    "ep_errors",
+    "ep_finalize",
+    "ep_handle_mem_size",
+    "ep_prepare",
+    "errors",
+    "global_shard_guard",
+]

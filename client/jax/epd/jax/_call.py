@@ -1,0 +1,109 @@
+"""One custom call of epd, mapped over the shards of the mesh."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from epd.jax import _ffi
+from epd.jax.config import Bootstrapped, EpLayerConfig
+from epd.jax.mesh import Layout
+
+
+@dataclass(frozen=True)
+class Static:
+    """All that a traced operation holds besides its operands: names and sizes, nothing of this process. Hashable."""
+
+    group: Bootstrapped
+    layout: Layout
+    cfg: EpLayerConfig
+
+    @property
+    def handle_mem_size(self) -> int:
+        config = self.group.config
+        return _ffi.handle_mem_size(
+            config.ep_size, config.num_experts, config.max_tokens_per_rank, self.cfg.top_k
+        )
+
+
+def _varying(array: jax.Array) -> frozenset[str]:
+    """Mesh axes over which the value may differ, as an enclosing shard_map with check_vma=True tracks them."""
+    aval = jax.typeof(array)
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(manual.varying) if manual is not None else frozenset(getattr(aval, "vma", ()))
+
+
+def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Inside a shard_map of the caller's: gives all operands the same varying axes, those of the tokens among them.
+
+    Outside of custom_vjp, so that JAX transposes the change itself.
+    """
+    if not layout.checks_manual or not any(_varying(array) for array in arrays):
+        return tuple(arrays)
+    manual = set(layout.axis_names) - set(layout.free)
+    axes = frozenset().union(*map(_varying, arrays)) | (set(layout.carriers) & manual)
+
+    def widen(array: jax.Array) -> jax.Array:
+        missing = tuple(sorted(axes - _varying(array)))
+        return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+    return tuple(widen(array) for array in arrays)
+
+
+def _result(shape: Sequence[int], dtype, operand: jax.Array) -> jax.ShapeDtypeStruct:
+    """A result that varies as ``operand`` does."""
+    if not _varying(operand):
+        return jax.ShapeDtypeStruct(tuple(shape), dtype)
+    aval = jax.typeof(operand)
+    if getattr(aval, "manual_axis_type", None) is None:
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=aval.vma)
+    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(
+        tuple(shape), dtype, sharding=sharding, manual_axis_type=aval.manual_axis_type
+    )
+
+
+def ffi_call(
+    static: Static,
+    target: str,
+    results: Sequence[tuple[Sequence[int], np.dtype]],
+    operands: Sequence[jax.Array],
+    *,
+    tokens: int,
+    hidden: int = 0,
+    capacity: int = 0,
+) -> list[jax.Array]:
+    """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard."""
+    config = static.group.config
+    domain, position = static.layout.domain_and_position()
+    call = jax.ffi.ffi_call(target, [_result(shape, dtype, operands[0]) for shape, dtype in results])
+    return call(
+        domain,
+        position,
+        *operands,
+        alias=static.group.alias,
+        ranks=config.ep_size,
+        experts=config.num_experts,
+        max_tokens=config.max_tokens_per_rank,
+        top_k=static.cfg.top_k,
+        alignment=static.cfg.dispatch_output_per_expert_alignment,
+        hidden=hidden,
+        tokens=tokens,
+        capacity=capacity,
+    )
+
+
+def mapped(static: Static, shard: Callable, *operands: jax.Array):
+    """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes."""
+    layout = static.layout
+    if layout.mesh is None:
+        return shard(*operands)
+    return jax.shard_map(
+        shard,
+        mesh=layout.mesh,
+        in_specs=(layout.spec,) * len(operands),
+        out_specs=layout.spec,
+        axis_names=set(layout.free),
+        check_vma=False,
+    )(*operands)

@@ -1,0 +1,122 @@
+"""Checks while tracing: all mismatches of a call, in one ValueError."""
+
+import math
+import operator
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from epd.jax.config import DTYPE_CODES, Bootstrapped, EpLayerConfig, ep_handle_mem_size
+from epd.jax.mesh import Layout
+
+
+def static_int(function: str, name: str, value) -> int:
+    """``value`` as int; TypeError if it is traced or no integer."""
+    try:
+        return operator.index(value)
+    except (TypeError, jax.errors.JAXTypeError) as error:
+        raise TypeError(
+            f"{function}: {name} must be a static Python int, got {type(value).__name__}; keep it out of jit's arguments"
+        ) from error
+
+
+def leading_shape(function: str, num_local_tokens) -> tuple[int, ...]:
+    """``num_local_tokens`` as a shape: an int for [T, H], a tuple for [B, S, H]."""
+    dims = num_local_tokens if isinstance(num_local_tokens, tuple | list) else (num_local_tokens,)
+    return tuple(static_int(function, "num_local_tokens", dim) for dim in dims)
+
+
+def layer(function: str, cfg) -> EpLayerConfig:
+    """``cfg``; TypeError if it is something else."""
+    if not isinstance(cfg, EpLayerConfig):
+        raise TypeError(f"{function}: cfg must be an EpLayerConfig, got {type(cfg).__name__}")
+    return cfg
+
+
+def floating_weights(function: str, name: str, weights: jax.Array) -> None:
+    """TypeError unless floating."""
+    if not jnp.issubdtype(weights.dtype, jnp.floating):
+        raise TypeError(f"{function}: {name} must have a floating dtype, got {weights.dtype}")
+
+
+class CallCheck:
+    """Collects what is wrong with one call, and raises it all at once."""
+
+    def __init__(self, function: str, group: Bootstrapped, layout: Layout, cfg: EpLayerConfig):
+        self._function = function
+        self._group = group
+        self._sizes = group.config
+        self._layout = layout
+        self._cfg = cfg
+        self._wrong: list[str] = []
+        if layout.ep_size != self._sizes.ep_size:
+            self._wrong.append(
+                f"the mesh's axis {layout.ep_axis!r} has size {layout.ep_size}, but ep_bootstrap saw {self._sizes.ep_size}"
+            )
+        if layout.num_devices != self._sizes.world_size:
+            self._wrong.append(
+                f"the mesh has {layout.num_devices} devices, but ep_bootstrap saw {self._sizes.world_size}"
+            )
+
+    def shape(self, name: str, array: jax.Array, expected: Sequence[int | str]) -> None:
+        """Compares the shape; a string stands for any size."""
+        got = tuple(array.shape)
+        fits = len(got) == len(expected) and all(
+            isinstance(want, str) or want == have for have, want in zip(got, expected, strict=True)
+        )
+        if not fits:
+            text = ", ".join(str(dim) for dim in expected)
+            self._wrong.append(f"{name} has shape {list(got)}, expected [{text}]")
+
+    def dtype(self, name: str, array: jax.Array, allowed: Sequence) -> None:
+        if np.dtype(array.dtype) not in [np.dtype(known) for known in allowed]:
+            names = " or ".join(str(np.dtype(known)) for known in allowed)
+            self._wrong.append(f"{name} has dtype {array.dtype}, expected {names}")
+
+    def rows(self, name: str, array: jax.Array) -> None:
+        """dtype of token rows."""
+        widest = self._group.max_token_dtype
+        if np.dtype(array.dtype).itemsize > widest.itemsize:
+            self._wrong.append(f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of ep_bootstrap")
+        elif np.dtype(array.dtype) not in DTYPE_CODES:
+            self._wrong.append(f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16")
+
+    def handle(self, handle_mem: jax.Array) -> None:
+        self.shape("handle_mem", handle_mem, (self._layout.num_shards, ep_handle_mem_size(self._cfg)))
+        self.dtype("handle_mem", handle_mem, (jnp.uint8,))
+
+    def leading(self, name: str, leading: Sequence[int]) -> None:
+        """The leading shape of tokens: divisible among the shards, and not too many for one."""
+        shards = self._layout.num_shards
+        if not leading:
+            self._wrong.append(f"{name} has no leading dimension, expected [T, ...] or [B, S, ...]")
+            return
+        if any(dim < 0 for dim in leading):
+            self._wrong.append(f"the leading shape of {name} is {list(leading)}, with a negative size")
+            return
+        if leading[0] % shards:
+            self._wrong.append(f"the leading size {leading[0]} of {name} is not a multiple of the {shards} ranks")
+            return
+        per_rank = math.prod(leading) // shards
+        if per_rank > self._sizes.max_tokens_per_rank:
+            self._wrong.append(
+                f"{name} has {per_rank} tokens per rank, more than max_tokens_per_rank"
+                f" {self._sizes.max_tokens_per_rank} of ep_bootstrap"
+            )
+
+    def capacity(self, capacity: int) -> None:
+        most = self._sizes.recv_capacity_per_rank
+        if capacity < 1:
+            self._wrong.append(f"recv_capacity_per_rank is {capacity}; it must be 1 or more")
+        elif capacity > most:
+            self._wrong.append(f"recv_capacity_per_rank is {capacity}, more than {most} of ep_bootstrap")
+
+    def other(self, text: str) -> None:
+        self._wrong.append(text)
+
+    def done(self) -> None:
+        """Raises ValueError with every mismatch, or returns."""
+        if self._wrong:
+            raise ValueError(f"{self._function}: " + "; ".join(self._wrong))

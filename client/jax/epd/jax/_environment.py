@@ -1,0 +1,103 @@
+"""Every environment variable that the client reads, in one place.
+
+========================  ================================================================================
+``EPD_SOCKET``            path of the daemon's attach socket; default: the node's ``/run/epd/epd.sock``, else this
+                          user's private one
+``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
+``EPD_DAEMON``            the ``epd`` to start; default: the one installed with this package, else the one on PATH
+``EPD_JOB``               name of the job; processes of one job meet; default: the scheduler's job id, else a nonce that
+                          JAX's distributed key-value store shares
+``EPD_EXECUTOR``          ``worker``: the daemon's worker moves the rows; default ``client``
+``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
+``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
+``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
+``EPD_FORM_TIMEOUT``      seconds for all ranks to come to ``ep_bootstrap``; default 300
+``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
+========================  ================================================================================
+
+Ranks of a group must agree on the executor and the four times.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# Variables in which schedulers hand out an id that all processes of a job share.
+_SCHEDULER_JOB_VARIABLES = (
+    ("SLURM_JOB_ID", "slurm"),
+    ("PBS_JOBID", "pbs"),
+    ("LSB_JOBID", "lsf"),
+    ("FLUX_JOB_ID", "flux"),
+    ("COBALT_JOBID", "cobalt"),
+    ("OMPI_MCA_ess_base_jobid", "mpi"),
+)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Milliseconds; 0 leaves the daemon's default."""
+
+    warn_after_ms: int
+    absent_ms: int
+    undecided_ms: int
+    form_ms: int
+
+
+def _milliseconds(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return 0
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.001 <= seconds <= 1e9:
+        raise ValueError(f"{name}={text!r} is not a number of seconds; give 0.001 or more, or unset it")
+    return round(seconds * 1000)
+
+
+def deadlines() -> Deadlines:
+    """The four deadlines; ValueError if one is not a number."""
+    return Deadlines(
+        warn_after_ms=_milliseconds("EPD_WARN_AFTER"),
+        absent_ms=_milliseconds("EPD_ABSENT_TIMEOUT"),
+        undecided_ms=_milliseconds("EPD_UNDECIDED_TIMEOUT"),
+        form_ms=_milliseconds("EPD_FORM_TIMEOUT"),
+    )
+
+
+def worker_executor() -> bool:
+    """Whether the daemon's worker moves the rows; ValueError for an unknown executor."""
+    text = os.environ.get("EPD_EXECUTOR", "client") or "client"
+    if text not in ("client", "worker"):
+        raise ValueError(f"EPD_EXECUTOR={text!r} is unknown; give client or worker, or unset it")
+    return text == "worker"
+
+
+def socket_path() -> str:
+    """The socket asked for, or "": the C library looks for one."""
+    return os.environ.get("EPD_SOCKET", "")
+
+
+def job() -> str:
+    """The job's name as the user or the scheduler gives it, or ""."""
+    if text := os.environ.get("EPD_JOB", ""):
+        return text
+    for name, scheduler in _SCHEDULER_JOB_VARIABLES:
+        if text := os.environ.get(name, ""):
+            return f"{scheduler}-{text}"
+    return ""
+
+
+def daemon_path() -> str:
+    """The ``epd`` to start where none runs, or "": the C library looks beside itself and on PATH."""
+    if os.environ.get("EPD_DAEMON"):
+        return ""  # The C library reads it.
+    beside = Path(sys.prefix) / "bin" / "epd"
+    return str(beside) if os.access(beside, os.X_OK) else ""
+
+
+def library_path() -> Path:
+    """Where libepd_jax.so is."""
+    return Path(os.environ.get("EPD_JAX_LIBRARY") or Path(__file__).parent / "libepd_jax.so")

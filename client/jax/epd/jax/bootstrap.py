@@ -1,0 +1,199 @@
+"""ep_bootstrap and ep_finalize: the default group of this process."""
+
+import logging
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from epd.jax import _environment, _ffi, _job, config
+from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, domain_grid, outer_axis
+
+_ALIAS = "default"
+_log = logging.getLogger("epd.jax")
+
+
+def _check_dtype(max_token_dtype) -> np.dtype:
+    dtype = np.dtype(max_token_dtype)
+    if dtype not in config.DTYPE_CODES:
+        raise NotImplementedError(
+            f"ep_bootstrap: max_token_dtype {dtype} is not supported; give one of"
+            f" {', '.join(str(known) for known in config.DTYPE_CODES)}"
+        )
+    return dtype
+
+
+def _active_mesh(world_size: int) -> Mesh:
+    mesh = active_device_mesh()
+    if mesh is None:
+        raise ValueError(
+            "ep_bootstrap: there is no active mesh of devices; call it inside `with jax.set_mesh(mesh):` or `with mesh:`"
+        )
+    if mesh.devices.size != world_size:
+        raise ValueError(
+            f"ep_bootstrap: the mesh has {mesh.devices.size} devices, but world_size is {world_size}; world_size counts"
+            " the devices of the mesh"
+        )
+    return mesh
+
+
+def _check_sizes(sizes: dict[str, int], ep_size: int) -> None:
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"ep_bootstrap: {name} is {value}; it must be 1 or more")
+        if value >= 2**31:
+            raise ValueError(f"ep_bootstrap: {name} is {value}; it must be below 2**31")
+    if sizes["num_experts"] % ep_size:
+        raise ValueError(
+            f"ep_bootstrap: num_experts ({sizes['num_experts']}) is not a multiple of the ep axis's size ({ep_size})"
+        )
+
+
+def _check_rank(mesh: Mesh, ep_axis: str, rank: int) -> None:
+    """The rank occurs exactly once; in a process with several devices, each of them does."""
+    if rank != jax.process_index():
+        raise ValueError(
+            f"ep_bootstrap: rank is {rank}, but this is JAX's process {jax.process_index()} of {jax.process_count()};"
+            " rank must be jax.process_index()"
+        )
+    local = jax.local_devices()
+    if len(local) == 1:
+        _ep_domain_for_rank(mesh, ep_axis, rank)
+        return
+    present = list(mesh.devices.reshape(-1))
+    wrong = {str(device): present.count(device) for device in local if present.count(device) != 1}
+    if wrong:
+        raise ValueError(
+            f"ep_bootstrap: each device of this process (rank {rank}) must occur exactly once in the mesh; it occurs"
+            f" {', '.join(f'{count} times: {device}' for device, count in wrong.items())}"
+        )
+
+
+def _held_ranks(mesh: Mesh, ep_axis: str) -> list[_ffi.HeldRank]:
+    return [
+        _ffi.HeldRank(domain, position, str(device))
+        for domain, row in enumerate(domain_grid(mesh, ep_axis))
+        for position, device in enumerate(row)
+        if device.process_index == jax.process_index()
+    ]
+
+
+def _connect() -> str:
+    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
+    asked = _environment.socket_path()
+    path = _ffi.connect(asked or _job.shared_socket())
+    agreed = _job.share_socket(path)
+    if asked or agreed == path:
+        return path
+    _ffi.finalize(_ALIAS)  # Closes the session with the daemon that only this process found.
+    return _ffi.connect(agreed)
+
+
+def _join(mesh: Mesh, ep_axis: str, group: config.EpConfig, dtype: np.dtype, drop_on_overflow: bool) -> None:
+    held = _held_ranks(mesh, ep_axis)
+    deadlines, worker = _environment.deadlines(), _environment.worker_executor()
+    job = _job.name(alone=len(held) == group.world_size)
+    instance = _job.instance()
+    try:
+        path = _connect()
+        _ffi.bootstrap(
+            _ffi.Group(
+                alias=_ALIAS,
+                job=job,
+                instance=instance,
+                socket_path=path,
+                num_domains=group.world_size // group.ep_size,
+                ranks=group.ep_size,
+                experts=group.num_experts,
+                max_tokens=group.max_tokens_per_rank,
+                recv_capacity=group.recv_capacity_per_rank,
+                hidden=group.hidden_dim,
+                max_dtype=config.DTYPE_CODES[dtype],
+                drop_on_overflow=drop_on_overflow,
+                worker_executor=worker,
+                deadlines=deadlines,
+                held=held,
+            )
+        )
+    except BaseException:
+        _ffi.finalize(_ALIAS)
+        raise
+    _log.info("group=%s/%s ranks=%d socket=%s", job, _ALIAS, len(held), path)
+
+
+def ep_bootstrap(
+    world_size: int,
+    rank: int,
+    num_experts: int,
+    max_tokens_per_rank: int,
+    recv_capacity_per_rank: int,
+    hidden_dim: int,
+    max_token_dtype=jnp.bfloat16,
+    max_num_sms: int = 0,
+    drop_on_overflow: bool = False,
+) -> None:
+    """Joins the default expert-parallel group. Eager and collective: every process of the mesh calls it.
+
+    Call it inside the mesh (``jax.set_mesh(mesh)`` or ``with mesh:``) and a ``global_shard_guard`` whose MeshResource
+    names ``ep_resource``. Sizes are fixed here; axis names are read again at every trace.
+
+    Args:
+        world_size: devices of the mesh. 1 is fine.
+        rank: ``jax.process_index()``. A process with several devices takes the ranks of all of them.
+        num_experts: experts of one domain, a multiple of the ep axis's size n; ep position r owns
+            ``[r * num_experts / n, (r + 1) * num_experts / n)``.
+        max_tokens_per_rank: most tokens that a rank sends in one dispatch.
+        recv_capacity_per_rank: most slots that a rank receives in one dispatch, padding and duplicates included.
+        hidden_dim: elements of a token.
+        max_token_dtype: widest dtype of tokens: float32, bfloat16 or float16.
+        max_num_sms: ignored on CPU.
+        drop_on_overflow: True: routes beyond the capacity of a call are dropped; False: they are an error on every rank.
+
+    Raises:
+        NotImplementedError: ``max_token_dtype`` is not supported.
+        ValueError: no ep_resource, no active mesh, a size that does not fit the mesh, or a rank that is not exactly once
+            in it; several processes that cannot agree on the job's name.
+        RuntimeError: already bootstrapped. Its subclass EpError: no daemon, or not all ranks came; see ``.code``.
+    """
+    dtype = _check_dtype(max_token_dtype)
+    ep_axis = active_resource().ep_resource
+    world_size, rank, del_sms = (operator.index(value) for value in (world_size, rank, max_num_sms))
+    del del_sms
+    mesh = _active_mesh(world_size)
+    outer = outer_axis(active_resource(), mesh)
+    if ep_axis not in mesh.shape:
+        raise ValueError(f"ep_bootstrap: ep_resource is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}")
+    ep_size = mesh.shape[ep_axis]
+    sizes = {
+        "num_experts": operator.index(num_experts),
+        "max_tokens_per_rank": operator.index(max_tokens_per_rank),
+        "recv_capacity_per_rank": operator.index(recv_capacity_per_rank),
+        "hidden_dim": operator.index(hidden_dim),
+    }
+    _check_sizes(sizes, ep_size)
+    _check_rank(mesh, ep_axis, rank)
+    if config.is_bootstrapped():
+        raise RuntimeError("ep_bootstrap: already bootstrapped; call ep_finalize() first")
+    group = config.EpConfig(
+        world_size=world_size,
+        rank=rank,
+        ep_size=ep_size,
+        num_ep_groups=1 if outer is None else mesh.shape[outer],
+        num_local_experts=sizes["num_experts"] // ep_size,
+        **sizes,
+    )
+    _join(mesh, ep_axis, group, dtype, bool(drop_on_overflow))
+    config.set_bootstrapped(config.Bootstrapped(group, dtype, _ALIAS))
+
+
+def ep_finalize() -> None:
+    """Leaves the default group; ``ep_bootstrap`` works again afterwards, also with other parameters.
+
+    Safe when never bootstrapped and when called twice. Operations under way get two seconds to end. Compiled programs
+    stay valid: they run again after an ``ep_bootstrap`` with the same sizes, and say which field differs otherwise. A
+    process may also end without it.
+    """
+    config.set_bootstrapped(None)
+    _ffi.finalize(_ALIAS)

@@ -1,0 +1,90 @@
+"""ep_combine: sum the experts' rows back to their tokens, with its gradient."""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from epd.jax import _checks, _operations, _spec
+from epd.jax._call import Static, align_varying
+from epd.jax.config import EpLayerConfig, bootstrapped
+from epd.jax.mesh import current_layout
+from epd.jax.primitives import check_expert_rows
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Static part of one ep_combine."""
+
+    static: Static
+    leading: tuple[int, ...]
+    capacity: int
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _combine(call: _Call, handle_mem: jax.Array, expert_out: jax.Array) -> jax.Array:
+    return _operations.combine(call.static, call.leading, handle_mem, expert_out)
+
+
+def _forward(call: _Call, handle_mem: jax.Array, expert_out: jax.Array):
+    return _combine(call, handle_mem, expert_out), handle_mem
+
+
+def _backward(call: _Call, handle_mem: jax.Array, g_tokens: jax.Array):
+    return None, _operations.combine_backward(call.static, call.capacity, handle_mem, g_tokens)
+
+
+_combine.defvjp(_forward, _backward)
+
+
+def ep_combine(
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    token_counts: jax.Array,
+    expert_out: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_sharding=None,
+) -> jax.Array:
+    """Sums the rows that the experts made of a token, back on the token's rank. Unweighted. Collective; differentiable.
+
+    Multiply ``expert_out`` by ``recv_topk_weights`` first: the gradient of the weights flows through that product. The sum
+    is taken in float32, in k order, and rounded once; a dropped route adds nothing; slots that hold no row are not read.
+
+    Args:
+        cfg: static; the layer.
+        handle_mem: uint8 ``[R, size]`` of the layer's ep_dispatch, traced.
+        token_counts: of the layer's ep_dispatch. Not needed: the plan holds the counts.
+        expert_out: float32, bfloat16 or float16 ``[R, C, H]``, traced.
+        num_local_tokens: static; the leading shape of the result as the caller sees it: an int for ``[T, H]``, a tuple
+            for ``[B, S, H]``. Global in a jit; the shard's inside a shard_map of the caller's.
+        out_sharding: static; tuple or PartitionSpec, padded with None. Default: the leading dimension over (outer, ep).
+
+    Returns:
+        ``[leading, H]`` in the dtype of ``expert_out``.
+
+    Gradient: ``grad_expert_out[slot(t, k)] = g[t]``, zeros everywhere else. None for ``handle_mem`` and ``token_counts``.
+
+    Raises:
+        RuntimeError: not bootstrapped.
+        TypeError: a traced ``num_local_tokens``.
+        ValueError: while tracing, shapes and sizes that do not fit; all of them in one error.
+        At run time, on every rank, see ``epd.jax.errors``.
+    """
+    del token_counts
+    name = "ep_combine"
+    group, cfg = bootstrapped(), _checks.layer(name, cfg)
+    handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
+    leading = _checks.leading_shape(name, num_local_tokens)
+    spec = _spec.normalize(out_sharding, len(leading) + 1)
+    layout = current_layout(expert_out, handle_mem)
+    check = _checks.CallCheck(name, group, layout, cfg)
+    check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
+    check.leading("num_local_tokens", leading)
+    check.handle(handle_mem)
+    if wrong := _spec.mismatch(spec, layout):
+        check.other(wrong)
+    check.done()
+    operands = align_varying(layout, [handle_mem, expert_out])
+    out = _combine(_Call(Static(group, layout, cfg), leading, expert_out.shape[1]), *operands)
+    return _spec.constrain(out, spec, layout)

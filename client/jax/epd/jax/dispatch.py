@@ -1,0 +1,96 @@
+"""ep_dispatch: prepare and dispatch in one, with its gradient."""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from epd.jax import _checks, _operations
+from epd.jax._call import Static, align_varying
+from epd.jax.config import EpLayerConfig, bootstrapped
+from epd.jax.mesh import current_layout
+from epd.jax.prepare import integer_indices, prepare
+from epd.jax.primitives import check_tokens
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Static part of one ep_dispatch."""
+
+    static: Static
+    capacity: int
+    leading: tuple[int, ...]
+    weights_dtype: np.dtype
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dispatch(call: _Call, topk_idx: jax.Array, tokens: jax.Array, topk_weights: jax.Array):
+    return _forward(call, topk_idx, tokens, topk_weights)[0]
+
+
+def _forward(call: _Call, topk_idx: jax.Array, tokens: jax.Array, topk_weights: jax.Array):
+    token_counts, total_recv_tokens, handle_mem = prepare(call.static, topk_idx)
+    recv_tokens, recv_topk_weights = _operations.dispatch(
+        call.static, call.capacity, handle_mem, tokens, topk_weights.astype(jnp.float32)
+    )
+    return (recv_tokens, recv_topk_weights, handle_mem, token_counts, total_recv_tokens), handle_mem
+
+
+def _backward(call: _Call, handle_mem: jax.Array, cotangents):
+    # Nothing flows into the indices; cotangents of the plan and the counts are ignored.
+    g_recv_tokens, g_recv_topk_weights = cotangents[:2]
+    grad_tokens, grad_weights = _operations.dispatch_backward(
+        call.static, call.leading, handle_mem, g_recv_tokens, g_recv_topk_weights
+    )
+    return None, grad_tokens, grad_weights.astype(call.weights_dtype)
+
+
+_dispatch.defvjp(_forward, _backward)
+
+
+def ep_dispatch(
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    recv_capacity_per_rank: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Sends each token's row and weight to the ranks of its experts. Collective; differentiable.
+
+    Args:
+        cfg: static; the layer.
+        topk_idx: int32 or int64 ``[leading, K]``, traced; experts in [0, num_experts), negative: none.
+        tokens: float32, bfloat16 or float16 ``[leading, H]``, traced; at most as wide as max_token_dtype.
+        topk_weights: floating ``[leading, K]``, traced; travels as float32.
+        recv_capacity_per_rank: static; slots of this call's receive buffer, C, at most the bootstrapped capacity.
+
+    Returns:
+        ``(recv_tokens [R, C, H], recv_topk_weights f32 [R, C], handle_mem u8 [R, size], token_counts i32 [R, n],
+        total_recv_tokens i32 [R, 1])``. The receive buffer is expert-major: one zone per local expert, padded to the
+        alignment with zeros; inside a zone by source rank, then token, then k.
+
+    Gradients, in the primals' dtypes: of a token the sum over its slots, of a weight its slot's. None for ``topk_idx``.
+
+    Raises:
+        RuntimeError: not bootstrapped.
+        TypeError: weights that are not floating, indices that are not int32 or int64, a traced capacity.
+        ValueError: while tracing, shapes and sizes that do not fit; all of them in one error.
+        At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop_on_overflow, naming
+        rank, demand and capacity; INVALID_ARGUMENT, an index of num_experts or more; UNAVAILABLE; DEADLINE_EXCEEDED.
+    """
+    name = "ep_dispatch"
+    group, cfg = bootstrapped(), _checks.layer(name, cfg)
+    tokens, topk_weights = jnp.asarray(tokens), jnp.asarray(topk_weights)
+    _checks.floating_weights(name, "topk_weights", topk_weights)
+    topk_idx = integer_indices(name, topk_idx)
+    capacity = _checks.static_int(name, "recv_capacity_per_rank", recv_capacity_per_rank)
+    layout = current_layout(tokens, topk_idx)
+    check = _checks.CallCheck(name, group, layout, cfg)
+    check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
+    check.capacity(capacity)
+    check.done()
+    operands = align_varying(layout, [topk_idx, tokens, topk_weights])
+    call = _Call(Static(group, layout, cfg), capacity, tuple(tokens.shape[:-1]), np.dtype(topk_weights.dtype))
+    return _dispatch(call, *operands)

@@ -1,0 +1,216 @@
+"""Mesh axes and what they mean: which axis is ep, which one carries tokens beside it, where this process stands."""
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax._src import mesh as mesh_internal
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+
+@dataclass(frozen=True)
+class MeshResource:
+    """Names of mesh axes by their use; None: there is no such axis. Only ``ep`` and one of dp and fsdp carry tokens."""
+
+    dp_resource: str | None = None
+    tp_resource: str | None = None
+    tpsp_resource: str | None = None
+    fsdp_resource: str | None = None
+    pp_resource: str | None = None
+    cp_resource: str | None = None
+    ep_resource: str | None = None
+
+
+_resource: contextvars.ContextVar[MeshResource | None] = contextvars.ContextVar("epd_mesh_resource", default=None)
+
+
+@contextlib.contextmanager
+def global_shard_guard(resource: MeshResource) -> Iterator[None]:
+    """Makes ``resource`` the active one; nests, and restores the outer one at the end."""
+    token = _resource.set(resource)
+    try:
+        yield
+    finally:
+        _resource.reset(token)
+
+
+def active_resource() -> MeshResource:
+    """The active MeshResource; ValueError if it names no ep_resource, or if there is none."""
+    resource = _resource.get()
+    if resource is None or resource.ep_resource is None:
+        raise ValueError(
+            "the active MeshResource has no ep_resource; enter"
+            " global_shard_guard(MeshResource(..., ep_resource=<name of the expert-parallel mesh axis>))"
+        )
+    return resource
+
+
+def active_device_mesh() -> Mesh | None:
+    """The mesh with devices that ``with mesh:`` or ``jax.set_mesh(mesh)`` made active, or None."""
+    for mesh in (mesh_internal.thread_resources.env.physical_mesh, mesh_internal.get_concrete_mesh()):
+        if mesh is not None and not mesh.empty:
+            return mesh
+    return None
+
+
+def active_mesh(*operands: jax.Array) -> Mesh | AbstractMesh:
+    """The mesh to trace with: of an enclosing shard_map, ``jax.set_mesh`` or ``with mesh:``, else the operands'.
+
+    Raises:
+        ValueError: there is none.
+    """
+    abstract = jax.sharding.get_abstract_mesh()
+    if not abstract.empty:
+        return abstract
+    physical = mesh_internal.thread_resources.env.physical_mesh
+    if not physical.empty:
+        return physical
+    for operand in operands:
+        mesh = getattr(jax.typeof(operand).sharding, "mesh", None)
+        if mesh is not None and not mesh.empty:
+            return mesh
+        sharding = getattr(operand, "sharding", None) if not isinstance(operand, jax.core.Tracer) else None
+        mesh = getattr(sharding, "mesh", None)
+        if mesh is not None and not mesh.empty:
+            return mesh
+    raise ValueError("there is no active mesh; enter `with jax.set_mesh(mesh):` (or `with mesh:`) around the call")
+
+
+def _size(mesh: Mesh | AbstractMesh, axis: str, role: str) -> int:
+    if axis not in mesh.shape:
+        raise ValueError(f"{role} is {axis!r}, which is no axis of the mesh; its axes are {tuple(mesh.axis_names)}")
+    return mesh.shape[axis]
+
+
+def outer_axis(resource: MeshResource, mesh: Mesh | AbstractMesh) -> str | None:
+    """The axis beside ep that carries tokens: dp if its size is over 1, else fsdp if its size is, else the one named.
+
+    Raises:
+        ValueError: both are over 1; a name is no axis of the mesh.
+    """
+    named = [
+        (role, axis, _size(mesh, axis, role))
+        for role, axis in (("dp_resource", resource.dp_resource), ("fsdp_resource", resource.fsdp_resource))
+        if axis is not None
+    ]
+    large = [entry for entry in named if entry[2] > 1]
+    if len({axis for _, axis, _ in large}) > 1:
+        raise ValueError(
+            "only one axis beside ep can carry tokens, but "
+            + " and ".join(f"{role} {axis!r} has size {size}" for role, axis, size in large)
+            + "; name one of them in MeshResource, or merge them into one axis"
+        )
+    return (large or named or [(None, None, 1)])[0][1]
+
+
+def leading_entry(axes: Sequence[str]) -> str | tuple[str, ...] | None:
+    """``axes`` as one entry of a PartitionSpec."""
+    return None if not axes else axes[0] if len(axes) == 1 else tuple(axes)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operation lies on the mesh while it is traced. Static and hashable.
+
+    ``mesh``: shard_map over it, or None where the caller is manual over every axis already. ``lead``: the axes of the
+    leading dimension that are not manual yet; ``carriers``: all of them. ``num_shards``: rows of an EP tensor as the
+    caller sees it.
+    """
+
+    mesh: Mesh | AbstractMesh | None
+    axis_names: tuple[str, ...]
+    mesh_shape: tuple[int, ...]
+    ep_axis: str
+    carriers: tuple[str, ...]
+    lead: tuple[str, ...]
+    free: tuple[str, ...]
+    checks_manual: bool
+
+    @property
+    def num_shards(self) -> int:
+        sizes = dict(zip(self.axis_names, self.mesh_shape, strict=True))
+        return math.prod(sizes[axis] for axis in self.lead)
+
+    @property
+    def ep_size(self) -> int:
+        return self.mesh_shape[self.axis_names.index(self.ep_axis)]
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(self.mesh_shape)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """Of the leading dimension: (outer, ep), or ep."""
+        return PartitionSpec(leading_entry(self.lead))
+
+    def domain_and_position(self) -> tuple[jax.Array, jax.Array]:
+        """int32 scalars of the device that runs this: its index over all axes but ep, and its position along ep."""
+        domain = jax.numpy.int32(0)
+        for axis, size in zip(self.axis_names, self.mesh_shape, strict=True):
+            if axis != self.ep_axis and size > 1:
+                domain = domain * size + jax.lax.axis_index(axis)
+            # An axis of size 1 adds nothing, and asking for its index would only tie the value to it.
+        return domain, jax.lax.axis_index(self.ep_axis)
+
+
+def current_layout(*operands: jax.Array) -> Layout:
+    """The layout for an operation traced here and now.
+
+    Raises:
+        ValueError: no mesh, no ep_resource, or names that do not fit the mesh.
+    """
+    resource = active_resource()
+    mesh = active_mesh(*operands)
+    _size(mesh, resource.ep_resource, "ep_resource")
+    outer = outer_axis(resource, mesh)
+    carriers = (resource.ep_resource,) if outer is None else (outer, resource.ep_resource)
+    manual = set(getattr(mesh, "manual_axes", ()))
+    free = tuple(axis for axis in mesh.axis_names if axis not in manual)
+    return Layout(
+        mesh=mesh if free else None,
+        axis_names=tuple(mesh.axis_names),
+        mesh_shape=tuple(mesh.shape[axis] for axis in mesh.axis_names),
+        ep_axis=resource.ep_resource,
+        carriers=carriers,
+        lead=tuple(axis for axis in carriers if axis in free),
+        free=free,
+        checks_manual=bool(manual),
+    )
+
+
+def domain_grid(mesh: Mesh, ep_axis: str) -> np.ndarray:
+    """The mesh's devices as [num_domains, ep]: a row is a domain, all of whose other coordinates are equal."""
+    axis = mesh.axis_names.index(ep_axis)
+    return np.moveaxis(mesh.devices, axis, -1).reshape(-1, mesh.devices.shape[axis])
+
+
+def _ep_domain_for_rank(
+    mesh: Mesh, ep_axis: str, rank: int, device_to_rank: Callable[[jax.Device], int] | None = None
+) -> tuple[int, int, int]:
+    """Where ``rank`` stands: (rank at ep position 0 of its domain, its position along ep, number of domains).
+
+    Args:
+        mesh: the mesh of devices.
+        ep_axis: name of the expert-parallel axis.
+        rank: a rank that ``device_to_rank`` gives exactly one device.
+        device_to_rank: default: the device's process index.
+
+    Raises:
+        ValueError: the rank does not occur exactly once.
+    """
+    device_to_rank = device_to_rank or (lambda device: device.process_index)
+    grid = domain_grid(mesh, ep_axis)
+    ranks = np.array([[device_to_rank(device) for device in row] for row in grid], dtype=np.int64)
+    places = np.argwhere(ranks == rank)
+    if len(places) != 1:
+        raise ValueError(
+            f"rank {rank} must occur exactly once in the mesh, but occurs {len(places)} times; the ranks are"
+            f" {sorted(ranks.reshape(-1).tolist())}"
+        )
+    domain, position = (int(index) for index in places[0])
+    return int(ranks[domain, 0]), position, int(grid.shape[0])

@@ -1,0 +1,77 @@
+/* What the Python package calls in libepd_jax.so, by ctypes. Private to it: no promise of stability.
+ *
+ * Functions that return int return EPD_OK or a status code, and then fill `error`. See groups.h. */
+#ifndef EPD_CLIENT_JAX_EPD_JAX_H_
+#define EPD_CLIENT_JAX_EPD_JAX_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/c/epd_client.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct epd_jax_rank {
+  uint32_t domain;
+  uint32_t position; /* Along ep. */
+  const char* device;
+} epd_jax_rank;
+
+typedef struct epd_jax_group {
+  size_t struct_size;
+  const char* alias;
+  const char* job;
+  const char* instance;
+  const char* socket_path; /* "": the C library looks for the daemon. */
+  const char* daemon_path; /* The epd to start, "": the C library looks for it. */
+  uint32_t num_domains;
+  uint32_t ranks;
+  uint32_t experts;
+  uint32_t max_tokens;
+  uint32_t recv_capacity;
+  uint32_t hidden;
+  int32_t max_dtype; /* epd_dtype */
+  int32_t drop_on_overflow;
+  int32_t worker_executor;
+  int32_t reserved;
+  int64_t warn_after_ms;
+  int64_t absent_ms;
+  int64_t undecided_ms;
+  int64_t form_ms;
+  const epd_jax_rank* held;
+  size_t num_held;
+} epd_jax_group;
+
+const char* epd_jax_version(void);
+
+/* The FFI API that the handlers were built on. */
+int epd_jax_ffi_api_major(void);
+int epd_jax_ffi_api_minor(void);
+
+/* Opens the process's session; paths as above. */
+int epd_jax_connect(const char* socket_path, const char* daemon_path, epd_error* error);
+
+/* Writes the path of the socket in use, or "", and returns its length without the zero. */
+size_t epd_jax_socket_path(char* path, size_t path_bytes);
+
+/* Joins the groups of all domains held here; collective. */
+int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error);
+
+/* Leaves them. Fine if there are none. Closes the session with the last group. */
+void epd_jax_finalize(const char* alias);
+
+size_t epd_jax_handle_mem_size(uint32_t ranks, uint32_t experts, uint32_t max_tokens, uint32_t top_k);
+
+/* A compilation in this thread has ended (or begins). */
+void epd_jax_end_compile(void);
+
+/* For JAX before 0.11, see call_site.h. */
+void epd_jax_follow_compiles_process_wide(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* EPD_CLIENT_JAX_EPD_JAX_H_ */

@@ -1,0 +1,105 @@
+#include "client/jax/ffi_site.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace epd::jax {
+
+::xla::ffi::TypeId SiteState::id = {};
+
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+XLA_FFI_TypeInfo call_site_info = ffi::MakeTypeInfo<SiteState>();
+
+// Registers the state's type with XLA the first time XLA asks about the handler. jaxlib registers queued handlers before
+// queued types, so a type registered from Python at import comes too late and kills the backend.
+XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (SiteState::id.type_id != 0) return nullptr;
+  static constexpr std::string_view kName = "epd1.CallSite";
+  XLA_FFI_Type_Register_Args args = {};
+  args.struct_size = XLA_FFI_Type_Register_Args_STRUCT_SIZE;
+  args.name = {kName.data(), kName.size()};
+  args.type_id = &SiteState::id;
+  args.type_info = &call_site_info;
+  return api->XLA_FFI_Type_Register(&args);
+}
+
+template <typename T>
+bool Read(const ffi::Dictionary& attributes, std::string_view name, T* value, std::string* missing) {
+  auto found = attributes.get<T>(name);
+  if (!found.has_value()) {
+    *missing += (missing->empty() ? "" : ", ") + std::string(name);
+    return false;
+  }
+  *value = *found;
+  return true;
+}
+
+ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
+                                                    const ffi::Dictionary& attributes) {
+  CallConfig config;
+  config.operation = operation;
+  std::string missing;
+  std::string_view alias;
+  if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
+  const std::pair<std::string_view, std::int64_t*> numbers[] = {
+      {"ranks", &config.ranks},         {"experts", &config.experts},
+      {"max_tokens", &config.max_tokens}, {"top_k", &config.top_k},
+      {"alignment", &config.alignment}, {"hidden", &config.hidden},
+      {"tokens", &config.tokens},       {"capacity", &config.capacity},
+  };
+  for (const auto& [name, value] : numbers) Read(attributes, name, value, &missing);
+  if (!missing.empty()) {
+    return ffi::Unexpected(ffi::Error(
+        ffi::ErrorCode::kInvalidArgument,
+        std::string("[epd:INVALID_ARGUMENT] ") + OperationName(operation) +
+            ": the program lacks the attributes " + missing +
+            "; it was made by another version of epd.jax: lower it again"));
+  }
+  return std::make_unique<SiteState>(AddCallSite(std::move(config)));
+}
+
+template <Operation operation>
+ffi::ErrorOr<std::unique_ptr<SiteState>> InstantiateAs(ffi::Dictionary attributes) {
+  return Instantiate(operation, attributes);
+}
+
+// XLA's first call of a handler asks for its metadata, and brings the API with it.
+template <Operation operation>
+XLA_FFI_Error* Handle(XLA_FFI_CallFrame* frame) {
+  if (XLA_FFI_Error* const error = RegisterCallSiteType(frame->api); error != nullptr) return error;
+  static auto* const handler =
+      ffi::Ffi::BindInstantiate().Attrs().To(InstantiateAs<operation>).release();
+  return handler->Call(frame);
+}
+
+}  // namespace
+}  // namespace epd::jax
+
+extern "C" {
+
+XLA_FFI_Error* epd_jax_prepare_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kPrepare>(frame);
+}
+XLA_FFI_Error* epd_jax_dispatch_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kDispatch>(frame);
+}
+XLA_FFI_Error* epd_jax_combine_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kCombine>(frame);
+}
+XLA_FFI_Error* epd_jax_dispatch_bwd_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kDispatchBackward>(frame);
+}
+XLA_FFI_Error* epd_jax_combine_bwd_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kCombineBackward>(frame);
+}
+
+}  // extern "C"

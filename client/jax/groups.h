@@ -1,0 +1,116 @@
+// The groups of this process: from the alias that a compiled program names to this job's group.
+//
+// A program knows an alias ("default") and sizes. What it means here, which daemon, group and ranks,
+// is decided by the last Bootstrap of the alias and looked up at every call. So a re-bootstrap, a
+// restarted daemon or a re-formed group needs no recompilation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/jax/call_site.h"
+#include "client/jax/membership.h"
+#include "client/jax/runs.h"
+
+namespace epd::jax {
+
+// What Bootstrap fixes. One group of the daemon per domain: "<job>/<alias>/<domain>".
+struct GroupConfig {
+  std::string alias;
+  std::string job;
+  std::string instance;  // Nonce of the job's processes; ranks of different instances never meet.
+  Endpoint endpoint;
+  std::uint32_t num_domains = 0;
+  std::uint32_t ranks = 0;  // Of a domain.
+  std::uint32_t experts = 0;
+  std::uint32_t max_tokens = 0;
+  std::uint32_t recv_capacity = 0;
+  std::uint32_t hidden = 0;
+  epd_dtype max_dtype = EPD_DTYPE_UNSPECIFIED;
+  bool drop_on_overflow = false;
+  bool worker_executor = false;
+  std::int64_t warn_after_ms = 0;
+  std::int64_t absent_ms = 0;
+  std::int64_t undecided_ms = 0;
+  std::int64_t form_ms = 0;
+  // This process's ranks: domain -> (position along ep -> device, for people).
+  std::map<std::uint32_t, std::map<std::uint32_t, std::string>> held;
+};
+
+// One domain: this process's ranks in one group of the daemon. Thread-safe.
+class Domain;
+
+// A call that may go ahead: its group, its number, and the promise that both stay until it ends.
+class ActiveCall {
+ public:
+  ActiveCall() = default;
+  ActiveCall(ActiveCall&&) = default;
+  ActiveCall& operator=(ActiveCall&&) = default;
+
+  epd_group* group() const { return group_; }
+  const Digest& program() const { return program_; }
+  const CallNumber& number() const { return number_; }
+
+  // Ends the call. A lost session or a closed group is noted: the next call attaches again.
+  void End(const CallSite& site, std::int64_t run_id, std::uint32_t rank, const Status& status);
+
+ private:
+  friend class Groups;
+  friend class Domain;
+  std::shared_ptr<Domain> domain_;
+  std::shared_ptr<Membership> membership_;
+  epd_group* group_ = nullptr;
+  Digest program_{};
+  CallNumber number_;
+};
+
+// Thread-safe.
+class Groups {
+ public:
+  // The one of this process, leaked; a forked child begins with an empty one.
+  static Groups& Shared();
+
+  // Opens the process's session, if there is none. Blocks up to the C library's deadline.
+  Status Connect(const Endpoint& endpoint);
+  // Path of the socket in use; empty without a session.
+  std::string socket_path() const;
+
+  // Joins the groups of all domains that this process holds ranks of; collective. After an error
+  // nothing is joined.
+  //   FAILED_PRECONDITION  the alias is bootstrapped already.
+  //   otherwise            see epd_connect and epd_join.
+  Status Bootstrap(const GroupConfig& config);
+
+  // Leaves the alias's groups. Calls in flight get two seconds to end, then they fail.
+  void Finalize(const std::string& alias);
+
+  // Resolves a call. Joins again, and blocks for that, if an earlier call reported the loss of the
+  // session.
+  //   FAILED_PRECONDITION  the alias is not bootstrapped; two runs of a program overlap.
+  //   INVALID_ARGUMENT     the program was traced for other sizes; a rank that others hold.
+  //   otherwise            why the session or the group is gone, once per loss.
+  Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain, std::int32_t rank,
+               ActiveCall* call);
+
+ private:
+  struct Entry {
+    GroupConfig config;
+    std::map<std::uint32_t, std::shared_ptr<Domain>> domains;
+  };
+  friend class Domain;
+
+  // The living session; connects if there is none or if it has ended.
+  Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
+
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Entry>> entries_;
+  std::mutex session_mutex_;  // Held while connecting, so that threads share one session.
+  mutable std::mutex session_value_mutex_;
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace epd::jax

@@ -1,0 +1,258 @@
+// The five XLA FFI handlers of the CPU platform.
+//
+// Asynchronous: XLA gets a future at once; a thread of the Completer makes the call of the C library,
+// which may wait for other ranks, and completes the future. None has the side effect flag: it orders
+// nothing, and it would defeat rematerialisation. XLA keeps operands and results alive until then.
+//
+// Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
+// along ep. Attributes are the alias and static sizes, see CallConfig.
+#include <xla/ffi/api/ffi.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/jax/call_site.h"
+#include "client/jax/completer.h"
+#include "client/jax/ffi_site.h"
+#include "client/jax/groups.h"
+
+namespace epd::jax {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+using Scalar = ffi::Buffer<ffi::S32>;
+
+ffi::Error ToXla(const Status& status) {
+  return ffi::Error(static_cast<ffi::ErrorCode>(status.code), status.message);
+}
+
+ffi::Future Failed(Status status) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  promise.SetError(ToXla(status));
+  return future;
+}
+
+epd_dtype DtypeOf(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F32:
+      return EPD_DTYPE_FLOAT32;
+    case ffi::DataType::BF16:
+      return EPD_DTYPE_BFLOAT16;
+    case ffi::DataType::F16:
+      return EPD_DTYPE_FLOAT16;
+    default:
+      return EPD_DTYPE_UNSPECIFIED;  // The C library refuses it on all ranks.
+  }
+}
+
+// Where a call runs.
+struct Place {
+  std::int32_t domain;
+  std::int32_t rank;
+};
+
+Place PlaceOf(Scalar domain, Scalar rank) { return {*domain.typed_data(), *rank.typed_data()}; }
+
+// Makes the C library's call of one operation.
+using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
+
+Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exchange& exchange) {
+  ActiveCall call;
+  Status status = Groups::Shared().Begin(site, run_id, place.domain, place.rank, &call);
+  if (!status.ok()) return status;
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  const int code = exchange(call, &error);
+  if (code != EPD_OK) status = FromError(code, error);
+  call.End(site, run_id, static_cast<std::uint32_t>(place.rank), status);
+  return status;
+}
+
+ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange exchange) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  // A copy: the executable may be dropped while its last execution is under way.
+  auto work = [site = *site, run_id = run.run_id, place, exchange = std::move(exchange),
+               promise]() mutable {
+    const Status status = RunCall(site, run_id, place, exchange);
+    exchange = nullptr;
+    if (status.ok()) {
+      promise.SetAvailable();  // Runs what follows in the program, here.
+    } else {
+      promise.SetError(ToXla(status));
+    }
+  };
+  if (!Completer::Shared().Run(std::move(work))) {
+    return Failed({8, "[epd:RESOURCE_EXHAUSTED] no thread for " +
+                          std::string(OperationName(site->config.operation)) +
+                          ": the limit of threads of this process or user is reached"});
+  }
+  return future;
+}
+
+epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
+  epd_key key = {};
+  key.struct_size = sizeof key;
+  std::copy(call.program().begin(), call.program().end(), key.program);
+  key.execution = call.number().execution;
+  key.ordinal = site.ordinal;
+  key.occurrence = call.number().occurrence;
+  return key;
+}
+
+ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                    ffi::AnyBuffer topk_idx, ffi::ResultBuffer<ffi::S32> token_counts,
+                    ffi::ResultBuffer<ffi::S32> total_recv, ffi::ResultBuffer<ffi::U8> handle_mem,
+                    ffi::Dictionary) {
+  const Place place = PlaceOf(domain, rank);
+  epd_prepare_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = static_cast<std::uint32_t>(place.rank);
+  args.topk_idx = topk_idx.untyped_data();
+  args.idx_bytes = topk_idx.element_type() == ffi::DataType::S64 ? 8 : 4;
+  args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
+  args.top_k = static_cast<std::uint32_t>(site->config.top_k);
+  args.alignment = static_cast<std::uint32_t>(site->config.alignment);
+  args.token_counts = token_counts->typed_data();
+  args.total_recv = total_recv->typed_data();
+  args.handle_mem = handle_mem->typed_data();
+  args.handle_mem_bytes = handle_mem->element_count();
+  return Launch(site, run, place,
+                [site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+                  args.key = KeyOf(site, call);
+                  return epd_prepare(call.group(), &args, error);
+                });
+}
+
+using HandleMem = ffi::Buffer<ffi::U8>;
+using Weights = ffi::Buffer<ffi::F32>;
+
+// Dispatch and combine backward. `weights` and `recv_weights` are null in the latter.
+ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunId run, Place place,
+                    HandleMem handle_mem, ffi::AnyBuffer tokens, const float* weights,
+                    ffi::Result<ffi::AnyBuffer> recv_tokens, float* recv_weights) {
+  epd_scatter_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = static_cast<std::uint32_t>(place.rank);
+  args.handle_mem = handle_mem.untyped_data();
+  args.handle_mem_bytes = handle_mem.element_count();
+  args.top_k = static_cast<std::uint32_t>(site->config.top_k);
+  args.alignment = static_cast<std::uint32_t>(site->config.alignment);
+  args.dtype = DtypeOf(tokens.element_type());
+  args.hidden = static_cast<std::uint32_t>(site->config.hidden);
+  args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
+  args.tokens = tokens.untyped_data();
+  args.topk_weights = weights;
+  args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
+  args.recv_tokens = recv_tokens->untyped_data();
+  args.recv_topk_weights = recv_weights;
+  return Launch(site, run, place,
+                [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+                  args.key = KeyOf(site, call);
+                  return exchange(call.group(), &args, error);
+                });
+}
+
+ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                     HandleMem handle_mem, ffi::AnyBuffer tokens, Weights weights,
+                     ffi::Result<ffi::AnyBuffer> recv_tokens,
+                     ffi::ResultBuffer<ffi::F32> recv_weights, ffi::Dictionary) {
+  return Scatter(epd_dispatch, site, run, PlaceOf(domain, rank), handle_mem, tokens,
+                 weights.typed_data(), recv_tokens, recv_weights->typed_data());
+}
+
+ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                            HandleMem handle_mem, ffi::AnyBuffer grad,
+                            ffi::Result<ffi::AnyBuffer> grad_expert_out, ffi::Dictionary) {
+  return Scatter(epd_combine_backward, site, run, PlaceOf(domain, rank), handle_mem, grad, nullptr,
+                 grad_expert_out, nullptr);
+}
+
+// Combine and dispatch backward. `recv_weights` and `weights` are null in the former.
+ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId run, Place place,
+                   HandleMem handle_mem, ffi::AnyBuffer expert_rows, const float* recv_weights,
+                   ffi::Result<ffi::AnyBuffer> tokens, float* weights) {
+  epd_gather_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = static_cast<std::uint32_t>(place.rank);
+  args.handle_mem = handle_mem.untyped_data();
+  args.handle_mem_bytes = handle_mem.element_count();
+  args.top_k = static_cast<std::uint32_t>(site->config.top_k);
+  args.alignment = static_cast<std::uint32_t>(site->config.alignment);
+  args.dtype = DtypeOf(expert_rows.element_type());
+  args.hidden = static_cast<std::uint32_t>(site->config.hidden);
+  args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
+  args.expert_rows = expert_rows.untyped_data();
+  args.recv_topk_weights = recv_weights;
+  args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
+  args.tokens = tokens->untyped_data();
+  args.topk_weights = weights;
+  return Launch(site, run, place,
+                [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+                  args.key = KeyOf(site, call);
+                  return exchange(call.group(), &args, error);
+                });
+}
+
+ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                    HandleMem handle_mem, ffi::AnyBuffer expert_out,
+                    ffi::Result<ffi::AnyBuffer> tokens, ffi::Dictionary) {
+  return Gather(epd_combine, site, run, PlaceOf(domain, rank), handle_mem, expert_out, nullptr,
+                tokens, nullptr);
+}
+
+ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                             HandleMem handle_mem, ffi::AnyBuffer grad, Weights grad_weights,
+                             ffi::Result<ffi::AnyBuffer> grad_tokens,
+                             ffi::ResultBuffer<ffi::F32> grad_topk_weights, ffi::Dictionary) {
+  return Gather(epd_dispatch_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
+                grad_weights.typed_data(), grad_tokens, grad_topk_weights->typed_data());
+}
+
+// What every handler is called with before its operands.
+auto BindCall() {
+  return ffi::Ffi::Bind().Ctx<ffi::State<SiteState>>().Ctx<ffi::RunId>().Arg<Scalar>().Arg<Scalar>();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare,
+                              BindCall()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<HandleMem>()
+                                  .Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, Dispatch,
+                              BindCall()
+                                  .Arg<HandleMem>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<Weights>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<Weights>()
+                                  .Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    epd_jax_combine, Combine,
+    BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, DispatchBackward,
+                              BindCall()
+                                  .Arg<HandleMem>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<Weights>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<Weights>()
+                                  .Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    epd_jax_combine_bwd, CombineBackward,
+    BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
+
+}  // namespace epd::jax

@@ -1,0 +1,78 @@
+// Handles of the C library that end with their last user: a session with epd, and ranks in a group.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/c/epd_client.h"
+
+namespace epd::jax {
+
+// A code and the text that explains it; EPD_OK is good.
+struct Status {
+  int code = EPD_OK;
+  std::string message;
+  bool ok() const { return code == EPD_OK; }
+};
+
+// Takes over what the C library reported.
+Status FromError(int code, const epd_error& error);
+
+// Where the daemon is; empty: the C library looks for it.
+struct Endpoint {
+  std::string socket_path;
+  std::string daemon_path;  // Started if no daemon is found.
+};
+
+// One session with one epd, shared by all groups of this process.
+class Session {
+ public:
+  // See epd_connect for the errors.
+  static Status Connect(const Endpoint& endpoint, std::shared_ptr<Session>* session);
+
+  explicit Session(epd_client* client) : client_(client) {}
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  epd_client* client() const { return client_; }
+  std::string socket_path() const;
+
+  // Why the session ended, or OK.
+  Status Check() const;
+
+ private:
+  epd_client* const client_;
+};
+
+// This process's ranks in a group. The last user leaves it.
+class Membership {
+ public:
+  Membership(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number);
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  epd_group* group() const;  // nullptr after Leave.
+  Session& session() const { return *session_; }
+  // Counts this process's memberships of the group, from 1.
+  std::uint64_t number() const { return number_; }
+  std::uint64_t epoch() const { return epoch_; }
+
+  // Why calls can no longer succeed here and a new membership is needed, or OK.
+  Status Check() const;
+
+  // Leaves now: calls in flight fail. No new call may begin.
+  void Leave();
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::uint64_t number_;
+  std::uint64_t epoch_ = 0;
+  mutable std::mutex mutex_;
+  epd_group* group_;
+};
+
+}  // namespace epd::jax

@@ -1,0 +1,361 @@
+#include "tests/unit/client/jax/fake_epd_client.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+struct epd_client {
+  bool cut = false;
+};
+
+struct epd_group {
+  epd_client* client = nullptr;
+  std::string name;
+  epd_group_spec spec{};
+  std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> begun;
+};
+
+namespace {
+
+using epd::fake::Call;
+
+constexpr std::int32_t kPlanMagic = 0x46414b45;
+
+struct PlanHead {
+  std::int32_t magic, rank, tokens, top_k;
+};
+struct Route {
+  std::int32_t dst, slot;
+};
+
+// What one rank brought.
+struct Arrival {
+  std::uint32_t rank = 0;
+  const epd_prepare_args* prepare = nullptr;
+  const epd_scatter_args* scatter = nullptr;
+  const epd_gather_args* gather = nullptr;
+};
+
+struct Meeting {
+  std::map<std::uint32_t, Arrival> arrivals;
+  bool done = false;
+  int code = 0;
+  std::string text;
+};
+
+struct World {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Call> calls;
+  std::map<std::string, std::shared_ptr<Meeting>> meetings;
+  int sessions = 0, groups = 0;
+  int connect_code = 0, join_code = 0;
+  std::vector<epd_client*> clients;
+};
+
+World& world() {
+  static World* const instance = new World;
+  return *instance;
+}
+
+int Fail(epd_error* error, int code, const std::string& text) {
+  if (error != nullptr) {
+    error->code = code;
+    std::snprintf(error->message, sizeof error->message, "%s", text.c_str());
+  }
+  return code;
+}
+
+std::int64_t Index(const epd_prepare_args& args, std::uint64_t i) {
+  return args.idx_bytes == 8 ? static_cast<const std::int64_t*>(args.topk_idx)[i]
+                             : static_cast<const std::int32_t*>(args.topk_idx)[i];
+}
+
+Route* RoutesOf(void* plan) {
+  return reinterpret_cast<Route*>(static_cast<char*>(plan) + sizeof(PlanHead));
+}
+const Route* RoutesOf(const void* plan) { return RoutesOf(const_cast<void*>(plan)); }
+
+void MeetPrepare(const epd_group& group, Meeting& meeting) {
+  const std::int64_t ranks = group.spec.num_ranks, experts = group.spec.num_experts;
+  const std::int64_t local = experts / ranks;
+  std::vector<std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>>> zones(
+      ranks, std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>>(local));
+  for (auto& [rank, arrival] : meeting.arrivals) {
+    const epd_prepare_args& args = *arrival.prepare;
+    for (std::uint64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
+      const std::int64_t expert = Index(args, i);
+      if (expert >= experts) {
+        meeting.code = 3;
+        meeting.text = "[epd:INVALID_ARGUMENT] rank=" + std::to_string(rank) + ": expert index " +
+                       std::to_string(expert);
+        return;
+      }
+      if (expert >= 0) zones[expert / local][expert % local].push_back({rank, i});
+    }
+  }
+  for (auto& [rank, arrival] : meeting.arrivals) {
+    const epd_prepare_args& args = *arrival.prepare;
+    std::memset(args.handle_mem, 0, args.handle_mem_bytes);
+    *static_cast<PlanHead*>(args.handle_mem) = {kPlanMagic, static_cast<std::int32_t>(rank),
+                                                static_cast<std::int32_t>(args.num_tokens),
+                                                static_cast<std::int32_t>(args.top_k)};
+    for (std::uint64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
+      RoutesOf(args.handle_mem)[i] = {-1, 0};
+    }
+  }
+  for (std::int64_t owner = 0; owner < ranks; ++owner) {
+    const epd_prepare_args& own = *meeting.arrivals.at(owner).prepare;
+    const std::int64_t alignment = own.alignment == 0 ? 1 : own.alignment;
+    std::int64_t slot = 0;
+    for (std::int64_t e = 0; e < local; ++e) {
+      const std::int64_t begin = slot;
+      for (const auto& [rank, i] : zones[owner][e]) {
+        RoutesOf(meeting.arrivals.at(rank).prepare->handle_mem)[i] = {
+            static_cast<std::int32_t>(owner), static_cast<std::int32_t>(slot++)};
+      }
+      slot = (slot + alignment - 1) / alignment * alignment;
+      own.token_counts[e] = static_cast<std::int32_t>(slot - begin);
+    }
+    *own.total_recv = static_cast<std::int32_t>(slot);
+  }
+}
+
+std::size_t RowBytes(std::uint32_t hidden, epd_dtype dtype) {
+  return hidden * (dtype == EPD_DTYPE_FLOAT32 ? 4 : 2);
+}
+
+void MeetScatter(Meeting& meeting) {
+  for (auto& [rank, arrival] : meeting.arrivals) {
+    const epd_scatter_args& args = *arrival.scatter;
+    std::memset(args.recv_tokens, 0, args.recv_capacity * RowBytes(args.hidden, args.dtype));
+    if (args.recv_topk_weights != nullptr) {
+      std::memset(args.recv_topk_weights, 0, args.recv_capacity * sizeof(float));
+    }
+  }
+  for (auto& [rank, arrival] : meeting.arrivals) {
+    const epd_scatter_args& args = *arrival.scatter;
+    const std::size_t row = RowBytes(args.hidden, args.dtype);
+    for (std::uint64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
+      const Route route = RoutesOf(args.handle_mem)[i];
+      if (route.dst < 0) continue;
+      const epd_scatter_args& to = *meeting.arrivals.at(route.dst).scatter;
+      if (route.slot >= static_cast<std::int64_t>(to.recv_capacity)) continue;
+      std::memcpy(static_cast<char*>(to.recv_tokens) + route.slot * row,
+                  static_cast<const char*>(args.tokens) + i / args.top_k * row, row);
+      if (args.topk_weights != nullptr) to.recv_topk_weights[route.slot] = args.topk_weights[i];
+    }
+  }
+}
+
+float Load(const void* row, std::uint64_t i, epd_dtype dtype) {
+  if (dtype == EPD_DTYPE_FLOAT32) return static_cast<const float*>(row)[i];
+  const std::uint32_t wide = static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(row)[i])
+                             << 16;  // bfloat16; float16 is not needed here.
+  float value;
+  std::memcpy(&value, &wide, 4);
+  return value;
+}
+
+void Store(void* row, std::uint64_t i, float value, epd_dtype dtype) {
+  if (dtype == EPD_DTYPE_FLOAT32) {
+    static_cast<float*>(row)[i] = value;
+    return;
+  }
+  std::uint32_t wide;
+  std::memcpy(&wide, &value, 4);
+  wide += 0x7fff + ((wide >> 16) & 1);
+  static_cast<std::uint16_t*>(row)[i] = static_cast<std::uint16_t>(wide >> 16);
+}
+
+void MeetGather(Meeting& meeting) {
+  for (auto& [rank, arrival] : meeting.arrivals) {
+    const epd_gather_args& args = *arrival.gather;
+    const std::size_t row = RowBytes(args.hidden, args.dtype);
+    for (std::uint64_t t = 0; t < args.num_tokens; ++t) {
+      std::vector<float> sum(args.hidden, 0.0F);
+      for (std::uint32_t k = 0; k < args.top_k; ++k) {
+        const Route route = RoutesOf(args.handle_mem)[t * args.top_k + k];
+        float weight = 0;
+        if (route.dst >= 0) {
+          const epd_gather_args& from = *meeting.arrivals.at(route.dst).gather;
+          if (route.slot < static_cast<std::int64_t>(from.recv_capacity)) {
+            const char* const source = static_cast<const char*>(from.expert_rows) + route.slot * row;
+            for (std::uint32_t h = 0; h < args.hidden; ++h) sum[h] += Load(source, h, args.dtype);
+            if (from.recv_topk_weights != nullptr) weight = from.recv_topk_weights[route.slot];
+          }
+        }
+        if (args.topk_weights != nullptr) args.topk_weights[t * args.top_k + k] = weight;
+      }
+      char* const out = static_cast<char*>(args.tokens) + t * row;
+      for (std::uint32_t h = 0; h < args.hidden; ++h) Store(out, h, sum[h], args.dtype);
+    }
+  }
+}
+
+int Meet(epd_group* group, const std::string& operation, const epd_key& key, const Arrival& arrival,
+         const std::function<void(Meeting&)>& exchange, epd_error* error) {
+  World& w = world();
+  std::unique_lock lock(w.mutex);
+  w.calls.push_back({operation, group->name, arrival.rank,
+                     std::vector<std::uint8_t>(key.program, key.program + 16), key.execution,
+                     key.ordinal, key.occurrence});
+  if (group->client->cut) return Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone");
+  const std::string id = group->name + '/' +
+                         std::string(reinterpret_cast<const char*>(key.program), 16) + '/' +
+                         std::to_string(key.execution) + '/' + std::to_string(key.ordinal) + '/' +
+                         std::to_string(key.occurrence);
+  auto& slot = w.meetings[id];
+  if (slot == nullptr) slot = std::make_shared<Meeting>();
+  const std::shared_ptr<Meeting> meeting = slot;
+  meeting->arrivals[arrival.rank] = arrival;
+  if (meeting->arrivals.size() == group->spec.num_ranks) {
+    exchange(*meeting);
+    meeting->done = true;
+    w.meetings.erase(id);
+    w.changed.notify_all();
+  }
+  const bool met = w.changed.wait_for(lock, std::chrono::seconds(20),
+                                      [&] { return meeting->done || group->client->cut; });
+  if (!met) return Fail(error, 4, "[epd:DEADLINE_EXCEEDED] " + operation + ": ranks are missing");
+  if (!meeting->done) return Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone");
+  return meeting->code == 0 ? 0 : Fail(error, meeting->code, meeting->text);
+}
+
+int Scatter(epd_group* group, const char* name, const epd_scatter_args* args, epd_error* error) {
+  return Meet(group, name, args->key, {args->rank, nullptr, args, nullptr}, MeetScatter, error);
+}
+
+int Gather(epd_group* group, const char* name, const epd_gather_args* args, epd_error* error) {
+  return Meet(group, name, args->key, {args->rank, nullptr, nullptr, args}, MeetGather, error);
+}
+
+}  // namespace
+
+namespace epd::fake {
+
+std::vector<Call> Calls() {
+  const std::lock_guard lock(world().mutex);
+  return world().calls;
+}
+int num_sessions() {
+  const std::lock_guard lock(world().mutex);
+  return world().sessions;
+}
+int num_groups() {
+  const std::lock_guard lock(world().mutex);
+  return world().groups;
+}
+void Reset() {
+  const std::lock_guard lock(world().mutex);
+  world().calls.clear();
+  world().meetings.clear();
+  world().connect_code = world().join_code = 0;
+}
+void CutSessions() {
+  const std::lock_guard lock(world().mutex);
+  for (epd_client* client : world().clients) client->cut = true;
+  world().changed.notify_all();
+}
+void FailNextConnect(int code) {
+  const std::lock_guard lock(world().mutex);
+  world().connect_code = code;
+}
+void FailNextJoin(int code) {
+  const std::lock_guard lock(world().mutex);
+  world().join_code = code;
+}
+
+}  // namespace epd::fake
+
+extern "C" {
+
+const char* epd_client_version(void) { return "fake"; }
+
+int epd_connect(const epd_connect_args*, epd_client** client, epd_error* error) {
+  const std::lock_guard lock(world().mutex);
+  if (const int code = std::exchange(world().connect_code, 0); code != 0) {
+    return Fail(error, code, "[epd:FAKE] no daemon");
+  }
+  *client = new epd_client;
+  world().clients.push_back(*client);
+  ++world().sessions;
+  return 0;
+}
+
+void epd_disconnect(epd_client* client) {
+  const std::lock_guard lock(world().mutex);
+  std::erase(world().clients, client);
+  --world().sessions;
+  delete client;
+}
+
+int epd_check(epd_client* client, epd_error* error) {
+  const std::lock_guard lock(world().mutex);
+  return client->cut ? Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone") : 0;
+}
+
+const char* epd_socket_path(const epd_client*) { return "/fake/epd.sock"; }
+
+int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, epd_error* error) {
+  const std::lock_guard lock(world().mutex);
+  if (const int code = std::exchange(world().join_code, 0); code != 0) {
+    return Fail(error, code, "[epd:FAKE] join failed");
+  }
+  *group = new epd_group;
+  (*group)->client = client;
+  (*group)->name = args->spec->name;
+  (*group)->spec = *args->spec;
+  ++world().groups;
+  return 0;
+}
+
+int epd_leave(epd_group* group, epd_error*) {
+  const std::lock_guard lock(world().mutex);
+  --world().groups;
+  delete group;
+  return 0;
+}
+
+int epd_group_get_info(epd_group* group, epd_group_info* info) {
+  info->epoch = 1;
+  info->num_ranks = group->spec.num_ranks;
+  return 0;
+}
+
+uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]) {
+  const std::lock_guard lock(world().mutex);
+  return group->begun[{rank, std::string(reinterpret_cast<const char*>(program), 16)}]++;
+}
+
+size_t epd_handle_mem_size(uint32_t, uint32_t, uint32_t max_tokens, uint32_t top_k) {
+  return sizeof(PlanHead) + std::size_t{max_tokens} * top_k * sizeof(Route);
+}
+
+int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error) {
+  return Meet(
+      group, "prepare", args->key, {args->rank, args, nullptr, nullptr},
+      [group](Meeting& meeting) { MeetPrepare(*group, meeting); }, error);
+}
+
+int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error) {
+  return Scatter(group, "dispatch", args, error);
+}
+int epd_combine_backward(epd_group* group, const epd_scatter_args* args, epd_error* error) {
+  return Scatter(group, "combine backward", args, error);
+}
+int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error) {
+  return Gather(group, "combine", args, error);
+}
+int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error) {
+  return Gather(group, "dispatch backward", args, error);
+}
+
+}  // extern "C"
