@@ -2,15 +2,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace epd {
 
 struct CpuTuning {
-  // Rows ahead whose first lines are asked for while a row is copied.
-  std::int64_t prefetch_rows = 1;
   // Bytes of a row that a prefetch covers; the hardware follows from there.
   std::size_t prefetch_bytes = 256;
+  // Outputs from this size on are worth a system call; below, hardly a whole huge page fits.
+  std::size_t huge_output_bytes = std::size_t{4} << 20;
 };
 inline constexpr CpuTuning kCpuTuning;
 
