@@ -78,7 +78,6 @@ inline constexpr TransitionTable<GroupState, GroupEvent> kGroupTransitions{
 
         {GroupState::kDegraded, GroupEvent::kComplete, GroupState::kReforming},
         {GroupState::kDegraded, GroupEvent::kRankLost, GroupState::kDegraded},
-        {GroupState::kDegraded, GroupEvent::kWorkerLost, GroupState::kDegraded},
         {GroupState::kDegraded, GroupEvent::kEmptied, GroupState::kForming},
         {GroupState::kDegraded, GroupEvent::kFail, GroupState::kClosed},
         {GroupState::kDegraded, GroupEvent::kClose, GroupState::kClosed},
@@ -92,7 +91,6 @@ inline constexpr TransitionTable<GroupState, GroupEvent> kGroupTransitions{
         {GroupState::kReforming, GroupEvent::kClose, GroupState::kClosed},
 
         {GroupState::kDraining, GroupEvent::kRankLost, GroupState::kDraining},
-        {GroupState::kDraining, GroupEvent::kWorkerLost, GroupState::kDraining},
         {GroupState::kDraining, GroupEvent::kDrain, GroupState::kDraining},
         {GroupState::kDraining, GroupEvent::kFail, GroupState::kClosed},
         {GroupState::kDraining, GroupEvent::kClose, GroupState::kClosed},

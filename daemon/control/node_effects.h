@@ -41,11 +41,11 @@ struct EndTenant {
   Formation formation;
   absl::Status status;
 };
-// Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open.
+// Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open;
+// EndTenant follows in any case.
 struct DrainTenant {
   GroupId group;
   Formation formation;
-  absl::Time deadline;  // For messages; EndTenant follows by then.
 };
 // Answer: UniqueIdMade.
 struct MakeUniqueId {

@@ -41,7 +41,7 @@ struct JoinRequested {
   std::vector<Rank> ranks;
   Epoch min_epoch;      // Highest epoch that the client has seen of this group.
   absl::Time deadline;  // Finite.
-  GroupId proposed;  // A fresh random number, never zero: the group's id if this Join creates it.
+  GroupId proposed;     // A fresh random number, never zero: the id is made from it.
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.

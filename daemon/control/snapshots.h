@@ -47,7 +47,7 @@ struct Claim {
   Epoch min_epoch;           // The next epoch of the group is above it.
   absl::Duration remaining;  // Until the Join's deadline, when the claim was first reported.
                              // Meaningless once joined.
-  GroupId proposed;  // The id if this claim creates the group. Random, used for nothing else.
+  GroupId proposed;  // Random, never zero: the id is made from it if this claim creates the group.
   // What it has been told so far:
   Incarnation granted_by;  // Coordinator that granted it; zero: none yet.
   GroupId group;           // Zero: not granted yet.
@@ -63,9 +63,13 @@ struct Claim {
 
 enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
 
-// What a node's present worker has done for one group. Forgotten when the worker dies.
+// What a node's present worker has done for one group. Forgotten, but for `fenced`, when the worker
+// dies.
 struct GroupWork {
   GroupId group;
+  // A worker that had begun to serve this epoch has died: the node does nothing more for it, nor
+  // for older ones.
+  Epoch fenced;
   // Answer to MakeUniqueId; epoch zero: none.
   Epoch id_epoch;
   absl::Status id_status;

@@ -1,0 +1,106 @@
+// The coordinator's records: nodes, their claims, and groups. Plain data; rendezvous_impl.h has the
+// rules.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/group_state.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+
+namespace epd {
+
+// Names one Join in the whole cluster.
+struct ClaimKey {
+  NodeId node;
+  Incarnation incarnation;
+  SessionId session;
+  RequestId request;
+
+  friend auto operator<=>(const ClaimKey&, const ClaimKey&) = default;
+};
+
+struct KnownClaim {
+  Claim claim;  // As last reported.
+  uint64_t arrival = 0;
+  absl::Time first_seen;
+  absl::Time deadline;  // By this coordinator's clock.
+  ClaimDisposition disposition = ClaimDisposition::kWaiting;
+  GroupId group;        // When granted.
+  absl::Status status;  // Why it waits or has failed.
+  Formation since;      // First formation it takes part in; zero: none yet.
+  bool served = false;  // Has been in a READY formation: its Join is answered.
+};
+
+struct KnownOrder {
+  Order order;
+  absl::Time deadline;
+  bool done = false;
+  absl::Status status;
+  GroupId group;
+};
+
+struct KnownNode {
+  Incarnation incarnation;
+  uint64_t last_seq = 0;
+  absl::Time last_seen;
+  bool lost = false;
+  Incarnation worker;
+  bool worker_has_nccl = false;
+  std::string nccl_problem;
+  std::map<std::pair<SessionId, RequestId>, KnownClaim> claims;
+  std::map<GroupId, GroupWork> work;
+  std::map<RequestId, KnownOrder> orders;
+};
+
+// Which worker serves a node's ranks in an epoch.
+struct WorkerRun {
+  Incarnation node;
+  Incarnation worker;
+
+  friend bool operator==(const WorkerRun&, const WorkerRun&) = default;
+};
+
+struct ClusterGroup {
+  GroupId id;
+  GroupSpec spec;
+  bool orchestrated = false;
+  GroupState state = GroupState::kForming;
+  absl::Time since;
+  absl::Time deadline =
+      absl::InfiniteFuture();  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
+  absl::Status cause;
+  std::map<Rank, ClaimKey> holders;
+  std::map<Rank, Placement> dead;
+  bool no_replacement = false;  // A rank has left by itself: the group ends when all have.
+
+  // The epoch: rank -> node, and the worker of each of those nodes once it is up.
+  Epoch epoch;
+  bool epoch_stale = false;  // A node of the epoch is lost.
+  std::map<Rank, NodeId> epoch_nodes;
+  std::map<NodeId, std::optional<WorkerRun>> epoch_workers;
+  bool id_known = false;
+  bool initialised = false;  // Every node has; the id is forgotten.
+  UniqueId unique_id;
+  std::string no_id_reason;
+  std::string id_digest;  // Hex SHA-256, or "none: ...".
+
+  // The formation.
+  Formation formation;
+  bool started = false;
+  std::vector<ExecutionBase> bases;
+  absl::Status base_cause;
+  bool recovered = false;  // Bases are those that the members report.
+  std::map<ClaimKey, DrainRecord> cut_used;
+};
+
+}  // namespace epd

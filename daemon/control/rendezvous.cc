@@ -1,0 +1,28 @@
+#include "daemon/control/rendezvous.h"
+
+#include "daemon/control/rendezvous_impl.h"
+
+namespace epd {
+
+Rendezvous::Rendezvous(const RendezvousOptions& options)
+    : options_(options), impl_(std::make_unique<Impl>(options)) {}
+Rendezvous::~Rendezvous() = default;
+
+Rendezvous::Effects Rendezvous::OnNodeConnected(absl::Time now, const NodeId& node,
+                                                Incarnation incarnation) {
+  return impl_->OnNodeConnected(now, node, incarnation);
+}
+Rendezvous::Effects Rendezvous::OnReport(absl::Time now, const NodeReport& report) {
+  return impl_->OnReport(now, report);
+}
+Rendezvous::Effects Rendezvous::OnNodeLost(absl::Time now, const NodeId& node,
+                                           const absl::Status& cause) {
+  return impl_->OnNodeLost(now, node, cause);
+}
+Rendezvous::Effects Rendezvous::OnTick(absl::Time now) { return impl_->OnTick(now); }
+absl::Time Rendezvous::NextDeadline() const { return impl_->NextDeadline(); }
+std::vector<GroupStatus> Rendezvous::Groups() const { return impl_->Groups(); }
+std::vector<NodeStatus> Rendezvous::Nodes() const { return impl_->Nodes(); }
+std::vector<std::string> Rendezvous::WaitsWithoutEnd() const { return impl_->WaitsWithoutEnd(); }
+
+}  // namespace epd

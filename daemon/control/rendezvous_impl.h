@@ -1,0 +1,125 @@
+// Private to rendezvous*.cc. How it works: every input changes the records of nodes and claims,
+// then Settle() places waiting claims and advances groups until nothing moves, then every node
+// whose view may have changed gets a new one.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/control/cluster_group.h"
+#include "daemon/control/formation_errors.h"
+#include "daemon/control/rendezvous.h"
+
+namespace epd {
+
+class Rendezvous::Impl {
+ public:
+  explicit Impl(const RendezvousOptions& options) : options_(options) {}
+
+  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation);
+  Effects OnReport(absl::Time now, const NodeReport& report);
+  Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
+  Effects OnTick(absl::Time now);
+  absl::Time NextDeadline() const;
+  std::vector<GroupStatus> Groups() const;
+  std::vector<NodeStatus> Nodes() const;
+  std::vector<std::string> WaitsWithoutEnd() const;
+
+ private:
+  using NodeMap = std::map<NodeId, KnownNode>;
+
+  // ---- intake: rendezvous_intake.cc ----
+  Effects Finish();
+  void TakeClaims(const NodeReport& report);
+  void DropNodeClaims(const NodeId& id, const absl::Status& cause);
+  void Release(const ClaimKey& key, ClaimFate fate, const absl::Status& cause);
+  void Expire();
+  bool InGrace() const { return now_ < options_.started_at + options_.start_grace; }
+
+  // ---- placing: rendezvous_place.cc ----
+  void Settle();
+  void PlaceWaiting(const std::string& name);
+  void Place(const ClaimKey& key);
+  void Recover(const ClaimKey& key);
+  void PlaceIntoForming(ClusterGroup& group, const ClaimKey& key);
+  void PlaceIntoFormed(ClusterGroup& group, const ClaimKey& key);
+  void Grant(ClusterGroup& group, const ClaimKey& key);
+  void Wait(const ClaimKey& key, const std::string& what_for);
+  void Fail(const ClaimKey& key, const absl::Status& status);
+  GroupId FreshId(GroupId proposed);
+  ClusterGroup& Create(GroupId id, const GroupSpec& spec, bool orchestrated);
+  std::vector<RankPhase> HoldersOf(const ClusterGroup& group, const std::vector<Rank>& ranks) const;
+
+  // ---- steps: rendezvous_steps.cc ----
+  void Advance(ClusterGroup& group);
+  void CheckWorkers(ClusterGroup& group);
+  void Steps(ClusterGroup& group);
+  bool SessionsDrained(const ClusterGroup& group) const;
+  bool NeedsNewEpoch(const ClusterGroup& group) const;
+  void NewEpoch(ClusterGroup& group);
+  // These three return whether the step is done; a failure ends the group.
+  bool StepUniqueId(ClusterGroup& group);
+  bool StepInitialise(ClusterGroup& group);
+  bool StepTenants(ClusterGroup& group);
+  bool StartFormation(ClusterGroup& group);
+  bool Recounted(const ClusterGroup& group) const;
+  bool RecoverBases(ClusterGroup& group);
+  void AdvanceDraining(ClusterGroup& group);
+  void LoseRank(ClusterGroup& group, const absl::Status& cause);
+  void EndFormation(ClusterGroup& group, const absl::Status& cause);
+  // The only writer of a group's state.
+  void Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why);
+  // Fails every member with `status` and closes the group; one made by an orchestrator forms again
+  // after a formation error (event kFail). `group` is gone afterwards.
+  void End(ClusterGroup& group, GroupEvent event, const absl::Status& status);
+  void Reset(ClusterGroup& group, const absl::Status& why);
+  absl::Status LateError(const ClusterGroup& group, absl::Duration allowed) const;
+  std::string PhaseOf(const ClusterGroup& group, Rank rank) const;
+
+  // ---- orders: rendezvous_orders.cc ----
+  void TakeOrders(const NodeReport& report);
+  void Execute(KnownOrder& order);
+  void CreateByOrder(KnownOrder& order);
+  void FinishOrdersOf(GroupId group, const absl::Status& status);
+
+  // ---- views: rendezvous_view.cc ----
+  ClusterView MakeView(const NodeId& id);
+  GroupView ViewOf(const ClusterGroup& group, const NodeId& node) const;
+
+  // ---- look-ups ----
+  KnownClaim* Find(const ClaimKey& key);
+  const KnownClaim* Find(const ClaimKey& key) const;
+  const KnownNode* NodeOf(const NodeId& id) const;
+  const GroupWork* WorkOf(const NodeId& id, GroupId group) const;
+  ClusterGroup* ByName(const std::string& name);
+  Placement PlacementOf(const ClaimKey& key, Rank rank) const;
+  std::set<ClaimKey> MembersOf(const ClusterGroup& group) const;
+  std::set<NodeId> NodesOf(const ClusterGroup& group) const;  // Of members.
+  absl::Time FormingDeadline(const ClusterGroup& group) const;
+  // Marks everything that may depend on the group.
+  void Touch(const ClusterGroup& group);
+
+  RendezvousOptions options_;
+  absl::Time now_ = absl::InfinitePast();
+  uint64_t next_view_seq_ = 1;
+  uint64_t next_arrival_ = 1;
+  uint64_t next_group_ = 1;
+  NodeMap nodes_;
+  std::map<GroupId, ClusterGroup> groups_;
+  std::map<std::string, GroupId> by_name_;
+  std::map<std::string, std::set<std::pair<uint64_t, ClaimKey>>>
+      waiting_;  // By name, in order of arrival.
+  // Epochs of closed groups' names; `global_floor_` stands for those that are forgotten or come
+  // from a predecessor.
+  std::map<std::string, Epoch> floors_;
+  Epoch global_floor_;
+  // Work of the present call.
+  std::set<GroupId> dirty_groups_;
+  std::set<std::string> dirty_names_;
+  std::set<NodeId> dirty_nodes_;
+  Effects effects_;
+};
+
+}  // namespace epd

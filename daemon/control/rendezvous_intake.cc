@@ -1,0 +1,266 @@
+// What nodes report, and what time does.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/control/rendezvous_impl.h"
+
+namespace epd {
+
+Rendezvous::Effects Rendezvous::Impl::OnNodeConnected(absl::Time now, const NodeId& id,
+                                                      Incarnation incarnation) {
+  now_ = std::max(now_, now);
+  KnownNode& node = nodes_[id];
+  if (node.incarnation != incarnation) {
+    DropNodeClaims(id, absl::UnavailableError(absl::StrCat("node ", id.value, " was restarted")));
+    node = KnownNode{};
+    node.incarnation = incarnation;
+  }
+  node.last_seen = now_;
+  dirty_nodes_.insert(id);
+  Settle();
+  return Finish();
+}
+
+Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport& report) {
+  now_ = std::max(now_, now);
+  const auto it = nodes_.find(report.node);
+  if (it == nodes_.end() || it->second.incarnation != report.incarnation ||
+      report.seq <= it->second.last_seq) {
+    return {};
+  }
+  KnownNode& node = it->second;
+  node.last_seq = report.seq;
+  node.last_seen = now_;
+  node.lost = false;
+  if (report.coordinator != options_.incarnation)
+    global_floor_ = std::max(global_floor_, report.max_epoch);
+  node.worker = report.worker;
+  node.worker_has_nccl = report.worker_has_nccl;
+  node.nccl_problem = report.nccl_problem;
+  node.work.clear();
+  for (const GroupWork& work : report.work) node.work[work.group] = work;
+  for (const auto& [id, group] : groups_) {
+    const auto members = NodesOf(group);
+    if (members.count(report.node) > 0 || group.epoch_workers.count(report.node) > 0)
+      dirty_groups_.insert(id);
+  }
+  TakeClaims(report);
+  TakeOrders(report);
+  dirty_nodes_.insert(report.node);
+  Settle();
+  return Finish();
+}
+
+void Rendezvous::Impl::TakeClaims(const NodeReport& report) {
+  KnownNode& node = nodes_.at(report.node);
+  std::set<std::pair<SessionId, RequestId>> reported;
+  const auto key_of = [&](const std::pair<SessionId, RequestId>& id) {
+    return ClaimKey{report.node, report.incarnation, id.first, id.second};
+  };
+  for (const Claim& claim : report.claims) reported.insert({claim.session, claim.request});
+  std::vector<ClaimKey> vanished;
+  for (const auto& [id, known] : node.claims) {
+    if (reported.count(id) == 0) vanished.push_back(key_of(id));
+  }
+  for (const ClaimKey& key : vanished) {
+    Release(key, ClaimFate::kGone, absl::UnavailableError("its node has forgotten the session"));
+    node.claims.erase({key.session, key.request});
+  }
+  for (const Claim& claim : report.claims) {
+    const ClaimKey key = key_of({claim.session, claim.request});
+    auto [known, fresh] = node.claims.try_emplace({claim.session, claim.request});
+    known->second.claim = claim;
+    if (fresh) {
+      known->second.arrival = next_arrival_++;
+      known->second.first_seen = now_;
+      known->second.deadline = now_ + claim.remaining;
+      known->second.status = absl::UnavailableError("new");
+      if (claim.fate == ClaimFate::kHeld)
+        waiting_[claim.spec.name].insert({known->second.arrival, key});
+      dirty_names_.insert(claim.spec.name);
+    }
+    if (claim.fate != ClaimFate::kHeld) Release(key, claim.fate, claim.fate_cause);
+  }
+}
+
+void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::Status& cause) {
+  KnownClaim* known = Find(key);
+  if (known == nullptr || known->disposition == ClaimDisposition::kFailed) return;
+  const bool granted = known->disposition == ClaimDisposition::kGranted;
+  const std::string name = known->claim.spec.name;
+  if (!granted) {
+    Fail(key, cause);
+    return;
+  }
+  ClusterGroup& group = groups_.at(known->group);
+  std::string who;
+  for (const Rank rank : known->claim.ranks) {
+    const Placement placement = PlacementOf(key, rank);
+    absl::StrAppend(&who, who.empty() ? "" : "; ",
+                    Describe(placement, fate == ClaimFate::kLeft ? "left" : "gone"));
+    group.holders.erase(rank);
+    group.dead[rank] = placement;
+  }
+  if (fate == ClaimFate::kLeft && known->served) group.no_replacement = true;
+  Fail(key, cause);
+  const absl::Status why = absl::UnavailableError(absl::StrCat(
+      "group=", name, " epoch=", group.epoch.value, ": ", who,
+      fate == ClaimFate::kLeft ? " has left" : " is gone",
+      cause.ok() ? "" : absl::StrCat(" (", cause.message(), ")"),
+      fate == ClaimFate::kLeft ? "; finalise and join again" : "; replace it or join again"));
+  LoseRank(group, why);
+}
+
+void Rendezvous::Impl::DropNodeClaims(const NodeId& id, const absl::Status& cause) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return;
+  std::vector<ClaimKey> keys;
+  for (const auto& [claim, known] : it->second.claims) {
+    keys.push_back({id, it->second.incarnation, claim.first, claim.second});
+  }
+  for (const ClaimKey& key : keys) Release(key, ClaimFate::kGone, cause);
+  it->second.claims.clear();
+  it->second.work.clear();
+  it->second.orders.clear();
+  for (auto& [group_id, group] : groups_) {
+    if (group.epoch_workers.count(id) == 0) continue;
+    group.epoch_stale = true;
+    Touch(group);
+  }
+}
+
+Rendezvous::Effects Rendezvous::Impl::OnNodeLost(absl::Time now, const NodeId& id,
+                                                 const absl::Status& cause) {
+  now_ = std::max(now_, now);
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end() || it->second.lost) return {};
+  DropNodeClaims(id, cause);
+  it->second.lost = true;
+  it->second.worker = Incarnation{};
+  Settle();
+  return Finish();
+}
+
+Rendezvous::Effects Rendezvous::Impl::OnTick(absl::Time now) {
+  now_ = std::max(now_, now);
+  std::vector<NodeId> silent;
+  for (const auto& [id, node] : nodes_) {
+    if (!node.lost && node.last_seen + options_.node_silence <= now_) silent.push_back(id);
+  }
+  for (const NodeId& id : silent) {
+    DropNodeClaims(
+        id, absl::UnavailableError(absl::StrCat("node ", id.value, " was silent for ",
+                                                absl::FormatDuration(options_.node_silence))));
+    nodes_.at(id).lost = true;
+    nodes_.at(id).worker = Incarnation{};
+  }
+  Expire();
+  for (const auto& [name, keys] : waiting_) dirty_names_.insert(name);
+  for (const auto& [id, group] : groups_) dirty_groups_.insert(id);
+  Settle();
+  return Finish();
+}
+
+// Ends what is late: groups first, so that their members get the complete lists.
+void Rendezvous::Impl::Expire() {
+  std::vector<GroupId> late;
+  for (const auto& [id, group] : groups_) {
+    if (std::min(group.deadline, FormingDeadline(group)) <= now_) late.push_back(id);
+  }
+  for (const GroupId id : late) {
+    ClusterGroup& group = groups_.at(id);
+    if (group.state == GroupState::kDraining) {
+      FinishOrdersOf(
+          id, absl::DeadlineExceededError(absl::StrCat(
+                  "group=", group.spec.name, " epoch=", group.epoch.value,
+                  " phase=draining: operations were still open at the deadline and were cut off")));
+      End(group, GroupEvent::kClose,
+          absl::FailedPreconditionError(
+              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                           " was drained and closed by an operator; join again")));
+      continue;
+    }
+    const absl::Status error = LateError(group, now_ - group.since);
+    End(group, GroupEvent::kFail, error);
+  }
+  std::vector<std::pair<ClaimKey, bool>> expired;
+  for (const auto& [id, node] : nodes_) {
+    for (const auto& [claim, known] : node.claims) {
+      if (known.deadline > now_ || known.served || known.disposition == ClaimDisposition::kFailed)
+        continue;
+      expired.push_back({{id, node.incarnation, claim.first, claim.second},
+                         known.disposition == ClaimDisposition::kGranted});
+    }
+  }
+  for (const auto& [key, granted] : expired) {
+    KnownClaim* known = Find(key);
+    if (known == nullptr || known->disposition == ClaimDisposition::kFailed) continue;
+    if (granted) {  // A replacement in a group that forms again: only its own Join is late.
+      const absl::Status error = LateError(groups_.at(known->group), now_ - known->first_seen);
+      Release(key, ClaimFate::kGone, error);
+      continue;
+    }
+    Fail(key, absl::DeadlineExceededError(absl::StrCat(
+                  "group=", known->claim.spec.name, " ranks ", DescribeRanks(known->claim.ranks),
+                  " phase=waiting: not admitted after ",
+                  absl::FormatDuration(now_ - known->first_seen), ": ", known->status.message(),
+                  "; end the old members or use another name, and join again")));
+  }
+}
+
+Rendezvous::Effects Rendezvous::Impl::Finish() {
+  for (const NodeId& id : dirty_nodes_) {
+    const auto it = nodes_.find(id);
+    if (it == nodes_.end()) continue;
+    effects_.push_back(SendView{MakeView(id)});
+  }
+  dirty_nodes_.clear();
+  Effects out;
+  out.swap(effects_);
+  return out;
+}
+
+absl::Time Rendezvous::Impl::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, node] : nodes_) {
+    if (!node.lost) next = std::min(next, node.last_seen + options_.node_silence);
+    for (const auto& [claim, known] : node.claims) {
+      if (!known.served && known.disposition != ClaimDisposition::kFailed)
+        next = std::min(next, known.deadline);
+    }
+  }
+  for (const auto& [id, group] : groups_)
+    next = std::min({next, group.deadline, FormingDeadline(group)});
+  if (InGrace()) next = std::min(next, options_.started_at + options_.start_grace);
+  return next;
+}
+
+std::vector<std::string> Rendezvous::Impl::WaitsWithoutEnd() const {
+  std::vector<std::string> out;
+  for (const auto& [id, node] : nodes_) {
+    for (const auto& [claim, known] : node.claims) {
+      if (known.served || known.disposition == ClaimDisposition::kFailed) continue;
+      if (known.deadline == absl::InfiniteFuture()) {
+        out.push_back(absl::StrCat("join of session ", claim.first.value, " on ", id.value));
+      }
+    }
+    for (const auto& [request, order] : node.orders) {
+      if (!order.done && groups_.count(order.group) == 0) {
+        out.push_back(absl::StrCat("order ", request.value, " of ", id.value));
+      }
+    }
+  }
+  for (const auto& [id, group] : groups_) {
+    const bool bounded = std::min(group.deadline, FormingDeadline(group)) < absl::InfiniteFuture();
+    const bool rests =
+        group.state == GroupState::kReady || group.state == GroupState::kDegraded ||
+        (group.state == GroupState::kForming && group.holders.empty() && group.orchestrated);
+    if (!bounded && !rests) {
+      out.push_back(
+          absl::StrCat("group ", group.spec.name, " in ", std::string(Name(group.state))));
+    }
+  }
+  return out;
+}
+
+}  // namespace epd

@@ -1,0 +1,87 @@
+// What operators want done to groups.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/control/rendezvous_impl.h"
+
+namespace epd {
+
+void Rendezvous::Impl::TakeOrders(const NodeReport& report) {
+  KnownNode& node = nodes_.at(report.node);
+  std::set<RequestId> reported;
+  for (const Order& order : report.orders) reported.insert(order.request);
+  for (auto it = node.orders.begin(); it != node.orders.end();) {
+    it = reported.count(it->first) == 0 ? node.orders.erase(it) : std::next(it);
+  }
+  for (const Order& order : report.orders) {
+    const auto [known, fresh] = node.orders.try_emplace(order.request);
+    if (!fresh) continue;
+    known->second.order = order;
+    known->second.deadline = now_ + order.remaining;
+    Execute(known->second);
+  }
+}
+
+void Rendezvous::Impl::Execute(KnownOrder& known) {
+  const Order& order = known.order;
+  known.done = true;
+  if (order.kind == OrderKind::kCreate) {
+    CreateByOrder(known);
+    return;
+  }
+  ClusterGroup* group = nullptr;
+  if (order.group) {
+    const auto it = groups_.find(order.group);
+    group = it == groups_.end() ? nullptr : &it->second;
+  } else {
+    group = ByName(order.name);
+  }
+  if (group == nullptr) {
+    known.status =
+        absl::NotFoundError(order.group ? absl::StrCat("no group has id ", order.group.value,
+                                                       " (it may be closed); see epctl groups")
+                                        : absl::StrCat("no group is named \"", order.name,
+                                                       "\" (it may be closed); see epctl groups"));
+    return;
+  }
+  known.group = group->id;
+  const std::string what = absl::StrCat("group=", group->spec.name, " epoch=", group->epoch.value);
+  const bool serving = group->state == GroupState::kReady || group->state == GroupState::kDraining;
+  if (order.kind == OrderKind::kClose || !serving) {
+    End(*group, GroupEvent::kClose,
+        absl::FailedPreconditionError(
+            absl::StrCat(what, " was closed by an operator; join again")));
+    return;
+  }
+  known.done = false;
+  group->deadline = std::min(group->deadline, known.deadline);
+  Fire(*group, GroupEvent::kDrain,
+       absl::FailedPreconditionError(
+           absl::StrCat(what, " phase=draining: an operator is closing the group")));
+}
+
+void Rendezvous::Impl::CreateByOrder(KnownOrder& known) {
+  const Order& order = known.order;
+  ClusterGroup* group = ByName(order.spec.name);
+  if (group != nullptr) {
+    const auto differences = Differences(order.spec, group->spec);
+    known.group = group->id;
+    if (differences.empty() && group->orchestrated) return;  // Said twice.
+    known.status = RankHeldError(group->spec, group->epoch, HoldersOf(*group, {}), differences);
+    return;
+  }
+  known.group = Create(FreshId(order.proposed), order.spec, /*orchestrated=*/true).id;
+}
+
+void Rendezvous::Impl::FinishOrdersOf(GroupId group, const absl::Status& status) {
+  for (auto& [id, node] : nodes_) {
+    for (auto& [request, known] : node.orders) {
+      if (known.done || known.group != group) continue;
+      known.done = true;
+      known.status = status;
+      dirty_nodes_.insert(id);
+    }
+  }
+}
+
+}  // namespace epd

@@ -1,0 +1,481 @@
+// How a group goes from complete to READY, and what throws it back.
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/control/cut_off.h"
+#include "daemon/control/rendezvous_impl.h"
+#include "daemon/core/check.h"
+
+namespace epd {
+namespace {
+
+constexpr size_t kMaxRememberedNames = 4096;
+
+bool IsComplete(const ClusterGroup& group) { return group.holders.size() == group.spec.num_ranks; }
+
+// The CPU backend works without NCCL; the others need a real unique id.
+bool WorksWithoutNccl(const GroupSpec& spec) {
+  return spec.backend == "cpu" || spec.backend == "auto";
+}
+
+}  // namespace
+
+void Rendezvous::Impl::Advance(ClusterGroup& group) {
+  const GroupId id = group.id;
+  if (group.epoch) CheckWorkers(group);
+  if (group.holders.empty() && !group.orchestrated) {
+    End(group, GroupEvent::kFail, group.cause);
+    return;
+  }
+  if (group.holders.empty() && group.state != GroupState::kForming &&
+      group.state != GroupState::kDraining) {
+    Reset(group, group.cause);
+    return;
+  }
+  switch (group.state) {
+    case GroupState::kForming:
+      if (!IsComplete(group) || InGrace()) return;
+      Fire(group, GroupEvent::kComplete, absl::OkStatus());
+      Steps(group);
+      return;
+    case GroupState::kDegraded:
+      if (!IsComplete(group)) return;
+      group.deadline = now_ + group.spec.deadlines.form;
+      Fire(group, GroupEvent::kComplete, group.cause);
+      Steps(group);
+      return;
+    case GroupState::kBootstrapping:
+    case GroupState::kReforming:
+      if (IsComplete(group) && !InGrace()) Steps(group);
+      return;
+    case GroupState::kReady:
+      if (!Recounted(group)) return;
+      EndFormation(group,
+                   absl::AbortedError(absl::StrCat(
+                       "group=", group.spec.name, " epoch=", group.epoch.value,
+                       " phase=re_forming: executions were begun while the group formed again")));
+      group.deadline = now_ + group.spec.deadlines.form;
+      Fire(group, GroupEvent::kRecount, group.cause);
+      Touch(groups_.at(id));
+      return;
+    case GroupState::kDraining:
+      AdvanceDraining(group);
+      return;
+    case GroupState::kClosed:
+    case GroupState::kCount:
+      return;
+  }
+}
+
+// Binds workers to the epoch as they come up; one that is not the bound one any more ends the
+// epoch.
+void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
+  std::string lost;
+  for (auto& [id, bound] : group.epoch_workers) {
+    const KnownNode* node = NodeOf(id);
+    const WorkerRun now{node->incarnation, node->worker};
+    const GroupWork* work = WorkOf(id, group.id);
+    const bool fenced = work != nullptr && work->fenced >= group.epoch;
+    if (fenced || (bound.has_value() && *bound != now && !node->lost)) {
+      absl::StrAppend(&lost, lost.empty() ? "" : ", ", id.value);
+    } else if (!bound.has_value() && node->worker) {
+      bound = now;
+    }
+  }
+  if (lost.empty() || group.holders.empty()) return;
+  const absl::Status cause = absl::AbortedError(absl::StrCat(
+      "group=", group.spec.name, " epoch=", group.epoch.value, ": the worker of node ", lost,
+      " has died; it is being replaced, calls made from now on wait for the new epoch"));
+  if (group.state == GroupState::kDraining) {
+    for (auto& [id, bound] : group.epoch_workers) {
+      if (const KnownNode* node = NodeOf(id); node->worker)
+        bound = WorkerRun{node->incarnation, node->worker};
+    }
+    Fire(group, GroupEvent::kWorkerLost, cause);
+    return;
+  }
+  if (group.state == GroupState::kForming) {
+    group.epoch_stale = true;
+    return;
+  }
+  EndFormation(group, cause);
+  NewEpoch(group);
+  if (group.state == GroupState::kReady) group.deadline = now_ + group.spec.deadlines.form;
+  Fire(group, GroupEvent::kWorkerLost, cause);
+}
+
+void Rendezvous::Impl::Steps(ClusterGroup& group) {
+  if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
+    EndFormation(group, group.base_cause);
+    Fire(group, GroupEvent::kRecount, group.cause);
+  }
+  if (!group.started && NeedsNewEpoch(group)) NewEpoch(group);
+  if (group.state == GroupState::kReforming && !group.started && !SessionsDrained(group)) return;
+  if (!group.initialised && (!StepUniqueId(group) || !StepInitialise(group))) return;
+  if (!group.started && !StartFormation(group)) return;
+  if (!StepTenants(group)) return;
+  for (const ClaimKey& key : MembersOf(group)) Find(key)->served = true;
+  group.deadline = absl::InfiniteFuture();
+  group.cause = absl::OkStatus();
+  group.recovered = false;
+  Fire(group, GroupEvent::kServing, absl::OkStatus());
+}
+
+bool Rendezvous::Impl::SessionsDrained(const ClusterGroup& group) const {
+  for (const ClaimKey& key : MembersOf(group)) {
+    const KnownClaim& known = *Find(key);
+    if (!known.since) continue;
+    if (!known.claim.drained.has_value() || known.claim.drained->after < group.formation)
+      return false;
+  }
+  return true;
+}
+
+bool Rendezvous::Impl::NeedsNewEpoch(const ClusterGroup& group) const {
+  if (!group.epoch || group.epoch_stale) return true;
+  for (const auto& [rank, key] : group.holders) {
+    const auto node = group.epoch_nodes.find(rank);
+    if (node == group.epoch_nodes.end() || node->second != key.node) return true;
+    if (Find(key)->claim.min_epoch > group.epoch) return true;
+  }
+  return false;
+}
+
+void Rendezvous::Impl::NewEpoch(ClusterGroup& group) {
+  Epoch above = std::max(group.epoch, global_floor_);
+  if (const auto it = floors_.find(group.spec.name); it != floors_.end())
+    above = std::max(above, it->second);
+  Touch(group);  // Nodes of the old epoch must learn that it is over.
+  group.epoch_nodes.clear();
+  group.epoch_workers.clear();
+  for (const auto& [rank, key] : group.holders) {
+    above = std::max(above, Find(key)->claim.min_epoch);
+    group.epoch_nodes[rank] = key.node;
+    const KnownNode* node = NodeOf(key.node);
+    auto& bound = group.epoch_workers[key.node];
+    if (node->worker) bound = WorkerRun{node->incarnation, node->worker};
+  }
+  group.epoch = Epoch{above.value + 1};
+  group.epoch_stale = false;
+  group.id_known = false;
+  group.initialised = false;
+  group.unique_id = UniqueId();
+  group.no_id_reason.clear();
+  group.id_digest.clear();
+  Touch(group);
+}
+
+bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
+  if (group.id_known) return true;
+  for (const auto& [id, bound] : group.epoch_workers) {
+    if (!bound.has_value()) return false;  // Its worker is not up yet.
+    const KnownNode& node = *NodeOf(id);
+    if (node.worker_has_nccl) continue;
+    const std::string reason = absl::StrCat("none: node ", id.value, ": ", node.nccl_problem);
+    if (!WorksWithoutNccl(group.spec)) {
+      End(group, GroupEvent::kFail,
+          absl::FailedPreconditionError(
+              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                           " phase=bootstrapping: backend ", group.spec.backend,
+                           " needs NCCL, but there is ", reason, "; see epctl doctor")));
+      return false;
+    }
+    group.no_id_reason = reason;
+    group.id_known = true;
+    Touch(group);
+    return true;
+  }
+  const GroupWork* work = WorkOf(group.holders.at(Rank{0}).node, group.id);
+  if (work == nullptr || work->id_epoch != group.epoch) return false;
+  if (work->id_status.ok() && !work->id.empty()) {
+    group.unique_id = work->id;
+  } else if (WorksWithoutNccl(group.spec)) {
+    group.no_id_reason = absl::StrCat("none: ", work->id_status.message());
+  } else {
+    End(group, GroupEvent::kFail,
+        absl::Status(work->id_status.code(),
+                     absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                                  " phase=bootstrapping: making the unique id: ",
+                                  work->id_status.message())));
+    return false;
+  }
+  group.id_known = true;
+  Touch(group);
+  return true;
+}
+
+bool Rendezvous::Impl::StepInitialise(ClusterGroup& group) {
+  std::optional<std::string> digest;
+  for (const auto& [id, bound] : group.epoch_workers) {
+    if (!bound.has_value()) return false;
+    const GroupWork* work = WorkOf(id, group.id);
+    if (work == nullptr || work->init_epoch != group.epoch) return false;
+    if (!work->init_status.ok()) {
+      End(group, GroupEvent::kFail,
+          absl::Status(
+              work->init_status.code(),
+              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                           " phase=bootstrapping: node ", id.value,
+                           " cannot initialise its communicator: ", work->init_status.message())));
+      return false;
+    }
+    if (digest.has_value() && *digest != work->init_sha256) {
+      End(group, GroupEvent::kFail,
+          absl::InternalError(
+              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                           " phase=bootstrapping: node ", id.value,
+                           " was given another unique id than the others; report this")));
+      return false;
+    }
+    digest = work->init_sha256;
+  }
+  group.initialised = true;
+  group.unique_id = UniqueId();  // Nobody needs it any more.
+  group.id_digest =
+      group.no_id_reason.empty() ? absl::BytesToHexString(*digest) : group.no_id_reason;
+  Touch(group);
+  return true;
+}
+
+bool Rendezvous::Impl::StartFormation(ClusterGroup& group) {
+  if (!RecoverBases(group)) return false;
+  std::vector<Rank> staying;
+  std::vector<ExecutionCount> counts;
+  group.cut_used.clear();
+  for (const ClaimKey& key : MembersOf(group)) {
+    KnownClaim& known = *Find(key);
+    if (known.since && known.claim.drained.has_value()) {
+      staying.insert(staying.end(), known.claim.ranks.begin(), known.claim.ranks.end());
+      for (const ExecutionCount& count : known.claim.drained->counts) counts.push_back(count);
+      group.cut_used[key] = *known.claim.drained;
+    }
+  }
+  group.bases = CutOff(counts, group.bases, staying);
+  group.formation = Formation{group.formation.value + 1};
+  for (const ClaimKey& key : MembersOf(group)) {
+    KnownClaim& known = *Find(key);
+    if (!known.since) known.since = group.formation;
+  }
+  group.started = true;
+  Touch(group);
+  return true;
+}
+
+// Whether a member has begun executions that the last cut did not know of.
+bool Rendezvous::Impl::Recounted(const ClusterGroup& group) const {
+  for (const auto& [key, used] : group.cut_used) {
+    const KnownClaim* known = Find(key);
+    if (known == nullptr || !known->claim.drained.has_value()) continue;
+    if (known->claim.drained->after == used.after && *known->claim.drained != used) return true;
+  }
+  return false;
+}
+
+// After a coordinator's restart the bases are those that the members' nodes remember; they must be
+// of one formation.
+bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
+  if (!group.recovered) return true;
+  Formation of;
+  group.bases.clear();
+  for (const ClaimKey& key : MembersOf(group)) {
+    const KnownClaim& known = *Find(key);
+    if (!known.since || !known.claim.drained.has_value()) continue;
+    if (of && of != known.claim.bases_of) {
+      End(group, GroupEvent::kFail,
+          absl::AbortedError(
+              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                           " phase=re_forming: the coordinator was restarted while the group was ",
+                           "forming again; join again")));
+      return false;
+    }
+    of = known.claim.bases_of;
+    group.bases.insert(group.bases.end(), known.claim.bases.begin(), known.claim.bases.end());
+    group.formation = std::max(group.formation, known.claim.drained->after);
+  }
+  for (const NodeId& id : NodesOf(group)) {
+    if (const GroupWork* work = WorkOf(id, group.id))
+      group.formation = std::max(group.formation, work->formation);
+  }
+  group.recovered = false;
+  return true;
+}
+
+bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
+  bool ready = true;
+  for (const NodeId& id : NodesOf(group)) {
+    const GroupWork* work = WorkOf(id, group.id);
+    if (work == nullptr || work->formation != group.formation) {
+      ready = false;
+      continue;
+    }
+    if (work->phase == TenantPhase::kFailed) {
+      End(group, GroupEvent::kFail,
+          absl::Status(work->tenant_status.code(),
+                       absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                                    " phase=", std::string(Name(group.state)), ": node ", id.value,
+                                    " cannot serve it: ", work->tenant_status.message())));
+      return false;
+    }
+    ready = ready && work->phase == TenantPhase::kReady;
+  }
+  return ready;
+}
+
+void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
+  for (const NodeId& id : NodesOf(group)) {
+    const GroupWork* work =
+        WorkOf(id, group.id);  // None: its worker has died, and with it what was open.
+    if (work == nullptr || work->formation != group.formation) {
+      const KnownNode* node = NodeOf(id);
+      const auto bound = group.epoch_workers.find(id);
+      const bool same = bound != group.epoch_workers.end() && bound->second.has_value() &&
+                        *bound->second == WorkerRun{node->incarnation, node->worker};
+      if (!same || work == nullptr) continue;
+      return;
+    }
+    if (work->phase != TenantPhase::kDrained) return;
+  }
+  FinishOrdersOf(group.id, absl::OkStatus());
+  End(group, GroupEvent::kClose,
+      absl::FailedPreconditionError(
+          absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                       " was drained and closed by an operator; join again")));
+}
+
+void Rendezvous::Impl::LoseRank(ClusterGroup& group, const absl::Status& cause) {
+  if (group.state != GroupState::kDegraded || group.cause.ok()) {
+    EndFormation(group, cause);
+  }
+  if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
+  Fire(group, GroupEvent::kRankLost, cause);
+}
+
+void Rendezvous::Impl::EndFormation(ClusterGroup& group, const absl::Status& cause) {
+  group.cause = cause;
+  group.base_cause = cause;
+  if (group.state != GroupState::kDraining) group.started = false;
+  Touch(group);
+}
+
+void Rendezvous::Impl::Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why) {
+  const std::optional<GroupState> next = kGroupTransitions.Next(group.state, event);
+  EPD_CHECK(next.has_value());
+  effects_.push_back(GroupTransition{group.id, group.spec.name, group.epoch, group.formation,
+                                     group.state, *next, event, why});
+  if (group.state != *next) group.since = now_;
+  group.state = *next;
+  Touch(group);
+}
+
+void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::Status& status) {
+  const absl::Status error = status.ok()
+                                 ? absl::UnavailableError(absl::StrCat("group=", group.spec.name,
+                                                                       ": its last member is gone"))
+                                 : status;
+  Touch(group);
+  const std::set<ClaimKey> members = MembersOf(group);
+  if (group.orchestrated && event == GroupEvent::kFail) {
+    Reset(group, error);
+    for (const ClaimKey& key : members) Fail(key, error);
+    return;
+  }
+  FinishOrdersOf(group.id, absl::OkStatus());
+  Fire(group, event, error);
+  for (const ClaimKey& key : members) Fail(key, error);
+  const std::string name = group.spec.name;
+  Epoch& floor = floors_[name];
+  floor = std::max(floor, group.epoch);
+  if (floors_.size() > kMaxRememberedNames) {
+    for (const auto& [closed, epoch] : floors_) global_floor_ = std::max(global_floor_, epoch);
+    floors_.clear();
+  }
+  by_name_.erase(name);
+  dirty_groups_.erase(group.id);
+  groups_.erase(group.id);
+}
+
+void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
+  EndFormation(group, why);
+  group.holders.clear();
+  group.dead.clear();
+  group.bases.clear();
+  group.cut_used.clear();
+  group.deadline = absl::InfiniteFuture();
+  group.no_replacement = false;
+  group.recovered = false;
+  group.epoch_stale = true;
+  group.epoch_nodes.clear();
+  group.epoch_workers.clear();
+  group.id_known = false;
+  group.initialised = false;
+  group.unique_id = UniqueId();
+  group.id_digest.clear();
+  Fire(group, GroupEvent::kEmptied, why);
+}
+
+std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) const {
+  const ClaimKey& key = group.holders.at(rank);
+  const KnownClaim& known = *Find(key);
+  const KnownNode& node = *NodeOf(key.node);
+  switch (group.state) {
+    case GroupState::kForming:
+      return "arrived";
+    case GroupState::kReady:
+      return "ready";
+    case GroupState::kDraining:
+      return "draining";
+    case GroupState::kBootstrapping:
+    case GroupState::kDegraded:
+    case GroupState::kReforming:
+      break;
+    case GroupState::kClosed:
+    case GroupState::kCount:
+      return "closed";
+  }
+  const bool drained =
+      !known.since || group.started ||
+      (known.claim.drained.has_value() && known.claim.drained->after >= group.formation);
+  if (!drained) return "not_drained";
+  if (group.state == GroupState::kDegraded) return "drained";
+  if (!node.worker) return "worker_down";
+  const GroupWork* work = WorkOf(key.node, group.id);
+  if (!group.initialised) {
+    return work != nullptr && work->init_epoch == group.epoch ? "initialised" : "communicator";
+  }
+  if (!group.started) return "drained";
+  return work != nullptr && work->formation == group.formation && work->phase == TenantPhase::kReady
+             ? "ready"
+             : "arena";
+}
+
+absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) const {
+  LateFormation late;
+  late.name = group.spec.name;
+  late.epoch = group.epoch;
+  late.state = group.state;
+  late.allowed = allowed;
+  late.cause = group.cause;
+  late.arrived = HoldersOf(group, {});
+  for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
+    if (group.holders.count(Rank{r}) == 0) late.missing.push_back(Rank{r});
+  }
+  for (const auto& [rank, placement] : group.dead) late.dead.push_back(placement);
+  const auto waiting = waiting_.find(group.spec.name);
+  if (waiting != waiting_.end()) {
+    for (const auto& [arrival, key] : waiting->second) {
+      const Claim& claim = Find(key)->claim;
+      std::string what;
+      for (const FieldDifference& d : Differences(claim.spec, group.spec)) {
+        absl::StrAppend(&what, what.empty() ? "" : ",", d.field, "=", d.got);
+      }
+      for (const Rank rank : claim.ranks) {
+        late.wrong_spec.push_back(
+            {PlacementOf(key, rank), what.empty() ? "waiting" : absl::StrCat("brought_", what)});
+      }
+    }
+  }
+  return FormationLateError(late);
+}
+
+}  // namespace epd

@@ -1,0 +1,88 @@
+// What nodes and operators get to see.
+#include "daemon/control/rendezvous_impl.h"
+
+namespace epd {
+
+ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
+  const KnownNode& node = nodes_.at(id);
+  ClusterView view;
+  view.coordinator = options_.incarnation;
+  view.seq = next_view_seq_++;
+  view.node = id;
+  view.node_incarnation = node.incarnation;
+  view.report_seq = node.last_seq;
+  for (const auto& [claim, known] : node.claims) {
+    view.claims.push_back(
+        {claim.first, claim.second, known.disposition, known.group, known.status});
+  }
+  for (const auto& [request, known] : node.orders) {
+    if (known.done) view.orders.push_back({request, known.status, known.group});
+  }
+  for (const auto& [group_id, group] : groups_) {
+    if (group.epoch_workers.count(id) > 0 || NodesOf(group).count(id) > 0)
+      view.groups.push_back(ViewOf(group, id));
+  }
+  return view;
+}
+
+GroupView Rendezvous::Impl::ViewOf(const ClusterGroup& group, const NodeId& node) const {
+  GroupView view;
+  view.id = group.id;
+  view.spec = group.spec;
+  view.state = group.state;
+  view.epoch = group.epoch;
+  view.formation = group.formation;
+  view.started = group.started;
+  view.wait = group.state != GroupState::kDegraded;
+  view.cause = group.cause;
+  for (const auto& [rank, key] : group.holders) view.members.push_back(PlacementOf(key, rank));
+  for (const auto& [rank, placement] : group.dead) view.dead.push_back(placement);
+  view.bases = group.bases;
+  view.base_cause = group.base_cause;
+  const bool bootstraps =
+      group.epoch && !group.initialised && !group.epoch_stale &&
+      (group.state == GroupState::kBootstrapping || group.state == GroupState::kReforming);
+  const auto maker = group.holders.find(Rank{0});
+  view.id_wanted =
+      bootstraps && !group.id_known && maker != group.holders.end() && maker->second.node == node;
+  view.id_known = bootstraps && group.id_known;
+  if (view.id_known) view.unique_id = group.unique_id;
+  view.no_id_reason = group.no_id_reason;
+  return view;
+}
+
+std::vector<GroupStatus> Rendezvous::Impl::Groups() const {
+  std::vector<GroupStatus> out;
+  for (const auto& [name, id] : by_name_) {
+    const ClusterGroup& group = groups_.at(id);
+    GroupStatus status;
+    status.id = id;
+    status.spec = group.spec;
+    status.state = group.state;
+    status.epoch = group.epoch;
+    status.formation = group.formation;
+    status.orchestrated = group.orchestrated;
+    status.since = group.since;
+    status.cause = group.cause;
+    for (const RankPhase& rank : HoldersOf(group, {}))
+      status.ranks.push_back({rank.placement, rank.phase});
+    for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
+      if (group.holders.count(Rank{r}) == 0) status.missing.push_back(Rank{r});
+    }
+    for (const auto& [rank, placement] : group.dead) status.dead.push_back(placement);
+    status.id_digest = group.id_digest;
+    out.push_back(std::move(status));
+  }
+  return out;
+}
+
+std::vector<NodeStatus> Rendezvous::Impl::Nodes() const {
+  std::vector<NodeStatus> out;
+  for (const auto& [id, node] : nodes_) {
+    out.push_back({id, node.incarnation, node.worker, node.worker_has_nccl, node.nccl_problem,
+                   node.last_seen, node.claims.size()});
+  }
+  return out;
+}
+
+}  // namespace epd
