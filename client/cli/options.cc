@@ -38,9 +38,13 @@ void AddDuration(CLI::App& app, const std::string& name, const std::string& help
 }
 
 void AddGlobalOptions(CLI::App& app, Options& options) {
-  app.add_option("-o,--output", options.output, "table or json")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Output>{{"table", Output::kTable}, {"json", Output::kJson}}))
+  app.add_option_function<std::string>(
+         "-o,--output",
+         [&options](const std::string& text) {
+           options.output = text == "json" ? Output::kJson : Output::kTable;
+         },
+         "table or json")
+      ->check(CLI::IsMember({"table", "json"}, CLI::ignore_case).description(""))
       ->type_name("FORMAT");
   app.add_option("--socket", options.socket,
                  "the daemon's attach socket (default: EPD_SOCKET, else /run/epd/epd.sock, else "
@@ -61,27 +65,26 @@ void AddGroup(CLI::App& command, Options& options, bool required) {
   if (required) option->required();
 }
 
-void AddCreate(CLI::App& app, Options& options) {
-  CLI::App& command =
-      *app.add_subcommand("create", "make a group that waits for its ranks and outlives them");
+// `create` and `plan` describe a group in the same words.
+void AddSpec(CLI::App& command, Options& options) {
   AddGroup(command, options, true);
-  CreateOptions& create = options.create;
-  command.add_option("--ranks", create.num_ranks)->required();
-  command.add_option("--experts", create.num_experts)->required();
-  command.add_option("--max-tokens-per-rank", create.max_tokens_per_rank)->required();
-  command.add_option("--recv-capacity-per-rank", create.recv_capacity_per_rank, "slots")
+  SpecOptions& spec = options.spec;
+  command.add_option("--ranks", spec.num_ranks, "places in the group")->required();
+  command.add_option("--experts", spec.num_experts, "split over the ranks in equal blocks")
       ->required();
-  command.add_option("--hidden", create.hidden, "elements of a token row")->required();
-  command.add_option("--top-k", create.top_k, "largest of any call; 0: 1024");
-  command.add_option("--dtype", create.dtype, "widest of any call")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-  command.add_option("--instance", create.instance);
-  command.add_option("--tenant", create.tenant);
-  command.add_option("--executor", create.executor)
-      ->check(CLI::IsMember({"auto", "client", "worker"}));
-  command.add_option("--backend", create.backend);
-  command.add_flag("--drop-on-overflow", create.drop_on_overflow);
-  command.add_flag("--plan", create.plan_only, "only print the memory that it will need");
+  command.add_option("--max-tokens-per-rank", spec.max_tokens_per_rank, "of one dispatch")
+      ->required();
+  command.add_option("--recv-capacity-per-rank", spec.recv_capacity_per_rank, "slots")->required();
+  command.add_option("--hidden", spec.hidden, "elements of a token row")->required();
+  command.add_option("--top-k", spec.top_k, "largest of any call; 0: 1024");
+  command.add_option("--dtype", spec.dtype, "float32, bfloat16 (default) or float16")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}).description(""));
+  command.add_option("--instance", spec.instance, "one run of the job");
+  command.add_option("--tenant", spec.tenant, "whose sessions exchange with each other");
+  command.add_option("--executor", spec.executor, "auto (default), client or worker")
+      ->check(CLI::IsMember({"auto", "client", "worker"}).description(""));
+  command.add_option("--backend", spec.backend, "auto (default), cpu, cuda or nccl_ep");
+  command.add_flag("--drop-on-overflow", spec.drop_on_overflow, "instead of an error");
 }
 
 void AddCommands(CLI::App& app, Options& options) {
@@ -105,7 +108,10 @@ void AddCommands(CLI::App& app, Options& options) {
   CLI::App& close = *app.add_subcommand("close", "end a group at once; its open operations fail");
   AddGroup(close, options, true);
   close.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
-  AddCreate(app, options);
+  AddSpec(*app.add_subcommand("create", "make a group that waits for its ranks and outlives them"),
+          options);
+  AddSpec(*app.add_subcommand("plan", "the memory that such a group will need; makes nothing"),
+          options);
   app.add_subcommand("config", "the daemon's settings and where each comes from");
   app.add_subcommand("version", "versions of epctl and of the daemon");
 }
@@ -130,10 +136,13 @@ ParsedOptions ParseOptions(std::vector<std::string> args) {
     app.parse(args);
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
-    return {std::nullopt, chosen.empty() ? app.help() : chosen[0]->help(), true};
+    return {std::nullopt, chosen.empty() ? app.help() : chosen[0]->help("epctl"), true};
   } catch (const CLI::ParseError& error) {
-    return {std::nullopt,
-            absl::StrCat("epctl: ", error.what(), "\nRun 'epctl --help' for the usage.\n"), false};
+    const bool is_unknown = app.get_subcommands().empty() && !app.remaining().empty();
+    const std::string wrong =
+        is_unknown ? absl::StrCat("unknown command '", app.remaining()[0], "'") : error.what();
+    return {std::nullopt, absl::StrCat("epctl: ", wrong, "\nRun 'epctl --help' for the usage.\n"),
+            false};
   }
   options.command = app.get_subcommands()[0]->get_name();
   return {std::move(options), "", false};

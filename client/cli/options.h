@@ -12,8 +12,8 @@ namespace epd::cli {
 
 enum class Output { kTable, kJson };
 
-// Fields of `create`; 0 and "" are left unset.
-struct CreateOptions {
+// Of the group that `create` makes and `plan` weighs; 0 and "" are left unset.
+struct SpecOptions {
   uint32_t num_ranks = 0;
   uint32_t num_experts = 0;
   uint32_t max_tokens_per_rank = 0;
@@ -26,7 +26,6 @@ struct CreateOptions {
   std::string executor = "auto";
   std::string backend = "auto";
   bool drop_on_overflow = false;
-  bool plan_only = false;  // Print what it needs, create nothing.
 };
 
 struct Options {
@@ -37,10 +36,10 @@ struct Options {
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // Interval.
   uint64_t watch_count = 0;             // 0: for ever.
-  std::string group;  // Positional of groups, ranks, health, drain, close, create.
+  std::string group;  // Positional of groups, ranks, health, drain, close, create, plan.
   uint64_t epoch = 0;
   absl::Duration drain_deadline = absl::Seconds(30);
-  CreateOptions create;
+  SpecOptions spec;
 };
 
 struct ParsedOptions {

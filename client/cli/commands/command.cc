@@ -2,7 +2,9 @@
 
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/json.h"
 #include "client/cli/report.pb.h"
 
 namespace epd::cli {
@@ -19,10 +21,21 @@ const std::vector<Command>& Commands() {
       {"drain", RunDrain, true, epd::v1::DrainGroupResponse::descriptor()},
       {"close", RunClose, true, epd::v1::CloseGroupResponse::descriptor()},
       {"create", RunCreate, true, epd::v1::CreateGroupResponse::descriptor()},
+      {"plan", RunPlan, true, epd::v1::PlanMemoryResponse::descriptor()},
       {"config", RunConfig, true, epd::v1::GetConfigResponse::descriptor()},
       {"version", RunVersion, false, VersionReport::descriptor()},
   };
   return *commands;
+}
+
+std::map<std::string, std::string> OutputSchemas() {
+  std::map<std::string, std::string> schemas;
+  for (const Command& command : Commands()) {
+    schemas[command.name + ".json"] =
+        JsonSchema(*command.output, absl::StrCat("epctl ", command.name, " -o json"));
+  }
+  schemas["error.json"] = JsonSchema(*ErrorReport::descriptor(), "a failed epctl ... -o json");
+  return schemas;
 }
 
 ExitCode ExitCodeOf(epd::v1::Health health) {

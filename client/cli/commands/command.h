@@ -5,6 +5,7 @@
 #include <google/protobuf/message.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ Report RunDoctor(const CommandContext& context);
 Report RunDrain(const CommandContext& context);
 Report RunClose(const CommandContext& context);
 Report RunCreate(const CommandContext& context);
+Report RunPlan(const CommandContext& context);
 Report RunConfig(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
 
@@ -51,6 +53,10 @@ struct Command {
 
 // All commands, in the order of --help. Each name is one of ParseOptions'.
 const std::vector<Command>& Commands();
+
+// JSON schemas of all commands' output and of a failed command's, by file name: "status.json", ...,
+// "error.json".
+std::map<std::string, std::string> OutputSchemas();
 
 // ---- for the commands' own use ----
 
@@ -83,6 +89,9 @@ Report CallNodeFor(const CommandContext& context, const std::string& name,
 
 // 0, 1 or 7: what the daemon's own judgement means for scripts.
 ExitCode ExitCodeOf(epd::v1::Health health);
+
+// The group that `create` and `plan` were told of.
+epd::v1::GroupSpec SpecOf(const Options& options);
 
 // A new random id: repeating a request with the same one is harmless.
 std::string NewRequestId();

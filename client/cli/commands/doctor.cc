@@ -19,7 +19,7 @@ Report RunDoctor(const CommandContext& context) {
   auto doctor = std::make_unique<DoctorReport>();
   CheckLocally(context.options, context.search, *doctor->mutable_local());
   ExitCode code = context.connect_failure.code;
-  std::string error = context.connect_failure.error;
+  std::string error;  // Without a connection the findings say why.
   if (context.connection != nullptr) {
     const Report asked = CallNode(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
                                   epd::v1::GetDoctorRequest());

@@ -1,0 +1,300 @@
+// Goal: the tables that people read, word for word.
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include "client/cli/printers/tables.h"
+
+namespace epd::cli {
+namespace {
+
+template <typename Message>
+Message Parse(const std::string& text) {
+  Message message;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &message));
+  return message;
+}
+
+constexpr char kGroup[] = R"pb(
+  groups {
+    group_id: 171
+    spec {
+      name: "train"
+      instance: "run-7"
+      num_ranks: 2
+      num_experts: 4
+      max_tokens_per_rank: 512
+      recv_capacity_per_rank: 2560
+      hidden: 2048
+      top_k: 4
+      max_token_dtype: DTYPE_BFLOAT16
+      executor: EXECUTOR_CLIENT
+      backend: "cpu"
+    }
+    state: GROUP_STATE_DEGRADED
+    epoch: 3
+    formation: 5
+    generation: 2
+    ranks {
+      group: "train"
+      rank: 0
+      host: "h1"
+      pid: 4711
+      client_name: "python3 train.py"
+      session_id: 9
+      device: "cpu:0"
+      phase: "publish"
+      phase_age { seconds: 75 }
+      experts: 0
+      experts: 1
+    }
+    ranks {
+      group: "train"
+      rank: 1
+      phase: "missing"
+      phase_age { seconds: 3 }
+      experts: 2
+      experts: 3
+    }
+    last_error {
+      code: 14
+      message: "[epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended"
+    }
+    num_operations: 12345
+    num_failed: 2
+    bytes_moved: 3221225472
+    num_open_operations: 1
+    expert_routes: 100
+    expert_routes: 300
+    expert_routes: 0
+    expert_routes: 400
+    state_age { seconds: 4000 }
+  })pb";
+
+TEST(StatusTableTest, SaysTheProblemsAndShowsTheWorkers) {
+  const auto status = Parse<epd::v1::GetStatusResponse>(R"pb(
+    node: "n1"
+    version: "0.1.0"
+    pid: 42
+    up { seconds: 7260 }
+    health: HEALTH_DEGRADED
+    problems: "group train lost rank 1"
+    workers {
+      device: "cpu"
+      state: WORKER_STATE_RUNNING
+      pid: 43
+      num_restarts: 1
+      backend: "cpu"
+      simd: "avx2"
+      last_exit: "killed by signal 9 (SIGKILL)"
+      up { seconds: 12 }
+    }
+    workers { device: "cuda:0" state: WORKER_STATE_BACKING_OFF }
+    num_groups: 2
+    num_ready_groups: 1
+    num_sessions: 3
+    pool_bytes: 8589934592
+    pool_committed_bytes: 1048576
+    pool_peak_bytes: 2097152
+    coordinator: "10.0.0.1:7000"
+    worker_snapshot_stale: true)pb");
+  EXPECT_EQ(StatusTable(status), R"(node:         n1
+health:       degraded
+epd:          0.1.0, pid 42, up 2h1m
+groups:       2 (1 ready)
+sessions:     3
+staging:      1.0 MiB committed, 2.0 MiB at most so far, of 8.0 GiB
+coordinator:  10.0.0.1:7000 (NOT connected)
+problem: group train lost rank 1
+
+WORKER  STATE        PID   UP  RESTARTS  BACKEND  SIMD  LAST EXIT
+cpu     running       43  12s         1  cpu      avx2  killed by signal 9 (SIGKILL)
+cuda:0  backing-off    -    -         0  -        -     -
+The worker does not answer (stopped, or the machine is overloaded): its figures are the last known.
+)");
+}
+
+TEST(StatusTableTest, ANodeAloneIsItsOwnCoordinator) {
+  EXPECT_NE(StatusTable(epd::v1::GetStatusResponse()).find("coordinator:  this daemon\n"),
+            std::string::npos);
+}
+
+TEST(GroupsTableTest, HasALinePerGroupAndItsLastError) {
+  EXPECT_EQ(GroupsTable(Parse<epd::v1::ListGroupsResponse>(kGroup)),
+            R"(GROUP  STATE     SINCE  RANKS  EXPERTS  HIDDEN  EPOCH     OPS  OPEN  FAILED    MOVED
+train  degraded   1h6m    1/2        4    2048      3  12,345     1       2  3.0 GiB
+
+last error of train: [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended
+)");
+  EXPECT_EQ(GroupsTable(epd::v1::ListGroupsResponse()), "no groups\n");
+}
+
+TEST(GroupDetailsTest, ShowsRanksAndTheBusiestExperts) {
+  EXPECT_EQ(GroupDetails(Parse<epd::v1::ListGroupsResponse>(kGroup)), R"(group:       train
+instance:    run-7
+id:          00000000000000ab
+state:       degraded for 1h6m
+epoch:       3, formation 5, generation 2
+size:        2 ranks, 4 experts, hidden 2048, top-4, at most bfloat16
+limits:      512 tokens and 2560 receive slots per rank, overflow is an error
+runs on:     cpu, client executor
+operations:  12,345 done, 1 open, 2 failed, 3.0 GiB moved
+last error:  [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended
+
+GROUP  RANK  PHASE      FOR  HOST   PID  SESSION  DEVICE  EXPERTS  CLIENT
+train     0  publish  1m15s  h1    4711        9  cpu:0   0-1      python3 train.py
+train     1  missing     3s  -        -        -  -       2-3      -
+
+busiest experts since the group was made:
+EXPERT  ROUTES  OF MEAN
+     3     400     2.00
+     1     300     1.50
+     0     100     0.50
+     2       0     0.00
+)");
+}
+
+TEST(SessionsTableTest, JoinsTheRanksOfEachGroup) {
+  const auto sessions = Parse<epd::v1::ListSessionsResponse>(R"pb(
+    sessions {
+      session_id: 9
+      pid: 4711
+      uid: 1000
+      host: "h1"
+      client_name: "python3 train.py"
+      client_version: "0.1.0"
+      age { seconds: 90 }
+      num_open_operations: 2
+      ranks { group: "train" rank: 1 }
+      ranks { group: "train" rank: 0 }
+      ranks { group: "eval" rank: 3 }
+    }
+    sessions { session_id: 10 pid: 5 host: "h1" })pb");
+  EXPECT_EQ(SessionsTable(sessions),
+            R"(SESSION   PID   UID  HOST    AGE  OPEN  CLIENT            VERSION  RANKS
+      9  4711  1000  h1    1m30s     2  python3 train.py  0.1.0    eval:3 train:0-1
+     10     5     0  h1       0s     0  -                 -        -
+)");
+  EXPECT_EQ(SessionsTable(epd::v1::ListSessionsResponse()), "no sessions\n");
+}
+
+TEST(MemoryTableTest, SumsWhatHasASum) {
+  const auto memory = Parse<epd::v1::GetMemoryResponse>(R"pb(
+    regions {
+      owner: "arenas of group train (ranks 0,1)"
+      kind: "staging"
+      address_bytes: 17179869184
+      committed_bytes: 8388608
+      in_use_bytes: 4194304
+      peak_bytes: 8388608
+      quarantined_bytes: 1024
+    }
+    regions {
+      owner: "slots of session 9"
+      kind: "slots"
+      address_bytes: 262144
+      committed_bytes: 262144
+      in_use_bytes: 262144
+      peak_bytes: 262144
+    }
+    pool_bytes: 8589934592
+    pool_committed_bytes: 8388608
+    pool_peak_bytes: 8388608)pb");
+  EXPECT_EQ(
+      MemoryTable(memory),
+      R"(OWNER                              KIND     COMMITTED     IN USE       PEAK  QUARANTINED  ADDRESS SPACE
+arenas of group train (ranks 0,1)  staging    8.0 MiB    4.0 MiB    8.0 MiB      1.0 KiB       16.0 GiB
+slots of session 9                 slots    256.0 KiB  256.0 KiB  256.0 KiB          0 B      256.0 KiB
+all                                -          8.2 MiB    4.2 MiB          -      1.0 KiB              -
+
+staging pool: 8.0 MiB committed, 8.0 MiB at most so far, of 8.0 GiB
+)");
+}
+
+TEST(PlanTableTest, SaysOfWhatEachFigureIs) {
+  EXPECT_EQ(PlanTable(Parse<epd::v1::PlanMemoryResponse>(R"pb(
+              handle_mem_bytes: 20480
+              dispatch_bytes_per_rank: 8388608
+              combine_bytes_per_rank: 4194304
+              slots_bytes_per_session: 262144)pb")),
+            R"(one dispatch in flight, per rank:            8.0 MiB
+one combine in flight, per rank:             4.0 MiB
+op slots, per session:                       256.0 KiB
+a routing plan (handle_mem), in the client:  20.0 KiB
+)");
+}
+
+TEST(HealthTableTest, NamesTheNodeAndEachGroup) {
+  EXPECT_EQ(HealthTable(Parse<HealthReport>(R"pb(
+              health: HEALTH_DEGRADED
+              problems: "group train lost rank 1"
+              services { name: "" status: "SERVING" }
+              services { name: "epd.group/train" status: "NOT_SERVING" })pb")),
+            R"(degraded
+problem: group train lost rank 1
+
+SERVICE          STATUS
+(node)           serving
+epd.group/train  not-serving
+)");
+}
+
+TEST(DoctorTableTest, SaysWhatEachProblemMeansAndWhatToDo) {
+  EXPECT_EQ(DoctorTable(Parse<DoctorReport>(R"pb(
+              local { what: "memory" ok: true found: "20.0 GiB available" }
+              daemon {
+                what: "libnccl"
+                found: "libnccl.so.2: not found"
+                consequence: "no unique ids"
+                fix: "run deploy/setup"
+              })pb")),
+            R"(RESULT  CHECK    FOUND                    SEEN BY
+ok      memory   20.0 GiB available       epctl
+NOT OK  libnccl  libnccl.so.2: not found  epd
+
+libnccl: libnccl.so.2: not found
+  means: no unique ids
+  do:    run deploy/setup
+)");
+}
+
+TEST(DrainTableTest, SaysWhatBecameOfTheGroup) {
+  EXPECT_EQ(DrainTable(Parse<epd::v1::DrainGroupResponse>(R"pb(
+              group {
+                spec { name: "train" }
+                state: GROUP_STATE_CLOSED
+                epoch: 3
+                num_operations: 1000
+              })pb")),
+            "group train is drained and closed (epoch 3, 1,000 operations done, 0 failed)\n");
+}
+
+TEST(ConfigTableTest, SaysWhereEachValueComesFrom) {
+  EXPECT_EQ(ConfigTable(Parse<epd::v1::GetConfigResponse>(R"pb(
+              settings { name: "pool-bytes" value: "8589934592" origin: "default" help: "Staging." }
+              settings { name: "listen" origin: "flag" help: "TCP address." })pb")),
+            R"(SETTING     VALUE       FROM     MEANING
+pool-bytes  8589934592  default  Staging.
+listen      -           flag     TCP address.
+)");
+}
+
+TEST(VersionTableTest, LeavesOutADaemonThatIsNotThere) {
+  EXPECT_EQ(VersionTable(Parse<VersionReport>(R"pb(
+              epctl: "0.1.0"
+              min_protocol_version: 1
+              max_protocol_version: 1)pb")),
+            "epctl:  0.1.0 (protocol 1)\n");
+  EXPECT_EQ(VersionTable(Parse<VersionReport>(R"pb(
+              epctl: "0.1.0"
+              min_protocol_version: 1
+              max_protocol_version: 1
+              connected: true
+              daemon: "0.2.0"
+              node: "n1"
+              daemon_min_protocol_version: 1
+              daemon_max_protocol_version: 2)pb")),
+            "epctl:  0.1.0 (protocol 1)\nepd:    0.2.0 (protocol 1 to 2) on n1\n");
+}
+
+}  // namespace
+}  // namespace epd::cli
