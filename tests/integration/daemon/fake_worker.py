@@ -1,0 +1,100 @@
+"""A worker that answers epd and moves no rows, so that epd's own behaviour is tested alone.
+
+Started by epd through a wrapper script; speaks proto/epd/v1/worker.proto on descriptor 3. EPD_FAKE_WORKER is a
+comma-separated list of quirks: "no_nccl", "dies_at_start", "silent" (says ready, then answers nothing).
+"""
+
+import hashlib
+import os
+import socket
+import sys
+
+_RECEIVE_BYTES = 256 * 1024
+_ARENA_BYTES = 1 << 20
+
+
+class FakeWorker:
+    def __init__(self, quirks: set[str]) -> None:
+        from proto.epd.v1 import worker_pb2
+
+        self._pb = worker_pb2
+        self._quirks = quirks
+        self._socket = socket.socket(fileno=3)
+        self._sessions: set[int] = set()
+        self._fds: list[int] = []
+
+    def run(self) -> None:
+        while True:
+            data, fds, _, _ = socket.recv_fds(self._socket, _RECEIVE_BYTES, 8)
+            if not data:
+                return
+            self._fds += fds
+            message = self._pb.ToWorker.FromString(data)
+            body = message.WhichOneof("body")
+            if body == "hello":
+                self._hello()
+            elif "silent" not in self._quirks:
+                getattr(self, "_" + body, lambda m: None)(getattr(message, body))
+
+    def _send(self, fds: tuple[int, ...] = (), **body: object) -> None:
+        data = self._pb.FromWorker(**body).SerializeToString()
+        socket.send_fds(self._socket, [data], list(fds))
+
+    def _hello(self) -> None:
+        ready = self._pb.WorkerReady(backend="fake", simd="scalar", pid=os.getpid())
+        if "no_nccl" in self._quirks:
+            ready.nccl_problem = "no libnccl.so.2 for a fake"
+        else:
+            ready.nccl_version = "2.99.0"
+        self._send(ready=ready)
+
+    def _add_session(self, message) -> None:
+        self._sessions.add(message.session_id)
+
+    def _session_dead(self, message) -> None:
+        self._sessions.discard(message.session_id)
+
+    def _start_tenant(self, message) -> None:
+        ready = self._pb.TenantReady(group_id=message.group_id, formation=message.formation)
+        fds = []
+        for member in message.members:
+            if member.session_id == 0:
+                continue
+            fd = os.memfd_create(f"arena-{member.rank}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, _ARENA_BYTES)
+            fds += [fd, os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)]
+            ready.arenas.add(rank=member.rank, bytes=_ARENA_BYTES)
+        self._send(tuple(fds), tenant_ready=ready)
+        for fd in fds:
+            os.close(fd)
+
+    def _drain_tenant(self, message) -> None:
+        drained = self._pb.TenantDrained(group_id=message.group_id, formation=message.formation)
+        self._send(tenant_drained=drained)
+
+    def _make_unique_id(self, message) -> None:
+        made = self._pb.UniqueIdMade(group_id=message.group_id, epoch=message.epoch)
+        made.unique_id = os.urandom(128)
+        self._send(unique_id_made=made)
+
+    def _init_communicator(self, message) -> None:
+        ready = self._pb.CommunicatorReady(group_id=message.group_id, epoch=message.epoch)
+        if message.unique_id:
+            ready.unique_id_sha256 = hashlib.sha256(message.unique_id).digest()
+        self._send(communicator_ready=ready)
+
+    def _get_snapshot(self, message) -> None:
+        snapshot = self._pb.WorkerSnapshot(request_id=message.request_id, pool_bytes=1 << 30)
+        self._send(snapshot=snapshot)
+
+
+def main() -> None:
+    sys.path.insert(0, os.environ["EPD_TEST_PROTOS"])
+    quirks = set(filter(None, os.environ.get("EPD_FAKE_WORKER", "").split(",")))
+    if "dies_at_start" in quirks:
+        sys.exit(3)
+    FakeWorker(quirks).run()
+
+
+if __name__ == "__main__":
+    main()
