@@ -4,7 +4,6 @@
 #include <iterator>
 #include <utility>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 namespace epd::jax {
