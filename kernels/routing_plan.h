@@ -128,7 +128,10 @@ struct BuildPlanArgs {
   std::int32_t* total_recv = nullptr;    // [1] their sum, before any drop
 };
 
-// Writes the whole of handle_mem, token_counts and total_recv. Same input, same bytes.
+// Writes the whole of handle_mem, token_counts and total_recv. Same input, same bytes. `topk` is
+// read twice and the plan serves as scratch, so no peer may be able to write either meanwhile: an
+// executor in another process copies topk_idx out of staging first, builds in its own memory, and
+// copies the plan back with StagePlan.
 //   kInvalidArgument  bad spec, rank, counts, T or index; a buffer too small or misaligned; counts
 //                     whose row of this rank is not what topk_idx has (kCountMismatch).
 // On error the three outputs are zeros, as far as their sizes are known.

@@ -70,6 +70,21 @@ class ExchangeFixture {
   std::int64_t Capacity() const { return capacity_; }
   std::uint64_t RowBytes() const { return static_cast<std::uint64_t>(size_.hidden) * 2; }
   const RoutingPlanView& View(int rank) const { return views_[rank]; }
+  KernelError BuildPlan(int rank) {
+    return BuildRoutingPlan({spec_,
+                             rank,
+                             {1, 1, 1},
+                             {topk_[rank].data(), IndexType::kInt32, size_.num_tokens},
+                             counts_.data(),
+                             plans_[rank].data(),
+                             plans_[rank].size() * 8,
+                             token_counts_,
+                             &total_recv_});
+  }
+  KernelError ViewPlan(int rank) {
+    return ViewRoutingPlan({plans_[rank].data(), plans_[rank].size() * 8, spec_, rank, {1, 1, 1}},
+                           &views_[rank]);
+  }
   // Bytes of live rows that one rank receives.
   std::int64_t PayloadBytes(int rank) const {
     return TotalRecv(spec_, counts_.data(), rank) * static_cast<std::int64_t>(RowBytes());
@@ -91,22 +106,11 @@ class ExchangeFixture {
   }
 
   void MakePlans() {
-    std::vector<std::int32_t> token_counts(spec_.num_experts);
-    std::int32_t total = 0;
     views_.resize(spec_.num_ranks);
     for (int r = 0; r < spec_.num_ranks; ++r) {
       plans_.emplace_back(RoutingPlanBytes(spec_) / 8);
-      void* plan = plans_[r].data();
-      Check(BuildRoutingPlan({spec_,
-                              r,
-                              {1, 1, 1},
-                              {topk_[r].data(), IndexType::kInt32, size_.num_tokens},
-                              counts_.data(),
-                              plan,
-                              plans_[r].size() * 8,
-                              token_counts.data(),
-                              &total}));
-      Check(ViewRoutingPlan({plan, plans_[r].size() * 8, spec_, r, {1, 1, 1}}, &views_[r]));
+      Check(BuildPlan(r));
+      Check(ViewPlan(r));
     }
   }
 
@@ -117,6 +121,8 @@ class ExchangeFixture {
   ExchangeSize size_;
   RoutingSpec spec_;
   std::int64_t capacity_ = 0;
+  std::int32_t token_counts_[64] = {};
+  std::int32_t total_recv_ = 0;
   std::vector<std::int32_t> counts_;
   std::vector<std::vector<std::int32_t>> topk_;
   std::vector<std::vector<std::uint64_t>> plans_;

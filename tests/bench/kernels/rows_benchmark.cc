@@ -154,19 +154,38 @@ void BM_PullGather(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * fixture.PayloadBytes(0));
 }
 
+void BM_BuildPlan(benchmark::State& state) {
+  ExchangeFixture fixture(SizeOf(state));
+  for (auto _ : state) {
+    const KernelError error = fixture.BuildPlan(0);
+    if (!error.ok()) return Fail(state, error);
+  }
+}
+
+void BM_ViewPlan(benchmark::State& state) {
+  ExchangeFixture fixture(SizeOf(state));
+  for (auto _ : state) {
+    const KernelError error = fixture.ViewPlan(0);
+    if (!error.ok()) return Fail(state, error);
+  }
+}
+
 // tokens, hidden, top_k, ranks, output memory
 void AddSizes(benchmark::internal::Benchmark* benchmark, Memory memory) {
   benchmark->ArgNames({"T", "H", "K", "R", "memory"});
   benchmark->Args({8, 2048, 4, 4, memory});
   benchmark->Args({512, 2048, 4, 4, memory});
   benchmark->Args({4096, 7168, 8, 4, memory});
-  benchmark->UseRealTime();
+  // Huge pages come from memory that the host may never have backed; that is paid once.
+  benchmark->UseRealTime()->MinWarmUpTime(0.1);
 }
 void WarmSizes(benchmark::internal::Benchmark* benchmark) { AddSizes(benchmark, kWarm); }
 void Sizes(benchmark::internal::Benchmark* benchmark) {
   for (const Memory memory : {kWarm, kFresh, kPrepared}) AddSizes(benchmark, memory);
 }
 
+BENCHMARK(BM_BuildPlan)->Apply(WarmSizes);
+BENCHMARK(BM_ViewPlan)->Apply(WarmSizes);
 BENCHMARK(BM_Memcpy)->Apply(Sizes);
 BENCHMARK(BM_StageScatter)->Apply(WarmSizes);
 BENCHMARK(BM_PullScatter)->Apply(Sizes);

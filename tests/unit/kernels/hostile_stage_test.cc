@@ -2,6 +2,9 @@
 // name the peer, and leave zeros. Run under the address sanitizer to see the first stray byte.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/unit/kernels/exchange.h"
 
 namespace epd {
@@ -197,6 +200,37 @@ TEST_F(HostileStageTest, RandomMutationsStayInBounds) {
   }
   EXPECT_GT(refused, 1000);
 }
+
+// A peer that goes on writing while it is read: values are checked as they are used, not before.
+// Not for the thread sanitizer, to which the attack itself is the finding.
+#if !defined(__SANITIZE_THREAD__)
+TEST_F(HostileStageTest, WritesDuringThePullStayInBounds) {
+  const std::vector<Region> scatter = ScatterStages();
+  const std::vector<Region> gather = GatherStages();
+  std::atomic<bool> stop{false};
+  std::thread attacker([&] {
+    Random random(17);
+    volatile std::uint32_t* words[] = {reinterpret_cast<volatile std::uint32_t*>(scatter[1].data()),
+                                       reinterpret_cast<volatile std::uint32_t*>(gather[1].data())};
+    const std::int64_t num_words[] = {34, 16};
+    while (!stop.load(std::memory_order_relaxed)) {
+      const int victim = static_cast<int>(Uniform(random, 0, 1));
+      volatile std::uint32_t* word = words[victim] + Uniform(random, 0, num_words[victim] - 1);
+      const std::uint32_t honest = *word;
+      *word = static_cast<std::uint32_t>(random());
+      *word = honest;
+    }
+  });
+  int accepted = 0;
+  for (int i = 0; i < 4000; ++i) {
+    accepted += PullScatterFrom(Refs(scatter)).ok();
+    accepted += PullGatherFrom(Refs(gather)).ok();
+  }
+  stop.store(true);
+  attacker.join();
+  EXPECT_GT(accepted, 0);  // else the loop tested the refusals only
+}
+#endif
 
 }  // namespace
 }  // namespace epd
