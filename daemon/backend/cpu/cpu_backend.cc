@@ -1,0 +1,40 @@
+#include "daemon/backend/cpu/cpu_backend.h"
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cpu/memfd_arenas.h"
+#include "daemon/backend/cpu/row_mover.h"
+#include "daemon/backend/nccl_library.h"
+#include "kernels/simd.h"
+
+namespace epd {
+
+absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const std::string& simd) {
+  const KernelError error = SetSimdLevelByName(simd.empty() ? "auto" : simd.c_str());
+  if (!error.ok()) {
+    char text[400];
+    FormatKernelError(error, text, sizeof text);
+    return absl::InvalidArgumentError(text);
+  }
+  return std::unique_ptr<CpuBackend>(new CpuBackend());
+}
+
+std::string CpuBackend::simd() const { return SimdLevelName(ActiveSimdLevel()); }
+
+absl::StatusOr<std::unique_ptr<ArenaSet>> CpuBackend::CreateArenas(int num_arenas,
+                                                                   uint64_t arena_bytes) {
+  return MemfdArenas::Create(num_arenas, arena_bytes);
+}
+
+absl::Status CpuBackend::Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) {
+  return MoveRowsOnCpu(static_cast<MemfdArenas&>(arenas), group, job);
+}
+
+absl::Status CpuBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                          const std::string& unique_id) {
+  if (unique_id.empty() || unique_id.size() == kNcclUniqueIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("group_id=", group_id, " epoch=", epoch, ": a unique id of ", unique_id.size(),
+                   " bytes, expected ", kNcclUniqueIdBytes, " or none"));
+}
+
+}  // namespace epd

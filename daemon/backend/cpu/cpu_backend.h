@@ -1,0 +1,32 @@
+// The CPU backend: memfd arenas and the vectorised kernels.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/backend/backend.h"
+
+namespace epd {
+
+class CpuBackend : public Backend {
+ public:
+  // `simd`: "auto", or a level to force ("scalar", "avx2", "avx512").
+  //   INVALID_ARGUMENT  no such level, or not on this machine
+  static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const std::string& simd);
+
+  std::string name() const override { return "cpu"; }
+  std::string simd() const override;
+  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
+                                                         uint64_t arena_bytes) override;
+  absl::Status Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) override;
+  // The CPU needs no communicator; the id's length is checked all the same.
+  absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                const std::string& unique_id) override;
+
+ private:
+  CpuBackend() = default;
+};
+
+}  // namespace epd

@@ -1,0 +1,110 @@
+#include "daemon/backend/cpu/memfd_arenas.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+absl::Status Exhausted(absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
+                                                                 uint64_t arena_bytes) {
+  std::unique_ptr<MemfdArenas> set(new MemfdArenas(arena_bytes));
+  for (int i = 0; i < num_arenas; ++i) {
+    if (absl::Status added = set->Add(); !added.ok()) return added;
+  }
+  return set;
+}
+
+absl::Status MemfdArenas::Add() {
+  Arena arena;
+  arena.read_write = OwnedFd(memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int fd = arena.read_write.get();
+  if (fd < 0) return Exhausted("memfd_create of a staging arena");
+  if (ftruncate(fd, static_cast<off_t>(arena_bytes_)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
+  }
+  const std::string path = absl::StrCat("/proc/self/fd/", fd);
+  arena.read_only = OwnedFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!arena.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
+  if (fchmod(fd, 0) != 0) return Exhausted("fchmod of a staging arena");
+  arenas_.push_back(std::move(arena));
+  return absl::OkStatus();
+}
+
+MemfdArenas::~MemfdArenas() {
+  for (Arena& arena : arenas_) {
+    if (arena.mapped != nullptr) munmap(arena.mapped, arena_bytes_);
+  }
+}
+
+absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
+  for (const Arena& arena : arenas_) {
+    int result = 0;
+    do {
+      result = fallocate(arena.read_write.get(), 0, static_cast<off_t>(offset),
+                         static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the node has no memory for ", bytes, " bytes of staging on each of ",
+                       arenas_.size(), " ranks (", std::strerror(errno),
+                       "); free memory or raise its limit, or start epd with a smaller pool"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MemfdArenas::Trim(uint64_t offset, uint64_t bytes) {
+  for (const Arena& arena : arenas_) {
+    // What cannot be given back stays charged to the node; nothing else depends on it.
+    [[maybe_unused]] const int ignored =
+        fallocate(arena.read_write.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  }
+}
+
+absl::Status MemfdArenas::Read(int arena, uint64_t offset, absl::Span<char> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = pread(arenas_[arena].read_write.get(), out.data() + done, out.size() - done,
+                              static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return absl::DataLossError(absl::StrCat("reading ", out.size(), " bytes of staging at ",
+                                              offset, ": ",
+                                              got < 0 ? std::strerror(errno) : "end"));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<char*> MemfdArenas::Map(int index) {
+  Arena& arena = arenas_[index];
+  if (arena.mapped == nullptr) {
+    void* mapped = mmap(nullptr, arena_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                        arena.read_write.get(), 0);
+    if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena");
+    madvise(mapped, arena_bytes_, MADV_DONTFORK);
+    madvise(mapped, arena_bytes_, MADV_HUGEPAGE);
+    arena.mapped = static_cast<char*>(mapped);
+  }
+  return arena.mapped;
+}
+
+}  // namespace epd

@@ -1,0 +1,50 @@
+// Arenas of the CPU backend: sealed memfds, mapped by the clients, read by peers through read-only
+// descriptors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "daemon/backend/backend.h"
+#include "daemon/backend/owned_fd.h"
+
+namespace epd {
+
+// Sparse: address space is free, memory comes with Commit. The mode of each memfd is 0 once its
+// read-only descriptor is open, so that a peer that gets only that one cannot open it for writing.
+class MemfdArenas : public ArenaSet {
+ public:
+  //   RESOURCE_EXHAUSTED  descriptors or address space
+  static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(int num_arenas, uint64_t arena_bytes);
+  ~MemfdArenas() override;
+
+  int num_arenas() const override { return static_cast<int>(arenas_.size()); }
+  uint64_t arena_bytes() const override { return arena_bytes_; }
+  int read_write_fd(int arena) const override { return arenas_[arena].read_write.get(); }
+  int read_only_fd(int arena) const override { return arenas_[arena].read_only.get(); }
+  absl::Status Commit(uint64_t offset, uint64_t bytes) override;
+  void Trim(uint64_t offset, uint64_t bytes) override;
+  absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
+
+  // The worker's own mapping of an arena, made at the first call.
+  //   RESOURCE_EXHAUSTED  address space
+  absl::StatusOr<char*> Map(int arena);
+
+ private:
+  struct Arena {
+    OwnedFd read_write;
+    OwnedFd read_only;
+    char* mapped = nullptr;
+  };
+  explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
+  absl::Status Add();
+
+  uint64_t arena_bytes_;
+  std::vector<Arena> arenas_;
+};
+
+}  // namespace epd

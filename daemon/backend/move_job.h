@@ -1,0 +1,45 @@
+// One operation's rows, to be moved by the worker between the regions of its ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// What is equal on all ranks of the group; checked by epd when the group was formed.
+struct MoveGroup {
+  uint64_t group_id = 0;
+  uint64_t epoch = 0;
+  uint32_t num_experts = 0;
+  uint32_t max_tokens = 0;            // Per rank.
+  std::vector<int32_t> expert_owner;  // [num_experts]; empty: contiguous blocks.
+  bool drop_on_overflow = false;
+};
+
+// One rank's part. Sizes were checked against the region; everything in the region is client
+// memory.
+struct MovePart {
+  int arena = 0;  // Index in the set.
+  uint64_t num_tokens = 0;
+  uint64_t recv_capacity = 0;  // Slots.
+  uint64_t stage_offset =
+      0;  // Of the region, from the start of the arena; proto/epd/v1/region_layout.h.
+  uint64_t stage_bytes = 0;
+  uint64_t out_offset = 0;  // From the start of the arena.
+  uint64_t out_bytes = 0;
+};
+
+struct MoveJob {
+  shm::Kind kind = shm::Kind::kPrepare;
+  uint32_t dtype = 0;  // 1 float32, 2 bfloat16, 3 float16; 0 for prepare.
+  bool has_weights = false;
+  uint32_t top_k = 0;
+  uint32_t alignment = 0;
+  uint64_t row_bytes = 0;
+  uint64_t plan_id = 0;
+  std::vector<MovePart> parts;  // [num_ranks], by rank.
+};
+
+}  // namespace epd

@@ -1,0 +1,22 @@
+// Between worker.proto and the engine's values.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/worker/exchange_snapshot.h"
+#include "daemon/worker/tenant.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+absl::Status StatusFromProto(const v1::Status& status);
+v1::Status StatusToProto(const absl::Status& status);
+
+//   INVALID_ARGUMENT  a program digest is not 16 bytes, or the dtype or executor is unknown
+absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message);
+
+// Everything but the request id and the routes per expert. At most as many operations as fit into a
+// message; the oldest first.
+v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot);
+
+}  // namespace epd

@@ -1,0 +1,157 @@
+#include "daemon/worker/effect_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "daemon/worker/control_codec.h"
+
+namespace epd {
+
+// Some effects are answered at once (pages, rows), and the answers have effects of their own.
+void EffectRunner::RunAll(absl::Time now) {
+  now_ = now;
+  for (Effects effects = exchange_.TakeEffects(); !effects.empty();
+       effects = exchange_.TakeEffects()) {
+    for (const Effect& effect : effects) {
+      std::visit([this](const auto& one) { Run(one); }, effect);
+    }
+  }
+}
+
+void EffectRunner::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
+  const absl::Status sent = epd_.Send(message, fds);
+  if (status_.ok()) status_ = sent;
+}
+
+void EffectRunner::Run(const LinkUse& effect) {
+  const auto session = sessions_.find(effect.use.session);
+  if (session != sessions_.end()) session->second.Link(effect);
+}
+
+void EffectRunner::Run(const AnswerUse& effect) {
+  const auto session = sessions_.find(effect.use.session);
+  if (session != sessions_.end()) session->second.Answer(effect);
+}
+
+void EffectRunner::Run(const CommitPages& effect) {
+  for (const Trim& trim : effect.trims) {
+    const auto set = arenas_.find(trim.set);
+    if (set != arenas_.end()) set->second->Trim(trim.offset, trim.bytes);
+  }
+  const auto set = arenas_.find(effect.range.set);
+  const absl::Status done = set == arenas_.end()
+                                ? absl::InternalError("the arenas of the operation are gone")
+                                : set->second->Commit(effect.range.offset, effect.range.bytes);
+  exchange_.PagesCommitted(effect.operation, done, now_);
+}
+
+void EffectRunner::Run(const CreateArenas& effect) {
+  absl::StatusOr<std::unique_ptr<ArenaSet>> set =
+      backend_.CreateArenas(effect.num_arenas, effect.arena_bytes);
+  if (set.ok()) {
+    arenas_[effect.set] = *std::move(set);
+  } else {
+    arena_problems_[effect.set] = set.status();
+  }
+}
+
+void EffectRunner::Run(const ReportTenantReady& effect) {
+  v1::FromWorker message;
+  v1::TenantReady& ready = *message.mutable_tenant_ready();
+  ready.set_group_id(effect.group.value);
+  ready.set_formation(effect.formation.value);
+  std::vector<int> fds;
+  const auto set = arenas_.find(effect.set);
+  if (effect.set && set == arenas_.end()) {
+    *ready.mutable_status() = StatusToProto(arena_problems_[effect.set]);
+  } else {
+    for (size_t i = 0; i < effect.local_ranks.size(); ++i) {
+      v1::TenantReady::Arena& arena = *ready.add_arenas();
+      arena.set_rank(effect.local_ranks[i].value);
+      arena.set_bytes(set->second->arena_bytes());
+      fds.push_back(set->second->read_write_fd(static_cast<int>(i)));
+      fds.push_back(set->second->read_only_fd(static_cast<int>(i)));
+    }
+  }
+  Send(message, fds);
+}
+
+void EffectRunner::Run(const ReportTenantDrained& effect) {
+  v1::FromWorker message;
+  message.mutable_tenant_drained()->set_group_id(effect.group.value);
+  message.mutable_tenant_drained()->set_formation(effect.formation.value);
+  Send(message);
+}
+
+void EffectRunner::Run(const MoveRows& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  const absl::Status done = set == arenas_.end() || tenant == tenants_.end()
+                                ? absl::InternalError("the arenas of the operation are gone")
+                                : backend_.Move(*set->second, tenant->second.move, effect.job);
+  exchange_.RowsMoved(effect.operation, done, now_);
+}
+
+void EffectRunner::Run(const CountRoutes& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  if (set == arenas_.end() || tenant == tenants_.end()) return;
+  std::vector<uint64_t>& routes = tenant->second.expert_routes;
+  routes.resize(effect.num_experts);
+  std::vector<int32_t> counts(effect.num_experts);
+  const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
+                               counts.size() * sizeof(int32_t));
+  for (int arena = 0; arena < set->second->num_arenas(); ++arena) {
+    if (!set->second->Read(arena, effect.offset, bytes).ok()) continue;
+    for (uint32_t e = 0; e < effect.num_experts; ++e) {
+      // A client may have staged anything; a figure for people must not wrap because of it.
+      if (counts[e] > 0) routes[e] += static_cast<uint64_t>(counts[e]);
+    }
+  }
+}
+
+void EffectRunner::Run(const EvictSession& effect) {
+  v1::FromWorker message;
+  message.mutable_evict_session()->set_session_id(effect.session.value);
+  *message.mutable_evict_session()->mutable_cause() = StatusToProto(effect.cause);
+  Send(message);
+}
+
+void EffectRunner::Run(const LogLine& effect) {
+  if (!log_limiter_.Admit(now_)) return;
+  v1::FromWorker message;
+  message.mutable_log()->set_severity(static_cast<int32_t>(effect.severity));
+  std::string text = effect.text;
+  if (const uint64_t dropped = log_limiter_.TakeDropped(); dropped > 0) {
+    absl::StrAppend(&text, " (", dropped, " lines before this one were left out)");
+  }
+  message.mutable_log()->set_text(std::move(text));
+  Send(message);
+}
+
+void EffectRunner::AddTenant(const TenantStart& start) {
+  TenantFacts& facts = tenants_[{start.group, start.formation}];
+  facts.move = MoveGroup{.group_id = start.group.value,
+                         .epoch = start.epoch.value,
+                         .num_experts = start.spec.num_experts,
+                         .max_tokens = start.spec.max_tokens_per_rank,
+                         .expert_owner = {},
+                         .drop_on_overflow = start.spec.drop_on_overflow};
+  for (const Rank owner : start.spec.expert_owner) {
+    facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
+  }
+}
+
+void EffectRunner::RemoveTenant(GroupId group, Formation formation) {
+  tenants_.erase({group, formation});
+}
+
+const std::vector<uint64_t>* EffectRunner::RoutesOf(GroupId group, Formation formation) const {
+  const auto found = tenants_.find({group, formation});
+  return found == tenants_.end() ? nullptr : &found->second.expert_routes;
+}
+
+}  // namespace epd

@@ -1,0 +1,79 @@
+// Carries out the engine's effects: slots, records, arenas, messages to epd.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/backend/backend.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/epd_socket.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/log_limiter.h"
+#include "daemon/worker/outcome_records.h"
+#include "daemon/worker/session_slots.h"
+
+namespace epd {
+
+using SessionTable = std::map<SessionId, SessionSlots>;
+
+// Exec thread only. All references outlive this.
+class EffectRunner {
+ public:
+  EffectRunner(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
+               Backend& backend, EpdSocket& epd)
+      : exchange_(exchange), sessions_(sessions), records_(records), backend_(backend), epd_(epd) {}
+
+  // Carries out everything that the engine asks for, until it asks for nothing more.
+  void RunAll(absl::Time now);
+
+  // What is equal on all ranks, for row movement; told before the tenant starts.
+  void AddTenant(const TenantStart& start);
+  void RemoveTenant(GroupId group, Formation formation);
+  // Routes per expert since the formation started; empty before the first prepare.
+  const std::vector<uint64_t>* RoutesOf(GroupId group, Formation formation) const;
+
+  // The first error of the socket to epd, which ends the worker.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  struct TenantFacts {
+    MoveGroup move;
+    std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
+  };
+  using TenantKey = std::pair<GroupId, Formation>;
+
+  void Run(const LinkUse& effect);
+  void Run(const OpenRecord& effect) { records_.OpenOperation(effect.operation); }
+  void Run(const DecideRecord& effect) { records_.Decide(effect.operation, effect.status); }
+  void Run(const CloseRecord& effect) { records_.CloseOperation(effect.operation); }
+  void Run(const AnswerUse& effect);
+  void Run(const CommitPages& effect);
+  void Run(const CreateArenas& effect);
+  void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
+  void Run(const ReportTenantReady& effect);
+  void Run(const ReportTenantDrained& effect);
+  void Run(const MoveRows& effect);
+  void Run(const CountRoutes& effect);
+  void Run(const EvictSession& effect);
+  void Run(const LogLine& effect);
+  void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
+
+  Exchange& exchange_;
+  SessionTable& sessions_;
+  OutcomeRecords& records_;
+  Backend& backend_;
+  EpdSocket& epd_;
+  std::map<ArenaSetId, std::unique_ptr<ArenaSet>> arenas_;
+  std::map<ArenaSetId, absl::Status> arena_problems_;
+  std::map<TenantKey, TenantFacts> tenants_;
+  LogLimiter log_limiter_;
+  absl::Status status_;
+  absl::Time now_;
+};
+
+}  // namespace epd

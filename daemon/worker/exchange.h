@@ -1,0 +1,148 @@
+// The worker's engine: matches the ranks' uses of slots into operations and decides their outcomes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/exchange_snapshot.h"
+#include "daemon/worker/operation.h"
+#include "daemon/worker/staging.h"
+#include "daemon/worker/tenant.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+struct ExchangeOptions {
+  uint64_t staging_bytes = 0;  // The pool's budget, over all arenas.
+  uint64_t page_bytes = 4096;
+  uint64_t first_operation_id = 1;  // Above every id of an earlier worker.
+  // How long a client may keep a region after its operation's outcome.
+  absl::Duration hold_limit = absl::Seconds(30);
+  size_t max_open_operations = shm::kMaxOperations;
+};
+
+// Operations pair up by identity, never by order. One is admitted when every rank has announced it
+// and the calls agree; admission takes the region in all arenas at once, first come first served.
+// From then on it waits for copies only, and copies wait for nothing: so there is no deadlock.
+//
+// A failure is collective: the outcome is decided once and every rank is told the same cause, at
+// its open use or at its next one. An own-input error, an overflow and want of staging fail the
+// execution; a missed deadline and a disagreement end the tenant's generation; a dead session and
+// EndTenant end the formation.
+//
+// Reads no clock and touches no memory: events go in with the time, effects come out and are to be
+// carried out in order, before the next event. Not thread-safe.
+class Exchange {
+ public:
+  explicit Exchange(ExchangeOptions options);
+
+  void AddSession(SessionId session);
+  // Its ranks' tenants end with `cause`. With `process_alive` its arenas stay charged until a
+  // second call says that the process is gone.
+  void SessionDead(SessionId session, const absl::Status& cause, bool process_alive,
+                   absl::Time now);
+
+  // An older formation of the group is ended with ABORTED if it has not been ended.
+  //   INVALID_ARGUMENT    a member is missing, or its session is unknown
+  //   ALREADY_EXISTS      this or a newer formation was started
+  absl::Status StartTenant(TenantStart start, absl::Time now);
+  void EndTenant(GroupId group, Formation formation, const absl::Status& cause, absl::Time now);
+  void DrainTenant(GroupId group, Formation formation, absl::Time now);
+
+  // EndTenant for all of them: the worker stops.
+  void EndEverything(const absl::Status& cause, absl::Time now);
+
+  // A claimed use. `request` is a private copy of client memory and may hold anything.
+  void Take(const Use& use, const shm::SlotRequest& request, absl::Time now);
+
+  // Answers to CommitPages and MoveRows.
+  void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
+  void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);
+
+  // Carries out deadlines that have passed; call at or after next_deadline().
+  void Tick(absl::Time now);
+  absl::Time next_deadline() const;
+
+  Effects TakeEffects() { return std::exchange(effects_, {}); }
+
+  ExchangeSnapshot Snapshot(absl::Time now) const;
+  const Staging& staging() const { return staging_; }
+  size_t num_open_operations() const { return operations_.size(); }
+
+ private:
+  using TenantKey = std::pair<GroupId, Formation>;
+  struct Session {
+    size_t num_parts = 0;  // Parts in operations that are not done.
+  };
+
+  // exchange.cc: sessions, tenants
+  Tenant* FindTenant(GroupId group, Formation formation);
+  Tenant* CurrentTenant(GroupId group);
+  absl::Status CheckStart(const TenantStart& start) const;
+  void EndFormation(Tenant& tenant, const absl::Status& cause);
+  void ForgetSession(SessionId session);
+  void ReleaseTenantIfIdle(Tenant& tenant);
+  void ForgetEndedTenants();
+  void FinishEvent(absl::Time now);
+
+  // exchange_uses.cc: the three steps
+  void Announce(const Use& use, const shm::SlotRequest& request, absl::Time now);
+  void AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotRequest& request,
+                        absl::Time now);
+  absl::StatusOr<Operation*> FindOrCreate(Tenant& tenant, const OperationKey& key,
+                                          const shm::SlotRequest& request, absl::Time now);
+  void AllAnnounced(Operation& operation, absl::Time now);
+  Operation* FindForUse(const Use& use, const shm::SlotRequest& request, PartState expected);
+  void Publish(const Use& use, const shm::SlotRequest& request, absl::Time now);
+  void Pulled(const Use& use, const shm::SlotRequest& request);
+  void PumpQueue(absl::Time now);
+  void Admit(Operation& operation, absl::Time now);
+  void StartMove(Operation& operation, absl::Time now);
+
+  // exchange_outcome.cc: deciding, telling, closing
+  void DecideGood(Operation& operation, absl::Time now);
+  void FailOperation(Operation& operation, const absl::Status& cause);
+  void FailWithExecution(Operation& operation, const absl::Status& cause);
+  void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
+                     const std::set<Rank>& may_come);
+  void EndGeneration(Tenant& tenant, const absl::Status& cause);
+  std::vector<Operation*> UndecidedOf(const Tenant& tenant);
+  void CloseIfOver(Operation& operation);
+  void Finish(Operation& operation, uint32_t rank);
+  void Answer(const Operation& operation, uint32_t rank, shm::Step step,
+              const absl::Status& status);
+  void Refuse(const Use& use, const absl::Status& status);
+  RegionView ViewOf(const Operation& operation, uint32_t rank) const;
+
+  // exchange_deadlines.cc
+  void SetDeadline(Operation& operation, absl::Time deadline);
+  void OnDeadline(Operation& operation, absl::Time now);
+  void OnGatheringDeadline(Operation& operation, absl::Time now);
+  void EvictHolders(Operation& operation);
+
+  const ExchangeOptions options_;
+  Staging staging_;
+  Effects effects_;
+  std::map<SessionId, Session> sessions_;
+  std::map<TenantKey, std::unique_ptr<Tenant>> tenants_;
+  std::map<OperationId, std::unique_ptr<Operation>> operations_;
+  std::deque<OperationId>
+      queue_;  // Announced by all, waiting for staging; first come first served.
+  std::set<std::pair<absl::Time, OperationId>> deadlines_;
+  std::set<uint64_t> record_slots_;  // Outcome records in use: id % kMaxOperations.
+  uint64_t next_operation_;
+  bool pump_ = false;
+  absl::Time now_;  // Of the event in work.
+};
+
+}  // namespace epd

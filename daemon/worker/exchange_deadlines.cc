@@ -1,0 +1,104 @@
+// Deadlines: who is late is named, then the generation ends; who holds on too long loses its
+// session.
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/cause_text.h"
+#include "daemon/worker/crossed_order.h"
+#include "daemon/worker/exchange.h"
+
+namespace epd {
+
+void Exchange::SetDeadline(Operation& operation, absl::Time deadline) {
+  if (operation.deadline != absl::InfiniteFuture()) {
+    deadlines_.erase({operation.deadline, operation.id});
+  }
+  operation.deadline = deadline;
+  if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, operation.id);
+}
+
+absl::Time Exchange::next_deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+}
+
+void Exchange::Tick(absl::Time now) {
+  now_ = now;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    OnDeadline(*operations_.at(deadlines_.begin()->second), now);
+  }
+  FinishEvent(now);
+}
+
+void Exchange::OnDeadline(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  const absl::Duration age = now - operation.phase_since;
+  switch (operation.phase) {
+    case Phase::kGathering:
+      OnGatheringDeadline(operation, now);
+      return;
+    case Phase::kQueued:
+      FailWithExecution(
+          operation,
+          absl::ResourceExhaustedError(absl::StrCat(
+              "no staging became free in ", absl::FormatDuration(age), " for ",
+              operation.staging_bytes, " bytes on each of ", operation.parts.size(),
+              " ranks; start epd with a larger staging pool, or run less at the same time")));
+      return;
+    case Phase::kAdmitted:
+      EndGeneration(tenant, absl::DeadlineExceededError(absl::StrCat(
+                                operation.Describe(), " was admitted ", absl::FormatDuration(age),
+                                " ago and is not published by ",
+                                NameRanks(tenant, operation.WaitingFor(), "publish"),
+                                "; look at these processes, or raise the undecided deadline")));
+      return;
+    case Phase::kMoving:
+      EndGeneration(tenant,
+                    absl::DeadlineExceededError(absl::StrCat(
+                        "the worker has not moved the rows of ", operation.Describe(), " in ",
+                        absl::FormatDuration(age), "; raise the undecided deadline")));
+      return;
+    case Phase::kGood:
+    case Phase::kFailed:
+      EvictHolders(operation);
+      return;
+  }
+}
+
+void Exchange::OnGatheringDeadline(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  const absl::Duration limit = tenant.start.spec.deadlines.absent;
+  const absl::Duration age = now - operation.first_announce;
+  const std::string missing = NameRanks(tenant, operation.WaitingFor(), "absent");
+  if (age >= limit) {
+    EndGeneration(tenant, absl::DeadlineExceededError(absl::StrCat(
+                              operation.Describe(), " waits ", absl::FormatDuration(age), " for ",
+                              missing, "; look at these processes, or raise the absent deadline")));
+    return;
+  }
+  std::string text =
+      absl::StrCat("group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value,
+                   " phase=announce: ", operation.Describe(), " waits ", absl::FormatDuration(age),
+                   " for ", missing);
+  if (const Operation* other = FindCrossed(operation, UndecidedOf(tenant)); other != nullptr) {
+    absl::StrAppend(&text, "; crossed order: ", other->Describe(),
+                    " waits for ranks that have "
+                    "announced this one, and this one for ranks that have announced it; launch "
+                    "programs in one order on all ranks, or give the calls names");
+  }
+  effects_.push_back(LogLine{.severity = Severity::kWarning, .text = std::move(text)});
+  SetDeadline(operation, operation.first_announce + limit);
+}
+
+void Exchange::EvictHolders(Operation& operation) {
+  SetDeadline(operation, absl::InfiniteFuture());
+  const Tenant& tenant = *operation.tenant;
+  for (Rank rank : operation.WaitingFor()) {
+    effects_.push_back(EvictSession{
+        .session = tenant.start.members[rank.value].session,
+        .cause = absl::DeadlineExceededError(absl::StrCat(
+            "group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value, " ",
+            NameRanks(tenant, {rank}, "pulled"), ": holds the staging of ", operation.Describe(),
+            " ", absl::FormatDuration(options_.hold_limit),
+            " after the operation ended; the session ends so that others can use it"))});
+  }
+}
+
+}  // namespace epd

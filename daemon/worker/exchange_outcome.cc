@@ -1,0 +1,145 @@
+// Outcomes: decided once, recorded before anybody is told, the same for every rank.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/cause_text.h"
+#include "daemon/worker/exchange.h"
+
+namespace epd {
+
+void Exchange::Answer(const Operation& operation, uint32_t rank, shm::Step step,
+                      const absl::Status& status) {
+  AnswerUse answer{
+      .use = operation.parts[rank].use, .status = status, .operation = operation.id, .region = {}};
+  if (!status.ok()) {
+    answer.status = ForClient(status, *operation.tenant, rank, step);
+  } else if (operation.region.has_value()) {
+    answer.region = ViewOf(operation, rank);
+  }
+  effects_.push_back(std::move(answer));
+}
+
+void Exchange::Refuse(const Use& use, const absl::Status& status) {
+  effects_.push_back(AnswerUse{.use = use, .status = status, .operation = {}, .region = {}});
+}
+
+// The rank's part is over: it was told the end.
+void Exchange::Finish(Operation& operation, uint32_t rank) {
+  operation.parts[rank].state = PartState::kDone;
+  const auto session = sessions_.find(operation.tenant->start.members[rank].session);
+  if (session != sessions_.end()) --session->second.num_parts;
+}
+
+void Exchange::DecideGood(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  operation.phase = Phase::kGood;
+  operation.phase_since = now;
+  SetDeadline(operation, now + options_.hold_limit);
+  ++tenant.num_good;
+  for (const Part& part : operation.parts) tenant.bytes_moved += part.said.stage_bytes;
+  effects_.push_back(DecideRecord{.operation = operation.id, .status = absl::OkStatus()});
+  if (operation.parts[0].said.kind == shm::Kind::kPrepare) {
+    effects_.push_back(CountRoutes{.group = tenant.start.group,
+                                   .formation = tenant.start.formation,
+                                   .set = tenant.set,
+                                   .offset = operation.region->offset,
+                                   .num_experts = tenant.start.spec.num_experts});
+  }
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    operation.parts[r].state = PartState::kReading;
+    Answer(operation, r, shm::Step::kPublish, absl::OkStatus());
+  }
+}
+
+void Exchange::FailOperation(Operation& operation, const absl::Status& cause) {
+  if (!operation.undecided()) return;
+  Tenant& tenant = *operation.tenant;
+  if (operation.phase == Phase::kQueued && !operation.region.has_value()) {
+    std::erase(queue_, operation.id);
+    pump_ = true;
+  }
+  operation.phase = Phase::kFailed;
+  operation.phase_since = now_;
+  operation.cause = cause;
+  ++tenant.num_failed;
+  tenant.by_key.erase(operation.key);
+  effects_.push_back(DecideRecord{.operation = operation.id, .status = cause});
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    const PartState state = operation.parts[r].state;
+    if (state != PartState::kAnnounced && state != PartState::kPublished) continue;
+    Answer(operation, r,
+           state == PartState::kAnnounced ? shm::Step::kAnnounce : shm::Step::kPublish, cause);
+    Finish(operation, r);
+  }
+  SetDeadline(operation, now_ + options_.hold_limit);
+  CloseIfOver(operation);
+}
+
+void Exchange::FailWithExecution(Operation& operation, const absl::Status& cause) {
+  Tenant& tenant = *operation.tenant;
+  const OperationKey key = operation.key;
+  std::set<Rank> may_come;
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    // A name's execution is this operation alone.
+    if (!key.named || operation.parts[r].state == PartState::kAbsent) may_come.insert(Rank(r));
+  }
+  FailOperation(operation, cause);
+  FailExecution(tenant, key, cause, may_come);
+}
+
+// What waits for ranks in a failed execution would wait in vain; what all have announced goes on.
+void Exchange::FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
+                             const std::set<Rank>& may_come) {
+  if (!tenant.book.Fail(key.execution, key.named, cause, may_come)) {
+    EndGeneration(tenant, absl::ResourceExhaustedError(absl::StrCat(
+                              "more than ", kMaxFailedExecutions,
+                              " failed executions are remembered for ranks that have not come")));
+    return;
+  }
+  if (key.named) return;
+  for (Operation* operation : UndecidedOf(tenant)) {
+    if (operation->phase != Phase::kGathering) continue;
+    if (operation->key.named || operation->key.execution != key.execution) continue;
+    FailOperation(*operation, cause);
+  }
+}
+
+void Exchange::EndGeneration(Tenant& tenant, const absl::Status& cause) {
+  tenant.book.EndGeneration(cause);
+  for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, cause);
+}
+
+std::vector<Operation*> Exchange::UndecidedOf(const Tenant& tenant) {
+  std::vector<Operation*> undecided;
+  for (const auto& [unused, id] : tenant.by_key) {
+    Operation* operation = operations_.at(id).get();
+    if (operation->undecided()) undecided.push_back(operation);
+  }
+  return undecided;
+}
+
+void Exchange::CloseIfOver(Operation& operation) {
+  if (operation.undecided() || operation.held()) return;
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (operation.parts[r].state != PartState::kPulled) continue;
+    Answer(operation, r, shm::Step::kPulled, absl::OkStatus());
+    Finish(operation, r);
+  }
+  Tenant& tenant = *operation.tenant;
+  if (operation.region.has_value()) {
+    staging_.Free(*operation.region);
+    pump_ = true;
+  }
+  effects_.push_back(CloseRecord{.operation = operation.id});
+  record_slots_.erase(operation.id.value % shm::kMaxOperations);
+  SetDeadline(operation, absl::InfiniteFuture());
+  if (const auto found = tenant.by_key.find(operation.key);
+      found != tenant.by_key.end() && found->second == operation.id) {
+    tenant.by_key.erase(found);
+  }
+  operations_.erase(operation.id);
+  --tenant.num_open;
+  ReleaseTenantIfIdle(tenant);
+}
+
+}  // namespace epd

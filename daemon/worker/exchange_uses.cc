@@ -1,0 +1,357 @@
+// The three steps of an operation, as ranks take them.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/agreement.h"
+#include "daemon/worker/cause_text.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/request_check.h"
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd {
+namespace {
+
+// A session's operations at one time; one slot serves one operation.
+constexpr size_t kMaxPartsPerSession = shm::kSlotsPerSession;
+
+uint64_t BytesOf(const Announcement& said) {
+  return shm::RoundUpToRegionAlignment(said.stage_bytes) + said.out_bytes;
+}
+
+absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,
+                    const shm::SlotRequest& request) {
+  return absl::Status(problem.code(), absl::StrCat(NameRanks(tenant, {Rank(request.rank)},
+                                                             std::string(PhaseName(request.step))),
+                                                   ": ", problem.message()));
+}
+
+OperationKey KeyOf(const shm::SlotRequest& request, const Execution& execution) {
+  return OperationKey{.execution = execution,
+                      .ordinal = request.ordinal,
+                      .occurrence = request.occurrence,
+                      .named = request.has_name != 0};
+}
+
+std::set<Rank> AllRanks(const Tenant& tenant) {
+  std::set<Rank> ranks;
+  for (uint32_t r = 0; r < tenant.start.spec.num_ranks; ++r) ranks.insert(Rank(r));
+  return ranks;
+}
+
+}  // namespace
+
+void Exchange::Take(const Use& use, const shm::SlotRequest& request, absl::Time now) {
+  now_ = now;
+  switch (request.step) {
+    case shm::Step::kAnnounce:
+      Announce(use, request, now);
+      break;
+    case shm::Step::kPublish:
+      Publish(use, request, now);
+      break;
+    case shm::Step::kPulled:
+      Pulled(use, request);
+      break;
+    default:
+      Refuse(use, ForStranger(absl::InvalidArgumentError(absl::StrCat(
+                                  "step is ", static_cast<uint32_t>(request.step),
+                                  ", expected 1 (announce), 2 (publish) or 3 (pulled)")),
+                              request));
+  }
+  FinishEvent(now);
+}
+
+void Exchange::Announce(const Use& use, const shm::SlotRequest& request, absl::Time now) {
+  Tenant* tenant = CurrentTenant(GroupId(request.group_id));
+  if (tenant == nullptr) {
+    Refuse(use, ForStranger(absl::AbortedError(absl::StrCat(
+                                "this worker does not serve group id ", request.group_id,
+                                " (the call carries epoch ", request.epoch, " formation ",
+                                request.formation, "); join the group again")),
+                            request));
+    return;
+  }
+  absl::Status problem = CheckPlace(request, use.session, *tenant);
+  if (problem.ok()) problem = tenant->ended;
+  if (problem.ok() && sessions_.at(use.session).num_parts >= kMaxPartsPerSession) {
+    problem = absl::ResourceExhaustedError(
+        absl::StrCat("the session has ", kMaxPartsPerSession,
+                     " operations open, the most there may be; wait for some to end"));
+  }
+  if (!problem.ok()) {
+    Refuse(use, ForClient(problem, *tenant, request.rank, request.step));
+    return;
+  }
+  AnnounceInTenant(*tenant, use, request, now);
+}
+
+absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const OperationKey& key,
+                                                  const shm::SlotRequest& request, absl::Time now) {
+  if (const auto found = tenant.by_key.find(key); found != tenant.by_key.end()) {
+    return operations_.at(found->second).get();
+  }
+  if (tenant.draining) {
+    return absl::FailedPreconditionError(
+        "the group is draining and takes no new operations; join another group, or wait until it "
+        "is open again");
+  }
+  if (operations_.size() >= options_.max_open_operations) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.max_open_operations, " operations are open on this node, the most there may be"));
+  }
+  while (record_slots_.contains(next_operation_ % shm::kMaxOperations)) ++next_operation_;
+  const OperationId id(next_operation_++);
+  record_slots_.insert(id.value % shm::kMaxOperations);
+
+  auto operation = std::make_unique<Operation>();
+  operation->id = id;
+  operation->tenant = &tenant;
+  operation->key = key;
+  operation->name = NameOf(request);
+  operation->parts.resize(tenant.start.spec.num_ranks);
+  operation->first_announce = now;
+  operation->phase_since = now;
+  tenant.by_key[key] = id;
+  ++tenant.num_open;
+  effects_.push_back(OpenRecord{.operation = id});
+  const Deadlines& limits = tenant.start.spec.deadlines;
+  SetDeadline(*operation, now + std::min(limits.warn_after, limits.absent));
+  return operations_.emplace(id, std::move(operation)).first->second.get();
+}
+
+void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotRequest& request,
+                                absl::Time now) {
+  ProgramId program;
+  static_assert(sizeof request.program == sizeof(ProgramId));
+  std::memcpy(program.data(), request.program, program.size());
+  const absl::StatusOr<Execution> execution =
+      tenant.book.Enter(Rank(request.rank), program, request.has_name != 0, request.execution);
+  if (!execution.ok()) {
+    Refuse(use, ForClient(execution.status(), tenant, request.rank, request.step));
+    return;
+  }
+  const OperationKey key = KeyOf(request, *execution);
+  const absl::StatusOr<Operation*> found = FindOrCreate(tenant, key, request, now);
+  if (!found.ok()) {
+    // The rank has given this execution up, so nobody may wait for it there.
+    Refuse(use, ForClient(found.status(), tenant, request.rank, request.step));
+    std::set<Rank> may_come = AllRanks(tenant);
+    if (key.named) may_come.erase(Rank(request.rank));
+    FailExecution(tenant, key, found.status(), may_come);
+    return;
+  }
+  Operation& operation = **found;
+  Part& part = operation.parts[request.rank];
+  if (part.state != PartState::kAbsent) {
+    Refuse(use, ForClient(absl::InvalidArgumentError(absl::StrCat(
+                              "rank ", request.rank, " has announced ", operation.Describe(),
+                              " before; a key may be used once")),
+                          tenant, request.rank, request.step));
+    return;
+  }
+  effects_.push_back(LinkUse{.use = use, .operation = operation.id});
+  part.state = PartState::kAnnounced;
+  part.use = use;
+  part.said = CopyAnnouncement(request);
+  ++sessions_.at(use.session).num_parts;
+
+  const absl::Status problem = CheckAnnounce(request, tenant, staging_.arena_bytes());
+  if (!problem.ok()) {
+    FailWithExecution(operation, AtRank(problem, tenant, request));
+  } else if (operation.In(PartState::kAbsent).empty()) {
+    AllAnnounced(operation, now);
+  }
+}
+
+void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  if (absl::Status status = CheckAgreement(operation, tenant); !status.ok()) {
+    EndGeneration(tenant, status);
+    return;
+  }
+  if (absl::Status status = CheckOverflow(operation, tenant); !status.ok()) {
+    FailWithExecution(operation, status);
+    return;
+  }
+  uint64_t bytes = 0;
+  for (const Part& part : operation.parts) bytes = std::max(bytes, BytesOf(part.said));
+  if (!staging_.EverFits(tenant.set, bytes)) {
+    FailWithExecution(
+        operation,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
+            " ranks, the node's pool has ", options_.staging_bytes,
+            "; start epd with a larger staging pool, or send fewer tokens per call")));
+    return;
+  }
+  operation.phase = Phase::kQueued;
+  operation.phase_since = now;
+  operation.staging_bytes = bytes;
+  SetDeadline(operation, now + tenant.start.spec.deadlines.undecided);
+  queue_.push_back(operation.id);
+  pump_ = true;
+}
+
+// First come, first served: whoever is first waits for regions that come back by themselves, and
+// nobody overtakes it, so it is not starved.
+void Exchange::PumpQueue(absl::Time now) {
+  while (!queue_.empty()) {
+    Operation& operation = *operations_.at(queue_.front());
+    absl::StatusOr<StagingGrant> grant = staging_.Allocate(
+        operation.tenant->set, operation.staging_bytes, RegionOwner(operation.id.value));
+    if (!grant.ok()) return;
+    queue_.pop_front();
+    operation.region = grant->region;
+    if (grant->commit.bytes == 0) {
+      Admit(operation, now);
+      continue;
+    }
+    effects_.push_back(CommitPages{
+        .operation = operation.id, .range = grant->commit, .trims = std::move(grant->trims)});
+  }
+}
+
+void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
+  now_ = now;
+  const auto found = operations_.find(id);
+  if (found == operations_.end() || found->second->phase != Phase::kQueued) return;
+  Operation& operation = *found->second;
+  if (status.ok()) {
+    staging_.Committed(operation.region->set, operation.region->offset + operation.region->bytes);
+    Admit(operation, now);
+  } else {
+    FailWithExecution(operation, status);
+  }
+  FinishEvent(now);
+}
+
+void Exchange::Admit(Operation& operation, absl::Time now) {
+  operation.phase = Phase::kAdmitted;
+  operation.phase_since = now;
+  SetDeadline(operation, now + operation.tenant->start.spec.deadlines.undecided);
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    operation.parts[r].state = PartState::kCopying;
+    Answer(operation, r, shm::Step::kAnnounce, absl::OkStatus());
+  }
+}
+
+// The operation that a publish or pulled means, or null after the use was refused.
+Operation* Exchange::FindForUse(const Use& use, const shm::SlotRequest& request,
+                                PartState expected) {
+  const auto found = operations_.find(OperationId(request.op_id));
+  if (found == operations_.end()) {
+    Refuse(use, ForStranger(absl::AbortedError(absl::StrCat(
+                                "operation ", request.op_id,
+                                " is not open: it has ended, or an earlier worker ran it")),
+                            request));
+    return nullptr;
+  }
+  Operation& operation = *found->second;
+  const std::vector<Placement>& members = operation.tenant->start.members;
+  if (request.rank >= members.size() || members[request.rank].session != use.session) {
+    Refuse(use, ForStranger(absl::PermissionDeniedError(
+                                absl::StrCat("operation ", request.op_id, " has no rank ",
+                                             request.rank, " of session ", use.session.value)),
+                            request));
+    return nullptr;
+  }
+  if (operation.parts[request.rank].state != expected) {
+    Refuse(use, ForClient(absl::InvalidArgumentError(absl::StrCat(
+                              "operation ", request.op_id, " (", operation.Describe(),
+                              ") does not expect this step of rank ", request.rank, " now")),
+                          *operation.tenant, request.rank, request.step));
+    return nullptr;
+  }
+  effects_.push_back(LinkUse{.use = use, .operation = operation.id});
+  return &operation;
+}
+
+void Exchange::Publish(const Use& use, const shm::SlotRequest& request, absl::Time now) {
+  Operation* operation = FindForUse(use, request, PartState::kCopying);
+  if (operation == nullptr) return;
+  Part& part = operation->parts[request.rank];
+  part.state = PartState::kPublished;
+  part.use = use;
+  const absl::Status problem = CheckOwnError(request);
+  if (operation->phase == Phase::kFailed) {
+    Answer(*operation, request.rank, shm::Step::kPublish, operation->cause);
+    Finish(*operation, request.rank);
+    CloseIfOver(*operation);
+  } else if (!problem.ok()) {
+    FailWithExecution(*operation, AtRank(problem, *operation->tenant, request));
+  } else if (operation->In(PartState::kCopying).empty()) {
+    if (operation->tenant->worker_executor()) {
+      StartMove(*operation, now);
+    } else {
+      DecideGood(*operation, now);
+    }
+  }
+}
+
+void Exchange::Pulled(const Use& use, const shm::SlotRequest& request) {
+  Operation* operation = FindForUse(use, request, PartState::kReading);
+  if (operation == nullptr) return;
+  operation->parts[request.rank].state = PartState::kPulled;
+  operation->parts[request.rank].use = use;
+  CloseIfOver(*operation);
+}
+
+void Exchange::StartMove(Operation& operation, absl::Time now) {
+  operation.phase = Phase::kMoving;
+  operation.phase_since = now;
+  operation.moving = true;
+  const Tenant& tenant = *operation.tenant;
+  const Announcement& said = operation.parts[0].said;  // All agree.
+  MoveJob job{.kind = said.kind,
+              .dtype = said.dtype,
+              .has_weights = said.has_weights != 0,
+              .top_k = said.top_k,
+              .alignment = said.alignment,
+              .row_bytes = said.row_bytes,
+              .plan_id = said.plan_id,
+              .parts = {}};
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    const Announcement& part = operation.parts[r].said;
+    const RegionView view = ViewOf(operation, r);
+    job.parts.push_back(MovePart{.arena = tenant.arena_of_rank[r],
+                                 .num_tokens = part.num_tokens,
+                                 .recv_capacity = part.recv_capacity,
+                                 .stage_offset = view.offset,
+                                 .stage_bytes = part.stage_bytes,
+                                 .out_offset = view.out_offset,
+                                 .out_bytes = view.out_bytes});
+  }
+  effects_.push_back(MoveRows{.operation = operation.id,
+                              .group = tenant.start.group,
+                              .formation = tenant.start.formation,
+                              .set = tenant.set,
+                              .job = std::move(job)});
+}
+
+void Exchange::RowsMoved(OperationId id, const absl::Status& status, absl::Time now) {
+  now_ = now;
+  const auto found = operations_.find(id);
+  if (found == operations_.end() || !found->second->moving) return;
+  Operation& operation = *found->second;
+  operation.moving = false;
+  if (operation.phase == Phase::kFailed) {
+    CloseIfOver(operation);
+  } else if (status.ok()) {
+    DecideGood(operation, now);
+  } else {
+    FailWithExecution(operation, status);
+  }
+  FinishEvent(now);
+}
+
+RegionView Exchange::ViewOf(const Operation& operation, uint32_t rank) const {
+  const Region& region = *operation.region;
+  const Announcement& said = operation.parts[rank].said;
+  return RegionView{.offset = region.offset,
+                    .bytes = region.bytes,
+                    .out_offset = region.offset + shm::RoundUpToRegionAlignment(said.stage_bytes),
+                    .out_bytes = said.out_bytes};
+}
+
+}  // namespace epd

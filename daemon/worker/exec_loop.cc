@@ -1,0 +1,189 @@
+#include "daemon/worker/exec_loop.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/spin_policy.h"
+
+namespace epd {
+namespace {
+
+// epoll's data of descriptors that are no session's.
+constexpr uint64_t kControl = UINT64_MAX;
+constexpr uint64_t kIdMaker = UINT64_MAX - 1;
+// Control messages and deadlines are looked at this often under load, too.
+constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
+constexpr int kMaxSleepMs = 60'000;
+constexpr int kMaxEvents = 64;
+
+int NumCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Ids of one worker never meet another's, which may have left plans and uses behind.
+uint64_t FirstOperationId(uint64_t worker_incarnation) {
+  constexpr int kIncarnationShift = 40;
+  return (worker_incarnation << kIncarnationShift) | 1;
+}
+
+absl::Status Watch(int epoll, int fd, uint64_t data, uint32_t events, int operation) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = data;
+  if (epoll_ctl(epoll, operation, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
+}
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ExecLoop::ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello& hello,
+                   std::unique_ptr<Backend> backend, std::shared_ptr<const NcclLibrary> nccl,
+                   const volatile std::sig_atomic_t& stop)
+    : epd_(epd),
+      records_(std::move(records)),
+      backend_(std::move(backend)),
+      stop_(stop),
+      asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
+      num_cpus_(NumCpus()),
+      exchange_(
+          ExchangeOptions{.staging_bytes = hello.staging_bytes(),
+                          .first_operation_id = FirstOperationId(hello.worker_incarnation())}),
+      runner_(exchange_, sessions_, records_, *backend_, epd_),
+      id_maker_([nccl = std::move(nccl)] { return nccl->MakeUniqueId(); }) {}
+
+// CLOCK_MONOTONIC: never jumps, comparable with itself only.
+absl::Time ExecLoop::Now() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+absl::Status ExecLoop::SetUp() {
+  epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) {
+    return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
+  }
+  absl::Status status = Watch(epoll_.get(), epd_.fd(), kControl, EPOLLIN, EPOLL_CTL_ADD);
+  if (!status.ok()) return status;
+  if (status = id_maker_.Start(); !status.ok()) return status;
+  return Watch(epoll_.get(), id_maker_.ready_fd(), kIdMaker, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+absl::Status ExecLoop::Run() {
+  status_ = SetUp();
+  absl::Time next_control = absl::InfinitePast();
+  absl::Time spin_until = absl::InfinitePast();
+  while (status_.ok() && stop_ == 0) {
+    const bool busy = ScanSessions();
+    const absl::Time now = Now();
+    if (busy) {
+      spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
+    }
+    if (now >= next_control) {
+      next_control = now + kControlPeriod;
+      PollEvents(0);
+    } else if (!busy && now < spin_until) {
+      Relax();
+    } else if (!busy) {
+      Sleep();
+      next_control = Now() + kControlPeriod;
+    }
+    if (NextDeadline() <= now) {
+      exchange_.Tick(now);
+      runner_.RunAll(now);
+      SendMadeIds();
+    }
+    if (status_.ok()) status_ = runner_.status();
+  }
+  if (status_.ok()) status_ = absl::UnavailableError("asked to stop");
+  AbortEverything();
+  return status_;
+}
+
+bool ExecLoop::ScanSessions() {
+  int taken = 0;
+  absl::Time now;
+  const SessionSlots::Taker take = [&](const Use& use, const shm::SlotRequest& request) {
+    if (taken++ == 0) now = Now();
+    exchange_.Take(use, request, now);
+  };
+  for (auto& [unused, session] : sessions_) session.TakeArmed(take);
+  if (taken > 0) runner_.RunAll(now);
+  return taken > 0;
+}
+
+// Clients ring only while `asleep` is set. Either the last scan here sees what a client armed, or
+// the client, which fences between arming and reading `asleep`, sees the flag.
+void ExecLoop::Sleep() {
+  for (auto& [unused, session] : sessions_) session.SetAsleep(true);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ScanSessions()) PollEvents(TimeoutMs());
+  for (auto& [unused, session] : sessions_) session.SetAsleep(false);
+}
+
+absl::Time ExecLoop::NextDeadline() const {
+  return std::min(exchange_.next_deadline(), id_maker_.next_deadline());
+}
+
+int ExecLoop::TimeoutMs() const {
+  const absl::Time deadline = NextDeadline();
+  if (deadline == absl::InfiniteFuture()) return kMaxSleepMs;
+  const absl::Duration left = deadline - Now();
+  if (left <= absl::ZeroDuration()) return 0;
+  const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
+  return static_cast<int>(std::min<int64_t>(ms, kMaxSleepMs));
+}
+
+void ExecLoop::PollEvents(int timeout_ms) {
+  epoll_event events[kMaxEvents];
+  const int count = epoll_wait(epoll_.get(), events, kMaxEvents, timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t data = events[i].data.u64;
+    if (data == kControl) {
+      if ((events[i].events & EPOLLOUT) != 0) Fail(epd_.Flush());
+      if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadControl();
+    } else if (data == kIdMaker) {
+      SendMadeIds();
+    } else if (const auto found = sessions_.find(SessionId(data)); found != sessions_.end()) {
+      found->second.ClearWakeup();
+    }
+  }
+  if (epd_.wants_write() != watches_write_) {
+    watches_write_ = epd_.wants_write();
+    const uint32_t wanted = EPOLLIN | (watches_write_ ? static_cast<uint32_t>(EPOLLOUT) : 0u);
+    Fail(Watch(epoll_.get(), epd_.fd(), kControl, wanted, EPOLL_CTL_MOD));
+  }
+}
+
+void ExecLoop::Fail(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+// Nobody else can answer any more: epd is gone, or about to reap this worker.
+void ExecLoop::AbortEverything() {
+  const absl::Status cause = absl::AbortedError(absl::StrCat(
+      "the node's worker stops: ", status_.message(), "; connect again once epd runs"));
+  const absl::Time now = Now();
+  exchange_.EndEverything(cause, now);
+  runner_.RunAll(now);
+  for (auto& [unused, session] : sessions_) session.AbortOpenUses(cause);
+}
+
+}  // namespace epd

@@ -1,0 +1,77 @@
+// The worker's only thread that matters: looks at all slots, feeds the engine, carries out effects.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/backend/backend.h"
+#include "daemon/backend/nccl_library.h"
+#include "daemon/backend/owned_fd.h"
+#include "daemon/backend/unique_id_maker.h"
+#include "daemon/worker/effect_runner.h"
+#include "daemon/worker/epd_socket.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/outcome_records.h"
+#include "daemon/worker/session_slots.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+// Serves one epd, from its Hello to the end of its socket. The exec thread constructs and runs it.
+class ExecLoop {
+ public:
+  // `stop`: set by a signal handler; the loop then ends as if epd were gone.
+  ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello& hello,
+           std::unique_ptr<Backend> backend, std::shared_ptr<const NcclLibrary> nccl,
+           const volatile std::sig_atomic_t& stop);
+
+  // Runs until epd is gone; then every open use has been answered with ABORTED. Returns why it
+  // ended: UNAVAILABLE when epd closed the socket, else an error of ours.
+  absl::Status Run();
+
+ private:
+  absl::Status SetUp();
+  // One pass over all sessions. True: something was taken.
+  bool ScanSessions();
+  void Sleep();
+  void PollEvents(int timeout_ms);
+  absl::Time NextDeadline() const;
+  int TimeoutMs() const;
+  static absl::Time Now();
+
+  void ReadControl();
+  void Handle(EpdMessage message);
+  void Handle(const v1::AddSession& message, std::vector<OwnedFd> fds);
+  void Handle(const v1::SessionDead& message);
+  void Handle(const v1::StartTenant& message);
+  void Handle(const v1::EndTenant& message);
+  void Handle(const v1::MakeUniqueId& message);
+  void Handle(const v1::InitCommunicator& message);
+  void Handle(const v1::GetSnapshot& message);
+  void SendMadeIds();
+  void Send(const v1::FromWorker& message);
+  void Fail(const absl::Status& status);
+  void AbortEverything();
+
+  EpdSocket& epd_;
+  OutcomeRecords records_;
+  std::unique_ptr<Backend> backend_;
+  const volatile std::sig_atomic_t& stop_;
+  const absl::Duration asked_spin_;
+  const int num_cpus_;
+  Exchange exchange_;
+  SessionTable sessions_;
+  EffectRunner runner_;
+  UniqueIdMaker id_maker_;
+  OwnedFd epoll_;
+  bool watches_write_ = false;
+  absl::Status status_;
+};
+
+}  // namespace epd

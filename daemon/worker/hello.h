@@ -1,0 +1,20 @@
+// The first words between epd and its worker.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "daemon/backend/backend.h"
+#include "daemon/backend/nccl_library.h"
+#include "daemon/worker/epd_socket.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+// Waits for WorkerHello with its one descriptor.
+//   UNAVAILABLE        epd is gone
+//   DEADLINE_EXCEEDED  it says nothing for 30 s
+//   INVALID_ARGUMENT   it says something else
+absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket);
+
+v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl);
+
+}  // namespace epd

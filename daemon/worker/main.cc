@@ -1,0 +1,90 @@
+// epd-worker: runs the operations of one device of the node. Started by epd, never by hand.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "daemon/backend/cpu/cpu_backend.h"
+#include "daemon/backend/nccl_library.h"
+#include "daemon/worker/epd_socket.h"
+#include "daemon/worker/exec_loop.h"
+#include "daemon/worker/hello.h"
+
+namespace {
+
+constexpr int kExitUsage = 2;
+// How long the worker may take to answer everybody once it was told to stop.
+constexpr unsigned kStopSeconds = 5;
+
+volatile std::sig_atomic_t g_stop = 0;
+
+void OnStopSignal(int) {
+  g_stop = 1;
+  alarm(kStopSeconds);
+}
+
+// The end of epd reaches the worker as the end of its socket, and as SIGTERM should it hang.
+void WatchForTheEnd() {
+  struct sigaction action = {};
+  action.sa_handler = OnStopSignal;
+  sigaction(SIGTERM, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGINT, SIG_IGN);  // A terminal's Ctrl-C is for epd, which then ends us in order.
+}
+
+int Usage() {
+  std::fprintf(stderr,
+               "usage: epd-worker --control-fd=N\n"
+               "epd starts its workers itself; N is the socket to it.\n");
+  return kExitUsage;
+}
+
+std::string SelfPath() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  return length <= 0 ? std::string() : std::string(path, static_cast<size_t>(length));
+}
+
+absl::Status Serve(int control_fd) {
+  epd::EpdSocket socket{epd::OwnedFd(control_fd)};
+  absl::StatusOr<epd::EpdMessage> hello = epd::ReceiveHello(socket);
+  if (!hello.ok()) return hello.status();
+  const epd::v1::WorkerHello& body = hello->body.hello();
+  absl::StatusOr<epd::OutcomeRecords> records = epd::OutcomeRecords::Open(hello->fds[0]);
+  if (!records.ok()) return records.status();
+  absl::StatusOr<std::unique_ptr<epd::CpuBackend>> backend = epd::CpuBackend::Create(body.simd());
+  if (!backend.ok()) return backend.status();
+  const auto nccl = std::make_shared<const epd::NcclLibrary>(
+      epd::NcclCandidates(body.nccl_library(), SelfPath()));
+  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, *nccl)); !sent.ok()) return sent;
+  epd::ExecLoop loop(socket, *std::move(records), body, *std::move(backend), nccl, g_stop);
+  return loop.Run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int control_fd = -1;
+  absl::string_view argument = argc == 2 ? argv[1] : "";
+  if (!absl::ConsumePrefix(&argument, "--control-fd=") ||
+      !absl::SimpleAtoi(argument, &control_fd) || control_fd < 0) {
+    return Usage();
+  }
+  WatchForTheEnd();
+  const absl::Status status = Serve(control_fd);
+  if (absl::IsUnavailable(status)) return EXIT_SUCCESS;
+  std::fprintf(stderr, "epd-worker: %s\n", status.ToString().c_str());
+  return EXIT_FAILURE;
+}

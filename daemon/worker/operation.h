@@ -1,0 +1,107 @@
+// One operation of a tenant: what each rank has said and done, and how far it is.
+//
+//   kGathering --all announced--> kQueued --staging granted--> kAdmitted --all published-->
+//     client executor:            kGood --all pulled--> (closed)
+//     worker executor:  kMoving --rows moved--> kGood --all pulled--> (closed)
+//   any but kGood --cause--> kFailed --nobody copies or reads--> (closed)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/staging_pool.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/execution_book.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+struct Tenant;
+
+enum class Phase { kGathering, kQueued, kAdmitted, kMoving, kGood, kFailed };
+
+// Where one rank is in an operation. It may touch the region in kCopying and kReading only: between
+// a good answer and its next use.
+enum class PartState {
+  kAbsent,     // Has not announced.
+  kAnnounced,  // Waits for its announce to be answered.
+  kCopying,    // Writes its stage.
+  kPublished,  // Waits for its publish to be answered.
+  kReading,    // Reads peers' stages, or its output.
+  kPulled,     // Waits for its pulled to be answered; touches nothing.
+  kDone,       // Was told the end, or its session is dead.
+};
+
+// "announce", "publish", "pulled": the phase names of messages.
+std::string_view PhaseName(shm::Step step);
+// "prepare", "dispatch", ...; "kind 9" for an unknown one.
+std::string KindName(shm::Kind kind);
+
+// The numbers of an announce, copied out of client memory.
+struct Announcement {
+  uint32_t dtype = 0;
+  uint32_t has_weights = 0;
+  uint32_t top_k = 0;
+  uint32_t alignment = 0;
+  uint64_t row_bytes = 0;
+  uint64_t plan_id = 0;
+  uint64_t spec_hash = 0;
+  shm::Kind kind = shm::Kind::kPrepare;
+  uint64_t num_tokens = 0;
+  uint64_t recv_capacity = 0;
+  uint64_t demand = 0;
+  uint64_t stage_bytes = 0;
+  uint64_t out_bytes = 0;
+};
+Announcement CopyAnnouncement(const shm::SlotRequest& request);
+
+// Identity: calls of all ranks with the same key are one operation.
+struct OperationKey {
+  Execution execution;
+  uint32_t ordinal = 0;
+  uint32_t occurrence = 0;
+  bool named = false;
+
+  friend auto operator<=>(const OperationKey&, const OperationKey&) = default;
+};
+
+struct Part {
+  PartState state = PartState::kAbsent;
+  Use use;            // Open in kAnnounced, kPublished and kPulled.
+  Announcement said;  // From kAnnounced on.
+};
+
+struct Operation {
+  OperationId id;
+  Tenant* tenant = nullptr;
+  OperationKey key;
+  std::string name;  // For people: the static name, or the program's digest.
+  Phase phase = Phase::kGathering;
+  std::vector<Part> parts;  // [num_ranks]
+  absl::Status cause;       // Of kFailed.
+  std::optional<Region> region;
+  uint64_t staging_bytes = 0;  // Of one arena, once all have announced.
+  bool moving = false;         // The worker executor touches the region.
+
+  absl::Time first_announce;
+  absl::Time phase_since;
+  absl::Time deadline = absl::InfiniteFuture();  // When this operation next needs a Tick.
+
+  // Ranks whose part is in `state`.
+  std::vector<Rank> In(PartState state) const;
+  // Ranks that the current phase waits for.
+  std::vector<Rank> WaitingFor() const;
+  bool undecided() const { return phase != Phase::kGood && phase != Phase::kFailed; }
+  // Somebody may read or write the region.
+  bool held() const;
+  // "dispatch name=x execution=3 ordinal=1 occurrence=0", for messages.
+  std::string Describe() const;
+};
+
+}  // namespace epd

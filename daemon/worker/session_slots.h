@@ -1,0 +1,62 @@
+// One session's op slots as the worker uses them: take armed uses, answer them, sleep and be woken.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/backend/owned_fd.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/mapping.h"
+#include "daemon/worker/outcome_records.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// The segment is client memory: a client may change any word at any time. It can confuse its own
+// uses by that and nothing else. Exec thread only.
+class SessionSlots {
+ public:
+  // `records` outlives this.
+  //   DATA_LOSS         not a slots segment of this version, or another session's
+  //   INVALID_ARGUMENT  record_index is out of range
+  static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
+                                           const OwnedFd& segment, OwnedFd wakeup,
+                                           OutcomeRecords& records);
+
+  using Taker = std::function<void(const Use&, const shm::SlotRequest&)>;
+  // Claims every armed use that is marked, and hands a private copy of each request to `take`.
+  // Returns the number of uses taken.
+  int TakeArmed(const Taker& take);
+  // The same without the marks, for uses armed before this worker knew the session.
+  int TakeAll(const Taker& take);
+
+  // Writes the reply, ends the use if it is still this claim's, and wakes its waiter.
+  void Answer(const AnswerUse& answer);
+  void Link(const LinkUse& link) { records_->Link(record_index_, link.use.slot, link.operation); }
+
+  // Ends every open use with `status`: this worker stops.
+  void AbortOpenUses(const absl::Status& status);
+
+  // Before sleeping: after SetAsleep(true) of all sessions, scan once more.
+  void SetAsleep(bool asleep);
+  int wakeup_fd() const { return wakeup_.get(); }
+  void ClearWakeup();
+
+ private:
+  SessionSlots() = default;
+  shm::SlotsSegment& segment() const { return *static_cast<shm::SlotsSegment*>(mapping_.data()); }
+  bool TakeSlot(uint32_t index, const Taker& take);
+  static void Wake(shm::Slot& slot);
+
+  SessionId session_;
+  uint32_t record_index_ = 0;
+  Mapping mapping_;
+  OwnedFd wakeup_;
+  OutcomeRecords* records_ = nullptr;
+  std::array<uint32_t, shm::kSlotsPerSession> last_claim_ = {};
+};
+
+}  // namespace epd

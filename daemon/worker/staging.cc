@@ -1,0 +1,95 @@
+#include "daemon/worker/staging.h"
+
+#include <algorithm>
+
+namespace epd {
+
+absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    ++sets_.at(found->second).num_users;
+    return Lease{.set = found->second, .created = false};
+  }
+  const ArenaSetId id(next_set_++);
+  if (absl::Status added = pool_.AddSet(id, static_cast<int>(key.size()), arena_bytes());
+      !added.ok()) {
+    return added;
+  }
+  by_key_[key] = id;
+  Set& set = sets_[id];
+  set.key = key;
+  set.num_users = 1;
+  return Lease{.set = id, .created = true};
+}
+
+std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
+  Set& set = sets_.at(id);
+  if (--set.num_users > 0) return {};
+  by_key_.erase(set.key);
+  if (!set.lingering.empty()) {
+    Quarantine(id, set);
+    return {};
+  }
+  return DropIfIdle(id) ? std::vector<ArenaSetId>{id} : std::vector<ArenaSetId>{};
+}
+
+void Staging::Quarantine(ArenaSetId id, Set& set) {
+  if (set.quarantined || set.committed_end == 0) return;
+  const absl::StatusOr<Allotment> all = pool_.Allocate(id, set.committed_end, RegionOwner(0));
+  if (all.ok()) set.quarantined = pool_.Quarantine(id, all->region.offset).ok();
+}
+
+void Staging::SessionDead(SessionId session, bool process_alive) {
+  if (!process_alive) return;
+  for (auto& [unused, set] : sets_) {
+    const bool member = std::any_of(set.key.begin(), set.key.end(),
+                                    [&](const auto& arena) { return arena.first == session; });
+    if (member) set.lingering.insert(session);
+  }
+}
+
+std::vector<ArenaSetId> Staging::ProcessGone(SessionId session) {
+  std::vector<ArenaSetId> ids;
+  for (auto& [id, set] : sets_) {
+    if (set.lingering.erase(session) == 0 || !set.lingering.empty() || set.num_users > 0) continue;
+    ids.push_back(id);
+  }
+  std::erase_if(ids, [&](ArenaSetId id) { return !DropIfIdle(id); });
+  return ids;
+}
+
+bool Staging::DropIfIdle(ArenaSetId id) {
+  if (sets_.at(id).quarantined) pool_.Release(id, 0).IgnoreError();
+  if (!pool_.RemoveSet(id).ok()) return false;
+  sets_.erase(id);
+  return true;
+}
+
+absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, RegionOwner owner) {
+  absl::StatusOr<Allotment> allotment = pool_.Allocate(id, bytes, owner);
+  if (!allotment.ok()) return allotment.status();
+  StagingGrant grant{
+      .region = allotment->region, .trims = std::move(allotment->trims), .commit = {}};
+  for (const Trim& trim : grant.trims) {
+    uint64_t& committed = sets_.at(trim.set).committed_end;
+    committed = std::min(committed, trim.offset);
+  }
+  const uint64_t begin = sets_.at(id).committed_end;
+  const uint64_t end = grant.region.offset + grant.region.bytes;
+  if (end > begin) grant.commit = Region{.set = id, .offset = begin, .bytes = end - begin};
+  return grant;
+}
+
+void Staging::Free(const Region& region) { pool_.Free(region.set, region.offset).IgnoreError(); }
+
+void Staging::Committed(ArenaSetId id, uint64_t end) {
+  uint64_t& committed = sets_.at(id).committed_end;
+  committed = std::max(committed, end);
+}
+
+std::vector<SessionId> Staging::SessionsOf(ArenaSetId id) const {
+  std::vector<SessionId> sessions;
+  for (const auto& [session, unused] : sets_.at(id).key) sessions.push_back(session);
+  return sessions;
+}
+
+}  // namespace epd

@@ -1,0 +1,74 @@
+// Arena sets of tenants and the regions of operations in them, over the control side's pool.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/control/staging_pool.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// Which arenas a set has: the j-th rank of a session has that session's j-th arena. In rank order.
+using ArenaSetKey = std::vector<std::pair<SessionId, uint32_t>>;
+
+// A region, and what must be done to memory before it may be used.
+struct StagingGrant {
+  Region region;
+  std::vector<Trim> trims;
+  Region commit;  // bytes 0: every page is there.
+};
+
+// Shares one arena set among all tenants of the same sessions, keeps track of which pages exist,
+// and holds back sets whose dead session's process lives. Pure bookkeeping; not thread-safe.
+class Staging {
+ public:
+  Staging(uint64_t budget_bytes, uint64_t page_bytes) : pool_(budget_bytes, page_bytes) {}
+
+  struct Lease {
+    ArenaSetId set;
+    bool created = false;
+  };
+  // The set of a tenant; one more user of it.
+  absl::StatusOr<Lease> Acquire(const ArenaSetKey& key);
+  // One user less. Returns the sets that nobody uses and whose arenas can be dropped.
+  std::vector<ArenaSetId> Release(ArenaSetId set);
+
+  // The session is dead. While its process lives, its sets stay charged and are never reused.
+  void SessionDead(SessionId session, bool process_alive);
+  // The process of a dead session is gone. Returns sets whose arenas can be dropped.
+  std::vector<ArenaSetId> ProcessGone(SessionId session);
+
+  // RESOURCE_EXHAUSTED: does not fit now.
+  absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes, RegionOwner owner);
+  void Free(const Region& region);
+  // The pages of [0, `end`) exist in all arenas of the set.
+  void Committed(ArenaSetId set, uint64_t end);
+  bool EverFits(ArenaSetId set, uint64_t bytes) const { return pool_.EverFits(set, bytes); }
+
+  const StagingPool& pool() const { return pool_; }
+  uint64_t arena_bytes() const { return pool_.budget_bytes(); }
+  std::vector<SessionId> SessionsOf(ArenaSetId set) const;
+
+ private:
+  struct Set {
+    ArenaSetKey key;
+    int num_users = 0;
+    uint64_t committed_end = 0;
+    std::set<SessionId> lingering;  // Dead sessions whose process lives.
+    bool quarantined = false;       // All of it is one quarantined region.
+  };
+  void Quarantine(ArenaSetId id, Set& set);
+  bool DropIfIdle(ArenaSetId id);
+
+  StagingPool pool_;
+  std::map<ArenaSetId, Set> sets_;
+  std::map<ArenaSetKey, ArenaSetId> by_key_;
+  uint64_t next_set_ = 1;
+};
+
+}  // namespace epd

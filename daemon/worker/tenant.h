@@ -1,0 +1,56 @@
+// One formation of one tenant of a group: its ranks' sessions and what they have in common.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/control/staging_pool.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/execution_book.h"
+#include "daemon/worker/operation.h"
+
+namespace epd {
+
+// What epd says when it starts a tenant.
+struct TenantStart {
+  GroupId group;
+  Epoch epoch;
+  Formation formation;
+  GroupSpec spec;                  // Every default filled in.
+  std::vector<Placement> members;  // [num_ranks], by rank; session 0: on another node.
+  std::vector<ExecutionBase> bases;
+  absl::Status base_cause;
+};
+
+struct Tenant {
+  explicit Tenant(TenantStart s)
+      : start(std::move(s)), book(start.spec.num_ranks, start.bases, start.base_cause) {}
+
+  TenantStart start;
+  ExecutionBook book;
+  ArenaSetId set;
+  std::vector<int> arena_of_rank;              // [num_ranks] index in the set; -1: on another node.
+  std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
+  uint64_t num_open = 0;                       // Operations that are not closed.
+  absl::Status ended;                          // Not OK: every announce fails with it.
+  bool closed = false;  // EndTenant came; the arenas go with the last open operation.
+  bool draining = false;
+  bool drain_reported = false;
+
+  uint64_t num_good = 0;
+  uint64_t num_failed = 0;
+  uint64_t bytes_moved = 0;
+
+  // Only its cause is left.
+  bool gone() const { return closed && num_open == 0; }
+  bool worker_executor() const { return start.spec.executor == Executor::kWorker; }
+};
+
+}  // namespace epd
