@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from epd.jax import _checks, _ffi
 from epd.jax._call import Static, align_varying, ffi_call, mapped
+from epd.jax._open_sharding import open_sharding
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.mesh import current_layout
 
@@ -40,7 +41,8 @@ def _shard(static: Static, topk_idx: jax.Array):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def prepare(static: Static, topk_idx: jax.Array):
     """The checked operation; integers in, integers out: it has no gradient."""
-    return mapped(static, functools.partial(_shard, static), topk_idx)
+    results = mapped(static, functools.partial(_shard, static), topk_idx)
+    return tuple(open_sharding(static.layout, result) for result in results)
 
 
 def _forward(static: Static, topk_idx: jax.Array):
