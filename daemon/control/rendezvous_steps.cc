@@ -68,8 +68,7 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
   }
 }
 
-// Binds workers to the epoch as they come up; one that is not the bound one any more ends the
-// epoch.
+// Binds workers to the epoch as they come up; one that is not the bound one any more ends the epoch.
 void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
   std::string lost;
   for (auto& [id, bound] : group.epoch_workers) {
@@ -84,21 +83,14 @@ void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
     }
   }
   if (lost.empty() || group.holders.empty()) return;
+  if (group.state == GroupState::kDraining || group.state == GroupState::kForming ||
+      group.state == GroupState::kDegraded) {
+    group.epoch_stale = true;  // The next formation, if any, is in a new epoch.
+    return;
+  }
   const absl::Status cause = absl::AbortedError(absl::StrCat(
       "group=", group.spec.name, " epoch=", group.epoch.value, ": the worker of node ", lost,
       " has died; it is being replaced, calls made from now on wait for the new epoch"));
-  if (group.state == GroupState::kDraining) {
-    for (auto& [id, bound] : group.epoch_workers) {
-      if (const KnownNode* node = NodeOf(id); node->worker)
-        bound = WorkerRun{node->incarnation, node->worker};
-    }
-    Fire(group, GroupEvent::kWorkerLost, cause);
-    return;
-  }
-  if (group.state == GroupState::kForming) {
-    group.epoch_stale = true;
-    return;
-  }
   EndFormation(group, cause);
   NewEpoch(group);
   if (group.state == GroupState::kReady) group.deadline = now_ + group.spec.deadlines.form;
@@ -324,17 +316,10 @@ bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
 
 void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
   for (const NodeId& id : NodesOf(group)) {
-    const GroupWork* work =
-        WorkOf(id, group.id);  // None: its worker has died, and with it what was open.
-    if (work == nullptr || work->formation != group.formation) {
-      const KnownNode* node = NodeOf(id);
-      const auto bound = group.epoch_workers.find(id);
-      const bool same = bound != group.epoch_workers.end() && bound->second.has_value() &&
-                        *bound->second == WorkerRun{node->incarnation, node->worker};
-      if (!same || work == nullptr) continue;
-      return;
-    }
-    if (work->phase != TenantPhase::kDrained) return;
+    const GroupWork* work = WorkOf(id, group.id);
+    if (work == nullptr) return;
+    if (work->fenced >= group.epoch) continue;  // Its worker has died, and with it what was open.
+    if (work->formation != group.formation || work->phase != TenantPhase::kDrained) return;
   }
   FinishOrdersOf(group.id, absl::OkStatus());
   End(group, GroupEvent::kClose,

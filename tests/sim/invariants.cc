@@ -1,0 +1,187 @@
+#include "tests/sim/invariants.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd::sim {
+namespace {
+
+std::string Text(const Who& who) {
+  return absl::StrCat(who.node, "/", who.incarnation, " session ", who.session);
+}
+
+}  // namespace
+
+void Invariants::Fail(const std::string& invariant, const std::string& what) {
+  if (violation_.empty()) violation_ = absl::StrCat(invariant, ": ", what);
+}
+
+void Invariants::CheckPlacement(GroupId group, Epoch epoch, Formation formation,
+                                const std::vector<Placement>& members) {
+  const auto [it, fresh] =
+      started_.try_emplace({group, formation}, Started{epoch, members, false, {}});
+  const std::string where = absl::StrCat("group ", group.value, " formation ", formation.value);
+  if (!fresh && it->second.epoch != epoch)
+    Fail("one_epoch", absl::StrCat(where, " has two epochs"));
+  if (!fresh && it->second.members != members)
+    Fail("one_epoch", absl::StrCat(where, " has two placements"));
+  std::map<Rank, std::string> nodes;
+  for (const Placement& member : members) nodes[member.rank] = member.node.value;
+  const auto [known, first] = nodes_of_epoch_.try_emplace({group, epoch}, nodes);
+  if (!first && known->second != nodes) {
+    Fail("one_epoch",
+         absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to nodes"));
+  }
+}
+
+void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
+                                const StartTenant& start) {
+  CheckPlacement(start.group, start.epoch, start.formation, start.members);
+  Started& started = started_.at({start.group, start.formation});
+  std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
+  for (const ExecutionBase& base : start.bases) bases[{base.rank, base.program}] = base.base;
+  if (started.has_bases && started.bases != bases)
+    Fail("cut_off", "nodes were told different bases");
+  started.bases = bases;
+  started.has_bases = true;
+  CheckCut(start.group, start.formation);
+  const auto key = std::make_tuple(node, node_incarnation, worker, start.group);
+  const auto told = told_worker_.find(key);
+  if (told != told_worker_.end() &&
+      (told->second.first >= start.formation || told->second.second > start.epoch)) {
+    Fail("stale", absl::StrCat("the worker of ", node, " was told formation ",
+                               start.formation.value, " after ", told->second.first.value));
+  }
+  told_worker_[key] = {start.formation, start.epoch};
+}
+
+void Invariants::CheckCut(GroupId group, Formation formation) {
+  const auto before = started_.find({group, Formation{formation.value - 1}});
+  if (before == started_.end()) return;
+  const Started& now = started_.at({group, formation});
+  const auto base = [](const Started& s, Rank rank, const ProgramId& program) {
+    const auto it = s.bases.find({rank, program});
+    return it == s.bases.end() ? uint64_t{0} : it->second;
+  };
+  std::set<ProgramId> programs;
+  for (const auto& [key, value] : now.bases) programs.insert(key.second);
+  for (const ProgramId& program : programs) {
+    std::optional<uint64_t> cut;
+    for (const Placement& member : now.members) {
+      bool stays = false;
+      for (const Placement& old : before->second.members) stays = stays || old == member;
+      if (!stays) continue;
+      const uint64_t delta =
+          base(now, member.rank, program) - base(before->second, member.rank, program);
+      if (cut.has_value() && *cut != delta) {
+        Fail("cut_off",
+             absl::StrCat("group ", group.value, " formation ", formation.value, ": rank ",
+                          member.rank.value, " was cut by ", delta, ", another by ", *cut));
+      }
+      cut = delta;
+    }
+  }
+}
+
+void Invariants::SawUniqueIdMade(GroupId group, Epoch epoch, const UniqueId& id) {
+  const auto [it, fresh] = epoch_of_id_.try_emplace(id.bytes(), group, epoch);
+  if (!fresh && it->second != std::make_pair(group, epoch))
+    Fail("unique_id", "an id was made for two epochs");
+}
+
+void Invariants::SawInit(const InitCommunicator& init) {
+  const auto [it, fresh] = id_of_epoch_.try_emplace({init.group, init.epoch}, init.id.bytes());
+  if (!fresh && it->second != init.id.bytes())
+    Fail("unique_id", "two nodes of an epoch were given different ids");
+  if (init.id.empty()) return;
+  const auto made = epoch_of_id_.find(init.id.bytes());
+  if (made == epoch_of_id_.end() || made->second != std::make_pair(init.group, init.epoch)) {
+    Fail("unique_id", "a node was given an id of another epoch");
+  }
+}
+
+void Invariants::SawJoined(const Who& who, const ReplyJoined& joined) {
+  CheckPlacement(joined.group, joined.epoch, joined.formation, joined.members);
+  Epoch& last = joined_epoch_[{absl::StrCat(who.node, "/", who.incarnation), joined.spec.name}];
+  if (joined.epoch < last) {
+    Fail("one_epoch", absl::StrCat(Text(who), ": epoch of ", joined.spec.name, " went from ",
+                                   last.value, " to ", joined.epoch.value));
+  }
+  last = joined.epoch;
+  if (joined.members.size() != joined.spec.num_ranks) Fail("one_epoch", "Joined without all ranks");
+}
+
+void Invariants::SawJoinAsked(const Who& who, RequestId request) { joins_[{who, request}] = 0; }
+
+void Invariants::SawJoinAnswered(const Who& who, RequestId request) {
+  const auto it = joins_.find({who, request});
+  if (it == joins_.end()) {
+    Fail("answered_once", absl::StrCat(Text(who), " got an answer that it does not wait for"));
+  } else if (++it->second > 1) {
+    Fail("answered_once", absl::StrCat(Text(who), " got a second answer"));
+  }
+}
+
+void Invariants::SawSessionEnd(const Who& who) {
+  std::erase_if(joins_, [&](const auto& entry) { return entry.first.first == who; });
+}
+
+void Invariants::SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request) {
+  orders_[{node, incarnation, request}] = 0;
+}
+
+void Invariants::SawOrderAnswered(const std::string& node, uint64_t incarnation,
+                                  RequestId request) {
+  const auto it = orders_.find({node, incarnation, request});
+  if (it == orders_.end() || ++it->second > 1) {
+    Fail("answered_once",
+         absl::StrCat(node, ": request ", request.value, " was answered too often"));
+  }
+}
+
+void Invariants::SawNodeEnd(const std::string& node, uint64_t incarnation) {
+  std::erase_if(joins_, [&](const auto& entry) {
+    return entry.first.first.node == node && entry.first.first.incarnation == incarnation;
+  });
+  std::erase_if(orders_, [&](const auto& entry) {
+    return std::get<0>(entry.first) == node && std::get<1>(entry.first) == incarnation;
+  });
+}
+
+void Invariants::SawHeld(GroupId group, Formation formation, Rank rank, const Who& who) {
+  const auto [it, fresh] = holder_.try_emplace({group, formation, rank}, who);
+  if (!fresh && it->second != who) {
+    Fail("granted_once",
+         absl::StrCat("group ", group.value, " formation ", formation.value, " rank ", rank.value,
+                      " is held by ", Text(it->second), " and ", Text(who)));
+  }
+}
+
+void Invariants::SawStaleDelivery(const std::string& what, size_t num_effects) {
+  if (num_effects > 0) Fail("stale", absl::StrCat(what, " had ", num_effects, " effects"));
+}
+
+uint64_t Invariants::BaseOf(GroupId group, Formation formation, Rank rank,
+                            const ProgramId& program) const {
+  const auto it = started_.find({group, formation});
+  if (it == started_.end()) return 0;
+  const auto base = it->second.bases.find({rank, program});
+  return base == it->second.bases.end() ? 0 : base->second;
+}
+
+bool Invariants::KnowsFormation(GroupId group, Formation formation) const {
+  return started_.count({group, formation}) > 0;
+}
+
+void Invariants::CheckAllAnswered() {
+  for (const auto& [key, answers] : joins_) {
+    if (answers == 0) Fail("answered_once", absl::StrCat(Text(key.first), " was never answered"));
+  }
+  for (const auto& [key, answers] : orders_) {
+    if (answers == 0)
+      Fail("answered_once", absl::StrCat(std::get<0>(key), " never answered an operator"));
+  }
+}
+
+}  // namespace epd::sim

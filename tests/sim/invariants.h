@@ -1,0 +1,104 @@
+// What must hold in every run, whatever is lost, late, repeated or dead. Checked after every step;
+// those marked "settled" after faults have stopped and every deadline has passed.
+//
+//   one_epoch      A (group, formation) has one placement and one epoch, whoever says so; a (group,
+//   epoch) has one
+//                  map from ranks to nodes. On a node, the epochs of a name only grow, from one
+//                  incarnation to the next of the coordinator, too.
+//   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
+//   to a dead
+//                  session, no region to a tenant that does not run.
+//   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than
+//   the slack. granted_once   A (group, formation, rank) is held by one session. unique_id      A
+//   unique id serves one epoch of one group; all nodes of an epoch got the same one. stale A view,
+//   report or answer of an older seq, incarnation or epoch has no effect; the formations and
+//                  epochs that a worker is told only grow.
+//   answered_once  A Join, and an operator's request, is answered exactly once. (Settled: none is
+//   unanswered.) cut_off        From one formation to the next every staying rank's base of a
+//   program grows by the same number,
+//                  and no rank has begun an execution above its base when it is told Joined. (The
+//                  latter settled.)
+//   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an
+//   operator), and every node
+//                  sees what the coordinator sees.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "daemon/control/node_effects.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
+
+namespace epd::sim {
+
+// A session in the whole cluster and over restarts.
+struct Who {
+  std::string node;
+  uint64_t incarnation = 0;
+  uint64_t session = 0;
+
+  friend auto operator<=>(const Who&, const Who&) = default;
+};
+
+class Invariants {
+ public:
+  // The first violation; empty so far.
+  const std::string& violation() const { return violation_; }
+  void Fail(const std::string& invariant, const std::string& what);
+
+  // ---- what the world sees ----
+  void SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
+                      const StartTenant& start);
+  void SawUniqueIdMade(GroupId group, Epoch epoch, const UniqueId& id);
+  void SawInit(const InitCommunicator& init);
+  void SawJoined(const Who& who, const ReplyJoined& joined);
+  void SawJoinAsked(const Who& who, RequestId request);
+  void SawJoinAnswered(const Who& who, RequestId request);
+  void SawSessionEnd(const Who& who);  // Its open Joins need no answer any more.
+  void SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request);
+  void SawOrderAnswered(const std::string& node, uint64_t incarnation, RequestId request);
+  void SawNodeEnd(const std::string& node, uint64_t incarnation);
+  // A session takes a rank up (its client has read Joined).
+  void SawHeld(GroupId group, Formation formation, Rank rank, const Who& who);
+  void SawStaleDelivery(const std::string& what, size_t num_effects);
+
+  // The base of (rank, program) in a formation that some node has started.
+  uint64_t BaseOf(GroupId group, Formation formation, Rank rank, const ProgramId& program) const;
+  bool KnowsFormation(GroupId group, Formation formation) const;
+
+  void CheckAllAnswered();
+
+ private:
+  struct Started {
+    Epoch epoch;
+    std::vector<Placement> members;
+    bool has_bases = false;
+    std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
+  };
+
+  void CheckPlacement(GroupId group, Epoch epoch, Formation formation,
+                      const std::vector<Placement>& members);
+  void CheckCut(GroupId group, Formation formation);
+
+  std::string violation_;
+  std::map<std::pair<GroupId, Formation>, Started> started_;
+  std::map<std::pair<GroupId, Epoch>, std::map<Rank, std::string>> nodes_of_epoch_;
+  std::map<std::pair<GroupId, Epoch>, std::string> id_of_epoch_;
+  std::map<std::string, std::pair<GroupId, Epoch>> epoch_of_id_;
+  std::map<std::pair<std::string, std::string>, Epoch>
+      joined_epoch_;  // (node and incarnation, group name).
+  std::map<std::tuple<std::string, uint64_t, uint64_t, GroupId>, std::pair<Formation, Epoch>>
+      told_worker_;
+  std::map<std::tuple<GroupId, Formation, Rank>, Who> holder_;
+  std::map<std::pair<Who, RequestId>, int> joins_;
+  std::map<std::tuple<std::string, uint64_t, RequestId>, int> orders_;
+};
+
+}  // namespace epd::sim

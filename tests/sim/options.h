@@ -1,0 +1,47 @@
+// What a run of the simulator is given, and the bugs that can be planted in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace epd::sim {
+
+// Each breaks one thing around the machines under test, so that one invariant must fail; see
+// invariants.h.
+enum class Bug {
+  kNone,
+  kSplitPlacement,     // One node is told of another holder than the others are.
+  kForgetEpochs,       // Reports and Joins say nothing about earlier epochs.
+  kDeadKeepsLease,     // Nobody tells the node that a client has died.
+  kLeakRegion,         // A worker keeps the regions of an ended tenant.
+  kNoDeadline,         // Claims reach the coordinator without a deadline.
+  kNoCoordinatorTick,  // The coordinator's deadlines never fire.
+  kGrantTwice,         // A second session is told Joined for a rank.
+  kReuseId,            // A worker makes the same unique id again.
+  kSwapId,             // One node is given another unique id.
+  kActOnStaleView,     // An old view is delivered as if it were new.
+  kAnswerTwice,        // A reply to Join is sent twice.
+  kSwallowAnswer,      // A reply to Join is never sent.
+  kWrongBase,          // One rank's base is off by one.
+  kDropDrained,        // A session's Drained never arrives, and no deadline is kept.
+};
+
+struct Options {
+  uint64_t seed = 1;
+  int events = 200;  // Steps with faults; then faults stop and everything must settle.
+  Bug bug = Bug::kNone;
+  bool verbose = false;
+};
+
+// What a run found. `violation` is empty when all invariants held; else "<invariant>: <what>".
+struct Outcome {
+  std::string violation;
+  int steps = 0;         // All, with the settling phase.
+  int num_ready = 0;     // How often a group became READY: a run without any proves little.
+  int num_reformed = 0;  // ... and how often after it had been READY before.
+  int num_failed_joins = 0;
+};
+
+Outcome Run(const Options& options);
+
+}  // namespace epd::sim

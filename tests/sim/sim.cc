@@ -1,0 +1,64 @@
+// Long runs of the simulator: sim --seeds=100000 --events=1000; replay: sim --first=<seed>
+// --seeds=1 --verbose.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/sim/options.h"
+
+namespace {
+
+bool Flag(const char* arg, const char* name, uint64_t* value) {
+  const size_t n = std::strlen(name);
+  if (std::strncmp(arg, name, n) != 0 || arg[n] != '=') return false;
+  *value = std::strtoull(arg + n + 1, nullptr, 10);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  uint64_t first = 1, seeds = 10000, events = 200, bug = 0;
+  bool verbose = false;
+  for (int i = 1; i < argc; ++i) {
+    const char* arg = argv[i];
+    if (std::strcmp(arg, "--verbose") == 0) {
+      verbose = true;
+    } else if (!Flag(arg, "--first", &first) && !Flag(arg, "--seeds", &seeds) &&
+               !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug)) {
+      std::fprintf(stderr,
+                   "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--verbose]\n");
+      return 2;
+    }
+  }
+  const auto start = std::chrono::steady_clock::now();
+  long steps = 0, ready = 0, reformed = 0, failed = 0;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    epd::sim::Options options;
+    options.seed = seed;
+    options.events = static_cast<int>(events);
+    options.bug = static_cast<epd::sim::Bug>(bug);
+    options.verbose = verbose;
+    const epd::sim::Outcome outcome = epd::sim::Run(options);
+    steps += outcome.steps;
+    ready += outcome.num_ready;
+    reformed += outcome.num_reformed;
+    failed += outcome.num_failed_joins;
+    if (!outcome.violation.empty()) {
+      std::printf(
+          "seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu --verbose\n",
+          static_cast<unsigned long long>(seed), outcome.violation.c_str(),
+          static_cast<unsigned long long>(seed), static_cast<unsigned long long>(events),
+          static_cast<unsigned long long>(bug));
+      return 1;
+    }
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf(
+      "%llu seeds, %ld steps, %ld times READY, %ld of them again, %ld failed joins, %.1f s: all "
+      "held\n",
+      static_cast<unsigned long long>(seeds), steps, ready, reformed, failed, seconds);
+  return 0;
+}

@@ -1,0 +1,158 @@
+// A whole cluster in one thread: a coordinator, nodes with a worker each, clients, and a bad
+// network between them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/control/node_control.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/control/staging_pool.h"
+#include "tests/sim/invariants.h"
+#include "tests/sim/options.h"
+#include "tests/sim/rng.h"
+
+namespace epd::sim {
+
+// What a client knows about one of its groups.
+struct Part {
+  std::string name;
+  Formation formation;
+  Epoch epoch;
+  std::vector<Rank> ranks;
+  bool serving = false;  // Joined and no Reform since.
+  bool wait = false;     // In Reform: calls wait for the next Joined.
+  bool drained = false;  // Has said so.
+  bool fresh = false;    // Joined, and nothing begun since.
+  std::map<std::pair<Rank, ProgramId>, uint64_t> begun;
+};
+
+struct Client {
+  size_t node = 0;
+  uint64_t node_incarnation = 0;
+  SessionId session;
+  int32_t pid = 0;
+  bool alive = true;
+  uint64_t next_request = 1;
+  std::map<GroupId, Part> parts;
+  std::map<RequestId, std::pair<std::string, std::vector<Rank>>> joining;
+  std::map<std::string, Epoch> epochs_seen;
+  absl::Time last_sent;  // The socket keeps the order, in both directions.
+  absl::Time last_received;
+};
+
+struct Worker {
+  uint64_t incarnation = 0;  // Zero: down.
+  bool has_nccl = true;
+  std::unique_ptr<StagingPool> pool;
+  std::map<std::pair<GroupId, Formation>, ArenaSetId> tenants;
+};
+
+struct Node {
+  std::string name;
+  uint64_t incarnation = 0;
+  absl::Duration skew;                   // Its clock is the world's plus this.
+  std::unique_ptr<NodeControl> control;  // Null: crashed.
+  uint64_t connection = 0;               // Zero: none.
+  Worker worker;
+  // To tell stale deliveries.
+  uint64_t newest_view = 0;
+  uint64_t newest_report = 0;  // Taken by the present coordinator.
+};
+
+class World {
+ public:
+  explicit World(const Options& options);
+  ~World();
+  Outcome Run();
+
+ private:
+  // ---- world.cc: time, faults, checks ----
+  void At(absl::Duration delay, std::function<void()> what);
+  absl::Duration Delay(int max_ms);
+  bool Step(absl::Time until);
+  void RandomAction();
+  void Settle();
+  void CheckStep();
+  void CheckSettled();
+  void Log(const std::string& line);
+  uint64_t Fresh() { return rng_.Next() | 1; }
+
+  // ---- world_node.cc: nodes, the coordinator, the network ----
+  void StartNode(size_t i);
+  void CrashNode(size_t i);
+  void StartCoordinator();
+  void CrashCoordinator();
+  void Connect(size_t i);
+  void Disconnect(size_t i);
+  size_t Give(size_t i, const NodeEvent& event);  // Returns how many effects, without reports.
+  void Perform(size_t i, const NodeEffect& effect);
+  void PerformAll(const Rendezvous::Effects& effects);
+  void SendToCoordinator(size_t i, NodeReport report);
+  void SendToNode(ClusterView view);
+  void DeliverReport(size_t i, const NodeReport& report);
+  void DeliverView(size_t i, uint64_t incarnation, const ClusterView& view);
+  absl::Time NodeNow(size_t i) const { return now_ + nodes_[i].skew; }
+  size_t IndexOf(const NodeId& id) const;
+
+  // ---- world_worker.cc ----
+  void StartWorker(size_t i);
+  void CrashWorker(size_t i);
+  void ToWorker(size_t i, const StartTenant& effect);
+  void ToWorker(size_t i, const EndTenant& effect);
+  void ToWorker(size_t i, const DrainTenant& effect);
+  void ToWorker(size_t i, const MakeUniqueId& effect);
+  void ToWorker(size_t i, const InitCommunicator& effect);
+  template <typename E>
+  void FromWorker(size_t i, E event);
+  void UseStaging(size_t i);
+
+  // ---- world_client.cc ----
+  void NewClient();
+  void JoinSomething(size_t c);
+  void Leave(size_t c);
+  void Crash(size_t c);
+  void Operate(size_t c);
+  void SendDrained(size_t c, GroupId group);
+  void ToNode(size_t c, const NodeEvent& event);
+  void FromNode(size_t i, SessionId session, std::function<void(size_t)> what);
+  void OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank>& ranks);
+  void OnReform(size_t c, const NotifyReform& reform);
+  GroupSpec SpecOf(int which, int instance);
+  void Order(size_t i);
+  Who WhoOf(size_t c) const;
+  std::optional<size_t> RandomClient();
+  bool Lives(size_t c) const;
+
+  Options options_;
+  Rng rng_;
+  absl::Time start_ = absl::FromUnixSeconds(1700000000);
+  absl::Time now_ = start_;
+  std::map<std::pair<absl::Time, uint64_t>, std::function<void()>> queue_;
+  uint64_t next_event_ = 1;
+  bool faults_ = true;
+  int steps_ = 0;
+  int stuck_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<Client> clients_;
+  std::unique_ptr<Rendezvous> coordinator_;
+  uint64_t next_connection_ = 1;
+  uint64_t next_session_ = 1;
+  uint64_t next_order_ = 1;
+  uint64_t next_arena_set_ = 1;
+  std::vector<ClusterView> old_views_;
+  std::vector<NodeReport> old_reports_;
+  std::string last_id_;
+  Invariants invariants_;
+  Outcome outcome_;
+};
+
+}  // namespace epd::sim

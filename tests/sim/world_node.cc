@@ -1,0 +1,255 @@
+// Nodes, the coordinator, and the network between them: streams break, messages are late, overtaken
+// and repeated.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/world.h"
+
+namespace epd::sim {
+
+void World::StartNode(size_t i) {
+  Node& node = nodes_[i];
+  node.incarnation = Fresh();
+  node.newest_view = 0;
+  node.newest_report = 0;
+  node.control =
+      std::make_unique<NodeControl>(NodeOptions{NodeId{node.name}, Incarnation{node.incarnation}});
+  Log(absl::StrCat(node.name, " starts"));
+  StartWorker(i);
+  At(Delay(500), [this, i] { Connect(i); });
+}
+
+void World::CrashNode(size_t i) {
+  Node& node = nodes_[i];
+  if (node.control == nullptr) return;
+  Log(absl::StrCat(node.name, " crashes"));
+  if (node.connection != 0) Disconnect(i);
+  invariants_.SawNodeEnd(node.name, node.incarnation);
+  node.control.reset();
+  node.worker.incarnation = 0;  // The worker exits with its epd.
+  node.worker.pool.reset();
+  node.worker.tenants.clear();
+  for (Client& client : clients_) {
+    if (client.node == i && client.node_incarnation == node.incarnation) client.alive = false;
+  }
+  At(Delay(8000), [this, i] {
+    if (nodes_[i].control == nullptr) StartNode(i);
+  });
+}
+
+void World::StartCoordinator() {
+  RendezvousOptions options;
+  options.incarnation = Incarnation{Fresh()};
+  options.node_silence = absl::Seconds(5);
+  options.start_grace = absl::Seconds(3);
+  options.started_at = now_;
+  coordinator_ = std::make_unique<Rendezvous>(options);
+  for (Node& node : nodes_) node.newest_report = 0;
+  Log("coordinator starts");
+}
+
+void World::CrashCoordinator() {
+  if (coordinator_ == nullptr) return;
+  Log("coordinator crashes");
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].connection != 0) Disconnect(i);
+  }
+  coordinator_.reset();
+  At(Delay(6000), [this] {
+    if (coordinator_ == nullptr) StartCoordinator();
+  });
+}
+
+void World::Connect(size_t i) {
+  Node& node = nodes_[i];
+  if (node.connection != 0 || node.control == nullptr) return;
+  if (coordinator_ == nullptr) {
+    At(Delay(1000), [this, i] { Connect(i); });
+    return;
+  }
+  node.connection = next_connection_++;
+  node.newest_view = 0;
+  Log(absl::StrCat(node.name, " connects"));
+  const Rendezvous::Effects hello =
+      coordinator_->OnNodeConnected(now_, NodeId{node.name}, Incarnation{node.incarnation});
+  Give(i, CoordinatorConnected{coordinator_->incarnation()});
+  PerformAll(hello);
+}
+
+// The stream breaks; both ends notice, the node tries again.
+void World::Disconnect(size_t i) {
+  Node& node = nodes_[i];
+  if (node.connection == 0) return;
+  Log(absl::StrCat(node.name, " is cut off"));
+  node.connection = 0;
+  Give(i, CoordinatorLost{absl::UnavailableError("stream broke")});
+  At(Delay(faults_ && rng_.Chance(30) ? 9000 : 1000), [this, i] { Connect(i); });
+}
+
+size_t World::Give(size_t i, const NodeEvent& event) {
+  if (nodes_[i].control == nullptr) return 0;
+  size_t num = 0;
+  for (const NodeEffect& effect : nodes_[i].control->Handle(NodeNow(i), event)) {
+    if (!std::holds_alternative<SendReport>(effect)) ++num;
+    Perform(i, effect);
+  }
+  return num;
+}
+
+size_t World::IndexOf(const NodeId& id) const {
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].name == id.value) return i;
+  }
+  return 0;
+}
+
+void World::PerformAll(const Rendezvous::Effects& effects) {
+  for (const RendezvousEffect& effect : effects) {
+    if (const auto* send = std::get_if<SendView>(&effect)) {
+      SendToNode(send->view);
+      continue;
+    }
+    const auto& t = std::get<GroupTransition>(effect);
+    Log(absl::StrCat("  group ", t.name, " ", t.group.value % 1000, " epoch=", t.epoch.value,
+                     " formation=", t.formation.value, " ", std::string(Name(t.from)), " -> ",
+                     std::string(Name(t.to)), " (", std::string(Name(t.event)), ") ",
+                     t.why.message()));
+    if (t.to == GroupState::kReady) {
+      ++outcome_.num_ready;
+      if (t.from == GroupState::kReforming) ++outcome_.num_reformed;
+    }
+  }
+}
+
+void World::SendToCoordinator(size_t i, NodeReport report) {
+  const uint64_t connection = nodes_[i].connection;
+  if (connection == 0 || coordinator_ == nullptr) return;
+  if (options_.bug == Bug::kForgetEpochs) {
+    report.max_epoch = Epoch{};
+    for (Claim& claim : report.claims) claim.min_epoch = Epoch{};
+  }
+  if (options_.bug == Bug::kNoDeadline) {
+    for (Claim& claim : report.claims) claim.remaining = absl::InfiniteDuration();
+  }
+  if (options_.bug == Bug::kDropDrained) {
+    for (Claim& claim : report.claims) claim.drained.reset();
+  }
+  const uint64_t to = coordinator_->incarnation().value;
+  const auto deliver = [this, i, connection, to, report] {
+    // What was on a broken stream is lost, but for the hostile case that it was already read.
+    if (coordinator_ == nullptr || coordinator_->incarnation().value != to) return;
+    if (nodes_[i].connection != connection && !(faults_ && rng_.Chance(30))) return;
+    DeliverReport(i, report);
+  };
+  At(Delay(faults_ ? 400 : 50), deliver);
+  if (faults_ && rng_.Chance(10)) At(Delay(3000), deliver);
+  if (faults_ && rng_.Chance(3)) Disconnect(i);
+}
+
+void World::DeliverReport(size_t i, const NodeReport& report) {
+  Node& node = nodes_[i];
+  const bool stale =
+      report.incarnation.value != node.incarnation || report.seq <= node.newest_report;
+  if (report.incarnation.value == node.incarnation)
+    node.newest_report = std::max(node.newest_report, report.seq);
+  const Rendezvous::Effects effects = coordinator_->OnReport(now_, report);
+  // A report of an incarnation that the coordinator does not know to be over is news to it.
+  if (stale && report.incarnation.value == node.incarnation) {
+    invariants_.SawStaleDelivery("a repeated report", effects.size());
+  }
+  PerformAll(effects);
+}
+
+void World::SendToNode(ClusterView view) {
+  const size_t i = IndexOf(view.node);
+  const uint64_t connection = nodes_[i].connection;
+  if (connection == 0) return;
+  if (options_.bug == Bug::kSplitPlacement && i == 0) {
+    for (GroupView& group : view.groups) {
+      if (!group.members.empty()) group.members.back().pid += 1;
+    }
+  }
+  if (options_.bug == Bug::kSwapId && i == 0) {
+    for (GroupView& group : view.groups) {
+      if (!group.unique_id.empty()) group.unique_id = UniqueId(std::string(128, 'x'));
+    }
+  }
+  const uint64_t incarnation = nodes_[i].incarnation;
+  const auto deliver = [this, i, incarnation, connection, view] {
+    if (nodes_[i].connection != connection && !(faults_ && rng_.Chance(30))) return;
+    DeliverView(i, incarnation, view);
+  };
+  At(Delay(faults_ ? 400 : 50), deliver);
+  if (faults_ && rng_.Chance(10)) At(Delay(3000), deliver);
+  if (faults_ && rng_.Chance(3)) Disconnect(i);
+}
+
+void World::DeliverView(size_t i, uint64_t, const ClusterView& view) {
+  Node& node = nodes_[i];
+  if (node.control == nullptr) return;
+  const bool current = view.node_incarnation.value == node.incarnation &&
+                       view.coordinator == node.control->coordinator();
+  const bool stale = !current || view.seq <= node.newest_view;
+  if (stale && options_.bug == Bug::kActOnStaleView && current) {
+    ClusterView forged = view;
+    forged.seq = node.newest_view + 1;
+    node.newest_view = forged.seq;
+    invariants_.SawStaleDelivery("an old view", Give(i, ViewReceived{forged}));
+    return;
+  }
+  if (current) node.newest_view = std::max(node.newest_view, view.seq);
+  const size_t effects = Give(i, ViewReceived{view});
+  if (stale) invariants_.SawStaleDelivery("an old view", effects);
+}
+
+void World::Perform(size_t i, const NodeEffect& effect) {
+  const auto name = nodes_[i].name;
+  const auto who = [&](SessionId session) {
+    return Who{name, nodes_[i].incarnation, session.value};
+  };
+  if (const auto* e = std::get_if<SendReport>(&effect)) {
+    SendToCoordinator(i, e->report);
+  } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
+    StartTenant start = *e;
+    if (options_.bug == Bug::kWrongBase && !start.bases.empty()) ++start.bases.front().base;
+    invariants_.SawStartTenant(name, nodes_[i].incarnation, nodes_[i].worker.incarnation, start);
+    ToWorker(i, start);
+  } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
+    ToWorker(i, *e);
+  } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
+    ToWorker(i, *e);
+  } else if (const auto* e = std::get_if<MakeUniqueId>(&effect)) {
+    ToWorker(i, *e);
+  } else if (const auto* e = std::get_if<InitCommunicator>(&effect)) {
+    invariants_.SawInit(*e);
+    ToWorker(i, *e);
+  } else if (const auto* e = std::get_if<ReplyJoined>(&effect)) {
+    invariants_.SawJoined(who(e->session), *e);
+    const bool swallow = options_.bug == Bug::kSwallowAnswer && e->request;
+    if (e->request && !swallow) invariants_.SawJoinAnswered(who(e->session), e->request);
+    if (e->request && options_.bug == Bug::kAnswerTwice)
+      invariants_.SawJoinAnswered(who(e->session), e->request);
+    std::vector<Rank> ranks;
+    for (const Placement& member : e->members) {
+      if (member.node.value == name && member.session == e->session) ranks.push_back(member.rank);
+    }
+    FromNode(i, e->session, [this, joined = *e, ranks](size_t c) { OnJoined(c, joined, ranks); });
+  } else if (const auto* e = std::get_if<ReplyFailed>(&effect)) {
+    Log(absl::StrCat("  ", name, " session ", e->session.value,
+                     " join failed: ", e->status.ToString()));
+    ++outcome_.num_failed_joins;
+    invariants_.SawJoinAnswered(who(e->session), e->request);
+    FromNode(i, e->session,
+             [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
+  } else if (const auto* e = std::get_if<NotifyReform>(&effect)) {
+    FromNode(i, e->session, [this, reform = *e](size_t c) { OnReform(c, reform); });
+  } else if (const auto* e = std::get_if<NotifyGroupEnded>(&effect)) {
+    FromNode(i, e->session, [this, group = e->group](size_t c) { clients_[c].parts.erase(group); });
+  } else if (const auto* e = std::get_if<EndSession>(&effect)) {
+    FromNode(i, e->session, [this](size_t c) { Crash(c); });
+  } else if (const auto* e = std::get_if<RpcDone>(&effect)) {
+    invariants_.SawOrderAnswered(name, nodes_[i].incarnation, e->request);
+  }
+}
+
+}  // namespace epd::sim
