@@ -53,7 +53,7 @@ std::vector<SocketCandidate> FindCandidates(const std::string& flag, const Searc
 
 std::string GrpcPath(const std::string& attach_path) {
   if (absl::EndsWith(attach_path, kGrpcSuffix)) return attach_path;
-  if (!absl::EndsWith(attach_path, kSocketSuffix)) return attach_path + kGrpcSuffix;
+  if (!absl::EndsWith(attach_path, kSocketSuffix)) return attach_path + "-grpc";
   return attach_path.substr(0, attach_path.size() - std::strlen(kSocketSuffix)) + kGrpcSuffix;
 }
 

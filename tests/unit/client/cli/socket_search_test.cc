@@ -51,7 +51,7 @@ TEST(FindCandidatesTest, AnEmptyVariableCountsAsUnset) {
 
 TEST(GrpcPathTest, StandsBesideTheAttachSocket) {
   EXPECT_EQ(GrpcPath("/run/epd/epd.sock"), "/run/epd/epd-grpc.sock");
-  EXPECT_EQ(GrpcPath("/x/y"), "/x/y-grpc.sock");
+  EXPECT_EQ(GrpcPath("/x/y"), "/x/y-grpc");
   EXPECT_EQ(GrpcPath("/run/epd/epd-grpc.sock"), "/run/epd/epd-grpc.sock");
 }
 

@@ -1,0 +1,106 @@
+"""epd's gRPC API from Python with nothing but the .proto files: protoc reads them when the program starts.
+
+    with node_api.Node("unix:/run/epd/epd-grpc.sock") as node:
+        print(node.call("GetStatus").version)
+        spec = node.message("GroupSpec", name="g", num_ranks=2, ...)
+        node.call("CreateGroup", spec=spec, request_id="1")
+
+Needs grpcio, protobuf and the protoc program; no generated code.
+"""
+
+import collections.abc
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_NODE_PROTO = "proto/epd/v1/node.proto"
+_PACKAGE = "epd.v1"
+
+
+def load_descriptors(proto: str, root: pathlib.Path = ROOT) -> descriptor_pool.DescriptorPool:
+    """A pool with `proto` (a path below `root`) and everything that it imports."""
+    with tempfile.NamedTemporaryFile(suffix=".binpb") as output:
+        command = ["protoc", f"--proto_path={root}", "--include_imports"]
+        command += [f"--descriptor_set_out={output.name}", proto]
+        subprocess.run(command, check=True, cwd=root)
+        files = descriptor_pb2.FileDescriptorSet.FromString(pathlib.Path(output.name).read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:  # protoc lists imports before their users.
+        pool.Add(file)
+    return pool
+
+
+def default_target() -> str:
+    """The gRPC socket of EPD_SOCKET, else of the node's daemon, else of this user's private one."""
+    private = os.environ.get("XDG_RUNTIME_DIR")
+    folder = f"{private}/epd" if private else f"/tmp/epd-{os.getuid()}"
+    candidates = [os.environ.get("EPD_SOCKET"), "/run/epd/epd.sock", f"{folder}/epd.sock"]
+    paths = [path for path in candidates if path]
+    chosen = paths[0] if os.environ.get("EPD_SOCKET") else None
+    chosen = chosen or next((path for path in paths if pathlib.Path(path).exists()), paths[0])
+    return "unix:" + grpc_path(chosen)
+
+
+def grpc_path(attach_path: str) -> str:
+    """The gRPC socket beside an attach socket: /run/epd/epd.sock -> /run/epd/epd-grpc.sock."""
+    stem = attach_path.removesuffix(".sock")
+    return f"{stem}-grpc{attach_path[len(stem) :]}"
+
+
+class Node:
+    """One node's epd. `target` is a gRPC target: "unix:PATH" or "HOST:PORT"."""
+
+    def __init__(self, target: str, timeout: float = 10.0):
+        self._pool = load_descriptors(_NODE_PROTO)
+        self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
+        self._timeout = timeout
+        options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.insecure_channel(target, options)
+
+    def __enter__(self) -> "Node":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def message(self, name: str, /, **fields: object) -> Message:
+        """A new message of package epd.v1; fields are set by name, messages may be dicts."""
+        return self._class(self._pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))(**fields)
+
+    def enum_name(self, enum: str, number: int) -> str:
+        return self._pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values_by_number[number].name
+
+    def call(self, method: str, /, timeout: float | None = None, **fields: object) -> Message:
+        """Calls a unary method; raises grpc.RpcError."""
+        request, callable_ = self._prepare(method, fields)
+        return callable_(request, timeout=timeout or self._timeout)
+
+    def stream(
+        self, method: str, /, timeout: float | None = None, **fields: object
+    ) -> collections.abc.Iterator[Message]:
+        """Calls a method with a stream of answers; `cancel()` of the result ends it. Raises grpc.RpcError."""
+        request, callable_ = self._prepare(method, fields)
+        return callable_(request, timeout=timeout)
+
+    def _prepare(self, name: str, fields: dict) -> tuple[Message, grpc.UnaryUnaryMultiCallable]:
+        method = self._service.methods_by_name[name]
+        kind = "unary_stream" if method.server_streaming else "unary_unary"
+        callable_ = getattr(self._channel, kind)(
+            f"/{_PACKAGE}.Node/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=self._class(method.output_type).FromString,
+        )
+        return self._class(method.input_type)(**fields), callable_
+
+    @staticmethod
+    def _class(descriptor) -> type[Message]:
+        return message_factory.GetMessageClass(descriptor)

@@ -1,0 +1,121 @@
+"""Who takes part in the benchmark and how each is started."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+
+from fleet import Fleet
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_START_SECONDS = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    name: str
+    label: str
+    operations: tuple[str, ...]
+    # Dispatch is compared bit for bit; combine too if this is None, else within this share of a value.
+    combine_tolerance: float | None = None
+    needs_epd: bool = False
+    checks_results: bool = True
+
+
+EPD_JAX = Contender("epd_jax", "epd.jax", ("prepare", "dispatch", "combine"), needs_epd=True)
+EPD_C = Contender("epd_c", "epd C API", ("prepare", "dispatch", "combine"), needs_epd=True)
+# XLA may sum in another order: one rounding to bfloat16 more or less.
+GLOO = Contender("gloo", "JAX gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
+OMPI = Contender("ompi", "Open MPI", ("dispatch", "combine"))
+MEMCPY = Contender("memcpy", "memcpy", ("warm", "fresh"), checks_results=False)
+ALL = (EPD_JAX, EPD_C, GLOO, OMPI, MEMCPY)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the contenders run."""
+
+    binaries: pathlib.Path
+    folder: pathlib.Path  # For sockets and logs.
+    epd_socket: str  # "": no daemon.
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _environment(place: Place) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.pop("XLA_FLAGS", None)
+    environment["EPD_SOCKET"] = place.epd_socket
+    environment["EPD_AUTOSTART"] = "0"
+    environment["EPD_JOB"] = "bench"
+    return environment
+
+
+def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
+    port = str(_free_port())
+    for rank in range(num_ranks):
+        command = [sys.executable, str(_HERE / script), "--socket", str(fleet.socket_path)]
+        command += ["--port", port, "--rank", str(rank), "--num-ranks", str(num_ranks)]
+        fleet.start(command, _environment(place))
+
+
+def _start_epd_c(fleet: Fleet, num_ranks: int, place: Place) -> None:
+    for rank in range(num_ranks):
+        command = [str(place.binaries / "bench_epd_c"), str(fleet.socket_path), str(rank)]
+        fleet.start(command, _environment(place))
+
+
+def _start_ompi(fleet: Fleet, num_ranks: int, place: Place) -> None:
+    command = ["mpirun", "--oversubscribe", "-np", str(num_ranks)]
+    if os.getuid() == 0:
+        command.append("--allow-run-as-root")
+    # Shared memory only, and nothing but the loopback interface for its own control.
+    command += ["--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
+    command += [str(place.binaries / "bench_ompi_alltoallv"), str(fleet.socket_path)]
+    fleet.start(command, _environment(place))
+
+
+def start_plain(fleet: Fleet, binary: pathlib.Path, place: Place) -> None:
+    """One process that is its own whole fleet."""
+    fleet.start([str(binary), str(fleet.socket_path)], _environment(place))
+
+
+def why_missing(contender: Contender, place: Place) -> str:
+    """ "" if the contender can start here, else the reason."""
+    if contender.needs_epd and not place.epd_socket:
+        return "no epd runs"
+    if contender is OMPI and not shutil.which("mpirun"):
+        return "mpirun is not installed (Debian: openmpi-bin)"
+    binary = {"epd_c": "bench_epd_c", "ompi": "bench_ompi_alltoallv", "memcpy": "bench_memcpy"}
+    path = place.binaries / binary.get(contender.name, "")
+    return "" if path.exists() else f"{path} is not built"
+
+
+@contextlib.contextmanager
+def started(contender: Contender, num_ranks: int, place: Place) -> Iterator[Fleet]:
+    """The contender's processes, one per rank (memcpy: one in all); they are stopped at the end."""
+    fleet_ranks = 1 if contender is MEMCPY else num_ranks
+    fleet = Fleet(f"{contender.name}-{num_ranks}", fleet_ranks, place.folder)
+    try:
+        if contender is EPD_JAX:
+            _start_jax(fleet, "epd_jax.py", num_ranks, place)
+        elif contender is GLOO:
+            _start_jax(fleet, "gloo_jax.py", num_ranks, place)
+        elif contender is EPD_C:
+            _start_epd_c(fleet, num_ranks, place)
+        elif contender is OMPI:
+            _start_ompi(fleet, num_ranks, place)
+        else:
+            start_plain(fleet, place.binaries / "bench_memcpy", place)
+        fleet.wait_for_ranks(_START_SECONDS)
+        yield fleet
+    finally:
+        fleet.stop()

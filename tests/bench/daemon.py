@@ -1,0 +1,77 @@
+"""An epd of the benchmark's own, and what it says about its memory."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(_ROOT / "deploy"))
+
+import node_api  # noqa: E402 - stands beside the other programs that use epd's gRPC API.
+
+_START_SECONDS = 20
+_STOP_SECONDS = 20
+
+
+class Daemon:
+    """Starts on construction; `stop` ends it."""
+
+    def __init__(self, program: pathlib.Path, folder: pathlib.Path, staging_bytes: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.socket = str(folder / "epd.sock")
+        self._log = folder / "epd.log"
+        command = [str(program), f"--socket={self.socket}", f"--staging_bytes={staging_bytes}"]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._wait_until_it_answers()
+
+    def _wait_until_it_answers(self) -> None:
+        self.node = node_api.Node("unix:" + node_api.grpc_path(self.socket))
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"epd did not start:\n{self._log.read_text(errors='replace')}")
+            try:
+                if any(worker.pid for worker in self.status().workers):
+                    return
+            except node_api.grpc.RpcError:
+                pass
+            time.sleep(0.05)
+
+    def status(self):
+        return self.node.call("GetStatus")
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: the staging pool now and at most, and the resident memory of both processes without shared pages."""
+        pool = self.node.call("GetMemory")
+        processes = [self._process.pid, *(worker.pid for worker in self.status().workers)]
+        return {
+            "staging_committed_bytes": pool.pool_committed_bytes,
+            "staging_peak_bytes": pool.pool_peak_bytes,
+            "private_bytes": sum(_private_bytes(pid) for pid in processes),
+        }
+
+    def stop(self) -> None:
+        self.node.close()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _private_bytes(pid: int) -> int:
+    lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    kib = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+    return kib * 1024
+
+
+def find_program(name: str) -> pathlib.Path:
+    """epd or epd-worker: in EPD_BIN_DIR, else where deploy/setup installs."""
+    return pathlib.Path(os.environ.get("EPD_BIN_DIR", _ROOT / ".venv" / "bin")) / name

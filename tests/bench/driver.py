@@ -1,0 +1,269 @@
+"""The benchmark: one run, all contenders in turn at every size. tests/bench/run builds and calls it."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+import time
+
+import contenders as who
+import problem as problems
+import report
+from fleet import Fleet, FleetError
+from measure import Effort, WrongResult, measure
+
+from daemon import Daemon, find_program
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_MANY_GROUPS = 64
+_MAX_PEAK_RATIO = 1.1
+
+# Memory that a size needs, in payloads: buffers, staging and the reference of all contenders at once, or of the largest
+# alone (gloo's, whose XLA program holds the rows of every step).
+_PAYLOADS_TOGETHER = 28
+_PAYLOADS_ALONE = 12
+_MEMORY_SHARE = 0.85
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    sizes: list[problems.Sizes]
+    effort: Effort
+    budget_seconds: float
+
+
+def full_plan() -> Plan:
+    """The sizes of the mark first: what the time budget leaves out are the largest."""
+    shapes = [
+        (tokens, hidden, top_k)
+        for tokens in (512, 8, 64, 4096)
+        for hidden in (2048, 7168)
+        for top_k in (4, 8)
+    ]
+    sizes = [problems.Sizes(ranks, *shape) for ranks in (4, 2) for shape in shapes]
+    return Plan(sizes, Effort(rounds=5, turn_seconds=0.12), 19 * 60)
+
+
+def quick_plan() -> Plan:
+    shapes = [
+        (4, 512, 2048, 4),
+        (4, 8, 2048, 4),
+        (4, 64, 7168, 8),
+        (2, 512, 2048, 4),
+        (2, 8, 2048, 4),
+    ]
+    sizes = [problems.Sizes(*shape) for shape in shapes]
+    return Plan(sizes, Effort(rounds=5, turn_seconds=0.1), 150)
+
+
+def available_bytes() -> int:
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no MemAvailable in /proc/meminfo")
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, plan: Plan, folder: pathlib.Path):
+        self._options = options
+        self._plan = plan
+        self._folder = folder
+        self._deadline = time.monotonic() + plan.budget_seconds
+        self._daemon: Daemon | None = None
+        self.results: list[report.SizeResult] = []
+        self.skipped: list[str] = []
+        self.versions: dict[str, str] = {}
+        self.memory_case: dict[str, float] = {}
+
+    def run(self) -> None:
+        wanted = [c for c in who.ALL if c.name in self._options.contenders]
+        with contextlib.ExitStack() as stack:
+            if any(contender.needs_epd for contender in wanted):
+                staging = available_bytes() // 3
+                program = find_program("epd")
+                self._daemon = Daemon(program, self._folder / "epd", staging)
+                stack.callback(self._daemon.stop)
+                self.versions["epd"] = self._daemon.status().version
+                self._run_many_groups()
+            for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
+                self._run_ranks(num_ranks, wanted)
+
+    def _place(self) -> who.Place:
+        socket = self._daemon.socket if self._daemon else ""
+        return who.Place(self._options.binaries, self._folder, socket)
+
+    def _run_ranks(self, num_ranks: int, wanted: list[who.Contender]) -> None:
+        with contextlib.ExitStack() as stack:
+            fleets: dict[who.Contender, Fleet] = {}
+            for contender in wanted:
+                reason = who.why_missing(contender, self._place())
+                if reason:
+                    self._skip(f"{contender.label}, {num_ranks} ranks: {reason}")
+                    continue
+                fleets[contender] = stack.enter_context(
+                    who.started(contender, num_ranks, self._place())
+                )
+                for word in fleets[contender].command("versions", 30)[0].split():
+                    name, _, version = word.partition("=")
+                    self.versions[name] = version
+            for sizes in self._plan.sizes:
+                if sizes.num_ranks == num_ranks:
+                    self._run_size(sizes, fleets)
+
+    def _run_size(self, sizes: problems.Sizes, fleets: dict[who.Contender, Fleet]) -> None:
+        left = self._deadline - time.monotonic()
+        if left < 0:
+            self._skip(f"{sizes.name}: the time budget is used up")
+            return
+        have = available_bytes() * _MEMORY_SHARE
+        together = _PAYLOADS_TOGETHER * sizes.payload_bytes <= have
+        if not together and _PAYLOADS_ALONE * sizes.payload_bytes > have:
+            need = _PAYLOADS_ALONE * sizes.payload_bytes / 2**30
+            self._skip(f"{sizes.name}: needs {need:.0f} GiB, {have / 2**30:.0f} are available")
+            return
+        begin = time.monotonic()
+        turns = [fleets] if together else [{c: f} for c, f in fleets.items()]
+        with tempfile.TemporaryDirectory(dir=self._folder) as data:
+            problem = problems.Problem.write(pathlib.Path(data), sizes, self._options.seed)
+            cells = [cell for turn in turns for cell in measure(turn, problem, self._effort(sizes))]
+        memory = self._daemon.memory() if self._daemon else {}
+        self.results.append(report.SizeResult(sizes, cells, together, memory))
+        print(f"bench: {sizes.name}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+
+    def _effort(self, sizes: problems.Sizes) -> Effort:
+        """Checking and loading the largest sizes takes longer than measuring them: fewer rounds."""
+        effort = self._plan.effort
+        large = sizes.payload_bytes > 2**28
+        return dataclasses.replace(effort, rounds=2) if large else effort
+
+    def _skip(self, reason: str) -> None:
+        self.skipped.append(reason)
+        print(f"bench: skipped: {reason}", file=sys.stderr, flush=True)
+
+    def _run_many_groups(self) -> None:
+        """Staging of 64 groups of one process that run in turn, over that of one."""
+        sizes = problems.Sizes(2, 512, 2048, 4)
+        with tempfile.TemporaryDirectory(dir=self._folder) as data:
+            problem = problems.Problem.write(pathlib.Path(data), sizes, self._options.seed)
+            fleet = Fleet("epd_groups", 1, self._folder)
+            try:
+                binary = self._options.binaries / "bench_epd_groups"
+                who.start_plain(fleet, binary, self._place())
+                fleet.wait_for_ranks(30)
+                numbers = [2, sizes.num_tokens, sizes.hidden, sizes.top_k, sizes.num_experts]
+                words = " ".join(map(str, [*numbers, sizes.recv_capacity]))
+                fleet.command(f"load {problem.folder} {words}", 60)
+                peaks = []
+                for count in (1, _MANY_GROUPS):
+                    fleet.command(f"groups {count}", 120)
+                    peaks.append(self._daemon.memory()["staging_peak_bytes"])
+                fleet.command("unload", 60)
+            finally:
+                fleet.stop()
+        if peaks[0] == 0:
+            raise WrongResult("the daemon reports no staging after a dispatch")
+        self.memory_case = {
+            "groups": _MANY_GROUPS,
+            "peak_bytes_of_one": peaks[0],
+            "peak_bytes_of_all": peaks[1],
+            "ratio": peaks[1] / peaks[0],
+        }
+
+
+def _marks(bench: Bench) -> list[str]:
+    """The first marks of the project, and whether this run reached them."""
+    lines = []
+    for result in bench.results:
+        shape = (result.sizes.num_ranks, result.sizes.hidden, result.sizes.top_k)
+        if shape != (4, 2048, 4):
+            continue
+        for operation in ("dispatch", "combine"):
+            ratios = result.ratios(operation)
+            if not {"epd_jax/gloo", "epd_jax/memcpy"} <= ratios.keys():
+                continue
+            gloo, memcpy = ratios["epd_jax/gloo"], ratios["epd_jax/memcpy"]
+            if result.sizes.num_tokens == 512:
+                lines.append(_mark(f"{operation}, 512 tokens: at least 3 x gloo", gloo, 3))
+                lines.append(_mark(f"{operation}, 512 tokens: at least 0.3 of memcpy", memcpy, 0.3))
+            elif result.sizes.num_tokens == 8:
+                lines.append(_mark(f"{operation}, 8 tokens: at least 4 x gloo", gloo, 4))
+    if bench.memory_case:
+        ratio = bench.memory_case["ratio"]
+        word = "reached" if ratio <= _MAX_PEAK_RATIO else "MISSED"
+        lines.append(
+            f"{word}: staging of 64 groups at most 1.1 times that of one: {ratio:.2f} "
+            f"({bench.memory_case['peak_bytes_of_all'] / 2**20:.1f} MiB)"
+        )
+    return lines
+
+
+def _mark(text: str, value: float, wanted: float) -> str:
+    return f"{'reached' if value >= wanted else 'MISSED'}: {text}: {value:.2f}"
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    names = [contender.name for contender in who.ALL]
+    parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="five sizes, under three minutes")
+    parser.add_argument(
+        "--contenders",
+        type=lambda text: text.split(","),
+        default=names,
+        help=f"comma-separated, of {','.join(names)}",
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=pathlib.Path, default=_ROOT / "out" / "bench.json")
+    parser.add_argument("--binaries", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = set(options.contenders) - set(names)
+    if unknown:
+        parser.error(f"unknown contenders {sorted(unknown)}, expected some of {names}")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    plan = quick_plan() if options.quick else full_plan()
+    facts = {
+        "date": report.date(),
+        "commit": report.commit(),
+        "machine": report.machine(),
+        "seed": options.seed,
+        "quick": options.quick,
+    }
+    error = ""
+    with tempfile.TemporaryDirectory(prefix="epd-bench-") as folder:
+        bench = Bench(options, plan, pathlib.Path(folder))
+        try:
+            bench.run()
+        except (FleetError, WrongResult) as failure:
+            error = str(failure)
+    marks = _marks(bench)
+    whole = {
+        **facts,
+        "versions": bench.versions,
+        "error": error,
+        "skipped": bench.skipped,
+        "marks": marks,
+        "many_groups": bench.memory_case,
+        "sizes": [report.to_json(result) for result in bench.results],
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(whole, indent=1) + "\n")
+    if bench.results:
+        print(report.table(bench.results))
+        print(
+            f"{facts['machine']['cpu']}, {facts['machine']['cores']} cores; {facts['date']}; {facts['commit'][:12]}"
+        )
+    print("\n".join(marks + [f"skipped: {reason}" for reason in bench.skipped]))
+    print(f"json: {options.json}")
+    if error:
+        print(f"bench: error: {error}", file=sys.stderr)
+    return 1 if error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""epd as a JAX user meets it: prepare, dispatch and combine of `epd.jax`, each in its own jit."""
+
+import jax
+import jax_rank
+import numpy as np
+import problem as problems
+from epd import jax as epd
+
+
+class EpdJax:
+    def load(self, problem: problems.Problem, rank: int, mesh) -> jax_rank.Operations:
+        sizes = problem.sizes
+        capacity = sizes.recv_capacity
+        self._mesh, self._resource = mesh, epd.MeshResource(ep_resource="ep")
+        with jax.set_mesh(mesh), epd.global_shard_guard(self._resource):
+            epd.ep_bootstrap(
+                world_size=sizes.num_ranks,
+                rank=rank,
+                num_experts=sizes.num_experts,
+                max_tokens_per_rank=sizes.num_tokens,
+                recv_capacity_per_rank=capacity,
+                hidden_dim=sizes.hidden,
+            )
+        config = epd.EpLayerConfig(top_k=sizes.top_k)
+        total_tokens = sizes.num_ranks * sizes.num_tokens
+
+        def place(array: np.ndarray) -> jax.Array:
+            return jax_rank.global_array(mesh, array)
+
+        index, weights = place(problem.routing[rank]), place(problem.weights(rank))
+        tokens = place(np.asarray(problem.tokens(rank)))
+        expert_out = place(problem.dispatched(rank, scaled=True)[None])
+        prepare = jax.jit(lambda index: epd.ep_prepare(config, index)[2])
+        dispatch = jax.jit(
+            lambda plan, *inputs: epd.primitives.ep_dispatch_fwd(config, plan, *inputs, capacity)[0]
+        )
+        combine = jax.jit(
+            lambda plan, rows: epd.primitives.ep_combine_fwd(config, plan, rows, total_tokens)
+        )
+        plan = self._in_mesh(prepare, index)()
+        return {
+            "prepare": self._in_mesh(prepare, index),
+            "dispatch": self._in_mesh(dispatch, plan, index, tokens, weights),
+            "combine": self._in_mesh(combine, plan, expert_out),
+        }
+
+    def _in_mesh(self, function, *inputs):
+        """The call as a user makes it, compiled once beforehand."""
+        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+            compiled = function.lower(*inputs).compile()
+        return lambda: compiled(*inputs)
+
+    def unload(self) -> None:
+        epd.ep_finalize()
+        jax.clear_caches()
+
+    def versions(self) -> dict[str, str]:
+        return {"epd": epd.__version__}
+
+
+if __name__ == "__main__":
+    jax_rank.serve(EpdJax())
