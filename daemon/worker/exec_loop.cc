@@ -65,7 +65,7 @@ ExecLoop::ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello
       exchange_(
           ExchangeOptions{.staging_bytes = hello.staging_bytes(),
                           .first_operation_id = FirstOperationId(hello.worker_incarnation())}),
-      runner_(exchange_, sessions_, records_, *backend_, epd_),
+      performer_(exchange_, sessions_, records_, *backend_, epd_),
       id_maker_([nccl = std::move(nccl)] { return nccl->MakeUniqueId(); }) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
@@ -107,10 +107,10 @@ absl::Status ExecLoop::Run() {
     }
     if (NextDeadline() <= now) {
       exchange_.Tick(now);
-      runner_.RunAll(now);
+      performer_.RunAll(now);
       SendMadeIds();
     }
-    if (status_.ok()) status_ = runner_.status();
+    if (status_.ok()) status_ = performer_.status();
   }
   if (status_.ok()) status_ = absl::UnavailableError("asked to stop");
   AbortEverything();
@@ -125,7 +125,7 @@ bool ExecLoop::ScanSessions() {
     exchange_.Take(use, request, now);
   };
   for (auto& [unused, session] : sessions_) session.TakeArmed(take);
-  if (taken > 0) runner_.RunAll(now);
+  if (taken > 0) performer_.RunAll(now);
   return taken > 0;
 }
 
@@ -182,7 +182,7 @@ void ExecLoop::AbortEverything() {
       "the node's worker stops: ", status_.message(), "; connect again once epd runs"));
   const absl::Time now = Now();
   exchange_.EndEverything(cause, now);
-  runner_.RunAll(now);
+  performer_.RunAll(now);
   for (auto& [unused, session] : sessions_) session.AbortOpenUses(cause);
 }
 

@@ -14,7 +14,7 @@
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/owned_fd.h"
 #include "daemon/backend/unique_id_maker.h"
-#include "daemon/worker/effect_runner.h"
+#include "daemon/worker/effect_performer.h"
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exchange.h"
 #include "daemon/worker/outcome_records.h"
@@ -67,7 +67,7 @@ class ExecLoop {
   const int num_cpus_;
   Exchange exchange_;
   SessionTable sessions_;
-  EffectRunner runner_;
+  EffectPerformer performer_;
   UniqueIdMaker id_maker_;
   OwnedFd epoll_;
   bool watches_write_ = false;

@@ -22,7 +22,7 @@ void ExecLoop::ReadControl() {
     if (!message.ok()) return Fail(message.status());
     if (!message->has_value()) return;
     Handle(**std::move(message));
-    runner_.RunAll(Now());
+    performer_.RunAll(Now());
   }
 }
 
@@ -79,7 +79,7 @@ void ExecLoop::Handle(const v1::AddSession& message, std::vector<OwnedFd> fds) {
 void ExecLoop::Handle(const v1::SessionDead& message) {
   const SessionId id(message.session_id());
   exchange_.SessionDead(id, StatusFromProto(message.cause()), message.process_alive(), Now());
-  runner_.RunAll(Now());
+  performer_.RunAll(Now());
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   // The client and epd hold the eventfd too, so closing it would not end the watch.
@@ -91,11 +91,11 @@ void ExecLoop::Handle(const v1::StartTenant& message) {
   absl::StatusOr<TenantStart> start = TenantStartFromProto(message);
   absl::Status status = start.status();
   if (status.ok()) {
-    runner_.AddTenant(*start);
+    performer_.AddTenant(*start);
     status = exchange_.StartTenant(*std::move(start), Now());
   }
   if (status.ok()) return;  // TenantReady is an effect.
-  runner_.RemoveTenant(GroupId(message.group_id()), Formation(message.formation()));
+  performer_.RemoveTenant(GroupId(message.group_id()), Formation(message.formation()));
   v1::FromWorker answer;
   answer.mutable_tenant_ready()->set_group_id(message.group_id());
   answer.mutable_tenant_ready()->set_formation(message.formation());
@@ -107,8 +107,8 @@ void ExecLoop::Handle(const v1::EndTenant& message) {
   const GroupId group(message.group_id());
   const Formation formation(message.formation());
   exchange_.EndTenant(group, formation, StatusFromProto(message.status()), Now());
-  runner_.RunAll(Now());
-  runner_.RemoveTenant(group, formation);
+  performer_.RunAll(Now());
+  performer_.RemoveTenant(group, formation);
 }
 
 void ExecLoop::Handle(const v1::MakeUniqueId& message) {
@@ -151,7 +151,7 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
   size_t num_left = kMaxRoutesShown;
   for (v1::WorkerSnapshot::Tenant& tenant : *reply.mutable_snapshot()->mutable_tenants()) {
     const std::vector<uint64_t>* routes =
-        runner_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
+        performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
     if (routes == nullptr || routes->size() > num_left) continue;
     num_left -= routes->size();
     tenant.mutable_expert_routes()->Add(routes->begin(), routes->end());

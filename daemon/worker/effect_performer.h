@@ -22,10 +22,10 @@ namespace epd {
 using SessionTable = std::map<SessionId, SessionSlots>;
 
 // Exec thread only. All references outlive this.
-class EffectRunner {
+class EffectPerformer {
  public:
-  EffectRunner(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
-               Backend& backend, EpdSocket& epd)
+  EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
+                  Backend& backend, EpdSocket& epd)
       : exchange_(exchange), sessions_(sessions), records_(records), backend_(backend), epd_(epd) {}
 
   // Carries out everything that the engine asks for, until it asks for nothing more.

@@ -1,4 +1,4 @@
-#include "daemon/worker/effect_runner.h"
+#include "daemon/worker/effect_performer.h"
 
 #include <algorithm>
 #include <string>
@@ -11,7 +11,7 @@
 namespace epd {
 
 // Some effects are answered at once (pages, rows), and the answers have effects of their own.
-void EffectRunner::RunAll(absl::Time now) {
+void EffectPerformer::RunAll(absl::Time now) {
   now_ = now;
   for (Effects effects = exchange_.TakeEffects(); !effects.empty();
        effects = exchange_.TakeEffects()) {
@@ -21,22 +21,22 @@ void EffectRunner::RunAll(absl::Time now) {
   }
 }
 
-void EffectRunner::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
+void EffectPerformer::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
   const absl::Status sent = epd_.Send(message, fds);
   if (status_.ok()) status_ = sent;
 }
 
-void EffectRunner::Run(const LinkUse& effect) {
+void EffectPerformer::Run(const LinkUse& effect) {
   const auto session = sessions_.find(effect.use.session);
   if (session != sessions_.end()) session->second.Link(effect);
 }
 
-void EffectRunner::Run(const AnswerUse& effect) {
+void EffectPerformer::Run(const AnswerUse& effect) {
   const auto session = sessions_.find(effect.use.session);
   if (session != sessions_.end()) session->second.Answer(effect);
 }
 
-void EffectRunner::Run(const CommitPages& effect) {
+void EffectPerformer::Run(const CommitPages& effect) {
   for (const Trim& trim : effect.trims) {
     const auto set = arenas_.find(trim.set);
     if (set != arenas_.end()) set->second->Trim(trim.offset, trim.bytes);
@@ -48,7 +48,7 @@ void EffectRunner::Run(const CommitPages& effect) {
   exchange_.PagesCommitted(effect.operation, done, now_);
 }
 
-void EffectRunner::Run(const CreateArenas& effect) {
+void EffectPerformer::Run(const CreateArenas& effect) {
   absl::StatusOr<std::unique_ptr<ArenaSet>> set =
       backend_.CreateArenas(effect.num_arenas, effect.arena_bytes);
   if (set.ok()) {
@@ -58,7 +58,7 @@ void EffectRunner::Run(const CreateArenas& effect) {
   }
 }
 
-void EffectRunner::Run(const ReportTenantReady& effect) {
+void EffectPerformer::Run(const ReportTenantReady& effect) {
   v1::FromWorker message;
   v1::TenantReady& ready = *message.mutable_tenant_ready();
   ready.set_group_id(effect.group.value);
@@ -79,14 +79,14 @@ void EffectRunner::Run(const ReportTenantReady& effect) {
   Send(message, fds);
 }
 
-void EffectRunner::Run(const ReportTenantDrained& effect) {
+void EffectPerformer::Run(const ReportTenantDrained& effect) {
   v1::FromWorker message;
   message.mutable_tenant_drained()->set_group_id(effect.group.value);
   message.mutable_tenant_drained()->set_formation(effect.formation.value);
   Send(message);
 }
 
-void EffectRunner::Run(const MoveRows& effect) {
+void EffectPerformer::Run(const MoveRows& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   const absl::Status done = set == arenas_.end() || tenant == tenants_.end()
@@ -95,7 +95,7 @@ void EffectRunner::Run(const MoveRows& effect) {
   exchange_.RowsMoved(effect.operation, done, now_);
 }
 
-void EffectRunner::Run(const CountRoutes& effect) {
+void EffectPerformer::Run(const CountRoutes& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   if (set == arenas_.end() || tenant == tenants_.end()) return;
@@ -113,14 +113,14 @@ void EffectRunner::Run(const CountRoutes& effect) {
   }
 }
 
-void EffectRunner::Run(const EvictSession& effect) {
+void EffectPerformer::Run(const EvictSession& effect) {
   v1::FromWorker message;
   message.mutable_evict_session()->set_session_id(effect.session.value);
   *message.mutable_evict_session()->mutable_cause() = StatusToProto(effect.cause);
   Send(message);
 }
 
-void EffectRunner::Run(const LogLine& effect) {
+void EffectPerformer::Run(const LogLine& effect) {
   if (!log_limiter_.Admit(now_)) return;
   v1::FromWorker message;
   message.mutable_log()->set_severity(static_cast<int32_t>(effect.severity));
@@ -132,7 +132,7 @@ void EffectRunner::Run(const LogLine& effect) {
   Send(message);
 }
 
-void EffectRunner::AddTenant(const TenantStart& start) {
+void EffectPerformer::AddTenant(const TenantStart& start) {
   TenantFacts& facts = tenants_[{start.group, start.formation}];
   facts.move = MoveGroup{.group_id = start.group.value,
                          .epoch = start.epoch.value,
@@ -145,11 +145,11 @@ void EffectRunner::AddTenant(const TenantStart& start) {
   }
 }
 
-void EffectRunner::RemoveTenant(GroupId group, Formation formation) {
+void EffectPerformer::RemoveTenant(GroupId group, Formation formation) {
   tenants_.erase({group, formation});
 }
 
-const std::vector<uint64_t>* EffectRunner::RoutesOf(GroupId group, Formation formation) const {
+const std::vector<uint64_t>* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
   const auto found = tenants_.find({group, formation});
   return found == tenants_.end() ? nullptr : &found->second.expert_routes;
 }

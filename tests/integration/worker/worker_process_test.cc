@@ -1,0 +1,239 @@
+// Goal: a real epd-worker process serves operations over shared memory, leaves records from which
+// epd can answer when it is killed, and answers everybody itself when epd is gone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/backend/sha256.h"
+#include "proto/epd/v1/slot_word.h"
+#include "tests/fakes/fake_epd.h"
+
+namespace epd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kAborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
+constexpr uint32_t kSlot = 5;
+
+class WorkerProcess : public ::testing::Test {
+ protected:
+  void Sessions(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) epd_.AddSession(i + 1);
+  }
+  // Announces `request` with every rank and returns the operation's id.
+  uint64_t AnnounceAll(FakeTenant& tenant, const shm::SlotRequest& request) {
+    for (uint32_t r = 0; r < tenant.ranks.size(); ++r) {
+      shm::SlotRequest mine = request;
+      mine.rank = r;
+      tenant.ranks[r]->Arm(kSlot, mine);
+    }
+    for (FakeSession* session : tenant.ranks) EXPECT_EQ(session->Wait(kSlot), 0u);
+    return tenant.ranks[0]->slot(kSlot).reply.op_id;
+  }
+  void Step(FakeTenant& tenant, uint32_t rank, uint64_t op_id, shm::Step step) {
+    shm::SlotRequest request = tenant.Announce(rank);
+    request.step = step;
+    request.op_id = op_id;
+    tenant.ranks[rank]->Arm(kSlot, request);
+  }
+  v1::WorkerSnapshot Snapshot() {
+    v1::ToWorker ask;
+    ask.mutable_get_snapshot()->set_request_id(3);
+    epd_.Send(ask);
+    return epd_.Receive().snapshot();
+  }
+
+  FakeEpd epd_;
+};
+
+TEST_F(WorkerProcess, RunsAnOperationOfTwoSessionsEndToEnd) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  const uint64_t op = AnnounceAll(tenant, tenant.Announce(0));
+  const shm::SlotReply& reply = tenant.ranks[0]->slot(kSlot).reply;
+  EXPECT_EQ(tenant.ranks[1]->slot(kSlot).reply.op_id, op);
+  EXPECT_EQ(tenant.ranks[1]->slot(kSlot).reply.region_offset, reply.region_offset);
+  EXPECT_EQ(reply.region_bytes, 4096u);
+
+  for (uint32_t r = 0; r < 2; ++r) {
+    const int32_t counts[4] = {1, 0, static_cast<int32_t>(r), -5};
+    std::memcpy(tenant.arena(r) + reply.region_offset, counts, sizeof counts);
+  }
+  Step(tenant, 0, op, shm::Step::kPublish);
+  EXPECT_EQ(Snapshot().operations(0).phase(), "admitted");
+  EXPECT_FALSE(tenant.ranks[0]->answered(kSlot)) << "answered before rank 1 published";
+  Step(tenant, 1, op, shm::Step::kPublish);
+  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), 0u);
+  EXPECT_EQ(tenant.ranks[1]->Wait(kSlot), 0u);
+  for (uint32_t r = 0; r < 2; ++r) Step(tenant, r, op, shm::Step::kPulled);
+  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), 0u);
+  EXPECT_EQ(tenant.ranks[1]->Wait(kSlot), 0u);
+
+  const v1::WorkerSnapshot after = Snapshot();
+  EXPECT_EQ(after.operations_size(), 0);
+  EXPECT_EQ(after.tenants(0).num_operations(), 1u);
+  EXPECT_THAT(after.tenants(0).expert_routes(), ElementsAre(2, 0, 1, 0));
+  EXPECT_EQ(after.arena_sets(0).in_use_bytes(), 0u);
+  EXPECT_EQ(after.pool_committed_bytes(), 2 * 4096u);
+}
+
+TEST_F(WorkerProcess, SleepsWhileNothingIsArmedAndWakesForTheNextUse) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  for (uint64_t i = 0; i < 20; ++i) {
+    while (tenant.ranks[0]->segment().header.asleep.load() == 0) std::this_thread::yield();
+    shm::SlotRequest request = tenant.Announce(0);
+    request.execution = i;
+    const uint64_t op = AnnounceAll(tenant, request);
+    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
+      for (uint32_t r = 0; r < 2; ++r) Step(tenant, r, op, step);
+      for (uint32_t r = 0; r < 2; ++r) ASSERT_EQ(tenant.ranks[r]->Wait(kSlot), 0u);
+    }
+  }
+}
+
+TEST_F(WorkerProcess, PeersDescriptorsAreReadOnly) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  const int read_only = tenant.fds[1].get();
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, read_only, 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(tenant.fds[0].get(), 0), 0) << "an arena can be shrunk";
+}
+
+TEST_F(WorkerProcess, ADeadSessionFailsItsPeersAtOnceAndNamesItsRank) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  tenant.ranks[0]->Arm(kSlot, tenant.Announce(0));
+  v1::ToWorker dead;
+  dead.mutable_session_dead()->set_session_id(2);
+  dead.mutable_session_dead()->mutable_cause()->set_code(
+      static_cast<int>(absl::StatusCode::kUnavailable));
+  dead.mutable_session_dead()->mutable_cause()->set_message("its process was killed");
+  epd_.Send(dead);
+  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), static_cast<uint32_t>(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(tenant.ranks[0]->slot(kSlot).reply.message,
+              AllOf(HasSubstr("rank=1 host=host1 pid=101"), HasSubstr("its process was killed")));
+}
+
+TEST_F(WorkerProcess, KilledWorkerLeavesRecordsThatSayWhatWasDecided) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  const uint64_t op = AnnounceAll(tenant, tenant.Announce(0));
+  Step(tenant, 0, op, shm::Step::kPublish);
+  EXPECT_EQ(Snapshot().operations_size(), 1);  // The publish was taken.
+  epd_.KillWorker();
+
+  const uint64_t word = tenant.ranks[0]->slot(kSlot).word.load();
+  const shm::SlotRecord& record = epd_.records().slots[0][kSlot];
+  EXPECT_EQ(record.claim.load(),
+            (uint64_t{static_cast<uint32_t>(shm::Step::kPublish)} << 32) | shm::Ready(word));
+  EXPECT_EQ(record.op_id.load(), op);
+  const shm::OperationRecord& operation = epd_.records().operations[op % shm::kMaxOperations];
+  EXPECT_EQ(operation.op_id.load(), op);
+  EXPECT_EQ(operation.outcome.load(), static_cast<uint32_t>(shm::Outcome::kUndecided));
+}
+
+TEST_F(WorkerProcess, ReplacementUsesNewClaimsAndNewOperationsOnOldSlots) {
+  Sessions(2);
+  FakeTenant first = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  const uint64_t old_op = AnnounceAll(first, first.Announce(0));
+  const uint64_t old_claim = epd_.records().slots[0][kSlot].claim.load();
+  epd_.KillWorker();
+  epd_.StartWorker();
+  // Armed before the new worker knows the session: it is looked at all the same.
+  first.ranks[0]->Arm(kSlot, first.Announce(0));
+  for (auto& session : epd_.sessions()) epd_.Introduce(*session);
+  EXPECT_EQ(first.ranks[0]->Wait(kSlot), kAborted);
+  EXPECT_GT(static_cast<uint32_t>(epd_.records().slots[0][kSlot].claim.load()),
+            static_cast<uint32_t>(old_claim));
+
+  FakeTenant second = StartFakeTenant(epd_, 7, 2, FakeSpec(2));
+  EXPECT_GT(AnnounceAll(second, second.Announce(0)), old_op);
+}
+
+TEST_F(WorkerProcess, EndOfEpdAnswersEveryOpenUseAndEndsTheWorker) {
+  Sessions(2);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  tenant.ranks[0]->Arm(kSlot, tenant.Announce(0));
+  epd_.CloseSocket();
+  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), kAborted);
+  const std::optional<int> status = epd_.WaitForExit();
+  ASSERT_TRUE(status.has_value());
+  EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *status;
+}
+
+TEST_F(WorkerProcess, SurvivesHostileWordsAndRequestsAndServesOthers) {
+  Sessions(3);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
+  FakeSession& hostile = *epd_.sessions()[2];
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t slot = random() % shm::kSlotsPerSession;
+    shm::SlotRequest request = tenant.Announce(random() % 3);
+    auto* bytes = reinterpret_cast<unsigned char*>(&request);
+    for (int i = 0; i < 8; ++i) bytes[random() % sizeof request] = static_cast<uint8_t>(random());
+    hostile.Arm(slot, request);
+    if (round % 3 == 0) hostile.slot(slot).word.store(random() % 4);
+    hostile.segment().header.armed[random() % 4].store(random());
+  }
+  const uint64_t op = AnnounceAll(tenant, tenant.Announce(0));
+  EXPECT_NE(op, 0u);
+  EXPECT_EQ(Snapshot().operations_size(), 1);
+}
+
+TEST_F(WorkerProcess, MakesAUniqueIdAndReportsItsDigest) {
+  v1::ToWorker ask;
+  ask.mutable_make_unique_id()->set_group_id(7);
+  ask.mutable_make_unique_id()->set_epoch(1);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 2; ++i) {
+    epd_.Send(ask);
+    const v1::UniqueIdMade made = epd_.Receive(nullptr, 30'000).unique_id_made();
+    if (epd_.ready().nccl_version().empty()) {
+      EXPECT_EQ(made.status().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+      EXPECT_THAT(made.status().message(), HasSubstr(epd_.ready().nccl_problem()));
+      GTEST_SKIP() << "no libnccl on this machine: " << epd_.ready().nccl_problem();
+    }
+    ASSERT_EQ(made.status().code(), 0) << made.status().message();
+    EXPECT_EQ(made.unique_id().size(), 128u);
+    ids.push_back(made.unique_id());
+  }
+  EXPECT_NE(ids[0], ids[1]);
+
+  v1::ToWorker init;
+  init.mutable_init_communicator()->set_group_id(7);
+  init.mutable_init_communicator()->set_epoch(1);
+  init.mutable_init_communicator()->set_unique_id(ids[0]);
+  epd_.Send(init);
+  const v1::CommunicatorReady ready = epd_.Receive().communicator_ready();
+  EXPECT_EQ(ready.status().code(), 0);
+  EXPECT_EQ(ready.unique_id_sha256(), Sha256(ids[0]).value());
+}
+
+TEST(WorkerProgram, SaysHowItIsStarted) {
+  FILE* output = popen("daemon/worker/epd-worker 2>&1", "r");
+  ASSERT_NE(output, nullptr);
+  char text[256] = {};
+  const size_t length = fread(text, 1, sizeof text - 1, output);
+  const int status = pclose(output);
+  EXPECT_THAT(std::string(text, length), HasSubstr("--control-fd"));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+
+}  // namespace
+}  // namespace epd
