@@ -226,15 +226,22 @@ void FakeDaemon::Drain(Session& session, const v1::Drained& drained) {
   Group* group = FindGroup(drained.group_id());
   if (group == nullptr) return;
   group->last_drained.push_back(drained);
-  bool all = drained.formation() == group->formation;
   for (Group::Member& member : group->members) {
-    if (member.session == &session) member.drained = true;
-    all = all && member.drained;
+    if (member.session == &session && drained.formation() == group->formation)
+      member.drained = true;
   }
-  if (!all) return;
-  for (Group::Member& member : group->members) member.drained = false;
-  ++group->formation;
-  SendJoined(*group);
+}
+
+void FakeDaemon::AllowJoined(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  Group& group = *groups_.at(name);
+  for (Group::Member& member : group.members) {
+    if (!member.drained) Die("AllowJoined before all drained");
+    member.drained = false;
+  }
+  group.reforming = false;
+  ++group.formation;
+  SendJoined(group);
 }
 
 void FakeDaemon::Leave(Session& session, const v1::Leave& leave) {
@@ -259,6 +266,7 @@ void FakeDaemon::CloseSessions(const v1::Goodbye& goodbye) {
       *message.mutable_goodbye() = goodbye;
       Send(session->fd, message);
     }
+    shutdown(session->fd, SHUT_RDWR);  // At once, also while the server thread polls it.
     close(session->fd);
     session->fd = -1;
   }
@@ -275,7 +283,8 @@ void FakeDaemon::ReformGroup(const std::string& name, bool wait, const v1::Statu
   v1::ServerMessage message;
   {
     std::lock_guard lock(mutex_);
-    const Group& group = *groups_.at(name);
+    Group& group = *groups_.at(name);
+    group.reforming = true;
     message.mutable_reform()->set_group_id(group.id);
     message.mutable_reform()->set_formation(group.formation);
     message.mutable_reform()->set_wait(wait);

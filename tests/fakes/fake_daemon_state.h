@@ -30,6 +30,7 @@ struct FakeDaemon::Group {
   v1::GroupSpec spec;
   uint64_t id = 0;
   uint64_t formation = 1;
+  bool reforming = false;
   std::vector<Member> members;  // By rank.
   std::vector<v1::Drained> last_drained;
 };

@@ -66,7 +66,7 @@ bool FakeDaemon::Scan() {
 
 void FakeDaemon::Announce(Session& session, int slot, const shm::SlotRequest& request) {
   const Group* group = FindGroup(request.group_id);
-  if (group == nullptr || group->formation != request.formation) {
+  if (group == nullptr || group->reforming || group->formation != request.formation) {
     return Answer(session, slot, 10, "stale formation");
   }
   const std::string key = KeyOf(request);
