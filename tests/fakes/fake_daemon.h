@@ -44,9 +44,10 @@ class FakeDaemon {
   void CloseSessions(const v1::Goodbye& goodbye = {});
   // Sends a message to every session.
   void SendToAll(const v1::ServerMessage& message);
-  // Sends Reform for the formation of `group`; the next Joined follows when all its sessions have
-  // drained.
+  // Sends Reform for the formation of `group`, whose announces fail from then on; the next Joined
+  // follows when AllowJoined is called, after all its sessions have drained.
   void ReformGroup(const std::string& group, bool wait, const v1::Status& cause);
+  void AllowJoined(const std::string& group);
   // While false the worker neither claims nor answers.
   void SetWorking(bool working) { working_ = working; }
   // The code that publishes are answered with from now on; 0: good.
