@@ -99,7 +99,9 @@ struct ClusterGroup {
   bool started = false;
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
-  bool recovered = false;  // Bases are those that the members report.
+  bool inherited = false;  // A predecessor of this coordinator formed it.
+  bool recovered =
+      false;  // ... and it has not started since: bases are those that the members report.
   std::map<ClaimKey, DrainRecord> cut_used;
 };
 

@@ -27,6 +27,7 @@ struct SendReport {
 // Make arenas for the members of this node and serve `formation`. Answer: TenantReady or
 // TenantFailed.
 struct StartTenant {
+  Incarnation coordinator;  // Numbers of different ones are not comparable: part of the fence.
   GroupId group;
   Epoch epoch;
   Formation formation;
@@ -54,6 +55,7 @@ struct MakeUniqueId {
 };
 // Answer: CommunicatorInitialised. An empty id: no NCCL in this group, `no_id_reason` says why.
 struct InitCommunicator {
+  Incarnation coordinator;  // Part of the fence.
   GroupId group;
   Epoch epoch;
   UniqueId id;
@@ -67,6 +69,7 @@ struct InitCommunicator {
 struct ReplyJoined {
   SessionId session;
   RequestId request;
+  Incarnation coordinator;  // Part of the fence.
   GroupId group;
   Epoch epoch;
   Formation formation;

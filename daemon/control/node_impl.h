@@ -134,6 +134,7 @@ class NodeControl::Impl {
   Incarnation reported_to_;  // The last one that has taken a report of this node.
   uint64_t last_view_seq_ = 0;
   Epoch max_epoch_;
+  Formation max_formation_;
   uint64_t report_seq_ = 0;
   absl::Time next_report_ = absl::InfiniteFuture();
   bool dirty_ = false;

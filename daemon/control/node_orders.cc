@@ -149,6 +149,7 @@ void NodeControl::Impl::Report() {
   report.seq = ++report_seq_;
   report.coordinator = reported_to_;
   report.max_epoch = max_epoch_;
+  report.max_formation = max_formation_;
   report.worker = worker_.incarnation;
   report.worker_has_nccl = worker_.has_nccl;
   report.nccl_problem = worker_.nccl_problem;

@@ -21,7 +21,8 @@ void NodeControl::Impl::On(const ViewReceived& event) {
   const bool mine = view.node == options_.node && view.node_incarnation == options_.incarnation;
   if (!mine || view.coordinator != followed_ || view.seq <= last_view_seq_) return;
   last_view_seq_ = view.seq;
-  if (view.report_seq > 0) reported_to_ = view.coordinator;
+  if (view.report_seq == 0) return;  // A greeting: it knows nothing of this node yet.
+  reported_to_ = view.coordinator;
   for (auto it = members_.begin(); it != members_.end();) {
     const bool seen = it->second.released_seq != 0 && it->second.released_seq <= view.report_seq;
     if (seen) dirty_ = true;  // The coordinator forgets it, too.
@@ -49,6 +50,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     if (!theirs.no_id_reason.empty()) group.no_id_reason = theirs.no_id_reason;
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     max_epoch_ = std::max(max_epoch_, theirs.epoch);
+    max_formation_ = std::max(max_formation_, theirs.formation);
   }
   for (auto& [id, why] : ended) {
     for (const ClaimAnswer& answer : view.claims) {
@@ -131,7 +133,8 @@ void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
   }
   if (group.view.id_known && group.init_asked < epoch) {
     group.init_asked = epoch;
-    Emit(InitCommunicator{group.view.id, epoch, group.view.unique_id, group.view.no_id_reason});
+    Emit(InitCommunicator{followed_, group.view.id, epoch, group.view.unique_id,
+                          group.view.no_id_reason});
   }
   group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
 }
@@ -148,8 +151,8 @@ void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
     group.work.phase = TenantPhase::kStarting;
     group.work.tenant_status = absl::OkStatus();
     dirty_ = true;
-    Emit(StartTenant{group.view.id, group.view.epoch, wanted, group.view.spec, group.view.members,
-                     group.view.bases, group.view.base_cause});
+    Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
+                     group.view.members, group.view.bases, group.view.base_cause});
   }
   if (group.running && group.view.state == GroupState::kDraining &&
       group.work.phase == TenantPhase::kReady && !group.drain_asked) {
@@ -206,8 +209,9 @@ void NodeControl::Impl::TellJoined(Membership& member, const LocalGroup& group) 
   member.claim.joined = group.view.formation;
   member.deadline = absl::InfiniteFuture();
   member.told_to_wait = false;
-  Emit(ReplyJoined{member.claim.session, first ? member.claim.request : RequestId{}, group.view.id,
-                   group.view.epoch, group.view.formation, group.view.spec, group.view.members});
+  Emit(ReplyJoined{member.claim.session, first ? member.claim.request : RequestId{}, followed_,
+                   group.view.id, group.view.epoch, group.view.formation, group.view.spec,
+                   group.view.members});
 }
 
 // A session that has not been told Joined for a formation has nothing in flight in it.

@@ -115,6 +115,7 @@ class Rendezvous::Impl {
   // from a predecessor.
   std::map<std::string, Epoch> floors_;
   Epoch global_floor_;
+  Formation formation_floor_;  // Of groups that a predecessor formed.
   // Work of the present call.
   std::set<GroupId> dirty_groups_;
   std::set<std::string> dirty_names_;

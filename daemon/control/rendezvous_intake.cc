@@ -32,8 +32,10 @@ Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport&
   node.last_seq = report.seq;
   node.last_seen = now_;
   node.lost = false;
-  if (report.coordinator != options_.incarnation)
+  if (report.coordinator != options_.incarnation) {
     global_floor_ = std::max(global_floor_, report.max_epoch);
+    formation_floor_ = std::max(formation_floor_, report.max_formation);
+  }
   node.worker = report.worker;
   node.worker_has_nccl = report.worker_has_nccl;
   node.nccl_problem = report.nccl_problem;

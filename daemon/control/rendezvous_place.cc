@@ -89,6 +89,7 @@ void Rendezvous::Impl::Recover(const ClaimKey& key) {
   ClusterGroup* group = ByName(claim.spec.name);
   if (group == nullptr) {
     group = &Create(claim.group, claim.spec, /*orchestrated=*/false);
+    group->inherited = true;
     group->recovered = true;
     group->deadline = now_ + claim.spec.deadlines.form;
     Fire(*group, GroupEvent::kRecovered,

@@ -68,7 +68,8 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
   }
 }
 
-// Binds workers to the epoch as they come up; one that is not the bound one any more ends the epoch.
+// Binds workers to the epoch as they come up; one that is not the bound one any more ends the
+// epoch.
 void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
   std::string lost;
   for (auto& [id, bound] : group.epoch_workers) {
@@ -244,6 +245,7 @@ bool Rendezvous::Impl::StartFormation(ClusterGroup& group) {
     }
   }
   group.bases = CutOff(counts, group.bases, staying);
+  if (group.inherited) group.formation = std::max(group.formation, formation_floor_);
   group.formation = Formation{group.formation.value + 1};
   for (const ClaimKey& key : MembersOf(group)) {
     KnownClaim& known = *Find(key);
@@ -284,10 +286,6 @@ bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
     of = known.claim.bases_of;
     group.bases.insert(group.bases.end(), known.claim.bases.begin(), known.claim.bases.end());
     group.formation = std::max(group.formation, known.claim.drained->after);
-  }
-  for (const NodeId& id : NodesOf(group)) {
-    if (const GroupWork* work = WorkOf(id, group.id))
-      group.formation = std::max(group.formation, work->formation);
   }
   group.recovered = false;
   return true;

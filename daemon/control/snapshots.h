@@ -103,8 +103,9 @@ struct NodeReport {
   NodeId node;
   Incarnation incarnation;
   uint64_t seq = 0;
-  Incarnation coordinator;  // The one that the node followed when `max_epoch` was seen; zero: none.
-  Epoch max_epoch;          // Highest epoch of any group that this node has seen.
+  Incarnation coordinator;  // The one that the node followed when these were seen; zero: none.
+  Epoch max_epoch;          // Highest epoch of any group that this node has seen,
+  Formation max_formation;  // ... and the highest formation.
   Incarnation worker;       // Zero: down.
   bool worker_has_nccl = false;
   std::string nccl_problem;  // Why there is no NCCL; empty when there is.

@@ -17,10 +17,10 @@ void Invariants::Fail(const std::string& invariant, const std::string& what) {
   if (violation_.empty()) violation_ = absl::StrCat(invariant, ": ", what);
 }
 
-void Invariants::CheckPlacement(GroupId group, Epoch epoch, Formation formation,
-                                const std::vector<Placement>& members) {
+void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch,
+                                Formation formation, const std::vector<Placement>& members) {
   const auto [it, fresh] =
-      started_.try_emplace({group, formation}, Started{epoch, members, false, {}});
+      started_.try_emplace({coordinator, group, formation}, Started{epoch, members, false, {}});
   const std::string where = absl::StrCat("group ", group.value, " formation ", formation.value);
   if (!fresh && it->second.epoch != epoch)
     Fail("one_epoch", absl::StrCat(where, " has two epochs"));
@@ -28,7 +28,7 @@ void Invariants::CheckPlacement(GroupId group, Epoch epoch, Formation formation,
     Fail("one_epoch", absl::StrCat(where, " has two placements"));
   std::map<Rank, std::string> nodes;
   for (const Placement& member : members) nodes[member.rank] = member.node.value;
-  const auto [known, first] = nodes_of_epoch_.try_emplace({group, epoch}, nodes);
+  const auto [known, first] = nodes_of_epoch_.try_emplace({coordinator, group, epoch}, nodes);
   if (!first && known->second != nodes) {
     Fail("one_epoch",
          absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to nodes"));
@@ -37,15 +37,15 @@ void Invariants::CheckPlacement(GroupId group, Epoch epoch, Formation formation,
 
 void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
                                 const StartTenant& start) {
-  CheckPlacement(start.group, start.epoch, start.formation, start.members);
-  Started& started = started_.at({start.group, start.formation});
+  CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.members);
+  Started& started = started_.at({start.coordinator, start.group, start.formation});
   std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
   for (const ExecutionBase& base : start.bases) bases[{base.rank, base.program}] = base.base;
   if (started.has_bases && started.bases != bases)
     Fail("cut_off", "nodes were told different bases");
   started.bases = bases;
   started.has_bases = true;
-  CheckCut(start.group, start.formation);
+  CheckCut(start.coordinator, start.group, start.formation);
   const auto key = std::make_tuple(node, node_incarnation, worker, start.group);
   const auto told = told_worker_.find(key);
   if (told != told_worker_.end() &&
@@ -56,10 +56,10 @@ void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnati
   told_worker_[key] = {start.formation, start.epoch};
 }
 
-void Invariants::CheckCut(GroupId group, Formation formation) {
-  const auto before = started_.find({group, Formation{formation.value - 1}});
+void Invariants::CheckCut(Incarnation coordinator, GroupId group, Formation formation) {
+  const auto before = started_.find({coordinator, group, Formation{formation.value - 1}});
   if (before == started_.end()) return;
-  const Started& now = started_.at({group, formation});
+  const Started& now = started_.at({coordinator, group, formation});
   const auto base = [](const Started& s, Rank rank, const ProgramId& program) {
     const auto it = s.bases.find({rank, program});
     return it == s.bases.end() ? uint64_t{0} : it->second;
@@ -91,7 +91,8 @@ void Invariants::SawUniqueIdMade(GroupId group, Epoch epoch, const UniqueId& id)
 }
 
 void Invariants::SawInit(const InitCommunicator& init) {
-  const auto [it, fresh] = id_of_epoch_.try_emplace({init.group, init.epoch}, init.id.bytes());
+  const auto [it, fresh] =
+      id_of_epoch_.try_emplace({init.coordinator, init.group, init.epoch}, init.id.bytes());
   if (!fresh && it->second != init.id.bytes())
     Fail("unique_id", "two nodes of an epoch were given different ids");
   if (init.id.empty()) return;
@@ -102,7 +103,7 @@ void Invariants::SawInit(const InitCommunicator& init) {
 }
 
 void Invariants::SawJoined(const Who& who, const ReplyJoined& joined) {
-  CheckPlacement(joined.group, joined.epoch, joined.formation, joined.members);
+  CheckPlacement(joined.coordinator, joined.group, joined.epoch, joined.formation, joined.members);
   Epoch& last = joined_epoch_[{absl::StrCat(who.node, "/", who.incarnation), joined.spec.name}];
   if (joined.epoch < last) {
     Fail("one_epoch", absl::StrCat(Text(who), ": epoch of ", joined.spec.name, " went from ",
@@ -149,8 +150,9 @@ void Invariants::SawNodeEnd(const std::string& node, uint64_t incarnation) {
   });
 }
 
-void Invariants::SawHeld(GroupId group, Formation formation, Rank rank, const Who& who) {
-  const auto [it, fresh] = holder_.try_emplace({group, formation, rank}, who);
+void Invariants::SawHeld(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
+                         const Who& who) {
+  const auto [it, fresh] = holder_.try_emplace({coordinator, group, formation, rank}, who);
   if (!fresh && it->second != who) {
     Fail("granted_once",
          absl::StrCat("group ", group.value, " formation ", formation.value, " rank ", rank.value,
@@ -162,16 +164,12 @@ void Invariants::SawStaleDelivery(const std::string& what, size_t num_effects) {
   if (num_effects > 0) Fail("stale", absl::StrCat(what, " had ", num_effects, " effects"));
 }
 
-uint64_t Invariants::BaseOf(GroupId group, Formation formation, Rank rank,
+uint64_t Invariants::BaseOf(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
                             const ProgramId& program) const {
-  const auto it = started_.find({group, formation});
+  const auto it = started_.find({coordinator, group, formation});
   if (it == started_.end()) return 0;
   const auto base = it->second.bases.find({rank, program});
   return base == it->second.bases.end() ? 0 : base->second;
-}
-
-bool Invariants::KnowsFormation(GroupId group, Formation formation) const {
-  return started_.count({group, formation}) > 0;
 }
 
 void Invariants::CheckAllAnswered() {

@@ -1,8 +1,8 @@
 // What must hold in every run, whatever is lost, late, repeated or dead. Checked after every step;
 // those marked "settled" after faults have stopped and every deadline has passed.
 //
-//   one_epoch      A (group, formation) has one placement and one epoch, whoever says so; a (group,
-//   epoch) has one
+//   one_epoch      Of one coordinator, a (group, formation) has one placement and one epoch,
+//   whoever says so; a (group, epoch) has one
 //                  map from ranks to nodes. On a node, the epochs of a name only grow, from one
 //                  incarnation to the next of the coordinator, too.
 //   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
@@ -66,12 +66,13 @@ class Invariants {
   void SawOrderAnswered(const std::string& node, uint64_t incarnation, RequestId request);
   void SawNodeEnd(const std::string& node, uint64_t incarnation);
   // A session takes a rank up (its client has read Joined).
-  void SawHeld(GroupId group, Formation formation, Rank rank, const Who& who);
+  void SawHeld(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
+               const Who& who);
   void SawStaleDelivery(const std::string& what, size_t num_effects);
 
   // The base of (rank, program) in a formation that some node has started.
-  uint64_t BaseOf(GroupId group, Formation formation, Rank rank, const ProgramId& program) const;
-  bool KnowsFormation(GroupId group, Formation formation) const;
+  uint64_t BaseOf(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
+                  const ProgramId& program) const;
 
   void CheckAllAnswered();
 
@@ -83,20 +84,20 @@ class Invariants {
     std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
   };
 
-  void CheckPlacement(GroupId group, Epoch epoch, Formation formation,
+  void CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch, Formation formation,
                       const std::vector<Placement>& members);
-  void CheckCut(GroupId group, Formation formation);
+  void CheckCut(Incarnation coordinator, GroupId group, Formation formation);
 
   std::string violation_;
-  std::map<std::pair<GroupId, Formation>, Started> started_;
-  std::map<std::pair<GroupId, Epoch>, std::map<Rank, std::string>> nodes_of_epoch_;
-  std::map<std::pair<GroupId, Epoch>, std::string> id_of_epoch_;
+  std::map<std::tuple<Incarnation, GroupId, Formation>, Started> started_;
+  std::map<std::tuple<Incarnation, GroupId, Epoch>, std::map<Rank, std::string>> nodes_of_epoch_;
+  std::map<std::tuple<Incarnation, GroupId, Epoch>, std::string> id_of_epoch_;
   std::map<std::string, std::pair<GroupId, Epoch>> epoch_of_id_;
   std::map<std::pair<std::string, std::string>, Epoch>
       joined_epoch_;  // (node and incarnation, group name).
   std::map<std::tuple<std::string, uint64_t, uint64_t, GroupId>, std::pair<Formation, Epoch>>
       told_worker_;
-  std::map<std::tuple<GroupId, Formation, Rank>, Who> holder_;
+  std::map<std::tuple<Incarnation, GroupId, Formation, Rank>, Who> holder_;
   std::map<std::pair<Who, RequestId>, int> joins_;
   std::map<std::tuple<std::string, uint64_t, RequestId>, int> orders_;
 };

@@ -218,7 +218,8 @@ void World::CheckSettled() {
     for (const auto& [group, part] : clients_[c].parts) {
       if (!part.serving) continue;
       for (const auto& [key, begun] : part.begun) {
-        const uint64_t base = invariants_.BaseOf(group, part.formation, key.first, key.second);
+        const uint64_t base =
+            invariants_.BaseOf(part.coordinator, group, part.formation, key.first, key.second);
         if (part.fresh && begun > base) {
           invariants_.Fail("cut_off",
                            absl::StrCat("rank ", key.first.value, " of ", part.name, " has begun ",

@@ -25,6 +25,7 @@ namespace epd::sim {
 // What a client knows about one of its groups.
 struct Part {
   std::string name;
+  Incarnation coordinator;
   Formation formation;
   Epoch epoch;
   std::vector<Rank> ranks;

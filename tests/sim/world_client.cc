@@ -164,6 +164,7 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
     return;  // It has left in the meantime.
   Part& part = client.parts[joined.group];
   part.name = joined.spec.name;
+  part.coordinator = joined.coordinator;
   part.formation = joined.formation;
   part.epoch = joined.epoch;
   part.ranks = ranks;
@@ -172,9 +173,10 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
   part.fresh = true;
   client.epochs_seen[part.name] = std::max(client.epochs_seen[part.name], joined.epoch);
   for (const Rank rank : ranks) {
-    invariants_.SawHeld(joined.group, joined.formation, rank, WhoOf(c));
+    invariants_.SawHeld(joined.coordinator, joined.group, joined.formation, rank, WhoOf(c));
     if (options_.bug == Bug::kGrantTwice && clients_.size() > 1) {
-      invariants_.SawHeld(joined.group, joined.formation, rank, WhoOf((c + 1) % clients_.size()));
+      invariants_.SawHeld(joined.coordinator, joined.group, joined.formation, rank,
+                          WhoOf((c + 1) % clients_.size()));
     }
   }
 }
