@@ -85,7 +85,11 @@ int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
   for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
     shm::Slot& slot = slots.slots[i];
     const uint64_t word = slot.word.load(std::memory_order_acquire);
-    if (shm::Ready(word) == 0) continue;
+    if (shm::Ready(word) == 0) {
+      // The worker may have died between its answer and the wake (the slot_word walk found it).
+      if (slot.sleeping.load(std::memory_order_seq_cst) != 0) WakeAll(DoneHalf(slot.word));
+      continue;
+    }
     const shm::SlotRecord& record = records.slots[record_index][i];
     const uint64_t claim = record.claim.load(std::memory_order_acquire);
     const uint64_t op_id = record.op_id.load(std::memory_order_acquire);
