@@ -15,11 +15,11 @@ namespace epd {
 //    480 MB    310-990 ms   82-210 ms
 //
 // The first time a process takes so many huge pages can be slower than small ones (480 MB: 0.4 to
-// 1.1 s once), because the kernel has to make them first; it pays where outputs come back each step.
-// Call it before a Pull whose output was just allocated; on memory in use it costs a system call
-// and changes nothing. Contents stay as they are. Small buffers and kernels without huge pages are
-// left alone: this is advice and cannot fail. (MADV_POPULATE_WRITE gained nothing beyond this, and
-// streamed stores lost on fresh and on cached memory, so neither is used.)
+// 1.1 s once), because the kernel has to make them first; it pays where outputs come back each
+// step. Call it before a Pull whose output was just allocated; on memory in use it costs a system
+// call and changes nothing. Contents stay as they are. Small buffers and kernels without huge pages
+// are left alone: this is advice and cannot fail. (MADV_POPULATE_WRITE gained nothing beyond this,
+// and streamed stores lost on fresh and on cached memory, so neither is used.)
 void PrepareOutput(void* memory, std::size_t bytes);
 
 }  // namespace epd
