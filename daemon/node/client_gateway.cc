@@ -9,6 +9,9 @@ namespace epd {
 namespace {
 
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
+// Of one session; a client must not fill epd's memory with names.
+constexpr size_t kMaxDevices = 4096;
+constexpr size_t kMaxDeviceBytes = 64;
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
   v1::ServerMessage message;
@@ -35,8 +38,16 @@ void ClientGateway::OnAttached(const AttachSession& session) {
 
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
                                bool process_alive) {
+  devices_.erase(session.id);
   worker_.EndSession(session, reason, process_alive);
   sink_(SessionGone{session.id, reason});
+}
+
+std::string ClientGateway::DeviceOf(SessionId session, const std::string& group, Rank rank) const {
+  const auto held = devices_.find(session);
+  if (held == devices_.end()) return "";
+  const auto device = held->second.find({group, rank});
+  return device == held->second.end() ? "" : device->second;
 }
 
 void ClientGateway::OnClientMessage(const AttachSession& session,
@@ -62,6 +73,11 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   event.session = session.id;
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
+  auto& devices = devices_[session.id];
+  for (int i = 0; i < std::min(join.ranks_size(), join.devices_size()); ++i) {
+    if (devices.size() >= kMaxDevices) break;
+    devices[{spec->name, Rank(join.ranks(i))}] = join.devices(i).substr(0, kMaxDeviceBytes);
+  }
   event.min_epoch = Epoch(join.min_epoch());
   absl::Duration allowed = spec->deadlines.form;
   if (join.has_deadline())

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "daemon/node/attach_server.h"
 #include "daemon/node/codec.h"
@@ -33,6 +35,9 @@ class ClientGateway : public AttachObserver {
   void OnDetached(const AttachSession& session, const absl::Status& reason,
                   bool process_alive) override;
 
+  // What the session's Join called the device of this rank; empty when it said nothing.
+  std::string DeviceOf(SessionId session, const std::string& group, Rank rank) const;
+
  private:
   void OnJoin(const AttachSession& session, const v1::Join& join);
   void OnDrained(const AttachSession& session, const v1::Drained& drained);
@@ -41,6 +46,8 @@ class ClientGateway : public AttachObserver {
   EventSink sink_;
   WorkerGateway& worker_;
   AttachServer* server_ = nullptr;
+  // Device names by (group, rank), for people.
+  std::map<SessionId, std::map<std::pair<std::string, Rank>, std::string>> devices_;
   std::mt19937_64 random_{std::random_device{}()};
 };
 

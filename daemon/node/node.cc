@@ -41,7 +41,7 @@ Node::Node(const ParsedSettings& settings, Options options)
       rendezvous_(CoordinatorOptions()),
       worker_gateway_(
           {host_, [this](GroupId group) { return DescribeGroup(group); }},
-          [this](NodeEvent event) { Handle(std::move(event)); }, records_, arenas_),
+          [this](NodeEvent event) { Handle(std::move(event)); }, loop_, records_, arenas_),
       worker_(WorkerOptions(), loop_, records_, worker_gateway_),
       client_gateway_(
           {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); }},

@@ -1,8 +1,10 @@
 #include "daemon/node/worker_gateway.h"
 
+#include <fcntl.h>
+#include <sys/epoll.h>
+
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/node/codec.h"
 #include "daemon/node/poisoner.h"
@@ -28,9 +30,13 @@ absl::string_view PhaseName(shm::Step step) {
 
 }  // namespace
 
-WorkerGateway::WorkerGateway(Options options, EventSink sink, SharedSegment& records,
-                             ArenaBook& arenas)
-    : options_(std::move(options)), sink_(std::move(sink)), records_(records), arenas_(arenas) {}
+WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop,
+                             SharedSegment& records, ArenaBook& arenas)
+    : options_(std::move(options)),
+      sink_(std::move(sink)),
+      loop_(loop),
+      records_(records),
+      arenas_(arenas) {}
 
 void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server) {
   supervisor_ = supervisor;
@@ -60,12 +66,33 @@ void WorkerGateway::AddSession(const AttachSession& session) {
 void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
                                bool process_alive) {
   MarkEnded(Slots(session.slots));
+  if (process_alive) WatchProcess(session, cause);
+  SendSessionDead(session.id, cause, process_alive);
+}
+
+void WorkerGateway::SendSessionDead(SessionId session, const absl::Status& cause,
+                                    bool process_alive) {
   v1::ToWorker message;
   v1::SessionDead& dead = *message.mutable_session_dead();
-  dead.set_session_id(session.id.value);
+  dead.set_session_id(session.value);
   *dead.mutable_cause() = ToProto(cause);
   dead.set_process_alive(process_alive);
   supervisor_->Send(message);
+}
+
+// Tells the worker a second time once the process is gone, so that the arenas are charged no longer. When there is no
+// descriptor left for that, they stay charged until the worker is replaced.
+void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Status& cause) {
+  if (!session.peer.pidfd.valid()) return;
+  UniqueFd pidfd(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!pidfd.valid()) return;
+  const auto on_exit = [this, id = session.id, cause](uint32_t) {
+    SendSessionDead(id, cause, /*process_alive=*/false);
+    loop_.Remove(lingering_.at(id).get());
+    lingering_.erase(id);
+  };
+  if (!loop_.Add(pidfd.get(), EPOLLIN, on_exit).ok()) return;
+  lingering_[session.id] = std::move(pidfd);
 }
 
 void WorkerGateway::OnWorkerSpawned() {
@@ -82,6 +109,8 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
 
 void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {
   arenas_.Clear();
+  for (const auto& [id, pidfd] : lingering_) loop_.Remove(pidfd.get());
+  lingering_.clear();
   down_because_ = std::string(cause.message());
   FailUndecided(Records(records_), down_because_);
   next_sweep_ = absl::InfinitePast();
@@ -141,8 +170,7 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
     case v1::FromWorker::kCommunicatorReady: {
       const v1::CommunicatorReady& ready = message.communicator_ready();
       return sink_(CommunicatorInitialised{worker, GroupId(ready.group_id()), Epoch(ready.epoch()),
-                                           FromProto(ready.status()),
-                                           absl::BytesToHexString(ready.unique_id_sha256())});
+                                           FromProto(ready.status()), ready.unique_id_sha256()});
     }
     case v1::FromWorker::kLog: {
       const int severity = message.log().severity();
@@ -150,6 +178,10 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
                              : severity == 1 ? LogLevel::kWarn
                                              : LogLevel::kError;
       return Log(level, "worker says", {{"text", message.log().text()}});
+    }
+    case v1::FromWorker::kEvictSession: {
+      const v1::EvictSession& evict = message.evict_session();
+      return server_->End(SessionId(evict.session_id()), FromProto(evict.cause()));
     }
     case v1::FromWorker::kReady:     // A second one: of no consequence.
     case v1::FromWorker::kSnapshot:  // The supervisor keeps it.

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "daemon/node/arena_book.h"
 #include "daemon/node/attach_server.h"
+#include "daemon/node/event_loop.h"
 #include "daemon/node/event_sink.h"
 #include "daemon/node/segment.h"
 #include "daemon/node/worker_supervisor.h"
@@ -27,7 +29,8 @@ class WorkerGateway : public WorkerObserver {
     std::function<std::string(GroupId)> describe_group;
   };
 
-  WorkerGateway(Options options, EventSink sink, SharedSegment& records, ArenaBook& arenas);
+  WorkerGateway(Options options, EventSink sink, EventLoop& loop, SharedSegment& records,
+                ArenaBook& arenas);
   // These call this object and are called back by it.
   void SetPeers(WorkerSupervisor* supervisor, AttachServer* server);
 
@@ -48,15 +51,20 @@ class WorkerGateway : public WorkerObserver {
  private:
   void SendAddSession(const AttachSession& session);
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
+  void WatchProcess(const AttachSession& session, const absl::Status& cause);
+  void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);
   std::string PoisonMessage(const shm::SlotRequest& request) const;
 
   Options options_;
   EventSink sink_;
+  EventLoop& loop_;
   SharedSegment& records_;
   ArenaBook& arenas_;
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;
   std::string down_because_ = "the worker is starting; repeat the step";
+  // Sessions that ended while their process lives on and may still write to its arenas: its pidfd.
+  std::map<SessionId, UniqueFd> lingering_;
   absl::Time next_sweep_ = absl::InfinitePast();
 };
 

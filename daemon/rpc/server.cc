@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "daemon/rpc/group_facts.h"
+#include "daemon/rpc/group_watchers.h"
+#include "daemon/rpc/node_service.h"
 
 namespace epd {
 namespace {
@@ -24,7 +26,9 @@ constexpr std::chrono::seconds kStopPatience(1);
 
 class RpcServer::Impl {
  public:
-  explicit Impl(Node& node) : node_(node) {}
+  explicit Impl(Node& node) : node_(node), watchers_(node), service_(node, watchers_) {
+    node_.SetWatcher([this] { OnChange(); });
+  }
 
   absl::Status Start() {
     const Settings& settings = node_.settings();
@@ -42,6 +46,7 @@ class RpcServer::Impl {
     if (!settings.listen.empty()) {
       builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &tcp_bound);
     }
+    builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -64,8 +69,27 @@ class RpcServer::Impl {
     health->SetServingStatus("epd.v1.Node", serving);
   }
 
+  // Control thread, after it handled something.
+  void OnChange() {
+    watchers_.Update();
+    std::map<std::string, bool> serving;
+    for (const auto& [name, ready] : group_serving_)
+      serving[name] = false;  // Unless it is still there.
+    for (const GroupStatus& group : KnownGroups(node_)) {
+      serving[group.spec.name] = group.state == GroupState::kReady;
+    }
+    for (const auto& [name, ready] : serving) {
+      const auto known = group_serving_.find(name);
+      if (known != group_serving_.end() && known->second == ready) continue;
+      server_->GetHealthCheckService()->SetServingStatus("epd.group/" + name, ready);
+    }
+    group_serving_ = std::move(serving);
+  }
+
   void Stop() {
     if (server_ == nullptr) return;
+    node_.SetWatcher(nullptr);
+    watchers_.FinishAll(absl::UnavailableError("epd ends"));
     server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
     server_->Wait();
     server_.reset();
@@ -75,6 +99,9 @@ class RpcServer::Impl {
 
  private:
   Node& node_;
+  GroupWatchers watchers_;
+  NodeService service_;
+  std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
   std::unique_ptr<grpc::Server> server_;
   std::string listen_address_;
 };

@@ -1,0 +1,28 @@
+#include "absl/strings/str_cat.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/group_orders.h"
+#include "daemon/rpc/node_service.h"
+
+namespace epd {
+
+NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGroupRequest* request,
+                                            v1::DrainGroupResponse* response) {
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    const auto done = [this, request, response, finish](const OrderBook::Answer& answer) {
+      *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
+      finish(answer.status);
+    };
+    const std::string key =
+        request->request_id().empty() ? "" : absl::StrCat("drain/", request->request_id());
+    const std::optional<RequestId> order = node_.orders().Begin(key, done);
+    if (!order.has_value()) return;
+    if (const absl::Status bad = CheckGroup(node_, request->name(), request->epoch()); !bad.ok()) {
+      return node_.orders().Finish(*order, {bad, GroupId()});
+    }
+    node_.Handle(DrainRequested{
+        *order, GroupId(), request->name(),
+        OrderDeadline(request->has_deadline(), request->deadline(), absl::Seconds(30))});
+  });
+}
+
+}  // namespace epd

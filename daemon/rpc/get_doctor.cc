@@ -1,0 +1,39 @@
+#include <utility>
+
+#include "daemon/observe/doctor.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/node_service.h"
+
+namespace epd {
+namespace {
+
+absl::Status Fill(const Node& node, v1::GetDoctorResponse& response) {
+  const WorkerSupervisor::Figures& figures = node.worker().figures();
+  DaemonReport daemon;
+  daemon.staging_bytes = node.settings().staging_bytes;
+  daemon.num_sessions = node.clients().sessions().size();
+  daemon.worker_state = std::string(Name(figures.state));
+  daemon.worker_exit = figures.last_exit;
+  daemon.nccl_version = figures.ready.nccl_version();
+  daemon.nccl_path = figures.ready.nccl_path();
+  daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"
+                                                             : figures.ready.nccl_problem();
+  for (DoctorFinding& finding : Diagnose(ReadMachine(node.settings().socket), daemon)) {
+    v1::Finding& out = *response.add_findings();
+    out.set_what(std::move(finding.what));
+    out.set_ok(finding.ok);
+    out.set_found(std::move(finding.found));
+    out.set_consequence(std::move(finding.consequence));
+    out.set_fix(std::move(finding.fix));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctorRequest*,
+                                           v1::GetDoctorResponse* response) {
+  return Answer(context, node_, [this, response] { return Fill(node_, *response); });
+}
+
+}  // namespace epd

@@ -1,0 +1,73 @@
+#include <unistd.h>
+
+#include "daemon/node/codec.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/group_facts.h"
+#include "daemon/rpc/node_health.h"
+#include "daemon/rpc/node_service.h"
+
+namespace epd {
+namespace {
+
+v1::WorkerState ToProto(WorkerSupervisor::State state) {
+  switch (state) {
+    case WorkerSupervisor::State::kStarting:
+      return v1::WORKER_STATE_STARTING;
+    case WorkerSupervisor::State::kRunning:
+      return v1::WORKER_STATE_RUNNING;
+    case WorkerSupervisor::State::kBackingOff:
+      return v1::WORKER_STATE_BACKING_OFF;
+    case WorkerSupervisor::State::kStopped:
+      return v1::WORKER_STATE_STOPPED;
+  }
+  return v1::WORKER_STATE_UNSPECIFIED;
+}
+
+void FillWorker(const WorkerSupervisor::Figures& figures, v1::Worker& out) {
+  out.set_device("cpu");
+  out.set_state(ToProto(figures.state));
+  out.set_pid(figures.pid);
+  out.set_worker_incarnation(figures.worker_incarnation);
+  out.set_num_restarts(figures.num_restarts);
+  out.set_backend(figures.ready.backend());
+  out.set_simd(figures.ready.simd());
+  out.set_last_exit(figures.last_exit);
+  if (figures.pid != 0) *out.mutable_up() = epd::ToProto(MonotonicNow() - figures.since);
+}
+
+absl::Status Fill(const Node& node, v1::GetStatusResponse& out) {
+  const NodeHealth health = JudgeHealth(node);
+  out.set_node(node.id().value);
+  out.set_version(node.version());
+  out.set_incarnation(node.control().options().incarnation.value);
+  out.set_pid(getpid());
+  *out.mutable_up() = epd::ToProto(MonotonicNow() - node.started());
+  out.set_health(health.health);
+  for (const std::string& problem : health.problems) out.add_problems(problem);
+  FillWorker(node.worker().figures(), *out.add_workers());
+  for (const GroupStatus& group : KnownGroups(node)) {
+    out.set_num_groups(out.num_groups() + 1);
+    if (group.state == GroupState::kReady) out.set_num_ready_groups(out.num_ready_groups() + 1);
+  }
+  out.set_num_sessions(static_cast<uint32_t>(node.clients().sessions().size()));
+  const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
+  out.set_pool_bytes(node.settings().staging_bytes);
+  out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
+  out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
+  out.set_coordinator(node.settings().coordinator);
+  out.set_coordinator_connected(node.control().coordinator_connected());
+  out.set_draining(node.stopping());
+  out.set_worker_snapshot_stale(FiguresAreStale(node));
+  out.set_min_protocol_version(kMinProtocolVersion);
+  out.set_max_protocol_version(kMaxProtocolVersion);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::GetStatus(Context* context, const v1::GetStatusRequest*,
+                                           v1::GetStatusResponse* response) {
+  return AnswerWithFigures(context, node_, [this, response] { return Fill(node_, *response); });
+}
+
+}  // namespace epd

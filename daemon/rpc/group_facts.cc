@@ -1,0 +1,175 @@
+#include "daemon/rpc/group_facts.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/node/codec.h"
+
+namespace epd {
+namespace {
+
+GroupStatus FromLocal(const LocalGroupStatus& local) {
+  const GroupView& view = local.view;
+  GroupStatus group;
+  group.id = view.id;
+  group.spec = view.spec;
+  group.state = view.state;
+  group.epoch = view.epoch;
+  group.formation = view.formation;
+  group.since = local.since;
+  group.cause = view.cause;
+  group.dead = view.dead;
+  group.id_digest = local.id_digest;
+  for (const Placement& member : view.members) {
+    group.ranks.push_back({member, view.state == GroupState::kReady ? "ready" : "arrived"});
+  }
+  for (uint32_t rank = 0; rank < view.spec.num_ranks; ++rank) {
+    const bool held =
+        std::any_of(view.members.begin(), view.members.end(),
+                    [&](const Placement& member) { return member.rank.value == rank; });
+    if (!held) group.missing.emplace_back(rank);
+  }
+  return group;
+}
+
+// Hex of what this node's own worker got, "none: why", or empty before.
+std::string LocalDigest(const Node& node, GroupId group) {
+  for (const LocalGroupStatus& local : node.control().Groups()) {
+    if (local.view.id == group) return local.id_digest;
+  }
+  return "";
+}
+
+bool IsNone(const std::string& digest) { return absl::StartsWith(digest, "none"); }
+
+const v1::WorkerSnapshot::Tenant* FindTenant(const Node& node, GroupId group) {
+  for (const auto& tenant : node.worker().figures().snapshot.tenants()) {
+    if (tenant.group_id() == group.value) return &tenant;
+  }
+  return nullptr;
+}
+
+// The oldest open operation of a group; null: none.
+const v1::WorkerSnapshot::Operation* OldestOperation(const Node& node, GroupId group) {
+  const v1::WorkerSnapshot::Operation* oldest = nullptr;
+  for (const auto& operation : node.worker().figures().snapshot.operations()) {
+    if (operation.group_id() != group.value) continue;
+    if (oldest == nullptr || FromProto(operation.age()) > FromProto(oldest->age()))
+      oldest = &operation;
+  }
+  return oldest;
+}
+
+void FillHolder(const Placement& holder, v1::Rank& out) {
+  out.set_node(holder.node.value);
+  out.set_host(holder.host);
+  out.set_pid(holder.pid);
+  out.set_client_name(holder.client_name);
+  out.set_session_id(holder.session.value);
+}
+
+// Where a living rank of a READY group stands in the group's oldest open operation.
+void FillPhase(const v1::WorkerSnapshot::Operation& operation, v1::Rank& out) {
+  const auto& late = operation.waiting_for();
+  const bool awaited = std::find(late.begin(), late.end(), out.rank()) != late.end();
+  out.set_phase(awaited ? absl::StrCat("absent_in_", operation.phase()) : operation.phase());
+  *out.mutable_phase_age() = operation.age();
+}
+
+v1::GroupState ToProto(GroupState state) {
+  return static_cast<v1::GroupState>(static_cast<int>(state) + 1);
+}
+static_assert(static_cast<int>(GroupState::kForming) + 1 == v1::GROUP_STATE_FORMING);
+static_assert(static_cast<int>(GroupState::kDraining) + 1 == v1::GROUP_STATE_DRAINING);
+static_assert(static_cast<int>(GroupState::kClosed) + 1 == v1::GROUP_STATE_CLOSED);
+
+}  // namespace
+
+std::vector<GroupStatus> KnownGroups(const Node& node) {
+  if (node.coordinates()) return node.rendezvous().Groups();
+  std::vector<GroupStatus> groups;
+  for (const LocalGroupStatus& local : node.control().Groups()) groups.push_back(FromLocal(local));
+  return groups;
+}
+
+std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) {
+  std::map<uint32_t, v1::Rank> ranks;
+  const absl::Duration age = MonotonicNow() - group.since;
+  const v1::WorkerSnapshot::Operation* oldest =
+      group.state == GroupState::kReady ? OldestOperation(node, group.id) : nullptr;
+  const std::string hex = LocalDigest(node, group.id);
+  const std::string digest = IsNone(hex) ? "" : absl::HexStringToBytes(hex);
+  for (uint32_t rank = 0; rank < group.spec.num_ranks; ++rank) {
+    ranks[rank].set_phase("missing");
+    *ranks[rank].mutable_phase_age() = ToProto(age);
+  }
+  for (const Placement& dead : group.dead) {
+    FillHolder(dead, ranks[dead.rank.value]);
+    ranks[dead.rank.value].set_phase("dead");
+  }
+  for (const RankStatus& held : group.ranks) {
+    v1::Rank& out = ranks[held.placement.rank.value];
+    FillHolder(held.placement, out);
+    out.set_rank(held.placement.rank.value);
+    out.set_phase(held.phase);
+    const bool is_local = held.placement.node == node.id();
+    if (is_local)
+      out.set_device(node.DeviceOf(held.placement.session, group.spec.name, held.placement.rank));
+    if (is_local) out.set_unique_id_sha256(digest);
+    if (oldest != nullptr) FillPhase(*oldest, out);
+  }
+  for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {
+    ranks[ExpertOwner(group.spec, expert).value].add_experts(expert);
+  }
+  std::vector<v1::Rank> out;
+  for (auto& [number, rank] : ranks) {
+    rank.set_group_id(group.id.value);
+    rank.set_group(group.spec.name);
+    rank.set_tenant(group.spec.tenant);
+    rank.set_rank(number);
+    out.push_back(std::move(rank));
+  }
+  return out;
+}
+
+v1::Group DescribeGroup(const Node& node, const GroupStatus& group) {
+  v1::Group out;
+  out.set_group_id(group.id.value);
+  *out.mutable_spec() = ToProto(group.spec);
+  out.set_state(ToProto(group.state));
+  out.set_epoch(group.epoch.value);
+  out.set_formation(group.formation.value);
+  for (v1::Rank& rank : DescribeRanks(node, group)) *out.add_ranks() = std::move(rank);
+  if (!group.cause.ok()) *out.mutable_last_error() = ToProto(group.cause);
+  *out.mutable_state_age() = ToProto(MonotonicNow() - group.since);
+  out.set_persistent(group.orchestrated);
+  const std::string digest = LocalDigest(node, group.id);
+  if (IsNone(digest)) out.set_unique_id_note(digest);
+  for (const auto& operation : node.worker().figures().snapshot.operations()) {
+    if (operation.group_id() == group.id.value)
+      out.set_num_open_operations(out.num_open_operations() + 1);
+  }
+  if (const v1::WorkerSnapshot::Tenant* tenant = FindTenant(node, group.id)) {
+    out.set_generation(tenant->generation());
+    out.set_num_operations(tenant->num_operations());
+    out.set_num_failed(tenant->num_failed());
+    out.set_bytes_moved(tenant->bytes_moved());
+    *out.mutable_expert_routes() = tenant->expert_routes();
+  }
+  return out;
+}
+
+absl::Status NoSuchGroup(const Node& node, const std::string& name) {
+  std::vector<std::string> names;
+  for (const GroupStatus& group : KnownGroups(node)) names.push_back(group.spec.name);
+  return absl::NotFoundError(
+      absl::StrCat("there is no group '", absl::CHexEscape(name), "' on node ", node.id().value,
+                   "; there ", names.empty() ? "are none" : "are: ", absl::StrJoin(names, ", ")));
+}
+
+}  // namespace epd

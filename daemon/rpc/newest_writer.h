@@ -1,0 +1,72 @@
+// A server-side stream that always sends the newest message, however slow its reader is.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace epd {
+
+// `Reactor` is a grpc::ServerWriteReactor<Message> or a ServerBidiReactor<..., Message>:
+// whatever has StartWrite(const Message*) and Finish(). The owner keeps the object until done(),
+// because gRPC keeps a pointer. Thread-safe.
+template <typename Reactor, typename Message>
+class NewestWriter : public Reactor {
+ public:
+  // Sends `message`, or replaces one that has not gone out yet.
+  void Offer(Message message) {
+    const absl::MutexLock lock(&mutex_);
+    if (ending_) return;
+    next_ = std::move(message);
+    if (!writing_) WriteNext();
+  }
+
+  // Ends the stream once what was offered is out. Later calls do nothing.
+  void End(grpc::Status status) {
+    const absl::MutexLock lock(&mutex_);
+    if (ending_) return;
+    ending_ = true;
+    status_ = std::move(status);
+    if (!writing_) this->Finish(status_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    const absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok && next_.has_value()) return WriteNext();
+    if (!ok && !ending_) {
+      ending_ = true;
+      status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone");
+    }
+    if (ending_) this->Finish(status_);
+  }
+
+  void OnCancel() override { End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone")); }
+
+  // The last thing that gRPC does with this object.
+  void OnDone() override { done_.store(true, std::memory_order_release); }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    current_ = *std::move(next_);
+    next_.reset();
+    writing_ = true;
+    this->StartWrite(&current_);
+  }
+
+  absl::Mutex mutex_;
+  std::optional<Message> next_ ABSL_GUARDED_BY(mutex_);
+  Message current_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> done_{false};
+};
+
+}  // namespace epd
