@@ -1,0 +1,234 @@
+"""Starts an epd and JAX processes, and collects what they found. Every wait has a deadline; only own processes end.
+
+A *program* is a file in programs/ with functions ``check_*(world)``. Every process of a *fleet* runs all of them, one after
+another, with a barrier in between; a test asks for one check and gets its outcome on every process. So one start of JAX,
+the costly part, serves many tests.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+_START_SECONDS = 20
+# Deadlines that let a hang end soon; far above what a busy machine needs.
+_DEADLINES = {"EPD_ABSENT_TIMEOUT": "60", "EPD_UNDECIDED_TIMEOUT": "30", "EPD_FORM_TIMEOUT": "90"}
+
+
+def binary(name: str) -> str:
+    """Path of an installed program; EPD_TEST_BIN names another folder."""
+    path = pathlib.Path(os.environ.get("EPD_TEST_BIN", ROOT / ".venv" / "bin")) / name
+    assert path.exists(), f"{path} is missing; run deploy/setup, or set EPD_TEST_BIN"
+    return str(path)
+
+
+def wait_until(what: str, found, seconds: float = _START_SECONDS) -> None:
+    """Polls ``found()`` until it is true; AssertionError at the deadline."""
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[pathlib.Path]:
+    """A folder whose path leaves room for a socket's name (107 bytes)."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="epdj", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Daemon:
+    """One epd with its worker, on a private socket."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.socket = str(folder / "epd.sock")
+        self.log = folder / "epd.log"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [binary("epd"), f"--socket={self.socket}", f"--worker={binary('epd-worker')}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        wait_until("epd accepts connections", self._accepts)
+
+    def _accepts(self) -> bool:
+        assert self.process.poll() is None, f"epd ended with {self.process.returncode}:\n{self.log_tail()}"
+        with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as probe:
+            return probe.connect_ex(self.socket) == 0
+
+    def worker_pid(self) -> int:
+        """The worker's pid: epd's only child."""
+        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        wait_until("epd has a worker", lambda: children.read_text().split())
+        return int(children.read_text().split()[0])
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return _end(self.process)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(_START_SECONDS)
+
+    def log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+
+def _end(process: subprocess.Popen, seconds: float = _START_SECONDS) -> int:
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(_START_SECONDS)
+        raise
+
+
+@contextlib.contextmanager
+def running_daemon() -> Iterator[Daemon]:
+    with short_folder() as folder:
+        daemon = Daemon(folder)
+        daemon.start()
+        try:
+            yield daemon
+        finally:
+            daemon.stop()
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a program is run."""
+
+    program: str
+    processes: int = 1
+    devices: int = 1  # Per process.
+    mesh: tuple[int, int] = (1, 1)  # (dp, ep)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+    label: str = ""  # Tells setups of different environments apart.
+
+    def __str__(self) -> str:
+        return f"{self.program}-{self.processes}x{self.devices}-dp{self.mesh[0]}ep{self.mesh[1]}{self.label}"
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """This process's environment without what would reach into a test."""
+    kept = {key: value for key, value in os.environ.items() if not re.match(r"EPD_|SLURM_|XLA_|JAX_|PBS_|LSB_", key)}
+    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{HERE}:{HERE.parent}", **extra}
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, "-W", "ignore::DeprecationWarning", *arguments]
+
+
+def checks_of(program: str) -> list[str]:
+    """Names of a program's checks, in order."""
+    return re.findall(r"^def (check_\w+)\(", (HERE / "programs" / f"{program}.py").read_text(), re.MULTILINE)
+
+
+class Fleet:
+    """The processes of one setup and what they reported."""
+
+    def __init__(self, setup: Setup, folder: pathlib.Path, daemon: Daemon | None):
+        self._setup, self._folder, self._daemon = setup, folder, daemon
+        self._processes: list[subprocess.Popen] = []
+
+    def run(self, seconds: float = 280) -> "Report":
+        port = free_port()
+        for index in range(self._setup.processes):
+            self._spawn(index, port)
+        deadline = time.monotonic() + seconds
+        statuses = []
+        for process in self._processes:
+            try:
+                statuses.append(process.wait(max(0.1, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(_START_SECONDS)
+                statuses.append("killed at the deadline")
+        return self._report(statuses)
+
+    def _spawn(self, index: int, port: int) -> None:
+        setup = self._setup
+        environment = clean_environment(**_DEADLINES)
+        if self._daemon is not None:
+            environment |= {"EPD_SOCKET": self._daemon.socket, "EPD_TEST_EPD_PID": str(self._daemon.process.pid)}
+        environment |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices}", **setup.environment}
+        arguments = {"index": index, "port": port, "folder": str(self._folder), "program": setup.program}
+        arguments |= {"processes": setup.processes, "mesh": setup.mesh}
+        with (self._folder / f"{index}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    python(str(HERE / "rank.py"), json.dumps(arguments)),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+
+    def _report(self, statuses: list) -> "Report":
+        outcomes, logs = [], []
+        for index in range(self._setup.processes):
+            path = self._folder / f"{index}.json"
+            outcomes.append(json.loads(path.read_text()) if path.exists() else {})
+            logs.append((self._folder / f"{index}.log").read_text(errors="replace")[-6000:])
+        return Report(statuses, outcomes, logs, self._daemon.log_tail() if self._daemon else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Per process: exit status, outcome of each check ("ok" or a traceback), and the log's end."""
+
+    statuses: list
+    outcomes: list[dict[str, str]]
+    logs: list[str]
+    daemon_log: str
+
+    def expect(self, check: str) -> None:
+        """AssertionError with everything known unless the check was fine on every process."""
+        wrong = {i: o.get(check, "it did not run") for i, o in enumerate(self.outcomes) if o.get(check) != "ok"}
+        assert not wrong, "\n".join(
+            [f"process {i}: {text}" for i, text in wrong.items()]
+            + [f"log of process {i} (status {self.statuses[i]}):\n{self.logs[i]}" for i in wrong]
+            + [f"log of epd:\n{self.daemon_log}"]
+        )
+
+    def expect_clean_exit(self) -> None:
+        assert all(status == 0 for status in self.statuses), (self.statuses, self.logs)
+
+
+@functools.cache
+def report_of(setup: Setup) -> Report:
+    """Runs the setup once per test session, with an epd of its own."""
+    with running_daemon() as daemon:
+        report = Fleet(setup, daemon.folder, daemon).run()
+        status = daemon.stop()
+        assert status == 0, f"epd ended with {status}:\n{daemon.log_tail()}"
+        return report

@@ -1,0 +1,42 @@
+"""One process of a fleet: runs the checks of a program, see harness.py. Its argument is JSON."""
+
+import importlib
+import json
+import pathlib
+import sys
+import traceback
+
+import jax
+
+from world import World
+
+
+def _write(path: pathlib.Path, outcomes: dict[str, str]) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(outcomes))
+    new.rename(path)
+
+
+def main() -> None:
+    arguments = json.loads(sys.argv[1])
+    if arguments["processes"] > 1:
+        jax.distributed.initialize(
+            f"127.0.0.1:{arguments['port']}", arguments["processes"], arguments["index"], initialization_timeout=60
+        )
+    world = World(tuple(arguments["mesh"]), pathlib.Path(arguments["folder"]))
+    program = importlib.import_module(f"programs.{arguments['program']}")
+    checks = [name for name in vars(program) if name.startswith("check_")]
+    path = pathlib.Path(arguments["folder"]) / f"{arguments['index']}.json"
+    outcomes: dict[str, str] = {}
+    for name in checks:
+        try:
+            getattr(program, name)(world)
+            outcomes[name] = "ok"
+        except Exception:  # The boundary of a check: whatever went wrong is its outcome.
+            outcomes[name] = traceback.format_exc()[-5000:]
+        _write(path, outcomes)
+        world.barrier(f"after {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What the checks of a program work with: the mesh, global arrays, comparisons of local shards."""
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import reference
+from jax._src import distributed
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import epd.jax as ep
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "all_gather",
+    "all_reduce",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_permute",
+)
+
+
+@dataclass
+class Problem:
+    """Random routing and data of all ranks: [R*T, ...], and the plan of each domain."""
+
+    topk_idx: np.ndarray
+    tokens: np.ndarray
+    weights: np.ndarray
+    plans: list[reference.Plan]
+    capacity: int
+
+
+class World:
+    def __init__(self, mesh: tuple[int, int], folder: pathlib.Path):
+        self.dp, self.ep = mesh
+        self.num_ranks = self.dp * self.ep
+        self.folder = folder
+        self.mesh = Mesh(np.array(jax.devices()[: self.num_ranks]).reshape(mesh), ("dp", "ep"))
+        self.resource = ep.MeshResource(dp_resource="dp", ep_resource="ep")
+        self.spec = PartitionSpec(("dp", "ep"))
+        self.sharding = NamedSharding(self.mesh, self.spec)
+        self.sizes: dict = {}
+
+    # ---- processes ----
+
+    def barrier(self, name: str, seconds: float = 120) -> None:
+        client = distributed.global_state.client
+        if client is not None:
+            client.wait_at_barrier(re.sub(r"\W", "_", name), int(seconds * 1000))
+
+    @property
+    def index(self) -> int:
+        return jax.process_index()
+
+    # ---- the group ----
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        with jax.set_mesh(self.mesh), ep.global_shard_guard(self.resource):
+            yield
+
+    def bootstrap(self, **sizes) -> None:
+        """Bootstraps anew with these sizes, unless they are the current ones."""
+        defaults = {"num_experts": 2 * self.ep, "max_tokens": 16, "capacity": 128, "hidden": 8, "dtype": jnp.float32}
+        wanted = {**defaults, "drop": False, **sizes}
+        if wanted == self.sizes:
+            return
+        ep.ep_finalize()
+        self.sizes = {}
+        with self.context():
+            ep.ep_bootstrap(
+                world_size=self.num_ranks,
+                rank=jax.process_index(),
+                num_experts=wanted["num_experts"],
+                max_tokens_per_rank=wanted["max_tokens"],
+                recv_capacity_per_rank=wanted["capacity"],
+                hidden_dim=wanted["hidden"],
+                max_token_dtype=wanted["dtype"],
+                drop_on_overflow=wanted["drop"],
+            )
+        self.sizes = wanted
+
+    # ---- data ----
+
+    def put(self, array: np.ndarray, spec: PartitionSpec | None = None) -> jax.Array:
+        """A global array of which every process knows the whole."""
+        sharding = self.sharding if spec is None else NamedSharding(self.mesh, spec)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    def problem(self, seed: int, tokens: int, top_k: int = 2, alignment: int = 0, dtype=np.float32, **options) -> Problem:
+        """Random tokens; a fifth of the routes are -1 unless ``topk_idx`` is given."""
+        print(f"seed {seed}", flush=True)
+        rng = np.random.default_rng(seed)
+        experts, hidden, rows = self.sizes["num_experts"], self.sizes["hidden"], self.num_ranks * tokens
+        idx = options.get("topk_idx")
+        if idx is None:
+            idx = rng.integers(0, experts, (rows, top_k))
+            idx[rng.random(idx.shape) < 0.2] = -1
+        data = rng.standard_normal((rows, hidden)).astype(dtype)
+        weights = rng.random((rows, top_k)).astype(np.float32)
+        by_domain = idx.reshape(self.dp, self.ep, tokens, top_k)
+        plans = [reference.plan(domain, experts, alignment) for domain in by_domain]
+        capacity = options.get("capacity", self.sizes["capacity"])
+        return Problem(idx.astype(np.int32), data, weights, plans, capacity)
+
+    def scatter(self, problem: Problem, rows: np.ndarray) -> np.ndarray:
+        parts = rows.reshape(self.dp, self.ep, -1, rows.shape[-1])
+        pairs = zip(problem.plans, parts, strict=True)
+        return np.concatenate([reference.scatter(plan, part, problem.capacity) for plan, part in pairs])
+
+    def scatter_weights(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
+        parts = weights.reshape(self.dp, self.ep, -1, weights.shape[-1])
+        pairs = zip(problem.plans, parts, strict=True)
+        return np.concatenate([reference.scatter_weights(plan, part, problem.capacity) for plan, part in pairs])
+
+    def gather(self, problem: Problem, rows: np.ndarray) -> np.ndarray:
+        parts = rows.reshape(self.dp, self.ep, *rows.shape[1:])
+        pairs = zip(problem.plans, parts, strict=True)
+        return np.concatenate([reference.gather(plan, part).reshape(-1, rows.shape[-1]) for plan, part in pairs])
+
+    def gather_weights(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
+        parts = weights.reshape(self.dp, self.ep, *weights.shape[1:])
+        pairs = zip(problem.plans, parts, strict=True)
+        top_k = problem.weights.shape[-1]
+        return np.concatenate([reference.gather_weights(plan, part).reshape(-1, top_k) for plan, part in pairs])
+
+    def expert_rows(self, problem: Problem, seed: int, dtype=np.float32) -> np.ndarray:
+        """Random [R, C, H] with NaN in every slot that holds no row: it must never be read."""
+        rng = np.random.default_rng(seed)
+        rows = rng.standard_normal((self.num_ranks, problem.capacity, self.sizes["hidden"])).astype(dtype)
+        ones = np.ones(problem.weights.shape, np.float32)
+        rows[self.scatter_weights(problem, ones) == 0] = np.nan
+        return rows
+
+    # ---- comparisons ----
+
+    def expect_equal(self, array: jax.Array, expected: np.ndarray, what: str = "") -> None:
+        """Every local shard has the expected bits (numerically: -0 is 0)."""
+        assert array.shape == expected.shape, (what, array.shape, expected.shape)
+        for shard in array.addressable_shards:
+            np.testing.assert_array_equal(
+                np.asarray(shard.data).astype(np.float64), expected[shard.index].astype(np.float64), err_msg=what
+            )
+
+    def expect_close(self, array: jax.Array, expected: np.ndarray, tolerance: float = 1e-5, what: str = "") -> None:
+        assert array.shape == expected.shape, (what, array.shape, expected.shape)
+        for shard in array.addressable_shards:
+            np.testing.assert_allclose(
+                np.asarray(shard.data).astype(np.float64),
+                expected[shard.index].astype(np.float64),
+                rtol=tolerance,
+                atol=tolerance,
+                err_msg=what,
+            )
+
+
+@contextlib.contextmanager
+def fails(code: str, *texts: str) -> Iterator[None]:
+    """The block raises an error of epd with this code, whose text has all of ``texts``."""
+    try:
+        with ep.ep_errors():
+            yield
+    except ep.EpError as error:
+        assert error.code == code, f"expected {code}, got: {error}"
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+        return
+    raise AssertionError(f"no error, expected {code}")
+
+
+@contextlib.contextmanager
+def raises(kind: type[BaseException], *texts: str) -> Iterator[None]:
+    """The block raises ``kind`` itself (no subclass), whose text has all of ``texts``."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not kind:
+            raise
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, f"{missing} not in: {error}"
+        return
+    raise AssertionError(f"no error, expected {kind.__name__}")
