@@ -50,7 +50,7 @@ Result Connect(const std::string& socket, epd_client** client) {
 }
 
 ClientRank::~ClientRank() {
-  if (group_ != nullptr) epd_leave(group_, nullptr);
+  if (group_ != nullptr && !borrowed_) epd_leave(group_, nullptr);
 }
 
 Result ClientRank::Join(const JoinOptions& options) {
@@ -175,23 +175,23 @@ Result ClientRank::DispatchBackward(const RankData& data, const std::string& nam
   return Gather(false, data, name);
 }
 
-std::string ClientRank::RunAndCompare(const RankData& data) {
-  if (Result r = Prepare(data); !r.ok()) return r.message;
+std::string ClientRank::RunAndCompare(const RankData& data, const std::string& prefix) {
+  if (Result r = Prepare(data, prefix + "prepare"); !r.ok()) return r.message;
   std::string diff = Difference("token_counts", token_counts, data.token_counts);
   if (total_recv != data.total_recv) diff = "total_recv is " + std::to_string(total_recv);
   if (!diff.empty()) return diff;
-  if (Result r = Dispatch(data); !r.ok()) return r.message;
+  if (Result r = Dispatch(data, prefix + "dispatch"); !r.ok()) return r.message;
   diff = Difference("dispatch rows", recv_tokens, data.recv_tokens);
   if (diff.empty()) diff = Difference("dispatch weights", recv_weights, data.recv_weights);
   if (!diff.empty()) return diff;
-  if (Result r = Combine(data); !r.ok()) return r.message;
+  if (Result r = Combine(data, prefix + "combine"); !r.ok()) return r.message;
   diff = Difference("combine rows", tokens, data.combined);
   if (!diff.empty()) return diff;
-  if (Result r = DispatchBackward(data); !r.ok()) return r.message;
+  if (Result r = DispatchBackward(data, prefix + "dispatch_bwd"); !r.ok()) return r.message;
   diff = Difference("dispatch backward rows", tokens, data.combined);
   if (diff.empty()) diff = Difference("dispatch backward weights", weights, data.weight_grads);
   if (!diff.empty()) return diff;
-  if (Result r = CombineBackward(data); !r.ok()) return r.message;
+  if (Result r = CombineBackward(data, prefix + "combine_bwd"); !r.ok()) return r.message;
   return Difference("combine backward rows", recv_tokens, data.recv_tokens);
 }
 

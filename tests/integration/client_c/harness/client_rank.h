@@ -38,6 +38,11 @@ class ClientRank {
 
   Result Join(const JoinOptions& options = {});
   Result Leave();
+  // Works in another one's group, which is the other one's to leave.
+  void Borrow(ClientRank& other) {
+    group_ = other.group_;
+    borrowed_ = true;
+  }
 
   // The operations, on `data`. Each compares nothing: outputs are the members below. `name` is the
   // key's.
@@ -47,8 +52,9 @@ class ClientRank {
   Result DispatchBackward(const RankData& data, const std::string& name = "dispatch_bwd");
   Result CombineBackward(const RankData& data, const std::string& name = "combine_bwd");
 
-  // All five; the first difference from `data` in words, or the first error's text, or nothing.
-  std::string RunAndCompare(const RankData& data);
+  // All five, under names that begin with `prefix`; the first difference from `data` in words, or
+  // the first error's text, or nothing.
+  std::string RunAndCompare(const RankData& data, const std::string& prefix = "");
 
   epd_group* group() { return group_; }
   uint32_t rank() const { return rank_; }
@@ -69,6 +75,7 @@ class ClientRank {
   const ExchangeCase case_;
   const uint32_t rank_;
   epd_group* group_ = nullptr;
+  bool borrowed_ = false;
 };
 
 // Connects to `socket`; the client is null on error.

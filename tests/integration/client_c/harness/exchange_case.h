@@ -26,7 +26,7 @@ struct ExchangeCase {
   Routing routing = Routing::kRandom;
   bool drop = false;
   bool worker_executor = false;
-  bool wide_indices = false;           // int64.
+  bool wide_indices = false;                // int64.
   std::vector<uint32_t> num_tokens = {};    // [num_ranks]; empty: 8 each.
   std::vector<uint32_t> expert_owner = {};  // [num_experts]; empty: blocks.
   uint32_t seed = 1;

@@ -1,0 +1,131 @@
+// Goal: with a real epd and worker, ranks in processes of their own get what plain loops give, for
+// all five operations, in every dtype, with both executors, and at the edges (no tokens, no routes,
+// one expert, drops).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3;
+
+std::string RunSteps(JoinedRank& joined, Link&) {
+  for (int step = 0; step < kSteps; ++step) {
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+  }
+  return joined.rank->Leave().message;
+}
+
+std::vector<ExchangeCase> Cases() {
+  std::vector<ExchangeCase> cases;
+  for (const epd_dtype dtype : {EPD_DTYPE_FLOAT32, EPD_DTYPE_BFLOAT16, EPD_DTYPE_FLOAT16}) {
+    cases.push_back({.num_ranks = 2, .dtype = dtype, .seed = 11});
+    cases.push_back({.num_ranks = 4,
+                     .num_experts = 8,
+                     .top_k = 4,
+                     .hidden = 129,
+                     .alignment = 16,
+                     .dtype = dtype,
+                     .routing = Routing::kSomeMissing,
+                     .wide_indices = true,
+                     .seed = 12});
+  }
+  cases.push_back({.num_ranks = 1, .num_experts = 3, .top_k = 1, .hidden = 1});
+  cases.push_back({.num_ranks = 3,
+                   .num_experts = 5,
+                   .num_tokens = {0, 300, 7},
+                   .expert_owner = {2, 0, 2, 0, 2}});
+  cases.push_back({.num_ranks = 2, .routing = Routing::kNone});
+  cases.push_back({.num_ranks = 2, .num_tokens = {0, 0}});
+  cases.push_back({.num_ranks = 4, .num_experts = 8, .hidden = 64, .routing = Routing::kOneExpert});
+  cases.push_back({.num_ranks = 4,
+                   .num_experts = 4,
+                   .capacity = 9,
+                   .routing = Routing::kOneExpert,
+                   .drop = true});
+  cases.push_back({.num_ranks = 4,
+                   .num_experts = 4,
+                   .top_k = 2,
+                   .hidden = 2048,
+                   .dtype = EPD_DTYPE_BFLOAT16,
+                   .num_tokens = {512, 512, 512, 512},
+                   .seed = 13});
+  return cases;
+}
+
+class ExchangeTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ExchangeTest, EveryRankGetsWhatPlainLoopsGive) {
+  RunningDaemon daemon;
+  for (ExchangeCase c : Cases()) {
+    c.worker_executor = GetParam();
+    SCOPED_TRACE(c.ToString());
+    auto ranks = StartRanks(daemon.socket_path(), c, RunSteps);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+}
+
+TEST_P(ExchangeTest, OverflowWithoutDropIsAnErrorOnEveryRankAndLeavesTheGroupUsable) {
+  RunningDaemon daemon;
+  ExchangeCase c{.num_ranks = 2,
+                 .capacity = 10,
+                 .routing = Routing::kOneExpert,
+                 .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    if (Result r = joined.rank->Prepare(joined.data); !r.ok()) return r.message;
+    if (joined.rank->total_recv != joined.data.total_recv) return "total_recv";
+    const Result result = joined.rank->Dispatch(joined.data);
+    if (result.code != 8) return "code " + std::to_string(result.code) + ": " + result.message;
+    for (const uint8_t byte : joined.rank->recv_tokens) {
+      if (byte != 0) return "rows are not zero";
+    }
+    RankData fewer = joined.data;
+    std::fill(fewer.topk_idx.begin() + 4, fewer.topk_idx.end(), -1);
+    if (Result r = joined.rank->Prepare(fewer); !r.ok()) return r.message;
+    if (Result r = joined.rank->Dispatch(fewer); !r.ok()) return r.message;
+    return result.message;
+  });
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, HasSubstr("[epd:RESOURCE_EXHAUSTED]"));
+    EXPECT_THAT(report, HasSubstr("rank=0"));
+    EXPECT_THAT(report, HasSubstr("32")) << "the demand";
+    EXPECT_THAT(report, HasSubstr("10")) << "the capacity";
+  }
+}
+
+TEST_P(ExchangeTest, TwoThreadsRunNamedOperationsInOppositeOrderOnTwoRanks) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [&](JoinedRank& joined, Link&) -> std::string {
+    ExchangeCase second = c;
+    second.seed = 99;
+    const RankData other = MakeExchange(second)[joined.rank->rank()];
+    ClientRank also(joined.client, second, joined.rank->rank());
+    also.Borrow(*joined.rank);
+    const bool swap = joined.rank->rank() == 1;
+    for (int i = 0; i < 20; ++i) {
+      std::string first_problem;
+      const auto run_a = [&] { return joined.rank->RunAndCompare(joined.data, "a/"); };
+      const auto run_b = [&] { return also.RunAndCompare(other, "b/"); };
+      std::thread first([&] { first_problem = swap ? run_b() : run_a(); });
+      const std::string second_problem = swap ? run_a() : run_b();
+      first.join();
+      if (!first_problem.empty() || !second_problem.empty()) return first_problem + second_problem;
+    }
+    return "";
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+INSTANTIATE_TEST_SUITE_P(Executors, ExchangeTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "worker" : "client"; });
+
+}  // namespace
+}  // namespace epd::testing

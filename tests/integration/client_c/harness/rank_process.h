@@ -1,0 +1,69 @@
+// A rank in a process of its own, forked from the test, that talks to the test line by line.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client_c/harness/client_rank.h"
+#include "tests/integration/client_c/harness/exchange_case.h"
+
+namespace epd::testing {
+
+// One end of a line-wise conversation.
+class Link {
+ public:
+  Link(int in, int out) : in_(in), out_(out) {}
+  void Say(const std::string& line) const;
+  // The next line; "" at the end of the conversation or after `seconds`.
+  std::string Hear(double seconds = 60) const;
+
+ private:
+  const int in_;
+  const int out_;
+  mutable std::string buffer_;
+};
+
+class RankProcess {
+ public:
+  // Runs `body` in a child; what it returns is the child's last line. The test must have no
+  // threads.
+  explicit RankProcess(const std::function<std::string(Link&)>& body);
+  ~RankProcess();  // SIGKILL if it still runs.
+
+  pid_t pid() const { return pid_; }
+  Link& link() { return *link_; }
+  // Waits for the body's return and gives what it returned.
+  std::string Finish(double seconds = 60);
+  void Kill();
+
+ private:
+  pid_t pid_ = -1;
+  int fds_[2] = {-1, -1};
+  std::unique_ptr<Link> link_;
+};
+
+// Everything a rank needs, connected and joined. `problem` is the first error's text.
+struct JoinedRank {
+  JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t rank,
+             const JoinOptions& options = {});
+  ~JoinedRank();
+  std::string problem;
+  epd_client* client = nullptr;
+  std::unique_ptr<ClientRank> rank;
+  RankData data;
+};
+
+// Starts a process per rank that connects, joins and then runs `body`.
+std::vector<std::unique_ptr<RankProcess>> StartRanks(
+    const std::string& socket, const ExchangeCase& c,
+    const std::function<std::string(JoinedRank&, Link&)>& body, const JoinOptions& options = {});
+
+// Finishes all; their reports by rank.
+std::vector<std::string> FinishAll(std::vector<std::unique_ptr<RankProcess>>& ranks,
+                                   double seconds = 60);
+
+}  // namespace epd::testing

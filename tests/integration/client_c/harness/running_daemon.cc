@@ -1,0 +1,95 @@
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace epd::testing {
+namespace {
+
+[[noreturn]] void Die(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
+pid_t Spawn(std::vector<std::string> words, const std::string& log_path) {
+  const int log = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid < 0) Die("fork");
+  if (pid > 0) {
+    close(log);
+    return pid;
+  }
+  dup2(log, STDOUT_FILENO);
+  dup2(log, STDERR_FILENO);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+}  // namespace
+
+std::string EpdBinary() { return std::filesystem::absolute("daemon/epd"); }
+std::string WorkerBinary() { return std::filesystem::absolute("daemon/worker/epd-worker"); }
+
+ScratchFolder::ScratchFolder() {
+  char folder[] = "/tmp/epd-test-XXXXXX";
+  if (mkdtemp(folder) == nullptr) Die("mkdtemp");
+  path_ = folder;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+RunningDaemon::RunningDaemon(std::vector<std::string> flags)
+    : socket_path_(folder_.path() + "/epd.sock"), log_path_(folder_.path() + "/log") {
+  std::vector<std::string> words = {EpdBinary(), "--socket=" + socket_path_,
+                                    "--worker=" + WorkerBinary()};
+  words.insert(words.end(), flags.begin(), flags.end());
+  pid_ = Spawn(std::move(words), log_path_);
+  const bool up =
+      Eventually(30, [&] { return Log().find("event=\"worker ready\"") != std::string::npos; });
+  EXPECT_TRUE(up) << Log();
+}
+
+RunningDaemon::~RunningDaemon() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGTERM);
+  const bool ended = Eventually(10, [&] { return waitpid(pid_, nullptr, WNOHANG) == pid_; });
+  EXPECT_TRUE(ended) << "epd did not end after SIGTERM:\n" << Log();
+  if (!ended) Kill();
+  if (::testing::Test::HasFailure()) std::fprintf(stderr, "epd's log:\n%s\n", Log().c_str());
+}
+
+void RunningDaemon::Kill() {
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+std::string RunningDaemon::Log() const {
+  std::ifstream file(log_path_);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+pid_t RunningDaemon::worker_pid() const {
+  const std::string log = Log();
+  const std::string key = "event=\"worker ready\" worker_pid=";
+  const size_t at = log.rfind(key);
+  return at == std::string::npos ? -1
+                                 : static_cast<pid_t>(std::stol(log.substr(at + key.size(), 12)));
+}
+
+}  // namespace epd::testing

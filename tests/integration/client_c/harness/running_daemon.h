@@ -1,0 +1,66 @@
+// A real epd with its worker, in a folder of its own, for the length of a test.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace epd::testing {
+
+// Paths of the binaries under test, from the test's runfiles.
+std::string EpdBinary();
+std::string WorkerBinary();
+
+// A fresh folder (0700) that is removed at the end; short, because socket paths are.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class RunningDaemon {
+ public:
+  // Starts epd with `flags` besides its socket and worker, and waits until it listens and its
+  // worker is ready.
+  explicit RunningDaemon(std::vector<std::string> flags = {});
+  // Ends it with SIGTERM, with SIGKILL if it does not end in 10 s, which fails the test.
+  ~RunningDaemon();
+
+  const std::string& socket_path() const { return socket_path_; }
+  pid_t pid() const { return pid_; }
+  // The worker that runs now.
+  pid_t worker_pid() const;
+  // SIGKILL, reaped.
+  void Kill();
+  std::string Log() const;
+
+ private:
+  ScratchFolder folder_;
+  std::string socket_path_;
+  std::string log_path_;
+  pid_t pid_ = -1;
+};
+
+// Waits up to `seconds` for `condition`, looking every few milliseconds.
+template <typename Condition>
+bool Eventually(double seconds, Condition condition);
+
+}  // namespace epd::testing
+
+#include <chrono>
+#include <thread>
+
+template <typename Condition>
+bool epd::testing::Eventually(double seconds, Condition condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
