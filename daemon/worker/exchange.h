@@ -99,7 +99,8 @@ class Exchange {
   void Announce(const Use& use, const shm::SlotRequest& request, absl::Time now);
   void AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotRequest& request,
                         absl::Time now);
-  absl::StatusOr<Operation*> FindOrCreate(Tenant& tenant, const OperationKey& key,
+  absl::Status CheckRoom(SessionId session) const;
+  absl::StatusOr<Operation*> FindOrCreate(Tenant& tenant, const OperationKey& key, const Use& use,
                                           const shm::SlotRequest& request, absl::Time now);
   void AllAnnounced(Operation& operation, absl::Time now);
   Operation* FindForUse(const Use& use, const shm::SlotRequest& request, PartState expected);

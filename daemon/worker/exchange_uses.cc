@@ -72,13 +72,7 @@ void Exchange::Announce(const Use& use, const shm::SlotRequest& request, absl::T
                             request));
     return;
   }
-  absl::Status problem = CheckPlace(request, use.session, *tenant);
-  if (problem.ok()) problem = tenant->ended;
-  if (problem.ok() && sessions_.at(use.session).num_parts >= kMaxPartsPerSession) {
-    problem = absl::ResourceExhaustedError(
-        absl::StrCat("the session has ", kMaxPartsPerSession,
-                     " operations open, the most there may be; wait for some to end"));
-  }
+  const absl::Status problem = CheckPlace(request, use.session, *tenant);
   if (!problem.ok()) {
     Refuse(use, ForClient(problem, *tenant, request.rank, request.step));
     return;
@@ -86,8 +80,22 @@ void Exchange::Announce(const Use& use, const shm::SlotRequest& request, absl::T
   AnnounceInTenant(*tenant, use, request, now);
 }
 
+absl::Status Exchange::CheckRoom(SessionId session) const {
+  if (sessions_.at(session).num_parts >= kMaxPartsPerSession) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the session has ", kMaxPartsPerSession,
+                     " operations open, the most there may be; wait for some to end"));
+  }
+  if (operations_.size() >= options_.max_open_operations) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        options_.max_open_operations, " operations are open on this node, the most there may be"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const OperationKey& key,
-                                                  const shm::SlotRequest& request, absl::Time now) {
+                                                  const Use& use, const shm::SlotRequest& request,
+                                                  absl::Time now) {
   if (const auto found = tenant.by_key.find(key); found != tenant.by_key.end()) {
     return operations_.at(found->second).get();
   }
@@ -96,10 +104,7 @@ absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const Operatio
         "the group is draining and takes no new operations; join another group, or wait until it "
         "is open again");
   }
-  if (operations_.size() >= options_.max_open_operations) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        options_.max_open_operations, " operations are open on this node, the most there may be"));
-  }
+  if (absl::Status room = CheckRoom(use.session); !room.ok()) return room;
   while (record_slots_.contains(next_operation_ % shm::kMaxOperations)) ++next_operation_;
   const OperationId id(next_operation_++);
   record_slots_.insert(id.value % shm::kMaxOperations);
@@ -127,12 +132,14 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   std::memcpy(program.data(), request.program, program.size());
   const absl::StatusOr<Execution> execution =
       tenant.book.Enter(Rank(request.rank), program, request.has_name != 0, request.execution);
-  if (!execution.ok()) {
-    Refuse(use, ForClient(execution.status(), tenant, request.rank, request.step));
+  // What failed before the formation ended keeps its own cause.
+  const absl::Status over = execution.ok() ? tenant.ended : execution.status();
+  if (!over.ok()) {
+    Refuse(use, ForClient(over, tenant, request.rank, request.step));
     return;
   }
   const OperationKey key = KeyOf(request, *execution);
-  const absl::StatusOr<Operation*> found = FindOrCreate(tenant, key, request, now);
+  const absl::StatusOr<Operation*> found = FindOrCreate(tenant, key, use, request, now);
   if (!found.ok()) {
     // The rank has given this execution up, so nobody may wait for it there.
     Refuse(use, ForClient(found.status(), tenant, request.rank, request.step));

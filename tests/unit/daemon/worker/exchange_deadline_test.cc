@@ -1,0 +1,175 @@
+// Goal: nobody waits without an end, and whoever is late is named: first in the log, then in the
+// error that every rank gets.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/worker/exchange_harness.h"
+
+namespace epd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Code = absl::StatusCode;
+
+constexpr absl::Duration kTick = absl::Nanoseconds(1);
+
+class Deadline : public ::testing::Test {
+ protected:
+  void SetUp() override { h_.StartTenant(h_.Spec(3)); }
+  OperationId Admitted(ExchangeHarness& h) {
+    const auto uses = h.AnnounceAll({h.Request(0), h.Request(1), h.Request(2)});
+    return h.operation(uses[0]);
+  }
+  ExchangeHarness h_;
+};
+
+TEST_F(Deadline, AbsentRankIsNamedInTheLogAfterTwentySecondsOnce) {
+  h_.Take(h_.Request(0));
+  h_.Advance(absl::Seconds(20) - kTick);
+  EXPECT_TRUE(h_.logs.empty());
+  h_.Advance(kTick);
+  ASSERT_THAT(h_.logs, SizeIs(1));
+  EXPECT_THAT(h_.logs[0], AllOf(HasSubstr("group=g epoch=3"),
+                                HasSubstr("rank=1 host=host1 pid=101 phase=absent"),
+                                HasSubstr("rank=2 host=host2 pid=102 phase=absent"),
+                                Not(HasSubstr("rank=0")), Not(HasSubstr("crossed order"))));
+  h_.Advance(absl::Minutes(5));
+  EXPECT_THAT(h_.logs, SizeIs(1));
+}
+
+TEST_F(Deadline, AbsentRankFailsTheOperationAfterTenMinutesAndTheLateComerAtOnce) {
+  const Use waits = h_.Take(h_.Request(0));
+  const Use also = h_.Take(h_.Request(1));
+  h_.Advance(absl::Seconds(20));
+  h_.Advance(absl::Minutes(10) - absl::Seconds(20) - kTick);
+  EXPECT_FALSE(h_.answered(waits));
+  h_.Advance(kTick);
+  for (const Use& use : {waits, also}) {
+    EXPECT_EQ(h_.code(use), Code::kDeadlineExceeded);
+    EXPECT_THAT(h_.text(use), HasSubstr("rank=2 host=host2 pid=102 phase=absent"));
+  }
+  const Use late = h_.Take(h_.Request(2));
+  EXPECT_EQ(h_.code(late), Code::kDeadlineExceeded);
+  // All ranks meet again in the first execution above.
+  const auto next = h_.AnnounceAll({h_.Request(0, 1), h_.Request(1, 1), h_.Request(2, 1)});
+  EXPECT_EQ(h_.code(next[0]), Code::kOk);
+}
+
+TEST_F(Deadline, CrossedOrderIsNamed) {
+  shm::SlotRequest other = h_.Request(1);
+  other.ordinal = 6;
+  h_.Take(h_.Request(0));
+  h_.Take(other);
+  h_.Advance(absl::Seconds(20));
+  ASSERT_THAT(h_.logs, SizeIs(2));
+  EXPECT_THAT(h_.logs[0],
+              AllOf(HasSubstr("crossed order"), HasSubstr("ordinal=0"), HasSubstr("ordinal=6")));
+}
+
+TEST_F(Deadline, UnpublishedOperationFailsThirtySecondsAfterAdmission) {
+  h_.Take(h_.Request(0));
+  h_.Advance(absl::Seconds(15));
+  const auto rest = h_.AnnounceAll({h_.Request(1), h_.Request(2)});
+  const OperationId op = h_.operation(rest[0]);
+  const Use waits = h_.Step(0, op, shm::Step::kPublish);
+  h_.Advance(absl::Seconds(30) - kTick);
+  EXPECT_FALSE(h_.answered(waits));
+  h_.Advance(kTick);
+  EXPECT_EQ(h_.code(waits), Code::kDeadlineExceeded);
+  EXPECT_THAT(h_.text(waits), AllOf(HasSubstr("rank=1 host=host1 pid=101 phase=publish"),
+                                    HasSubstr("rank=2"), Not(HasSubstr("rank=0 host"))));
+  EXPECT_EQ(h_.code(h_.Step(1, op, shm::Step::kPublish)), Code::kDeadlineExceeded);
+}
+
+TEST_F(Deadline, LongReaderLosesItsSessionThirtySecondsAfterTheOutcome) {
+  const OperationId op = Admitted(h_);
+  for (uint32_t r = 0; r < 3; ++r) h_.Step(r, op, shm::Step::kPublish);
+  for (uint32_t r = 0; r < 2; ++r) h_.Step(r, op, shm::Step::kPulled);
+  h_.Advance(absl::Seconds(30) - kTick);
+  EXPECT_TRUE(h_.evicted.empty());
+  h_.Advance(kTick);
+  ASSERT_THAT(h_.evicted, SizeIs(1));
+  EXPECT_EQ(h_.evicted[0].session, h_.SessionOf(2));
+  EXPECT_THAT(std::string(h_.evicted[0].cause.message()), HasSubstr("rank=2 host=host2 pid=102"));
+  h_.Advance(absl::Minutes(1));
+  EXPECT_THAT(h_.evicted, SizeIs(1)) << "asked again";
+  h_.exchange.SessionDead(h_.SessionOf(2), h_.evicted[0].cause, true, h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+}
+
+TEST_F(Deadline, WritersOfAFailedOperationHoldItForThirtySeconds) {
+  Admitted(h_);
+  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("re-formed"), h_.now);
+  h_.Perform();
+  h_.Advance(absl::Seconds(30));
+  EXPECT_THAT(h_.evicted, SizeIs(3));
+}
+
+TEST(DeadlineStaging, QueuedOperationsAreAdmittedInOrderAsRegionsComeBack) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192});
+  h.StartTenant(h.Spec(2));
+  std::vector<std::vector<Use>> uses;
+  for (uint64_t i = 0; i < 3; ++i) {
+    shm::SlotRequest small[2] = {h.Dispatch(0, i), h.Dispatch(1, i)};
+    if (i == 2) small[0].stage_bytes = small[1].stage_bytes = 100;  // Would fit beside the first.
+    uses.push_back(h.AnnounceAll({small[0], small[1]}));
+  }
+  EXPECT_EQ(h.code(uses[0][0]), Code::kOk);
+  EXPECT_FALSE(h.answered(uses[1][0]));
+  EXPECT_FALSE(h.answered(uses[2][0])) << "a later operation overtook";
+  const OperationId op = h.operation(uses[0][0]);
+  for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
+    for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
+  }
+  EXPECT_EQ(h.code(uses[1][0]), Code::kOk);
+  EXPECT_FALSE(h.answered(uses[2][0]));
+}
+
+TEST(DeadlineStaging, NoStagingInTimeIsResourceExhaustedAndEndsNothingElse) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192});
+  h.StartTenant(h.Spec(2));
+  const auto first = h.AnnounceAll({h.Dispatch(0, 0), h.Dispatch(1, 0)});
+  h.Advance(absl::Seconds(1));
+  const auto second = h.AnnounceAll({h.Dispatch(0, 1), h.Dispatch(1, 1)});
+  for (uint32_t r = 0; r < 2; ++r) h.Step(r, h.operation(first[0]), shm::Step::kPublish);
+  h.Advance(absl::Seconds(30) - kTick);
+  EXPECT_FALSE(h.answered(second[0]));
+  h.Advance(kTick);
+  EXPECT_EQ(h.code(second[0]), Code::kResourceExhausted);
+  EXPECT_THAT(h.text(second[1]), HasSubstr("larger staging pool"));
+  EXPECT_EQ(h.code(h.Step(0, h.operation(first[0]), shm::Step::kPulled)), Code::kUnknown);
+}
+
+TEST(DeadlineStaging, WhatCanNeverFitFailsAtOnce) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192});
+  h.StartTenant(h.Spec(2));
+  shm::SlotRequest large = h.Dispatch(0);
+  large.stage_bytes = 9000;
+  const auto uses = h.AnnounceAll({large, h.Dispatch(1)});
+  for (const Use& use : uses) {
+    EXPECT_EQ(h.code(use), Code::kResourceExhausted);
+    EXPECT_THAT(h.text(use), AllOf(HasSubstr("9024"), HasSubstr("16384")));
+  }
+}
+
+TEST(DeadlineStaging, AnotherSetsIdlePagesAreTrimmed) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192});
+  h.StartTenant(h.Spec(2), GroupId(7));
+  h.StartTenant(h.Spec(1), GroupId(8));
+  const OperationId op = h.operation(h.AnnounceAll({h.Dispatch(0), h.Dispatch(1)})[0]);
+  for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
+    for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
+  }
+  shm::SlotRequest alone = h.Dispatch(0);
+  alone.group_id = 8;
+  EXPECT_EQ(h.code(h.Take(alone)), Code::kOk);
+  EXPECT_THAT(h.trims, SizeIs(1));
+}
+
+}  // namespace
+}  // namespace epd

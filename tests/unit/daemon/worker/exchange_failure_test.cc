@@ -1,0 +1,257 @@
+// Goal: a failure reaches every rank of the tenant with one cause, now or at its next use, and ends
+// exactly as much as it must: an operation's execution, a generation, or the formation.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/worker/exchange_harness.h"
+
+namespace epd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class Failure : public ::testing::Test {
+ protected:
+  void SetUp() override { h_.StartTenant(h_.Spec(2)); }
+  shm::SlotRequest Bad(uint32_t rank, uint64_t execution = 0) {
+    shm::SlotRequest request = h_.Request(rank, execution);
+    request.error_code = static_cast<uint32_t>(Code::kInvalidArgument);
+    std::strcpy(request.text, "topk_idx[3, 1] is 9, expected less than 4");
+    return request;
+  }
+  // Announces on both ranks and returns the admitted operation.
+  OperationId Admitted(uint64_t execution = 0) {
+    const auto uses = h_.AnnounceAll({h_.Request(0, execution), h_.Request(1, execution)});
+    EXPECT_EQ(h_.code(uses[0]), Code::kOk) << h_.text(uses[0]);
+    return h_.operation(uses[0]);
+  }
+  ExchangeHarness h_;
+};
+
+TEST_F(Failure, OwnInputErrorReachesTheRankThatWaits) {
+  const Use waits = h_.Take(h_.Request(0));
+  const Use bad = h_.Take(Bad(1));
+  for (const Use& use : {waits, bad}) {
+    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(use),
+                AllOf(HasSubstr("rank=1 host=host1 pid=101"), HasSubstr("topk_idx[3, 1] is 9")));
+  }
+}
+
+TEST_F(Failure, OwnInputErrorReachesTheRankThatComesLater) {
+  h_.Take(Bad(1));
+  const Use late = h_.Take(h_.Request(0));
+  EXPECT_EQ(h_.code(late), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(late), HasSubstr("topk_idx[3, 1] is 9"));
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+}
+
+TEST_F(Failure, OwnInputErrorEndsItsExecutionAndNothingElse) {
+  shm::SlotRequest same_execution = h_.Request(0);
+  same_execution.ordinal = 4;
+  const Use sibling = h_.Take(same_execution);
+  const Use next = h_.Take(h_.Request(0, 1));
+  h_.Take(Bad(1));
+  EXPECT_EQ(h_.code(sibling), Code::kInvalidArgument);
+  EXPECT_FALSE(h_.answered(next));
+  h_.Take(h_.Request(1, 1));
+  EXPECT_EQ(h_.code(next), Code::kOk);
+}
+
+TEST_F(Failure, OwnErrorAtPublishFailsTheOthersToo) {
+  const OperationId op = Admitted();
+  const Use waits = h_.Step(0, op, shm::Step::kPublish);
+  shm::SlotRequest bad = Bad(1);
+  bad.step = shm::Step::kPublish;
+  bad.op_id = op.value;
+  const Use guilty = h_.Take(bad);
+  EXPECT_EQ(h_.code(waits), Code::kInvalidArgument);
+  EXPECT_EQ(h_.code(guilty), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(waits), HasSubstr("rank=1 host=host1 pid=101 phase=publish"));
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+}
+
+TEST_F(Failure, OverflowNamesRankDemandAndCapacity) {
+  shm::SlotRequest over = h_.Dispatch(1);
+  over.demand = 65;
+  const auto uses = h_.AnnounceAll({h_.Dispatch(0), over});
+  for (const Use& use : uses) {
+    EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
+    EXPECT_THAT(h_.text(use), HasSubstr("rank 1 would receive 65 slots, its capacity is 64"));
+  }
+  Admitted(1);  // Nothing else has ended.
+}
+
+TEST_F(Failure, OverflowIsNoErrorWhenTheGroupDrops) {
+  ExchangeHarness h;
+  GroupSpec spec = h.Spec(2);
+  spec.drop_on_overflow = true;
+  h.StartTenant(spec);
+  shm::SlotRequest over = h.Dispatch(1);
+  over.demand = 65;
+  EXPECT_EQ(h.code(h.AnnounceAll({h.Dispatch(0), over})[0]), Code::kOk);
+}
+
+TEST_F(Failure, DisagreementEndsTheGenerationOnAllPrograms) {
+  shm::SlotRequest other_program = h_.Request(0);
+  other_program.program[0] = 9;
+  const Use other = h_.Take(other_program);
+  shm::SlotRequest odd = h_.Request(1, 3);
+  odd.top_k = 1;
+  h_.AnnounceAll({h_.Request(0, 3), odd});
+  EXPECT_EQ(h_.code(other), Code::kInvalidArgument);
+  // A rank that is behind fails at once, up to the highest that anybody has begun.
+  EXPECT_EQ(h_.code(h_.Take(h_.Request(1, 2))), Code::kInvalidArgument);
+  other_program.rank = 1;
+  EXPECT_EQ(h_.code(h_.Take(other_program)), Code::kInvalidArgument);
+  Admitted(4);
+}
+
+TEST_F(Failure, DeadSessionFailsAllThatWaitAndAllThatComes) {
+  const Use waits = h_.Take(h_.Request(0));
+  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("its process was killed"), false,
+                          h_.now);
+  h_.Perform();
+  const Use later = h_.Take(h_.Request(0, 1));
+  for (const Use& use : {waits, later}) {
+    EXPECT_EQ(h_.code(use), Code::kUnavailable);
+    EXPECT_THAT(h_.text(use),
+                AllOf(HasSubstr("rank=1 host=host1 pid=101"), HasSubstr("its process was killed")));
+  }
+}
+
+TEST_F(Failure, DeadSessionLetsAGoodOperationFinish) {
+  const OperationId op = Admitted();
+  h_.Step(1, op, shm::Step::kPublish);
+  const Use publish = h_.Step(0, op, shm::Step::kPublish);
+  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.code(publish), Code::kOk);
+  const Use pulled = h_.Step(0, op, shm::Step::kPulled);
+  EXPECT_EQ(h_.code(pulled), Code::kOk);
+  EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
+}
+
+TEST_F(Failure, RankBetweenUsesHoldsTheRegionAndIsToldAtItsNextUse) {
+  const OperationId op = Admitted();
+  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
+  h_.Perform();
+  EXPECT_GT(h_.exchange.staging().pool().in_use_bytes(), 0u) << "rank 0 still writes";
+  const Use publish = h_.Step(0, op, shm::Step::kPublish);
+  EXPECT_EQ(h_.code(publish), Code::kUnavailable);
+  EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
+  EXPECT_TRUE(h_.records.empty());
+}
+
+TEST_F(Failure, EndOfTheTenantAnswersAllAndDropsTheArenasWithTheLastHolder) {
+  const OperationId op = Admitted();
+  const Use waits = h_.Take(h_.Request(0, 1));
+  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("a new rank 1"), h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.code(waits), Code::kAborted);
+  EXPECT_EQ(h_.code(h_.Take(h_.Request(0, 2))), Code::kAborted);
+  EXPECT_EQ(h_.arenas.size(), 1u);
+  for (uint32_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(h_.code(h_.Step(r, op, shm::Step::kPublish)), Code::kAborted);
+  }
+  EXPECT_TRUE(h_.arenas.empty());
+}
+
+TEST_F(Failure, BasesOfANewFormationFailOldExecutionsAndShiftTheOthers) {
+  TenantStart start = h_.Start(h_.Spec(2), kGroup, 2);
+  ProgramId program{};
+  program[0] = 1;
+  start.bases = {{.rank = Rank(0), .program = program, .base = 5}};
+  ASSERT_TRUE(h_.exchange.StartTenant(start, h_.now).ok());
+  h_.Perform();
+  const auto in_formation = [&](uint32_t rank, uint64_t raw) {
+    shm::SlotRequest request = h_.Request(rank, raw);
+    request.formation = 2;
+    return h_.Take(request);
+  };
+  const Use old = in_formation(0, 4);
+  EXPECT_EQ(h_.code(old), Code::kAborted);
+  EXPECT_THAT(h_.text(old), HasSubstr("before the re-formation"));
+  const Use stayed = in_formation(0, 5);
+  const Use fresh = in_formation(1, 0);
+  EXPECT_EQ(h_.code(stayed), Code::kOk);
+  EXPECT_EQ(h_.operation(stayed), h_.operation(fresh));
+}
+
+TEST_F(Failure, StaleFormationIsAbortedWithBothValues) {
+  shm::SlotRequest stale = h_.Request(0);
+  stale.epoch = 2;
+  const Use use = h_.Take(stale);
+  EXPECT_EQ(h_.code(use), Code::kAborted);
+  EXPECT_THAT(h_.text(use),
+              AllOf(HasSubstr("epoch 2 formation 1"), HasSubstr("epoch 3 formation 1")));
+}
+
+TEST_F(Failure, DrainRefusesNewOperationsAndLetsOldOnesFinish) {
+  const OperationId old = Admitted();
+  const Use half = h_.Take(h_.Request(0, 1));
+  h_.exchange.DrainTenant(kGroup, Formation(1), h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.code(h_.Take(h_.Request(0, 2))), Code::kFailedPrecondition);
+  const Use other_half = h_.Take(h_.Request(1, 1));
+  EXPECT_EQ(h_.code(half), Code::kOk);
+  EXPECT_TRUE(h_.drained.empty());
+  for (const OperationId op : {old, h_.operation(other_half)}) {
+    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
+      for (uint32_t r = 0; r < 2; ++r) h_.Step(r, op, step);
+    }
+  }
+  EXPECT_THAT(h_.drained, ElementsAre(Formation(1)));
+}
+
+TEST_F(Failure, DrainOfAnIdleTenantIsReportedAtOnce) {
+  h_.exchange.DrainTenant(kGroup, Formation(1), h_.now);
+  h_.Perform();
+  EXPECT_THAT(h_.drained, ElementsAre(Formation(1)));
+}
+
+TEST_F(Failure, NoMemoryForPagesIsAnErrorAndTheRegionComesBack) {
+  h_.commit_status = absl::ResourceExhaustedError("the node has no memory");
+  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
+  for (const Use& use : uses) EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
+  EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
+  h_.commit_status = absl::OkStatus();
+  Admitted(1);
+}
+
+TEST_F(Failure, WorkerExecutorMovesAfterTheLastPublishAndBeforeTheOutcome) {
+  ExchangeHarness h;
+  GroupSpec spec = h.Spec(2);
+  spec.executor = Executor::kWorker;
+  h.StartTenant(spec);
+  shm::SlotRequest requests[2] = {h.Request(0), h.Request(1)};
+  for (auto& request : requests) request.out_bytes = 100;
+  const auto uses = h.AnnounceAll({requests[0], requests[1]});
+  const OperationId op = h.operation(uses[0]);
+  EXPECT_EQ(h.answers.at(uses[0]).region.out_offset, 64u);
+  const Use first = h.Step(0, op, shm::Step::kPublish);
+  EXPECT_TRUE(h.moves.empty());
+  const Use second = h.Step(1, op, shm::Step::kPublish);
+  ASSERT_EQ(h.moves.size(), 1u);
+  EXPECT_FALSE(h.answered(first));
+  h.exchange.RowsMoved(op, absl::DataLossError("a stage is corrupt"), h.now);
+  h.Perform();
+  EXPECT_EQ(h.code(first), Code::kDataLoss);
+  EXPECT_EQ(h.code(second), Code::kDataLoss);
+}
+
+TEST_F(Failure, RanksOnOtherNodesCannotExchangeYet) {
+  ExchangeHarness h;
+  TenantStart start = h.Start(h.Spec(2));
+  start.members[1].session = SessionId(0);
+  ASSERT_TRUE(h.exchange.StartTenant(start, h.now).ok());
+  h.Perform();
+  EXPECT_EQ(h.ready.size(), 1u);
+  EXPECT_EQ(h.code(h.Take(h.Request(0))), Code::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace epd
