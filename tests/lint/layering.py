@@ -21,9 +21,10 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/control"},
     "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
     "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/store", "daemon/observe"},
+    # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node"},
+    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node", "kernels"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE

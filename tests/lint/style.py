@@ -54,7 +54,7 @@ def check(files: tree.Tree) -> list[str]:
             complaints += _length(path, text)
         if path.endswith((".h", ".cuh")):
             complaints += _header(path, text)
-        if path.endswith(tree.CPP_SUFFIXES):
+        if path.endswith(tree.CPP_SUFFIXES) and not _is_test(path):
             complaints += _names(path, text)
     return complaints
 
