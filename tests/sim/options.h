@@ -23,7 +23,7 @@ enum class Bug {
   kAnswerTwice,        // A reply to Join is sent twice.
   kSwallowAnswer,      // A reply to Join is never sent.
   kWrongBase,          // One rank's base is off by one.
-  kDropDrained,        // A session's Drained never arrives, and no deadline is kept.
+  kLoseLastViews,      // Once faults have stopped, one node hears nothing any more.
 };
 
 struct Options {
@@ -42,6 +42,6 @@ struct Outcome {
   int num_failed_joins = 0;
 };
 
-Outcome Run(const Options& options);
+Outcome Simulate(const Options& options);
 
 }  // namespace epd::sim

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     options.events = static_cast<int>(events);
     options.bug = static_cast<epd::sim::Bug>(bug);
     options.verbose = verbose;
-    const epd::sim::Outcome outcome = epd::sim::Run(options);
+    const epd::sim::Outcome outcome = epd::sim::Simulate(options);
     steps += outcome.steps;
     ready += outcome.num_ready;
     reformed += outcome.num_reformed;

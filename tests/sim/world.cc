@@ -239,7 +239,7 @@ std::optional<size_t> World::RandomClient() {
   return living[rng_.Below(living.size())];
 }
 
-Outcome Run(const Options& options) {
+Outcome Simulate(const Options& options) {
   World world(options);
   return world.Run();
 }

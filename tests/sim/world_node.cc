@@ -131,9 +131,6 @@ void World::SendToCoordinator(size_t i, NodeReport report) {
   if (options_.bug == Bug::kNoDeadline) {
     for (Claim& claim : report.claims) claim.remaining = absl::InfiniteDuration();
   }
-  if (options_.bug == Bug::kDropDrained) {
-    for (Claim& claim : report.claims) claim.drained.reset();
-  }
   const uint64_t to = coordinator_->incarnation().value;
   const auto deliver = [this, i, connection, to, report] {
     // What was on a broken stream is lost, but for the hostile case that it was already read.
@@ -163,7 +160,7 @@ void World::DeliverReport(size_t i, const NodeReport& report) {
 void World::SendToNode(ClusterView view) {
   const size_t i = IndexOf(view.node);
   const uint64_t connection = nodes_[i].connection;
-  if (connection == 0) return;
+  if (connection == 0 || (options_.bug == Bug::kLoseLastViews && !faults_ && i == 0)) return;
   if (options_.bug == Bug::kSplitPlacement && i == 0) {
     for (GroupView& group : view.groups) {
       if (!group.members.empty()) group.members.back().pid += 1;

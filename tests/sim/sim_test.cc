@@ -1,0 +1,101 @@
+// Goal: the control plane keeps its invariants in every run, and each invariant fails when it is
+// broken on purpose.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/sim/options.h"
+
+namespace epd::sim {
+namespace {
+
+constexpr uint64_t kSeeds = 1000;
+constexpr int kEvents = 200;
+
+std::string Replay(const Options& options) {
+  return "replay: bazel run //tests/sim:sim -- --first=" + std::to_string(options.seed) +
+         " --seeds=1 --events=" + std::to_string(options.events) +
+         " --bug=" + std::to_string(static_cast<int>(options.bug)) + " --verbose";
+}
+
+TEST(SimTest, EveryInvariantHoldsInEverySeed) {
+  int ready = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = kEvents;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+    ASSERT_GE(outcome.steps, kEvents) << Replay(options);
+    ready += outcome.num_ready;
+  }
+  EXPECT_GT(ready, 500) << "the runs form too few groups to prove anything";
+}
+
+TEST(SimTest, EveryInvariantHoldsInLongerRunsThatFormAgain) {
+  int reformed = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 1500;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+    reformed += outcome.num_reformed;
+  }
+  EXPECT_GT(reformed, 20) << "the runs form too few groups again to prove anything about cut-offs";
+}
+
+TEST(SimTest, OneSeedIsOneRun) {
+  Options options;
+  options.seed = 42;
+  options.events = 500;
+  const Outcome first = Simulate(options);
+  const Outcome second = Simulate(options);
+  EXPECT_EQ(first.steps, second.steps);
+  EXPECT_EQ(first.num_ready, second.num_ready);
+  EXPECT_EQ(first.num_failed_joins, second.num_failed_joins);
+}
+
+struct Planted {
+  Bug bug;
+  std::vector<std::string> caught_as;  // One of these invariants must fail first.
+};
+
+class PlantedBugTest : public testing::TestWithParam<Planted> {};
+
+TEST_P(PlantedBugTest, IsCaughtByItsInvariant) {
+  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 600;
+    options.bug = GetParam().bug;
+    const Outcome outcome = Simulate(options);
+    if (outcome.violation.empty()) continue;
+    const std::string invariant = outcome.violation.substr(0, outcome.violation.find(':'));
+    EXPECT_THAT(GetParam().caught_as, testing::Contains(invariant))
+        << outcome.violation << "; " << Replay(options);
+    return;
+  }
+  FAIL() << "no seed caught the planted bug " << static_cast<int>(GetParam().bug);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlantedBugTest,
+    testing::Values(
+        Planted{Bug::kSplitPlacement, {"one_epoch"}},
+        Planted{Bug::kForgetEpochs, {"one_epoch", "stale", "unique_id"}},
+        Planted{Bug::kDeadKeepsLease, {"dead_hold"}}, Planted{Bug::kLeakRegion, {"dead_hold"}},
+        Planted{Bug::kNoDeadline, {"no_endless"}}, Planted{Bug::kNoCoordinatorTick, {"no_endless"}},
+        Planted{Bug::kGrantTwice, {"granted_once"}}, Planted{Bug::kReuseId, {"unique_id"}},
+        Planted{Bug::kSwapId, {"unique_id"}}, Planted{Bug::kActOnStaleView, {"stale"}},
+        Planted{Bug::kAnswerTwice, {"answered_once"}},
+        Planted{Bug::kSwallowAnswer, {"answered_once"}}, Planted{Bug::kWrongBase, {"cut_off"}},
+        Planted{Bug::kLoseLastViews, {"settled"}}),
+    [](const testing::TestParamInfo<Planted>& info) {
+      return "Bug" + std::to_string(static_cast<int>(info.param.bug));
+    });
+
+}  // namespace
+}  // namespace epd::sim

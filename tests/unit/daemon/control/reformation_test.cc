@@ -1,0 +1,246 @@
+// Goal: what is left of a group after a death, a leave, an operator or a restart does what its
+// members were promised.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/control/small_cluster.h"
+
+namespace epd {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr ProgramId kA = {1};
+
+std::string Text(const absl::Status& status) { return status.ToString(); }
+
+// Two sessions, one on each node, in one READY group.
+struct Pair : SmallCluster {
+  Pair() : SmallCluster(2) {
+    AttachAndJoin(0, 1, SmallSpec(2), {0});
+    AttachAndJoin(1, 2, SmallSpec(2), {1});
+  }
+};
+
+TEST(ReformationTest, ADeathIsToldAtOnceAndAReplacementGoesOn) {
+  Pair c;
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  c.Gone(1, 2);
+  EXPECT_EQ(c.Group().state, GroupState::kDegraded);
+  ASSERT_EQ(c.reforms[1].size(), 1u);
+  EXPECT_FALSE(c.reforms[1][0].wait);
+  EXPECT_THAT(
+      Text(c.reforms[1][0].cause),
+      AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("rank=1 host=host1 pid=2"), HasSubstr("is gone")));
+  EXPECT_EQ(c.nodes[0].ended.size(), 1u);
+  EXPECT_EQ(c.nodes[1].ended.size(), 1u);
+
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  EXPECT_EQ(c.Group().state, GroupState::kReforming);  // Session 1 has not drained.
+  c.Drained(0, 1, {{Rank{0}, kA, 5}});
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.joined[1].back().request, RequestId{});
+  EXPECT_EQ(c.joined[1].back().formation, Formation{2});
+  EXPECT_EQ(c.joined[3].back().request, RequestId{1});
+  EXPECT_EQ(c.joined[3].back().epoch, Epoch{1});  // Same workers, same epoch.
+  EXPECT_THAT(c.nodes[0].started.back().bases, ElementsAre(ExecutionBase{Rank{0}, kA, 5}));
+  EXPECT_EQ(c.nodes[1].inits.size(), 1u);
+}
+
+TEST(ReformationTest, AReplacementOnAnotherNodeIsANewEpoch) {
+  Pair c;
+  c.Gone(1, 2);
+  c.AttachAndJoin(0, 3, SmallSpec(2), {1});
+  c.Drained(0, 1);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.joined[3].back().epoch, Epoch{2});
+}
+
+TEST(ReformationTest, ADeadWorkerIsReplacedAndCallsWait) {
+  Pair c;
+  c.KillWorker(1);
+  EXPECT_EQ(c.Group().state, GroupState::kReforming);
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_EQ(c.reforms[session].size(), 1u);
+    EXPECT_TRUE(c.reforms[session][0].wait);
+    EXPECT_EQ(c.reforms[session][0].cause.code(), absl::StatusCode::kAborted);
+  }
+  c.Drained(0, 1, {{Rank{0}, kA, 4}});
+  c.Drained(1, 2, {{Rank{1}, kA, 3}});
+  EXPECT_EQ(c.Group().ranks[1].phase, "worker_down");
+  c.StartWorker(1);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.joined[2].back().epoch, Epoch{2});
+  EXPECT_THAT(c.nodes[1].started.back().bases,
+              ElementsAre(ExecutionBase{Rank{0}, kA, 4}, ExecutionBase{Rank{1}, kA, 4}));
+  ASSERT_EQ(c.nodes[0].inits.size(), 2u);
+  EXPECT_FALSE(c.nodes[0].inits[0].id == c.nodes[0].inits[1].id);
+}
+
+TEST(ReformationTest, CallsThatFailAfterDrainingAreCutToo) {
+  Pair c;
+  c.Gone(1, 2);
+  c.Drained(0, 1, {{Rank{0}, kA, 5}});
+  c.Drained(0, 1, {{Rank{0}, kA, 6}});  // One more has failed meanwhile.
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  EXPECT_THAT(c.nodes[0].started.back().bases, ElementsAre(ExecutionBase{Rank{0}, kA, 6}));
+}
+
+TEST(ReformationTest, ACountThatComesAfterTheCutMakesAnother) {
+  Pair c;
+  c.Gone(1, 2);
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  c.Drained(0, 1, {{Rank{0}, kA, 5}});
+  const GroupId group = c.joined[1].back().group;
+  // Sent before the client has read Joined: still of formation 1.
+  c.Give(0, SessionDrained{SessionId{1}, group, Formation{1}, {{Rank{0}, kA, 6}}});
+  EXPECT_EQ(c.Group().state, GroupState::kReforming);
+  EXPECT_TRUE(c.reforms[3].back().wait);
+  c.Drained(0, 1, {{Rank{0}, kA, 6}});
+  c.Drained(1, 3);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_THAT(c.nodes[0].started.back().bases,
+              ElementsAre(ExecutionBase{Rank{0}, kA, 6}, ExecutionBase{Rank{1}, kA, 1}));
+}
+
+TEST(ReformationTest, ASessionThatDoesNotDrainIsNamedAtTheDeadline) {
+  Pair c;
+  c.KillWorker(0);
+  c.StartWorker(0);
+  c.Drained(1, 2);
+  c.Pass(absl::Minutes(6));
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_EQ(c.group_ended[session].size(), 1u);
+    EXPECT_THAT(Text(c.group_ended[session][0]),
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      HasSubstr("rank=0 host=host0 pid=1 phase=not_drained")));
+  }
+  EXPECT_TRUE(c.coordinator->Groups().empty());
+}
+
+TEST(ReformationTest, AfterALeaveTheNextJoinWaitsForTheRest) {
+  Pair c;
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, c.joined[1][0].group});
+  ASSERT_EQ(c.left[1].size(), 1u);
+  EXPECT_TRUE(c.left[1][0].ok());
+  EXPECT_THAT(Text(c.reforms[2].at(0).cause), HasSubstr("has left"));
+  c.Join(0, 1, 3, SmallSpec(2), {0});
+  EXPECT_EQ(c.joined[1].size(), 1u);
+  c.Give(1, LeaveRequested{SessionId{2}, RequestId{2}, c.joined[2][0].group});
+  c.Join(1, 2, 3, SmallSpec(2), {1});
+  ASSERT_EQ(c.joined[1].size(), 2u);
+  EXPECT_NE(c.joined[1][1].group, c.joined[1][0].group);
+  EXPECT_EQ(c.joined[1][1].epoch, Epoch{2});
+}
+
+TEST(ReformationTest, LeavingAnUnknownGroupIsNotFound) {
+  Pair c;
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, GroupId{99}});
+  EXPECT_EQ(c.left[1].at(0).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ReformationTest, ADrainLetsOperationsFinishAndClosesTheGroup) {
+  Pair c;
+  c.nodes[0].worker_answers = false;
+  c.Give(0, DrainRequested{RequestId{50}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  EXPECT_EQ(c.Group().state, GroupState::kDraining);
+  EXPECT_EQ(c.nodes[1].num_drains, 1);
+  c.AttachAndJoin(0, 3, SmallSpec(2), {0});
+  EXPECT_EQ(c.failed[3].at(0).code(), absl::StatusCode::kFailedPrecondition);
+  c.Give(0, TenantDrained{c.nodes[0].worker, c.joined[1][0].group, Formation{1}});
+  EXPECT_EQ(c.group_ended[1].at(0).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c.group_ended[2].size(), 1u);
+  ASSERT_EQ(c.rpcs[50].size(), 1u);
+  EXPECT_TRUE(c.rpcs[50][0].status.ok()) << c.rpcs[50][0].status;
+  EXPECT_TRUE(c.coordinator->Groups().empty());
+}
+
+TEST(ReformationTest, ADrainThatIsLateCutsOffAndSaysSo) {
+  Pair c;
+  c.nodes[0].worker_answers = false;
+  c.Give(1, DrainRequested{RequestId{50}, c.joined[1][0].group, "", c.now + absl::Seconds(9)});
+  c.Pass(absl::Seconds(9));
+  EXPECT_EQ(c.rpcs[50].at(0).status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(c.group_ended[1].size(), 1u);
+}
+
+TEST(ReformationTest, AnOrchestratedGroupOutlivesItsMembersUntilItIsClosed) {
+  SmallCluster c(1);
+  c.Give(0, CreateRequested{RequestId{50}, SmallSpec(1), GroupId{5}, c.now + absl::Seconds(9)});
+  ASSERT_TRUE(c.rpcs[50].at(0).status.ok());
+  c.AttachAndJoin(0, 1, SmallSpec(1), {0});
+  EXPECT_EQ(c.joined[1].at(0).group, c.rpcs[50][0].group);
+  c.Gone(0, 1);
+  EXPECT_EQ(c.Group().state, GroupState::kForming);
+  c.AttachAndJoin(0, 2, SmallSpec(1), {0});
+  EXPECT_EQ(c.joined[2].at(0).epoch, Epoch{2});
+  c.Give(0, CloseRequested{RequestId{51}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  EXPECT_TRUE(c.rpcs[51].at(0).status.ok());
+  EXPECT_EQ(c.group_ended[2].at(0).code(), absl::StatusCode::kFailedPrecondition);
+  c.Give(0, CloseRequested{RequestId{52}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  EXPECT_EQ(c.rpcs[52].at(0).status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ReformationTest, ALostNodeTakesItsSessionsWithIt) {
+  Pair c;
+  Rendezvous::Effects effects = c.coordinator->OnNodeLost(
+      c.now, NodeId{"n1"}, absl::UnavailableError("node n1 was silent for 10s"));
+  c.Perform(effects);
+  EXPECT_EQ(c.Group().state, GroupState::kDegraded);
+  EXPECT_THAT(Text(c.reforms[1].at(0).cause), HasSubstr("silent"));
+}
+
+TEST(ReformationTest, ARestartedCoordinatorGoesOnAboveTheOldEpoch) {
+  Pair c;
+  c.StartCoordinator(absl::Seconds(3));
+  c.Connect(0);
+  c.Connect(1);
+  EXPECT_EQ(c.Group().state, GroupState::kReforming);
+  EXPECT_TRUE(c.reforms[1].at(0).wait);
+  c.Drained(0, 1, {{Rank{0}, kA, 2}});
+  c.Drained(1, 2);
+  c.Pass(absl::Seconds(3));
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.joined[1].back().group, c.joined[1].front().group);
+  EXPECT_EQ(c.joined[1].back().epoch, Epoch{2});
+  EXPECT_EQ(c.joined[1].back().formation, Formation{2});
+}
+
+TEST(ReformationTest, ViewsOfAnOldCoordinatorAreIgnored) {
+  Pair c;
+  ClusterView old;
+  old.coordinator = Incarnation{77};
+  old.seq = 1000000;
+  old.node = NodeId{"n0"};
+  old.node_incarnation = c.nodes[0].incarnation;
+  old.report_seq = 1000000;
+  EXPECT_THAT(c.nodes[0].control->Handle(c.now, ViewReceived{old}), IsEmpty());
+  EXPECT_EQ(c.nodes[0].control->Memberships().size(), 1u);
+}
+
+TEST(ReformationTest, AShutdownDrainsRefusesAndEndsSessions) {
+  Pair c;
+  c.Give(0, ShutdownRequested{c.now + absl::Seconds(9)});
+  EXPECT_EQ(c.group_ended[1].size(), 1u);
+  EXPECT_EQ(c.told_to_end.count(1), 1u);
+  EXPECT_EQ(c.told_to_end.count(2), 0u);
+  EXPECT_TRUE(c.shutdown_done);
+  c.Attach(0, 4);
+  EXPECT_EQ(c.told_to_end.count(4), 1u);
+}
+
+TEST(ReformationTest, AShutdownDoesNotWaitLongerThanItsDeadline) {
+  Pair c;
+  c.nodes[1].worker_answers = false;
+  c.Give(0, ShutdownRequested{c.now + absl::Seconds(9)});
+  EXPECT_FALSE(c.shutdown_done);
+  c.Pass(absl::Seconds(9));
+  EXPECT_TRUE(c.shutdown_done);
+  EXPECT_EQ(c.told_to_end.count(1), 1u);
+}
+
+}  // namespace
+}  // namespace epd
