@@ -61,6 +61,9 @@ class Node:
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
         self._timeout = timeout
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+        # Someone who waits for a daemon to start asks again at once, not after gRPC's seconds.
+        options += [(f"grpc.{limit}_reconnect_backoff_ms", 50) for limit in ("initial", "min")]
+        options += [("grpc.max_reconnect_backoff_ms", 1000)]
         self._channel = grpc.insecure_channel(target, options)
 
     def __enter__(self) -> "Node":

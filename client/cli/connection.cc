@@ -16,6 +16,8 @@ std::unique_ptr<Connection> Open(const std::string& target, const std::string& u
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);         // A big node's answer is not an attack.
   arguments.SetInt("grpc.enable_http_proxy", 0);  // A proxy is not the node that was asked for.
+  // --watch connects anew each time; it must not wait out the last failure.
+  arguments.SetInt("grpc.use_local_subchannel_pool", 1);
   connection->channel =
       grpc::CreateCustomChannel(uri, grpc::InsecureChannelCredentials(), arguments);
   connection->node = epd::v1::Node::NewStub(connection->channel);

@@ -76,6 +76,12 @@ std::string HumanRanges(const std::vector<uint32_t>& sorted) {
   return text;
 }
 
-std::string HexId(uint64_t id) { return absl::StrFormat("%016x", id); }
+std::string Shortened(const std::string& text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return text;
+  size_t end = max_bytes - 3;
+  // Not in the middle of a UTF-8 character.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
 
 }  // namespace epd::cli

@@ -3,6 +3,7 @@
 
 #include <google/protobuf/duration.pb.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,7 +26,7 @@ std::string HumanCount(uint64_t count);
 // {0,1,2,3,7} -> "0-3,7"; empty -> "-".
 std::string HumanRanges(const std::vector<uint32_t>& sorted);
 
-// 16 hexadecimal digits: how ids of groups and incarnations are shown.
-std::string HexId(uint64_t id);
+// `text`, or its first characters and "..." if it is longer than `max_bytes` (at least 3).
+std::string Shortened(const std::string& text, size_t max_bytes);
 
 }  // namespace epd::cli

@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "client/cli/human.h"
@@ -30,6 +34,26 @@ std::string RanksHeld(const epd::v1::Group& group) {
 
 std::string Failures(const epd::v1::Group& group) {
   return group.num_failed() == 0 ? "0" : HumanCount(group.num_failed());
+}
+
+std::string ExecutorOf(const epd::v1::GroupSpec& spec) {
+  if (spec.executor() == epd::v1::EXECUTOR_UNSPECIFIED) return "the backend's default";
+  return EnumWord(epd::v1::Executor_Name(spec.executor()), "EXECUTOR_");
+}
+
+// Of the NCCL id that the ranks' workers hold: the same everywhere, or something is very wrong.
+std::string UniqueId(const epd::v1::Group& group) {
+  std::set<std::string> digests;
+  size_t num_ranks = 0;
+  for (const epd::v1::Rank& rank : group.ranks()) {
+    if (rank.unique_id_sha256().empty()) continue;
+    digests.insert(absl::BytesToHexString(rank.unique_id_sha256()));
+    ++num_ranks;
+  }
+  if (digests.empty()) return group.unique_id_note();
+  if (digests.size() > 1) return absl::StrCat("DIFFERENT ids: ", absl::StrJoin(digests, ", "));
+  return absl::StrCat("sha256 ", digests.begin()->substr(0, 16), ", on ", num_ranks, " of ",
+                      group.spec().num_ranks(), " ranks");
 }
 
 std::string LoadTable(const epd::v1::Group& group) {
@@ -58,7 +82,7 @@ std::string OneGroup(const epd::v1::Group& group) {
       {"group", spec.name()},
       {"instance", spec.instance()},
       {"tenant", spec.tenant()},
-      {"id", HexId(group.group_id())},
+      {"id", absl::StrCat(group.group_id())},
       {"state", absl::StrCat(StateOf(group), " for ", HumanDuration(group.state_age()),
                              group.persistent() ? ", persistent" : "")},
       {"epoch", absl::StrCat(group.epoch(), ", formation ", group.formation(), ", generation ",
@@ -70,13 +94,11 @@ std::string OneGroup(const epd::v1::Group& group) {
        absl::StrCat(spec.max_tokens_per_rank(), " tokens and ", spec.recv_capacity_per_rank(),
                     " receive slots per rank, overflow is ",
                     spec.drop_on_overflow() ? "dropped" : "an error")},
-      {"runs on",
-       absl::StrCat(spec.backend(), ", ",
-                    EnumWord(epd::v1::Executor_Name(spec.executor()), "EXECUTOR_"), " executor")},
+      {"runs on", absl::StrCat(spec.backend(), " backend, ", ExecutorOf(spec), " executor")},
       {"operations", absl::StrCat(HumanCount(group.num_operations()), " done, ",
                                   group.num_open_operations(), " open, ", Failures(group),
                                   " failed, ", HumanBytes(group.bytes_moved()), " moved")},
-      {"unique id", group.unique_id_note()},
+      {"unique id", UniqueId(group)},
       {"last error", group.last_error().message()},
   });
   epd::v1::ListRanksResponse ranks;

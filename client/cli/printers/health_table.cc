@@ -40,11 +40,12 @@ std::string DoctorTable(const DoctorReport& doctor) {
 }
 
 std::string ConfigTable(const epd::v1::GetConfigResponse& config) {
-  Table table({{"SETTING"}, {"VALUE"}, {"FROM"}, {"MEANING"}});
+  Table table({{"SETTING"}, {"VALUE"}, {"FROM"}});
   for (const epd::v1::Setting& setting : config.settings()) {
-    table.AddRow({setting.name(), setting.value(), setting.origin(), setting.help()});
+    table.AddRow({setting.name(), setting.value(), setting.origin()});
   }
-  return table.ToString();
+  return table.ToString() +
+         "\nepd --help explains each; --print-config prints them without a daemon.\n";
 }
 
 std::string VersionTable(const VersionReport& version) {

@@ -43,8 +43,9 @@ std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
   for (const epd::v1::Session& session : sessions.sessions()) {
     table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()),
                   absl::StrCat(session.uid()), session.host(), HumanDuration(session.age()),
-                  absl::StrCat(session.num_open_operations()), session.client_name(),
-                  session.client_version(), RanksByGroup(session)});
+                  absl::StrCat(session.num_open_operations()),
+                  Shortened(session.client_name(), kMaxClientName), session.client_version(),
+                  RanksByGroup(session)});
   }
   return table.ToString();
 }
@@ -66,7 +67,7 @@ std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
                   rank.has_phase_age() ? HumanDuration(rank.phase_age()) : "", rank.host(),
                   rank.pid() == 0 ? "" : absl::StrCat(rank.pid()),
                   rank.session_id() == 0 ? "" : absl::StrCat(rank.session_id()), rank.device(),
-                  Experts(rank), rank.client_name()});
+                  Experts(rank), Shortened(rank.client_name(), kMaxClientName)});
   }
   return table.ToString();
 }

@@ -1,6 +1,7 @@
 // The answers of the daemon as text for people. Pure: the same message gives the same text.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "client/cli/report.pb.h"
@@ -21,6 +22,9 @@ std::string DoctorTable(const DoctorReport& doctor);
 std::string DrainTable(const epd::v1::DrainGroupResponse& drained);
 std::string ConfigTable(const epd::v1::GetConfigResponse& config);
 std::string VersionTable(const VersionReport& version);
+
+// Client names may be whole command lines; tables show so much of them, JSON all.
+inline constexpr size_t kMaxClientName = 48;
 
 // "GROUP_STATE_RE_FORMING" -> "re-forming": the value's name without its type's, in lower case with
 // hyphens.

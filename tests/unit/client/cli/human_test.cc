@@ -45,7 +45,14 @@ TEST(HumanRangesTest, JoinsNeighbours) {
   EXPECT_EQ(HumanRanges({0, 1, 2, 3, 7, 9, 10}), "0-3,7,9-10");
 }
 
-TEST(HexIdTest, HasAllDigits) { EXPECT_EQ(HexId(0xAB), "00000000000000ab"); }
+TEST(ShortenedTest, CutsOnlyWhatIsTooLongAndNeverACharacter) {
+  EXPECT_EQ(Shortened("12345678", 8), "12345678");
+  EXPECT_EQ(Shortened("123456789", 8), "12345...");
+  EXPECT_EQ(Shortened("1234\xC3\xA9"
+                      "789",
+                      8),
+            "1234...");
+}
 
 }  // namespace
 }  // namespace epd::cli

@@ -42,6 +42,7 @@ constexpr char kGroup[] = R"pb(
       client_name: "python3 train.py"
       session_id: 9
       device: "cpu:0"
+      unique_id_sha256: "\xab\x41\x42"
       phase: "publish"
       phase_age { seconds: 75 }
       experts: 0
@@ -131,13 +132,14 @@ last error of train: [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process e
 TEST(GroupDetailsTest, ShowsRanksAndTheBusiestExperts) {
   EXPECT_EQ(GroupDetails(Parse<epd::v1::ListGroupsResponse>(kGroup)), R"(group:       train
 instance:    run-7
-id:          00000000000000ab
+id:          171
 state:       degraded for 1h6m
 epoch:       3, formation 5, generation 2
 size:        2 ranks, 4 experts, hidden 2048, top-4, at most bfloat16
 limits:      512 tokens and 2560 receive slots per rank, overflow is an error
-runs on:     cpu, client executor
+runs on:     cpu backend, client executor
 operations:  12,345 done, 1 open, 2 failed, 3.0 GiB moved
+unique id:   sha256 ab4142, on 1 of 2 ranks
 last error:  [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended
 
 GROUP  RANK  PHASE      FOR  HOST   PID  SESSION  DEVICE  EXPERTS  CLIENT
@@ -272,9 +274,11 @@ TEST(ConfigTableTest, SaysWhereEachValueComesFrom) {
   EXPECT_EQ(ConfigTable(Parse<epd::v1::GetConfigResponse>(R"pb(
               settings { name: "pool-bytes" value: "8589934592" origin: "default" help: "Staging." }
               settings { name: "listen" origin: "flag" help: "TCP address." })pb")),
-            R"(SETTING     VALUE       FROM     MEANING
-pool-bytes  8589934592  default  Staging.
-listen      -           flag     TCP address.
+            R"(SETTING     VALUE       FROM
+pool-bytes  8589934592  default
+listen      -           flag
+
+epd --help explains each; --print-config prints them without a daemon.
 )");
 }
 

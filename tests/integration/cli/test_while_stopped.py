@@ -1,0 +1,81 @@
+"""Goal: epctl answers within a second, truthfully, while a client and the worker are stopped in mid-operation."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+_CLIENT = pathlib.Path(__file__).with_name("hanging_client.py")
+_LIMIT_SECONDS = 1.0
+
+
+@pytest.fixture
+def clients(epd):
+    """Starts ranks of the group "hung"; all are ended, stopped or not."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*args: str) -> subprocess.Popen:
+            command = [sys.executable, str(_CLIENT), epd.socket, *args]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def _expect(process: subprocess.Popen, line: str) -> None:
+    assert process.stdout.readline().strip() == line
+
+
+def _timed(epctl, *args: str) -> subprocess.CompletedProcess:
+    begin = time.monotonic()
+    ended = epctl(*args)
+    took = time.monotonic() - begin
+    assert took < _LIMIT_SECONDS, f"epctl {' '.join(args)} took {took:.2f} s"
+    return ended
+
+
+def _wait_until(condition, what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, epctl, clients):
+    waiting, absent = clients("0", "call"), clients("1")
+    for process in (waiting, absent):
+        _expect(process, "joined")
+    _expect(waiting, "calling")
+    _wait_until(
+        lambda: epctl.json("groups", "hung")["groups"][0]["num_open_operations"] == 1,
+        "the operation of rank 0 is not open",
+    )
+    phases = [rank["phase"] for rank in epctl.json("ranks", "hung")["ranks"]]
+    assert phases[1].startswith("absent"), phases
+
+    worker = epd.worker_pid()
+    os.kill(waiting.pid, signal.SIGSTOP)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        for command in ("status", "groups", "sessions", "ranks", "memory", "health", "doctor"):
+            ended = _timed(epctl, command)
+            assert ended.returncode in (0, 7), f"{command}: {ended.stdout}{ended.stderr}"
+        table = _timed(epctl, "ranks", "hung").stdout
+        assert "hung" in table and str(waiting.pid) in table and str(absent.pid) in table
+        _wait_until(
+            lambda: "does not answer" in _timed(epctl, "status").stdout,
+            "status does not say that the worker is silent",
+        )
+    finally:
+        os.kill(worker, signal.SIGCONT)
+        os.kill(waiting.pid, signal.SIGCONT)
+    _wait_until(lambda: epctl("status").returncode == 0, "the node does not recover")
