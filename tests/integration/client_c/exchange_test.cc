@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
@@ -94,9 +97,7 @@ TEST_P(ExchangeTest, OverflowWithoutDropIsAnErrorOnEveryRankAndLeavesTheGroupUsa
   });
   for (const std::string& report : FinishAll(ranks)) {
     EXPECT_THAT(report, HasSubstr("[epd:RESOURCE_EXHAUSTED]"));
-    EXPECT_THAT(report, HasSubstr("rank=0"));
-    EXPECT_THAT(report, HasSubstr("32")) << "the demand";
-    EXPECT_THAT(report, HasSubstr("10")) << "the capacity";
+    EXPECT_THAT(report, HasSubstr("rank 0 would receive 32 slots, its capacity is 10"));
   }
 }
 

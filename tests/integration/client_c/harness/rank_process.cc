@@ -92,7 +92,7 @@ JoinedRank::JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_
   if (!connected.ok()) return;
   rank = std::make_unique<ClientRank>(client, c, number);
   problem = rank->Join(options).message;
-  data = MakeExchange(c)[number];
+  if (problem.empty()) data = MakeExchange(c)[number];
 }
 
 JoinedRank::~JoinedRank() {

@@ -1,0 +1,199 @@
+// Goal: whatever dies - a peer, the worker, epd - or stays away, every rank's call ends soon with
+// the documented error that names the guilty one, and what is left can be used at once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <set>
+#include <string>
+
+#include "client/c/status.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using client::Code;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string RunOnce(JoinedRank& joined, Link&) { return joined.rank->RunAndCompare(joined.data); }
+
+class FaultsTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ExchangeCase Case(uint32_t num_ranks) const {
+    return {.num_ranks = num_ranks, .num_experts = 2 * num_ranks, .worker_executor = GetParam()};
+  }
+};
+
+// Runs an exchange, says so, and then: rank `late` waits for a word, all others go into the next
+// exchange.
+std::string RunThenWait(JoinedRank& joined, Link& link, uint32_t late) {
+  if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
+    return problem;
+  link.Say("ran");
+  if (joined.rank->rank() == late) link.Hear();
+  return joined.rank->Prepare(joined.data).message;
+}
+
+TEST_P(FaultsTest, AKilledPeerFailsTheOthersWithinASecondAndIsNamed) {
+  RunningDaemon daemon;
+  const ExchangeCase c = Case(3);
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link& link) {
+    return RunThenWait(joined, link, 2);
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  const std::string pid = "pid=" + std::to_string(ranks[2]->pid());
+  const auto start = Clock::now();
+  ranks[2]->Kill();
+  for (int rank : {0, 1}) {
+    const std::string report = ranks[rank]->Finish();
+    EXPECT_THAT(report, StartsWith("[epd:UNAVAILABLE] group=test"));
+    EXPECT_THAT(report, HasSubstr("rank=2 host="));
+    EXPECT_THAT(report, HasSubstr(pid));
+  }
+  EXPECT_LT(SecondsSince(start), 1.0);
+  auto fresh = StartRanks(daemon.socket_path(), c, RunOnce);
+  EXPECT_THAT(FinishAll(fresh), Each("")) << "a fresh set of processes can use the group at once";
+}
+
+TEST_P(FaultsTest, SurvivorsGoOnWithARankThatTookTheDeadOnesPlace) {
+  RunningDaemon daemon;
+  const ExchangeCase c = Case(3);
+  const JoinOptions options{.absent_ms = 10'000};
+  const auto survive = [](JoinedRank& joined, Link& link) -> std::string {
+    link.Say("joined");
+    const auto start = Clock::now();
+    int good = 0;
+    int failed = 0;
+    while (good < 20) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      if (problem.empty()) {
+        ++good;
+        continue;
+      }
+      good = 0;
+      ++failed;
+      const bool expected =
+          problem.starts_with("[epd:UNAVAILABLE]") || problem.starts_with("[epd:ABORTED]");
+      if (!expected || SecondsSince(start) > 30) return problem;
+      // The caller decides when to try again; here at once, but not as a busy loop.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return failed > 0 ? "" : "nothing failed";
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, survive, options);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "joined");
+  ranks[2]->Kill();
+  RankProcess replacement([&](Link&) -> std::string {
+    JoinedRank joined(daemon.socket_path(), c, 2, options);
+    if (!joined.problem.empty()) return joined.problem;
+    for (int good = 0; good < 20;) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      good = problem.empty() ? good + 1 : 0;
+      if (!problem.empty() && !problem.starts_with("[epd:UNAVAILABLE]") &&
+          !problem.starts_with("[epd:ABORTED]")) {
+        return problem;
+      }
+    }
+    return "";
+  });
+  EXPECT_EQ(replacement.Finish(), "");
+  EXPECT_EQ(ranks[0]->Finish(), "");
+  EXPECT_EQ(ranks[1]->Finish(), "");
+}
+
+TEST_P(FaultsTest, AKilledWorkerIsATypedErrorOnEveryRankAndTheNextCallWorks) {
+  RunningDaemon daemon;
+  const auto load = [](JoinedRank& joined, Link& link) -> std::string {
+    std::string first;
+    int good = 0;
+    while (good < 20) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      if (problem.empty()) {
+        if (++good == 5 && first.empty()) link.Say("running");
+        if (first.empty()) good = std::min(good, 6);
+        continue;
+      }
+      if (!first.empty()) return "a second error: " + problem;
+      first = problem;
+      good = 0;
+    }
+    return first;
+  };
+  auto ranks = StartRanks(daemon.socket_path(), Case(2), load);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
+  const pid_t before = daemon.worker_pid();
+  ASSERT_EQ(kill(before, SIGKILL), 0);
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, StartsWith("[epd:ABORTED] group=test"));
+    EXPECT_THAT(report, HasSubstr("worker"));
+  }
+  EXPECT_NE(daemon.worker_pid(), before);
+}
+
+TEST_P(FaultsTest, AKilledEpdIsUnavailableOnEveryRankWithinASecond) {
+  RunningDaemon daemon;
+  RunningDaemon other;
+  const ExchangeCase c = Case(2);
+  auto ranks =
+      StartRanks(daemon.socket_path(), c, [&](JoinedRank& joined, Link& link) -> std::string {
+        const std::string problem = RunThenWait(joined, link, 1);
+        JoinedRank again(other.socket_path(), c, joined.rank->rank());
+        if (!again.problem.empty()) return again.problem;
+        if (std::string p = again.rank->RunAndCompare(again.data); !p.empty())
+          return "afterwards: " + p;
+        link.Say("again");
+        return problem;
+      });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  const std::string pid = std::to_string(daemon.pid());
+  const auto start = Clock::now();
+  daemon.Kill();
+  ranks[1]->link().Say("go");
+  for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "again");
+  EXPECT_LT(SecondsSince(start), 2.0) << "with the exchange through the other daemon";
+  for (const std::string& report : FinishAll(ranks))
+    EXPECT_THAT(report, StartsWith("[epd:UNAVAILABLE]"));
+}
+
+TEST_P(FaultsTest, ALateRankIsNamedAndItsNextCallMeetsTheOthersAgain) {
+  RunningDaemon daemon;
+  const JoinOptions options{.warn_after_ms = 200, .absent_ms = 1000};
+  const auto body = [](JoinedRank& joined, Link& link) -> std::string {
+    const std::string problem = RunThenWait(joined, link, 1);
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty())
+      return "afterwards: " + p;
+    return problem;
+  };
+  auto ranks = StartRanks(daemon.socket_path(), Case(2), body, options);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  const std::string pid = "pid=" + std::to_string(ranks[1]->pid());
+  EXPECT_TRUE(Eventually(10, [&] {
+    return daemon.Log().find(pid + " phase=absent") != std::string::npos;
+  })) << "the log names who is waited for";
+  // Rank 0 fails; only then rank 1 comes: its call belongs to the execution that failed.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  ranks[1]->link().Say("go");
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, StartsWith("[epd:DEADLINE_EXCEEDED] group=test"));
+    EXPECT_THAT(report, HasSubstr("rank=1 host="));
+    EXPECT_THAT(report, HasSubstr(pid));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Executors, FaultsTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "worker" : "client"; });
+
+}  // namespace
+}  // namespace epd::testing
