@@ -1,0 +1,44 @@
+// A seeded simulation of the engine: ranks, programs and threads that issue in different orders,
+// deaths, deadlines, drains, evictions and hostile steps, with the invariants checked at each step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace epd {
+
+// What stands between the engine and the simulated world and breaks one promise; the checks must
+// notice.
+enum class Sabotage {
+  kNone,
+  kDropAnswer,       // One answer in twenty never arrives.
+  kDoubleAnswer,     // An answer arrives twice.
+  kFlipOutcome,      // A rank hears an error although the outcome was good.
+  kOtherCause,       // A rank hears another cause than the record holds.
+  kDecideTwice,      // An outcome is written twice.
+  kAnswerUndecided,  // Answers overtake the record of their outcome.
+  kSharedRegion,     // An operation is told the region of another one.
+  kForgetDeadlines,  // Deadlines are never carried out.
+  kLoseRecord,       // A record is never given back.
+  kKeepArenas,       // Arenas of an ended group are never dropped.
+};
+
+struct SimulationResult {
+  std::string
+      violation;  // Empty: all invariants held after every step. Else which, and at what step.
+  uint64_t num_good = 0;  // Calls that ended well, to show that the simulation does something.
+  uint64_t num_failed = 0;
+};
+
+// Invariants, after every step:
+//   - an operation's outcome is recorded once, before anybody is told, and every rank's call ends
+//     with it: all good, or all with one cause;
+//   - no open use is older than its deadlines allow;
+//   - a region given to an operation overlaps no region of another open operation in the same set,
+//     nor one that a living client may still touch;
+//   - a claim is answered at most once;
+// and after everything has ended: every claim of a living session was answered, every region,
+// record and arena came back.
+SimulationResult SimulateExchange(uint64_t seed, int num_events, Sabotage sabotage);
+
+}  // namespace epd
