@@ -187,6 +187,7 @@ void Node::Turn() {
   worker_.Tick(now);
   worker_gateway_.Sweep(now);
   clients_.Tick(now);
+  if (link_ != nullptr) link_->Tick(now);
   // The node before its coordinator: its report is the sign of life that the coordinator may be
   // waiting for.
   if (now >= control_.NextDeadline()) Handle(Tick{});
@@ -203,6 +204,7 @@ absl::Time Node::NextDeadline() const {
       std::min({worker_.NextDeadline(), worker_gateway_.NextSweep(), clients_.NextDeadline(),
                 control_.NextDeadline(), rendezvous_.NextDeadline()});
   for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
+  if (link_ != nullptr) next = std::min(next, link_->NextDeadline());
   if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {
     next = std::min(next, idle_since_ + settings().idle_exit);
   }

@@ -80,8 +80,9 @@ void WorkerGateway::SendSessionDead(SessionId session, const absl::Status& cause
   supervisor_->Send(message);
 }
 
-// Tells the worker a second time once the process is gone, so that the arenas are charged no longer. When there is no
-// descriptor left for that, they stay charged until the worker is replaced.
+// Tells the worker a second time once the process is gone, so that the arenas are charged no
+// longer. When there is no descriptor left for that, they stay charged until the worker is
+// replaced.
 void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Status& cause) {
   if (!session.peer.pidfd.valid()) return;
   UniqueFd pidfd(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));

@@ -20,6 +20,8 @@ namespace {
 
 // Messages taken per turn of the loop, so that a chatty worker does not keep clients waiting.
 constexpr int kMessagesPerTurn = 64;
+// After its socket has closed.
+constexpr absl::Duration kEndsWithin = absl::Seconds(1);
 
 }  // namespace
 
@@ -67,6 +69,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   channel_.emplace(std::move(ours), /*max_queued_packets=*/16384,
                    /*max_queued_bytes=*/size_t{64} << 20);
   killed_because_.clear();
+  deaf_since_ = absl::InfiniteFuture();
   started_at_ = now;
   figures_.pid = child_->pid;
   figures_.worker_incarnation = random_() | 1;
@@ -112,10 +115,11 @@ void WorkerSupervisor::OnSocket(uint32_t events) {
     absl::StatusOr<Packet> packet = channel_->Receive(&would_block);
     if (would_block) return;
     if (!packet.ok()) {
-      // Its end is reported by the pidfd; a worker that only closed its socket is of no use either.
+      // It is ending, and the pidfd will say how; one that only closed its socket is killed.
       loop_.Remove(channel_->fd());
       channel_.reset();
-      return Kill(std::string(packet.status().message()));
+      deaf_since_ = MonotonicNow();
+      return;
     }
     v1::FromWorker message;
     if (!message.ParseFromString(packet->bytes))
@@ -205,6 +209,7 @@ void WorkerSupervisor::Tick(absl::Time now) {
     next_heartbeat_ = absl::InfiniteFuture();  // Set again by the answer.
     AskForSnapshot(now);
   }
+  if (killed_because_.empty() && now >= deaf_since_ + kEndsWithin) Kill("it closed its socket");
   if (child_.has_value() && killed_because_.empty() && now >= figures_.asked_at + options_.stuck) {
     Kill(absl::StrCat("it did not answer for ", absl::FormatDuration(options_.stuck),
                       " (worker_stuck)"));
@@ -215,7 +220,7 @@ absl::Time WorkerSupervisor::NextDeadline() const {
   if (figures_.state == State::kStopped) return absl::InfiniteFuture();
   if (figures_.state == State::kBackingOff) return next_start_;
   if (!killed_because_.empty()) return absl::InfiniteFuture();  // The pidfd tells.
-  return std::min(next_heartbeat_, figures_.asked_at + options_.stuck);
+  return std::min({next_heartbeat_, figures_.asked_at + options_.stuck, deaf_since_ + kEndsWithin});
 }
 
 void WorkerSupervisor::Stop(absl::Time deadline) {

@@ -109,6 +109,7 @@ class WorkerSupervisor {
   absl::Time started_at_ = absl::InfinitePast();
   absl::Time next_start_ = absl::InfinitePast();
   absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  absl::Time deaf_since_ = absl::InfiniteFuture();  // Its socket has closed.
   uint64_t next_request_ = 1;
 };
 

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/rpc/cluster_service.h"
 #include "daemon/rpc/group_facts.h"
 #include "daemon/rpc/group_watchers.h"
 #include "daemon/rpc/node_service.h"
+#include "daemon/rpc/remote_coordinator.h"
 
 namespace epd {
 namespace {
@@ -26,7 +28,13 @@ constexpr std::chrono::seconds kStopPatience(1);
 
 class RpcServer::Impl {
  public:
-  explicit Impl(Node& node) : node_(node), watchers_(node), service_(node, watchers_) {
+  explicit Impl(Node& node)
+      : node_(node), watchers_(node), service_(node, watchers_), cluster_(node) {
+    const Settings& settings = node.settings();
+    if (!settings.coordinator.empty()) {
+      coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
+    }
+    node_.SetCluster(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
     node_.SetWatcher([this] { OnChange(); });
   }
 
@@ -47,6 +55,8 @@ class RpcServer::Impl {
       builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &tcp_bound);
     }
     builder.RegisterService(&service_);
+    // Also on the Unix socket, where nobody calls it: gRPC has one set of services per server.
+    if (!settings.listen.empty()) builder.RegisterService(&cluster_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -89,7 +99,10 @@ class RpcServer::Impl {
   void Stop() {
     if (server_ == nullptr) return;
     node_.SetWatcher(nullptr);
+    node_.SetCluster(nullptr, nullptr);
+    coordinator_.reset();
     watchers_.FinishAll(absl::UnavailableError("epd ends"));
+    cluster_.FinishAll(absl::UnavailableError("epd ends"));
     server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
     server_->Wait();
     server_.reset();
@@ -101,6 +114,8 @@ class RpcServer::Impl {
   Node& node_;
   GroupWatchers watchers_;
   NodeService service_;
+  ClusterService cluster_;
+  std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.
   std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
   std::unique_ptr<grpc::Server> server_;
   std::string listen_address_;

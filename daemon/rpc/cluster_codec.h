@@ -1,0 +1,17 @@
+// Between control's snapshots and cluster.proto.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "daemon/control/snapshots.h"
+#include "proto/epd/v1/cluster.pb.h"
+
+namespace epd {
+
+v1::NodeReport ToProto(const NodeReport& report);
+v1::ClusterView ToProto(const ClusterView& view);
+
+//   INVALID_ARGUMENT  a field makes no sense: names it and what was got
+absl::StatusOr<NodeReport> FromProto(const v1::NodeReport& report);
+absl::StatusOr<ClusterView> FromProto(const v1::ClusterView& view);
+
+}  // namespace epd

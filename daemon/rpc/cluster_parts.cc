@@ -1,0 +1,87 @@
+#include "daemon/rpc/cluster_parts.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "daemon/node/codec.h"
+
+namespace epd {
+namespace {
+
+void PutOne(Rank rank, const ProgramId& program, uint64_t count, ProgramCounts& out) {
+  v1::ProgramCount& added = *out.Add();
+  added.set_rank(rank.value);
+  added.set_program(std::string(program.begin(), program.end()));
+  added.set_count(count);
+}
+
+absl::Status GetProgram(const v1::ProgramCount& in, ProgramId& program) {
+  if (in.program().size() != program.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("program: got ", in.program().size(), " bytes, expected ", program.size()));
+  }
+  std::copy(in.program().begin(), in.program().end(), program.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Put(const std::vector<ExecutionCount>& counts, ProgramCounts& out) {
+  for (const ExecutionCount& count : counts) PutOne(count.rank, count.program, count.begun, out);
+}
+
+void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out) {
+  for (const ExecutionBase& base : bases) PutOne(base.rank, base.program, base.base, out);
+}
+
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts) {
+  for (const v1::ProgramCount& one : in) {
+    ExecutionCount count{Rank(one.rank()), {}, one.count()};
+    if (absl::Status bad = GetProgram(one, count.program); !bad.ok()) return bad;
+    counts.push_back(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases) {
+  for (const v1::ProgramCount& one : in) {
+    ExecutionBase base{Rank(one.rank()), {}, one.count()};
+    if (absl::Status bad = GetProgram(one, base.program); !bad.ok()) return bad;
+    bases.push_back(base);
+  }
+  return absl::OkStatus();
+}
+
+v1::ClusterMember ToProto(const Placement& placement) {
+  v1::ClusterMember member;
+  member.set_rank(placement.rank.value);
+  member.set_node(placement.node.value);
+  member.set_session_id(placement.session.value);
+  member.set_arena_index(placement.arena_index);
+  member.set_host(placement.host);
+  member.set_pid(placement.pid);
+  member.set_client_name(placement.client_name);
+  return member;
+}
+
+Placement FromProto(const v1::ClusterMember& member) {
+  Placement placement;
+  placement.rank = Rank(member.rank());
+  placement.node = NodeId{member.node()};
+  placement.session = SessionId(member.session_id());
+  placement.arena_index = member.arena_index();
+  placement.host = member.host();
+  placement.pid = member.pid();
+  placement.client_name = member.client_name();
+  return placement;
+}
+
+absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec) {
+  absl::StatusOr<GroupSpec> parsed = FromProto(in, SpecDefaults());
+  if (!parsed.ok()) return parsed.status();
+  spec = *std::move(parsed);
+  return Validate(spec);
+}
+
+}  // namespace epd

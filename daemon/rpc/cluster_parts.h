@@ -1,0 +1,41 @@
+// What reports and views have in common, for cluster_codec.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/placement.h"
+#include "proto/epd/v1/cluster.pb.h"
+
+namespace epd {
+
+using ProgramCounts = google::protobuf::RepeatedPtrField<v1::ProgramCount>;
+
+void Put(const std::vector<ExecutionCount>& counts, ProgramCounts& out);
+void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out);
+// INVALID_ARGUMENT: a program that has not 16 bytes.
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts);
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases);
+
+v1::ClusterMember ToProto(const Placement& placement);
+Placement FromProto(const v1::ClusterMember& member);
+
+// A spec that another epd has filled in and validated.
+absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec);
+
+// Enums whose protos are shifted by one, to keep 0 for "unspecified". INVALID_ARGUMENT: out of
+// range.
+template <typename To>
+absl::Status GetEnum(int value, To last, const char* name, To& out) {
+  if (value < 1 || value > static_cast<int>(last) + 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": got ", value, ", expected 1 to ", static_cast<int>(last) + 1));
+  }
+  out = static_cast<To>(value - 1);
+  return absl::OkStatus();
+}
+
+}  // namespace epd

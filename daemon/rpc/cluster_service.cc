@@ -1,0 +1,135 @@
+#include "daemon/rpc/cluster_service.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/observe/log.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/cluster_codec.h"
+#include "daemon/rpc/newest_writer.h"
+
+namespace epd {
+namespace {
+
+// A stream that has been silent for longer is not worth a refusal of its successor.
+constexpr absl::Duration kSilent = absl::Seconds(3);
+
+}  // namespace
+
+class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>,
+                                          v1::ClusterView> {
+ public:
+  using OnMessage = std::function<void(const v1::NodeReport&)>;
+
+  // `on_message` is called on gRPC's threads, one call at a time.
+  void Start(OnMessage on_message) {
+    on_message_ = std::move(on_message);
+    StartRead(&incoming_);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    on_message_(incoming_);
+    StartRead(&incoming_);
+  }
+
+  // Control thread only.
+  NodeId node;  // Empty until the first report.
+  Incarnation incarnation;
+  absl::Time last_report;
+
+ private:
+  v1::NodeReport incoming_;
+  OnMessage on_message_;
+};
+
+ClusterService::ClusterService(Node& node) : node_(node) {}
+ClusterService::~ClusterService() = default;
+
+grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
+    grpc::CallbackServerContext*) {
+  auto stream = std::make_shared<ClusterStream>();
+  const std::weak_ptr<ClusterStream> weak = stream;
+  if (!node_.loop().Post([this, stream] { Begin(stream); })) {
+    // Nobody but gRPC keeps a stream that is refused; it is leaked on purpose, for epd is ending.
+    (*new std::shared_ptr<ClusterStream>(stream))
+        ->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded")));
+    return stream.get();
+  }
+  stream->Start([this, weak](const v1::NodeReport& report) {
+    // A report that does not fit into the queue is lost; the next one says it all again.
+    node_.loop().Post([this, weak, report] {
+      if (const std::shared_ptr<ClusterStream> alive = weak.lock()) OnReport(*alive, report);
+    });
+  });
+  return stream.get();
+}
+
+void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
+  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                [](const auto& known) { return known->done(); }),
+                 streams_.end());
+  streams_.push_back(stream);
+}
+
+absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
+  if (!node_.coordinates()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", node_.id().value, " does not coordinate, it follows ",
+                     node_.settings().coordinator, "; set --coordinator to that"));
+  }
+  const absl::Time now = MonotonicNow();
+  bool taken = report.node == node_.id();
+  for (const auto& other : streams_) {
+    if (other.get() == &stream || other->done() || other->node != report.node) continue;
+    const bool same_run = other->incarnation == report.incarnation;
+    if (!same_run && now < other->last_report + kSilent) {
+      taken = true;
+    } else {
+      other->node = NodeId();
+      other->End(ToGrpc(absl::AbortedError("the node has opened another stream")));
+    }
+  }
+  if (taken) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "another living epd is the node '", report.node.value, "'; give each node its own --node"));
+  }
+  stream.node = report.node;
+  stream.incarnation = report.incarnation;
+  Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
+  node_.WithRendezvous([&](Rendezvous& coordinator, absl::Time at) {
+    return coordinator.OnNodeConnected(at, report.node, report.incarnation);
+  });
+  return absl::OkStatus();
+}
+
+void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& message) {
+  absl::StatusOr<NodeReport> report = FromProto(message);
+  absl::Status bad = report.status();
+  if (bad.ok() && stream.node.value.empty()) bad = Introduce(stream, *report);
+  if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
+    bad = absl::InvalidArgumentError(absl::StrCat("got a report of node ", report->node.value,
+                                                  " on the stream of ", stream.node.value));
+  }
+  if (!bad.ok()) {
+    Log(LogLevel::kWarn, "node refused", {{"peer", message.node()}, {"why", bad.message()}});
+    return stream.End(ToGrpc(bad));
+  }
+  stream.last_report = MonotonicNow();
+  if (report->seq == 0) return;
+  node_.WithRendezvous(
+      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReport(at, *report); });
+}
+
+void ClusterService::Send(const ClusterView& view) {
+  for (const auto& stream : streams_) {
+    if (stream->node == view.node && !stream->done()) stream->Offer(ToProto(view));
+  }
+}
+
+void ClusterService::FinishAll(const absl::Status& status) {
+  for (const auto& stream : streams_) stream->End(ToGrpc(status));
+}
+
+}  // namespace epd

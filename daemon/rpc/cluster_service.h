@@ -1,0 +1,42 @@
+// epd.v1.Cluster: this epd as the coordinator of other nodes.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <vector>
+
+#include "daemon/node/cluster_ports.h"
+#include "daemon/node/node.h"
+#include "proto/epd/v1/cluster.grpc.pb.h"
+
+namespace epd {
+
+class ClusterStream;
+
+// Who may call: anybody who reaches the address, so bind --listen to a private network. A report is
+// checked field by field; one that makes no sense ends its stream and nothing else.
+class ClusterService final : public v1::Cluster::CallbackService, public ClusterStreams {
+ public:
+  // `node` outlives this.
+  explicit ClusterService(Node& node);
+  ~ClusterService() override;
+
+  // Any thread.
+  grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* Sync(
+      grpc::CallbackServerContext* context) override;
+
+  // Control thread.
+  void Send(const ClusterView& view) override;
+  void FinishAll(const absl::Status& status);
+
+ private:
+  void Begin(const std::shared_ptr<ClusterStream>& stream);
+  void OnReport(ClusterStream& stream, const v1::NodeReport& report);
+  absl::Status Introduce(ClusterStream& stream, const NodeReport& report);
+
+  Node& node_;
+  std::vector<std::shared_ptr<ClusterStream>> streams_;  // Control thread.
+};
+
+}  // namespace epd

@@ -1,0 +1,106 @@
+#include <string>
+#include <utility>
+
+#include "daemon/node/codec.h"
+#include "daemon/rpc/cluster_codec.h"
+#include "daemon/rpc/cluster_parts.h"
+
+namespace epd {
+namespace {
+
+void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
+  out.set_group_id(group.id.value);
+  *out.mutable_spec() = ToProto(group.spec);
+  out.set_state(static_cast<uint32_t>(group.state) + 1);
+  out.set_epoch(group.epoch.value);
+  out.set_formation(group.formation.value);
+  out.set_started(group.started);
+  out.set_wait(group.wait);
+  *out.mutable_cause() = ToProto(group.cause);
+  for (const Placement& member : group.members) *out.add_members() = ToProto(member);
+  for (const Placement& dead : group.dead) *out.add_dead() = ToProto(dead);
+  Put(group.bases, *out.mutable_bases());
+  *out.mutable_base_cause() = ToProto(group.base_cause);
+  out.set_id_wanted(group.id_wanted);
+  out.set_id_known(group.id_known);
+  out.set_unique_id(group.unique_id.bytes());
+  out.set_no_id_reason(group.no_id_reason);
+}
+
+absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
+  group.id = GroupId(in.group_id());
+  group.epoch = Epoch(in.epoch());
+  group.formation = Formation(in.formation());
+  group.started = in.started();
+  group.wait = in.wait();
+  group.cause = FromProto(in.cause());
+  for (const v1::ClusterMember& member : in.members()) group.members.push_back(FromProto(member));
+  for (const v1::ClusterMember& dead : in.dead()) group.dead.push_back(FromProto(dead));
+  group.base_cause = FromProto(in.base_cause());
+  group.id_wanted = in.id_wanted();
+  group.id_known = in.id_known();
+  group.unique_id = UniqueId(in.unique_id());
+  group.no_id_reason = in.no_id_reason();
+  absl::Status status = Get(in.spec(), group.spec);
+  status.Update(
+      GetEnum(static_cast<int>(in.state()), GroupState::kClosed, "group.state", group.state));
+  status.Update(Get(in.bases(), group.bases));
+  return status;
+}
+
+}  // namespace
+
+v1::ClusterView ToProto(const ClusterView& view) {
+  v1::ClusterView out;
+  out.set_coordinator(view.coordinator.value);
+  out.set_seq(view.seq);
+  out.set_node(view.node.value);
+  out.set_node_incarnation(view.node_incarnation.value);
+  out.set_report_seq(view.report_seq);
+  for (const GroupView& group : view.groups) PutGroup(group, *out.add_groups());
+  for (const ClaimAnswer& answer : view.claims) {
+    v1::ClusterClaimAnswer& added = *out.add_claims();
+    added.set_session_id(answer.session.value);
+    added.set_request_id(answer.request.value);
+    added.set_disposition(
+        static_cast<v1::ClaimDisposition>(static_cast<int>(answer.disposition) + 1));
+    added.set_group_id(answer.group.value);
+    *added.mutable_status() = ToProto(answer.status);
+  }
+  for (const OrderAnswer& answer : view.orders) {
+    v1::ClusterOrderAnswer& added = *out.add_orders();
+    added.set_request_id(answer.request.value);
+    *added.mutable_status() = ToProto(answer.status);
+    added.set_group_id(answer.group.value);
+  }
+  return out;
+}
+
+absl::StatusOr<ClusterView> FromProto(const v1::ClusterView& in) {
+  ClusterView view;
+  view.coordinator = Incarnation(in.coordinator());
+  view.seq = in.seq();
+  view.node = NodeId{in.node()};
+  view.node_incarnation = Incarnation(in.node_incarnation());
+  view.report_seq = in.report_seq();
+  absl::Status status;
+  for (const v1::ClusterGroup& group : in.groups())
+    status.Update(GetGroup(group, view.groups.emplace_back()));
+  for (const v1::ClusterClaimAnswer& answer : in.claims()) {
+    ClaimAnswer& added = view.claims.emplace_back();
+    added.session = SessionId(answer.session_id());
+    added.request = RequestId(answer.request_id());
+    added.group = GroupId(answer.group_id());
+    added.status = FromProto(answer.status());
+    status.Update(GetEnum(answer.disposition(), ClaimDisposition::kFailed, "claim.disposition",
+                          added.disposition));
+  }
+  for (const v1::ClusterOrderAnswer& answer : in.orders()) {
+    view.orders.push_back(
+        {RequestId(answer.request_id()), FromProto(answer.status()), GroupId(answer.group_id())});
+  }
+  if (!status.ok()) return status;
+  return view;
+}
+
+}  // namespace epd
