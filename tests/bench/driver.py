@@ -19,6 +19,7 @@ from daemon import Daemon, find_program
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _MANY_GROUPS = 64
+_GROUP_RUNS = 256
 _MAX_PEAK_RATIO = 1.1
 
 # Memory that a size needs, in payloads: buffers, staging and the reference of all contenders at once, or of the largest
@@ -158,7 +159,7 @@ class Bench:
                 fleet.command(f"load {problem.folder} {words}", 60)
                 peaks = []
                 for count in (1, _MANY_GROUPS):
-                    fleet.command(f"groups {count}", 120)
+                    fleet.command(f"groups {count} {_GROUP_RUNS}", 120)
                     peaks.append(self._daemon.memory()["staging_peak_bytes"])
                 fleet.command("unload", 60)
             finally:

@@ -1,6 +1,7 @@
 // Many groups of one process that run in turn: what staging costs then. Two ranks, both in this
-// process; each group prepares, dispatches and combines once. Command: "groups N" joins groups
-// until there are N and runs each once.
+// process; a run is one prepare, dispatch and combine. Command: "groups N RUNS" joins groups until
+// there are N and lets them run in turn, RUNS times in all: one group that runs as often has met
+// the same overlaps of an operation's end with the next one's beginning.
 #include <cstdio>
 #include <exception>
 #include <sstream>
@@ -26,14 +27,15 @@ class EpdGroups : public Contender {
     std::istringstream words(line);
     std::string command;
     size_t num_groups = 0;
-    words >> command >> num_groups;
+    size_t num_runs = 0;
+    words >> command >> num_groups >> num_runs;
     if (command != "groups" || num_groups == 0) return Contender::Other(line);
     while (groups_.size() < num_groups) {
       names_.push_back(
           std::make_unique<std::string>("bench-groups-" + std::to_string(groups_.size())));
       groups_.push_back(session_.Join(SpecOf(problem_, names_.back()->c_str()), {0, 1}));
     }
-    for (const GroupPtr& group : groups_) RunBothRanks(group.get());
+    for (size_t run = 0; run < num_runs; ++run) RunBothRanks(groups_[run % num_groups].get());
     return "";
   }
 

@@ -1,10 +1,12 @@
 """epd as a JAX user meets it: prepare, dispatch and combine of `epd.jax`, each in its own jit."""
 
+import epd as package
 import jax
 import jax_rank
 import numpy as np
 import problem as problems
 from epd import jax as epd
+from epd.jax import primitives
 
 
 class EpdJax:
@@ -32,10 +34,10 @@ class EpdJax:
         expert_out = place(problem.dispatched(rank, scaled=True)[None])
         prepare = jax.jit(lambda index: epd.ep_prepare(config, index)[2])
         dispatch = jax.jit(
-            lambda plan, *inputs: epd.primitives.ep_dispatch_fwd(config, plan, *inputs, capacity)[0]
+            lambda plan, *inputs: primitives.ep_dispatch_fwd(config, plan, *inputs, capacity)[0]
         )
         combine = jax.jit(
-            lambda plan, rows: epd.primitives.ep_combine_fwd(config, plan, rows, total_tokens)
+            lambda plan, rows: primitives.ep_combine_fwd(config, plan, rows, total_tokens)
         )
         plan = self._in_mesh(prepare, index)()
         return {
@@ -55,7 +57,7 @@ class EpdJax:
         jax.clear_caches()
 
     def versions(self) -> dict[str, str]:
-        return {"epd": epd.__version__}
+        return {"epd": package.__version__}
 
 
 if __name__ == "__main__":

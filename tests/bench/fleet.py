@@ -4,7 +4,7 @@ Each process connects to the fleet's Unix socket, says its rank, and then answer
   load FOLDER R T H K E C       read the problem and get ready
   run OP N                      N timed iterations -> "times" and N numbers, in nanoseconds
   dump OP PATH                  write the last result of OP to PATH.RANK
-  groups N                      (only epd_groups)
+  groups N RUNS                 (only epd_groups)
   unload | versions | quit
 with "ok ...", or "error TEXT". Between commands a process sleeps in a read, so contenders do not disturb each other.
 """
