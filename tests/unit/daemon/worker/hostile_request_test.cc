@@ -1,0 +1,144 @@
+// Goal: whatever stands in a slot, the worker answers it with an error that says what was got and
+// what was expected, and nobody but the sender (or its own operation's ranks) notices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "tests/unit/daemon/worker/exchange_harness.h"
+
+namespace epd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class Hostile : public ::testing::Test {
+ protected:
+  void SetUp() override { h_.StartTenant(h_.Spec(2)); }
+  // Sends rank 0's sound dispatch with one change and expects an answer at once.
+  void Expect(Code code, const std::string& text,
+              const std::function<void(shm::SlotRequest&)>& change) {
+    shm::SlotRequest request = h_.Dispatch(0, next_execution_++);
+    change(request);
+    const Use use = h_.Take(request, h_.SessionOf(0));
+    EXPECT_EQ(h_.code(use), code) << text << ": " << h_.text(use);
+    EXPECT_THAT(h_.text(use), HasSubstr(text));
+  }
+  ExchangeHarness h_;
+  uint64_t next_execution_ = 0;
+};
+
+TEST_F(Hostile, PlaceIsCheckedAndNamesBothValues) {
+  Expect(Code::kAborted, "does not serve group id 99", [](auto& r) { r.group_id = 99; });
+  Expect(Code::kAborted, "epoch 4 formation 1, the group is at epoch 3 formation 1",
+         [](auto& r) { r.epoch = 4; });
+  Expect(Code::kAborted, "formation 9", [](auto& r) { r.formation = 9; });
+  Expect(Code::kInvalidArgument, "rank is 2, expected less than num_ranks=2",
+         [](auto& r) { r.rank = 2; });
+  Expect(Code::kPermissionDenied, "rank 1 belongs to session 2", [](auto& r) { r.rank = 1; });
+  Expect(Code::kInvalidArgument, "step is 7", [](auto& r) { r.step = static_cast<shm::Step>(7); });
+  Expect(Code::kInvalidArgument, "has_name is 2", [](auto& r) { r.has_name = 2; });
+  Expect(Code::kInvalidArgument, "execution number", [](auto& r) { r.execution = UINT64_MAX; });
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+}
+
+TEST_F(Hostile, EveryNumberOfAnAnnounceIsChecked) {
+  Expect(Code::kInvalidArgument, "kind is 6, expected 1 to 5",
+         [](auto& r) { r.kind = static_cast<shm::Kind>(6); });
+  Expect(Code::kInvalidArgument, "dtype is 4", [](auto& r) { r.dtype = 4; });
+  Expect(Code::kInvalidArgument, "dtype is 0", [](auto& r) { r.dtype = 0; });
+  Expect(Code::kInvalidArgument, "top_k is 3, expected 1 to 2", [](auto& r) { r.top_k = 3; });
+  Expect(Code::kInvalidArgument, "top_k is 0", [](auto& r) { r.top_k = 0; });
+  Expect(Code::kInvalidArgument, "alignment is 3", [](auto& r) { r.alignment = 3; });
+  Expect(Code::kInvalidArgument, "row_bytes is 0", [](auto& r) { r.row_bytes = 0; });
+  Expect(Code::kInvalidArgument, "plan_id is 0", [](auto& r) { r.plan_id = 0; });
+  Expect(Code::kInvalidArgument, "has_weights is 2", [](auto& r) { r.has_weights = 2; });
+  Expect(Code::kInvalidArgument, "num_tokens is 17, expected at most max_tokens_per_rank=16",
+         [](auto& r) { r.num_tokens = 17; });
+  Expect(Code::kInvalidArgument, "recv_capacity", [](auto& r) { r.recv_capacity = UINT64_MAX; });
+  Expect(Code::kResourceExhausted, "exceed an arena of 1048576",
+         [](auto& r) { r.stage_bytes = UINT64_MAX; });
+  Expect(Code::kResourceExhausted, "exceed an arena",
+         [](auto& r) { r.out_bytes = UINT64_MAX - 100; });
+  Expect(Code::kInvalidArgument, "error_code is 99", [](auto& r) { r.error_code = 99; });
+  Expect(Code::kInvalidArgument, "stage_bytes is 15, expected at least 16", [](auto& r) {
+    r.kind = shm::Kind::kPrepare;
+    r.stage_bytes = 15;
+  });
+}
+
+TEST_F(Hostile, TextWithoutAnEndIsCutAndCleaned) {
+  shm::SlotRequest request = h_.Request(0);
+  request.error_code = 3;
+  std::memset(request.text, '\n', sizeof request.text);
+  const Use use = h_.Take(request);
+  EXPECT_EQ(h_.text(use).find('\n'), std::string::npos);
+  EXPECT_THAT(h_.text(use), HasSubstr(std::string(sizeof request.text, '?')));
+}
+
+TEST_F(Hostile, StepsOfOthersOperationsAreRefused) {
+  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
+  const OperationId op = h_.operation(uses[0]);
+  h_.exchange.AddSession(SessionId(77));
+  shm::SlotRequest publish = h_.Request(1);
+  publish.step = shm::Step::kPublish;
+  publish.op_id = op.value;
+  const Use foreign = h_.Take(publish, SessionId(77));
+  EXPECT_EQ(h_.code(foreign), Code::kPermissionDenied);
+  EXPECT_EQ(h_.code(h_.Step(0, OperationId(op.value + 1), shm::Step::kPublish)), Code::kAborted);
+  EXPECT_EQ(h_.code(h_.Step(0, op, shm::Step::kPulled)), Code::kInvalidArgument)
+      << "before publish";
+  h_.Step(0, op, shm::Step::kPublish);
+  EXPECT_EQ(h_.code(h_.Step(0, op, shm::Step::kPublish)), Code::kInvalidArgument) << "twice";
+  EXPECT_EQ(h_.code(h_.Step(1, op, shm::Step::kPublish)), Code::kOk);
+}
+
+TEST_F(Hostile, TooManyOpenOperationsAreRefusedWithoutHurtingOthers) {
+  Use last;
+  for (uint64_t i = 0; i < shm::kSlotsPerSession; ++i) last = h_.Take(h_.Request(0, i));
+  EXPECT_FALSE(h_.answered(last));
+  const Use over = h_.Take(h_.Request(0, shm::kSlotsPerSession));
+  EXPECT_EQ(h_.code(over), Code::kResourceExhausted);
+  EXPECT_THAT(h_.text(over), HasSubstr("256 operations open"));
+  EXPECT_EQ(h_.code(h_.Take(h_.Request(1, 0))), Code::kOk);
+}
+
+TEST_F(Hostile, RandomRequestsAreAlwaysAnsweredOrOpen) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  h_.exchange.AddSession(SessionId(77));
+  for (int i = 0; i < 5000; ++i) {
+    shm::SlotRequest request = h_.Dispatch(random() % 3, random() % 4);
+    request.step = static_cast<shm::Step>(random() % 5);
+    auto* bytes = reinterpret_cast<unsigned char*>(&request);
+    for (int b = 0; b < 6; ++b) bytes[random() % 168] = static_cast<uint8_t>(random());
+    h_.Take(request, SessionId(random() % 2 == 0 ? 77 : 1));
+    ASSERT_TRUE(h_.exchange.staging().pool().CheckConsistent().ok());
+  }
+  h_.Advance(absl::Minutes(11));
+  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("end"), h_.now);
+  h_.Perform();
+  h_.exchange.SessionDead(SessionId(1), absl::UnavailableError("end"), false, h_.now);
+  h_.exchange.SessionDead(SessionId(2), absl::UnavailableError("end"), false, h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
+  EXPECT_TRUE(h_.arenas.empty());
+}
+
+TEST_F(Hostile, StartTenantOfUnknownSessionsOrOldFormationsIsRefused) {
+  TenantStart again = h_.Start(h_.Spec(2));
+  EXPECT_EQ(h_.exchange.StartTenant(again, h_.now).code(), Code::kAlreadyExists);
+  TenantStart unknown = h_.Start(h_.Spec(2), GroupId(8));
+  unknown.members[1].session = SessionId(55);
+  EXPECT_EQ(h_.exchange.StartTenant(unknown, h_.now).code(), Code::kInvalidArgument);
+  TenantStart fewer = h_.Start(h_.Spec(2), GroupId(8));
+  fewer.members.pop_back();
+  EXPECT_EQ(h_.exchange.StartTenant(fewer, h_.now).code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace epd
