@@ -40,9 +40,9 @@ std::vector<std::string> NcclCandidates(const std::string& explicit_path, const 
   AddMatches(absl::StrCat("/usr/lib/x86_64-linux-gnu/", kFileName), paths);
   const size_t slash = self.rfind('/');
   if (slash != std::string::npos) {
-    AddMatches(absl::StrCat(self.substr(0, slash),
-                            "/../lib/python3*/site-packages/nvidia/nccl/lib/", kFileName),
-               paths);
+    const std::string lib = absl::StrCat(self.substr(0, slash), "/../lib/");
+    AddMatches(absl::StrCat(lib, kFileName), paths);
+    AddMatches(absl::StrCat(lib, "python3*/site-packages/nvidia/nccl/lib/", kFileName), paths);
   }
   return paths;
 }

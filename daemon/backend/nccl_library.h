@@ -13,7 +13,7 @@ inline constexpr size_t kNcclUniqueIdBytes = 128;
 
 // Where to look for libnccl.so.2, in order: `explicit_path` alone if it is given; else the loader's
 // own places, CUDA toolkits, and the virtual environment that the binary at `self` lies in
-// (<self>/../../lib/python3*/site-packages/nvidia/nccl/lib).
+// (its lib, and lib/python3*/site-packages/nvidia/nccl/lib).
 std::vector<std::string> NcclCandidates(const std::string& explicit_path, const std::string& self);
 
 // An opened library, or the reason why there is none. Immutable after construction; any thread.

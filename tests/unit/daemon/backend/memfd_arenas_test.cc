@@ -1,0 +1,69 @@
+// Goal: arenas cost memory only where it was committed, cannot be shrunk, and are read-only for
+// whoever gets the read-only descriptor.
+#include "daemon/backend/cpu/memfd_arenas.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+namespace epd {
+namespace {
+
+constexpr uint64_t kBytes = uint64_t{1} << 40;
+
+uint64_t AllocatedBytes(int fd) {
+  struct stat facts = {};
+  fstat(fd, &facts);
+  return static_cast<uint64_t>(facts.st_blocks) * 512;
+}
+
+TEST(MemfdArenas, AddressSpaceIsFreeAndMemoryComesWithCommit) {
+  const auto arenas = MemfdArenas::Create(2, kBytes).value();
+  EXPECT_EQ(arenas->num_arenas(), 2);
+  EXPECT_EQ(AllocatedBytes(arenas->read_write_fd(0)), 0u);
+  ASSERT_TRUE(arenas->Commit(4096, 8192).ok());
+  for (int i = 0; i < 2; ++i) EXPECT_GE(AllocatedBytes(arenas->read_write_fd(i)), 8192u);
+  arenas->Trim(4096, 8192);
+  EXPECT_EQ(AllocatedBytes(arenas->read_write_fd(1)), 0u);
+}
+
+TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
+  const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
+  char* mapped = arenas->Map(0).value();
+  ASSERT_TRUE(arenas->Commit(0, 4096).ok());
+  std::memcpy(mapped + 10, "hello", 5);
+  char text[5];
+  ASSERT_TRUE(arenas->Read(0, 10, absl::MakeSpan(text)).ok());
+  EXPECT_EQ(std::string(text, 5), "hello");
+  ASSERT_TRUE(arenas->Read(0, 8192, absl::MakeSpan(text)).ok());
+  EXPECT_EQ(std::string(text, 5), std::string(5, '\0'));
+  EXPECT_EQ(arenas->Read(0, (1 << 20) - 2, absl::MakeSpan(text)).code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST(MemfdArenas, ClientsCanNeitherShrinkNorGrowOneAndPeersCannotWrite) {
+  const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
+  EXPECT_NE(ftruncate(arenas->read_write_fd(0), 0), 0);
+  EXPECT_NE(ftruncate(arenas->read_write_fd(0), 2 << 20), 0);
+  const int read_only = arenas->read_only_fd(0);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, read_only, 0), MAP_FAILED);
+  EXPECT_LT(write(read_only, "x", 1), 0);
+  EXPECT_EQ(fcntl(read_only, F_GETFL) & O_ACCMODE, O_RDONLY);
+  struct stat facts = {};
+  fstat(read_only, &facts);
+  EXPECT_EQ(facts.st_mode & 0777, 0u) << "it can be opened again for writing";
+}
+
+TEST(MemfdArenas, DescriptorsAreCloseOnExec) {
+  const auto arenas = MemfdArenas::Create(1, 4096).value();
+  EXPECT_TRUE(fcntl(arenas->read_write_fd(0), F_GETFD) & FD_CLOEXEC);
+  EXPECT_TRUE(fcntl(arenas->read_only_fd(0), F_GETFD) & FD_CLOEXEC);
+}
+
+}  // namespace
+}  // namespace epd
