@@ -36,8 +36,10 @@ class EventLoop {
   // Runs `work` on the loop's thread, in order. Thread-safe. False: the queue is full or closed;
   // `work` is dropped.
   bool Post(std::function<void()> work);
-  // No more Post(); what is queued still runs at the next turn.
+  // No more Post().
   void ClosePosts();
+  // Runs what is queued, without waiting for anything.
+  void RunPosted();
 
   // Waits until something happens or `deadline` (monotonic) and runs the handlers.
   void RunOnce(absl::Time deadline);
@@ -47,7 +49,6 @@ class EventLoop {
     uint64_t id;
     std::shared_ptr<Handler> handler;
   };
-  void RunPosted();
 
   UniqueFd epoll_;
   UniqueFd wake_;

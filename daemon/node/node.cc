@@ -117,7 +117,10 @@ EffectRunner::Targets Node::Targets() {
           orders_,
           [this](const NodeReport& report) { SendReportOut(report); },
           [this](const ClusterView& view) { SendViewOut(view); },
-          [this] { done_ = true; }};
+          [this] {
+            role_.AssertHeld();
+            done_ = true;
+          }};
 }
 
 void Node::SetCluster(CoordinatorLink* link, ClusterStreams* streams) {
@@ -170,11 +173,12 @@ void Node::Run(std::function<void()> on_stopping) {
   while (!done_) Turn();
   const absl::Status ended = absl::UnavailableError("epd ends");
   while (!clients_.sessions().empty()) clients_.End(clients_.sessions().begin()->first, ended);
-  orders_.FinishAll(ended);
   for (Waiting& waiting : std::exchange(waiting_, {})) waiting.then();
-  worker_.Stop(MonotonicNow() + kWorkerEnds);
+  worker_.Stop(MonotonicNow() + (hurry_ ? absl::ZeroDuration() : kWorkerEnds));
+  // Whoever asked meanwhile gets an answer: gRPC waits for every call that it has handed out.
   loop_.ClosePosts();
-  loop_.RunOnce(MonotonicNow());  // What was posted meanwhile gets its answer.
+  loop_.RunPosted();
+  orders_.FinishAll(ended);
 }
 
 void Node::Turn() {
@@ -213,8 +217,10 @@ absl::Time Node::NextDeadline() const {
 
 void Node::WithFreshFigures(std::function<void()> then) {
   role_.AssertHeld();
-  if (!worker_.running()) return then();
   const absl::Time now = MonotonicNow();
+  // A worker that owes an answer for longer is stopped or stuck; asking again would only make
+  // everybody wait.
+  if (!worker_.running() || now > worker_.figures().asked_at + kFiguresPatience) return then();
   worker_.AskForSnapshot(now);
   waiting_.push_back({now, now + kFiguresPatience, std::move(then)});
 }
@@ -246,6 +252,7 @@ void Node::CheckIdle(absl::Time now) {
 void Node::BeginShutdown(absl::Duration deadline, const absl::Status& why) {
   role_.AssertHeld();
   if (stopping_) {
+    hurry_ = true;
     done_ = true;
     return;
   }

@@ -75,7 +75,10 @@ class Node {
   void WithFreshFigures(std::function<void()> then);
 
   // `watcher` runs at the end of each turn in which control handled events.
-  void SetWatcher(std::function<void()> watcher) { watcher_ = std::move(watcher); }
+  void SetWatcher(std::function<void()> watcher) {
+    role_.AssertHeld();
+    watcher_ = std::move(watcher);
+  }
 
   const ParsedSettings& parsed() const { return parsed_; }
   const Settings& settings() const { return parsed_.settings; }
@@ -111,13 +114,13 @@ class Node {
   absl::Status CheckRoom(const std::string& group) const;
   std::string DescribeGroup(GroupId group) const;
 
-  void Turn();
-  void DrainEvents();
+  void Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void DrainEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void SendReportOut(const NodeReport& report);
   void SendViewOut(const ClusterView& view);
-  void AnswerWaiting(absl::Time now);
-  void CheckIdle(absl::Time now);
-  absl::Time NextDeadline() const;
+  void AnswerWaiting(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void CheckIdle(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  absl::Time NextDeadline() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   const ParsedSettings& parsed_;
   const std::string version_;
@@ -141,15 +144,15 @@ class Node {
 
   CoordinatorLink* link_ = nullptr;
   ClusterStreams* streams_ = nullptr;
-  std::deque<NodeEvent> events_;
-  bool draining_events_ = false;
-  bool changed_ = false;
-  std::function<void()> watcher_;
-  std::deque<Waiting> waiting_;
-  std::function<void()> on_stopping_;
-  absl::Time idle_since_;
+  std::deque<NodeEvent> events_ ABSL_GUARDED_BY(role_);
+  bool changed_ ABSL_GUARDED_BY(role_) = false;
+  std::function<void()> watcher_ ABSL_GUARDED_BY(role_);
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(role_);
+  std::function<void()> on_stopping_ ABSL_GUARDED_BY(role_);
+  absl::Time idle_since_ ABSL_GUARDED_BY(role_);
   bool stopping_ = false;
-  bool done_ = false;
+  bool hurry_ ABSL_GUARDED_BY(role_) = false;
+  bool done_ ABSL_GUARDED_BY(role_) = false;
 };
 
 }  // namespace epd

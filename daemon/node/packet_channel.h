@@ -21,7 +21,7 @@ class PacketChannel {
   using Fds = std::vector<std::shared_ptr<UniqueFd>>;
 
   explicit PacketChannel(UniqueFd socket, size_t max_queued_packets = 1024,
-                         size_t max_queued_bytes = 8 << 20);
+                         size_t max_queued_bytes = 4 << 20);
 
   int fd() const { return socket_.get(); }
   bool wants_write() const { return !queue_.empty(); }

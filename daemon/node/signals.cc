@@ -28,7 +28,8 @@ void BlockSignals() {
   sigset_t set = Terminations();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGHUP, SIG_IGN);  // A private daemon outlives the terminal that it was started from.
+  signal(SIGXFSZ, SIG_IGN);  // A file-size limit is an error of fallocate, not the end.
+  signal(SIGHUP, SIG_IGN);   // A private daemon outlives the terminal that it was started from.
 }
 
 absl::Status SignalWatch::Start(EventLoop& loop, std::function<void(int)> handler) {

@@ -9,8 +9,8 @@
 
 namespace epd {
 
-// Blocks SIGTERM, SIGINT and SIGPIPE in the calling thread and all that it starts. Before the first
-// thread.
+// Blocks SIGTERM and SIGINT in the calling thread and all that it starts, and ignores the signals
+// that would end epd for somebody else's doing (SIGPIPE, SIGXFSZ, SIGHUP). Before the first thread.
 void BlockSignals();
 
 // Turns blocked SIGTERM and SIGINT into calls of a handler.

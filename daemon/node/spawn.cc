@@ -33,6 +33,9 @@ absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::stri
   sigset_t all;
   sigemptyset(&none);
   sigfillset(&all);
+  sigdelset(&all,
+            SIGPIPE);  // These stay ignored: they are errors of a call, not the end of a process.
+  sigdelset(&all, SIGXFSZ);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setpgroup(&attributes, 0);

@@ -115,8 +115,10 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   down_because_ = std::string(cause.message());
   FailUndecided(Records(records_), down_because_);
   next_sweep_ = absl::InfinitePast();
-  Sweep(MonotonicNow());
+  // Reform goes out first: a client whose call ends now and who calls again must wait for the new
+  // epoch, not fail anew.
   sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), cause});
+  Sweep(MonotonicNow());
 }
 
 std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {

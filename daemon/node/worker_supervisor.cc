@@ -163,6 +163,7 @@ void WorkerSupervisor::OnExit() {
   if (channel_.has_value()) loop_.Remove(channel_->fd());
   channel_.reset();
   child_.reset();
+  deaf_since_ = absl::InfiniteFuture();
   const absl::Duration wait = backoff_.AfterEnd(now - started_at_);
   next_start_ = now + wait;
   next_heartbeat_ = absl::InfiniteFuture();

@@ -8,16 +8,30 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-
 namespace epd {
 namespace {
 
+bool IsControl(char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }
+
 bool IsPlain(absl::string_view value) {
   for (const char c : value) {
-    if (c <= ' ' || c >= 127 || c == '"' || c == '=' || c == '\\') return false;
+    if (IsControl(c) || c == ' ' || c == '"' || c == '=' || c == '\\') return false;
   }
   return !value.empty();
+}
+
+// In double quotes, on one line whatever it holds. UTF-8 stays readable.
+std::string Quote(absl::string_view value) {
+  std::string quoted = "\"";
+  for (const char c : value) {
+    if (IsControl(c)) {
+      absl::StrAppend(&quoted, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+      continue;
+    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
 }
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
@@ -56,14 +70,10 @@ absl::Status OpenLog(const std::string& level, const std::string& file) {
 }
 
 std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields) {
-  std::string line = absl::StrCat("event=\"", absl::CHexEscape(what), "\"");
+  std::string line = absl::StrCat("event=", Quote(what));
   for (const LogField& field : fields) {
-    absl::StrAppend(&line, " ", field.key, "=");
-    if (IsPlain(field.value)) {
-      line += field.value;
-    } else {
-      absl::StrAppend(&line, "\"", absl::CHexEscape(field.value), "\"");
-    }
+    absl::StrAppend(&line, " ", field.key, "=",
+                    IsPlain(field.value) ? field.value : Quote(field.value));
   }
   return line;
 }

@@ -33,6 +33,16 @@ def _binary(name: str) -> str:
     return str(path)
 
 
+def import_paths() -> list[str]:
+    """What a script of its own needs on sys.path to use attach.py."""
+    return [str(_GENERATED), str(_HERE)]
+
+
+def environment(quirks: str = "") -> dict[str, str]:
+    """What the fake worker needs to know."""
+    return dict(os.environ, EPD_TEST_PROTOS=str(_GENERATED), EPD_FAKE_WORKER=quirks)
+
+
 class Daemon:
     """One epd process with its socket, log and fake worker."""
 
@@ -61,12 +71,15 @@ class Daemon:
         ]
 
     def start(self, *flags: str, quirks: str = "", wrap: tuple[str, ...] = ()) -> "Daemon":
-        environment = dict(os.environ, EPD_TEST_PROTOS=str(_GENERATED), EPD_FAKE_WORKER=quirks)
+        starts = self.log().count("event=\"serving\"") if self._log.exists() else 0
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*wrap, *self.command(*flags)], stdin=subprocess.DEVNULL, stderr=log, env=environment
+                [*wrap, *self.command(*flags)],
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                env=environment(quirks),
             )
-        self.wait_for_log("serving")
+        self.wait_for_log("event=\"serving\"", starts + 1)
         return self
 
     def log(self) -> str:
@@ -88,6 +101,10 @@ class Daemon:
         from attach import Client
 
         return Client(self.socket)
+
+    def listen_address(self) -> str:
+        lines = [line for line in self.log().splitlines() if "event=\"serving\"" in line]
+        return lines[-1].split(" listen=")[1].split()[0]
 
     def worker_pid(self) -> int:
         self.wait_for_log("worker ready")

@@ -1,0 +1,210 @@
+"""How epd starts, who it lets beside it, and how it ends."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+
+import attach
+import conftest
+import pytest
+
+
+def _run(daemon, *flags: str) -> subprocess.CompletedProcess:
+    """An epd that is expected to end by itself."""
+    return subprocess.run(daemon.command(*flags), capture_output=True, text=True, timeout=30, check=False)
+
+
+def _names(folder: pathlib.Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_end_by_sigterm_tells_clients_and_leaves_no_file(daemon):
+    daemon.start()
+    assert {"epd.sock", "epd-grpc.sock", "epd.sock.lock"} <= _names(daemon.folder)
+    worker = daemon.worker_pid()
+    with daemon.client() as client:
+        client.attach()
+        daemon.process.send_signal(signal.SIGTERM)
+        goodbye = client.expect("goodbye")
+        assert goodbye.status.code == 14
+        assert client.receive() is None
+    assert daemon.process.wait(10) == 0
+    assert _names(daemon.folder) == {"epd.log", "worker"}
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_sigterm_drains_groups_before_sessions_end(daemon):
+    daemon.start()
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        daemon.process.send_signal(signal.SIGTERM)
+        assert client.expect("group_ended").status.message
+        client.expect("goodbye")
+    assert daemon.process.wait(10) == 0
+
+
+def test_second_sigterm_ends_at_once_even_when_the_worker_is_stopped(daemon):
+    daemon.start("--drain_deadline=1h")
+    worker = daemon.worker_pid()
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        os.kill(worker, signal.SIGSTOP)
+        daemon.process.send_signal(signal.SIGTERM)
+        daemon.wait_for_log('event="stopping"')
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(5) == 0
+
+
+def test_killed_epd_takes_its_worker_along_and_a_new_one_starts_over_the_leftovers(daemon):
+    daemon.start()
+    worker = daemon.worker_pid()
+    daemon.process.kill()
+    daemon.process.wait()
+
+    def gone() -> bool:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return True
+        return pathlib.Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z"
+
+    attach.wait_until(gone, "the worker ends")
+    assert "epd.sock" in _names(daemon.folder), "a killed epd cannot clean up"
+    daemon.start()
+    with daemon.client() as client:
+        client.attach()
+
+
+def test_second_epd_on_the_same_socket_names_the_first_and_does_it_no_harm(daemon):
+    daemon.start()
+    second = _run(daemon)
+    assert second.returncode == 1
+    assert f"another epd (pid {daemon.process.pid}) serves this socket" in second.stderr
+    with daemon.client() as client:
+        client.attach()
+
+
+def test_socket_path_that_is_too_long_is_an_error_with_the_limit(daemon):
+    path = "/tmp/" + "x" * 103
+    ended = _run(daemon, f"--socket={path}")
+    assert ended.returncode == 1
+    assert "got a path of 108 bytes, expected at most 107" in ended.stderr
+
+
+def test_folder_that_everybody_may_write_to_is_refused(daemon):
+    daemon.folder.chmod(0o777)
+    ended = _run(daemon)
+    assert ended.returncode == 1 and "everybody may write" in ended.stderr
+
+
+def test_file_in_the_place_of_the_socket_is_kept(daemon):
+    (daemon.folder / "epd.sock").write_text("precious")
+    ended = _run(daemon)
+    assert ended.returncode == 1 and "no socket lies there" in ended.stderr
+    assert (daemon.folder / "epd.sock").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--sokcet=/tmp/x", "did you mean 'socket'"),
+        ("--spin=fast", "flag --spin: got 'fast', expected a duration"),
+        ("--config=/does/not/exist", "cannot read"),
+    ],
+)
+def test_bad_flag_is_a_usage_error_that_says_what_is_expected(daemon, flag, says):
+    ended = _run(daemon, flag)
+    assert ended.returncode == 2 and says in ended.stderr
+
+
+def test_bad_listen_address_is_an_error(daemon):
+    ended = _run(daemon, "--listen=203.0.113.1:1")
+    assert ended.returncode == 1 and "'203.0.113.1:1' (listen)" in ended.stderr
+
+
+def test_print_config_help_and_version_do_not_start_anything(daemon):
+    config = daemon.folder / "epd.conf"
+    config.write_text("node = from-file\n")
+    printed = _run(daemon, f"--config={config}", "--print-config").stdout
+    lines = {line.split(" = ")[0]: line for line in printed.splitlines()}
+    assert lines["node"].split() == ["node", "=", "from-file", "#", "file"]
+    assert lines["socket"].endswith("# flag") and lines["spin"].endswith("# default")
+    assert "--worker_stuck=30s" in _run(daemon, "--help").stdout
+    assert _run(daemon, "--version").stdout.startswith("epd ")
+    assert "epd.sock" not in _names(daemon.folder)
+
+
+def test_readiness_is_told_to_the_supervisor(daemon):
+    path = str(daemon.folder / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.settimeout(10)
+        notify.bind(path)
+        daemon.start(wrap=("env", f"NOTIFY_SOCKET={path}"))
+        assert notify.recv(64) == b"READY=1"
+        daemon.process.send_signal(signal.SIGTERM)
+        assert notify.recv(64) == b"STOPPING=1"
+
+
+def test_idle_daemon_ends_after_its_last_session_and_leaves_nothing(daemon):
+    daemon.start("--idle_exit=300ms")
+    with daemon.client() as client:
+        client.attach()
+        with pytest.raises(subprocess.TimeoutExpired):
+            daemon.process.wait(1)
+    assert daemon.process.wait(10) == 0
+    assert _names(daemon.folder) == {"epd.log", "worker"}
+
+
+def test_clients_of_an_idle_daemon_on_its_way_out_get_a_session_or_are_told_to_retry(daemon):
+    for _ in range(5):
+        daemon.start("--idle_exit=100ms")
+        told = set()
+        while daemon.process.poll() is None:
+            try:
+                client = daemon.client()
+            except (FileNotFoundError, ConnectionRefusedError):
+                continue  # It has gone: this is what a client retries.
+            with client:
+                if "goodbye" in told:
+                    break
+                client.send(attach=attach.pb.Attach(min_version=1, max_version=1))
+                message = client.receive()
+                told.add(message.WhichOneof("body") if message else "closed")
+                assert message is not None, daemon.log()
+                if message.WhichOneof("body") == "goodbye":
+                    assert message.goodbye.status.code == 14
+            # Let it become idle now and then, at moments that vary.
+            attach.time.sleep(0.099)
+        assert daemon.process.wait(10) == 0
+        assert told <= {"attached", "goodbye"}
+
+
+def test_new_epd_waits_for_one_that_is_on_its_way_out(daemon, tmp_path):
+    daemon.start("--drain_deadline=600ms")
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        os.kill(daemon.worker_pid(), signal.SIGSTOP)  # The drain takes its whole deadline.
+        first = daemon.process
+        first.send_signal(signal.SIGTERM)
+        daemon.wait_for_log('event="stopping"')
+        daemon.start()
+        assert first.wait(10) == 0
+        with daemon.client() as other:
+            other.attach()
+
+
+def test_epd_runs_with_standard_descriptors_closed(daemon):
+    log = daemon.folder / "own.log"
+    command = daemon.command(f"--log_file={log}")
+    script = 'exec "$@" <&- >&- 2>&-'
+    process = subprocess.Popen(["/bin/sh", "-c", script, "sh", *command], env=conftest.environment())
+    daemon.process = process
+    attach.wait_until(lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready")
+    with daemon.client() as client:
+        client.attach()

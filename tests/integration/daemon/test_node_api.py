@@ -1,0 +1,192 @@
+"""The gRPC API of a node, as epctl and scripts use it."""
+
+import os
+import stat
+
+import attach
+import grpc
+import pytest
+from node_api import NodeApi
+from proto.epd.v1 import node_pb2 as pb
+
+_SERVING, _NOT_SERVING = 1, 2
+
+
+@pytest.fixture
+def api(daemon):
+    daemon.start()
+    daemon.worker_pid()
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+        yield api
+
+
+def _code_of(call, **fields) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as raised:
+        call(**fields)
+    return raised.value.code(), raised.value.details()
+
+
+def test_status_of_an_idle_node_is_ok_and_names_it(daemon, api):
+    status = api.GetStatus()
+    assert status.pid == daemon.process.pid and status.health == pb.HEALTH_OK and not status.problems
+    assert status.workers[0].pid == daemon.worker_pid() and status.workers[0].backend == "fake"
+    assert status.pool_bytes == 64 << 20
+    assert (status.min_protocol_version, status.max_protocol_version) == (1, 1)
+    assert status.coordinator == "" and status.coordinator_connected and not status.draining
+
+
+def test_group_sessions_and_ranks_tell_who_holds_what(daemon, api):
+    with daemon.client() as a:
+        first = a.attach(client_name="python3 train.py", client_version="9.9")
+        a.start_join(attach.spec(num_ranks=3), [0, 2], devices=["cpu:0", "cpu:1"])
+        forming = attach.wait_until(lambda: api.ListGroups(name="g").groups if api.ListGroups().groups else None, "g")
+        assert forming[0].state == pb.GROUP_STATE_FORMING
+        assert [r.phase for r in forming[0].ranks] == ["arrived", "missing", "arrived"]
+        with daemon.client() as b:
+            b.attach()
+            b.start_join(attach.spec(num_ranks=3), [1])
+            a.expect("joined")
+            group = api.ListGroups(name="g").groups[0]
+            assert group.state == pb.GROUP_STATE_READY and group.epoch == 1
+            assert [r.device for r in group.ranks] == ["cpu:0", "", "cpu:1"]
+            assert [list(r.experts) for r in group.ranks] == [[0, 1], [2, 3], [4, 5]]
+            assert {len(r.unique_id_sha256) for r in group.ranks} == {32}
+            sessions = {s.session_id: s for s in api.ListSessions().sessions}
+            mine = sessions[first.session_id]
+            assert mine.pid == os.getpid() and mine.client_name == "python3 train.py" and mine.client_version == "9.9"
+            assert [r.rank for r in mine.ranks] == [0, 2]
+            assert len(api.ListRanks(group="g").ranks) == 3
+
+
+def test_unknown_group_is_not_found_and_the_known_ones_are_listed(daemon, api):
+    api.CreateGroup(spec=attach.spec("known"))
+    for call, fields in (
+        (api.ListGroups, {"name": "x"}),
+        (api.ListRanks, {"group": "x"}),
+        (api.DrainGroup, {"name": "x"}),
+        (api.CloseGroup, {"name": "x"}),
+    ):
+        code, details = _code_of(call, **fields)
+        assert code == grpc.StatusCode.NOT_FOUND and "'x'" in details and "known" in details
+
+
+def test_created_group_waits_for_its_ranks_and_outlives_them_until_it_is_closed(daemon, api):
+    made = api.CreateGroup(request_id="r1", spec=attach.spec("made", num_ranks=1)).group
+    assert made.persistent and made.state == pb.GROUP_STATE_FORMING
+    again = api.CreateGroup(request_id="r1", spec=attach.spec("made", num_ranks=1)).group
+    assert again.group_id == made.group_id
+    code, _ = _code_of(api.CreateGroup, request_id="r2", spec=attach.spec("made", num_ranks=1))
+    assert code == grpc.StatusCode.ALREADY_EXISTS
+    with daemon.client() as client:
+        client.attach()
+        assert client.join(attach.spec("made", num_ranks=1), [0]).group_id == made.group_id
+    attach.wait_until(lambda: api.ListGroups().groups[0].state == pb.GROUP_STATE_FORMING, "it forms again")
+    api.CloseGroup(request_id="r3", name="made")
+    api.CloseGroup(request_id="r3", name="made")
+    assert not api.ListGroups().groups
+
+
+def test_bad_spec_is_refused_with_the_field(api):
+    code, details = _code_of(api.CreateGroup, spec=attach.spec(num_experts=0))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "num_experts" in details
+
+
+def test_watch_sends_every_state_up_to_closed(daemon, api):
+    api.CreateGroup(spec=attach.spec(num_ranks=1))
+    stream = api.WatchGroup(name="g", timeout=20)
+    assert next(stream).group.state == pb.GROUP_STATE_FORMING
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        seen = []
+        for message in stream:
+            seen.append(message.group.state)
+            if message.group.state == pb.GROUP_STATE_READY:
+                api.DrainGroup(name="g")
+        assert pb.GROUP_STATE_READY in seen and seen[-1] == pb.GROUP_STATE_CLOSED
+        assert client.expect("group_ended").group_id
+
+
+def test_watch_of_an_unknown_group_is_not_found(api):
+    with pytest.raises(grpc.RpcError) as raised:
+        next(api.WatchGroup(name="x"))
+    assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def test_cancelled_watches_leave_the_daemon_well(daemon, api):
+    api.CreateGroup(spec=attach.spec())
+    for _ in range(20):
+        stream = api.WatchGroup(name="g")
+        next(stream)
+        stream.cancel()
+    api.CloseGroup(name="g")
+    assert api.GetStatus().health == pb.HEALTH_OK
+
+
+def test_drain_of_another_epoch_is_aborted_and_names_both(daemon, api):
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        code, details = _code_of(api.DrainGroup, name="g", epoch=7)
+        assert code == grpc.StatusCode.ABORTED and "got epoch 7" in details and "1" in details
+        closed = api.DrainGroup(request_id="d", name="g", epoch=1).group
+        assert closed.state == pb.GROUP_STATE_CLOSED
+        assert api.DrainGroup(request_id="d", name="g", epoch=1).group.state == pb.GROUP_STATE_CLOSED
+
+
+def test_health_follows_the_node_and_its_groups(daemon, api):
+    assert api.health() == _SERVING and api.health("epd.v1.Node") == _SERVING
+    with pytest.raises(grpc.RpcError) as raised:
+        api.health("epd.group/g")
+    assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        attach.wait_until(lambda: api.health("epd.group/g") == _SERVING, "the group serves")
+    attach.wait_until(lambda: api.health("epd.group/g") == _NOT_SERVING, "the group has ended")
+
+
+def test_memory_names_the_owner_of_every_byte(daemon, api):
+    with daemon.client() as client:
+        session = client.attach()
+        regions = {(r.kind, tuple(r.session_ids)): r for r in api.GetMemory().regions}
+        slots = regions[("slots", (session.session_id,))]
+        assert slots.committed_bytes == 4096 * 257 and str(os.getpid()) in slots.owner
+        assert regions[("records", ())].committed_bytes > 0
+
+
+def test_memory_plan_grows_with_the_group_and_a_bad_spec_is_refused(api):
+    small = api.PlanMemory(spec=attach.spec())
+    large = api.PlanMemory(spec=attach.spec(hidden=4096))
+    assert 0 < small.handle_mem_bytes == large.handle_mem_bytes
+    assert large.dispatch_bytes_per_rank - small.dispatch_bytes_per_rank >= 64 * 4 * 4000
+    assert large.combine_bytes_per_rank > small.combine_bytes_per_rank
+    assert small.slots_bytes_per_session == 4096 * 257
+    code, details = _code_of(api.PlanMemory, spec=attach.spec(num_ranks=0))
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "num_ranks" in details
+
+
+def test_doctor_gives_each_problem_a_consequence_and_a_fix(api):
+    findings = api.GetDoctor().findings
+    assert {"worker", "libnccl", "memory limit", "cores", "open files", "runtime folder"} <= {f.what for f in findings}
+    for finding in findings:
+        assert finding.found, finding
+        assert finding.ok or (finding.consequence and finding.fix), finding
+
+
+def test_configuration_has_the_origin_of_every_value(daemon, api):
+    settings = {s.name: s for s in api.GetConfig().settings}
+    assert settings["socket"].origin == "flag" and settings["socket"].value == daemon.socket
+    assert settings["absent"].origin == "default" and settings["absent"].value == "10m"
+    assert all(s.help for s in settings.values())
+
+
+def test_reflection_lists_the_services(api):
+    call = api.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    answer = next(call(iter([b"\x3a\x01*"]), timeout=10))
+    assert b"epd.v1.Node" in answer and b"grpc.health.v1.Health" in answer
+
+
+def test_grpc_socket_is_closed_to_other_users(daemon, api):
+    assert stat.S_IMODE(os.stat(daemon.grpc_socket).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(daemon.socket).st_mode) == 0o666

@@ -1,0 +1,99 @@
+// Goal: every session gets its own arenas to write and its peers' only to read, and no descriptor
+// is kept for nothing.
+#include "daemon/node/arena_book.h"
+
+#include <fcntl.h>
+
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+const NodeId kSelf{"here"};
+constexpr GroupId kGroup(7);
+
+Placement Member(uint32_t rank, const NodeId& node, uint64_t session) {
+  Placement member;
+  member.rank = Rank(rank);
+  member.node = node;
+  member.session = SessionId(session);
+  return member;
+}
+
+v1::TenantReady Ready(uint64_t formation, std::vector<uint32_t> ranks) {
+  v1::TenantReady ready;
+  ready.set_group_id(kGroup.value);
+  ready.set_formation(formation);
+  for (const uint32_t rank : ranks) {
+    v1::TenantReady::Arena& arena = *ready.add_arenas();
+    arena.set_rank(rank);
+    arena.set_bytes(100 + rank);
+  }
+  return ready;
+}
+
+std::vector<UniqueFd> Fds(size_t count) {
+  std::vector<UniqueFd> fds;
+  for (size_t i = 0; i < count; ++i) fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return fds;
+}
+
+TEST(ArenaBookTest, OwnArenaIsWritableAndPeersAreReadOnly) {
+  ArenaBook book;
+  std::vector<UniqueFd> fds = Fds(4);
+  const int own = fds[0].get();
+  const int peers = fds[3].get();
+  ASSERT_TRUE(book.Put(Ready(1, {0, 1}), std::move(fds)).ok());
+  v1::Joined joined;
+  const auto taken = book.Take(kGroup, Formation(1), kSelf, SessionId(10),
+                               {Member(0, kSelf, 10), Member(1, kSelf, 11)}, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  ASSERT_EQ(taken->size(), 2u);
+  EXPECT_EQ((*taken)[0]->get(), own);
+  EXPECT_EQ((*taken)[1]->get(), peers);
+  EXPECT_TRUE(joined.arenas(0).own());
+  EXPECT_FALSE(joined.arenas(1).own());
+  EXPECT_EQ(joined.arenas(1).bytes(), 101u);
+}
+
+TEST(ArenaBookTest, RanksOfOtherNodesHaveNoArenaHere) {
+  ArenaBook book;
+  ASSERT_TRUE(book.Put(Ready(1, {1}), Fds(2)).ok());
+  v1::Joined joined;
+  const auto taken = book.Take(kGroup, Formation(1), kSelf, SessionId(10),
+                               {Member(0, NodeId{"there"}, 10), Member(1, kSelf, 10)}, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(joined.arenas_size(), 1);
+  EXPECT_TRUE(joined.arenas(0).own());
+}
+
+TEST(ArenaBookTest, DescriptorsAreDroppedAfterTheLastLocalSession) {
+  ArenaBook book;
+  ASSERT_TRUE(book.Put(Ready(1, {0, 1}), Fds(4)).ok());
+  const std::vector<Placement> members = {Member(0, kSelf, 10), Member(1, kSelf, 11)};
+  v1::Joined joined;
+  for (const uint64_t session : {10, 10, 11}) {
+    EXPECT_TRUE(book.Take(kGroup, Formation(1), kSelf, SessionId(session), members, joined).ok())
+        << session;
+  }
+  EXPECT_TRUE(absl::IsInternal(
+      book.Take(kGroup, Formation(1), kSelf, SessionId(10), members, joined).status()));
+}
+
+TEST(ArenaBookTest, OnlyTheAskedFormationIsHandedOut) {
+  ArenaBook book;
+  ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
+  ASSERT_TRUE(book.Put(Ready(2, {0}), Fds(2)).ok());
+  v1::Joined joined;
+  const std::vector<Placement> members = {Member(0, kSelf, 10)};
+  EXPECT_FALSE(book.Take(kGroup, Formation(1), kSelf, SessionId(10), members, joined).ok());
+  EXPECT_TRUE(book.Take(kGroup, Formation(2), kSelf, SessionId(10), members, joined).ok());
+}
+
+TEST(ArenaBookTest, WrongNumberOfDescriptorsIsTheWorkersBug) {
+  ArenaBook book;
+  EXPECT_TRUE(absl::IsInternal(book.Put(Ready(1, {0, 1}), Fds(3))));
+}
+
+}  // namespace
+}  // namespace epd

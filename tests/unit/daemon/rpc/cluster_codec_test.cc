@@ -1,0 +1,168 @@
+// Goal: what one epd says about its groups is what the other one hears, to the last field.
+#include "daemon/rpc/cluster_codec.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+using testing::HasSubstr;
+
+GroupSpec Spec() {
+  GroupSpec spec;
+  spec.name = "g";
+  spec.num_ranks = 2;
+  spec.num_experts = 4;
+  spec.max_tokens_per_rank = 8;
+  spec.recv_capacity_per_rank = 16;
+  spec.hidden = 32;
+  spec.max_token_dtype = Dtype::kFloat32;
+  return spec;
+}
+
+ProgramId Program(uint8_t fill) {
+  ProgramId program;
+  program.fill(fill);
+  return program;
+}
+
+NodeReport FullReport() {
+  NodeReport report;
+  report.node = NodeId{"a"};
+  report.incarnation = Incarnation(1);
+  report.seq = 2;
+  report.coordinator = Incarnation(3);
+  report.max_epoch = Epoch(4);
+  report.max_formation = Formation(5);
+  report.worker = Incarnation(6);
+  report.worker_has_nccl = true;
+  report.nccl_problem = "p";
+  Claim& claim = report.claims.emplace_back();
+  claim.session = SessionId(7);
+  claim.request = RequestId(8);
+  claim.host = "h";
+  claim.pid = 9;
+  claim.client_name = "c";
+  claim.spec = Spec();
+  claim.ranks = {Rank(1), Rank(0)};
+  claim.min_epoch = Epoch(10);
+  claim.remaining = absl::Milliseconds(11);
+  claim.proposed = GroupId(12);
+  claim.granted_by = Incarnation(13);
+  claim.group = GroupId(14);
+  claim.joined = Formation(15);
+  claim.drained = DrainRecord{Formation(16), {{Rank(1), Program(2), 17}}};
+  claim.bases_of = Formation(18);
+  claim.bases = {{Rank(0), Program(3), 19}};
+  claim.fate = ClaimFate::kGone;
+  claim.fate_cause = absl::UnavailableError("gone");
+  GroupWork& work = report.work.emplace_back();
+  work.group = GroupId(20);
+  work.fenced = Epoch(21);
+  work.id_epoch = Epoch(22);
+  work.id_status = absl::InternalError("id");
+  work.id = UniqueId("secret");
+  work.init_epoch = Epoch(23);
+  work.init_status = absl::AbortedError("init");
+  work.init_sha256 = "digest";
+  work.formation = Formation(24);
+  work.phase = TenantPhase::kFailed;
+  work.tenant_status = absl::ResourceExhaustedError("full");
+  Order& order = report.orders.emplace_back();
+  order.request = RequestId(25);
+  order.kind = OrderKind::kCreate;
+  order.spec = Spec();
+  order.proposed = GroupId(26);
+  order.group = GroupId(27);
+  order.name = "n";
+  order.remaining = absl::Seconds(28);
+  return report;
+}
+
+TEST(ClusterCodecTest, ReportSurvivesTheWire) {
+  const NodeReport sent = FullReport();
+  const auto got = FromProto(ToProto(sent));
+  ASSERT_TRUE(got.ok()) << got.status();
+  // Every field is set above, so equal serialisations mean that none was dropped on either way.
+  EXPECT_EQ(ToProto(*got).SerializeAsString(), ToProto(sent).SerializeAsString());
+  EXPECT_EQ(got->claims[0].spec, sent.claims[0].spec);
+  EXPECT_EQ(got->claims[0].ranks, sent.claims[0].ranks);
+  EXPECT_EQ(got->claims[0].drained, sent.claims[0].drained);
+  EXPECT_EQ(got->claims[0].bases, sent.claims[0].bases);
+  EXPECT_EQ(got->claims[0].fate, ClaimFate::kGone);
+  EXPECT_EQ(got->claims[0].remaining, sent.claims[0].remaining);
+  EXPECT_EQ(got->work[0].id, sent.work[0].id);
+  EXPECT_EQ(got->work[0].phase, TenantPhase::kFailed);
+  EXPECT_EQ(got->work[0].fenced, Epoch(21));
+  EXPECT_EQ(got->orders[0].kind, OrderKind::kCreate);
+  EXPECT_EQ(got->max_formation, Formation(5));
+}
+
+TEST(ClusterCodecTest, EveryFieldOfAReportIsOnTheWire) {
+  const v1::NodeReport wire = ToProto(FullReport());
+  const auto all_set = [](const google::protobuf::Message& message) {
+    std::vector<const google::protobuf::FieldDescriptor*> set;
+    message.GetReflection()->ListFields(message, &set);
+    return static_cast<int>(set.size()) == message.GetDescriptor()->field_count();
+  };
+  EXPECT_TRUE(all_set(wire));
+  EXPECT_TRUE(all_set(wire.claims(0)));
+  EXPECT_TRUE(all_set(wire.work(0)));
+  EXPECT_TRUE(all_set(wire.orders(0)));
+}
+
+TEST(ClusterCodecTest, ViewSurvivesTheWire) {
+  ClusterView view;
+  view.coordinator = Incarnation(1);
+  view.seq = 2;
+  view.node = NodeId{"a"};
+  view.node_incarnation = Incarnation(3);
+  view.report_seq = 4;
+  GroupView& group = view.groups.emplace_back();
+  group.id = GroupId(5);
+  group.spec = Spec();
+  group.state = GroupState::kReforming;
+  group.epoch = Epoch(6);
+  group.formation = Formation(7);
+  group.started = true;
+  group.wait = true;
+  group.cause = absl::AbortedError("cause");
+  group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  group.dead = {{Rank(0), NodeId{"a"}, SessionId(11), 12, "i", 13, "d"}};
+  group.bases = {{Rank(1), Program(4), 14}};
+  group.base_cause = absl::UnavailableError("base");
+  group.id_wanted = true;
+  group.id_known = true;
+  group.unique_id = UniqueId("secret");
+  group.no_id_reason = "none: x";
+  view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
+                  absl::AbortedError("claim")}};
+  view.orders = {{RequestId(18), absl::NotFoundError("order"), GroupId(19)}};
+  const auto got = FromProto(ToProto(view));
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->groups, view.groups);
+  EXPECT_EQ(got->claims, view.claims);
+  EXPECT_EQ(got->orders, view.orders);
+  EXPECT_EQ(ToProto(*got).SerializeAsString(), ToProto(view).SerializeAsString());
+}
+
+TEST(ClusterCodecTest, NonsenseFromAnotherNodeIsNamed) {
+  v1::NodeReport nameless = ToProto(FullReport());
+  nameless.clear_node();
+  EXPECT_THAT(std::string(FromProto(nameless).status().message()), HasSubstr("report.node"));
+  v1::NodeReport fate = ToProto(FullReport());
+  fate.mutable_claims(0)->set_fate(static_cast<v1::ClaimFate>(9));
+  EXPECT_THAT(std::string(FromProto(fate).status().message()),
+              HasSubstr("claim.fate: got 9, expected 1 to 3"));
+  v1::NodeReport program = ToProto(FullReport());
+  program.mutable_claims(0)->mutable_bases(0)->set_program("short");
+  EXPECT_THAT(std::string(FromProto(program).status().message()),
+              HasSubstr("got 5 bytes, expected 16"));
+  v1::NodeReport spec = ToProto(FullReport());
+  spec.mutable_claims(0)->mutable_spec()->set_num_experts(0);
+  EXPECT_THAT(std::string(FromProto(spec).status().message()), HasSubstr("num_experts"));
+}
+
+}  // namespace
+}  // namespace epd
