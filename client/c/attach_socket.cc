@@ -19,7 +19,9 @@ constexpr size_t kMaxFds = 253;  // SCM_MAX_FD.
 
 // Milliseconds for poll(), rounded up so that it does not spin through the last one.
 int PollTimeout(Clock::time_point deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  const Clock::time_point now = Clock::now();
+  if (deadline <= now) return 0;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
@@ -93,6 +95,14 @@ Status AttachSocket::Send(std::string_view bytes) {
   }
 }
 
+bool AttachSocket::WaitReadable(Clock::time_point deadline) const {
+  while (true) {
+    pollfd poller = {fd_.get(), POLLIN, 0};
+    if (poll(&poller, 1, PollTimeout(deadline)) > 0) return true;
+    if (Clock::now() >= deadline) return false;
+  }
+}
+
 Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
   std::string buffer(kMaxDatagramBytes, '\0');
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
@@ -106,9 +116,7 @@ Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
     const ssize_t got = recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      if (Clock::now() >= deadline) return MakeStatus(Code::kDeadlineExceeded, "no message came");
-      pollfd poller = {fd_.get(), POLLIN, 0};
-      poll(&poller, 1, PollTimeout(deadline));
+      if (!WaitReadable(deadline)) return MakeStatus(Code::kDeadlineExceeded, "no message came");
       continue;
     }
     if (got <= 0) return MakeStatus(Code::kUnavailable, "the daemon closed the session");

@@ -32,6 +32,9 @@ class AttachSocket {
   //   UNAVAILABLE  the daemon is gone or takes nothing
   Status Send(std::string_view bytes);
 
+  // Whether a datagram, or the end of the session, is there; waits for it until `deadline`.
+  bool WaitReadable(Clock::time_point deadline) const;
+
   // Receives one datagram.
   //   DEADLINE_EXCEEDED  none came until `deadline`
   //   UNAVAILABLE        the socket was closed

@@ -256,6 +256,7 @@ Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
     place.phase = call.phase();
     formation.reset();
     group.EndCall();
+    if (!status.ok()) session.Settle();
   } else if (const auto last = group.current()) {
     place.epoch = last->epoch;
   }

@@ -165,8 +165,16 @@ void Session::Await(std::unique_lock<std::mutex>& lock, Clock::time_point deadli
 }
 
 bool Session::ReadOne(Clock::time_point deadline) {
+  if (!socket_.WaitReadable(deadline)) return false;
+  handling_ = true;
+  const bool handled = HandleOne();
+  handling_ = false;
+  return handled;
+}
+
+bool Session::HandleOne() {
   AttachSocket::Datagram datagram;
-  Status status = socket_.Receive(deadline, &datagram);
+  Status status = socket_.Receive(Clock::time_point::min(), &datagram);
   if (status.code == Code::kDeadlineExceeded) return false;
   ServerMessage message;
   if (status.ok()) status = DecodeServerMessage(datagram.bytes, &message);
@@ -176,6 +184,17 @@ bool Session::ReadOne(Clock::time_point deadline) {
   }
   std::visit([&](auto& body) { Handle(body, datagram.fds); }, message);
   return true;
+}
+
+void Session::Settle() {
+  constexpr std::chrono::milliseconds kLongest{100};
+  const Clock::time_point until = Clock::now() + kLongest;
+  std::unique_lock lock(mutex_);
+  // In this order: a datagram that is no longer to be read is being handled, or was.
+  while (lost_.ok() && Clock::now() < until &&
+         (socket_.WaitReadable(Clock::time_point::min()) || handling_)) {
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+  }
 }
 
 void Session::Lose(Status cause) {

@@ -59,6 +59,11 @@ class Session {
   // To be called before the first arm of each call. FAILED_PRECONDITION in a forked child.
   Status BeforeCall();
 
+  // After a failed call: waits, for at most a moment, until what epd has sent so far is handled.
+  // epd says that a group is formed anew, or that the session ends, before it ends the calls; so
+  // the caller's next call already knows.
+  void Settle();
+
   // Whether this is another process than the one that attached; then the copied descriptors are
   // closed.
   bool InForkedChild();
@@ -87,6 +92,7 @@ class Session {
              const std::function<bool()>& done);
   // Reads and handles one datagram. False: none came until `deadline`.
   bool ReadOne(Clock::time_point deadline);
+  bool HandleOne();
 
   void Handle(Joined& joined, std::vector<UniqueFd>& fds);
   void Handle(JoinFailed& failed, std::vector<UniqueFd>&);
@@ -115,6 +121,7 @@ class Session {
   Attached attached_;
   std::atomic<bool> watched_ = false;
   std::atomic<bool> abandoned_ = false;
+  std::atomic<bool> handling_ = false;  // From before a datagram is taken until it is handled.
 
   std::mutex mutex_;
   std::condition_variable changed_;

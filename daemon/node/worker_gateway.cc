@@ -114,11 +114,10 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   lingering_.clear();
   down_because_ = std::string(cause.message());
   FailUndecided(Records(records_), down_because_);
+  // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
+  // client which calls again waits for the new epoch instead of failing anew.
   next_sweep_ = absl::InfinitePast();
-  // Reform goes out first: a client whose call ends now and who calls again must wait for the new
-  // epoch, not fail anew.
   sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), cause});
-  Sweep(MonotonicNow());
 }
 
 std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {

@@ -1,0 +1,181 @@
+// Goal: processes that find no daemon start exactly one for this user, which inherits nothing from
+// them, ends by itself and leaves no socket; and where that is forbidden or impossible they are
+// told what to do.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "client/c/connect.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A runtime folder and a bin folder of its own, named by the environment as a user would.
+class AutostartTest : public ::testing::Test {
+ protected:
+  AutostartTest() {
+    if (access(client::kNodeSocket, F_OK) == 0)
+      ADD_FAILURE() << client::kNodeSocket << " is in the way";
+    const std::string bin = folder_.path() + "/bin";
+    std::filesystem::create_directory(bin);
+    std::filesystem::copy_file(EpdBinary(), bin + "/epd");
+    std::filesystem::copy_file(WorkerBinary(), bin + "/epd-worker");
+    setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+    setenv("EPD_DAEMON", (bin + "/epd").c_str(), 1);
+    unsetenv("EPD_SOCKET");
+    unsetenv("EPD_AUTOSTART");
+  }
+  // A daemon that a failed test left ends by itself; this only speeds it up.
+  ~AutostartTest() override {
+    for (const pid_t pid : Daemons()) kill(pid, SIGTERM);
+    EXPECT_TRUE(Eventually(10, [&] { return Daemons().empty(); }));
+  }
+
+  std::string socket() const { return folder_.path() + "/epd/epd.sock"; }
+  std::string Log() const {
+    std::ifstream file(folder_.path() + "/epd/epd.log");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  // Processes that run this test's copy of epd.
+  std::vector<pid_t> Daemons() const {
+    std::vector<pid_t> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const std::string name = entry.path().filename();
+      if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+      std::error_code gone;
+      const auto exe = std::filesystem::read_symlink(entry.path() / "exe", gone);
+      if (!gone && exe == folder_.path() + "/bin/epd") found.push_back(std::stoi(name));
+    }
+    return found;
+  }
+  static std::string ConnectAnywhere(epd_client** client, int64_t timeout_ms = 10'000) {
+    epd_connect_args args = {};
+    args.struct_size = sizeof args;
+    args.timeout_ms = timeout_ms;
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    epd_connect(&args, client, &error);
+    return error.message;
+  }
+  static std::string ConnectAndLeave() {
+    epd_client* client = nullptr;
+    const std::string problem = ConnectAnywhere(&client);
+    epd_disconnect(client);
+    return problem;
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(AutostartTest, ManyProcessesStartOneDaemonThatInheritsNothingAndEndsByItself) {
+  const int secret =
+      open("/dev/null", O_RDONLY);  // Not close-on-exec: every child has it, the daemon must not.
+  const ExchangeCase c{.num_ranks = 4};
+  std::vector<std::unique_ptr<RankProcess>> ranks;
+  for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
+    ranks.push_back(std::make_unique<RankProcess>([&](Link& link) -> std::string {
+      epd_client* client = nullptr;
+      if (std::string p = ConnectAnywhere(&client); !p.empty()) return p;
+      if (epd_socket_path(client) != socket())
+        return std::string("socket ") + epd_socket_path(client);
+      std::string problem;
+      {
+        ClientRank joined(client, c, rank);
+        problem = joined.Join().message;
+        if (problem.empty()) problem = joined.RunAndCompare(MakeExchange(c)[rank]);
+        link.Say("ran");
+        link.Hear();
+      }
+      epd_disconnect(client);
+      return problem;
+    }));
+  }
+  for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "ran");
+  const std::vector<pid_t> daemons = Daemons();
+  ASSERT_EQ(daemons.size(), 1u);
+  const std::string proc = "/proc/" + std::to_string(daemons[0]);
+  EXPECT_NE(getsid(daemons[0]), getsid(0)) << "it must not die with the terminal of its first user";
+  for (const auto& fd : std::filesystem::directory_iterator(proc + "/fd")) {
+    if (fd.path().filename() == "0") continue;
+    EXPECT_NE(std::filesystem::read_symlink(fd.path()), "/dev/null") << fd.path();
+  }
+  struct stat stat = {};
+  ASSERT_EQ(::stat((folder_.path() + "/epd").c_str(), &stat), 0);
+  EXPECT_EQ(stat.st_mode & 0777, 0700u);
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_TRUE(Eventually(10, [&] { return Daemons().empty(); }))
+      << "ends within 10 s of its last session";
+  EXPECT_FALSE(std::filesystem::exists(socket()));
+  close(secret);
+}
+
+TEST_F(AutostartTest, AClientThatMeetsADaemonOnItsWayOutGetsAnother) {
+  ASSERT_EQ(ConnectAndLeave(), "");
+  for (int round = 0; round < 3; ++round) {
+    for (const pid_t pid : Daemons()) kill(pid, SIGTERM);
+    EXPECT_EQ(ConnectAndLeave(), "") << "round " << round;
+  }
+}
+
+TEST_F(AutostartTest, WhereItIsForbiddenTheErrorSaysWhatToDo) {
+  setenv("EPD_AUTOSTART", "0", 1);
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE] no epd answers"));
+  EXPECT_THAT(problem, HasSubstr(client::kNodeSocket));
+  EXPECT_THAT(problem, HasSubstr(socket()));
+  EXPECT_THAT(problem, HasSubstr("EPD_AUTOSTART=0"));
+  EXPECT_TRUE(Daemons().empty());
+  unsetenv("EPD_AUTOSTART");
+}
+
+TEST_F(AutostartTest, AFolderThatOthersCanEnterIsRefused) {
+  ASSERT_EQ(mkdir((folder_.path() + "/epd").c_str(), 0755), 0);
+  EXPECT_THAT(ConnectAndLeave(), StartsWith("[epd:PERMISSION_DENIED]"));
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(AutostartTest, ADaemonThatIsNotThereIsNamed) {
+  setenv("EPD_DAEMON", "/nowhere/epd", 1);
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
+  EXPECT_THAT(problem, HasSubstr("/nowhere/epd"));
+}
+
+TEST_F(AutostartTest, ADaemonThatDoesNotComeUpIsToldWithItsLog) {
+  const std::string script = folder_.path() + "/broken";
+  std::ofstream(script) << "#!/bin/sh\necho broken on purpose\nexit 3\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  setenv("EPD_DAEMON", script.c_str(), 1);
+  epd_client* client = nullptr;
+  const std::string problem = ConnectAnywhere(&client, 1000);
+  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));
+  EXPECT_THAT(problem, HasSubstr("broken on purpose"));
+}
+
+TEST_F(AutostartTest, ASocketThatWasAskedForIsNeverStarted) {
+  setenv("EPD_SOCKET", (folder_.path() + "/other.sock").c_str(), 1);
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));
+  EXPECT_THAT(problem, HasSubstr("other.sock"));
+  EXPECT_TRUE(Daemons().empty());
+  unsetenv("EPD_SOCKET");
+}
+
+}  // namespace
+}  // namespace epd::testing
