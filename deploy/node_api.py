@@ -11,8 +11,10 @@ Needs grpcio, protobuf and the protoc program; no generated code.
 import collections.abc
 import os
 import pathlib
+import socket
 import subprocess
 import tempfile
+import time
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -47,6 +49,19 @@ def default_target() -> str:
     return "unix:" + grpc_path(chosen)
 
 
+def wait_for_socket(path: str, timeout: float) -> bool:
+    """True once somebody listens on a Unix socket. A gRPC channel that failed once waits for seconds instead."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(path)
+                return True
+            except OSError:
+                time.sleep(0.01)
+    return False
+
+
 def grpc_path(attach_path: str) -> str:
     """The gRPC socket beside an attach socket: /run/epd/epd.sock -> /run/epd/epd-grpc.sock."""
     stem = attach_path.removesuffix(".sock")
@@ -61,9 +76,6 @@ class Node:
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
         self._timeout = timeout
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
-        # Someone who waits for a daemon to start asks again at once, not after gRPC's seconds.
-        options += [(f"grpc.{limit}_reconnect_backoff_ms", 50) for limit in ("initial", "min")]
-        options += [("grpc.max_reconnect_backoff_ms", 1000)]
         self._channel = grpc.insecure_channel(target, options)
 
     def __enter__(self) -> "Node":

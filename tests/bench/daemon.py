@@ -31,7 +31,9 @@ class Daemon:
         self._wait_until_it_answers()
 
     def _wait_until_it_answers(self) -> None:
-        self.node = node_api.Node("unix:" + node_api.grpc_path(self.socket))
+        path = node_api.grpc_path(self.socket)
+        node_api.wait_for_socket(path, _START_SECONDS)
+        self.node = node_api.Node("unix:" + path)
         deadline = time.monotonic() + _START_SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -37,6 +37,7 @@ class RunningEpd:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        assert node_api.wait_for_socket(self.grpc_socket, _START_SECONDS), self.log()
         self.api = node_api.Node("unix:" + self.grpc_socket)
         self._wait_for_worker()
 
@@ -77,9 +78,6 @@ class RunningEpd:
         while True:
             assert self.process.poll() is None, f"epd ended:\n{self.log()}"
             assert time.monotonic() < deadline, f"no worker after {_START_SECONDS} s:\n{self.log()}"
-            try:
-                if self.worker_pid():
-                    return
-            except node_api.grpc.RpcError:
-                pass  # Not listening yet.
+            if self.worker_pid():
+                return
             time.sleep(0.02)

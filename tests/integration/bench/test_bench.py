@@ -1,0 +1,113 @@
+"""Goal: the benchmark's reference is right, its check finds a single wrong bit, and its ratios say what they claim.
+
+Nothing is timed here.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+_BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(_BENCH))
+
+import contenders as who  # noqa: E402 - the benchmark's modules are programs, not a package.
+import gloo_jax  # noqa: E402
+import problem as problems  # noqa: E402
+import report  # noqa: E402
+from measure import Cell  # noqa: E402
+
+_SIZES = problems.Sizes(num_ranks=3, num_tokens=7, hidden=5, top_k=4)
+
+
+@pytest.fixture
+def problem(tmp_path):
+    return problems.Problem.write(tmp_path, _SIZES, seed=3)
+
+
+def _routes_in_slot_order(problem, rank):
+    """(expert, source, token, k) of each slot of `rank`, the slow way."""
+    sizes = problem.sizes
+    local = range(rank * 8, rank * 8 + 8)
+    return [
+        (expert, source, token, k)
+        for expert in local
+        for source in range(sizes.num_ranks)
+        for token in range(sizes.num_tokens)
+        for k in range(sizes.top_k)
+        if problem.routing[source, token, k] == expert
+    ]
+
+
+def test_routing_is_distinct_and_within_capacity(problem):
+    for row in problem.routing.reshape(-1, _SIZES.top_k):
+        assert len(set(row)) == _SIZES.top_k
+    for rank in range(_SIZES.num_ranks):
+        assert len(problem.received(rank)) <= _SIZES.recv_capacity
+
+
+def test_dispatched_rows_stand_by_expert_source_token_and_k(problem):
+    for rank in range(_SIZES.num_ranks):
+        routes = _routes_in_slot_order(problem, rank)
+        rows, scaled = problem.dispatched(rank), problem.dispatched(rank, scaled=True)
+        for slot, (expert, source, token, _) in enumerate(routes):
+            expected = problem.tokens(source)[token]
+            assert np.array_equal(rows[slot], expected)
+            scale = np.float32(1 + expert % 8 / 8)
+            product = (expected.astype(np.float32) * scale).astype(problems.BF16)
+            assert np.array_equal(scaled[slot], product)
+        assert not rows[len(routes) :].any()
+
+
+def test_combine_sums_what_came_from_the_tokens_own_slots(problem):
+    slots = {
+        (source, token, k): problem.dispatched(rank, scaled=True)[slot]
+        for rank in range(_SIZES.num_ranks)
+        for slot, (_, source, token, k) in enumerate(_routes_in_slot_order(problem, rank))
+    }
+    for rank in range(_SIZES.num_ranks):
+        combined = problem.combined(rank)
+        for token in range(_SIZES.num_tokens):
+            total = np.zeros(_SIZES.hidden, np.float32)
+            for k in range(_SIZES.top_k):
+                total += slots[rank, token, k].astype(np.float32)
+            assert np.array_equal(combined[token], total.astype(problems.BF16))
+
+
+def test_the_check_finds_one_wrong_bit(problem):
+    expected = problem.dispatched(0)
+    got = expected.copy()
+    assert problems.differences(got, expected, None) == ""
+    got.view(np.uint16)[2, 3] ^= 1
+    assert "first at row 2 column 3" in problems.differences(got, expected, None)
+    assert problems.differences(got, expected, 2**-7) == ""
+    got[2, 3] += 1
+    assert problems.differences(got, expected, 2**-7) != ""
+    assert "shape" in problems.differences(got[1:], expected, None)
+
+
+def test_the_plan_for_gloo_moves_every_row_there_and_back(problem):
+    plans = [gloo_jax.make_plan(problem, rank) for rank in range(_SIZES.num_ranks)]
+    for rank, plan in enumerate(plans):
+        there = np.concatenate([problem.tokens(s)[p.send[rank]] for s, p in enumerate(plans)])
+        padded = np.concatenate([there, np.zeros((1, _SIZES.hidden), problems.BF16)])
+        assert np.array_equal(padded[plan.recv], problem.dispatched(rank))
+        back = np.concatenate(
+            [problem.dispatched(s, scaled=True)[p.back[rank]] for s, p in enumerate(plans)]
+        )
+        total = np.zeros((_SIZES.num_tokens, _SIZES.hidden), np.float32)
+        for k in range(_SIZES.top_k):
+            total += back[plan.home[:, k]].astype(np.float32)
+        assert np.array_equal(total.astype(problems.BF16), problem.combined(rank))
+
+
+def test_ratios_say_how_many_times_as_fast():
+    cells = [
+        Cell(who.EPD_JAX.name, "dispatch", [2_000_000]),
+        Cell(who.GLOO.name, "dispatch", [8_000_000]),
+        Cell(who.MEMCPY.name, "warm", [1_000_000]),
+    ]
+    result = report.SizeResult(_SIZES, cells, interleaved=True, daemon_memory={})
+    assert result.ratios("dispatch") == {"epd_jax/gloo": 4, "epd_jax/memcpy": 0.5}
+    assert "4.00" in report.table([result]) and "0.50" in report.table([result])
