@@ -4,6 +4,7 @@ import importlib
 import json
 import pathlib
 import sys
+import time
 import traceback
 
 import jax
@@ -29,11 +30,13 @@ def main() -> None:
     path = pathlib.Path(arguments["folder"]) / f"{arguments['index']}.json"
     outcomes: dict[str, str] = {}
     for name in checks:
+        began = time.monotonic()
         try:
             getattr(program, name)(world)
             outcomes[name] = "ok"
         except Exception:  # The boundary of a check: whatever went wrong is its outcome.
             outcomes[name] = traceback.format_exc()[-5000:]
+        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
         _write(path, outcomes)
         world.barrier(f"after {name}")
 

@@ -1,0 +1,202 @@
+"""Bad input and lost parts at run time: the documented error on every rank, and the next call works."""
+
+import functools
+import os
+import pathlib
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from world import World, fails
+
+import epd.jax as ep
+from epd.jax import primitives
+
+_CFG = ep.EpLayerConfig(top_k=2)
+
+
+def _operands(world: World, seed: int):
+    problem = world.problem(seed, tokens=8)
+    return problem, [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
+
+
+def _layer(capacity, idx, tokens, weights):
+    recv, _, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, weights, capacity)
+    return ep.ep_combine(_CFG, handle, counts, recv, idx.shape[0])
+
+
+def _expect_working(world: World, seed: int) -> None:
+    problem, operands = _operands(world, seed)
+    with world.context():
+        out = jax.jit(functools.partial(_layer, problem.capacity))(*operands)
+    world.expect_equal(out, world.gather(problem, world.scatter(problem, problem.tokens)), "a healthy call afterwards")
+
+
+def _local_rows(world: World, per_process) -> jax.Array:
+    """A global array of which this process makes its own rows."""
+    local = per_process(world.index)
+    shape = (world.num_ranks * local.shape[0], *local.shape[1:])
+    return jax.make_array_from_callback(shape, world.sharding, lambda index: local)
+
+
+def check_index_out_of_range_on_one_rank(world: World):
+    world.bootstrap()
+    experts = world.sizes["num_experts"]
+    bad = lambda i: np.where(i == world.ep - 1, experts, 0) * np.ones((4, 2), np.int32)  # noqa: E731
+    idx = _local_rows(world, lambda i: bad(i % world.ep).astype(np.int32))
+    with world.context():
+        prepare = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])
+        with fails("INVALID_ARGUMENT", str(experts)):
+            jax.block_until_ready(prepare(idx))
+    _expect_working(world, 41)
+
+
+def world_pin(world: World, array):
+    return jax.lax.with_sharding_constraint(array, world.sharding)
+
+
+def _plan(world: World, idx):
+    with world.context():
+        return jax.jit(lambda i: world_pin(world, ep.ep_prepare(_CFG, i)[2]))(idx)
+
+
+def _dispatch_with(world: World, handle, operands, capacity=128):
+    with world.context():
+        step = jax.jit(lambda h, i, t, w: primitives.ep_dispatch_fwd(_CFG, h, i, t, w, capacity))
+        jax.block_until_ready(step(handle, *operands))
+
+
+def check_corrupt_plan_on_one_rank(world: World):
+    world.bootstrap()
+    _, operands = _operands(world, 42)
+    handle = _plan(world, operands[0])
+    for byte in (0, 200):
+        mine = np.array(handle.addressable_shards[0].data)
+        if world.index % world.ep == 0:
+            mine[0, byte] ^= 0xFF
+        with fails("DATA_LOSS"):
+            _dispatch_with(world, _local_rows(world, lambda _, m=mine: m), operands)
+    zeros = _local_rows(world, lambda _: np.zeros_like(mine))
+    with fails("DATA_LOSS"):
+        _dispatch_with(world, zeros, operands)
+    _expect_working(world, 43)
+
+
+def check_foreign_plan(world: World):
+    """A plan of an earlier group of the same sizes, and one of another rank."""
+    world.bootstrap()
+    _, operands = _operands(world, 44)
+    mine = np.array(_plan(world, operands[0]).addressable_shards[0].data)
+    world.bootstrap(capacity=120)
+    handle = _local_rows(world, lambda _: mine)
+    try:
+        with ep.ep_errors():
+            _dispatch_with(world, handle, operands, capacity=100)
+    except ep.EpError as error:
+        assert error.code in ("INVALID_ARGUMENT", "ABORTED"), error
+        assert "group" in str(error) or "epoch" in str(error), error
+    else:
+        raise AssertionError("a plan of another group was accepted")
+    _expect_working(world, 45)
+
+
+def check_dtypes_that_differ_between_ranks(world: World):
+    world.bootstrap()
+    problem, operands = _operands(world, 46)
+    narrow = world.index % world.ep == 0
+    tokens = operands[1].astype(jnp.bfloat16) if narrow else operands[1]
+    with world.context(), fails("INVALID_ARGUMENT", "dtype"):
+        jax.block_until_ready(
+            jax.jit(lambda i, t, w: ep.ep_dispatch(_CFG, i, t, w, problem.capacity)[0])(operands[0], tokens, operands[2])
+        )
+    _expect_working(world, 47)
+
+
+def check_ranks_may_bring_different_numbers_of_tokens(world: World):
+    """Each process traces its own T: tokens and capacity may differ, zero included."""
+    world.bootstrap()
+    mine = 3 * (world.index % world.ep)
+    idx = _local_rows(world, lambda _: np.zeros((mine, 2), np.int32))
+    rows = np.full((mine, 8), 1.0 + world.index, np.float32)
+    with world.context():
+        counts, total, _ = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])(idx)
+        out = jax.jit(functools.partial(_layer, 100))(
+            idx, _local_rows(world, lambda _: rows), _local_rows(world, lambda _: np.ones((mine, 2), np.float32))
+        )
+    routes = sum(3 * position * 2 for position in range(world.ep))
+    expected = routes if world.index % world.ep == 0 else 0
+    assert int(np.asarray(total.addressable_shards[0].data)[0, 0]) == expected
+    assert int(np.asarray(counts.addressable_shards[0].data)[0, 0]) == expected
+    np.testing.assert_array_equal(np.asarray(out.addressable_shards[0].data), 2 * rows)
+
+
+def check_executable_after_a_new_bootstrap(world: World):
+    """Runs if the sizes agree, else names the field."""
+    world.bootstrap()
+    problem, operands = _operands(world, 48)
+    with world.context():
+        step = jax.jit(functools.partial(_layer, problem.capacity))
+        first = step(*operands)
+        want = world.gather(problem, world.scatter(problem, problem.tokens))
+        world.expect_equal(first, want)
+        for changed, field in (
+            ({"hidden": 16}, "hidden_dim"),
+            ({"max_tokens": 32}, "max_tokens_per_rank"),
+            ({"num_experts": 4 * world.ep}, "num_experts"),
+            ({"capacity": 64}, "recv_capacity_per_rank"),
+        ):
+            world.bootstrap(**changed)
+            with fails("INVALID_ARGUMENT", field):
+                jax.block_until_ready(step(*operands))
+        world.bootstrap(capacity=256)
+        world.expect_equal(step(*operands), want, "the same sizes, more capacity")
+        ep.ep_finalize()
+        world.sizes = {}
+        with fails("FAILED_PRECONDITION", "ep_bootstrap"):
+            jax.block_until_ready(step(*operands))
+        world.bootstrap()
+        world.expect_equal(step(*operands), want, "the same sizes again")
+
+
+def _worker_pid() -> int:
+    epd = os.environ["EPD_TEST_EPD_PID"]
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        children = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.02)
+    raise AssertionError("epd has no worker")
+
+
+def check_killed_worker_under_load(world: World):
+    """A typed error on every rank; the next call works."""
+    world.bootstrap(hidden=256, max_tokens=256, capacity=2048)
+    problem = world.problem(49, tokens=256)
+    operands = [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
+    want = world.gather(problem, world.scatter(problem, problem.tokens))
+    with world.context():
+        step = jax.jit(functools.partial(_layer, problem.capacity))
+        world.expect_equal(step(*operands), want, "before")
+        for round_number in range(2):
+            _step_until_error(world, step, operands, round_number)
+            world.barrier(f"all ranks saw the error {round_number}")
+            world.expect_equal(step(*operands), want, f"after round {round_number}")
+
+
+def _step_until_error(world: World, step, operands, round_number: int) -> None:
+    deadline, steps = time.monotonic() + 30, 0
+    while True:
+        steps += 1
+        if steps == 5 and world.index == 0:
+            os.kill(_worker_pid(), signal.SIGKILL)
+        try:
+            with ep.ep_errors():
+                jax.block_until_ready(step(*operands))
+        except ep.EpError as error:
+            assert error.code in ("ABORTED", "UNAVAILABLE"), error
+            print(f"round {round_number}, step {steps}: {error}", flush=True)
+            return
+        assert time.monotonic() < deadline, "the worker was killed, but no call failed"

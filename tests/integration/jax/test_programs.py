@@ -1,0 +1,20 @@
+"""Goal: transformations, contexts, errors and faults behave as API.md says, in real processes."""
+
+import pytest
+from harness import Setup, checks_of, report_of
+
+_SETUPS = [
+    Setup("transforms", processes=4, mesh=(2, 2)),
+    Setup("transforms", processes=1, devices=4, mesh=(2, 2)),
+    Setup("errors_table", processes=1, mesh=(1, 1)),
+    Setup("errors_table", processes=4, mesh=(2, 2)),
+    Setup("faults", processes=2, mesh=(1, 2)),
+    Setup("faults", processes=4, mesh=(2, 2), environment={"EPD_EXECUTOR": "worker"}, label="-worker"),
+    Setup("late", processes=2, mesh=(1, 2), environment={"EPD_ABSENT_TIMEOUT": "3"}),
+]
+_CASES = [pytest.param(setup, check, id=f"{setup}-{check}") for setup in _SETUPS for check in checks_of(setup.program)]
+
+
+@pytest.mark.parametrize(("setup", "check"), _CASES)
+def test_check(setup: Setup, check: str):
+    report_of(setup).expect(check)
