@@ -166,7 +166,7 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   const absl::Status problem = CheckAnnounce(request, tenant, staging_.arena_bytes());
   if (!problem.ok()) {
     FailWithExecution(operation, AtRank(problem, tenant, request));
-  } else if (operation.In(PartState::kAbsent).empty()) {
+  } else if (!operation.Any(PartState::kAbsent)) {
     AllAnnounced(operation, now);
   }
 }
@@ -287,7 +287,7 @@ void Exchange::Publish(const Use& use, const shm::SlotRequest& request, absl::Ti
     CloseIfOver(*operation);
   } else if (!problem.ok()) {
     FailWithExecution(*operation, AtRank(problem, *operation->tenant, request));
-  } else if (operation->In(PartState::kCopying).empty()) {
+  } else if (!operation->Any(PartState::kCopying)) {
     if (operation->tenant->worker_executor()) {
       StartMove(*operation, now);
     } else {

@@ -161,9 +161,7 @@ void ExecLoop::PollEvents(int timeout_ms) {
       if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadControl();
     } else if (data == kIdMaker) {
       SendMadeIds();
-    } else if (const auto found = sessions_.find(SessionId(data)); found != sessions_.end()) {
-      found->second.ClearWakeup();
-    }
+    }  // Else a session rang; the next scan sees what it armed.
   }
   if (epd_.wants_write() != watches_write_) {
     watches_write_ = epd_.wants_write();

@@ -65,7 +65,7 @@ void ExecLoop::Handle(const v1::AddSession& message, std::vector<OwnedFd> fds) {
   if (!opened.ok()) return Fail(opened.status());
   SessionSlots& slots = sessions_.insert_or_assign(id, *std::move(opened)).first->second;
   epoll_event event = {};
-  event.events = EPOLLIN;
+  event.events = EPOLLIN | EPOLLET;
   event.data.u64 = id.value;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, slots.wakeup_fd(), &event) != 0) {
     return Fail(absl::ResourceExhaustedError("epoll_ctl of a session's eventfd"));

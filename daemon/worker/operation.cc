@@ -60,6 +60,11 @@ std::vector<Rank> Operation::In(PartState state) const {
   return ranks;
 }
 
+bool Operation::Any(PartState state) const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [state](const Part& part) { return part.state == state; });
+}
+
 std::vector<Rank> Operation::WaitingFor() const {
   switch (phase) {
     case Phase::kGathering:
@@ -82,9 +87,7 @@ std::vector<Rank> Operation::WaitingFor() const {
 }
 
 bool Operation::held() const {
-  return moving || std::any_of(parts.begin(), parts.end(), [](const Part& part) {
-           return part.state == PartState::kCopying || part.state == PartState::kReading;
-         });
+  return moving || Any(PartState::kCopying) || Any(PartState::kReading);
 }
 
 std::string Operation::Describe() const {

@@ -95,6 +95,7 @@ struct Operation {
 
   // Ranks whose part is in `state`.
   std::vector<Rank> In(PartState state) const;
+  bool Any(PartState state) const;
   // Ranks that the current phase waits for.
   std::vector<Rank> WaitingFor() const;
   bool undecided() const { return phase != Phase::kGood && phase != Phase::kFailed; }

@@ -122,9 +122,4 @@ void SessionSlots::SetAsleep(bool asleep) {
   segment().header.asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
 }
 
-void SessionSlots::ClearWakeup() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(wakeup_.get(), &count, sizeof count);
-}
-
 }  // namespace epd

@@ -42,8 +42,8 @@ class SessionSlots {
 
   // Before sleeping: after SetAsleep(true) of all sessions, scan once more.
   void SetAsleep(bool asleep);
+  // Each ring is an edge; the count is never read.
   int wakeup_fd() const { return wakeup_.get(); }
-  void ClearWakeup();
 
  private:
   SessionSlots() = default;

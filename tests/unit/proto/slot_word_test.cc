@@ -44,7 +44,7 @@ std::string NameOf(const ::testing::TestParamInfo<Planted>& param) { return para
 class SlotWordWalkFinds : public ::testing::TestWithParam<Planted> {};
 
 TEST_P(SlotWordWalkFinds, APlantedBug) {
-  const WalkResult result = WalkSlotWord(/*num_uses=*/3, /*num_poisons=*/2, GetParam().bug);
+  const WalkResult result = WalkSlotWord(/*num_uses=*/2, /*num_poisons=*/1, GetParam().bug);
   EXPECT_NE(result.violation, "") << "not found in " << result.num_states << " states";
 }
 
