@@ -157,7 +157,7 @@ class OpenMpi : public Contender {
     sum_.resize(hidden_);
     const auto top_k = static_cast<size_t>(problem_.top_k);
     for (size_t token = 0; token < static_cast<size_t>(problem_.num_tokens); ++token) {
-      std::fill(sum_.begin(), sum_.end(), 0.0F);
+      std::fill(sum_.begin(), sum_.end(), -0.0F);  // What is added to -0 stays as it is.
       for (size_t k = 0; k < top_k; ++k) {
         const Row16* row = send_.data() + plan_.home[token * top_k + k] * hidden_;
         for (size_t i = 0; i < hidden_; ++i) sum_[i] += FromBf16(row[i]);

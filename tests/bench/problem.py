@@ -132,8 +132,9 @@ class Problem:
         for begin in range(0, sizes.num_tokens, _CHUNK_ROWS):
             part = slice(begin, min(begin + _CHUNK_ROWS, sizes.num_tokens))
             tokens = self.tokens(rank)[part].astype(np.float32)
-            total = np.zeros_like(tokens)
-            for k in range(sizes.top_k):
+            # Not from +0: two rows of -0 sum to -0.
+            total = (tokens * factors[part, 0, None]).astype(BF16).astype(np.float32)
+            for k in range(1, sizes.top_k):
                 total += (tokens * factors[part, k, None]).astype(BF16).astype(np.float32)
             result[part] = total.astype(BF16)
         return result

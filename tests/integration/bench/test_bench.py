@@ -69,7 +69,7 @@ def test_combine_sums_what_came_from_the_tokens_own_slots(problem):
     for rank in range(_SIZES.num_ranks):
         combined = problem.combined(rank)
         for token in range(_SIZES.num_tokens):
-            total = np.zeros(_SIZES.hidden, np.float32)
+            total = np.full(_SIZES.hidden, -0.0, np.float32)
             for k in range(_SIZES.top_k):
                 total += slots[rank, token, k].astype(np.float32)
             assert np.array_equal(combined[token], total.astype(problems.BF16))
@@ -96,7 +96,7 @@ def test_the_plan_for_gloo_moves_every_row_there_and_back(problem):
         back = np.concatenate(
             [problem.dispatched(s, scaled=True)[p.back[rank]] for s, p in enumerate(plans)]
         )
-        total = np.zeros((_SIZES.num_tokens, _SIZES.hidden), np.float32)
+        total = np.full((_SIZES.num_tokens, _SIZES.hidden), -0.0, np.float32)
         for k in range(_SIZES.top_k):
             total += back[plan.home[:, k]].astype(np.float32)
         assert np.array_equal(total.astype(problems.BF16), problem.combined(rank))
