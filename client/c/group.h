@@ -26,11 +26,11 @@ using Program = std::array<uint8_t, 16>;
 
 // Which operation a call belongs to; epd_key, resolved.
 struct CallKey {
-  Program program = {};               // Digest of the executable or of `name`.
-  std::optional<uint64_t> execution;  // Unset: the next one of this rank and program.
+  Program program = {};                    // Digest of the executable or of `name`.
+  std::optional<uint64_t> execution = {};  // Unset: the next one of this rank and program.
   uint32_t ordinal = 0;
   uint32_t occurrence = 0;
-  std::string name;  // Empty: the key has none.
+  std::string name = {};  // Empty: the key has none.
 };
 
 // What a group looks like between a Joined and the Reform that ends it. Immutable; calls share it,

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr int kSteps = 3;
 
@@ -123,6 +124,70 @@ TEST_P(ExchangeTest, TwoThreadsRunNamedOperationsInOppositeOrderOnTwoRanks) {
     return "";
   });
   EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+// Prepares under a program's key instead of a name.
+Result PrepareNumbered(JoinedRank& joined, uint64_t execution, uint32_t ordinal) {
+  std::vector<int32_t> indices(joined.data.topk_idx.begin(), joined.data.topk_idx.end());
+  ClientRank& rank = *joined.rank;
+  epd_prepare_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = rank.rank();
+  args.key.struct_size = sizeof args.key;
+  std::fill(std::begin(args.key.program), std::end(args.key.program), uint8_t{7});
+  args.key.execution = execution;
+  args.key.ordinal = ordinal;
+  args.topk_idx = indices.data();
+  args.idx_bytes = 4;
+  args.num_tokens = 8;
+  args.top_k = 2;
+  args.token_counts = rank.token_counts.data();
+  args.total_recv = &rank.total_recv;
+  args.handle_mem = rank.plan.data();
+  args.handle_mem_bytes = rank.plan.size();
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  const int code = epd_prepare(rank.group(), &args, &error);
+  return {code, error.message};
+}
+
+TEST_P(ExchangeTest, CallsOfAProgramAreMatchedByExecutionAndOrdinal) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    uint8_t program[16];
+    std::fill(std::begin(program), std::end(program), uint8_t{7});
+    for (uint64_t expected = 0; expected < 5; ++expected) {
+      const uint64_t execution =
+          epd_begin_execution(joined.rank->group(), joined.rank->rank(), program);
+      if (execution != expected) return "execution " + std::to_string(execution);
+      for (const uint32_t ordinal : {0u, 3u}) {
+        if (Result r = PrepareNumbered(joined, execution, ordinal); !r.ok()) return r.message;
+        if (joined.rank->total_recv != joined.data.total_recv) return "total_recv";
+      }
+    }
+    const Result unnumbered = PrepareNumbered(joined, EPD_EXECUTION_NEXT, 0);
+    return unnumbered.code == 3 ? "" : "a key that could mean two things was taken";
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(ExchangeTest, CallsThatDoNotAgreeAreNamedOnEveryRankAndEndNothing) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    const Result result = joined.rank->rank() == 0 ? joined.rank->Dispatch(joined.data, "same")
+                                                   : joined.rank->Combine(joined.data, "same");
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "then: " + p;
+    return result.message;
+  });
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, StartsWith("[epd:INVALID_ARGUMENT] group=test"));
+    EXPECT_THAT(report, HasSubstr("dispatch"));
+    EXPECT_THAT(report, HasSubstr("combine"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, ExchangeTest, ::testing::Bool(),

@@ -3,6 +3,7 @@
 // library that can be used on.
 #include "client/c/epd_client.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "client/c/status.h"
@@ -369,6 +371,30 @@ TEST(EpdClientTest, AForkedChildIsRefusedAndItsParentGoesOn) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_THAT(ranks.RunAndCompare(), Each(""));
+}
+
+TEST(EpdClientTest, EveryDescriptorIsClosedOnExec) {
+  FakeDaemon daemon;
+  const auto open_fds = [] {
+    std::map<int, std::string> fds;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(entry.path(), gone);
+      if (!gone) fds[std::stoi(entry.path().filename())] = target;
+    }
+    return fds;
+  };
+  const auto before = open_fds();
+  Ranks ranks(daemon, {});
+  EXPECT_THAT(ranks.RunAndCompare(), Each(""));
+  int found = 0;
+  for (const auto& [fd, target] : open_fds()) {
+    const int flags = fcntl(fd, F_GETFD);
+    if (before.count(fd) != 0 || flags < 0) continue;
+    ++found;
+    EXPECT_NE(flags & FD_CLOEXEC, 0) << fd << " is " << target;
+  }
+  EXPECT_GE(found, 4) << "a socket and an eventfd of each client";
 }
 
 TEST(EpdClientTest, CallsForARankOfAnotherProcessAreRefusedHere) {

@@ -1,0 +1,151 @@
+// Goal: what passes through a group in each of its states, and which executions it tells epd it has
+// begun.
+#include "client/c/group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace epd::client {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr Program kProgram = {1, 2, 3};
+
+class GroupTest : public ::testing::Test {
+ protected:
+  static std::shared_ptr<const Formation> MakeFormation(uint64_t number) {
+    auto formation = std::make_shared<Formation>();
+    formation->group_id = 7;
+    formation->epoch = 1;
+    formation->formation = number;
+    formation->spec.deadlines.form_ns = 50'000'000;
+    return formation;
+  }
+  void Ready(uint64_t formation = 1) { group_.OnJoined(MakeFormation(formation)); }
+  void ReformTo(bool wait, uint64_t formation = 1) {
+    group_.OnReform({.group_id = 7,
+                     .formation = formation,
+                     .cause = {Code::kUnavailable, "rank=1 is gone"},
+                     .wait = wait});
+  }
+  Status Begin(CallKey key = {.program = kProgram}, uint32_t rank = 2) {
+    last_key_ = key;
+    return group_.BeginCall(rank, &last_key_, &formation_);
+  }
+  void End() {
+    formation_.reset();
+    group_.EndCall();
+  }
+
+  std::vector<Drained> sent_;
+  Group group_{"moe", {2, 5}, [this](const Drained& drained) { sent_.push_back(drained); }};
+  CallKey last_key_;
+  std::shared_ptr<const Formation> formation_;
+};
+
+TEST_F(GroupTest, ACallOfAnotherRankIsRefused) {
+  Ready();
+  const Status status = Begin({}, 3);
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_THAT(status.message, HasSubstr("holds rank 2, 5 of the group, not rank 3"));
+}
+
+TEST_F(GroupTest, ExecutionsCountPerRankAndProgram) {
+  Ready();
+  for (uint64_t expected : {0, 1, 2}) {
+    ASSERT_TRUE(Begin().ok());
+    EXPECT_EQ(last_key_.execution, expected);
+    End();
+  }
+  ASSERT_TRUE(Begin({.program = {9}}).ok());
+  EXPECT_EQ(last_key_.execution, 0u);
+  End();
+  ASSERT_TRUE(Begin({.program = kProgram}, 5).ok());
+  EXPECT_EQ(last_key_.execution, 0u);
+  End();
+  EXPECT_EQ(group_.BeginExecution(2, kProgram), 3u);
+}
+
+TEST_F(GroupTest, DrainedIsSaidOnceTheLastCallHasEnded) {
+  Ready();
+  ASSERT_TRUE(Begin().ok());
+  ReformTo(/*wait=*/true);
+  EXPECT_THAT(sent_, SizeIs(0));
+  End();
+  ASSERT_THAT(sent_, SizeIs(1));
+  EXPECT_EQ(sent_[0].group_id, 7u);
+  EXPECT_EQ(sent_[0].formation, 1u);
+  const Drained::Count begun{2, std::string(kProgram.begin(), kProgram.end()), 1};
+  EXPECT_THAT(sent_[0].counts, ::testing::ElementsAre(begun));
+}
+
+TEST_F(GroupTest, ANumberThatWasHandedOutButNeverArmedIsNotBegun) {
+  Ready();
+  EXPECT_EQ(group_.BeginExecution(2, kProgram), 0u);
+  ReformTo(/*wait=*/true);
+  ASSERT_THAT(sent_, SizeIs(1));
+  EXPECT_THAT(sent_[0].counts, SizeIs(0));
+}
+
+TEST_F(GroupTest, WhileAPeerIsGoneCallsFailAtOnceAndCountAsBegun) {
+  Ready();
+  ReformTo(/*wait=*/false);
+  const Status status = Begin();
+  EXPECT_EQ(status.code, Code::kUnavailable);
+  EXPECT_EQ(status.message, "rank=1 is gone");
+  ASSERT_THAT(sent_, SizeIs(2));
+  EXPECT_EQ(sent_[1].counts[0].begun, 1u);
+}
+
+TEST_F(GroupTest, WhileItIsFormedAnewCallsWaitForReady) {
+  Ready();
+  ReformTo(/*wait=*/true);
+  std::thread reader([&] { Ready(2); });
+  EXPECT_TRUE(Begin().ok());
+  reader.join();
+  EXPECT_EQ(formation_->formation, 2u);
+  EXPECT_TRUE(group_.IsCurrent(*formation_));
+  EXPECT_FALSE(group_.IsCurrent(*MakeFormation(1)));
+  End();
+}
+
+TEST_F(GroupTest, AWaitForReadyEndsWithTheFormingDeadlineAndDoesNotCount) {
+  Ready();
+  ReformTo(/*wait=*/true);
+  const Status status = Begin();
+  EXPECT_EQ(status.code, Code::kDeadlineExceeded);
+  EXPECT_THAT(status.message, HasSubstr("within 50 ms"));
+  EXPECT_THAT(sent_.back().counts, SizeIs(0));
+}
+
+TEST_F(GroupTest, AReformOfAnOlderFormationIsIgnored) {
+  Ready(3);
+  ReformTo(/*wait=*/false, 2);
+  EXPECT_TRUE(Begin().ok());
+  EXPECT_THAT(sent_, SizeIs(0));
+  End();
+}
+
+TEST_F(GroupTest, AnEndedGroupStaysEndedAndGivesItsFirstCause) {
+  Ready();
+  group_.OnEnded({Code::kFailedPrecondition, "an operator closed it"});
+  group_.OnEnded({Code::kUnavailable, "later"});
+  Ready(2);
+  EXPECT_EQ(Begin().message, "an operator closed it");
+}
+
+TEST_F(GroupTest, CloseWaitsForCallsInFlight) {
+  Ready();
+  ASSERT_TRUE(Begin().ok());
+  const Status cause{Code::kFailedPrecondition, "left"};
+  EXPECT_EQ(group_.Close(cause, Clock::now()).code, Code::kDeadlineExceeded);
+  End();
+  EXPECT_TRUE(group_.Close(cause, Clock::now()).ok());
+}
+
+}  // namespace
+}  // namespace epd::client

@@ -1,0 +1,123 @@
+// Goal: the client's side of a slot's cycle: who gets which slot, how waits end, and when the
+// worker is woken.
+#include "client/c/slot_pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "proto/epd/v1/slot_word.h"
+
+namespace epd::client {
+namespace {
+
+constexpr std::chrono::nanoseconds kNoSpin{0};
+
+class SlotPoolTest : public ::testing::Test {
+ protected:
+  SlotPoolTest()
+      : segment_(std::make_unique<shm::SlotsSegment>()),
+        eventfd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        pool_(segment_.get(), eventfd_) {}
+  ~SlotPoolTest() override { close(eventfd_); }
+
+  uint64_t Rings() {
+    uint64_t count = 0;
+    return read(eventfd_, &count, sizeof count) == sizeof count ? count : 0;
+  }
+  // As a worker would; wakes the waiter.
+  void Answer(int slot, uint32_t code) {
+    shm::Claim(pool_[slot].word, shm::kFirstClaimId);
+    ASSERT_TRUE(shm::Answer(pool_[slot].word, shm::kFirstClaimId, code));
+  }
+  static Clock::time_point In(int ms) { return Clock::now() + std::chrono::milliseconds(ms); }
+
+  std::unique_ptr<shm::SlotsSegment> segment_;
+  const int eventfd_;
+  SlotPool pool_;
+};
+
+TEST_F(SlotPoolTest, EverySlotIsGivenOnceAndThenNone) {
+  std::set<int> given;
+  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) given.insert(pool_.Acquire());
+  EXPECT_EQ(given.size(), shm::kSlotsPerSession);
+  EXPECT_EQ(*given.begin(), 0);
+  EXPECT_EQ(pool_.Acquire(), -1);
+  pool_.Release(17);
+  EXPECT_EQ(pool_.Acquire(), 17);
+}
+
+TEST_F(SlotPoolTest, ARetiredSlotComesBackOnlyWhenItsLastUseIsAnswered) {
+  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) ASSERT_GE(pool_.Acquire(), 0);
+  for (const int slot : {3, 4}) {
+    pool_.Arm(slot);
+    pool_.Retire(slot);
+  }
+  EXPECT_EQ(pool_.Acquire(), -1);
+  Answer(4, 0);
+  EXPECT_EQ(pool_.Acquire(), 4);
+  EXPECT_EQ(pool_.Acquire(), -1);
+}
+
+TEST_F(SlotPoolTest, ArmingMarksTheSlotAndRingsOnlyASleepingWorker) {
+  pool_.Arm(70);
+  EXPECT_EQ(segment_->header.armed[1].load(), uint64_t{1} << 6);
+  EXPECT_EQ(segment_->slots[70].word.load(), shm::kArmed);
+  EXPECT_EQ(Rings(), 0u);
+  segment_->header.asleep.store(1);
+  pool_.Arm(71);
+  EXPECT_EQ(Rings(), 1u);
+}
+
+TEST_F(SlotPoolTest, AnAnswerEndsTheWaitWithItsCode) {
+  pool_.Arm(5);
+  std::thread worker([&] {
+    while (pool_[5].sleeping.load() == 0) std::this_thread::yield();
+    Answer(5, 8);
+    // The library never wakes itself; a poison of another slot must not matter either.
+    pool_.PoisonAll();
+  });
+  EXPECT_EQ(pool_.Wait(5, In(10'000), kNoSpin), 8u);
+  worker.join();
+}
+
+TEST_F(SlotPoolTest, ASpinningWaitSeesTheAnswerWithoutSleeping) {
+  pool_.Arm(6);
+  Answer(6, 0);
+  EXPECT_EQ(pool_.Wait(6, In(0), std::chrono::milliseconds(1)), 0u);
+  EXPECT_EQ(pool_[6].sleeping.load(), 0u);
+}
+
+TEST_F(SlotPoolTest, WhenTheDeadlinePassesTheUseEndsAndALateWorkerCannotAnswerIt) {
+  pool_.Arm(7);
+  ASSERT_TRUE(shm::Claim(pool_[7].word, 2));
+  EXPECT_EQ(pool_.Wait(7, In(20), kNoSpin), static_cast<uint32_t>(Code::kDeadlineExceeded));
+  EXPECT_FALSE(shm::Answer(pool_[7].word, 2, 0));
+}
+
+TEST_F(SlotPoolTest, PoisonEndsOpenUsesNowAndLater) {
+  pool_.Arm(8);
+  std::thread poison([&] { pool_.PoisonAll(); });
+  EXPECT_EQ(pool_.Wait(8, In(10'000), kNoSpin), static_cast<uint32_t>(Code::kUnavailable));
+  poison.join();
+  pool_.Arm(9);
+  EXPECT_EQ(pool_.Wait(9, In(10'000), kNoSpin), static_cast<uint32_t>(Code::kUnavailable));
+}
+
+TEST(SpinTimeTest, TheEnvironmentDecidesAndElseTheSpareCpus) {
+  setenv("EPD_SPIN_US", "7", 1);
+  EXPECT_EQ(SpinTime(1000), std::chrono::microseconds(7));
+  setenv("EPD_SPIN_US", "soon", 1);
+  EXPECT_EQ(SpinTime(1'000'000), kNoSpin) << "a value that is no number is not taken";
+  unsetenv("EPD_SPIN_US");
+  EXPECT_EQ(SpinTime(1'000'000), kNoSpin);
+  EXPECT_GT(SpinTime(0).count(), 0);
+}
+
+}  // namespace
+}  // namespace epd::client
