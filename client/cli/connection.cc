@@ -38,8 +38,10 @@ ConnectResult Connect(const Options& options, const SearchContext& search) {
     const Probe probe = ProbeSocket(path);
     if (probe.result == ProbeResult::kListening)
       return {Open(path, absl::StrCat("unix:", path)), {}};
-    denied = denied || probe.result == ProbeResult::kDenied;
     absl::StrAppend(&tried, "  ", path, " (", candidate.origin, "): ", probe.text, "\n");
+    // As the client library: a daemon that refuses this user is not passed over for another one.
+    denied = probe.result == ProbeResult::kDenied;
+    if (denied) break;
   }
   if (denied) {
     return {

@@ -205,6 +205,15 @@ def _mark(text: str, value: float, wanted: float) -> str:
     return f"{'reached' if value >= wanted else 'MISSED'}: {text}: {value:.2f}"
 
 
+def _memory_line(memory: dict[str, int]) -> str:
+    """After the last size; the peak is that of the largest so far."""
+    return (
+        f"epd's memory: staging at most {memory['staging_peak_bytes'] / 2**20:.1f} MiB, "
+        f"now {memory['staging_committed_bytes'] / 2**20:.1f} MiB; "
+        f"private to epd and its worker {memory['private_bytes'] / 2**20:.1f} MiB"
+    )
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     names = [contender.name for contender in who.ALL]
     parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
@@ -259,6 +268,8 @@ def main(arguments: list[str]) -> int:
         print(
             f"{facts['machine']['cpu']}, {facts['machine']['cores']} cores; {facts['date']}; {facts['commit'][:12]}"
         )
+    if bench.results and bench.results[-1].daemon_memory:
+        print(_memory_line(bench.results[-1].daemon_memory))
     print("\n".join(marks + [f"skipped: {reason}" for reason in bench.skipped]))
     print(f"json: {options.json}")
     if error:
