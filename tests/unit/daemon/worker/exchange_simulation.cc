@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -122,7 +123,7 @@ class Simulation {
   void Do(const AnswerUse& e);
   void Do(const CommitPages& e);
   void Do(const CreateArenas& e) { arenas_.insert(e.set); }
-  void Do(const DropArenas& e) { arenas_.erase(e.set); }
+  void Do(const DropArenas& e);
   void Do(const ReportTenantReady& e);
   void Do(const ReportTenantDrained&) {}
   void Do(const MoveRows& e) { moving_.push_back(e.operation); }
@@ -160,6 +161,7 @@ class Simulation {
   std::map<OperationId, std::tuple<ArenaSetId, uint64_t, uint64_t>> regions_;
   std::vector<OperationId> moving_;
   std::set<ArenaSetId> arenas_;
+  std::map<ArenaSetId, std::vector<SessionId>> sessions_of_;
 };
 
 SessionId Simulation::NewSession() {
@@ -345,7 +347,8 @@ void Simulation::Kill(SessionId session, bool process_alive) {
   for (SimGroup& group : groups_) {
     if (std::count(group.members.begin(), group.members.end(), session) > 0) group.broken = true;
   }
-  exchange_.SessionDead(session, absl::UnavailableError("killed"), process_alive, now_);
+  exchange_.SessionDead(session, absl::UnavailableError("killed"),
+                        process_alive && !Is(Sabotage::kForgetProcess), now_);
 }
 
 // Any bytes, from any session that is attached.
@@ -413,10 +416,10 @@ void Simulation::StepWorld() {
   if (roll < 94) return frozen_.clear();
   if (roll < 95) return Chance(50) ? KillSession() : GoOn();
   if (roll < 96) {
-    for (const SessionId session : lingering_) {
+    for (const SessionId session : std::exchange(lingering_, {})) {
       exchange_.SessionDead(session, absl::UnavailableError("gone"), false, now_);
     }
-    return lingering_.clear();
+    return;
   }
   SimGroup& group = groups_[Roll(groups_.size())];
   if (group.broken) return Break(group);
@@ -451,8 +454,21 @@ void Simulation::Do(const CommitPages& e) {
       Chance(97) ? absl::OkStatus() : absl::ResourceExhaustedError("the node has no memory"), now_);
 }
 
+void Simulation::Do(const DropArenas& e) {
+  arenas_.erase(e.set);
+  for (const SessionId session : sessions_of_[e.set]) {
+    if (lingering_.contains(session)) Violate("arenas were dropped that a process still writes");
+  }
+  for (const Call& call : calls_) {
+    if (!call.dead && call.holds() && call.set == e.set) {
+      Violate("arenas were dropped that a client may touch");
+    }
+  }
+}
+
 void Simulation::Do(const ReportTenantReady& e) {
   SimGroup& group = groups_[e.group.value - 1];
+  sessions_of_[e.set] = group.members;
   group.set = e.set;
   if (!arenas_.contains(e.set)) Violate("a tenant is ready without arenas");
 }
@@ -596,7 +612,7 @@ void Simulation::Finish() {
       Perform();
     }
   }
-  for (const SessionId session : std::set<SessionId>(lingering_)) {
+  for (const SessionId session : std::exchange(lingering_, {})) {
     exchange_.SessionDead(session, absl::UnavailableError("gone"), false, now_);
     Perform();
   }

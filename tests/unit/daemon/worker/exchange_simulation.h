@@ -20,6 +20,7 @@ enum class Sabotage {
   kSharedRegion,     // An operation is told the region of another one.
   kForgetDeadlines,  // Deadlines are never carried out.
   kLoseRecord,       // A record is never given back.
+  kForgetProcess,    // The engine does not hear that a dead session's process lives.
   kKeepArenas,       // Arenas of an ended group are never dropped.
 };
 
@@ -36,6 +37,7 @@ struct SimulationResult {
 //   - no open use is older than its deadlines allow;
 //   - a region given to an operation overlaps no region of another open operation in the same set,
 //     nor one that a living client may still touch;
+//   - arenas live as long as a client or a dead session's process may touch them;
 //   - a claim is answered at most once;
 // and after everything has ended: every claim of a living session was answered, every region,
 // record and arena came back.

@@ -61,6 +61,7 @@ INSTANTIATE_TEST_SUITE_P(All, ExchangeSimulationFinds,
                                            Planted{Sabotage::kSharedRegion, "SharedRegion"},
                                            Planted{Sabotage::kForgetDeadlines, "ForgetDeadlines"},
                                            Planted{Sabotage::kLoseRecord, "LoseRecord"},
+                                           Planted{Sabotage::kForgetProcess, "ForgetProcess"},
                                            Planted{Sabotage::kKeepArenas, "KeepArenas"}),
                          NameOf);
 
