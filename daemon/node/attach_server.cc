@@ -180,8 +180,9 @@ void AttachServer::Attach(int fd, const v1::Attach& attach) {
   session->slots = *std::move(slots);
   session->worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!session->worker_event->valid()) {
-    return RefusePending(
-        fd, absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno))));
+    return RefusePending(fd, absl::ResourceExhaustedError(absl::StrCat(
+                                 "epd has no descriptors left for this client (eventfd: ",
+                                 std::strerror(errno), "); raise LimitNOFILE or end sessions")));
   }
   session->client_name = attach.client_name().substr(0, kMaxClientNameBytes);
   session->client_version = attach.client_version().substr(0, kMaxClientNameBytes);
@@ -273,6 +274,7 @@ void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketCh
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
   PacketChannel& channel = *it->second->channel;
+  if (message.has_joined()) it->second->has_arenas = true;
   const absl::Status sent = channel.Send(message.SerializeAsString(), std::move(fds));
   if (!sent.ok()) {
     // Not from here: the caller may be looking at the session.

@@ -25,7 +25,9 @@ absl::StatusOr<PeerCredentials> ReadPeer(int socket) {
   peer.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
   if (peer.pidfd.valid()) return peer;
   if (errno == ESRCH) return absl::UnavailableError("the client's process has ended");
-  return absl::ResourceExhaustedError(absl::StrCat("pidfd_open: ", std::strerror(errno)));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "epd has no descriptors left for this client (pidfd_open: ", std::strerror(errno),
+      "); raise LimitNOFILE or end sessions"));
 }
 
 absl::Status CheckPeer(uid_t peer, uid_t own) {

@@ -45,6 +45,8 @@ struct AttachSession {
   absl::Time since;      // Monotonic.
   std::unique_ptr<PacketChannel> channel;
   SharedSegment slots;
+  bool has_arenas =
+      false;  // It was sent descriptors of arenas, and may write to them while it lives.
   std::shared_ptr<UniqueFd> worker_event;  // The eventfd that wakes the worker.
 };
 

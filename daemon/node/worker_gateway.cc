@@ -84,16 +84,21 @@ void WorkerGateway::SendSessionDead(SessionId session, const absl::Status& cause
 // longer. When there is no descriptor left for that, they stay charged until the worker is
 // replaced.
 void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Status& cause) {
-  if (!session.peer.pidfd.valid()) return;
-  UniqueFd pidfd(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!pidfd.valid()) return;
-  const auto on_exit = [this, id = session.id, cause](uint32_t) {
-    SendSessionDead(id, cause, /*process_alive=*/false);
-    loop_.Remove(lingering_.at(id).get());
-    lingering_.erase(id);
+  if (!session.peer.pidfd.valid() || !session.has_arenas) return;
+  const pid_t pid = session.peer.pid;
+  Lingering& process = lingering_[pid];
+  process.sessions[session.id] = cause;
+  if (process.pidfd.valid()) return;
+  process.pidfd.reset(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  const auto on_exit = [this, pid](uint32_t) {
+    const Lingering ended = std::move(lingering_.at(pid));
+    lingering_.erase(pid);
+    loop_.Remove(ended.pidfd.get());
+    for (const auto& [id, why] : ended.sessions) SendSessionDead(id, why, /*process_alive=*/false);
   };
-  if (!loop_.Add(pidfd.get(), EPOLLIN, on_exit).ok()) return;
-  lingering_[session.id] = std::move(pidfd);
+  if (!process.pidfd.valid() || !loop_.Add(process.pidfd.get(), EPOLLIN, on_exit).ok()) {
+    lingering_.erase(pid);
+  }
 }
 
 void WorkerGateway::OnWorkerSpawned() {
@@ -110,7 +115,7 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
 
 void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {
   arenas_.Clear();
-  for (const auto& [id, pidfd] : lingering_) loop_.Remove(pidfd.get());
+  for (const auto& [pid, process] : lingering_) loop_.Remove(process.pidfd.get());
   lingering_.clear();
   down_because_ = std::string(cause.message());
   FailUndecided(Records(records_), down_because_);

@@ -63,8 +63,12 @@ class WorkerGateway : public WorkerObserver {
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;
   std::string down_because_ = "the worker is starting; repeat the step";
-  // Sessions that ended while their process lives on and may still write to its arenas: its pidfd.
-  std::map<SessionId, UniqueFd> lingering_;
+  // Sessions that ended while their process lives on and may still write to its arenas, by pid.
+  struct Lingering {
+    UniqueFd pidfd;
+    std::map<SessionId, absl::Status> sessions;  // With the cause of their end.
+  };
+  std::map<pid_t, Lingering> lingering_;
   absl::Time next_sweep_ = absl::InfinitePast();
 };
 

@@ -26,6 +26,7 @@ def served(daemon):
     descriptors = f"/proc/{daemon.process.pid}/fd"
     with daemon.client() as client:
         client.attach()
+        client.join(attach.spec("before", num_ranks=1), [0])
     before = len(os.listdir(descriptors))
     yield daemon
     with daemon.client() as client:
@@ -43,7 +44,8 @@ def _goodbye(client: attach.Client, code: int) -> str:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\xff" * 100, b"garbage", pb.ClientMessage().SerializeToString() or b"\x0a\x50", b"\x0a\xff\xff\xff\xff\x0f"],
+    [b"\xff" * 100, b"garbage", b"\x0a\x50", b"\x0a\xff\xff\xff\xff\x0f"],
+    ids=["ones", "text", "cut off", "long length"],
 )
 def test_garbage_instead_of_attach_is_answered_and_closed(served, data):
     with served.client() as client:
@@ -166,7 +168,8 @@ def test_session_ends_with_its_process_although_a_child_keeps_the_socket(served)
         "client = attach.Client(sys.argv[1]); client.attach()\n"
         "client.join(attach.spec('held', num_ranks=1), [0])\n"
         "child = os.fork()\n"
-        "time.sleep(60) if child == 0 else print(child, flush=True)\n"
+        "if child == 0: os.close(1); os.close(2); time.sleep(60)\n"
+        "print(child, flush=True)\n"
         "os._exit(0)\n"
     )
     ended = subprocess.run(
@@ -225,7 +228,7 @@ def test_running_out_of_descriptors_is_told_and_passes(served):
     try:
         for _ in range(3):
             with served.client() as client:
-                assert "no descriptors left" in _goodbye(client, _RESOURCE_EXHAUSTED)
+                assert "epd has no descriptors left" in _goodbye(client, _RESOURCE_EXHAUSTED)
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
