@@ -1,133 +1,19 @@
-"""Starts epd with a fake worker; every test has its own daemon in its own folder."""
+"""Every test of this folder has its own epd."""
 
-import os
 import pathlib
-import shlex
-import signal
-import subprocess
 import sys
 
 import pytest
 
-_ROOT = pathlib.Path(__file__).resolve().parents[3]
-_HERE = pathlib.Path(__file__).resolve().parent
-_PROTOS = ["attach", "worker", "node", "cluster"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-
-def _generate_protos() -> pathlib.Path:
-    out = _ROOT / "out" / "test_protos"
-    out.mkdir(parents=True, exist_ok=True)
-    sources = [f"proto/epd/v1/{name}.proto" for name in _PROTOS]
-    subprocess.run(["protoc", "--proto_path=.", f"--python_out={out}", *sources], cwd=_ROOT, check=True)
-    return out
-
-
-_GENERATED = _generate_protos()
-sys.path[:0] = [str(_GENERATED), str(_HERE)]
-
-
-def _binary(name: str) -> str:
-    folder = os.environ.get("EPD_TEST_BIN", str(_ROOT / ".venv" / "bin"))
-    path = pathlib.Path(folder) / name
-    assert path.exists(), f"{path} is missing; run deploy/setup, or set EPD_TEST_BIN"
-    return str(path)
-
-
-def import_paths() -> list[str]:
-    """What a script of its own needs on sys.path to use attach.py."""
-    return [str(_GENERATED), str(_HERE)]
-
-
-def environment(quirks: str = "") -> dict[str, str]:
-    """What the fake worker needs to know."""
-    return dict(os.environ, EPD_TEST_PROTOS=str(_GENERATED), EPD_FAKE_WORKER=quirks)
-
-
-class Daemon:
-    """One epd process with its socket, log and fake worker."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.socket = str(folder / "epd.sock")
-        self.grpc_socket = str(folder / "epd-grpc.sock")
-        self.process: subprocess.Popen | None = None
-        self._log = folder / "epd.log"
-
-    def _worker_script(self) -> str:
-        script = self.folder / "worker"
-        words = [sys.executable, str(_HERE / "fake_worker.py")]
-        script.write_text(f"#!/bin/sh\nexec {shlex.join(words)} \"$@\"\n")
-        script.chmod(0o755)
-        return str(script)
-
-    def command(self, *flags: str) -> list[str]:
-        return [
-            _binary("epd"),
-            f"--socket={self.socket}",
-            f"--worker={self._worker_script()}",
-            "--staging_bytes=64MiB",
-            "--drain_deadline=5s",
-            *flags,
-        ]
-
-    def start(self, *flags: str, quirks: str = "", wrap: tuple[str, ...] = ()) -> "Daemon":
-        starts = self.log().count("event=\"serving\"") if self._log.exists() else 0
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*wrap, *self.command(*flags)],
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                env=environment(quirks),
-            )
-        self.wait_for_log("event=\"serving\"", starts + 1)
-        return self
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def wait_for_log(self, text: str, count: int = 1) -> None:
-        from attach import wait_until
-
-        def found() -> bool:
-            assert self.process.poll() is None or text in self.log(), self.log()
-            return self.log().count(text) >= count
-
-        try:
-            wait_until(found, f"'{text}' in the log")
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log()}") from None
-
-    def client(self):
-        from attach import Client
-
-        return Client(self.socket)
-
-    def listen_address(self) -> str:
-        lines = [line for line in self.log().splitlines() if "event=\"serving\"" in line]
-        return lines[-1].split(" listen=")[1].split()[0]
-
-    def worker_pid(self) -> int:
-        self.wait_for_log("worker ready")
-        lines = [line for line in self.log().splitlines() if "worker ready" in line]
-        return int(lines[-1].split("worker_pid=")[1].split()[0])
-
-    def stop(self, deadline: float = 10) -> int:
-        if self.process is None:
-            return 0
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(deadline)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
+import epd_process  # noqa: E402
 
 
 @pytest.fixture
 def daemon(tmp_path: pathlib.Path):
     """An epd that is not started yet; it is stopped at the end, and must then exit with 0."""
-    made = Daemon(tmp_path)
+    made = epd_process.Daemon(tmp_path)
     yield made
     alive = made.process is not None and made.process.poll() is None
     status = made.stop()

@@ -3,7 +3,8 @@
 import os
 import signal
 
-import attach
+import attach_client as attach
+
 from proto.epd.v1 import attach_pb2 as pb
 
 

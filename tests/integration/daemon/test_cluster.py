@@ -1,9 +1,9 @@
 """Two epds that meet through --coordinator: one group over both, one unique id for all ranks."""
 
-import attach
-import conftest
+import attach_client as attach
+import epd_process
 import pytest
-from node_api import NodeApi
+from node_calls import NodeApi
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def pair(tmp_path):
     daemons = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        daemons.append(conftest.Daemon(tmp_path / name))
+        daemons.append(epd_process.Daemon(tmp_path / name))
     first, second = daemons
     first.start("--node=a", "--listen=127.0.0.1:0", "--start_grace=0")
     address = first.listen_address()
@@ -81,7 +81,9 @@ def test_coordinator_sees_ranks_of_other_nodes_and_a_lost_one_degrades_the_group
 def test_a_second_node_of_the_same_name_is_refused_and_says_so(pair, tmp_path):
     first, _ = pair
     (tmp_path / "c").mkdir()
-    third = conftest.Daemon(tmp_path / "c").start("--node=b", f"--coordinator={first.listen_address()}")
+    third = epd_process.Daemon(tmp_path / "c").start(
+        "--node=b", f"--coordinator={first.listen_address()}"
+    )
     third.wait_for_log("another living epd is the node 'b'")
     with NodeApi(f"unix:{third.grpc_socket}") as api:
         status = api.GetStatus()

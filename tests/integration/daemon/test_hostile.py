@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 
-import attach
-import conftest
+import attach_client as attach
+import epd_process
 import pytest
+
 from proto.epd.v1 import attach_pb2 as pb
 
 _INVALID_ARGUMENT = 3
@@ -54,7 +55,9 @@ def test_garbage_instead_of_attach_is_answered_and_closed(served, data):
 
 
 def test_every_truncation_of_a_join_is_survived(served):
-    whole = pb.ClientMessage(join=pb.Join(request_id=1, spec=attach.spec(), ranks=[0])).SerializeToString()
+    whole = pb.ClientMessage(
+        join=pb.Join(request_id=1, spec=attach.spec(), ranks=[0])
+    ).SerializeToString()
     for length in range(1, len(whole)):
         with served.client() as client:
             client.attach()
@@ -164,7 +167,7 @@ def test_connection_that_never_attaches_costs_no_session_and_is_ended(served):
 
 def test_session_ends_with_its_process_although_a_child_keeps_the_socket(served):
     script = (
-        "import os, sys, time; sys.path[:0] = sys.argv[2:]; import attach\n"
+        "import os, sys, time; sys.path[:0] = sys.argv[2:]; import attach_client as attach\n"
         "client = attach.Client(sys.argv[1]); client.attach()\n"
         "client.join(attach.spec('held', num_ranks=1), [0])\n"
         "child = os.fork()\n"
@@ -173,7 +176,7 @@ def test_session_ends_with_its_process_although_a_child_keeps_the_socket(served)
         "os._exit(0)\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script, served.socket, *conftest.import_paths()],
+        [sys.executable, "-c", script, served.socket, *epd_process.import_paths()],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -238,14 +241,22 @@ def test_another_user_is_told_that_this_daemon_is_not_theirs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shared")
     for parent in (folder, *folder.parents[:2]):
         parent.chmod(0o755)
-    daemon = conftest.Daemon(folder)
+    daemon = epd_process.Daemon(folder)
     daemon.start()
     script = (
         "import socket, sys\n"
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10); s.connect(sys.argv[1])\n"
         "sys.stdout.buffer.write(s.recv(65536))\n"
     )
-    command = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-c", script, daemon.socket]
+    command = [
+        "setpriv",
+        "--reuid=65534",
+        "--clear-groups",
+        "/usr/bin/python3",
+        "-c",
+        script,
+        daemon.socket,
+    ]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=20).stdout
     status = pb.ServerMessage.FromString(answer).goodbye.status
     assert status.code == _PERMISSION_DENIED

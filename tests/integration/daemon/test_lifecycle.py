@@ -6,14 +6,16 @@ import signal
 import socket
 import subprocess
 
-import attach
-import conftest
+import attach_client as attach
+import epd_process
 import pytest
 
 
 def _run(daemon, *flags: str) -> subprocess.CompletedProcess:
     """An epd that is expected to end by itself."""
-    return subprocess.run(daemon.command(*flags), capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        daemon.command(*flags), capture_output=True, text=True, timeout=30, check=False
+    )
 
 
 def _names(folder: pathlib.Path) -> set[str]:
@@ -203,8 +205,12 @@ def test_epd_runs_with_standard_descriptors_closed(daemon):
     log = daemon.folder / "own.log"
     command = daemon.command(f"--log_file={log}")
     script = 'exec "$@" <&- >&- 2>&-'
-    process = subprocess.Popen(["/bin/sh", "-c", script, "sh", *command], env=conftest.environment())
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", script, "sh", *command], env=epd_process.environment()
+    )
     daemon.process = process
-    attach.wait_until(lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready")
+    attach.wait_until(
+        lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready"
+    )
     with daemon.client() as client:
         client.attach()

@@ -3,10 +3,11 @@
 import os
 import stat
 
-import attach
+import attach_client as attach
 import grpc
 import pytest
-from node_api import NodeApi
+from node_calls import NodeApi
+
 from proto.epd.v1 import node_pb2 as pb
 
 _SERVING, _NOT_SERVING = 1, 2
@@ -28,7 +29,9 @@ def _code_of(call, **fields) -> tuple[grpc.StatusCode, str]:
 
 def test_status_of_an_idle_node_is_ok_and_names_it(daemon, api):
     status = api.GetStatus()
-    assert status.pid == daemon.process.pid and status.health == pb.HEALTH_OK and not status.problems
+    assert (
+        status.pid == daemon.process.pid and status.health == pb.HEALTH_OK and not status.problems
+    )
     assert status.workers[0].pid == daemon.worker_pid() and status.workers[0].backend == "fake"
     assert status.pool_bytes == 64 << 20
     assert (status.min_protocol_version, status.max_protocol_version) == (1, 1)
@@ -39,7 +42,9 @@ def test_group_sessions_and_ranks_tell_who_holds_what(daemon, api):
     with daemon.client() as a:
         first = a.attach(client_name="python3 train.py", client_version="9.9")
         a.start_join(attach.spec(num_ranks=3), [0, 2], devices=["cpu:0", "cpu:1"])
-        forming = attach.wait_until(lambda: api.ListGroups(name="g").groups if api.ListGroups().groups else None, "g")
+        forming = attach.wait_until(
+            lambda: api.ListGroups(name="g").groups if api.ListGroups().groups else None, "g"
+        )
         assert forming[0].state == pb.GROUP_STATE_FORMING
         assert [r.phase for r in forming[0].ranks] == ["arrived", "missing", "arrived"]
         with daemon.client() as b:
@@ -53,7 +58,11 @@ def test_group_sessions_and_ranks_tell_who_holds_what(daemon, api):
             assert {len(r.unique_id_sha256) for r in group.ranks} == {32}
             sessions = {s.session_id: s for s in api.ListSessions().sessions}
             mine = sessions[first.session_id]
-            assert mine.pid == os.getpid() and mine.client_name == "python3 train.py" and mine.client_version == "9.9"
+            assert (
+                mine.pid == os.getpid()
+                and mine.client_name == "python3 train.py"
+                and mine.client_version == "9.9"
+            )
             assert [r.rank for r in mine.ranks] == [0, 2]
             assert len(api.ListRanks(group="g").ranks) == 3
 
@@ -75,12 +84,16 @@ def test_created_group_waits_for_its_ranks_and_outlives_them_until_it_is_closed(
     assert made.persistent and made.state == pb.GROUP_STATE_FORMING
     again = api.CreateGroup(request_id="r1", spec=attach.spec("made", num_ranks=1)).group
     assert again.group_id == made.group_id
-    code, details = _code_of(api.CreateGroup, request_id="r2", spec=attach.spec("made", num_ranks=2))
+    code, details = _code_of(
+        api.CreateGroup, request_id="r2", spec=attach.spec("made", num_ranks=2)
+    )
     assert code == grpc.StatusCode.ALREADY_EXISTS and "num_ranks" in details
     with daemon.client() as client:
         client.attach()
         assert client.join(attach.spec("made", num_ranks=1), [0]).group_id == made.group_id
-    attach.wait_until(lambda: api.ListGroups().groups[0].state == pb.GROUP_STATE_FORMING, "it forms again")
+    attach.wait_until(
+        lambda: api.ListGroups().groups[0].state == pb.GROUP_STATE_FORMING, "it forms again"
+    )
     api.CloseGroup(request_id="r3", name="made")
     api.CloseGroup(request_id="r3", name="made")
     assert not api.ListGroups().groups
@@ -131,7 +144,9 @@ def test_drain_of_another_epoch_is_aborted_and_names_both(daemon, api):
         assert code == grpc.StatusCode.ABORTED and "got epoch 7" in details and "1" in details
         closed = api.DrainGroup(request_id="d", name="g", epoch=1).group
         assert closed.state == pb.GROUP_STATE_CLOSED
-        assert api.DrainGroup(request_id="d", name="g", epoch=1).group.state == pb.GROUP_STATE_CLOSED
+        assert (
+            api.DrainGroup(request_id="d", name="g", epoch=1).group.state == pb.GROUP_STATE_CLOSED
+        )
 
 
 def test_health_follows_the_node_and_its_groups(daemon, api):
@@ -168,7 +183,9 @@ def test_memory_plan_grows_with_the_group_and_a_bad_spec_is_refused(api):
 
 def test_doctor_gives_each_problem_a_consequence_and_a_fix(api):
     findings = api.GetDoctor().findings
-    assert {"worker", "libnccl", "memory limit", "cores", "open files", "runtime folder"} <= {f.what for f in findings}
+    assert {"worker", "libnccl", "memory limit", "cores", "open files", "runtime folder"} <= {
+        f.what for f in findings
+    }
     for finding in findings:
         assert finding.found, finding
         assert finding.ok or (finding.consequence and finding.fix), finding
@@ -182,7 +199,9 @@ def test_configuration_has_the_origin_of_every_value(daemon, api):
 
 
 def test_reflection_lists_the_services(api):
-    call = api.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    call = api.channel.stream_stream(
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    )
     answer = next(call(iter([b"\x3a\x01*"]), timeout=10))
     assert b"epd.v1.Node" in answer and b"grpc.health.v1.Health" in answer
 

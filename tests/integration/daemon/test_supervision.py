@@ -6,8 +6,9 @@ import signal
 import struct
 import time
 
-import attach
-from node_api import NodeApi
+import attach_client as attach
+from node_calls import NodeApi
+
 from proto.epd.v1 import attach_pb2
 from proto.epd.v1 import node_pb2 as pb
 
@@ -115,7 +116,9 @@ def test_worker_that_answers_nothing_is_killed_and_replaced(daemon):
     assert "by epd: it did not answer for 300ms (worker_stuck)" in worker.last_exit
 
 
-def test_worker_that_dies_at_its_start_is_tried_ever_more_rarely_and_makes_the_node_unhealthy(daemon):
+def test_worker_that_dies_at_its_start_is_tried_ever_more_rarely_and_makes_the_node_unhealthy(
+    daemon,
+):
     daemon.start("--worker_backoff_min=20ms", "--worker_backoff_max=80ms", quirks="dies_at_start")
     daemon.wait_for_log('event="worker ended"', count=5)
     lines = [line for line in daemon.log().splitlines() if "worker ended" in line]

@@ -1,6 +1,7 @@
 """Calls of epd.v1.Node and grpc.health.v1 without generated stubs."""
 
 import grpc
+
 from proto.epd.v1 import node_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Node"]
