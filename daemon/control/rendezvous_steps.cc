@@ -1,7 +1,6 @@
 // How a group goes from complete to READY, and what throws it back.
 #include <algorithm>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/cut_off.h"
 #include "daemon/control/rendezvous_impl.h"
@@ -9,8 +8,6 @@
 
 namespace epd {
 namespace {
-
-constexpr size_t kMaxRememberedNames = 4096;
 
 bool IsComplete(const ClusterGroup& group) { return group.holders.size() == group.spec.num_ranks; }
 
@@ -310,155 +307,6 @@ bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
     ready = ready && work->phase == TenantPhase::kReady;
   }
   return ready;
-}
-
-void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
-  for (const NodeId& id : NodesOf(group)) {
-    const GroupWork* work = WorkOf(id, group.id);
-    if (work == nullptr) return;
-    if (work->fenced >= group.epoch) continue;  // Its worker has died, and with it what was open.
-    if (work->formation != group.formation || work->phase != TenantPhase::kDrained) return;
-  }
-  FinishOrdersOf(group.id, absl::OkStatus());
-  End(group, GroupEvent::kClose,
-      absl::FailedPreconditionError(
-          absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
-                       " was drained and closed by an operator; join again")));
-}
-
-void Rendezvous::Impl::LoseRank(ClusterGroup& group, const absl::Status& cause) {
-  if (group.state != GroupState::kDegraded || group.cause.ok()) {
-    EndFormation(group, cause);
-  }
-  if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
-  Fire(group, GroupEvent::kRankLost, cause);
-}
-
-void Rendezvous::Impl::EndFormation(ClusterGroup& group, const absl::Status& cause) {
-  group.cause = cause;
-  group.base_cause = cause;
-  if (group.state != GroupState::kDraining) group.started = false;
-  Touch(group);
-}
-
-void Rendezvous::Impl::Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why) {
-  const std::optional<GroupState> next = kGroupTransitions.Next(group.state, event);
-  EPD_CHECK(next.has_value());
-  effects_.push_back(GroupTransition{group.id, group.spec.name, group.epoch, group.formation,
-                                     group.state, *next, event, why});
-  if (group.state != *next) group.since = now_;
-  group.state = *next;
-  Touch(group);
-}
-
-void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::Status& status) {
-  const absl::Status error = status.ok()
-                                 ? absl::UnavailableError(absl::StrCat("group=", group.spec.name,
-                                                                       ": its last member is gone"))
-                                 : status;
-  Touch(group);
-  const std::set<ClaimKey> members = MembersOf(group);
-  if (group.orchestrated && event == GroupEvent::kFail) {
-    Reset(group, error);
-    for (const ClaimKey& key : members) Fail(key, error);
-    return;
-  }
-  FinishOrdersOf(group.id, absl::OkStatus());
-  Fire(group, event, error);
-  for (const ClaimKey& key : members) Fail(key, error);
-  const std::string name = group.spec.name;
-  Epoch& floor = floors_[name];
-  floor = std::max(floor, group.epoch);
-  if (floors_.size() > kMaxRememberedNames) {
-    for (const auto& [closed, epoch] : floors_) global_floor_ = std::max(global_floor_, epoch);
-    floors_.clear();
-  }
-  by_name_.erase(name);
-  dirty_groups_.erase(group.id);
-  groups_.erase(group.id);
-}
-
-void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
-  EndFormation(group, why);
-  group.holders.clear();
-  group.dead.clear();
-  group.bases.clear();
-  group.cut_used.clear();
-  group.deadline = absl::InfiniteFuture();
-  group.no_replacement = false;
-  group.recovered = false;
-  group.epoch_stale = true;
-  group.epoch_nodes.clear();
-  group.epoch_workers.clear();
-  group.id_known = false;
-  group.initialised = false;
-  group.unique_id = UniqueId();
-  group.id_digest.clear();
-  Fire(group, GroupEvent::kEmptied, why);
-}
-
-std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) const {
-  const ClaimKey& key = group.holders.at(rank);
-  const KnownClaim& known = *Find(key);
-  const KnownNode& node = *NodeOf(key.node);
-  switch (group.state) {
-    case GroupState::kForming:
-      return "arrived";
-    case GroupState::kReady:
-      return "ready";
-    case GroupState::kDraining:
-      return "draining";
-    case GroupState::kBootstrapping:
-    case GroupState::kDegraded:
-    case GroupState::kReforming:
-      break;
-    case GroupState::kClosed:
-    case GroupState::kCount:
-      return "closed";
-  }
-  const bool drained =
-      !known.since || group.started ||
-      (known.claim.drained.has_value() && known.claim.drained->after >= group.formation);
-  if (!drained) return "not_drained";
-  if (group.state == GroupState::kDegraded) return "drained";
-  if (!node.worker) return "worker_down";
-  const GroupWork* work = WorkOf(key.node, group.id);
-  if (!group.initialised) {
-    return work != nullptr && work->init_epoch == group.epoch ? "initialised" : "communicator";
-  }
-  if (!group.started) return "drained";
-  return work != nullptr && work->formation == group.formation && work->phase == TenantPhase::kReady
-             ? "ready"
-             : "arena";
-}
-
-absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) const {
-  LateFormation late;
-  late.name = group.spec.name;
-  late.epoch = group.epoch;
-  late.state = group.state;
-  late.allowed = allowed;
-  late.cause = group.cause;
-  late.arrived = HoldersOf(group, {});
-  for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
-    if (group.holders.count(Rank{r}) == 0) late.missing.push_back(Rank{r});
-  }
-  for (const auto& [rank, placement] : group.dead) late.dead.push_back(placement);
-  const auto waiting = waiting_.find(group.spec.name);
-  if (waiting != waiting_.end()) {
-    for (const auto& [arrival, key] : waiting->second) {
-      const Claim& claim = Find(key)->claim;
-      std::string what;
-      for (const FieldDifference& d : Differences(claim.spec, group.spec)) {
-        absl::StrAppend(&what, what.empty() ? "" : ",", d.field, "=", d.got);
-      }
-      for (const Rank rank : claim.ranks) {
-        late.wrong_spec.push_back(
-            {PlacementOf(key, rank), what.empty() ? "waiting" : absl::StrCat("brought_", what)});
-      }
-    }
-  }
-  return FormationLateError(late);
 }
 
 }  // namespace epd

@@ -1,0 +1,71 @@
+// What the coordinator says of a group that is late: who is how far, who is missing.
+#include "absl/strings/str_cat.h"
+#include "daemon/control/rendezvous_impl.h"
+
+namespace epd {
+
+std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) const {
+  const ClaimKey& key = group.holders.at(rank);
+  const KnownClaim& known = *Find(key);
+  const KnownNode& node = *NodeOf(key.node);
+  switch (group.state) {
+    case GroupState::kForming:
+      return "arrived";
+    case GroupState::kReady:
+      return "ready";
+    case GroupState::kDraining:
+      return "draining";
+    case GroupState::kBootstrapping:
+    case GroupState::kDegraded:
+    case GroupState::kReforming:
+      break;
+    case GroupState::kClosed:
+    case GroupState::kCount:
+      return "closed";
+  }
+  const bool drained =
+      !known.since || group.started ||
+      (known.claim.drained.has_value() && known.claim.drained->after >= group.formation);
+  if (!drained) return "not_drained";
+  if (group.state == GroupState::kDegraded) return "drained";
+  if (!node.worker) return "worker_down";
+  const GroupWork* work = WorkOf(key.node, group.id);
+  if (!group.initialised) {
+    return work != nullptr && work->init_epoch == group.epoch ? "initialised" : "communicator";
+  }
+  if (!group.started) return "drained";
+  return work != nullptr && work->formation == group.formation && work->phase == TenantPhase::kReady
+             ? "ready"
+             : "arena";
+}
+
+absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) const {
+  LateFormation late;
+  late.name = group.spec.name;
+  late.epoch = group.epoch;
+  late.state = group.state;
+  late.allowed = allowed;
+  late.cause = group.cause;
+  late.arrived = HoldersOf(group, {});
+  for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
+    if (group.holders.count(Rank{r}) == 0) late.missing.push_back(Rank{r});
+  }
+  for (const auto& [rank, placement] : group.dead) late.dead.push_back(placement);
+  const auto waiting = waiting_.find(group.spec.name);
+  if (waiting != waiting_.end()) {
+    for (const auto& [arrival, key] : waiting->second) {
+      const Claim& claim = Find(key)->claim;
+      std::string what;
+      for (const FieldDifference& d : Differences(claim.spec, group.spec)) {
+        absl::StrAppend(&what, what.empty() ? "" : ",", d.field, "=", d.got);
+      }
+      for (const Rank rank : claim.ranks) {
+        late.wrong_spec.push_back(
+            {PlacementOf(key, rank), what.empty() ? "waiting" : absl::StrCat("brought_", what)});
+      }
+    }
+  }
+  return FormationLateError(late);
+}
+
+}  // namespace epd
