@@ -1,6 +1,7 @@
 // How a group goes from complete to READY, and what throws it back.
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/cut_off.h"
 #include "daemon/control/rendezvous_impl.h"
