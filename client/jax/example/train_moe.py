@@ -22,7 +22,7 @@ import launch
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mesh", default="2x2", help="dp x ep; a process per device (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=150, help="training steps, 0: only check (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="training steps, 0: only check (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="compare forward and gradients with a dense reference")
     parser.add_argument("--corrupt", action="store_true", help="debug hook: flip one received row; the check must fail")
     parser.add_argument("--plot", type=pathlib.Path, default=pathlib.Path("train_moe.png"), help="where the plot goes")
