@@ -9,10 +9,10 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from fleet import Fleet
+from fleet import Fleet, FleetError
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_START_SECONDS = 120
+_START_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +99,9 @@ def why_missing(contender: Contender, place: Place) -> str:
     return "" if path.exists() else f"{path} is not built"
 
 
-@contextlib.contextmanager
-def started(contender: Contender, num_ranks: int, place: Place) -> Iterator[Fleet]:
-    """The contender's processes, one per rank (memcpy: one in all); they are stopped at the end."""
+def _start(contender: Contender, num_ranks: int, place: Place, attempt: int) -> Fleet:
     fleet_ranks = 1 if contender is MEMCPY else num_ranks
-    fleet = Fleet(f"{contender.name}-{num_ranks}", fleet_ranks, place.folder)
+    fleet = Fleet(f"{contender.name}-{num_ranks}.{attempt}", fleet_ranks, place.folder)
     try:
         if contender is EPD_JAX:
             _start_jax(fleet, "epd_jax.py", num_ranks, place)
@@ -116,6 +114,22 @@ def started(contender: Contender, num_ranks: int, place: Place) -> Iterator[Flee
         else:
             start_plain(fleet, place.binaries / "bench_memcpy", place)
         fleet.wait_for_ranks(_START_SECONDS)
+    except BaseException:
+        fleet.stop()
+        raise
+    return fleet
+
+
+@contextlib.contextmanager
+def started(contender: Contender, num_ranks: int, place: Place) -> Iterator[Fleet]:
+    """The contender's processes, one per rank (memcpy: one in all); they are stopped at the end."""
+    try:
+        fleet = _start(contender, num_ranks, place, 1)
+    except FleetError as error:
+        # JAX's port was free when it was chosen; somebody else may have taken it since.
+        print(f"bench: starting {contender.label} once more: {error}", file=sys.stderr, flush=True)
+        fleet = _start(contender, num_ranks, place, 2)
+    try:
         yield fleet
     finally:
         fleet.stop()

@@ -34,13 +34,6 @@ class _Rank:
         except OSError:
             pass  # It ended; the next look at the processes says so.
 
-    def read_line(self, timeout: float) -> str:
-        self.connection.settimeout(timeout)
-        while (line := self.try_read_line()) is None:
-            pass
-        self.connection.settimeout(None)
-        return line
-
     def try_read_line(self) -> str | None:
         """One read; the line if it is complete."""
         data = self.connection.recv(1 << 20)
@@ -78,21 +71,33 @@ class Fleet:
         self._processes.append((process, log))
 
     def wait_for_ranks(self, timeout: float) -> None:
+        """Until every rank has connected and said its number."""
         deadline = time.monotonic() + timeout
-        self._listener.settimeout(0.2)
-        while len(self._ranks) < self.num_ranks:
-            self._check_processes()
-            if time.monotonic() > deadline:
-                raise FleetError(
-                    f"{self.name}: ranks {sorted(self._ranks)} of {self.num_ranks} came within "
-                    f"{timeout:.0f} s\n{self._logs()}"
-                )
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            rank = _Rank(connection)
-            self._ranks[int(rank.read_line(timeout).split()[1])] = rank
+        silent: list[_Rank] = []
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            while len(self._ranks) < self.num_ranks:
+                self._check_processes()
+                if time.monotonic() > deadline:
+                    raise FleetError(
+                        f"{self.name}: ranks {sorted(self._ranks)} of {self.num_ranks} came within "
+                        f"{timeout:.0f} s, {len(silent)} connected and said nothing\n{self._logs()}"
+                    )
+                for key, _ in selector.select(0.5):
+                    if key.data is None:
+                        rank = _Rank(self._listener.accept()[0])
+                        silent.append(rank)
+                        selector.register(rank.connection, selectors.EVENT_READ, rank)
+                    elif (line := key.data.try_read_line()) is not None:
+                        selector.unregister(key.fileobj)
+                        silent.remove(key.data)
+                        self._add_rank(line, key.data)
+
+    def _add_rank(self, line: str, rank: _Rank) -> None:
+        word, _, number = line.partition(" ")
+        if word != "rank":
+            raise FleetError(f"{self.name}: got '{line}', expected a rank\n{self._logs()}")
+        self._ranks[int(number)] = rank
 
     def command(self, line: str, timeout: float) -> list[str]:
         """Sends `line` to all ranks and returns their answers by rank, without the "ok"."""
