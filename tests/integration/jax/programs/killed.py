@@ -1,0 +1,39 @@
+"""Rank 1 is killed in mid-operation: rank 0's operation fails within seconds, naming it."""
+
+import os
+import pathlib
+import signal
+import time
+
+import jax
+from world import World, fails
+
+import epd.jax as ep
+
+_CFG = ep.EpLayerConfig(top_k=2)
+
+
+def check_survivor_is_told_who_died(world: World):
+    world.bootstrap()
+    idx = world.put(world.problem(71, tokens=8).topk_idx)
+    pid_file = world.folder / "victim"
+    with world.context():
+        prepare = jax.jit(lambda i: ep.ep_prepare(_CFG, i)[0], out_shardings=world.sharding)
+        jax.block_until_ready(prepare(idx))
+        if world.index == 1:
+            pid_file.write_text(str(os.getpid()))
+            world.barrier("about to die")
+            time.sleep(1)  # Lets rank 0 wait in its operation.
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.barrier("about to die")
+        began = time.monotonic()
+        with fails("UNAVAILABLE", "rank=1", "host=", f"pid={pid_file.read_text()}"):
+            jax.block_until_ready(prepare(idx))
+        assert time.monotonic() - began < 5
+    _leave(world.folder)
+
+
+def _leave(folder: pathlib.Path) -> None:
+    """JAX's own coordination would wait for the dead process."""
+    (folder / "0.json").write_text('{"check_survivor_is_told_who_died": "ok"}')
+    os._exit(0)

@@ -1,0 +1,109 @@
+"""Goal: processes come and go, and so do daemons, without a hang, a leak or a surprise."""
+
+import os
+import pathlib
+import signal
+import subprocess
+
+import harness
+import pytest
+from harness import Fleet, Setup, clean_environment, python, running_daemon, short_folder, wait_until
+
+_SCRIPTS = harness.HERE / "scripts"
+
+
+def _run(script: str, seconds: float = 120, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        python(str(_SCRIPTS / f"{script}.py")),
+        env=clean_environment(**environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def test_fork_and_multiprocessing():
+    with running_daemon() as daemon:
+        ended = _run("forks", EPD_SOCKET=daemon.socket)
+        assert ended.returncode == 0, ended.stderr
+        assert "forks: fine" in ended.stdout
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
+    with running_daemon() as daemon:
+        job = subprocess.Popen(
+            python(str(_SCRIPTS / "restart.py")),
+            env=clean_environment(EPD_SOCKET=daemon.socket, EPD_AUTOSTART="0"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for _ in range(2):
+                assert job.stdout.readline() == "restart\n", job.stderr.read()
+                getattr(daemon, ending)()
+                daemon.start()
+                job.stdin.write("restarted\n")
+                job.stdin.flush()
+            out, errors = job.communicate(timeout=60)
+        finally:
+            job.kill()
+        assert job.returncode == 0, errors
+        assert "restart: fine" in out
+
+
+def test_killed_process_is_named_and_fresh_ones_can_use_the_daemon():
+    with running_daemon() as daemon:
+        report = Fleet(Setup("killed", processes=2, mesh=(1, 2)), daemon.folder, daemon).run(120)
+        assert report.statuses == [0, -signal.SIGKILL], (report.logs, report.daemon_log)
+        assert report.outcomes[0] == {"check_survivor_is_told_who_died": "ok"}, report.outcomes
+        ended = _run("alone", EPD_SOCKET=daemon.socket)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_without_a_daemon_and_without_autostart_the_error_says_what_to_do():
+    with short_folder() as folder:
+        ended = _run("alone", EPD_SOCKET=str(folder / "none.sock"), EPD_AUTOSTART="0")
+        assert ended.returncode != 0
+        last = ended.stderr.strip().splitlines()[-1]
+        assert "EpError" in last and "[epd:UNAVAILABLE]" in ended.stderr, ended.stderr
+        assert str(folder / "none.sock") in ended.stderr
+
+
+def test_too_long_socket_path_is_an_error():
+    ended = _run("alone", EPD_SOCKET="/tmp/" + "x" * 120, EPD_AUTOSTART="0")
+    assert ended.returncode != 0
+    assert "[epd:INVALID_ARGUMENT]" in ended.stderr and "107" in ended.stderr, ended.stderr
+
+
+def _epds_of(folder: pathlib.Path) -> list[int]:
+    """Processes whose environment names the folder and that run epd."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if os.path.basename(words[0]) == b"epd" and f"XDG_RUNTIME_DIR={folder}".encode() in environment.split(b"\0"):
+            found.append(int(entry.name))
+    return found
+
+
+def test_four_processes_start_one_private_daemon_that_ends_after_them():
+    with short_folder() as folder:
+        folder.chmod(0o700)
+        environment = {"XDG_RUNTIME_DIR": str(folder), "EPD_DAEMON": harness.binary("epd"), "EPD_JOB": "autostart"}
+        setup = Setup("operations_thin", processes=4, mesh=(2, 2), environment=environment)
+        report = Fleet(setup, folder, None).run(200)
+        report.expect("check_round_trip")
+        report.expect("check_one_daemon")
+        assert sum("started a private" in log or "private daemon" in log for log in report.logs) >= 1, report.logs
+        wait_until("the private epd has ended", lambda: not _epds_of(folder), 15)
+        assert not list(folder.rglob("*.sock")), list(folder.rglob("*"))
