@@ -20,7 +20,14 @@
  * no thread before the first operation; then one watchdog per client, which ends all waits when epd is gone.
  * Fork: a forked child must not use its parent's objects (FAILED_PRECONDITION); it connects anew.
  *
- * Errors of every operation:
+ * When the daemon is gone: calls in flight end within a second (UNAVAILABLE, or ABORTED if the worker said so first);
+ * every later call of that client, and epd_check, says why. Then: epd_leave, epd_disconnect, epd_connect, epd_join.
+ *
+ * Environment: EPD_SOCKET (the socket to use), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
+ * start), XDG_RUNTIME_DIR (where the private one lives), EPD_SPIN_US (how long a wait spins before it sleeps; default:
+ * 50 where this process may use more CPUs than the group has ranks, else 0).
+ *
+ * Errors of every operation (the outputs are then zeros):
  *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
  *   FAILED_PRECONDITION  the group drains, or was left
  *   RESOURCE_EXHAUSTED   receive capacity (without drop), staging, or too many outstanding calls
@@ -76,6 +83,8 @@ typedef struct epd_connect_args {
 
 /* Connects, and starts a private daemon for this user if none is found and that is allowed.
  *   UNAVAILABLE        no daemon, or it does not answer; the text says where it was looked for and what to do
+ *   FAILED_PRECONDITION  none runs and no epd binary was found to start; set EPD_DAEMON or EPD_SOCKET
+ *   DATA_LOSS          what answers is no epd, or one of another layout
  *   PERMISSION_DENIED  the daemon belongs to another user
  *   UNIMPLEMENTED      no common protocol version; both are named
  *   INVALID_ARGUMENT   the socket path is longer than 107 bytes */
