@@ -53,12 +53,11 @@ void Relax() {
 
 }  // namespace
 
-ExecLoop::ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello& hello,
-                   std::unique_ptr<Backend> backend, std::shared_ptr<const NcclLibrary> nccl,
+ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts parts,
                    const volatile std::sig_atomic_t& stop)
     : epd_(epd),
-      records_(std::move(records)),
-      backend_(std::move(backend)),
+      records_(std::move(parts.records)),
+      backend_(std::move(parts.backend)),
       stop_(stop),
       asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
       num_cpus_(NumCpus()),
@@ -66,7 +65,7 @@ ExecLoop::ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello
           ExchangeOptions{.staging_bytes = hello.staging_bytes(),
                           .first_operation_id = FirstOperationId(hello.worker_incarnation())}),
       performer_(exchange_, sessions_, records_, *backend_, epd_),
-      id_maker_([nccl = std::move(nccl)] { return nccl->MakeUniqueId(); }) {}
+      id_maker_([nccl = std::move(parts.nccl)] { return nccl->MakeUniqueId(); }) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
 absl::Time ExecLoop::Now() {

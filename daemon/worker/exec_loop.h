@@ -23,12 +23,18 @@
 
 namespace epd {
 
+// What the loop owns from its start.
+struct ExecLoopParts {
+  OutcomeRecords records;
+  std::unique_ptr<Backend> backend;
+  std::shared_ptr<const NcclLibrary> nccl;
+};
+
 // Serves one epd, from its Hello to the end of its socket. The exec thread constructs and runs it.
 class ExecLoop {
  public:
   // `stop`: set by a signal handler; the loop then ends as if epd were gone.
-  ExecLoop(EpdSocket& epd, OutcomeRecords records, const v1::WorkerHello& hello,
-           std::unique_ptr<Backend> backend, std::shared_ptr<const NcclLibrary> nccl,
+  ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts parts,
            const volatile std::sig_atomic_t& stop);
 
   // Runs until epd is gone; then every open use has been answered with ABORTED. Returns why it

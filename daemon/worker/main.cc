@@ -69,7 +69,9 @@ absl::Status Serve(int control_fd) {
   const auto nccl = std::make_shared<const epd::NcclLibrary>(
       epd::NcclCandidates(body.nccl_library(), SelfPath()));
   if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, *nccl)); !sent.ok()) return sent;
-  epd::ExecLoop loop(socket, *std::move(records), body, *std::move(backend), nccl, g_stop);
+  epd::ExecLoop loop(socket, body,
+                     {.records = *std::move(records), .backend = *std::move(backend), .nccl = nccl},
+                     g_stop);
   return loop.Run();
 }
 
