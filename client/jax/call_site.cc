@@ -1,10 +1,10 @@
 #include "client/jax/call_site.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
-
-#include <xxhash.h>
 
 namespace epd::jax {
 namespace {
@@ -46,7 +46,8 @@ const char* OperationName(Operation operation) {
 Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {}
 
 std::uint32_t Executable::Add(const CallConfig& config) {
-  // Tokens and capacity stay out: they may differ between ranks. The operation compares what must agree.
+  // Tokens and capacity stay out: they may differ between ranks. The operation compares what must
+  // agree.
   const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation),
                                   config.ranks,
                                   config.experts,
@@ -70,6 +71,11 @@ const Digest& Executable::Seal() {
     std::copy(std::begin(canonical.digest), std::end(canonical.digest), digest_.begin());
   }
   return digest_;
+}
+
+bool Executable::HasOneCall() const {
+  const std::lock_guard lock(mutex_);
+  return num_calls_ == 1;
 }
 
 CallSite AddCallSite(CallConfig config) {

@@ -25,15 +25,15 @@ const char* OperationName(Operation operation);
 // Static attributes of a call. All are equal on all ranks, but for `tokens` and `capacity`.
 struct CallConfig {
   Operation operation = Operation::kPrepare;
-  std::string alias;           // Which group of this process: "default".
-  std::int64_t ranks = 0;      // R of the domain.
-  std::int64_t experts = 0;    // E of the domain.
-  std::int64_t max_tokens = 0; // T_max; with the three others it gives handle_mem's size.
+  std::string alias;            // Which group of this process: "default".
+  std::int64_t ranks = 0;       // R of the domain.
+  std::int64_t experts = 0;     // E of the domain.
+  std::int64_t max_tokens = 0;  // T_max; with the three others it gives handle_mem's size.
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;
-  std::int64_t hidden = 0;     // 0: prepare.
-  std::int64_t tokens = 0;     // T of this call.
-  std::int64_t capacity = 0;   // C of this call, 0: prepare.
+  std::int64_t hidden = 0;    // 0: prepare.
+  std::int64_t tokens = 0;    // T of this call.
+  std::int64_t capacity = 0;  // C of this call, 0: prepare.
 };
 
 using Digest = std::array<std::uint8_t, 16>;
@@ -53,9 +53,13 @@ class Executable {
   // executable: XLA instantiates every call before it executes the first.
   const Digest& Seal();
 
+  // True if no second call of an execution can be under way beside one: there is no other call
+  // site, and the uses of one site in a loop come one after another.
+  bool HasOneCall() const;
+
  private:
   const std::uint64_t id_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool sealed_ = false;
   std::string description_;
   std::uint32_t num_calls_ = 0;

@@ -1,4 +1,5 @@
-// Threads on which operations wait: each takes one operation at a time, and there are always enough.
+// Threads on which operations wait: each takes one operation at a time, and there are always
+// enough.
 //
 // Completing an XLA future runs the rest of the XLA program on the completing thread, which may
 // wait for other operations. So no operation may queue behind another one: a thread is made

@@ -103,7 +103,10 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
   }
   if (membership_ == nullptr) {
     const Status joined = JoinLocked();
-    if (!joined.ok()) return joined;
+    if (!joined.ok()) {
+      runs_.Condemn(call, num_memberships_);
+      return joined;
+    }
   }
   epd_group* const group = membership_->group();
   const auto begin = [group](std::uint32_t rank, const Digest& program) {

@@ -64,8 +64,9 @@ size_t epd_jax_socket_path(char* path, size_t path_bytes) {
 
 int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error) {
   if (group->struct_size != sizeof *group) {
-    return Report({3, "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of "
-                      "different versions; install the package again"},
+    return Report({3,
+                   "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of "
+                   "different versions; install the package again"},
                   error);
   }
   return Report(epd::jax::Groups::Shared().Bootstrap(ConfigOf(*group)), error);

@@ -1,4 +1,5 @@
-/* What the Python package calls in libepd_jax.so, by ctypes. Private to it: no promise of stability.
+/* What the Python package calls in libepd_jax.so, by ctypes. Private to it: no promise of
+ * stability.
  *
  * Functions that return int return EPD_OK or a status code, and then fill `error`. See groups.h. */
 #ifndef EPD_CLIENT_JAX_EPD_JAX_H_
@@ -62,7 +63,8 @@ int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error);
 /* Leaves them. Fine if there are none. Closes the session with the last group. */
 void epd_jax_finalize(const char* alias);
 
-size_t epd_jax_handle_mem_size(uint32_t ranks, uint32_t experts, uint32_t max_tokens, uint32_t top_k);
+size_t epd_jax_handle_mem_size(uint32_t ranks, uint32_t experts, uint32_t max_tokens,
+                               uint32_t top_k);
 
 /* A compilation in this thread has ended (or begins). */
 void epd_jax_end_compile(void);

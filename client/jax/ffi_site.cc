@@ -17,8 +17,9 @@ namespace ffi = ::xla::ffi;
 
 XLA_FFI_TypeInfo call_site_info = ffi::MakeTypeInfo<SiteState>();
 
-// Registers the state's type with XLA the first time XLA asks about the handler. jaxlib registers queued handlers before
-// queued types, so a type registered from Python at import comes too late and kills the backend.
+// Registers the state's type with XLA the first time XLA asks about the handler. jaxlib registers
+// queued handlers before queued types, so a type registered from Python at import comes too late
+// and kills the backend.
 XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -33,7 +34,8 @@ XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
 }
 
 template <typename T>
-bool Read(const ffi::Dictionary& attributes, std::string_view name, T* value, std::string* missing) {
+bool Read(const ffi::Dictionary& attributes, std::string_view name, T* value,
+          std::string* missing) {
   auto found = attributes.get<T>(name);
   if (!found.has_value()) {
     *missing += (missing->empty() ? "" : ", ") + std::string(name);
@@ -44,25 +46,25 @@ bool Read(const ffi::Dictionary& attributes, std::string_view name, T* value, st
 }
 
 ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
-                                                    const ffi::Dictionary& attributes) {
+                                                     const ffi::Dictionary& attributes) {
   CallConfig config;
   config.operation = operation;
   std::string missing;
   std::string_view alias;
   if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
   const std::pair<std::string_view, std::int64_t*> numbers[] = {
-      {"ranks", &config.ranks},         {"experts", &config.experts},
+      {"ranks", &config.ranks},           {"experts", &config.experts},
       {"max_tokens", &config.max_tokens}, {"top_k", &config.top_k},
-      {"alignment", &config.alignment}, {"hidden", &config.hidden},
-      {"tokens", &config.tokens},       {"capacity", &config.capacity},
+      {"alignment", &config.alignment},   {"hidden", &config.hidden},
+      {"tokens", &config.tokens},         {"capacity", &config.capacity},
   };
   for (const auto& [name, value] : numbers) Read(attributes, name, value, &missing);
   if (!missing.empty()) {
-    return ffi::Unexpected(ffi::Error(
-        ffi::ErrorCode::kInvalidArgument,
-        std::string("[epd:INVALID_ARGUMENT] ") + OperationName(operation) +
-            ": the program lacks the attributes " + missing +
-            "; it was made by another version of epd.jax: lower it again"));
+    return ffi::Unexpected(
+        ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                   std::string("[epd:INVALID_ARGUMENT] ") + OperationName(operation) +
+                       ": the program lacks the attributes " + missing +
+                       "; it was made by another version of epd.jax: lower it again"));
   }
   return std::make_unique<SiteState>(AddCallSite(std::move(config)));
 }

@@ -13,8 +13,8 @@ constexpr int kInvalidArgument = 3;
 constexpr int kFailedPrecondition = 9;
 constexpr std::int64_t kFinalizeGraceMs = 2000;
 
-Status Mismatch(const GroupConfig& config, const char* field, std::int64_t traced, const char* relation,
-                std::int64_t bootstrapped) {
+Status Mismatch(const GroupConfig& config, const char* field, std::int64_t traced,
+                const char* relation, std::int64_t bootstrapped) {
   return {kInvalidArgument,
           "[epd:INVALID_ARGUMENT] group=" + config.alias + ": this executable was traced with " +
               field + "=" + std::to_string(traced) + ", which " + relation + " the bootstrapped " +
@@ -57,13 +57,14 @@ std::string HeldRanks(const GroupConfig& config) {
 }
 
 Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank) {
-  return {kInvalidArgument,
-          "[epd:INVALID_ARGUMENT] group=" + config.alias + ": a device of this process runs as domain=" +
-              std::to_string(domain) + " rank=" + std::to_string(rank) +
-              " of the program's mesh, which another process holds (held here: " +
-              HeldRanks(config) +
-              "); use a mesh whose devices stand where they stood at ep_bootstrap, or bootstrap "
-              "again with this mesh"};
+  return {
+      kInvalidArgument,
+      "[epd:INVALID_ARGUMENT] group=" + config.alias +
+          ": a device of this process runs as domain=" + std::to_string(domain) +
+          " rank=" + std::to_string(rank) +
+          " of the program's mesh, which another process holds (held here: " + HeldRanks(config) +
+          "); use a mesh whose devices stand where they stood at ep_bootstrap, or bootstrap "
+          "again with this mesh"};
 }
 
 }  // namespace

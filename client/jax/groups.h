@@ -1,8 +1,8 @@
 // The groups of this process: from the alias that a compiled program names to this job's group.
 //
-// A program knows an alias ("default") and sizes. What it means here, which daemon, group and ranks,
-// is decided by the last Bootstrap of the alias and looked up at every call. So a re-bootstrap, a
-// restarted daemon or a re-formed group needs no recompilation.
+// A program knows an alias ("default") and sizes. What it means here, which daemon, group and
+// ranks, is decided by the last Bootstrap of the alias and looked up at every call. So a
+// re-bootstrap, a restarted daemon or a re-formed group needs no recompilation.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,13 @@
 // The five XLA FFI handlers of the CPU platform.
 //
-// Asynchronous: XLA gets a future at once; a thread of the Completer makes the call of the C library,
-// which may wait for other ranks, and completes the future. None has the side effect flag: it orders
-// nothing, and it would defeat rematerialisation. XLA keeps operands and results alive until then.
+// Asynchronous: XLA gets a future at once; a thread of the Completer makes the call of the C
+// library, which may wait for other ranks, and completes the future. XLA keeps operands and results
+// alive until then. Were the calls made on XLA's own threads, two independent ones that two ranks
+// start in different order would wait for each other for ever. A program with a single call cannot
+// do that, and makes it at once: handing over to another thread costs as much as exchanging a few
+// rows.
+//
+// None has the side effect flag: it orders nothing, and it would defeat rematerialisation.
 //
 // Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
 // along ep. Attributes are the alias and static sizes, see CallConfig.
@@ -76,6 +81,12 @@ Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exc
 ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange exchange) {
   ffi::Promise promise;
   ffi::Future future(promise);
+  if (site->executable->HasOneCall()) {
+    const Status status = RunCall(*site, run.run_id, place, exchange);
+    if (!status.ok()) return Failed(status);
+    promise.SetAvailable();
+    return future;
+  }
   // A copy: the executable may be dropped while its last execution is under way.
   auto work = [site = *site, run_id = run.run_id, place, exchange = std::move(exchange),
                promise]() mutable {
@@ -151,11 +162,12 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
   args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
   args.recv_tokens = recv_tokens->untyped_data();
   args.recv_topk_weights = recv_weights;
-  return Launch(site, run, place,
-                [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-                  args.key = KeyOf(site, call);
-                  return exchange(call.group(), &args, error);
-                });
+  return Launch(
+      site, run, place,
+      [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+        args.key = KeyOf(site, call);
+        return exchange(call.group(), &args, error);
+      });
 }
 
 ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -192,11 +204,12 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
   args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
   args.tokens = tokens->untyped_data();
   args.topk_weights = weights;
-  return Launch(site, run, place,
-                [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-                  args.key = KeyOf(site, call);
-                  return exchange(call.group(), &args, error);
-                });
+  return Launch(
+      site, run, place,
+      [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+        args.key = KeyOf(site, call);
+        return exchange(call.group(), &args, error);
+      });
 }
 
 ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -216,7 +229,11 @@ ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Sca
 
 // What every handler is called with before its operands.
 auto BindCall() {
-  return ffi::Ffi::Bind().Ctx<ffi::State<SiteState>>().Ctx<ffi::RunId>().Arg<Scalar>().Arg<Scalar>();
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<SiteState>>()
+      .Ctx<ffi::RunId>()
+      .Arg<Scalar>()
+      .Arg<Scalar>();
 }
 
 }  // namespace

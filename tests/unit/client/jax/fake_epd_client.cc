@@ -187,7 +187,8 @@ void MeetGather(Meeting& meeting) {
         if (route.dst >= 0) {
           const epd_gather_args& from = *meeting.arrivals.at(route.dst).gather;
           if (route.slot < static_cast<std::int64_t>(from.recv_capacity)) {
-            const char* const source = static_cast<const char*>(from.expert_rows) + route.slot * row;
+            const char* const source =
+                static_cast<const char*>(from.expert_rows) + route.slot * row;
             for (std::uint32_t h = 0; h < args.hidden; ++h) sum[h] += Load(source, h, args.dtype);
             if (from.recv_topk_weights != nullptr) weight = from.recv_topk_weights[route.slot];
           }

@@ -1,5 +1,6 @@
-// A stand-in for the C library inside one process: ranks meet in a table, the last one moves the rows. Its rows and plans
-// follow API.md literally and slowly. Sessions can be cut, and what was called can be looked at.
+// A stand-in for the C library inside one process: ranks meet in a table, the last one moves the
+// rows. Its rows and plans follow API.md literally and slowly. Sessions can be cut, and what was
+// called can be looked at.
 #pragma once
 
 #include <cstdint>

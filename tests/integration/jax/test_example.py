@@ -1,0 +1,36 @@
+"""Goal: the example trains, its check passes, and a row corrupted in transit makes the check fail."""
+
+import subprocess
+
+import pytest
+from harness import ROOT, clean_environment, python, running_daemon
+
+_EXAMPLE = ROOT / "client" / "jax" / "example" / "train_moe.py"
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess:
+    with running_daemon() as daemon:
+        return subprocess.run(
+            python(str(_EXAMPLE), *arguments),
+            env=clean_environment(EPD_SOCKET=daemon.socket),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+
+
+@pytest.mark.parametrize("mesh", ["2x2", "1x2"])
+def test_training_halves_the_loss_and_the_check_passes(mesh: str, tmp_path):
+    plot = tmp_path / "plot.png"
+    ended = _run("--check", "--mesh", mesh, "--steps", "40", "--plot", str(plot))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "check float32: passed" in ended.stdout and "check bfloat16: passed" in ended.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_corrupted_row_fails_the_check(tmp_path):
+    ended = _run("--check", "--corrupt", "--mesh", "1x2", "--steps", "0", "--plot", str(tmp_path / "none.png"))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "check float32: FAILED" in ended.stdout and "check bfloat16: FAILED" in ended.stdout

@@ -1,0 +1,77 @@
+// Goal: the same program gets the same ordinals and digest in every process, whatever else it
+// compiled.
+#include "client/jax/call_site.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace epd::jax {
+namespace {
+
+CallConfig Config(Operation operation, std::int64_t top_k = 2, std::int64_t tokens = 8) {
+  CallConfig config;
+  config.operation = operation;
+  config.alias = "default";
+  config.ranks = 4;
+  config.experts = 8;
+  config.max_tokens = 16;
+  config.top_k = top_k;
+  config.tokens = tokens;
+  return config;
+}
+
+TEST(CallSiteTest, OrdinalsCountFromZeroInEveryCompilation) {
+  EndCompile();
+  const CallSite first = AddCallSite(Config(Operation::kPrepare));
+  const CallSite second = AddCallSite(Config(Operation::kDispatch));
+  EndCompile();
+  const CallSite other = AddCallSite(Config(Operation::kPrepare));
+  EXPECT_EQ(first.ordinal, 0u);
+  EXPECT_EQ(second.ordinal, 1u);
+  EXPECT_EQ(other.ordinal, 0u);
+  EXPECT_EQ(first.executable, second.executable);
+  EXPECT_FALSE(first.executable->HasOneCall());
+  EXPECT_TRUE(other.executable->HasOneCall());
+  EXPECT_NE(first.executable, other.executable);
+}
+
+TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
+  const auto digest = [](std::initializer_list<CallConfig> calls) {
+    EndCompile();
+    CallSite last;
+    for (const CallConfig& call : calls) last = AddCallSite(call);
+    EndCompile();
+    return last.executable->Seal();
+  };
+  const Digest one = digest({Config(Operation::kPrepare), Config(Operation::kDispatch)});
+  EXPECT_EQ(one, digest({Config(Operation::kPrepare), Config(Operation::kDispatch)}));
+  EXPECT_NE(one, digest({Config(Operation::kDispatch), Config(Operation::kPrepare)}));
+  EXPECT_NE(one, digest({Config(Operation::kPrepare)}));
+  EXPECT_NE(one, digest({Config(Operation::kPrepare, 4), Config(Operation::kDispatch)}));
+  CallConfig renamed = Config(Operation::kDispatch);
+  renamed.alias = "other";
+  EXPECT_NE(one, digest({Config(Operation::kPrepare), renamed}));
+}
+
+// Ranks may bring different numbers of tokens to one operation, so these must not tell programs
+// apart.
+TEST(CallSiteTest, TokensAndCapacityAreNoPartOfTheDigest) {
+  EndCompile();
+  const Digest small = AddCallSite(Config(Operation::kPrepare, 2, 8)).executable->Seal();
+  EndCompile();
+  EXPECT_EQ(small, AddCallSite(Config(Operation::kPrepare, 2, 5)).executable->Seal());
+}
+
+TEST(CallSiteTest, CompilationsOfOtherThreadsDoNotMix) {
+  EndCompile();
+  const CallSite mine = AddCallSite(Config(Operation::kPrepare));
+  CallSite theirs;
+  std::thread([&] { theirs = AddCallSite(Config(Operation::kPrepare)); }).join();
+  EXPECT_EQ(theirs.ordinal, 0u);
+  EXPECT_NE(theirs.executable, mine.executable);
+  EXPECT_EQ(AddCallSite(Config(Operation::kDispatch)).ordinal, 1u);
+}
+
+}  // namespace
+}  // namespace epd::jax
