@@ -50,10 +50,15 @@ def _write(archive: zipfile.ZipFile, path: str, data: bytes) -> None:
 def main() -> None:
     args = _parse_args()
     _, version, tag = args.out.name.removesuffix(".whl").split("-", 2)
-    contents = {path: Path(source).read_bytes() for path, source in (item.split("=", 1) for item in args.file)}
+    contents = {
+        path: Path(source).read_bytes()
+        for path, source in (item.split("=", 1) for item in args.file)
+    }
     info = f"{_NAME}-{version}.dist-info"
     contents[f"{info}/METADATA"] = _metadata(version).encode()
-    contents[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: epd\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    contents[f"{info}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: epd\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    )
     record = [_record_line(path, data) for path, data in sorted(contents.items())]
     contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     with zipfile.ZipFile(args.out, "w") as archive:

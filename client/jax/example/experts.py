@@ -2,12 +2,11 @@
 
 import functools
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from model import Moe, Sizes, route
-
-import epd.jax as ep
 
 TOKENS = P(("dp", "ep"))  # Batches, and everything with one row per rank.
 EXPERTS = P("ep")
@@ -33,13 +32,15 @@ def _experts(recv: jax.Array, weights: jax.Array, counts: jax.Array, experts: di
     """Each zone through its expert, times the routes' weights. Padding and tail stay zeros."""
 
     def shard(recv, weights, counts, up, down):
-        product = functools.partial(jax.lax.ragged_dot, group_sizes=counts[0], preferred_element_type=jnp.float32)
+        product = functools.partial(
+            jax.lax.ragged_dot, group_sizes=counts[0], preferred_element_type=jnp.float32
+        )
         hidden = jax.nn.gelu(product(recv[0], up)).astype(recv.dtype)
         return (product(hidden, down) * weights[0][:, None]).astype(recv.dtype)[None]
 
-    return jax.shard_map(shard, in_specs=(TOKENS, TOKENS, TOKENS, EXPERTS, EXPERTS), out_specs=TOKENS)(
-        recv, weights, counts, experts["up"], experts["down"]
-    )
+    return jax.shard_map(
+        shard, in_specs=(TOKENS, TOKENS, TOKENS, EXPERTS, EXPERTS), out_specs=TOKENS
+    )(recv, weights, counts, experts["up"], experts["down"])
 
 
 def _flip_one_row(recv: jax.Array) -> jax.Array:

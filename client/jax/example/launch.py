@@ -25,7 +25,9 @@ def run(script: str, arguments: list[str], ranks: int, timeout: float) -> list[i
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Ends the processes on the way out.
     coordinator = f"127.0.0.1:{_free_port()}"
     processes = [
-        subprocess.Popen([sys.executable, script, *arguments, f"--rank={rank}", f"--coordinator={coordinator}"])
+        subprocess.Popen(
+            [sys.executable, script, *arguments, f"--rank={rank}", f"--coordinator={coordinator}"]
+        )
         for rank in range(ranks)
     ]
     deadline = time.monotonic() + timeout

@@ -55,7 +55,9 @@ def init(sizes: Sizes, seed: int) -> dict:
 
 def batch(sizes: Sizes, step: int, seed: int) -> np.ndarray:
     """Sequences [B, S + 1]: the first symbol names one of four permutations, by which each symbol follows the last."""
-    permutations = np.stack([np.random.default_rng(1000 + mode).permutation(sizes.vocabulary) for mode in range(4)])
+    permutations = np.stack(
+        [np.random.default_rng(1000 + mode).permutation(sizes.vocabulary) for mode in range(4)]
+    )
     rng = np.random.default_rng((seed, step))
     mode = rng.integers(0, 4, sizes.batch)
     rows = [mode, rng.integers(0, sizes.vocabulary, sizes.batch)]
@@ -99,8 +101,14 @@ def forward(params: dict, symbols: jax.Array, sizes: Sizes, moe: Moe, dtype=jnp.
 def loss(params: dict, sequences: jax.Array, sizes: Sizes, moe: Moe, dtype=jnp.float32):
     """Mean cross-entropy of the next symbol, where it can be known, and what the forward pass saw."""
     logits, routes, loads = forward(params, sequences[:, :-1], sizes, moe, dtype)
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), sequences[:, 1:, None], axis=-1)[..., 0]
-    return -jnp.mean(chosen[:, 1:]), (logits, routes, loads)  # The second symbol is anybody's guess.
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), sequences[:, 1:, None], axis=-1)[
+        ..., 0
+    ]
+    return -jnp.mean(chosen[:, 1:]), (
+        logits,
+        routes,
+        loads,
+    )  # The second symbol is anybody's guess.
 
 
 def route(router: jax.Array, x: jax.Array, top_k: int) -> tuple[jax.Array, jax.Array]:
@@ -115,9 +123,12 @@ def dense_moe(sizes: Sizes, routes: jax.Array) -> Moe:
     two experts that score alike may be chosen differently by programs that round differently."""
 
     def moe(block: dict, x: jax.Array, index: int):
-        scores = jax.nn.softmax(x.astype(jnp.float32) @ block["router"].astype(jnp.float32), axis=-1)
+        scores = jax.nn.softmax(
+            x.astype(jnp.float32) @ block["router"].astype(jnp.float32), axis=-1
+        )
         weights = jnp.take_along_axis(scores, routes[index], axis=-1)
         weights = weights / jnp.sum(weights, -1, keepdims=True)
+
         def product(formula: str, rows: jax.Array, weights: jax.Array) -> jax.Array:
             return jnp.einsum(formula, rows.astype(jnp.float32), weights.astype(jnp.float32))
 

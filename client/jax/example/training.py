@@ -33,7 +33,9 @@ class Job:
     # ---- arrays ----
 
     def _put(self, array: np.ndarray, spec: PartitionSpec) -> jax.Array:
-        return jax.make_array_from_callback(array.shape, NamedSharding(self._mesh, spec), lambda index: array[index])
+        return jax.make_array_from_callback(
+            array.shape, NamedSharding(self._mesh, spec), lambda index: array[index]
+        )
 
     def _params(self, params: dict) -> dict:
         """Experts split over ep, everything else on every process."""
@@ -57,21 +59,29 @@ class Job:
 
     def check(self, corrupt: bool) -> bool:
         """Forward and gradients equal the dense reference's, in float32 and bfloat16."""
-        params, sequences = model.init(self._sizes, self._seed), model.batch(self._sizes, 0, self._seed)
+        params, sequences = (
+            model.init(self._sizes, self._seed),
+            model.batch(self._sizes, 0, self._seed),
+        )
         return all([self._check_dtype(name, params, sequences, corrupt) for name in _TOLERANCE])
 
     def _check_dtype(self, dtype: str, params: dict, sequences: np.ndarray, corrupt: bool) -> bool:
         moe = experts.epd_moe(self._sizes, self.slots, _ALIGNMENT, corrupt)
         graded = jax.jit(
             jax.value_and_grad(
-                functools.partial(model.loss, sizes=self._sizes, moe=moe, dtype=jnp.dtype(dtype)), has_aux=True
+                functools.partial(model.loss, sizes=self._sizes, moe=moe, dtype=jnp.dtype(dtype)),
+                has_aux=True,
             )
         )
-        (_, (logits, routes, _)), grads = graded(self._params(params), self._put(sequences, experts.TOKENS))
+        (_, (logits, routes, _)), grads = graded(
+            self._params(params), self._put(sequences, experts.TOKENS)
+        )
         logits, routes, grads = self._whole((logits, routes, grads))
         good = True
         if jax.process_index() == 0:  # The others wait in _agree.
-            good = self._compare(dtype, (logits, grads), self._reference(dtype, params, sequences, routes))
+            good = self._compare(
+                dtype, (logits, grads), self._reference(dtype, params, sequences, routes)
+            )
         return self._agree(good)
 
     def _compare(self, dtype: str, got, want) -> bool:
@@ -82,7 +92,10 @@ class Job:
                 jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
             )
         }
-        errors = {("logits" if key == "[0]" else "gradient of " + key[3:]): error for key, error in errors.items()}
+        errors = {
+            ("logits" if key == "[0]" else "gradient of " + key[3:]): error
+            for key, error in errors.items()
+        }
         worst = max(errors, key=errors.__getitem__)
         good = errors[worst] <= _TOLERANCE[dtype]
         self._say(
@@ -94,7 +107,9 @@ class Job:
     def _agree(self, good: bool) -> bool:
         """True if it is so on every process."""
         flags = jax.make_array_from_callback(
-            (self._mesh.size,), NamedSharding(self._mesh, experts.TOKENS), lambda index: np.array([good])
+            (self._mesh.size,),
+            NamedSharding(self._mesh, experts.TOKENS),
+            lambda index: np.array([good]),
         )
         return bool(self._whole(flags).all())
 
@@ -105,7 +120,9 @@ class Job:
         local = jax.sharding.SingleDeviceSharding(device)
 
         def step(params, sequences):
-            value = functools.partial(model.loss, sizes=self._sizes, moe=moe, dtype=jnp.dtype(dtype))
+            value = functools.partial(
+                model.loss, sizes=self._sizes, moe=moe, dtype=jnp.dtype(dtype)
+            )
             (_, (logits, _, _)), grads = jax.value_and_grad(value, has_aux=True)(params, sequences)
             return logits, grads
 
@@ -128,7 +145,9 @@ class Job:
                 self._report(number, steps, time.monotonic() - began)
         first = self.history[0][0]
         last = float(np.mean([loss for loss, _ in self.history[-5:]]))
-        self._say(f"loss {first:.3f} -> {last:.3f} in {steps} steps ({last / first:.0%} of the initial loss)")
+        self._say(
+            f"loss {first:.3f} -> {last:.3f} in {steps} steps ({last / first:.0%} of the initial loss)"
+        )
         return last <= first / 2
 
     def _step(self):
@@ -142,7 +161,9 @@ class Job:
             mean = jax.tree.map(lambda m, g: _DECAY_1 * m + (1 - _DECAY_1) * g, mean, grads)
             square = jax.tree.map(lambda s, g: _DECAY_2 * s + (1 - _DECAY_2) * g * g, square, grads)
             rate = _RATE * jnp.sqrt(1 - _DECAY_2**count) / (1 - _DECAY_1**count)
-            params = jax.tree.map(lambda p, m, s: p - rate * m / (jnp.sqrt(s) + 1e-8), params, mean, square)
+            params = jax.tree.map(
+                lambda p, m, s: p - rate * m / (jnp.sqrt(s) + 1e-8), params, mean, square
+            )
             return (params, mean, square), loss, loads.sum(0)
 
         return jax.jit(update, donate_argnums=0)
@@ -151,7 +172,9 @@ class Job:
         loss, load = self.history[-1]
         bar = "#" * max(1, math.ceil(30 * loss / self.history[0][0]))
         pace = 1000 * seconds / (number + 1)
-        self._say(f"step {number:4d}/{steps}  loss {loss:6.3f} {bar:<32} {pace:4.0f} ms/step  load {load.tolist()}")
+        self._say(
+            f"step {number:4d}/{steps}  loss {loss:6.3f} {bar:<32} {pace:4.0f} ms/step  load {load.tolist()}"
+        )
 
     def plot(self, path: pathlib.Path) -> None:
         """The loss, and the tokens of each expert over time."""
@@ -164,11 +187,22 @@ class Job:
         loads = np.stack([load for _, load in self.history], axis=1)
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
         left.plot(losses, color="tab:blue", label="loss")
-        left.axhline(losses[0] / 2, color="tab:gray", linestyle="--", label="half of the initial loss")
+        left.axhline(
+            losses[0] / 2, color="tab:gray", linestyle="--", label="half of the initial loss"
+        )
         left.set(xlabel="step", ylabel="cross-entropy", title="Loss", ylim=(0, None))
         left.legend()
-        right.stackplot(range(len(losses)), loads, labels=[f"expert {e}" for e in range(len(loads))], alpha=0.85)
-        right.set(xlabel="step", ylabel="routes per step", title="Tokens per expert", xlim=(0, len(losses) - 1))
+        right.stackplot(
+            range(len(losses)), loads, labels=[f"expert {e}" for e in range(len(loads))], alpha=0.85
+        )
+        right.set(
+            xlabel="step",
+            ylabel="routes per step",
+            title="Tokens per expert",
+            xlim=(0, len(losses) - 1),
+        )
         right.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
-        figure.suptitle(f"Mixture of experts through epd, dp x ep = {self._mesh.shape['dp']} x {self._mesh.shape['ep']}")
+        figure.suptitle(
+            f"Mixture of experts through epd, dp x ep = {self._mesh.shape['dp']} x {self._mesh.shape['ep']}"
+        )
         figure.savefig(path, dpi=120)

@@ -73,7 +73,9 @@ class Daemon:
         wait_until("epd accepts connections", self._accepts)
 
     def _accepts(self) -> bool:
-        assert self.process.poll() is None, f"epd ended with {self.process.returncode}:\n{self.log_tail()}"
+        assert self.process.poll() is None, (
+            f"epd ended with {self.process.returncode}:\n{self.log_tail()}"
+        )
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as probe:
             return probe.connect_ex(self.socket) == 0
 
@@ -139,7 +141,11 @@ class Setup:
 
 def clean_environment(**extra: str) -> dict[str, str]:
     """This process's environment without what would reach into a test."""
-    kept = {key: value for key, value in os.environ.items() if not re.match(r"EPD_|SLURM_|XLA_|JAX_|PBS_|LSB_", key)}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not re.match(r"EPD_|SLURM_|XLA_|JAX_|PBS_|LSB_", key)
+    }
     return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": f"{HERE}:{HERE.parent}", **extra}
 
 
@@ -149,7 +155,9 @@ def python(*arguments: str) -> list[str]:
 
 def checks_of(program: str) -> list[str]:
     """Names of a program's checks, in order."""
-    return re.findall(r"^def (check_\w+)\(", (HERE / "programs" / f"{program}.py").read_text(), re.MULTILINE)
+    return re.findall(
+        r"^def (check_\w+)\(", (HERE / "programs" / f"{program}.py").read_text(), re.MULTILINE
+    )
 
 
 class Fleet:
@@ -178,9 +186,20 @@ class Fleet:
         setup = self._setup
         environment = clean_environment(**_DEADLINES)
         if self._daemon is not None:
-            environment |= {"EPD_SOCKET": self._daemon.socket, "EPD_TEST_EPD_PID": str(self._daemon.process.pid)}
-        environment |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices}", **setup.environment}
-        arguments = {"index": index, "port": port, "folder": str(self._folder), "program": setup.program}
+            environment |= {
+                "EPD_SOCKET": self._daemon.socket,
+                "EPD_TEST_EPD_PID": str(self._daemon.process.pid),
+            }
+        environment |= {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices}",
+            **setup.environment,
+        }
+        arguments = {
+            "index": index,
+            "port": port,
+            "folder": str(self._folder),
+            "program": setup.program,
+        }
         arguments |= {"processes": setup.processes, "mesh": setup.mesh}
         with (self._folder / f"{index}.log").open("wb") as log:
             self._processes.append(
@@ -213,7 +232,11 @@ class Report:
 
     def expect(self, check: str) -> None:
         """AssertionError with everything known unless the check was fine on every process."""
-        wrong = {i: o.get(check, "it did not run") for i, o in enumerate(self.outcomes) if o.get(check) != "ok"}
+        wrong = {
+            i: o.get(check, "it did not run")
+            for i, o in enumerate(self.outcomes)
+            if o.get(check) != "ok"
+        }
         assert not wrong, "\n".join(
             [f"process {i}: {text}" for i, text in wrong.items()]
             + [f"log of process {i} (status {self.statuses[i]}):\n{self.logs[i]}" for i in wrong]

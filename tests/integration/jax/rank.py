@@ -8,7 +8,6 @@ import time
 import traceback
 
 import jax
-
 from world import World
 
 
@@ -22,7 +21,10 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     if arguments["processes"] > 1:
         jax.distributed.initialize(
-            f"127.0.0.1:{arguments['port']}", arguments["processes"], arguments["index"], initialization_timeout=60
+            f"127.0.0.1:{arguments['port']}",
+            arguments["processes"],
+            arguments["index"],
+            initialization_timeout=60,
         )
     world = World(tuple(arguments["mesh"]), pathlib.Path(arguments["folder"]))
     program = importlib.import_module(f"programs.{arguments['program']}")
@@ -34,7 +36,7 @@ def main() -> None:
         try:
             getattr(program, name)(world)
             outcomes[name] = "ok"
-        except Exception:  # The boundary of a check: whatever went wrong is its outcome.
+        except Exception:  # noqa: BLE001 - the boundary of a check: whatever went wrong is its outcome.
             outcomes[name] = traceback.format_exc()[-5000:]
         print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
         _write(path, outcomes)

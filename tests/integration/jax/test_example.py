@@ -31,6 +31,15 @@ def test_training_halves_the_loss_and_the_check_passes(mesh: str, tmp_path):
 
 
 def test_one_corrupted_row_fails_the_check(tmp_path):
-    ended = _run("--check", "--corrupt", "--mesh", "1x2", "--steps", "0", "--plot", str(tmp_path / "none.png"))
+    ended = _run(
+        "--check",
+        "--corrupt",
+        "--mesh",
+        "1x2",
+        "--steps",
+        "0",
+        "--plot",
+        str(tmp_path / "none.png"),
+    )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "check float32: FAILED" in ended.stdout and "check bfloat16: FAILED" in ended.stdout

@@ -7,7 +7,15 @@ import subprocess
 
 import harness
 import pytest
-from harness import Fleet, Setup, clean_environment, python, running_daemon, short_folder, wait_until
+from harness import (
+    Fleet,
+    Setup,
+    clean_environment,
+    python,
+    running_daemon,
+    short_folder,
+    wait_until,
+)
 
 _SCRIPTS = harness.HERE / "scripts"
 
@@ -91,7 +99,9 @@ def _epds_of(folder: pathlib.Path) -> list[int]:
             environment = (entry / "environ").read_bytes()
         except OSError:
             continue
-        if os.path.basename(words[0]) == b"epd" and f"XDG_RUNTIME_DIR={folder}".encode() in environment.split(b"\0"):
+        if os.path.basename(
+            words[0]
+        ) == b"epd" and f"XDG_RUNTIME_DIR={folder}".encode() in environment.split(b"\0"):
             found.append(int(entry.name))
     return found
 
@@ -99,7 +109,11 @@ def _epds_of(folder: pathlib.Path) -> list[int]:
 def test_four_processes_start_one_private_daemon_that_ends_after_them():
     with short_folder() as folder:
         folder.chmod(0o700)
-        environment = {"XDG_RUNTIME_DIR": str(folder), "EPD_DAEMON": harness.binary("epd"), "EPD_JOB": "autostart"}
+        environment = {
+            "XDG_RUNTIME_DIR": str(folder),
+            "EPD_DAEMON": harness.binary("epd"),
+            "EPD_JOB": "autostart",
+        }
         setup = Setup("operations_thin", processes=4, mesh=(2, 2), environment=environment)
         report = Fleet(setup, folder, None).run(200)
         report.expect("check_round_trip")

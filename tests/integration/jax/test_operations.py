@@ -24,5 +24,7 @@ def test_processes_end_with_status_0_and_without_noise(setup: Setup):
     report = report_of(setup)
     report.expect_clean_exit()
     for log in report.logs:
-        lines = [line for line in log.splitlines() if line and not line.startswith(("seed ", "check_"))]
+        lines = [
+            line for line in log.splitlines() if line and not line.startswith(("seed ", "check_"))
+        ]
         assert not [line for line in lines if "epd" in line.lower() or "Traceback" in line], log

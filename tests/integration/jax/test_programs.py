@@ -9,10 +9,16 @@ _SETUPS = [
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),
     Setup("faults", processes=2, mesh=(1, 2)),
-    Setup("faults", processes=4, mesh=(2, 2), environment={"EPD_EXECUTOR": "worker"}, label="-worker"),
+    Setup(
+        "faults", processes=4, mesh=(2, 2), environment={"EPD_EXECUTOR": "worker"}, label="-worker"
+    ),
     Setup("late", processes=2, mesh=(1, 2), environment={"EPD_ABSENT_TIMEOUT": "3"}),
 ]
-_CASES = [pytest.param(setup, check, id=f"{setup}-{check}") for setup in _SETUPS for check in checks_of(setup.program)]
+_CASES = [
+    pytest.param(setup, check, id=f"{setup}-{check}")
+    for setup in _SETUPS
+    for check in checks_of(setup.program)
+]
 
 
 @pytest.mark.parametrize(("setup", "check"), _CASES)

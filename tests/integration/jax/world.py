@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
 from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-import epd.jax as ep
 
 COLLECTIVES = (
     "all-gather",
@@ -71,7 +70,13 @@ class World:
 
     def bootstrap(self, **sizes) -> None:
         """Bootstraps anew with these sizes, unless they are the current ones."""
-        defaults = {"num_experts": 2 * self.ep, "max_tokens": 16, "capacity": 128, "hidden": 8, "dtype": jnp.float32}
+        defaults = {
+            "num_experts": 2 * self.ep,
+            "max_tokens": 16,
+            "capacity": 128,
+            "hidden": 8,
+            "dtype": jnp.float32,
+        }
         wanted = {**defaults, "drop": False, **sizes}
         if wanted == self.sizes:
             return
@@ -97,11 +102,23 @@ class World:
         sharding = self.sharding if spec is None else NamedSharding(self.mesh, spec)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
-    def problem(self, seed: int, tokens: int, top_k: int = 2, alignment: int = 0, dtype=np.float32, **options) -> Problem:
+    def problem(
+        self,
+        seed: int,
+        tokens: int,
+        top_k: int = 2,
+        alignment: int = 0,
+        dtype=np.float32,
+        **options,
+    ) -> Problem:
         """Random tokens; a fifth of the routes are -1 unless ``topk_idx`` is given."""
         print(f"seed {seed}", flush=True)
         rng = np.random.default_rng(seed)
-        experts, hidden, rows = self.sizes["num_experts"], self.sizes["hidden"], self.num_ranks * tokens
+        experts, hidden, rows = (
+            self.sizes["num_experts"],
+            self.sizes["hidden"],
+            self.num_ranks * tokens,
+        )
         idx = options.get("topk_idx")
         if idx is None:
             idx = rng.integers(0, experts, (rows, top_k))
@@ -116,28 +133,38 @@ class World:
     def scatter(self, problem: Problem, rows: np.ndarray) -> np.ndarray:
         parts = rows.reshape(self.dp, self.ep, -1, rows.shape[-1])
         pairs = zip(problem.plans, parts, strict=True)
-        return np.concatenate([reference.scatter(plan, part, problem.capacity) for plan, part in pairs])
+        return np.concatenate(
+            [reference.scatter(plan, part, problem.capacity) for plan, part in pairs]
+        )
 
     def scatter_weights(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
         parts = weights.reshape(self.dp, self.ep, -1, weights.shape[-1])
         pairs = zip(problem.plans, parts, strict=True)
-        return np.concatenate([reference.scatter_weights(plan, part, problem.capacity) for plan, part in pairs])
+        return np.concatenate(
+            [reference.scatter_weights(plan, part, problem.capacity) for plan, part in pairs]
+        )
 
     def gather(self, problem: Problem, rows: np.ndarray) -> np.ndarray:
         parts = rows.reshape(self.dp, self.ep, *rows.shape[1:])
         pairs = zip(problem.plans, parts, strict=True)
-        return np.concatenate([reference.gather(plan, part).reshape(-1, rows.shape[-1]) for plan, part in pairs])
+        return np.concatenate(
+            [reference.gather(plan, part).reshape(-1, rows.shape[-1]) for plan, part in pairs]
+        )
 
     def gather_weights(self, problem: Problem, weights: np.ndarray) -> np.ndarray:
         parts = weights.reshape(self.dp, self.ep, *weights.shape[1:])
         pairs = zip(problem.plans, parts, strict=True)
         top_k = problem.weights.shape[-1]
-        return np.concatenate([reference.gather_weights(plan, part).reshape(-1, top_k) for plan, part in pairs])
+        return np.concatenate(
+            [reference.gather_weights(plan, part).reshape(-1, top_k) for plan, part in pairs]
+        )
 
     def expert_rows(self, problem: Problem, seed: int, dtype=np.float32) -> np.ndarray:
         """Random [R, C, H] with NaN in every slot that holds no row: it must never be read."""
         rng = np.random.default_rng(seed)
-        rows = rng.standard_normal((self.num_ranks, problem.capacity, self.sizes["hidden"])).astype(dtype)
+        rows = rng.standard_normal((self.num_ranks, problem.capacity, self.sizes["hidden"])).astype(
+            dtype
+        )
         ones = np.ones(problem.weights.shape, np.float32)
         rows[self.scatter_weights(problem, ones) == 0] = np.nan
         return rows
@@ -149,10 +176,14 @@ class World:
         assert array.shape == expected.shape, (what, array.shape, expected.shape)
         for shard in array.addressable_shards:
             np.testing.assert_array_equal(
-                np.asarray(shard.data).astype(np.float64), expected[shard.index].astype(np.float64), err_msg=what
+                np.asarray(shard.data).astype(np.float64),
+                expected[shard.index].astype(np.float64),
+                err_msg=what,
             )
 
-    def expect_close(self, array: jax.Array, expected: np.ndarray, tolerance: float = 1e-5, what: str = "") -> None:
+    def expect_close(
+        self, array: jax.Array, expected: np.ndarray, tolerance: float = 1e-5, what: str = ""
+    ) -> None:
         assert array.shape == expected.shape, (what, array.shape, expected.shape)
         for shard in array.addressable_shards:
             np.testing.assert_allclose(

@@ -15,14 +15,15 @@ Importing registers the XLA custom calls and nothing else; the daemon is looked 
 set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """
 
-from epd.jax import errors
+from epd.jax import errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
 from epd.jax.bootstrap import ep_bootstrap, ep_finalize
 from epd.jax.combine import ep_combine
 from epd.jax.config import EpLayerConfig, ep_handle_mem_size
 from epd.jax.dispatch import ep_dispatch
 from epd.jax.errors import EpError, ep_errors
-from epd.jax.mesh import MeshResource, _ep_domain_for_rank, global_shard_guard
+from epd.jax.mesh import MeshResource, global_shard_guard
+from epd.jax.mesh import _ep_domain_for_rank as _ep_domain_for_rank  # TE has it here too.
 from epd.jax.prepare import ep_prepare
 
 __all__ = [
@@ -39,4 +40,5 @@ __all__ = [
     "ep_prepare",
     "errors",
     "global_shard_guard",
+    "primitives",
 ]

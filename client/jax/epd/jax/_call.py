@@ -77,7 +77,9 @@ def ffi_call(
     """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard."""
     config = static.group.config
     domain, position = static.layout.domain_and_position()
-    call = jax.ffi.ffi_call(target, [_result(shape, dtype, operands[0]) for shape, dtype in results])
+    call = jax.ffi.ffi_call(
+        target, [_result(shape, dtype, operands[0]) for shape, dtype in results]
+    )
     return call(
         domain,
         position,

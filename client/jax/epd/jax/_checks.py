@@ -79,12 +79,18 @@ class CallCheck:
         """dtype of token rows."""
         widest = self._group.max_token_dtype
         if np.dtype(array.dtype).itemsize > widest.itemsize:
-            self._wrong.append(f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of ep_bootstrap")
+            self._wrong.append(
+                f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of ep_bootstrap"
+            )
         elif np.dtype(array.dtype) not in DTYPE_CODES:
-            self._wrong.append(f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16")
+            self._wrong.append(
+                f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16"
+            )
 
     def handle(self, handle_mem: jax.Array) -> None:
-        self.shape("handle_mem", handle_mem, (self._layout.num_shards, ep_handle_mem_size(self._cfg)))
+        self.shape(
+            "handle_mem", handle_mem, (self._layout.num_shards, ep_handle_mem_size(self._cfg))
+        )
         self.dtype("handle_mem", handle_mem, (jnp.uint8,))
 
     def leading(self, name: str, leading: Sequence[int]) -> None:
@@ -94,10 +100,14 @@ class CallCheck:
             self._wrong.append(f"{name} has no leading dimension, expected [T, ...] or [B, S, ...]")
             return
         if any(dim < 0 for dim in leading):
-            self._wrong.append(f"the leading shape of {name} is {list(leading)}, with a negative size")
+            self._wrong.append(
+                f"the leading shape of {name} is {list(leading)}, with a negative size"
+            )
             return
         if leading[0] % shards:
-            self._wrong.append(f"the leading size {leading[0]} of {name} is not a multiple of the {shards} ranks")
+            self._wrong.append(
+                f"the leading size {leading[0]} of {name} is not a multiple of the {shards} ranks"
+            )
             return
         per_rank = math.prod(leading) // shards
         if per_rank > self._sizes.max_tokens_per_rank:
@@ -111,7 +121,9 @@ class CallCheck:
         if capacity < 1:
             self._wrong.append(f"recv_capacity_per_rank is {capacity}; it must be 1 or more")
         elif capacity > most:
-            self._wrong.append(f"recv_capacity_per_rank is {capacity}, more than {most} of ep_bootstrap")
+            self._wrong.append(
+                f"recv_capacity_per_rank is {capacity}, more than {most} of ep_bootstrap"
+            )
 
     def other(self, text: str) -> None:
         self._wrong.append(text)

@@ -53,7 +53,9 @@ def _milliseconds(name: str) -> int:
     except ValueError:
         seconds = -1.0
     if not 0.001 <= seconds <= 1e9:
-        raise ValueError(f"{name}={text!r} is not a number of seconds; give 0.001 or more, or unset it")
+        raise ValueError(
+            f"{name}={text!r} is not a number of seconds; give 0.001 or more, or unset it"
+        )
     return round(seconds * 1000)
 
 

@@ -28,11 +28,19 @@ _CODES = (
 
 
 class _Error(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("code", ctypes.c_int32), ("message", ctypes.c_char * 4096)]
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("code", ctypes.c_int32),
+        ("message", ctypes.c_char * 4096),
+    ]
 
 
 class _Rank(ctypes.Structure):
-    _fields_ = [("domain", ctypes.c_uint32), ("position", ctypes.c_uint32), ("device", ctypes.c_char_p)]
+    _fields_ = [
+        ("domain", ctypes.c_uint32),
+        ("position", ctypes.c_uint32),
+        ("device", ctypes.c_char_p),
+    ]
 
 
 class _Group(ctypes.Structure):
@@ -119,7 +127,9 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ImportError(f"cannot load {path}: {error}; run deploy/setup, which builds and installs it") from error
+        raise ImportError(
+            f"cannot load {path}: {error}; run deploy/setup, which builds and installs it"
+        ) from error
     library.epd_jax_connect.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Error)]
     library.epd_jax_socket_path.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     library.epd_jax_socket_path.restype = ctypes.c_size_t
@@ -184,7 +194,9 @@ def connect(socket_path: str) -> str:
 
 def bootstrap(group: Group) -> None:
     """Joins the groups of all domains held here; collective; EpError with the cause."""
-    held = (_Rank * len(group.held))(*[_Rank(r.domain, r.position, r.device.encode()) for r in group.held])
+    held = (_Rank * len(group.held))(
+        *[_Rank(r.domain, r.position, r.device.encode()) for r in group.held]
+    )
     deadlines = group.deadlines
     _checked(
         _library.epd_jax_bootstrap,

@@ -32,9 +32,17 @@ def _dispatch_shard(static: Static, capacity: int, handle_mem, tokens, topk_weig
     )
 
 
-def dispatch(static: Static, capacity: int, handle_mem: jax.Array, tokens: jax.Array, topk_weights: jax.Array):
+def dispatch(
+    static: Static, capacity: int, handle_mem: jax.Array, tokens: jax.Array, topk_weights: jax.Array
+):
     """-> recv_tokens [R, capacity, H], recv_topk_weights f32 [R, capacity]."""
-    return mapped(static, functools.partial(_dispatch_shard, static, capacity), handle_mem, tokens, topk_weights)
+    return mapped(
+        static,
+        functools.partial(_dispatch_shard, static, capacity),
+        handle_mem,
+        tokens,
+        topk_weights,
+    )
 
 
 def _combine_shard(static: Static, leading: tuple[int, ...], handle_mem, expert_out):
@@ -51,13 +59,17 @@ def _combine_shard(static: Static, leading: tuple[int, ...], handle_mem, expert_
     return tokens
 
 
-def combine(static: Static, leading: tuple[int, ...], handle_mem: jax.Array, expert_out: jax.Array) -> jax.Array:
+def combine(
+    static: Static, leading: tuple[int, ...], handle_mem: jax.Array, expert_out: jax.Array
+) -> jax.Array:
     """-> [leading, H]."""
     shard = functools.partial(_combine_shard, static, _shard_leading(static, leading))
     return mapped(static, shard, handle_mem, expert_out)
 
 
-def _dispatch_backward_shard(static: Static, leading: tuple[int, ...], handle_mem, grad, g_recv_topk_weights):
+def _dispatch_backward_shard(
+    static: Static, leading: tuple[int, ...], handle_mem, grad, g_recv_topk_weights
+):
     capacity, hidden = grad.shape[-2:]
     return tuple(
         ffi_call(
@@ -73,7 +85,11 @@ def _dispatch_backward_shard(static: Static, leading: tuple[int, ...], handle_me
 
 
 def dispatch_backward(
-    static: Static, leading: tuple[int, ...], handle_mem: jax.Array, grad: jax.Array, g_recv_topk_weights: jax.Array
+    static: Static,
+    leading: tuple[int, ...],
+    handle_mem: jax.Array,
+    grad: jax.Array,
+    g_recv_topk_weights: jax.Array,
 ):
     """-> grad_tokens [leading, H], grad_topk_weights f32 [leading, K]."""
     shard = functools.partial(_dispatch_backward_shard, static, _shard_leading(static, leading))
@@ -94,6 +110,10 @@ def _combine_backward_shard(static: Static, capacity: int, handle_mem, grad):
     return grad_expert_out
 
 
-def combine_backward(static: Static, capacity: int, handle_mem: jax.Array, grad: jax.Array) -> jax.Array:
+def combine_backward(
+    static: Static, capacity: int, handle_mem: jax.Array, grad: jax.Array
+) -> jax.Array:
     """-> grad_expert_out [R, capacity, H]."""
-    return mapped(static, functools.partial(_combine_backward_shard, static, capacity), handle_mem, grad)
+    return mapped(
+        static, functools.partial(_combine_backward_shard, static, capacity), handle_mem, grad
+    )

@@ -20,7 +20,9 @@ def normalize(spec, rank: int) -> tuple | None:
         return None
     entries = tuple(tuple(entry) if isinstance(entry, list) else entry for entry in tuple(spec))
     if len(entries) > rank:
-        raise ValueError(f"the spec {spec} has {len(entries)} entries, but the result has {rank} dimensions")
+        raise ValueError(
+            f"the spec {spec} has {len(entries)} entries, but the result has {rank} dimensions"
+        )
     return entries + (None,) * (rank - len(entries))
 
 
@@ -29,7 +31,11 @@ def mismatch(spec: tuple | None, layout: Layout) -> str | None:
     if spec is None:
         return None
     unknown = [axis for entry in spec for axis in _axes(entry) if axis not in layout.axis_names]
-    return f"the spec {spec} names {unknown}, but the mesh's axes are {layout.axis_names}" if unknown else None
+    return (
+        f"the spec {spec} names {unknown}, but the mesh's axes are {layout.axis_names}"
+        if unknown
+        else None
+    )
 
 
 def constrain(array: jax.Array, spec: tuple | None, layout: Layout) -> jax.Array:
@@ -37,7 +43,10 @@ def constrain(array: jax.Array, spec: tuple | None, layout: Layout) -> jax.Array
     if spec is None or layout.mesh is None:
         return array
     sizes = dict(zip(layout.axis_names, layout.mesh_shape, strict=True))
-    wanted = [tuple(axis for axis in _axes(entry) if sizes[axis] > 1 and axis in layout.free) for entry in spec]
+    wanted = [
+        tuple(axis for axis in _axes(entry) if sizes[axis] > 1 and axis in layout.free)
+        for entry in spec
+    ]
     have = tuple(axis for axis in layout.lead if sizes[axis] > 1)
     if wanted[0] == have and not any(wanted[1:]):
         return array

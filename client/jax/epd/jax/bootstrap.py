@@ -9,7 +9,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from epd.jax import _environment, _ffi, _job, config
-from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, domain_grid, outer_axis
+from epd.jax.mesh import (
+    _ep_domain_for_rank,
+    active_device_mesh,
+    active_resource,
+    domain_grid,
+    outer_axis,
+)
 
 _ALIAS = "default"
 _log = logging.getLogger("epd.jax")
@@ -91,7 +97,9 @@ def _connect() -> str:
     return _ffi.connect(agreed)
 
 
-def _join(mesh: Mesh, ep_axis: str, group: config.EpConfig, dtype: np.dtype, drop_on_overflow: bool) -> None:
+def _join(
+    mesh: Mesh, ep_axis: str, group: config.EpConfig, dtype: np.dtype, drop_on_overflow: bool
+) -> None:
     held = _held_ranks(mesh, ep_axis)
     deadlines, worker = _environment.deadlines(), _environment.worker_executor()
     job = _job.name(alone=len(held) == group.world_size)
@@ -164,7 +172,9 @@ def ep_bootstrap(
     mesh = _active_mesh(world_size)
     outer = outer_axis(active_resource(), mesh)
     if ep_axis not in mesh.shape:
-        raise ValueError(f"ep_bootstrap: ep_resource is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}")
+        raise ValueError(
+            f"ep_bootstrap: ep_resource is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}"
+        )
     ep_size = mesh.shape[ep_axis]
     sizes = {
         "num_experts": operator.index(num_experts),

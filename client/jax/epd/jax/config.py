@@ -76,7 +76,9 @@ _default: Bootstrapped | None = None
 def bootstrapped() -> Bootstrapped:
     """The default group; RuntimeError before ep_bootstrap."""
     if _default is None:
-        raise RuntimeError("there is no expert-parallel group yet: call epd.jax.ep_bootstrap() first")
+        raise RuntimeError(
+            "there is no expert-parallel group yet: call epd.jax.ep_bootstrap() first"
+        )
     return _default
 
 
@@ -99,4 +101,6 @@ def get_ep_config() -> EpConfig:
 def ep_handle_mem_size(cfg: EpLayerConfig) -> int:
     """Bytes of one rank's routing plan, the same on all ranks. RuntimeError when not bootstrapped."""
     config = get_ep_config()
-    return _ffi.handle_mem_size(config.ep_size, config.num_experts, config.max_tokens_per_rank, cfg.top_k)
+    return _ffi.handle_mem_size(
+        config.ep_size, config.num_experts, config.max_tokens_per_rank, cfg.top_k
+    )

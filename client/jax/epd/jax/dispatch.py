@@ -92,5 +92,7 @@ def ep_dispatch(
     check.capacity(capacity)
     check.done()
     operands = align_varying(layout, [topk_idx, tokens, topk_weights])
-    call = _Call(Static(group, layout, cfg), capacity, tuple(tokens.shape[:-1]), np.dtype(topk_weights.dtype))
+    call = _Call(
+        Static(group, layout, cfg), capacity, tuple(tokens.shape[:-1]), np.dtype(topk_weights.dtype)
+    )
     return _dispatch(call, *operands)

@@ -25,7 +25,9 @@ class MeshResource:
     ep_resource: str | None = None
 
 
-_resource: contextvars.ContextVar[MeshResource | None] = contextvars.ContextVar("epd_mesh_resource", default=None)
+_resource: contextvars.ContextVar[MeshResource | None] = contextvars.ContextVar(
+    "epd_mesh_resource", default=None
+)
 
 
 @contextlib.contextmanager
@@ -51,7 +53,10 @@ def active_resource() -> MeshResource:
 
 def active_device_mesh() -> Mesh | None:
     """The mesh with devices that ``with mesh:`` or ``jax.set_mesh(mesh)`` made active, or None."""
-    for mesh in (mesh_internal.thread_resources.env.physical_mesh, mesh_internal.get_concrete_mesh()):
+    for mesh in (
+        mesh_internal.thread_resources.env.physical_mesh,
+        mesh_internal.get_concrete_mesh(),
+    ):
         if mesh is not None and not mesh.empty:
             return mesh
     return None
@@ -73,16 +78,22 @@ def active_mesh(*operands: jax.Array) -> Mesh | AbstractMesh:
         mesh = getattr(jax.typeof(operand).sharding, "mesh", None)
         if mesh is not None and not mesh.empty:
             return mesh
-        sharding = getattr(operand, "sharding", None) if not isinstance(operand, jax.core.Tracer) else None
+        sharding = (
+            getattr(operand, "sharding", None) if not isinstance(operand, jax.core.Tracer) else None
+        )
         mesh = getattr(sharding, "mesh", None)
         if mesh is not None and not mesh.empty:
             return mesh
-    raise ValueError("there is no active mesh; enter `with jax.set_mesh(mesh):` (or `with mesh:`) around the call")
+    raise ValueError(
+        "there is no active mesh; enter `with jax.set_mesh(mesh):` (or `with mesh:`) around the call"
+    )
 
 
 def _size(mesh: Mesh | AbstractMesh, axis: str, role: str) -> int:
     if axis not in mesh.shape:
-        raise ValueError(f"{role} is {axis!r}, which is no axis of the mesh; its axes are {tuple(mesh.axis_names)}")
+        raise ValueError(
+            f"{role} is {axis!r}, which is no axis of the mesh; its axes are {tuple(mesh.axis_names)}"
+        )
     return mesh.shape[axis]
 
 
@@ -94,7 +105,10 @@ def outer_axis(resource: MeshResource, mesh: Mesh | AbstractMesh) -> str | None:
     """
     named = [
         (role, axis, _size(mesh, axis, role))
-        for role, axis in (("dp_resource", resource.dp_resource), ("fsdp_resource", resource.fsdp_resource))
+        for role, axis in (
+            ("dp_resource", resource.dp_resource),
+            ("fsdp_resource", resource.fsdp_resource),
+        )
         if axis is not None
     ]
     large = [entry for entry in named if entry[2] > 1]

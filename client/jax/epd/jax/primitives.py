@@ -125,7 +125,9 @@ def ep_combine_fwd(
     return _spec.constrain(out, spec, layout)
 
 
-def check_expert_rows(check: _checks.CallCheck, shards: int, name: str, rows: jax.Array, hidden: int) -> None:
+def check_expert_rows(
+    check: _checks.CallCheck, shards: int, name: str, rows: jax.Array, hidden: int
+) -> None:
     """[R, C, H] with C at most the bootstrapped capacity."""
     check.shape(name, rows, (shards, "C", hidden))
     check.rows(name, rows)
@@ -173,7 +175,9 @@ def ep_dispatch_bwd(
         check.other(wrong)
     check.done()
     operands = align_varying(layout, [handle_mem, grad, g_recv_topk_weights.astype(jnp.float32)])
-    grad_tokens, grad_weights = _operations.dispatch_backward(Static(group, layout, cfg), leading, *operands)
+    grad_tokens, grad_weights = _operations.dispatch_backward(
+        Static(group, layout, cfg), leading, *operands
+    )
     return _spec.constrain(grad_tokens, spec, layout), _spec.constrain(grad_weights, spec, layout)
 
 

@@ -1,13 +1,12 @@
 """The errors that API.md promises at bootstrap and while tracing: kind, order, and what the text names."""
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+from epd.jax import primitives
 from jax.sharding import Mesh
 from world import World, raises
-
-import epd.jax as ep
-from epd.jax import primitives
 
 _CFG = ep.EpLayerConfig(top_k=2)
 
@@ -37,7 +36,10 @@ def check_nothing_is_bootstrapped_at_first(world: World):
 
 def check_bootstrap_checks_in_order(world: World):
     """Each call has every later mistake too: the first check must win."""
-    no_ep, wrong = ep.MeshResource(), _sizes(world, world_size=99, num_experts=2 * world.ep + 1, rank=77)
+    no_ep, wrong = (
+        ep.MeshResource(),
+        _sizes(world, world_size=99, num_experts=2 * world.ep + 1, rank=77),
+    )
     with ep.global_shard_guard(no_ep):
         with raises(NotImplementedError, "float64"):
             ep.ep_bootstrap(**wrong, max_token_dtype=np.float64)
@@ -92,7 +94,11 @@ def check_second_bootstrap(world: World):
 def check_configuration_is_what_was_given(world: World):
     world.bootstrap()
     config = primitives.get_ep_config()
-    assert (config.world_size, config.ep_size, config.num_ep_groups) == (world.num_ranks, world.ep, world.dp)
+    assert (config.world_size, config.ep_size, config.num_ep_groups) == (
+        world.num_ranks,
+        world.ep,
+        world.dp,
+    )
     assert (config.num_experts, config.num_local_experts, config.hidden_dim) == (2 * world.ep, 2, 8)
     assert (config.max_tokens_per_rank, config.recv_capacity_per_rank) == (16, 128)
     assert config.rank == jax.process_index()
@@ -137,7 +143,9 @@ def check_tracing_errors_of_dispatch(world: World):
         _trace(world, _dispatch(), ((many, 2), i32), ((many, 8), bf16), ((many, 2), f32))
     with raises(ValueError, "tokens", "[", "9"):
         _trace(world, _dispatch(), good[0], ((rows, 9), bf16), good[2])
-    with raises(ValueError, "topk_idx", "topk_weights", "recv_capacity_per_rank", "tokens"):  # All in one.
+    with raises(
+        ValueError, "topk_idx", "topk_weights", "recv_capacity_per_rank", "tokens"
+    ):  # All in one.
         _trace(world, _dispatch(500), ((rows, 3), i32), ((rows, 9), bf16), ((rows + 1, 2), f32))
     with raises(TypeError, "topk_weights", "int32"):
         _trace(world, _dispatch(), good[0], good[1], ((rows, 2), i32))
@@ -145,7 +153,13 @@ def check_tracing_errors_of_dispatch(world: World):
         _trace(world, _dispatch(), ((rows, 2), f32), good[1], good[2])
     if world.num_ranks > 1:
         with raises(ValueError, "multiple"):
-            _trace(world, _dispatch(), ((rows + 1, 2), i32), ((rows + 1, 8), bf16), ((rows + 1, 2), f32))
+            _trace(
+                world,
+                _dispatch(),
+                ((rows + 1, 2), i32),
+                ((rows + 1, 8), bf16),
+                ((rows + 1, 2), f32),
+            )
     with raises(TypeError, "recv_capacity_per_rank"), world.context():
         jax.jit(lambda c, i, t, w: ep.ep_dispatch(_CFG, i, t, w, c)).lower(
             3, *[jax.ShapeDtypeStruct(*array) for array in good]
@@ -166,12 +180,22 @@ def check_tracing_errors_of_the_others(world: World):
     with raises(ValueError, "num_local_tokens"):
         _trace(world, lambda h, r: ep.ep_combine(_CFG, h, None, r, 17 * ranks), handle, rows)
     with raises(ValueError, "nowhere"):
-        _trace(world, lambda h, r: ep.ep_combine(_CFG, h, None, r, 4 * ranks, ("nowhere",)), handle, rows)
+        _trace(
+            world,
+            lambda h, r: ep.ep_combine(_CFG, h, None, r, 4 * ranks, ("nowhere",)),
+            handle,
+            rows,
+        )
     with raises(ValueError, "g_recv_topk_weights"):
         backward = lambda h, r, w: primitives.ep_dispatch_bwd(_CFG, h, r, w, 4 * ranks)  # noqa: E731
         _trace(world, backward, handle, rows, ((ranks, 63), f32))
     with raises(ValueError, "recv_capacity_per_rank is 129"):
-        _trace(world, lambda h, g: primitives.ep_combine_bwd(_CFG, h, g, 129), handle, ((4 * ranks, 8), bf16))
+        _trace(
+            world,
+            lambda h, g: primitives.ep_combine_bwd(_CFG, h, g, 129),
+            handle,
+            ((4 * ranks, 8), bf16),
+        )
     with raises(ValueError, "topk_idx"):
         _trace(world, lambda i: ep.ep_prepare(_CFG, i), ((4 * ranks, 3), jnp.int32))
     with raises(TypeError, "EpLayerConfig"):
@@ -183,7 +207,11 @@ def check_another_mesh_shape_is_named(world: World):
     if world.num_ranks < 4 or world.dp == 1:
         return
     mesh = Mesh(world.mesh.devices.reshape(1, -1), ("dp", "ep"))
-    with jax.set_mesh(mesh), ep.global_shard_guard(world.resource), raises(ValueError, "ep", "4", "2"):
+    with (
+        jax.set_mesh(mesh),
+        ep.global_shard_guard(world.resource),
+        raises(ValueError, "ep", "4", "2"),
+    ):
         jax.jit(lambda i: ep.ep_prepare(_CFG, i)).lower(np.zeros((8, 2), np.int32))
 
 
@@ -200,11 +228,22 @@ def check_domains_of_a_mesh(world: World):
         devices = np.array([Device(n) for n in range(8)]).reshape(4, 2)
 
     places = [primitives._ep_domain_for_rank(FakeMesh, "ep", rank) for rank in range(8)]
-    assert places == [(0, 0, 2), (1, 0, 2), (0, 1, 2), (1, 1, 2), (0, 2, 2), (1, 2, 2), (0, 3, 2), (1, 3, 2)]
+    assert places == [
+        (0, 0, 2),
+        (1, 0, 2),
+        (0, 1, 2),
+        (1, 1, 2),
+        (0, 2, 2),
+        (1, 2, 2),
+        (0, 3, 2),
+        (1, 3, 2),
+    ]
     with raises(ValueError, "8"):
         primitives._ep_domain_for_rank(FakeMesh, "ep", 8)
     with raises(ValueError, "2 times"):
-        primitives._ep_domain_for_rank(FakeMesh, "ep", 0, device_to_rank=lambda device: device.process_index // 2)
+        primitives._ep_domain_for_rank(
+            FakeMesh, "ep", 0, device_to_rank=lambda device: device.process_index // 2
+        )
 
 
 def check_guard_nests_and_restores(world: World):

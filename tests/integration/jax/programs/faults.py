@@ -6,13 +6,12 @@ import pathlib
 import signal
 import time
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
-from world import World, fails
-
-import epd.jax as ep
 from epd.jax import primitives
+from world import World, fails
 
 _CFG = ep.EpLayerConfig(top_k=2)
 
@@ -31,7 +30,11 @@ def _expect_working(world: World, seed: int) -> None:
     problem, operands = _operands(world, seed)
     with world.context():
         out = jax.jit(functools.partial(_layer, problem.capacity))(*operands)
-    world.expect_equal(out, world.gather(problem, world.scatter(problem, problem.tokens)), "a healthy call afterwards")
+    world.expect_equal(
+        out,
+        world.gather(problem, world.scatter(problem, problem.tokens)),
+        "a healthy call afterwards",
+    )
 
 
 def _local_rows(world: World, per_process) -> jax.Array:
@@ -109,7 +112,9 @@ def check_dtypes_that_differ_between_ranks(world: World):
     tokens = operands[1].astype(jnp.bfloat16) if narrow else operands[1]
     with world.context(), fails("INVALID_ARGUMENT", "dtype"):
         jax.block_until_ready(
-            jax.jit(lambda i, t, w: ep.ep_dispatch(_CFG, i, t, w, problem.capacity)[0])(operands[0], tokens, operands[2])
+            jax.jit(lambda i, t, w: ep.ep_dispatch(_CFG, i, t, w, problem.capacity)[0])(
+                operands[0], tokens, operands[2]
+            )
         )
     _expect_working(world, 47)
 
@@ -121,9 +126,13 @@ def check_ranks_may_bring_different_numbers_of_tokens(world: World):
     idx = _local_rows(world, lambda _: np.zeros((mine, 2), np.int32))
     rows = np.full((mine, 8), 1.0 + world.index, np.float32)
     with world.context():
-        counts, total, _ = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])(idx)
+        counts, total, _ = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])(
+            idx
+        )
         out = jax.jit(functools.partial(_layer, 100))(
-            idx, _local_rows(world, lambda _: rows), _local_rows(world, lambda _: np.ones((mine, 2), np.float32))
+            idx,
+            _local_rows(world, lambda _: rows),
+            _local_rows(world, lambda _: np.ones((mine, 2), np.float32)),
         )
     routes = sum((1 + 3 * position) * 2 for position in range(world.ep))
     expected = routes if world.index % world.ep == 0 else 0

@@ -5,10 +5,9 @@ import pathlib
 import signal
 import time
 
+import epd.jax as ep
 import jax
 from world import World, fails
-
-import epd.jax as ep
 
 _CFG = ep.EpLayerConfig(top_k=2)
 

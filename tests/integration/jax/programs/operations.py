@@ -1,12 +1,11 @@
 """All five operations against the NumPy reference, bit for bit, in the shapes and dtypes that API.md allows."""
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
-from world import World, fails
-
-import epd.jax as ep
 from epd.jax import primitives
+from world import World, fails
 
 _CFG = ep.EpLayerConfig(top_k=2)
 _ALIGNED = ep.EpLayerConfig(top_k=2, dispatch_output_per_expert_alignment=8)
@@ -25,7 +24,9 @@ def _run_all(world: World, cfg: ep.EpLayerConfig, problem, leading=None) -> None
         counts, total, handle = ep.ep_prepare(cfg, idx)
         recv, recv_weights = primitives.ep_dispatch_fwd(cfg, handle, idx, tokens, weights, capacity)
         combined = primitives.ep_combine_fwd(cfg, handle, expert_out, leading)
-        g_tokens, g_topk = primitives.ep_dispatch_bwd(cfg, handle, expert_out, g_recv_weights, leading)
+        g_tokens, g_topk = primitives.ep_dispatch_bwd(
+            cfg, handle, expert_out, g_recv_weights, leading
+        )
         g_expert = primitives.ep_combine_bwd(cfg, handle, tokens, capacity)
         return counts, total, recv, recv_weights, combined, g_tokens, g_topk, g_expert
 
@@ -38,10 +39,14 @@ def _run_all(world: World, cfg: ep.EpLayerConfig, problem, leading=None) -> None
             world.put(g_weights),
         )
     flat = lambda array: array.reshape(*leading, array.shape[-1])  # noqa: E731
-    world.expect_equal(counts, np.concatenate([plan.token_counts for plan in problem.plans]), "token_counts")
+    world.expect_equal(
+        counts, np.concatenate([plan.token_counts for plan in problem.plans]), "token_counts"
+    )
     world.expect_equal(total, np.concatenate([plan.total for plan in problem.plans]), "total")
     world.expect_equal(recv, world.scatter(problem, problem.tokens), "recv_tokens")
-    world.expect_equal(recv_weights, world.scatter_weights(problem, problem.weights), "recv_topk_weights")
+    world.expect_equal(
+        recv_weights, world.scatter_weights(problem, problem.weights), "recv_topk_weights"
+    )
     world.expect_equal(combined, flat(world.gather(problem, expert_rows)), "combine")
     world.expect_equal(g_tokens, flat(world.gather(problem, expert_rows)), "grad_tokens")
     world.expect_equal(g_topk, flat(world.gather_weights(problem, g_weights)), "grad_topk_weights")
@@ -81,7 +86,9 @@ def check_no_tokens(world: World):
 
 def check_no_routes(world: World):
     world.bootstrap()
-    _run_all(world, _CFG, world.problem(7, tokens=8, topk_idx=np.full((world.num_ranks * 8, 2), -1)))
+    _run_all(
+        world, _CFG, world.problem(7, tokens=8, topk_idx=np.full((world.num_ranks * 8, 2), -1))
+    )
 
 
 def check_all_tokens_to_one_expert(world: World):
@@ -112,7 +119,11 @@ def check_int64_indices(world: World):
 
 def check_eight_choices_and_wide_rows(world: World):
     world.bootstrap(hidden=640, capacity=512, num_experts=8 * world.ep)
-    _run_all(world, ep.EpLayerConfig(8, 16), world.problem(11, tokens=16, top_k=8, alignment=16, dtype=jnp.bfloat16))
+    _run_all(
+        world,
+        ep.EpLayerConfig(8, 16),
+        world.problem(11, tokens=16, top_k=8, alignment=16, dtype=jnp.bfloat16),
+    )
 
 
 def check_overflow_is_an_error_on_every_rank(world: World):
@@ -121,7 +132,9 @@ def check_overflow_is_an_error_on_every_rank(world: World):
     demand = world.ep * 16
     with world.context():
         step = jax.jit(lambda i, t, w: ep.ep_dispatch(_CFG, i, t, w, 10)[0])
-        operands = [world.put(array) for array in (problem.topk_idx, problem.tokens, problem.weights)]
+        operands = [
+            world.put(array) for array in (problem.topk_idx, problem.tokens, problem.weights)
+        ]
         for _ in range(2):
             with fails("RESOURCE_EXHAUSTED", "rank 0", f"{demand} slots", "capacity is 10"):
                 jax.block_until_ready(step(*operands))
@@ -132,7 +145,11 @@ def check_overflow_is_an_error_on_every_rank(world: World):
 def check_overflow_drops_when_asked(world: World):
     world.bootstrap(drop=True)
     rng = np.random.default_rng(13)
-    idx = np.where(rng.random((world.num_ranks * 16, 2)) < 0.7, 0, rng.integers(0, world.sizes["num_experts"], (1, 2)))
+    idx = np.where(
+        rng.random((world.num_ranks * 16, 2)) < 0.7,
+        0,
+        rng.integers(0, world.sizes["num_experts"], (1, 2)),
+    )
     _run_all(world, _ALIGNED, world.problem(13, tokens=16, alignment=8, topk_idx=idx, capacity=11))
 
 
@@ -141,7 +158,9 @@ def check_gradients_of_dispatch_and_combine(world: World):
     world.bootstrap()
     problem = world.problem(14, tokens=8)
     rng = np.random.default_rng(15)
-    g_recv = rng.standard_normal((world.num_ranks, problem.capacity, world.sizes["hidden"])).astype(np.float32)
+    g_recv = rng.standard_normal((world.num_ranks, problem.capacity, world.sizes["hidden"])).astype(
+        np.float32
+    )
     g_weights = rng.random(g_recv.shape[:2]).astype(np.float32)
     g_out = rng.standard_normal(problem.tokens.shape).astype(np.float32)
 
@@ -162,7 +181,9 @@ def check_gradients_of_dispatch_and_combine(world: World):
         grad_expert = jax.jit(jax.grad(combined))(world.put(zeros), idx, world.put(g_out))
     world.expect_equal(grad_tokens, world.gather(problem, g_recv), "grad_tokens")
     assert grad_weights.dtype == jnp.bfloat16
-    world.expect_equal(grad_weights, world.gather_weights(problem, g_weights).astype(jnp.bfloat16), "grad_weights")
+    world.expect_equal(
+        grad_weights, world.gather_weights(problem, g_weights).astype(jnp.bfloat16), "grad_weights"
+    )
     world.expect_equal(grad_expert, world.scatter(problem, g_out), "grad_expert_out")
 
 
@@ -171,7 +192,9 @@ def check_same_input_same_bits(world: World):
     problem = world.problem(16, tokens=64)
     with world.context():
         step = jax.jit(lambda i, t, w: ep.ep_dispatch(_CFG, i, t, w, problem.capacity)[:3])
-        operands = [world.put(array) for array in (problem.topk_idx, problem.tokens, problem.weights)]
+        operands = [
+            world.put(array) for array in (problem.topk_idx, problem.tokens, problem.weights)
+        ]
         first = step(*operands)
         for _ in range(5):
             for one, other in zip(first[:2], step(*operands)[:2], strict=True):

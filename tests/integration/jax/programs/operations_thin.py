@@ -1,11 +1,10 @@
 """The smallest use: one round trip. And whether all processes of the host met one daemon."""
 
+import epd.jax as ep
 import jax
+from epd.jax import _ffi
 from jax._src import distributed
 from world import World
-
-import epd.jax as ep
-from epd.jax import _ffi
 
 _CFG = ep.EpLayerConfig(top_k=2)
 
@@ -19,7 +18,9 @@ def check_round_trip(world: World):
         return ep.ep_combine(_CFG, handle, counts, recv, idx.shape[0])
 
     with world.context():
-        out = jax.jit(step)(*[world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)])
+        out = jax.jit(step)(
+            *[world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
+        )
     world.expect_equal(out, world.gather(problem, world.scatter(problem, problem.tokens)))
 
 

@@ -2,27 +2,29 @@
 
 import functools
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+from epd.jax import primitives
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from world import COLLECTIVES, World
-
-import epd.jax as ep
-from epd.jax import primitives
 
 _CFG = ep.EpLayerConfig(top_k=2, dispatch_output_per_expert_alignment=4)
 
 
 def _layer(capacity, idx, tokens, weights):
     recv, recv_weights, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, weights, capacity)
-    return ep.ep_combine(_CFG, handle, counts, jnp.sin(recv) * recv_weights[..., None], idx.shape[:-1])
+    return ep.ep_combine(
+        _CFG, handle, counts, jnp.sin(recv) * recv_weights[..., None], idx.shape[:-1]
+    )
 
 
 def _dense(idx, tokens, weights):
     live = (idx >= 0)[..., None]
     return sum(
-        jnp.where(live[..., k, :], jnp.sin(tokens) * weights[..., k : k + 1], 0) for k in range(idx.shape[-1])
+        jnp.where(live[..., k, :], jnp.sin(tokens) * weights[..., k : k + 1], 0)
+        for k in range(idx.shape[-1])
     )
 
 
@@ -30,20 +32,29 @@ def _loss(layer, idx, tokens, weights):
     return (layer(idx, tokens, weights) ** 2).sum()
 
 
-def _expect_layer(world: World, wrap=lambda layer: layer, mesh=None, leading=None, jit=True, seed=21) -> None:
+def _expect_layer(
+    world: World, wrap=lambda layer: layer, mesh=None, leading=None, jit=True, seed=21
+) -> None:
     """The wrapped layer and its gradients equal the dense ones."""
     problem = world.problem(seed, tokens=8)
     shape = leading or (problem.tokens.shape[0],)
-    arrays = [a.reshape(*shape, a.shape[-1]) for a in (problem.topk_idx, problem.tokens, problem.weights)]
+    arrays = [
+        a.reshape(*shape, a.shape[-1]) for a in (problem.topk_idx, problem.tokens, problem.weights)
+    ]
     sharding = NamedSharding(mesh or world.mesh, world.spec)
-    operands = [jax.make_array_from_callback(a.shape, sharding, functools.partial(lambda a, i: a[i], a)) for a in arrays]
+    operands = [
+        jax.make_array_from_callback(a.shape, sharding, functools.partial(lambda a, i: a[i], a))
+        for a in arrays
+    ]
     layer = wrap(functools.partial(_layer, problem.capacity))
     gradient = jax.grad(functools.partial(_loss, layer), argnums=(1, 2))
     if jit:
         layer, gradient = jax.jit(layer), jax.jit(gradient)
     world.expect_close(layer(*operands), np.asarray(_dense(*arrays)), 1e-5, "forward")
     expected = jax.grad(functools.partial(_loss, _dense), argnums=(1, 2))(*map(jnp.asarray, arrays))
-    for got, want, what in zip(gradient(*operands), expected, ("grad_tokens", "grad_weights"), strict=True):
+    for got, want, what in zip(
+        gradient(*operands), expected, ("grad_tokens", "grad_weights"), strict=True
+    ):
         world.expect_close(got, np.asarray(want), 1e-4, what)
 
 
@@ -77,7 +88,11 @@ def check_explicit_axes(world: World):
     mesh = Mesh(world.mesh.devices, ("dp", "ep"), axis_types=(AxisType.Explicit, AxisType.Explicit))
     with jax.set_mesh(mesh), ep.global_shard_guard(world.resource):
         _expect_layer(world, mesh=mesh)
-        _expect_layer(world, wrap=lambda f: jax.shard_map(f, in_specs=world.spec, out_specs=world.spec), mesh=mesh)
+        _expect_layer(
+            world,
+            wrap=lambda f: jax.shard_map(f, in_specs=world.spec, out_specs=world.spec),
+            mesh=mesh,
+        )
 
 
 def check_inside_the_callers_shard_map(world: World):
@@ -85,13 +100,17 @@ def check_inside_the_callers_shard_map(world: World):
     dp, ep_axis = PartitionSpec("dp"), PartitionSpec("ep")
     with world.context():
         for check_vma in (False, True):
-            whole = functools.partial(jax.shard_map, in_specs=world.spec, out_specs=world.spec, check_vma=check_vma)
+            whole = functools.partial(
+                jax.shard_map, in_specs=world.spec, out_specs=world.spec, check_vma=check_vma
+            )
             outer = functools.partial(
                 jax.shard_map, in_specs=dp, out_specs=dp, axis_names={"dp"}, check_vma=check_vma
             )
             _expect_layer(world, wrap=whole)
             _expect_layer(world, wrap=outer)
-        inner = functools.partial(jax.shard_map, in_specs=ep_axis, out_specs=ep_axis, axis_names={"ep"})
+        inner = functools.partial(
+            jax.shard_map, in_specs=ep_axis, out_specs=ep_axis, axis_names={"ep"}
+        )
         _expect_layer(world, wrap=inner)
 
 
@@ -100,7 +119,9 @@ def check_remat_and_scan(world: World):
 
     def scanned(layer, remat):
         body = jax.checkpoint(layer) if remat else layer
-        return lambda i, t, w: jax.lax.scan(lambda c, _: (body(i, c, w), None), t, None, length=1)[0]
+        return lambda i, t, w: jax.lax.scan(lambda c, _: (body(i, c, w), None), t, None, length=1)[
+            0
+        ]
 
     with world.context():
         _expect_layer(world, wrap=jax.checkpoint)
@@ -112,17 +133,21 @@ def check_remat_and_scan(world: World):
 def check_scan_of_three_layers_under_remat(world: World):
     world.bootstrap()
     problem = world.problem(22, tokens=8)
-    idx, tokens, weights = (world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights))
+    idx, tokens, weights = (
+        world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)
+    )
 
     def model(layer, i, t, w):
         body = jax.checkpoint(lambda c: jnp.tanh(layer(i, c, w)) + c)
         return (jax.lax.scan(lambda c, _: (body(c), None), t, None, length=3)[0] ** 2).sum()
 
     with world.context():
-        got = jax.jit(jax.grad(functools.partial(model, functools.partial(_layer, problem.capacity)), 1))(
-            idx, tokens, weights
-        )
-    want = jax.grad(functools.partial(model, _dense), 1)(problem.topk_idx, jnp.asarray(problem.tokens), problem.weights)
+        got = jax.jit(
+            jax.grad(functools.partial(model, functools.partial(_layer, problem.capacity)), 1)
+        )(idx, tokens, weights)
+    want = jax.grad(functools.partial(model, _dense), 1)(
+        problem.topk_idx, jnp.asarray(problem.tokens), problem.weights
+    )
     world.expect_close(got, np.asarray(want), 1e-4)
 
 
@@ -144,9 +169,13 @@ def check_no_collectives_forward_and_backward(world: World):
 
     def forward(expert_out, tokens, idx, weights):
         expert_out, tokens, idx, weights = map(pin, (expert_out, tokens, idx, weights))
-        recv, recv_weights, handle, counts, total = ep.ep_dispatch(_CFG, idx, tokens, weights, problem.capacity)
+        recv, recv_weights, handle, counts, total = ep.ep_dispatch(
+            _CFG, idx, tokens, weights, problem.capacity
+        )
         rows = pin((expert_out + pin(recv)) * pin(recv_weights)[..., None])
-        out = ep.ep_combine(_CFG, handle, counts, rows, idx.shape[0], out_sharding=(("dp", "ep"), None))
+        out = ep.ep_combine(
+            _CFG, handle, counts, rows, idx.shape[0], out_sharding=(("dp", "ep"), None)
+        )
         return pin(out), pin(counts), pin(total)
 
     def backward(expert_out, tokens, idx, weights, cotangent):
@@ -154,7 +183,12 @@ def check_no_collectives_forward_and_backward(world: World):
         return tuple(map(pin, vjp(pin(cotangent))))
 
     rows = jnp.zeros((world.num_ranks, problem.capacity, world.sizes["hidden"]))
-    plain = (rows, jnp.asarray(problem.tokens), jnp.asarray(problem.topk_idx), jnp.asarray(problem.weights))
+    plain = (
+        rows,
+        jnp.asarray(problem.tokens),
+        jnp.asarray(problem.topk_idx),
+        jnp.asarray(problem.weights),
+    )
     with world.mesh, ep.global_shard_guard(world.resource):
         programs = [
             jax.jit(forward).lower(*plain).compile(),
@@ -174,7 +208,9 @@ def check_backward_contains_no_prepare(world: World):
     problem = world.problem(25, tokens=8)
     operands = [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
     with world.context():
-        _, pullback = jax.vjp(lambda t, w: _layer(problem.capacity, operands[0], t, w), *operands[1:])
+        _, pullback = jax.vjp(
+            lambda t, w: _layer(problem.capacity, operands[0], t, w), *operands[1:]
+        )
         text = jax.jit(lambda pull, g: pull(g)).lower(pullback, operands[1]).as_text()
     assert ep.FFI_TARGET_NAMES[0] not in text
     assert ep.FFI_TARGET_NAMES[3] in text
@@ -185,8 +221,12 @@ def check_unconstrained_counts_are_readable_everywhere(world: World):
     problem = world.problem(26, tokens=8, alignment=4)
     with world.context():
         counts, total, _ = jax.jit(lambda i: ep.ep_prepare(_CFG, i))(world.put(problem.topk_idx))
-    np.testing.assert_array_equal(np.asarray(counts), np.concatenate([p.token_counts for p in problem.plans]))
-    np.testing.assert_array_equal(np.asarray(total), np.concatenate([p.total for p in problem.plans]))
+    np.testing.assert_array_equal(
+        np.asarray(counts), np.concatenate([p.token_counts for p in problem.plans])
+    )
+    np.testing.assert_array_equal(
+        np.asarray(total), np.concatenate([p.total for p in problem.plans])
+    )
 
 
 def check_two_layers_of_equal_configuration_keep_apart(world: World):
@@ -200,7 +240,9 @@ def check_two_layers_of_equal_configuration_keep_apart(world: World):
     with world.context():
         outs = jax.jit(both)(*operands)
     for out, problem in zip(outs, (one, two), strict=True):
-        world.expect_close(out, np.asarray(_dense(problem.topk_idx, problem.tokens, problem.weights)))
+        world.expect_close(
+            out, np.asarray(_dense(problem.topk_idx, problem.tokens, problem.weights))
+        )
 
 
 def check_large_programs_that_xla_reorders_pair_up(world: World):
@@ -223,20 +265,34 @@ def check_large_programs_that_xla_reorders_pair_up(world: World):
         return (forward(labels, *rest) ** 2).sum()
 
     rows = problems[0].tokens.shape[0]
-    labels = np.broadcast_to((1.0 + np.arange(12, dtype=np.float32))[:, None, None], (12, rows, 64)).copy()
+    labels = np.broadcast_to(
+        (1.0 + np.arange(12, dtype=np.float32))[:, None, None], (12, rows, 64)
+    ).copy()
     split = world.put(labels, PartitionSpec(None, ("dp", "ep")))
     weights = world.put(np.ones((rows, 2), np.float32))
-    noise = world.put(np.random.default_rng(5 + world.index).standard_normal((96, 96)).astype(np.float32) / 40, PartitionSpec())
+    noise = world.put(
+        np.random.default_rng(5 + world.index).standard_normal((96, 96)).astype(np.float32) / 40,
+        PartitionSpec(),
+    )
     indices = [world.put(p.topk_idx) for p in problems]
-    expected = np.stack([labels[n] * (p.topk_idx >= 0).sum(1, keepdims=True) for n, p in enumerate(problems)])
+    expected = np.stack(
+        [labels[n] * (p.topk_idx >= 0).sum(1, keepdims=True) for n, p in enumerate(problems)]
+    )
     with world.context():
         forward, gradient = jax.jit(forward), jax.jit(jax.grad(loss))
         for step in range(8):
-            if step % world.num_ranks == world.index:  # Some ranks compile and run programs of their own in between.
+            if (
+                step % world.num_ranks == world.index
+            ):  # Some ranks compile and run programs of their own in between.
                 jax.jit(lambda x, s=step: x * s + 1)(np.ones(3)).block_until_ready()
             world.expect_equal(forward(split, weights, noise, *indices), expected, f"step {step}")
             routes = np.stack([(p.topk_idx >= 0).sum(1, keepdims=True) for p in problems])
-            world.expect_close(gradient(split, weights, noise, *indices), 2 * expected * routes, 1e-4, f"step {step}")
+            world.expect_close(
+                gradient(split, weights, noise, *indices),
+                2 * expected * routes,
+                1e-4,
+                f"step {step}",
+            )
 
 
 def _label_layer(capacity, idx, tokens, weights):
@@ -251,7 +307,9 @@ def check_programs_that_only_one_rank_compiles_do_no_harm(world: World):
     operands = [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
     with world.context():
         if world.index == 0:
-            jax.jit(lambda *a: _layer(problem.capacity, *a) * 2 + _layer(problem.capacity, *a)).lower(*operands).compile()
+            jax.jit(
+                lambda *a: _layer(problem.capacity, *a) * 2 + _layer(problem.capacity, *a)
+            ).lower(*operands).compile()
         out = jax.jit(functools.partial(_layer, problem.capacity))(*operands)
     world.expect_close(out, np.asarray(_dense(problem.topk_idx, problem.tokens, problem.weights)))
 
@@ -289,9 +347,17 @@ def check_out_sharding_is_honoured(world: World):
     _, _, handle = _prepared(world, problem)
     rows = world.put(world.expert_rows(problem, 5))
     want = world.gather(problem, world.expert_rows(problem, 5))
-    for spec in (None, (("dp", "ep"),), PartitionSpec(("dp", "ep"), None), ("ep", None), (None, None)):
+    for spec in (
+        None,
+        (("dp", "ep"),),
+        PartitionSpec(("dp", "ep"), None),
+        ("ep", None),
+        (None, None),
+    ):
         with world.context():
-            out = jax.jit(lambda h, r, s=spec: primitives.ep_combine_fwd(_CFG, h, r, want.shape[0], s))(handle, rows)
+            out = jax.jit(
+                lambda h, r, s=spec: primitives.ep_combine_fwd(_CFG, h, r, want.shape[0], s)
+            )(handle, rows)
         world.expect_equal(out, want, str(spec))
 
 
@@ -300,6 +366,7 @@ def _prepared(world: World, problem):
     with world.context():
         return jax.jit(
             lambda i: jax.tree.map(
-                lambda a: jax.lax.with_sharding_constraint(a, world.sharding), ep.ep_prepare(_CFG, i)
+                lambda a: jax.lax.with_sharding_constraint(a, world.sharding),
+                ep.ep_prepare(_CFG, i),
             )
         )(world.put(problem.topk_idx))

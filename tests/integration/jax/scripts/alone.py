@@ -1,10 +1,9 @@
 """One process that is a whole job: bootstraps, runs a layer, compares. Imported by the other scripts and run by tests."""
 
+import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-import epd.jax as ep
 
 _CFG = ep.EpLayerConfig(2)
 
@@ -17,7 +16,9 @@ def context():
 def bootstrap() -> None:
     mesh, guard = context()
     with mesh, guard:
-        ep.ep_bootstrap(jax.device_count(), jax.process_index(), 2 * jax.device_count(), 8, 64, 4, jnp.float32)
+        ep.ep_bootstrap(
+            jax.device_count(), jax.process_index(), 2 * jax.device_count(), 8, 64, 4, jnp.float32
+        )
 
 
 def layer():
@@ -26,7 +27,9 @@ def layer():
     @jax.jit
     def step(tokens):
         idx = jnp.zeros((tokens.shape[0], 2), jnp.int32)
-        recv, _, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, jnp.ones(idx.shape, jnp.float32), 64)
+        recv, _, handle, counts, _ = ep.ep_dispatch(
+            _CFG, idx, tokens, jnp.ones(idx.shape, jnp.float32), 64
+        )
         return ep.ep_combine(_CFG, handle, counts, recv, tokens.shape[0])
 
     return step

@@ -5,7 +5,6 @@ import os
 import sys
 
 import alone
-
 import epd.jax as ep
 
 

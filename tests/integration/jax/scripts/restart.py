@@ -1,7 +1,6 @@
 """A job that outlives its daemon: the parent restarts epd when asked to on stdout and says so on stdin."""
 
 import alone
-
 import epd.jax as ep
 
 
