@@ -6,16 +6,23 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
 #include "daemon/backend/sha256.h"
 
 namespace epd {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr char kFake[] = "tests/unit/daemon/backend/fake_libnccl.so";
 
@@ -26,6 +33,35 @@ TEST(NcclCandidates, AnExplicitPathIsTheOnlyOne) {
 
 TEST(NcclCandidates, TheLoadersOwnPlacesComeFirst) {
   EXPECT_EQ(NcclCandidates("", "/usr/bin/epd-worker").front(), "libnccl.so.2");
+}
+
+// What deploy/setup leaves: a link beside the binary's folder, and what pip installed.
+TEST(NcclCandidates, TheVirtualEnvironmentOfTheBinaryComesLast) {
+  const std::filesystem::path venv = std::filesystem::path(testing::TempDir()) / "venv";
+  const std::string linked = venv / "bin/../lib/libnccl.so.2";
+  const std::string wheel =
+      venv / "bin/../lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+  std::filesystem::create_directories(venv / "bin");
+  for (const std::string& path : {linked, wheel}) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::ofstream(path) << "no library";
+  }
+  const std::vector<std::string> found = NcclCandidates("", venv / "bin/epd-worker");
+  ASSERT_GE(found.size(), 3u);
+  EXPECT_EQ(found[found.size() - 2], linked);
+  EXPECT_EQ(found.back(), wheel);
+  EXPECT_THAT(NcclCandidates("", "/nowhere/bin/epd-worker"), Not(Contains(linked)));
+}
+
+TEST(NcclLibrary, FallsBackToTheOneInTheVirtualEnvironment) {
+  const std::filesystem::path venv = std::filesystem::path(testing::TempDir()) / "other";
+  std::filesystem::create_directories(venv / "bin");
+  std::filesystem::create_directories(venv / "lib");
+  std::filesystem::copy_file(kFake, venv / "lib/libnccl.so.2",
+                             std::filesystem::copy_options::overwrite_existing);
+  const std::vector<std::string> found = NcclCandidates("", venv / "bin/epd-worker");
+  const NcclLibrary library({"/nowhere/libnccl.so.2", found.back()});
+  EXPECT_EQ(library.version(), "2.28.9") << library.problem();
 }
 
 TEST(NcclLibrary, TakesTheFirstThatOpensAndSaysWhich) {

@@ -1,0 +1,92 @@
+"""Goal: two epds with real workers give all ranks of a group one unique id of the installed NCCL, made anew per epoch."""
+
+import contextlib
+import os
+import signal
+
+import attach_client as attach
+import pytest
+import running_epd
+
+from proto.epd.v1 import attach_pb2
+
+
+def _listen_address(epd: running_epd.RunningEpd) -> str:
+    line = next(line for line in epd.log().splitlines() if 'event="serving"' in line)
+    return line.split(" listen=")[1].split()[0]
+
+
+@pytest.fixture
+def pair():
+    """The coordinator on 127.0.0.1 and a node that follows it on 127.0.0.2, each with its own epd-worker."""
+    with contextlib.ExitStack() as stack:
+        flags = ["--node=a", "--listen=127.0.0.1:0", "--start_grace=0"]
+        first = stack.enter_context(running_epd.RunningEpd(*flags))
+        flags = ["--node=b", "--listen=127.0.0.2:0", f"--coordinator={_listen_address(first)}"]
+        second = stack.enter_context(running_epd.RunningEpd(*flags))
+        attach.wait_until(
+            lambda: second.api.call("GetStatus").coordinator_connected, "b is connected to a"
+        )
+        for epd in (first, second):
+            findings = {f.what: f for f in epd.api.call("GetDoctor").findings}
+            assert findings["libnccl"].ok, f"{findings['libnccl'].found}; run deploy/setup"
+        yield first, second
+
+
+@pytest.fixture
+def clients(pair):
+    """One attached client per epd."""
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(attach.Client(epd.socket)) for epd in pair]
+        for client in made:
+            client.attach()
+        yield made
+
+
+def _form(clients, name: str) -> list:
+    """Ranks 0 and 1 at the first epd, 2 and 3 at the second; returns the two answers."""
+    for client, ranks in zip(clients, ([0, 1], [2, 3]), strict=True):
+        client.start_join(attach.spec(name, num_ranks=4), ranks)
+    return [client.expect("joined") for client in clients]
+
+
+def _digests(pair, name: str) -> dict[int, bytes]:
+    """What each rank's own worker says of the id that it received."""
+    digests = {}
+    for epd, node in zip(pair, ("a", "b"), strict=True):
+        for rank in epd.api.call("ListRanks", group=name).ranks:
+            if rank.node == node:
+                digests[rank.rank] = rank.unique_id_sha256
+    return digests
+
+
+def _the_one(digests: dict[int, bytes]) -> bytes:
+    assert sorted(digests) == [0, 1, 2, 3]
+    assert len(set(digests.values())) == 1, digests
+    assert len(digests[0]) == 32
+    return digests[0]
+
+
+def test_two_workers_receive_one_id_of_nccl_and_two_groups_have_two(pair, clients):
+    _form(clients, "g")
+    _form(clients, "h")
+    assert _the_one(_digests(pair, "g")) != _the_one(_digests(pair, "h"))
+
+
+def test_a_replaced_worker_brings_a_new_epoch_and_a_new_id_to_both_nodes(pair, clients):
+    joined = _form(clients, "g")
+    before = _the_one(_digests(pair, "g"))
+    os.kill(pair[1].worker_pid(), signal.SIGKILL)
+    for client, told in zip(clients, joined, strict=True):
+        client.expect("reform")
+        client.send(drained=attach_pb2.Drained(group_id=told.group_id, formation=told.formation))
+    again = [client.expect("joined") for client in clients]
+    assert again[0].epoch == again[1].epoch > joined[0].epoch
+    assert _the_one(_digests(pair, "g")) != before
+
+
+def test_ids_do_not_reach_the_logs(pair, clients):
+    _form(clients, "g")
+    digest = _the_one(_digests(pair, "g"))
+    for epd in pair:
+        assert digest.hex() not in epd.log()
