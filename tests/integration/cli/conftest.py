@@ -1,10 +1,12 @@
-"""epctl as a process, and a real epd for it to look at."""
+"""epctl as a process, and a real epd with clients for it to look at."""
 
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 
+import hung_rank
 import jsonschema
 import pytest
 import running_epd
@@ -50,3 +52,15 @@ def epctl(epd):
 def epctl_of():
     """Epctl for a socket that the test chooses."""
     return Epctl
+
+
+@pytest.fixture
+def hung(epd):
+    """Both ranks of the group "hung", joined; they are ended at the end, stopped or not."""
+    with contextlib.ExitStack() as stack:
+        ranks = [hung_rank.HungRank(epd.socket, rank) for rank in (0, 1)]
+        for rank in ranks:
+            stack.callback(rank.close)
+        for rank in ranks:
+            rank.expect("joined")
+        yield ranks

@@ -1,8 +1,9 @@
-"""A client that joins a group and, with "call", begins a prepare that waits for the other rank.
+"""A rank of the group "hung" whose calls the test begins one by one, so that one may wait for the other rank.
 
-    python hanging_client.py SOCKET RANK [call]
+    python hanging_client.py SOCKET RANK
 
-Prints "joined", and "calling" just before the call; ends when its standard input does.
+Prints "joined". Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
+and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
 """
 
 import ctypes
@@ -112,8 +113,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def main(socket: str, rank: int, calls: bool) -> None:
-    library = _library()
+def _sized(library: ctypes.CDLL) -> int:
+    sizes = map(ctypes.c_uint32, (_NUM_RANKS, _NUM_EXPERTS, _NUM_TOKENS, _TOP_K))
+    return library.epd_handle_mem_size(*sizes)
+
+
+def _join(library: ctypes.CDLL, socket: str, rank: int) -> ctypes.c_void_p:
     error = _made(_Error)
 
     def check(code: int) -> None:
@@ -129,24 +134,34 @@ def main(socket: str, rank: int, calls: bool) -> None:
     ranks = (ctypes.c_uint32 * 1)(rank)
     join = _made(_Join, spec=ctypes.pointer(spec), ranks=ranks, num_ranks=1, deadline_ms=20000)
     check(library.epd_join(client, ctypes.byref(join), ctypes.byref(group), ctypes.byref(error)))
-    print("joined", flush=True)
+    return group
 
+
+def _call(library: ctypes.CDLL, group: ctypes.c_void_p, rank: int, key: str) -> None:
     indices = (ctypes.c_int32 * (_NUM_TOKENS * _TOP_K))()
     counts, total = (ctypes.c_int32 * _NUM_EXPERTS)(), ctypes.c_int32()
-    sizes = map(ctypes.c_uint32, (_NUM_RANKS, _NUM_EXPERTS, _NUM_TOKENS, _TOP_K))
-    plan = ctypes.create_string_buffer(library.epd_handle_mem_size(*sizes))
+    plan = ctypes.create_string_buffer(_sized(library))
     prepare = _made(_Prepare, rank=rank, idx_bytes=4, num_tokens=_NUM_TOKENS, top_k=_TOP_K)
-    prepare.key = _made(_Key, name=b"hung.prepare", execution=_EXECUTION_NEXT)
+    prepare.key = _made(_Key, name=key.encode(), execution=_EXECUTION_NEXT)
     prepare.topk_idx = ctypes.addressof(indices)
     prepare.token_counts, prepare.total_recv = ctypes.addressof(counts), ctypes.addressof(total)
     prepare.handle_mem, prepare.handle_mem_bytes = ctypes.addressof(plan), len(plan)
-    if calls:
-        print("calling", flush=True)
-        call = (group, ctypes.byref(prepare), ctypes.byref(error))
-        threading.Thread(target=library.epd_prepare, args=call, daemon=True).start()
-    sys.stdin.read()
-    os._exit(0)  # The call may still wait.
+    error = _made(_Error)
+    code = library.epd_prepare(group, ctypes.byref(prepare), ctypes.byref(error))
+    print("ended", key, code, error.message.decode(), flush=True)
+
+
+def main(socket: str, rank: int) -> None:
+    library = _library()
+    group = _join(library, socket, rank)
+    print("joined", flush=True)
+    for line in sys.stdin:
+        key = line.strip()
+        print("calling", key, flush=True)
+        call = (library, group, rank, key)
+        threading.Thread(target=_call, args=call, daemon=True).start()
+    os._exit(0)  # A call may still wait.
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), "call" in sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]))

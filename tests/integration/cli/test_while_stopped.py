@@ -1,38 +1,11 @@
 """Goal: epctl answers within a second, truthfully, while a client and the worker are stopped in mid-operation."""
 
-import contextlib
 import os
-import pathlib
 import signal
 import subprocess
-import sys
 import time
 
-import pytest
-
-_CLIENT = pathlib.Path(__file__).with_name("hanging_client.py")
 _LIMIT_SECONDS = 1.0
-
-
-@pytest.fixture
-def clients(epd):
-    """Starts ranks of the group "hung"; all are ended, stopped or not."""
-    with contextlib.ExitStack() as stack:
-
-        def start(*args: str) -> subprocess.Popen:
-            command = [sys.executable, str(_CLIENT), epd.socket, *args]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            return process
-
-        yield start
-
-
-def _expect(process: subprocess.Popen, line: str) -> None:
-    assert process.stdout.readline().strip() == line
 
 
 def _timed(epctl, *args: str) -> subprocess.CompletedProcess:
@@ -50,11 +23,9 @@ def _wait_until(condition, what: str) -> None:
         time.sleep(0.02)
 
 
-def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, epctl, clients):
-    waiting, absent = clients("0", "call"), clients("1")
-    for process in (waiting, absent):
-        _expect(process, "joined")
-    _expect(waiting, "calling")
+def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, epctl, hung):
+    waiting, absent = hung
+    waiting.begin("prepare")
     _wait_until(
         lambda: epctl.json("groups", "hung")["groups"][0]["num_open_operations"] == 1,
         "the operation of rank 0 is not open",
