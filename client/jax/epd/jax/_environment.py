@@ -16,6 +16,10 @@
 ========================  ================================================================================
 
 Ranks of a group must agree on the executor and the four times.
+
+XLA has a deadline of its own: in a process with several CPU devices it ends the process 40 seconds
+after one of its own collectives began to wait for a device that is held up. To let a rank be absent
+for longer there, set ``XLA_FLAGS=--xla_cpu_collective_call_terminate_timeout_seconds=700``.
 """
 
 import os
