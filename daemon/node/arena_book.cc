@@ -1,6 +1,5 @@
 #include "daemon/node/arena_book.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -15,29 +14,28 @@ absl::Status ArenaBook::Put(const v1::TenantReady& ready, std::vector<UniqueFd> 
   }
   Entry entry;
   entry.formation = Formation(ready.formation());
-  for (int i = 0; i < ready.arenas_size(); ++i) {
+  size_t next = 0;
+  for (const v1::TenantReady::Arena& made : ready.arenas()) {
     Arena arena;
-    arena.bytes = ready.arenas(i).bytes();
-    arena.read_write = std::make_shared<UniqueFd>(std::move(fds[static_cast<size_t>(2 * i)]));
-    arena.read_only = std::make_shared<UniqueFd>(std::move(fds[static_cast<size_t>(2 * i + 1)]));
-    entry.arenas[Rank(ready.arenas(i).rank())] = std::move(arena);
+    arena.bytes = made.bytes();
+    arena.read_write = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    arena.read_only = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    entry.arenas[Rank(made.rank())] = std::move(arena);
   }
   groups_[GroupId(ready.group_id())] = std::move(entry);
   return absl::OkStatus();
 }
 
-absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(GroupId group, Formation formation,
-                                                   const NodeId& self, SessionId session,
-                                                   const std::vector<Placement>& members,
+absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, const NodeId& self,
                                                    v1::Joined& joined) {
-  const auto it = groups_.find(group);
-  if (it == groups_.end() || it->second.formation != formation) {
+  const auto it = groups_.find(reply.group);
+  if (it == groups_.end() || it->second.formation != reply.formation) {
     return absl::InternalError(
-        absl::StrCat("no arenas of formation ", formation.value, " are there"));
+        absl::StrCat("no arenas of formation ", reply.formation.value, " are there"));
   }
   PacketChannel::Fds fds;
   std::set<SessionId> local;
-  for (const Placement& member : members) {
+  for (const Placement& member : reply.members) {
     if (member.node != self) continue;
     local.insert(member.session);
     const auto arena = it->second.arenas.find(member.rank);
@@ -45,15 +43,15 @@ absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(GroupId group, Formation form
       return absl::InternalError(
           absl::StrCat("the worker made no arena for rank ", member.rank.value));
     }
-    const bool own = member.session == session;
+    const bool own = member.session == reply.session;
     v1::Joined::Arena& out = *joined.add_arenas();
     out.set_rank(member.rank.value);
     out.set_bytes(arena->second.bytes);
     out.set_own(own);
     fds.push_back(own ? arena->second.read_write : arena->second.read_only);
   }
-  std::vector<SessionId>& served = it->second.served;
-  if (std::find(served.begin(), served.end(), session) == served.end()) served.push_back(session);
+  std::set<SessionId>& served = it->second.served;
+  served.insert(reply.session);
   if (served.size() >= local.size()) groups_.erase(it);
   return fds;
 }

@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/control/node_effects.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
 #include "daemon/node/packet_channel.h"
 #include "proto/epd/v1/attach.pb.h"
 #include "proto/epd/v1/worker.pb.h"
@@ -23,12 +24,11 @@ class ArenaBook {
   //   INTERNAL  not two descriptors per arena
   absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
 
-  // Fills `joined.arenas` for `session` and returns the descriptors in the same order: of every
-  // local rank of `members`, its own read-write, the others read-only. After the last local session
-  // the descriptors are dropped.
+  // Fills `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
+  // of every local rank of the group, its own read-write, the others read-only. After the last
+  // local session the descriptors are dropped.
   //   INTERNAL  the formation's arenas are not there
-  absl::StatusOr<PacketChannel::Fds> Take(GroupId group, Formation formation, const NodeId& self,
-                                          SessionId session, const std::vector<Placement>& members,
+  absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const NodeId& self,
                                           v1::Joined& joined);
 
   void Forget(GroupId group) { groups_.erase(group); }
@@ -44,7 +44,7 @@ class ArenaBook {
   struct Entry {
     Formation formation;
     std::map<Rank, Arena> arenas;
-    std::vector<SessionId> served;
+    std::set<SessionId> served;
   };
   std::map<GroupId, Entry> groups_;
 };

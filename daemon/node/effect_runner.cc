@@ -114,8 +114,7 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
     member.set_client_name(placement.client_name);
     member.set_session_id(placement.session.value);
   }
-  absl::StatusOr<PacketChannel::Fds> fds = to_.arenas.Take(effect.group, effect.formation, to_.self,
-                                                           effect.session, effect.members, joined);
+  absl::StatusOr<PacketChannel::Fds> fds = to_.arenas.Take(effect, to_.self, joined);
   if (!fds.ok()) {
     Log(LogLevel::kError, "no arenas for a session",
         {{"group", effect.spec.name},

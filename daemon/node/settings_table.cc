@@ -99,20 +99,8 @@ struct Store {
   }
 };
 
-}  // namespace
-
-std::string Expected(const SettingRow& row) { return std::visit(Expect{}, row.field); }
-
-absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
-  if (!std::visit(Store{value, settings}, row.field)) return Bad(row, value);
-  return absl::OkStatus();
-}
-
-std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
+std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
   using S = Settings;
-  const absl::Duration tick = absl::Milliseconds(1);
-  const std::string quarter =
-      absl::StrCat(std::max<uint64_t>(facts.memory_bytes / 4 >> 20, 64), "MiB");
   return {
       {"socket", TextField{&S::socket}, facts.runtime_dir + "/epd.sock",
        "Unix socket that local clients attach to; at most 107 bytes."},
@@ -125,6 +113,14 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
        "any free one. Empty: "
        "no TCP. There is no authentication yet: use a private network."},
       {"node", TextField{&S::node}, facts.host_name, "This node's name; unique in the cluster."},
+  };
+}
+
+std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
+  using S = Settings;
+  const std::string quarter =
+      absl::StrCat(std::max<uint64_t>(facts.memory_bytes / 4 >> 20, 64), "MiB");
+  return {
       {"worker", TextField{&S::worker}, facts.binary_dir + "/epd-worker",
        "The epd-worker binary to start."},
       {"staging_bytes", BytesField{&S::staging_bytes, 1 << 20}, quarter,
@@ -140,6 +136,12 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
        "burns them."},
       {"nccl_library", TextField{&S::nccl_library}, "",
        "Path of libnccl.so.2, for unique ids. Empty: the usual places."},
+  };
+}
+
+std::vector<SettingRow> ClusterSettings() {
+  using S = Settings;
+  return {
       {"coordinator", TextField{&S::coordinator}, "",
        "host:port of the epd that coordinates the cluster. Empty: this epd coordinates its own "
        "groups."},
@@ -149,6 +151,13 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
       {"start_grace", DurationField{&S::start_grace, absl::ZeroDuration()}, "2s",
        "As the coordinator (with --listen): after its start it only hears for so long what groups "
        "there are already."},
+  };
+}
+
+std::vector<SettingRow> DeadlineSettings() {
+  using S = Settings;
+  const absl::Duration tick = absl::Milliseconds(1);
+  return {
       {"warn_after", DurationField{&S::warn_after, tick}, "20s",
        "A living but absent rank is named in the log."},
       {"absent", DurationField{&S::absent, tick}, "10m",
@@ -161,6 +170,13 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
        "ends at once."},
       {"idle_exit", DurationField{&S::idle_exit, absl::ZeroDuration()}, "0",
        "End this long after the last session (or after the start); 0: never. For private daemons."},
+  };
+}
+
+std::vector<SettingRow> SupervisionSettings() {
+  using S = Settings;
+  const absl::Duration tick = absl::Milliseconds(1);
+  return {
       {"worker_backoff_min", DurationField{&S::worker_backoff_min, tick}, "100ms",
        "Wait before a dead worker is replaced; doubles with each death up to worker_backoff_max, "
        "and starts again after "
@@ -171,6 +187,12 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
        "How often the worker is asked for figures."},
       {"worker_stuck", DurationField{&S::worker_stuck, tick}, "30s",
        "A worker that has not answered for so long is killed and replaced."},
+  };
+}
+
+std::vector<SettingRow> LimitAndLogSettings() {
+  using S = Settings;
+  return {
       {"max_sessions", CountField{&S::max_sessions, 1, shm::kMaxSessions}, "1024",
        "Clients attached at the same time."},
       {"max_groups", CountField{&S::max_groups, 1, 65536}, "1024", "Groups at the same time."},
@@ -178,6 +200,25 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
        "The least severe line kept."},
       {"log_file", TextField{&S::log_file}, "", "Where the log goes. Empty: standard error."},
   };
+}
+
+}  // namespace
+
+std::string Expected(const SettingRow& row) { return std::visit(Expect{}, row.field); }
+
+absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
+  if (!std::visit(Store{value, settings}, row.field)) return Bad(row, value);
+  return absl::OkStatus();
+}
+
+std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
+  std::vector<SettingRow> table;
+  for (const std::vector<SettingRow>& part :
+       std::vector{PlaceSettings(facts), WorkSettings(facts), ClusterSettings(), DeadlineSettings(),
+                   SupervisionSettings(), LimitAndLogSettings()}) {
+    table.insert(table.end(), part.begin(), part.end());
+  }
+  return table;
 }
 
 }  // namespace epd

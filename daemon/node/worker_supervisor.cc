@@ -22,6 +22,14 @@ namespace {
 constexpr int kMessagesPerTurn = 64;
 // After its socket has closed.
 constexpr absl::Duration kEndsWithin = absl::Seconds(1);
+// A killed process ends; only the kernel can delay it (a core dump, a disk that hangs).
+constexpr absl::Duration kDiesWithin = absl::Seconds(5);
+
+bool EndsBy(const Child& child, absl::Duration patience) {
+  pollfd ended = {child.pidfd.get(), POLLIN, 0};
+  const int64_t left = absl::ToInt64Milliseconds(std::max(patience, absl::ZeroDuration()));
+  return poll(&ended, 1, static_cast<int>(std::min<int64_t>(left, 3600'000))) > 0;
+}
 
 }  // namespace
 
@@ -106,8 +114,7 @@ void WorkerSupervisor::StartFailed(absl::Time now, const absl::Status& why) {
 
 void WorkerSupervisor::OnSocket(uint32_t events) {
   if ((events & EPOLLOUT) != 0) {
-    if (const absl::Status sent = channel_->Flush(); !sent.ok())
-      return Kill(std::string(sent.message()));
+    if (const absl::Status sent = channel_->Flush(); !sent.ok()) return SendFailed(sent);
     if (!channel_->wants_write()) loop_.SetEvents(channel_->fd(), EPOLLIN);
   }
   for (int i = 0; i < kMessagesPerTurn && channel_.has_value(); ++i) {
@@ -115,11 +122,7 @@ void WorkerSupervisor::OnSocket(uint32_t events) {
     absl::StatusOr<Packet> packet = channel_->Receive(&would_block);
     if (would_block) return;
     if (!packet.ok()) {
-      // It is ending, and the pidfd will say how; one that only closed its socket is killed.
-      loop_.Remove(channel_->fd());
-      channel_.reset();
-      deaf_since_ = MonotonicNow();
-      return;
+      return Disconnect();
     }
     v1::FromWorker message;
     if (!message.ParseFromString(packet->bytes))
@@ -151,6 +154,18 @@ void WorkerSupervisor::OnMessage(const v1::FromWorker& message, std::vector<Uniq
     next_heartbeat_ = now + options_.heartbeat;
   }
   observer_.OnWorkerMessage(figures_.worker_incarnation, message, std::move(fds));
+}
+
+// It is ending, and the pidfd will say how; one that only closed its socket is killed by Tick.
+void WorkerSupervisor::Disconnect() {
+  loop_.Remove(channel_->fd());
+  channel_.reset();
+  deaf_since_ = MonotonicNow();
+}
+
+void WorkerSupervisor::SendFailed(const absl::Status& why) {
+  if (absl::IsUnavailable(why)) return Disconnect();
+  Kill(absl::StrCat("it cannot be sent to: ", why.message()));
 }
 
 void WorkerSupervisor::OnExit() {
@@ -185,6 +200,7 @@ void WorkerSupervisor::OnExit() {
 
 void WorkerSupervisor::Kill(const std::string& why) {
   if (!child_.has_value()) return;
+  if (EndsBy(*child_, absl::ZeroDuration())) return;  // By itself; the pidfd tells how.
   if (killed_because_.empty()) killed_because_ = why;
   syscall(SYS_pidfd_send_signal, child_->pidfd.get(), SIGKILL, nullptr, 0);
 }
@@ -192,7 +208,7 @@ void WorkerSupervisor::Kill(const std::string& why) {
 void WorkerSupervisor::Send(const v1::ToWorker& message, PacketChannel::Fds fds) {
   if (!channel_.has_value()) return;
   const absl::Status sent = channel_->Send(message.SerializeAsString(), std::move(fds));
-  if (!sent.ok()) return Kill(absl::StrCat("it cannot be sent to: ", sent.message()));
+  if (!sent.ok()) return SendFailed(sent);
   if (channel_->wants_write()) loop_.SetEvents(channel_->fd(), EPOLLIN | EPOLLOUT);
 }
 
@@ -230,13 +246,13 @@ void WorkerSupervisor::Stop(absl::Time deadline) {
   channel_.reset();
   if (child_.has_value()) {
     loop_.Remove(child_->pidfd.get());
-    pollfd ended = {child_->pidfd.get(), POLLIN, 0};
-    const auto left =
-        absl::ToInt64Milliseconds(std::max(deadline - MonotonicNow(), absl::ZeroDuration()));
-    if (poll(&ended, 1, static_cast<int>(std::min<int64_t>(left, 3600'000))) <= 0) {
+    if (!EndsBy(*child_, deadline - MonotonicNow())) {
       Log(LogLevel::kWarn, "worker killed at the end", {{"worker_pid", child_->pid}});
       Kill("it did not end in time");
-      poll(&ended, 1, -1);  // A killed process ends; only the kernel can delay it.
+      if (!EndsBy(*child_, kDiesWithin)) {
+        Log(LogLevel::kError, "worker does not end",
+            {{"worker_pid", child_->pid}, {"waited", absl::FormatDuration(kDiesWithin)}});
+      }
     }
     figures_.last_exit = Reap(*child_);
     child_.reset();

@@ -79,8 +79,9 @@ class WorkerSupervisor {
   // Asks for figures at once, unless an answer is awaited already.
   void AskForSnapshot(absl::Time now);
 
-  // Ends it: closes its socket, on which it exits by itself, and kills it at `deadline`. Does not
-  // return before it is reaped. No observer is called any more.
+  // Ends it: closes its socket, on which it exits by itself, and kills it at `deadline`. Returns
+  // once it is reaped, or 5 s after the kill if the kernel cannot end it. No observer is called any
+  // more.
   void Stop(absl::Time deadline);
 
   const Figures& figures() const { return figures_; }
@@ -90,6 +91,8 @@ class WorkerSupervisor {
   void Start(absl::Time now);
   void OnSocket(uint32_t events);
   void OnExit();
+  void Disconnect();
+  void SendFailed(const absl::Status& why);
   void OnMessage(const v1::FromWorker& message, std::vector<UniqueFd> fds);
   void Kill(const std::string& why);
   void StartFailed(absl::Time now, const absl::Status& why);

@@ -32,6 +32,15 @@ v1::TenantReady Ready(uint64_t formation, std::vector<uint32_t> ranks) {
   return ready;
 }
 
+ReplyJoined Reply(uint64_t formation, uint64_t session, std::vector<Placement> members) {
+  ReplyJoined reply;
+  reply.group = kGroup;
+  reply.formation = Formation(formation);
+  reply.session = SessionId(session);
+  reply.members = std::move(members);
+  return reply;
+}
+
 std::vector<UniqueFd> Fds(size_t count) {
   std::vector<UniqueFd> fds;
   for (size_t i = 0; i < count; ++i) fds.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -45,8 +54,8 @@ TEST(ArenaBookTest, OwnArenaIsWritableAndPeersAreReadOnly) {
   const int peers = fds[3].get();
   ASSERT_TRUE(book.Put(Ready(1, {0, 1}), std::move(fds)).ok());
   v1::Joined joined;
-  const auto taken = book.Take(kGroup, Formation(1), kSelf, SessionId(10),
-                               {Member(0, kSelf, 10), Member(1, kSelf, 11)}, joined);
+  const auto taken =
+      book.Take(Reply(1, 10, {Member(0, kSelf, 10), Member(1, kSelf, 11)}), kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   ASSERT_EQ(taken->size(), 2u);
   EXPECT_EQ((*taken)[0]->get(), own);
@@ -60,8 +69,8 @@ TEST(ArenaBookTest, RanksOfOtherNodesHaveNoArenaHere) {
   ArenaBook book;
   ASSERT_TRUE(book.Put(Ready(1, {1}), Fds(2)).ok());
   v1::Joined joined;
-  const auto taken = book.Take(kGroup, Formation(1), kSelf, SessionId(10),
-                               {Member(0, NodeId{"there"}, 10), Member(1, kSelf, 10)}, joined);
+  const auto taken = book.Take(Reply(1, 10, {Member(0, NodeId{"there"}, 10), Member(1, kSelf, 10)}),
+                               kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(joined.arenas_size(), 1);
   EXPECT_TRUE(joined.arenas(0).own());
@@ -73,11 +82,9 @@ TEST(ArenaBookTest, DescriptorsAreDroppedAfterTheLastLocalSession) {
   const std::vector<Placement> members = {Member(0, kSelf, 10), Member(1, kSelf, 11)};
   v1::Joined joined;
   for (const uint64_t session : {10, 10, 11}) {
-    EXPECT_TRUE(book.Take(kGroup, Formation(1), kSelf, SessionId(session), members, joined).ok())
-        << session;
+    EXPECT_TRUE(book.Take(Reply(1, session, members), kSelf, joined).ok()) << session;
   }
-  EXPECT_TRUE(absl::IsInternal(
-      book.Take(kGroup, Formation(1), kSelf, SessionId(10), members, joined).status()));
+  EXPECT_TRUE(absl::IsInternal(book.Take(Reply(1, 10, members), kSelf, joined).status()));
 }
 
 TEST(ArenaBookTest, OnlyTheAskedFormationIsHandedOut) {
@@ -86,8 +93,8 @@ TEST(ArenaBookTest, OnlyTheAskedFormationIsHandedOut) {
   ASSERT_TRUE(book.Put(Ready(2, {0}), Fds(2)).ok());
   v1::Joined joined;
   const std::vector<Placement> members = {Member(0, kSelf, 10)};
-  EXPECT_FALSE(book.Take(kGroup, Formation(1), kSelf, SessionId(10), members, joined).ok());
-  EXPECT_TRUE(book.Take(kGroup, Formation(2), kSelf, SessionId(10), members, joined).ok());
+  EXPECT_FALSE(book.Take(Reply(1, 10, members), kSelf, joined).ok());
+  EXPECT_TRUE(book.Take(Reply(2, 10, members), kSelf, joined).ok());
 }
 
 TEST(ArenaBookTest, WrongNumberOfDescriptorsIsTheWorkersBug) {
