@@ -1,5 +1,6 @@
 """How epd starts, who it lets beside it, and how it ends."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -141,6 +142,38 @@ def test_print_config_help_and_version_do_not_start_anything(daemon):
     assert "epd.sock" not in _names(daemon.folder)
 
 
+def _serves(daemon) -> bool:
+    try:
+        with daemon.client() as client:
+            client.attach()
+            client.join(attach.spec(num_ranks=1), [0])
+            return True
+    except (ConnectionError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.parametrize("flags", [["--log_file=/dev/full"], []])
+def test_full_disk_under_the_log_stops_nobody(daemon, flags):
+    with open("/dev/full", "wb") as full:
+        daemon.process = subprocess.Popen(
+            daemon.command(*flags),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=full,
+            env=epd_process.environment(),
+        )
+    attach.wait_until(lambda: _serves(daemon), "epd serves without a log")
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(10) == 0
+    assert _names(daemon.folder) == {"worker"}
+
+
+def test_log_file_that_cannot_be_made_is_named(daemon):
+    ended = _run(daemon, "--log_file=/proc/epd.log")
+    assert ended.returncode == 1
+    assert "log_file: got '/proc/epd.log'" in ended.stderr
+
+
 def test_readiness_is_told_to_the_supervisor(daemon):
     path = str(daemon.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -174,7 +207,8 @@ def test_clients_of_an_idle_daemon_on_its_way_out_get_a_session_or_are_told_to_r
             with client:
                 if "goodbye" in told:
                     break
-                client.send(attach=attach.pb.Attach(min_version=1, max_version=1))
+                with contextlib.suppress(BrokenPipeError):  # It may say goodbye before it is asked.
+                    client.send(attach=attach.pb.Attach(min_version=1, max_version=1))
                 message = client.receive()
                 told.add(message.WhichOneof("body") if message else "closed")
                 assert message is not None, daemon.log()
