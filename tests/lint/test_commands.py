@@ -5,7 +5,15 @@ import subprocess
 import pytest
 import tree
 
-_COMMANDS = ["deploy/setup", "tests/run", ".ci/run", ".ci/format"]
+_COMMANDS = [
+    "deploy/setup",
+    "deploy/quickstart",
+    "tests/run",
+    "tests/bench/run",
+    "tests/long/run",
+    ".ci/run",
+    ".ci/format",
+]
 
 
 def _run(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
