@@ -1,26 +1,26 @@
 // What must hold in every run, whatever is lost, late, repeated or dead. Checked after every step;
-// those marked "settled" after faults have stopped and every deadline has passed.
+// what is marked "settled" after faults have stopped and every deadline has passed.
 //
-//   one_epoch      Of one coordinator, a (group, formation) has one placement and one epoch,
-//   whoever says so; a (group, epoch) has one
-//                  map from ranks to nodes. On a node, the epochs of a name only grow, from one
-//                  incarnation to the next of the coordinator, too.
+// clang-format off
+//   one_epoch      Of one coordinator, a (group, formation) has one placement and one epoch, whoever
+//                  says so; a (group, epoch) has one map from ranks to nodes. On a node, the epochs
+//                  of a name only grow, from one incarnation of the coordinator to the next, too.
 //   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
-//   to a dead
-//                  session, no region to a tenant that does not run.
-//   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than
-//   the slack. granted_once   A (group, formation, rank) is held by one session. unique_id      A
-//   unique id serves one epoch of one group; all nodes of an epoch got the same one. stale A view,
-//   report or answer of an older seq, incarnation or epoch has no effect; the formations and
-//                  epochs that a worker is told only grow.
-//   answered_once  A Join, and an operator's request, is answered exactly once. (Settled: none is
-//   unanswered.) cut_off        From one formation to the next every staying rank's base of a
-//   program grows by the same number,
-//                  and no rank has begun an execution above its base when it is told Joined. (The
-//                  latter settled.)
-//   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an
-//   operator), and every node
-//                  sees what the coordinator sees.
+//                  to a dead session, no region to a tenant that does not run.
+//   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than the
+//                  slack.
+//   granted_once   A (group, formation, rank) is held by one session.
+//   unique_id      A unique id serves one epoch of one group; all nodes of an epoch got the same one.
+//   stale          A view, report or answer of an older seq, incarnation or epoch has no effect; the
+//                  formations and epochs that a worker is told only grow.
+//   answered_once  A Join, and an operator's request, is answered exactly once. Settled: none is
+//                  unanswered.
+//   cut_off        From one formation to the next every staying rank's base of a program grows by
+//                  the same number. Settled: no rank has begun an execution above its base when it
+//                  is told Joined.
+//   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an operator),
+//                  and every node sees what the coordinator sees.
+// clang-format on
 #pragma once
 
 #include <cstdint>
