@@ -18,13 +18,12 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "kernels": set(),
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
-    "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/control"},
     "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
-    "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/store", "daemon/observe"},
+    "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/observe"},
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node", "kernels"},
+    | {"daemon/control", "daemon/observe", "daemon/node", "kernels"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE
@@ -33,7 +32,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/store", "daemon/observe", "daemon/node", "daemon/rpc"},
+    | {"daemon/control", "daemon/observe", "daemon/node", "daemon/rpc"},
     "client/c": _WIRE | {"kernels"},
     "client/cli": _WIRE,
     "client/jax": _WIRE | {"client/c", "kernels"},
