@@ -26,6 +26,7 @@ namespace epd::client {
 namespace {
 
 constexpr std::chrono::milliseconds kPollPause{10};
+constexpr std::chrono::milliseconds kReapPause{1};
 constexpr const char* kIdleExit = "--idle_exit=5";
 
 bool Executable(const std::string& path) {
@@ -108,6 +109,27 @@ struct Launch {
   _exit(127);
 }
 
+// Takes the middle child, which only forks and exits; one that hangs until `deadline` is killed.
+Status Reap(pid_t child, Clock::time_point deadline) {
+  while (true) {
+    int status = 0;
+    const pid_t reaped = waitpid(child, &status, WNOHANG);
+    if (reaped == child) {
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+      return MakeStatus(Code::kUnavailable,
+                        "the process that starts the private epd ended with wait status %d",
+                        status);
+    }
+    // The program may reap every child itself (SIGCHLD ignored, or a handler that waits for all).
+    if (reaped < 0 && errno != EINTR) return {};
+    if (Clock::now() >= deadline) {
+      kill(child, SIGKILL);
+      return MakeStatus(Code::kUnavailable, "fork did not come back in time for a private epd");
+    }
+    std::this_thread::sleep_for(kReapPause);
+  }
+}
+
 Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::string& log_path) {
   Launch launch;
   launch.words = {binary, "--socket=" + daemon.socket_path, kIdleExit};
@@ -123,10 +145,7 @@ Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::
   const pid_t child = fork();
   if (child < 0) return MakeStatus(Code::kUnavailable, "fork: %s", std::strerror(errno));
   if (child == 0) BecomeDaemon(launch);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return {};
+  return Reap(child, daemon.deadline);
 }
 
 }  // namespace

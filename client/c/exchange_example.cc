@@ -12,19 +12,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/c/epd_client.h"
 
 namespace {
 
+constexpr std::chrono::minutes kLongestRun{30};
 constexpr uint32_t kTopK = 2;
 constexpr uint32_t kExpertsPerRank = 2;
 
@@ -225,6 +229,22 @@ int RunRank(const Options& options, uint32_t rank) {
   return good ? 0 : 1;
 }
 
+// How many of the children failed. Every call of the library ends by itself, so a child that is
+// still there after kLongestRun hangs elsewhere; it is killed and counts as failed.
+int WaitForAll(const std::vector<pid_t>& children) {
+  const auto until = std::chrono::steady_clock::now() + kLongestRun;
+  int failed = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() > until) kill(child, SIGKILL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    failed += status != 0 ? 1 : 0;
+  }
+  return failed;
+}
+
 bool Number(const char* argument, const char* name, uint32_t* value) {
   const size_t length = std::strlen(name);
   if (std::strncmp(argument, name, length) != 0) return false;
@@ -253,12 +273,7 @@ int main(int argc, char** argv) {
     if (child == 0) return RunRank(options, rank);
     children.push_back(child);
   }
-  int failed = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    failed += status != 0 ? 1 : 0;
-  }
+  const int failed = WaitForAll(children);
   std::printf("%u ranks, %d failed\n", options.ranks, failed);
   return failed == 0 ? 0 : 1;
 }

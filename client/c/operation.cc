@@ -212,8 +212,16 @@ Status Call::Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit)
   if (!status.message.empty()) return status;
   const Status lost = session_.lost();
   if (!lost.ok()) return lost;
-  status.message = status.code == Code::kDeadlineExceeded ? "the worker did not answer"
-                                                          : "the worker gave no reason";
+  switch (status.code) {
+    case Code::kDeadlineExceeded:
+      status.message = "the worker did not answer";
+      break;
+    case Code::kDataLoss:
+      status.message = "the op slot was written over; connect and join again";
+      break;
+    default:
+      status.message = "the worker gave no reason";
+  }
   return status;
 }
 

@@ -117,7 +117,11 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
   while (!answered()) {
     if (Clock::now() >= deadline) {
       PoisonOpen(slot, Code::kDeadlineExceeded);
-      continue;
+      if (answered()) break;
+      // Neither open nor answered: no legal step leads there, so none will lead out of it.
+      s.reply.message[0] = '\0';
+      s.sleeping.store(0, std::memory_order_relaxed);
+      return static_cast<uint32_t>(Code::kDataLoss);
     }
     s.sleeping.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -41,7 +41,8 @@ class SlotPool {
   void Arm(int slot);
 
   // Waits for the answer of an armed slot and returns its code. When `deadline` passes the wait
-  // ends the use itself, with DEADLINE_EXCEEDED.
+  // ends the use itself, with DEADLINE_EXCEEDED, or with DATA_LOSS where the word is then neither
+  // open nor answered: somebody wrote over the segment.
   uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin);
 
   // Ends every open use with UNAVAILABLE, now and, in Arm, from now on: the daemon is gone.

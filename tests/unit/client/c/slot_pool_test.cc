@@ -100,6 +100,16 @@ TEST_F(SlotPoolTest, WhenTheDeadlinePassesTheUseEndsAndALateWorkerCannotAnswerIt
   EXPECT_FALSE(shm::Answer(pool_[7].word, 2, 0));
 }
 
+TEST_F(SlotPoolTest, AWordThatSomebodyWroteOverEndsTheWaitAtItsDeadline) {
+  pool_.Arm(7);
+  pool_[7].word.store(0);  // Neither open nor answered.
+  EXPECT_EQ(pool_.Wait(7, In(20), kNoSpin), static_cast<uint32_t>(Code::kDataLoss));
+  EXPECT_EQ(pool_[7].sleeping.load(), 0u);
+  pool_.Arm(7);
+  Answer(7, 0);
+  EXPECT_EQ(pool_.Wait(7, In(10'000), kNoSpin), 0u) << "the slot can be used again";
+}
+
 TEST_F(SlotPoolTest, PoisonEndsOpenUsesNowAndLater) {
   pool_.Arm(8);
   std::thread poison([&] { pool_.PoisonAll(); });
