@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kMessagesPerTurn = 16;
 constexpr size_t kMaxPending = 256;
+constexpr absl::Duration kRest = absl::Milliseconds(100);
 constexpr size_t kMaxClientNameBytes = 200;
 
 v1::ServerMessage Goodbye(const absl::Status& status) {
@@ -97,17 +98,22 @@ bool AttachServer::AcceptOne() {
   return errno == EINTR || errno == ECONNABORTED;
 }
 
-// Without this the listener would stay readable and the loop would spin.
+// Without this the listener would stay readable and the loop would spin; where not even this helps,
+// because the limit was lowered below what is open, the listener rests for a moment.
 void AttachServer::RefuseWithSpareFd() {
   spare_.reset();
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid()) {
+  const bool socket_taken = socket.valid();
+  if (socket_taken) {
     PacketChannel channel(std::move(socket));
     SayGoodbye(channel, absl::ResourceExhaustedError(
                             "epd has no descriptors left; raise LimitNOFILE or end sessions"));
   }
   Log(LogLevel::kError, "no descriptors left for a client", {{"sessions", sessions_.size()}});
   spare_ = OpenSpare();
+  if (socket_taken) return;
+  loop_.SetEvents(listener_.get(), 0);
+  accept_again_ = MonotonicNow() + kRest;
 }
 
 void AttachServer::Admit(UniqueFd socket) {
@@ -307,6 +313,10 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
 }
 
 void AttachServer::Tick(absl::Time now) {
+  if (now >= accept_again_ && listener_.valid()) {
+    accept_again_ = absl::InfiniteFuture();
+    loop_.SetEvents(listener_.get(), EPOLLIN);
+  }
   std::vector<int> late;
   for (const auto& [fd, pending] : pending_) {
     if (now >= pending.deadline) late.push_back(fd);
@@ -318,7 +328,7 @@ void AttachServer::Tick(absl::Time now) {
 }
 
 absl::Time AttachServer::NextDeadline() const {
-  absl::Time next = absl::InfiniteFuture();
+  absl::Time next = listener_.valid() ? accept_again_ : absl::InfiniteFuture();
   for (const auto& [fd, pending] : pending_) next = std::min(next, pending.deadline);
   return next;
 }

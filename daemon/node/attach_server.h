@@ -92,6 +92,7 @@ class AttachServer {
 
   Options options_;
   UniqueFd listener_;
+  absl::Time accept_again_ = absl::InfiniteFuture();  // Finite: the listener rests until then.
   UniqueFd
       spare_;  // Closed to accept one more and say why it is refused, when descriptors run out.
   EventLoop& loop_;

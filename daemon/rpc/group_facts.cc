@@ -74,11 +74,13 @@ void FillHolder(const Placement& holder, v1::Rank& out) {
 }
 
 // Where a living rank of a READY group stands in the group's oldest open operation.
-void FillPhase(const v1::WorkerSnapshot::Operation& operation, v1::Rank& out) {
+// `figures_age`: how old the worker's figures are; it may be stopped.
+void FillPhase(const v1::WorkerSnapshot::Operation& operation, absl::Duration figures_age,
+               v1::Rank& out) {
   const auto& late = operation.waiting_for();
   const bool awaited = std::find(late.begin(), late.end(), out.rank()) != late.end();
   out.set_phase(awaited ? absl::StrCat("absent_in_", operation.phase()) : operation.phase());
-  *out.mutable_phase_age() = operation.age();
+  *out.mutable_phase_age() = ToProto(FromProto(operation.age()) + figures_age);
 }
 
 v1::GroupState ToProto(GroupState state) {
@@ -121,7 +123,9 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     if (is_local)
       out.set_device(node.DeviceOf(held.placement.session, group.spec.name, held.placement.rank));
     if (is_local) out.set_unique_id_sha256(digest);
-    if (oldest != nullptr) FillPhase(*oldest, out);
+    if (oldest != nullptr) {
+      FillPhase(*oldest, MonotonicNow() - node.worker().figures().snapshot_at, out);
+    }
   }
   for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {
     ranks[ExpertOwner(group.spec, expert).value].add_experts(expert);

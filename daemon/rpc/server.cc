@@ -7,11 +7,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <future>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/observe/log.h"
 #include "daemon/rpc/cluster_service.h"
 #include "daemon/rpc/group_facts.h"
 #include "daemon/rpc/group_watchers.h"
@@ -23,6 +27,8 @@ namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
 constexpr std::chrono::seconds kStopPatience(1);
+// Of calls that were cancelled and do not end: epd gives up on an orderly end then.
+constexpr std::chrono::seconds kWaitPatience(10);
 
 }  // namespace
 
@@ -104,13 +110,29 @@ class RpcServer::Impl {
     watchers_.FinishAll(absl::UnavailableError("epd ends"));
     cluster_.FinishAll(absl::UnavailableError("epd ends"));
     server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
-    server_->Wait();
+    WaitForCalls();
     server_.reset();
   }
 
   const std::string& listen_address() const { return listen_address_; }
 
  private:
+  // gRPC's Wait knows no deadline. A call that never ends holds this object, so there is no way on.
+  void WaitForCalls() {
+    std::promise<void> all_ended;
+    std::future<void> ended = all_ended.get_future();
+    std::thread waiter([this, &all_ended] {
+      server_->Wait();
+      all_ended.set_value();
+    });
+    if (ended.wait_for(kWaitPatience) == std::future_status::timeout) {
+      Log(LogLevel::kError, "gRPC calls do not end",
+          {{"waited_s", kWaitPatience.count()}, {"then", "epd ends without them"}});
+      _exit(EXIT_FAILURE);
+    }
+    waiter.join();
+  }
+
   Node& node_;
   GroupWatchers watchers_;
   NodeService service_;

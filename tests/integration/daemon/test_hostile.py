@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -226,12 +227,36 @@ def test_full_memory_quota_is_told_and_the_next_client_is_served(served):
 def test_running_out_of_descriptors_is_told_and_passes(served):
     pid = served.process.pid
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    used = len(os.listdir(f"/proc/{pid}/fd"))
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, limits[1]))
+    highest = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
+    clients = []
     try:
-        for _ in range(3):
-            with served.client() as client:
-                assert "epd has no descriptors left" in _goodbye(client, _RESOURCE_EXHAUSTED)
+        # Connections that say nothing fill what is free below the limit, until one is refused.
+        for _ in range(50):
+            clients.append(served.client())
+            if select.select([clients[-1].socket], [], [], 0.2)[0]:
+                break
+        assert "epd has no descriptors left" in _goodbye(clients[-1], _RESOURCE_EXHAUSTED)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        for client in clients:
+            client.close()
+
+
+def test_epd_rests_when_it_cannot_even_refuse(served):
+    pid = served.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with served.client() as client:
+            client.socket.settimeout(1)
+            with pytest.raises(TimeoutError):
+                client.receive()
+            tries = served.log().count("no descriptors left for a client")
+            assert 1 <= tries < 50, "it tries again now and then, and does not spin"
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+            client.socket.settimeout(attach.DEADLINE_S)
+            client.attach()
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
