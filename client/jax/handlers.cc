@@ -23,6 +23,7 @@
 #include "client/jax/completer.h"
 #include "client/jax/ffi_site.h"
 #include "client/jax/groups.h"
+#include "kernels/prepare_output.h"
 
 namespace epd::jax {
 namespace {
@@ -161,6 +162,7 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
   args.topk_weights = weights;
   args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
   args.recv_tokens = recv_tokens->untyped_data();
+  PrepareOutput(args.recv_tokens, recv_tokens->size_bytes());
   args.recv_topk_weights = recv_weights;
   return Launch(
       site, run, place,
@@ -203,6 +205,7 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
   args.recv_topk_weights = recv_weights;
   args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
   args.tokens = tokens->untyped_data();
+  PrepareOutput(args.tokens, tokens->size_bytes());
   args.topk_weights = weights;
   return Launch(
       site, run, place,

@@ -47,24 +47,24 @@ class PrepareOutputTest : public testing::Test {
   }
   ~PrepareOutputTest() override { munmap(memory_, kBytes); }
 
-  static constexpr std::size_t kBytes = 16 * kHugePage;
+  static constexpr std::size_t kBytes = 20 * kHugePage;
   std::uint8_t* memory_ = nullptr;
   std::uint8_t* aligned_ = nullptr;  // first multiple of a huge page
 };
 
 TEST_F(PrepareOutputTest, AdvisesWholeHugePagesInsideOnly) {
-  PrepareOutput(aligned_ + 4096, 6 * kHugePage);
+  PrepareOutput(aligned_ + 4096, 17 * kHugePage);
   if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) {
     GTEST_SKIP() << "this kernel has no transparent huge pages";
   }
   EXPECT_FALSE(IsAdvised(aligned_ + 4096));
   EXPECT_TRUE(IsAdvised(aligned_ + kHugePage));
-  EXPECT_TRUE(IsAdvised(aligned_ + 6 * kHugePage - 1));
-  EXPECT_FALSE(IsAdvised(aligned_ + 6 * kHugePage));
+  EXPECT_TRUE(IsAdvised(aligned_ + 17 * kHugePage - 1));
+  EXPECT_FALSE(IsAdvised(aligned_ + 17 * kHugePage));
 }
 
 TEST_F(PrepareOutputTest, LeavesSmallBuffersAlone) {
-  PrepareOutput(aligned_, kHugePage);
+  PrepareOutput(aligned_, 15 * kHugePage);
   EXPECT_FALSE(IsAdvised(aligned_));
   PrepareOutput(nullptr, 0);
 }
