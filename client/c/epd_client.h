@@ -112,7 +112,7 @@ typedef struct epd_group_spec {
   uint32_t max_tokens_per_rank;
   uint32_t recv_capacity_per_rank; /* Slots. */
   uint32_t hidden;                 /* Elements. */
-  uint32_t top_k;                  /* Largest of any call; 0: 1024. */
+  uint32_t top_k;                  /* Largest of any call; 0: 128. */
   epd_dtype max_token_dtype;       /* Calls may use it or a narrower one. */
   int32_t drop_on_overflow;
   int32_t worker_executor;         /* 1: the daemon's worker moves the rows. */

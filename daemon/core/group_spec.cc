@@ -132,12 +132,12 @@ absl::Status Validate(const GroupSpec& spec) {
       CheckWord(spec, "name", spec.name),
       CheckWord(spec, "instance", spec.instance),
       CheckWord(spec, "tenant", spec.tenant),
-      CheckRange(spec, "num_ranks", spec.num_ranks, 1, kMaxRanks),
-      CheckRange(spec, "num_experts", spec.num_experts, 1, kMaxExperts),
+      CheckRange(spec, "num_ranks", spec.num_ranks, 1, kMaxGroupRanks),
+      CheckRange(spec, "num_experts", spec.num_experts, 1, kMaxGroupExperts),
       CheckRange(spec, "max_tokens_per_rank", spec.max_tokens_per_rank, 1, kMaxSlots),
       CheckRange(spec, "recv_capacity_per_rank", spec.recv_capacity_per_rank, 1, kMaxSlots),
       CheckRange(spec, "hidden", spec.hidden, 1, kMaxHidden),
-      CheckRange(spec, "top_k", spec.top_k, 0, kMaxTopK),
+      CheckRange(spec, "top_k", spec.top_k, 0, kMaxGroupTopK),
       CheckRange(spec, "alignment", spec.alignment, 1, kMaxSlots),
   };
   for (const absl::Status& check : checks) {

@@ -44,7 +44,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
 }
 
 absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
-  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? kMaxTopK : tenant.start.spec.top_k;
+  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? kMaxGroupTopK : tenant.start.spec.top_k;
   if (request.top_k == 0 || request.top_k > max_top_k) {
     return Bad("top_k", request.top_k, absl::StrCat("1 to ", max_top_k));
   }
