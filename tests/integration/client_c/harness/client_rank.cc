@@ -88,6 +88,13 @@ Result ClientRank::Leave() {
   return error.Take(code);
 }
 
+epd_group_info ClientRank::Info() const {
+  epd_group_info info = {};
+  info.struct_size = sizeof info;
+  epd_group_get_info(group_, &info);
+  return info;
+}
+
 Result ClientRank::Prepare(const RankData& data, const std::string& name) {
   std::vector<int32_t> narrow(data.topk_idx.begin(), data.topk_idx.end());
   token_counts.assign(case_.num_local_experts(rank_), -1);

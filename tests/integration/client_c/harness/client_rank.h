@@ -57,6 +57,8 @@ class ClientRank {
   std::string RunAndCompare(const RankData& data, const std::string& prefix = "");
 
   epd_group* group() { return group_; }
+  epd_group_info Info() const;
+  uint64_t epoch() const { return Info().epoch; }
   uint32_t rank() const { return rank_; }
 
   std::vector<int32_t> token_counts;

@@ -20,6 +20,7 @@ class Link {
   void Say(const std::string& line) const;
   // The next line; "" at the end of the conversation or after `seconds`.
   std::string Hear(double seconds = 60) const;
+  int out() const { return out_; }
 
  private:
   const int in_;

@@ -1,0 +1,209 @@
+// Goal: whatever a client writes into the memory that it shares with the daemon, only its own calls
+// suffer: a healthy pair's exchanges stay right, and epd and its worker live on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "client/c/attach_codec.h"
+#include "client/c/attach_socket.h"
+#include "client/c/mapping.h"
+#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slot_word.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::Each;
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRounds = 300;
+
+// A client that speaks the attach protocol well enough to get a group, and then writes what it
+// likes.
+class HostileClient {
+ public:
+  // Joins a group of one rank of its own. "" or what went wrong.
+  std::string Attach(const std::string& path, bool worker_executor) {
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    if (client::Status s = client::AttachSocket::Connect(path, deadline, &socket_); !s.ok())
+      return s.message;
+    client::Attach attach;
+    attach.client_name = "hostile";
+    if (client::Status s = socket_.Send(client::EncodeClientMessage(attach)); !s.ok())
+      return s.message;
+    if (client::Status s = socket_.Receive(deadline, &attached_); !s.ok()) return s.message;
+    if (attached_.fds.size() != 2) return "Attached came with other descriptors";
+    if (client::Status s = client::Mapping::Map(attached_.fds[0].get(), sizeof(shm::SlotsSegment),
+                                                /*writable=*/true, &mapping_);
+        !s.ok()) {
+      return s.message;
+    }
+    return Join(deadline, worker_executor);
+  }
+
+  shm::SlotsSegment& segment() { return *reinterpret_cast<shm::SlotsSegment*>(mapping_.data()); }
+  const client::Joined& joined() const { return joined_; }
+
+  void Ring() {
+    for (auto& bits : segment().header.armed) bits.store(~uint64_t{0});
+    const uint64_t one = 1;
+    // A full counter has woken the worker already.
+    [[maybe_unused]] const ssize_t written = write(attached_.fds[1].get(), &one, sizeof one);
+  }
+
+ private:
+  std::string Join(Clock::time_point deadline, bool worker_executor) {
+    client::Join join;
+    join.request_id = 1;
+    join.spec.name = "hostile";
+    join.spec.num_ranks = 1;
+    join.spec.num_experts = 2;
+    join.spec.max_tokens_per_rank = 8;
+    join.spec.recv_capacity_per_rank = 16;
+    join.spec.hidden = 16;
+    join.spec.top_k = 2;
+    join.spec.max_token_dtype = EPD_DTYPE_FLOAT32;
+    join.spec.executor = worker_executor ? client::Executor::kWorker : client::Executor::kClient;
+    join.ranks = {0};
+    if (client::Status s = socket_.Send(client::EncodeClientMessage(join)); !s.ok())
+      return s.message;
+    client::AttachSocket::Datagram datagram;
+    if (client::Status s = socket_.Receive(deadline, &datagram); !s.ok()) return s.message;
+    client::ServerMessage message;
+    if (client::Status s = client::DecodeServerMessage(datagram.bytes, &message); !s.ok())
+      return s.message;
+    const auto* joined = std::get_if<client::Joined>(&message);
+    if (joined == nullptr)
+      return "the join was answered with message " + std::to_string(message.index());
+    joined_ = *joined;
+    return "";
+  }
+
+  client::AttachSocket socket_;
+  client::AttachSocket::Datagram attached_;
+  client::Mapping mapping_;
+  client::Joined joined_;
+};
+
+template <typename Value>
+void FillRandomly(std::mt19937_64& random, Value* value) {
+  auto* bytes = reinterpret_cast<unsigned char*>(value);
+  for (size_t i = 0; i < sizeof *value; ++i) bytes[i] = static_cast<unsigned char>(random());
+}
+
+// A request that gets past the first checks, with some fields that lie.
+shm::SlotRequest Plausible(std::mt19937_64& random, const client::Joined& own, uint64_t victim) {
+  const auto any_of = [&](std::initializer_list<uint64_t> values) {
+    return values.begin()[random() % values.size()];
+  };
+  shm::SlotRequest request = {};
+  request.step = static_cast<shm::Step>(any_of({1, 1, 1, 2, 3, 0, 77}));
+  request.kind = static_cast<shm::Kind>(any_of({1, 2, 3, 4, 5, 0, 99}));
+  request.op_id = any_of({0, 1, 2, 3, random() % 1000, random()});
+  request.group_id = any_of({own.group_id, own.group_id, victim, random()});
+  request.epoch = any_of({own.epoch, own.epoch, own.epoch + 1, random()});
+  request.formation = any_of({own.formation, own.formation, random()});
+  request.rank = static_cast<uint32_t>(any_of({0, 0, 0, 1, ~0ull}));
+  request.plan_bytes = static_cast<uint32_t>(any_of({0, 4096, 0xffffffff}));
+  request.execution = any_of({0, 1, random() % 100, ~0ull, ~0ull - 1});
+  request.ordinal = static_cast<uint32_t>(random() % 4);
+  request.has_name = static_cast<uint32_t>(any_of({0, 1, 0xffffffff}));
+  request.error_code = static_cast<uint32_t>(any_of({0, 0, 0, 3, 17, 0xffffffff}));
+  request.dtype = static_cast<uint32_t>(any_of({0, 1, 2, 0xffffffff}));
+  request.has_weights = static_cast<uint32_t>(any_of({0, 1, 7}));
+  request.top_k = static_cast<uint32_t>(any_of({0, 1, 2, 0xffffffff}));
+  request.alignment = static_cast<uint32_t>(any_of({0, 1, 3, 0xffffffff}));
+  request.row_bytes = any_of({0, 64, 1, ~0ull});
+  request.num_tokens = any_of({0, 8, ~0ull});
+  request.recv_capacity = any_of({0, 16, ~0ull});
+  request.demand = any_of({0, 16, ~0ull});
+  request.stage_bytes = any_of({0, 4096, 1ull << 20, 1ull << 40, ~0ull, ~0ull - 4095});
+  request.out_bytes = any_of({0, 4096, 1ull << 40, ~0ull});
+  std::memset(request.text, 'x', sizeof request.text);  // Not terminated.
+  return request;
+}
+
+// Writes until it is killed; says "wrote" after the first kRounds.
+std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t victim,
+                         uint64_t seed, Link& link) {
+  HostileClient client;
+  if (std::string p = client.Attach(path, worker_executor); !p.empty()) return p;
+  std::mt19937_64 random(seed);
+  shm::SlotsSegment& segment = client.segment();
+  for (int round = 0;; ++round) {
+    for (shm::Slot& slot : segment.slots) {
+      if (random() % 4 == 0) {
+        FillRandomly(random, &slot.request);
+      } else {
+        slot.request = Plausible(random, client.joined(), victim);
+      }
+      // Mostly a proper arm, also over a use that is open; else any word.
+      slot.word.store(random() % 4 != 0 ? shm::kArmed : random());
+    }
+    if (round % 8 == 7) {
+      const uint64_t ended = random();
+      segment.header.ended.store(static_cast<uint32_t>(ended));
+      segment.header.asleep.store(static_cast<uint32_t>(ended >> 32));
+      segment.header.magic = random();
+      segment.header.session_id = random();
+      segment.header.num_slots = static_cast<uint32_t>(random());
+    }
+    client.Ring();
+    if (round == kRounds) link.Say("wrote");
+  }
+}
+
+class HostileSlotsTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
+  const uint64_t seed = std::random_device{}();
+  std::printf("seed=%lu\n", static_cast<unsigned long>(seed));
+  RunningDaemon daemon;
+  const pid_t worker = daemon.worker_pid();
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  const auto healthy = [](JoinedRank& joined, Link& link) -> std::string {
+    link.Say(std::to_string(joined.rank->Info().group_id));
+    link.Hear();
+    for (int step = 0; step < 100; ++step) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+    }
+    link.Say("meanwhile");
+    link.Hear();
+    return joined.rank->RunAndCompare(joined.data);
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, healthy);
+  uint64_t group_id = 0;
+  for (const auto& rank : ranks) group_id = std::stoull(rank->link().Hear());
+  RankProcess hostile([&](Link& link) {
+    return WriteGarbage(daemon.socket_path(), GetParam(), group_id, seed, link);
+  });
+  for (const auto& rank : ranks) rank->link().Say("go");
+  for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "meanwhile");
+  EXPECT_EQ(hostile.link().Hear(), "wrote");
+  hostile.Kill();
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_EQ(kill(worker, 0), 0);
+  EXPECT_EQ(daemon.worker_pid(), worker) << "the worker was never replaced";
+  auto fresh =
+      StartRanks(daemon.socket_path(), c,
+                 [](JoinedRank& joined, Link&) { return joined.rank->RunAndCompare(joined.data); },
+                 {.group = "fresh"});
+  EXPECT_THAT(FinishAll(fresh), Each(""));
+}
+
+INSTANTIATE_TEST_SUITE_P(Executors, HostileSlotsTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "worker" : "client"; });
+
+}  // namespace
+}  // namespace epd::testing
