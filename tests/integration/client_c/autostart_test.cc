@@ -84,8 +84,10 @@ class AutostartTest : public ::testing::Test {
 
 TEST_F(AutostartTest, ManyProcessesStartOneDaemonThatInheritsNothingAndEndsByItself) {
   const std::string secret_path = folder_.path() + "/secret";
-  const int secret = open(secret_path.c_str(), O_RDWR | O_CREAT,
-                          0600);  // Not close-on-exec: every child has it, the daemon must not.
+  // Not close-on-exec: every child has them, the daemon must not. One is far up.
+  const int secret = open(secret_path.c_str(), O_RDWR | O_CREAT, 0600);
+  const int far_up = fcntl(secret, F_DUPFD, 700);
+  ASSERT_GE(far_up, 700);
   const ExchangeCase c{.num_ranks = 4};
   std::vector<std::unique_ptr<RankProcess>> ranks;
   for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
@@ -111,8 +113,21 @@ TEST_F(AutostartTest, ManyProcessesStartOneDaemonThatInheritsNothingAndEndsByIts
   ASSERT_EQ(daemons.size(), 1u);
   const std::string proc = "/proc/" + std::to_string(daemons[0]);
   EXPECT_NE(getsid(daemons[0]), getsid(0)) << "it must not die with the terminal of its first user";
-  for (const auto& fd : std::filesystem::directory_iterator(proc + "/fd")) {
-    EXPECT_NE(std::filesystem::read_symlink(fd.path()), secret_path) << fd.path();
+  const std::string key = "event=\"worker ready\" worker_pid=";
+  const std::string log = Log();
+  ASSERT_THAT(log, HasSubstr(key)) << "its output goes to the log";
+  EXPECT_THAT(log, HasSubstr(socket()));
+  EXPECT_THAT(log, HasSubstr("group=test"));
+  const int worker = std::stoi(log.substr(log.find(key) + key.size(), 12));
+  for (const std::string& process : {proc, "/proc/" + std::to_string(worker)}) {
+    for (const auto& fd : std::filesystem::directory_iterator(process + "/fd")) {
+      EXPECT_NE(std::filesystem::read_symlink(fd.path()), secret_path) << fd.path();
+      EXPECT_LT(std::stoi(fd.path().filename()), 700) << fd.path();
+    }
+    EXPECT_EQ(std::filesystem::read_symlink(process + "/fd/0"), "/dev/null");
+    for (const char* out : {"/fd/1", "/fd/2"}) {
+      EXPECT_EQ(std::filesystem::read_symlink(process + out), folder_.path() + "/epd/epd.log");
+    }
   }
   struct stat stat = {};
   ASSERT_EQ(::stat((folder_.path() + "/epd").c_str(), &stat), 0);
@@ -122,6 +137,7 @@ TEST_F(AutostartTest, ManyProcessesStartOneDaemonThatInheritsNothingAndEndsByIts
   EXPECT_TRUE(Eventually(10, [&] { return Daemons().empty(); }))
       << "ends within 10 s of its last session";
   EXPECT_FALSE(std::filesystem::exists(socket()));
+  close(far_up);
   close(secret);
 }
 
@@ -148,6 +164,26 @@ TEST_F(AutostartTest, AFolderThatOthersCanEnterIsRefused) {
   ASSERT_EQ(mkdir((folder_.path() + "/epd").c_str(), 0755), 0);
   EXPECT_THAT(ConnectAndLeave(), StartsWith("[epd:PERMISSION_DENIED]"));
   EXPECT_TRUE(Daemons().empty());
+}
+
+// /proc takes no folders, not even root's.
+TEST_F(AutostartTest, AFolderThatCannotBeMadeIsNamed) {
+  setenv("XDG_RUNTIME_DIR", "/proc", 1);
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));
+  EXPECT_THAT(problem, HasSubstr("cannot make /proc/epd for a private epd"));
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(AutostartTest, ADaemonWhoseLogDoesNotFitOnTheDiskServesAllTheSame) {
+  const std::string script = folder_.path() + "/on_a_full_disk";
+  std::ofstream(script) << "#!/bin/sh\nexec " << folder_.path()
+                        << "/bin/epd \"$@\" --log_file=/dev/full 2>/dev/full\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  setenv("EPD_DAEMON", script.c_str(), 1);
+  EXPECT_EQ(ConnectAndLeave(), "");
+  EXPECT_EQ(Daemons().size(), 1u);
+  EXPECT_EQ(Log(), "");
 }
 
 TEST_F(AutostartTest, ADaemonThatIsNotThereIsNamed) {
