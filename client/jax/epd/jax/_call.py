@@ -1,5 +1,6 @@
 """One custom call of epd, mapped over the shards of the mesh."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import jax
 import numpy as np
 
 from epd.jax import _ffi
+from epd.jax._empty_call import empty_call
 from epd.jax.config import Bootstrapped, EpLayerConfig
 from epd.jax.mesh import Layout
 
@@ -74,26 +76,29 @@ def ffi_call(
     hidden: int = 0,
     capacity: int = 0,
 ) -> list[jax.Array]:
-    """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard."""
+    """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard.
+
+    Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off.
+    """
     config = static.group.config
     domain, position = static.layout.domain_and_position()
+    attributes = {
+        "alias": static.group.alias,
+        "ranks": config.ep_size,
+        "experts": config.num_experts,
+        "max_tokens": config.max_tokens_per_rank,
+        "top_k": static.cfg.top_k,
+        "alignment": static.cfg.dispatch_output_per_expert_alignment,
+        "hidden": hidden,
+        "tokens": tokens,
+        "capacity": capacity,
+    }
+    if all(math.prod(shape) == 0 for shape, _ in results):
+        return empty_call(target, results, domain, position, *operands, **attributes)
     call = jax.ffi.ffi_call(
         target, [_result(shape, dtype, operands[0]) for shape, dtype in results]
     )
-    return call(
-        domain,
-        position,
-        *operands,
-        alias=static.group.alias,
-        ranks=config.ep_size,
-        experts=config.num_experts,
-        max_tokens=config.max_tokens_per_rank,
-        top_k=static.cfg.top_k,
-        alignment=static.cfg.dispatch_output_per_expert_alignment,
-        hidden=hidden,
-        tokens=tokens,
-        capacity=capacity,
-    )
+    return call(domain, position, *operands, **attributes)
 
 
 def mapped(static: Static, shard: Callable, *operands: jax.Array):

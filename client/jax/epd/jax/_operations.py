@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from epd.jax import _ffi
 from epd.jax._call import Static, ffi_call, mapped
+from epd.jax._empty_call import cut
 
 
 def _shard_leading(static: Static, leading: tuple[int, ...]) -> tuple[int, ...]:
@@ -64,7 +65,8 @@ def combine(
 ) -> jax.Array:
     """-> [leading, H]."""
     shard = functools.partial(_combine_shard, static, _shard_leading(static, leading))
-    return mapped(static, shard, handle_mem, expert_out)
+    tokens = mapped(static, shard, handle_mem, expert_out)
+    return cut(tokens, (*leading, expert_out.shape[-1]))
 
 
 def _dispatch_backward_shard(
@@ -93,7 +95,11 @@ def dispatch_backward(
 ):
     """-> grad_tokens [leading, H], grad_topk_weights f32 [leading, K]."""
     shard = functools.partial(_dispatch_backward_shard, static, _shard_leading(static, leading))
-    return mapped(static, shard, handle_mem, grad, g_recv_topk_weights)
+    grad_tokens, grad_weights = mapped(static, shard, handle_mem, grad, g_recv_topk_weights)
+    return (
+        cut(grad_tokens, (*leading, grad.shape[-1])),
+        cut(grad_weights, (*leading, static.cfg.top_k)),
+    )
 
 
 def _combine_backward_shard(static: Static, capacity: int, handle_mem, grad):

@@ -88,7 +88,7 @@ def check_corrupt_plan_on_one_rank(world: World):
 
 
 def check_foreign_plan(world: World):
-    """A plan of an earlier group of the same sizes, and one of another rank."""
+    """A plan of an earlier group of the same name and sizes."""
     world.bootstrap()
     _, operands = _operands(world, 44)
     mine = np.array(_plan(world, operands[0]).addressable_shards[0].data)
@@ -120,25 +120,36 @@ def check_dtypes_that_differ_between_ranks(world: World):
 
 
 def check_ranks_may_bring_different_numbers_of_tokens(world: World):
-    """Each process traces its own T. (Not 0: XLA drops calls whose results are empty, on that rank only.)"""
+    """Each process traces its own T; the first rank of each domain has none, the others 3, 6, ..."""
     world.bootstrap()
-    mine = 1 + 3 * (world.index % world.ep)
-    idx = _local_rows(world, lambda _: np.zeros((mine, 2), np.int32))
+    mine = 3 * (world.index % world.ep)
     rows = np.full((mine, 8), 1.0 + world.index, np.float32)
+    operands = _own_tokens(world, rows)
+    prepare = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])
     with world.context():
-        counts, total, _ = jax.jit(lambda i: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])(
-            idx
-        )
-        out = jax.jit(functools.partial(_layer, 100))(
-            idx,
-            _local_rows(world, lambda _: rows),
-            _local_rows(world, lambda _: np.ones((mine, 2), np.float32)),
-        )
-    routes = sum((1 + 3 * position) * 2 for position in range(world.ep))
+        counts, total, _ = prepare(operands[0])
+        out = jax.jit(functools.partial(_layer, 100))(*operands)
+    routes = sum(3 * position * 2 for position in range(world.ep))
     expected = routes if world.index % world.ep == 0 else 0
     assert int(np.asarray(total.addressable_shards[0].data)[0, 0]) == expected
     assert int(np.asarray(counts.addressable_shards[0].data)[0, 0]) == expected
     np.testing.assert_array_equal(np.asarray(out.addressable_shards[0].data), 2 * rows)
+
+
+def check_gradients_of_different_numbers_of_tokens(world: World):
+    world.bootstrap()
+    mine = 1 + 3 * (world.index % world.ep)
+    rows = np.full((mine, 8), 1.0 + world.index, np.float32)
+    square = jax.grad(lambda i, t, w: (_layer(100, i, t, w) ** 2).sum(), 1)
+    with world.context():
+        gradient = jax.jit(square)(*_own_tokens(world, rows))
+    np.testing.assert_array_equal(np.asarray(gradient.addressable_shards[0].data), 8 * rows)
+
+
+def _own_tokens(world: World, rows: np.ndarray) -> list[jax.Array]:
+    """Both routes of each of this process's rows go to expert 0, with weight 1."""
+    arrays = np.zeros((len(rows), 2), np.int32), rows, np.ones((len(rows), 2), np.float32)
+    return [_local_rows(world, lambda _, a=array: a) for array in arrays]
 
 
 def check_executable_after_a_new_bootstrap(world: World):

@@ -1,0 +1,74 @@
+"""A custom call whose results are all empty (a rank without tokens), which XLA must make all the same.
+
+XLA replaces empty arrays by constants and so drops the call, on this rank only, and the other ranks wait for it. So the
+call gives arrays of one row, which leave shard_map (Shardy makes constants of a computation's empty results, the flag below
+notwithstanding) and are cut off by ``cut``, and the side effect flag keeps it. ``jax.ffi.ffi_call`` would tell JAX of the
+flag too, which then keeps calls that no one uses (and makes them again under ``jax.checkpoint``), on this rank only: so here
+XLA knows of it and JAX does not.
+
+A backward pass works only where all ranks have tokens or none has: nothing but empty arrays leads from the forward combine to
+its backward, so XLA may order these two calls otherwise than on ranks with tokens, and calls meet by their order.
+Inside a shard_map of the caller's the rows are cut off within it, and the call is still lost if nothing else leaves it.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+_empty_call = Primitive("epd_empty_call")
+_empty_call.multiple_results = True
+
+
+def empty_call(
+    target: str,
+    results: Sequence[tuple[Sequence[int], np.dtype]],
+    *operands: jax.Array,
+    **attributes,
+) -> list[jax.Array]:
+    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with one row of unspecified content in each result.
+
+    The results vary as the last operand does.
+    """
+    rows = tuple(
+        (tuple(max(1, size) for size in shape), np.dtype(dtype)) for shape, dtype in results
+    )
+    static = tuple(sorted(attributes.items()))
+    return _empty_call.bind(*operands, target=target, results=rows, attributes=static)
+
+
+def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``array``, without the row that ``empty_call`` gave it beyond ``shape``."""
+    if array.shape == shape:
+        return array
+    return jax.lax.slice(array, (0,) * array.ndim, shape)
+
+
+@_empty_call.def_abstract_eval
+def _results(*avals, target, results, attributes):
+    del target, attributes
+    like = avals[-1]
+
+    def result(shape, dtype):
+        spec = PartitionSpec(*(None,) * len(shape))
+        sharding = NamedSharding(like.sharding.mesh, spec)
+        return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+    return [result(shape, dtype) for shape, dtype in results]
+
+
+@_empty_call.def_impl
+def _eager(*operands, **params):
+    return jax.jit(lambda *arrays: _empty_call.bind(*arrays, **params))(*operands)
+
+
+def _lower(ctx, *operands, target, results, attributes):
+    del results
+    numbers = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
+    return jax.ffi.ffi_lowering(target, has_side_effect=True)(ctx, *operands, **numbers)
+
+
+mlir.register_lowering(_empty_call, _lower)
