@@ -8,6 +8,7 @@ import sys
 import time
 
 _POLL_SECONDS = 0.1
+_KILL_SECONDS = 30  # For the kernel to end a killed process.
 _GRACE_SECONDS = 20  # For the other processes to report an error of their own.
 
 
@@ -42,4 +43,4 @@ def run(script: str, arguments: list[str], ranks: int, timeout: float) -> list[i
         for process in processes:
             if process.poll() is None:
                 process.kill()
-    return [process.wait() for process in processes]
+    return [process.wait(_KILL_SECONDS) for process in processes]

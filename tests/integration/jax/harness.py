@@ -6,6 +6,7 @@ the costly part, serves many tests.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -229,9 +230,11 @@ class Report:
     outcomes: list[dict[str, str]]
     logs: list[str]
     daemon_log: str
+    failure: str = ""  # Of the daemon or the fleet as a whole; then every check fails with it.
 
     def expect(self, check: str) -> None:
         """AssertionError with everything known unless the check was fine on every process."""
+        assert not self.failure, self.failure
         wrong = {
             i: o.get(check, "it did not run")
             for i, o in enumerate(self.outcomes)
@@ -244,14 +247,18 @@ class Report:
         )
 
     def expect_clean_exit(self) -> None:
+        assert not self.failure, self.failure
         assert all(status == 0 for status in self.statuses), (self.statuses, self.logs)
 
 
 @functools.cache
 def report_of(setup: Setup) -> Report:
-    """Runs the setup once per test session, with an epd of its own."""
-    with running_daemon() as daemon:
-        report = Fleet(setup, daemon.folder, daemon).run()
-        status = daemon.stop()
-        assert status == 0, f"epd ended with {status}:\n{daemon.log_tail()}"
-        return report
+    """Runs the setup once per test session, with an epd of its own. A failure is kept, not repeated."""
+    try:
+        with running_daemon() as daemon:
+            report = Fleet(setup, daemon.folder, daemon).run()
+            status = daemon.stop()
+            failure = f"epd ended with {status}:\n{daemon.log_tail()}" if status != 0 else ""
+            return dataclasses.replace(report, failure=failure)
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        return Report([], [], [], "", failure=f"{type(error).__name__}: {error}")

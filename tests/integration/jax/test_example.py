@@ -11,7 +11,7 @@ _EXAMPLE = ROOT / "client" / "jax" / "example" / "train_moe.py"
 def _run(*arguments: str) -> subprocess.CompletedProcess:
     with running_daemon() as daemon:
         return subprocess.run(
-            python(str(_EXAMPLE), *arguments),
+            python(str(_EXAMPLE), "--timeout=200", *arguments),  # It ends its own processes.
             env=clean_environment(EPD_SOCKET=daemon.socket),
             stdin=subprocess.DEVNULL,
             capture_output=True,
