@@ -45,17 +45,17 @@ bool Group::Holds(uint32_t rank) const {
 }
 
 void Group::OnJoined(std::shared_ptr<const Formation> formation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ == State::kEnded) return;
   last_ = WithoutArenas(*formation);
   formation_ = std::move(formation);
   state_ = State::kReady;
   cause_ = {};
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Group::OnReform(const Reform& reform) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kReady && state_ != State::kReforming) return;
   if (last_ == nullptr || reform.formation != last_->formation)
     return;  // Of a formation long gone.
@@ -64,17 +64,17 @@ void Group::OnReform(const Reform& reform) {
   if (cause_.ok()) cause_ = MakeStatus(Code::kAborted, "the group is formed anew; call again");
   callers_wait_ = reform.wait;
   formation_.reset();
-  changed_.notify_all();
+  changed_.NotifyAll();
   MaybeDrain();
 }
 
 void Group::OnEnded(Status cause) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ == State::kEnded) return;
   state_ = State::kEnded;
   cause_ = std::move(cause);
   formation_.reset();
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Group::MaybeDrain() {
@@ -91,7 +91,7 @@ void Group::MaybeDrain() {
 }
 
 uint64_t Group::BeginExecution(uint32_t rank, const Program& program) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return counts_[{rank, program}].next++;
 }
 
@@ -102,7 +102,7 @@ void Group::MarkBegun(uint32_t rank, const Program& program, uint64_t execution)
 }
 
 Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!Holds(rank)) {
     return MakeStatus(Code::kInvalidArgument,
                       "this process holds rank %s of the group, not rank %u",
@@ -113,7 +113,7 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
   const Clock::time_point deadline =
       wait ? Clock::now() + FormDeadline(*last_) : Clock::time_point::min();
   while (state_ == State::kReforming && callers_wait_) {
-    if (changed_.wait_until(lock, deadline) != std::cv_status::timeout) continue;
+    if (changed_.WaitUntil(mutex_, deadline)) continue;
     return MakeStatus(
         Code::kDeadlineExceeded,
         "the group did not become READY again within %lld ms; it is formed anew because: %s",
@@ -137,27 +137,31 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
 }
 
 void Group::EndCall() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (--in_flight_ > 0) return;
-  changed_.notify_all();
+  changed_.NotifyAll();
   MaybeDrain();
 }
 
 bool Group::IsCurrent(const Formation& formation) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return last_ != nullptr && last_->formation == formation.formation &&
          last_->group_id == formation.group_id;
 }
 
 std::shared_ptr<const Formation> Group::current() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return last_;
 }
 
 Status Group::Close(Status cause, Clock::time_point deadline) {
   OnEnded(std::move(cause));
-  std::unique_lock lock(mutex_);
-  if (changed_.wait_until(lock, deadline, [&] { return in_flight_ == 0; })) return {};
+  MutexLock lock(mutex_);
+  const auto none_in_flight = [this] {
+    mutex_.AssertHeld();
+    return in_flight_ == 0;
+  };
+  if (changed_.WaitUntil(mutex_, deadline, none_in_flight)) return {};
   return MakeStatus(Code::kDeadlineExceeded, "%d calls of the group are still in flight",
                     in_flight_);
 }

@@ -4,12 +4,10 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +15,7 @@
 
 #include "client/c/attach_messages.h"
 #include "client/c/mapping.h"
+#include "client/c/mutex.h"
 #include "kernels/routing_spec.h"
 
 namespace epd::client {
@@ -106,24 +105,24 @@ class Group {
   enum class State { kJoining, kReady, kReforming, kEnded };
 
   bool Holds(uint32_t rank) const;
-  void MarkBegun(uint32_t rank, const Program& program, uint64_t execution);
+  void MarkBegun(uint32_t rank, const Program& program, uint64_t execution) EPD_REQUIRES(mutex_);
   // Says Drained if the group re-forms and no call is in flight.
-  void MaybeDrain();
+  void MaybeDrain() EPD_REQUIRES(mutex_);
 
   const std::string name_;
   const std::vector<uint32_t> ranks_;
   const SendDrained send_drained_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  State state_ = State::kJoining;
-  Status cause_;              // Of kReforming and kEnded.
-  bool callers_wait_ = true;  // While re-forming.
-  int in_flight_ = 0;
-  std::shared_ptr<const Formation> formation_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  State state_ EPD_GUARDED_BY(mutex_) = State::kJoining;
+  Status cause_ EPD_GUARDED_BY(mutex_);              // Of kReforming and kEnded.
+  bool callers_wait_ EPD_GUARDED_BY(mutex_) = true;  // While re-forming.
+  int in_flight_ EPD_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);
   // The formation's numbers, for when the formation itself is unmapped.
-  std::shared_ptr<const Formation> last_;
-  std::map<std::pair<uint32_t, Program>, Count> counts_;
+  std::shared_ptr<const Formation> last_ EPD_GUARDED_BY(mutex_);
+  std::map<std::pair<uint32_t, Program>, Count> counts_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::client

@@ -101,10 +101,10 @@ Session::~Session() { Disconnect(); }
 void Session::Disconnect() {
   std::map<uint64_t, std::shared_ptr<Group>> groups;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closing_ = true;
     groups.swap(groups_);
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   const Status cause = MakeStatus(Code::kFailedPrecondition, "this client was disconnected");
   for (const auto& [id, group] : groups) group->OnEnded(cause);
@@ -122,22 +122,22 @@ bool Session::InForkedChild() {
 }
 
 Status Session::lost() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return lost_;
 }
 
 Status Session::Check() {
   if (InForkedChild()) return ForkedChild();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // Without a watchdog this is where the end of the session is seen.
   if (!reading_) {
     reading_ = true;
-    lock.unlock();
+    lock.Unlock();
     while (ReadOne(Clock::time_point::min())) {
     }
-    lock.lock();
+    lock.Lock();
     reading_ = false;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   return lost_;
 }
@@ -148,19 +148,18 @@ Status Session::BeforeCall() {
   return {};
 }
 
-void Session::Await(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
-                    const std::function<bool()>& done) {
+void Session::Await(Clock::time_point deadline, const std::function<bool()>& done) {
   while (!done() && lost_.ok() && Clock::now() < deadline) {
     if (reading_) {
-      changed_.wait_until(lock, deadline);
+      changed_.WaitUntil(mutex_, deadline);
       continue;
     }
     reading_ = true;
-    lock.unlock();
+    mutex_.Unlock();
     ReadOne(deadline);
-    lock.lock();
+    mutex_.Lock();
     reading_ = false;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 
@@ -189,18 +188,18 @@ bool Session::HandleOne() {
 void Session::Settle() {
   constexpr std::chrono::milliseconds kLongest{100};
   const Clock::time_point until = Clock::now() + kLongest;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   // In this order: a datagram that is no longer to be read is being handled, or was.
   while (lost_.ok() && Clock::now() < until &&
          (socket_.WaitReadable(Clock::time_point::min()) || handling_)) {
-    changed_.wait_for(lock, std::chrono::milliseconds(1));
+    changed_.WaitUntil(mutex_, Clock::now() + std::chrono::milliseconds(1));
   }
 }
 
 void Session::Lose(Status cause) {
   std::map<uint64_t, std::shared_ptr<Group>> groups;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!lost_.ok()) return;
     if (!goodbye_.ok()) cause = goodbye_;
     lost_ = WithCode(MakeStatus(
@@ -215,13 +214,13 @@ void Session::Lose(Status cause) {
       request.status = cause;
       if (request.group != nullptr) groups.emplace(UINT64_MAX - id, request.group);
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   for (const auto& [id, group] : groups) group->OnEnded(cause);
 }
 
 void Session::StartWatchdog() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (watched_.load(std::memory_order_relaxed) || closing_) return;
   // Signals are for the program's own threads.
   sigset_t all;
@@ -235,10 +234,14 @@ void Session::StartWatchdog() {
 }
 
 void Session::Watch() {
-  std::unique_lock lock(mutex_);
-  while (lost_.ok()) Await(lock, Never(), [] { return false; });
-  changed_.wait_for(lock, kPoisonDelay, [this] { return closing_; });
-  lock.unlock();
+  MutexLock lock(mutex_);
+  while (lost_.ok()) Await(Never(), [] { return false; });
+  const auto closing = [this] {
+    mutex_.AssertHeld();
+    return closing_;
+  };
+  changed_.WaitUntil(mutex_, Clock::now() + kPoisonDelay, closing);
+  lock.Unlock();
   slots_->PoisonAll();
 }
 

@@ -6,12 +6,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -21,6 +19,7 @@
 #include "client/c/attach_socket.h"
 #include "client/c/group.h"
 #include "client/c/mapping.h"
+#include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
 
 namespace epd::client {
@@ -88,8 +87,7 @@ class Session {
 
   // Waits, reading the socket where no other thread does, until `done()`, the session is lost, or
   // `deadline`.
-  void Await(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
-             const std::function<bool()>& done);
+  void Await(Clock::time_point deadline, const std::function<bool()>& done) EPD_REQUIRES(mutex_);
   // Reads and handles one datagram. False: none came until `deadline`.
   bool ReadOne(Clock::time_point deadline);
   bool HandleOne();
@@ -123,17 +121,19 @@ class Session {
   std::atomic<bool> abandoned_ = false;
   std::atomic<bool> handling_ = false;  // From before a datagram is taken until it is handled.
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool reading_ = false;
-  bool closing_ = false;
-  Status goodbye_;
-  Status lost_;
-  uint64_t last_request_id_ = 0;
-  std::map<uint64_t, PendingRequest> pending_;
-  std::map<uint64_t, std::shared_ptr<Group>> groups_;  // By group id.
+  Mutex mutex_;
+  CondVar changed_;
+  bool reading_ EPD_GUARDED_BY(mutex_) = false;
+  bool closing_ EPD_GUARDED_BY(mutex_) = false;
+  Status goodbye_ EPD_GUARDED_BY(mutex_);
+  Status lost_ EPD_GUARDED_BY(mutex_);
+  uint64_t last_request_id_ EPD_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, PendingRequest> pending_ EPD_GUARDED_BY(mutex_);
+  // By group id.
+  std::map<uint64_t, std::shared_ptr<Group>> groups_ EPD_GUARDED_BY(mutex_);
   // Arenas that several groups share are mapped once: by device, inode, writable.
-  std::map<std::tuple<uint64_t, uint64_t, bool>, std::weak_ptr<const Mapping>> mappings_;
+  std::map<std::tuple<uint64_t, uint64_t, bool>, std::weak_ptr<const Mapping>> mappings_
+      EPD_GUARDED_BY(mutex_);
   std::thread watchdog_;
 };
 

@@ -36,12 +36,16 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
     (void)socket_.Send(EncodeClientMessage(drained));
   });
   const Clock::time_point deadline = JoinDeadline(join);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!lost_.ok()) return lost_;
   const uint64_t id = join.request_id = ++last_request_id_;
   pending_[id].group = group;
+  const auto done = [&] {
+    mutex_.AssertHeld();
+    return pending_[id].done;
+  };
   Status sent = socket_.Send(EncodeClientMessage(join));
-  if (sent.ok()) Await(lock, deadline, [&] { return pending_[id].done; });
+  if (sent.ok()) Await(deadline, done);
   const PendingRequest request = pending_[id];
   pending_.erase(id);
   if (request.done && request.status.ok()) {
@@ -59,15 +63,19 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
 Status Session::LeaveGroup(Group& group) {
   const std::shared_ptr<const Formation> last = group.current();
   const Clock::time_point deadline = Clock::now() + kLeaveDeadline;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   Status result = lost_;
   if (result.ok() && last != nullptr && groups_.count(last->group_id) != 0) {
     groups_.erase(last->group_id);
     group.OnEnded(MakeStatus(Code::kFailedPrecondition, "the group was left"));
     const uint64_t id = ++last_request_id_;
     pending_[id];
+    const auto done = [&] {
+      mutex_.AssertHeld();
+      return pending_[id].done;
+    };
     result = socket_.Send(EncodeClientMessage(Leave{id, last->group_id}));
-    if (result.ok()) Await(lock, deadline, [&] { return pending_[id].done; });
+    if (result.ok()) Await(deadline, done);
     if (result.ok()) {
       result = pending_[id].done
                    ? pending_[id].status
@@ -75,31 +83,31 @@ Status Session::LeaveGroup(Group& group) {
     }
     pending_.erase(id);
   }
-  lock.unlock();
+  lock.Unlock();
   const Status closed =
       group.Close(MakeStatus(Code::kFailedPrecondition, "the group was left"), deadline);
   return WithCode(result.ok() ? closed : result);
 }
 
 std::shared_ptr<Group> Session::FindGroup(uint64_t group_id) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = groups_.find(group_id);
   return found == groups_.end() ? nullptr : found->second;
 }
 
 void Session::Finish(uint64_t request_id, Status status) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = pending_.find(request_id);
   if (found == pending_.end()) return;
   found->second.done = true;
   found->second.status = std::move(status);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 Status Session::MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formation::Arena* mapped) {
   struct stat stat = {};
   if (fstat(fd.get(), &stat) != 0) return MakeStatus(Code::kDataLoss, "fstat of an arena failed");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::weak_ptr<const Mapping>& known = mappings_[{stat.st_dev, stat.st_ino, arena.own}];
   mapped->own = arena.own;
   mapped->mapping = known.lock();
@@ -156,7 +164,7 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
 void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
   std::shared_ptr<Group> group;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto pending = pending_.find(joined.request_id);
     if (pending != pending_.end()) group = pending->second.group;
   }
@@ -171,7 +179,7 @@ void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
   Status status = MakeFormation(joined, fds, &formation);
   if (status.ok()) {
     group->OnJoined(std::move(formation));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (first) groups_[joined.group_id] = group;
   } else {
     (void)socket_.Send(EncodeClientMessage(Leave{0, joined.group_id}));
@@ -200,12 +208,12 @@ void Session::Handle(GroupEnded& ended, std::vector<UniqueFd>&) {
   if (ended.status.ok())
     ended.status = MakeStatus(Code::kFailedPrecondition, "the group was closed");
   group->OnEnded(ended.status);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   groups_.erase(ended.group_id);
 }
 
 void Session::Handle(Goodbye& goodbye, std::vector<UniqueFd>&) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   goodbye_ = goodbye.status;
 }
 

@@ -59,9 +59,10 @@ SlotPool::SlotPool(shm::SlotsSegment* segment, int eventfd) : segment_(segment),
 }
 
 int SlotPool::Acquire() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (free_.empty()) {
     std::erase_if(retired_, [&](int slot) {
+      mutex_.AssertHeld();
       if (shm::Ready(segment_->slots[slot].word.load(std::memory_order_acquire)) != 0) return false;
       free_.push_back(slot);
       return true;
@@ -74,12 +75,12 @@ int SlotPool::Acquire() {
 }
 
 void SlotPool::Release(int slot) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_.push_back(slot);
 }
 
 void SlotPool::Retire(int slot) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   retired_.push_back(slot);
   // Most are answered soon: taking the oldest back keeps few slots, and so few cache lines, in use.
   while (!retired_.empty() &&

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <vector>
 
+#include "client/c/mutex.h"
 #include "client/c/status.h"
 #include "proto/epd/v1/segment.h"
 
@@ -54,9 +54,9 @@ class SlotPool {
   shm::SlotsSegment* const segment_;
   const int eventfd_;
   std::atomic<bool> poisoned_ = false;
-  std::mutex mutex_;
-  std::vector<int> free_;    // Guarded by mutex_.
-  std::deque<int> retired_;  // Guarded by mutex_.
+  Mutex mutex_;
+  std::vector<int> free_ EPD_GUARDED_BY(mutex_);
+  std::deque<int> retired_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::client
