@@ -1,11 +1,15 @@
-"""A job whose process forks and spawns while its group is alive."""
+"""A job whose process forks, spawns and executes others while its group is alive."""
 
 import multiprocessing
 import os
+import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 
 import alone
 import epd.jax as ep
+from epd.jax import _ffi
 
 
 def _child_of_spawn(queue) -> None:
@@ -14,20 +18,42 @@ def _child_of_spawn(queue) -> None:
     queue.put("fine")
 
 
+def _own_session() -> None:
+    """The child connects anew; it does not use the parent's session."""
+    assert _ffi.connect("") != ""
+    ep.ep_finalize()
+
+
+def _fork(ending: Callable[[], None]) -> None:
+    """Runs ``ending`` in a forked child; AssertionError unless it ends without an exception."""
+    child = os.fork()
+    if child == 0:
+        try:
+            ending()
+        except SystemExit as error:
+            os._exit(error.code or 0)
+        except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as the parent.
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def main() -> None:
     alone.bootstrap()
     step = alone.layer()
     alone.run_once(step)
     # A forked child that ends in every way it can must not touch the parent's group.
-    for ending in (lambda: os._exit(0), ep.ep_finalize, lambda: sys.exit(0)):
-        child = os.fork()
-        if child == 0:
-            try:
-                ending()
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+    for ending in (lambda: os._exit(0), ep.ep_finalize, lambda: sys.exit(0), _own_session):
+        _fork(ending)
         alone.run_once(step)
+    forked = multiprocessing.get_context("fork").Process(target=ep.ep_finalize)
+    forked.start()
+    forked.join(60)
+    assert forked.exitcode == 0
+    alone.run_once(step)
+    subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60, close_fds=False)
+    alone.run_once(step)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=_child_of_spawn, args=(queue,))
