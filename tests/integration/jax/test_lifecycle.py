@@ -119,5 +119,5 @@ def test_four_processes_start_one_private_daemon_that_ends_after_them():
         report.expect("check_round_trip")
         report.expect("check_one_daemon")
         assert sum(log.count("starting a private one") for log in report.logs) == 1, report.logs
-        wait_until("the private epd has ended", lambda: not _epds_of(folder), 15)
+        wait_until("the private epd has ended", lambda: not _epds_of(folder), 10)
         assert not list(folder.rglob("*.sock")), list(folder.rglob("*"))
