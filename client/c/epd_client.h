@@ -74,11 +74,13 @@ EPD_API const char* epd_client_version(void);
 
 typedef struct epd_connect_args {
   size_t struct_size;
-  const char* socket_path; /* NULL: EPD_SOCKET, else /run/epd/epd.sock, else this user's private one. */
+  /* NULL: EPD_SOCKET, else /run/epd/epd.sock, else this user's private one. */
+  const char* socket_path;
   const char* client_name; /* NULL: the process's command line. For people. */
   int64_t timeout_ms;      /* 0: 10 s, the start of a private daemon included. */
   int32_t no_autostart;    /* 1: never start a private daemon. EPD_AUTOSTART=0 does the same. */
-  const char* daemon_path; /* The epd to start; NULL: EPD_DAEMON, else beside this library, else on PATH. */
+  /* The epd to start; NULL: EPD_DAEMON, else beside this library, else on PATH. */
+  const char* daemon_path;
 } epd_connect_args;
 
 /* Connects, and starts a private daemon for this user if none is found and that is allowed.
@@ -104,20 +106,23 @@ EPD_API const char* epd_socket_path(const epd_client* client);
 typedef struct epd_group_spec {
   size_t struct_size;
   const char* name;
-  const char* instance; /* One run of the job, NULL: "". Ranks of different instances never meet. */
-  const char* tenant;   /* NULL: "". */
+  /* One run of the job, NULL: "". Ranks of different instances never meet. */
+  const char* instance;
+  const char* tenant; /* NULL: "". */
   uint32_t num_ranks;
   uint32_t num_experts;
-  const uint32_t* expert_owner; /* [num_experts] or NULL: contiguous blocks of num_experts / num_ranks. */
+  /* [num_experts] or NULL: contiguous blocks of num_experts / num_ranks. */
+  const uint32_t* expert_owner;
   uint32_t max_tokens_per_rank;
   uint32_t recv_capacity_per_rank; /* Slots. */
   uint32_t hidden;                 /* Elements. */
   uint32_t top_k;                  /* Largest of any call; 0: 128. */
   epd_dtype max_token_dtype;       /* Calls may use it or a narrower one. */
   int32_t drop_on_overflow;
-  int32_t worker_executor;         /* 1: the daemon's worker moves the rows. */
-  const char* backend;             /* NULL: "auto". */
-  int64_t warn_after_ms;           /* Deadlines; 0: the daemon's defaults (20 s, 10 min, 30 s, 5 min). */
+  int32_t worker_executor; /* 1: the daemon's worker moves the rows. */
+  const char* backend;     /* NULL: "auto". */
+  /* Deadlines; 0: the daemon's defaults (20 s, 10 min, 30 s, 5 min). */
+  int64_t warn_after_ms;
   int64_t absent_ms;
   int64_t undecided_ms;
   int64_t form_ms;
@@ -148,7 +153,8 @@ typedef struct epd_group_info {
  *   ALREADY_EXISTS     a living session of this group holds the rank; it is named
  *   DEADLINE_EXCEEDED  not all ranks came; the text lists arrived, missing and dead ones
  *   UNIMPLEMENTED      a second tenant; ranks on several nodes may join but not exchange yet */
-EPD_API int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, epd_error* error);
+EPD_API int epd_join(epd_client* client, const epd_join_args* args, epd_group** group,
+                     epd_error* error);
 
 /* Gives the ranks back and frees `group`. Operations in flight in other threads fail first. */
 EPD_API int epd_leave(epd_group* group, epd_error* error);
@@ -176,15 +182,15 @@ typedef struct epd_key {
 } epd_key;
 
 /* Bytes of one rank's routing plan ("handle_mem"), the same on all ranks. Needs no daemon. */
-EPD_API size_t epd_handle_mem_size(uint32_t num_ranks, uint32_t num_experts, uint32_t max_tokens_per_rank,
-                                   uint32_t top_k);
+EPD_API size_t epd_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,
+                                   uint32_t max_tokens_per_rank, uint32_t top_k);
 
 typedef struct epd_prepare_args {
   size_t struct_size;
   uint32_t rank;
   epd_key key;
-  const void* topk_idx;  /* [num_tokens, top_k] int32 or int64; negative: no route. */
-  uint32_t idx_bytes;    /* 4 or 8. */
+  const void* topk_idx; /* [num_tokens, top_k] int32 or int64; negative: no route. */
+  uint32_t idx_bytes;   /* 4 or 8. */
   uint64_t num_tokens;
   uint32_t top_k;
   uint32_t alignment;    /* Of the experts' zones, in slots: a power of two; 0 reads as 1. */
@@ -203,14 +209,16 @@ typedef struct epd_scatter_args {
   size_t handle_mem_bytes;
   uint32_t top_k;
   uint32_t alignment;
-  epd_dtype dtype;            /* Of the rows. */
-  uint32_t hidden;            /* Elements of a row. */
+  epd_dtype dtype; /* Of the rows. */
+  uint32_t hidden; /* Elements of a row. */
   uint64_t num_tokens;
-  const void* tokens;         /* [num_tokens, hidden]; combine backward: the gradient of combine's output. */
-  const float* topk_weights;  /* [num_tokens, top_k]; combine backward: NULL. */
-  uint64_t recv_capacity;     /* Slots. */
-  void* recv_tokens;          /* out [recv_capacity, hidden]; combine backward: the gradient of expert_out. */
-  float* recv_topk_weights;   /* out [recv_capacity]; combine backward: NULL. */
+  /* [num_tokens, hidden]; combine backward: the gradient of combine's output. */
+  const void* tokens;
+  const float* topk_weights; /* [num_tokens, top_k]; combine backward: NULL. */
+  uint64_t recv_capacity;    /* Slots. */
+  /* out [recv_capacity, hidden]; combine backward: the gradient of expert_out. */
+  void* recv_tokens;
+  float* recv_topk_weights; /* out [recv_capacity]; combine backward: NULL. */
 } epd_scatter_args;
 /* Sends each token's row to its experts' ranks. Padding slots and the tail are zeros. */
 EPD_API int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error);
@@ -226,12 +234,15 @@ typedef struct epd_gather_args {
   uint32_t alignment;
   epd_dtype dtype;
   uint32_t hidden;
-  uint64_t recv_capacity;            /* Slots of expert_rows. */
-  const void* expert_rows;           /* [recv_capacity, hidden] expert_out, or the gradient of recv_tokens. */
-  const float* recv_topk_weights;    /* [recv_capacity] gradients of the weights; combine: NULL. */
+  uint64_t recv_capacity; /* Slots of expert_rows. */
+  /* [recv_capacity, hidden] expert_out, or the gradient of recv_tokens. */
+  const void* expert_rows;
+  /* [recv_capacity] gradients of the weights; combine: NULL. */
+  const float* recv_topk_weights;
   uint64_t num_tokens;
-  void* tokens;                      /* out [num_tokens, hidden]: sums over k, in fp32, in k order, rounded once. */
-  float* topk_weights;               /* out [num_tokens, top_k]; combine: NULL. */
+  /* out [num_tokens, hidden]: sums over k, in fp32, in k order, rounded once. */
+  void* tokens;
+  float* topk_weights; /* out [num_tokens, top_k]; combine: NULL. */
 } epd_gather_args;
 /* Sums each token's expert rows back. A dropped route contributes nothing. */
 EPD_API int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error);

@@ -25,7 +25,9 @@ constexpr uint64_t RoundUpToRegionAlignment(uint64_t bytes) {
 constexpr uint64_t StageOffset(uint64_t plan_bytes) { return RoundUpToRegionAlignment(plan_bytes); }
 
 // First byte of the weights, from the start of the output.
-constexpr uint64_t OutWeightsOffset(uint64_t rows_bytes) { return RoundUpToRegionAlignment(rows_bytes); }
+constexpr uint64_t OutWeightsOffset(uint64_t rows_bytes) {
+  return RoundUpToRegionAlignment(rows_bytes);
+}
 
 // SlotRequest::out_bytes of a call whose output has `rows_bytes` of rows and `num_weights` weights.
 constexpr uint64_t OutBytes(uint64_t rows_bytes, uint64_t num_weights) {

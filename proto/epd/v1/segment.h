@@ -27,8 +27,10 @@ inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its ter
 
 enum class Step : uint32_t {
   kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
-  kPublish = 2,   // My rows are staged. Answered when all are (client executor) or my output is (worker executor).
-  kPulled = 3,    // I have read what I need. Answered when the regions are free; nobody waits for it.
+  // My rows are staged. Answered when all are (client executor) or my output is (worker executor).
+  kPublish = 2,
+  // I have read what I need. Answered when the regions are free; nobody waits for it.
+  kPulled = 3,
 };
 
 enum class Kind : uint32_t {
@@ -49,7 +51,8 @@ struct SlotRequest {
   uint64_t epoch;
   uint64_t formation;
   uint32_t rank;
-  uint32_t plan_bytes;  // Worker executor: of the plan copy at the start of the region; see region_layout.h.
+  // Worker executor: of the plan copy at the start of the region; see region_layout.h.
+  uint32_t plan_bytes;
 
   // Identity (DESIGN: matching). Operations of all ranks with equal identity are one operation.
   uint8_t program[16];  // Digest of the executable, or of `name` when has_name is set.
@@ -57,7 +60,8 @@ struct SlotRequest {
   uint32_t ordinal;     // Of the call site in its executable.
   uint32_t occurrence;  // Of this site within the execution.
   uint32_t has_name;
-  uint32_t error_code;  // Non-zero: this rank's own input is bad; absl::StatusCode, text in `text`.
+  // Non-zero: this rank's own input is bad; absl::StatusCode, text in `text`.
+  uint32_t error_code;
 
   // Fingerprint: must be equal on all ranks.
   uint32_t dtype;  // epd_dtype, of the rows; 0 for prepare.
@@ -90,8 +94,9 @@ struct SlotReply {
 };
 
 struct alignas(64) Slot {
-  std::atomic<uint64_t> word;      // slot_word.h.
-  std::atomic<uint32_t> sleeping;  // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
+  std::atomic<uint64_t> word;  // slot_word.h.
+  // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
+  std::atomic<uint32_t> sleeping;
   uint32_t reserved[13];
   SlotRequest request;
   SlotReply reply;
@@ -159,6 +164,7 @@ struct RecordsSegment {
   OperationRecord operations[kMaxOperations];
 };
 
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 }  // namespace epd::shm
