@@ -8,23 +8,32 @@
 
 namespace epd::client {
 
-// dispatch, and the backward of combine.
-class ScatterOperation : public Operation {
- public:
-  // Borrows the arguments. `kind` is kDispatch or kCombineBackward.
-  ScatterOperation(shm::Kind kind, const epd_scatter_args& args) : kind_(kind), args_(args) {}
+// What the four have in common: the plan, the region's layout, the outputs.
+class RowsOperation : public Operation {
+ protected:
+  RowsOperation(shm::Kind kind, bool has_weights) : kind_(kind), has_weights_(has_weights) {}
 
-  Status Plan(const Formation& formation, shm::SlotRequest* request) override;
-  Status Stage(const Admitted& admitted) override;
-  Status Pull(const Admitted& admitted) override;
-  Status TakeOutput(const Admitted& admitted, const std::byte* out) override;
-  void ZeroOutputs() override;
+  // Checks the arguments, and writes the fingerprint into `request`.
+  Status PlanRows(const Formation& formation, const RowsArguments& rows, shm::SlotRequest* request);
+  // Writes the sizes of the region and of the output into `request`. After PlanRows.
+  void PlanRegion(const Formation& formation, uint64_t stage_bytes, uint64_t num_out_rows,
+                  uint64_t num_out_weights, shm::SlotRequest* request);
+  // Puts the worker's copy of the plan, if it needs one, before the stage.
+  Status StagePlanCopy(const Admitted& admitted, std::byte** stage) const;
+  void CopyOutput(const std::byte* out, uint64_t num_rows, void* rows, uint64_t num_weights,
+                  float* weights) const;
+  // Nothing where `to` is null or the size is not one: the arguments may be wrong.
+  static void Zero(void* to, uint64_t count, uint64_t bytes_each);
 
- private:
-  Status CheckPointers() const;
+  // epd_scatter_args or epd_gather_args: the same names for the same things.
+  template <typename Args>
+  static RowsArguments RowsOf(const Args& args) {
+    return {args.rank,  args.handle_mem, args.handle_mem_bytes, args.top_k,        args.alignment,
+            args.dtype, args.hidden,     args.num_tokens,       args.recv_capacity};
+  }
 
   const shm::Kind kind_;
-  const epd_scatter_args& args_;
+  const bool has_weights_;
   RoutingPlanView plan_;
   uint64_t row_bytes_ = 0;
   uint64_t plan_bytes_ = 0;  // Staged for the worker executor.
@@ -32,11 +41,12 @@ class ScatterOperation : public Operation {
   bool drop_ = false;
 };
 
-// combine, and the backward of dispatch.
-class GatherOperation : public Operation {
+// dispatch, and the backward of combine.
+class ScatterOperation : public RowsOperation {
  public:
-  // Borrows the arguments. `kind` is kCombine or kDispatchBackward.
-  GatherOperation(shm::Kind kind, const epd_gather_args& args) : kind_(kind), args_(args) {}
+  // Borrows the arguments. `kind` is kDispatch or kCombineBackward.
+  ScatterOperation(shm::Kind kind, const epd_scatter_args& args)
+      : RowsOperation(kind, kind == shm::Kind::kDispatch), args_(args) {}
 
   Status Plan(const Formation& formation, shm::SlotRequest* request) override;
   Status Stage(const Admitted& admitted) override;
@@ -47,13 +57,26 @@ class GatherOperation : public Operation {
  private:
   Status CheckPointers() const;
 
-  const shm::Kind kind_;
+  const epd_scatter_args& args_;
+};
+
+// combine, and the backward of dispatch.
+class GatherOperation : public RowsOperation {
+ public:
+  // Borrows the arguments. `kind` is kCombine or kDispatchBackward.
+  GatherOperation(shm::Kind kind, const epd_gather_args& args)
+      : RowsOperation(kind, kind == shm::Kind::kDispatchBackward), args_(args) {}
+
+  Status Plan(const Formation& formation, shm::SlotRequest* request) override;
+  Status Stage(const Admitted& admitted) override;
+  Status Pull(const Admitted& admitted) override;
+  Status TakeOutput(const Admitted& admitted, const std::byte* out) override;
+  void ZeroOutputs() override;
+
+ private:
+  Status CheckPointers() const;
+
   const epd_gather_args& args_;
-  RoutingPlanView plan_;
-  uint64_t row_bytes_ = 0;
-  uint64_t plan_bytes_ = 0;
-  uint64_t stage_bytes_ = 0;
-  bool drop_ = false;
 };
 
 }  // namespace epd::client
