@@ -70,8 +70,13 @@ Status Domain::JoinLocked() {
   return {};
 }
 
-Status Domain::LostStatus(const Status& cause) const {
-  return {cause.code, cause.message + "; group=" + name_ +
+std::string Domain::Place(std::uint32_t rank) const {
+  return "group=" + name_ + " epoch=" + std::to_string(last_epoch_) +
+         " rank=" + std::to_string(rank) + " phase=begin";
+}
+
+Status Domain::LostStatus(const Status& cause, std::uint32_t rank) const {
+  return {cause.code, cause.message + "; " + Place(rank) +
                           ": this call fails, the next one joins the group again"};
 }
 
@@ -83,7 +88,7 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
   std::shared_ptr<Membership> lost;  // Leaves after the lock.
   const std::lock_guard lock(mutex_);
   if (closed_) {
-    return {9, "[epd:FAILED_PRECONDITION] group=" + name_ +
+    return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
                    ": the group was left (ep_finalize); call ep_bootstrap again"};
   }
   if (membership_ != nullptr) {
@@ -92,13 +97,13 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
       runs_.Condemn(call, membership_->number());
       lost = std::move(membership_);
       membership_ = nullptr;
-      return LostStatus(living);
+      return LostStatus(living, call.rank);
     }
   }
   const std::uint64_t current =
       membership_ != nullptr ? membership_->number() : num_memberships_ + 1;
   if (runs_.IsStale(call, current)) {
-    return {10, "[epd:ABORTED] group=" + name_ +
+    return {10, "[epd:ABORTED] " + Place(call.rank) +
                     ": this execution began before the session with epd was lost; run it again"};
   }
   if (membership_ == nullptr) {
@@ -116,10 +121,10 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
     case Runs::Outcome::kOk:
       break;
     case Runs::Outcome::kStale:
-      return {13, "[epd:INTERNAL] group=" + name_ + ": a stale execution was let through"};
+      return {13, "[epd:INTERNAL] " + Place(call.rank) + ": a stale execution was let through"};
     case Runs::Outcome::kOverlap:
-      return {9, "[epd:FAILED_PRECONDITION] group=" + name_ + " rank=" + std::to_string(call.rank) +
-                     " phase=begin: two executions of the same program are under way on this "
+      return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
+                     ": two executions of the same program are under way on this "
                      "rank's device, so ranks cannot tell which is which; launch them from one "
                      "thread, in the same order on all ranks"};
   }

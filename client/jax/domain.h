@@ -43,7 +43,9 @@ class Domain {
   Status JoinLocked();
   // Notes that `membership` is gone; false if a newer one is there.
   void LoseLocked(const std::shared_ptr<Membership>& membership);
-  Status LostStatus(const Status& cause) const;
+  Status LostStatus(const Status& cause, std::uint32_t rank) const;
+  // Where a call was when it failed here, for its error.
+  std::string Place(std::uint32_t rank) const;
 
   const GroupConfig config_;
   const std::uint32_t index_;

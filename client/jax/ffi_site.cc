@@ -60,11 +60,11 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
   };
   for (const auto& [name, value] : numbers) Read(attributes, name, value, &missing);
   if (!missing.empty()) {
-    return ffi::Unexpected(
-        ffi::Error(ffi::ErrorCode::kInvalidArgument,
-                   std::string("[epd:INVALID_ARGUMENT] ") + OperationName(operation) +
-                       ": the program lacks the attributes " + missing +
-                       "; it was made by another version of epd.jax: lower it again"));
+    return ffi::Unexpected(ffi::Error(
+        ffi::ErrorCode::kInvalidArgument,
+        "[epd:INVALID_ARGUMENT] group=" + config.alias +
+            " phase=compile: " + OperationName(operation) + ": the program lacks the attributes " +
+            missing + "; it was made by another version of epd.jax: lower it again"));
   }
   return std::make_unique<SiteState>(AddCallSite(std::move(config)));
 }

@@ -13,35 +13,46 @@ constexpr int kInvalidArgument = 3;
 constexpr int kFailedPrecondition = 9;
 constexpr std::int64_t kFinalizeGraceMs = 2000;
 
-Status Mismatch(const GroupConfig& config, const char* field, std::int64_t traced,
-                const char* relation, std::int64_t bootstrapped) {
+// "[epd:CODE] group=<its name in the daemon> rank=<rank> phase=begin", for errors found here.
+std::string Where(const char* code, const GroupConfig& config, std::int32_t domain,
+                  std::int32_t rank) {
+  return std::string("[epd:") + code + "] group=" + config.job + "/" + config.alias + "/" +
+         std::to_string(domain) + " rank=" + std::to_string(rank) + " phase=begin";
+}
+
+struct Size {
+  const char* field;
+  std::int64_t traced;
+  std::int64_t bootstrapped;
+};
+
+Status Mismatch(const std::string& where, const Size& size, const char* relation) {
   return {kInvalidArgument,
-          "[epd:INVALID_ARGUMENT] group=" + config.alias + ": this executable was traced with " +
-              field + "=" + std::to_string(traced) + ", which " + relation + " the bootstrapped " +
-              field + "=" + std::to_string(bootstrapped) +
+          where + ": this executable was traced with " + size.field + "=" +
+              std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
+              size.field + "=" + std::to_string(size.bootstrapped) +
               "; trace it again (a new jax.jit of the function, or jax.clear_caches())"};
 }
 
-// An executable from before a re-bootstrap is fine if what it was traced for is still so.
-Status CheckSizes(const GroupConfig& config, const CallConfig& call) {
-  const struct {
-    const char* field;
-    std::int64_t traced;
-    std::int64_t bootstrapped;
-  } equal[] = {
-      {"ep_size", call.ranks, config.ranks},
-      {"num_experts", call.experts, config.experts},
-      {"max_tokens_per_rank", call.max_tokens, config.max_tokens},
-      {"hidden_dim", call.operation == Operation::kPrepare ? config.hidden : call.hidden,
-       config.hidden},
-  };
-  for (const auto& [field, traced, bootstrapped] : equal) {
-    if (traced != bootstrapped) return Mismatch(config, field, traced, "is not", bootstrapped);
+// The sizes of the results' buffers: with others the call cannot be made at all.
+Status CheckBuffers(const GroupConfig& config, const CallConfig& call, const std::string& where) {
+  for (const Size& size : {Size{"ep_size", call.ranks, config.ranks},
+                           Size{"num_experts", call.experts, config.experts}}) {
+    if (size.traced != size.bootstrapped) return Mismatch(where, size, "is not");
   }
-  if (call.capacity > config.recv_capacity) {
-    return Mismatch(config, "recv_capacity_per_rank", call.capacity, "is more than",
-                    config.recv_capacity);
+  return {};
+}
+
+// Sizes that the C library compares too, and whose mismatch it reports to every rank.
+Status CheckSizes(const GroupConfig& config, const CallConfig& call, const std::string& where) {
+  const Size tokens = {"max_tokens_per_rank", call.max_tokens, config.max_tokens};
+  if (tokens.traced != tokens.bootstrapped) return Mismatch(where, tokens, "is not");
+  const Size hidden = {"hidden_dim", call.hidden, config.hidden};
+  if (call.operation != Operation::kPrepare && hidden.traced != hidden.bootstrapped) {
+    return Mismatch(where, hidden, "is not");
   }
+  const Size capacity = {"recv_capacity_per_rank", call.capacity, config.recv_capacity};
+  if (capacity.traced > capacity.bootstrapped) return Mismatch(where, capacity, "is more than");
   return {};
 }
 
@@ -59,7 +70,7 @@ std::string HeldRanks(const GroupConfig& config) {
 Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank) {
   return {
       kInvalidArgument,
-      "[epd:INVALID_ARGUMENT] group=" + config.alias +
+      Where("INVALID_ARGUMENT", config, domain, rank) +
           ": a device of this process runs as domain=" + std::to_string(domain) +
           " rank=" + std::to_string(rank) +
           " of the program's mesh, which another process holds (held here: " + HeldRanks(config) +
@@ -175,15 +186,19 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
   }
   if (entry == nullptr) {
     return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                                     " is not bootstrapped in this process; call ep_bootstrap"};
+                                     " rank=" + std::to_string(rank) +
+                                     " phase=begin: the group is not bootstrapped in this "
+                                     "process; call ep_bootstrap"};
   }
-  const Status sizes = CheckSizes(entry->config, site.config);
-  if (!sizes.ok()) return sizes;
+  const std::string where = Where("INVALID_ARGUMENT", entry->config, domain, rank);
+  const Status buffers = CheckBuffers(entry->config, site.config, where);
+  if (!buffers.ok()) return buffers;
   const auto held = entry->config.held.find(static_cast<std::uint32_t>(domain));
   if (held == entry->config.held.end() ||
       !held->second.contains(static_cast<std::uint32_t>(rank))) {
     return NotHeld(entry->config, domain, rank);
   }
+  call->mismatch_ = CheckSizes(entry->config, site.config, where);
   call->domain_ = entry->domains.at(held->first);
   return call->domain_->Begin({site, run_id, static_cast<std::uint32_t>(rank)}, call);
 }

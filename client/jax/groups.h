@@ -54,6 +54,9 @@ class ActiveCall {
   epd_group* group() const { return group_; }
   const Digest& program() const { return program_; }
   const CallNumber& number() const { return number_; }
+  // OK, or INVALID_ARGUMENT: sizes of the program are not the group's. The call is made all the
+  // same, so that the C library tells every rank and none waits for this one.
+  const Status& mismatch() const { return mismatch_; }
 
   // Ends the call. A lost session or a closed group is noted: the next call attaches again.
   void End(const CallSite& site, std::int64_t run_id, std::uint32_t rank, const Status& status);
@@ -66,6 +69,7 @@ class ActiveCall {
   epd_group* group_ = nullptr;
   Digest program_{};
   CallNumber number_;
+  Status mismatch_;
 };
 
 // Thread-safe.
@@ -91,7 +95,8 @@ class Groups {
   // Resolves a call. Joins again, and blocks for that, if an earlier call reported the loss of the
   // session.
   //   FAILED_PRECONDITION  the alias is not bootstrapped; two runs of a program overlap.
-  //   INVALID_ARGUMENT     the program was traced for other sizes; a rank that others hold.
+  //   INVALID_ARGUMENT     the program was traced for another number of ranks or experts; a rank
+  //                        that others hold. Other sizes: see ActiveCall::mismatch.
   //   otherwise            why the session or the group is gone, once per loss.
   Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain, std::int32_t rank,
                ActiveCall* call);

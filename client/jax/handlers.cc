@@ -75,6 +75,8 @@ Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exc
   error.struct_size = sizeof error;
   const int code = exchange(call, &error);
   if (code != EPD_OK) status = FromError(code, error);
+  // Says the same in the words of the program.
+  if (code == call.mismatch().code) status = call.mismatch();
   call.End(site, run_id, static_cast<std::uint32_t>(place.rank), status);
   return status;
 }
@@ -100,8 +102,9 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
     }
   };
   if (!Completer::Shared().Run(std::move(work))) {
-    return Failed({8, "[epd:RESOURCE_EXHAUSTED] no thread for " +
-                          std::string(OperationName(site->config.operation)) +
+    return Failed({8, "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
+                          " rank=" + std::to_string(place.rank) + " phase=begin: no thread for " +
+                          OperationName(site->config.operation) +
                           ": the limit of threads of this process or user is reached"});
   }
   return future;

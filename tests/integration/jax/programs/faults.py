@@ -152,6 +152,26 @@ def _own_tokens(world: World, rows: np.ndarray) -> list[jax.Array]:
     return [_local_rows(world, lambda _, a=array: a) for array in arrays]
 
 
+def check_executable_of_other_sizes_on_one_rank(world: World):
+    """The first rank of each domain runs a program traced for another hidden size or capacity: no rank waits for it."""
+    first = world.index % world.ep == 0
+    for other, width, slots in (({"hidden": 16}, 16, 64), ({"capacity": 200}, 8, 160)):
+        world.bootstrap(**other)
+        rows = np.ones((4, width if first else world.sizes["hidden"]), np.float32)
+        elsewhere = _own_tokens(world, rows)
+        with world.context():
+            step = jax.jit(functools.partial(_layer, slots if first else 64))
+            traced = step.lower(*elsewhere).compile()
+        world.bootstrap()
+        operands = _own_tokens(world, rows if first else np.ones((4, 8), np.float32))
+        if not first:
+            with world.context():
+                traced = step.lower(*operands).compile()
+        with world.context(), fails("INVALID_ARGUMENT", "hidden" if width == 16 else "capacity"):
+            jax.block_until_ready(traced(*operands))
+        _expect_working(world, 50)
+
+
 def check_executable_after_a_new_bootstrap(world: World):
     """Runs if the sizes agree, else names the field."""
     world.bootstrap()

@@ -59,8 +59,9 @@ class GroupsTest : public testing::Test {
     const Status status = groups_.Begin(site, run_id, domain, rank, &call);
     if (!status.ok()) return status;
     last_ = call.number();
-    call.End(site, run_id, static_cast<std::uint32_t>(rank), result);
-    return {};
+    const Status mismatch = call.mismatch();
+    call.End(site, run_id, static_cast<std::uint32_t>(rank), mismatch.ok() ? result : mismatch);
+    return mismatch;
   }
 
   Groups groups_;
@@ -86,6 +87,7 @@ TEST_F(GroupsTest, ARankOfAnotherProcessIsNamed) {
   ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
   const Status status = Call(Site(), 1, {}, 1, 1);
   EXPECT_EQ(status.code, kInvalidArgument);
+  EXPECT_THAT(status.message, HasSubstr("group=job/default/1 rank=1 phase=begin"));
   EXPECT_THAT(status.message, HasSubstr("domain=1 rank=1"));
 }
 
@@ -94,6 +96,7 @@ TEST_F(GroupsTest, AnExecutableTracedForOtherSizesNamesTheField) {
   config.hidden = 16;
   ASSERT_TRUE(groups_.Bootstrap(config).ok());
   EXPECT_THAT(Call(Site(), 1).message, HasSubstr("hidden_dim=8"));
+  EXPECT_EQ(last_.execution, 0u) << "the call is made, so that every rank is told";
   EXPECT_TRUE(Call(Site(Operation::kPrepare), 2).ok()) << "prepare knows no hidden size";
   groups_.Finalize("default");
   config = Config();
