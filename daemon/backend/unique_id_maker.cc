@@ -18,7 +18,7 @@ UniqueIdMaker::UniqueIdMaker(Make make, absl::Duration limit)
     : make_(std::move(make)), limit_(limit) {}
 
 absl::Status UniqueIdMaker::Start() {
-  results_->ready = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  results_->ready = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (results_->ready.valid()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno)));
 }

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 
@@ -58,7 +58,7 @@ class UniqueIdMaker {
   struct Results {
     absl::Mutex mutex;
     std::map<uint64_t, absl::StatusOr<std::string>> done ABSL_GUARDED_BY(mutex);
-    OwnedFd ready;
+    UniqueFd ready;
   };
 
   const Make make_;

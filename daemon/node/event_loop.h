@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/node/unique_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 

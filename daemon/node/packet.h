@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "daemon/node/unique_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 

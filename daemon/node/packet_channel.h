@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/node/packet.h"
-#include "daemon/node/unique_fd.h"
 
 namespace epd {
 

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "daemon/node/unique_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 

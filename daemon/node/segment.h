@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "daemon/node/unique_fd.h"
+#include "daemon/core/unique_fd.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/node/event_loop.h"
-#include "daemon/node/unique_fd.h"
 
 namespace epd {
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/node/unique_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 

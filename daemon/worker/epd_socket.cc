@@ -16,7 +16,7 @@ constexpr size_t kMaxBytes = 256 * 1024;  // Of a message; worker.proto.
 constexpr size_t kMaxFds = 250;           // The kernel's limit is 253.
 constexpr size_t kMaxWaiting = 4096;
 
-void TakeFds(msghdr& header, std::vector<OwnedFd>& fds) {
+void TakeFds(msghdr& header, std::vector<UniqueFd>& fds) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -30,7 +30,7 @@ void TakeFds(msghdr& header, std::vector<OwnedFd>& fds) {
 
 }  // namespace
 
-EpdSocket::EpdSocket(OwnedFd socket) : socket_(std::move(socket)), buffer_(kMaxBytes, '\0') {
+EpdSocket::EpdSocket(UniqueFd socket) : socket_(std::move(socket)), buffer_(kMaxBytes, '\0') {
   const int bytes = 2 * kMaxBytes;
   setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
@@ -115,7 +115,7 @@ absl::Status EpdSocket::Send(const v1::FromWorker& message, const std::vector<in
 absl::Status EpdSocket::Flush() {
   while (!queue_.empty()) {
     std::vector<int> fds;
-    for (const OwnedFd& fd : queue_.front().fds) fds.push_back(fd.get());
+    for (const UniqueFd& fd : queue_.front().fds) fds.push_back(fd.get());
     const absl::StatusOr<bool> sent = TrySend(queue_.front().bytes, fds);
     if (!sent.ok()) return sent.status();
     if (!*sent) return absl::OkStatus();

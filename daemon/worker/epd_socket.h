@@ -9,20 +9,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
 
 struct EpdMessage {
   v1::ToWorker body;
-  std::vector<OwnedFd> fds;
+  std::vector<UniqueFd> fds;
 };
 
 // Never blocks: what epd does not take yet waits, bounded, until Flush. Exec thread only.
 class EpdSocket {
  public:
-  explicit EpdSocket(OwnedFd socket);
+  explicit EpdSocket(UniqueFd socket);
 
   int fd() const { return socket_.get(); }
   bool wants_write() const { return !queue_.empty(); }
@@ -41,12 +41,12 @@ class EpdSocket {
  private:
   struct Waiting {
     std::string bytes;
-    std::vector<OwnedFd> fds;
+    std::vector<UniqueFd> fds;
   };
   // True: it went out; false: it would block.
   absl::StatusOr<bool> TrySend(const std::string& bytes, const std::vector<int>& fds);
 
-  OwnedFd socket_;
+  UniqueFd socket_;
   std::deque<Waiting> queue_;
   std::string buffer_;
 };

@@ -75,7 +75,7 @@ absl::Time ExecLoop::Now() {
 }
 
 absl::Status ExecLoop::SetUp() {
-  epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) {
     return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
   }

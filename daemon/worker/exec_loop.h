@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/nccl_library.h"
-#include "daemon/backend/owned_fd.h"
 #include "daemon/backend/unique_id_maker.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/worker/effect_performer.h"
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exchange.h"
@@ -53,7 +53,7 @@ class ExecLoop {
 
   void ReadControl();
   void Handle(EpdMessage message);
-  void Handle(const v1::AddSession& message, std::vector<OwnedFd> fds);
+  void Handle(const v1::AddSession& message, std::vector<UniqueFd> fds);
   void Handle(const v1::SessionDead& message);
   void Handle(const v1::StartTenant& message);
   void Handle(const v1::EndTenant& message);
@@ -75,7 +75,7 @@ class ExecLoop {
   SessionTable sessions_;
   EffectPerformer performer_;
   UniqueIdMaker id_maker_;
-  OwnedFd epoll_;
+  UniqueFd epoll_;
   bool watches_write_ = false;
   absl::Status status_;
 };

@@ -54,7 +54,7 @@ void ExecLoop::Handle(EpdMessage message) {
 
 void ExecLoop::Send(const v1::FromWorker& message) { Fail(epd_.Send(message)); }
 
-void ExecLoop::Handle(const v1::AddSession& message, std::vector<OwnedFd> fds) {
+void ExecLoop::Handle(const v1::AddSession& message, std::vector<UniqueFd> fds) {
   if (fds.size() != 2) {
     return Fail(absl::InvalidArgumentError(
         absl::StrCat("AddSession with ", fds.size(), " descriptors, expected 2")));

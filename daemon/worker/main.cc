@@ -58,7 +58,7 @@ std::string SelfPath() {
 }
 
 absl::Status Serve(int control_fd) {
-  epd::EpdSocket socket{epd::OwnedFd(control_fd)};
+  epd::EpdSocket socket{epd::UniqueFd(control_fd)};
   absl::StatusOr<epd::EpdMessage> hello = epd::ReceiveHello(socket);
   if (!hello.ok()) return hello.status();
   const epd::v1::WorkerHello& body = hello->body.hello();

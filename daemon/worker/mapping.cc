@@ -10,7 +10,7 @@
 
 namespace epd {
 
-absl::StatusOr<Mapping> Mapping::Open(const OwnedFd& fd, size_t bytes) {
+absl::StatusOr<Mapping> Mapping::Open(const UniqueFd& fd, size_t bytes) {
   struct stat facts = {};
   if (fstat(fd.get(), &facts) != 0 || facts.st_size < static_cast<off_t>(bytes)) {
     return absl::DataLossError(absl::StrCat("a segment of ", facts.st_size, " bytes, expected ",

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 
@@ -15,7 +15,7 @@ class Mapping {
   // Maps `bytes` of `fd` read-write; children do not inherit it.
   //   DATA_LOSS           the segment is shorter
   //   RESOURCE_EXHAUSTED  address space
-  static absl::StatusOr<Mapping> Open(const OwnedFd& fd, size_t bytes);
+  static absl::StatusOr<Mapping> Open(const UniqueFd& fd, size_t bytes);
 
   Mapping() = default;
   Mapping(Mapping&& other) noexcept

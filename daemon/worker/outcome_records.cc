@@ -7,7 +7,7 @@
 
 namespace epd {
 
-absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const OwnedFd& fd) {
+absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
   absl::StatusOr<Mapping> mapping = Mapping::Open(fd, sizeof(shm::RecordsSegment));
   if (!mapping.ok()) return mapping.status();
   const auto& header = static_cast<const shm::RecordsSegment*>(mapping->data())->header;

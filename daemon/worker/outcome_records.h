@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/worker/effects.h"
 #include "daemon/worker/mapping.h"
 #include "proto/epd/v1/segment.h"
@@ -16,7 +16,7 @@ namespace epd {
 class OutcomeRecords {
  public:
   //   DATA_LOSS  not a records segment of this version and size
-  static absl::StatusOr<OutcomeRecords> Open(const OwnedFd& fd);
+  static absl::StatusOr<OutcomeRecords> Open(const UniqueFd& fd);
 
   // The use that `id` is about to claim; its operation is not known yet.
   void WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id);

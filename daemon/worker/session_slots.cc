@@ -25,7 +25,7 @@ void WriteMessage(shm::SlotReply& reply, absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t record_index,
-                                                const OwnedFd& segment, OwnedFd wakeup,
+                                                const UniqueFd& segment, UniqueFd wakeup,
                                                 OutcomeRecords& records) {
   if (record_index >= shm::kMaxSessions) {
     return absl::InvalidArgumentError(

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/worker/effects.h"
 #include "daemon/worker/mapping.h"
 #include "daemon/worker/outcome_records.h"
@@ -23,7 +23,7 @@ class SessionSlots {
   //   DATA_LOSS         not a slots segment of this version, or another session's
   //   INVALID_ARGUMENT  record_index is out of range
   static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
-                                           const OwnedFd& segment, OwnedFd wakeup,
+                                           const UniqueFd& segment, UniqueFd wakeup,
                                            OutcomeRecords& records);
 
   using Taker = std::function<void(const Use&, const shm::SlotRequest&)>;
@@ -54,7 +54,7 @@ class SessionSlots {
   SessionId session_;
   uint32_t record_index_ = 0;
   Mapping mapping_;
-  OwnedFd wakeup_;
+  UniqueFd wakeup_;
   OutcomeRecords* records_ = nullptr;
   std::array<uint32_t, shm::kSlotsPerSession> last_claim_ = {};
 };

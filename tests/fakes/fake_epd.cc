@@ -26,8 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-OwnedFd MakeSegment(size_t bytes) {
-  OwnedFd fd(memfd_create("fake-epd", MFD_CLOEXEC));
+UniqueFd MakeSegment(size_t bytes) {
+  UniqueFd fd(memfd_create("fake-epd", MFD_CLOEXEC));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     throw std::runtime_error("memfd of the fake epd");
   }
@@ -101,8 +101,8 @@ void FakeEpd::StartWorker() {
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     throw std::runtime_error("socketpair of the fake epd");
   }
-  socket_ = OwnedFd(pair[0]);
-  const OwnedFd theirs(pair[1]);
+  socket_ = UniqueFd(pair[0]);
+  const UniqueFd theirs(pair[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, theirs.get(), 3);
@@ -130,7 +130,7 @@ void FakeEpd::KillWorker() {
   pid_ = -1;
 }
 
-void FakeEpd::CloseSocket() { socket_ = OwnedFd(); }
+void FakeEpd::CloseSocket() { socket_ = UniqueFd(); }
 
 std::optional<int> FakeEpd::WaitForExit(int limit_ms) {
   int status = 0;
@@ -161,7 +161,7 @@ void FakeEpd::Send(const v1::ToWorker& message, const std::vector<int>& fds) {
   ASSERT_EQ(sendmsg(socket_.get(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
 }
 
-v1::FromWorker FakeEpd::Receive(std::vector<OwnedFd>* fds, int limit_ms) {
+v1::FromWorker FakeEpd::Receive(std::vector<UniqueFd>* fds, int limit_ms) {
   v1::FromWorker message;
   pollfd watched = {.fd = socket_.get(), .events = POLLIN, .revents = 0};
   if (poll(&watched, 1, limit_ms) != 1) {
@@ -181,7 +181,7 @@ v1::FromWorker FakeEpd::Receive(std::vector<OwnedFd>* fds, int limit_ms) {
     for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
-      OwnedFd owned(fd);
+      UniqueFd owned(fd);
       if (fds != nullptr) fds->push_back(std::move(owned));
     }
   }

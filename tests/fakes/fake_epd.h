@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 #include "daemon/worker/mapping.h"
 #include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/worker.pb.h"
@@ -37,8 +37,8 @@ class FakeSession {
  private:
   uint64_t id_;
   uint32_t record_index_;
-  OwnedFd segment_fd_;
-  OwnedFd wakeup_;
+  UniqueFd segment_fd_;
+  UniqueFd wakeup_;
   Mapping mapping_;
 };
 
@@ -65,7 +65,7 @@ class FakeEpd {
 
   void Send(const v1::ToWorker& message, const std::vector<int>& fds = {});
   // The next message; fails the test and returns an empty one if none comes.
-  v1::FromWorker Receive(std::vector<OwnedFd>* fds = nullptr, int limit_ms = 10'000);
+  v1::FromWorker Receive(std::vector<UniqueFd>* fds = nullptr, int limit_ms = 10'000);
 
   FakeSession& AddSession(uint64_t id);
   void Introduce(FakeSession& session);
@@ -77,9 +77,9 @@ class FakeEpd {
 
  private:
   Options options_;
-  OwnedFd records_fd_;
+  UniqueFd records_fd_;
   Mapping records_;
-  OwnedFd socket_;
+  UniqueFd socket_;
   pid_t pid_ = -1;
   v1::WorkerReady ready_;
   std::vector<std::unique_ptr<FakeSession>> sessions_;
@@ -93,7 +93,7 @@ struct FakeTenant {
   uint64_t formation = 1;
   uint32_t num_experts = 4;
   std::vector<FakeSession*> ranks;
-  std::vector<OwnedFd> fds;     // Two for each rank.
+  std::vector<UniqueFd> fds;    // Two for each rank.
   std::vector<Mapping> arenas;  // Read-write.
 
   char* arena(uint32_t rank) { return static_cast<char*>(arenas[rank].data()); }

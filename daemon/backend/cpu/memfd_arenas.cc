@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
 
 absl::Status MemfdArenas::Add() {
   Arena arena;
-  arena.read_write = OwnedFd(memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  arena.read_write = UniqueFd(memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = arena.read_write.get();
   if (fd < 0) return Exhausted("memfd_create of a staging arena");
   if (ftruncate(fd, static_cast<off_t>(arena_bytes_)) != 0 ||
@@ -39,7 +39,7 @@ absl::Status MemfdArenas::Add() {
     return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
   }
   const std::string path = absl::StrCat("/proc/self/fd/", fd);
-  arena.read_only = OwnedFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  arena.read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!arena.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
   if (fchmod(fd, 0) != 0) return Exhausted("fchmod of a staging arena");
   arenas_.push_back(std::move(arena));

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "daemon/backend/backend.h"
-#include "daemon/backend/owned_fd.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 
@@ -36,8 +36,8 @@ class MemfdArenas : public ArenaSet {
 
  private:
   struct Arena {
-    OwnedFd read_write;
-    OwnedFd read_only;
+    UniqueFd read_write;
+    UniqueFd read_only;
     char* mapped = nullptr;
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
