@@ -8,6 +8,7 @@ _SETUPS = [
     Setup("transforms", processes=1, devices=4, mesh=(2, 2)),
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),
+    Setup("errors_of_meshes", processes=4, mesh=(2, 2)),
     Setup("faults", processes=2, mesh=(1, 2)),
     Setup(
         "faults", processes=4, mesh=(2, 2), environment={"EPD_EXECUTOR": "worker"}, label="-worker"

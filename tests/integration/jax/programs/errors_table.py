@@ -5,13 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from epd.jax import primitives
-from jax.sharding import Mesh
 from world import World, raises
 
 _CFG = ep.EpLayerConfig(top_k=2)
 
 
-def _sizes(world: World, **changed) -> dict:
+def sizes(world: World, **changed) -> dict:
     return {
         "world_size": world.num_ranks,
         "rank": jax.process_index(),
@@ -38,7 +37,7 @@ def check_bootstrap_checks_in_order(world: World):
     """Each call has every later mistake too: the first check must win."""
     no_ep, wrong = (
         ep.MeshResource(),
-        _sizes(world, world_size=99, num_experts=2 * world.ep + 1, rank=77),
+        sizes(world, world_size=99, num_experts=2 * world.ep + 1, rank=77),
     )
     with ep.global_shard_guard(no_ep):
         with raises(NotImplementedError, "float64"):
@@ -62,33 +61,12 @@ def check_bootstrap_checks_in_order(world: World):
                 ep.ep_bootstrap(**{**wrong_experts, "num_experts": 2 * world.ep})
 
 
-def check_device_that_is_not_in_the_mesh(world: World):
-    others = [device for device in jax.devices() if device.process_index != 0]
-    if len(others) < 2:
-        return  # Needs three processes, or two with two devices.
-    mesh = Mesh(np.array(others), ("ep",))
-    with jax.set_mesh(mesh), ep.global_shard_guard(ep.MeshResource(ep_resource="ep")):
-        if world.index == 0:
-            with raises(ValueError, "rank 0"):
-                ep.ep_bootstrap(**_sizes(world, world_size=len(others), num_experts=len(others)))
-
-
-def check_two_large_axes_beside_ep(world: World):
-    if world.dp == 1:
-        return
-    mesh = Mesh(world.mesh.devices.reshape(2, -1, 1), ("dp", "fsdp", "ep"))
-    resource = ep.MeshResource(dp_resource="dp", fsdp_resource="fsdp", ep_resource="ep")
-    with jax.set_mesh(mesh), ep.global_shard_guard(resource):
-        with raises(ValueError, "dp", "fsdp"):
-            ep.ep_bootstrap(**_sizes(world, num_experts=4))
-
-
 def check_second_bootstrap(world: World):
     world.bootstrap()
     with world.context(), raises(RuntimeError, "already"):
-        ep.ep_bootstrap(**_sizes(world))
+        ep.ep_bootstrap(**sizes(world))
     with world.mesh, ep.global_shard_guard(ep.MeshResource()), raises(ValueError, "ep_resource"):
-        ep.ep_bootstrap(**_sizes(world))
+        ep.ep_bootstrap(**sizes(world))
 
 
 def check_configuration_is_what_was_given(world: World):
@@ -200,19 +178,6 @@ def check_tracing_errors_of_the_others(world: World):
         _trace(world, lambda i: ep.ep_prepare(_CFG, i), ((4 * ranks, 3), jnp.int32))
     with raises(TypeError, "EpLayerConfig"):
         _trace(world, lambda i: ep.ep_prepare(2, i), ((4 * ranks, 2), jnp.int32))
-
-
-def check_another_mesh_shape_is_named(world: World):
-    world.bootstrap()
-    if world.num_ranks < 4 or world.dp == 1:
-        return
-    mesh = Mesh(world.mesh.devices.reshape(1, -1), ("dp", "ep"))
-    with (
-        jax.set_mesh(mesh),
-        ep.global_shard_guard(world.resource),
-        raises(ValueError, "ep", "4", "2"),
-    ):
-        jax.jit(lambda i: ep.ep_prepare(_CFG, i)).lower(np.zeros((8, 2), np.int32))
 
 
 def check_domains_of_a_mesh(world: World):
