@@ -82,6 +82,15 @@ def test_without_a_daemon_and_without_autostart_the_error_says_what_to_do():
         assert str(folder / "none.sock") in ended.stderr
 
 
+def test_without_autostart_no_private_daemon_is_started():
+    with short_folder() as folder:
+        folder.chmod(0o700)
+        ended = _run("alone", XDG_RUNTIME_DIR=str(folder), EPD_AUTOSTART="0")
+        assert ended.returncode != 0
+        assert "EPD_AUTOSTART=0" in ended.stderr, ended.stderr
+        assert not _epds_of(folder) and not list(folder.rglob("*")), list(folder.rglob("*"))
+
+
 def test_too_long_socket_path_is_an_error():
     ended = _run("alone", EPD_SOCKET="/tmp/" + "x" * 120, EPD_AUTOSTART="0")
     assert ended.returncode != 0
