@@ -65,7 +65,7 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
           ExchangeOptions{.staging_bytes = hello.staging_bytes(),
                           .first_operation_id = FirstOperationId(hello.worker_incarnation())}),
       performer_(exchange_, sessions_, records_, *backend_, epd_),
-      id_maker_([nccl = std::move(parts.nccl)] { return nccl->MakeUniqueId(); }) {}
+      id_maker_(std::move(parts.make_unique_id)) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
 absl::Time ExecLoop::Now() {

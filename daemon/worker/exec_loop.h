@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
-#include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_maker.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/effect_performer.h"
@@ -27,7 +26,7 @@ namespace epd {
 struct ExecLoopParts {
   OutcomeRecords records;
   std::unique_ptr<Backend> backend;
-  std::shared_ptr<const NcclLibrary> nccl;
+  UniqueIdMaker::Make make_unique_id;  // Called on threads of its own.
 };
 
 // Serves one epd, from its Hello to the end of its socket. The exec thread constructs and runs it.

@@ -17,6 +17,8 @@
 #include "absl/strings/strip.h"
 #include "daemon/backend/cpu/cpu_backend.h"
 #include "daemon/backend/nccl_library.h"
+#include "daemon/backend/unique_id_child.h"
+#include "daemon/backend/unique_id_maker.h"
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exec_loop.h"
 #include "daemon/worker/hello.h"
@@ -57,6 +59,17 @@ std::string SelfPath() {
   return length <= 0 ? std::string() : std::string(path, static_cast<size_t>(length));
 }
 
+epd::UniqueIdMaker::Make MakerOfIds(const epd::NcclLibrary& nccl) {
+  if (nccl.path().empty()) {
+    return [why = nccl.problem()]() -> absl::StatusOr<std::string> {
+      return absl::UnavailableError("there is no libnccl: " + why);
+    };
+  }
+  return [path = nccl.path()] {
+    return epd::MakeUniqueIdInChild(SelfPath(), path, epd::UniqueIdMaker::kLimit);
+  };
+}
+
 absl::Status Serve(int control_fd) {
   epd::EpdSocket socket{epd::UniqueFd(control_fd)};
   absl::StatusOr<epd::EpdMessage> hello = epd::ReceiveHello(socket);
@@ -66,11 +79,12 @@ absl::Status Serve(int control_fd) {
   if (!records.ok()) return records.status();
   absl::StatusOr<std::unique_ptr<epd::CpuBackend>> backend = epd::CpuBackend::Create(body.simd());
   if (!backend.ok()) return backend.status();
-  const auto nccl = std::make_shared<const epd::NcclLibrary>(
-      epd::NcclCandidates(body.nccl_library(), SelfPath()));
-  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, *nccl)); !sent.ok()) return sent;
+  const epd::NcclLibrary nccl(epd::NcclCandidates(body.nccl_library(), SelfPath()));
+  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, nccl)); !sent.ok()) return sent;
   epd::ExecLoop loop(socket, body,
-                     {.records = *std::move(records), .backend = *std::move(backend), .nccl = nccl},
+                     {.records = *std::move(records),
+                      .backend = *std::move(backend),
+                      .make_unique_id = MakerOfIds(nccl)},
                      g_stop);
   return loop.Run();
 }
@@ -80,6 +94,9 @@ absl::Status Serve(int control_fd) {
 int main(int argc, char** argv) {
   int control_fd = -1;
   absl::string_view argument = argc == 2 ? argv[1] : "";
+  if (absl::ConsumePrefix(&argument, epd::kUniqueIdFlag)) {
+    return epd::UniqueIdChildMain(std::string(argument));
+  }
   if (!absl::ConsumePrefix(&argument, "--control-fd=") ||
       !absl::SimpleAtoi(argument, &control_fd) || control_fd < 0) {
     return Usage();

@@ -9,6 +9,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -234,6 +236,25 @@ TEST_F(WorkerProcess, MakesAUniqueIdAndReportsItsDigest) {
   const v1::CommunicatorReady ready = epd_.Receive().communicator_ready();
   EXPECT_EQ(ready.status().code(), 0);
   EXPECT_EQ(ready.unique_id_sha256(), Sha256(ids[0]).value());
+}
+
+int NumDescriptors(pid_t process) {
+  const std::filesystem::directory_iterator entries("/proc/" + std::to_string(process) + "/fd");
+  return static_cast<int>(std::distance(begin(entries), end(entries)));
+}
+
+// NCCL leaves a listening socket behind in the process that makes an id.
+TEST_F(WorkerProcess, ManyUniqueIdsLeaveNoDescriptorBehind) {
+  if (epd_.ready().nccl_version().empty()) GTEST_SKIP() << epd_.ready().nccl_problem();
+  v1::ToWorker ask;
+  ask.mutable_make_unique_id()->set_group_id(7);
+  const int before = NumDescriptors(epd_.ready().pid());
+  for (int i = 0; i < 5; ++i) {
+    ask.mutable_make_unique_id()->set_epoch(i + 1);
+    epd_.Send(ask);
+    ASSERT_EQ(epd_.Receive(nullptr, 30'000).unique_id_made().status().code(), 0);
+  }
+  EXPECT_EQ(NumDescriptors(epd_.ready().pid()), before);
 }
 
 TEST(WorkerProgram, SaysHowItIsStarted) {
