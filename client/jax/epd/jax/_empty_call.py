@@ -6,8 +6,8 @@ notwithstanding) and are cut off by ``cut``, and the side effect flag keeps it. 
 flag too, which then keeps calls that no one uses (and makes them again under ``jax.checkpoint``), on this rank only: so here
 XLA knows of it and JAX does not.
 
-A backward pass works only where all ranks have tokens or none has: nothing but empty arrays leads from the forward combine to
-its backward, so XLA may order these two calls otherwise than on ranks with tokens, and calls meet by their order.
+Nothing but empty arrays would lead from a forward combine to its backward, so XLA could order these two calls otherwise than
+on ranks with tokens, and calls meet by their order: ep_combine hands the uncut rows to its backward as an operand.
 Inside a shard_map of the caller's the rows are cut off within it, and the call is still lost if nothing else leaves it.
 """
 

@@ -60,13 +60,20 @@ def _combine_shard(static: Static, leading: tuple[int, ...], handle_mem, expert_
     return tokens
 
 
+def combine_rows(
+    static: Static, leading: tuple[int, ...], handle_mem: jax.Array, expert_out: jax.Array
+) -> jax.Array:
+    """-> [leading, H], with the rows that an empty call gives beyond it (see _empty_call)."""
+    shard = functools.partial(_combine_shard, static, _shard_leading(static, leading))
+    return mapped(static, shard, handle_mem, expert_out)
+
+
 def combine(
     static: Static, leading: tuple[int, ...], handle_mem: jax.Array, expert_out: jax.Array
 ) -> jax.Array:
     """-> [leading, H]."""
-    shard = functools.partial(_combine_shard, static, _shard_leading(static, leading))
-    tokens = mapped(static, shard, handle_mem, expert_out)
-    return cut(tokens, (*leading, expert_out.shape[-1]))
+    rows = combine_rows(static, leading, handle_mem, expert_out)
+    return cut(rows, (*leading, expert_out.shape[-1]))
 
 
 def _dispatch_backward_shard(
@@ -102,14 +109,14 @@ def dispatch_backward(
     )
 
 
-def _combine_backward_shard(static: Static, capacity: int, handle_mem, grad):
+def _combine_backward_shard(static: Static, num_tokens: int, capacity: int, handle_mem, grad):
     hidden = grad.shape[-1]
     (grad_expert_out,) = ffi_call(
         static,
         _ffi.COMBINE_BWD,
         [((1, capacity, hidden), grad.dtype)],
         [handle_mem, grad],
-        tokens=math.prod(grad.shape[:-1]),
+        tokens=num_tokens,
         hidden=hidden,
         capacity=capacity,
     )
@@ -117,9 +124,13 @@ def _combine_backward_shard(static: Static, capacity: int, handle_mem, grad):
 
 
 def combine_backward(
-    static: Static, capacity: int, handle_mem: jax.Array, grad: jax.Array
+    static: Static,
+    leading: tuple[int, ...],
+    capacity: int,
+    handle_mem: jax.Array,
+    grad: jax.Array,
 ) -> jax.Array:
-    """-> grad_expert_out [R, capacity, H]."""
-    return mapped(
-        static, functools.partial(_combine_backward_shard, static, capacity), handle_mem, grad
-    )
+    """-> grad_expert_out [R, capacity, H]. Without tokens any ``grad`` will do: it is not read."""
+    num_tokens = math.prod(_shard_leading(static, leading))
+    shard = functools.partial(_combine_backward_shard, static, num_tokens, capacity)
+    return mapped(static, shard, handle_mem, grad)

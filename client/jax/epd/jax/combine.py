@@ -1,6 +1,7 @@
 """ep_combine: sum the experts' rows back to their tokens, with its gradient."""
 
 import functools
+import math
 from dataclasses import dataclass
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 
 from epd.jax import _checks, _operations, _spec
 from epd.jax._call import Static, align_varying
+from epd.jax._empty_call import cut
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.mesh import current_layout
 from epd.jax.primitives import check_expert_rows
@@ -28,11 +30,18 @@ def _combine(call: _Call, handle_mem: jax.Array, expert_out: jax.Array) -> jax.A
 
 
 def _forward(call: _Call, handle_mem: jax.Array, expert_out: jax.Array):
-    return _combine(call, handle_mem, expert_out), handle_mem
+    rows = _operations.combine_rows(call.static, call.leading, handle_mem, expert_out)
+    out = cut(rows, (*call.leading, expert_out.shape[-1]))
+    # Without tokens only these rows lead from combine to its backward; XLA keeps the two in order by them.
+    return out, (handle_mem, None if math.prod(call.leading) else rows)
 
 
-def _backward(call: _Call, handle_mem: jax.Array, g_tokens: jax.Array):
-    return None, _operations.combine_backward(call.static, call.capacity, handle_mem, g_tokens)
+def _backward(call: _Call, saved, g_tokens: jax.Array):
+    handle_mem, rows = saved
+    grad = g_tokens if rows is None else rows
+    return None, _operations.combine_backward(
+        call.static, call.leading, call.capacity, handle_mem, grad
+    )
 
 
 _combine.defvjp(_forward, _backward)

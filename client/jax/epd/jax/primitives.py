@@ -211,4 +211,5 @@ def ep_combine_bwd(
     check.capacity(capacity)
     check.done()
     operands = align_varying(layout, [handle_mem, grad])
-    return _operations.combine_backward(Static(group, layout, cfg), capacity, *operands)
+    static = Static(group, layout, cfg)
+    return _operations.combine_backward(static, grad.shape[:-1], capacity, *operands)
