@@ -28,9 +28,9 @@ struct MadeUniqueId {
   std::string unique_id;  // Secret; empty unless the status is OK.
 };
 
-// Each request runs on its own thread: making an id may hang in the network's set-up, and nothing
-// can end it. What comes after its deadline is dropped. All members but the making itself belong to
-// the caller's thread.
+// Each request runs on its own thread, because making an id may hang in the network's set-up. What
+// comes after its deadline is dropped. All members but the making itself belong to the caller's
+// thread.
 class UniqueIdMaker {
  public:
   using Make = std::function<absl::StatusOr<std::string>()>;
