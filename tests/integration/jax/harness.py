@@ -131,13 +131,23 @@ class Setup:
 
     program: str
     processes: int = 1
-    devices: int = 1  # Per process.
-    mesh: tuple[int, int] = (1, 1)  # (dp, ep)
+    devices: int | tuple[int, ...] = 1  # Per process, or of each.
+    mesh: tuple[int, int] = (1, 1)  # (dp, ep), of the first devices; others stay outside.
+    cores: int | None = None  # How many CPU cores all processes may use together; None: all.
     environment: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
     label: str = ""  # Tells setups of different environments apart.
 
+    def devices_of(self, index: int) -> int:
+        return self.devices if isinstance(self.devices, int) else self.devices[index]
+
     def __str__(self) -> str:
-        return f"{self.program}-{self.processes}x{self.devices}-dp{self.mesh[0]}ep{self.mesh[1]}{self.label}"
+        devices = (
+            f"{self.processes}x{self.devices}"
+            if isinstance(self.devices, int)
+            else "+".join(map(str, self.devices))
+        )
+        cores = "" if self.cores is None else f"-{self.cores}core"
+        return f"{self.program}-{devices}-dp{self.mesh[0]}ep{self.mesh[1]}{cores}{self.label}"
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
@@ -192,7 +202,7 @@ class Fleet:
                 "EPD_TEST_EPD_PID": str(self._daemon.process.pid),
             }
         environment |= {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices_of(index)}",
             **setup.environment,
         }
         arguments = {
@@ -205,13 +215,19 @@ class Fleet:
         with (self._folder / f"{index}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    python(str(HERE / "rank.py"), json.dumps(arguments)),
+                    self._on_cores() + python(str(HERE / "rank.py"), json.dumps(arguments)),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                 )
             )
+
+    def _on_cores(self) -> list[str]:
+        if self._setup.cores is None:
+            return []
+        allowed = sorted(os.sched_getaffinity(0))[: self._setup.cores]
+        return ["taskset", "--cpu-list", ",".join(map(str, allowed))]
 
     def _report(self, statuses: list) -> "Report":
         outcomes, logs = [], []

@@ -4,97 +4,52 @@ import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
-from epd.jax import primitives
+from five_operations import run_all
 from world import World, fails
 
 _CFG = ep.EpLayerConfig(top_k=2)
 _ALIGNED = ep.EpLayerConfig(top_k=2, dispatch_output_per_expert_alignment=8)
 
 
-def _run_all(world: World, cfg: ep.EpLayerConfig, problem, leading=None) -> None:
-    """Runs the five operations on a problem and compares each result."""
-    capacity, rows = problem.capacity, problem.tokens.shape[0]
-    leading = leading or (rows,)
-    shaped = lambda array: world.put(array.reshape(*leading, array.shape[-1]))  # noqa: E731
-    expert_rows = world.expert_rows(problem, seed=7, dtype=problem.tokens.dtype)
-    g_weights = np.random.default_rng(8).random(expert_rows.shape[:2]).astype(np.float32)
-
-    @jax.jit
-    def step(idx, tokens, weights, expert_out, g_recv_weights):
-        counts, total, handle = ep.ep_prepare(cfg, idx)
-        recv, recv_weights = primitives.ep_dispatch_fwd(cfg, handle, idx, tokens, weights, capacity)
-        combined = primitives.ep_combine_fwd(cfg, handle, expert_out, leading)
-        g_tokens, g_topk = primitives.ep_dispatch_bwd(
-            cfg, handle, expert_out, g_recv_weights, leading
-        )
-        g_expert = primitives.ep_combine_bwd(cfg, handle, tokens, capacity)
-        return counts, total, recv, recv_weights, combined, g_tokens, g_topk, g_expert
-
-    with world.context():
-        counts, total, recv, recv_weights, combined, g_tokens, g_topk, g_expert = step(
-            shaped(problem.topk_idx),
-            shaped(problem.tokens),
-            shaped(problem.weights),
-            world.put(expert_rows),
-            world.put(g_weights),
-        )
-    flat = lambda array: array.reshape(*leading, array.shape[-1])  # noqa: E731
-    world.expect_equal(
-        counts, np.concatenate([plan.token_counts for plan in problem.plans]), "token_counts"
-    )
-    world.expect_equal(total, np.concatenate([plan.total for plan in problem.plans]), "total")
-    world.expect_equal(recv, world.scatter(problem, problem.tokens), "recv_tokens")
-    world.expect_equal(
-        recv_weights, world.scatter_weights(problem, problem.weights), "recv_topk_weights"
-    )
-    world.expect_equal(combined, flat(world.gather(problem, expert_rows)), "combine")
-    world.expect_equal(g_tokens, flat(world.gather(problem, expert_rows)), "grad_tokens")
-    world.expect_equal(g_topk, flat(world.gather_weights(problem, g_weights)), "grad_topk_weights")
-    world.expect_equal(g_expert, world.scatter(problem, problem.tokens), "grad_expert_out")
-    assert recv.dtype == combined.dtype == g_tokens.dtype == g_expert.dtype == problem.tokens.dtype
-
-
 def check_float32(world: World):
     world.bootstrap()
-    _run_all(world, _CFG, world.problem(1, tokens=8))
+    run_all(world, _CFG, world.problem(1, tokens=8))
 
 
 def check_bfloat16(world: World):
     world.bootstrap()
-    _run_all(world, _ALIGNED, world.problem(2, tokens=16, alignment=8, dtype=jnp.bfloat16))
+    run_all(world, _ALIGNED, world.problem(2, tokens=16, alignment=8, dtype=jnp.bfloat16))
 
 
 def check_float16(world: World):
     world.bootstrap()
-    _run_all(world, _ALIGNED, world.problem(3, tokens=16, alignment=8, dtype=np.float16))
+    run_all(world, _ALIGNED, world.problem(3, tokens=16, alignment=8, dtype=np.float16))
 
 
 def check_batch_and_sequence_dimensions(world: World):
     world.bootstrap()
-    _run_all(world, _CFG, world.problem(4, tokens=12), leading=(world.num_ranks * 3, 4))
+    run_all(world, _CFG, world.problem(4, tokens=12), leading=(world.num_ranks * 3, 4))
 
 
 def check_capacity_below_the_bootstrapped_one(world: World):
     world.bootstrap()
-    _run_all(world, _CFG, world.problem(5, tokens=4, capacity=40))
+    run_all(world, _CFG, world.problem(5, tokens=4, capacity=40))
 
 
 def check_no_tokens(world: World):
     world.bootstrap()
-    _run_all(world, _CFG, world.problem(6, tokens=0))
+    run_all(world, _CFG, world.problem(6, tokens=0))
 
 
 def check_no_routes(world: World):
     world.bootstrap()
-    _run_all(
-        world, _CFG, world.problem(7, tokens=8, topk_idx=np.full((world.num_ranks * 8, 2), -1))
-    )
+    run_all(world, _CFG, world.problem(7, tokens=8, topk_idx=np.full((world.num_ranks * 8, 2), -1)))
 
 
 def check_all_tokens_to_one_expert(world: World):
     world.bootstrap()
     idx = np.zeros((world.num_ranks * 8, 2), np.int64)
-    _run_all(world, _ALIGNED, world.problem(8, tokens=8, alignment=8, topk_idx=idx))
+    run_all(world, _ALIGNED, world.problem(8, tokens=8, alignment=8, topk_idx=idx))
 
 
 def check_uneven_tokens_by_masking(world: World):
@@ -103,7 +58,7 @@ def check_uneven_tokens_by_masking(world: World):
     idx = np.random.default_rng(9).integers(0, world.sizes["num_experts"], (world.num_ranks, 8, 2))
     for rank in range(world.num_ranks):
         idx[rank, (3 * rank) % 9 :] = -1
-    _run_all(world, _CFG, world.problem(9, tokens=8, topk_idx=idx.reshape(-1, 2)))
+    run_all(world, _CFG, world.problem(9, tokens=8, topk_idx=idx.reshape(-1, 2)))
 
 
 def check_int64_indices(world: World):
@@ -119,7 +74,7 @@ def check_int64_indices(world: World):
 
 def check_eight_choices_and_wide_rows(world: World):
     world.bootstrap(hidden=640, capacity=512, num_experts=8 * world.ep)
-    _run_all(
+    run_all(
         world,
         ep.EpLayerConfig(8, 16),
         world.problem(11, tokens=16, top_k=8, alignment=16, dtype=jnp.bfloat16),
@@ -150,7 +105,7 @@ def check_overflow_drops_when_asked(world: World):
         0,
         rng.integers(0, world.sizes["num_experts"], (1, 2)),
     )
-    _run_all(world, _ALIGNED, world.problem(13, tokens=16, alignment=8, topk_idx=idx, capacity=11))
+    run_all(world, _ALIGNED, world.problem(13, tokens=16, alignment=8, topk_idx=idx, capacity=11))
 
 
 def check_gradients_of_dispatch_and_combine(world: World):
