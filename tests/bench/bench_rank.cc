@@ -14,6 +14,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "tests/bench/barrier.h"
+
 namespace epd::bench {
 namespace {
 
@@ -49,13 +51,22 @@ Problem ReadProblem(std::istringstream& words, int rank) {
   return problem;
 }
 
-std::string RunTimed(Contender& contender, std::istringstream& words) {
+// The file beside the driver's socket.
+bench_barrier* OpenBarrier(const std::string& socket_path) {
+  const std::string path = socket_path + ".barrier";
+  bench_barrier* const barrier = bench_barrier_open(path.c_str());
+  if (barrier != nullptr) return barrier;
+  throw std::runtime_error("cannot map " + path + ": " + std::strerror(errno));
+}
+
+std::string RunTimed(Contender& contender, bench_barrier* barrier, std::istringstream& words) {
   std::string operation;
   int iterations = 0;
   words >> operation >> iterations;
   std::string times = "ok";
   for (int i = 0; i < iterations; ++i) {
-    contender.Barrier();
+    contender.GetReady(operation);
+    bench_barrier_wait(barrier);
     const auto begin = std::chrono::steady_clock::now();
     contender.Run(operation);
     const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begin;
@@ -76,14 +87,15 @@ void Dump(Contender& contender, std::istringstream& words, int rank) {
   if (!file.flush()) throw std::runtime_error("cannot write " + path);
 }
 
-std::string Answer(Contender& contender, const std::string& line, int rank) {
+std::string Answer(Contender& contender, bench_barrier* barrier, const std::string& line,
+                   int rank) {
   std::istringstream words(line);
   std::string command;
   words >> command;
   if (command == "load") {
     contender.Load(ReadProblem(words, rank));
   } else if (command == "run") {
-    return RunTimed(contender, words);
+    return RunTimed(contender, barrier, words);
   } else if (command == "dump") {
     Dump(contender, words, rank);
   } else if (command == "unload") {
@@ -155,6 +167,7 @@ std::string Contender::Other(const std::string& line) {
 
 int ServeDriver(const std::string& socket_path, int rank, Contender& contender) {
   const int fd = ConnectTo(socket_path);
+  bench_barrier* const barrier = OpenBarrier(socket_path);
   FILE* driver = fdopen(fd, "r+");
   std::fprintf(driver, "rank %d\n", rank);
   std::fflush(driver);
@@ -166,7 +179,7 @@ int ServeDriver(const std::string& socket_path, int rank, Contender& contender) 
     }
     std::string answer;
     try {
-      answer = Answer(contender, line, rank);
+      answer = Answer(contender, barrier, line, rank);
     } catch (const std::exception& error) {
       answer = std::string("error ") + error.what();
       std::replace(answer.begin(), answer.end(), '\n', ' ');

@@ -71,8 +71,8 @@ class Contender {
   virtual ~Contender() = default;
   virtual void Load(Problem problem) = 0;
   virtual void Unload() = 0;
-  // Returns when all ranks are here.
-  virtual void Barrier() = 0;
+  // What an operation needs and nobody times; before each Run.
+  virtual void GetReady(const std::string& operation) { static_cast<void>(operation); }
   // One operation: "dispatch", "combine", or one of the contender's own.
   virtual void Run(const std::string& operation) = 0;
   // The result of the last Run of `operation`; empty: it has none.

@@ -63,6 +63,7 @@ def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
     port = str(_free_port())
     for rank in range(num_ranks):
         command = [sys.executable, str(_HERE / script), "--socket", str(fleet.socket_path)]
+        command += ["--barrier-library", str(place.binaries / "libbench_barrier.so")]
         command += ["--port", port, "--rank", str(rank), "--num-ranks", str(num_ranks)]
         fleet.start(command, _environment(place))
 

@@ -60,6 +60,10 @@ def quick_plan() -> Plan:
     return Plan(sizes, Effort(rounds=5, turn_seconds=0.1), 150)
 
 
+def chosen_plan(sizes: list[problems.Sizes]) -> Plan:
+    return Plan(sizes, Effort(rounds=10, turn_seconds=0.1), 19 * 60)
+
+
 def available_bytes() -> int:
     for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -214,6 +218,13 @@ def _memory_line(memory: dict[str, int]) -> str:
     )
 
 
+def _sizes(text: str) -> list[problems.Sizes]:
+    try:
+        return [problems.Sizes.parse(shape) for shape in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     names = [contender.name for contender in who.ALL]
     parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
@@ -223,6 +234,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         type=lambda text: text.split(","),
         default=names,
         help=f"comma-separated, of {','.join(names)}",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        help="comma-separated, instead of the plan: ranks x tokens x hidden x top_k, as 4x8x2048x4",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path, default=_ROOT / "out" / "bench.json")
@@ -237,6 +253,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
     plan = quick_plan() if options.quick else full_plan()
+    if options.sizes:
+        plan = chosen_plan(options.sizes)
     facts = {
         "date": report.date(),
         "commit": report.commit(),

@@ -26,7 +26,7 @@ class EpdC : public Contender {
     combined_ = Rows(static_cast<size_t>(problem_.num_tokens) * hidden);
     received_.Poison();
     combined_.Poison();
-    Prepare("bench.prepare", problem_.num_tokens);
+    Prepare();
     Dispatch();
     expert_out_ = ScaledByExpert(problem_, received_.data());
   }
@@ -37,16 +37,8 @@ class EpdC : public Contender {
     problem_ = Problem();
   }
 
-  // A prepare without tokens: its counts reach every rank only when every rank is here.
-  void Barrier() override {
-    std::swap(handle_mem_, barrier_plan_);
-    handle_mem_.resize(HandleMemSize(problem_));
-    Prepare("bench.barrier", 0);
-    std::swap(handle_mem_, barrier_plan_);
-  }
-
   void Run(const std::string& operation) override {
-    if (operation == "prepare") return Prepare("bench.prepare", problem_.num_tokens);
+    if (operation == "prepare") return Prepare();
     operation == "dispatch" ? Dispatch() : Combine();
   }
 
@@ -59,14 +51,14 @@ class EpdC : public Contender {
   std::string Versions() override { return std::string("libepd_client=") + epd_client_version(); }
 
  private:
-  void Prepare(const char* name, int64_t num_tokens) {
+  void Prepare() {
     epd_prepare_args args = {};
     args.struct_size = sizeof args;
     args.rank = rank_;
-    args.key = NamedKey(name);
+    args.key = NamedKey("bench.prepare");
     args.topk_idx = problem_.routing[rank_].data();
     args.idx_bytes = sizeof(int32_t);
-    args.num_tokens = static_cast<uint64_t>(num_tokens);
+    args.num_tokens = static_cast<uint64_t>(problem_.num_tokens);
     args.top_k = static_cast<uint32_t>(problem_.top_k);
     args.token_counts = token_counts_.data();
     args.total_recv = &total_recv_;
@@ -116,7 +108,6 @@ class EpdC : public Contender {
   GroupPtr group_;
   Problem problem_;
   std::vector<char> handle_mem_;
-  std::vector<char> barrier_plan_;
   std::vector<int32_t> token_counts_;
   int32_t total_recv_ = 0;
   Rows received_;  // [C, H]

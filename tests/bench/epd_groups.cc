@@ -40,7 +40,6 @@ class EpdGroups : public Contender {
   }
 
   void Unload() override { groups_.clear(); }
-  void Barrier() override {}
   void Run(const std::string& operation) override { Other(operation); }
   std::span<const Row16> Result(const std::string&) override { return {}; }
   std::string Versions() override { return std::string("libepd_client=") + epd_client_version(); }

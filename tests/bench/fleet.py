@@ -12,6 +12,7 @@ with "ok ...", or "error TEXT". Between commands a process sleeps in a read, so 
 import pathlib
 import selectors
 import socket
+import struct
 import subprocess
 import time
 
@@ -54,6 +55,10 @@ class Fleet:
         self.name = name
         self.num_ranks = num_ranks
         self.socket_path = folder / f"{name}.sock"
+        # Where the ranks meet before each timed call: see barrier.h.
+        pathlib.Path(f"{self.socket_path}.barrier").write_bytes(
+            struct.pack("=III", num_ranks, 0, 0)
+        )
         self._folder = folder
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.socket_path))

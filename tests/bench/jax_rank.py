@@ -5,6 +5,7 @@ returning the global array whose local shard is the result; and `unload()`.
 """
 
 import argparse
+import ctypes
 import pathlib
 import socket
 import time
@@ -30,19 +31,7 @@ class Rank:
         self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
         self._operations: Operations = {}
         self._results: dict[str, jax.Array | None] = {}
-        self._barrier = self._make_barrier()
-
-    def _make_barrier(self) -> Callable[[], None]:
-        ones = global_array(self._mesh, np.ones((1,), np.int32))
-        total = jax.jit(
-            jax.shard_map(
-                lambda x: jax.lax.psum(x, "ep"),
-                mesh=self._mesh,
-                in_specs=PartitionSpec("ep"),
-                out_specs=PartitionSpec(),
-            )
-        )
-        return lambda: total(ones).block_until_ready()
+        self._barrier = open_barrier(arguments.barrier_library, f"{arguments.socket}.barrier")
 
     def answer(self, line: str) -> str:
         match line.split():
@@ -81,6 +70,19 @@ class Rank:
         return times
 
 
+def open_barrier(library: str, path: str) -> Callable[[], None]:
+    """The barrier of all contenders (barrier.h). OSError: the file cannot be mapped."""
+    barrier = ctypes.CDLL(library, use_errno=True)
+    barrier.bench_barrier_open.argtypes = [ctypes.c_char_p]
+    barrier.bench_barrier_open.restype = ctypes.c_void_p
+    barrier.bench_barrier_wait.argtypes = [ctypes.c_void_p]
+    barrier.bench_barrier_wait.restype = None
+    opened = barrier.bench_barrier_open(path.encode())
+    if not opened:
+        raise OSError(ctypes.get_errno(), "the barrier cannot be mapped", path)
+    return lambda: barrier.bench_barrier_wait(opened)
+
+
 def global_array(mesh: jax.sharding.Mesh, local: np.ndarray) -> jax.Array:
     """An array whose leading dimension is split over the ranks, from this rank's part."""
     sharding = NamedSharding(mesh, PartitionSpec("ep"))
@@ -90,6 +92,7 @@ def global_array(mesh: jax.sharding.Mesh, local: np.ndarray) -> jax.Array:
 def serve(contender) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
+    parser.add_argument("--barrier-library", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--num-ranks", type=int, required=True)

@@ -55,7 +55,7 @@ class Memcpy : public Contender {
   }
 
   // New memory is asked for here, outside of what is timed; its pages come with the first write.
-  void Barrier() override {
+  void GetReady(const std::string&) override {
     if (fresh_ != nullptr) munmap(fresh_, bytes_);
     fresh_ = static_cast<char*>(Map(bytes_));
   }

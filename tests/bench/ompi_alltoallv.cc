@@ -108,8 +108,6 @@ class OpenMpi : public Contender {
     for (Rows* rows : {&send_, &packed_, &received_, &combined_, &expert_out_}) *rows = Rows();
   }
 
-  void Barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
-
   void Run(const std::string& operation) override {
     operation == "dispatch" ? Dispatch() : Combine();
   }

@@ -24,6 +24,15 @@ class Sizes:
     hidden: int
     top_k: int
 
+    @classmethod
+    def parse(cls, shape: str) -> "Sizes":
+        """From "4x8x2048x4": ranks, tokens, hidden, top_k. ValueError: it is not that."""
+        words = shape.split("x")
+        numbers = [int(word) for word in words if word.isdecimal()]
+        if not len(words) == len(numbers) == 4 or min(numbers) < 1:
+            raise ValueError(f"got '{shape}', expected RANKSxTOKENSxHIDDENxTOP_K, as 4x8x2048x4")
+        return cls(*numbers)
+
     @property
     def num_experts(self) -> int:
         return _EXPERTS_PER_RANK * self.num_ranks
