@@ -96,7 +96,9 @@ def ffi_call(
     if all(math.prod(shape) == 0 for shape, _ in results):
         return empty_call(target, results, domain, position, *operands, **attributes)
     call = jax.ffi.ffi_call(
-        target, [_result(shape, dtype, operands[0]) for shape, dtype in results]
+        target,
+        [_result(shape, dtype, operands[0]) for shape, dtype in results],
+        vmap_method="sequential",
     )
     return call(domain, position, *operands, **attributes)
 

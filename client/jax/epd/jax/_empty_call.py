@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 _empty_call = Primitive("epd_empty_call")
@@ -72,3 +72,25 @@ def _lower(ctx, *operands, target, results, attributes):
 
 
 mlir.register_lowering(_empty_call, _lower)
+
+
+def _vmapped(arrays, dims, **params):
+    """One call after another, as ``jax.ffi.ffi_call(vmap_method="sequential")`` makes them."""
+    fronts = [
+        array if dim is None else jax.numpy.moveaxis(array, dim, 0)
+        for array, dim in zip(arrays, dims, strict=True)
+    ]
+    batched = [array for array, dim in zip(fronts, dims, strict=True) if dim is not None]
+
+    def one(own):
+        own = iter(own)
+        pairs = zip(fronts, dims, strict=True)
+        return _empty_call.bind(
+            *[array if dim is None else next(own) for array, dim in pairs], **params
+        )
+
+    results = jax.lax.map(one, batched)
+    return results, [0] * len(results)
+
+
+batching.primitive_batchers[_empty_call] = _vmapped

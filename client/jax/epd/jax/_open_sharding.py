@@ -11,7 +11,7 @@ import jax
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import sdy
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import batching, mlir
 from jax.sharding import AxisType
 
 from epd.jax.mesh import Layout
@@ -21,6 +21,7 @@ _BACKWARD = 2  # Shardy's PropagationDirection::BACKWARD.
 _open_p = Primitive("epd_open_sharding")
 _open_p.def_impl(lambda array: array)
 _open_p.def_abstract_eval(lambda aval: aval)
+batching.defvectorized(_open_p)
 
 
 def _lower(ctx, value):

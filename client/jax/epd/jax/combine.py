@@ -1,50 +1,13 @@
 """ep_combine: sum the experts' rows back to their tokens, with its gradient."""
 
-import functools
-import math
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 
 from epd.jax import _checks, _operations, _spec
 from epd.jax._call import Static, align_varying
-from epd.jax._empty_call import cut
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.mesh import current_layout
 from epd.jax.primitives import check_expert_rows
-
-
-@dataclass(frozen=True)
-class _Call:
-    """Static part of one ep_combine."""
-
-    static: Static
-    leading: tuple[int, ...]
-    capacity: int
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _combine(call: _Call, handle_mem: jax.Array, expert_out: jax.Array) -> jax.Array:
-    return _operations.combine(call.static, call.leading, handle_mem, expert_out)
-
-
-def _forward(call: _Call, handle_mem: jax.Array, expert_out: jax.Array):
-    rows = _operations.combine_rows(call.static, call.leading, handle_mem, expert_out)
-    out = cut(rows, (*call.leading, expert_out.shape[-1]))
-    # Without tokens only these rows lead from combine to its backward; XLA keeps the two in order by them.
-    return out, (handle_mem, None if math.prod(call.leading) else rows)
-
-
-def _backward(call: _Call, saved, g_tokens: jax.Array):
-    handle_mem, rows = saved
-    grad = g_tokens if rows is None else rows
-    return None, _operations.combine_backward(
-        call.static, call.leading, call.capacity, handle_mem, grad
-    )
-
-
-_combine.defvjp(_forward, _backward)
 
 
 def ep_combine(
@@ -95,5 +58,5 @@ def ep_combine(
         check.other(wrong)
     check.done()
     operands = align_varying(layout, [handle_mem, expert_out])
-    out = _combine(_Call(Static(group, layout, cfg), leading, expert_out.shape[1]), *operands)
+    out = _operations.combine(Static(group, layout, cfg), leading, *operands)
     return _spec.constrain(out, spec, layout)

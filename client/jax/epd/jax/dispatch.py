@@ -1,11 +1,7 @@
 """ep_dispatch: prepare and dispatch in one, with its gradient."""
 
-import functools
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from epd.jax import _checks, _operations
 from epd.jax._call import Static, align_varying
@@ -13,41 +9,6 @@ from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.mesh import current_layout
 from epd.jax.prepare import integer_indices, prepare
 from epd.jax.primitives import check_tokens
-
-
-@dataclass(frozen=True)
-class _Call:
-    """Static part of one ep_dispatch."""
-
-    static: Static
-    capacity: int
-    leading: tuple[int, ...]
-    weights_dtype: np.dtype
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dispatch(call: _Call, topk_idx: jax.Array, tokens: jax.Array, topk_weights: jax.Array):
-    return _forward(call, topk_idx, tokens, topk_weights)[0]
-
-
-def _forward(call: _Call, topk_idx: jax.Array, tokens: jax.Array, topk_weights: jax.Array):
-    token_counts, total_recv_tokens, handle_mem = prepare(call.static, topk_idx)
-    recv_tokens, recv_topk_weights = _operations.dispatch(
-        call.static, call.capacity, handle_mem, tokens, topk_weights.astype(jnp.float32)
-    )
-    return (recv_tokens, recv_topk_weights, handle_mem, token_counts, total_recv_tokens), handle_mem
-
-
-def _backward(call: _Call, handle_mem: jax.Array, cotangents):
-    # Nothing flows into the indices; cotangents of the plan and the counts are ignored.
-    g_recv_tokens, g_recv_topk_weights = cotangents[:2]
-    grad_tokens, grad_weights = _operations.dispatch_backward(
-        call.static, call.leading, handle_mem, g_recv_tokens, g_recv_topk_weights
-    )
-    return None, grad_tokens, grad_weights.astype(call.weights_dtype)
-
-
-_dispatch.defvjp(_forward, _backward)
 
 
 def ep_dispatch(
@@ -91,8 +52,10 @@ def ep_dispatch(
     check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
     check.capacity(capacity)
     check.done()
-    operands = align_varying(layout, [topk_idx, tokens, topk_weights])
-    call = _Call(
-        Static(group, layout, cfg), capacity, tuple(tokens.shape[:-1]), np.dtype(topk_weights.dtype)
+    static = Static(group, layout, cfg)
+    topk_idx, tokens, topk_weights = align_varying(layout, [topk_idx, tokens, topk_weights])
+    token_counts, total_recv_tokens, handle_mem = prepare(static, topk_idx)
+    recv_tokens, recv_topk_weights = _operations.dispatch(
+        static, capacity, handle_mem, tokens, topk_weights.astype(jnp.float32)
     )
-    return _dispatch(call, *operands)
+    return recv_tokens, recv_topk_weights, handle_mem, token_counts, total_recv_tokens

@@ -1,12 +1,12 @@
 """ep_prepare: exchange how many tokens go where, and plan."""
 
-import functools
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _ffi
+from epd.jax import _checks, _exchange, _ffi
 from epd.jax._call import Static, align_varying, ffi_call, mapped
 from epd.jax._open_sharding import open_sharding
 from epd.jax.config import EpLayerConfig, bootstrapped
@@ -21,40 +21,41 @@ def integer_indices(function: str, topk_idx: jax.Array) -> jax.Array:
     return topk_idx
 
 
-def _shard(static: Static, topk_idx: jax.Array):
-    config = static.group.config
-    return tuple(
-        ffi_call(
-            static,
-            _ffi.PREPARE,
-            [
-                ((1, config.num_local_experts), jnp.int32),
-                ((1, 1), jnp.int32),
-                ((1, static.handle_mem_size), jnp.uint8),
-            ],
-            [topk_idx],
-            tokens=math.prod(topk_idx.shape[:-1]),
+@dataclass(frozen=True)
+class _Prepare:
+    """topk_idx, a residual -> the counts, their sum, the plan. Integers: nothing to differentiate."""
+
+    static: Static
+
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        return self.static.layout.carriers
+
+    def run(self, residuals, operands):
+        del operands
+        return mapped(self.static, self._shard, *residuals)
+
+    def _shard(self, topk_idx):
+        config = self.static.group.config
+        return tuple(
+            ffi_call(
+                self.static,
+                _ffi.PREPARE,
+                [
+                    ((1, config.num_local_experts), jnp.int32),
+                    ((1, 1), jnp.int32),
+                    ((1, self.static.handle_mem_size), jnp.uint8),
+                ],
+                [topk_idx],
+                tokens=math.prod(topk_idx.shape[:-1]),
+            )
         )
-    )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def prepare(static: Static, topk_idx: jax.Array):
+def prepare(static: Static, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The checked operation; integers in, integers out: it has no gradient."""
-    results = mapped(static, functools.partial(_shard, static), topk_idx)
+    results = _exchange.bind(_Prepare(static), [topk_idx], [])
     return tuple(open_sharding(static.layout, result) for result in results)
-
-
-def _forward(static: Static, topk_idx: jax.Array):
-    return prepare(static, topk_idx), None
-
-
-def _backward(static: Static, residual: None, cotangents):
-    del static, residual, cotangents
-    return (None,)
-
-
-prepare.defvjp(_forward, _backward)
 
 
 def ep_prepare(cfg: EpLayerConfig, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -1,4 +1,5 @@
-"""The single operations, without gradients of their own: ep_dispatch and ep_combine are made of them."""
+"""The single operations: ep_dispatch and ep_combine are made of them. Each is linear in its rows and weights, and JAX can
+differentiate it forwards, backwards and again."""
 
 import jax
 import jax.numpy as jnp

@@ -328,19 +328,6 @@ def check_executions_in_flight_stay_apart(world: World):
         world.expect_close(out, want * (2 if doubled else 1))
 
 
-def check_vmap_says_why_not(world: World):
-    world.bootstrap()
-    problem = world.problem(31, tokens=8)
-    stacked = [np.stack([a, a]) for a in (problem.topk_idx, problem.tokens, problem.weights)]
-    with world.context():
-        try:
-            jax.vmap(functools.partial(_layer, problem.capacity))(*stacked)
-        except NotImplementedError as error:
-            assert "vmap" in str(error), error
-        else:
-            raise AssertionError("vmap did not say that it is not supported")
-
-
 def check_out_sharding_is_honoured(world: World):
     world.bootstrap()
     problem = world.problem(32, tokens=8)

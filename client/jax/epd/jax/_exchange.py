@@ -1,0 +1,165 @@
+"""The JAX primitive of epd's exchanges, and how JAX transforms it.
+
+An ``Exchange`` is a static, hashable description of a collective operation; ``bind`` applies it. The routing plan and the
+like are its *residuals*: it need not be linear in them and has no derivative with respect to them. It is linear in its
+*operands*, so that its tangent is the same exchange of the operands' tangents, and reverse mode is the exchange that
+``transpose`` names. shard_map lies inside the primitive: JAX never transposes it, and so adds no collectives of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import jax
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+Arrays = Sequence[jax.Array]
+
+
+class Exchange(Protocol):
+    """Hashable and equal by value, without anything of this process. An exchange without operands has no transpose."""
+
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """The mesh axes over which its rows are split."""
+        ...
+
+    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+        """The results as the caller sees them."""
+        ...
+
+    def transpose(self) -> "Exchange":
+        """The transpose in the operands, with the same residuals."""
+        ...
+
+    def after(self, residuals: Arrays, results: Arrays) -> tuple["Exchange", Arrays]:
+        """The exchange of the tangents, and its residuals, once ``results`` are there."""
+        ...
+
+
+_exchange = Primitive("epd_exchange")
+_exchange.multiple_results = True
+
+
+def bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
+    """The exchange's results, differentiable in the operands, forwards and backwards."""
+    jaxpr = jax.make_jaxpr(exchange.run)(list(residuals), list(operands))
+    return _exchange.bind(
+        *residuals, *operands, exchange=exchange, num_residuals=len(residuals), jaxpr=jaxpr
+    )
+
+
+@_exchange.def_abstract_eval
+def _results(*avals, exchange: Exchange, num_residuals: int, jaxpr):
+    del avals, exchange, num_residuals
+    return list(jaxpr.out_avals)
+
+
+@partial(jax.jit, static_argnums=0)
+def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays):
+    return list(exchange.run(residuals, operands))
+
+
+@_exchange.def_impl
+def _eager(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
+    del jaxpr
+    with jax.disable_jit(False):  # One call of XLA's, as every primitive is.
+        return _compiled(exchange, list(arrays[:num_residuals]), list(arrays[num_residuals:]))
+
+
+def _inline(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
+    del exchange, num_residuals
+    return jaxpr_as_fun(jaxpr)(*arrays)
+
+
+mlir.register_lowering(_exchange, mlir.lower_fun(_inline, multiple_results=True))
+
+
+def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
+    results = _exchange.bind(*primals, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
+    moved, residuals = exchange.after(primals[:num_residuals], results)
+    operands = [ad.instantiate_zeros(tangent) for tangent in tangents[num_residuals:]]
+    return results, bind(moved, residuals, operands)
+
+
+ad.primitive_jvps[_exchange] = _jvp
+
+
+def _transpose(cotangents, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
+    del jaxpr
+    residuals, operands = arrays[:num_residuals], arrays[num_residuals:]
+    gradients = bind(
+        exchange.transpose(), residuals, [ad.instantiate_zeros(ct) for ct in cotangents]
+    )
+    return [None] * num_residuals + [
+        gradient if ad.is_undefined_primal(operand) else None
+        for gradient, operand in zip(gradients, operands, strict=True)
+    ]
+
+
+ad.primitive_transposes[_exchange] = _transpose
+
+
+@dataclass(frozen=True)
+class _Batched:
+    """``size`` exchanges, one after another; with ``spmd_axes`` each device of them makes its own share."""
+
+    exchange: Exchange
+    size: int
+    residuals_batched: tuple[bool, ...]
+    spmd_axes: tuple[str, ...]
+
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        return self.exchange.carriers
+
+    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+        axes = [0 if batched else None for batched in self.residuals_batched]
+        run = jax.vmap(
+            self.exchange.run,
+            in_axes=(axes, 0),
+            axis_size=self.size,
+            spmd_axis_name=self.spmd_axes or None,
+        )
+        return tuple(run(list(residuals), list(operands)))
+
+    def transpose(self) -> "_Batched":
+        return replace(self, exchange=self.exchange.transpose())
+
+    def after(self, residuals: Arrays, results: Arrays) -> tuple["_Batched", Arrays]:
+        moved, all_residuals = self.exchange.after(residuals, results)
+        more = (True,) * (len(all_residuals) - len(residuals))
+        return replace(
+            self, exchange=moved, residuals_batched=self.residuals_batched + more
+        ), all_residuals
+
+
+def _to_front(axis_size: int, array: jax.Array, dim: int | None) -> jax.Array:
+    if dim is None:
+        return jax.numpy.broadcast_to(array, (axis_size, *array.shape))
+    return jax.numpy.moveaxis(array, dim, 0)
+
+
+def _vmapped(axis, arrays, dims, *, exchange: Exchange, num_residuals: int, jaxpr):
+    del jaxpr
+    batched = tuple(dim is not None for dim in dims[:num_residuals])
+    pairs = list(zip(arrays, dims, strict=True))
+    residuals = [
+        array if dim is None else jax.numpy.moveaxis(array, dim, 0)
+        for array, dim in pairs[:num_residuals]
+    ]
+    operands = [_to_front(axis.size, array, dim) for array, dim in pairs[num_residuals:]]
+    spmd = axis.spmd_name
+    spmd = () if spmd is None else (spmd,) if isinstance(spmd, str) else tuple(spmd)
+    if taken := [name for name in spmd if name in exchange.carriers]:
+        raise ValueError(
+            f"vmap over an operation of epd: spmd_axis_name is {spmd}, but {taken} carries tokens already, as do all of"
+            f" {exchange.carriers}; name a mesh axis beside them, or none"
+        )
+    results = bind(_Batched(exchange, axis.size, batched, spmd), residuals, operands)
+    return results, [0] * len(results)
+
+
+batching.fancy_primitive_batchers[_exchange] = _vmapped
