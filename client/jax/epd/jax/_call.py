@@ -39,9 +39,10 @@ def _varying(array: jax.Array) -> frozenset[str]:
 def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Inside a shard_map of the caller's: gives all operands the same varying axes, those of the tokens among them.
 
-    Outside of custom_vjp, so that JAX transposes the change itself.
+    Also where none varies: equal routes on all ranks still give each rank counts of its own. Nothing without check_vma.
+    Outside of the exchange, so that JAX transposes the change itself.
     """
-    if not layout.checks_manual or not any(_varying(array) for array in arrays):
+    if not layout.checks_manual:
         return tuple(arrays)
     manual = set(layout.axis_names) - set(layout.free)
     axes = frozenset().union(*map(_varying, arrays)) | (set(layout.carriers) & manual)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epd.jax import _spec
 from epd.jax.config import DTYPE_CODES, Bootstrapped, EpLayerConfig, ep_handle_mem_size
 from epd.jax.mesh import Layout
 
@@ -61,7 +62,7 @@ class CallCheck:
             )
 
     def shape(self, name: str, array: jax.Array, expected: Sequence[int | str]) -> None:
-        """Compares the shape; a string stands for any size."""
+        """Compares the shape and how the array is sharded; a string stands for any size."""
         got = tuple(array.shape)
         fits = len(got) == len(expected) and all(
             isinstance(want, str) or want == have for have, want in zip(got, expected, strict=True)
@@ -69,6 +70,8 @@ class CallCheck:
         if not fits:
             text = ", ".join(str(dim) for dim in expected)
             self._wrong.append(f"{name} has shape {list(got)}, expected [{text}]")
+        elif wrong := _spec.wrong_sharding(name, array, self._layout):
+            self._wrong.append(wrong)
 
     def dtype(self, name: str, array: jax.Array, allowed: Sequence) -> None:
         if np.dtype(array.dtype) not in [np.dtype(known) for known in allowed]:

@@ -5,6 +5,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from epd.jax.mesh import Layout
 
+_SPEC = "the result's spec (out_sharding or out_partition_spec)"
+
 
 def _axes(entry) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
@@ -21,7 +23,7 @@ def normalize(spec, rank: int) -> tuple | None:
     entries = tuple(tuple(entry) if isinstance(entry, list) else entry for entry in tuple(spec))
     if len(entries) > rank:
         raise ValueError(
-            f"the spec {spec} has {len(entries)} entries, but the result has {rank} dimensions"
+            f"{_SPEC} {spec} has {len(entries)} entries, but the result has {rank} dimensions"
         )
     return entries + (None,) * (rank - len(entries))
 
@@ -30,12 +32,34 @@ def mismatch(spec: tuple | None, layout: Layout) -> str | None:
     """What is wrong with a normalized spec on this mesh, or None."""
     if spec is None:
         return None
-    unknown = [axis for entry in spec for axis in _axes(entry) if axis not in layout.axis_names]
-    return (
-        f"the spec {spec} names {unknown}, but the mesh's axes are {layout.axis_names}"
-        if unknown
-        else None
-    )
+    axes = [axis for entry in spec for axis in _axes(entry)]
+    if unknown := [axis for axis in axes if axis not in layout.axis_names]:
+        return f"{_SPEC} {spec} names {unknown}, but the mesh's axes are {layout.axis_names}"
+    if twice := sorted({axis for axis in axes if axes.count(axis) > 1}):
+        return f"{_SPEC} {spec} names {', '.join(map(repr, twice))} twice"
+    return None
+
+
+def wrong_sharding(name: str, array: jax.Array, layout: Layout) -> str | None:
+    """How ``array`` lies otherwise than over the leading axes, as far as its type says (Explicit axes), or None."""
+    sharding = jax.typeof(array).sharding
+    types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+    if AxisType.Explicit not in types.values():
+        return None
+    sizes = dict(zip(layout.axis_names, layout.mesh_shape, strict=True))
+
+    def seen(spec: PartitionSpec) -> list[tuple[str, ...]]:
+        entries = (*spec, *(None,) * (array.ndim - len(spec)))
+        return [
+            tuple(a for a in _axes(entry) if types.get(a) == AxisType.Explicit and sizes[a] > 1)
+            for entry in entries
+        ]
+
+    wanted = PartitionSpec(*layout.spec, *(None,) * (array.ndim - 1))
+    if seen(sharding.spec) == seen(wanted):
+        return None
+    short = [str(spec).replace("PartitionSpec", "P") for spec in (sharding.spec, wanted)]
+    return f"{name} is sharded as {short[0]}, expected {short[1]}; use jax.sharding.reshard on it"
 
 
 def constrain(array: jax.Array, spec: tuple | None, layout: Layout) -> jax.Array:
