@@ -1,5 +1,6 @@
 """One process of a fleet: runs the checks of a program, see harness.py. Its argument is JSON."""
 
+import faulthandler
 import importlib
 import json
 import pathlib
@@ -10,6 +11,9 @@ import traceback
 import jax
 from world import World
 
+# After so long in one check or barrier, and again each time, a process writes where its threads are to its log.
+_STALL_SECONDS = 40
+
 
 def _write(path: pathlib.Path, outcomes: dict[str, str]) -> None:
     new = path.with_suffix(".new")
@@ -19,6 +23,7 @@ def _write(path: pathlib.Path, outcomes: dict[str, str]) -> None:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
+    faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)
     if arguments["processes"] > 1:
         jax.distributed.initialize(
             f"127.0.0.1:{arguments['port']}",
@@ -33,8 +38,10 @@ def main() -> None:
     outcomes: dict[str, str] = {}
     for name in checks:
         began = time.monotonic()
+        faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)  # Anew for each check.
         try:
-            getattr(program, name)(world)
+            with world.running(name):
+                getattr(program, name)(world)
             outcomes[name] = "ok"
         except Exception:  # noqa: BLE001 - the boundary of a check: whatever went wrong is its outcome.
             outcomes[name] = traceback.format_exc()[-5000:]

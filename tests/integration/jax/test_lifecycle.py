@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import time
 
 import harness
 import pytest
@@ -71,6 +72,18 @@ def test_killed_process_is_named_and_fresh_ones_can_use_the_daemon():
         assert report.outcomes[0] == {"check_survivor_is_told_who_died": "ok"}, report.outcomes
         ended = _run("alone", EPD_SOCKET=daemon.socket)
         assert ended.returncode == 0, ended.stderr
+
+
+def test_a_failed_check_ends_the_other_processes_barriers():
+    """The harness itself: what fails on one process fails everywhere at once, and the next check runs."""
+    with running_daemon() as daemon:
+        began = time.monotonic()
+        report = Fleet(Setup("one_fails", processes=2, mesh=(1, 2)), daemon.folder, daemon).run(100)
+    first = report.outcomes[0]["check_planted_failure"]
+    assert "process 1: AssertionError: planted" in first, report
+    report.expect("check_afterwards")
+    report.expect_clean_exit()
+    assert time.monotonic() - began < 100, "the barrier was waited out"
 
 
 def test_without_a_daemon_and_without_autostart_the_error_says_what_to_do():

@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,13 +49,47 @@ class World:
         self.spec = PartitionSpec(("dp", "ep"))
         self.sharding = NamedSharding(self.mesh, self.spec)
         self.sizes: dict = {}
+        self.check = ""
 
     # ---- processes ----
 
     def barrier(self, name: str, seconds: float = 120) -> None:
+        """Waits for all processes; AssertionError as soon as one of them has failed in the check that is running.
+
+        Not JAX's own barrier, which would hold the others up to its deadline, and hide what failed first.
+        """
         client = distributed.global_state.client
-        if client is not None:
-            client.wait_at_barrier(re.sub(r"\W", "_", name), int(seconds * 1000))
+        if client is None:
+            return
+        folder = f"barrier/{self.check or 'between checks'}/{name}/"
+        client.key_value_set(f"{folder}{self.index}", "here")
+        deadline = time.monotonic() + seconds
+        while True:
+            here = sorted(int(key.rsplit("/", 1)[1]) for key, _ in client.key_value_dir_get(folder))
+            if len(here) == jax.process_count():
+                return
+            failed = client.key_value_dir_get(f"failed/{self.check}/") if self.check else []
+            text = "; ".join(f"process {key.rsplit('/', 1)[1]}: {why}" for key, why in failed)
+            assert not failed, f"at '{name}', another process failed in {self.check}: {text}"
+            assert time.monotonic() < deadline, (
+                f"at '{name}', only processes {here} of {jax.process_count()} came within {seconds} s"
+            )
+            time.sleep(0.005)
+
+    @contextlib.contextmanager
+    def running(self, check: str) -> Iterator[None]:
+        """The check that runs inside. If it fails, the others' barriers in it say so."""
+        self.check = check
+        try:
+            yield
+        except Exception as error:
+            if (client := distributed.global_state.client) is not None:
+                client.key_value_set(
+                    f"failed/{check}/{self.index}", f"{type(error).__name__}: {error}"[:500]
+                )
+            raise
+        finally:
+            self.check = ""
 
     @property
     def index(self) -> int:
