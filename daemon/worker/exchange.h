@@ -129,6 +129,8 @@ class Exchange {
   void SetDeadline(Operation& operation, absl::Time deadline);
   void OnDeadline(Operation& operation, absl::Time now);
   void OnGatheringDeadline(Operation& operation, absl::Time now);
+  void WarnOfAbsent(const Operation& operation, const std::vector<Operation*>& undecided,
+                    absl::Duration age);
   void EvictHolders(Operation& operation);
 
   const ExchangeOptions options_;

@@ -1,11 +1,21 @@
 // Deadlines: who is late is named, then the generation ends; who holds on too long loses its
 // session.
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
 #include "daemon/worker/crossed_order.h"
 #include "daemon/worker/exchange.h"
+#include "daemon/worker/program_divergence.h"
 
 namespace epd {
+namespace {
+
+// Between two looks at an operation that gathers; a warn_after below it is obeyed once.
+constexpr absl::Duration kShortestLook = absl::Seconds(1);
+
+}  // namespace
 
 void Exchange::SetDeadline(Operation& operation, absl::Time deadline) {
   if (operation.deadline != absl::InfiniteFuture()) {
@@ -66,25 +76,38 @@ void Exchange::OnGatheringDeadline(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
   const absl::Duration limit = tenant.start.spec.deadlines.absent;
   const absl::Duration age = now - operation.first_announce;
-  const std::string missing = NameRanks(tenant, operation.WaitingFor(), "absent");
   if (age >= limit) {
     EndGeneration(tenant, absl::DeadlineExceededError(absl::StrCat(
                               operation.Describe(), " waits ", absl::FormatDuration(age), " for ",
-                              missing, "; look at these processes, or raise the absent deadline")));
+                              NameRanks(tenant, operation.WaitingFor(), "absent"),
+                              "; look at these processes, or raise the absent deadline")));
     return;
   }
+  const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;
+  const std::vector<Operation*> undecided = UndecidedOf(tenant);
+  if (absl::Status apart = CheckDivergence(undecided, tenant, now - warn_after); !apart.ok()) {
+    EndGeneration(tenant, apart);
+    return;
+  }
+  if (!std::exchange(operation.warned, true)) WarnOfAbsent(operation, undecided, age);
+  SetDeadline(operation, std::min(operation.first_announce + limit,
+                                  now + std::max(warn_after, kShortestLook)));
+}
+
+void Exchange::WarnOfAbsent(const Operation& operation, const std::vector<Operation*>& undecided,
+                            absl::Duration age) {
+  const Tenant& tenant = *operation.tenant;
   std::string text =
       absl::StrCat("group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value,
                    " phase=announce: ", operation.Describe(), " waits ", absl::FormatDuration(age),
-                   " for ", missing);
-  if (const Operation* other = FindCrossed(operation, UndecidedOf(tenant)); other != nullptr) {
+                   " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
+  if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
     absl::StrAppend(&text, "; crossed order: ", other->Describe(),
                     " waits for ranks that have "
                     "announced this one, and this one for ranks that have announced it; launch "
                     "programs in one order on all ranks, or give the calls names");
   }
   effects_.push_back(LogLine{.severity = Severity::kWarning, .text = std::move(text)});
-  SetDeadline(operation, operation.first_announce + limit);
 }
 
 void Exchange::EvictHolders(Operation& operation) {

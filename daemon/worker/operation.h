@@ -88,6 +88,7 @@ struct Operation {
   std::optional<Region> region;
   uint64_t staging_bytes = 0;  // Of one arena, once all have announced.
   bool moving = false;         // The worker executor touches the region.
+  bool warned = false;         // Its absent ranks were named in the log.
 
   absl::Time first_announce;
   absl::Time phase_since;
