@@ -17,6 +17,7 @@
 #include "client/c/group_arguments.h"
 #include "client/c/operation.h"
 #include "client/c/prepare_operation.h"
+#include "client/c/refusal.h"
 #include "client/c/rows_operation.h"
 #include "client/c/session.h"
 #include "client/c/struct_size.h"
@@ -232,6 +233,10 @@ int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error)
 
 int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error) {
   return Gather(group, args, error, epd::shm::Kind::kDispatchBackward);
+}
+
+int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
+  return Operate(group, args, error, [](const epd_refuse_args& a) { return Refusal(a); });
 }
 
 }  // extern "C"

@@ -248,6 +248,18 @@ typedef struct epd_gather_args {
 EPD_API int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error);
 EPD_API int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error);
 
+typedef struct epd_refuse_args {
+  size_t struct_size;
+  uint32_t rank;
+  epd_key key;
+  int32_t code;     /* Not EPD_OK. */
+  const char* text; /* What is wrong and what to do; the library puts the place before it. */
+} epd_refuse_args;
+/* Takes the place of an operation that this rank cannot make, so that no rank waits for it: the operation, and the
+ * execution that it is in, fails on every rank with `code` and `text`. Blocks as an operation does. Returns `code`, or
+ * why the execution had failed before. */
+EPD_API int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

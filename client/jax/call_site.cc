@@ -46,10 +46,10 @@ const char* OperationName(Operation operation) {
 Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {}
 
 std::uint32_t Executable::Add(const CallConfig& config) {
-  // Tokens and capacity stay out: they may differ between ranks. So do max_tokens and hidden: they
-  // are the group's, and a rank whose program has others must meet its peers to tell them.
-  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.ranks,
-                                  config.experts, config.top_k, config.alignment};
+  // Tokens and capacity stay out: they may differ between ranks. So do the other sizes: a rank whose
+  // program has others must meet its peers, so that all are told. Programs that differ in these
+  // alone share their execution numbers, as two compilations of one do.
+  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.ranks};
   const std::lock_guard lock(mutex_);
   description_ += config.alias;
   description_ += '\0';

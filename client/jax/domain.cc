@@ -123,10 +123,11 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
     case Runs::Outcome::kStale:
       return {13, "[epd:INTERNAL] " + Place(call.rank) + ": a stale execution was let through"};
     case Runs::Outcome::kOverlap:
-      return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
-                     ": two executions of the same program are under way on this "
-                     "rank's device, so ranks cannot tell which is which; launch them from one "
-                     "thread, in the same order on all ranks"};
+      active->refusal_ = {9,
+                          "two executions of the same program are under way on this rank's "
+                          "device, so ranks cannot tell which is which; launch them from one "
+                          "thread, in the same order on all ranks"};
+      break;
   }
   active->membership_ = membership_;
   active->group_ = group;

@@ -28,19 +28,15 @@ struct Size {
 
 Status Mismatch(const std::string& where, const Size& size, const char* relation) {
   return {kInvalidArgument,
-          where + ": this executable was traced with " + size.field + "=" +
-              std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
+          (where.empty() ? "" : where + ": ") + "this executable was traced with " + size.field +
+              "=" + std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
               size.field + "=" + std::to_string(size.bootstrapped) +
               "; trace it again (a new jax.jit of the function, or jax.clear_caches())"};
 }
 
-// The sizes of the results' buffers: with others the call cannot be made at all.
-Status CheckBuffers(const GroupConfig& config, const CallConfig& call, const std::string& where) {
-  for (const Size& size : {Size{"ep_size", call.ranks, config.ranks},
-                           Size{"num_experts", call.experts, config.experts}}) {
-    if (size.traced != size.bootstrapped) return Mismatch(where, size, "is not");
-  }
-  return {};
+// OK, or INVALID_ARGUMENT: the program was traced with another value.
+Status CheckEqual(const Size& size, const std::string& where) {
+  return size.traced == size.bootstrapped ? Status{} : Mismatch(where, size, "is not");
 }
 
 // Sizes that the C library compares too, and whose mismatch it reports to every rank.
@@ -191,13 +187,16 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
                                      "process; call ep_bootstrap"};
   }
   const std::string where = Where("INVALID_ARGUMENT", entry->config, domain, rank);
-  const Status buffers = CheckBuffers(entry->config, site.config, where);
-  if (!buffers.ok()) return buffers;
+  // With another number of ranks, places in the program's mesh are none of the group's.
+  const Status ranks = CheckEqual({"ep_size", site.config.ranks, entry->config.ranks}, where);
+  if (!ranks.ok()) return ranks;
   const auto held = entry->config.held.find(static_cast<std::uint32_t>(domain));
   if (held == entry->config.held.end() ||
       !held->second.contains(static_cast<std::uint32_t>(rank))) {
     return NotHeld(entry->config, domain, rank);
   }
+  // The results' buffers have other sizes, so the call cannot be made at all.
+  call->refusal_ = CheckEqual({"num_experts", site.config.experts, entry->config.experts}, {});
   call->mismatch_ = CheckSizes(entry->config, site.config, where);
   call->domain_ = entry->domains.at(held->first);
   return call->domain_->Begin({site, run_id, static_cast<std::uint32_t>(rank)}, call);

@@ -57,6 +57,8 @@ class ActiveCall {
   // OK, or INVALID_ARGUMENT: sizes of the program are not the group's. The call is made all the
   // same, so that the C library tells every rank and none waits for this one.
   const Status& mismatch() const { return mismatch_; }
+  // Not OK: the call must not be made; epd_refuse tells every rank so.
+  const Status& refusal() const { return refusal_; }
 
   // Ends the call. A lost session or a closed group is noted: the next call attaches again.
   void End(const CallSite& site, std::int64_t run_id, std::uint32_t rank, const Status& status);
@@ -70,6 +72,7 @@ class ActiveCall {
   Digest program_{};
   CallNumber number_;
   Status mismatch_;
+  Status refusal_;
 };
 
 // Thread-safe.
@@ -94,9 +97,9 @@ class Groups {
 
   // Resolves a call. Joins again, and blocks for that, if an earlier call reported the loss of the
   // session.
-  //   FAILED_PRECONDITION  the alias is not bootstrapped; two runs of a program overlap.
-  //   INVALID_ARGUMENT     the program was traced for another number of ranks or experts; a rank
-  //                        that others hold. Other sizes: see ActiveCall::mismatch.
+  //   FAILED_PRECONDITION  the alias is not bootstrapped.
+  //   INVALID_ARGUMENT     the program was traced for another number of ranks; a rank that others
+  //                        hold. Other sizes: see ActiveCall::mismatch and refusal.
   //   otherwise            why the session or the group is gone, once per loss.
   Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain, std::int32_t rank,
                ActiveCall* call);

@@ -67,13 +67,34 @@ Place PlaceOf(Scalar domain, Scalar rank) { return {*domain.typed_data(), *rank.
 // Makes the C library's call of one operation.
 using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
 
+epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
+  epd_key key = {};
+  key.struct_size = sizeof key;
+  std::copy(call.program().begin(), call.program().end(), key.program);
+  key.execution = call.number().execution;
+  key.ordinal = site.ordinal;
+  key.occurrence = call.number().occurrence;
+  return key;
+}
+
+// Tells all ranks that this one cannot make the call.
+int Refuse(const CallSite& site, Place place, const ActiveCall& call, epd_error* error) {
+  epd_refuse_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = static_cast<std::uint32_t>(place.rank);
+  args.key = KeyOf(site, call);
+  args.code = call.refusal().code;
+  args.text = call.refusal().message.c_str();
+  return epd_refuse(call.group(), &args, error);
+}
+
 Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exchange& exchange) {
   ActiveCall call;
   Status status = Groups::Shared().Begin(site, run_id, place.domain, place.rank, &call);
   if (!status.ok()) return status;
   epd_error error = {};
   error.struct_size = sizeof error;
-  const int code = exchange(call, &error);
+  const int code = call.refusal().ok() ? exchange(call, &error) : Refuse(site, place, call, &error);
   if (code != EPD_OK) status = FromError(code, error);
   // Says the same in the words of the program.
   if (code == call.mismatch().code) status = call.mismatch();
@@ -108,16 +129,6 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
                           ": the limit of threads of this process or user is reached"});
   }
   return future;
-}
-
-epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
-  epd_key key = {};
-  key.struct_size = sizeof key;
-  std::copy(call.program().begin(), call.program().end(), key.program);
-  key.execution = call.number().execution;
-  key.ordinal = site.ordinal;
-  key.occurrence = call.number().occurrence;
-  return key;
 }
 
 ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,

@@ -62,14 +62,14 @@ Runs::Outcome Runs::Start(const Call& call, std::uint64_t membership, const Begi
   Run* run = Find(call);
   if (run == nullptr) run = &Add(call, membership);
   if (run->membership < membership) return Outcome::kStale;
-  if (Overlaps(*run, call.rank)) return Outcome::kOverlap;
+  const bool overlaps = Overlaps(*run, call.rank);
   const auto [found, is_new] = run->ranks.try_emplace(call.rank);
   RankRun& rank = found->second;
   if (is_new) rank.execution = begin(call.rank, run->program);
   ++rank.in_flight;
   number->execution = rank.execution;
   number->occurrence = rank.occurrences[call.site.ordinal]++;
-  return Outcome::kOk;
+  return overlaps ? Outcome::kOverlap : Outcome::kOk;
 }
 
 void Runs::End(const Call& call) {

@@ -35,7 +35,8 @@ class Runs {
   enum class Outcome {
     kOk,
     kStale,    // The run began in an earlier membership, which is gone: its calls must all fail.
-    kOverlap,  // Another run of the same program is under way on this rank: which is which?
+    kOverlap,  // Another run of the same program is under way on this rank: which is which? The
+               // call is numbered, but only so that its refusal reaches the other ranks.
   };
 
   // `begin` allots the number of a new execution of a program on a rank.
@@ -44,7 +45,7 @@ class Runs {
   // True if the run is known and began in a membership before `membership`.
   bool IsStale(const Call& call, std::uint64_t membership) const;
 
-  // Numbers a call; each kOk is followed by one End.
+  // Numbers a call; each kOk and each kOverlap is followed by one End.
   Outcome Start(const Call& call, std::uint64_t membership, const Begin& begin, CallNumber* number);
   void End(const Call& call);
 

@@ -196,6 +196,39 @@ TEST_P(FaultsTest, ALateRankIsNamedAndItsNextCallMeetsTheOthersAgain) {
   }
 }
 
+TEST_P(FaultsTest, ACallThatOneRankRefusesFailsOnAllWithItsReasonAndTheNextOneWorks) {
+  RunningDaemon daemon;
+  const auto body = [](JoinedRank& joined, Link&) -> std::string {
+    Result refused;
+    if (joined.rank->rank() == 1) {
+      epd_error error = {};
+      error.struct_size = sizeof error;
+      epd_refuse_args args = {};
+      args.struct_size = sizeof args;
+      args.rank = 1;
+      args.key.struct_size = sizeof args.key;
+      args.key.name = "prepare";
+      args.key.execution = EPD_EXECUTION_NEXT;
+      args.code = static_cast<int32_t>(Code::kFailedPrecondition);
+      args.text = "planted; do it otherwise";
+      refused.code = epd_refuse(joined.rank->group(), &args, &error);
+      refused.message = error.message;
+    } else {
+      refused = joined.rank->Prepare(joined.data);
+    }
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty())
+      return "afterwards: " + p;
+    return refused.message;
+  };
+  auto ranks = StartRanks(daemon.socket_path(), Case(3), body);
+  const std::string pid = "pid=" + std::to_string(ranks[1]->pid());
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, StartsWith("[epd:FAILED_PRECONDITION] group=test"));
+    EXPECT_THAT(report, HasSubstr("rank=1 host="));
+    EXPECT_THAT(report, HasSubstr(pid + " phase=announce: planted; do it otherwise"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Executors, FaultsTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "worker" : "client"; });
 

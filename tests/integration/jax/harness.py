@@ -26,7 +26,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 _START_SECONDS = 20
 # Deadlines that let a hang end soon; far above what a busy machine needs.
-_DEADLINES = {"EPD_ABSENT_TIMEOUT": "60", "EPD_UNDECIDED_TIMEOUT": "30", "EPD_FORM_TIMEOUT": "90"}
+_DEADLINES = {
+    "EPD_WARN_AFTER": "2",
+    "EPD_ABSENT_TIMEOUT": "60",
+    "EPD_UNDECIDED_TIMEOUT": "30",
+    "EPD_FORM_TIMEOUT": "90",
+}
 
 
 def binary(name: str) -> str:

@@ -113,6 +113,51 @@ def check_dtypes_that_differ_between_ranks(world: World):
     _expect_working(world, 47)
 
 
+def check_static_arguments_that_differ_between_ranks(world: World):
+    """The first rank of each domain traced its call with another top_k, or another alignment: all are told both values."""
+    world.bootstrap()
+    first = world.index % world.ep == 0
+    for mine, field in (
+        (ep.EpLayerConfig(top_k=4 if first else 2), "top_k: "),
+        (ep.EpLayerConfig(top_k=2, dispatch_output_per_expert_alignment=16 * first), "alignment: "),
+    ):
+        idx = _local_rows(world, lambda _, k=mine.top_k: np.zeros((4, k), np.int32))
+        with world.context():
+            prepare = jax.jit(lambda i, c=mine: [world_pin(world, a) for a in ep.ep_prepare(c, i)])
+            began = time.monotonic()
+            with fails("INVALID_ARGUMENT", field, " on ranks 0", " on ranks 1"):
+                jax.block_until_ready(prepare(idx))
+        assert time.monotonic() - began < 20, "the ranks waited for each other"
+        world.barrier(f"all ranks saw the wrong {field}")
+    _expect_working(world, 53)
+
+
+def check_programs_that_differ_between_ranks(world: World):
+    """The first rank of each domain runs a program with one call less: all are told, long before the absent deadline."""
+    world.bootstrap()
+    problem, operands = _operands(world, 54)
+    first = world.index % world.ep == 0
+    with world.context():
+        if first:
+            step = jax.jit(lambda i, *_: [world_pin(world, a) for a in ep.ep_prepare(_CFG, i)])
+        else:
+            step = jax.jit(functools.partial(_layer, problem.capacity))
+        compiled = step.lower(*operands).compile()
+        world.barrier("compiled")
+        began = time.monotonic()
+        with fails("INVALID_ARGUMENT", "different programs", " on ranks 0", " on ranks 1"):
+            jax.block_until_ready(compiled(*operands))
+    assert time.monotonic() - began < 30, "the ranks waited for each other"
+    world.barrier("all ranks saw the other program")
+    if first:  # It has not begun the others' failed execution, and is told about it when it does.
+        with fails("INVALID_ARGUMENT", "different programs"):
+            _expect_working(world, 55)
+    _expect_working(world, 55)
+    world.barrier("all work again")
+    ep.ep_finalize()  # The others have not begun the first rank's program; from here on all count from 0.
+    world.sizes = {}
+
+
 def check_ranks_may_bring_different_numbers_of_tokens(world: World):
     """Each process traces its own T; the first rank of each domain has none, the others 3, 6, ..."""
     world.bootstrap()
@@ -147,9 +192,13 @@ def _own_tokens(world: World, rows: np.ndarray) -> list[jax.Array]:
 
 
 def check_executable_of_other_sizes_on_one_rank(world: World):
-    """The first rank of each domain runs a program traced for another hidden size or capacity: no rank waits for it."""
+    """The first rank of each domain runs a program traced for other sizes: no rank waits for it."""
     first = world.index % world.ep == 0
-    for other, width, slots in (({"hidden": 16}, 16, 64), ({"capacity": 200}, 8, 160)):
+    for other, width, slots, field in (
+        ({"hidden": 16}, 16, 64, "hidden"),
+        ({"capacity": 200}, 8, 160, "capacity"),
+        ({"num_experts": 4 * world.ep}, 8, 64, "num_experts"),
+    ):
         world.bootstrap(**other)
         rows = np.ones((4, width if first else world.sizes["hidden"]), np.float32)
         elsewhere = _own_tokens(world, rows)
@@ -161,7 +210,7 @@ def check_executable_of_other_sizes_on_one_rank(world: World):
         if not first:
             with world.context():
                 traced = step.lower(*operands).compile()
-        with world.context(), fails("INVALID_ARGUMENT", "hidden" if width == 16 else "capacity"):
+        with world.context(), fails("INVALID_ARGUMENT", field):
             jax.block_until_ready(traced(*operands))
         world.barrier(f"all ranks saw the wrong {sorted(other)}")
         _expect_working(world, 50)
@@ -241,6 +290,8 @@ def check_killed_worker_under_load(world: World):
         step = jax.jit(functools.partial(_layer, problem.capacity))
         world.expect_equal(step(*operands), want, "before")
         for round_number in range(2):
+            # The worker serves all domains, and these do not wait for each other.
+            world.barrier(f"all domains are healthy before round {round_number}")
             _step_until_error(world, step, operands, round_number)
             world.barrier(f"all ranks saw the error {round_number}")
             world.expect_equal(step(*operands), want, f"after round {round_number}")

@@ -46,7 +46,7 @@ TEST(AbiTest, OnlyTheCInterfaceIsExported) {
        {"epd_client_version", "epd_connect", "epd_disconnect", "epd_check", "epd_socket_path",
         "epd_join", "epd_leave", "epd_group_get_info", "epd_begin_execution", "epd_handle_mem_size",
         "epd_prepare", "epd_dispatch", "epd_combine", "epd_dispatch_backward",
-        "epd_combine_backward"}) {
+        "epd_combine_backward", "epd_refuse"}) {
     EXPECT_THAT(symbols, Contains(name));
   }
 }

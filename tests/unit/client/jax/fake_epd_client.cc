@@ -359,4 +359,14 @@ int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_err
   return Gather(group, "dispatch backward", args, error);
 }
 
+int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
+  return Meet(
+      group, "refuse", args->key, {args->rank, nullptr, nullptr, nullptr},
+      [args](Meeting& meeting) {
+        meeting.code = args->code;
+        meeting.text = args->text;
+      },
+      error);
+}
+
 }  // extern "C"

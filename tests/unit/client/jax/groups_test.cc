@@ -105,6 +105,32 @@ TEST_F(GroupsTest, AnExecutableTracedForOtherSizesNamesTheField) {
   EXPECT_THAT(Call(Site(), 3).message, HasSubstr("recv_capacity_per_rank=64"));
 }
 
+TEST_F(GroupsTest, ACallThatCannotBeMadeIsRefusedUnderItsNumber) {
+  GroupConfig config = Config();
+  config.experts = 8;
+  ASSERT_TRUE(groups_.Bootstrap(config).ok());
+  ActiveCall call;
+  const CallSite other_size = Site();
+  ASSERT_TRUE(groups_.Begin(other_size, 1, 0, 0, &call).ok());
+  EXPECT_EQ(call.refusal().code, kInvalidArgument);
+  EXPECT_THAT(call.refusal().message, HasSubstr("num_experts=4"));
+  call.End(other_size, 1, 0, call.refusal());
+
+  groups_.Finalize("default");
+  ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
+  const CallSite site = Site();
+  ActiveCall first, second;
+  ASSERT_TRUE(groups_.Begin(site, 2, 0, 0, &first).ok());
+  EXPECT_TRUE(first.refusal().ok());
+  ASSERT_TRUE(groups_.Begin(site, 3, 0, 0, &second).ok());
+  EXPECT_EQ(second.refusal().code, kFailedPrecondition);
+  EXPECT_THAT(second.refusal().message, HasSubstr("two executions"));
+  EXPECT_EQ(second.number().execution, first.number().execution + 1);
+  second.End(site, 3, 0, second.refusal());
+  first.End(site, 2, 0, {});
+  EXPECT_TRUE(Call(site, 4).ok()) << "the next execution is none of theirs";
+}
+
 TEST_F(GroupsTest, ALostSessionIsReportedOnceAndTheNextExecutionJoinsAgain) {
   ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
   const CallSite site = Site();

@@ -12,11 +12,11 @@ namespace {
 
 using Outcome = Runs::Outcome;
 
-CallSite Site(std::int64_t top_k = 2) {
+CallSite Site(Operation operation = Operation::kPrepare) {
   EndCompile();
   CallConfig config;
+  config.operation = operation;
   config.alias = "default";
-  config.top_k = top_k;
   return AddCallSite(config);
 }
 
@@ -43,7 +43,7 @@ class RunsTest : public testing::Test {
 };
 
 TEST_F(RunsTest, UnseenRunIdsCountUpPerProgramAndRank) {
-  const CallSite one = Site(2), two = Site(4);
+  const CallSite one = Site(), two = Site(Operation::kCombine);
   EXPECT_EQ(Call(one, 77).execution, 0u);
   EXPECT_EQ(Call(two, 78).execution, 0u);
   EXPECT_EQ(Call(one, 5).execution, 1u);  // Smaller than before: run ids have no order.
@@ -74,6 +74,8 @@ TEST_F(RunsTest, ARunThatOverlapsAnotherOfItsProgramOnTheRankIsRefused) {
   CallNumber number;
   ASSERT_EQ(Start(site, 1, 0, &number), Outcome::kOk);
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOverlap);
+  EXPECT_EQ(number.execution, 1u) << "the refusal must reach the other ranks' second execution";
+  runs_.End({site, 2, 0});
   EXPECT_EQ(Start(site, 2, 1, &number), Outcome::kOk) << "another rank is another device";
   runs_.End({site, 1, 0});
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOk);
