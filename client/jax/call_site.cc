@@ -68,18 +68,28 @@ const Digest& Executable::Seal() {
   return digest_;
 }
 
-bool Executable::HasOneCall() const {
+bool Executable::AddNamed(const std::string& alias, const std::string& key) {
   const std::lock_guard lock(mutex_);
-  return num_calls_ == 1;
+  return names_.emplace(alias, key).second;
 }
 
-CallSite AddCallSite(CallConfig config) {
+bool Executable::HasOneCall() const {
+  const std::lock_guard lock(mutex_);
+  return num_calls_ + names_.size() == 1;
+}
+
+std::optional<CallSite> AddCallSite(CallConfig config) {
   Compilation& current = Current();
   const std::lock_guard lock(current.mutex);
   if (current.executable == nullptr) current.executable = std::make_shared<Executable>();
   CallSite site;
-  site.ordinal = current.executable->Add(config);
   site.executable = current.executable;
+  if (config.name.empty()) {
+    site.ordinal = site.executable->Add(config);
+  } else {
+    site.key = config.name + "/" + OperationName(config.operation);
+    if (!site.executable->AddNamed(config.alias, site.key)) return std::nullopt;
+  }
   site.config = std::move(config);
   return site;
 }

@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
-#include <vector>
+#include <utility>
 
 namespace epd::jax {
 
@@ -25,13 +27,18 @@ const char* OperationName(Operation operation);
 // Static attributes of a call. All are equal on all ranks, but for `tokens` and `capacity`.
 struct CallConfig {
   Operation operation = Operation::kPrepare;
-  std::string alias;            // Which group of this process: "default".
-  std::int64_t ranks = 0;       // R of the domain.
-  std::int64_t experts = 0;     // E of the domain.
-  std::int64_t max_tokens = 0;  // T_max; with the three others it gives handle_mem's size.
+  std::string alias;               // Which group of this process: "default".
+  std::string name;                // Static name by which ranks meet; empty: by the program.
+  bool by_rank = false;            // The position counts this process's ranks, not those along ep.
+  std::int64_t ranks = 0;          // R of the domain.
+  std::int64_t experts = 0;        // E of the domain.
+  std::int64_t local_experts = 0;  // Most experts of a rank: entries of token_counts.
+  std::int64_t owners = 0;         // Digest of the table of experts' owners; 0: contiguous.
+  std::int64_t max_tokens = 0;  // T_max; with ranks, experts and top_k it gives handle_mem's size.
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;
-  std::int64_t hidden = 0;    // 0: prepare.
+  std::int64_t hidden = 0;    // The group's; 0: prepare.
+  std::int64_t width = 0;     // Elements of a row of this call, 0: prepare.
   std::int64_t tokens = 0;    // T of this call.
   std::int64_t capacity = 0;  // C of this call, 0: prepare.
 };
@@ -46,8 +53,12 @@ class Executable {
   // Unique in this process.
   std::uint64_t id() const { return id_; }
 
-  // Appends a call and returns its ordinal.
+  // Appends a call without a name and returns its ordinal.
   std::uint32_t Add(const CallConfig& config);
+
+  // Notes a call with a name, which is no part of the digest: its identity is `key`, in the group of
+  // `alias`. False if there is one already.
+  bool AddNamed(const std::string& alias, const std::string& key);
 
   // Digest of the calls, the same on every rank that compiled the same program. Seals the
   // executable: XLA instantiates every call before it executes the first.
@@ -63,6 +74,7 @@ class Executable {
   bool sealed_ = false;
   std::string description_;
   std::uint32_t num_calls_ = 0;
+  std::set<std::pair<std::string, std::string>> names_;  // Alias and key.
   Digest digest_{};
 };
 
@@ -70,11 +82,13 @@ class Executable {
 struct CallSite {
   CallConfig config;
   std::shared_ptr<Executable> executable;
-  std::uint32_t ordinal = 0;
+  std::uint32_t ordinal = 0;  // Among the calls without a name.
+  std::string key;            // "<name>/<operation>" for a call with a name.
 };
 
-// Makes the next call of the compilation that goes on in this thread.
-CallSite AddCallSite(CallConfig config);
+// Makes the next call of the compilation that goes on in this thread; nothing if its name is taken
+// by another call of the same operation there.
+std::optional<CallSite> AddCallSite(CallConfig config);
 
 // The next AddCallSite of this thread begins another executable.
 void EndCompile();

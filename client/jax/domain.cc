@@ -15,9 +15,11 @@ epd_group_spec SpecOf(const GroupConfig& config, const std::string& name) {
   spec.instance = config.instance.c_str();
   spec.num_ranks = config.ranks;
   spec.num_experts = config.experts;
+  if (!config.expert_owner.empty()) spec.expert_owner = config.expert_owner.data();
   spec.max_tokens_per_rank = config.max_tokens;
   spec.recv_capacity_per_rank = config.recv_capacity;
   spec.hidden = config.hidden;
+  spec.top_k = config.top_k;
   spec.max_token_dtype = config.max_dtype;
   spec.drop_on_overflow = config.drop_on_overflow ? 1 : 0;
   spec.worker_executor = config.worker_executor ? 1 : 0;
@@ -89,7 +91,7 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
   const std::lock_guard lock(mutex_);
   if (closed_) {
     return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
-                   ": the group was left (ep_finalize); call ep_bootstrap again"};
+                   ": the group was left (finalize); join it again"};
   }
   if (membership_ != nullptr) {
     const Status living = membership_->Check();

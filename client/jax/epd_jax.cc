@@ -29,9 +29,16 @@ epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   config.num_domains = group.num_domains;
   config.ranks = group.ranks;
   config.experts = group.experts;
+  config.local_experts = group.local_experts;
+  if (group.expert_owner != nullptr) {
+    config.expert_owner.assign(group.expert_owner, group.expert_owner + group.experts);
+  }
+  config.owners = group.owners;
+  config.by_rank = group.by_rank != 0;
   config.max_tokens = group.max_tokens;
   config.recv_capacity = group.recv_capacity;
   config.hidden = group.hidden;
+  config.top_k = group.top_k;
   config.max_dtype = static_cast<epd_dtype>(group.max_dtype);
   config.drop_on_overflow = group.drop_on_overflow != 0;
   config.worker_executor = group.worker_executor != 0;

@@ -30,13 +30,17 @@ typedef struct epd_jax_group {
   uint32_t num_domains;
   uint32_t ranks;
   uint32_t experts;
+  uint32_t local_experts;
+  const uint32_t* expert_owner; /* [experts] or NULL: contiguous. */
+  int64_t owners;               /* Its digest; 0 without a table. */
   uint32_t max_tokens;
   uint32_t recv_capacity;
   uint32_t hidden;
+  uint32_t top_k;
   int32_t max_dtype; /* epd_dtype */
   int32_t drop_on_overflow;
   int32_t worker_executor;
-  int32_t reserved;
+  int32_t by_rank;
   int64_t warn_after_ms;
   int64_t absent_ms;
   int64_t undecided_ms;

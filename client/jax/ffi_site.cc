@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,14 +52,19 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
   config.operation = operation;
   std::string missing;
   std::string_view alias;
+  std::string_view name;
+  std::int64_t by_rank = 0;
   if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
+  if (Read(attributes, "name", &name, &missing)) config.name = std::string(name);
   const std::pair<std::string_view, std::int64_t*> numbers[] = {
-      {"ranks", &config.ranks},           {"experts", &config.experts},
-      {"max_tokens", &config.max_tokens}, {"top_k", &config.top_k},
-      {"alignment", &config.alignment},   {"hidden", &config.hidden},
-      {"tokens", &config.tokens},         {"capacity", &config.capacity},
+      {"by_rank", &by_rank},        {"ranks", &config.ranks},
+      {"experts", &config.experts}, {"local_experts", &config.local_experts},
+      {"owners", &config.owners},   {"max_tokens", &config.max_tokens},
+      {"top_k", &config.top_k},     {"alignment", &config.alignment},
+      {"hidden", &config.hidden},   {"width", &config.width},
+      {"tokens", &config.tokens},   {"capacity", &config.capacity},
   };
-  for (const auto& [name, value] : numbers) Read(attributes, name, value, &missing);
+  for (const auto& [field, value] : numbers) Read(attributes, field, value, &missing);
   if (!missing.empty()) {
     return ffi::Unexpected(ffi::Error(
         ffi::ErrorCode::kInvalidArgument,
@@ -66,7 +72,16 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
             " phase=compile: " + OperationName(operation) + ": the program lacks the attributes " +
             missing + "; it was made by another version of epd.jax: lower it again"));
   }
-  return std::make_unique<SiteState>(AddCallSite(std::move(config)));
+  config.by_rank = by_rank != 0;
+  std::optional<CallSite> site = AddCallSite(config);
+  if (site.has_value()) return std::make_unique<SiteState>(*std::move(site));
+  EndCompile();  // XLA gives this compilation up.
+  return ffi::Unexpected(ffi::Error(
+      ffi::ErrorCode::kInvalidArgument,
+      "[epd:INVALID_ARGUMENT] group=" + config.alias + " phase=compile: two calls of " +
+          OperationName(operation) + " in one program have the name '" + config.name +
+          "', so ranks cannot tell which is which; give each call its own name (a function that "
+          "is called twice, unrolled or rematerialised repeats its names)"));
 }
 
 template <Operation operation>

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "client/jax/domain.h"
@@ -26,30 +28,43 @@ struct Size {
   std::int64_t bootstrapped;
 };
 
-Status Mismatch(const std::string& where, const Size& size, const char* relation) {
+// OK, or INVALID_ARGUMENT: how a program's size differs from the group's, and what to do.
+Status Difference(const Size& size, const char* relation) {
   return {kInvalidArgument,
-          (where.empty() ? "" : where + ": ") + "this executable was traced with " + size.field +
-              "=" + std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
+          std::string("this executable was traced with ") + size.field + "=" +
+              std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
               size.field + "=" + std::to_string(size.bootstrapped) +
               "; trace it again (a new jax.jit of the function, or jax.clear_caches())"};
 }
 
-// OK, or INVALID_ARGUMENT: the program was traced with another value.
-Status CheckEqual(const Size& size, const std::string& where) {
-  return size.traced == size.bootstrapped ? Status{} : Mismatch(where, size, "is not");
+// With other ones, places in the program's mesh are none of the group's.
+Status CheckPlaces(const GroupConfig& config, const CallConfig& call) {
+  for (const Size& size : {Size{"ep_size", call.ranks, config.ranks},
+                           Size{"joined_by_rank", call.by_rank, config.by_rank}}) {
+    if (size.traced != size.bootstrapped) return Difference(size, "is not");
+  }
+  return {};
 }
 
-// Sizes that the C library compares too, and whose mismatch it reports to every rank.
-Status CheckSizes(const GroupConfig& config, const CallConfig& call, const std::string& where) {
-  const Size tokens = {"max_tokens_per_rank", call.max_tokens, config.max_tokens};
-  if (tokens.traced != tokens.bootstrapped) return Mismatch(where, tokens, "is not");
-  const Size hidden = {"hidden_dim", call.hidden, config.hidden};
-  if (call.operation != Operation::kPrepare && hidden.traced != hidden.bootstrapped) {
-    return Mismatch(where, hidden, "is not");
+// OK, or INVALID_ARGUMENT: the call cannot be made, as the results' buffers have other sizes or the
+// program computes with another table of owners.
+Status CheckSizes(const GroupConfig& config, const CallConfig& call) {
+  const bool rows = call.operation != Operation::kPrepare;
+  for (const Size& size : {Size{"num_experts", call.experts, config.experts},
+                           Size{"num_local_experts", call.local_experts, config.local_experts},
+                           Size{"expert_owner's digest", call.owners, config.owners},
+                           Size{"max_tokens_per_rank", call.max_tokens, config.max_tokens},
+                           Size{"hidden_dim", rows ? call.hidden : config.hidden, config.hidden}}) {
+    if (size.traced != size.bootstrapped) return Difference(size, "is not");
   }
   const Size capacity = {"recv_capacity_per_rank", call.capacity, config.recv_capacity};
-  if (capacity.traced > capacity.bootstrapped) return Mismatch(where, capacity, "is more than");
+  if (capacity.traced > capacity.bootstrapped) return Difference(capacity, "is more than");
   return {};
+}
+
+// What to call where there is no group of this alias.
+std::string HowToMake(const std::string& alias) {
+  return alias == "default" ? "call ep_bootstrap" : "make it (epd.jax.Group) and keep it";
 }
 
 std::string HeldRanks(const GroupConfig& config) {
@@ -61,6 +76,20 @@ std::string HeldRanks(const GroupConfig& config) {
     }
   }
   return text;
+}
+
+// The rank of a device at `position`, if this process holds it.
+std::optional<std::uint32_t> HeldRank(const GroupConfig& config, std::int32_t domain,
+                                      std::int32_t position) {
+  const auto ranks = config.held.find(static_cast<std::uint32_t>(domain));
+  if (domain < 0 || position < 0 || ranks == config.held.end()) return std::nullopt;
+  if (config.by_rank) {
+    if (static_cast<std::size_t>(position) >= ranks->second.size()) return std::nullopt;
+    return std::next(ranks->second.begin(), position)->first;
+  }
+  const auto found = ranks->second.find(static_cast<std::uint32_t>(position));
+  if (found == ranks->second.end()) return std::nullopt;
+  return found->first;
 }
 
 Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank) {
@@ -76,9 +105,8 @@ Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank
 
 }  // namespace
 
-void ActiveCall::End(const CallSite& site, std::int64_t run_id, std::uint32_t rank,
-                     const Status& status) {
-  domain_->End({site, run_id, rank}, membership_, status);
+void ActiveCall::End(const CallSite& site, std::int64_t run_id, const Status& status) {
+  domain_->End({site, run_id, rank_}, membership_, status);
   membership_ = nullptr;
 }
 
@@ -173,7 +201,7 @@ void Groups::Finalize(const std::string& alias) {
 }
 
 Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain,
-                     std::int32_t rank, ActiveCall* call) {
+                     std::int32_t position, ActiveCall* call) {
   std::shared_ptr<const Entry> entry;
   {
     const std::lock_guard lock(mutex_);
@@ -182,24 +210,22 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
   }
   if (entry == nullptr) {
     return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                                     " rank=" + std::to_string(rank) +
+                                     " rank=" + std::to_string(position) +
                                      " phase=begin: the group is not bootstrapped in this "
-                                     "process; call ep_bootstrap"};
+                                     "process; " +
+                                     HowToMake(site.config.alias)};
   }
-  const std::string where = Where("INVALID_ARGUMENT", entry->config, domain, rank);
-  // With another number of ranks, places in the program's mesh are none of the group's.
-  const Status ranks = CheckEqual({"ep_size", site.config.ranks, entry->config.ranks}, where);
-  if (!ranks.ok()) return ranks;
-  const auto held = entry->config.held.find(static_cast<std::uint32_t>(domain));
-  if (held == entry->config.held.end() ||
-      !held->second.contains(static_cast<std::uint32_t>(rank))) {
-    return NotHeld(entry->config, domain, rank);
+  const GroupConfig& config = entry->config;
+  if (const Status places = CheckPlaces(config, site.config); !places.ok()) {
+    return {places.code,
+            Where("INVALID_ARGUMENT", config, domain, position) + ": " + places.message};
   }
-  // The results' buffers have other sizes, so the call cannot be made at all.
-  call->refusal_ = CheckEqual({"num_experts", site.config.experts, entry->config.experts}, {});
-  call->mismatch_ = CheckSizes(entry->config, site.config, where);
-  call->domain_ = entry->domains.at(held->first);
-  return call->domain_->Begin({site, run_id, static_cast<std::uint32_t>(rank)}, call);
+  const std::optional<std::uint32_t> rank = HeldRank(config, domain, position);
+  if (!rank.has_value()) return NotHeld(config, domain, position);
+  call->refusal_ = CheckSizes(config, site.config);
+  call->domain_ = entry->domains.at(static_cast<std::uint32_t>(domain));
+  call->rank_ = *rank;
+  return call->domain_->Begin({site, run_id, *rank}, call);
 }
 
 }  // namespace epd::jax

@@ -25,11 +25,16 @@ struct GroupConfig {
   std::string instance;  // Nonce of the job's processes; ranks of different instances never meet.
   Endpoint endpoint;
   std::uint32_t num_domains = 0;
+  bool by_rank = false;     // Positions in programs count this process's ranks.
   std::uint32_t ranks = 0;  // Of a domain.
   std::uint32_t experts = 0;
+  std::uint32_t local_experts = 0;          // Most experts of a rank.
+  std::vector<std::uint32_t> expert_owner;  // [experts], or empty: contiguous blocks.
+  std::int64_t owners = 0;                  // Its digest in programs.
   std::uint32_t max_tokens = 0;
   std::uint32_t recv_capacity = 0;
   std::uint32_t hidden = 0;
+  std::uint32_t top_k = 0;  // Largest of any call; 0: the C library's bound.
   epd_dtype max_dtype = EPD_DTYPE_UNSPECIFIED;
   bool drop_on_overflow = false;
   bool worker_executor = false;
@@ -52,16 +57,14 @@ class ActiveCall {
   ActiveCall& operator=(ActiveCall&&) = default;
 
   epd_group* group() const { return group_; }
+  std::uint32_t rank() const { return rank_; }
   const Digest& program() const { return program_; }
   const CallNumber& number() const { return number_; }
-  // OK, or INVALID_ARGUMENT: sizes of the program are not the group's. The call is made all the
-  // same, so that the C library tells every rank and none waits for this one.
-  const Status& mismatch() const { return mismatch_; }
   // Not OK: the call must not be made; epd_refuse tells every rank so.
   const Status& refusal() const { return refusal_; }
 
   // Ends the call. A lost session or a closed group is noted: the next call attaches again.
-  void End(const CallSite& site, std::int64_t run_id, std::uint32_t rank, const Status& status);
+  void End(const CallSite& site, std::int64_t run_id, const Status& status);
 
  private:
   friend class Groups;
@@ -69,9 +72,9 @@ class ActiveCall {
   std::shared_ptr<Domain> domain_;
   std::shared_ptr<Membership> membership_;
   epd_group* group_ = nullptr;
+  std::uint32_t rank_ = 0;
   Digest program_{};
   CallNumber number_;
-  Status mismatch_;
   Status refusal_;
 };
 
@@ -95,14 +98,14 @@ class Groups {
   // Leaves the alias's groups. Calls in flight get two seconds to end, then they fail.
   void Finalize(const std::string& alias);
 
-  // Resolves a call. Joins again, and blocks for that, if an earlier call reported the loss of the
-  // session.
+  // Resolves a call of the device at `position` along ep (of this process's ranks, in a group joined
+  // by rank). Joins again, and blocks for that, if an earlier call reported the loss of the session.
   //   FAILED_PRECONDITION  the alias is not bootstrapped.
   //   INVALID_ARGUMENT     the program was traced for another number of ranks; a rank that others
-  //                        hold. Other sizes: see ActiveCall::mismatch and refusal.
+  //                        hold. Other sizes: see ActiveCall::refusal.
   //   otherwise            why the session or the group is gone, once per loss.
-  Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain, std::int32_t rank,
-               ActiveCall* call);
+  Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain,
+               std::int32_t position, ActiveCall* call);
 
  private:
   struct Entry {

@@ -59,10 +59,12 @@ epd_dtype DtypeOf(ffi::DataType type) {
 // Where a call runs.
 struct Place {
   std::int32_t domain;
-  std::int32_t rank;
+  std::int32_t position;
 };
 
-Place PlaceOf(Scalar domain, Scalar rank) { return {*domain.typed_data(), *rank.typed_data()}; }
+Place PlaceOf(Scalar domain, Scalar position) {
+  return {*domain.typed_data(), *position.typed_data()};
+}
 
 // Makes the C library's call of one operation.
 using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
@@ -70,6 +72,11 @@ using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
 epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
   epd_key key = {};
   key.struct_size = sizeof key;
+  if (!site.key.empty()) {
+    key.name = site.key.c_str();
+    key.execution = EPD_EXECUTION_NEXT;
+    return key;
+  }
   std::copy(call.program().begin(), call.program().end(), key.program);
   key.execution = call.number().execution;
   key.ordinal = site.ordinal;
@@ -78,10 +85,10 @@ epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
 }
 
 // Tells all ranks that this one cannot make the call.
-int Refuse(const CallSite& site, Place place, const ActiveCall& call, epd_error* error) {
+int Refuse(const CallSite& site, const ActiveCall& call, epd_error* error) {
   epd_refuse_args args = {};
   args.struct_size = sizeof args;
-  args.rank = static_cast<std::uint32_t>(place.rank);
+  args.rank = call.rank();
   args.key = KeyOf(site, call);
   args.code = call.refusal().code;
   args.text = call.refusal().message.c_str();
@@ -90,15 +97,13 @@ int Refuse(const CallSite& site, Place place, const ActiveCall& call, epd_error*
 
 Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exchange& exchange) {
   ActiveCall call;
-  Status status = Groups::Shared().Begin(site, run_id, place.domain, place.rank, &call);
+  Status status = Groups::Shared().Begin(site, run_id, place.domain, place.position, &call);
   if (!status.ok()) return status;
   epd_error error = {};
   error.struct_size = sizeof error;
-  const int code = call.refusal().ok() ? exchange(call, &error) : Refuse(site, place, call, &error);
+  const int code = call.refusal().ok() ? exchange(call, &error) : Refuse(site, call, &error);
   if (code != EPD_OK) status = FromError(code, error);
-  // Says the same in the words of the program.
-  if (code == call.mismatch().code) status = call.mismatch();
-  call.End(site, run_id, static_cast<std::uint32_t>(place.rank), status);
+  call.End(site, run_id, status);
   return status;
 }
 
@@ -124,11 +129,18 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
   };
   if (!Completer::Shared().Run(std::move(work))) {
     return Failed({8, "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
-                          " rank=" + std::to_string(place.rank) + " phase=begin: no thread for " +
-                          OperationName(site->config.operation) +
+                          " rank=" + std::to_string(place.position) +
+                          " phase=begin: no thread for " + OperationName(site->config.operation) +
                           ": the limit of threads of this process or user is reached"});
   }
   return future;
+}
+
+// Fills in what only the resolved call knows.
+template <typename Args>
+void Address(const CallSite& site, const ActiveCall& call, Args* args) {
+  args->rank = call.rank();
+  args->key = KeyOf(site, call);
 }
 
 ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -138,19 +150,20 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   const Place place = PlaceOf(domain, rank);
   epd_prepare_args args = {};
   args.struct_size = sizeof args;
-  args.rank = static_cast<std::uint32_t>(place.rank);
   args.topk_idx = topk_idx.untyped_data();
   args.idx_bytes = topk_idx.element_type() == ffi::DataType::S64 ? 8 : 4;
   args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
   args.top_k = static_cast<std::uint32_t>(site->config.top_k);
   args.alignment = static_cast<std::uint32_t>(site->config.alignment);
   args.token_counts = token_counts->typed_data();
+  // A rank may own fewer experts than there are entries, or none.
+  std::fill_n(args.token_counts, token_counts->element_count(), 0);
   args.total_recv = total_recv->typed_data();
   args.handle_mem = handle_mem->typed_data();
   args.handle_mem_bytes = handle_mem->element_count();
   return Launch(site, run, place,
                 [site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-                  args.key = KeyOf(site, call);
+                  Address(site, call, &args);
                   return epd_prepare(call.group(), &args, error);
                 });
 }
@@ -164,13 +177,12 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
                     ffi::Result<ffi::AnyBuffer> recv_tokens, float* recv_weights) {
   epd_scatter_args args = {};
   args.struct_size = sizeof args;
-  args.rank = static_cast<std::uint32_t>(place.rank);
   args.handle_mem = handle_mem.untyped_data();
   args.handle_mem_bytes = handle_mem.element_count();
   args.top_k = static_cast<std::uint32_t>(site->config.top_k);
   args.alignment = static_cast<std::uint32_t>(site->config.alignment);
   args.dtype = DtypeOf(tokens.element_type());
-  args.hidden = static_cast<std::uint32_t>(site->config.hidden);
+  args.hidden = static_cast<std::uint32_t>(site->config.width);
   args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
   args.tokens = tokens.untyped_data();
   args.topk_weights = weights;
@@ -181,7 +193,7 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
   return Launch(
       site, run, place,
       [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-        args.key = KeyOf(site, call);
+        Address(site, call, &args);
         return exchange(call.group(), &args, error);
       });
 }
@@ -207,13 +219,12 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
                    ffi::Result<ffi::AnyBuffer> tokens, float* weights) {
   epd_gather_args args = {};
   args.struct_size = sizeof args;
-  args.rank = static_cast<std::uint32_t>(place.rank);
   args.handle_mem = handle_mem.untyped_data();
   args.handle_mem_bytes = handle_mem.element_count();
   args.top_k = static_cast<std::uint32_t>(site->config.top_k);
   args.alignment = static_cast<std::uint32_t>(site->config.alignment);
   args.dtype = DtypeOf(expert_rows.element_type());
-  args.hidden = static_cast<std::uint32_t>(site->config.hidden);
+  args.hidden = static_cast<std::uint32_t>(site->config.width);
   args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
   args.expert_rows = expert_rows.untyped_data();
   args.recv_topk_weights = recv_weights;
@@ -224,7 +235,7 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
   return Launch(
       site, run, place,
       [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-        args.key = KeyOf(site, call);
+        Address(site, call, &args);
         return exchange(call.group(), &args, error);
       });
 }

@@ -47,6 +47,7 @@ bool Runs::Overlaps(const Run& self, std::uint32_t rank) const {
     if (run.membership != self.membership || run.program != self.program) continue;
     const auto found = run.ranks.find(rank);
     if (found == run.ranks.end()) continue;
+    if (!found->second.numbered) continue;
     if (newer || found->second.in_flight > 0) return true;
   }
   return false;
@@ -62,11 +63,13 @@ Runs::Outcome Runs::Start(const Call& call, std::uint64_t membership, const Begi
   Run* run = Find(call);
   if (run == nullptr) run = &Add(call, membership);
   if (run->membership < membership) return Outcome::kStale;
-  const bool overlaps = Overlaps(*run, call.rank);
-  const auto [found, is_new] = run->ranks.try_emplace(call.rank);
-  RankRun& rank = found->second;
-  if (is_new) rank.execution = begin(call.rank, run->program);
+  const bool named = !call.site.key.empty();
+  const bool overlaps = !named && Overlaps(*run, call.rank);
+  RankRun& rank = run->ranks[call.rank];
   ++rank.in_flight;
+  if (named) return Outcome::kOk;
+  if (!rank.numbered) rank.execution = begin(call.rank, run->program);
+  rank.numbered = true;
   number->execution = rank.execution;
   number->occurrence = rank.occurrences[call.site.ordinal]++;
   return overlaps ? Outcome::kOverlap : Outcome::kOk;

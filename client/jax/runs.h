@@ -45,7 +45,8 @@ class Runs {
   // True if the run is known and began in a membership before `membership`.
   bool IsStale(const Call& call, std::uint64_t membership) const;
 
-  // Numbers a call; each kOk and each kOverlap is followed by one End.
+  // Numbers a call; each kOk and each kOverlap is followed by one End. A call with a name is counted
+  // by the C library and gets no number.
   Outcome Start(const Call& call, std::uint64_t membership, const Begin& begin, CallNumber* number);
   void End(const Call& call);
 
@@ -54,6 +55,7 @@ class Runs {
 
  private:
   struct RankRun {
+    bool numbered = false;  // Has a call without a name.
     std::uint64_t execution = 0;
     std::uint32_t in_flight = 0;
     std::map<std::uint32_t, std::uint32_t> occurrences;  // By ordinal.

@@ -14,22 +14,29 @@ class Plan:
 
     destination: np.ndarray  # [R, T, K] rank, -1: no route.
     slot: np.ndarray  # [R, T, K] slot there, before any drop.
-    token_counts: np.ndarray  # [R, E/R] zone lengths, padding included.
+    token_counts: np.ndarray  # [R, n] zone lengths, padding included; n: most experts of a rank.
     total: np.ndarray  # [R, 1] their sums.
 
 
-def plan(topk_idx: np.ndarray, num_experts: int, alignment: int = 0) -> Plan:
-    """Zones by expert, in order, each padded to the alignment; inside a zone by source rank, token, k."""
+def plan(topk_idx: np.ndarray, num_experts: int, alignment: int = 0, expert_owner=None) -> Plan:
+    """Zones by expert, in order, each padded to the alignment; inside a zone by source rank, token, k.
+
+    ``expert_owner`` [E]: the rank of each expert; None: contiguous blocks.
+    """
     ranks, tokens, top_k = topk_idx.shape
-    local, step = num_experts // ranks, max(alignment, 1)
+    step = max(alignment, 1)
+    owners = np.repeat(np.arange(ranks), num_experts // ranks)
+    if expert_owner is not None:
+        owners = np.asarray(expert_owner)
+    local = np.bincount(owners, minlength=ranks).max()
     destination = np.full(topk_idx.shape, -1, np.int64)
     slot = np.zeros(topk_idx.shape, np.int64)
     counts = np.zeros((ranks, local), np.int32)
     for owner in range(ranks):
         begin = 0
-        for e in range(local):
+        for e, expert in enumerate(np.flatnonzero(owners == owner)):
             next_slot = begin
-            for source, t, k in np.argwhere(topk_idx == owner * local + e):
+            for source, t, k in np.argwhere(topk_idx == expert):
                 destination[source, t, k], slot[source, t, k] = owner, next_slot
                 next_slot += 1
             end = begin + -(-(next_slot - begin) // step) * step

@@ -11,26 +11,33 @@
         recv, weights, handle, counts, total = ep_dispatch(layer, topk_idx, tokens, topk_weights, 4096)
         out = ep_combine(layer, handle, counts, experts(recv) * weights[..., None], tokens.shape[0])
 
+``Group`` is the same as an object: several groups per process and program, groups of processes without jax.distributed.
+
 Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
 set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """
 
 from epd.jax import errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
-from epd.jax.bootstrap import ep_bootstrap, ep_finalize
+from epd.jax.bootstrap import default_group, ep_bootstrap, ep_finalize
 from epd.jax.combine import ep_combine
 from epd.jax.config import EpLayerConfig, ep_handle_mem_size
 from epd.jax.dispatch import ep_dispatch
 from epd.jax.errors import EpError, ep_errors
+from epd.jax.group import Group
 from epd.jax.mesh import MeshResource, global_shard_guard
 from epd.jax.mesh import _ep_domain_for_rank as _ep_domain_for_rank  # TE has it here too.
 from epd.jax.prepare import ep_prepare
+from epd.jax.routing_stats import RoutingStats, routing_stats
 
 __all__ = [
     "FFI_TARGET_NAMES",
     "EpError",
     "EpLayerConfig",
+    "Group",
     "MeshResource",
+    "RoutingStats",
+    "default_group",
     "ep_bootstrap",
     "ep_combine",
     "ep_dispatch",
@@ -41,4 +48,5 @@ __all__ = [
     "errors",
     "global_shard_guard",
     "primitives",
+    "routing_stats",
 ]

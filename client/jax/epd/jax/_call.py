@@ -7,26 +7,30 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from epd.jax import _ffi
 from epd.jax._empty_call import empty_call
-from epd.jax.config import Bootstrapped, EpLayerConfig
-from epd.jax.mesh import Layout
+from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.mesh import Layout, current_layout, layout_without_mesh
 
 
 @dataclass(frozen=True)
 class Static:
     """All that a traced operation holds besides its operands: names and sizes, nothing of this process. Hashable."""
 
-    group: Bootstrapped
+    group: GroupSpec
     layout: Layout
     cfg: EpLayerConfig
+    name: str = ""  # By which ranks meet; "": by the program.
 
     @property
     def handle_mem_size(self) -> int:
-        config = self.group.config
-        return _ffi.handle_mem_size(
-            config.ep_size, config.num_experts, config.max_tokens_per_rank, self.cfg.top_k
-        )
+        return self.group.handle_mem_size(self.cfg.top_k)
+
+
+def layout_for(group: GroupSpec, *operands: jax.Array) -> Layout:
+    """The layout for an operation of ``group`` traced here and now; ValueError as of ``current_layout``."""
+    if group.ranks_here == 1:
+        return layout_without_mesh()
+    return current_layout(*operands, resource=group.resource, fallback=group.mesh)
 
 
 def _varying(array: jax.Array) -> frozenset[str]:
@@ -74,10 +78,10 @@ def ffi_call(
     operands: Sequence[jax.Array],
     *,
     tokens: int,
-    hidden: int = 0,
+    width: int = 0,
     capacity: int = 0,
 ) -> list[jax.Array]:
-    """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard.
+    """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard, ``width`` a row.
 
     Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off.
     """
@@ -85,12 +89,17 @@ def ffi_call(
     domain, position = static.layout.domain_and_position()
     attributes = {
         "alias": static.group.alias,
+        "name": static.name,
+        "by_rank": int(static.group.ranks_here is not None),
         "ranks": config.ep_size,
         "experts": config.num_experts,
+        "local_experts": config.num_local_experts,
+        "owners": static.group.owners_digest,
         "max_tokens": config.max_tokens_per_rank,
         "top_k": static.cfg.top_k,
         "alignment": static.cfg.dispatch_output_per_expert_alignment,
-        "hidden": hidden,
+        "hidden": config.hidden_dim if width else 0,
+        "width": width,
         "tokens": tokens,
         "capacity": capacity,
     }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epd.jax import _spec
-from epd.jax.config import DTYPE_CODES, Bootstrapped, EpLayerConfig, ep_handle_mem_size
+from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
 
 
@@ -45,20 +45,27 @@ def floating_weights(function: str, name: str, weights: jax.Array) -> None:
 class CallCheck:
     """Collects what is wrong with one call, and raises it all at once."""
 
-    def __init__(self, function: str, group: Bootstrapped, layout: Layout, cfg: EpLayerConfig):
+    def __init__(self, function: str, group: GroupSpec, layout: Layout, cfg: EpLayerConfig):
         self._function = function
         self._group = group
         self._sizes = group.config
         self._layout = layout
         self._cfg = cfg
         self._wrong: list[str] = []
-        if layout.ep_size != self._sizes.ep_size:
+        here = group.ranks_here
+        ep_size = self._sizes.ep_size if here is None else here
+        devices = self._sizes.world_size if here is None else here
+        if layout.ep_size != ep_size:
             self._wrong.append(
-                f"the mesh's axis {layout.ep_axis!r} has size {layout.ep_size}, but ep_bootstrap saw {self._sizes.ep_size}"
+                f"the mesh's axis {layout.ep_axis!r} has size {layout.ep_size}, but {group.origin} saw {ep_size}"
             )
-        if layout.num_devices != self._sizes.world_size:
+        if layout.num_devices != devices:
             self._wrong.append(
-                f"the mesh has {layout.num_devices} devices, but ep_bootstrap saw {self._sizes.world_size}"
+                f"the mesh has {layout.num_devices} devices, but {group.origin} saw {devices}"
+            )
+        if cfg.top_k > group.max_top_k:
+            self._wrong.append(
+                f"cfg.top_k is {cfg.top_k}, more than max_top_k {group.max_top_k} of {group.origin}"
             )
 
     def shape(self, name: str, array: jax.Array, expected: Sequence[int | str]) -> None:
@@ -83,7 +90,7 @@ class CallCheck:
         widest = self._group.max_token_dtype
         if np.dtype(array.dtype).itemsize > widest.itemsize:
             self._wrong.append(
-                f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of ep_bootstrap"
+                f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of {self._group.origin}"
             )
         elif np.dtype(array.dtype) not in DTYPE_CODES:
             self._wrong.append(
@@ -92,7 +99,9 @@ class CallCheck:
 
     def handle(self, handle_mem: jax.Array) -> None:
         self.shape(
-            "handle_mem", handle_mem, (self._layout.num_shards, ep_handle_mem_size(self._cfg))
+            "handle_mem",
+            handle_mem,
+            (self._layout.num_shards, self._group.handle_mem_size(self._cfg.top_k)),
         )
         self.dtype("handle_mem", handle_mem, (jnp.uint8,))
 
@@ -116,7 +125,7 @@ class CallCheck:
         if per_rank > self._sizes.max_tokens_per_rank:
             self._wrong.append(
                 f"{name} has {per_rank} tokens per rank, more than max_tokens_per_rank"
-                f" {self._sizes.max_tokens_per_rank} of ep_bootstrap"
+                f" {self._sizes.max_tokens_per_rank} of {self._group.origin}"
             )
 
     def capacity(self, capacity: int) -> None:
@@ -125,7 +134,7 @@ class CallCheck:
             self._wrong.append(f"recv_capacity_per_rank is {capacity}; it must be 1 or more")
         elif capacity > most:
             self._wrong.append(
-                f"recv_capacity_per_rank is {capacity}, more than {most} of ep_bootstrap"
+                f"recv_capacity_per_rank is {capacity}, more than {most} of {self._group.origin}"
             )
 
     def other(self, text: str) -> None:

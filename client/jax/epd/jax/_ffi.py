@@ -54,13 +54,17 @@ class _Group(ctypes.Structure):
         ("num_domains", ctypes.c_uint32),
         ("ranks", ctypes.c_uint32),
         ("experts", ctypes.c_uint32),
+        ("local_experts", ctypes.c_uint32),
+        ("expert_owner", ctypes.POINTER(ctypes.c_uint32)),
+        ("owners", ctypes.c_int64),
         ("max_tokens", ctypes.c_uint32),
         ("recv_capacity", ctypes.c_uint32),
         ("hidden", ctypes.c_uint32),
+        ("top_k", ctypes.c_uint32),
         ("max_dtype", ctypes.c_int32),
         ("drop_on_overflow", ctypes.c_int32),
         ("worker_executor", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("by_rank", ctypes.c_int32),
         ("warn_after_ms", ctypes.c_int64),
         ("absent_ms", ctypes.c_int64),
         ("undecided_ms", ctypes.c_int64),
@@ -90,12 +94,17 @@ class Group:
     num_domains: int
     ranks: int
     experts: int
+    local_experts: int
+    expert_owner: Sequence[int] | None
+    owners: int
     max_tokens: int
     recv_capacity: int
     hidden: int
+    top_k: int
     max_dtype: int
     drop_on_overflow: bool
     worker_executor: bool
+    by_rank: bool
     deadlines: _environment.Deadlines
     held: Sequence[HeldRank]
 
@@ -198,6 +207,7 @@ def bootstrap(group: Group) -> None:
         *[_Rank(r.domain, r.position, r.device.encode()) for r in group.held]
     )
     deadlines = group.deadlines
+    owner = group.expert_owner
     _checked(
         _library.epd_jax_bootstrap,
         ctypes.byref(
@@ -211,12 +221,17 @@ def bootstrap(group: Group) -> None:
                 num_domains=group.num_domains,
                 ranks=group.ranks,
                 experts=group.experts,
+                local_experts=group.local_experts,
+                expert_owner=None if owner is None else (ctypes.c_uint32 * len(owner))(*owner),
+                owners=group.owners,
                 max_tokens=group.max_tokens,
                 recv_capacity=group.recv_capacity,
                 hidden=group.hidden,
+                top_k=group.top_k,
                 max_dtype=group.max_dtype,
                 drop_on_overflow=group.drop_on_overflow,
                 worker_executor=group.worker_executor,
+                by_rank=group.by_rank,
                 warn_after_ms=deadlines.warn_after_ms,
                 absent_ms=deadlines.absent_ms,
                 undecided_ms=deadlines.undecided_ms,
@@ -229,7 +244,7 @@ def bootstrap(group: Group) -> None:
 
 
 def finalize(alias: str) -> None:
-    """Leaves the alias's groups, if there are any."""
+    """Leaves the alias's groups, if there are any, and the session with the daemon if no other group is left."""
     _library.epd_jax_finalize(alias.encode())
 
 

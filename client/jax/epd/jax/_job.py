@@ -60,7 +60,7 @@ def name(*, alone: bool) -> str:
         return "local-" + _own_nonce
     raise ValueError(
         "this process holds only a part of the ranks and cannot tell which processes hold the others: call"
-        " jax.distributed.initialize() first, or set EPD_JOB to one name in all processes of the job"
+        " jax.distributed.initialize() first, or set EPD_JOB to one name in all processes of the job (job= of a Group)"
     )
 
 

@@ -43,7 +43,7 @@ class _Rows:
                 results,
                 operands,
                 tokens=math.prod(self.shard_leading),
-                hidden=hidden,
+                width=hidden,
                 capacity=self.capacity,
             )
         )

@@ -51,7 +51,9 @@ def wrong_sharding(name: str, array: jax.Array, layout: Layout) -> str | None:
     def seen(spec: PartitionSpec) -> list[tuple[str, ...]]:
         entries = (*spec, *(None,) * (array.ndim - len(spec)))
         return [
-            tuple(a for a in _axes(entry) if types.get(a) == AxisType.Explicit and sizes[a] > 1)
+            tuple(
+                a for a in _axes(entry) if types.get(a) == AxisType.Explicit and sizes.get(a, 1) > 1
+            )
             for entry in entries
         ]
 

@@ -1,6 +1,5 @@
 """ep_bootstrap and ep_finalize: the default group of this process."""
 
-import logging
 import operator
 
 import jax
@@ -8,17 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from epd.jax import _environment, _ffi, _job, config
-from epd.jax.mesh import (
-    _ep_domain_for_rank,
-    active_device_mesh,
-    active_resource,
-    domain_grid,
-    outer_axis,
-)
-
-_ALIAS = "default"
-_log = logging.getLogger("epd.jax")
+from epd.jax import _ffi, _membership, config
+from epd.jax.group import Group
+from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, outer_axis
 
 
 def _check_dtype(max_token_dtype) -> np.dtype:
@@ -77,60 +68,6 @@ def _check_rank(mesh: Mesh, ep_axis: str, rank: int) -> None:
         )
 
 
-def _held_ranks(mesh: Mesh, ep_axis: str) -> list[_ffi.HeldRank]:
-    return [
-        _ffi.HeldRank(domain, position, str(device))
-        for domain, row in enumerate(domain_grid(mesh, ep_axis))
-        for position, device in enumerate(row)
-        if device.process_index == jax.process_index()
-    ]
-
-
-def _connect() -> str:
-    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
-    asked = _environment.socket_path()
-    path = _ffi.connect(asked or _job.shared_socket())
-    agreed = _job.share_socket(path)
-    if asked or agreed == path:
-        return path
-    _ffi.finalize(_ALIAS)  # Closes the session with the daemon that only this process found.
-    return _ffi.connect(agreed)
-
-
-def _join(
-    mesh: Mesh, ep_axis: str, group: config.EpConfig, dtype: np.dtype, drop_on_overflow: bool
-) -> None:
-    held = _held_ranks(mesh, ep_axis)
-    deadlines, worker = _environment.deadlines(), _environment.worker_executor()
-    job = _job.name(alone=len(held) == group.world_size)
-    instance = _job.instance()
-    try:
-        path = _connect()
-        _ffi.bootstrap(
-            _ffi.Group(
-                alias=_ALIAS,
-                job=job,
-                instance=instance,
-                socket_path=path,
-                num_domains=group.world_size // group.ep_size,
-                ranks=group.ep_size,
-                experts=group.num_experts,
-                max_tokens=group.max_tokens_per_rank,
-                recv_capacity=group.recv_capacity_per_rank,
-                hidden=group.hidden_dim,
-                max_dtype=config.DTYPE_CODES[dtype],
-                drop_on_overflow=drop_on_overflow,
-                worker_executor=worker,
-                deadlines=deadlines,
-                held=held,
-            )
-        )
-    except BaseException:
-        _ffi.finalize(_ALIAS)
-        raise
-    _log.info("group=%s/%s ranks=%d socket=%s", job, _ALIAS, len(held), path)
-
-
 def ep_bootstrap(
     world_size: int,
     rank: int,
@@ -184,18 +121,39 @@ def ep_bootstrap(
     }
     _check_sizes(sizes, ep_size)
     _check_rank(mesh, ep_axis, rank)
-    if config.is_bootstrapped():
+    if config.default() is not None:
         raise RuntimeError("ep_bootstrap: already bootstrapped; call ep_finalize() first")
-    group = config.EpConfig(
+    num_ep_groups = 1 if outer is None else mesh.shape[outer]
+    sizes_of_group = config.EpConfig(
         world_size=world_size,
         rank=rank,
         ep_size=ep_size,
-        num_ep_groups=1 if outer is None else mesh.shape[outer],
+        num_ep_groups=num_ep_groups,
         num_local_experts=sizes["num_experts"] // ep_size,
         **sizes,
     )
-    _join(mesh, ep_axis, group, dtype, bool(drop_on_overflow))
-    config.set_bootstrapped(config.Bootstrapped(group, dtype, _ALIAS))
+    group = Group.of_spec(
+        config.GroupSpec(sizes_of_group, dtype),
+        _membership.Membership(
+            held=_membership.held_along(mesh, ep_axis),
+            num_domains=world_size // ep_size,
+            drop_on_overflow=bool(drop_on_overflow),
+        ),
+    )
+    group.connect()
+    config.set_default(group)
+
+
+def default_group() -> Group:
+    """The Group that ep_bootstrap made, on which the functions of the functional API act.
+
+    Raises:
+        RuntimeError: not bootstrapped.
+    """
+    config.bootstrapped()
+    group = config.default()
+    assert isinstance(group, Group)
+    return group
 
 
 def ep_finalize() -> None:
@@ -205,5 +163,5 @@ def ep_finalize() -> None:
     stay valid: they run again after an ``ep_bootstrap`` with the same sizes, and say which field differs otherwise. A
     process may also end without it.
     """
-    config.set_bootstrapped(None)
-    _ffi.finalize(_ALIAS)
+    config.set_default(None)
+    _ffi.finalize(config.DEFAULT_ALIAS)

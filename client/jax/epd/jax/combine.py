@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _operations, _spec
-from epd.jax._call import Static, align_varying
-from epd.jax.config import EpLayerConfig, bootstrapped
-from epd.jax.mesh import current_layout
-from epd.jax.primitives import check_expert_rows
+from epd.jax import _checks, _names, _operations, _spec
+from epd.jax._call import Static, align_varying, layout_for
+from epd.jax._primitives import check_expert_rows
+from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
 
 def ep_combine(
@@ -44,19 +43,35 @@ def ep_combine(
         At run time, on every rank, see ``epd.jax.errors``.
     """
     del token_counts
-    name = "ep_combine"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
+    return checked_combine(
+        bootstrapped(), "ep_combine", cfg, handle_mem, expert_out, num_local_tokens, out_sharding
+    )
+
+
+def checked_combine(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    expert_out: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_sharding=None,
+    name: str | None = None,
+) -> jax.Array:
+    """ep_combine in ``group``; ``function`` is what the caller called."""
+    cfg = _checks.layer(function, cfg)
     handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
-    leading = _checks.leading_shape(name, num_local_tokens)
+    leading = _checks.leading_shape(function, num_local_tokens)
     spec = _spec.normalize(out_sharding, len(leading) + 1)
-    layout = current_layout(expert_out, handle_mem)
-    check = _checks.CallCheck(name, group, layout, cfg)
+    layout = layout_for(group, expert_out, handle_mem)
+    check = _checks.CallCheck(function, group, layout, cfg)
     check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
     check.leading("num_local_tokens", leading)
     check.handle(handle_mem)
     if wrong := _spec.mismatch(spec, layout):
         check.other(wrong)
     check.done()
+    name = _names.take(function, group, name, ("combine", "combine backward"))
     operands = align_varying(layout, [handle_mem, expert_out])
-    out = _operations.combine(Static(group, layout, cfg), leading, *operands)
+    out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
     return _spec.constrain(out, spec, layout)

@@ -1,12 +1,19 @@
-"""Sizes that tracing needs: what ep_bootstrap fixed, and what a layer adds."""
+"""Sizes that tracing needs: what a group fixed, and what a layer adds."""
 
+import hashlib
 import operator
 from dataclasses import dataclass
+from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh
 
 from epd.jax import _ffi
+from epd.jax.mesh import MeshResource
+
+DEFAULT_ALIAS = "default"
+MAX_TOP_K = 128
 
 # dtypes of token rows -> epd_dtype of the C library.
 DTYPE_CODES = {
@@ -48,7 +55,10 @@ class EpLayerConfig:
 
 @dataclass(frozen=True)
 class EpConfig:
-    """What ep_bootstrap fixed. Sizes count one rank, or one domain where experts are meant."""
+    """The sizes of a group. They count one rank, or one domain where experts are meant.
+
+    ``num_local_experts``: entries of a rank's ``token_counts``: the most experts that any rank owns.
+    """
 
     world_size: int
     rank: int
@@ -62,35 +72,74 @@ class EpConfig:
 
 
 @dataclass(frozen=True)
-class Bootstrapped:
-    """The default group of this process: its public configuration and what only epd needs."""
+class GroupSpec:
+    """What tracing needs to know of a group: names and sizes. Hashable.
+
+    Args:
+        config: the public sizes.
+        max_token_dtype: widest dtype of a row's elements.
+        alias: the group's name in programs.
+        origin: what fixed the sizes, for messages.
+        max_top_k: largest top_k of any layer.
+        expert_owner: rank of each expert; None: contiguous blocks.
+        resource: the mesh axes' names; None: those of the active MeshResource.
+        mesh: traced with where no mesh is active; None: an active one is needed.
+        ranks_here: ranks of this process, in a group joined by rank; None: ranks stand along the mesh.
+    """
 
     config: EpConfig
     max_token_dtype: np.dtype
-    alias: str = "default"
+    alias: str = DEFAULT_ALIAS
+    origin: str = "ep_bootstrap"
+    max_top_k: int = MAX_TOP_K
+    expert_owner: tuple[int, ...] | None = None
+    resource: MeshResource | None = None
+    mesh: AbstractMesh | None = None
+    ranks_here: int | None = None
+
+    @property
+    def owners_digest(self) -> int:
+        """What programs hold of the table of owners; 0 without one."""
+        if self.expert_owner is None:
+            return 0
+        table = np.asarray(self.expert_owner, "<u4").tobytes()
+        return int.from_bytes(hashlib.blake2b(table, digest_size=8).digest(), "little") >> 1 | 1
+
+    def handle_mem_size(self, top_k: int) -> int:
+        """Bytes of one rank's routing plan."""
+        sizes = self.config
+        return _ffi.handle_mem_size(
+            sizes.ep_size, sizes.num_experts, sizes.max_tokens_per_rank, top_k
+        )
 
 
-_default: Bootstrapped | None = None
+class HasSpec(Protocol):
+    """The default group, as far as tracing looks at it."""
+
+    spec: GroupSpec
 
 
-def bootstrapped() -> Bootstrapped:
-    """The default group; RuntimeError before ep_bootstrap."""
+_default: HasSpec | None = None
+
+
+def default() -> HasSpec | None:
+    """The default group, or None before ep_bootstrap."""
+    return _default
+
+
+def set_default(group: HasSpec | None) -> None:
+    """Sets or clears the default group; for ep_bootstrap and ep_finalize."""
+    global _default
+    _default = group
+
+
+def bootstrapped() -> GroupSpec:
+    """What the default group was made for; RuntimeError before ep_bootstrap."""
     if _default is None:
         raise RuntimeError(
             "there is no expert-parallel group yet: call epd.jax.ep_bootstrap() first"
         )
-    return _default
-
-
-def is_bootstrapped() -> bool:
-    """Whether ep_bootstrap has succeeded and ep_finalize has not been called since."""
-    return _default is not None
-
-
-def set_bootstrapped(group: Bootstrapped | None) -> None:
-    """Sets or clears the default group; for ep_bootstrap and ep_finalize."""
-    global _default
-    _default = group
+    return _default.spec
 
 
 def get_ep_config() -> EpConfig:
@@ -100,7 +149,4 @@ def get_ep_config() -> EpConfig:
 
 def ep_handle_mem_size(cfg: EpLayerConfig) -> int:
     """Bytes of one rank's routing plan, the same on all ranks. RuntimeError when not bootstrapped."""
-    config = get_ep_config()
-    return _ffi.handle_mem_size(
-        config.ep_size, config.num_experts, config.max_tokens_per_rank, cfg.top_k
-    )
+    return bootstrapped().handle_mem_size(cfg.top_k)

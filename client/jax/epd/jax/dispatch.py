@@ -3,12 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _operations
-from epd.jax._call import Static, align_varying
-from epd.jax.config import EpLayerConfig, bootstrapped
-from epd.jax.mesh import current_layout
+from epd.jax import _checks, _names, _operations
+from epd.jax._call import Static, align_varying, layout_for
+from epd.jax._primitives import check_tokens
+from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 from epd.jax.prepare import integer_indices, prepare
-from epd.jax.primitives import check_tokens
 
 
 def ep_dispatch(
@@ -41,18 +40,34 @@ def ep_dispatch(
         At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop_on_overflow, naming
         rank, demand and capacity; INVALID_ARGUMENT, an index of num_experts or more; UNAVAILABLE; DEADLINE_EXCEEDED.
     """
-    name = "ep_dispatch"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
+    return checked_dispatch(
+        bootstrapped(), "ep_dispatch", cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank
+    )
+
+
+def checked_dispatch(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    recv_capacity_per_rank: int,
+    name: str | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """ep_dispatch in ``group``; ``function`` is what the caller called."""
+    cfg = _checks.layer(function, cfg)
     tokens, topk_weights = jnp.asarray(tokens), jnp.asarray(topk_weights)
-    _checks.floating_weights(name, "topk_weights", topk_weights)
-    topk_idx = integer_indices(name, topk_idx)
-    capacity = _checks.static_int(name, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = current_layout(tokens, topk_idx)
-    check = _checks.CallCheck(name, group, layout, cfg)
+    _checks.floating_weights(function, "topk_weights", topk_weights)
+    topk_idx = integer_indices(function, topk_idx)
+    capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
+    layout = layout_for(group, tokens, topk_idx)
+    check = _checks.CallCheck(function, group, layout, cfg)
     check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
     check.capacity(capacity)
     check.done()
-    static = Static(group, layout, cfg)
+    name = _names.take(function, group, name, ("prepare", "dispatch", "dispatch backward"))
+    static = Static(group, layout, cfg, name)
     topk_idx, tokens, topk_weights = align_varying(layout, [topk_idx, tokens, topk_weights])
     token_counts, total_recv_tokens, handle_mem = prepare(static, topk_idx)
     recv_tokens, recv_topk_weights = _operations.dispatch(

@@ -62,8 +62,10 @@ def active_device_mesh() -> Mesh | None:
     return None
 
 
-def active_mesh(*operands: jax.Array) -> Mesh | AbstractMesh:
+def active_mesh(*operands: jax.Array, fallback: AbstractMesh | None = None) -> Mesh | AbstractMesh:
     """The mesh to trace with: of an enclosing shard_map, ``jax.set_mesh`` or ``with mesh:``, else the operands'.
+
+    ``fallback`` where there is none of them.
 
     Raises:
         ValueError: there is none.
@@ -84,6 +86,8 @@ def active_mesh(*operands: jax.Array) -> Mesh | AbstractMesh:
         mesh = getattr(sharding, "mesh", None)
         if mesh is not None and not mesh.empty:
             return mesh
+    if fallback is not None:
+        return fallback
     raise ValueError(
         "there is no active mesh; enter `with jax.set_mesh(mesh):` (or `with mesh:`) around the call"
     )
@@ -151,6 +155,8 @@ class Layout:
 
     @property
     def ep_size(self) -> int:
+        if not self.axis_names:
+            return 1
         return self.mesh_shape[self.axis_names.index(self.ep_axis)]
 
     @property
@@ -165,6 +171,8 @@ class Layout:
     def domain_and_position(self) -> tuple[jax.Array, jax.Array]:
         """int32 scalars of the device that runs this: its index over all axes but ep, and its position along ep."""
         domain = jax.numpy.int32(0)
+        if not self.axis_names:
+            return domain, jax.numpy.int32(0)
         for axis, size in zip(self.axis_names, self.mesh_shape, strict=True):
             if axis != self.ep_axis and size > 1:
                 domain = domain * size + jax.lax.axis_index(axis)
@@ -172,14 +180,52 @@ class Layout:
         return domain, jax.lax.axis_index(self.ep_axis)
 
 
-def current_layout(*operands: jax.Array) -> Layout:
+# The one rank of a process that runs programs without a mesh.
+_ALONE = Layout(
+    mesh=None,
+    axis_names=(),
+    mesh_shape=(),
+    ep_axis="",
+    carriers=(),
+    lead=(),
+    free=(),
+    checks_manual=False,
+)
+
+
+def layout_without_mesh() -> Layout:
+    """The layout of a process with one rank, which says so itself: arrays are this rank's, and no axis is looked at.
+
+    Raises:
+        ValueError: a mesh of several devices is active.
+    """
+    meshes = [jax.sharding.get_abstract_mesh(), mesh_internal.thread_resources.env.physical_mesh]
+    for mesh in meshes:
+        if mesh.size > 1:
+            raise ValueError(
+                f"this process joined with one rank, but the active mesh {dict(mesh.shape)} has {mesh.size} devices; join"
+                " with a rank for each of them, or leave the mesh around the call"
+            )
+    return _ALONE
+
+
+def current_layout(
+    *operands: jax.Array,
+    resource: MeshResource | None = None,
+    fallback: AbstractMesh | None = None,
+) -> Layout:
     """The layout for an operation traced here and now.
+
+    Args:
+        operands: whose mesh is taken if none is active.
+        resource: names of the axes; None: the active MeshResource.
+        fallback: the mesh if there is no other.
 
     Raises:
         ValueError: no mesh, no ep_resource, or names that do not fit the mesh.
     """
-    resource = active_resource()
-    mesh = active_mesh(*operands)
+    resource = resource or active_resource()
+    mesh = active_mesh(*operands, fallback=fallback)
     _size(mesh, resource.ep_resource, "ep_resource")
     outer = outer_axis(resource, mesh)
     carriers = (resource.ep_resource,) if outer is None else (outer, resource.ep_resource)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _exchange, _ffi
-from epd.jax._call import Static, align_varying, ffi_call, mapped
+from epd.jax import _checks, _exchange, _ffi, _names
+from epd.jax._call import Static, align_varying, ffi_call, layout_for, mapped
 from epd.jax._open_sharding import open_sharding
-from epd.jax.config import EpLayerConfig, bootstrapped
-from epd.jax.mesh import current_layout
+from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
 
 def integer_indices(function: str, topk_idx: jax.Array) -> jax.Array:
@@ -58,6 +57,26 @@ def prepare(static: Static, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, 
     return tuple(open_sharding(static.layout, result) for result in results)
 
 
+def checked_prepare(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    name: str | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """ep_prepare in ``group``; ``function`` is what the caller called."""
+    cfg = _checks.layer(function, cfg)
+    topk_idx = integer_indices(function, topk_idx)
+    layout = layout_for(group, topk_idx)
+    check = _checks.CallCheck(function, group, layout, cfg)
+    check.leading("topk_idx", topk_idx.shape[:-1])
+    check.shape("topk_idx", topk_idx, (*topk_idx.shape[:-1], cfg.top_k))
+    check.done()
+    name = _names.take(function, group, name, ("prepare",))
+    (topk_idx,) = align_varying(layout, [topk_idx])
+    return prepare(Static(group, layout, cfg, name), topk_idx)
+
+
 def ep_prepare(cfg: EpLayerConfig, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Exchanges how many tokens each rank sends to each expert, and plans where each row goes. Collective.
 
@@ -78,12 +97,4 @@ def ep_prepare(cfg: EpLayerConfig, topk_idx: jax.Array) -> tuple[jax.Array, jax.
         At run time, on every rank, see ``epd.jax.errors``: INVALID_ARGUMENT, an index of num_experts or more; UNAVAILABLE,
         a rank or the daemon is gone; DEADLINE_EXCEEDED, a rank is late.
     """
-    group, cfg = bootstrapped(), _checks.layer("ep_prepare", cfg)
-    topk_idx = integer_indices("ep_prepare", topk_idx)
-    layout = current_layout(topk_idx)
-    check = _checks.CallCheck("ep_prepare", group, layout, cfg)
-    check.leading("topk_idx", topk_idx.shape[:-1])
-    check.shape("topk_idx", topk_idx, (*topk_idx.shape[:-1], cfg.top_k))
-    check.done()
-    (topk_idx,) = align_varying(layout, [topk_idx])
-    return prepare(Static(group, layout, cfg), topk_idx)
+    return checked_prepare(bootstrapped(), "ep_prepare", cfg, topk_idx)

@@ -2,13 +2,11 @@
 differentiate it forwards, backwards and again."""
 
 import jax
-import jax.numpy as jnp
 
-from epd.jax import _checks, _operations, _spec
-from epd.jax._call import Static, align_varying
+from epd.jax import _primitives
 from epd.jax.config import EpConfig, EpLayerConfig, bootstrapped, get_ep_config
-from epd.jax.mesh import _ep_domain_for_rank, current_layout
-from epd.jax.prepare import ep_prepare, integer_indices
+from epd.jax.mesh import _ep_domain_for_rank
+from epd.jax.prepare import ep_prepare
 
 __all__ = [
     "EpConfig",
@@ -51,37 +49,16 @@ def ep_dispatch_fwd(
         At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop; INVALID_ARGUMENT,
         a plan of another group or call; DATA_LOSS, a damaged plan; ABORTED, a plan from before the group was re-formed.
     """
-    name = "ep_dispatch_fwd"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
-    topk_idx, handle_mem = integer_indices(name, topk_idx), jnp.asarray(handle_mem)
-    tokens, topk_weights = jnp.asarray(tokens), jnp.asarray(topk_weights)
-    _checks.floating_weights(name, "topk_weights", topk_weights)
-    capacity = _checks.static_int(name, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = current_layout(tokens, topk_idx)
-    check = _checks.CallCheck(name, group, layout, cfg)
-    check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
-    check.handle(handle_mem)
-    check.capacity(capacity)
-    check.done()
-    operands = align_varying(layout, [handle_mem, tokens, topk_weights.astype(jnp.float32)])
-    return _operations.dispatch(Static(group, layout, cfg), capacity, *operands)
-
-
-def check_tokens(
-    check: _checks.CallCheck,
-    cfg: EpLayerConfig,
-    topk_idx: jax.Array,
-    tokens: jax.Array,
-    topk_weights: jax.Array,
-    hidden: int,
-) -> None:
-    """The operands of a dispatch against each other and the bootstrapped sizes."""
-    leading = tokens.shape[:-1]
-    check.leading("tokens", leading)
-    check.shape("tokens", tokens, (*leading, hidden))
-    check.rows("tokens", tokens)
-    check.shape("topk_idx", topk_idx, (*leading, cfg.top_k))
-    check.shape("topk_weights", topk_weights, (*leading, cfg.top_k))
+    return _primitives.dispatch_fwd(
+        bootstrapped(),
+        "ep_dispatch_fwd",
+        cfg,
+        handle_mem,
+        topk_idx,
+        tokens,
+        topk_weights,
+        recv_capacity_per_rank,
+    )
 
 
 def ep_combine_fwd(
@@ -108,32 +85,15 @@ def ep_combine_fwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    name = "ep_combine_fwd"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
-    handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
-    leading = _checks.leading_shape(name, num_local_tokens)
-    spec = _spec.normalize(out_partition_spec, len(leading) + 1)
-    layout = current_layout(expert_out, handle_mem)
-    check = _checks.CallCheck(name, group, layout, cfg)
-    check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
-    check.leading("num_local_tokens", leading)
-    check.handle(handle_mem)
-    if wrong := _spec.mismatch(spec, layout):
-        check.other(wrong)
-    check.done()
-    operands = align_varying(layout, [handle_mem, expert_out])
-    out = _operations.combine(Static(group, layout, cfg), leading, *operands)
-    return _spec.constrain(out, spec, layout)
-
-
-def check_expert_rows(
-    check: _checks.CallCheck, shards: int, name: str, rows: jax.Array, hidden: int
-) -> None:
-    """[R, C, H] with C at most the bootstrapped capacity."""
-    check.shape(name, rows, (shards, "C", hidden))
-    check.rows(name, rows)
-    if rows.ndim == 3:
-        check.capacity(rows.shape[1])
+    return _primitives.combine_fwd(
+        bootstrapped(),
+        "ep_combine_fwd",
+        cfg,
+        handle_mem,
+        expert_out,
+        num_local_tokens,
+        out_partition_spec,
+    )
 
 
 def ep_dispatch_bwd(
@@ -159,27 +119,16 @@ def ep_dispatch_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    name = "ep_dispatch_bwd"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
-    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
-    g_recv_topk_weights = jnp.asarray(g_recv_topk_weights)
-    _checks.floating_weights(name, "g_recv_topk_weights", g_recv_topk_weights)
-    leading = _checks.leading_shape(name, num_local_tokens)
-    spec = _spec.normalize(out_partition_spec, len(leading) + 1)
-    layout = current_layout(grad, handle_mem)
-    check = _checks.CallCheck(name, group, layout, cfg)
-    check_expert_rows(check, layout.num_shards, "grad", grad, group.config.hidden_dim)
-    check.shape("g_recv_topk_weights", g_recv_topk_weights, grad.shape[:2])
-    check.leading("num_local_tokens", leading)
-    check.handle(handle_mem)
-    if wrong := _spec.mismatch(spec, layout):
-        check.other(wrong)
-    check.done()
-    operands = align_varying(layout, [handle_mem, grad, g_recv_topk_weights.astype(jnp.float32)])
-    grad_tokens, grad_weights = _operations.dispatch_backward(
-        Static(group, layout, cfg), leading, *operands
+    return _primitives.dispatch_bwd(
+        bootstrapped(),
+        "ep_dispatch_bwd",
+        cfg,
+        handle_mem,
+        grad,
+        g_recv_topk_weights,
+        num_local_tokens,
+        out_partition_spec,
     )
-    return _spec.constrain(grad_tokens, spec, layout), _spec.constrain(grad_weights, spec, layout)
 
 
 def ep_combine_bwd(
@@ -199,18 +148,6 @@ def ep_combine_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    name = "ep_combine_bwd"
-    group, cfg = bootstrapped(), _checks.layer(name, cfg)
-    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
-    capacity = _checks.static_int(name, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = current_layout(grad, handle_mem)
-    check = _checks.CallCheck(name, group, layout, cfg)
-    check.leading("grad", grad.shape[:-1])
-    check.shape("grad", grad, (*grad.shape[:-1], group.config.hidden_dim))
-    check.rows("grad", grad)
-    check.handle(handle_mem)
-    check.capacity(capacity)
-    check.done()
-    operands = align_varying(layout, [handle_mem, grad])
-    static = Static(group, layout, cfg)
-    return _operations.combine_backward(static, grad.shape[:-1], capacity, *operands)
+    return _primitives.combine_bwd(
+        bootstrapped(), "ep_combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank
+    )

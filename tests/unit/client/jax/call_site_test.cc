@@ -23,10 +23,10 @@ CallConfig Config(Operation operation, std::int64_t top_k = 2, std::int64_t toke
 
 TEST(CallSiteTest, OrdinalsCountFromZeroInEveryCompilation) {
   EndCompile();
-  const CallSite first = AddCallSite(Config(Operation::kPrepare));
-  const CallSite second = AddCallSite(Config(Operation::kDispatch));
+  const CallSite first = *AddCallSite(Config(Operation::kPrepare));
+  const CallSite second = *AddCallSite(Config(Operation::kDispatch));
   EndCompile();
-  const CallSite other = AddCallSite(Config(Operation::kPrepare));
+  const CallSite other = *AddCallSite(Config(Operation::kPrepare));
   EXPECT_EQ(first.ordinal, 0u);
   EXPECT_EQ(second.ordinal, 1u);
   EXPECT_EQ(other.ordinal, 0u);
@@ -40,7 +40,7 @@ TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
   const auto digest = [](std::initializer_list<CallConfig> calls) {
     EndCompile();
     CallSite last;
-    for (const CallConfig& call : calls) last = AddCallSite(call);
+    for (const CallConfig& call : calls) last = *AddCallSite(call);
     EndCompile();
     return last.executable->Seal();
   };
@@ -57,23 +57,51 @@ TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
 // meet the others to tell them. So neither may tell programs apart.
 TEST(CallSiteTest, TokensAndTopKAreNoPartOfTheDigest) {
   EndCompile();
-  const Digest small = AddCallSite(Config(Operation::kPrepare, 2, 8)).executable->Seal();
+  const Digest small = AddCallSite(Config(Operation::kPrepare, 2, 8))->executable->Seal();
   for (const CallConfig& other :
        {Config(Operation::kPrepare, 2, 5), Config(Operation::kPrepare, 4, 8)}) {
     EndCompile();
-    EXPECT_EQ(small, AddCallSite(other).executable->Seal());
+    EXPECT_EQ(small, AddCallSite(other)->executable->Seal());
   }
   EndCompile();
 }
 
+TEST(CallSiteTest, ANameIsTakenOncePerProgramGroupAndOperation) {
+  EndCompile();
+  CallConfig call = Config(Operation::kDispatch);
+  call.name = "boundary";
+  EXPECT_EQ(AddCallSite(call)->key, "boundary/dispatch");
+  EXPECT_FALSE(AddCallSite(call).has_value());
+  call.alias = "other";
+  EXPECT_TRUE(AddCallSite(call).has_value());
+  call.operation = Operation::kCombine;
+  EXPECT_TRUE(AddCallSite(call).has_value());
+  EndCompile();
+  EXPECT_TRUE(AddCallSite(call).has_value());
+}
+
+// Programs that meet by name may differ elsewhere.
+TEST(CallSiteTest, ANamedCallChangesNeitherDigestNorOrdinals) {
+  EndCompile();
+  const Digest plain = AddCallSite(Config(Operation::kPrepare))->executable->Seal();
+  EndCompile();
+  CallConfig call = Config(Operation::kDispatch);
+  call.name = "boundary";
+  AddCallSite(call);
+  const CallSite second = *AddCallSite(Config(Operation::kPrepare));
+  EXPECT_EQ(second.ordinal, 0u);
+  EXPECT_EQ(second.executable->Seal(), plain);
+  EXPECT_FALSE(second.executable->HasOneCall());
+}
+
 TEST(CallSiteTest, CompilationsOfOtherThreadsDoNotMix) {
   EndCompile();
-  const CallSite mine = AddCallSite(Config(Operation::kPrepare));
+  const CallSite mine = *AddCallSite(Config(Operation::kPrepare));
   CallSite theirs;
-  std::thread([&] { theirs = AddCallSite(Config(Operation::kPrepare)); }).join();
+  std::thread([&] { theirs = *AddCallSite(Config(Operation::kPrepare)); }).join();
   EXPECT_EQ(theirs.ordinal, 0u);
   EXPECT_NE(theirs.executable, mine.executable);
-  EXPECT_EQ(AddCallSite(Config(Operation::kDispatch)).ordinal, 1u);
+  EXPECT_EQ(AddCallSite(Config(Operation::kDispatch))->ordinal, 1u);
 }
 
 }  // namespace

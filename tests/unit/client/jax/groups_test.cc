@@ -40,7 +40,7 @@ CallSite Site(Operation operation = Operation::kDispatch) {
   config.max_tokens = 16;
   config.hidden = 8;
   config.capacity = 64;
-  return AddCallSite(config);
+  return *AddCallSite(config);
 }
 
 class GroupsTest : public testing::Test {
@@ -59,9 +59,9 @@ class GroupsTest : public testing::Test {
     const Status status = groups_.Begin(site, run_id, domain, rank, &call);
     if (!status.ok()) return status;
     last_ = call.number();
-    const Status mismatch = call.mismatch();
-    call.End(site, run_id, static_cast<std::uint32_t>(rank), mismatch.ok() ? result : mismatch);
-    return mismatch;
+    const Status refusal = call.refusal();
+    call.End(site, run_id, refusal.ok() ? result : refusal);
+    return refusal;
   }
 
   Groups groups_;
@@ -114,7 +114,7 @@ TEST_F(GroupsTest, ACallThatCannotBeMadeIsRefusedUnderItsNumber) {
   ASSERT_TRUE(groups_.Begin(other_size, 1, 0, 0, &call).ok());
   EXPECT_EQ(call.refusal().code, kInvalidArgument);
   EXPECT_THAT(call.refusal().message, HasSubstr("num_experts=4"));
-  call.End(other_size, 1, 0, call.refusal());
+  call.End(other_size, 1, call.refusal());
 
   groups_.Finalize("default");
   ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
@@ -126,9 +126,35 @@ TEST_F(GroupsTest, ACallThatCannotBeMadeIsRefusedUnderItsNumber) {
   EXPECT_EQ(second.refusal().code, kFailedPrecondition);
   EXPECT_THAT(second.refusal().message, HasSubstr("two executions"));
   EXPECT_EQ(second.number().execution, first.number().execution + 1);
-  second.End(site, 3, 0, second.refusal());
-  first.End(site, 2, 0, {});
+  second.End(site, 3, second.refusal());
+  first.End(site, 2, {});
   EXPECT_TRUE(Call(site, 4).ok()) << "the next execution is none of theirs";
+}
+
+TEST_F(GroupsTest, AProgramOfAnotherTableOfOwnersIsRefused) {
+  GroupConfig config = Config();
+  config.expert_owner = {1, 0, 0, 1};
+  config.owners = 77;
+  ASSERT_TRUE(groups_.Bootstrap(config).ok());
+  EXPECT_THAT(Call(Site(), 1).message, HasSubstr("expert_owner"));
+}
+
+TEST_F(GroupsTest, InAGroupJoinedByRankThePositionCountsTheRanksHeldHere) {
+  GroupConfig config = Config();
+  config.num_domains = 1;
+  config.ranks = 4;
+  config.by_rank = true;
+  config.held = {{0, {{1, "cpu:0"}, {3, "cpu:1"}}}};
+  ASSERT_TRUE(groups_.Bootstrap(config).ok());
+  CallSite site = Site();
+  site.config.ranks = 4;
+  EXPECT_THAT(Call(site, 1).message, HasSubstr("joined_by_rank")) << "a program of mesh positions";
+  site.config.by_rank = true;
+  ActiveCall call;
+  ASSERT_TRUE(groups_.Begin(site, 1, 0, 1, &call).ok());
+  EXPECT_EQ(call.rank(), 3u);
+  call.End(site, 1, {});
+  EXPECT_EQ(Call(site, 1, {}, 0, 2).code, kInvalidArgument) << "only two ranks are held here";
 }
 
 TEST_F(GroupsTest, ALostSessionIsReportedOnceAndTheNextExecutionJoinsAgain) {
@@ -153,7 +179,7 @@ TEST_F(GroupsTest, ALossThatACallInFlightReportedIsNotReportedAgain) {
   ActiveCall call;
   ASSERT_TRUE(groups_.Begin(site, 1, 0, 0, &call).ok());
   fake::CutSessions();
-  call.End(site, 1, 0, {kUnavailable, "the daemon is gone"});
+  call.End(site, 1, {kUnavailable, "the daemon is gone"});
   EXPECT_EQ(Call(site, 1).code, kAborted);
   EXPECT_TRUE(Call(site, 2).ok());
 }
@@ -200,7 +226,7 @@ TEST_F(GroupsTest, FinalizeWaitsForACallInFlight) {
   ActiveCall call;
   ASSERT_TRUE(groups_.Begin(site, 1, 0, 0, &call).ok());
   std::thread finalize([&] { groups_.Finalize("default"); });
-  call.End(site, 1, 0, {});
+  call.End(site, 1, {});
   finalize.join();
   EXPECT_EQ(fake::num_groups(), 0);
 }

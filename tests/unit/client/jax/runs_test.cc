@@ -17,7 +17,7 @@ CallSite Site(Operation operation = Operation::kPrepare) {
   CallConfig config;
   config.operation = operation;
   config.alias = "default";
-  return AddCallSite(config);
+  return *AddCallSite(config);
 }
 
 class RunsTest : public testing::Test {
@@ -80,6 +80,19 @@ TEST_F(RunsTest, ARunThatOverlapsAnotherOfItsProgramOnTheRankIsRefused) {
   runs_.End({site, 1, 0});
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOk);
   EXPECT_EQ(Start(site, 1, 0, &number), Outcome::kOverlap) << "an older run comes back";
+}
+
+TEST_F(RunsTest, CallsWithANameAreNotNumberedAndNeverOverlap) {
+  EndCompile();
+  CallConfig config;
+  config.name = "boundary";
+  const CallSite one = *AddCallSite(config);
+  EndCompile();
+  const CallSite other = *AddCallSite(config);
+  CallNumber number;
+  ASSERT_EQ(Start(one, 1, 0, &number), Outcome::kOk);
+  EXPECT_EQ(Start(other, 2, 0, &number), Outcome::kOk);
+  EXPECT_TRUE(begun_.empty());
 }
 
 TEST_F(RunsTest, ARunOfAnEarlierMembershipIsStaleOnAllItsRanks) {

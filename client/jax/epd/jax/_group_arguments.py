@@ -1,0 +1,127 @@
+"""The arguments of Group and Group.join: each checked and brought into its final form. ``function`` is for messages."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from epd.jax import _checks, _names, config
+from epd.jax.mesh import MeshResource, active_device_mesh, active_resource
+
+MOST_NAME_BYTES = 60
+_MOST_JOB_BYTES = 120
+
+
+def _listed(values: Sequence[object]) -> str:
+    """A list for messages, cut short."""
+    shown = ", ".join(str(value) for value in values[:16])
+    return f"[{shown}{', ...' if len(values) > 16 else ''}]"
+
+
+def positive(function: str, **sizes: object) -> dict[str, int]:
+    """The sizes as ints; TypeError if one is none, ValueError naming it unless in [1, 2**31)."""
+    checked = {name: _checks.static_int(function, name, value) for name, value in sizes.items()}
+    for name, value in checked.items():
+        if not 1 <= value < 2**31:
+            raise ValueError(f"{function}: {name} is {value}; expected 1 to 2**31 - 1")
+    return checked
+
+
+def dtype_of(function: str, max_token_dtype) -> np.dtype:
+    try:
+        dtype = np.dtype(max_token_dtype)
+    except TypeError as error:
+        raise TypeError(f"{function}: max_token_dtype {max_token_dtype!r} is no dtype") from error
+    if dtype not in config.DTYPE_CODES:
+        raise ValueError(
+            f"{function}: max_token_dtype is {dtype}; expected one of"
+            f" {', '.join(str(known) for known in config.DTYPE_CODES)}"
+        )
+    return dtype
+
+
+def owners(
+    function: str, expert_owner: Sequence[int] | None, num_experts: int, ranks: int
+) -> tuple[tuple[int, ...] | None, int]:
+    """The table, and the most experts of a rank."""
+    if expert_owner is None:
+        if num_experts % ranks:
+            raise ValueError(
+                f"{function}: num_experts is {num_experts}, which the {ranks} ranks do not divide; give expert_owner, the"
+                " rank of each expert"
+            )
+        return None, num_experts // ranks
+    table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in expert_owner)
+    if len(table) != num_experts:
+        raise ValueError(
+            f"{function}: expert_owner has {len(table)} entries; expected one for each of num_experts ({num_experts})"
+        )
+    wrong = [owner for owner in table if not 0 <= owner < ranks]
+    if wrong:
+        raise ValueError(
+            f"{function}: expert_owner names {_listed(wrong)}; expected ranks from 0 to {ranks - 1}"
+        )
+    return table, max(Counter(table).values())
+
+
+def top_k_of(function: str, max_top_k: object) -> int:
+    top_k = _checks.static_int(function, "max_top_k", max_top_k)
+    if not 1 <= top_k <= config.MAX_TOP_K:
+        raise ValueError(f"{function}: max_top_k is {top_k}; expected 1 to {config.MAX_TOP_K}")
+    return top_k
+
+
+def job_of(function: str, job: object) -> str | None:
+    return None if job is None else _names.check_text(function, "job", job, _MOST_JOB_BYTES)
+
+
+def resource_of(function: str, resource: object) -> MeshResource:
+    if resource is None:
+        return active_resource()
+    if not isinstance(resource, MeshResource):
+        raise TypeError(
+            f"{function}: resource must be a MeshResource, got {type(resource).__name__}"
+        )
+    if resource.ep_resource is None:
+        raise ValueError(f"{function}: resource has no ep_resource, the name of the axis of ranks")
+    return resource
+
+
+def mesh_of(function: str, mesh: object) -> Mesh | AbstractMesh:
+    if mesh is None:
+        mesh = active_device_mesh()
+    if mesh is None:
+        mesh = jax.sharding.get_abstract_mesh()
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise TypeError(f"{function}: mesh must be a Mesh, got {type(mesh).__name__}")
+    if mesh.empty:
+        raise ValueError(
+            f"{function}: there is no mesh; give mesh=, or enter `with jax.set_mesh(mesh):` around the call"
+        )
+    return mesh
+
+
+def ranks_here(function: str, rank: int | Sequence[int], ranks: int) -> tuple[int, ...]:
+    given = tuple(rank) if isinstance(rank, Sequence) else (rank,)
+    held = tuple(_checks.static_int(function, "rank", value) for value in given)
+    if not held or sorted(set(held)) != list(held):
+        raise ValueError(
+            f"{function}: rank is {_listed(held)}; expected at least one, each once, in ascending order"
+        )
+    if held[0] < 0 or held[-1] >= ranks:
+        raise ValueError(
+            f"{function}: rank is {_listed(held)}; expected 0 to {ranks - 1}, for ranks={ranks}"
+        )
+    return held
+
+
+def alias(function: str, name: object) -> str:
+    """The group's name; TypeError or ValueError if it cannot be one."""
+    text = _names.check_text(function, "name", name, MOST_NAME_BYTES)
+    if text == config.DEFAULT_ALIAS:
+        raise ValueError(
+            f"{function}: name is {text!r}, which is ep_bootstrap's; choose another one"
+        )
+    return text

@@ -1,0 +1,103 @@
+"""Joining a group: which daemon, which job, which ranks of this process."""
+
+import logging
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import Mesh
+
+from epd.jax import _environment, _ffi, _job, config
+from epd.jax.mesh import domain_grid
+
+_log = logging.getLogger("epd.jax")
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What joining needs beside the spec.
+
+    ``job``: the name that the caller gave, or None. ``held``: this process's ranks.
+    """
+
+    held: tuple[_ffi.HeldRank, ...]
+    num_domains: int
+    drop_on_overflow: bool
+    job: str | None = None
+
+
+def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
+    """The ranks of this process's devices in the mesh."""
+    return tuple(
+        _ffi.HeldRank(domain, position, str(device))
+        for domain, row in enumerate(domain_grid(mesh, ep_axis))
+        for position, device in enumerate(row)
+        if device.process_index == jax.process_index()
+    )
+
+
+def _connect() -> str:
+    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
+    asked = _environment.socket_path()
+    path = _ffi.connect(asked or _job.shared_socket())
+    agreed = _job.share_socket(path)
+    if asked or agreed == path:
+        return path
+    _ffi.finalize("")  # Closes the session with the daemon that only this process found.
+    return _ffi.connect(agreed)
+
+
+def _job_and_instance(spec: config.GroupSpec, membership: Membership) -> tuple[str, str]:
+    alone = len(membership.held) == membership.num_domains * spec.config.ep_size
+    job = membership.job or _job.name(alone=alone)
+    # The nonce is for processes that share a key-value store, which those of a group joined by rank need not do.
+    by_rank = spec.ranks_here is not None
+    named = membership.job is not None or _environment.job()
+    return job, "" if by_rank and named else _job.instance()
+
+
+def join(spec: config.GroupSpec, membership: Membership) -> None:
+    """Joins with all ranks held here; collective. EpError with the cause, and then nothing is joined.
+
+    Raises:
+        ValueError: other processes hold ranks, and there is no way to agree with them on the job's name.
+    """
+    if not membership.held:
+        return
+    sizes, deadlines = spec.config, _environment.deadlines()
+    worker = _environment.worker_executor()
+    job, instance = _job_and_instance(spec, membership)
+    try:
+        path = _connect()
+        _ffi.bootstrap(
+            _ffi.Group(
+                alias=spec.alias,
+                job=job,
+                instance=instance,
+                socket_path=path,
+                num_domains=membership.num_domains,
+                ranks=sizes.ep_size,
+                experts=sizes.num_experts,
+                local_experts=sizes.num_local_experts,
+                expert_owner=spec.expert_owner,
+                owners=spec.owners_digest,
+                max_tokens=sizes.max_tokens_per_rank,
+                recv_capacity=sizes.recv_capacity_per_rank,
+                hidden=sizes.hidden_dim,
+                top_k=0 if spec.max_top_k == config.MAX_TOP_K else spec.max_top_k,
+                max_dtype=config.DTYPE_CODES[spec.max_token_dtype],
+                drop_on_overflow=membership.drop_on_overflow,
+                worker_executor=worker,
+                by_rank=spec.ranks_here is not None,
+                deadlines=deadlines,
+                held=membership.held,
+            )
+        )
+    except BaseException:
+        _ffi.finalize("")  # Closes the session, if no group uses it.
+        raise
+    _log.info("group=%s/%s ranks=%d socket=%s", job, spec.alias, len(membership.held), path)
+
+
+def leave(spec: config.GroupSpec) -> None:
+    """Leaves; fine if nothing was joined. Operations under way get two seconds to end."""
+    _ffi.finalize(spec.alias)

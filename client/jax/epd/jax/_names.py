@@ -1,0 +1,60 @@
+"""Static names of operations: by them ranks meet whose programs differ.
+
+A name means one call of an operation in a program, since ranks count its uses: a name that is used twice in one program is
+refused. Here while tracing, as far as one trace sees it; what only the compiled program shows (a function that is called
+twice, a loop that was unrolled) is refused when it is compiled, see ``ffi_site.cc``.
+"""
+
+import re
+import weakref
+
+from jax._src import core
+
+from epd.jax.config import GroupSpec
+
+_MOST_BYTES = 120
+_taken: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def check_text(function: str, argument: str, text: object, most_bytes: int = _MOST_BYTES) -> str:
+    """``text``; TypeError if it is no str, ValueError unless printable ASCII without spaces and slashes, and short."""
+    if not isinstance(text, str):
+        raise TypeError(f"{function}: {argument} must be a str, got {type(text).__name__}")
+    if not re.fullmatch(r"[!-.0-~]+", text) or len(text) > most_bytes:
+        raise ValueError(
+            f"{function}: {argument} is {text!r}; expected 1 to {most_bytes} printable ASCII characters without spaces"
+            " and slashes"
+        )
+    return text
+
+
+def _program() -> object | None:
+    """The function that is being traced to a program (the innermost one: loops trace their bodies repeatedly), or None."""
+    trace = core.trace_ctx.trace
+    while trace is not None and not hasattr(trace, "frame"):
+        trace = getattr(trace, "parent_trace", None)
+    return trace
+
+
+def take(function: str, group: GroupSpec, name: object, operations: tuple[str, ...]) -> str:
+    """Takes ``name`` for these operations of the group, and returns it; "" for None.
+
+    Raises:
+        TypeError: the name is no str.
+        ValueError: it is taken already in the program that is being traced, or has characters that are not allowed.
+    """
+    if name is None:
+        return ""
+    text = check_text(function, "name", name)
+    program = _program()
+    if program is None:
+        return text
+    taken = _taken.setdefault(program, set())
+    wanted = {(group.alias, text, operation) for operation in operations}
+    if wanted & taken:
+        raise ValueError(
+            f"{function}: the name {text!r} is used twice in this program, so ranks cannot tell which call is which; give"
+            " each call its own name"
+        )
+    taken |= wanted
+    return text

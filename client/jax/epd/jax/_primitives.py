@@ -1,0 +1,155 @@
+"""The single operations in a given group. ``function`` is what the caller called, for messages; arguments: primitives.py."""
+
+import jax
+import jax.numpy as jnp
+
+from epd.jax import _checks, _names, _operations, _spec
+from epd.jax._call import Static, align_varying, layout_for
+from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.prepare import integer_indices
+
+
+def check_tokens(
+    check: _checks.CallCheck,
+    cfg: EpLayerConfig,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    hidden: int,
+) -> None:
+    """The operands of a dispatch against each other and the bootstrapped sizes."""
+    leading = tokens.shape[:-1]
+    check.leading("tokens", leading)
+    check.shape("tokens", tokens, (*leading, hidden))
+    check.rows("tokens", tokens)
+    check.shape("topk_idx", topk_idx, (*leading, cfg.top_k))
+    check.shape("topk_weights", topk_weights, (*leading, cfg.top_k))
+
+
+def check_expert_rows(
+    check: _checks.CallCheck, shards: int, name: str, rows: jax.Array, hidden: int
+) -> None:
+    """[R, C, H] with C at most the bootstrapped capacity."""
+    check.shape(name, rows, (shards, "C", hidden))
+    check.rows(name, rows)
+    if rows.ndim == 3:
+        check.capacity(rows.shape[1])
+
+
+def dispatch_fwd(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    topk_idx: jax.Array,
+    tokens: jax.Array,
+    topk_weights: jax.Array,
+    recv_capacity_per_rank: int,
+    name: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """ep_dispatch_fwd in ``group``."""
+    cfg = _checks.layer(function, cfg)
+    topk_idx, handle_mem = integer_indices(function, topk_idx), jnp.asarray(handle_mem)
+    tokens, topk_weights = jnp.asarray(tokens), jnp.asarray(topk_weights)
+    _checks.floating_weights(function, "topk_weights", topk_weights)
+    capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
+    layout = layout_for(group, tokens, topk_idx)
+    check = _checks.CallCheck(function, group, layout, cfg)
+    check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
+    check.handle(handle_mem)
+    check.capacity(capacity)
+    check.done()
+    name = _names.take(function, group, name, ("dispatch",))
+    operands = align_varying(layout, [handle_mem, tokens, topk_weights.astype(jnp.float32)])
+    return _operations.dispatch(Static(group, layout, cfg, name), capacity, *operands)
+
+
+def combine_fwd(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    expert_out: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_partition_spec=None,
+    name: str | None = None,
+) -> jax.Array:
+    """ep_combine_fwd in ``group``."""
+    cfg = _checks.layer(function, cfg)
+    handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
+    leading = _checks.leading_shape(function, num_local_tokens)
+    spec = _spec.normalize(out_partition_spec, len(leading) + 1)
+    layout = layout_for(group, expert_out, handle_mem)
+    check = _checks.CallCheck(function, group, layout, cfg)
+    check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
+    check.leading("num_local_tokens", leading)
+    check.handle(handle_mem)
+    if wrong := _spec.mismatch(spec, layout):
+        check.other(wrong)
+    check.done()
+    name = _names.take(function, group, name, ("combine",))
+    operands = align_varying(layout, [handle_mem, expert_out])
+    out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
+    return _spec.constrain(out, spec, layout)
+
+
+def dispatch_bwd(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    grad: jax.Array,
+    g_recv_topk_weights: jax.Array,
+    num_local_tokens: int | tuple[int, ...],
+    out_partition_spec=None,
+    name: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """ep_dispatch_bwd in ``group``."""
+    cfg = _checks.layer(function, cfg)
+    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
+    g_recv_topk_weights = jnp.asarray(g_recv_topk_weights)
+    _checks.floating_weights(function, "g_recv_topk_weights", g_recv_topk_weights)
+    leading = _checks.leading_shape(function, num_local_tokens)
+    spec = _spec.normalize(out_partition_spec, len(leading) + 1)
+    layout = layout_for(group, grad, handle_mem)
+    check = _checks.CallCheck(function, group, layout, cfg)
+    check_expert_rows(check, layout.num_shards, "grad", grad, group.config.hidden_dim)
+    check.shape("g_recv_topk_weights", g_recv_topk_weights, grad.shape[:2])
+    check.leading("num_local_tokens", leading)
+    check.handle(handle_mem)
+    if wrong := _spec.mismatch(spec, layout):
+        check.other(wrong)
+    check.done()
+    name = _names.take(function, group, name, ("dispatch backward",))
+    operands = align_varying(layout, [handle_mem, grad, g_recv_topk_weights.astype(jnp.float32)])
+    grad_tokens, grad_weights = _operations.dispatch_backward(
+        Static(group, layout, cfg, name), leading, *operands
+    )
+    return _spec.constrain(grad_tokens, spec, layout), _spec.constrain(grad_weights, spec, layout)
+
+
+def combine_bwd(
+    group: GroupSpec,
+    function: str,
+    cfg: EpLayerConfig,
+    handle_mem: jax.Array,
+    grad: jax.Array,
+    recv_capacity_per_rank: int,
+    name: str | None = None,
+) -> jax.Array:
+    """ep_combine_bwd in ``group``."""
+    cfg = _checks.layer(function, cfg)
+    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
+    capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
+    layout = layout_for(group, grad, handle_mem)
+    check = _checks.CallCheck(function, group, layout, cfg)
+    check.leading("grad", grad.shape[:-1])
+    check.shape("grad", grad, (*grad.shape[:-1], group.config.hidden_dim))
+    check.rows("grad", grad)
+    check.handle(handle_mem)
+    check.capacity(capacity)
+    check.done()
+    name = _names.take(function, group, name, ("combine backward",))
+    operands = align_varying(layout, [handle_mem, grad])
+    static = Static(group, layout, cfg, name)
+    return _operations.combine_backward(static, grad.shape[:-1], capacity, *operands)

@@ -1,0 +1,288 @@
+"""Group: ranks that exchange tokens, as an object. A process may hold ranks of many groups.
+
+::
+
+    with jax.set_mesh(mesh), Group("encoder", resource=MeshResource(ep_resource="ep"), num_experts=64,
+                                   max_tokens_per_rank=512, recv_capacity_per_rank=4096, hidden_dim=1024) as encoder:
+        layer = EpLayerConfig(top_k=4)
+
+        @jax.jit
+        def step(idx, tokens, weights):
+            recv, recv_weights, handle, counts, _ = encoder.dispatch(layer, idx, tokens, weights, 4096)
+            return encoder.combine(layer, handle, counts, experts(recv), tokens.shape[0])
+
+A program holds a group's name and sizes, and nothing of this process: what the name means is looked up at every call.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+
+from epd.jax import _ffi, _membership, config
+from epd.jax import _group_arguments as _arguments
+from epd.jax._membership import Membership
+from epd.jax.config import EpConfig, GroupSpec
+from epd.jax.group_operations import GroupOperations
+from epd.jax.mesh import MeshResource, outer_axis
+
+
+class Group(GroupOperations):
+    """Ranks that exchange tokens. Hashable by identity; several may be used in one process and in one program.
+
+    Its methods are those of the functional API, with the same arguments, gradients, errors and contexts; in place of
+    the default group they act on this one. ``name=`` of an operation: static; ranks whose *programs differ* meet by it
+    (it may be used once per operation and program, and must be the same on all ranks); without it, ranks meet by their
+    place in the program, which must be the same one on all ranks.
+
+    Compiled programs stay valid when the group is left and joined again, by this object or another one of the same name
+    and sizes; they say which size differs otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_experts: int,
+        max_tokens_per_rank: int,
+        recv_capacity_per_rank: int,
+        hidden_dim: int,
+        max_token_dtype=jnp.bfloat16,
+        drop_on_overflow: bool = False,
+        max_top_k: int = config.MAX_TOP_K,
+        expert_owner: Sequence[int] | None = None,
+        mesh: Mesh | AbstractMesh | None = None,
+        resource: MeshResource | None = None,
+        job: str | None = None,
+        connect: bool = True,
+    ):
+        """A group whose ranks stand along an axis of a mesh. Eager and collective, as ep_bootstrap is.
+
+        Processes that make several groups make them in the same order. A process whose devices are not in the mesh may
+        call it too, and then holds no rank.
+
+        Args:
+            name: by which programs and ``epctl`` know the group: 1 to 60 printable ASCII characters without spaces and
+                slashes; not "default". One group of a name at a time in a process.
+            num_experts: experts of one domain. Without expert_owner a multiple of the ep axis's size.
+            max_tokens_per_rank: most tokens that a rank sends in one dispatch.
+            recv_capacity_per_rank: most slots that a rank receives in one dispatch, padding and duplicates included.
+            hidden_dim: elements of a token.
+            max_token_dtype: widest dtype of tokens: float32, bfloat16 or float16.
+            drop_on_overflow: True: routes beyond the capacity of a call are dropped; False: an error on every rank.
+            max_top_k: largest top_k of any layer, 1 to 128.
+            expert_owner: ``[num_experts]`` the rank (position along ep) of each expert, in any order; ranks may own
+                different numbers of experts, or none. A rank's local experts are its own in ascending order. n, the
+                size of ``token_counts``, is the largest number that any rank owns; where a rank owns fewer, the rest
+                is zeros. None: contiguous blocks.
+            mesh: its devices are the ranks; None: the active one. Operations traced where no mesh is active use its
+                shape. An AbstractMesh is enough with ``connect=False``.
+            resource: names of the mesh's axes for this group; None: the active MeshResource, now and at every trace.
+            job: name of the job, see ``EPD_JOB``; None: as for ep_bootstrap.
+            connect: False: only describe the group. Tracing, lowering and exporting work, and no daemon is looked for;
+                ``connect()`` joins later.
+
+        Raises:
+            TypeError: an argument of another type.
+            ValueError: no mesh, no ep_resource, or a size, name or table that does not fit; several processes that
+                cannot agree on the job's name.
+            EpError: FAILED_PRECONDITION, a group of this name exists in the process; UNAVAILABLE, no daemon;
+                DEADLINE_EXCEEDED, not all ranks came; INVALID_ARGUMENT, ranks gave different sizes.
+        """
+        function = "Group"
+        text = _arguments.alias(function, name)
+        sizes = _arguments.positive(
+            function,
+            num_experts=num_experts,
+            max_tokens_per_rank=max_tokens_per_rank,
+            recv_capacity_per_rank=recv_capacity_per_rank,
+            hidden_dim=hidden_dim,
+        )
+        dtype, names = (
+            _arguments.dtype_of(function, max_token_dtype),
+            _arguments.resource_of(function, resource),
+        )
+        found = _arguments.mesh_of(function, mesh)
+        if names.ep_resource not in found.shape:
+            raise ValueError(
+                f"{function}: ep_resource is {names.ep_resource!r}, but the mesh's axes are {found.axis_names}"
+            )
+        outer = outer_axis(names, found)
+        ep_size = found.shape[names.ep_resource]
+        table, most_experts = _arguments.owners(
+            function, expert_owner, sizes["num_experts"], ep_size
+        )
+        devices = isinstance(found, Mesh)
+        self._set(
+            GroupSpec(
+                EpConfig(
+                    world_size=found.size,
+                    rank=jax.process_index() if devices else 0,
+                    ep_size=ep_size,
+                    num_ep_groups=1 if outer is None else found.shape[outer],
+                    num_local_experts=most_experts,
+                    **sizes,
+                ),
+                dtype,
+                alias=text,
+                origin=f"Group({text!r})",
+                max_top_k=_arguments.top_k_of(function, max_top_k),
+                expert_owner=table,
+                resource=resource,
+                mesh=None if mesh is None else found.abstract_mesh,
+            ),
+            Membership(
+                held=_membership.held_along(found, names.ep_resource) if devices else (),
+                num_domains=found.size // ep_size,
+                drop_on_overflow=bool(drop_on_overflow),
+                job=_arguments.job_of(function, job),
+            )
+            if devices
+            else None,
+        )
+        if connect:
+            self.connect()
+
+    def _set(self, spec: GroupSpec, membership: Membership | None) -> None:
+        self._spec, self._membership = spec, membership
+
+    @classmethod
+    def of_spec(cls, spec: GroupSpec, membership: Membership) -> "Group":
+        """A group that is described already and not joined yet; for ep_bootstrap."""
+        group = cls.__new__(cls)
+        group._set(spec, membership)
+        return group
+
+    @classmethod
+    def join(
+        cls,
+        name: str,
+        ranks: int,
+        rank: int | Sequence[int],
+        *,
+        num_experts: int,
+        max_tokens_per_rank: int,
+        recv_capacity_per_rank: int,
+        hidden_dim: int,
+        max_token_dtype=jnp.bfloat16,
+        drop_on_overflow: bool = False,
+        max_top_k: int = config.MAX_TOP_K,
+        expert_owner: Sequence[int] | None = None,
+        resource: MeshResource | None = None,
+        job: str | None = None,
+        connect: bool = True,
+    ) -> "Group":
+        """A group whose ranks are named by their processes: no mesh spans them, and no ``jax.distributed``. Collective.
+
+        In a process of one rank, arrays are that rank's: R is 1 in every shape of the functional API, and no mesh is
+        needed. In a process of several ranks they lie on the active mesh, of as many local devices as ranks along
+        ``ep_resource``: R is their number, and the i-th device is the i-th of ``rank``. All processes run one program
+        (its text does not depend on the rank), or meet by ``name=``.
+
+        Args:
+            name: as for ``Group``.
+            ranks: ranks of the group, in all processes together.
+            rank: this process's rank, or its ranks in ascending order.
+            job: name of the job: the processes of one name meet. None: ``EPD_JOB``, else the scheduler's job id, else
+                what JAX's distributed key-value store agrees on.
+            num_experts, max_tokens_per_rank, recv_capacity_per_rank, hidden_dim, max_token_dtype, drop_on_overflow,
+                max_top_k, expert_owner, resource, connect: as for ``Group``.
+
+        Raises:
+            ValueError: also if ``job`` is None, other processes hold ranks, and no other source names the job.
+            Otherwise as ``Group``; ALREADY_EXISTS: another process holds the rank.
+        """
+        function = "Group.join"
+        text = _arguments.alias(function, name)
+        sizes = _arguments.positive(
+            function,
+            num_experts=num_experts,
+            max_tokens_per_rank=max_tokens_per_rank,
+            recv_capacity_per_rank=recv_capacity_per_rank,
+            hidden_dim=hidden_dim,
+        )
+        ranks = _arguments.positive(function, ranks=ranks)["ranks"]
+        held = _arguments.ranks_here(function, rank, ranks)
+        if resource is not None:
+            resource = _arguments.resource_of(function, resource)
+        table, most_experts = _arguments.owners(function, expert_owner, sizes["num_experts"], ranks)
+        spec = GroupSpec(
+            EpConfig(
+                world_size=ranks,
+                rank=held[0],
+                ep_size=ranks,
+                num_ep_groups=1,
+                num_local_experts=most_experts,
+                **sizes,
+            ),
+            _arguments.dtype_of(function, max_token_dtype),
+            alias=text,
+            origin=f"Group.join({text!r})",
+            max_top_k=_arguments.top_k_of(function, max_top_k),
+            expert_owner=table,
+            resource=resource,
+            ranks_here=len(held),
+        )
+        group = cls.of_spec(
+            spec,
+            Membership(
+                held=tuple(_ffi.HeldRank(0, value, "") for value in held),
+                num_domains=1,
+                drop_on_overflow=bool(drop_on_overflow),
+                job=_arguments.job_of(function, job),
+            ),
+        )
+        if connect:
+            group.connect()
+        return group
+
+    # ---- what it is ----
+
+    @property
+    def spec(self) -> GroupSpec:
+        """What tracing knows of the group. Hashable, equal by value."""
+        return self._spec
+
+    @property
+    def name(self) -> str:
+        """The name in programs and in epctl."""
+        return self._spec.alias
+
+    @property
+    def config(self) -> EpConfig:
+        """The sizes, as ``get_ep_config`` gives those of the default group."""
+        return self._spec.config
+
+    def __repr__(self) -> str:
+        sizes = self.config
+        return f"Group({self.name!r}, ranks={sizes.ep_size}, num_experts={sizes.num_experts})"
+
+    # ---- joining and leaving ----
+
+    def connect(self) -> None:
+        """Joins the group with this process's ranks; collective. For groups made with ``connect=False``, or finalized.
+
+        Raises:
+            ValueError: the group was made for an AbstractMesh; the job's name is not known.
+            EpError: as for ``Group``.
+        """
+        if self._membership is None:
+            raise ValueError(
+                f"Group.connect: group {self.name!r} was made for an AbstractMesh, which has no devices; make it with a Mesh"
+            )
+        _membership.join(self._spec, self._membership)
+
+    def finalize(self) -> None:
+        """Leaves the group. Safe when called twice or never joined. Wait for results (``jax.block_until_ready``) first:
+        operations under way get two seconds to end, and then fail.
+
+        Compiled programs stay valid: they run again after ``connect()``.
+        """
+        _membership.leave(self._spec)
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.finalize()

@@ -1,0 +1,196 @@
+"""The operations of a group, as its methods."""
+
+import jax
+
+from epd.jax import _checks, _primitives
+from epd.jax.combine import checked_combine
+from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.dispatch import checked_dispatch
+from epd.jax.prepare import checked_prepare
+from epd.jax.routing_stats import RoutingStats, stats_of
+
+
+class GroupOperations:
+    """What a Group can do with arrays. ``spec`` is all that they need of it."""
+
+    @property
+    def spec(self) -> GroupSpec:
+        """What tracing knows of the group. Hashable, equal by value."""
+        raise NotImplementedError
+
+    def handle_mem_size(self, cfg: EpLayerConfig) -> int:
+        """Bytes of one rank's routing plan, the same on all ranks. TypeError if ``cfg`` is no EpLayerConfig."""
+        return self.spec.handle_mem_size(_checks.layer("Group.handle_mem_size", cfg).top_k)
+
+    def prepare(
+        self, cfg: EpLayerConfig, topk_idx: jax.Array, *, name: str | None = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """``epd.jax.ep_prepare`` in this group: -> (token_counts [R, n], total_recv_tokens [R, 1], handle_mem).
+
+        Args:
+            cfg: static; the layer.
+            topk_idx: int32 or int64 ``[leading, top_k]``, traced.
+            name: static; see the class.
+
+        Raises:
+            As ep_prepare; ValueError, a name that is used twice in the program (while tracing or compiling).
+        """
+        return checked_prepare(self.spec, "Group.prepare", cfg, topk_idx, name)
+
+    def dispatch(
+        self,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: jax.Array,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        """``epd.jax.ep_dispatch`` in this group; differentiable.
+
+        Args:
+            cfg: static; the layer.
+            topk_idx: int32 or int64 ``[leading, K]``, traced.
+            tokens: ``[leading, H]``, traced.
+            topk_weights: floating ``[leading, K]``, traced.
+            recv_capacity_per_rank: static; C, at most the group's.
+            name: static; see the class. Of its prepare, dispatch and dispatch's backward.
+
+        Returns and raises as ep_dispatch; ValueError, a name that is used twice.
+        """
+        return checked_dispatch(
+            self.spec,
+            "Group.dispatch",
+            cfg,
+            topk_idx,
+            tokens,
+            topk_weights,
+            recv_capacity_per_rank,
+            name,
+        )
+
+    def combine(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        token_counts: jax.Array | None,
+        expert_out: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_sharding=None,
+        *,
+        name: str | None = None,
+    ) -> jax.Array:
+        """``epd.jax.ep_combine`` in this group; differentiable.
+
+        Args:
+            cfg: static; the layer.
+            handle_mem: uint8 ``[R, size]``, traced.
+            token_counts: not needed; the plan holds the counts.
+            expert_out: float32, bfloat16 or float16 ``[R, C, H]``, traced.
+            num_local_tokens, out_sharding: static; as for ep_combine.
+            name: static; see the class. Of combine and its backward.
+
+        Returns and raises as ep_combine; ValueError, a name that is used twice.
+        """
+        del token_counts
+        return checked_combine(
+            self.spec,
+            "Group.combine",
+            cfg,
+            handle_mem,
+            expert_out,
+            num_local_tokens,
+            out_sharding,
+            name,
+        )
+
+    def dispatch_fwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        topk_idx: jax.Array,
+        tokens: jax.Array,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """``epd.jax.primitives.ep_dispatch_fwd`` in this group: arguments, result and errors as there, and ``name``."""
+        return _primitives.dispatch_fwd(
+            self.spec,
+            "Group.dispatch_fwd",
+            cfg,
+            handle_mem,
+            topk_idx,
+            tokens,
+            topk_weights,
+            recv_capacity_per_rank,
+            name,
+        )
+
+    def combine_fwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        expert_out: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_partition_spec=None,
+        *,
+        name: str | None = None,
+    ) -> jax.Array:
+        """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
+        return _primitives.combine_fwd(
+            self.spec,
+            "Group.combine_fwd",
+            cfg,
+            handle_mem,
+            expert_out,
+            num_local_tokens,
+            out_partition_spec,
+            name,
+        )
+
+    def dispatch_bwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        grad: jax.Array,
+        g_recv_topk_weights: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_partition_spec=None,
+        *,
+        name: str | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """``epd.jax.primitives.ep_dispatch_bwd`` in this group: arguments, result and errors as there, and ``name``."""
+        return _primitives.dispatch_bwd(
+            self.spec,
+            "Group.dispatch_bwd",
+            cfg,
+            handle_mem,
+            grad,
+            g_recv_topk_weights,
+            num_local_tokens,
+            out_partition_spec,
+            name,
+        )
+
+    def combine_bwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        grad: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+    ) -> jax.Array:
+        """``epd.jax.primitives.ep_combine_bwd`` in this group: arguments, result and errors as there, and ``name``."""
+        return _primitives.combine_bwd(
+            self.spec, "Group.combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank, name
+        )
+
+    def routing_stats(
+        self, handle_mem: jax.Array, recv_capacity_per_rank: int | None = None
+    ) -> RoutingStats:
+        """``epd.jax.routing_stats`` of a plan of this group: arguments, result and errors as there."""
+        return stats_of(self.spec, "Group.routing_stats", handle_mem, recv_capacity_per_rank)

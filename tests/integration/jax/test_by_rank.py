@@ -1,0 +1,58 @@
+"""Goal: independent JAX processes meet in a group by name and rank, and one that cannot name its job is told so."""
+
+import subprocess
+
+import pytest
+from harness import HERE, clean_environment, python, running_daemon
+
+_SCRIPT = str(HERE / "scripts" / "by_rank.py")
+
+
+def _environment(daemon, devices: int = 1) -> dict[str, str]:
+    return clean_environment(
+        EPD_SOCKET=daemon.socket,
+        EPD_FORM_TIMEOUT="60",
+        EPD_ABSENT_TIMEOUT="30",
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+    )
+
+
+@pytest.mark.parametrize("held", [[[0], [1], [2], [3]], [[0, 1, 3], [2]]], ids=["4", "3+1"])
+def test_processes_without_jax_distributed_meet_by_rank(held: list[list[int]]):
+    with running_daemon() as daemon:
+        processes = [
+            subprocess.Popen(
+                python(_SCRIPT, "4", *[str(rank) for rank in ranks]),
+                env=_environment(daemon, len(ranks)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for ranks in held
+        ]
+        try:
+            ended = [process.communicate(timeout=200) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        for process, (out, errors) in zip(processes, ended, strict=True):
+            assert process.returncode == 0 and "by_rank: fine" in out, errors + daemon.log_tail()
+
+
+def test_a_process_that_cannot_name_its_job_is_refused_and_one_that_holds_all_ranks_is_not():
+    sizes = "num_experts=4, max_tokens_per_rank=8, recv_capacity_per_rank=64, hidden_dim=8"
+    with running_daemon() as daemon:
+        for rank, status in (("0", 1), ("(0, 1)", 0)):
+            ended = subprocess.run(
+                python("-c", f"from epd.jax import Group; Group.join('g', 2, {rank}, {sizes})"),
+                env=_environment(daemon),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert ended.returncode == status, ended.stderr
+            if status:
+                assert "ValueError" in ended.stderr and "EPD_JOB" in ended.stderr, ended.stderr
