@@ -10,8 +10,8 @@ namespace epd::jax {
 namespace {
 
 struct Compilation {
-  std::mutex mutex;
-  std::shared_ptr<Executable> executable;
+  client::Mutex mutex;
+  std::shared_ptr<Executable> executable EPD_GUARDED_BY(mutex);
 };
 
 std::atomic<bool> process_wide{false};
@@ -50,7 +50,7 @@ std::uint32_t Executable::Add(const CallConfig& config) {
   // program has others must meet its peers, so that all are told. Programs that differ in these
   // alone share their execution numbers, as two compilations of one do.
   const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.ranks};
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   description_ += config.alias;
   description_ += '\0';
   description_.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
@@ -58,7 +58,7 @@ std::uint32_t Executable::Add(const CallConfig& config) {
 }
 
 const Digest& Executable::Seal() {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   if (!sealed_) {
     sealed_ = true;
     XXH128_canonical_t canonical;
@@ -69,18 +69,18 @@ const Digest& Executable::Seal() {
 }
 
 bool Executable::AddNamed(const std::string& alias, const std::string& key) {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   return names_.emplace(alias, key).second;
 }
 
 bool Executable::HasOneCall() const {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   return num_calls_ + names_.size() == 1;
 }
 
 std::optional<CallSite> AddCallSite(CallConfig config) {
   Compilation& current = Current();
-  const std::lock_guard lock(current.mutex);
+  const client::MutexLock lock(current.mutex);
   if (current.executable == nullptr) current.executable = std::make_shared<Executable>();
   CallSite site;
   site.executable = current.executable;
@@ -96,7 +96,7 @@ std::optional<CallSite> AddCallSite(CallConfig config) {
 
 void EndCompile() {
   Compilation& current = Current();
-  const std::lock_guard lock(current.mutex);
+  const client::MutexLock lock(current.mutex);
   current.executable = nullptr;
 }
 

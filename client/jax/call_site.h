@@ -11,11 +11,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+
+#include "client/c/mutex.h"
 
 namespace epd::jax {
 
@@ -70,12 +71,12 @@ class Executable {
 
  private:
   const std::uint64_t id_;
-  mutable std::mutex mutex_;
-  bool sealed_ = false;
-  std::string description_;
-  std::uint32_t num_calls_ = 0;
-  std::set<std::pair<std::string, std::string>> names_;  // Alias and key.
-  Digest digest_{};
+  mutable client::Mutex mutex_;
+  bool sealed_ EPD_GUARDED_BY(mutex_) = false;
+  std::string description_ EPD_GUARDED_BY(mutex_);
+  std::uint32_t num_calls_ EPD_GUARDED_BY(mutex_) = 0;
+  std::set<std::pair<std::string, std::string>> names_ EPD_GUARDED_BY(mutex_);  // Alias and key.
+  Digest digest_{};  // Fixed once sealed.
 };
 
 // State of one call in XLA's hands, shared by all local devices; dies with the executable.

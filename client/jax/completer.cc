@@ -18,10 +18,10 @@ constexpr std::chrono::seconds kIdleLifetime{30};
 
 Completer& Completer::Shared() {
   // A forked child has none of its parent's threads and gets its own object.
-  static std::mutex mutex;
+  static client::Mutex mutex;
   static Completer* completer = nullptr;
   static pid_t owner = 0;
-  const std::lock_guard lock(mutex);
+  const client::MutexLock lock(mutex);
   if (owner != getpid()) {
     completer = new Completer;
     owner = getpid();
@@ -31,12 +31,12 @@ Completer& Completer::Shared() {
 
 bool Completer::Run(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     if (!idle_.empty()) {
       Worker* const worker = idle_.back();
       idle_.pop_back();
       worker->work = std::move(work);
-      worker->wake.notify_one();
+      worker->wake.NotifyAll();
       return true;
     }
     ++num_threads_;
@@ -44,7 +44,7 @@ bool Completer::Run(std::function<void()> work) {
   try {
     std::thread([this, work = std::move(work)]() mutable { Loop(std::move(work)); }).detach();
   } catch (const std::system_error&) {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     --num_threads_;
     return false;
   }
@@ -57,9 +57,10 @@ void Completer::Loop(std::function<void()> work) {
   while (true) {
     work();
     work = nullptr;  // Drops what it captured before this thread sleeps.
-    std::unique_lock lock(mutex_);
+    const client::MutexLock lock(mutex_);
     idle_.push_back(&self);
-    self.wake.wait_for(lock, kIdleLifetime, [&] { return self.work != nullptr; });
+    self.wake.WaitUntil(mutex_, std::chrono::steady_clock::now() + kIdleLifetime,
+                        [&] { return self.work != nullptr; });
     if (self.work == nullptr) {
       idle_.erase(std::find(idle_.begin(), idle_.end(), &self));
       --num_threads_;
@@ -70,7 +71,7 @@ void Completer::Loop(std::function<void()> work) {
 }
 
 std::size_t Completer::num_threads() const {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   return num_threads_;
 }
 

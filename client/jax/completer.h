@@ -6,11 +6,11 @@
 // whenever none is idle.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <vector>
+
+#include "client/c/mutex.h"
 
 namespace epd::jax {
 
@@ -29,15 +29,16 @@ class Completer {
  private:
   // An idle thread waits for its own hand-over, so that no thread can take another's wake-up.
   struct Worker {
-    std::condition_variable wake;
-    std::function<void()> work;
+    client::CondVar wake;
+    std::function<void()> work;  // Guarded by the Completer's mutex.
   };
 
   void Loop(std::function<void()> work);
 
-  mutable std::mutex mutex_;
-  std::vector<Worker*> idle_;  // Last in, first out: its stack and caches are warm.
-  std::size_t num_threads_ = 0;
+  mutable client::Mutex mutex_;
+  // Last in, first out: its stack and caches are warm.
+  std::vector<Worker*> idle_ EPD_GUARDED_BY(mutex_);
+  std::size_t num_threads_ EPD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace epd::jax

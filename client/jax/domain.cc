@@ -38,8 +38,13 @@ Domain::Domain(const GroupConfig& config, std::uint32_t index, Connect connect)
       name_(config.job + "/" + config.alias + "/" + std::to_string(index)),
       connect_(std::move(connect)) {}
 
+std::uint64_t Domain::epoch() const {
+  const client::MutexLock lock(mutex_);
+  return last_epoch_;
+}
+
 Status Domain::Join() {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   return JoinLocked();
 }
 
@@ -88,7 +93,7 @@ void Domain::LoseLocked(const std::shared_ptr<Membership>& membership) {
 
 Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
   std::shared_ptr<Membership> lost;  // Leaves after the lock.
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   if (closed_) {
     return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
                    ": the group was left (finalize); join it again"};
@@ -140,7 +145,7 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
 void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& membership,
                  const Status& status) {
   const bool lost = !status.ok() && !membership->Check().ok();
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   runs_.End(call);
   if (lost) LoseLocked(membership);  // This call reported it.
 }
@@ -148,7 +153,7 @@ void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& memb
 void Domain::Close(std::int64_t grace_ms) {
   std::shared_ptr<Membership> last;
   {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     closed_ = true;
     last = std::move(membership_);
     membership_ = nullptr;

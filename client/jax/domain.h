@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "client/c/mutex.h"
 #include "client/jax/groups.h"
 #include "client/jax/membership.h"
 #include "client/jax/runs.h"
@@ -27,6 +27,8 @@ class Domain {
   Domain(const GroupConfig& config, std::uint32_t index, Connect connect);
 
   const std::string& name() const { return name_; }
+  // Of the last membership; 0 before the first.
+  std::uint64_t epoch() const;
 
   // Joins the group with all ranks held here. Blocks up to the forming deadline.
   Status Join();
@@ -40,24 +42,25 @@ class Domain {
   void Close(std::int64_t grace_ms);
 
  private:
-  Status JoinLocked();
+  Status JoinLocked() EPD_REQUIRES(mutex_);
   // Notes that `membership` is gone; false if a newer one is there.
-  void LoseLocked(const std::shared_ptr<Membership>& membership);
-  Status LostStatus(const Status& cause, std::uint32_t rank) const;
+  void LoseLocked(const std::shared_ptr<Membership>& membership) EPD_REQUIRES(mutex_);
+  Status LostStatus(const Status& cause, std::uint32_t rank) const EPD_REQUIRES(mutex_);
   // Where a call was when it failed here, for its error.
-  std::string Place(std::uint32_t rank) const;
+  std::string Place(std::uint32_t rank) const EPD_REQUIRES(mutex_);
 
   const GroupConfig config_;
   const std::uint32_t index_;
   const std::string name_;
   const Connect connect_;
 
-  std::mutex mutex_;
-  bool closed_ = false;
-  std::shared_ptr<Membership> membership_;  // nullptr: lost and reported, or never joined.
-  std::uint64_t num_memberships_ = 0;
-  std::uint64_t last_epoch_ = 0;
-  Runs runs_;
+  mutable client::Mutex mutex_;
+  bool closed_ EPD_GUARDED_BY(mutex_) = false;
+  // nullptr: lost and reported, or never joined.
+  std::shared_ptr<Membership> membership_ EPD_GUARDED_BY(mutex_);
+  std::uint64_t num_memberships_ EPD_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_epoch_ EPD_GUARDED_BY(mutex_) = 0;
+  Runs runs_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::jax

@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "client/c/mutex.h"
 
 namespace epd::jax {
 
@@ -22,8 +23,8 @@ XLA_FFI_TypeInfo call_site_info = ffi::MakeTypeInfo<SiteState>();
 // queued handlers before queued types, so a type registered from Python at import comes too late
 // and kills the backend.
 XLA_FFI_Error* RegisterCallSiteType(const XLA_FFI_Api* api) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static client::Mutex mutex;
+  const client::MutexLock lock(mutex);
   if (SiteState::id.type_id != 0) return nullptr;
   static constexpr std::string_view kName = "epd1.CallSite";
   XLA_FFI_Type_Register_Args args = {};

@@ -15,11 +15,14 @@ constexpr int kInvalidArgument = 3;
 constexpr int kFailedPrecondition = 9;
 constexpr std::int64_t kFinalizeGraceMs = 2000;
 
-// "[epd:CODE] group=<its name in the daemon> rank=<rank> phase=begin", for errors found here.
-std::string Where(const char* code, const GroupConfig& config, std::int32_t domain,
-                  std::int32_t rank) {
-  return std::string("[epd:") + code + "] group=" + config.job + "/" + config.alias + "/" +
-         std::to_string(domain) + " rank=" + std::to_string(rank) + " phase=begin";
+// An INVALID_ARGUMENT found here, with its place before it: the group's name in the daemon, the
+// epoch joined last ("unknown" if no rank of the domain is held here), the rank.
+Status AtPlace(const Status& status, const GroupConfig& config, const Domain* held,
+               std::int32_t domain, std::int32_t rank) {
+  return {status.code, "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias + "/" +
+                           std::to_string(domain) + " epoch=" +
+                           (held == nullptr ? "unknown" : std::to_string(held->epoch())) +
+                           " rank=" + std::to_string(rank) + " phase=begin: " + status.message};
 }
 
 struct Size {
@@ -95,8 +98,7 @@ std::optional<std::uint32_t> HeldRank(const GroupConfig& config, std::int32_t do
 Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank) {
   return {
       kInvalidArgument,
-      Where("INVALID_ARGUMENT", config, domain, rank) +
-          ": a device of this process runs as domain=" + std::to_string(domain) +
+      "a device of this process runs as domain=" + std::to_string(domain) +
           " rank=" + std::to_string(rank) +
           " of the program's mesh, which another process holds (held here: " + HeldRanks(config) +
           "); use a mesh whose devices stand where they stood at ep_bootstrap, or bootstrap "
@@ -111,10 +113,10 @@ void ActiveCall::End(const CallSite& site, std::int64_t run_id, const Status& st
 }
 
 Groups& Groups::Shared() {
-  static std::mutex mutex;
+  static client::Mutex mutex;
   static Groups* groups = nullptr;
   static pid_t owner = 0;
-  const std::lock_guard lock(mutex);
+  const client::MutexLock lock(mutex);
   if (owner != getpid()) {
     groups = new Groups;  // The parent's objects stay the parent's.
     owner = getpid();
@@ -123,10 +125,10 @@ Groups& Groups::Shared() {
 }
 
 Status Groups::LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session) {
-  const std::lock_guard connecting(session_mutex_);
+  const client::MutexLock connecting(session_mutex_);
   std::shared_ptr<Session> ended;
   {
-    const std::lock_guard lock(session_value_mutex_);
+    const client::MutexLock lock(session_value_mutex_);
     if (session_ != nullptr && session_->Check().ok()) {
       *session = session_;
       return {};
@@ -136,7 +138,7 @@ Status Groups::LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>*
   ended = nullptr;  // Disconnects, unless calls still end on it.
   const Status status = Session::Connect(endpoint, session);
   if (!status.ok()) return status;
-  const std::lock_guard lock(session_value_mutex_);
+  const client::MutexLock lock(session_value_mutex_);
   session_ = *session;
   return {};
 }
@@ -147,7 +149,7 @@ Status Groups::Connect(const Endpoint& endpoint) {
 }
 
 std::string Groups::socket_path() const {
-  const std::lock_guard lock(session_value_mutex_);
+  const client::MutexLock lock(session_value_mutex_);
   return session_ == nullptr ? "" : session_->socket_path();
 }
 
@@ -155,9 +157,10 @@ Status Groups::Bootstrap(const GroupConfig& config) {
   auto entry = std::make_shared<Entry>();
   entry->config = config;
   {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     if (entries_.contains(config.alias)) {
-      return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + config.alias +
+      return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + config.job + "/" +
+                                       config.alias +
                                        " is bootstrapped already; finalize it first"};
     }
   }
@@ -174,7 +177,7 @@ Status Groups::Bootstrap(const GroupConfig& config) {
     }
     entry->domains[index] = std::move(domain);
   }
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   entries_[config.alias] = std::move(entry);
   return {};
 }
@@ -183,7 +186,7 @@ void Groups::Finalize(const std::string& alias) {
   std::shared_ptr<const Entry> entry;
   bool last = false;
   {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     const auto found = entries_.find(alias);
     if (found != entries_.end()) {
       entry = std::move(found->second);
@@ -196,7 +199,7 @@ void Groups::Finalize(const std::string& alias) {
   }
   if (!last) return;
   std::shared_ptr<Session> session;  // Disconnects after the lock.
-  const std::lock_guard lock(session_value_mutex_);
+  const client::MutexLock lock(session_value_mutex_);
   session = std::exchange(session_, nullptr);
 }
 
@@ -204,26 +207,28 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
                      std::int32_t position, ActiveCall* call) {
   std::shared_ptr<const Entry> entry;
   {
-    const std::lock_guard lock(mutex_);
+    const client::MutexLock lock(mutex_);
     const auto found = entries_.find(site.config.alias);
     if (found != entries_.end()) entry = found->second;
   }
   if (entry == nullptr) {
     return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                                     " rank=" + std::to_string(position) +
+                                     " epoch=none rank=" + std::to_string(position) +
                                      " phase=begin: the group is not bootstrapped in this "
                                      "process; " +
                                      HowToMake(site.config.alias)};
   }
   const GroupConfig& config = entry->config;
-  if (const Status places = CheckPlaces(config, site.config); !places.ok()) {
-    return {places.code,
-            Where("INVALID_ARGUMENT", config, domain, position) + ": " + places.message};
-  }
+  const auto found = entry->domains.find(static_cast<std::uint32_t>(domain));
+  const std::shared_ptr<Domain> held = found == entry->domains.end() ? nullptr : found->second;
+  const auto at_place = [&](const Status& status) {
+    return AtPlace(status, config, held.get(), domain, position);
+  };
+  if (const Status places = CheckPlaces(config, site.config); !places.ok()) return at_place(places);
   const std::optional<std::uint32_t> rank = HeldRank(config, domain, position);
-  if (!rank.has_value()) return NotHeld(config, domain, position);
+  if (held == nullptr || !rank.has_value()) return at_place(NotHeld(config, domain, position));
   call->refusal_ = CheckSizes(config, site.config);
-  call->domain_ = entry->domains.at(static_cast<std::uint32_t>(domain));
+  call->domain_ = held;
   call->rank_ = *rank;
   return call->domain_->Begin({site, run_id, *rank}, call);
 }

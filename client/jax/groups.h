@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "client/c/mutex.h"
 #include "client/jax/call_site.h"
 #include "client/jax/membership.h"
 #include "client/jax/runs.h"
@@ -117,11 +117,11 @@ class Groups {
   // The living session; connects if there is none or if it has ended.
   Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
 
-  mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Entry>> entries_;
-  std::mutex session_mutex_;  // Held while connecting, so that threads share one session.
-  mutable std::mutex session_value_mutex_;
-  std::shared_ptr<Session> session_;
+  mutable client::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Entry>> entries_ EPD_GUARDED_BY(mutex_);
+  client::Mutex session_mutex_;  // Held while connecting, so that threads share one session.
+  mutable client::Mutex session_value_mutex_;
+  std::shared_ptr<Session> session_ EPD_GUARDED_BY(session_value_mutex_);
 };
 
 }  // namespace epd::jax

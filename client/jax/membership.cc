@@ -43,7 +43,7 @@ Membership::Membership(std::shared_ptr<Session> session, epd_group* group, std::
 Membership::~Membership() { Leave(); }
 
 epd_group* Membership::group() const {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   return group_;
 }
 
@@ -59,7 +59,7 @@ Status Membership::Check() const {
 }
 
 void Membership::Leave() {
-  const std::lock_guard lock(mutex_);
+  const client::MutexLock lock(mutex_);
   if (group_ == nullptr) return;
   epd_error error = {};
   error.struct_size = sizeof error;

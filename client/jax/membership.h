@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "client/c/epd_client.h"
+#include "client/c/mutex.h"
 
 namespace epd::jax {
 
@@ -71,8 +71,8 @@ class Membership {
   const std::shared_ptr<Session> session_;
   const std::uint64_t number_;
   std::uint64_t epoch_ = 0;
-  mutable std::mutex mutex_;
-  epd_group* group_;
+  mutable client::Mutex mutex_;
+  epd_group* group_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::jax

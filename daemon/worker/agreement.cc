@@ -99,8 +99,8 @@ absl::Status CheckOverflow(const Operation& operation, const Tenant& tenant) {
   if (over.empty()) return absl::OkStatus();
   const Announcement& said = operation.parts[worst.value].said;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "rank ", worst.value, " would receive ", said.demand, " slots, its capacity is ",
-      said.recv_capacity,
+      NameRanks(tenant, {worst}, std::string(PhaseName(shm::Step::kAnnounce))), " would receive ",
+      said.demand, " slots, its capacity is ", said.recv_capacity,
       over.size() > 1 ? absl::StrCat(" (ranks over their capacity: ", DescribeRanks(over), ")")
                       : "",
       "; raise the receive capacity, balance the routing, or set drop_on_overflow"));

@@ -14,7 +14,7 @@ namespace epd {
 absl::Status CheckAgreement(const Operation& operation, const Tenant& tenant);
 
 // Compares each rank's demand with its receive capacity, unless the group drops.
-//   RESOURCE_EXHAUSTED  names rank, demand and capacity of the worst rank, and how many others.
+//   RESOURCE_EXHAUSTED  names rank, host, pid, demand and capacity of the worst rank, and how many others.
 absl::Status CheckOverflow(const Operation& operation, const Tenant& tenant);
 
 }  // namespace epd

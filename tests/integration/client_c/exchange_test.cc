@@ -13,6 +13,7 @@
 namespace epd::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -98,7 +99,10 @@ TEST_P(ExchangeTest, OverflowWithoutDropIsAnErrorOnEveryRankAndLeavesTheGroupUsa
   });
   for (const std::string& report : FinishAll(ranks)) {
     EXPECT_THAT(report, HasSubstr("[epd:RESOURCE_EXHAUSTED]"));
-    EXPECT_THAT(report, HasSubstr("rank 0 would receive 32 slots, its capacity is 10"));
+    EXPECT_THAT(
+        report,
+        ContainsRegex("rank=0 host=[^ ]+ pid=[0-9]+ phase=announce would receive 32 slots, its "
+                      "capacity is 10"));
   }
 }
 

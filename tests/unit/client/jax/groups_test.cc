@@ -87,7 +87,7 @@ TEST_F(GroupsTest, ARankOfAnotherProcessIsNamed) {
   ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
   const Status status = Call(Site(), 1, {}, 1, 1);
   EXPECT_EQ(status.code, kInvalidArgument);
-  EXPECT_THAT(status.message, HasSubstr("group=job/default/1 rank=1 phase=begin"));
+  EXPECT_THAT(status.message, HasSubstr("group=job/default/1 epoch=1 rank=1 phase=begin"));
   EXPECT_THAT(status.message, HasSubstr("domain=1 rank=1"));
 }
 

@@ -80,7 +80,10 @@ TEST_F(Failure, OverflowNamesRankDemandAndCapacity) {
   const auto uses = h_.AnnounceAll({h_.Dispatch(0), over});
   for (const Use& use : uses) {
     EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
-    EXPECT_THAT(h_.text(use), HasSubstr("rank 1 would receive 65 slots, its capacity is 64"));
+    EXPECT_THAT(
+        h_.text(use),
+        HasSubstr(
+            "rank=1 host=host1 pid=101 phase=announce would receive 65 slots, its capacity is 64"));
   }
   Admitted(1);  // Nothing else has ended.
 }
