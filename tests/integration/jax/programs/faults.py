@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 
+import compiles
 import epd.jax as ep
 import jax
 import jax.numpy as jnp
@@ -217,7 +218,7 @@ def check_executable_of_other_sizes_on_one_rank(world: World):
 
 
 def check_executable_after_a_new_bootstrap(world: World):
-    """Runs if the sizes agree, else names the field."""
+    """Runs as it is if the sizes agree, else names the field."""
     world.bootstrap()
     problem, operands = _operands(world, 48)
     with world.context():
@@ -225,26 +226,27 @@ def check_executable_after_a_new_bootstrap(world: World):
         first = step(*operands)
         want = world.gather(problem, world.scatter(problem, problem.tokens))
         world.expect_equal(first, want)
-        for changed, field in (
-            ({"hidden": 16}, "hidden_dim"),
-            ({"max_tokens": 32}, "max_tokens_per_rank"),
-            ({"num_experts": 4 * world.ep}, "num_experts"),
-            ({"capacity": 64}, "recv_capacity_per_rank"),
-        ):
-            world.bootstrap(**changed)
-            with fails("INVALID_ARGUMENT", field):
+        with compiles.none():
+            for changed, field in (
+                ({"hidden": 16}, "hidden_dim"),
+                ({"max_tokens": 32}, "max_tokens_per_rank"),
+                ({"num_experts": 4 * world.ep}, "num_experts"),
+                ({"capacity": 64}, "recv_capacity_per_rank"),
+            ):
+                world.bootstrap(**changed)
+                with fails("INVALID_ARGUMENT", field):
+                    jax.block_until_ready(step(*operands))
+                world.barrier(
+                    f"all ranks saw the wrong {field}"
+                )  # One that leaves ends the others' calls.
+            world.bootstrap(capacity=256)
+            world.expect_equal(step(*operands), want, "the same sizes, more capacity")
+            ep.ep_finalize()
+            world.sizes = {}
+            with fails("FAILED_PRECONDITION", "ep_bootstrap"):
                 jax.block_until_ready(step(*operands))
-            world.barrier(
-                f"all ranks saw the wrong {field}"
-            )  # One that leaves ends the others' calls.
-        world.bootstrap(capacity=256)
-        world.expect_equal(step(*operands), want, "the same sizes, more capacity")
-        ep.ep_finalize()
-        world.sizes = {}
-        with fails("FAILED_PRECONDITION", "ep_bootstrap"):
-            jax.block_until_ready(step(*operands))
-        world.bootstrap()
-        world.expect_equal(step(*operands), want, "the same sizes again")
+            world.bootstrap()
+            world.expect_equal(step(*operands), want, "the same sizes again")
 
 
 def check_bootstrap_with_sizes_that_differ_between_ranks(world: World):
@@ -281,7 +283,7 @@ def _worker_pid() -> int:
 
 
 def check_killed_worker_under_load(world: World):
-    """A typed error on every rank; the next call works."""
+    """A typed error on every rank; the next call works, and nothing is compiled."""
     world.bootstrap(hidden=256, max_tokens=256, capacity=2048)
     problem = world.problem(49, tokens=256)
     operands = [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
@@ -289,12 +291,13 @@ def check_killed_worker_under_load(world: World):
     with world.context():
         step = jax.jit(functools.partial(_layer, problem.capacity))
         world.expect_equal(step(*operands), want, "before")
-        for round_number in range(2):
-            # The worker serves all domains, and these do not wait for each other.
-            world.barrier(f"all domains are healthy before round {round_number}")
-            _step_until_error(world, step, operands, round_number)
-            world.barrier(f"all ranks saw the error {round_number}")
-            world.expect_equal(step(*operands), want, f"after round {round_number}")
+        with compiles.none():
+            for round_number in range(2):
+                # The worker serves all domains, and these do not wait for each other.
+                world.barrier(f"all domains are healthy before round {round_number}")
+                _step_until_error(world, step, operands, round_number)
+                world.barrier(f"all ranks saw the error {round_number}")
+                world.expect_equal(step(*operands), want, f"after round {round_number}")
 
 
 def _step_until_error(world: World, step, operands, round_number: int) -> None:

@@ -1,4 +1,8 @@
-"""A job whose process forks, spawns and executes others while its group is alive."""
+"""A job whose process forks, spawns and executes others while its group is alive.
+
+A process that multiprocessing starts anew (spawn, forkserver) is a job of its own and runs a layer. In a forked child XLA's
+threads are missing, so no JAX program runs there, epd or not; the C library does not use them, and exchanges tokens.
+"""
 
 import multiprocessing
 import os
@@ -8,11 +12,12 @@ import traceback
 from collections.abc import Callable
 
 import alone
+import bare_client
 import epd.jax as ep
 from epd.jax import _ffi
 
 
-def _child_of_spawn(queue) -> None:
+def _job_of_its_own(queue) -> None:
     alone.bootstrap()
     alone.run_once(alone.layer())
     queue.put("fine")
@@ -22,6 +27,21 @@ def _own_session() -> None:
     """The child connects anew; it does not use the parent's session."""
     assert _ffi.connect("") != ""
     ep.ep_finalize()
+
+
+def _exchange() -> None:
+    bare_client.round_trip(f"forked-{os.getpid()}".encode())
+
+
+def _run_new_process(method: str) -> None:
+    """A process that multiprocessing starts with a fresh interpreter runs a layer."""
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=_job_of_its_own, args=(queue,))
+    process.start()
+    assert queue.get(timeout=120) == "fine"
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def _fork(ending: Callable[[], None]) -> None:
@@ -44,7 +64,13 @@ def main() -> None:
     step = alone.layer()
     alone.run_once(step)
     # A forked child that ends in every way it can must not touch the parent's group.
-    for ending in (lambda: os._exit(0), ep.ep_finalize, lambda: sys.exit(0), _own_session):
+    for ending in (
+        lambda: os._exit(0),
+        ep.ep_finalize,
+        lambda: sys.exit(0),
+        _own_session,
+        _exchange,
+    ):
         _fork(ending)
         alone.run_once(step)
     forked = multiprocessing.get_context("fork").Process(target=ep.ep_finalize)
@@ -54,14 +80,9 @@ def main() -> None:
     alone.run_once(step)
     subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60, close_fds=False)
     alone.run_once(step)
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=_child_of_spawn, args=(queue,))
-    process.start()
-    assert queue.get(timeout=120) == "fine"
-    process.join(60)
-    assert process.exitcode == 0
-    alone.run_once(step)
+    for method in ("spawn", "forkserver"):
+        _run_new_process(method)
+        alone.run_once(step)
     print("forks: fine", flush=True)
 
 
