@@ -122,6 +122,12 @@ class CallCheck:
             )
             return
         per_rank = math.prod(leading) // shards
+        if per_rank == 0 and self._layout.checks_manual and self._sizes.world_size > 1:
+            self._wrong.append(
+                f"{name} has no tokens, inside a shard_map of the caller's: XLA drops what has only empty results there, on"
+                " this rank alone, and the others would wait for it; call it outside of that shard_map (it maps itself), or"
+                " give the rank one token whose indices are all -1"
+            )
         if per_rank > self._sizes.max_tokens_per_rank:
             self._wrong.append(
                 f"{name} has {per_rank} tokens per rank, more than max_tokens_per_rank"

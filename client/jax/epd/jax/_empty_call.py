@@ -8,7 +8,9 @@ XLA knows of it and JAX does not.
 
 Nothing but empty arrays would lead from a forward combine to its backward, so XLA could order these two calls otherwise than
 on ranks with tokens, and calls meet by their order: ep_combine hands the uncut rows to its backward as an operand.
-Inside a shard_map of the caller's the rows are cut off within it, and the call is still lost if nothing else leaves it.
+Inside a shard_map of the caller's the rows are cut off within it, and the call would be lost if nothing else leaves it:
+XLA makes constants of the computation's empty results and then drops its call, side effects and all. ``_checks`` refuses
+that while tracing, but for a group of one rank, for which nobody waits.
 """
 
 from collections.abc import Sequence

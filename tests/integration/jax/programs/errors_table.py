@@ -221,3 +221,27 @@ def check_guard_nests_and_restores(world: World):
         assert active_resource() is world.resource
     with raises(ValueError, "ep_resource"):
         active_resource()
+
+
+def check_no_tokens_inside_a_shard_map(world: World):
+    """XLA would drop the rank's calls there; in the caller's jit it does not, forward and backward."""
+    world.bootstrap()
+
+    def layer(idx, tokens, weights):
+        recv, _, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, weights, 64)
+        return ep.ep_combine(_CFG, handle, counts, recv, idx.shape[0])
+
+    def gradient(*operands):
+        return jax.grad(lambda t: (layer(operands[0], t, operands[2]) ** 2).sum())(operands[1])
+
+    operands = np.zeros((0, 2), np.int32), np.zeros((0, 8), np.float32), np.ones((0, 2), np.float32)
+    with world.context():
+        for function in (layer, gradient):
+            out = jax.jit(function)(*map(world.put, operands))
+            assert out.shape == (0, 8), out.shape
+            inside = jax.shard_map(function, in_specs=world.spec, out_specs=world.spec)
+            if world.num_ranks == 1:
+                jax.jit(inside).lower(*operands)
+                continue
+            with raises(ValueError, "no tokens", "shard_map", "indices are all -1"):
+                jax.jit(inside).lower(*operands)
