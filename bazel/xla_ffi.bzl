@@ -1,7 +1,8 @@
-"""The headers of XLA's foreign function interface, taken from the jaxlib that deploy/setup installed in .venv.
+"""The headers of XLA's foreign function interface, of the oldest jaxlib that epd.jax supports.
 
-jaxlib ships them (jax.ffi.include_dir()), so handler and runtime always match. deploy/setup writes .venv/bazelrc with
-jaxlib's version in EPD_JAXLIB; a change of that value makes Bazel look again.
+A jaxlib loads what was built on its own headers or older ones. deploy/setup takes them from the wheel that
+deploy/requirements-ffi.txt names, leaves them in .venv/xla_ffi and writes .venv/bazelrc with the version in EPD_XLA_FFI; a
+change of that value makes Bazel look again.
 """
 
 _FOUND = """
@@ -18,7 +19,7 @@ _MISSING = """
 genrule(
     name = "missing",
     outs = ["xla_ffi_headers_missing.h"],
-    cmd = "echo 'no jaxlib in .venv: run deploy/setup, which installs the XLA FFI headers' >&2; exit 1",
+    cmd = "echo 'no headers in .venv/xla_ffi: run deploy/setup, which puts them there' >&2; exit 1",
 )
 
 cc_library(
@@ -30,14 +31,8 @@ cc_library(
 
 def _include_dir(repository_ctx):
     root = repository_ctx.path(Label("@epd//:WORKSPACE")).dirname
-    lib = root.get_child(".venv").get_child("lib")
-    if not lib.exists:
-        return None
-    for python in lib.readdir():
-        include = python.get_child("site-packages").get_child("jaxlib").get_child("include")
-        if include.get_child("xla").exists:
-            return include
-    return None
+    include = root.get_child(".venv").get_child("xla_ffi").get_child("include")
+    return include if include.exists else None
 
 def _xla_ffi_headers_impl(repository_ctx):
     include = _include_dir(repository_ctx)
@@ -48,6 +43,6 @@ def _xla_ffi_headers_impl(repository_ctx):
 xla_ffi_headers = repository_rule(
     implementation = _xla_ffi_headers_impl,
     configure = True,
-    environ = ["EPD_JAXLIB"],
+    environ = ["EPD_XLA_FFI"],
     local = True,
 )

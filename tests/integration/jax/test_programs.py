@@ -10,6 +10,8 @@ _SETUPS = [
     Setup("shardings", processes=1, devices=8, mesh=(1, 8)),
     Setup("groups", processes=4, mesh=(2, 2)),
     Setup("groups", processes=1, devices=4, mesh=(2, 2)),
+    Setup("order", processes=2, devices=2, mesh=(1, 4)),
+    Setup("contexts", processes=2, devices=2, mesh=(2, 2)),
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),
     Setup("errors_of_meshes", processes=4, mesh=(2, 2)),

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -24,6 +25,11 @@ class Exchange(Protocol):
     @property
     def carriers(self) -> tuple[str, ...]:
         """The mesh axes over which its rows are split."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
         ...
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
@@ -65,8 +71,25 @@ def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays):
 @_exchange.def_impl
 def _eager(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
     del jaxpr
-    with jax.disable_jit(False):  # One call of XLA's, as every primitive is.
-        return _compiled(exchange, list(arrays[:num_residuals]), list(arrays[num_residuals:]))
+    # One call of XLA's, as every primitive is, also where JAX runs a program line by line.
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results = _compiled(exchange, list(arrays[:num_residuals]), list(arrays[num_residuals:]))
+    for result in results:
+        _check_values(exchange, result)
+    return results
+
+
+def _check_values(exchange: Exchange, result: jax.Array) -> None:
+    """FloatingPointError for what jax_debug_nans and jax_debug_infs look for, in the rows of this process."""
+    if not jax.numpy.issubdtype(result.dtype, jax.numpy.floating):
+        return
+    for name, found, wanted in (
+        ("nan", np.isnan, jax.config.jax_debug_nans),
+        ("inf", np.isinf, jax.config.jax_debug_infs),
+    ):
+        shards = result.addressable_shards if wanted else ()
+        if any(found(np.asarray(shard.data).astype(np.float32)).any() for shard in shards):
+            raise FloatingPointError(f"invalid value ({name}) encountered in {exchange.label}")
 
 
 def _inline(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
@@ -114,6 +137,10 @@ class _Batched:
     @property
     def carriers(self) -> tuple[str, ...]:
         return self.exchange.carriers
+
+    @property
+    def label(self) -> str:
+        return self.exchange.label
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         axes = [0 if batched else None for batched in self.residuals_batched]

@@ -53,6 +53,8 @@ class _Rows:
 class _Dispatch(_Rows):
     """tokens [leading, H], weights f32 [leading, K] -> [R, C, H], f32 [R, C]."""
 
+    label = "ep_dispatch"
+
     def run(self, residuals, operands):
         return mapped(self.static, self._shard, *residuals, *operands)
 
@@ -71,6 +73,8 @@ class _Dispatch(_Rows):
 @dataclass(frozen=True)
 class _DispatchBackward(_Rows):
     """[R, C, H], f32 [R, C] -> [leading, H], f32 [leading, K]."""
+
+    label = "ep_dispatch_bwd"
 
     def run(self, residuals, operands):
         top_k = self.static.cfg.top_k
@@ -97,6 +101,8 @@ class _Combine(_Rows):
     a second residual of all that follows such a combine, which nobody reads.
     """
 
+    label = "ep_combine"
+
     def run(self, residuals, operands):
         (expert_out,) = operands
         return (mapped(self.static, self._shard, residuals[0], expert_out),)
@@ -116,6 +122,8 @@ class _Combine(_Rows):
 @dataclass(frozen=True)
 class _CombineBackward(_Rows):
     """[leading, H] -> [R, C, H]. Without tokens the operand is not read."""
+
+    label = "ep_combine_bwd"
 
     def run(self, residuals, operands):
         handle_mem, *rows = residuals

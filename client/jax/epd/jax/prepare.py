@@ -25,6 +25,7 @@ class _Prepare:
     """topk_idx, a residual -> the counts, their sum, the plan. Integers: nothing to differentiate."""
 
     static: Static
+    label = "ep_prepare"
 
     @property
     def carriers(self) -> tuple[str, ...]:
