@@ -30,6 +30,8 @@ def _metadata(version: str) -> str:
             "Requires-Python: >=3.11",
             "Requires-Dist: jax>=0.10.2",
             "Requires-Dist: numpy",
+            "Provides-Extra: flax",
+            'Requires-Dist: flax>=0.12; extra == "flax"',
             "",
         )
     )

@@ -1,0 +1,120 @@
+"""How a layer lies on the mesh while it is traced, and functions of one shard mapped over it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+from jax.sharding import AxisType, PartitionSpec
+
+from epd.jax._call import _varying, align_varying
+from epd.jax.layers.config import Axes
+from epd.jax.layers.parameters import Shape
+from epd.jax.mesh import Layout
+
+
+@dataclass(frozen=True)
+class Shards:
+    """``mlp``: the mesh axis that splits the experts' inner dimension, or None; ``num_ranks``: of a domain, the group's."""
+
+    layout: Layout
+    mlp: str | None
+    num_ranks: int
+
+    @property
+    def tokens(self) -> PartitionSpec:
+        return self.layout.spec
+
+    @property
+    def num_carriers(self) -> int:
+        """Ranks that carry tokens, on all processes."""
+        size = 1
+        for axis in self.layout.carriers:
+            size *= self.axis_size(axis)
+        return size
+
+    def axis_size(self, axis: str) -> int:
+        return self.layout.mesh_shape[self.layout.axis_names.index(axis)]
+
+    def _axis_of(self, role: str | None) -> str | None:
+        """The mesh axis over which a parameter is split inside the layer; the caller's manual axes are split already."""
+        axis = {"expert": self.layout.ep_axis, "mlp": self.mlp}.get(role)
+        return axis if axis in self.layout.free else None
+
+    def spec(self, shape: Shape) -> PartitionSpec:
+        """How a parameter enters a shard: "embed" is gathered before."""
+        return PartitionSpec(*map(self._axis_of, shape.roles))
+
+    def sizes(self, shape: Shape) -> tuple[int, ...]:
+        """A parameter's sizes as the caller sees them: all ranks' that this program's mesh splits, else one's."""
+        layout = self.layout
+        seen = layout.ep_size if layout.ep_axis in layout.free else 1
+        split = self.mlp is not None and self.mlp not in layout.free
+
+        def size(whole: int, role: str | None) -> int:
+            if role == "expert":
+                return whole // self.num_ranks * seen
+            return whole // self.axis_size(self.mlp) if role == "mlp" and split else whole
+
+        return tuple(map(size, shape.sizes, shape.roles))
+
+    def run(self, function: Callable, in_specs, out_specs, *operands):
+        """``function`` of the shards of ``operands``, trees of arrays, whose specs are trees alike or prefixes.
+
+        The gradient of a parameter that several ranks hold is summed over them once, and nothing else is communicated.
+        """
+        layout = self.layout
+        leaves, structure = jax.tree.flatten(operands)
+        leaves = align_varying(layout, leaves)
+        operands = jax.tree.unflatten(structure, leaves)
+        if layout.mesh is None:
+            return function(*operands)
+        if layout.checks_manual:
+            # What JAX saves of a shard_map for its gradient names all axes, also those that the caller's has made manual,
+            # and XLA refuses it. With this nothing but operands is saved.
+            function = jax.checkpoint(function)
+        return jax.shard_map(
+            function,
+            mesh=layout.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(layout.free),
+            check_vma=not layout.checks_manual or any(map(_varying, leaves)),
+        )(*self._placed(operands, in_specs))
+
+    def total(self, rows: jax.Array) -> jax.Array:
+        """The sum [..] over all ranks of their ``rows`` [R, ..]."""
+        lead = self.layout.lead
+        manual = tuple(axis for axis in self.layout.carriers if axis not in lead)
+        add = lambda rows: jax.lax.psum(rows.sum(0), lead) if lead else rows.sum(0)  # noqa: E731
+        total = self.run(add, (self.tokens,), PartitionSpec(), rows)
+        return jax.lax.psum(total, manual) if manual else total
+
+    def _placed(self, operands, in_specs):
+        """With Explicit axes, parameters that lie otherwise (embed) must be moved by name."""
+        types = dict(zip(self.layout.mesh.axis_names, self.layout.mesh.axis_types, strict=True))
+        if all(types[axis] != AxisType.Explicit for axis in self.layout.free):
+            return operands
+        is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
+        move = lambda spec, tree: jax.tree.map(lambda a: jax.sharding.reshard(a, spec), tree)  # noqa: E731
+        return jax.tree.map(move, in_specs, operands, is_leaf=is_spec)
+
+
+def shards_of(axes: Axes, layout: Layout, num_ranks: int) -> tuple[Shards, list[str]]:
+    """The layer's shards, and what is wrong with the names of its axes."""
+    wrong = []
+    expert = layout.ep_axis if axes.expert is None else axes.resolve(axes.expert)
+    if layout.axis_names and expert != layout.ep_axis:
+        wrong.append(
+            f"axes.expert {axes.expert!r} means the axis {expert!r}, but the ep_resource is {layout.ep_axis!r}"
+        )
+    for role in ("mlp", "embed"):
+        name = getattr(axes, role)
+        axis = axes.resolve(name)
+        if axis is not None and axis not in layout.axis_names:
+            wrong.append(
+                f"axes.{role} {name!r} means {axis!r}, which is no axis of the mesh; its axes are"
+                f" {layout.axis_names}; give it a rule or name one of them"
+            )
+        if role == "mlp" and axis is not None and axis in layout.carriers:
+            wrong.append(f"axes.mlp {name!r} means the axis {axis!r}, over which tokens are split")
+    return Shards(layout, axes.resolve(axes.mlp), num_ranks), wrong

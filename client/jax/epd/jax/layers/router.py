@@ -1,0 +1,125 @@
+"""The router: from logits to experts, weights and losses. Plain functions of one shard; ``moe`` maps them over the mesh."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from epd.jax.layers.config import RouterConfig
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Routing:
+    """``chosen`` int32 ``[.., K]``, -1 for a masked token; ``weights`` float32 ``[.., K]``; ``shares`` float32 ``[.., E]``, of
+    each expert its score over the sum of all scores."""
+
+    chosen: jax.Array
+    weights: jax.Array
+    shares: jax.Array
+
+
+def _scores(config: RouterConfig, logits: jax.Array) -> jax.Array:
+    return jax.nn.softmax(logits) if config.scoring == "softmax" else jax.nn.sigmoid(logits)
+
+
+def _log_scores(config: RouterConfig, logits: jax.Array) -> jax.Array:
+    """Up to a constant per token, which no quotient of scores sees."""
+    return logits if config.scoring == "softmax" else jax.nn.log_sigmoid(logits)
+
+
+def _within_groups(config: RouterConfig, scores: jax.Array) -> jax.Array:
+    """``scores``, -inf outside of the groups that the token may use."""
+    size = config.num_experts // config.num_groups
+    grouped = scores.reshape(*scores.shape[:-1], config.num_groups, size)
+    best = 1 if config.group_score == "max" else 2
+    of_groups = jax.lax.top_k(grouped, best)[0].sum(-1)
+    kept = jax.lax.top_k(of_groups, config.groups_kept)[1]
+    allowed = jnp.any(kept[..., None] == jnp.arange(config.num_groups), axis=-2)
+    return jnp.where(allowed[..., None], grouped, -jnp.inf).reshape(scores.shape)
+
+
+def _choose(config: RouterConfig, logits: jax.Array, selection_bias: jax.Array | None) -> jax.Array:
+    # Logits order the experts as scores do, and still tell them apart where scores underflow.
+    need_scores = selection_bias is not None or (
+        config.num_groups > 1 and config.group_score == "top2"
+    )
+    ranked = _scores(config, logits) if need_scores else logits
+    if selection_bias is not None:
+        ranked = ranked + selection_bias.astype(jnp.float32)
+    if config.groups_kept < config.num_groups:
+        ranked = _within_groups(config, ranked)
+    return jax.lax.top_k(jax.lax.stop_gradient(ranked), config.top_k)[1].astype(jnp.int32)
+
+
+def route(
+    config: RouterConfig,
+    logits: jax.Array,
+    selection_bias: jax.Array | None = None,
+    token_mask: jax.Array | None = None,
+) -> Routing:
+    """Chooses experts and weighs them. No communication; differentiable in ``logits`` alone.
+
+    Call it inside a ``shard_map``: XLA gathers the whole operand of ``top_k`` otherwise.
+
+    Args:
+        config: static.
+        logits: floating ``[.., E]``, traced; taken as float32.
+        selection_bias: floating ``[E]``, traced, or None; added to the scores for the choice alone.
+        token_mask: bool ``[..]``, traced, or None; tokens where it is False go nowhere.
+
+    Returns:
+        Routing. Neither values nor gradients are NaN while the logits are finite, also when all scores underflow.
+    """
+    logits = logits.astype(jnp.float32)
+    chosen = _choose(config, logits, selection_bias)
+    log_scores = _log_scores(config, logits)
+    if config.normalize:
+        # s / sum(s) is a softmax of log(s): nothing is divided by a sum that may be 0.
+        weights = jax.nn.softmax(jnp.take_along_axis(log_scores, chosen, axis=-1))
+    else:
+        weights = jnp.take_along_axis(_scores(config, logits), chosen, axis=-1)
+    weights = weights * config.scale
+    if token_mask is not None:
+        live = token_mask[..., None]
+        chosen, weights = jnp.where(live, chosen, -1), jnp.where(live, weights, 0)
+    return Routing(chosen, weights, jax.nn.softmax(log_scores))
+
+
+def loads(config: RouterConfig, chosen: jax.Array) -> jax.Array:
+    """Routes of each expert, int32 ``[.., E]``, of ``chosen`` int32 ``[.., T, K]``."""
+    rows = chosen.reshape(-1, chosen.shape[-2] * chosen.shape[-1])
+    rows = jnp.where(rows < 0, config.num_experts, rows)  # Masked tokens count nowhere.
+    counted = jax.vmap(lambda row: jnp.bincount(row, length=config.num_experts))(rows)
+    return counted.astype(jnp.int32).reshape(*chosen.shape[:-2], config.num_experts)
+
+
+def balance_loss(load: jax.Array, shares_sum: jax.Array, num_tokens: jax.Array) -> jax.Array:
+    """``E * sum_e f_e P_e``: 1 for an even load, more for an uneven one, 0 without tokens.
+
+    Args:
+        load: int ``[.., E]``, routes of each expert.
+        shares_sum: float32 ``[.., E]``, ``Routing.shares`` summed over the tokens.
+        num_tokens: ``[..]``, tokens summed over.
+    """
+    load = load.astype(jnp.float32)
+    parts = load / jnp.maximum(load.sum(-1, keepdims=True), 1)
+    means = shares_sum / jnp.maximum(num_tokens, 1e-9)[..., None]
+    return load.shape[-1] * jnp.sum(parts * means, axis=-1)
+
+
+def updated_selection_bias(bias: jax.Array, load: jax.Array, rate: float) -> jax.Array:
+    """Balances without a loss: raises the bias of experts with less than the mean load, lowers it for the others.
+
+    Call it after an optimizer's step, on the load of all ranks.
+
+    Args:
+        bias: float32 ``[E]``, traced.
+        load: ``[E]``, traced; ``MoeAux.load.sum(0)``.
+        rate: what to add or subtract.
+
+    Returns:
+        float32 ``[E]``.
+    """
+    load = load.astype(jnp.float32)
+    return bias + rate * jnp.sign(load.mean() - load)
