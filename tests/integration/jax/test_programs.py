@@ -11,6 +11,7 @@ _SETUPS = [
     Setup("groups", processes=4, mesh=(2, 2)),
     Setup("groups", processes=1, devices=4, mesh=(2, 2)),
     Setup("order", processes=2, devices=2, mesh=(1, 4)),
+    Setup("traces", processes=1, devices=4, mesh=(2, 2)),
     Setup("contexts", processes=2, devices=2, mesh=(2, 2)),
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),

@@ -13,8 +13,15 @@ from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
 
 
+def _symbolic(dim) -> str:
+    """What to say of a size of ``jax.export.symbolic_shape``."""
+    return f"the symbolic size {dim}: a compiled exchange has fixed sizes; export once per size"
+
+
 def static_int(function: str, name: str, value) -> int:
     """``value`` as int; TypeError if it is traced or no integer."""
+    if jax.export.is_symbolic_dim(value):
+        raise TypeError(f"{function}: {name} must be a static Python int, got {_symbolic(value)}")
     try:
         return operator.index(value)
     except (TypeError, jax.errors.JAXTypeError) as error:
@@ -71,6 +78,9 @@ class CallCheck:
     def shape(self, name: str, array: jax.Array, expected: Sequence[int | str]) -> None:
         """Compares the shape and how the array is sharded; a string stands for any size."""
         got = tuple(array.shape)
+        if symbolic := [dim for dim in got if jax.export.is_symbolic_dim(dim)]:
+            self._wrong.append(f"{name} has {_symbolic(symbolic[0])}")
+            return
         fits = len(got) == len(expected) and all(
             isinstance(want, str) or want == have for have, want in zip(got, expected, strict=True)
         )
@@ -111,6 +121,8 @@ class CallCheck:
         if not leading:
             self._wrong.append(f"{name} has no leading dimension, expected [T, ...] or [B, S, ...]")
             return
+        if any(jax.export.is_symbolic_dim(dim) for dim in leading):
+            return  # As ``shape`` says of the array.
         if any(dim < 0 for dim in leading):
             self._wrong.append(
                 f"the leading shape of {name} is {list(leading)}, with a negative size"

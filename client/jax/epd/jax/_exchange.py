@@ -15,6 +15,9 @@ import jax
 import numpy as np
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from epd.jax.mesh import active_device_mesh
 
 Arrays = Sequence[jax.Array]
 
@@ -30,6 +33,11 @@ class Exchange(Protocol):
     @property
     def label(self) -> str:
         """Its name for people."""
+        ...
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        """What it is traced with; None: manual over every axis, or no mesh at all."""
         ...
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
@@ -71,12 +79,33 @@ def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays):
 @_exchange.def_impl
 def _eager(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
     del jaxpr
+    _check_mesh(exchange, arrays)
     # One call of XLA's, as every primitive is, also where JAX runs a program line by line.
     with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
         results = _compiled(exchange, list(arrays[:num_residuals]), list(arrays[num_residuals:]))
     for result in results:
         _check_values(exchange, result)
     return results
+
+
+def _check_mesh(exchange: Exchange, arrays: Arrays) -> None:
+    """ValueError if there are no devices to run on: outside jit, an abstract mesh takes them from the operands."""
+    mesh = exchange.mesh
+    if not isinstance(mesh, AbstractMesh) or mesh.size == 1 or active_device_mesh() is not None:
+        return
+    shardings = [getattr(array, "sharding", None) for array in arrays]
+    found = [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
+    if not found:
+        raise ValueError(
+            f"{exchange.label}: outside jit, with the abstract mesh {dict(mesh.shape)}, pass jax.Arrays with a NamedSharding"
+            " (they say which devices), or enter jax.set_mesh(mesh) with a mesh of devices"
+        )
+    for other in found:
+        if other.shape_tuple != mesh.shape_tuple:
+            raise ValueError(
+                f"{exchange.label}: the mesh of an operand, {dict(other.shape)}, does not match the abstract mesh"
+                f" {dict(mesh.shape)}"
+            )
 
 
 def _check_values(exchange: Exchange, result: jax.Array) -> None:
@@ -141,6 +170,10 @@ class _Batched:
     @property
     def label(self) -> str:
         return self.exchange.label
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        return self.exchange.mesh
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         axes = [0 if batched else None for batched in self.residuals_batched]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _exchange, _ffi
 from epd.jax._call import Static, ffi_call, mapped
@@ -26,6 +27,10 @@ class _Rows:
     @property
     def carriers(self) -> tuple[str, ...]:
         return self.static.layout.carriers
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        return self.static.layout.mesh
 
     @property
     def shard_leading(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _checks, _exchange, _ffi, _names
 from epd.jax._call import Static, align_varying, ffi_call, layout_for, mapped
@@ -30,6 +31,10 @@ class _Prepare:
     @property
     def carriers(self) -> tuple[str, ...]:
         return self.static.layout.carriers
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        return self.static.layout.mesh
 
     def run(self, residuals, operands):
         del operands
