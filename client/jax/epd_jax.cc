@@ -49,6 +49,11 @@ epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   for (std::size_t i = 0; i < group.num_held; ++i) {
     config.held[group.held[i].domain][group.held[i].position] = group.held[i].device;
   }
+  for (std::size_t i = 0; i < group.num_elsewhere; ++i) {
+    const epd_jax_rank& rank = group.elsewhere[i];
+    config.elsewhere[{rank.domain, rank.position}] = rank.device;
+  }
+  config.devices = group.devices;
   return config;
 }
 

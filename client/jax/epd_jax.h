@@ -47,6 +47,11 @@ typedef struct epd_jax_group {
   int64_t form_ms;
   const epd_jax_rank* held;
   size_t num_held;
+  /* For messages. The ranks of other processes, as far as known, whose `device` says whose it is; this
+   * process's devices. */
+  const epd_jax_rank* elsewhere;
+  size_t num_elsewhere;
+  const char* devices;
 } epd_jax_group;
 
 const char* epd_jax_version(void);

@@ -75,7 +75,7 @@ std::string HeldRanks(const GroupConfig& config) {
   for (const auto& [domain, ranks] : config.held) {
     for (const auto& [rank, device] : ranks) {
       if (!text.empty()) text += ", ";
-      text += "domain=" + std::to_string(domain) + " rank=" + std::to_string(rank);
+      text += "domain " + std::to_string(domain) + " position " + std::to_string(rank);
     }
   }
   return text;
@@ -95,14 +95,17 @@ std::optional<std::uint32_t> HeldRank(const GroupConfig& config, std::int32_t do
   return found->first;
 }
 
-Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t rank) {
-  return {
-      kInvalidArgument,
-      "a device of this process runs as domain=" + std::to_string(domain) +
-          " rank=" + std::to_string(rank) +
-          " of the program's mesh, which another process holds (held here: " + HeldRanks(config) +
-          "); use a mesh whose devices stand where they stood at ep_bootstrap, or bootstrap "
-          "again with this mesh"};
+Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t position) {
+  const auto holder = config.elsewhere.find(
+      {static_cast<std::uint32_t>(domain), static_cast<std::uint32_t>(position)});
+  const std::string who = holder == config.elsewhere.end() ? "another process" : holder->second;
+  return {kInvalidArgument,
+          "a device of this process (" + config.devices + ") runs as domain " +
+              std::to_string(domain) + ", position " + std::to_string(position) +
+              " along ep of the program's mesh, which " + who +
+              " holds (held here: " + HeldRanks(config) +
+              "); use a mesh whose devices stand where they stood when the group was made, or make "
+              "the group anew with this mesh"};
 }
 
 }  // namespace

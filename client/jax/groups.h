@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/mutex.h"
@@ -44,6 +45,10 @@ struct GroupConfig {
   std::int64_t form_ms = 0;
   // This process's ranks: domain -> (position along ep -> device, for people).
   std::map<std::uint32_t, std::map<std::uint32_t, std::string>> held;
+  // For people: who holds the other ranks, by domain and position, as far as known; this process's
+  // devices.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> elsewhere;
+  std::string devices;
 };
 
 // One domain: this process's ranks in one group of the daemon. Thread-safe.

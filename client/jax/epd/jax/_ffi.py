@@ -71,6 +71,9 @@ class _Group(ctypes.Structure):
         ("form_ms", ctypes.c_int64),
         ("held", ctypes.POINTER(_Rank)),
         ("num_held", ctypes.c_size_t),
+        ("elsewhere", ctypes.POINTER(_Rank)),
+        ("num_elsewhere", ctypes.c_size_t),
+        ("devices", ctypes.c_char_p),
     ]
 
 
@@ -107,6 +110,8 @@ class Group:
     by_rank: bool
     deadlines: _environment.Deadlines
     held: Sequence[HeldRank]
+    elsewhere: Sequence[HeldRank]
+    devices: str
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -203,8 +208,9 @@ def connect(socket_path: str) -> str:
 
 def bootstrap(group: Group) -> None:
     """Joins the groups of all domains held here; collective; EpError with the cause."""
-    held = (_Rank * len(group.held))(
-        *[_Rank(r.domain, r.position, r.device.encode()) for r in group.held]
+    held, elsewhere = (
+        (_Rank * len(ranks))(*[_Rank(r.domain, r.position, r.device.encode()) for r in ranks])
+        for ranks in (group.held, group.elsewhere)
     )
     deadlines = group.deadlines
     owner = group.expert_owner
@@ -238,6 +244,9 @@ def bootstrap(group: Group) -> None:
                 form_ms=deadlines.form_ms,
                 held=held,
                 num_held=len(group.held),
+                elsewhere=elsewhere,
+                num_elsewhere=len(group.elsewhere),
+                devices=group.devices.encode(),
             )
         ),
     )

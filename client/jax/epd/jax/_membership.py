@@ -16,13 +16,15 @@ _log = logging.getLogger("epd.jax")
 class Membership:
     """What joining needs beside the spec.
 
-    ``job``: the name that the caller gave, or None. ``held``: this process's ranks.
+    ``job``: the name that the caller gave, or None. ``held``: this process's ranks. ``elsewhere``: other processes', as far
+    as known, with who holds each in place of its device.
     """
 
     held: tuple[_ffi.HeldRank, ...]
     num_domains: int
     drop_on_overflow: bool
     job: str | None = None
+    elsewhere: tuple[_ffi.HeldRank, ...] = ()
 
 
 def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
@@ -33,6 +35,27 @@ def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
         for position, device in enumerate(row)
         if device.process_index == jax.process_index()
     )
+
+
+def elsewhere_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
+    """The ranks of other processes' devices in the mesh, and whose they are."""
+    return tuple(
+        _ffi.HeldRank(
+            domain,
+            position,
+            f"device id {device.id} (platform {device.platform}) of process {device.process_index}",
+        )
+        for domain, row in enumerate(domain_grid(mesh, ep_axis))
+        for position, device in enumerate(row)
+        if device.process_index != jax.process_index()
+    )
+
+
+def _devices_here() -> str:
+    """This process's devices, for people."""
+    devices = jax.local_devices()
+    ids = ", ".join(str(device.id) for device in devices)
+    return f"process {jax.process_index()}, device ids {ids}, platform {devices[0].platform}"
 
 
 def _connect() -> str:
@@ -90,6 +113,8 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 by_rank=spec.ranks_here is not None,
                 deadlines=deadlines,
                 held=membership.held,
+                elsewhere=membership.elsewhere,
+                devices=_devices_here(),
             )
         )
     except BaseException:

@@ -136,6 +136,7 @@ def ep_bootstrap(
         config.GroupSpec(sizes_of_group, dtype),
         _membership.Membership(
             held=_membership.held_along(mesh, ep_axis),
+            elsewhere=_membership.elsewhere_along(mesh, ep_axis),
             num_domains=world_size // ep_size,
             drop_on_overflow=bool(drop_on_overflow),
         ),

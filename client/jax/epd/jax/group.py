@@ -137,6 +137,7 @@ class Group(GroupOperations):
                 num_domains=found.size // ep_size,
                 drop_on_overflow=bool(drop_on_overflow),
                 job=_arguments.job_of(function, job),
+                elsewhere=_membership.elsewhere_along(found, names.ep_resource) if devices else (),
             )
             if devices
             else None,

@@ -88,7 +88,7 @@ TEST_F(GroupsTest, ARankOfAnotherProcessIsNamed) {
   const Status status = Call(Site(), 1, {}, 1, 1);
   EXPECT_EQ(status.code, kInvalidArgument);
   EXPECT_THAT(status.message, HasSubstr("group=job/default/1 epoch=1 rank=1 phase=begin"));
-  EXPECT_THAT(status.message, HasSubstr("domain=1 rank=1"));
+  EXPECT_THAT(status.message, HasSubstr("domain 1, position 1"));
 }
 
 TEST_F(GroupsTest, AnExecutableTracedForOtherSizesNamesTheField) {
@@ -137,6 +137,18 @@ TEST_F(GroupsTest, AProgramOfAnotherTableOfOwnersIsRefused) {
   config.owners = 77;
   ASSERT_TRUE(groups_.Bootstrap(config).ok());
   EXPECT_THAT(Call(Site(), 1).message, HasSubstr("expert_owner"));
+}
+
+TEST_F(GroupsTest, ACallAtARankOfAnotherProcessNamesThePlaceTheDevicesAndTheHolder) {
+  GroupConfig config = Config();
+  config.elsewhere = {{{1, 1}, "device id 7 (platform cpu) of process 3"}};
+  config.devices = "process 0, device ids 0, 1, 2, platform cpu";
+  ASSERT_TRUE(groups_.Bootstrap(config).ok());
+  const Status refused = Call(Site(), 1, {}, 1, 1);
+  EXPECT_EQ(refused.code, kInvalidArgument);
+  EXPECT_THAT(refused.message, HasSubstr("device ids 0, 1, 2, platform cpu) runs as domain 1, "
+                                         "position 1 along ep of the program's mesh, which device "
+                                         "id 7 (platform cpu) of process 3 holds"));
 }
 
 TEST_F(GroupsTest, InAGroupJoinedByRankThePositionCountsTheRanksHeldHere) {
