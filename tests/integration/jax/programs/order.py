@@ -9,18 +9,19 @@ import functools
 import json
 import threading
 import time
+from collections.abc import Iterator
 
 import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
 from epd.jax import primitives
-from jax.sharding import PartitionSpec
-from layers import CFG
+from jax.sharding import Mesh, PartitionSpec
+from layers import CFG, put
 from world import World
 
 _HIDDEN, _CAPACITY, _TOKENS = 64, 512, 64
-_SLEEP, _STEPS = 0.15, 6
+_SLEEP, _MOST_STEPS = 0.15, 30
 
 
 class _Gate:
@@ -50,24 +51,31 @@ class _Gate:
         spec = self._world.spec
         return jax.shard_map(shard, in_specs=spec, out_specs=spec, check_vma=False)(tokens)
 
-    def expect_opposite_orders(self, what: str) -> None:
-        """In some step two ranks of a domain had their operands in opposite order, each that of its slow exchange last."""
+    def steps(self, what: str) -> Iterator[int]:
+        """At least three steps, and more until in one of them two ranks of a domain had their operands in opposite order."""
         world = self._world
-        (world.folder / f"{what}-{world.index}.json").write_text(json.dumps(self.returned))
-        world.barrier(f"orders of {what}")
+        for number in range(_MOST_STEPS):
+            yield number
+            (world.folder / f"{what}-{world.index}.json").write_text(json.dumps(self.returned))
+            world.barrier(f"{what} {number} noted")
+            seen = self._seen(what, number)
+            world.barrier(f"{what} {number} read")
+            if seen and number >= 2:
+                return
+        raise AssertionError(f"in {_MOST_STEPS} steps all ranks had their operands in one order")
+
+    def _seen(self, what: str, step: int) -> bool:
         orders = {}
-        for path in world.folder.glob(f"{what}-*.json"):
+        for path in self._world.folder.glob(f"{what}-*.json"):
             orders |= {int(rank): order for rank, order in json.loads(path.read_text()).items()}
-        steps = [
-            [tuple(orders[rank][2 * step : 2 * step + 2]) for rank in range(world.num_ranks)]
-            for step in range(_STEPS)
+        pairs = [
+            [tuple(orders[rank][2 * past : 2 * past + 2]) for rank in sorted(orders)]
+            for past in range(step + 1)
         ]
-        domains = range(0, world.num_ranks, world.ep)
-        assert any(
-            step[first] == (1, 0) and step[first + 1] == (0, 1)
-            for step in steps
-            for first in domains
-        ), steps
+        print(what, pairs[-1], flush=True)
+        size = self._world.ep
+        domains = [slice(first, first + size) for first in range(0, len(pairs[0]), size)]
+        return any({(0, 1), (1, 0)} <= set(past[domain]) for past in pairs for domain in domains)
 
 
 def _first_on_even_ranks(rank):
@@ -131,13 +139,12 @@ def check_two_exchanges_in_opposite_order(world: World):
     indices = [world.put(p.topk_idx) for p in problems]
     with world.context():
         step = jax.jit(both)
-        for number in range(_STEPS):
+        for number in gate.steps("two exchanges"):
             outs, _ = step(*map(world.put, labels), *indices, weights, noise)
             for n, problem in enumerate(problems):
                 want = labels[n] * _routes(problem)
                 world.expect_equal(outs[2 * n], want, f"step {number}, out {n}")
                 world.expect_equal(outs[2 * n + 1], want * _routes(problem), f"gradient {n}")
-    gate.expect_opposite_orders("two exchanges")
 
 
 def check_two_dispatches_on_one_plan_in_opposite_order(world: World):
@@ -159,11 +166,10 @@ def check_two_dispatches_on_one_plan_in_opposite_order(world: World):
 
     with world.context():
         step = jax.jit(both)
-        for number in range(_STEPS):
+        for number in gate.steps("two dispatches"):
             outs, _ = step(*map(world.put, labels), world.put(problem.topk_idx), weights, noise)
             for n, out in enumerate(outs):
                 world.expect_equal(out, labels[n] * _routes(problem), f"step {number}, out {n}")
-    gate.expect_opposite_orders("two dispatches")
 
 
 def check_branches_that_share_an_inner_jit_in_opposite_order(world: World):
@@ -181,12 +187,11 @@ def check_branches_that_share_an_inner_jit_in_opposite_order(world: World):
     indices = [world.put(p.topk_idx) for p in problems]
     with world.context():
         step = jax.jit(both)
-        for number in range(_STEPS):
+        for number in gate.steps("branches"):
             outs, _ = step(*map(world.put, labels), *indices, weights, noise)
             for n, out in enumerate(outs):
                 want = labels[n] * _routes(problems[n])
                 world.expect_equal(out, want, f"step {number}, branch {n}")
-    gate.expect_opposite_orders("branches")
 
 
 def check_cond_and_switch(world: World):
@@ -243,3 +248,54 @@ def check_domains_that_take_different_branches(world: World):
     want = np.concatenate([(labels[0] * _routes(problem))[:half], -labels[0][half:]])
     for out in outs:
         world.expect_equal(out, want)
+
+
+def check_two_threads_with_names(world: World):
+    """Two threads of a process run programs of equal shape on the same devices, each at its own pace; names tell the
+    exchanges apart. XLA launches programs of several devices one after another."""
+    devices = jax.local_devices()
+    mesh, spec = Mesh(np.array(devices), ("ep",)), PartitionSpec("ep")
+    group = ep.Group(
+        f"threads{world.index}",
+        mesh=mesh,
+        resource=ep.MeshResource(ep_resource="ep"),
+        job=f"{world.folder.name}-threads{world.index}",
+        num_experts=len(devices),
+        max_tokens_per_rank=16,
+        recv_capacity_per_rank=128,
+        hidden_dim=8,
+        max_token_dtype=jnp.float32,
+    )
+    idx = np.zeros((4 * len(devices), 2), np.int32)
+    host = [idx, np.ones((len(idx), 8), np.float32), np.ones((len(idx), 2), np.float32)]
+    wrong: list[BaseException] = []
+
+    def run(name: str, pause: float, scale: float) -> None:
+        def step(idx, tokens, weights):
+            recv, _, handle, counts, _ = group.dispatch(
+                CFG, idx, tokens * scale, weights, 128, name=f"{name}-there"
+            )
+            return group.combine(CFG, handle, counts, recv, len(host[0]), name=f"{name}-back")
+
+        try:
+            step, operands, outs = jax.jit(step), put(mesh, spec, host), []
+            for number in range(20):
+                outs.append(step(*operands))
+                time.sleep(pause if number % 3 else 0)
+            for out in outs:
+                world.expect_equal(out, 2 * scale * host[1], name)
+        except BaseException as error:  # noqa: BLE001 - raised again in the check's own thread.
+            wrong.append(error)
+
+    with group:
+        threads = [
+            threading.Thread(target=run, args=case)
+            for case in (("one", 0.001, 3.0), ("two", 0.004, 5.0))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads), "a thread hangs"
+    if wrong:
+        raise wrong[0]
