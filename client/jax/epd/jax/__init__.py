@@ -12,6 +12,7 @@
         out = ep_combine(layer, handle, counts, experts(recv) * weights[..., None], tokens.shape[0])
 
 ``Group`` is the same as an object: several groups per process and program, groups of processes without jax.distributed.
+Whole layers, from router to losses, are in ``epd.jax.layers``.
 
 Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
 set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.

@@ -9,8 +9,8 @@ import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
-from epd.jax.layers import Axes, moe, partition_specs
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from epd.jax.layers import Axes, moe, partition_specs, recv_capacity
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from moe_problem import (
     EXPERTS,
     HIDDEN,
@@ -144,8 +144,14 @@ def check_split_experts_under_logical_names(world: World):
             hidden_dim=HIDDEN,
             max_token_dtype=jnp.float32,
         )
-        expect_dense(world, config, mesh=mesh, spec=PartitionSpec("ep"))
+        spec = PartitionSpec("ep")
+        expect_dense(world, config, mesh=mesh, spec=spec)
+        slots = recv_capacity(config, 2 * TOKENS, 2, jnp.float32)
+        reduced = _reduced(_compiled(mesh, spec, config, backward=False))
         ep.ep_finalize()
+    # Sums over tp of the routed and the shared experts' rows, and over ep of the load.
+    rows = [f"f32[{slots},{HIDDEN}]", f"f32[{2 * TOKENS},{HIDDEN}]"]
+    assert reduced == Counter([*rows, f"s32[{EXPERTS}]"]), reduced
 
 
 # ---- what XLA communicates ----
@@ -161,11 +167,13 @@ def _reduced(text: str) -> Counter:
     return found
 
 
-def _compiled(world: World, config, backward: bool) -> str:
-    params = put_parameters(world.mesh, config, parameters_of(config))
-    tokens = world.put(tokens_of((world.num_ranks * TOKENS,)))
+def _compiled(mesh: Mesh, spec: PartitionSpec, config, backward: bool) -> str:
+    """The program's text, with tokens and results pinned to ``spec``, and gradients to where parameters lie."""
+    sharding = NamedSharding(mesh, spec)
+    params = put_parameters(mesh, config, parameters_of(config))
+    tokens = jax.device_put(tokens_of((4 * TOKENS,)), sharding)
     pin = lambda tree: jax.tree.map(  # noqa: E731
-        lambda a: jax.lax.with_sharding_constraint(a, world.sharding), tree
+        lambda a: jax.lax.with_sharding_constraint(a, sharding), tree
     )
 
     def forward(params, tokens):
@@ -178,7 +186,7 @@ def _compiled(world: World, config, backward: bool) -> str:
 
     if not backward:
         return jax.jit(forward).lower(params, tokens).compile().as_text()
-    loss = world.put(np.ones(world.num_ranks, np.float32))
+    loss = jax.device_put(np.ones(4, np.float32), sharding)
     lain = jax.tree.map(lambda a: a.sharding, (params, tokens))
     graded = jax.jit(step, out_shardings=lain)
     return graded.lower(params, tokens, tokens, loss).compile().as_text()
@@ -204,16 +212,33 @@ def check_xla_communicates_only_gradients_of_shared_parameters(world: World):
     )
     others = [word for word in COLLECTIVES if word not in ("all-reduce", "all_reduce")]
     with world.context():
-        forward = _compiled(world, silent, backward=False)
+        forward = _compiled(world.mesh, world.spec, silent, backward=False)
         assert not [word for word in COLLECTIVES if word in forward], forward
         # A balance loss over all ranks: the experts' load, in one sum of integers.
-        assert _reduced(_compiled(world, SIGMOID, backward=False)) == {f"s32[{EXPERTS}]": 1}
-        backward = _compiled(world, silent, backward=True)
+        assert _reduced(_compiled(world.mesh, world.spec, SIGMOID, backward=False)) == {
+            f"s32[{EXPERTS}]": 1
+        }
+        backward = _compiled(world.mesh, world.spec, silent, backward=True)
         assert not [word for word in others if word in backward], backward
         assert _reduced(backward) == _types(world, silent), backward
 
 
-# ---- drops, underflow ----
+# ---- drops, underflow, no tokens ----
+
+
+def check_no_tokens(world: World):
+    """A batch without tokens: an empty result, and gradients of zeros."""
+    bootstrap(world)
+    config = dataclasses.replace(SIGMOID, shared_ffn_dim=0, shared_gate=False)
+    with world.context():
+        graded = jax.jit(
+            jax.value_and_grad(functools.partial(value, layer_of(config)), (0, 1), has_aux=True)
+        )
+        placed = put_parameters(world.mesh, config, parameters_of(config))
+        (total, (out, loss)), (grads, _) = graded(placed, world.put(tokens_of((0,))))
+    assert (float(total), float(loss), out.shape) == (0, 0, (0, HIDDEN))
+    for leaf in jax.tree.leaves(grads):
+        world.expect_equal(leaf, np.zeros(leaf.shape))
 
 
 def check_dropped_routes_add_nothing_and_are_seen(world: World):

@@ -50,6 +50,11 @@ def _spread(params: dict, like: jax.Array) -> dict:
     return jax.tree.map(widen, params)
 
 
+def _exact(rows: jax.Array, matrix: jax.Array) -> jax.Array:
+    """The product in float32, also where the hardware would rather round to less."""
+    return jnp.matmul(rows.astype(_F32), matrix.astype(_F32), precision=jax.lax.Precision.HIGHEST)
+
+
 # ---- router ----
 
 
@@ -60,9 +65,7 @@ def wants_losses(config: MoeConfig) -> bool:
 def route_tokens(config: MoeConfig, params: dict, tokens, token_mask) -> Routed:
     """-> Routed, of this rank's ``tokens`` [leading, H]."""
     cfg, params = config.router, _spread(params, tokens)
-    logits = jnp.matmul(
-        tokens.astype(_F32), params["kernel"].astype(_F32), precision=jax.lax.Precision.HIGHEST
-    )
+    logits = _exact(tokens, params["kernel"])
     routing = router.route(cfg, logits, params.get("selection_bias"), token_mask)
     live = jnp.ones(tokens.shape[:-1], _F32) if token_mask is None else token_mask.astype(_F32)
     sets = live.shape[0] if cfg.balance_over == "sequence" else 1
@@ -121,7 +124,11 @@ def apply_experts(config: MoeConfig, shards: Shards, params: dict, recv, weights
 
     def product(rows: jax.Array, matrices: jax.Array) -> jax.Array:
         return config.gemm.function(
-            rows, matrices.astype(dtype), group_sizes=sizes, preferred_element_type=_F32
+            rows,
+            matrices.astype(dtype),
+            group_sizes=sizes,
+            preferred_element_type=_F32,
+            precision=config.precision,
         )
 
     def bias(vectors: jax.Array) -> jax.Array:
@@ -148,10 +155,12 @@ def add_shared_experts(config: MoeConfig, shards: Shards, params: dict, tokens, 
     dtype = tokens.dtype
 
     def product(rows: jax.Array, matrix: jax.Array) -> jax.Array:
-        return jnp.matmul(rows, matrix.astype(dtype), preferred_element_type=_F32)
+        return jnp.matmul(
+            rows, matrix.astype(dtype), precision=config.precision, preferred_element_type=_F32
+        )
 
     shared = _whole(shards, _ffn(config, params, tokens, product, lambda vector: vector, None))
     if "mix" in params:
-        logit = jnp.matmul(tokens.astype(_F32), params["mix"].astype(_F32))
+        logit = _exact(tokens, params["mix"])
         shared = shared * jax.nn.sigmoid(logit)
     return (out.astype(_F32) + shared).astype(dtype)

@@ -13,8 +13,8 @@ class GroupedGemm:
     """A grouped matrix product and how it likes its groups to lie. Static and hashable.
 
     Args:
-        function: ``(rows [C, A], matrices [n, A, B], group_sizes=i32 [n], preferred_element_type=dtype) -> [C, B]``, differentiable
-            in rows and matrices; row i is multiplied by the matrix of its group; rows after the last group may become anything.
+        function: ``(rows [C, A], matrices [n, A, B], group_sizes=i32 [n], preferred_element_type=dtype, precision=..) -> [C, B]``,
+            differentiable in rows and matrices; row i is multiplied by the matrix of its group; rows after the last group may become anything.
         alignments: pairs (bytes of a row's element, rows): for such elements groups should begin at multiples of so many rows.
     """
 
