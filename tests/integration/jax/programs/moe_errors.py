@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from epd.jax.layers import (
     Axes,
+    GroupedGemm,
     MoeConfig,
     RouterConfig,
+    init_moe,
     moe,
     partition_specs,
     recv_capacity,
+    route,
     sizes_within,
     updated_selection_bias,
 )
@@ -73,6 +76,41 @@ def check_fields_of_the_configurations(world: World):
     for name, kind in (("router", "RouterConfig"), ("gemm", "GroupedGemm"), ("axes", "Axes")):
         with raises(TypeError, f"{name} must be of type {kind}", "'thing'"):
             MoeConfig(**{**good, name: "thing"})
+
+
+def check_arguments_of_small_functions(world: World):
+    del world
+    router, logits = SOFTMAX.router, jnp.zeros((3, EXPERTS))
+    for arguments, *texts in (
+        ((logits[:, 1:],), f"logits have shape [3, {EXPERTS - 1}]", f"[..., {EXPERTS}]"),
+        ((logits.astype(int),), "logits have dtype int32", "floating"),
+        ((logits, jnp.zeros(2)), "selection_bias has shape [2]", f"[{EXPERTS}]"),
+        ((logits, None, jnp.ones((3, 1), bool)), "token_mask is bool[3, 1]", "bool[3]"),
+        ((logits, None, jnp.ones(3)), "token_mask is float32[3]", "bool[3]"),
+    ):
+        with raises(ValueError, "route: ", *texts):
+            route(router, *arguments)
+    for arguments, *texts in (
+        ({"expert": 3}, "expert is 3", "string or None"),
+        ({"rules": 7}, "rules is 7", "pairs"),
+        ({"rules": ("mlp",)}, "rules is ('mlp',)", "pairs"),
+    ):
+        with raises(ValueError, "Axes: ", *texts):
+            Axes(**arguments)
+    with raises(ValueError, "function is 'dot'", "callable"):
+        GroupedGemm("dot")
+    with raises(ValueError, "12 rows for 2 bytes", "power of two"):
+        GroupedGemm(jax.lax.ragged_dot, ((2, 12),))
+    with raises(ValueError, "ep_size 3", f"num_experts {EXPERTS}"):
+        recv_capacity(SOFTMAX, 4, 3, "float32")
+    with raises(ValueError, "tokens_per_rank is -1", "0 or more"):
+        recv_capacity(SOFTMAX, -1, 2, "float32")
+    with raises(ValueError, "dtype is int32", "floating"):
+        init_moe(SOFTMAX, jax.random.key(0), jnp.int32)
+    with raises(ValueError, "load has shape [2, 4]", "bias's [4]"):
+        updated_selection_bias(jnp.zeros(4), jnp.zeros((2, 4)), 0.1)
+    with raises(TypeError, "sizes_within: capacity must be a static Python int"):
+        jax.jit(sizes_within)(jnp.zeros(2, jnp.int32), 3)
 
 
 def _trace(config, params=None, tokens=None, mask=None) -> None:

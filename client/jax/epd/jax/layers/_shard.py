@@ -58,10 +58,6 @@ def _exact(rows: jax.Array, matrix: jax.Array) -> jax.Array:
 # ---- router ----
 
 
-def wants_losses(config: MoeConfig) -> bool:
-    return config.router.balance_loss > 0 or config.router.z_loss > 0
-
-
 def route_tokens(config: MoeConfig, params: dict, tokens, token_mask) -> Routed:
     """-> Routed, of this rank's ``tokens`` [leading, H]."""
     cfg, params = config.router, _spread(params, tokens)

@@ -121,6 +121,9 @@ class Axes:
         mlp: of the inner dimension of an expert (tensor parallelism: one all-reduce of the rows over that axis). None: whole.
         embed: of the hidden dimension, for where parameters lie (fsdp): XLA gathers them before use. None: whole.
         rules: pairs (logical name, mesh axis or None), or a mapping; the first pair with the name counts.
+
+    Raises:
+        ValueError: a name that is no string, rules that are no pairs.
     """
 
     expert: str | None = None
@@ -129,8 +132,19 @@ class Axes:
     rules: tuple[tuple[str, str | None], ...] = ()
 
     def __post_init__(self):
+        names = {name: getattr(self, name) for name in ("expert", "mlp", "embed")}
+        wrong = [
+            f"{name} is {value!r}; it must be a string or None"
+            for name, value in names.items()
+            if not isinstance(value, str | None)
+        ]
         rules = self.rules.items() if isinstance(self.rules, Mapping) else self.rules
-        object.__setattr__(self, "rules", tuple((name, axis) for name, axis in rules))
+        try:
+            rules = tuple((name, axis) for name, axis in rules)
+        except (TypeError, ValueError):
+            wrong.append(f"rules is {self.rules!r}; it must be pairs (logical name, mesh axis)")
+        _raise("Axes", wrong)
+        object.__setattr__(self, "rules", rules)
 
     def resolve(self, name: str | None) -> str | None:
         """The mesh axis that ``name`` means; a name without a rule is a mesh axis itself."""
@@ -205,6 +219,11 @@ class MoeConfig:
     def _wrong_alignment(self) -> str | None:
         bad = self.alignment & (self.alignment - 1)
         return f"alignment is {self.alignment}; it must be 0 or a power of two" if bad else None
+
+    @property
+    def wants_losses(self) -> bool:
+        """Whether any loss of the router has a coefficient."""
+        return self.router.balance_loss > 0 or self.router.z_loss > 0
 
     @property
     def activate(self) -> Callable[[jax.Array], jax.Array]:

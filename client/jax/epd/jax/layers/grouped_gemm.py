@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from epd.jax._checks import static_int
+
 
 @dataclass(frozen=True)
 class GroupedGemm:
@@ -15,11 +17,24 @@ class GroupedGemm:
     Args:
         function: ``(rows [C, A], matrices [n, A, B], group_sizes=i32 [n], preferred_element_type=dtype, precision=..) -> [C, B]``,
             differentiable in rows and matrices; row i is multiplied by the matrix of its group; rows after the last group may become anything.
-        alignments: pairs (bytes of a row's element, rows): for such elements groups should begin at multiples of so many rows.
+        alignments: pairs (bytes of a row's element, rows): for such elements groups should begin at multiples of so many rows,
+            a power of two.
+
+    Raises:
+        ValueError: a function that cannot be called, an alignment that is no power of two.
     """
 
     function: Callable[..., jax.Array]
     alignments: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self):
+        if not callable(self.function):
+            raise ValueError(f"GroupedGemm: function is {self.function!r}; it must be callable")
+        for size, rows in self.alignments:
+            if rows < 1 or rows & (rows - 1):
+                raise ValueError(
+                    f"GroupedGemm: alignments say {rows} rows for {size} bytes; it must be a power of two"
+                )
 
     def row_alignment(self, dtype) -> int:
         """Rows, a power of two, or 0: it does not matter."""
@@ -39,7 +54,11 @@ def sizes_within(token_counts: jax.Array, capacity: int) -> jax.Array:
 
     Returns:
         int32 ``[n]``, whose sum is at most ``capacity``.
+
+    Raises:
+        TypeError: a traced ``capacity``.
     """
+    capacity = static_int("sizes_within", "capacity", capacity)
     ends = jnp.minimum(jnp.cumsum(token_counts), capacity)
     return jnp.diff(ends, prepend=0).astype(jnp.int32)
 

@@ -2,24 +2,22 @@
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from epd.jax._call import layout_for
 from epd.jax.combine import checked_combine
-from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
+from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.dispatch import checked_dispatch
 from epd.jax.group import Group
 from epd.jax.layers import _shard, parameters
-from epd.jax.layers._shards import Shards, shards_of
+from epd.jax.layers._check import checked_shards
+from epd.jax.layers._shards import Shards
 from epd.jax.layers.config import MoeConfig
-from epd.jax.mesh import Layout
 
 
 @jax.tree_util.register_dataclass
@@ -27,10 +25,11 @@ from epd.jax.mesh import Layout
 class MoeAux:
     """What a layer says of itself, a row per rank, so that nothing is communicated which nobody reads.
 
-    ``loss`` float32 ``[R]``: the configured losses times their coefficients; add ``loss.mean()`` to yours. ``balance_loss``
-    and ``z_loss`` float32 ``[R]``: the same before the coefficients, zeros where both of those are 0. ``load`` int32
-    ``[R, E]``: routes that the rank's tokens took to each expert. ``demand`` int32 ``[R]``: receive slots that the rank needed, padding
-    included; more than ``capacity`` (static) means that routes were dropped.
+    ``loss`` float32 ``[R]``: the configured losses times their coefficients; add ``loss.mean()`` to yours.
+    ``balance_loss`` and ``z_loss`` float32 ``[R]``: the same before the coefficients, zeros where both of those are 0.
+    ``load`` int32 ``[R, E]``: routes that the rank's tokens took to each expert.
+    ``demand`` int32 ``[R]``: receive slots that the rank needed, padding included; more than ``capacity`` (static): some
+    routes were dropped.
     """
 
     loss: jax.Array
@@ -49,7 +48,15 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) 
         tokens_per_rank: of one call.
         ep_size: ranks of a domain.
         dtype: of the tokens.
+
+    Raises:
+        ValueError: sizes below 1, experts that the ranks do not divide.
     """
+    if tokens_per_rank < 0 or ep_size < 1 or config.router.num_experts % ep_size:
+        raise ValueError(
+            f"recv_capacity: tokens_per_rank is {tokens_per_rank} and ep_size {ep_size}; expected 0 or more, and a divisor of"
+            f" num_experts {config.router.num_experts}"
+        )
     if config.recv_capacity is not None:
         return config.recv_capacity
     local = config.router.num_experts // ep_size
@@ -58,95 +65,9 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) 
     return max(1, ep_size * tokens_per_rank * min(config.router.top_k, local) + padding)
 
 
-def _check(
-    config: MoeConfig, params, tokens, token_mask, layout: Layout, group: GroupSpec
-) -> Shards:
-    """ValueError with all that does not fit."""
-    shards, wrong = shards_of(config.axes, layout, group.config.ep_size)
-    wrong += _wrong_for_group(config, group)
-    if tokens.ndim < 2 or tokens.shape[-1] != config.hidden_dim:
-        wrong.append(
-            f"tokens have shape {list(tokens.shape)}, expected [..., {config.hidden_dim}] with 1 leading dimension or more"
-        )
-    elif tokens.shape[0] % layout.num_shards:
-        wrong.append(
-            f"tokens have {tokens.shape[0]} rows in the first dimension, which is not a multiple of the {layout.num_shards} ranks"
-        )
-    if not jnp.issubdtype(tokens.dtype, jnp.floating):
-        wrong.append(f"tokens have dtype {tokens.dtype}, expected a floating one")
-    if config.router.balance_over == "sequence" and tokens.ndim < 3:
-        wrong.append(
-            f"tokens have shape {list(tokens.shape)}, but balance_over 'sequence' needs [B, S, {config.hidden_dim}]"
-        )
-    if token_mask is not None and (
-        token_mask.shape != tokens.shape[:-1] or token_mask.dtype != bool
-    ):
-        wrong.append(
-            f"token_mask is {token_mask.dtype}{list(token_mask.shape)}, expected bool{list(tokens.shape[:-1])}"
-        )
-    if shards.mlp in layout.axis_names:
-        wrong += _wrong_split(config, shards)
-    wrong = wrong or _wrong_parameters(config, params, shards)
-    if wrong:
-        raise ValueError("moe: " + "; ".join(wrong))
-    return shards
-
-
-def _wrong_for_group(config: MoeConfig, group: GroupSpec) -> list[str]:
-    sizes, wrong = group.config, []
-    if config.hidden_dim != sizes.hidden_dim:
-        wrong.append(
-            f"config.hidden_dim is {config.hidden_dim}, but the group's is {sizes.hidden_dim}"
-        )
-    if config.router.num_experts != sizes.num_experts:
-        wrong.append(
-            f"config.router.num_experts is {config.router.num_experts}, but the group's is {sizes.num_experts}"
-        )
-    if group.expert_owner is not None:
-        wrong.append(
-            "the group has an expert_owner, but the layer splits its parameters into contiguous blocks of experts; make"
-            " the group without one"
-        )
-    if group.ranks_here is not None and _shard.wants_losses(config):
-        if config.router.balance_over == "global":
-            wrong.append(
-                "balance_over is 'global', but the group was joined by rank, so no mesh spans it; use 'rank' or 'sequence'"
-            )
-    return wrong
-
-
-def _wrong_split(config: MoeConfig, shards: Shards) -> list[str]:
-    parts = shards.axis_size(shards.mlp)
-    return [
-        f"config.{name} {size} is not a multiple of the {parts} devices of axis {shards.mlp!r}"
-        for name, size in (("ffn_dim", config.ffn_dim), ("shared_ffn_dim", config.shared_ffn_dim))
-        if size % parts
-    ]
-
-
-def _wrong_parameters(config: MoeConfig, params, shards: Shards) -> list[str]:
-    want = {
-        (part, name): shards.sizes(shape)
-        for part, shapes in parameters.shapes(config).items()
-        for name, shape in shapes.items()
-    }
-    if not isinstance(params, Mapping) or not all(isinstance(p, Mapping) for p in params.values()):
-        return [f"params must be a dict of dicts of arrays, got {type(params).__name__}"]
-    have = {
-        (part, name): np.shape(a) for part, named in params.items() for name, a in named.items()
-    }
-    wrong = [f"params[{p!r}][{n!r}] is missing" for p, n in want if (p, n) not in have]
-    wrong += [f"params[{p!r}][{n!r}] is not of this config" for p, n in have if (p, n) not in want]
-    return wrong + [
-        f"params[{p!r}][{n!r}] has shape {list(have[p, n])}, expected {list(want[p, n])}"
-        for p, n in want
-        if (p, n) in have and have[p, n] != want[p, n]
-    ]
-
-
 def _losses(config: MoeConfig, shards: Shards, routed: _shard.Routed):
     """-> loss, balance loss, z loss, each [R]."""
-    if not _shard.wants_losses(config):
+    if not config.wants_losses:
         return (jnp.zeros_like(routed.load[:, 0], jnp.float32),) * 3
     over_all = config.router.balance_over == "global"
     return shards.run(
@@ -200,7 +121,7 @@ def moe(
     spec, tokens = bootstrapped() if group is None else group.spec, jnp.asarray(tokens)
     token_mask = None if token_mask is None else jnp.asarray(token_mask)
     layout = layout_for(spec, tokens)
-    shards = _check(config, params, tokens, token_mask, layout, spec)
+    shards = checked_shards(config, params, tokens, token_mask, layout, spec)
     sizes, leading = spec.config, tokens.shape[:-1]
     params = {part: dict(named) for part, named in params.items()}
     layer = EpLayerConfig(config.router.top_k, config.alignment_for(tokens.dtype))

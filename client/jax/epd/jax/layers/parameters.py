@@ -121,7 +121,12 @@ def init_moe(config: MoeConfig, key: jax.Array, dtype=jnp.float32) -> Parameters
 
     Returns:
         The tree above. Inside ``jax.jit(..., out_shardings=...)`` with ``partition_specs`` each process makes only its own part.
+
+    Raises:
+        ValueError: a dtype that is not floating.
     """
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"init_moe: dtype is {jnp.dtype(dtype)}; expected a floating one")
     keys = iter(jax.random.split(key, len(jax.tree.leaves(shapes(config), is_leaf=_is_shape))))
 
     def make(name: str, shape: Shape) -> jax.Array:

@@ -52,6 +52,23 @@ def _choose(config: RouterConfig, logits: jax.Array, selection_bias: jax.Array |
     return jax.lax.top_k(jax.lax.stop_gradient(ranked), config.top_k)[1].astype(jnp.int32)
 
 
+def _check(config: RouterConfig, logits, selection_bias, token_mask) -> None:
+    experts, wrong = config.num_experts, []
+    if logits.ndim < 1 or logits.shape[-1] != experts:
+        wrong.append(f"logits have shape {list(logits.shape)}, expected [..., {experts}]")
+    if not jnp.issubdtype(logits.dtype, jnp.floating):
+        wrong.append(f"logits have dtype {logits.dtype}, expected a floating one")
+    if selection_bias is not None and selection_bias.shape != (experts,):
+        wrong.append(f"selection_bias has shape {list(selection_bias.shape)}, expected [{experts}]")
+    leading = logits.shape[:-1]
+    if token_mask is not None and (token_mask.shape != leading or token_mask.dtype != bool):
+        wrong.append(
+            f"token_mask is {token_mask.dtype}{list(token_mask.shape)}, expected bool{list(leading)}"
+        )
+    if wrong:
+        raise ValueError("route: " + "; ".join(wrong))
+
+
 def route(
     config: RouterConfig,
     logits: jax.Array,
@@ -70,7 +87,11 @@ def route(
 
     Returns:
         Routing. Neither values nor gradients are NaN while the logits are finite, also when all scores underflow.
+
+    Raises:
+        ValueError: while tracing, shapes and dtypes that do not fit; all of them in one error.
     """
+    _check(config, logits, selection_bias, token_mask)
     logits = logits.astype(jnp.float32)
     chosen = _choose(config, logits, selection_bias)
     log_scores = _log_scores(config, logits)
@@ -118,6 +139,14 @@ def updated_selection_bias(bias: jax.Array, load: jax.Array, rate: float) -> jax
 
     Returns:
         float32 ``[E]``.
+
+    Raises:
+        ValueError: shapes that differ.
     """
+    if bias.shape != load.shape:
+        raise ValueError(
+            f"updated_selection_bias: load has shape {list(load.shape)}, expected bias's {list(bias.shape)};"
+            " sum MoeAux.load over its first dimension"
+        )
     load = load.astype(jnp.float32)
     return bias + rate * jnp.sign(load.mean() - load)
