@@ -114,15 +114,33 @@ def ffi_call(
 
 
 def mapped(static: Static, shard: Callable, *operands: jax.Array):
-    """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes."""
+    """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes.
+
+    Empty operands are made inside: XLA makes constants of them, and with jaxlib 0.11 the process ends in a segmentation
+    fault while it removes the operands that then nobody uses.
+    """
     layout = static.layout
     if layout.mesh is None:
         return shard(*operands)
+    shapes = [(operand.shape, operand.dtype) for operand in operands]
+
+    def run(*present: jax.Array):
+        given = iter(present)
+        return shard(
+            *(
+                next(given)
+                if math.prod(shape)
+                else jax.numpy.zeros((shape[0] // layout.num_shards, *shape[1:]), dtype)
+                for shape, dtype in shapes
+            )
+        )
+
+    present = [operand for operand in operands if operand.size]
     return jax.shard_map(
-        shard,
+        run,
         mesh=layout.mesh,
-        in_specs=(layout.spec,) * len(operands),
+        in_specs=(layout.spec,) * len(present),
         out_specs=layout.spec,
         axis_names=set(layout.free),
         check_vma=False,
-    )(*operands)
+    )(*present)
