@@ -14,6 +14,11 @@
 ``Group`` is the same as an object: several groups per process and program, groups of processes without jax.distributed.
 Whole layers, from router to losses, are in ``epd.jax.layers``.
 
+The operations take part in JAX's transformations: reverse and forward mode, to any order (dispatch and combine are linear,
+and each the other's transpose but for the weights), remat with policies, scan, jit in jit. ``vmap`` makes one exchange
+per element, one after another; with ``spmd_axis_name``, an axis of the mesh beside ep and the outer one, each device
+makes its own share. Symbolic sizes of ``jax.export`` are refused.
+
 Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
 set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """

@@ -104,6 +104,16 @@ def check_dp(world: World):
     _run(world, "dp")
 
 
+def check_that_a_collective_would_be_found(world: World):
+    """Tokens that lie over one axis of two must be moved: the search of the other checks sees how."""
+    job = _Job(world, "dp")
+    tokens = put(job.mesh, P("dp"), job.arrays[1:2])[0]
+    with job:
+        step = jax.jit(functools.partial(layer, _CAPACITY), out_shardings=tokens.sharding)
+        compiled = step.lower(job.operands[0], tokens, job.operands[2]).compile()
+    assert collectives_in(compiled)
+
+
 def check_fsdp(world: World):
     _run(world, "fsdp")
 
