@@ -46,7 +46,8 @@ struct KnownOrder {
   absl::Time deadline;
   bool done = false;
   absl::Status status;
-  GroupId group;
+  GroupId group;               // The first tenant's.
+  std::set<GroupId> draining;  // Tenants that it still waits for.
 };
 
 struct KnownNode {
@@ -70,6 +71,24 @@ struct WorkerRun {
   friend bool operator==(const WorkerRun&, const WorkerRun&) = default;
 };
 
+// What all tenants of a group share: which worker serves each rank in which epoch, and the
+// communicator between those workers. It lives as long as any tenant of the group's name.
+struct ClusterCommunicator {
+  GroupId id;  // Names it to the workers.
+  Epoch epoch;
+  bool stale = false;  // A worker or node of the epoch is lost.
+  std::map<Rank, NodeId> nodes;
+  std::map<NodeId, std::optional<WorkerRun>> workers;  // Once each is up.
+  absl::Status over;                                   // Why the epoch before this one is over.
+  bool id_known = false;
+  bool initialised = false;  // Every node has; the id is forgotten.
+  UniqueId unique_id;
+  std::string no_id_reason;
+  std::string id_digest;  // Hex SHA-256, or "none: ...".
+};
+
+// One tenant of a group. Everything but the epoch and the communicator is its own: states, sessions,
+// formations, instance, deadlines; nothing that one tenant does throws another back.
 struct ClusterGroup {
   GroupId id;
   GroupSpec spec;
@@ -83,16 +102,7 @@ struct ClusterGroup {
   std::map<Rank, Placement> dead;
   bool no_replacement = false;  // A rank has left by itself: the group ends when all have.
 
-  // The epoch: rank -> node, and the worker of each of those nodes once it is up.
-  Epoch epoch;
-  bool epoch_stale = false;  // A node of the epoch is lost.
-  std::map<Rank, NodeId> epoch_nodes;
-  std::map<NodeId, std::optional<WorkerRun>> epoch_workers;
-  bool id_known = false;
-  bool initialised = false;  // Every node has; the id is forgotten.
-  UniqueId unique_id;
-  std::string no_id_reason;
-  std::string id_digest;  // Hex SHA-256, or "none: ...".
+  Epoch epoch;  // Of the communicator, in which this tenant is or last was.
 
   // The formation.
   Formation formation;

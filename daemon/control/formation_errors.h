@@ -41,9 +41,17 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
                            const std::vector<RankPhase>& holders,
                            const std::vector<FieldDifference>& differences);
 
+// INVALID_ARGUMENT: another tenant (`present`) serves the group with another spec.
+absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
+                             const GroupSpec& present);
+
+// INVALID_ARGUMENT: another tenant of the group has this rank on another node.
+absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
+                              const Placement& expected, const std::string& other_tenant);
+
 // Everything about a formation that is late.
 struct LateFormation {
-  std::string name;
+  std::string title;  // Title() of the group's spec.
   Epoch epoch;
   GroupState state = GroupState::kForming;
   absl::Duration allowed;

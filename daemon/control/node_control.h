@@ -98,7 +98,7 @@ class NodeControl {
   std::vector<SessionStatus> Sessions() const;  // By id.
   std::vector<MembershipStatus> Memberships()
       const;  // By session, then request. Released ones are left out.
-  std::vector<LocalGroupStatus> Groups() const;  // By name, then id.
+  std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
   WorkerStatus Worker() const;
   bool coordinator_connected() const;
   Incarnation coordinator() const;

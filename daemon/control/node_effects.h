@@ -48,7 +48,7 @@ struct DrainTenant {
   GroupId group;
   Formation formation;
 };
-// Answer: UniqueIdMade.
+// Answer: UniqueIdMade. `group` is the communicator's id in these two.
 struct MakeUniqueId {
   GroupId group;
   Epoch epoch;

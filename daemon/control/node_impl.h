@@ -47,11 +47,16 @@ class NodeControl::Impl {
     GroupView view;
     absl::Time since;
     GroupWork work;
-    Epoch id_asked;        // MakeUniqueId was sent for it.
-    Epoch init_asked;      // InitCommunicator was sent for it.
     bool running = false;  // The worker has the tenant of work.formation.
     bool drain_asked = false;
     Formation ended;  // All formations up to it are over on this node, whatever the view says.
+  };
+
+  // What the tenants of a group share on this node; lives as long as one of them is known.
+  struct LocalCommunicator {
+    GroupWork work;
+    Epoch id_asked;    // MakeUniqueId was sent for it.
+    Epoch init_asked;  // InitCommunicator was sent for it.
     std::string no_id_reason;
   };
 
@@ -84,6 +89,7 @@ class NodeControl::Impl {
   void On(const UniqueIdMade& event);
   void On(const CommunicatorInitialised& event);
   LocalGroup* Answering(Incarnation worker, GroupId group);
+  LocalCommunicator* AnsweringFor(Incarnation worker, GroupId communicator);
   void EndLocalTenant(LocalGroup& group, const absl::Status& status);
 
   // ---- node_view.cc ----
@@ -94,6 +100,7 @@ class NodeControl::Impl {
   void TakeClaimAnswers(const ClusterView& view);
   void Reconcile();
   void ReconcileWorker(LocalGroup& group);
+  void ForgetCommunicators();
   void ReconcileTenant(LocalGroup& group);
   void ReconcileMembers(LocalGroup& group);
   bool LocalMembersLive(const LocalGroup& group) const;
@@ -126,6 +133,7 @@ class NodeControl::Impl {
   std::map<SessionId, SessionStatus> sessions_;
   std::map<MemberKey, Membership> members_;
   std::map<GroupId, LocalGroup> groups_;
+  std::map<GroupId, LocalCommunicator> communicators_;
   std::map<RequestId, LocalOrder> orders_;
   WorkerStatus worker_;
   // The coordinator.

@@ -112,7 +112,7 @@ void NodeControl::Impl::Expire() {
     const bool joining = member.state == MembershipState::kWaiting;
     if (now_ < member.deadline + (joining ? grace : absl::ZeroDuration())) continue;
     const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
-        "group=", member.claim.spec.name, " ", Describe(member, std::string(Name(member.state))),
+        "group=", Title(member.claim.spec), " ", Describe(member, std::string(Name(member.state))),
         ": not READY in time, and the coordinator has not said why",
         connected_ ? "" : " (it cannot be reached)",
         member.waits_for.ok() ? "" : absl::StrCat("; waits for: ", member.waits_for.message()),
@@ -160,6 +160,7 @@ void NodeControl::Impl::Report() {
     }
     report.claims.push_back(std::move(claim));
   }
+  for (const auto& [id, communicator] : communicators_) report.work.push_back(communicator.work);
   for (const auto& [id, group] : groups_) report.work.push_back(group.work);
   for (const auto& [request, local] : orders_) {
     Order order = local.order;
@@ -225,15 +226,17 @@ std::vector<LocalGroupStatus> NodeControl::Impl::Groups() const {
     status.since = group.since;
     status.tenant = group.running ? group.work.phase : TenantPhase::kNone;
     status.tenant_formation = group.work.formation;
-    if (group.work.init_epoch == group.view.epoch && group.view.epoch) {
-      status.id_digest = group.work.init_sha256.empty()
-                             ? group.no_id_reason
-                             : absl::BytesToHexString(group.work.init_sha256);
+    const LocalCommunicator& shared = communicators_.at(group.view.communicator);
+    if (shared.work.init_epoch == group.view.epoch && group.view.epoch) {
+      status.id_digest = shared.work.init_sha256.empty()
+                             ? shared.no_id_reason
+                             : absl::BytesToHexString(shared.work.init_sha256);
     }
     out.push_back(std::move(status));
   }
   std::sort(out.begin(), out.end(), [](const LocalGroupStatus& a, const LocalGroupStatus& b) {
-    return std::tie(a.view.spec.name, a.view.id) < std::tie(b.view.spec.name, b.view.id);
+    return std::tie(a.view.spec.name, a.view.spec.tenant, a.view.id) <
+           std::tie(b.view.spec.name, b.view.spec.tenant, b.view.id);
   });
   return out;
 }

@@ -43,7 +43,7 @@ absl::Status NodeControl::Impl::CheckJoin(const JoinRequested& event) const {
     return absl::UnavailableError("epd is shutting down; retry once it is back");
   }
   if (absl::Status status = Validate(event.spec); !status.ok()) return status;
-  const std::string group = absl::StrCat("group=", event.spec.name);
+  const std::string group = absl::StrCat("group=", Title(event.spec));
   if (event.ranks.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(group, ": Join names no rank, expected at least one"));
@@ -108,7 +108,7 @@ void NodeControl::Impl::On(const LeaveRequested& event) {
     found = true;
     if (member.state == MembershipState::kWaiting) {
       Emit(ReplyFailed{key.first, key.second,
-                       absl::AbortedError(absl::StrCat("group=", member.claim.spec.name,
+                       absl::AbortedError(absl::StrCat("group=", Title(member.claim.spec),
                                                        ": the session left while joining"))});
     }
     Release(member, MembershipEvent::kLeave, absl::OkStatus());
@@ -177,7 +177,7 @@ void NodeControl::Impl::Release(Membership& member, MembershipEvent event,
   if (group->second.view.state == GroupState::kDraining) return;
   group->second.ended = std::max(group->second.ended, member.claim.joined);
   const absl::Status why = absl::UnavailableError(absl::StrCat(
-      "group=", member.claim.spec.name, " epoch=", group->second.view.epoch.value, ": ",
+      "group=", Title(member.claim.spec), " epoch=", group->second.view.epoch.value, ": ",
       Describe(member, left ? "left" : "gone"),
       left ? " has left; finalise and join again" : " is gone; replace it or join again"));
   EndLocalTenant(group->second, why);

@@ -1,5 +1,6 @@
 // What the coordinator says, and how worker and sessions are brought to it.
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node_impl.h"
@@ -47,7 +48,9 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     }
     group.view = theirs;
     group.work.group = theirs.id;
-    if (!theirs.no_id_reason.empty()) group.no_id_reason = theirs.no_id_reason;
+    LocalCommunicator& communicator = communicators_[theirs.communicator];
+    communicator.work.group = theirs.communicator;
+    if (!theirs.no_id_reason.empty()) communicator.no_id_reason = theirs.no_id_reason;
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     max_epoch_ = std::max(max_epoch_, theirs.epoch);
     max_formation_ = std::max(max_formation_, theirs.formation);
@@ -64,6 +67,13 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     groups_.erase(id);
     dirty_ = true;
   }
+  ForgetCommunicators();
+}
+
+void NodeControl::Impl::ForgetCommunicators() {
+  std::set<GroupId> used;
+  for (const auto& [id, group] : groups_) used.insert(group.view.communicator);
+  std::erase_if(communicators_, [&](const auto& entry) { return used.count(entry.first) == 0; });
 }
 
 void NodeControl::Impl::TakeClaimAnswers(const ClusterView& view) {
@@ -126,14 +136,15 @@ void NodeControl::Impl::Reconcile() {
 
 void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
   const Epoch epoch = group.view.epoch;
-  if (worker_.state != WorkerState::kUp || epoch <= group.work.fenced) return;
-  if (group.view.id_wanted && group.id_asked < epoch) {
-    group.id_asked = epoch;
-    Emit(MakeUniqueId{group.view.id, epoch});
+  LocalCommunicator& communicator = communicators_.at(group.view.communicator);
+  if (worker_.state != WorkerState::kUp || epoch <= communicator.work.fenced) return;
+  if (group.view.id_wanted && communicator.id_asked < epoch) {
+    communicator.id_asked = epoch;
+    Emit(MakeUniqueId{group.view.communicator, epoch});
   }
-  if (group.view.id_known && group.init_asked < epoch) {
-    group.init_asked = epoch;
-    Emit(InitCommunicator{followed_, group.view.id, epoch, group.view.unique_id,
+  if (group.view.id_known && communicator.init_asked < epoch) {
+    communicator.init_asked = epoch;
+    Emit(InitCommunicator{followed_, group.view.communicator, epoch, group.view.unique_id,
                           group.view.no_id_reason});
   }
   group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
@@ -142,7 +153,8 @@ void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
 void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
   const Formation wanted = Wanted(group);
   if (group.running && group.work.formation != wanted) EndLocalTenant(group, group.view.cause);
-  const bool initialised = group.work.init_epoch == group.view.epoch && group.work.init_status.ok();
+  const GroupWork& shared = communicators_.at(group.view.communicator).work;
+  const bool initialised = shared.init_epoch == group.view.epoch && shared.init_status.ok();
   if (wanted && !group.running && worker_.state == WorkerState::kUp && initialised &&
       LocalMembersLive(group)) {
     group.running = true;
@@ -197,7 +209,7 @@ void NodeControl::Impl::TellReform(Membership& member, const absl::Status& cause
   member.deadline = wait ? now_ + member.claim.spec.deadlines.form + options_.coordinator_grace
                          : absl::InfiniteFuture();
   const absl::Status why = cause.ok()
-                               ? absl::AbortedError(absl::StrCat("group=", member.claim.spec.name,
+                               ? absl::AbortedError(absl::StrCat("group=", Title(member.claim.spec),
                                                                  " phase=re_forming: forms again"))
                                : cause;
   Emit(NotifyReform{member.claim.session, member.claim.group, member.claim.joined, why, wait});

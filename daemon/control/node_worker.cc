@@ -25,25 +25,31 @@ void NodeControl::Impl::On(const WorkerDied& event) {
   worker_.state = *kWorkerTransitions.Next(worker_.state, WorkerEvent::kDied);
   worker_.incarnation = Incarnation{};
   dirty_ = true;
+  for (auto& [id, communicator] : communicators_) {
+    const Epoch fenced =
+        std::max({communicator.work.fenced, communicator.id_asked, communicator.init_asked});
+    const std::string no_id_reason = communicator.no_id_reason;
+    communicator = LocalCommunicator{};
+    communicator.work.group = id;
+    communicator.work.fenced = fenced;
+    communicator.no_id_reason = no_id_reason;
+  }
   for (auto& [id, group] : groups_) {
-    Epoch fenced = std::max({group.work.fenced, group.id_asked, group.init_asked});
     if (group.running) {
+      Epoch& fenced = communicators_.at(group.view.communicator).work.fenced;
       fenced = std::max(fenced, group.view.epoch);
       group.ended = std::max(group.ended, group.work.formation);
     }
     const Formation formation = group.work.formation;
     group.work = GroupWork{};
     group.work.group = id;
-    group.work.fenced = fenced;
     group.work.formation = formation;
-    group.id_asked = Epoch{};
-    group.init_asked = Epoch{};
     group.running = false;
     group.drain_asked = false;
     if (group.view.state == GroupState::kDraining) continue;
     const absl::Status cause = absl::AbortedError(absl::StrCat(
-        "group=", group.view.spec.name, " epoch=", group.view.epoch.value, ": the worker of node ",
-        options_.node.value, " has died (", event.cause.message(),
+        "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
+        ": the worker of node ", options_.node.value, " has died (", event.cause.message(),
         "); it is being replaced, calls made from now on wait for the new epoch"));
     for (Membership* member : MembersOf(id)) {
       if (member->state == MembershipState::kJoined) TellReform(*member, cause, /*wait=*/true);
@@ -56,6 +62,13 @@ NodeControl::Impl::LocalGroup* NodeControl::Impl::Answering(Incarnation worker, 
   if (worker_.state != WorkerState::kUp || worker != worker_.incarnation) return nullptr;
   const auto it = groups_.find(group);
   return it == groups_.end() ? nullptr : &it->second;
+}
+
+NodeControl::Impl::LocalCommunicator* NodeControl::Impl::AnsweringFor(Incarnation worker,
+                                                                      GroupId communicator) {
+  if (worker_.state != WorkerState::kUp || worker != worker_.incarnation) return nullptr;
+  const auto it = communicators_.find(communicator);
+  return it == communicators_.end() ? nullptr : &it->second;
 }
 
 void NodeControl::Impl::On(const TenantReady& event) {
@@ -83,23 +96,24 @@ void NodeControl::Impl::On(const TenantDrained& event) {
 }
 
 void NodeControl::Impl::On(const UniqueIdMade& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || group->id_asked != event.epoch || group->work.id_epoch == event.epoch)
+  LocalCommunicator* shared = AnsweringFor(event.worker, event.group);
+  if (shared == nullptr || shared->id_asked != event.epoch || shared->work.id_epoch == event.epoch)
     return;
-  group->work.id_epoch = event.epoch;
-  group->work.id_status = event.status;
-  group->work.id = event.id;
+  shared->work.id_epoch = event.epoch;
+  shared->work.id_status = event.status;
+  shared->work.id = event.id;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const CommunicatorInitialised& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || group->init_asked != event.epoch || group->work.init_epoch == event.epoch)
+  LocalCommunicator* shared = AnsweringFor(event.worker, event.group);
+  if (shared == nullptr || shared->init_asked != event.epoch ||
+      shared->work.init_epoch == event.epoch)
     return;
-  group->work.init_epoch = event.epoch;
-  group->work.init_status = event.status;
-  group->work.init_sha256 = event.sha256;
-  group->work.id = UniqueId();  // Nobody needs it from here any more.
+  shared->work.init_epoch = event.epoch;
+  shared->work.init_status = event.status;
+  shared->work.init_sha256 = event.sha256;
+  shared->work.id = UniqueId();  // Nobody needs it from here any more.
   dirty_ = true;
 }
 
@@ -113,7 +127,7 @@ void NodeControl::Impl::EndLocalTenant(LocalGroup& group, const absl::Status& st
   if (worker_.state == WorkerState::kUp) {
     Emit(EndTenant{group.view.id, group.work.formation,
                    status.ok() ? absl::UnavailableError(
-                                     absl::StrCat("group=", group.view.spec.name, " has ended"))
+                                     absl::StrCat("group=", Title(group.view.spec), " has ended"))
                                : status});
   }
 }

@@ -57,8 +57,10 @@ struct RankStatus {
   std::string phase;
 };
 
+// One tenant of a group.
 struct GroupStatus {
   GroupId id;
+  GroupId communicator;  // Equal for all tenants of the group.
   GroupSpec spec;
   GroupState state = GroupState::kForming;
   Epoch epoch;
@@ -115,7 +117,7 @@ class Rendezvous {
   absl::Time NextDeadline() const;
 
   Incarnation incarnation() const { return options_.incarnation; }
-  std::vector<GroupStatus> Groups() const;  // By name; living ones only.
+  std::vector<GroupStatus> Groups() const;  // By name, then tenant; living ones only.
   std::vector<NodeStatus> Nodes() const;    // By name.
   // What waits although no deadline bounds it, in words; always empty unless there is a bug.
   std::vector<std::string> WaitsWithoutEnd() const;

@@ -17,13 +17,15 @@ void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
   for (const NodeId& id : NodesOf(group)) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work == nullptr) return;
-    if (work->fenced >= group.epoch) continue;  // Its worker has died, and with it what was open.
+    const GroupWork* shared = WorkOf(id, CommunicatorOf(group).id);
+    // Its worker has died, and with it what was open.
+    if (shared != nullptr && shared->fenced >= group.epoch) continue;
     if (work->formation != group.formation || work->phase != TenantPhase::kDrained) return;
   }
   FinishOrdersOf(group.id, absl::OkStatus());
   End(group, GroupEvent::kClose,
       absl::FailedPreconditionError(
-          absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+          absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                        " was drained and closed by an operator; join again")));
 }
 
@@ -54,7 +56,7 @@ void Rendezvous::Impl::Fire(ClusterGroup& group, GroupEvent event, const absl::S
 
 void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::Status& status) {
   const absl::Status error = status.ok()
-                                 ? absl::UnavailableError(absl::StrCat("group=", group.spec.name,
+                                 ? absl::UnavailableError(absl::StrCat("group=", Title(group.spec),
                                                                        ": its last member is gone"))
                                  : status;
   Touch(group);
@@ -69,14 +71,16 @@ void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::St
   for (const ClaimKey& key : members) Fail(key, error);
   const std::string name = group.spec.name;
   Epoch& floor = floors_[name];
-  floor = std::max(floor, group.epoch);
+  floor = std::max(floor, CommunicatorOf(group).epoch);
   if (floors_.size() > kMaxRememberedNames) {
     for (const auto& [closed, epoch] : floors_) global_floor_ = std::max(global_floor_, epoch);
     floors_.clear();
   }
-  by_name_.erase(name);
+  TouchTenants(group);
+  by_name_.erase({name, group.spec.tenant});
   dirty_groups_.erase(group.id);
   groups_.erase(group.id);
+  if (TenantsOf(name).empty()) communicators_.erase(name);
 }
 
 void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
@@ -88,13 +92,19 @@ void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
   group.deadline = absl::InfiniteFuture();
   group.no_replacement = false;
   group.recovered = false;
-  group.epoch_stale = true;
-  group.epoch_nodes.clear();
-  group.epoch_workers.clear();
-  group.id_known = false;
-  group.initialised = false;
-  group.unique_id = UniqueId();
-  group.id_digest.clear();
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  const auto tenants = TenantsOf(group.spec.name);
+  const bool shared = std::any_of(tenants.begin(), tenants.end(), [&](const ClusterGroup* other) {
+    return other != &group && other->state != GroupState::kForming;
+  });
+  if (!shared) {
+    const GroupId id = communicator.id;
+    const Epoch epoch = communicator.epoch;
+    communicator = ClusterCommunicator{};
+    communicator.id = id;
+    communicator.epoch = epoch;
+    communicator.stale = true;
+  }
   Fire(group, GroupEvent::kEmptied, why);
 }
 

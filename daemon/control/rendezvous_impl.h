@@ -55,10 +55,13 @@ class Rendezvous::Impl {
   // ---- steps: rendezvous_steps.cc ----
   void Advance(ClusterGroup& group);
   void CheckWorkers(ClusterGroup& group);
+  std::string LostWorkers(ClusterGroup& group);  // Names of nodes, or nothing.
   void Steps(ClusterGroup& group);
   bool SessionsDrained(const ClusterGroup& group) const;
   bool NeedsNewEpoch(const ClusterGroup& group) const;
-  void NewEpoch(ClusterGroup& group);
+  void NewEpoch(ClusterGroup& group, const absl::Status& why);
+  // Whether the tenant is in the epoch; false: it had to end, its ranks are elsewhere.
+  bool EnterEpoch(ClusterGroup& group);
   // These three return whether the step is done; a failure ends the group.
   bool StepUniqueId(ClusterGroup& group);
   bool StepInitialise(ClusterGroup& group);
@@ -81,6 +84,8 @@ class Rendezvous::Impl {
   // ---- orders: rendezvous_orders.cc ----
   void TakeOrders(const NodeReport& report);
   void Execute(KnownOrder& order);
+  // Returns whether nothing is left to wait for.
+  bool ExecuteOn(ClusterGroup& group, const KnownOrder& order);
   void CreateByOrder(KnownOrder& order);
   void FinishOrdersOf(GroupId group, const absl::Status& status);
 
@@ -93,13 +98,18 @@ class Rendezvous::Impl {
   const KnownClaim* Find(const ClaimKey& key) const;
   const KnownNode* NodeOf(const NodeId& id) const;
   const GroupWork* WorkOf(const NodeId& id, GroupId group) const;
-  ClusterGroup* ByName(const std::string& name);
+  ClusterGroup* ByName(const std::string& name, const std::string& tenant);
+  std::vector<ClusterGroup*> TenantsOf(const std::string& name);  // By tenant.
+  ClusterCommunicator& CommunicatorOf(const ClusterGroup& group);
+  const ClusterCommunicator& CommunicatorOf(const ClusterGroup& group) const;
   Placement PlacementOf(const ClaimKey& key, Rank rank) const;
   std::set<ClaimKey> MembersOf(const ClusterGroup& group) const;
   std::set<NodeId> NodesOf(const ClusterGroup& group) const;  // Of members.
   absl::Time FormingDeadline(const ClusterGroup& group) const;
   // Marks everything that may depend on the group.
   void Touch(const ClusterGroup& group);
+  // ... and on what the tenants of the group share.
+  void TouchTenants(const ClusterGroup& group);
 
   RendezvousOptions options_;
   absl::Time now_ = absl::InfinitePast();
@@ -108,7 +118,8 @@ class Rendezvous::Impl {
   uint64_t next_group_ = 1;
   NodeMap nodes_;
   std::map<GroupId, ClusterGroup> groups_;
-  std::map<std::string, GroupId> by_name_;
+  std::map<std::pair<std::string, std::string>, GroupId> by_name_;  // By name and tenant.
+  std::map<std::string, ClusterCommunicator> communicators_;        // By name.
   std::map<std::string, std::set<std::pair<uint64_t, ClaimKey>>>
       waiting_;  // By name, in order of arrival.
   // Epochs of closed groups' names; `global_floor_` stands for those that are forgotten or come

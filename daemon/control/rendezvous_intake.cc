@@ -43,7 +43,7 @@ Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport&
   for (const GroupWork& work : report.work) node.work[work.group] = work;
   for (const auto& [id, group] : groups_) {
     const auto members = NodesOf(group);
-    if (members.count(report.node) > 0 || group.epoch_workers.count(report.node) > 0)
+    if (members.count(report.node) > 0 || CommunicatorOf(group).workers.count(report.node) > 0)
       dirty_groups_.insert(id);
   }
   TakeClaims(report);
@@ -106,7 +106,7 @@ void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::
   if (fate == ClaimFate::kLeft && known->served) group.no_replacement = true;
   Fail(key, cause);
   const absl::Status why = absl::UnavailableError(absl::StrCat(
-      "group=", name, " epoch=", group.epoch.value, ": ", who,
+      "group=", Title(known->claim.spec), " epoch=", group.epoch.value, ": ", who,
       fate == ClaimFate::kLeft ? " has left" : " is gone",
       cause.ok() ? "" : absl::StrCat(" (", cause.message(), ")"),
       fate == ClaimFate::kLeft ? "; finalise and join again" : "; replace it or join again"));
@@ -125,8 +125,9 @@ void Rendezvous::Impl::DropNodeClaims(const NodeId& id, const absl::Status& caus
   it->second.work.clear();
   it->second.orders.clear();
   for (auto& [group_id, group] : groups_) {
-    if (group.epoch_workers.count(id) == 0) continue;
-    group.epoch_stale = true;
+    ClusterCommunicator& communicator = CommunicatorOf(group);
+    if (communicator.workers.count(id) == 0) continue;
+    communicator.stale = true;
     Touch(group);
   }
 }
@@ -174,11 +175,11 @@ void Rendezvous::Impl::Expire() {
     if (group.state == GroupState::kDraining) {
       FinishOrdersOf(
           id, absl::DeadlineExceededError(absl::StrCat(
-                  "group=", group.spec.name, " epoch=", group.epoch.value,
+                  "group=", Title(group.spec), " epoch=", group.epoch.value,
                   " phase=draining: operations were still open at the deadline and were cut off")));
       End(group, GroupEvent::kClose,
           absl::FailedPreconditionError(
-              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                            " was drained and closed by an operator; join again")));
       continue;
     }
@@ -203,7 +204,7 @@ void Rendezvous::Impl::Expire() {
       continue;
     }
     Fail(key, absl::DeadlineExceededError(absl::StrCat(
-                  "group=", known->claim.spec.name, " ranks ", DescribeRanks(known->claim.ranks),
+                  "group=", Title(known->claim.spec), " ranks ", DescribeRanks(known->claim.ranks),
                   " phase=waiting: not admitted after ",
                   absl::FormatDuration(now_ - known->first_seen), ": ", known->status.message(),
                   "; end the old members or use another name, and join again")));
@@ -247,9 +248,10 @@ std::vector<std::string> Rendezvous::Impl::WaitsWithoutEnd() const {
       }
     }
     for (const auto& [request, order] : node.orders) {
-      if (!order.done && groups_.count(order.group) == 0) {
+      const bool lives = std::any_of(order.draining.begin(), order.draining.end(),
+                                     [&](GroupId group) { return groups_.count(group) > 0; });
+      if (!order.done && !lives)
         out.push_back(absl::StrCat("order ", request.value, " of ", id.value));
-      }
     }
   }
   for (const auto& [id, group] : groups_) {
@@ -259,7 +261,7 @@ std::vector<std::string> Rendezvous::Impl::WaitsWithoutEnd() const {
         (group.state == GroupState::kForming && group.holders.empty() && group.orchestrated);
     if (!bounded && !rests) {
       out.push_back(
-          absl::StrCat("group ", group.spec.name, " in ", std::string(Name(group.state))));
+          absl::StrCat("group ", Title(group.spec), " in ", std::string(Name(group.state))));
     }
   }
   return out;

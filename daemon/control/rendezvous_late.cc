@@ -29,10 +29,13 @@ std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) cons
   if (!drained) return "not_drained";
   if (group.state == GroupState::kDegraded) return "drained";
   if (!node.worker) return "worker_down";
-  const GroupWork* work = WorkOf(key.node, group.id);
-  if (!group.initialised) {
-    return work != nullptr && work->init_epoch == group.epoch ? "initialised" : "communicator";
+  const ClusterCommunicator& communicator = CommunicatorOf(group);
+  if (!communicator.initialised) {
+    const GroupWork* shared = WorkOf(key.node, communicator.id);
+    return shared != nullptr && shared->init_epoch == communicator.epoch ? "initialised"
+                                                                         : "communicator";
   }
+  const GroupWork* work = WorkOf(key.node, group.id);
   if (!group.started) return "drained";
   return work != nullptr && work->formation == group.formation && work->phase == TenantPhase::kReady
              ? "ready"
@@ -41,7 +44,7 @@ std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) cons
 
 absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) const {
   LateFormation late;
-  late.name = group.spec.name;
+  late.title = Title(group.spec);
   late.epoch = group.epoch;
   late.state = group.state;
   late.allowed = allowed;
@@ -55,6 +58,7 @@ absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Durati
   if (waiting != waiting_.end()) {
     for (const auto& [arrival, key] : waiting->second) {
       const Claim& claim = Find(key)->claim;
+      if (claim.spec.tenant != group.spec.tenant) continue;
       std::string what;
       for (const FieldDifference& d : Differences(claim.spec, group.spec)) {
         absl::StrAppend(&what, what.empty() ? "" : ",", d.field, "=", d.got);

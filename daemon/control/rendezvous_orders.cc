@@ -29,14 +29,13 @@ void Rendezvous::Impl::Execute(KnownOrder& known) {
     CreateByOrder(known);
     return;
   }
-  ClusterGroup* group = nullptr;
-  if (order.group) {
-    const auto it = groups_.find(order.group);
-    group = it == groups_.end() ? nullptr : &it->second;
-  } else {
-    group = ByName(order.name);
+  std::vector<GroupId> ids;
+  if (!order.group) {
+    for (const ClusterGroup* tenant : TenantsOf(order.name)) ids.push_back(tenant->id);
+  } else if (groups_.count(order.group) > 0) {
+    ids.push_back(order.group);
   }
-  if (group == nullptr) {
+  if (ids.empty()) {
     known.status =
         absl::NotFoundError(order.group ? absl::StrCat("no group has id ", order.group.value,
                                                        " (it may be closed); see epctl groups")
@@ -44,30 +43,45 @@ void Rendezvous::Impl::Execute(KnownOrder& known) {
                                                        "\" (it may be closed); see epctl groups"));
     return;
   }
-  known.group = group->id;
-  const std::string what = absl::StrCat("group=", group->spec.name, " epoch=", group->epoch.value);
-  const bool serving = group->state == GroupState::kReady || group->state == GroupState::kDraining;
-  if (order.kind == OrderKind::kClose || !serving) {
-    End(*group, GroupEvent::kClose,
+  known.group = ids.front();
+  for (const GroupId id : ids) {
+    const auto group = groups_.find(id);
+    if (group != groups_.end() && !ExecuteOn(group->second, known)) known.draining.insert(id);
+  }
+  known.done = known.draining.empty();
+}
+
+bool Rendezvous::Impl::ExecuteOn(ClusterGroup& group, const KnownOrder& known) {
+  const std::string what = absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value);
+  const bool serving = group.state == GroupState::kReady || group.state == GroupState::kDraining;
+  if (known.order.kind == OrderKind::kClose || !serving) {
+    End(group, GroupEvent::kClose,
         absl::FailedPreconditionError(
             absl::StrCat(what, " was closed by an operator; join again")));
-    return;
+    return true;
   }
-  known.done = false;
-  group->deadline = std::min(group->deadline, known.deadline);
-  Fire(*group, GroupEvent::kDrain,
+  group.deadline = std::min(group.deadline, known.deadline);
+  Fire(group, GroupEvent::kDrain,
        absl::FailedPreconditionError(
            absl::StrCat(what, " phase=draining: an operator is closing the group")));
+  return false;
 }
 
 void Rendezvous::Impl::CreateByOrder(KnownOrder& known) {
   const Order& order = known.order;
-  ClusterGroup* group = ByName(order.spec.name);
+  ClusterGroup* group = ByName(order.spec.name, order.spec.tenant);
   if (group != nullptr) {
     const auto differences = Differences(order.spec, group->spec);
     known.group = group->id;
     if (differences.empty() && group->orchestrated) return;  // Said twice.
     known.status = RankHeldError(group->spec, group->epoch, HoldersOf(*group, {}), differences);
+    return;
+  }
+  for (const ClusterGroup* other : TenantsOf(order.spec.name)) {
+    if (Contract(other->spec) == Contract(order.spec)) continue;
+    known.group = other->id;
+    known.status = RankHeldError(other->spec, other->epoch, HoldersOf(*other, {}),
+                                 Differences(Contract(order.spec), Contract(other->spec)));
     return;
   }
   known.group = Create(FreshId(order.proposed), order.spec, /*orchestrated=*/true).id;
@@ -76,9 +90,10 @@ void Rendezvous::Impl::CreateByOrder(KnownOrder& known) {
 void Rendezvous::Impl::FinishOrdersOf(GroupId group, const absl::Status& status) {
   for (auto& [id, node] : nodes_) {
     for (auto& [request, known] : node.orders) {
-      if (known.done || known.group != group) continue;
+      if (known.done || known.draining.erase(group) == 0) continue;
+      known.status.Update(status);
+      if (!known.draining.empty()) continue;
       known.done = true;
-      known.status = status;
       dirty_nodes_.insert(id);
     }
   }

@@ -36,7 +36,7 @@ void Rendezvous::Impl::PlaceWaiting(const std::string& name) {
 void Rendezvous::Impl::Place(const ClaimKey& key) {
   const Claim& claim = Find(key)->claim;
   const absl::Status stale = absl::AbortedError(
-      absl::StrCat("group=", claim.spec.name, " ranks ", DescribeRanks(claim.ranks),
+      absl::StrCat("group=", Title(claim.spec), " ranks ", DescribeRanks(claim.ranks),
                    ": the coordinator gave this membership up while node ", key.node.value,
                    " was out of reach; ", "join again"));
   if (claim.group && claim.granted_by == options_.incarnation) {
@@ -51,14 +51,19 @@ void Rendezvous::Impl::Place(const ClaimKey& key) {
     Wait(key, "the coordinator has just started and listens to the nodes first");
     return;
   }
-  ClusterGroup* group = ByName(claim.spec.name);
+  ClusterGroup* group = ByName(claim.spec.name, claim.spec.tenant);
   if (group == nullptr) {
+    for (const ClusterGroup* other : TenantsOf(claim.spec.name)) {
+      if (Contract(other->spec) == Contract(claim.spec)) continue;
+      Fail(key, TenantSpecError(PlacementOf(key, claim.ranks.front()), claim.spec, other->spec));
+      return;
+    }
     Grant(Create(FreshId(claim.proposed), claim.spec, /*orchestrated=*/false), key);
     return;
   }
   if (group->state == GroupState::kDraining) {
     Fail(key, absl::FailedPreconditionError(
-                  absl::StrCat("group=", claim.spec.name, " epoch=", group->epoch.value,
+                  absl::StrCat("group=", Title(claim.spec), " epoch=", group->epoch.value,
                                " phase=draining: takes no new members; join once it is "
                                "closed")));
     return;
@@ -67,13 +72,6 @@ void Rendezvous::Impl::Place(const ClaimKey& key) {
     Wait(key, absl::StrCat("instance \"", group->spec.instance, "\" of the group, ",
                            std::string(Name(group->state)),
                            ", must end first: ", DescribeAll(HoldersOf(*group, {}))));
-    return;
-  }
-  if (claim.spec.tenant != group->spec.tenant) {
-    Fail(key, absl::UnimplementedError(
-                  absl::StrCat("group=", claim.spec.name, " serves tenant \"", group->spec.tenant,
-                               "\"; a second one (\"", claim.spec.tenant,
-                               "\") is not implemented; use another group name")));
     return;
   }
   if (group->state == GroupState::kForming) {
@@ -86,7 +84,7 @@ void Rendezvous::Impl::Place(const ClaimKey& key) {
 // A member of a group that a predecessor of this coordinator formed.
 void Rendezvous::Impl::Recover(const ClaimKey& key) {
   const Claim& claim = Find(key)->claim;
-  ClusterGroup* group = ByName(claim.spec.name);
+  ClusterGroup* group = ByName(claim.spec.name, claim.spec.tenant);
   if (group == nullptr) {
     group = &Create(claim.group, claim.spec, /*orchestrated=*/false);
     group->inherited = true;
@@ -94,13 +92,13 @@ void Rendezvous::Impl::Recover(const ClaimKey& key) {
     group->deadline = now_ + claim.spec.deadlines.form;
     Fire(*group, GroupEvent::kRecovered,
          absl::AbortedError(
-             absl::StrCat("group=", claim.spec.name, ": the coordinator was restarted")));
+             absl::StrCat("group=", Title(claim.spec), ": the coordinator was restarted")));
   }
   const bool fits = group->id == claim.group && group->recovered &&
                     group->state == GroupState::kReforming && !group->started &&
                     claim.spec == group->spec && HoldersOf(*group, claim.ranks).empty();
   if (!fits) {
-    Fail(key, absl::AbortedError(absl::StrCat("group=", claim.spec.name,
+    Fail(key, absl::AbortedError(absl::StrCat("group=", Title(claim.spec),
                                               " was formed anew after the coordinator ",
                                               "was restarted; join again")));
     return;
@@ -220,7 +218,9 @@ ClusterGroup& Rendezvous::Impl::Create(GroupId id, const GroupSpec& spec, bool o
   group.spec = spec;
   group.orchestrated = orchestrated;
   group.since = now_;
-  by_name_[spec.name] = id;
+  by_name_[{spec.name, spec.tenant}] = id;
+  const auto [communicator, fresh] = communicators_.try_emplace(spec.name);
+  if (fresh) communicator->second.id = FreshId(id);
   effects_.push_back(GroupTransition{id, spec.name, group.epoch, group.formation,
                                      GroupState::kCount, GroupState::kForming,
                                      GroupEvent::kComplete, absl::OkStatus()});
@@ -261,9 +261,26 @@ const GroupWork* Rendezvous::Impl::WorkOf(const NodeId& id, GroupId group) const
   return it == node->work.end() ? nullptr : &it->second;
 }
 
-ClusterGroup* Rendezvous::Impl::ByName(const std::string& name) {
-  const auto it = by_name_.find(name);
+ClusterGroup* Rendezvous::Impl::ByName(const std::string& name, const std::string& tenant) {
+  const auto it = by_name_.find({name, tenant});
   return it == by_name_.end() ? nullptr : &groups_.at(it->second);
+}
+
+std::vector<ClusterGroup*> Rendezvous::Impl::TenantsOf(const std::string& name) {
+  std::vector<ClusterGroup*> out;
+  for (auto it = by_name_.lower_bound({name, ""}); it != by_name_.end() && it->first.first == name;
+       ++it) {
+    out.push_back(&groups_.at(it->second));
+  }
+  return out;
+}
+
+ClusterCommunicator& Rendezvous::Impl::CommunicatorOf(const ClusterGroup& group) {
+  return communicators_.at(group.spec.name);
+}
+
+const ClusterCommunicator& Rendezvous::Impl::CommunicatorOf(const ClusterGroup& group) const {
+  return communicators_.at(group.spec.name);
 }
 
 Placement Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
@@ -306,7 +323,11 @@ void Rendezvous::Impl::Touch(const ClusterGroup& group) {
   dirty_groups_.insert(group.id);
   dirty_names_.insert(group.spec.name);
   for (const auto& [rank, key] : group.holders) dirty_nodes_.insert(key.node);
-  for (const auto& [node, worker] : group.epoch_workers) dirty_nodes_.insert(node);
+  for (const auto& [node, worker] : CommunicatorOf(group).workers) dirty_nodes_.insert(node);
+}
+
+void Rendezvous::Impl::TouchTenants(const ClusterGroup& group) {
+  for (const ClusterGroup* tenant : TenantsOf(group.spec.name)) Touch(*tenant);
 }
 
 }  // namespace epd

@@ -21,7 +21,7 @@ bool WorksWithoutNccl(const GroupSpec& spec) {
 
 void Rendezvous::Impl::Advance(ClusterGroup& group) {
   const GroupId id = group.id;
-  if (group.epoch) CheckWorkers(group);
+  if (CommunicatorOf(group).epoch) CheckWorkers(group);
   if (group.holders.empty() && !group.orchestrated) {
     End(group, GroupEvent::kFail, group.cause);
     return;
@@ -51,7 +51,7 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
       if (!Recounted(group)) return;
       EndFormation(group,
                    absl::AbortedError(absl::StrCat(
-                       "group=", group.spec.name, " epoch=", group.epoch.value,
+                       "group=", Title(group.spec), " epoch=", group.epoch.value,
                        " phase=re_forming: executions were begun while the group formed again")));
       group.deadline = now_ + group.spec.deadlines.form;
       Fire(group, GroupEvent::kRecount, group.cause);
@@ -66,32 +66,43 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
   }
 }
 
-// Binds workers to the epoch as they come up; one that is not the bound one any more ends the
-// epoch.
-void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
+// Binds workers to the epoch as they come up and names the nodes whose worker is not the bound one
+// any more.
+std::string Rendezvous::Impl::LostWorkers(ClusterGroup& group) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
   std::string lost;
-  for (auto& [id, bound] : group.epoch_workers) {
+  for (auto& [id, bound] : communicator.workers) {
     const KnownNode* node = NodeOf(id);
     const WorkerRun now{node->incarnation, node->worker};
-    const GroupWork* work = WorkOf(id, group.id);
-    const bool fenced = work != nullptr && work->fenced >= group.epoch;
+    const GroupWork* work = WorkOf(id, communicator.id);
+    const bool fenced = work != nullptr && work->fenced >= communicator.epoch;
     if (fenced || (bound.has_value() && *bound != now && !node->lost)) {
       absl::StrAppend(&lost, lost.empty() ? "" : ", ", id.value);
     } else if (!bound.has_value() && node->worker) {
       bound = now;
     }
   }
-  if (lost.empty() || group.holders.empty()) return;
-  if (group.state == GroupState::kDraining || group.state == GroupState::kForming ||
-      group.state == GroupState::kDegraded) {
-    group.epoch_stale = true;  // The next formation, if any, is in a new epoch.
-    return;
-  }
-  const absl::Status cause = absl::AbortedError(absl::StrCat(
-      "group=", group.spec.name, " epoch=", group.epoch.value, ": the worker of node ", lost,
-      " has died; it is being replaced, calls made from now on wait for the new epoch"));
+  return lost;
+}
+
+// A lost worker ends the epoch, and with it the formations of all tenants that are in it: whichever
+// active one is looked at first begins the next epoch, the others follow.
+void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  const std::string lost = LostWorkers(group);
+  const bool active = !group.holders.empty() &&
+                      (group.state == GroupState::kBootstrapping ||
+                       group.state == GroupState::kReady || group.state == GroupState::kReforming);
+  const bool behind = group.epoch < communicator.epoch;
+  if (!lost.empty() && (!active || behind)) communicator.stale = true;
+  if (!active || (lost.empty() && !behind) || !group.epoch) return;
+  absl::Status cause = absl::AbortedError(absl::StrCat(
+      "group=", Title(group.spec), " epoch=", group.epoch.value, ": the worker of node ", lost,
+      " has died; it is being replaced, calls made from now on wait for the new ", "epoch"));
+  if (behind) cause = communicator.over;
   EndFormation(group, cause);
-  NewEpoch(group);
+  if (!behind) NewEpoch(group, cause);
+  group.epoch = communicator.epoch;
   if (group.state == GroupState::kReady) group.deadline = now_ + group.spec.deadlines.form;
   Fire(group, GroupEvent::kWorkerLost, cause);
 }
@@ -101,9 +112,10 @@ void Rendezvous::Impl::Steps(ClusterGroup& group) {
     EndFormation(group, group.base_cause);
     Fire(group, GroupEvent::kRecount, group.cause);
   }
-  if (!group.started && NeedsNewEpoch(group)) NewEpoch(group);
+  if (!group.started && !EnterEpoch(group)) return;
   if (group.state == GroupState::kReforming && !group.started && !SessionsDrained(group)) return;
-  if (!group.initialised && (!StepUniqueId(group) || !StepInitialise(group))) return;
+  if (!CommunicatorOf(group).initialised && (!StepUniqueId(group) || !StepInitialise(group)))
+    return;
   if (!group.started && !StartFormation(group)) return;
   if (!StepTenants(group)) return;
   for (const ClaimKey& key : MembersOf(group)) Find(key)->served = true;
@@ -123,109 +135,135 @@ bool Rendezvous::Impl::SessionsDrained(const ClusterGroup& group) const {
   return true;
 }
 
+bool Rendezvous::Impl::EnterEpoch(ClusterGroup& group) {
+  for (const ClusterGroup* other : TenantsOf(group.spec.name)) {
+    if (other == &group || other->state == GroupState::kForming) continue;
+    for (const auto& [rank, key] : other->holders) {
+      const ClaimKey& mine = group.holders.at(rank);
+      if (mine.node == key.node) continue;
+      End(group, GroupEvent::kFail,
+          TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
+                           other->spec.tenant));
+      return false;
+    }
+  }
+  if (NeedsNewEpoch(group)) {
+    NewEpoch(group, absl::AbortedError(absl::StrCat(
+                        "group=", group.spec.name, " epoch=", CommunicatorOf(group).epoch.value,
+                        ": a new epoch has begun with tenant \"", group.spec.tenant, "\"")));
+  }
+  if (group.epoch != CommunicatorOf(group).epoch) Touch(group);
+  group.epoch = CommunicatorOf(group).epoch;
+  return true;
+}
+
 bool Rendezvous::Impl::NeedsNewEpoch(const ClusterGroup& group) const {
-  if (!group.epoch || group.epoch_stale) return true;
+  const ClusterCommunicator& communicator = CommunicatorOf(group);
+  if (!communicator.epoch || communicator.stale) return true;
   for (const auto& [rank, key] : group.holders) {
-    const auto node = group.epoch_nodes.find(rank);
-    if (node == group.epoch_nodes.end() || node->second != key.node) return true;
-    if (Find(key)->claim.min_epoch > group.epoch) return true;
+    const auto node = communicator.nodes.find(rank);
+    if (node == communicator.nodes.end() || node->second != key.node) return true;
+    if (Find(key)->claim.min_epoch > communicator.epoch) return true;
   }
   return false;
 }
 
-void Rendezvous::Impl::NewEpoch(ClusterGroup& group) {
-  Epoch above = std::max(group.epoch, global_floor_);
+void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  Epoch above = std::max(communicator.epoch, global_floor_);
   if (const auto it = floors_.find(group.spec.name); it != floors_.end())
     above = std::max(above, it->second);
-  Touch(group);  // Nodes of the old epoch must learn that it is over.
-  group.epoch_nodes.clear();
-  group.epoch_workers.clear();
+  TouchTenants(group);  // Nodes of the old epoch must learn that it is over.
+  const GroupId id = communicator.id;
+  communicator = ClusterCommunicator{};
+  communicator.id = id;
+  communicator.over = why;
   for (const auto& [rank, key] : group.holders) {
     above = std::max(above, Find(key)->claim.min_epoch);
-    group.epoch_nodes[rank] = key.node;
+    communicator.nodes[rank] = key.node;
     const KnownNode* node = NodeOf(key.node);
-    auto& bound = group.epoch_workers[key.node];
+    auto& bound = communicator.workers[key.node];
     if (node->worker) bound = WorkerRun{node->incarnation, node->worker};
   }
-  group.epoch = Epoch{above.value + 1};
-  group.epoch_stale = false;
-  group.id_known = false;
-  group.initialised = false;
-  group.unique_id = UniqueId();
-  group.no_id_reason.clear();
-  group.id_digest.clear();
-  Touch(group);
+  communicator.epoch = Epoch{above.value + 1};
+  TouchTenants(group);
 }
 
 bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
-  if (group.id_known) return true;
-  for (const auto& [id, bound] : group.epoch_workers) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  if (communicator.id_known) return true;
+  for (const auto& [id, bound] : communicator.workers) {
     if (!bound.has_value()) return false;  // Its worker is not up yet.
     const KnownNode& node = *NodeOf(id);
     if (node.worker_has_nccl) continue;
     const std::string reason = absl::StrCat("none: node ", id.value, ": ", node.nccl_problem);
     if (!WorksWithoutNccl(group.spec)) {
+      communicator.stale = true;  // Whoever comes next tries anew.
       End(group, GroupEvent::kFail,
           absl::FailedPreconditionError(
-              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                            " phase=bootstrapping: backend ", group.spec.backend,
                            " needs NCCL, but there is ", reason, "; see epctl doctor")));
       return false;
     }
-    group.no_id_reason = reason;
-    group.id_known = true;
-    Touch(group);
+    communicator.no_id_reason = reason;
+    communicator.id_known = true;
+    TouchTenants(group);
     return true;
   }
-  const GroupWork* work = WorkOf(group.holders.at(Rank{0}).node, group.id);
-  if (work == nullptr || work->id_epoch != group.epoch) return false;
+  const GroupWork* work = WorkOf(communicator.nodes.at(Rank{0}), communicator.id);
+  if (work == nullptr || work->id_epoch != communicator.epoch) return false;
   if (work->id_status.ok() && !work->id.empty()) {
-    group.unique_id = work->id;
+    communicator.unique_id = work->id;
   } else if (WorksWithoutNccl(group.spec)) {
-    group.no_id_reason = absl::StrCat("none: ", work->id_status.message());
+    communicator.no_id_reason = absl::StrCat("none: ", work->id_status.message());
   } else {
+    communicator.stale = true;
     End(group, GroupEvent::kFail,
         absl::Status(work->id_status.code(),
-                     absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                     absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                                   " phase=bootstrapping: making the unique id: ",
                                   work->id_status.message())));
     return false;
   }
-  group.id_known = true;
-  Touch(group);
+  communicator.id_known = true;
+  TouchTenants(group);
   return true;
 }
 
 bool Rendezvous::Impl::StepInitialise(ClusterGroup& group) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
   std::optional<std::string> digest;
-  for (const auto& [id, bound] : group.epoch_workers) {
+  for (const auto& [id, bound] : communicator.workers) {
     if (!bound.has_value()) return false;
-    const GroupWork* work = WorkOf(id, group.id);
-    if (work == nullptr || work->init_epoch != group.epoch) return false;
+    const GroupWork* work = WorkOf(id, communicator.id);
+    if (work == nullptr || work->init_epoch != communicator.epoch) return false;
     if (!work->init_status.ok()) {
+      communicator.stale = true;
       End(group, GroupEvent::kFail,
           absl::Status(
               work->init_status.code(),
-              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                            " phase=bootstrapping: node ", id.value,
                            " cannot initialise its communicator: ", work->init_status.message())));
       return false;
     }
     if (digest.has_value() && *digest != work->init_sha256) {
+      communicator.stale = true;
       End(group, GroupEvent::kFail,
           absl::InternalError(
-              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                            " phase=bootstrapping: node ", id.value,
                            " was given another unique id than the others; report this")));
       return false;
     }
     digest = work->init_sha256;
   }
-  group.initialised = true;
-  group.unique_id = UniqueId();  // Nobody needs it any more.
-  group.id_digest =
-      group.no_id_reason.empty() ? absl::BytesToHexString(*digest) : group.no_id_reason;
-  Touch(group);
+  communicator.initialised = true;
+  communicator.unique_id = UniqueId();  // Nobody needs it any more.
+  communicator.id_digest = communicator.no_id_reason.empty() ? absl::BytesToHexString(*digest)
+                                                             : communicator.no_id_reason;
+  TouchTenants(group);
   return true;
 }
 
@@ -276,7 +314,7 @@ bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
     if (of && of != known.claim.bases_of) {
       End(group, GroupEvent::kFail,
           absl::AbortedError(
-              absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                            " phase=re_forming: the coordinator was restarted while the group was ",
                            "forming again; join again")));
       return false;
@@ -300,7 +338,7 @@ bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
     if (work->phase == TenantPhase::kFailed) {
       End(group, GroupEvent::kFail,
           absl::Status(work->tenant_status.code(),
-                       absl::StrCat("group=", group.spec.name, " epoch=", group.epoch.value,
+                       absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
                                     " phase=", std::string(Name(group.state)), ": node ", id.value,
                                     " cannot serve it: ", work->tenant_status.message())));
       return false;

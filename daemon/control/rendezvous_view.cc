@@ -19,7 +19,7 @@ ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
     if (known.done) view.orders.push_back({request, known.status, known.group});
   }
   for (const auto& [group_id, group] : groups_) {
-    if (group.epoch_workers.count(id) > 0 || NodesOf(group).count(id) > 0)
+    if (CommunicatorOf(group).workers.count(id) > 0 || NodesOf(group).count(id) > 0)
       view.groups.push_back(ViewOf(group, id));
   }
   return view;
@@ -39,21 +39,24 @@ GroupView Rendezvous::Impl::ViewOf(const ClusterGroup& group, const NodeId& node
   for (const auto& [rank, placement] : group.dead) view.dead.push_back(placement);
   view.bases = group.bases;
   view.base_cause = group.base_cause;
+  const ClusterCommunicator& communicator = CommunicatorOf(group);
+  view.communicator = communicator.id;
   const bool bootstraps =
-      group.epoch && !group.initialised && !group.epoch_stale &&
+      group.epoch && group.epoch == communicator.epoch && !communicator.initialised &&
+      !communicator.stale &&
       (group.state == GroupState::kBootstrapping || group.state == GroupState::kReforming);
-  const auto maker = group.holders.find(Rank{0});
-  view.id_wanted =
-      bootstraps && !group.id_known && maker != group.holders.end() && maker->second.node == node;
-  view.id_known = bootstraps && group.id_known;
-  if (view.id_known) view.unique_id = group.unique_id;
-  view.no_id_reason = group.no_id_reason;
+  const auto maker = communicator.nodes.find(Rank{0});
+  view.id_wanted = bootstraps && !communicator.id_known && maker != communicator.nodes.end() &&
+                   maker->second == node;
+  view.id_known = bootstraps && communicator.id_known;
+  if (view.id_known) view.unique_id = communicator.unique_id;
+  view.no_id_reason = communicator.no_id_reason;
   return view;
 }
 
 std::vector<GroupStatus> Rendezvous::Impl::Groups() const {
   std::vector<GroupStatus> out;
-  for (const auto& [name, id] : by_name_) {
+  for (const auto& [names, id] : by_name_) {
     const ClusterGroup& group = groups_.at(id);
     GroupStatus status;
     status.id = id;
@@ -70,7 +73,9 @@ std::vector<GroupStatus> Rendezvous::Impl::Groups() const {
       if (group.holders.count(Rank{r}) == 0) status.missing.push_back(Rank{r});
     }
     for (const auto& [rank, placement] : group.dead) status.dead.push_back(placement);
-    status.id_digest = group.id_digest;
+    const ClusterCommunicator& communicator = CommunicatorOf(group);
+    status.communicator = communicator.id;
+    if (group.epoch == communicator.epoch) status.id_digest = communicator.id_digest;
     out.push_back(std::move(status));
   }
   return out;

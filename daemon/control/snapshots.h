@@ -63,10 +63,10 @@ struct Claim {
 
 enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
 
-// What a node's present worker has done for one group. Forgotten, but for `fenced`, when the worker
-// dies.
+// What a node's present worker has done for one group: for its communicator (the first three parts)
+// or for one of its tenants (the last). Forgotten, but for `fenced`, when the worker dies.
 struct GroupWork {
-  GroupId group;
+  GroupId group;  // Of the communicator, or of the tenant.
   // A worker that had begun to serve this epoch has died: the node does nothing more for it, nor
   // for older ones.
   Epoch fenced;
@@ -141,10 +141,11 @@ struct OrderAnswer {
   friend bool operator==(const OrderAnswer&, const OrderAnswer&) = default;
 };
 
-// One group in which the node holds a rank. `started` says whether the tenants of `formation` are
+// One tenant of a group in which the node holds a rank. `started` says whether the tenants of `formation` are
 // to run; when it is false that formation, and all before it, has ended with `cause`.
 struct GroupView {
   GroupId id;
+  GroupId communicator;  // Equal for all tenants of the group.
   GroupSpec spec;
   GroupState state = GroupState::kForming;
   Epoch epoch;          // Zero before the first bootstrap.

@@ -157,6 +157,16 @@ absl::Status Validate(const GroupSpec& spec) {
   return CheckDeadlines(spec);
 }
 
+std::string Title(const GroupSpec& spec) {
+  return spec.tenant.empty() ? spec.name : absl::StrCat(spec.name, " tenant=", spec.tenant);
+}
+
+GroupSpec Contract(GroupSpec spec) {
+  spec.tenant.clear();
+  spec.instance.clear();
+  return spec;
+}
+
 Rank ExpertOwner(const GroupSpec& spec, uint32_t expert) {
   if (!spec.expert_owner.empty()) return spec.expert_owner[expert];
   return Rank{expert / (spec.num_experts / spec.num_ranks)};

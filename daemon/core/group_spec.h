@@ -68,6 +68,12 @@ inline constexpr size_t kMaxNameBytes = 200;
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed.
 absl::Status Validate(const GroupSpec& spec);
 
+// "moe", or "moe tenant=b": how messages name one tenant of a group after "group=".
+std::string Title(const GroupSpec& spec);
+
+// What all tenants of a group have in common: `spec` without the tenant and its run of a job.
+GroupSpec Contract(GroupSpec spec);
+
 // The rank that owns `expert` (< num_experts) of a valid spec.
 Rank ExpertOwner(const GroupSpec& spec, uint32_t expert);
 

@@ -27,7 +27,8 @@ struct StrongId {
 
 // One attached client. Unique within one incarnation of its node's epd.
 using SessionId = StrongId<struct SessionIdTag, uint64_t>;
-// One creation of a group; random, so two groups of the same name never share it.
+// One creation of one tenant of a group, or of the communicator that its tenants share; random, so
+// two groups of the same name never share it.
 using GroupId = StrongId<struct GroupIdTag, uint64_t>;
 // A place in a group, 0-based.
 using Rank = StrongId<struct RankTag, uint32_t>;

@@ -125,7 +125,7 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
   }
   if (fds->size() > kMaxPacketFds) {
     return to_.clients.End(effect.session, absl::ResourceExhaustedError(absl::StrCat(
-                                               "group=", effect.spec.name, ": ", fds->size(),
+                                               "group=", Title(effect.spec), ": ", fds->size(),
                                                " ranks on one node, at most ", kMaxPacketFds)));
   }
   to_.clients.Send(effect.session, message, *std::move(fds));

@@ -278,7 +278,7 @@ absl::Status Node::CheckRoom(const std::string& group) const {
 std::string Node::DescribeGroup(GroupId group) const {
   for (const LocalGroupStatus& local : control_.Groups()) {
     if (local.view.id == group)
-      return absl::StrCat("group=", local.view.spec.name, " epoch=", local.view.epoch.value);
+      return absl::StrCat("group=", Title(local.view.spec), " epoch=", local.view.epoch.value);
   }
   return absl::StrCat("group_id=", group.value, " epoch=0");
 }

@@ -17,6 +17,7 @@ GroupStatus FromLocal(const LocalGroupStatus& local) {
   const GroupView& view = local.view;
   GroupStatus group;
   group.id = view.id;
+  group.communicator = view.communicator;
   group.spec = view.spec;
   group.state = view.state;
   group.epoch = view.epoch;

@@ -10,6 +10,7 @@ namespace {
 
 void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_group_id(group.id.value);
+  out.set_communicator_id(group.communicator.value);
   *out.mutable_spec() = ToProto(group.spec);
   out.set_state(static_cast<uint32_t>(group.state) + 1);
   out.set_epoch(group.epoch.value);
@@ -29,6 +30,7 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
 
 absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.id = GroupId(in.group_id());
+  group.communicator = GroupId(in.communicator_id());
   group.epoch = Epoch(in.epoch());
   group.formation = Formation(in.formation());
   group.started = in.started();

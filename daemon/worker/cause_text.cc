@@ -42,7 +42,7 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,
                        shm::Step step) {
   return WithPrefix(
-      status, absl::StrCat("group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value),
+      status, absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value),
       rank, step);
 }
 

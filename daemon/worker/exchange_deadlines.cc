@@ -98,7 +98,7 @@ void Exchange::WarnOfAbsent(const Operation& operation, const std::vector<Operat
                             absl::Duration age) {
   const Tenant& tenant = *operation.tenant;
   std::string text =
-      absl::StrCat("group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value,
+      absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
                    " phase=announce: ", operation.Describe(), " waits ", absl::FormatDuration(age),
                    " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
   if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
@@ -117,7 +117,7 @@ void Exchange::EvictHolders(Operation& operation) {
     effects_.push_back(EvictSession{
         .session = tenant.start.members[rank.value].session,
         .cause = absl::DeadlineExceededError(absl::StrCat(
-            "group=", tenant.start.spec.name, " epoch=", tenant.start.epoch.value, " ",
+            "group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value, " ",
             NameRanks(tenant, {rank}, "pulled"), ": holds the staging of ", operation.Describe(),
             " ", absl::FormatDuration(options_.hold_limit),
             " after the operation ended; the session ends so that others can use it"))});

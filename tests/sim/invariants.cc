@@ -18,7 +18,8 @@ void Invariants::Fail(const std::string& invariant, const std::string& what) {
 }
 
 void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch,
-                                Formation formation, const std::vector<Placement>& members) {
+                                Formation formation, const GroupSpec& spec,
+                                const std::vector<Placement>& members) {
   const auto [it, fresh] =
       started_.try_emplace({coordinator, group, formation}, Started{epoch, members, false, {}});
   const std::string where = absl::StrCat("group ", group.value, " formation ", formation.value);
@@ -28,16 +29,48 @@ void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch ep
     Fail("one_epoch", absl::StrCat(where, " has two placements"));
   std::map<Rank, std::string> nodes;
   for (const Placement& member : members) nodes[member.rank] = member.node.value;
-  const auto [known, first] = nodes_of_epoch_.try_emplace({coordinator, group, epoch}, nodes);
+  const auto [known, first] = nodes_of_epoch_.try_emplace({coordinator, spec.name, epoch}, nodes);
   if (!first && known->second != nodes) {
     Fail("one_epoch",
          absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to nodes"));
   }
+  for (const Placement& member : members) {
+    if (wishes_.count({member.session, spec.name, spec.tenant}) > 0) continue;
+    Fail("own_tenant", absl::StrCat(where, ", tenant \"", spec.tenant, "\", has session ",
+                                    member.session.value, ", which did not ask for it"));
+  }
+}
+
+void Invariants::SawWish(SessionId session, const GroupSpec& spec) {
+  wishes_.insert({session, spec.name, spec.tenant});
+}
+
+void Invariants::SawView(const ClusterView& view) {
+  for (const GroupView& group : view.groups) {
+    if (!group.epoch) continue;
+    const auto [of, first] = communicator_of_.try_emplace(
+        {view.coordinator, group.spec.name, group.epoch}, group.communicator);
+    if (!first && of->second != group.communicator) {
+      Fail("one_communicator", absl::StrCat("epoch ", group.epoch.value, " of ", group.spec.name,
+                                            " has two communicators"));
+    }
+    const auto [name, fresh] =
+        name_of_communicator_.try_emplace({view.coordinator, group.communicator}, group.spec.name);
+    if (!fresh && name->second != group.spec.name)
+      Fail("one_communicator", "two groups share a communicator");
+  }
+}
+
+std::vector<Placement> Invariants::MembersOf(Incarnation coordinator, GroupId group,
+                                             Formation formation) const {
+  const auto it = started_.find({coordinator, group, formation});
+  return it == started_.end() ? std::vector<Placement>() : it->second.members;
 }
 
 void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
                                 const StartTenant& start) {
-  CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.members);
+  CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.spec,
+                 start.members);
   Started& started = started_.at({start.coordinator, start.group, start.formation});
   std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
   for (const ExecutionBase& base : start.bases) bases[{base.rank, base.program}] = base.base;
@@ -103,7 +136,8 @@ void Invariants::SawInit(const InitCommunicator& init) {
 }
 
 void Invariants::SawJoined(const Who& who, const ReplyJoined& joined) {
-  CheckPlacement(joined.coordinator, joined.group, joined.epoch, joined.formation, joined.members);
+  CheckPlacement(joined.coordinator, joined.group, joined.epoch, joined.formation, joined.spec,
+                 joined.members);
   Epoch& last = joined_epoch_[{absl::StrCat(who.node, "/", who.incarnation), joined.spec.name}];
   if (joined.epoch < last) {
     Fail("one_epoch", absl::StrCat(Text(who), ": epoch of ", joined.spec.name, " went from ",

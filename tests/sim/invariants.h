@@ -5,6 +5,12 @@
 //   one_epoch      Of one coordinator, a (group, formation) has one placement and one epoch, whoever
 //                  says so; a (group, epoch) has one map from ranks to nodes. On a node, the epochs
 //                  of a name only grow, from one incarnation of the coordinator to the next, too.
+//   one_communicator  All tenants of a group are in one epoch at a time, of one communicator, which no
+//                  other group has.
+//   own_tenant     A session is told Joined only for the tenant that it asked for, and shares a
+//                  formation, and with it arenas, only with sessions that asked for it too.
+//   unharmed       A READY tenant loses a rank, or fails, only when one of its own sessions has died,
+//                  has left, or is on a node that was lost: never for the sake of another tenant.
 //   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
 //                  to a dead session, no region to a tenant that does not run.
 //   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than the
@@ -60,6 +66,9 @@ class Invariants {
   void SawInit(const InitCommunicator& init);
   void SawJoined(const Who& who, const ReplyJoined& joined);
   void SawJoinAsked(const Who& who, RequestId request);
+  // The client itself has asked for it, whatever reaches its node.
+  void SawWish(SessionId session, const GroupSpec& spec);
+  void SawView(const ClusterView& view);
   void SawJoinAnswered(const Who& who, RequestId request);
   void SawSessionEnd(const Who& who);  // Its open Joins need no answer any more.
   void SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request);
@@ -71,6 +80,9 @@ class Invariants {
   void SawStaleDelivery(const std::string& what, size_t num_effects);
 
   // The base of (rank, program) in a formation that some node has started.
+  // Of a formation that some node has started; else empty.
+  std::vector<Placement> MembersOf(Incarnation coordinator, GroupId group,
+                                   Formation formation) const;
   uint64_t BaseOf(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
                   const ProgramId& program) const;
 
@@ -85,12 +97,16 @@ class Invariants {
   };
 
   void CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch, Formation formation,
-                      const std::vector<Placement>& members);
+                      const GroupSpec& spec, const std::vector<Placement>& members);
   void CheckCut(Incarnation coordinator, GroupId group, Formation formation);
 
   std::string violation_;
   std::map<std::tuple<Incarnation, GroupId, Formation>, Started> started_;
-  std::map<std::tuple<Incarnation, GroupId, Epoch>, std::map<Rank, std::string>> nodes_of_epoch_;
+  std::map<std::tuple<Incarnation, std::string, Epoch>, std::map<Rank, std::string>>
+      nodes_of_epoch_;  // By the group's name, whatever the tenant.
+  std::map<std::tuple<Incarnation, std::string, Epoch>, GroupId> communicator_of_;
+  std::map<std::pair<Incarnation, GroupId>, std::string> name_of_communicator_;
+  std::set<std::tuple<SessionId, std::string, std::string>> wishes_;  // Group name, tenant.
   std::map<std::tuple<Incarnation, GroupId, Epoch>, std::string> id_of_epoch_;
   std::map<std::string, std::pair<GroupId, Epoch>> epoch_of_id_;
   std::map<std::pair<std::string, std::string>, Epoch>

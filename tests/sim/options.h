@@ -24,6 +24,9 @@ enum class Bug {
   kSwallowAnswer,      // A reply to Join is never sent.
   kWrongBase,          // One rank's base is off by one.
   kLoseLastViews,      // Once faults have stopped, one node hears nothing any more.
+  kSplitCommunicator,  // One node is told of another communicator for the second tenant.
+  kMixTenants,         // A Join reaches the node with the name of the other tenant.
+  kSpreadDeath,        // With one dead session of a node all of them are reported dead.
 };
 
 struct Options {

@@ -92,7 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Bug::kSwapId, {"unique_id"}}, Planted{Bug::kActOnStaleView, {"stale"}},
         Planted{Bug::kAnswerTwice, {"answered_once"}},
         Planted{Bug::kSwallowAnswer, {"answered_once"}}, Planted{Bug::kWrongBase, {"cut_off"}},
-        Planted{Bug::kLoseLastViews, {"settled"}}),
+        Planted{Bug::kLoseLastViews, {"settled"}},
+        Planted{Bug::kSplitCommunicator, {"one_communicator"}},
+        Planted{Bug::kMixTenants, {"own_tenant"}}, Planted{Bug::kSpreadDeath, {"unharmed"}}),
     [](const testing::TestParamInfo<Planted>& info) {
       return "Bug" + std::to_string(static_cast<int>(info.param.bug));
     });

@@ -42,6 +42,7 @@ struct Client {
   SessionId session;
   int32_t pid = 0;
   bool alive = true;
+  absl::Time left_at = absl::InfinitePast();  // Some group, by itself.
   uint64_t next_request = 1;
   std::map<GroupId, Part> parts;
   std::map<RequestId, std::pair<std::string, std::vector<Rank>>> joining;
@@ -66,7 +67,8 @@ struct Node {
   Worker worker;
   // To tell stale deliveries.
   uint64_t newest_view = 0;
-  uint64_t newest_report = 0;  // Taken by the present coordinator.
+  uint64_t newest_report = 0;                    // Taken by the present coordinator.
+  absl::Time cut_off_at = absl::InfinitePast();  // Last seen without a connection, or restarted.
 };
 
 class World {
@@ -127,7 +129,9 @@ class World {
   void FromNode(size_t i, SessionId session, std::function<void(size_t)> what);
   void OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank>& ranks);
   void OnReform(size_t c, const NotifyReform& reform);
-  GroupSpec SpecOf(int which, int instance);
+  GroupSpec SpecOf(int which, int instance, int tenant);
+  void CheckUnharmed(const GroupTransition& transition);
+  bool IsSound(const Placement& member) const;
   void Order(size_t i);
   Who WhoOf(size_t c) const;
   std::optional<size_t> RandomClient();

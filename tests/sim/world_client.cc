@@ -13,10 +13,11 @@ constexpr size_t kMaxClients = 60;
 
 }  // namespace
 
-GroupSpec World::SpecOf(int which, int instance) {
+GroupSpec World::SpecOf(int which, int instance, int tenant) {
   GroupSpec spec;
   spec.name = absl::StrCat("group", which);
   spec.instance = absl::StrCat("run", instance);
+  if (tenant > 0) spec.tenant = absl::StrCat("tenant", tenant);
   spec.num_ranks = kNumRanks[which];
   spec.num_experts = 2 * spec.num_ranks;
   spec.max_tokens_per_rank = 8;
@@ -85,7 +86,7 @@ void World::FromNode(size_t i, SessionId session, std::function<void(size_t)> wh
 void World::JoinSomething(size_t c) {
   Client& client = clients_[c];
   const int which = static_cast<int>(rng_.Below(kNumNames));
-  GroupSpec spec = SpecOf(which, rng_.Chance(8) ? 2 : 1);
+  GroupSpec spec = SpecOf(which, rng_.Chance(8) ? 2 : 1, rng_.Chance(40) ? 1 : 0);
   if (rng_.Chance(4)) spec.hidden = 32;
   if (rng_.Chance(2)) spec.num_ranks = 0;
   // Mostly ranks that nobody holds, as a launcher would give them; sometimes any.
@@ -93,10 +94,10 @@ void World::JoinSomething(size_t c) {
   for (size_t other = 0; other < clients_.size(); ++other) {
     if (!Lives(other)) continue;
     for (const auto& [group, part] : clients_[other].parts) {
-      if (part.name == spec.name) taken.insert(part.ranks.begin(), part.ranks.end());
+      if (part.name == Title(spec)) taken.insert(part.ranks.begin(), part.ranks.end());
     }
     for (const auto& [request, wish] : clients_[other].joining) {
-      if (wish.first == spec.name) taken.insert(wish.second.begin(), wish.second.end());
+      if (wish.first == Title(spec)) taken.insert(wish.second.begin(), wish.second.end());
     }
   }
   std::vector<Rank> ranks;
@@ -107,9 +108,12 @@ void World::JoinSomething(size_t c) {
     ranks = {Rank{static_cast<uint32_t>(rng_.Below(kNumRanks[which]))}};
   if (ranks.size() > 1 && rng_.Chance(70)) ranks = {ranks[rng_.Below(ranks.size())]};
   const RequestId request{client.next_request++};
-  client.joining[request] = {spec.name, ranks};
+  client.joining[request] = {Title(spec), ranks};
+  invariants_.SawWish(client.session, spec);
+  if (options_.bug == Bug::kMixTenants && rng_.Chance(20))
+    spec.tenant = spec.tenant.empty() ? "tenant1" : "";
   Log(absl::StrCat("session ", client.session.value, " on ", nodes_[client.node].name, " joins ",
-                   spec.name, " ranks ", DescribeRanks(ranks)));
+                   Title(spec), " ranks ", DescribeRanks(ranks)));
   const absl::Time deadline = NodeNow(client.node) + absl::Seconds(3) + Delay(17000);
   ToNode(c, JoinRequested{client.session, request, spec, ranks, client.epochs_seen[spec.name],
                           deadline, GroupId{Fresh()}});
@@ -121,6 +125,7 @@ void World::Leave(size_t c) {
   const GroupId group = client.parts.begin()->first;
   Log(absl::StrCat("session ", client.session.value, " leaves"));
   client.parts.erase(group);
+  client.left_at = now_;
   ToNode(c, LeaveRequested{client.session, RequestId{client.next_request++}, group});
 }
 
@@ -163,7 +168,7 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
   if (client.parts.count(joined.group) == 0 && !joined.request)
     return;  // It has left in the meantime.
   Part& part = client.parts[joined.group];
-  part.name = joined.spec.name;
+  part.name = Title(joined.spec);
   part.coordinator = joined.coordinator;
   part.formation = joined.formation;
   part.epoch = joined.epoch;
@@ -171,7 +176,8 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
   part.serving = true;
   part.drained = false;
   part.fresh = true;
-  client.epochs_seen[part.name] = std::max(client.epochs_seen[part.name], joined.epoch);
+  Epoch& seen = client.epochs_seen[joined.spec.name];
+  seen = std::max(seen, joined.epoch);
   for (const Rank rank : ranks) {
     invariants_.SawHeld(joined.coordinator, joined.group, joined.formation, rank, WhoOf(c));
     if (options_.bug == Bug::kGrantTwice && clients_.size() > 1) {
@@ -204,7 +210,7 @@ void World::Order(size_t i) {
   if (nodes_[i].control == nullptr) return;
   const RequestId request{next_order_++};
   const int which = static_cast<int>(rng_.Below(kNumNames));
-  const GroupSpec spec = SpecOf(which, 1);
+  const GroupSpec spec = SpecOf(which, 1, rng_.Chance(30) ? 1 : 0);
   const absl::Time deadline = NodeNow(i) + Delay(8000);
   invariants_.SawOrderAsked(nodes_[i].name, nodes_[i].incarnation, request);
   switch (rng_.Below(4)) {

@@ -68,6 +68,7 @@ void World::Connect(size_t i) {
     return;
   }
   node.connection = next_connection_++;
+  node.cut_off_at = now_;
   node.newest_view = 0;
   Log(absl::StrCat(node.name, " connects"));
   const Rendezvous::Effects hello =
@@ -82,6 +83,7 @@ void World::Disconnect(size_t i) {
   if (node.connection == 0) return;
   Log(absl::StrCat(node.name, " is cut off"));
   node.connection = 0;
+  node.cut_off_at = now_;
   Give(i, CoordinatorLost{absl::UnavailableError("stream broke")});
   At(Delay(faults_ && rng_.Chance(30) ? 9000 : 1000), [this, i] { Connect(i); });
 }
@@ -110,6 +112,7 @@ void World::PerformAll(const Rendezvous::Effects& effects) {
       continue;
     }
     const auto& t = std::get<GroupTransition>(effect);
+    CheckUnharmed(t);
     Log(absl::StrCat("  group ", t.name, " ", t.group.value % 1000, " epoch=", t.epoch.value,
                      " formation=", t.formation.value, " ", std::string(Name(t.from)), " -> ",
                      std::string(Name(t.to)), " (", std::string(Name(t.event)), ") ",
@@ -121,12 +124,43 @@ void World::PerformAll(const Rendezvous::Effects& effects) {
   }
 }
 
+// Whether nothing has happened to the member that could be held against its tenant.
+bool World::IsSound(const Placement& member) const {
+  constexpr absl::Duration kMemory = absl::Seconds(30);  // Of whatever was late, lost or repeated.
+  const Node& node = nodes_[IndexOf(member.node)];
+  if (node.connection == 0 || node.cut_off_at + kMemory > now_) return false;
+  for (size_t c = 0; c < clients_.size(); ++c) {
+    if (clients_[c].session != member.session) continue;
+    return Lives(c) && clients_[c].left_at + kMemory < now_;
+  }
+  return false;
+}
+
+void World::CheckUnharmed(const GroupTransition& t) {
+  const bool lost = t.event == GroupEvent::kRankLost || t.event == GroupEvent::kFail;
+  if (t.from != GroupState::kReady || !lost) return;
+  const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
+  const bool sound =
+      !members.empty() && std::all_of(members.begin(), members.end(),
+                                      [this](const Placement& member) { return IsSound(member); });
+  if (sound) {
+    invariants_.Fail("unharmed",
+                     absl::StrCat("group ", t.name, " ", t.group.value,
+                                  " lost a rank, but its sessions are well: ", t.why.message()));
+  }
+}
+
 void World::SendToCoordinator(size_t i, NodeReport report) {
   const uint64_t connection = nodes_[i].connection;
   if (connection == 0 || coordinator_ == nullptr) return;
   if (options_.bug == Bug::kForgetEpochs) {
     report.max_epoch = Epoch{};
     for (Claim& claim : report.claims) claim.min_epoch = Epoch{};
+  }
+  const bool dead = std::any_of(report.claims.begin(), report.claims.end(),
+                                [](const Claim& claim) { return claim.fate == ClaimFate::kGone; });
+  for (Claim& claim : report.claims) {
+    if (dead && options_.bug == Bug::kSpreadDeath) claim.fate = ClaimFate::kGone;
   }
   if (options_.bug == Bug::kNoDeadline) {
     for (Claim& claim : report.claims) claim.remaining = absl::InfiniteDuration();
@@ -166,6 +200,12 @@ void World::SendToNode(ClusterView view) {
       if (!group.members.empty()) group.members.back().pid += 1;
     }
   }
+  if (options_.bug == Bug::kSplitCommunicator && i == 0) {
+    for (GroupView& group : view.groups) {
+      if (!group.spec.tenant.empty()) ++group.communicator.value;
+    }
+  }
+  invariants_.SawView(view);
   if (options_.bug == Bug::kSwapId && i == 0) {
     for (GroupView& group : view.groups) {
       if (!group.unique_id.empty()) group.unique_id = UniqueId(std::string(128, 'x'));

@@ -136,17 +136,6 @@ TEST(FormationTest, ARankOfAReadyGroupIsHeld) {
   EXPECT_EQ(c.Group().state, GroupState::kReady);
 }
 
-TEST(FormationTest, ASecondTenantIsUnimplemented) {
-  SmallCluster c(1);
-  c.AttachAndJoin(0, 1, SmallSpec(2), {0});
-  GroupSpec other = SmallSpec(2);
-  other.tenant = "eval";
-  c.AttachAndJoin(0, 2, other, {1});
-  ASSERT_EQ(c.failed[2].size(), 1u);
-  EXPECT_EQ(c.failed[2][0].code(), absl::StatusCode::kUnimplemented);
-  EXPECT_TRUE(c.failed[1].empty());
-}
-
 TEST(FormationTest, TheDeadlineListsWhoArrivedIsMissingIsDeadAndIsWrong) {
   SmallCluster c(2);
   c.AttachAndJoin(0, 1, SmallSpec(4), {0});
