@@ -35,6 +35,8 @@ std::string Encode(const Join& m) {
   for (const std::string& device : m.devices) out.Nested(4, device);
   out.Uint(5, m.min_epoch);
   WriteDuration(out, 6, m.deadline_ns);
+  out.Bytes(7, m.program);
+  out.Bytes(8, m.metadata);
   return out.str();
 }
 

@@ -60,6 +60,8 @@ struct Join {
   std::vector<std::string> devices;
   uint64_t min_epoch = 0;
   int64_t deadline_ns = 0;
+  std::string program;
+  std::string metadata;
 };
 
 struct Leave {

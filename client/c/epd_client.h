@@ -23,7 +23,7 @@
  * When the daemon is gone: calls in flight end within a second (UNAVAILABLE, or ABORTED if the worker said so first);
  * every later call of that client, and epd_check, says why. Then: epd_leave, epd_disconnect, epd_connect, epd_join.
  *
- * Environment: EPD_SOCKET (the socket to use), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
+ * Environment: EPD_SOCKET (the socket to use), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
  * start), XDG_RUNTIME_DIR (where the private one lives), EPD_SPIN_US (how long a wait spins before it sleeps; default:
  * 50 where this process may use more CPUs than the group has ranks, else 0).
  *
@@ -108,7 +108,10 @@ typedef struct epd_group_spec {
   const char* name;
   /* One run of the job, NULL: "". Ranks of different instances never meet. */
   const char* instance;
-  const char* tenant; /* NULL: "". */
+  /* NULL: EPD_TENANT, else "". A group serves several tenants, each a set of sessions of its own, one per rank, which exchange only
+   * with each other. They share the group's ranks, communicator and staging budget, so their specs must be equal but
+   * for `instance` and `tenant`; no tenant sees another's bytes, and none fails because another does. */
+  const char* tenant;
   uint32_t num_ranks;
   uint32_t num_experts;
   /* [num_experts] or NULL: contiguous blocks of num_experts / num_ranks. */
@@ -136,11 +139,14 @@ typedef struct epd_join_args {
   const char* const* devices; /* [num_ranks] or NULL. For people. */
   uint64_t min_epoch;         /* The group's epoch will be above it. */
   int64_t deadline_ms;        /* 0: spec->form_ms. */
+  const char*
+      program; /* NULL or a name of this program, for people: at most 200 printable bytes, no spaces. */
+  const char* metadata; /* NULL or anything, for people: at most 256 printable ASCII bytes. */
 } epd_join_args;
 
 typedef struct epd_group_info {
   size_t struct_size;
-  uint64_t group_id;
+  uint64_t group_id; /* Of this tenant of the group. */
   uint64_t epoch;
   uint64_t formation;
   uint32_t num_ranks;
@@ -152,7 +158,8 @@ typedef struct epd_group_info {
  *                      is taken twice
  *   ALREADY_EXISTS     a living session of this group holds the rank; it is named
  *   DEADLINE_EXCEEDED  not all ranks came; the text lists arrived, missing and dead ones
- *   UNIMPLEMENTED      a second tenant; ranks on several nodes may join but not exchange yet */
+ * Another tenant of the group with another spec, or with a rank on another node, is INVALID_ARGUMENT, too.
+ * Ranks on several nodes may join but not exchange yet: their operations are UNIMPLEMENTED. */
 EPD_API int epd_join(epd_client* client, const epd_join_args* args, epd_group** group,
                      epd_error* error);
 

@@ -1,5 +1,6 @@
 #include "client/c/group_arguments.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include "client/c/struct_size.h"
@@ -29,6 +30,22 @@ Status ReadText(const char* given, const char* what, std::string* out) {
   return {};
 }
 
+Status ReadMetadata(const char* given, std::string* out) {
+  constexpr size_t kMaxMetadataBytes = 256;
+  if (given != nullptr) *out = given;
+  if (out->size() > kMaxMetadataBytes) {
+    return MakeStatus(Code::kInvalidArgument, "metadata: got %zu bytes, at most %zu are allowed",
+                      out->size(), kMaxMetadataBytes);
+  }
+  for (const char c : *out) {
+    if (c >= 0x20 && c < 0x7f) continue;
+    return MakeStatus(Code::kInvalidArgument,
+                      "metadata: byte 0x%02x is not allowed; use printable ASCII",
+                      static_cast<unsigned char>(c));
+  }
+  return {};
+}
+
 int64_t Nanoseconds(int64_t ms) {
   constexpr int64_t kMaxMs = INT64_MAX / 1'000'000;
   return ms <= 0 ? 0 : (ms > kMaxMs ? kMaxMs : ms) * 1'000'000;
@@ -41,7 +58,12 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
     return MakeStatus(Code::kInvalidArgument, "spec.name must be set");
   if (Status t = ReadText(s.name, "spec.name", &spec->name); !t.ok()) return t;
   if (Status t = ReadText(s.instance, "spec.instance", &spec->instance); !t.ok()) return t;
-  if (Status t = ReadText(s.tenant, "spec.tenant", &spec->tenant); !t.ok()) return t;
+  const char* const tenant = s.tenant != nullptr ? s.tenant : std::getenv("EPD_TENANT");
+  if (Status t =
+          ReadText(tenant, s.tenant != nullptr ? "spec.tenant" : "EPD_TENANT", &spec->tenant);
+      !t.ok()) {
+    return t;
+  }
   if (Status t = ReadText(s.backend, "spec.backend", &spec->backend); !t.ok()) return t;
   if (spec->backend.empty()) spec->backend = "auto";
   spec->num_ranks = s.num_ranks;
@@ -86,7 +108,8 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
   }
   join->min_epoch = args.min_epoch;
   join->deadline_ns = Nanoseconds(args.deadline_ms);
-  return {};
+  if (Status s = ReadText(args.program, "program", &join->program); !s.ok()) return s;
+  return ReadMetadata(args.metadata, &join->metadata);
 }
 
 }  // namespace epd::client

@@ -105,9 +105,11 @@ void AddCommands(CLI::App& app, Options& options) {
   AddDuration(drain, "--deadline", "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });
   drain.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
+  drain.add_option("--tenant", options.tenant, "only this one of the group's tenants");
   CLI::App& close = *app.add_subcommand("close", "end a group at once; its open operations fail");
   AddGroup(close, options, true);
   close.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
+  close.add_option("--tenant", options.tenant, "only this one of the group's tenants");
   AddSpec(*app.add_subcommand("create", "make a group that waits for its ranks and outlives them"),
           options);
   AddSpec(*app.add_subcommand("plan", "the memory that such a group will need; makes nothing"),

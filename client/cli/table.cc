@@ -35,6 +35,14 @@ void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
+void Table::DropIfEmpty(size_t column) {
+  const auto says_nothing = [&](const auto& row) { return row[column] == "-"; };
+  if (!std::all_of(rows_.begin(), rows_.end(), says_nothing)) return;
+  const auto at = static_cast<std::ptrdiff_t>(column);
+  columns_.erase(columns_.begin() + at);
+  for (auto& row : rows_) row.erase(row.begin() + at);
+}
+
 std::string Table::ToString() const {
   std::vector<size_t> widths;
   for (size_t i = 0; i < columns_.size(); ++i) {

@@ -24,6 +24,8 @@ class Table {
 
   // `cells` has one entry per column; an empty one is shown as "-".
   void AddRow(std::vector<std::string> cells);
+  // Leaves a column out in which no row says anything.
+  void DropIfEmpty(size_t column);
   bool empty() const { return rows_.empty(); }
 
   // Title line and rows, two spaces between columns, no trailing spaces, a newline after each line.

@@ -43,7 +43,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     const GroupState from = group.view.id ? group.view.state : GroupState::kCount;
     if (from != theirs.state) {
       group.since = now_;
-      Emit(Transition{theirs.id, theirs.spec.name, theirs.epoch, theirs.formation, from,
+      Emit(Transition{theirs.id, Title(theirs.spec), theirs.epoch, theirs.formation, from,
                       theirs.state, theirs.cause});
     }
     group.view = theirs;
@@ -62,7 +62,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     }
     LocalGroup& group = groups_.at(id);
     EndLocalTenant(group, why);
-    Emit(Transition{id, group.view.spec.name, group.view.epoch, group.view.formation,
+    Emit(Transition{id, Title(group.view.spec), group.view.epoch, group.view.formation,
                     group.view.state, GroupState::kClosed, why});
     groups_.erase(id);
     dirty_ = true;

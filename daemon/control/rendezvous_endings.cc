@@ -47,7 +47,7 @@ void Rendezvous::Impl::EndFormation(ClusterGroup& group, const absl::Status& cau
 void Rendezvous::Impl::Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why) {
   const std::optional<GroupState> next = kGroupTransitions.Next(group.state, event);
   EPD_CHECK(next.has_value());
-  effects_.push_back(GroupTransition{group.id, group.spec.name, group.epoch, group.formation,
+  effects_.push_back(GroupTransition{group.id, Title(group.spec), group.epoch, group.formation,
                                      group.state, *next, event, why});
   if (group.state != *next) group.since = now_;
   group.state = *next;

@@ -221,7 +221,7 @@ ClusterGroup& Rendezvous::Impl::Create(GroupId id, const GroupSpec& spec, bool o
   by_name_[{spec.name, spec.tenant}] = id;
   const auto [communicator, fresh] = communicators_.try_emplace(spec.name);
   if (fresh) communicator->second.id = FreshId(id);
-  effects_.push_back(GroupTransition{id, spec.name, group.epoch, group.formation,
+  effects_.push_back(GroupTransition{id, Title(spec), group.epoch, group.formation,
                                      GroupState::kCount, GroupState::kForming,
                                      GroupEvent::kComplete, absl::OkStatus()});
   Touch(group);

@@ -10,14 +10,28 @@ namespace {
 
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
 // Of one session; a client must not fill epd's memory with names.
-constexpr size_t kMaxDevices = 4096;
+constexpr size_t kMaxWords = 4096;
 constexpr size_t kMaxDeviceBytes = 64;
+constexpr size_t kMaxProgramBytes = 200;
+constexpr size_t kMaxMetadataBytes = 256;
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
   v1::ServerMessage message;
   message.mutable_join_failed()->set_request_id(request);
   *message.mutable_join_failed()->mutable_status() = ToProto(status);
   return message;
+}
+
+absl::Status CheckWords(const GroupSpec& spec, const v1::Join& join) {
+  const auto too_long = [&](const char* field, size_t got, size_t limit) {
+    return absl::InvalidArgumentError(absl::StrCat("group=", Title(spec), " ", field, ": got ", got,
+                                                   " bytes, expected at most ", limit));
+  };
+  if (join.program().size() > kMaxProgramBytes)
+    return too_long("program", join.program().size(), kMaxProgramBytes);
+  if (join.metadata().size() > kMaxMetadataBytes)
+    return too_long("metadata", join.metadata().size(), kMaxMetadataBytes);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -38,16 +52,27 @@ void ClientGateway::OnAttached(const AttachSession& session) {
 
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
                                bool process_alive) {
-  devices_.erase(session.id);
+  words_.erase(session.id);
   worker_.EndSession(session, reason, process_alive);
   sink_(SessionGone{session.id, reason});
 }
 
-std::string ClientGateway::DeviceOf(SessionId session, const std::string& group, Rank rank) const {
-  const auto held = devices_.find(session);
-  if (held == devices_.end()) return "";
-  const auto device = held->second.find({group, rank});
-  return device == held->second.end() ? "" : device->second;
+const ClientGateway::Words* ClientGateway::WordsOf(SessionId session, const std::string& group,
+                                                   Rank rank) const {
+  const auto held = words_.find(session);
+  if (held == words_.end()) return nullptr;
+  const auto words = held->second.find({group, rank});
+  return words == held->second.end() ? nullptr : &words->second;
+}
+
+void ClientGateway::KeepWords(SessionId session, const v1::Join& join) {
+  auto& kept = words_[session];
+  for (int i = 0; i < join.ranks_size() && kept.size() < kMaxWords; ++i) {
+    Words& words = kept[{join.spec().name(), Rank(join.ranks(i))}];
+    words.device = i < join.devices_size() ? join.devices(i).substr(0, kMaxDeviceBytes) : "";
+    words.program = join.program();
+    words.metadata = join.metadata();
+  }
 }
 
 void ClientGateway::OnClientMessage(const AttachSession& session,
@@ -67,17 +92,14 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   if (bad.ok()) bad = options_.check_room(spec->name);
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
+  if (bad.ok()) bad = CheckWords(*spec, join);
   if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
 
   JoinRequested event;
   event.session = session.id;
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
-  auto& devices = devices_[session.id];
-  for (int i = 0; i < std::min(join.ranks_size(), join.devices_size()); ++i) {
-    if (devices.size() >= kMaxDevices) break;
-    devices[{spec->name, Rank(join.ranks(i))}] = join.devices(i).substr(0, kMaxDeviceBytes);
-  }
+  KeepWords(session.id, join);
   event.min_epoch = Epoch(join.min_epoch());
   absl::Duration allowed = spec->deadlines.form;
   if (join.has_deadline())

@@ -35,19 +35,25 @@ class ClientGateway : public AttachObserver {
   void OnDetached(const AttachSession& session, const absl::Status& reason,
                   bool process_alive) override;
 
-  // What the session's Join called the device of this rank; empty when it said nothing.
-  std::string DeviceOf(SessionId session, const std::string& group, Rank rank) const;
+  // What the session's Join said of this rank for people; null when it said nothing.
+  struct Words {
+    std::string device;
+    std::string program;
+    std::string metadata;
+  };
+  const Words* WordsOf(SessionId session, const std::string& group, Rank rank) const;
 
  private:
   void OnJoin(const AttachSession& session, const v1::Join& join);
   void OnDrained(const AttachSession& session, const v1::Drained& drained);
+  void KeepWords(SessionId session, const v1::Join& join);
 
   Options options_;
   EventSink sink_;
   WorkerGateway& worker_;
   AttachServer* server_ = nullptr;
-  // Device names by (group, rank), for people.
-  std::map<SessionId, std::map<std::pair<std::string, Rank>, std::string>> devices_;
+  // By (group, rank); a session is in one tenant of a group.
+  std::map<SessionId, std::map<std::pair<std::string, Rank>, Words>> words_;
   std::mt19937_64 random_{std::random_device{}()};
 };
 

@@ -94,8 +94,9 @@ class Node {
   bool stopping() const { return stopping_; }
   bool coordinates() const { return link_ == nullptr; }
   SpecDefaults spec_defaults() const;
-  std::string DeviceOf(SessionId session, const std::string& group, Rank rank) const {
-    return client_gateway_.DeviceOf(session, group, rank);
+  const ClientGateway::Words* WordsOf(SessionId session, const std::string& group,
+                                      Rank rank) const {
+    return client_gateway_.WordsOf(session, group, rank);
   }
 
  private:

@@ -16,8 +16,10 @@ NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGro
     if (const absl::Status bad = CheckGroup(node_, request->name(), request->epoch()); !bad.ok()) {
       return node_.orders().Finish(*order, {bad, GroupId()});
     }
+    const absl::StatusOr<GroupId> tenant = TenantOf(node_, *request);
+    if (!tenant.ok()) return node_.orders().Finish(*order, {tenant.status(), GroupId()});
     node_.Handle(
-        CloseRequested{*order, GroupId(), request->name(), MonotonicNow() + absl::Seconds(10)});
+        CloseRequested{*order, *tenant, request->name(), MonotonicNow() + absl::Seconds(10)});
   });
 }
 

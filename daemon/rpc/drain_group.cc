@@ -19,8 +19,10 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
     if (const absl::Status bad = CheckGroup(node_, request->name(), request->epoch()); !bad.ok()) {
       return node_.orders().Finish(*order, {bad, GroupId()});
     }
+    const absl::StatusOr<GroupId> tenant = TenantOf(node_, *request);
+    if (!tenant.ok()) return node_.orders().Finish(*order, {tenant.status(), GroupId()});
     node_.Handle(DrainRequested{
-        *order, GroupId(), request->name(),
+        *order, *tenant, request->name(),
         OrderDeadline(request->has_deadline(), request->deadline(), absl::Seconds(30))});
   });
 }

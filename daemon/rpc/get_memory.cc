@@ -23,12 +23,42 @@ v1::MemoryRegion WordsRegion(std::string owner, std::string kind, uint64_t bytes
   return region;
 }
 
+// An arena's place among those of its set: the j-th rank of a session has the session's j-th.
+using ArenaKey = std::pair<uint64_t, uint32_t>;
+
+// Every arena of a set has the same regions and the same committed pages, so each has an equal part
+// of the set's bytes.
+void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
+                const std::map<uint64_t, GroupStatus>& groups, const NodeId& self,
+                v1::MemoryRegion& region) {
+  std::map<ArenaKey, v1::MemoryRegion::Arena> arenas;
+  for (const uint64_t id : set.group_ids()) {
+    const auto group = groups.find(id);
+    if (group == groups.end()) continue;
+    for (const RankStatus& held : group->second.ranks) {
+      const Placement& holder = held.placement;
+      if (holder.node != self) continue;
+      v1::MemoryRegion::Arena& arena = arenas[{holder.session.value, holder.arena_index}];
+      arena.set_session_id(holder.session.value);
+      arena.set_pid(holder.pid);
+      arena.set_committed_bytes(set.committed_bytes() / set.num_arenas());
+      arena.set_in_use_bytes(set.in_use_bytes() / set.num_arenas());
+      v1::MemoryRegion::Arena::User& user = *arena.add_users();
+      user.set_group(group->second.spec.name);
+      user.set_tenant(group->second.spec.tenant);
+      user.set_rank(holder.rank.value);
+    }
+  }
+  for (auto& [key, arena] : arenas) *region.add_arenas() = std::move(arena);
+}
+
 v1::MemoryRegion StagingRegion(const v1::WorkerSnapshot::ArenaSet& set,
-                               const std::map<uint64_t, std::string>& names) {
+                               const std::map<uint64_t, GroupStatus>& known, const NodeId& self) {
   std::vector<std::string> groups;
   for (const uint64_t id : set.group_ids()) {
-    const auto name = names.find(id);
-    groups.push_back(name == names.end() ? absl::StrCat("id ", id) : name->second);
+    const auto group = known.find(id);
+    groups.push_back(group == known.end() ? absl::StrCat("id ", id)
+                                          : absl::StrCat("group ", Title(group->second.spec)));
   }
   v1::MemoryRegion region;
   region.set_owner(groups.empty()
@@ -43,18 +73,18 @@ v1::MemoryRegion StagingRegion(const v1::WorkerSnapshot::ArenaSet& set,
   region.set_quarantined_bytes(set.quarantined_bytes());
   *region.mutable_group_ids() = set.group_ids();
   *region.mutable_session_ids() = set.session_ids();
+  if (set.num_arenas() > 0) FillArenas(set, known, self, region);
   return region;
 }
 
 absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
-  std::map<uint64_t, std::string> names;
-  for (const GroupStatus& group : KnownGroups(node))
-    names[group.id.value] = absl::StrCat("group ", group.spec.name);
+  std::map<uint64_t, GroupStatus> groups;
+  for (GroupStatus& group : KnownGroups(node)) groups[group.id.value] = std::move(group);
   const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
   // A dead worker's arenas are gone; its figures are not.
   if (node.worker().running()) {
     for (const auto& set : snapshot.arena_sets())
-      *response.add_regions() = StagingRegion(set, names);
+      *response.add_regions() = StagingRegion(set, groups, node.id());
     response.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   }
   for (const auto& [id, session] : node.clients().sessions()) {

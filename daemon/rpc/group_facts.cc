@@ -74,6 +74,14 @@ void FillHolder(const Placement& holder, v1::Rank& out) {
   out.set_session_id(holder.session.value);
 }
 
+void FillWords(const Node& node, const std::string& group, const Placement& holder, v1::Rank& out) {
+  const ClientGateway::Words* words = node.WordsOf(holder.session, group, holder.rank);
+  if (words == nullptr) return;
+  out.set_device(words->device);
+  out.set_program(words->program);
+  out.set_metadata(words->metadata);
+}
+
 // Where a living rank of a READY group stands in the group's oldest open operation.
 // `figures_age`: how old the worker's figures are; it may be stopped.
 void FillPhase(const v1::WorkerSnapshot::Operation& operation, absl::Duration figures_age,
@@ -121,8 +129,7 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     out.set_rank(held.placement.rank.value);
     out.set_phase(held.phase);
     const bool is_local = held.placement.node == node.id();
-    if (is_local)
-      out.set_device(node.DeviceOf(held.placement.session, group.spec.name, held.placement.rank));
+    if (is_local) FillWords(node, group.spec.name, held.placement, out);
     if (is_local) out.set_unique_id_sha256(digest);
     if (oldest != nullptr) {
       FillPhase(*oldest, MonotonicNow() - node.worker().figures().snapshot_at, out);
@@ -145,6 +152,7 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
 v1::Group DescribeGroup(const Node& node, const GroupStatus& group) {
   v1::Group out;
   out.set_group_id(group.id.value);
+  out.set_communicator_id(group.communicator.value);
   *out.mutable_spec() = ToProto(group.spec);
   out.set_state(ToProto(group.state));
   out.set_epoch(group.epoch.value);

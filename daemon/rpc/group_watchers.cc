@@ -13,16 +13,20 @@ namespace epd {
 class GroupWatch : public NewestWriter<grpc::ServerWriteReactor<v1::WatchGroupResponse>,
                                        v1::WatchGroupResponse> {
  public:
-  explicit GroupWatch(std::string name) : name_(std::move(name)) {}
+  explicit GroupWatch(v1::WatchGroupRequest request) : request_(std::move(request)) {}
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return request_.name(); }
+  bool Means(const GroupSpec& spec) const {
+    return spec.name == request_.name() &&
+           (!request_.has_tenant() || spec.tenant == request_.tenant());
+  }
 
   // Control thread only.
   v1::Group last;        // As sent.
   std::string last_key;  // Its parts that count as a change, serialised.
 
  private:
-  const std::string name_;
+  const v1::WatchGroupRequest request_;
 };
 
 namespace {
@@ -44,8 +48,9 @@ std::string ChangeKey(v1::Group group) {
 GroupWatchers::GroupWatchers(Node& node) : node_(node) {}
 GroupWatchers::~GroupWatchers() = default;
 
-grpc::ServerWriteReactor<v1::WatchGroupResponse>* GroupWatchers::Watch(const std::string& name) {
-  const auto watch = std::make_shared<GroupWatch>(name);
+grpc::ServerWriteReactor<v1::WatchGroupResponse>* GroupWatchers::Watch(
+    const v1::WatchGroupRequest& request) {
+  const auto watch = std::make_shared<GroupWatch>(request);
   // The queue's copy keeps it alive until the control thread has it. Without the queue it ends at
   // once, and a stream that was refused is kept by nobody but gRPC, so it is leaked on purpose: epd
   // is ending.
@@ -65,7 +70,7 @@ void GroupWatchers::UpdateOne(GroupWatch& watch) {
   const std::vector<GroupStatus> groups = KnownGroups(node_);
   const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupStatus& group) {
     const bool same_one = watch.last.group_id() == 0 || watch.last.group_id() == group.id.value;
-    return group.spec.name == watch.name() && same_one;
+    return watch.Means(group.spec) && same_one;
   });
   v1::WatchGroupResponse response;
   if (found != groups.end()) {

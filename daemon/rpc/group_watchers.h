@@ -24,7 +24,7 @@ class GroupWatchers {
   ~GroupWatchers();
 
   // Any thread.
-  grpc::ServerWriteReactor<v1::WatchGroupResponse>* Watch(const std::string& name);
+  grpc::ServerWriteReactor<v1::WatchGroupResponse>* Watch(const v1::WatchGroupRequest& request);
 
   // Control thread: compares and sends.
   void Update();

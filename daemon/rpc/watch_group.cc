@@ -4,7 +4,7 @@ namespace epd {
 
 grpc::ServerWriteReactor<v1::WatchGroupResponse>* NodeService::WatchGroup(
     Context*, const v1::WatchGroupRequest* request) {
-  return watchers_.Watch(request->name());
+  return watchers_.Watch(*request);
 }
 
 }  // namespace epd

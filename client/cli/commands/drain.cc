@@ -10,6 +10,7 @@ Report RunDrain(const CommandContext& context) {
   request.set_request_id(NewRequestId());
   request.set_name(options.group);
   request.set_epoch(options.epoch);
+  if (options.tenant.has_value()) request.set_tenant(*options.tenant);
   const int64_t nanos = absl::ToInt64Nanoseconds(options.drain_deadline);
   request.mutable_deadline()->set_seconds(nanos / 1'000'000'000);
   request.mutable_deadline()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));

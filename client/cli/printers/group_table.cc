@@ -116,6 +116,7 @@ std::string EnumWord(const std::string& value_name, const std::string& prefix) {
 std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
   if (groups.groups().empty()) return "no groups\n";
   Table table({{"GROUP"},
+               {"TENANT"},
                {"STATE"},
                {"SINCE", Align::kRight},
                {"RANKS", Align::kRight},
@@ -128,16 +129,19 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
                {"MOVED", Align::kRight}});
   std::string errors;
   for (const epd::v1::Group& group : groups.groups()) {
-    table.AddRow({group.spec().name(), StateOf(group), HumanDuration(group.state_age()),
-                  RanksHeld(group), absl::StrCat(group.spec().num_experts()),
-                  absl::StrCat(group.spec().hidden()), absl::StrCat(group.epoch()),
-                  HumanCount(group.num_operations()), absl::StrCat(group.num_open_operations()),
-                  Failures(group), HumanBytes(group.bytes_moved())});
+    table.AddRow({group.spec().name(), group.spec().tenant(), StateOf(group),
+                  HumanDuration(group.state_age()), RanksHeld(group),
+                  absl::StrCat(group.spec().num_experts()), absl::StrCat(group.spec().hidden()),
+                  absl::StrCat(group.epoch()), HumanCount(group.num_operations()),
+                  absl::StrCat(group.num_open_operations()), Failures(group),
+                  HumanBytes(group.bytes_moved())});
     if (!group.last_error().message().empty()) {
-      absl::StrAppend(&errors, "last error of ", group.spec().name(), ": ",
+      absl::StrAppend(&errors, "last error of ", group.spec().name(),
+                      group.spec().tenant().empty() ? "" : " tenant=", group.spec().tenant(), ": ",
                       group.last_error().message(), "\n");
     }
   }
+  table.DropIfEmpty(1);
   return absl::StrCat(table.ToString(), errors.empty() ? "" : "\n", errors);
 }
 

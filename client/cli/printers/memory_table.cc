@@ -1,9 +1,25 @@
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/human.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/table.h"
 
 namespace epd::cli {
+namespace {
+
+// "  train tenant=b rank 1 (pid 4711)"; an arena that several groups use names them all.
+std::string OwnerOf(const epd::v1::MemoryRegion::Arena& arena) {
+  const std::string users =
+      absl::StrJoin(arena.users(), ", ", [](std::string* out, const auto& user) {
+        absl::StrAppend(out, user.group(), user.tenant().empty() ? "" : " tenant=", user.tenant(),
+                        " rank ", user.rank());
+      });
+  return absl::StrCat("  ", users, " (pid ", arena.pid(), ")");
+}
+
+}  // namespace
 
 std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   Table table({{"OWNER"},
@@ -20,6 +36,10 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
     table.AddRow({region.owner(), region.kind(), HumanBytes(region.committed_bytes()),
                   HumanBytes(region.in_use_bytes()), HumanBytes(region.peak_bytes()),
                   HumanBytes(region.quarantined_bytes()), HumanBytes(region.address_bytes())});
+    for (const epd::v1::MemoryRegion::Arena& arena : region.arenas()) {
+      table.AddRow({OwnerOf(arena), "arena", HumanBytes(arena.committed_bytes()),
+                    HumanBytes(arena.in_use_bytes()), "", "", ""});
+    }
     committed += region.committed_bytes();
     in_use += region.in_use_bytes();
     quarantined += region.quarantined_bytes();

@@ -120,6 +120,8 @@ TEST(AttachCodecTest, ProtobufReadsJoinWithEveryFieldOfTheSpec) {
   join.ranks = {2, 0, 200};
   join.devices = {"cpu:0", "", "cpu:1"};
   join.min_epoch = 6;
+  join.program = "attention";
+  join.metadata = "layers 0 to 3";
   join.deadline_ns = 3 * kSecond / 2;
   const v1::ClientMessage proto = Parsed(join);
   ASSERT_TRUE(proto.has_join());
@@ -131,6 +133,8 @@ TEST(AttachCodecTest, ProtobufReadsJoinWithEveryFieldOfTheSpec) {
   EXPECT_EQ(proto.join().devices(1), "");
   EXPECT_EQ(proto.join().devices(2), "cpu:1");
   EXPECT_EQ(proto.join().min_epoch(), 6u);
+  EXPECT_EQ(proto.join().program(), "attention");
+  EXPECT_EQ(proto.join().metadata(), "layers 0 to 3");
   EXPECT_EQ(proto.join().deadline().seconds(), 1);
   EXPECT_EQ(proto.join().deadline().nanos(), 500'000'000);
 }

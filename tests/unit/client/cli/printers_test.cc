@@ -179,6 +179,58 @@ TEST(SessionsTableTest, JoinsTheRanksOfEachGroup) {
   EXPECT_EQ(SessionsTable(epd::v1::ListSessionsResponse()), "no sessions\n");
 }
 
+TEST(SessionsTableTest, NamesTenantsAndWhatTheirJoinsSaid) {
+  const auto sessions = Parse<epd::v1::ListSessionsResponse>(R"pb(
+    sessions {
+      session_id: 9
+      pid: 4711
+      ranks { group: "moe" tenant: "b" rank: 0 program: "attention" metadata: "layer 3" }
+      ranks { group: "moe" tenant: "b" rank: 1 program: "attention" metadata: "layer 3" }
+    }
+    sessions {
+      session_id: 10
+      pid: 5
+      ranks { group: "moe" rank: 0 }
+    })pb");
+  EXPECT_EQ(SessionsTable(sessions),
+            R"(SESSION   PID  UID  HOST  AGE  OPEN  CLIENT  VERSION  RANKS      PROGRAM    METADATA
+      9  4711    0  -      0s     0  -       -        moe/b:0-1  attention  layer 3
+     10     5    0  -      0s     0  -       -        moe:0      -          -
+)");
+}
+
+TEST(RanksTableTest, NamesTenantsProgramsAndMetadataOnlyWhereThereAreSome) {
+  const auto ranks = Parse<epd::v1::ListRanksResponse>(R"pb(
+    ranks { group: "moe" tenant: "b" rank: 0 phase: "ready" program: "attention" }
+    ranks { group: "moe" rank: 0 phase: "ready" })pb");
+  EXPECT_EQ(RanksTable(ranks),
+            R"(GROUP  TENANT  RANK  PHASE  FOR  HOST  PID  SESSION  DEVICE  EXPERTS  CLIENT  PROGRAM
+moe    b          0  ready    -  -       -        -  -       -        -       attention
+moe    -          0  ready    -  -       -        -  -       -        -       -
+)");
+}
+
+TEST(MemoryTableTest, NamesTheOwnerOfEveryArena) {
+  const auto memory = Parse<epd::v1::GetMemoryResponse>(R"pb(
+    regions {
+      owner: "arenas of group moe tenant=b,group eval"
+      kind: "staging"
+      committed_bytes: 4096
+      in_use_bytes: 2048
+      arenas {
+        users { group: "moe" tenant: "b" rank: 1 }
+        users { group: "eval" rank: 0 }
+        pid: 4711
+        committed_bytes: 4096
+        in_use_bytes: 2048
+      }
+    })pb");
+  EXPECT_NE(MemoryTable(memory).find(
+                "  moe tenant=b rank 1, eval rank 0 (pid 4711)  arena      4.0 KiB  2.0 KiB"),
+            std::string::npos)
+      << MemoryTable(memory);
+}
+
 TEST(MemoryTableTest, SumsWhatHasASum) {
   const auto memory = Parse<epd::v1::GetMemoryResponse>(R"pb(
     regions {
