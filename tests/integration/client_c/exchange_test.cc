@@ -65,6 +65,69 @@ std::vector<ExchangeCase> Cases() {
   return cases;
 }
 
+// Expert tables of every kind, each with numbers of ranks, top-k and hidden sizes of its own.
+std::vector<ExchangeCase> TableCases() {
+  return {
+      // 7 experts on 3 ranks, in no order.
+      {.num_ranks = 3,
+       .num_experts = 7,
+       .top_k = 3,
+       .hidden = 3,
+       .alignment = 4,
+       .expert_owner = {2, 0, 2, 1, 0, 2, 2}},
+      // Ranks 0 and 2 have no experts, ranks 1 and 3 no tokens.
+      {.num_ranks = 4,
+       .num_experts = 5,
+       .top_k = 2,
+       .hidden = 127,
+       .dtype = EPD_DTYPE_BFLOAT16,
+       .num_tokens = {5, 0, 9, 0},
+       .expert_owner = {3, 3, 1, 3, 1}},
+      // All experts on one rank, which has no tokens.
+      {.num_ranks = 3,
+       .num_experts = 4,
+       .top_k = 1,
+       .hidden = 1023,
+       .num_tokens = {6, 7, 0},
+       .expert_owner = {2, 2, 2, 2}},
+      // Every other expert, 16 routes a token, more than there are experts.
+      {.num_ranks = 2,
+       .num_experts = 6,
+       .top_k = 16,
+       .hidden = 5,
+       .alignment = 8,
+       .dtype = EPD_DTYPE_FLOAT16,
+       .routing = Routing::kSomeMissing,
+       .expert_owner = {0, 1, 0, 1, 0, 1}},
+      // 8 ranks: uneven, backwards, one without experts, two without tokens.
+      {.num_ranks = 8,
+       .num_experts = 13,
+       .top_k = 7,
+       .hidden = 33,
+       .routing = Routing::kSomeMissing,
+       .num_tokens = {0, 3, 11, 1, 0, 8, 2, 5},
+       .expert_owner = {7, 6, 5, 4, 3, 2, 1, 7, 6, 5, 7, 7, 1}},
+      {.num_ranks = 8, .num_experts = 8, .top_k = 8, .hidden = 1, .dtype = EPD_DTYPE_BFLOAT16},
+      // Rows are dropped at two ranks, at the third there is room for all.
+      {.num_ranks = 3,
+       .num_experts = 5,
+       .top_k = 2,
+       .hidden = 9,
+       .capacity = 12,
+       .drop = true,
+       .expert_owner = {0, 1, 1, 0, 2}},
+      // The largest rows, and an odd size just below; a table of one rank.
+      {.num_ranks = 2,
+       .num_experts = 3,
+       .top_k = 5,
+       .hidden = 8192,
+       .dtype = EPD_DTYPE_BFLOAT16,
+       .expert_owner = {1, 0, 1}},
+      {.num_ranks = 3, .num_experts = 4, .top_k = 1, .hidden = 8191, .expert_owner = {1, 2, 0, 1}},
+      {.num_ranks = 1, .num_experts = 3, .top_k = 16, .hidden = 2, .expert_owner = {0, 0, 0}},
+  };
+}
+
 class ExchangeTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(ExchangeTest, EveryRankGetsWhatPlainLoopsGive) {
@@ -75,6 +138,44 @@ TEST_P(ExchangeTest, EveryRankGetsWhatPlainLoopsGive) {
     auto ranks = StartRanks(daemon.socket_path(), c, RunSteps);
     EXPECT_THAT(FinishAll(ranks), Each(""));
   }
+}
+
+TEST_P(ExchangeTest, AnyExpertTableGivesWhatPlainLoopsGive) {
+  RunningDaemon daemon;
+  for (ExchangeCase c : TableCases()) {
+    c.worker_executor = GetParam();
+    SCOPED_TRACE(c.ToString());
+    auto ranks = StartRanks(daemon.socket_path(), c, RunSteps);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+}
+
+// Ranks 0 and 1 have tokens and no experts, ranks 2 to 4 experts and no tokens: programs that have
+// nothing in common but the operations' names, where each gives a capacity, or tokens, of 0.
+TEST_P(ExchangeTest, NamedOperationsJoinProgramsWithoutTokensAndProgramsWithoutCapacity) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 5,
+                       .num_experts = 6,
+                       .top_k = 3,
+                       .hidden = 24,
+                       .worker_executor = GetParam(),
+                       .num_tokens = {8, 5, 0, 0, 0},
+                       .expert_owner = {2, 4, 3, 2, 4, 4},
+                       .capacities = {0, 0, 40, 40, 40}};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link&) -> std::string {
+    for (int batch = 0; batch < 6; ++batch) {
+      // Two micro-batches in flight have names of their own.
+      const std::string prefix = "moe/" + std::to_string(batch % 2) + "/";
+      if (std::string p = joined.rank->RunAndCompare(joined.data, prefix); !p.empty()) return p;
+      // Attention ranks run calls of which the others know nothing: of a program of their own.
+      if (joined.rank->rank() == 0) {
+        uint8_t own_program[16] = {42};
+        epd_begin_execution(joined.rank->group(), 0, own_program);
+      }
+    }
+    return joined.rank->Leave().message;
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 TEST_P(ExchangeTest, OverflowWithoutDropIsAnErrorOnEveryRankAndLeavesTheGroupUsable) {

@@ -58,6 +58,7 @@ Result ClientRank::Join(const JoinOptions& options) {
   spec.struct_size = sizeof spec;
   spec.name = options.group.c_str();
   spec.instance = options.instance.c_str();
+  spec.tenant = options.tenant.c_str();
   spec.num_ranks = case_.num_ranks;
   spec.num_experts = case_.num_experts;
   spec.expert_owner = case_.expert_owner.empty() ? nullptr : case_.expert_owner.data();
@@ -77,6 +78,8 @@ Result ClientRank::Join(const JoinOptions& options) {
   args.spec = &spec;
   args.ranks = &rank_;
   args.num_ranks = 1;
+  args.program = options.program.c_str();
+  args.metadata = options.metadata.c_str();
   const Error error;
   return error.Take(epd_join(client_, &args, &group_, error.value.get()));
 }
@@ -122,8 +125,8 @@ Result ClientRank::Prepare(const RankData& data, const std::string& name) {
 }
 
 Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::string& name) {
-  recv_tokens.assign(size_t{case_.recv_capacity()} * case_.row_bytes(), kPoison);
-  recv_weights.assign(case_.recv_capacity(), -1000);
+  recv_tokens.assign(size_t{case_.recv_capacity(rank_)} * case_.row_bytes(), kPoison);
+  recv_weights.assign(case_.recv_capacity(rank_), -1000);
   epd_scatter_args args = {};
   args.struct_size = sizeof args;
   args.rank = rank_;
@@ -137,7 +140,7 @@ Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::strin
   args.num_tokens = case_.tokens(rank_);
   args.tokens = data.tokens.data();
   args.topk_weights = dispatch ? data.topk_weights.data() : nullptr;
-  args.recv_capacity = case_.recv_capacity();
+  args.recv_capacity = case_.recv_capacity(rank_);
   args.recv_tokens = recv_tokens.data();
   args.recv_topk_weights = dispatch ? recv_weights.data() : nullptr;
   const Error error;
@@ -158,7 +161,7 @@ Result ClientRank::Gather(bool combine, const RankData& data, const std::string&
   args.alignment = case_.alignment;
   args.dtype = case_.dtype;
   args.hidden = case_.hidden;
-  args.recv_capacity = case_.recv_capacity();
+  args.recv_capacity = case_.recv_capacity(rank_);
   args.expert_rows = data.expert_out.data();
   args.recv_topk_weights = combine ? nullptr : data.expert_weights.data();
   args.num_tokens = case_.tokens(rank_);

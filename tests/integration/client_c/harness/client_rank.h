@@ -21,6 +21,9 @@ struct Result {
 struct JoinOptions {
   std::string group = "test";
   std::string instance = {};
+  std::string tenant = {};
+  std::string program = {};
+  std::string metadata = {};
   int64_t warn_after_ms = 0;
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;

@@ -82,7 +82,7 @@ class Builder {
   // Fills the receive buffers of `rank`, and what its experts answer.
   void Receive(uint32_t rank) {
     RankData& r = ranks_[rank];
-    const size_t capacity = c_.recv_capacity();
+    const size_t capacity = c_.recv_capacity(rank);
     r.recv_tokens.assign(capacity * c_.row_bytes(), 0);
     r.recv_weights.assign(capacity, 0);
     r.expert_out.resize(capacity * c_.row_bytes());
@@ -107,7 +107,7 @@ class Builder {
   }
 
   void ReceiveRow(uint32_t rank, uint32_t slot, uint32_t source, size_t route) {
-    const bool live = slot < c_.recv_capacity();
+    const bool live = slot < c_.recv_capacity(rank);
     slots_[source][route] = {rank, slot, live};
     if (!live) return;
     RankData& r = ranks_[rank];
@@ -180,7 +180,7 @@ std::string ExchangeCase::ToString() const {
   return "R=" + std::to_string(num_ranks) + " E=" + std::to_string(num_experts) +
          " K=" + std::to_string(top_k) + " H=" + std::to_string(hidden) +
          " align=" + std::to_string(alignment) + " C=" + std::to_string(recv_capacity()) +
-         " dtype=" + std::to_string(dtype) +
+         (expert_owner.empty() ? "" : " table") + " dtype=" + std::to_string(dtype) +
          " routing=" + std::to_string(static_cast<int>(routing)) + (drop ? " drop" : "") +
          (worker_executor ? " worker" : " client") + " seed=" + std::to_string(seed);
 }

@@ -29,11 +29,16 @@ struct ExchangeCase {
   bool wide_indices = false;                // int64.
   std::vector<uint32_t> num_tokens = {};    // [num_ranks]; empty: 8 each.
   std::vector<uint32_t> expert_owner = {};  // [num_experts]; empty: blocks.
+  std::vector<uint32_t> capacities = {};    // [num_ranks] of calls; empty: the group's for each.
   uint32_t seed = 1;
 
   uint32_t tokens(uint32_t rank) const { return num_tokens.empty() ? 8 : num_tokens[rank]; }
   uint32_t max_tokens() const;
-  uint32_t recv_capacity() const;
+  uint32_t recv_capacity() const;  // Of the group.
+  // Of the calls of one rank.
+  uint32_t recv_capacity(uint32_t rank) const {
+    return capacities.empty() ? recv_capacity() : capacities[rank];
+  }
   uint32_t owner(uint32_t expert) const;
   uint32_t num_local_experts(uint32_t rank) const;
   uint32_t element_bytes() const { return dtype == EPD_DTYPE_FLOAT32 ? 4 : 2; }
