@@ -7,6 +7,8 @@
 ``EPD_DAEMON``            the ``epd`` to start; default: the one installed with this package, else the one on PATH
 ``EPD_JOB``               name of the job; processes of one job meet; default: the scheduler's job id, else a nonce that
                           JAX's distributed key-value store shares
+``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
+                          tenants share the groups' ranks and memory, and exchange nothing; read by the C library
 ``EPD_EXECUTOR``          ``worker``: the daemon's worker moves the rows; default ``client``
 ``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
