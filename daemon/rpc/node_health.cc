@@ -41,7 +41,7 @@ void JudgeWorker(const Node& node, NodeHealth& to) {
 void JudgeGroup(const GroupStatus& group, NodeHealth& to) {
   if (group.state != GroupState::kDegraded && group.state != GroupState::kReforming) return;
   Add(to, v1::HEALTH_DEGRADED,
-      absl::StrCat("group ", group.spec.name, " is ", std::string(Name(group.state)), ": ",
+      absl::StrCat("group ", Title(group.spec), " is ", std::string(Name(group.state)), ": ",
                    group.cause.message()));
 }
 

@@ -91,9 +91,16 @@ class RpcServer::Impl {
     std::map<std::string, bool> serving;
     for (const auto& [name, ready] : group_serving_)
       serving[name] = false;  // Unless it is still there.
+    // A group serves when all its tenants do; each tenant has a name of its own, too.
+    std::map<std::string, bool> all_ready;
     for (const GroupStatus& group : KnownGroups(node_)) {
-      serving[group.spec.name] = group.state == GroupState::kReady;
+      const bool ready = group.state == GroupState::kReady;
+      const auto [all, first] = all_ready.emplace(group.spec.name, ready);
+      all->second = all->second && ready;
+      if (!group.spec.tenant.empty())
+        serving[absl::StrCat(group.spec.name, "/", group.spec.tenant)] = ready;
     }
+    for (const auto& [name, ready] : all_ready) serving[name] = ready;
     for (const auto& [name, ready] : serving) {
       const auto known = group_serving_.find(name);
       if (known != group_serving_.end() && known->second == ready) continue;

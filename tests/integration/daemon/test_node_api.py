@@ -209,3 +209,43 @@ def test_reflection_lists_the_services(api):
 def test_grpc_socket_is_closed_to_other_users(daemon, api):
     assert stat.S_IMODE(os.stat(daemon.grpc_socket).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(daemon.socket).st_mode) == 0o666
+
+
+def _join_tenant(daemon, tenant: str):
+    client = daemon.client()
+    client.attach()
+    spec = attach.spec(num_ranks=1, tenant=tenant)
+    return client, client.join(spec, [0], program=f"of {tenant}", metadata="for people")
+
+
+def test_tenants_of_a_group_are_listed_drained_and_closed_apart(daemon, api):
+    a, joined_a = _join_tenant(daemon, "a")
+    b, joined_b = _join_tenant(daemon, "b")
+    with a, b:
+        groups = {g.spec.tenant: g for g in api.ListGroups(name="g").groups}
+        assert groups["a"].group_id == joined_a.group_id != joined_b.group_id
+        assert groups["a"].communicator_id == groups["b"].communicator_id != 0
+        assert groups["a"].epoch == groups["b"].epoch == 1
+        ranks = {r.tenant: r for r in api.ListRanks(group="g").ranks}
+        assert ranks["a"].program == "of a" and ranks["b"].metadata == "for people"
+        code, details = _code_of(api.DrainGroup, name="g", tenant="c")
+        assert code == grpc.StatusCode.NOT_FOUND and '"c"' in details
+        assert api.health("epd.group/g/a") == api.health("epd.group/g") == _SERVING
+        watch = api.WatchGroup(name="g", tenant="b", timeout=20)
+        assert next(watch).group.group_id == joined_b.group_id
+        drained = api.DrainGroup(name="g", tenant="a").group
+        assert drained.state == pb.GROUP_STATE_CLOSED
+        assert a.expect("group_ended").group_id == joined_a.group_id
+        left = api.ListGroups(name="g").groups
+        assert [g.spec.tenant for g in left] == ["b"] and left[0].state == pb.GROUP_STATE_READY
+        api.CloseGroup(name="g", tenant="b")
+        assert b.expect("group_ended").group_id == joined_b.group_id
+        assert [m.group.state for m in watch][-1] == pb.GROUP_STATE_CLOSED
+
+
+def test_too_much_metadata_is_refused_with_both_numbers(daemon, api):
+    with daemon.client() as client:
+        client.attach()
+        client.start_join(attach.spec(num_ranks=1), [0], metadata="x" * 257)
+        failed = client.expect("join_failed").status
+        assert failed.code == 3 and "got 257 bytes, expected at most 256" in failed.message
