@@ -11,6 +11,7 @@ _SETUPS = [
     Setup(program, processes, devices, (2, 2), environment={"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"})
     for program, processes, devices in (
         ("moe_layers", 1, 4),
+        ("moe_meshes", 1, 4),
         ("moe_layers_apart", 4, 1),
         ("moe_modules", 1, 4),
         ("moe_errors", 1, 4),
