@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from epd.jax import primitives
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from layers import CFG, dense, layer
 from world import World, raises
-
-_CFG = ep.EpLayerConfig(top_k=2, dispatch_output_per_expert_alignment=4)
 
 
 def _random(array, seed: int) -> np.ndarray:
@@ -20,20 +19,6 @@ def _random(array, seed: int) -> np.ndarray:
 def _problem(world: World, seed: int):
     problem = world.problem(seed, tokens=8, alignment=4)
     return problem, [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
-
-
-def _layer(capacity, idx, tokens, weights):
-    recv, recv_weights, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, weights, capacity)
-    rows = jnp.sin(recv) * recv_weights[..., None]
-    return ep.ep_combine(_CFG, handle, counts, rows, idx.shape[:-1])
-
-
-def _dense(idx, tokens, weights):
-    live = (idx >= 0)[..., None]
-    return sum(
-        jnp.where(live[..., k, :], jnp.sin(tokens) * weights[..., k : k + 1], 0)
-        for k in range(idx.shape[-1])
-    )
 
 
 def check_jvp_of_a_layer(world: World):
@@ -53,9 +38,9 @@ def check_jvp_of_a_layer(world: World):
         )
 
     with world.context():
-        step = jax.jit(functools.partial(all_three, functools.partial(_layer, problem.capacity)))
+        step = jax.jit(functools.partial(all_three, functools.partial(layer, problem.capacity)))
         got = step(idx, tokens, weights, *map(world.put, moves))
-    want = all_three(_dense, *map(jnp.asarray, (*host, *moves)))
+    want = all_three(dense, *map(jnp.asarray, (*host, *moves)))
     for array, expected in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         world.expect_close(array, np.asarray(expected), 1e-4)
 
@@ -73,10 +58,10 @@ def check_second_derivatives(world: World):
         return forward, reverse
 
     with world.context():
-        step = jax.jit(functools.partial(products, functools.partial(_layer, problem.capacity)))
+        step = jax.jit(functools.partial(products, functools.partial(layer, problem.capacity)))
         got = step(idx, tokens, weights, world.put(vector))
     host = (problem.topk_idx, problem.tokens, problem.weights, vector)
-    want = products(_dense, *map(jnp.asarray, host))
+    want = products(dense, *map(jnp.asarray, host))
     for array, expected, what in zip(got, want, ("forward", "reverse"), strict=True):
         world.expect_close(array, np.asarray(expected), 1e-3, what)
 
@@ -84,7 +69,7 @@ def check_second_derivatives(world: World):
 def _prepared(world: World, idx):
     pin = lambda array: jax.lax.with_sharding_constraint(array, world.sharding)  # noqa: E731
     with world.context():
-        return jax.jit(lambda i: pin(ep.ep_prepare(_CFG, i)[2]))(idx)
+        return jax.jit(lambda i: pin(ep.ep_prepare(CFG, i)[2]))(idx)
 
 
 def check_dispatch_and_combine_are_each_others_transpose(world: World):
@@ -97,10 +82,10 @@ def check_dispatch_and_combine_are_each_others_transpose(world: World):
 
     def both(handle, idx, weights, x, y):
         def dispatch(x):
-            return primitives.ep_dispatch_fwd(_CFG, handle, idx, x, weights, problem.capacity)[0]
+            return primitives.ep_dispatch_fwd(CFG, handle, idx, x, weights, problem.capacity)[0]
 
         def combine(y):
-            return primitives.ep_combine_fwd(_CFG, handle, y, count)
+            return primitives.ep_combine_fwd(CFG, handle, y, count)
 
         there, back = dispatch(x), combine(y)
         (dispatch_t,) = jax.linear_transpose(dispatch, x)(y)
@@ -141,8 +126,8 @@ def check_inner_product_identity_of_the_weights(world: World):
     scalars = world.put(_random(np.empty((world.num_ranks, problem.capacity)), 6))
 
     def both(handle, idx, x, w, y, v):
-        there = primitives.ep_dispatch_fwd(_CFG, handle, idx, x, w, problem.capacity)
-        back = primitives.ep_dispatch_bwd(_CFG, handle, y, v, x.shape[0])
+        there = primitives.ep_dispatch_fwd(CFG, handle, idx, x, w, problem.capacity)
+        back = primitives.ep_dispatch_bwd(CFG, handle, y, v, x.shape[0])
         dot = lambda a, b: sum(jnp.vdot(p, q) for p, q in zip(a, b, strict=True))  # noqa: E731
         return dot(there, (y, v)), dot((x, w), back)
 
@@ -167,8 +152,8 @@ def _expect_batch(world: World, layer, arrays, operands, vmap) -> None:
     out = jax.jit(vmap(layer))(*operands)
     grads = jax.jit(jax.grad(functools.partial(loss, vmap(layer)), (1, 2)))(*operands)
     host = list(map(jnp.asarray, arrays))
-    want = np.asarray(jax.vmap(_dense)(*host))
-    want_grads = jax.grad(functools.partial(loss, jax.vmap(_dense)), (1, 2))(*host)
+    want = np.asarray(jax.vmap(dense)(*host))
+    want_grads = jax.grad(functools.partial(loss, jax.vmap(dense)), (1, 2))(*host)
     world.expect_close(out, want, 1e-5, "forward")
     for got, expected in zip(grads, want_grads, strict=True):
         world.expect_close(got, np.asarray(expected), 1e-4, "gradient")
@@ -179,17 +164,17 @@ def check_vmap_batches(world: World):
     world.bootstrap()
     capacity, arrays, operands = _stacked(world, 3)
     with world.context():
-        layer = functools.partial(_layer, capacity)
-        _expect_batch(world, layer, arrays, operands, jax.vmap)
+        moe = functools.partial(layer, capacity)
+        _expect_batch(world, moe, arrays, operands, jax.vmap)
         # One routing for all: the plan is made once.
-        shared = jax.vmap(layer, in_axes=(None, 0, 0))
+        shared = jax.vmap(moe, in_axes=(None, 0, 0))
         operands = [world.put(arrays[0][0]), *operands[1:]]
         assert jax.jit(shared).lower(*operands).as_text().count(ep.FFI_TARGET_NAMES[0]) == 1
         loss = lambda f, i, t, w: (f(i, t, w) ** 2).sum()  # noqa: E731
         gradient = lambda f: jax.grad(functools.partial(loss, f), (1, 2))  # noqa: E731
-        each = jax.jit(jax.vmap(gradient(layer), in_axes=(None, 0, 0)))(*operands)
+        each = jax.jit(jax.vmap(gradient(moe), in_axes=(None, 0, 0)))(*operands)
     host = map(jnp.asarray, (arrays[0][0], *arrays[1:]))
-    want = jax.vmap(gradient(_dense), in_axes=(None, 0, 0))(*host)
+    want = jax.vmap(gradient(dense), in_axes=(None, 0, 0))(*host)
     for got, expected in zip(each, want, strict=True):
         world.expect_close(got, np.asarray(expected), 1e-4, "gradient of each")
 
@@ -213,12 +198,35 @@ def check_vmap_with_spmd_axis_name(world: World):
         )
         world.sizes = sizes
         capacity, arrays, operands = _stacked(world, 2 * world.dp, mesh, PartitionSpec("pp", "ep"))
-        layer = functools.partial(_layer, capacity)
+        moe = functools.partial(layer, capacity)
         vmap = functools.partial(jax.vmap, spmd_axis_name="pp")
-        _expect_batch(world, layer, arrays, operands, vmap)
-        text = jax.jit(vmap(layer)).lower(*operands).compile().as_text()
+        _expect_batch(world, moe, arrays, operands, vmap)
+        text = jax.jit(vmap(moe)).lower(*operands).compile().as_text()
         assert "all-gather" not in text and "all-to-all" not in text, text
         with raises(ValueError, "spmd_axis_name", "'ep'", "carries tokens"):
-            jax.jit(jax.vmap(layer, spmd_axis_name="ep")).lower(*operands)
+            jax.jit(jax.vmap(moe, spmd_axis_name="ep")).lower(*operands)
     ep.ep_finalize()
     world.sizes = {}
+
+
+def check_forward_mode_and_vmap_on_explicit_axes_and_in_shard_map(world: World):
+    """A batch of layers and its forward derivative: Explicit axes, and the caller's shard_map with check_vma and without."""
+    world.bootstrap()
+    spec = PartitionSpec(None, ("dp", "ep"))
+    explicit = Mesh(world.mesh.devices, ("dp", "ep"), axis_types=(AxisType.Explicit,) * 2)
+    whole = functools.partial(jax.shard_map, in_specs=spec, out_specs=spec)
+    for what, mesh, wrap in (
+        ("explicit", explicit, lambda function: function),
+        ("check_vma", world.mesh, whole),
+        ("without check_vma", world.mesh, functools.partial(whole, check_vma=False)),
+    ):
+        capacity, arrays, operands = _stacked(world, 2, mesh, spec)
+
+        def tangent(function, idx, tokens, weights):
+            return jax.jvp(lambda t: function(idx, t, weights), (tokens,), (tokens,))[1]
+
+        batch = wrap(jax.vmap(functools.partial(layer, capacity)))
+        with jax.set_mesh(mesh), ep.global_shard_guard(world.resource):
+            got = jax.jit(functools.partial(tangent, batch))(*operands)
+        want = tangent(jax.vmap(dense), *map(jnp.asarray, arrays))
+        world.expect_close(got, np.asarray(want), 1e-4, what)
