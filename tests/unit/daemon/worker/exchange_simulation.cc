@@ -26,9 +26,15 @@ void Simulation::AddGroup() {
   group.spec.executor = Chance(30) ? Executor::kWorker : Executor::kClient;
   group.spec.deadlines.absent = kAbsent;
   group.spec.deadlines.undecided = kUndecided;
-  // Later groups share sessions, and so arenas, with the first.
+  // Later ones are tenants of the first group, of whom nothing is shared, or groups that share
+  // sessions, and so arenas, with it.
+  const bool tenant = !groups_.empty() && Chance(50);
+  if (tenant) {
+    group.spec = groups_[0].spec;
+    group.spec.tenant = absl::StrCat("tenant", groups_.size());
+  }
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
-    const bool share = !groups_.empty() && r < groups_[0].members.size();
+    const bool share = !tenant && !groups_.empty() && r < groups_[0].members.size();
     group.members.push_back(share ? groups_[0].members[r] : NewSession());
   }
   group.lanes.assign(group.spec.num_ranks, std::vector<Lane>(kNumPrograms));
@@ -192,8 +198,37 @@ void Simulation::Kill(SessionId session, bool process_alive) {
   for (SimGroup& group : groups_) {
     if (std::count(group.members.begin(), group.members.end(), session) > 0) group.broken = true;
   }
+  const std::vector<size_t> others = CallsWithout(session);
   exchange_.SessionDead(session, absl::UnavailableError("killed"),
                         process_alive && !Is(Sabotage::kForgetProcess), now_);
+  for (size_t i = 1; Is(Sabotage::kSpreadDeath) && i < others.size(); ++i) {
+    // One whose peer has a call open, too.
+    const Call& victim = calls_[others[i - 1]];
+    const Call& peer = calls_[others[i]];
+    if (victim.group != peer.group || victim.session == peer.session || !peer.open()) continue;
+    exchange_.SessionDead(victim.session, absl::UnavailableError("killed"), false, now_);
+    break;
+  }
+  memory_suffices_ = true;
+  Perform();
+  memory_suffices_ = false;
+  for (const size_t i : others) {
+    // A holder that the engine evicted in the meantime breaks its own group.
+    const bool own_loss = groups_[calls_[i].group].broken;
+    if (calls_[i].failed && !own_loss) Violate("a death ended a call of another tenant");
+  }
+}
+
+// Running calls of groups and tenants in which the session is not.
+std::vector<size_t> Simulation::CallsWithout(SessionId session) const {
+  std::vector<size_t> calls;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    const Call& call = calls_[i];
+    const SimGroup& group = groups_[call.group];
+    const bool member = std::count(group.members.begin(), group.members.end(), session) > 0;
+    if (!member && !group.broken && !call.dead && (call.open() || call.holds())) calls.push_back(i);
+  }
+  return calls;
 }
 
 // Any bytes, from any session that is attached.
@@ -322,7 +357,7 @@ void Simulation::CheckEnd() {
 }
 
 SimulationResult Simulation::Run(int num_events) {
-  const size_t num_groups = 1 + Roll(2);
+  const size_t num_groups = 1 + Roll(3);
   groups_.reserve(num_groups);
   for (size_t g = 0; g < num_groups; ++g) {
     AddGroup();

@@ -22,6 +22,8 @@ enum class Sabotage {
   kLoseRecord,       // A record is never given back.
   kForgetProcess,    // The engine does not hear that a dead session's process lives.
   kKeepArenas,       // Arenas of an ended group are never dropped.
+  kShareArenas,      // A tenant is given the arenas of another one.
+  kSpreadDeath,      // With a session of one tenant, one of another is said to be dead.
 };
 
 struct SimulationResult {
@@ -39,6 +41,8 @@ struct SimulationResult {
 //     nor one that a living client may still touch;
 //   - arenas live as long as a client or a dead session's process may touch them;
 //   - a claim is answered at most once;
+//   - tenants that have no session in common have no arena in common, and the death of a session
+//     ends no call of a tenant that it does not belong to;
 // and after everything has ended: every claim of a living session was answered, every region,
 // record and arena came back.
 SimulationResult SimulateExchange(uint64_t seed, int num_events, Sabotage sabotage);

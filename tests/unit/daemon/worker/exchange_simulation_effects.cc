@@ -34,9 +34,11 @@ void Simulation::Do(const CloseRecord& e) {
 }
 
 void Simulation::Do(const CommitPages& e) {
-  exchange_.PagesCommitted(
-      e.operation,
-      Chance(97) ? absl::OkStatus() : absl::ResourceExhaustedError("the node has no memory"), now_);
+  exchange_.PagesCommitted(e.operation,
+                           memory_suffices_ || Chance(97)
+                               ? absl::OkStatus()
+                               : absl::ResourceExhaustedError("the node has no memory"),
+                           now_);
 }
 
 void Simulation::Do(const DropArenas& e) {
@@ -51,8 +53,14 @@ void Simulation::Do(const DropArenas& e) {
   }
 }
 
-void Simulation::Do(const ReportTenantReady& e) {
+void Simulation::Do(const ReportTenantReady& report) {
+  ReportTenantReady e = report;
   SimGroup& group = groups_[e.group.value - 1];
+  if (Is(Sabotage::kShareArenas) && !group.spec.tenant.empty()) e.set = groups_[0].set;
+  for (const SimGroup& other : groups_) {
+    if (&other != &group && !other.broken && other.set == e.set && other.members != group.members)
+      Violate("tenants of different sessions were given the same arenas");
+  }
   sessions_of_[e.set] = group.members;
   group.set = e.set;
   if (!arenas_.contains(e.set)) Violate("a tenant is ready without arenas");
@@ -121,6 +129,7 @@ void Simulation::TakeRegion(Call& call, const AnswerUse& answer) {
 
 void Simulation::EndCall(Call& call, const absl::Status& status) {
   call.state = CallState::kEnded;
+  call.failed = !status.ok();
   ++(status.ok() ? result_.num_good : result_.num_failed);
   SimGroup& group = groups_[call.group];
   Lane& lane = group.lanes[call.rank][call.program];

@@ -62,7 +62,9 @@ INSTANTIATE_TEST_SUITE_P(All, ExchangeSimulationFinds,
                                            Planted{Sabotage::kForgetDeadlines, "ForgetDeadlines"},
                                            Planted{Sabotage::kLoseRecord, "LoseRecord"},
                                            Planted{Sabotage::kForgetProcess, "ForgetProcess"},
-                                           Planted{Sabotage::kKeepArenas, "KeepArenas"}),
+                                           Planted{Sabotage::kKeepArenas, "KeepArenas"},
+                                           Planted{Sabotage::kShareArenas, "ShareArenas"},
+                                           Planted{Sabotage::kSpreadDeath, "SpreadDeath"}),
                          NameOf);
 
 }  // namespace

@@ -41,6 +41,7 @@ struct Call {
   uint64_t bytes = 0;
   absl::Time since;
   bool dead = false;  // Its session is.
+  bool failed = false;
 
   bool open() const {
     return state == CallState::kAnnounced || state == CallState::kPublished ||
@@ -104,6 +105,7 @@ class Simulation {
   void NextUse(Call& call);
   void KillSession();
   void Kill(SessionId session, bool process_alive);
+  std::vector<size_t> CallsWithout(SessionId session) const;
   void Hostile();
   void FinishMoves(bool all);
   void Advance(absl::Duration by);
@@ -139,6 +141,7 @@ class Simulation {
   Exchange exchange_;
   SimulationResult result_;
   int step_ = 0;
+  bool memory_suffices_ = false;  // For now: no commit fails.
   absl::Time now_ = absl::UnixEpoch();
   const uint64_t num_programs_ = 1 + Roll(kNumPrograms);
   uint64_t next_session_ = 1;
