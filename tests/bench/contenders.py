@@ -68,10 +68,10 @@ def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
         fleet.start(command, _environment(place))
 
 
-def _start_epd_c(fleet: Fleet, num_ranks: int, place: Place) -> None:
+def _start_epd_c(fleet: Fleet, num_ranks: int, place: Place, extra: dict[str, str]) -> None:
     for rank in range(num_ranks):
         command = [str(place.binaries / "bench_epd_c"), str(fleet.socket_path), str(rank)]
-        fleet.start(command, _environment(place))
+        fleet.start(command, _environment(place) | extra)
 
 
 def _start_ompi(fleet: Fleet, num_ranks: int, place: Place) -> None:
@@ -100,16 +100,18 @@ def why_missing(contender: Contender, place: Place) -> str:
     return "" if path.exists() else f"{path} is not built"
 
 
-def _start(contender: Contender, num_ranks: int, place: Place, attempt: int) -> Fleet:
+def _start(
+    contender: Contender, num_ranks: int, place: Place, name: str, extra: dict[str, str]
+) -> Fleet:
     fleet_ranks = 1 if contender is MEMCPY else num_ranks
-    fleet = Fleet(f"{contender.name}-{num_ranks}.{attempt}", fleet_ranks, place.folder)
+    fleet = Fleet(f"{contender.name}-{num_ranks}{name}", fleet_ranks, place.folder)
     try:
         if contender is EPD_JAX:
             _start_jax(fleet, "epd_jax.py", num_ranks, place)
         elif contender is GLOO:
             _start_jax(fleet, "gloo_jax.py", num_ranks, place)
         elif contender is EPD_C:
-            _start_epd_c(fleet, num_ranks, place)
+            _start_epd_c(fleet, num_ranks, place, extra)
         elif contender is OMPI:
             _start_ompi(fleet, num_ranks, place)
         else:
@@ -122,14 +124,25 @@ def _start(contender: Contender, num_ranks: int, place: Place, attempt: int) -> 
 
 
 @contextlib.contextmanager
-def started(contender: Contender, num_ranks: int, place: Place) -> Iterator[Fleet]:
-    """The contender's processes, one per rank (memcpy: one in all); they are stopped at the end."""
+def started(
+    contender: Contender,
+    num_ranks: int,
+    place: Place,
+    name: str = "",
+    extra: dict[str, str] | None = None,
+) -> Iterator[Fleet]:
+    """The contender's processes, one per rank (memcpy: one in all); they are stopped at the end.
+
+    Args:
+        name: tells several fleets of one contender apart.
+        extra: environment of epd's C API's processes.
+    """
     try:
-        fleet = _start(contender, num_ranks, place, 1)
+        fleet = _start(contender, num_ranks, place, f"{name}.1", extra or {})
     except FleetError as error:
         # JAX's port was free when it was chosen; somebody else may have taken it since.
         print(f"bench: starting {contender.label} once more: {error}", file=sys.stderr, flush=True)
-        fleet = _start(contender, num_ranks, place, 2)
+        fleet = _start(contender, num_ranks, place, f"{name}.2", extra or {})
     try:
         yield fleet
     finally:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import time
 import contenders as who
 import problem as problems
 import report
+import tenants
 from fleet import Fleet, FleetError
 from measure import Effort, WrongResult, measure
 
@@ -82,6 +84,7 @@ class Bench:
         self.skipped: list[str] = []
         self.versions: dict[str, str] = {}
         self.memory_case: dict[str, float] = {}
+        self.tenants: tenants.Tenants | None = None
 
     def run(self) -> None:
         wanted = [c for c in who.ALL if c.name in self._options.contenders]
@@ -93,6 +96,9 @@ class Bench:
                 stack.callback(self._daemon.stop)
                 self.versions["epd"] = self._daemon.status().version
                 self._run_many_groups()
+                if who.EPD_C in wanted:
+                    cores = len(os.sched_getaffinity(0))
+                    self.tenants = tenants.measure(self._place(), self._options.seed, cores)
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
                 self._run_ranks(num_ranks, wanted)
 
@@ -202,6 +208,8 @@ def _marks(bench: Bench) -> list[str]:
             f"{word}: staging of 64 groups at most 1.1 times that of one: {ratio:.2f} "
             f"({bench.memory_case['peak_bytes_of_all'] / 2**20:.1f} MiB)"
         )
+    if bench.tenants:
+        lines += bench.tenants.marks()
     return lines
 
 
@@ -277,6 +285,7 @@ def main(arguments: list[str]) -> int:
         "skipped": bench.skipped,
         "marks": marks,
         "many_groups": bench.memory_case,
+        "tenants": bench.tenants.to_json() if bench.tenants else None,
         "sizes": [report.to_json(result) for result in bench.results],
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -286,6 +295,8 @@ def main(arguments: list[str]) -> int:
         print(
             f"{facts['machine']['cpu']}, {facts['machine']['cores']} cores; {facts['date']}; {facts['commit'][:12]}"
         )
+    if bench.tenants:
+        print(bench.tenants.table())
     if bench.results and bench.results[-1].daemon_memory:
         print(_memory_line(bench.results[-1].daemon_memory))
     print("\n".join(marks + [f"skipped: {reason}" for reason in bench.skipped]))

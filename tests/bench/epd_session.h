@@ -1,6 +1,8 @@
 // The C API with exceptions instead of codes, for the benchmark's programs.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -53,6 +55,13 @@ class Session {
   epd_client* client_ = nullptr;
 };
 
+// What a group allows beyond the problem's own sizes, so that tenants of several sizes share one.
+inline uint64_t AtLeast(const char* variable, int64_t value) {
+  const char* const given = std::getenv(variable);
+  const uint64_t wanted = given == nullptr ? 0 : std::strtoull(given, nullptr, 10);
+  return std::max(static_cast<uint64_t>(value), wanted);
+}
+
 // `name` must outlive the spec.
 inline epd_group_spec SpecOf(const Problem& problem, const char* name) {
   epd_group_spec spec = {};
@@ -60,8 +69,10 @@ inline epd_group_spec SpecOf(const Problem& problem, const char* name) {
   spec.name = name;
   spec.num_ranks = static_cast<uint32_t>(problem.num_ranks);
   spec.num_experts = static_cast<uint32_t>(problem.num_experts);
-  spec.max_tokens_per_rank = static_cast<uint32_t>(problem.num_tokens);
-  spec.recv_capacity_per_rank = static_cast<uint32_t>(problem.recv_capacity);
+  spec.max_tokens_per_rank =
+      static_cast<uint32_t>(AtLeast("EPD_BENCH_MAX_TOKENS", problem.num_tokens));
+  spec.recv_capacity_per_rank =
+      static_cast<uint32_t>(AtLeast("EPD_BENCH_MAX_CAPACITY", problem.recv_capacity));
   spec.hidden = static_cast<uint32_t>(problem.hidden);
   spec.top_k = static_cast<uint32_t>(problem.top_k);
   spec.max_token_dtype = EPD_DTYPE_BFLOAT16;
@@ -71,7 +82,8 @@ inline epd_group_spec SpecOf(const Problem& problem, const char* name) {
 inline size_t HandleMemSize(const Problem& problem) {
   return epd_handle_mem_size(
       static_cast<uint32_t>(problem.num_ranks), static_cast<uint32_t>(problem.num_experts),
-      static_cast<uint32_t>(problem.num_tokens), static_cast<uint32_t>(problem.top_k));
+      static_cast<uint32_t>(AtLeast("EPD_BENCH_MAX_TOKENS", problem.num_tokens)),
+      static_cast<uint32_t>(problem.top_k));
 }
 
 inline epd_key NamedKey(const char* name) {

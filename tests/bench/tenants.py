@@ -1,0 +1,171 @@
+"""Two tenants of one group: what they reach together, and how a small one fares beside a large one.
+
+Each tenant is a fleet of its own that names the same group. Together means at the same time; every repetition measures
+alone and together in turn, and medians over the repetitions count.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+
+import contenders as who
+import numpy as np
+import problem as problems
+from fleet import Fleet
+
+_BULK = problems.Sizes(2, 512, 2048, 4)
+_SMALL = problems.Sizes(2, 8, 2048, 4)
+_REPETITIONS = 5
+_RUN_SECONDS = 120
+_TURN_NS = 500_000_000
+_MIN_TOGETHER = 0.9
+_MAX_P99_RATIO = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Tenants:
+    """Medians over the repetitions. Throughput is dispatches a second, of all tenants; p99 is of the small one."""
+
+    alone_per_s: float
+    together_per_s: float
+    p50_alone_ms: float
+    p50_beside_ms: float
+    p99_alone_ms: float
+    p99_beside_ms: float
+    cores: int
+
+    @property
+    def together(self) -> float:
+        """Throughput of two together over that of one alone."""
+        return self.together_per_s / self.alone_per_s
+
+    @property
+    def p99_ratio(self) -> float:
+        """The small tenant's p99 beside the bulk one over that alone."""
+        return self.p99_beside_ms / self.p99_alone_ms
+
+    def to_json(self) -> dict[str, float]:
+        ratios = {"together": self.together, "p99_ratio": self.p99_ratio}
+        return {**dataclasses.asdict(self), **ratios, "repetitions": _REPETITIONS}
+
+    def table(self) -> str:
+        """Markdown."""
+        return "\n".join(
+            [
+                "| tenants of one group | alone | together | ratio |",
+                "| -------------------- | ----: | -------: | ----: |",
+                f"| {_BULK.name}, dispatches/s | {self.alone_per_s:.0f} | {self.together_per_s:.0f} | {self.together:.2f} |",
+                f"| {_SMALL.name} beside it, p50 ms | {self.p50_alone_ms:.3f} | {self.p50_beside_ms:.3f} |"
+                f" {self.p50_beside_ms / self.p50_alone_ms:.2f} |",
+                f"| {_SMALL.name} beside it, p99 ms | {self.p99_alone_ms:.3f} | {self.p99_beside_ms:.3f} |"
+                f" {self.p99_ratio:.2f} |",
+            ]
+        )
+
+    def marks(self) -> list[str]:
+        """Whether the marks were reached; that of p99 where there is a core for each process."""
+        word = "reached" if self.together >= _MIN_TOGETHER else "MISSED"
+        lines = [f"{word}: two tenants together at least 0.9 of one alone: {self.together:.2f}"]
+        processes = _BULK.num_ranks + _SMALL.num_ranks + 1
+        if self.cores >= processes:
+            word = "reached" if self.p99_ratio <= _MAX_P99_RATIO else "MISSED"
+            lines.append(
+                f"{word}: a small tenant's p99 beside a bulk one at most 2 times alone: {self.p99_ratio:.2f}"
+            )
+        else:
+            lines.append(
+                f"not judged: a small tenant's p99 beside a bulk one is {self.p99_ratio:.2f} times alone, "
+                f"with {processes} processes on {self.cores} cores"
+            )
+        return lines
+
+
+def _load(fleet: Fleet, problem: problems.Problem) -> None:
+    sizes = problem.sizes
+    numbers = [sizes.num_ranks, sizes.num_tokens, sizes.hidden, sizes.top_k, sizes.num_experts]
+    words = " ".join(map(str, [*numbers, sizes.recv_capacity]))
+    fleet.command(f"load {problem.folder} {words}", _RUN_SECONDS)
+
+
+def _times(fleet: Fleet, iterations: int) -> list[int]:
+    """Nanoseconds of a dispatch, of the slowest rank."""
+    answers = fleet.command(f"run dispatch {iterations}", _RUN_SECONDS)
+    return np.array([[int(n) for n in answer.split()] for answer in answers]).max(axis=0).tolist()
+
+
+def _at_once(runs: list[tuple[Fleet, int]]) -> tuple[float, list[list[int]]]:
+    """Runs all at the same time: seconds that it took, and each one's times."""
+    times: list[list[int]] = [[] for _ in runs]
+    failures: list[Exception] = []
+
+    def run(index: int) -> None:
+        try:
+            times[index] = _times(*runs[index])
+        except Exception as failure:  # noqa: BLE001 - raised again in the thread that waits
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(runs))]
+    begin = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return time.monotonic() - begin, times
+
+
+@contextlib.contextmanager
+def _tenant(
+    name: str, sizes: problems.Sizes, folder: pathlib.Path, place: who.Place, seed: int
+) -> Iterator[Fleet]:
+    environment = {
+        "EPD_TENANT": name,
+        "EPD_BENCH_MAX_TOKENS": str(_BULK.num_tokens),
+        "EPD_BENCH_MAX_CAPACITY": str(_BULK.recv_capacity),
+    }
+    with tempfile.TemporaryDirectory(dir=folder) as data:
+        problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
+        with who.started(who.EPD_C, sizes.num_ranks, place, f".{name}", environment) as fleet:
+            _load(fleet, problem)
+            yield fleet
+            fleet.command("unload", _RUN_SECONDS)
+
+
+def _iterations(fleet: Fleet) -> int:
+    return max(10, int(_TURN_NS / np.median(_times(fleet, 20))))
+
+
+def measure(place: who.Place, seed: int, cores: int) -> Tenants:
+    """Raises FleetError if a process failed."""
+    alone, together = [], []
+    percentiles: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as stack:
+        folder = place.folder
+
+        def start(name: str, sizes: problems.Sizes) -> Fleet:
+            return stack.enter_context(_tenant(name, sizes, folder, place, seed))
+
+        first, second = start("first", _BULK), start("second", _BULK)
+        small = start("small", _SMALL)
+        bulk_runs, small_runs = _iterations(first), _iterations(small)
+        for repetition in range(_REPETITIONS):
+            # Either may meet a quieter machine.
+            one = (first, second)[repetition % 2]
+            seconds, _ = _at_once([(one, bulk_runs)])
+            alone.append(bulk_runs / seconds)
+            seconds, _ = _at_once([(first, bulk_runs), (second, bulk_runs)])
+            together.append(2 * bulk_runs / seconds)
+            _, (by_itself,) = _at_once([(small, small_runs)])
+            # The bulk tenant runs for longer than the small one, however slow that becomes.
+            _, (beside, _) = _at_once([(small, small_runs // 4), (first, 3 * bulk_runs)])
+            for name, times in (("alone", by_itself), ("beside", beside)):
+                for percent in (50, 99):
+                    value = float(np.percentile(times, percent)) / 1e6
+                    percentiles.setdefault(f"p{percent}_{name}_ms", []).append(value)
+    medians = {name: float(np.median(values)) for name, values in percentiles.items()}
+    return Tenants(float(np.median(alone)), float(np.median(together)), cores=cores, **medians)
