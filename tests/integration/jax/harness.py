@@ -68,10 +68,15 @@ class Daemon:
         self.log = folder / "epd.log"
         self.process: subprocess.Popen | None = None
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [binary("epd"), f"--socket={self.socket}", f"--worker={binary('epd-worker')}"],
+                [
+                    binary("epd"),
+                    f"--socket={self.socket}",
+                    f"--worker={binary('epd-worker')}",
+                    *options,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

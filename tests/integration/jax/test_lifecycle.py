@@ -52,10 +52,10 @@ def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
             text=True,
         )
         try:
-            for _ in range(2):
+            for options in ((), ("--staging_bytes=300MiB",)):  # Then with another pool.
                 assert job.stdout.readline() == "restart\n", job.stderr.read()
                 getattr(daemon, ending)()
-                daemon.start()
+                daemon.start(*options)
                 job.stdin.write("restarted\n")
                 job.stdin.flush()
             out, errors = job.communicate(timeout=60)
