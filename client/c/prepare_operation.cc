@@ -83,7 +83,10 @@ Status PrepareOperation::Build(const Admitted& admitted) {
   build.plan_bytes = args_.handle_mem_bytes;
   build.token_counts = args_.token_counts;
   build.total_recv = args_.total_recv;
-  return FromKernel(BuildRoutingPlan(build));
+  Status status = FromKernel(BuildRoutingPlan(build));
+  // This rank's own routes were checked when they were counted: what is wrong is what a peer staged.
+  if (status.code == Code::kInvalidArgument) status.code = Code::kDataLoss;
+  return status;
 }
 
 void PrepareOperation::ZeroOutputs() {
