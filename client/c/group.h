@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/c/attach_messages.h"
+#include "client/c/lanes.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
 #include "kernels/routing_spec.h"
@@ -49,6 +50,7 @@ struct Formation {
   std::vector<int32_t> expert_owner;  // As the kernels take it.
   uint64_t spec_hash = 0;
   std::chrono::nanoseconds spin{};
+  std::shared_ptr<Lanes> lanes = std::make_shared<Lanes>();
 
   // What the kernels need for a call with these parameters. Borrows expert_owner.
   RoutingSpec Routing(uint32_t top_k, uint32_t alignment) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "proto/epd/v1/region_layout.h"
@@ -40,6 +41,8 @@ class HeldSlot {
   HeldSlot& operator=(const HeldSlot&) = delete;
 
   bool valid() const { return index_ >= 0; }
+  int index() const { return index_; }
+  bool OwnsLane() const { return pool_.OwnsLane(index_); }
   shm::Slot& operator*() { return pool_[index_]; }
 
   uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
@@ -68,11 +71,15 @@ class Call {
 
  private:
   Status Announce(HeldSlot& slot, const CallKey& key);
+  // Stages into the slot's lane if there is one and the rows are small. False: they are not staged.
+  bool TryStage(const HeldSlot& slot, Status* status);
   Status Publish(HeldSlot& slot);
   Status Read();
   // Arms the slot with the request and waits. An answer with a code becomes its status.
   Status Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
   void TakeAdmission(const shm::SlotReply& reply);
+  void TakeLanes(const shm::Slot& slot);
+  void AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes);
   void SetError(const Status& error);
 
   Session& session_;
@@ -82,6 +89,7 @@ class Call {
   shm::SlotRequest request_ = {};
   Admitted admitted_;
   Status admission_;  // Whether the worker's region can be used.
+  bool published_ = false;
   std::vector<StageRef> stages_;
   uint64_t out_offset_ = 0;
   const char* phase_ = "announce";
@@ -99,7 +107,9 @@ Status Call::Run(uint32_t rank, const CallKey& key) {
   request_.rank = rank;
   if (Status s = Announce(slot, key); !s.ok()) return s;
   phase_ = "publish";
-  if (Status s = Publish(slot); !s.ok()) return s;
+  if (!published_) {
+    if (Status s = Publish(slot); !s.ok()) return s;
+  }
   phase_ = "pull";
   const Status read = Read();
   // Also after an error: it is this rank's alone now, and the others' regions must not wait for it.
@@ -114,8 +124,24 @@ void Call::SetError(const Status& error) {
   CopyText(error.message, request_.text);
 }
 
+bool Call::TryStage(const HeldSlot& slot, Status* status) {
+  const std::optional<uint64_t> lane = formation_.lanes->OffsetOf(slot.index());
+  const Formation::Arena& own = formation_.arenas[request_.rank];
+  if (!lane || !slot.OwnsLane() || request_.stage_bytes > shm::kLaneBytes) return false;
+  if (formation_.spec.executor == Executor::kWorker || own.mapping == nullptr || !own.own ||
+      own.bytes() < shm::kLaneBytes || *lane > own.bytes() - shm::kLaneBytes) {
+    return false;
+  }
+  Admitted in_lane;
+  in_lane.region = {own.data() + *lane, shm::kLaneBytes};
+  *status = operation_.Stage(in_lane);
+  return status->ok();
+}
+
 Status Call::Announce(HeldSlot& slot, const CallKey& key) {
-  const Status own = operation_.Plan(formation_, &request_);
+  Status own = operation_.Plan(formation_, &request_);
+  const bool staged = own.ok() && TryStage(slot, &own);
+  if (staged) request_.op_id = static_cast<uint64_t>(slot.index());
   request_.group_id = formation_.group_id;
   request_.epoch = formation_.epoch;
   request_.formation = formation_.formation;
@@ -133,16 +159,25 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   const Deadlines& deadlines = formation_.spec.deadlines;
   const auto limit = Positive(deadlines.absent_ns, std::chrono::minutes(10)) +
                      Positive(deadlines.undecided_ns, std::chrono::seconds(30));
-  if (Status s = Use(slot, shm::Step::kAnnounce, limit); !s.ok()) return s;
+  (*slot).lanes.good = 0;
+  const shm::Step step = staged ? shm::Step::kAnnounceStaged : shm::Step::kAnnounce;
+  if (Status s = Use(slot, step, limit); !s.ok()) return s;
   if (!own.ok()) return own;  // The worker took an error for good: it is not.
-  TakeAdmission((*slot).reply);
+  request_.op_id = (*slot).reply.op_id;
+  published_ = staged && (*slot).lanes.good != 0;
+  if (published_) {
+    TakeLanes(*slot);
+  } else {
+    formation_.lanes->Learn((*slot).lanes);
+    TakeAdmission((*slot).reply);
+  }
   return {};
 }
 
 void Call::TakeAdmission(const shm::SlotReply& reply) {
   const uint64_t offset = reply.region_offset;
   const uint64_t bytes = reply.region_bytes;
-  admitted_.op_id = request_.op_id = reply.op_id;
+  admitted_.op_id = reply.op_id;
   admitted_.worker_executor = formation_.spec.executor == Executor::kWorker;
   const Formation::Arena& own = formation_.arenas[request_.rank];
   const uint64_t arena_bytes = own.mapping == nullptr ? 0 : own.bytes();
@@ -158,13 +193,25 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
     return;
   }
   admitted_.region = {own.data() + offset, bytes};
-  for (const Formation::Arena& arena : formation_.arenas) {
-    const bool inside =
-        arena.mapping != nullptr && offset <= arena.bytes() && bytes <= arena.bytes() - offset;
-    stages_.push_back(inside ? StageRef{arena.data() + offset, bytes} : StageRef{});
-  }
-  stages_[request_.rank] = {};
+  for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) AddStage(rank, offset, bytes);
   admitted_.stages = stages_;
+}
+
+void Call::TakeLanes(const shm::Slot& slot) {
+  admitted_.op_id = slot.reply.op_id;
+  for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
+    const int lane = rank < shm::kMaxLaneRanks ? slot.lanes.lane_of_rank[rank] : -1;
+    AddStage(rank, formation_.lanes->OffsetOf(lane), shm::kLaneBytes);
+  }
+  admitted_.stages = stages_;
+}
+
+// The next rank's stage; nothing for the own one, and where it does not lie in the rank's arena.
+void Call::AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes) {
+  const Formation::Arena& arena = formation_.arenas[rank];
+  const bool inside = rank != request_.rank && arena.mapping != nullptr && offset &&
+                      *offset <= arena.bytes() && bytes <= arena.bytes() - *offset;
+  stages_.push_back(inside ? StageRef{arena.data() + *offset, bytes} : StageRef{});
 }
 
 Status Call::Publish(HeldSlot& slot) {

@@ -37,6 +37,12 @@ class SlotPool {
   shm::Slot& operator[](int slot) { return segment_->slots[slot]; }
   bool ended() const { return segment_->header.ended.load(std::memory_order_acquire) != 0; }
 
+  // Whether the rows of this slot may stand in its lane: nobody reads an earlier use's any more.
+  // False for good once a wait for one ended by itself, because peers may have heard more.
+  bool OwnsLane(int slot) const {
+    return slot < 32 && (lost_lanes_.load(std::memory_order_relaxed) >> slot & 1) == 0;
+  }
+
   // Arms a slot whose request is written, and wakes the worker if it sleeps.
   void Arm(int slot);
 
@@ -54,6 +60,7 @@ class SlotPool {
   shm::SlotsSegment* const segment_;
   const int eventfd_;
   std::atomic<bool> poisoned_ = false;
+  std::atomic<uint32_t> lost_lanes_ = 0;  // Bit per slot.
   Mutex mutex_;
   std::vector<int> free_ EPD_GUARDED_BY(mutex_);
   std::deque<int> retired_ EPD_GUARDED_BY(mutex_);

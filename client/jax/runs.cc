@@ -1,6 +1,5 @@
 #include "client/jax/runs.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace epd::jax {
@@ -24,11 +23,7 @@ Runs::Run* Runs::Find(const Call& call) {
 }
 
 Runs::Run& Runs::Add(const Call& call, std::uint64_t membership) {
-  const auto idle = [](const Run& run) {
-    return std::all_of(run.ranks.begin(), run.ranks.end(),
-                       [](const auto& rank) { return rank.second.in_flight == 0; });
-  };
-  while (runs_.size() >= kMaxRuns && idle(runs_.front())) runs_.pop_front();
+  while (runs_.size() >= kMaxRuns && runs_.front().in_flight == 0) runs_.pop_front();
   Run& run = runs_.emplace_back();
   run.executable = call.site.executable->id();
   run.run_id = call.run_id;
@@ -38,6 +33,8 @@ Runs::Run& Runs::Add(const Call& call, std::uint64_t membership) {
 }
 
 bool Runs::Overlaps(const Run& self, std::uint32_t rank) const {
+  // Nearly always, and the search is the dearest part of a small call.
+  if (&self == &runs_.back() && in_flight_ == self.in_flight) return false;
   bool newer = false;
   for (const Run& run : runs_) {
     if (&run == &self) {
@@ -67,6 +64,8 @@ Runs::Outcome Runs::Start(const Call& call, std::uint64_t membership, const Begi
   const bool overlaps = !named && Overlaps(*run, call.rank);
   RankRun& rank = run->ranks[call.rank];
   ++rank.in_flight;
+  ++run->in_flight;
+  ++in_flight_;
   if (named) return Outcome::kOk;
   if (!rank.numbered) rank.execution = begin(call.rank, run->program);
   rank.numbered = true;
@@ -77,7 +76,10 @@ Runs::Outcome Runs::Start(const Call& call, std::uint64_t membership, const Begi
 
 void Runs::End(const Call& call) {
   Run* const run = Find(call);
-  if (run != nullptr) --run->ranks[call.rank].in_flight;
+  if (run == nullptr) return;
+  --run->ranks[call.rank].in_flight;
+  --run->in_flight;
+  --in_flight_;
 }
 
 void Runs::Condemn(const Call& call, std::uint64_t membership) {

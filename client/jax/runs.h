@@ -65,6 +65,7 @@ class Runs {
     std::int64_t run_id = 0;
     std::uint64_t membership = 0;
     Digest program{};
+    std::uint32_t in_flight = 0;  // Over all ranks.
     std::map<std::uint32_t, RankRun> ranks;
   };
 
@@ -74,7 +75,8 @@ class Runs {
   // True if a run of the program other than `self` has calls under way on the rank, or is newer.
   bool Overlaps(const Run& self, std::uint32_t rank) const;
 
-  std::deque<Run> runs_;  // Oldest first, bounded.
+  std::deque<Run> runs_;         // Oldest first, bounded.
+  std::uint64_t in_flight_ = 0;  // Over all runs.
 };
 
 }  // namespace epd::jax

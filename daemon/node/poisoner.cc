@@ -56,7 +56,8 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
   const auto step = static_cast<shm::Step>(claim >> 32);
   switch (operation->outcome) {
     case shm::Outcome::kGood:
-      if (step == shm::Step::kPublish) return PoisonAnswer{};
+      // Of a staged announce the worker has told the lanes before it wrote the outcome.
+      if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged) return PoisonAnswer{};
       return aborted;
     case shm::Outcome::kFailed:
       if (operation->code == 0) return aborted;

@@ -19,6 +19,7 @@ constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
 absl::string_view PhaseName(shm::Step step) {
   switch (step) {
     case shm::Step::kAnnounce:
+    case shm::Step::kAnnounceStaged:
       return "announce";
     case shm::Step::kPublish:
       return "publish";

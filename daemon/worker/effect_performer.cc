@@ -31,6 +31,11 @@ void EffectPerformer::Run(const LinkUse& effect) {
   if (session != sessions_.end()) session->second.Link(effect);
 }
 
+void EffectPerformer::Run(const TellLanes& effect) {
+  const auto session = sessions_.find(effect.use.session);
+  if (session != sessions_.end()) session->second.Tell(effect);
+}
+
 void EffectPerformer::Run(const AnswerUse& effect) {
   const auto session = sessions_.find(effect.use.session);
   if (session != sessions_.end()) session->second.Answer(effect);
@@ -105,7 +110,8 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
                                counts.size() * sizeof(int32_t));
   for (int arena = 0; arena < set->second->num_arenas(); ++arena) {
-    if (!set->second->Read(arena, effect.offset, bytes).ok()) continue;
+    const uint64_t offset = effect.offsets.at(static_cast<size_t>(arena));
+    if (!set->second->Read(arena, offset, bytes).ok()) continue;
     for (uint32_t e = 0; e < effect.num_experts; ++e) {
       // A client may have staged anything; a figure for people must not wrap because of it.
       if (counts[e] > 0) routes[e] += static_cast<uint64_t>(counts[e]);

@@ -51,6 +51,7 @@ class EffectPerformer {
   void Run(const OpenRecord& effect) { records_.OpenOperation(effect.operation); }
   void Run(const DecideRecord& effect) { records_.Decide(effect.operation, effect.status); }
   void Run(const CloseRecord& effect) { records_.CloseOperation(effect.operation); }
+  void Run(const TellLanes& effect);
   void Run(const AnswerUse& effect);
   void Run(const CommitPages& effect);
   void Run(const CreateArenas& effect);

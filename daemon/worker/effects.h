@@ -10,6 +10,7 @@
 #include "daemon/backend/move_job.h"
 #include "daemon/control/staging_pool.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/lane_area.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -54,6 +55,15 @@ struct RegionView {
   uint64_t bytes = 0;
   uint64_t out_offset = 0;  // Worker executor: of this rank's output.
   uint64_t out_bytes = 0;
+  LaneArea lanes = {};  // Of the arena set.
+};
+
+// Write into the use's slot which operation it is and in which lane each rank's rows stand; before the outcome, so that
+// epd can answer for a worker that dies in between.
+struct TellLanes {
+  Use use;
+  OperationId operation;
+  std::vector<uint8_t> lane_of_rank;  // [R]
 };
 
 // Answer a use. With an error, `region` is empty and `status` is the whole text for the client.
@@ -114,8 +124,8 @@ struct CountRoutes {
   GroupId group;
   Formation formation;
   ArenaSetId set;
-  uint64_t offset = 0;       // In every arena of the set.
-  uint32_t num_experts = 0;  // E
+  std::vector<uint64_t> offsets;  // By arena of the set.
+  uint32_t num_experts = 0;       // E
 };
 
 // Tell epd to end a session that holds a region of an ended operation for too long.
@@ -132,9 +142,9 @@ struct LogLine {
   std::string text;
 };
 
-using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, AnswerUse, CommitPages,
-                            CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained,
-                            MoveRows, CountRoutes, EvictSession, LogLine>;
+using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse,
+                            CommitPages, CreateArenas, DropArenas, ReportTenantReady,
+                            ReportTenantDrained, MoveRows, CountRoutes, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 }  // namespace epd

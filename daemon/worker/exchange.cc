@@ -23,7 +23,7 @@ absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
 
 Exchange::Exchange(ExchangeOptions options)
     : options_(options),
-      staging_(options.staging_bytes, options.page_bytes),
+      staging_(options.staging_bytes, options.page_bytes, options.lanes),
       next_operation_(options.first_operation_id) {}
 
 void Exchange::AddSession(SessionId session) { sessions_.try_emplace(session); }

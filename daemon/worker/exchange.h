@@ -29,11 +29,15 @@ struct ExchangeOptions {
   // How long a client may keep a region after its operation's outcome.
   absl::Duration hold_limit = absl::Seconds(30);
   size_t max_open_operations = shm::kMaxOperations;
+  LaneOptions lanes = {};
 };
 
 // Operations pair up by identity, never by order. One is admitted when every rank has announced it
 // and the calls agree; admission takes the region in all arenas at once, first come first served.
 // From then on it waits for copies only, and copies wait for nothing: so there is no deadlock.
+//
+// Small rows may stand in lanes when their rank announces (kAnnounceStaged). If all do, the
+// operation needs no region and is good at once: one wait instead of two.
 //
 // A failure is collective: the outcome is decided once and every rank is told the same cause, at
 // its open use or at its next one. An own-input error, an overflow and want of staging fail the
@@ -102,6 +106,8 @@ class Exchange {
   absl::Status CheckRoom(SessionId session) const;
   absl::StatusOr<Operation*> FindOrCreate(Tenant& tenant, const OperationKey& key, const Use& use,
                                           const shm::SlotRequest& request, absl::Time now);
+  absl::Status TakeAnnouncement(Part& part, const Tenant& tenant,
+                                const shm::SlotRequest& request) const;
   void AllAnnounced(Operation& operation, absl::Time now);
   Operation* FindForUse(const Use& use, const shm::SlotRequest& request, PartState expected);
   void Publish(const Use& use, const shm::SlotRequest& request, absl::Time now);
@@ -112,6 +118,8 @@ class Exchange {
 
   // exchange_outcome.cc: deciding, telling, closing
   void DecideGood(Operation& operation, absl::Time now);
+  void TellLanesTo(const Operation& operation);
+  std::vector<uint64_t> StageOffsets(const Operation& operation) const;
   void FailOperation(Operation& operation, const absl::Status& cause);
   void FailWithExecution(Operation& operation, const absl::Status& cause);
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,

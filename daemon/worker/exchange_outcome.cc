@@ -37,18 +37,45 @@ void Exchange::DecideGood(Operation& operation, absl::Time now) {
   SetDeadline(operation, now + options_.hold_limit);
   ++tenant.num_good;
   for (const Part& part : operation.parts) tenant.bytes_moved += part.said.stage_bytes;
+  const bool in_lanes = !operation.region.has_value();
+  if (in_lanes) TellLanesTo(operation);
   effects_.push_back(DecideRecord{.operation = operation.id, .status = absl::OkStatus()});
   if (operation.parts[0].said.kind == shm::Kind::kPrepare) {
     effects_.push_back(CountRoutes{.group = tenant.start.group,
                                    .formation = tenant.start.formation,
                                    .set = tenant.set,
-                                   .offset = operation.region->offset,
+                                   .offsets = StageOffsets(operation),
                                    .num_experts = tenant.start.spec.num_experts});
   }
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     operation.parts[r].state = PartState::kReading;
-    Answer(operation, r, shm::Step::kPublish, absl::OkStatus());
+    Answer(operation, r, in_lanes ? shm::Step::kAnnounceStaged : shm::Step::kPublish,
+           absl::OkStatus());
   }
+}
+
+void Exchange::TellLanesTo(const Operation& operation) {
+  std::vector<uint8_t> lanes;
+  for (const Part& part : operation.parts) lanes.push_back(*part.said.lane);
+  for (const Part& part : operation.parts) {
+    effects_.push_back(
+        TellLanes{.use = part.use, .operation = operation.id, .lane_of_rank = lanes});
+  }
+}
+
+// By arena of the operation's set.
+std::vector<uint64_t> Exchange::StageOffsets(const Operation& operation) const {
+  const Tenant& tenant = *operation.tenant;
+  const LaneArea lanes = staging_.LanesOf(tenant.set);
+  std::vector<uint64_t> offsets(operation.parts.size());
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    const auto arena = static_cast<size_t>(tenant.arena_of_rank[r]);
+    offsets[arena] =
+        operation.region.has_value()
+            ? operation.region->offset
+            : lanes.offset + *operation.parts[r].said.lane * staging_.lane_options().lane_bytes;
+  }
+  return offsets;
 }
 
 void Exchange::FailOperation(Operation& operation, const absl::Status& cause) {

@@ -45,6 +45,7 @@ void Exchange::Take(const Use& use, const shm::SlotRequest& request, absl::Time 
   now_ = now;
   switch (request.step) {
     case shm::Step::kAnnounce:
+    case shm::Step::kAnnounceStaged:
       Announce(use, request, now);
       break;
     case shm::Step::kPublish:
@@ -56,7 +57,8 @@ void Exchange::Take(const Use& use, const shm::SlotRequest& request, absl::Time 
     default:
       Refuse(use, ForStranger(absl::InvalidArgumentError(absl::StrCat(
                                   "step is ", static_cast<uint32_t>(request.step),
-                                  ", expected 1 (announce), 2 (publish) or 3 (pulled)")),
+                                  ", expected 1 (announce), 2 (publish), 3 (pulled) or 4 "
+                                  "(announce staged)")),
                               request));
   }
   FinishEvent(now);
@@ -160,15 +162,25 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   effects_.push_back(LinkUse{.use = use, .operation = operation.id});
   part.state = PartState::kAnnounced;
   part.use = use;
-  part.said = CopyAnnouncement(request);
   ++sessions_.at(use.session).num_parts;
 
-  const absl::Status problem = CheckAnnounce(request, tenant, staging_.arena_bytes());
+  const absl::Status problem = TakeAnnouncement(part, tenant, request);
   if (!problem.ok()) {
     FailWithExecution(operation, AtRank(problem, tenant, request));
   } else if (!operation.Any(PartState::kAbsent)) {
     AllAnnounced(operation, now);
   }
+}
+
+absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
+                                        const shm::SlotRequest& request) const {
+  part.said = CopyAnnouncement(request);
+  absl::Status status = CheckAnnounce(request, tenant, staging_.arena_bytes());
+  if (!status.ok() || request.step != shm::Step::kAnnounceStaged) return status;
+  const LaneArea lanes = tenant.may_use_lanes() ? staging_.LanesOf(tenant.set) : LaneArea();
+  status = CheckLane(request, lanes, staging_.lane_options());
+  if (status.ok()) part.said.lane = static_cast<uint8_t>(request.op_id);
+  return status;
 }
 
 void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
@@ -182,13 +194,21 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
     return;
   }
   uint64_t bytes = 0;
-  for (const Part& part : operation.parts) bytes = std::max(bytes, BytesOf(part.said));
+  bool in_lanes = true;
+  for (const Part& part : operation.parts) {
+    bytes = std::max(bytes, BytesOf(part.said));
+    in_lanes = in_lanes && part.said.lane.has_value();
+  }
+  if (in_lanes) {
+    DecideGood(operation, now);
+    return;
+  }
   if (!staging_.EverFits(tenant.set, bytes)) {
     FailWithExecution(
         operation,
         absl::ResourceExhaustedError(absl::StrCat(
             "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
-            " ranks, the node's pool has ", options_.staging_bytes,
+            " ranks, the node's pool has ", options_.staging_bytes - staging_.lanes_bytes(),
             "; start epd with a larger staging pool, or send fewer tokens per call")));
     return;
   }
@@ -205,6 +225,10 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
 void Exchange::PumpQueue(absl::Time now) {
   while (!queue_.empty()) {
     Operation& operation = *operations_.at(queue_.front());
+    if (operation.tenant->may_use_lanes() &&
+        operation.staging_bytes <= staging_.lane_options().lane_bytes) {
+      staging_.WantLanes(operation.tenant->set);
+    }
     absl::StatusOr<StagingGrant> grant = staging_.Allocate(
         operation.tenant->set, operation.staging_bytes, RegionOwner(operation.id.value));
     if (!grant.ok()) return;
@@ -358,7 +382,10 @@ RegionView Exchange::ViewOf(const Operation& operation, uint32_t rank) const {
   return RegionView{.offset = region.offset,
                     .bytes = region.bytes,
                     .out_offset = region.offset + shm::RoundUpToRegionAlignment(said.stage_bytes),
-                    .out_bytes = said.out_bytes};
+                    .out_bytes = said.out_bytes,
+                    .lanes = operation.tenant->may_use_lanes()
+                                 ? staging_.LanesOf(operation.tenant->set)
+                                 : LaneArea()};
 }
 
 }  // namespace epd

@@ -9,6 +9,7 @@ namespace epd {
 std::string_view PhaseName(shm::Step step) {
   switch (step) {
     case shm::Step::kAnnounce:
+    case shm::Step::kAnnounceStaged:
       return "announce";
     case shm::Step::kPublish:
       return "publish";

@@ -109,4 +109,16 @@ absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant
   return CheckSizes(request, tenant, max_region_bytes);
 }
 
+absl::Status CheckLane(const shm::SlotRequest& request, const LaneArea& lanes,
+                       const LaneOptions& options) {
+  if (request.op_id >= lanes.num_lanes) {
+    return Bad("lane", request.op_id, absl::StrCat("less than num_lanes=", lanes.num_lanes));
+  }
+  if (request.stage_bytes > options.lane_bytes) {
+    return Bad("stage_bytes", request.stage_bytes,
+               absl::StrCat("at most the ", options.lane_bytes, " of a lane"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace epd

@@ -27,4 +27,9 @@ absl::Status CheckOwnError(const shm::SlotRequest& request);
 absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant,
                            uint64_t max_region_bytes);
 
+// Of a sound announce whose rows are said to stand in a lane: whether they can.
+//   INVALID_ARGUMENT  names the field, what was got and what is allowed
+absl::Status CheckLane(const shm::SlotRequest& request, const LaneArea& lanes,
+                       const LaneOptions& options);
+
 }  // namespace epd

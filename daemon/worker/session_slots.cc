@@ -95,10 +95,20 @@ void SessionSlots::Answer(const AnswerUse& answer) {
   reply.region_bytes = answer.region.bytes;
   reply.out_offset = answer.region.out_offset;
   reply.out_bytes = answer.region.out_bytes;
+  slot.lanes.offset = answer.region.lanes.offset;
+  slot.lanes.num_lanes = answer.region.lanes.num_lanes;
   WriteMessage(reply, answer.status.message());
   if (shm::Answer(slot.word, answer.use.claim, static_cast<uint32_t>(answer.status.code()))) {
     Wake(slot);
   }
+}
+
+void SessionSlots::Tell(const TellLanes& lanes) {
+  shm::Slot& slot = segment().slots[lanes.use.slot];
+  if (slot.word.load(std::memory_order_acquire) != shm::Claimed(lanes.use.claim)) return;
+  slot.reply.op_id = lanes.operation.value;
+  std::copy(lanes.lane_of_rank.begin(), lanes.lane_of_rank.end(), slot.lanes.lane_of_rank);
+  slot.lanes.good = 1;
 }
 
 void SessionSlots::AbortOpenUses(const absl::Status& status) {

@@ -35,6 +35,8 @@ class SessionSlots {
 
   // Writes the reply, ends the use if it is still this claim's, and wakes its waiter.
   void Answer(const AnswerUse& answer);
+  // Writes the lanes of a use that is to be answered.
+  void Tell(const TellLanes& lanes);
   void Link(const LinkUse& link) { records_->Link(record_index_, link.use.slot, link.operation); }
 
   // Ends every open use with `status`: this worker stops.

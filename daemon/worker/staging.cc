@@ -25,6 +25,7 @@ std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
   Set& set = sets_.at(id);
   if (--set.num_users > 0) return {};
   by_key_.erase(set.key);
+  DropLanes(set);
   if (!set.lingering.empty()) {
     Quarantine(id, set);
     return {};
@@ -73,13 +74,54 @@ absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, Re
     uint64_t& committed = sets_.at(trim.set).committed_end;
     committed = std::min(committed, trim.offset);
   }
+  ++sets_.at(id).num_regions;
   const uint64_t begin = sets_.at(id).committed_end;
   const uint64_t end = grant.region.offset + grant.region.bytes;
   if (end > begin) grant.commit = Region{.set = id, .offset = begin, .bytes = end - begin};
   return grant;
 }
 
-void Staging::Free(const Region& region) { pool_.Free(region.set, region.offset).IgnoreError(); }
+// At offset 0 and nowhere else: a region that stays must not keep a long tail from being trimmed.
+void Staging::WantLanes(ArenaSetId id) {
+  Set& set = sets_.at(id);
+  if (set.lanes.has_value() || set.num_regions > 0) return;
+  const uint64_t share = pool_.budget_bytes() / lane_options_.pool_share;
+  const uint64_t uncommitted = pool_.budget_bytes() - pool_.committed_bytes();
+  const uint64_t spare = std::min(share - lanes_bytes_, uncommitted);
+  const uint64_t one = lane_options_.lane_bytes * set.key.size();
+  const uint64_t num_lanes = std::min<uint64_t>(lane_options_.max_lanes, spare / one);
+  if (num_lanes == 0) return;
+  const absl::StatusOr<Allotment> area =
+      pool_.Allocate(id, num_lanes * lane_options_.lane_bytes, RegionOwner(0));
+  if (!area.ok()) return;
+  set.lanes = area->region;
+  lanes_bytes_ += num_lanes * one;
+}
+
+void Staging::DropLanes(Set& set) {
+  if (!set.lanes.has_value()) return;
+  pool_.Free(set.lanes->set, set.lanes->offset).IgnoreError();
+  lanes_bytes_ -= set.lanes->bytes * set.key.size();
+  set.lanes.reset();
+}
+
+LaneArea Staging::LanesOf(ArenaSetId id) const {
+  const auto found = sets_.find(id);
+  if (found == sets_.end() || !found->second.lanes.has_value()) return {};
+  const Region& lanes = *found->second.lanes;
+  if (found->second.committed_end < lanes.offset + lanes.bytes) return {};
+  return {.offset = lanes.offset,
+          .num_lanes = static_cast<uint32_t>(lanes.bytes / lane_options_.lane_bytes)};
+}
+
+bool Staging::EverFits(ArenaSetId id, uint64_t bytes) const {
+  const uint64_t num_arenas = sets_.at(id).key.size();
+  return pool_.EverFits(id, bytes + (lanes_bytes_ + num_arenas - 1) / num_arenas);
+}
+
+void Staging::Free(const Region& region) {
+  if (pool_.Free(region.set, region.offset).ok()) --sets_.at(region.set).num_regions;
+}
 
 void Staging::Committed(ArenaSetId id, uint64_t end) {
   uint64_t& committed = sets_.at(id).committed_end;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/control/staging_pool.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/lane_area.h"
 
 namespace epd {
 
@@ -27,7 +29,8 @@ struct StagingGrant {
 // and holds back sets whose dead session's process lives. Pure bookkeeping; not thread-safe.
 class Staging {
  public:
-  Staging(uint64_t budget_bytes, uint64_t page_bytes) : pool_(budget_bytes, page_bytes) {}
+  Staging(uint64_t budget_bytes, uint64_t page_bytes, LaneOptions lanes = {})
+      : pool_(budget_bytes, page_bytes), lane_options_(lanes) {}
 
   struct Lease {
     ArenaSetId set;
@@ -46,9 +49,18 @@ class Staging {
   // RESOURCE_EXHAUSTED: does not fit now.
   absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes, RegionOwner owner);
   void Free(const Region& region);
+  // Before the Allocate of a small operation: gives the set lanes if it has none, nothing else is
+  // in use in it, and the pool has some to spare. Their pages are part of the next commit.
+  void WantLanes(ArenaSetId set);
+  // Whose pages exist; none yet, or ever: no lanes.
+  LaneArea LanesOf(ArenaSetId set) const;
+  const LaneOptions& lane_options() const { return lane_options_; }
+  uint64_t lanes_bytes() const { return lanes_bytes_; }  // Of all arenas of all sets.
+
   // The pages of [0, `end`) exist in all arenas of the set.
   void Committed(ArenaSetId set, uint64_t end);
-  bool EverFits(ArenaSetId set, uint64_t bytes) const { return pool_.EverFits(set, bytes); }
+  // Whether `bytes` could be had if no other operation were open.
+  bool EverFits(ArenaSetId set, uint64_t bytes) const;
 
   const StagingPool& pool() const { return pool_; }
   uint64_t arena_bytes() const { return pool_.budget_bytes(); }
@@ -58,14 +70,19 @@ class Staging {
   struct Set {
     ArenaSetKey key;
     int num_users = 0;
+    int num_regions = 0;  // Of operations.
     uint64_t committed_end = 0;
     std::set<SessionId> lingering;  // Dead sessions whose process lives.
     bool quarantined = false;       // All of it is one quarantined region.
+    std::optional<Region> lanes;    // At offset 0.
   };
+  void DropLanes(Set& set);
   void Quarantine(ArenaSetId id, Set& set);
   bool DropIfIdle(ArenaSetId id);
 
   StagingPool pool_;
+  const LaneOptions lane_options_;
+  uint64_t lanes_bytes_ = 0;
   std::map<ArenaSetId, Set> sets_;
   std::map<ArenaSetKey, ArenaSetId> by_key_;
   uint64_t next_set_ = 1;

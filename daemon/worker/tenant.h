@@ -50,6 +50,10 @@ struct Tenant {
 
   // Only its cause is left.
   bool gone() const { return closed && num_open == 0; }
+  // Its clients may stage small rows before they announce.
+  bool may_use_lanes() const {
+    return !worker_executor() && set && start.members.size() <= shm::kMaxLaneRanks;
+  }
   bool worker_executor() const { return start.spec.executor == Executor::kWorker; }
 };
 

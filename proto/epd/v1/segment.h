@@ -24,6 +24,10 @@ inline constexpr uint32_t kSlotsPerSession = 256;  // Outstanding operations of 
 inline constexpr uint32_t kMaxSessions = 1024;     // Blocks in the records segment.
 inline constexpr uint32_t kMaxOperations = 8192;   // Open operations of a node.
 inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its terminating zero.
+// A lane is the place in the own arena where the rows of slot i may stand before the operation is admitted.
+inline constexpr uint64_t kLaneBytes = 256 << 10;
+inline constexpr uint32_t kMaxLanes = 8;        // Of an arena: slots 0 to 7 have one.
+inline constexpr uint32_t kMaxLaneRanks = 256;  // Larger groups have no lanes.
 
 enum class Step : uint32_t {
   kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
@@ -31,6 +35,10 @@ enum class Step : uint32_t {
   kPublish = 2,
   // I have read what I need. Answered when the regions are free; nobody waits for it.
   kPulled = 3,
+  // Announce and publish in one: my rows stand in lane `op_id` of my arena. If every rank says so the answer is that
+  // of a publish (SlotLanes::good); else it is that of an announce, and the rows are to be staged once more. Only after
+  // a reply has told where the lanes are; client executor.
+  kAnnounceStaged = 4,
 };
 
 enum class Kind : uint32_t {
@@ -45,7 +53,8 @@ enum class Kind : uint32_t {
 struct SlotRequest {
   Step step;
   Kind kind;
-  uint64_t op_id;  // Publish and pulled: as in the announce's reply. Announce: 0.
+  // Publish and pulled: as in the announce's reply. Announce: 0. Announce staged: the number of the lane.
+  uint64_t op_id;
 
   uint64_t group_id;
   uint64_t epoch;
@@ -93,6 +102,15 @@ struct SlotReply {
   char message[kMessageBytes];  // Zero-terminated, when the answer is an error.
 };
 
+// What the worker says about lanes, beside a good reply. The client clears `good` before it arms.
+struct SlotLanes {
+  uint64_t offset;     // Lane i begins at offset + i * kLaneBytes, in every arena of the set.
+  uint32_t num_lanes;  // 0: the set has none.
+  uint32_t
+      good;  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its lane.
+  uint8_t lane_of_rank[kMaxLaneRanks];
+};
+
 struct alignas(64) Slot {
   std::atomic<uint64_t> word;  // slot_word.h.
   // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
@@ -100,7 +118,8 @@ struct alignas(64) Slot {
   uint32_t reserved[13];
   SlotRequest request;
   SlotReply reply;
-  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply)];
+  SlotLanes lanes;
+  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotLanes)];
 };
 static_assert(sizeof(Slot) == 4096);
 static_assert(offsetof(Slot, word) == 0 && offsetof(Slot, request) == 64);

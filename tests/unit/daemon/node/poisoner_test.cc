@@ -31,7 +31,7 @@ TEST(DecidePoisonTest, ClosedWordsAreLeftAlone) {
 }
 
 TEST(DecidePoisonTest, WalksEveryStepOutcomeAndClaim) {
-  for (const Step step : {Step::kAnnounce, Step::kPublish, Step::kPulled}) {
+  for (const Step step : {Step::kAnnounce, Step::kPublish, Step::kPulled, Step::kAnnounceStaged}) {
     for (const Outcome outcome : {Outcome::kUndecided, Outcome::kGood, Outcome::kFailed}) {
       for (const uint32_t recorded_id : {2u, 3u}) {
         const uint32_t code = outcome == Outcome::kFailed ? kUnavailable : 0;
@@ -40,7 +40,8 @@ TEST(DecidePoisonTest, WalksEveryStepOutcomeAndClaim) {
         ASSERT_TRUE(answer.has_value());
         uint32_t expected = kAborted;
         if (recorded_id == 2 && outcome == Outcome::kFailed) expected = kUnavailable;
-        if (recorded_id == 2 && outcome == Outcome::kGood && step == Step::kPublish) expected = 0;
+        const bool says_good = step == Step::kPublish || step == Step::kAnnounceStaged;
+        if (recorded_id == 2 && outcome == Outcome::kGood && says_good) expected = 0;
         EXPECT_EQ(answer->code, expected)
             << "step " << static_cast<int>(step) << " outcome " << static_cast<int>(outcome)
             << " recorded id " << recorded_id;

@@ -151,6 +151,7 @@ class ExchangeHarness {
   absl::Time now = absl::UnixEpoch();
   absl::Status commit_status;
   std::map<Use, AnswerUse> answers;
+  std::map<Use, std::vector<uint8_t>> lanes;
   std::map<OperationId, absl::Status> decided;
   std::set<OperationId> records;
   std::map<Use, OperationId> links;
@@ -163,6 +164,7 @@ class ExchangeHarness {
   std::vector<Formation> ready;
   std::vector<Formation> drained;
   int num_count_routes = 0;
+  std::vector<uint64_t> count_offsets;
 
  private:
   void Do(const LinkUse& e) { links[e.use] = e.operation; }
@@ -174,6 +176,11 @@ class ExchangeHarness {
     EXPECT_TRUE(decided.emplace(e.operation, e.status).second) << "decided twice";
   }
   void Do(const CloseRecord& e) { EXPECT_EQ(records.erase(e.operation), 1u); }
+  void Do(const TellLanes& e) {
+    EXPECT_FALSE(answers.contains(e.use)) << "told the lanes after the answer";
+    EXPECT_EQ(e.operation, links[e.use]);
+    lanes[e.use] = e.lane_of_rank;
+  }
   void Do(const AnswerUse& e) {
     EXPECT_TRUE(answers.emplace(e.use, e).second) << "a use was answered twice";
     if (e.operation && !e.status.ok()) {
@@ -190,7 +197,10 @@ class ExchangeHarness {
   void Do(const ReportTenantReady& e) { ready.push_back(e.formation); }
   void Do(const ReportTenantDrained& e) { drained.push_back(e.formation); }
   void Do(const MoveRows& e) { moves.push_back(e); }
-  void Do(const CountRoutes&) { ++num_count_routes; }
+  void Do(const CountRoutes& e) {
+    ++num_count_routes;
+    count_offsets = e.offsets;
+  }
   void Do(const EvictSession& e) { evicted.push_back(e); }
   void Do(const LogLine& e) { logs.push_back(e.text); }
 

@@ -117,6 +117,18 @@ void Simulation::BeginCall() {
   Announce(g, rank, program, ordinal);
 }
 
+// A lane of the session's that is in no use of it, as its free slots are.
+std::optional<uint8_t> Simulation::FreeLane(const SimGroup& group, SessionId session) {
+  if (group.spec.executor == Executor::kWorker || Chance(10)) return std::nullopt;
+  for (uint8_t lane = 0; lane < lanes_[group.set].num_lanes; ++lane) {
+    const bool busy = std::any_of(calls_.begin(), calls_.end(), [&](const Call& call) {
+      return call.session == session && call.lane == lane && call.state != CallState::kEnded;
+    });
+    if (!busy) return lane;
+  }
+  return std::nullopt;
+}
+
 void Simulation::Announce(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal) {
   SimGroup& group = groups_[g];
   Lane& lane = group.lanes[rank][program];
@@ -154,6 +166,11 @@ void Simulation::Announce(size_t g, uint32_t rank, uint32_t program, uint32_t or
       .set = group.set,
       .since = now_};
   if (lane.raw < group.bases[rank][program]) std::get<1>(call.identity) = 0;  // Of no formation.
+  call.lane = request.stage_bytes <= kLaneBytes ? FreeLane(group, call.session) : std::nullopt;
+  if (call.lane.has_value()) {
+    request.step = shm::Step::kAnnounceStaged;
+    request.op_id = *call.lane;
+  }
   call_of_[call.use] = calls_.size();
   calls_.push_back(call);
   exchange_.Take(call.use, request, now_);
@@ -180,7 +197,12 @@ void Simulation::NextUse(Call& call) {
   call.use = NewUse(call.session);
   call.since = now_;
   call_of_[call.use] = static_cast<size_t>(&call - calls_.data());
-  exchange_.Take(call.use, request, now_);
+  const Use use = call.use;
+  exchange_.Take(use, request, now_);
+  if (Is(Sabotage::kEarlyPulled) && request.step == shm::Step::kPulled && Chance(20)) {
+    Do(AnswerUse{.use = use, .status = {}, .operation = call.operation, .region = {}});
+    answered_early_.insert(use);
+  }
 }
 
 void Simulation::KillSession() {

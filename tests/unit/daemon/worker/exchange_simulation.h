@@ -24,6 +24,11 @@ enum class Sabotage {
   kKeepArenas,       // Arenas of an ended group are never dropped.
   kShareArenas,      // A tenant is given the arenas of another one.
   kSpreadDeath,      // With a session of one tenant, one of another is said to be dead.
+  kForgetLanes,      // A rank is not told in which lanes its peers' rows stand.
+  kLateLanes,        // Ranks are told the lanes after the outcome.
+  kWrongLane,        // Ranks are told another lane than the one that rank 0 said.
+  kEarlyPulled,      // A pulled is answered while peers still read.
+  kRegionInLanes,    // A region overlaps the lanes.
 };
 
 struct SimulationResult {
@@ -43,6 +48,8 @@ struct SimulationResult {
 //   - a claim is answered at most once;
 //   - tenants that have no session in common have no arena in common, and the death of a session
 //     ends no call of a tenant that it does not belong to;
+//   - every rank of an operation in lanes knows all lanes before the outcome is recorded, no lane
+//     comes back while a living peer may read it, and no region overlaps the lanes;
 // and after everything has ended: every claim of a living session was answered, every region,
 // record and arena came back.
 SimulationResult SimulateExchange(uint64_t seed, int num_events, Sabotage sabotage);

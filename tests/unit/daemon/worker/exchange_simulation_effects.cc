@@ -66,7 +66,13 @@ void Simulation::Do(const ReportTenantReady& report) {
   if (!arenas_.contains(e.set)) Violate("a tenant is ready without arenas");
 }
 
+void Simulation::Do(const TellLanes& e) {
+  const auto found = call_of_.find(e.use);
+  if (found != call_of_.end()) calls_[found->second].told = e.lane_of_rank;
+}
+
 void Simulation::Do(const AnswerUse& e) {
+  if (answered_early_.erase(e.use) > 0) return;
   if (stray_.erase(e.use) > 0) return;
   const auto found = call_of_.find(e.use);
   if (found == call_of_.end()) return Violate("a use was answered that is not open");
@@ -87,7 +93,7 @@ void Simulation::TakeAnswer(Call& call, const AnswerUse& answer) {
   }
   switch (call.state) {
     case CallState::kAnnounced:
-      return TakeRegion(call, answer);
+      return call.told.empty() ? TakeRegion(call, answer) : TakeLanes(call, answer);
     case CallState::kPublished: {
       const auto decided = decided_.find(answer.operation);
       if (decided == decided_.end() || !decided->second.good) {
@@ -104,6 +110,11 @@ void Simulation::TakeAnswer(Call& call, const AnswerUse& answer) {
 void Simulation::TakeRegion(Call& call, const AnswerUse& answer) {
   call.state = CallState::kCopying;
   call.operation = answer.operation;
+  if (decided_.contains(call.operation)) Violate("a rank is to stage what was decided");
+  lanes_[call.set] = answer.region.lanes;
+  if (answer.region.offset < answer.region.lanes.num_lanes * kLaneBytes) {
+    Violate("a region overlaps the lanes");
+  }
   call.offset = answer.region.offset;
   call.bytes = answer.region.bytes;
   for (const SessionId session : exchange_.staging().SessionsOf(call.set)) {
@@ -127,7 +138,29 @@ void Simulation::TakeRegion(Call& call, const AnswerUse& answer) {
   regions_[call.operation] = {call.set, call.offset, call.bytes};
 }
 
+void Simulation::TakeLanes(Call& call, const AnswerUse& answer) {
+  const auto decided = decided_.find(answer.operation);
+  if (decided == decided_.end() || !decided->second.good) {
+    Violate("lanes may be read without a good outcome on record");
+  }
+  call.state = CallState::kReading;
+  call.operation = answer.operation;
+  if (call.told.size() != groups_[call.group].spec.num_ranks) return Violate("lanes are missing");
+  for (const Call& peer : calls_) {
+    if (peer.identity != call.identity || peer.dead) continue;
+    if (peer.lane != call.told[peer.rank])
+      Violate("a rank is told a lane that its peer did not say");
+    if (peer.told.empty()) Violate("the outcome is good before every rank was told the lanes");
+  }
+}
+
 void Simulation::EndCall(Call& call, const absl::Status& status) {
+  for (const Call& peer : calls_) {
+    if (!call.told.empty() && !peer.dead && peer.state == CallState::kReading &&
+        peer.operation == call.operation && &peer != &call) {
+      Violate("a lane came back while a peer may read it");
+    }
+  }
   call.state = CallState::kEnded;
   call.failed = !status.ok();
   ++(status.ok() ? result_.num_good : result_.num_failed);
@@ -154,7 +187,15 @@ void Simulation::Perform() {
       std::stable_partition(effects.begin(), effects.end(),
                             [](const Effect& e) { return std::holds_alternative<AnswerUse>(e); });
     }
+    if (Is(Sabotage::kLateLanes)) {
+      std::stable_partition(effects.begin(), effects.end(),
+                            [](const Effect& e) { return !std::holds_alternative<TellLanes>(e); });
+    }
     for (Effect& effect : effects) {
+      if (auto* lanes = std::get_if<TellLanes>(&effect)) {
+        if (Is(Sabotage::kForgetLanes) && Chance(20)) continue;
+        if (Is(Sabotage::kWrongLane)) lanes->lane_of_rank[0] ^= 1;
+      }
       if (auto* answer = std::get_if<AnswerUse>(&effect); answer != nullptr && answer->operation) {
         if (Is(Sabotage::kDropAnswer) && Chance(5)) continue;
         if (Is(Sabotage::kDoubleAnswer) && Chance(5)) Do(*answer);
@@ -162,7 +203,9 @@ void Simulation::Perform() {
         if (Is(Sabotage::kOtherCause) && !answer->status.ok() && Chance(20)) {
           answer->status = absl::InternalError("x: another cause");
         }
-        if (Is(Sabotage::kSharedRegion)) answer->region.offset = 0;
+        if (Is(Sabotage::kSharedRegion))
+          answer->region.offset = answer->region.lanes.num_lanes * kLaneBytes;
+        if (Is(Sabotage::kRegionInLanes)) answer->region.offset = 0;
       }
       if (const auto* decide = std::get_if<DecideRecord>(&effect);
           decide != nullptr && Is(Sabotage::kDecideTwice) && Chance(20)) {

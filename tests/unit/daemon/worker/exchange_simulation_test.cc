@@ -64,7 +64,12 @@ INSTANTIATE_TEST_SUITE_P(All, ExchangeSimulationFinds,
                                            Planted{Sabotage::kForgetProcess, "ForgetProcess"},
                                            Planted{Sabotage::kKeepArenas, "KeepArenas"},
                                            Planted{Sabotage::kShareArenas, "ShareArenas"},
-                                           Planted{Sabotage::kSpreadDeath, "SpreadDeath"}),
+                                           Planted{Sabotage::kSpreadDeath, "SpreadDeath"},
+                                           Planted{Sabotage::kForgetLanes, "ForgetLanes"},
+                                           Planted{Sabotage::kLateLanes, "LateLanes"},
+                                           Planted{Sabotage::kWrongLane, "WrongLane"},
+                                           Planted{Sabotage::kEarlyPulled, "EarlyPulled"},
+                                           Planted{Sabotage::kRegionInLanes, "RegionInLanes"}),
                          NameOf);
 
 }  // namespace

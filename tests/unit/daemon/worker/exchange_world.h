@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -18,6 +19,7 @@ namespace epd::simulation {
 inline constexpr absl::Duration kAbsent = absl::Seconds(60);
 inline constexpr absl::Duration kUndecided = absl::Seconds(30);
 inline constexpr absl::Duration kHold = absl::Seconds(30);
+inline constexpr uint64_t kLaneBytes = 2 * 4096;
 inline constexpr uint32_t kNumPrograms = 3;  // The last one is a name.
 inline constexpr uint32_t kOrdinals = 3;     // Operations of one execution.
 
@@ -39,6 +41,8 @@ struct Call {
   ArenaSetId set;
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  std::optional<uint8_t> lane = {};  // Where its rows stand.
+  std::vector<uint8_t> told = {};    // [R] as the reply says.
   absl::Time since;
   bool dead = false;  // Its session is.
   bool failed = false;
@@ -80,7 +84,9 @@ class Simulation {
   Simulation(uint64_t seed, Sabotage sabotage)
       : random_(seed),
         sabotage_(sabotage),
-        exchange_({.staging_bytes = 16 * 4096 * (1 + Roll(4)), .hold_limit = kHold}) {}
+        exchange_({.staging_bytes = 16 * 4096 * (1 + Roll(4)),
+                   .hold_limit = kHold,
+                   .lanes = {.lane_bytes = kLaneBytes, .max_lanes = 3, .pool_share = 2}}) {}
 
   SimulationResult Run(int num_events);
 
@@ -118,6 +124,7 @@ class Simulation {
   void Do(const OpenRecord& e);
   void Do(const DecideRecord& e);
   void Do(const CloseRecord& e);
+  void Do(const TellLanes& e);
   void Do(const AnswerUse& e);
   void Do(const CommitPages& e);
   void Do(const CreateArenas& e) { arenas_.insert(e.set); }
@@ -130,6 +137,8 @@ class Simulation {
   void Do(const LogLine&) {}
   void TakeAnswer(Call& call, const AnswerUse& answer);
   void TakeRegion(Call& call, const AnswerUse& answer);
+  void TakeLanes(Call& call, const AnswerUse& answer);
+  std::optional<uint8_t> FreeLane(const SimGroup& group, SessionId session);
   void EndCall(Call& call, const absl::Status& status);
 
   // The invariants.
@@ -153,6 +162,8 @@ class Simulation {
   std::vector<SimGroup> groups_;
   std::vector<Call> calls_;
   std::map<Use, size_t> call_of_;
+  std::map<ArenaSetId, LaneArea> lanes_;  // As replies told.
+  std::set<Use> answered_early_;
   std::set<Use> stray_;  // Hostile uses that are not answered yet.
   std::map<OperationId, Ending> decided_;
   std::set<OperationId> records_;
