@@ -57,7 +57,12 @@ typedef enum epd_dtype {
   EPD_DTYPE_FLOAT32 = 1,
   EPD_DTYPE_BFLOAT16 = 2,
   EPD_DTYPE_FLOAT16 = 3,
+  EPD_DTYPE_OPAQUE_BIT = 0x10000, /* See EPD_DTYPE_OPAQUE. */
 } epd_dtype;
+
+/* Rows of other elements, which are only moved: dispatch and combine backward. `width`: 1, 2, 4 or 8 bytes; `tag`, 0 to
+ * 255, tells types of one width apart and must be the same on all ranks. */
+#define EPD_DTYPE_OPAQUE(width, tag) ((epd_dtype)(EPD_DTYPE_OPAQUE_BIT | (width) << 8 | (tag)))
 
 typedef struct epd_error {
   size_t struct_size;
@@ -120,7 +125,8 @@ typedef struct epd_group_spec {
   uint32_t recv_capacity_per_rank; /* Slots. */
   uint32_t hidden;                 /* Elements. */
   uint32_t top_k;                  /* Largest of any call; 0: 128. */
-  epd_dtype max_token_dtype;       /* Calls may use it or a narrower one. */
+  /* Rows of a call have at most `hidden` times its bytes, opaque ones 8 x `hidden`. */
+  epd_dtype max_token_dtype;
   int32_t drop_on_overflow;
   int32_t worker_executor; /* 1: the daemon's worker moves the rows. */
   const char* backend;     /* NULL: "auto". */
@@ -216,7 +222,7 @@ typedef struct epd_scatter_args {
   size_t handle_mem_bytes;
   uint32_t top_k;
   uint32_t alignment;
-  epd_dtype dtype; /* Of the rows. */
+  epd_dtype dtype; /* Of the rows: any. */
   uint32_t hidden; /* Elements of a row. */
   uint64_t num_tokens;
   /* [num_tokens, hidden]; combine backward: the gradient of combine's output. */
@@ -239,8 +245,8 @@ typedef struct epd_gather_args {
   size_t handle_mem_bytes;
   uint32_t top_k;
   uint32_t alignment;
-  epd_dtype dtype;
-  uint32_t hidden;
+  epd_dtype dtype;        /* float32, bfloat16 or float16. */
+  uint32_t hidden;        /* Elements of a row. */
   uint64_t recv_capacity; /* Slots of expert_rows. */
   /* [recv_capacity, hidden] expert_out, or the gradient of recv_tokens. */
   const void* expert_rows;

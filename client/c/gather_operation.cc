@@ -1,5 +1,6 @@
 #include "client/c/rows_operation.h"
 #include "kernels/gather_reduce_rows.h"
+#include "proto/epd/v1/row_dtype.h"
 
 namespace epd::client {
 
@@ -21,6 +22,12 @@ Status GatherOperation::CheckPointers() const {
 Status GatherOperation::Plan(const Formation& formation, shm::SlotRequest* request) {
   request->kind = kind_;
   if (Status s = CheckPointers(); !s.ok()) return s;
+  if (!shm::IsReducible(static_cast<uint32_t>(args_.dtype))) {
+    return MakeStatus(Code::kInvalidArgument,
+                      "dtype: got %d, rows of which cannot be summed; expected EPD_DTYPE_FLOAT32, "
+                      "EPD_DTYPE_BFLOAT16 or EPD_DTYPE_FLOAT16",
+                      static_cast<int>(args_.dtype));
+  }
   if (Status s = PlanRows(formation, RowsOf(args_), request); !s.ok()) return s;
   if (!drop_ && request->demand > args_.recv_capacity) {
     return MakeStatus(Code::kInvalidArgument,

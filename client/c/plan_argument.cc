@@ -1,6 +1,7 @@
 #include "client/c/plan_argument.h"
 
 #include "client/c/operation.h"
+#include "proto/epd/v1/row_dtype.h"
 
 namespace epd::client {
 namespace {
@@ -11,21 +12,19 @@ Status CheckSizes(const Formation& formation, const RowsArguments& args) {
   const GroupSpec& spec = formation.spec;
   const uint64_t element = DtypeBytes(args.dtype);
   if (element == 0) {
-    return MakeStatus(Code::kInvalidArgument,
-                      "dtype %d is unknown; expected EPD_DTYPE_FLOAT32, "
-                      "EPD_DTYPE_BFLOAT16 or EPD_DTYPE_FLOAT16",
+    return MakeStatus(Code::kInvalidArgument, "dtype %d is no epd_dtype",
                       static_cast<int>(args.dtype));
   }
-  const uint64_t widest = DtypeBytes(static_cast<epd_dtype>(spec.max_token_dtype));
-  if (widest != 0 && element > widest) {
+  // What is only moved may be wider than what the group sums; its bytes are admitted as they come.
+  const uint64_t widest = shm::IsReducible(static_cast<uint32_t>(args.dtype))
+                              ? DtypeBytes(static_cast<epd_dtype>(spec.max_token_dtype))
+                              : 8;
+  if (args.hidden == 0 || args.hidden * element > spec.hidden * widest) {
     return MakeStatus(Code::kInvalidArgument,
-                      "dtype: got elements of %llu bytes, the group was formed "
-                      "for max_token_dtype of %llu; form it with the wider one",
-                      static_cast<Ull>(element), static_cast<Ull>(widest));
-  }
-  if (args.hidden != spec.hidden) {
-    return MakeStatus(Code::kInvalidArgument, "hidden: got %u, the group was formed for %u",
-                      args.hidden, spec.hidden);
+                      "hidden: got %u elements of %llu bytes, the group was formed for %u of %llu "
+                      "bytes; form it with a larger hidden or a wider max_token_dtype",
+                      args.hidden, static_cast<Ull>(element), spec.hidden,
+                      static_cast<Ull>(widest));
   }
   if (args.recv_capacity > spec.recv_capacity_per_rank) {
     return MakeStatus(Code::kInvalidArgument,
@@ -38,18 +37,7 @@ Status CheckSizes(const Formation& formation, const RowsArguments& args) {
 
 }  // namespace
 
-uint64_t DtypeBytes(epd_dtype dtype) {
-  switch (dtype) {
-    case EPD_DTYPE_FLOAT32:
-      return 4;
-    case EPD_DTYPE_BFLOAT16:
-    case EPD_DTYPE_FLOAT16:
-      return 2;
-    case EPD_DTYPE_UNSPECIFIED:
-      break;
-  }
-  return 0;
-}
+uint64_t DtypeBytes(epd_dtype dtype) { return shm::DtypeBytes(static_cast<uint32_t>(dtype)); }
 
 Status CheckTokens(const Formation& formation, uint32_t top_k, uint64_t num_tokens) {
   const GroupSpec& spec = formation.spec;

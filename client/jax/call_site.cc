@@ -68,9 +68,9 @@ const Digest& Executable::Seal() {
   return digest_;
 }
 
-bool Executable::AddNamed(const std::string& alias, const std::string& key) {
+bool Executable::AddNamed(const std::string& group, const std::string& key) {
   const client::MutexLock lock(mutex_);
-  return names_.emplace(alias, key).second;
+  return names_.emplace(group, key).second;
 }
 
 bool Executable::HasOneCall() const {
@@ -88,7 +88,8 @@ std::optional<CallSite> AddCallSite(CallConfig config) {
     site.ordinal = site.executable->Add(config);
   } else {
     site.key = config.name + "/" + OperationName(config.operation);
-    if (!site.executable->AddNamed(config.alias, site.key)) return std::nullopt;
+    const std::string group = config.alias + "/" + std::to_string(config.domain);
+    if (!site.executable->AddNamed(group, site.key)) return std::nullopt;
   }
   site.config = std::move(config);
   return site;

@@ -30,6 +30,7 @@ struct CallConfig {
   Operation operation = Operation::kPrepare;
   std::string alias;               // Which group of this process: "default".
   std::string name;                // Static name by which ranks meet; empty: by the program.
+  std::int64_t domain = -1;        // Of a call that serves one domain only; -1: its operand says.
   bool by_rank = false;            // The position counts this process's ranks, not those along ep.
   std::int64_t ranks = 0;          // R of the domain.
   std::int64_t experts = 0;        // E of the domain.
@@ -57,9 +58,9 @@ class Executable {
   // Appends a call without a name and returns its ordinal.
   std::uint32_t Add(const CallConfig& config);
 
-  // Notes a call with a name, which is no part of the digest: its identity is `key`, in the group of
-  // `alias`. False if there is one already.
-  bool AddNamed(const std::string& alias, const std::string& key);
+  // Notes a call with a name, which is no part of the digest: its identity is `key` in `group`.
+  // False if there is one already.
+  bool AddNamed(const std::string& group, const std::string& key);
 
   // Digest of the calls, the same on every rank that compiled the same program. Seals the
   // executable: XLA instantiates every call before it executes the first.
@@ -75,7 +76,7 @@ class Executable {
   bool sealed_ EPD_GUARDED_BY(mutex_) = false;
   std::string description_ EPD_GUARDED_BY(mutex_);
   std::uint32_t num_calls_ EPD_GUARDED_BY(mutex_) = 0;
-  std::set<std::pair<std::string, std::string>> names_ EPD_GUARDED_BY(mutex_);  // Alias and key.
+  std::set<std::pair<std::string, std::string>> names_ EPD_GUARDED_BY(mutex_);  // Group and key.
   Digest digest_{};  // Fixed once sealed.
 };
 

@@ -51,8 +51,10 @@ epd_dtype DtypeOf(ffi::DataType type) {
       return EPD_DTYPE_BFLOAT16;
     case ffi::DataType::F16:
       return EPD_DTYPE_FLOAT16;
-    default:
-      return EPD_DTYPE_UNSPECIFIED;  // The C library refuses it on all ranks.
+    default: {
+      const auto width = static_cast<unsigned>(ffi::ByteWidth(type));
+      return EPD_DTYPE_OPAQUE(width, static_cast<unsigned>(type) & 0xff);
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/core/placement.h"
 #include "daemon/worker/cause_text.h"
+#include "proto/epd/v1/row_dtype.h"
 
 namespace epd {
 namespace {
@@ -23,7 +24,9 @@ struct Field {
 };
 
 std::string ShowDtype(const Announcement& said) {
-  return said.dtype == 0 ? "none" : std::string(Name(static_cast<Dtype>(said.dtype)));
+  if (said.dtype == 0) return "none";
+  if (said.dtype < shm::kOpaqueDtype) return std::string(Name(static_cast<Dtype>(said.dtype)));
+  return absl::StrCat(shm::DtypeBytes(said.dtype), "-byte type ", said.dtype & 0xff);
 }
 
 // Ordered by how much a difference says: what kind of call it is first.

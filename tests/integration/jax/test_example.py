@@ -5,13 +5,15 @@ import subprocess
 import pytest
 from harness import ROOT, clean_environment, python, running_daemon
 
-_EXAMPLE = ROOT / "client" / "jax" / "example" / "train_moe.py"
+_EXAMPLES = ROOT / "client" / "jax" / "example"
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess:
+def _run(*arguments: str, example: str = "train_moe") -> subprocess.CompletedProcess:
     with running_daemon() as daemon:
         return subprocess.run(
-            python(str(_EXAMPLE), "--timeout=200", *arguments),  # It ends its own processes.
+            python(
+                str(_EXAMPLES / f"{example}.py"), "--timeout=200", *arguments
+            ),  # It ends its own processes.
             env=clean_environment(EPD_SOCKET=daemon.socket),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -43,3 +45,9 @@ def test_one_corrupted_row_fails_the_check(tmp_path):
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "check float32: FAILED" in ended.stdout and "check bfloat16: FAILED" in ended.stdout
+
+
+def test_quantised_rows_and_their_scales_arrive_under_one_plan():
+    ended = _run("--ranks", "3", example="fp8_dispatch")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "fp8_dispatch: passed" in ended.stdout and "equal to NumPy" in ended.stdout

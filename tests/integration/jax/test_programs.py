@@ -3,6 +3,7 @@
 import pytest
 from harness import Setup, checks_of, report_of
 
+_WORKER = {"environment": {"EPD_EXECUTOR": "worker"}, "label": "-worker"}
 _SETUPS = [
     Setup("transforms", processes=4, mesh=(2, 2)),
     Setup("transforms", processes=1, devices=4, mesh=(2, 2)),
@@ -13,6 +14,8 @@ _SETUPS = [
     Setup("order", processes=2, devices=2, mesh=(1, 4)),
     Setup("traces", processes=1, devices=4, mesh=(2, 2)),
     Setup("contexts", processes=2, devices=2, mesh=(2, 2)),
+    Setup("payloads", processes=4, mesh=(2, 2)),
+    Setup("payloads", processes=1, devices=4, mesh=(1, 4), **_WORKER),
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),
     Setup("errors_of_meshes", processes=4, mesh=(2, 2)),

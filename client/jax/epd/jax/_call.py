@@ -9,7 +9,7 @@ import numpy as np
 
 from epd.jax._empty_call import empty_call
 from epd.jax.config import EpLayerConfig, GroupSpec
-from epd.jax.mesh import Layout, current_layout, layout_without_mesh
+from epd.jax.mesh import Layout, current_layout, layout_without_mesh, link_layout
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Static:
 
 def layout_for(group: GroupSpec, *operands: jax.Array) -> Layout:
     """The layout for an operation of ``group`` traced here and now; ValueError as of ``current_layout``."""
+    if group.link is not None:
+        return link_layout(group.link, *operands)
     if group.ranks_here == 1:
         return layout_without_mesh()
     return current_layout(*operands, resource=group.resource, fallback=group.mesh)
@@ -80,16 +82,23 @@ def ffi_call(
     tokens: int,
     width: int = 0,
     capacity: int = 0,
+    after: jax.Array | None = None,
 ) -> list[jax.Array]:
     """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard, ``width`` a row.
 
-    Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off.
+    Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off. The call is made once ``after``
+    is there, a float array.
     """
-    config = static.group.config
+    config, link = static.group.config, static.group.link
     domain, position = static.layout.domain_and_position()
+    if after is not None:
+        first = jax.lax.slice(after, (0,) * after.ndim, (1,) * after.ndim).reshape(())
+        never = (first != first) & (first < 0)  # No NaN is below 0, which XLA does not know.
+        position = position + never.astype(jax.numpy.int32)
     attributes = {
         "alias": static.group.alias,
         "name": static.name,
+        "domain": -1 if link is None or link.domain is None else link.domain,
         "by_rank": int(static.group.ranks_here is not None),
         "ranks": config.ep_size,
         "experts": config.num_experts,

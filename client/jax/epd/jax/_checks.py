@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epd.jax import _spec
-from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec
+from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec, is_row_dtype
 from epd.jax.mesh import Layout
 
 
@@ -59,7 +59,7 @@ class CallCheck:
         self._layout = layout
         self._cfg = cfg
         self._wrong: list[str] = []
-        here = group.ranks_here
+        here = group.ranks_here if group.link is None else group.link.size
         ep_size = self._sizes.ep_size if here is None else here
         devices = self._sizes.world_size if here is None else here
         if layout.ep_size != ep_size:
@@ -95,16 +95,33 @@ class CallCheck:
             names = " or ".join(str(np.dtype(known)) for known in allowed)
             self._wrong.append(f"{name} has dtype {array.dtype}, expected {names}")
 
-    def rows(self, name: str, array: jax.Array) -> None:
-        """dtype of token rows."""
+    def rows(self, name: str, array: jax.Array, *, summed: bool) -> None:
+        """dtype of token rows: of any that is moved, or of those that can be ``summed``."""
         widest = self._group.max_token_dtype
-        if np.dtype(array.dtype).itemsize > widest.itemsize:
+        if not is_row_dtype(array.dtype):
+            self._wrong.append(
+                f"{name} has dtype {array.dtype}, expected one of 1, 2, 4 or 8 bytes"
+            )
+        elif np.dtype(array.dtype).itemsize > widest.itemsize:
             self._wrong.append(
                 f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of {self._group.origin}"
             )
-        elif np.dtype(array.dtype) not in DTYPE_CODES:
+        elif summed and np.dtype(array.dtype) not in DTYPE_CODES:
             self._wrong.append(
-                f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16"
+                f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16, which can be summed"
+            )
+
+    def payload(self, name: str, array: jax.Array) -> None:
+        """Rows of one array of several under one plan: of any width and dtype, as long as a row's bytes fit."""
+        most = self._group.row_bytes
+        if not is_row_dtype(array.dtype):
+            self._wrong.append(
+                f"{name} has dtype {array.dtype}, expected one of 1, 2, 4 or 8 bytes"
+            )
+        elif not 0 < array.shape[-1] * np.dtype(array.dtype).itemsize <= most:
+            self._wrong.append(
+                f"{name} has rows of {array.shape[-1]} x {array.dtype}, expected 1 to {most} bytes:"
+                f" hidden_dim x max_token_dtype of {self._group.origin}"
             )
 
     def handle(self, handle_mem: jax.Array) -> None:

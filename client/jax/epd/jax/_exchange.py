@@ -13,10 +13,12 @@ from typing import Protocol
 
 import jax
 import numpy as np
+from jax.dtypes import float0
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from epd.jax.config import DTYPE_CODES
 from epd.jax.mesh import active_device_mesh
 
 Arrays = Sequence[jax.Array]
@@ -49,7 +51,10 @@ class Exchange(Protocol):
         ...
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple["Exchange", Arrays]:
-        """The exchange of the tangents, and its residuals, once ``results`` are there."""
+        """The exchange of the tangents, and its residuals, once ``results`` are there.
+
+        It may have fewer results: the first ones of this exchange then do not depend on the operands.
+        """
         ...
 
 
@@ -131,9 +136,21 @@ mlir.register_lowering(_exchange, mlir.lower_fun(_inline, multiple_results=True)
 
 def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
     results = _exchange.bind(*primals, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
+    for residual, tangent in zip(primals, tangents[:num_residuals], strict=False):
+        if type(tangent) is ad.Zero or tangent.dtype == float0:
+            continue
+        if np.dtype(residual.dtype) not in DTYPE_CODES:
+            raise TypeError(
+                f"epd moves rows of {residual.dtype}, but cannot sum them, so they have no gradient; use"
+                " jax.lax.stop_gradient on them, or rows of float32, bfloat16 or float16"
+            )
     moved, residuals = exchange.after(primals[:num_residuals], results)
     operands = [ad.instantiate_zeros(tangent) for tangent in tangents[num_residuals:]]
-    return results, bind(moved, residuals, operands)
+    moved_results = bind(moved, residuals, operands)
+    constant = results[: len(results) - len(moved_results)]
+    return results, [
+        ad.Zero(jax.typeof(result).to_tangent_aval()) for result in constant
+    ] + moved_results
 
 
 ad.primitive_jvps[_exchange] = _jvp
@@ -190,10 +207,9 @@ class _Batched:
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple["_Batched", Arrays]:
         moved, all_residuals = self.exchange.after(residuals, results)
-        more = (True,) * (len(all_residuals) - len(residuals))
-        return replace(
-            self, exchange=moved, residuals_batched=self.residuals_batched + more
-        ), all_residuals
+        known = self.residuals_batched[: len(all_residuals)]
+        batched = known + (True,) * (len(all_residuals) - len(known))
+        return replace(self, exchange=moved, residuals_batched=batched), all_residuals
 
 
 def _to_front(axis_size: int, array: jax.Array, dim: int | None) -> jax.Array:

@@ -34,10 +34,9 @@ def dtype_of(function: str, max_token_dtype) -> np.dtype:
         dtype = np.dtype(max_token_dtype)
     except TypeError as error:
         raise TypeError(f"{function}: max_token_dtype {max_token_dtype!r} is no dtype") from error
-    if dtype not in config.DTYPE_CODES:
+    if not config.is_row_dtype(dtype):
         raise ValueError(
-            f"{function}: max_token_dtype is {dtype}; expected one of"
-            f" {', '.join(str(known) for known in config.DTYPE_CODES)}"
+            f"{function}: max_token_dtype is {dtype}; expected a dtype of 1, 2, 4 or 8 bytes"
         )
     return dtype
 
@@ -125,3 +124,12 @@ def alias(function: str, name: object) -> str:
             f"{function}: name is {text!r}, which is ep_bootstrap's; choose another one"
         )
     return text
+
+
+def label(function: str, argument: str, key: object, value: object, most_bytes: int) -> str:
+    """ "<key>=<value>" for epctl; TypeError or ValueError unless both are short printable texts without ";" and "="."""
+    for text in (key, value):
+        _names.check_text(function, argument, text, most_bytes)
+        if set(str(text)) & set(";="):
+            raise ValueError(f"{function}: {argument} is {text!r}; expected a text without ; and =")
+    return f"{key}={value}"

@@ -107,7 +107,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 recv_capacity=sizes.recv_capacity_per_rank,
                 hidden=sizes.hidden_dim,
                 top_k=0 if spec.max_top_k == config.MAX_TOP_K else spec.max_top_k,
-                max_dtype=config.DTYPE_CODES[spec.max_token_dtype],
+                max_dtype=spec.dtype_bound,
                 drop_on_overflow=membership.drop_on_overflow,
                 worker_executor=worker,
                 by_rank=spec.ranks_here is not None,

@@ -43,6 +43,10 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
         TypeError: the name is no str.
         ValueError: it is taken already in the program that is being traced, or has characters that are not allowed.
     """
+    if name is None and group.link is not None:
+        raise ValueError(
+            f"{function}: name is missing; ranks of the other role, whose program differs, find this call by its name"
+        )
     if name is None:
         return ""
     text = check_text(function, "name", name)
@@ -50,7 +54,7 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
     if program is None:
         return text
     taken = _taken.setdefault(program, set())
-    wanted = {(group.alias, text, operation) for operation in operations}
+    wanted = {(group.alias, group.link, text, operation) for operation in operations}
     if wanted & taken:
         raise ValueError(
             f"{function}: the name {text!r} is used twice in this program, so ranks cannot tell which call is which; give"

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _exchange, _ffi
 from epd.jax._call import Static, ffi_call, mapped
 from epd.jax._empty_call import cut
+from epd.jax.config import DTYPE_CODES
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class _Rows:
         del results
         return self, residuals
 
-    def call(self, target: str, results, operands, hidden: int) -> tuple[jax.Array, ...]:
+    def call(
+        self, target: str, results, operands, hidden: int, after: jax.Array | None = None
+    ) -> tuple[jax.Array, ...]:
         return tuple(
             ffi_call(
                 self.static,
@@ -50,6 +54,7 @@ class _Rows:
                 tokens=math.prod(self.shard_leading),
                 width=hidden,
                 capacity=self.capacity,
+                after=after,
             )
         )
 
@@ -76,6 +81,39 @@ class _Dispatch(_Rows):
 
 
 @dataclass(frozen=True)
+class _DispatchBytes(_Dispatch):
+    """A dispatch whose rows, a residual, cannot be summed and so have no gradient. Linear in the weights alone."""
+
+    def run(self, residuals, operands):
+        handle_mem, tokens = residuals
+        return mapped(self.static, self._shard, handle_mem, tokens, *operands)
+
+    def after(self, residuals, results):
+        return _DispatchWeights(self.static, self.leading, self.capacity), residuals[:1]
+
+    def transpose(self):
+        raise NotImplementedError  # Of _DispatchWeights, which its tangents are.
+
+
+def _no_rows(*shape: int) -> jax.Array:
+    """The narrowest rows that there are: what goes with weights alone."""
+    return jnp.zeros((*shape, 1), jnp.bfloat16)
+
+
+@dataclass(frozen=True)
+class _DispatchWeights(_Dispatch):
+    """weights f32 [leading, K] -> f32 [R, C]."""
+
+    def run(self, residuals, operands):
+        (weights,) = operands
+        rows = _no_rows(*weights.shape[:-1])
+        return mapped(self.static, self._shard, *residuals, rows, weights)[1:]
+
+    def transpose(self):
+        return _DispatchWeightsBackward(self.static, self.leading, self.capacity)
+
+
+@dataclass(frozen=True)
 class _DispatchBackward(_Rows):
     """[R, C, H], f32 [R, C] -> [leading, H], f32 [leading, K]."""
 
@@ -99,11 +137,27 @@ class _DispatchBackward(_Rows):
 
 
 @dataclass(frozen=True)
+class _DispatchWeightsBackward(_DispatchBackward):
+    """f32 [R, C] -> f32 [leading, K]."""
+
+    def run(self, residuals, operands):
+        (weights,) = operands
+        rows = _no_rows(*weights.shape)
+        results = mapped(self.static, self._shard, *residuals, rows, weights)
+        return (cut(results[1], (*self.leading, self.static.cfg.top_k)),)
+
+    def transpose(self):
+        return _DispatchWeights(self.static, self.leading, self.capacity)
+
+
+@dataclass(frozen=True)
 class _Combine(_Rows):
     """[R, C, H] -> [leading, H], with the rows that an empty call gives beyond it (see _empty_call).
 
     Without tokens only these rows lead from a combine to its backward; XLA keeps the two in order by them. So they are
-    a second residual of all that follows such a combine, which nobody reads.
+    a second residual of all that follows such a combine, which nobody reads. The same where ranks have different
+    programs: in one of them XLA might make the backward first, or merge what leads to combine with what follows its
+    backward, and in another one not; each would wait for the other.
     """
 
     label = "ep_combine"
@@ -118,7 +172,8 @@ class _Combine(_Rows):
         return self.call(_ffi.COMBINE, results, [handle_mem, expert_out], hidden)[0]
 
     def after(self, residuals, results):
-        return self, [residuals[0], *([] if math.prod(self.leading) else results)]
+        in_order = not math.prod(self.leading) or self.static.group.link is not None
+        return self, [residuals[0], *(results if in_order else [])]
 
     def transpose(self):
         return _CombineBackward(self.static, self.leading, self.capacity)
@@ -132,12 +187,14 @@ class _CombineBackward(_Rows):
 
     def run(self, residuals, operands):
         handle_mem, *rows = residuals
+        if math.prod(self.leading) and operands:
+            return (mapped(self.static, self._shard, handle_mem, *operands, *rows),)
         return (mapped(self.static, self._shard, handle_mem, *(rows or operands)),)
 
-    def _shard(self, handle_mem, grad):
+    def _shard(self, handle_mem, grad, after=None):
         hidden = grad.shape[-1]
         results = [((1, self.capacity, hidden), grad.dtype)]
-        return self.call(_ffi.COMBINE_BWD, results, [handle_mem, grad], hidden)[0]
+        return self.call(_ffi.COMBINE_BWD, results, [handle_mem, grad], hidden, after)[0]
 
     def transpose(self):
         return _Combine(self.static, self.leading, self.capacity)
@@ -147,7 +204,11 @@ def dispatch(
     static: Static, capacity: int, handle_mem: jax.Array, tokens: jax.Array, topk_weights: jax.Array
 ):
     """-> recv_tokens [R, capacity, H], recv_topk_weights f32 [R, capacity]. The weights are float32."""
-    exchange = _Dispatch(static, tuple(tokens.shape[:-1]), capacity)
+    leading = tuple(tokens.shape[:-1])
+    if np.dtype(tokens.dtype) not in DTYPE_CODES:
+        exchange = _DispatchBytes(static, leading, capacity)
+        return tuple(_exchange.bind(exchange, [handle_mem, tokens], [topk_weights]))
+    exchange = _Dispatch(static, leading, capacity)
     return tuple(_exchange.bind(exchange, [handle_mem], [tokens, topk_weights]))
 
 
@@ -181,4 +242,6 @@ def combine_backward(
 ) -> jax.Array:
     """-> grad_expert_out [R, capacity, H]."""
     exchange = _CombineBackward(static, leading, capacity)
+    if np.dtype(grad.dtype) not in DTYPE_CODES:  # Such rows have no gradient themselves.
+        return _exchange.bind(exchange, [handle_mem, grad], [])[0]
     return _exchange.bind(exchange, [handle_mem], [grad])[0]

@@ -1,27 +1,73 @@
 """The single operations in a given group. ``function`` is what the caller called, for messages; arguments: primitives.py."""
 
+import dataclasses
+from typing import Any, TypeAlias
+
 import jax
 import jax.numpy as jnp
 
 from epd.jax import _checks, _names, _operations, _spec
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax.config import EpLayerConfig, GroupSpec
+from epd.jax.mesh import Layout
 from epd.jax.prepare import integer_indices
+
+# One array, or a pytree of arrays that travel under one plan.
+Payload: TypeAlias = Any
+
+
+def arrays_of(function: str, tokens: Payload) -> Payload:
+    """The payload's leaves as arrays; TypeError if there are none or one is no array."""
+    if not jax.tree.leaves(tokens):
+        raise TypeError(f"{function}: tokens has no arrays; expected an array or a pytree of them")
+    return jax.tree.map(jnp.asarray, tokens)
+
+
+def dispatch_payload(
+    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
+) -> tuple[Payload, jax.Array]:
+    """A dispatch for each leaf; the weights that came with the first."""
+    leaves, tree = jax.tree.flatten(tokens)
+    statics = [static]
+    for number in range(1, len(leaves)):
+        name = f"{static.name}.{number}" if static.name else ""
+        statics.append(dataclasses.replace(static, name=name))
+    received = [
+        _operations.dispatch(own, capacity, handle_mem, rows, topk_weights)
+        for own, rows in zip(statics, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
+
+
+def align_payload(
+    layout: Layout, first: jax.Array, tokens: Payload, weights: jax.Array
+) -> tuple[jax.Array, Payload, jax.Array]:
+    """``align_varying`` of all of them."""
+    leaves, tree = jax.tree.flatten(tokens)
+    first, weights, *leaves = align_varying(layout, [first, weights, *leaves])
+    return first, jax.tree.unflatten(tree, leaves), weights
 
 
 def check_tokens(
     check: _checks.CallCheck,
     cfg: EpLayerConfig,
     topk_idx: jax.Array,
-    tokens: jax.Array,
+    tokens: Payload,
     topk_weights: jax.Array,
     hidden: int,
 ) -> None:
     """The operands of a dispatch against each other and the bootstrapped sizes."""
-    leading = tokens.shape[:-1]
-    check.leading("tokens", leading)
-    check.shape("tokens", tokens, (*leading, hidden))
-    check.rows("tokens", tokens)
+    leading = topk_idx.shape[:-1]
+    check.leading("topk_idx", leading)
+    if isinstance(tokens, jax.Array):
+        check.shape("tokens", tokens, (*leading, hidden))
+        check.rows("tokens", tokens, summed=False)
+    else:
+        for path, rows in jax.tree_util.tree_leaves_with_path(tokens):
+            name = "tokens" + jax.tree_util.keystr(path)
+            check.shape(name, rows, (*leading, "H"))
+            if rows.ndim == len(leading) + 1:
+                check.payload(name, rows)
     check.shape("topk_idx", topk_idx, (*leading, cfg.top_k))
     check.shape("topk_weights", topk_weights, (*leading, cfg.top_k))
 
@@ -31,7 +77,7 @@ def check_expert_rows(
 ) -> None:
     """[R, C, H] with C at most the bootstrapped capacity."""
     check.shape(name, rows, (shards, "C", hidden))
-    check.rows(name, rows)
+    check.rows(name, rows, summed=True)
     if rows.ndim == 3:
         check.capacity(rows.shape[1])
 
@@ -42,26 +88,26 @@ def dispatch_fwd(
     cfg: EpLayerConfig,
     handle_mem: jax.Array,
     topk_idx: jax.Array,
-    tokens: jax.Array,
+    tokens: Payload,
     topk_weights: jax.Array,
     recv_capacity_per_rank: int,
     name: str | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Payload, jax.Array]:
     """ep_dispatch_fwd in ``group``."""
     cfg = _checks.layer(function, cfg)
     topk_idx, handle_mem = integer_indices(function, topk_idx), jnp.asarray(handle_mem)
-    tokens, topk_weights = jnp.asarray(tokens), jnp.asarray(topk_weights)
+    tokens, topk_weights = arrays_of(function, tokens), jnp.asarray(topk_weights)
     _checks.floating_weights(function, "topk_weights", topk_weights)
     capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = layout_for(group, tokens, topk_idx)
+    layout = layout_for(group, *jax.tree.leaves(tokens), topk_idx)
     check = _checks.CallCheck(function, group, layout, cfg)
     check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
     check.handle(handle_mem)
     check.capacity(capacity)
     check.done()
     name = _names.take(function, group, name, ("dispatch",))
-    operands = align_varying(layout, [handle_mem, tokens, topk_weights.astype(jnp.float32)])
-    return _operations.dispatch(Static(group, layout, cfg, name), capacity, *operands)
+    operands = align_payload(layout, handle_mem, tokens, topk_weights.astype(jnp.float32))
+    return dispatch_payload(Static(group, layout, cfg, name), capacity, *operands)
 
 
 def combine_fwd(
@@ -145,7 +191,7 @@ def combine_bwd(
     check = _checks.CallCheck(function, group, layout, cfg)
     check.leading("grad", grad.shape[:-1])
     check.shape("grad", grad, (*grad.shape[:-1], group.config.hidden_dim))
-    check.rows("grad", grad)
+    check.rows("grad", grad, summed=False)
     check.handle(handle_mem)
     check.capacity(capacity)
     check.done()

@@ -10,17 +10,29 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from epd.jax import _ffi
-from epd.jax.mesh import MeshResource
+from epd.jax.mesh import Link, MeshResource
 
 DEFAULT_ALIAS = "default"
 MAX_TOP_K = 128
 
-# dtypes of token rows -> epd_dtype of the C library.
+# dtypes whose rows can be summed, as combine does -> epd_dtype of the C library.
 DTYPE_CODES = {
     np.dtype(jnp.float32): 1,
     np.dtype(jnp.bfloat16): 2,
     np.dtype(jnp.float16): 3,
 }
+# What the group is told of a max_token_dtype that cannot be summed, by its width: the widest epd_dtype has 4 bytes.
+_BOUND_CODES = {1: 2, 2: 2, 4: 1, 8: 1}
+_SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
+
+
+def is_row_dtype(dtype) -> bool:
+    """Whether dispatch can move rows of it: 1, 2, 4 or 8 bytes an element."""
+    try:
+        known = np.dtype(dtype)
+    except TypeError:  # Of JAX's extended dtypes, such as keys.
+        return False
+    return known.itemsize in _BOUND_CODES and known.kind != "O" and known.name not in _SUB_BYTE
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ class GroupSpec:
         resource: the mesh axes' names; None: those of the active MeshResource.
         mesh: traced with where no mesh is active; None: an active one is needed.
         ranks_here: ranks of this process, in a group joined by rank; None: ranks stand along the mesh.
+        link: how one role sees the group; None: a group without roles.
     """
 
     config: EpConfig
@@ -96,6 +109,7 @@ class GroupSpec:
     resource: MeshResource | None = None
     mesh: AbstractMesh | None = None
     ranks_here: int | None = None
+    link: Link | None = None
 
     @property
     def owners_digest(self) -> int:
@@ -104,6 +118,16 @@ class GroupSpec:
             return 0
         table = np.asarray(self.expert_owner, "<u4").tobytes()
         return int.from_bytes(hashlib.blake2b(table, digest_size=8).digest(), "little") >> 1 | 1
+
+    @property
+    def dtype_bound(self) -> int:
+        """max_token_dtype as the C library takes it, which bounds rows that are summed."""
+        return DTYPE_CODES.get(self.max_token_dtype, _BOUND_CODES[self.max_token_dtype.itemsize])
+
+    @property
+    def row_bytes(self) -> int:
+        """Most bytes of a row."""
+        return self.config.hidden_dim * self.max_token_dtype.itemsize
 
     def handle_mem_size(self, top_k: int) -> int:
         """Bytes of one rank's routing plan."""

@@ -69,7 +69,8 @@ class Group(GroupOperations):
             max_tokens_per_rank: most tokens that a rank sends in one dispatch.
             recv_capacity_per_rank: most slots that a rank receives in one dispatch, padding and duplicates included.
             hidden_dim: elements of a token.
-            max_token_dtype: widest dtype of tokens: float32, bfloat16 or float16.
+            max_token_dtype: widest dtype of tokens, of 1, 2, 4 or 8 bytes. A row of a call has at most hidden_dim times its
+                bytes.
             drop_on_overflow: True: routes beyond the capacity of a call are dropped; False: an error on every rank.
             max_top_k: largest top_k of any layer, 1 to 128.
             expert_owner: ``[num_experts]`` the rank (position along ep) of each expert, in any order; ranks may own

@@ -52,7 +52,7 @@ class GroupOperations:
         Args:
             cfg: static; the layer.
             topk_idx: int32 or int64 ``[leading, K]``, traced.
-            tokens: ``[leading, H]``, traced.
+            tokens: ``[leading, H]``, or a pytree of payloads, traced.
             topk_weights: floating ``[leading, K]``, traced.
             recv_capacity_per_rank: static; C, at most the group's.
             name: static; see the class. Of its prepare, dispatch and dispatch's backward.

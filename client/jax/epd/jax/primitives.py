@@ -35,7 +35,7 @@ def ep_dispatch_fwd(
         cfg: static; the layer.
         handle_mem: uint8 ``[R, size]`` of ``ep_prepare``, traced.
         topk_idx: int32 or int64 ``[leading, K]``, traced: what the plan was made of. Only its shape is looked at.
-        tokens: float32, bfloat16 or float16 ``[leading, H]``, traced.
+        tokens: ``[leading, H]`` of any dtype of 1, 2, 4 or 8 bytes, or a pytree of payloads, traced; as for ep_dispatch.
         topk_weights: floating ``[leading, K]``, traced; converted to float32.
         recv_capacity_per_rank: static; slots of this call's receive buffer, C, at most the bootstrapped capacity.
 
@@ -139,7 +139,7 @@ def ep_combine_bwd(
     Args:
         cfg: static; the layer.
         handle_mem: uint8 ``[R, size]``, traced.
-        grad: ``[leading, H]``, traced: the cotangent of combine's result.
+        grad: ``[leading, H]``, traced: the cotangent of combine's result. Of any dtype of 1, 2, 4 or 8 bytes.
         recv_capacity_per_rank: static; C of the ``expert_out`` that was combined.
 
     Returns:

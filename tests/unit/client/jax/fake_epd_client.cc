@@ -11,6 +11,8 @@
 #include <tuple>
 #include <utility>
 
+#include "proto/epd/v1/row_dtype.h"
+
 struct epd_client {
   bool cut = false;
 };
@@ -129,7 +131,7 @@ void MeetPrepare(const epd_group& group, Meeting& meeting) {
 }
 
 std::size_t RowBytes(std::uint32_t hidden, epd_dtype dtype) {
-  return hidden * (dtype == EPD_DTYPE_FLOAT32 ? 4 : 2);
+  return std::size_t{hidden} * epd::shm::DtypeBytes(static_cast<std::uint32_t>(dtype));
 }
 
 void MeetScatter(Meeting& meeting) {

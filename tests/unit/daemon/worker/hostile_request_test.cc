@@ -48,7 +48,12 @@ TEST_F(Hostile, PlaceIsCheckedAndNamesBothValues) {
 TEST_F(Hostile, EveryNumberOfAnAnnounceIsChecked) {
   Expect(Code::kInvalidArgument, "kind is 6, expected 1 to 5",
          [](auto& r) { r.kind = static_cast<shm::Kind>(6); });
-  Expect(Code::kInvalidArgument, "dtype is 4", [](auto& r) { r.dtype = 4; });
+  Expect(Code::kInvalidArgument, "dtype is 5", [](auto& r) { r.dtype = 5; });
+  Expect(Code::kInvalidArgument, "dtype is 66304", [](auto& r) { r.dtype = 0x10300; });
+  Expect(Code::kInvalidArgument, "dtype is 65792", [](auto& r) {
+    r.kind = shm::Kind::kCombine;  // Rows of bytes cannot be summed.
+    r.dtype = 0x10100;
+  });
   Expect(Code::kInvalidArgument, "dtype is 0", [](auto& r) { r.dtype = 0; });
   Expect(Code::kInvalidArgument, "top_k is 3, expected 1 to 2", [](auto& r) { r.top_k = 3; });
   Expect(Code::kInvalidArgument, "top_k is 0", [](auto& r) { r.top_k = 0; });
