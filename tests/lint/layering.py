@@ -20,10 +20,12 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/control": _DAEMON_CORE,
     "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
     "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/observe"},
+    "daemon/tls": set(),
+    "daemon/store": _DAEMON_CORE | _WIRE,
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/observe", "daemon/node", "kernels"},
+    | {"daemon/control", "daemon/observe", "daemon/node", "daemon/store", "daemon/tls", "kernels"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE

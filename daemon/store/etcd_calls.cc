@@ -1,0 +1,223 @@
+#include "daemon/store/etcd_calls.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+
+namespace epd {
+namespace {
+
+constexpr char kScheme[] = "etcd://";
+
+// "node address incarnation", in one line; names have no spaces.
+std::string Encode(const Leadership& leader) {
+  return absl::StrCat(leader.node, " ", leader.address, " ", leader.incarnation.value);
+}
+
+std::optional<Leadership> Decode(const mvccpb::KeyValue& stored) {
+  const std::vector<std::string> parts = absl::StrSplit(stored.value(), ' ');
+  Leadership leader;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &leader.incarnation.value)) return {};
+  leader.node = parts[0];
+  leader.address = parts[1];
+  leader.revision = stored.mod_revision();
+  return leader;
+}
+
+std::string AfterPrefix(std::string prefix) {
+  ++prefix.back();
+  return prefix;
+}
+
+void PutOp(const std::string& key, const std::string& value, int64_t lease,
+           etcdserverpb::TxnRequest& txn) {
+  etcdserverpb::PutRequest* put = txn.add_success()->mutable_request_put();
+  put->set_key(key);
+  put->set_value(value);
+  put->set_lease(lease);
+}
+
+void CompareRevision(const std::string& key, int64_t revision, etcdserverpb::TxnRequest& txn) {
+  etcdserverpb::Compare* compare = txn.add_compare();
+  compare->set_key(key);
+  compare->set_target(etcdserverpb::Compare::MOD);
+  compare->set_result(etcdserverpb::Compare::EQUAL);
+  compare->set_mod_revision(revision);
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt("grpc.enable_http_proxy", 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<EtcdAddress> ParseEtcdAddress(const std::string& text) {
+  const absl::Status bad = absl::InvalidArgumentError(absl::StrCat(
+      "rendezvous: got '", text, "', expected etcd://host:port[,host:port...][/name]"));
+  if (text.rfind(kScheme, 0) != 0) return bad;
+  EtcdAddress address;
+  std::string hosts = text.substr(sizeof(kScheme) - 1);
+  if (const size_t slash = hosts.find('/'); slash != std::string::npos) {
+    address.cluster = hosts.substr(slash + 1);
+    hosts.resize(slash);
+  }
+  address.endpoints = absl::StrSplit(hosts, ',');
+  for (const std::string& endpoint : address.endpoints) {
+    const size_t colon = endpoint.rfind(':');
+    if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) return bad;
+  }
+  if (address.cluster.empty() || address.cluster.find_first_of(" /") != std::string::npos)
+    return bad;
+  return address;
+}
+
+EtcdCalls::EtcdCalls(const EtcdAddress& address) : prefix_("/epd/" + address.cluster + "/") {
+  for (const std::string& endpoint : address.endpoints) {
+    const std::shared_ptr<grpc::Channel> channel = ChannelTo(endpoint);
+    endpoints_.push_back({endpoint, etcdserverpb::KV::NewStub(channel),
+                          etcdserverpb::Lease::NewStub(channel),
+                          etcdserverpb::Watch::NewStub(channel)});
+  }
+}
+
+template <typename Call>
+absl::Status EtcdCalls::Try(absl::Duration patience, Call call) {
+  std::vector<std::string> said;
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    Endpoint& endpoint = endpoints_[current_];
+    grpc::ClientContext context;
+    context.set_deadline(
+        absl::ToChronoTime(absl::Now() + patience / static_cast<int64_t>(endpoints_.size())));
+    const grpc::Status status = call(endpoint, context);
+    if (status.ok()) return absl::OkStatus();
+    const auto got = static_cast<absl::StatusCode>(status.error_code());
+    if (got != absl::StatusCode::kUnavailable && got != absl::StatusCode::kDeadlineExceeded)
+      return absl::Status(got,
+                          absl::StrCat("etcd ", endpoint.address, ": ", status.error_message()));
+    code = got;
+    said.push_back(absl::StrCat(endpoint.address, ": ", status.error_message()));
+    current_ = (current_ + 1) % endpoints_.size();
+  }
+  return absl::Status(code, absl::StrCat("etcd does not answer (", absl::StrJoin(said, "; "),
+                                         "); is it running, and reachable from this node?"));
+}
+
+absl::StatusOr<int64_t> EtcdCalls::GrantLease(absl::Duration ttl, absl::Duration patience) {
+  etcdserverpb::LeaseGrantRequest request;
+  request.set_ttl(absl::ToInt64Seconds(absl::Ceil(ttl, absl::Seconds(1))));
+  etcdserverpb::LeaseGrantResponse response;
+  const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.lease->LeaseGrant(&context, request, &response);
+  });
+  if (!status.ok()) return status;
+  return response.id();
+}
+
+absl::Status EtcdCalls::KeepAlive(int64_t lease, absl::Duration patience) {
+  etcdserverpb::LeaseKeepAliveRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseKeepAliveResponse response;
+  const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    const auto stream = endpoint.lease->LeaseKeepAlive(&context);
+    const bool answered = stream->Write(request) && stream->Read(&response);
+    stream->WritesDone();
+    if (answered) context.TryCancel();
+    const grpc::Status ended = stream->Finish();
+    return answered ? grpc::Status::OK : ended;
+  });
+  if (status.ok() && response.ttl() <= 0) return absl::NotFoundError("the lease has expired");
+  return status;
+}
+
+absl::Status EtcdCalls::Revoke(int64_t lease, absl::Duration patience) {
+  etcdserverpb::LeaseRevokeRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseRevokeResponse response;
+  return Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.lease->LeaseRevoke(&context, request, &response);
+  });
+}
+
+absl::Status EtcdCalls::Register(const std::string& node, const std::string& address, int64_t lease,
+                                 absl::Duration patience) {
+  etcdserverpb::PutRequest request;
+  request.set_key(absl::StrCat(prefix_, "nodes/", node));
+  request.set_value(address);
+  request.set_lease(lease);
+  etcdserverpb::PutResponse response;
+  return Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Put(&context, request, &response);
+  });
+}
+
+absl::StatusOr<ClusterKeys> EtcdCalls::Read(absl::Duration patience) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(prefix_);
+  request.set_range_end(AfterPrefix(prefix_));
+  etcdserverpb::RangeResponse response;
+  const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Range(&context, request, &response);
+  });
+  if (!status.ok()) return status;
+  ClusterKeys keys;
+  keys.revision = response.header().revision();
+  const std::string nodes = prefix_ + "nodes/";
+  for (const mvccpb::KeyValue& stored : response.kvs()) {
+    if (stored.key() == prefix_ + "coordinator") keys.leader = Decode(stored);
+    if (stored.key().rfind(nodes, 0) == 0)
+      keys.nodes[stored.key().substr(nodes.size())] = stored.value();
+    if (stored.key() != prefix_ + "epochs") continue;
+    keys.ceiling_revision = stored.mod_revision();
+    if (!absl::SimpleAtoi(stored.value(), &keys.ceiling)) {
+      return absl::DataLossError(absl::StrCat("etcd: ", stored.key(), " holds '", stored.value(),
+                                              "', expected a number; another program wrote it"));
+    }
+  }
+  return keys;
+}
+
+absl::StatusOr<Won> EtcdCalls::Win(const Leadership& self, int64_t expected, uint64_t min_floor,
+                                   const ClusterKeys& seen, int64_t lease,
+                                   absl::Duration patience) {
+  Won won;
+  won.block.floor = std::max(seen.ceiling, min_floor);
+  won.block.ceiling = won.block.floor + kEpochsPerLeadership;
+  etcdserverpb::TxnRequest txn;
+  CompareRevision(prefix_ + "coordinator", expected, txn);
+  CompareRevision(prefix_ + "epochs", seen.ceiling_revision, txn);
+  PutOp(prefix_ + "coordinator", Encode(self), lease, txn);
+  PutOp(prefix_ + "epochs", absl::StrCat(won.block.ceiling), 0, txn);
+  etcdserverpb::TxnResponse response;
+  const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Txn(&context, txn, &response);
+  });
+  if (!status.ok()) return status;
+  if (!response.succeeded()) return absl::AbortedError("another node was faster");
+  won.revision = response.header().revision();
+  return won;
+}
+
+std::unique_ptr<grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>>
+EtcdCalls::Watch(grpc::ClientContext* context) {
+  auto stream = endpoints_[current_].watch->Watch(context);
+  etcdserverpb::WatchRequest request;
+  request.mutable_create_request()->set_key(prefix_);
+  request.mutable_create_request()->set_range_end(AfterPrefix(prefix_));
+  stream->Write(request);
+  return stream;
+}
+
+}  // namespace epd

@@ -1,0 +1,210 @@
+#include "daemon/store/etcd_election.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace epd {
+namespace {
+
+constexpr absl::Duration kCallPatience = absl::Seconds(1);
+// The watch says when to read; this is for when it is silent.
+constexpr absl::Duration kReadAnyway = absl::Milliseconds(500);
+constexpr absl::Duration kRetry = absl::Milliseconds(200);
+
+absl::Time Now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+Election::Options ElectionOptions(const Leadership& self, absl::Duration lease) {
+  Election::Options options;
+  options.node = self.node;
+  options.incarnation = self.incarnation;
+  options.can_lead = !self.address.empty();
+  options.lease = lease;
+  return options;
+}
+
+}  // namespace
+
+EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_news)
+    : options_(std::move(options)),
+      on_news_(std::move(on_news)),
+      calls_(options_.etcd),
+      election_(ElectionOptions(options_.self, options_.lease)) {
+  thread_ = std::thread([this] { Run(); });
+  watch_ = std::thread([this] { RunWatch(); });
+}
+
+EtcdElection::~EtcdElection() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (watching_ != nullptr) watching_->TryCancel();
+  }
+  thread_.join();
+  watch_.join();
+}
+
+bool EtcdElection::Stopping() {
+  const absl::MutexLock lock(&mutex_);
+  return stopping_;
+}
+
+void EtcdElection::Wake() {
+  const absl::MutexLock lock(&mutex_);
+  woken_ = true;
+}
+
+void EtcdElection::Refused(const Leadership& leader) {
+  const absl::MutexLock lock(&mutex_);
+  refused_.push_back(leader);
+  woken_ = true;
+}
+
+void EtcdElection::Run() {
+  while (!Stopping()) {
+    Turn();
+    const absl::Time until = WaitUntil();
+    const absl::MutexLock lock(&mutex_);
+    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || woken_; };
+    mutex_.AwaitWithTimeout(absl::Condition(&due), std::max(until - Now(), absl::ZeroDuration()));
+  }
+  if (lease_ != 0) calls_.Revoke(lease_, kCallPatience).IgnoreError();
+}
+
+void EtcdElection::Turn() {
+  std::vector<Leadership> refused;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (std::exchange(woken_, false)) next_read_ = absl::InfinitePast();
+    refused.swap(refused_);
+  }
+  Perform(election_.OnTick(Now()));
+  if (Now() >= next_keepalive_) KeepLease();
+  if (Now() >= next_read_) ReadKeys();
+  for (const Leadership& leader : refused) Perform(election_.OnRefused(Now(), leader));
+  Perform(election_.OnTick(Now()));
+}
+
+absl::Time EtcdElection::WaitUntil() {
+  return std::min({next_keepalive_, next_read_, election_.NextDeadline()});
+}
+
+absl::Duration EtcdElection::Patience() {
+  const absl::Duration left = election_.NextDeadline() - Now();
+  return std::clamp(left, absl::Milliseconds(10), kCallPatience);
+}
+
+void EtcdElection::KeepLease() {
+  const absl::Time asked = Now();
+  absl::Status status;
+  if (lease_ != 0) status = calls_.KeepAlive(lease_, Patience());
+  if (absl::IsNotFound(status)) {
+    lease_ = 0;
+    Perform(election_.OnLeaseLost(Now()));
+    status = absl::OkStatus();
+  }
+  if (status.ok() && lease_ == 0) {
+    const absl::StatusOr<int64_t> granted = calls_.GrantLease(options_.lease, Patience());
+    status = granted.status();
+    if (granted.ok()) lease_ = *granted;
+    if (granted.ok())
+      status = calls_.Register(options_.self.node,
+                               options_.self.address.empty() ? "-" : options_.self.address, lease_,
+                               Patience());
+  }
+  next_keepalive_ = Now() + (status.ok() ? options_.lease / 3 : kRetry);
+  Perform(status.ok() ? election_.OnLease(Now(), asked) : election_.OnStoreError(Now(), status));
+}
+
+void EtcdElection::ReadKeys() {
+  absl::StatusOr<ClusterKeys> keys = calls_.Read(Patience());
+  next_read_ = Now() + (keys.ok() ? kReadAnyway : kRetry);
+  if (!keys.ok()) return Perform(election_.OnStoreError(Now(), keys.status()));
+  if (!last_problem_.empty()) Tell(StoreProblem{absl::OkStatus()});
+  keys_ = *std::move(keys);
+  if (keys_.leader.has_value()) settled_ = keys_;
+  Perform(election_.OnKey(Now(), keys_.leader, keys_.revision, keys_.ceiling));
+}
+
+void EtcdElection::Perform(const Election::Actions& actions) {
+  for (const ElectionAction& action : actions) {
+    if (const auto* campaign = std::get_if<Campaign>(&action)) {
+      TryToWin(*campaign);
+    } else {
+      Tell(action);
+    }
+  }
+}
+
+void EtcdElection::TryToWin(const Campaign& campaign) {
+  const absl::StatusOr<Won> won =
+      calls_.Win(options_.self, campaign.expected, campaign.min_floor, keys_, lease_, Patience());
+  next_read_ = absl::InfinitePast();
+  if (won.ok()) return Perform(election_.OnWon(Now(), won->revision, won->block));
+  if (absl::IsAborted(won.status())) return Perform(election_.OnLost(Now()));
+  if (absl::IsNotFound(won.status())) {  // Its lease has expired.
+    lease_ = 0;
+    next_keepalive_ = absl::InfinitePast();
+  }
+  Perform(election_.OnStoreError(Now(), won.status()));
+}
+
+void EtcdElection::Tell(ElectionAction action) {
+  if (const auto* problem = std::get_if<StoreProblem>(&action)) {
+    const std::string text(problem->what.message());
+    if (std::exchange(last_problem_, text) == text) return;  // Said already.
+  }
+  StoreNews news{std::move(action), {}};
+  if (std::holds_alternative<Lead>(news.action)) news.nodes = OthersToHear();
+  on_news_(std::move(news));
+}
+
+// Who lived when there was a coordinator, and who lives now. After etcd was away for longer than the
+// leases the others may not have said again that they live.
+std::vector<std::string> EtcdElection::OthersToHear() const {
+  std::set<std::string> names;
+  for (const auto& [node, address] : settled_.nodes) names.insert(node);
+  for (const auto& [node, address] : keys_.nodes) names.insert(node);
+  const bool replaced = keys_.leader.has_value();  // ... by this node, for its address refused.
+  if (settled_.leader.has_value()) {
+    const std::string& last = settled_.leader->node;
+    const auto lives = [&](const std::string& node) { return keys_.nodes.count(node) > 0; };
+    const bool only_it_is_gone = std::all_of(names.begin(), names.end(), [&](const auto& node) {
+      return lives(node) != (node == last);
+    });
+    if (replaced || only_it_is_gone) names.erase(last);
+  }
+  names.erase(options_.self.node);
+  return {names.begin(), names.end()};
+}
+
+void EtcdElection::RunWatch() {
+  while (!Stopping()) {
+    grpc::ClientContext context;
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      watching_ = &context;
+    }
+    const auto stream = calls_.Watch(&context);
+    etcdserverpb::WatchResponse response;
+    while (stream->Read(&response)) Wake();
+    {
+      const absl::MutexLock lock(&mutex_);
+      watching_ = nullptr;
+    }
+    context.TryCancel();
+    stream->Finish();
+    Wake();
+    const absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kRetry);
+  }
+}
+
+}  // namespace epd

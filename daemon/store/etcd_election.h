@@ -1,0 +1,78 @@
+// Runs one node's Election against etcd: its lease, its watch, its transactions.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/store/election.h"
+#include "daemon/store/etcd_calls.h"
+
+namespace epd {
+
+// What the rest of epd is told; each follows from an ElectionAction.
+struct StoreNews {
+  ElectionAction action;  // Lead, Follow, NoLeader or StoreProblem.
+  // The other living nodes when the action is Lead: whom to listen to before anything is formed.
+  std::vector<std::string> nodes;
+};
+
+// Two threads: one owns the election and calls etcd, one waits in the watch and wakes it.
+class EtcdElection {
+ public:
+  struct Options {
+    EtcdAddress etcd;
+    Leadership self;  // `address` empty: never leads.
+    absl::Duration lease = absl::Seconds(3);
+  };
+  // `on_news` is called on the election's thread and must not block.
+  EtcdElection(Options options, std::function<void(StoreNews)> on_news);
+  // Gives the leadership up (revokes the lease, if etcd answers within a second) and joins.
+  ~EtcdElection();
+
+  // Thread-safe: the coordinator `leader` refuses connections.
+  void Refused(const Leadership& leader);
+
+ private:
+  void Run();
+  void RunWatch();
+  void Wake();
+  bool Stopping();
+
+  // ---- the election's thread ----
+  void Turn();
+  void KeepLease();
+  void ReadKeys();
+  void Perform(const Election::Actions& actions);
+  void TryToWin(const Campaign& campaign);
+  void Tell(ElectionAction action);
+  std::vector<std::string> OthersToHear() const;
+  // How long one call may take: never past the moment at which a leader must step down.
+  absl::Duration Patience();
+  absl::Time WaitUntil();
+
+  const Options options_;
+  const std::function<void(StoreNews)> on_news_;
+  EtcdCalls calls_;
+  Election election_;
+  int64_t lease_ = 0;
+  absl::Time next_keepalive_ = absl::InfinitePast();
+  absl::Time next_read_ = absl::InfinitePast();
+  ClusterKeys keys_;
+  ClusterKeys settled_;  // The last ones with a coordinator.
+  std::string last_problem_;
+
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Leadership> refused_ ABSL_GUARDED_BY(mutex_);
+  grpc::ClientContext* watching_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;
+  std::thread watch_;
+};
+
+}  // namespace epd

@@ -1,0 +1,25 @@
+// gRPC credentials of the links between epds: mutual TLS, or plain where no files are set.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "daemon/tls/peer_check.h"
+
+namespace epd {
+
+// Told of every peer that is refused, on gRPC's threads; may be null.
+using OnRefusedPeer = std::function<void(const absl::Status&)>;
+
+// Both sides present a certificate and check the other's (peer_check.h). The files are read again
+// every second, so renewed certificates need no restart; open connections keep theirs.
+// CheckOwn() must have passed. Without files: no encryption and no authentication.
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const TlsFiles& files,
+                                                             OnRefusedPeer on_refused);
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const TlsFiles& files,
+                                                               OnRefusedPeer on_refused);
+
+}  // namespace epd

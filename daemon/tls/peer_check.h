@@ -1,0 +1,45 @@
+// Whether a certificate belongs to this cluster; says by name what is wrong with it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace epd {
+
+// Paths of PEM files. Either none is set (links are plain) or all three.
+struct TlsFiles {
+  std::string ca;    // Certificates that sign this cluster's nodes.
+  std::string cert;  // This node's certificate, then the intermediate ones.
+  std::string key;
+
+  bool enabled() const { return !ca.empty(); }
+};
+
+enum class PeerRole { kServer, kClient };
+
+struct PeerCertificate {
+  std::string leaf;   // PEM.
+  std::string chain;  // PEM: the leaf and what it came with; may be empty.
+  PeerRole role = PeerRole::kServer;
+  std::string host;  // What was dialled, a name or an address; empty: not compared (clients).
+};
+
+// Pure.
+//   UNAUTHENTICATED  not signed by one of `ca`, expired, not valid yet, made for another host or
+//                    another purpose: names the subject and what to do
+absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, absl::Time now);
+
+// Reads this node's files.
+//   INVALID_ARGUMENT     one or two of the three are missing; a file does not parse, or the key is
+//                        another certificate's
+//   NOT_FOUND            a file cannot be read
+//   FAILED_PRECONDITION  the own certificate would be refused by every peer: has expired, is not
+//                        valid yet, is not signed by `ca`
+absl::Status CheckOwn(const TlsFiles& files, absl::Time now);
+
+// Of a file, or "" when it cannot be read.
+std::string ReadPem(const std::string& path);
+
+}  // namespace epd
