@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/control/group_state.h"
+#include "daemon/control/rendezvous.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/placement.h"
@@ -52,12 +53,15 @@ struct KnownOrder {
 
 struct KnownNode {
   Incarnation incarnation;
+  NodeLink link;
   uint64_t last_seq = 0;
+  uint64_t taken_seq = 0;  // Of the last report that was not only kept.
   absl::Time last_seen;
   bool lost = false;
   Incarnation worker;
   bool worker_has_nccl = false;
   std::string nccl_problem;
+  NodeFacts facts;
   std::map<std::pair<SessionId, RequestId>, KnownClaim> claims;
   std::map<GroupId, GroupWork> work;
   std::map<RequestId, KnownOrder> orders;
@@ -99,8 +103,11 @@ struct ClusterGroup {
       absl::InfiniteFuture();  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
   absl::Status cause;
   std::map<Rank, ClaimKey> holders;
+  // Placements of `holders`, by rank, while they are up to date: what every full view repeats.
+  std::optional<std::vector<Placement>> members;
   std::map<Rank, Placement> dead;
-  bool no_replacement = false;  // A rank has left by itself: the group ends when all have.
+  std::map<Rank, absl::Time> left_at;  // Of `dead`.
+  bool no_replacement = false;         // A rank has left by itself: the group ends when all have.
 
   Epoch epoch;  // Of the communicator, in which this tenant is or last was.
 
@@ -110,6 +117,7 @@ struct ClusterGroup {
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
   bool inherited = false;  // A predecessor of this coordinator formed it.
+  bool adoptable = false;  // No node has been told of it yet.
   bool recovered =
       false;  // ... and it has not started since: bases are those that the members report.
   std::map<ClaimKey, DrainRecord> cut_used;

@@ -1,5 +1,7 @@
 #include "daemon/control/formation_errors.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -10,13 +12,66 @@ namespace {
 
 std::string Quoted(const GroupSpec& spec) { return absl::StrCat("group=", Title(spec)); }
 
+std::string DescribeOne(const RankPhase& rank) {
+  std::string out = Describe(rank.placement, rank.phase);
+  const Placement& who = rank.placement;
+  if (!who.node.value.empty()) absl::StrAppend(&out, " node=", who.node.value);
+  if (!who.client_name.empty()) absl::StrAppend(&out, " client=", who.client_name);
+  if (!who.client_version.empty()) absl::StrAppend(&out, " version=", who.client_version);
+  if (rank.last_seen >= absl::ZeroDuration())
+    absl::StrAppend(&out, " last_seen=",
+                    absl::FormatDuration(absl::Trunc(rank.last_seen, absl::Milliseconds(1))),
+                    " ago");
+  return out;
+}
+
+// What most ranks have of one thing; the odd nodes are named. Empty: all agree.
+std::string OddOnes(const std::string& what, const std::vector<NodeToCompare>& nodes,
+                    const std::function<std::string(const NodeFacts&)>& value) {
+  std::map<std::string, size_t> votes;
+  for (const NodeToCompare& node : nodes) votes[value(node.facts)] += node.num_ranks;
+  if (votes.size() <= 1) return "";
+  const auto most = std::max_element(
+      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::vector<std::string> odd;
+  for (const NodeToCompare& node : nodes) {
+    const std::string got = value(node.facts);
+    if (got != most->first)
+      odd.push_back(absl::StrCat("node ", node.node.value, " has ", got.empty() ? "none" : got));
+  }
+  return absl::StrCat(what, ": ", absl::StrJoin(odd, ", "), "; most ranks have ",
+                      most->first.empty() ? "none" : most->first);
+}
+
+// Clocks are compared with the median, not with each other.
+std::string OddClocks(const std::vector<NodeToCompare>& nodes) {
+  std::vector<absl::Duration> offsets;
+  for (const NodeToCompare& node : nodes) offsets.push_back(node.facts.clock_offset);
+  std::sort(offsets.begin(), offsets.end());
+  const absl::Duration median = offsets[offsets.size() / 2];
+  std::vector<std::string> odd;
+  for (const NodeToCompare& node : nodes) {
+    const absl::Duration off = node.facts.clock_offset - median;
+    if (absl::AbsDuration(off) <= kMaxClockOffset) continue;
+    odd.push_back(
+        absl::StrCat("the clock of node ", node.node.value, " is ",
+                     absl::FormatDuration(absl::Trunc(absl::AbsDuration(off), absl::Seconds(1))),
+                     off > absl::ZeroDuration() ? " ahead of" : " behind", " the others"));
+  }
+  return odd.empty() ? "" : absl::StrCat("clock: ", absl::StrJoin(odd, ", "));
+}
+
 }  // namespace
 
 std::string DescribeAll(const std::vector<RankPhase>& ranks) {
   if (ranks.empty()) return "none";
-  return absl::StrJoin(ranks, "; ", [](std::string* out, const RankPhase& r) {
-    absl::StrAppend(out, Describe(r.placement, r.phase));
-  });
+  std::string out;
+  for (size_t i = 0; i < ranks.size() && i < kMaxNamedInText; ++i) {
+    absl::StrAppend(&out, i == 0 ? "" : "; ", DescribeOne(ranks[i]));
+  }
+  if (ranks.size() <= kMaxNamedInText) return out;
+  return absl::StrCat(out, "; and ", ranks.size() - kMaxNamedInText,
+                      " more, which epctl why lists");
 }
 
 absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecBrought>& brought) {
@@ -97,18 +152,35 @@ absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
       "); tenants of one group share its ranks, so start it there or use another group name"));
 }
 
-absl::Status FormationLateError(const LateFormation& late) {
-  std::vector<RankPhase> dead;
-  for (const Placement& p : late.dead) dead.push_back({p, "gone"});
-  std::string text =
-      absl::StrCat(absl::StrCat("group=", late.title), " epoch=", late.epoch.value,
-                   " phase=", std::string(Name(late.state)), ": not READY after ",
-                   absl::FormatDuration(late.allowed), "; arrived: ", DescribeAll(late.arrived),
-                   "; missing: ranks ", DescribeRanks(late.missing), "; dead: ", DescribeAll(dead),
-                   "; wrong spec: ", DescribeAll(late.wrong_spec));
+absl::Status FormationLateError(const FormationReport& late) {
+  std::string text = absl::StrCat(
+      "group=", late.title, " epoch=", late.epoch.value, " phase=", std::string(Name(late.state)),
+      ": not READY after ", absl::FormatDuration(late.allowed),
+      "; arrived: ", DescribeAll(late.arrived), "; missing: ranks ", DescribeRanks(late.missing),
+      "; dead: ", DescribeAll(late.dead), "; wrong epoch or spec: ", DescribeAll(late.wrong));
   if (!late.cause.ok()) absl::StrAppend(&text, "; it formed again because: ", late.cause.message());
   return absl::DeadlineExceededError(
       absl::StrCat(text, "; start the missing ranks and join again"));
+}
+
+absl::Status CompareNodes(const std::string& group, const std::vector<NodeToCompare>& nodes,
+                          bool check_nccl) {
+  if (nodes.size() < 2) return absl::OkStatus();
+  std::vector<std::string> differences = {
+      OddOnes("epd", nodes,
+              [](const NodeFacts& facts) { return absl::StrCat("exchange ", facts.exchange); }),
+      OddClocks(nodes)};
+  if (check_nccl) {
+    differences.push_back(
+        OddOnes("NCCL", nodes, [](const NodeFacts& facts) { return facts.nccl_version; }));
+    differences.push_back(
+        OddOnes("driver", nodes, [](const NodeFacts& facts) { return facts.driver_version; }));
+  }
+  differences.erase(std::remove(differences.begin(), differences.end(), ""), differences.end());
+  if (differences.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(absl::StrCat("group=", group), " phase=bootstrapping: nodes do not agree: ",
+                   absl::StrJoin(differences, "; "), "; make them equal and join again"));
 }
 
 }  // namespace epd

@@ -18,6 +18,8 @@ namespace epd {
 struct RankPhase {
   Placement placement;
   std::string phase;
+  // How long ago its node last spoke of it; negative: not known.
+  absl::Duration last_seen = -absl::Seconds(1);
 };
 
 // One session's Join and what it brought.
@@ -49,22 +51,38 @@ absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
 absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
                               const Placement& expected, const std::string& other_tenant);
 
-// Everything about a formation that is late.
-struct LateFormation {
+// Everything about a formation that is late: four sets, each complete. The text names so many of
+// each; the whole stands in the report.
+inline constexpr size_t kMaxNamedInText = 64;
+
+struct FormationReport {
+  std::string name;
   std::string title;  // Title() of the group's spec.
   Epoch epoch;
   GroupState state = GroupState::kForming;
   absl::Duration allowed;
   std::vector<RankPhase> arrived;
-  std::vector<Rank> missing;
-  std::vector<Placement> dead;
-  std::vector<RankPhase>
-      wrong_spec;      // Waiting with another spec or instance; the phase says which.
-  absl::Status cause;  // Why a group that had been READY forms again.
+  std::vector<Rank> missing;     // All ranks that nobody holds ...
+  std::vector<RankPhase> dead;   // ... and who held them last.
+  std::vector<RankPhase> wrong;  // Brought another spec, instance or an old epoch: the phase says.
+  absl::Status cause;            // Why a group that had been READY forms again.
 };
 
-// DEADLINE_EXCEEDED with arrived, missing, dead and wrong-spec ranks, each complete.
-absl::Status FormationLateError(const LateFormation& late);
+// DEADLINE_EXCEEDED with arrived, missing, dead and wrong ranks.
+absl::Status FormationLateError(const FormationReport& late);
+
+// One node of a group and what must agree.
+struct NodeToCompare {
+  NodeId node;
+  size_t num_ranks = 0;
+  NodeFacts facts;
+};
+
+// FAILED_PRECONDITION: names what differs, and the nodes that differ from what most ranks have.
+// `check_nccl`: the group needs NCCL, so its version and the driver's must agree, too.
+absl::Status CompareNodes(const std::string& group, const std::vector<NodeToCompare>& nodes,
+                          bool check_nccl);
+inline constexpr absl::Duration kMaxClockOffset = absl::Minutes(1);
 
 // "rank=2 host=a7 pid=4711 phase=arrived; rank=3 ...", or "none".
 std::string DescribeAll(const std::vector<RankPhase>& ranks);

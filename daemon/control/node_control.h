@@ -20,6 +20,7 @@ namespace epd {
 struct NodeOptions {
   NodeId node;
   Incarnation incarnation;  // Random, this run of epd.
+  NodeFacts facts = {};     // Without NCCL's version, which the worker says.
   // How often the report is repeated although nothing has changed; infinite when the coordinator is
   // in this process.
   absl::Duration report_interval = absl::Seconds(1);
@@ -36,6 +37,7 @@ struct SessionStatus {
   uint32_t uid = 0;
   std::string host;
   std::string name;
+  std::string version;
   SessionState state = SessionState::kAttached;
   absl::Time since;
 };
@@ -70,6 +72,7 @@ struct WorkerStatus {
   Incarnation incarnation;
   bool has_nccl = false;
   std::string nccl_problem;
+  std::string nccl_version;
   absl::Status last_death;
   int num_deaths = 0;
 };

@@ -25,6 +25,7 @@ struct SessionAttached {
   uint32_t uid = 0;
   std::string host;
   std::string name;
+  std::string version = {};  // Of the client.
 };
 
 // Its socket has closed or its process is dead. Nothing about this session may be sent afterwards.
@@ -66,6 +67,7 @@ struct WorkerStarted {
   Incarnation worker;
   bool has_nccl = false;
   std::string nccl_problem;  // When it has none.
+  std::string nccl_version = {};
 };
 
 struct WorkerDied {

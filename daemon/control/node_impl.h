@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/control/node_control.h"
+#include "daemon/control/used_ids.h"
 
 namespace epd {
 
@@ -100,6 +101,7 @@ class NodeControl::Impl {
   void TakeClaimAnswers(const ClusterView& view);
   void Reconcile();
   void ReconcileWorker(LocalGroup& group);
+  void Initialise(LocalGroup& group, LocalCommunicator& communicator);
   void ForgetCommunicators();
   void ReconcileTenant(LocalGroup& group);
   void ReconcileMembers(LocalGroup& group);
@@ -143,6 +145,7 @@ class NodeControl::Impl {
   uint64_t last_view_seq_ = 0;
   Epoch max_epoch_;
   Formation max_formation_;
+  UsedIds used_ids_;
   uint64_t report_seq_ = 0;
   absl::Time next_report_ = absl::InfiniteFuture();
   bool dirty_ = false;

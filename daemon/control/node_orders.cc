@@ -153,6 +153,8 @@ void NodeControl::Impl::Report() {
   report.worker = worker_.incarnation;
   report.worker_has_nccl = worker_.has_nccl;
   report.nccl_problem = worker_.nccl_problem;
+  report.facts = options_.facts;
+  report.facts.nccl_version = worker_.nccl_version;
   for (const auto& [key, member] : members_) {
     Claim claim = member.claim;
     if (member.state == MembershipState::kWaiting) {

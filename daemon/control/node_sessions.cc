@@ -15,6 +15,7 @@ void NodeControl::Impl::On(const SessionAttached& event) {
   session.uid = event.uid;
   session.host = event.host;
   session.name = event.name;
+  session.version = event.version;
   session.since = now_;
   if (!shutdown_deadline_.has_value()) return;
   session.state = SessionState::kEnding;
@@ -92,6 +93,7 @@ void NodeControl::Impl::On(const JoinRequested& event) {
   claim.host = session.host;
   claim.pid = session.pid;
   claim.client_name = session.name;
+  claim.client_version = session.version;
   claim.spec = event.spec;
   claim.ranks = event.ranks;
   claim.min_epoch = event.min_epoch;

@@ -48,6 +48,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     }
     group.view = theirs;
     group.work.group = theirs.id;
+    group.work.communicator = theirs.communicator;
     LocalCommunicator& communicator = communicators_[theirs.communicator];
     communicator.work.group = theirs.communicator;
     if (!theirs.no_id_reason.empty()) communicator.no_id_reason = theirs.no_id_reason;
@@ -142,12 +143,23 @@ void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
     communicator.id_asked = epoch;
     Emit(MakeUniqueId{group.view.communicator, epoch});
   }
-  if (group.view.id_known && communicator.init_asked < epoch) {
-    communicator.init_asked = epoch;
+  if (group.view.id_known && communicator.init_asked < epoch) Initialise(group, communicator);
+  group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
+}
+
+void NodeControl::Impl::Initialise(LocalGroup& group, LocalCommunicator& communicator) {
+  const Epoch epoch = group.view.epoch;
+  communicator.init_asked = epoch;
+  communicator.work.id = UniqueId();  // The coordinator has it: it is not sent again.
+  if (group.view.unique_id.empty() || used_ids_.Use(group.view.unique_id)) {
     Emit(InitCommunicator{followed_, group.view.communicator, epoch, group.view.unique_id,
                           group.view.no_id_reason});
+    return;
   }
-  group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
+  communicator.work.init_epoch = epoch;
+  communicator.work.init_status = absl::AbortedError(
+      absl::StrCat("node ", options_.node.value, " was given a unique id that it has used before"));
+  dirty_ = true;
 }
 
 void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {

@@ -14,6 +14,7 @@ void NodeControl::Impl::On(const WorkerStarted& event) {
   worker_.incarnation = event.worker;
   worker_.has_nccl = event.has_nccl;
   worker_.nccl_problem = event.nccl_problem;
+  worker_.nccl_version = event.nccl_version;
   dirty_ = true;
 }
 
@@ -43,6 +44,7 @@ void NodeControl::Impl::On(const WorkerDied& event) {
     const Formation formation = group.work.formation;
     group.work = GroupWork{};
     group.work.group = id;
+    group.work.communicator = group.view.communicator;
     group.work.formation = formation;
     group.running = false;
     group.drain_asked = false;

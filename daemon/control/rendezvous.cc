@@ -9,8 +9,8 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
 Rendezvous::~Rendezvous() = default;
 
 Rendezvous::Effects Rendezvous::OnNodeConnected(absl::Time now, const NodeId& node,
-                                                Incarnation incarnation) {
-  return impl_->OnNodeConnected(now, node, incarnation);
+                                                Incarnation incarnation, const NodeLink& link) {
+  return impl_->OnNodeConnected(now, node, incarnation, link);
 }
 Rendezvous::Effects Rendezvous::OnReport(absl::Time now, const NodeReport& report) {
   return impl_->OnReport(now, report);
@@ -23,6 +23,10 @@ Rendezvous::Effects Rendezvous::OnTick(absl::Time now) { return impl_->OnTick(no
 absl::Time Rendezvous::NextDeadline() const { return impl_->NextDeadline(); }
 std::vector<GroupStatus> Rendezvous::Groups() const { return impl_->Groups(); }
 std::vector<NodeStatus> Rendezvous::Nodes() const { return impl_->Nodes(); }
+const FormationReport* Rendezvous::LastReport(const std::string& name) const {
+  return impl_->LastReport(name);
+}
+Epoch Rendezvous::max_epoch() const { return impl_->max_epoch(); }
 std::vector<std::string> Rendezvous::WaitsWithoutEnd() const { return impl_->WaitsWithoutEnd(); }
 
 }  // namespace epd

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/control/formation_errors.h"
 #include "daemon/control/group_state.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/ids.h"
@@ -46,7 +48,15 @@ struct RendezvousOptions {
   // the epochs and members of groups that its predecessor formed before it forms any. Zero when
   // there is one node.
   absl::Duration start_grace = absl::ZeroDuration();
+  // When all of these have reported, the grace ends early; empty: it does not.
+  std::set<NodeId> expected;
+  Epoch floor;  // Epochs begin above it.
   absl::Time started_at;
+};
+
+// What the edge knows about the way to a node.
+struct NodeLink {
+  std::string no_ids;  // Why unique ids may not travel on it; empty: they may.
 };
 
 // ---- status ----
@@ -83,6 +93,8 @@ struct NodeStatus {
   std::string nccl_problem;
   absl::Time last_report;
   size_t num_claims = 0;
+  bool lost = false;
+  NodeFacts facts;
 };
 
 // Pure: every result is a function of the arguments so far. Not thread-safe; the control thread
@@ -100,7 +112,8 @@ class Rendezvous {
   // A node's stream has opened. Whatever its earlier incarnations held is dead. Answers with a
   // view, from which the node learns this coordinator's incarnation. Reports of other incarnations
   // of the node are ignored from here on.
-  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation);
+  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation,
+                          const NodeLink& link = {});
 
   // Always answers a current report with a view; ignores one whose incarnation is not the connected
   // one or whose seq is not above the last.
@@ -119,6 +132,10 @@ class Rendezvous {
   Incarnation incarnation() const { return options_.incarnation; }
   std::vector<GroupStatus> Groups() const;  // By name, then tenant; living ones only.
   std::vector<NodeStatus> Nodes() const;    // By name.
+  // The last formation of this name that was late; null: none that is remembered.
+  const FormationReport* LastReport(const std::string& name) const;
+  // Highest epoch that this coordinator has given out.
+  Epoch max_epoch() const;
   // What waits although no deadline bounds it, in words; always empty unless there is a bug.
   std::vector<std::string> WaitsWithoutEnd() const;
 

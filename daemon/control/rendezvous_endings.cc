@@ -86,6 +86,7 @@ void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::St
 void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
   EndFormation(group, why);
   group.holders.clear();
+  group.members.reset();
   group.dead.clear();
   group.bases.clear();
   group.cut_used.clear();

@@ -11,14 +11,17 @@
 #include "daemon/control/cluster_group.h"
 #include "daemon/control/formation_errors.h"
 #include "daemon/control/rendezvous.h"
+#include "daemon/control/used_ids.h"
 
 namespace epd {
 
 class Rendezvous::Impl {
  public:
-  explicit Impl(const RendezvousOptions& options) : options_(options) {}
+  explicit Impl(const RendezvousOptions& options)
+      : options_(options), global_floor_(options.floor) {}
 
-  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation);
+  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation,
+                          const NodeLink& link);
   Effects OnReport(absl::Time now, const NodeReport& report);
   Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
   Effects OnTick(absl::Time now);
@@ -26,6 +29,8 @@ class Rendezvous::Impl {
   std::vector<GroupStatus> Groups() const;
   std::vector<NodeStatus> Nodes() const;
   std::vector<std::string> WaitsWithoutEnd() const;
+  const FormationReport* LastReport(const std::string& name) const;
+  Epoch max_epoch() const { return max_epoch_; }
 
  private:
   using NodeMap = std::map<NodeId, KnownNode>;
@@ -36,7 +41,13 @@ class Rendezvous::Impl {
   void DropNodeClaims(const NodeId& id, const absl::Status& cause);
   void Release(const ClaimKey& key, ClaimFate fate, const absl::Status& cause);
   void Expire();
-  bool InGrace() const { return now_ < options_.started_at + options_.start_grace; }
+  bool InGrace() const { return !grace_over_ && now_ < options_.started_at + options_.start_grace; }
+  void Take(const NodeReport& report);
+  // During the grace reports are only kept, and nodes go on as they were. Then all are taken at
+  // once, so that a group that was READY under the predecessor is taken over as it is.
+  void EndGraceIfDue();
+  bool HaveAllReported() const;
+  bool Adopt(ClusterGroup& group);
 
   // ---- placing: rendezvous_place.cc ----
   void Settle();
@@ -63,7 +74,10 @@ class Rendezvous::Impl {
   // Whether the tenant is in the epoch; false: it had to end, its ranks are elsewhere.
   bool EnterEpoch(ClusterGroup& group);
   // These three return whether the step is done; a failure ends the group.
+  bool StepCompare(ClusterGroup& group);
   bool StepUniqueId(ClusterGroup& group);
+  std::string WhyNoId(const ClusterGroup& group) const;
+  bool TakeUniqueId(ClusterGroup& group, const GroupWork& work);
   bool StepInitialise(ClusterGroup& group);
   bool StepTenants(ClusterGroup& group);
   bool StartFormation(ClusterGroup& group);
@@ -78,7 +92,10 @@ class Rendezvous::Impl {
   // after a formation error (event kFail). `group` is gone afterwards.
   void End(ClusterGroup& group, GroupEvent event, const absl::Status& status);
   void Reset(ClusterGroup& group, const absl::Status& why);
-  absl::Status LateError(const ClusterGroup& group, absl::Duration allowed) const;
+  // Keeps the whole report for LastReport.
+  absl::Status LateError(const ClusterGroup& group, absl::Duration allowed);
+  void AddWrong(const ClusterGroup& group, FormationReport& late) const;
+  void RememberStale(const ClaimKey& key);
   std::string PhaseOf(const ClusterGroup& group, Rank rank) const;
 
   // ---- orders: rendezvous_orders.cc ----
@@ -91,7 +108,8 @@ class Rendezvous::Impl {
 
   // ---- views: rendezvous_view.cc ----
   ClusterView MakeView(const NodeId& id);
-  GroupView ViewOf(const ClusterGroup& group, const NodeId& node) const;
+  std::set<GroupId> GroupsOf(const NodeId& node) const;
+  GroupView ViewOf(ClusterGroup& group, const NodeId& node) const;
 
   // ---- look-ups ----
   KnownClaim* Find(const ClaimKey& key);
@@ -127,6 +145,13 @@ class Rendezvous::Impl {
   std::map<std::string, Epoch> floors_;
   Epoch global_floor_;
   Formation formation_floor_;  // Of groups that a predecessor formed.
+  UsedIds used_ids_;
+  Epoch max_epoch_;                                 // Highest that this coordinator has given out.
+  std::map<std::string, FormationReport> reports_;  // By group name.
+  std::map<std::string, std::vector<std::pair<Placement, absl::Time>>> stale_;  // By group name.
+  bool grace_over_ = false;
+  bool adopting_ = false;
+  std::map<NodeId, NodeReport> held_;  // What nodes reported during the grace.
   // Work of the present call.
   std::set<GroupId> dirty_groups_;
   std::set<std::string> dirty_names_;

@@ -1,5 +1,6 @@
 // What nodes report, and what time does.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/control/rendezvous_impl.h"
@@ -7,15 +8,19 @@
 namespace epd {
 
 Rendezvous::Effects Rendezvous::Impl::OnNodeConnected(absl::Time now, const NodeId& id,
-                                                      Incarnation incarnation) {
+                                                      Incarnation incarnation,
+                                                      const NodeLink& link) {
   now_ = std::max(now_, now);
+  EndGraceIfDue();
   KnownNode& node = nodes_[id];
   if (node.incarnation != incarnation) {
+    held_.erase(id);
     DropNodeClaims(id, absl::UnavailableError(absl::StrCat("node ", id.value, " was restarted")));
     node = KnownNode{};
     node.incarnation = incarnation;
   }
   node.last_seen = now_;
+  node.link = link;
   dirty_nodes_.insert(id);
   Settle();
   return Finish();
@@ -23,6 +28,7 @@ Rendezvous::Effects Rendezvous::Impl::OnNodeConnected(absl::Time now, const Node
 
 Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport& report) {
   now_ = std::max(now_, now);
+  EndGraceIfDue();
   const auto it = nodes_.find(report.node);
   if (it == nodes_.end() || it->second.incarnation != report.incarnation ||
       report.seq <= it->second.last_seq) {
@@ -32,6 +38,36 @@ Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport&
   node.last_seq = report.seq;
   node.last_seen = now_;
   node.lost = false;
+  if (InGrace()) {
+    held_[report.node] = report;
+    if (!HaveAllReported()) return Finish();
+    grace_over_ = true;
+    EndGraceIfDue();
+  } else {
+    Take(report);
+  }
+  Settle();
+  return Finish();
+}
+
+bool Rendezvous::Impl::HaveAllReported() const {
+  if (options_.expected.empty()) return false;
+  return std::all_of(options_.expected.begin(), options_.expected.end(),
+                     [this](const NodeId& id) { return held_.count(id) > 0; });
+}
+
+void Rendezvous::Impl::EndGraceIfDue() {
+  if (InGrace() || held_.empty()) return;
+  const std::map<NodeId, NodeReport> held = std::exchange(held_, {});
+  for (const auto& [id, report] : held) Take(report);
+  adopting_ = true;
+  Settle();
+  adopting_ = false;
+}
+
+void Rendezvous::Impl::Take(const NodeReport& report) {
+  KnownNode& node = nodes_.at(report.node);
+  node.taken_seq = report.seq;
   if (report.coordinator != options_.incarnation) {
     global_floor_ = std::max(global_floor_, report.max_epoch);
     formation_floor_ = std::max(formation_floor_, report.max_formation);
@@ -39,18 +75,13 @@ Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport&
   node.worker = report.worker;
   node.worker_has_nccl = report.worker_has_nccl;
   node.nccl_problem = report.nccl_problem;
+  node.facts = report.facts;
   node.work.clear();
   for (const GroupWork& work : report.work) node.work[work.group] = work;
-  for (const auto& [id, group] : groups_) {
-    const auto members = NodesOf(group);
-    if (members.count(report.node) > 0 || CommunicatorOf(group).workers.count(report.node) > 0)
-      dirty_groups_.insert(id);
-  }
+  for (const GroupId id : GroupsOf(report.node)) dirty_groups_.insert(id);
   TakeClaims(report);
   TakeOrders(report);
   dirty_nodes_.insert(report.node);
-  Settle();
-  return Finish();
 }
 
 void Rendezvous::Impl::TakeClaims(const NodeReport& report) {
@@ -95,6 +126,7 @@ void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::
     return;
   }
   ClusterGroup& group = groups_.at(known->group);
+  group.members.reset();
   std::string who;
   for (const Rank rank : known->claim.ranks) {
     const Placement placement = PlacementOf(key, rank);
@@ -102,6 +134,7 @@ void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::
                     Describe(placement, fate == ClaimFate::kLeft ? "left" : "gone"));
     group.holders.erase(rank);
     group.dead[rank] = placement;
+    group.left_at[rank] = now_;
   }
   if (fate == ClaimFate::kLeft && known->served) group.no_replacement = true;
   Fail(key, cause);
@@ -137,6 +170,7 @@ Rendezvous::Effects Rendezvous::Impl::OnNodeLost(absl::Time now, const NodeId& i
   now_ = std::max(now_, now);
   const auto it = nodes_.find(id);
   if (it == nodes_.end() || it->second.lost) return {};
+  held_.erase(id);
   DropNodeClaims(id, cause);
   it->second.lost = true;
   it->second.worker = Incarnation{};
@@ -146,11 +180,13 @@ Rendezvous::Effects Rendezvous::Impl::OnNodeLost(absl::Time now, const NodeId& i
 
 Rendezvous::Effects Rendezvous::Impl::OnTick(absl::Time now) {
   now_ = std::max(now_, now);
+  EndGraceIfDue();
   std::vector<NodeId> silent;
   for (const auto& [id, node] : nodes_) {
     if (!node.lost && node.last_seen + options_.node_silence <= now_) silent.push_back(id);
   }
   for (const NodeId& id : silent) {
+    held_.erase(id);
     DropNodeClaims(
         id, absl::UnavailableError(absl::StrCat("node ", id.value, " was silent for ",
                                                 absl::FormatDuration(options_.node_silence))));

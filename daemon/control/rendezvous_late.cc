@@ -3,6 +3,13 @@
 #include "daemon/control/rendezvous_impl.h"
 
 namespace epd {
+namespace {
+
+// Of names whose formations were late; an operator looks at the last ones.
+constexpr size_t kMaxReports = 256;
+constexpr size_t kMaxStale = 8192;
+
+}  // namespace
 
 std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) const {
   const ClaimKey& key = group.holders.at(rank);
@@ -42,8 +49,9 @@ std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) cons
              : "arena";
 }
 
-absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) const {
-  LateFormation late;
+absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Duration allowed) {
+  FormationReport late;
+  late.name = group.spec.name;
   late.title = Title(group.spec);
   late.epoch = group.epoch;
   late.state = group.state;
@@ -53,7 +61,21 @@ absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Durati
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
     if (group.holders.count(Rank{r}) == 0) late.missing.push_back(Rank{r});
   }
-  for (const auto& [rank, placement] : group.dead) late.dead.push_back(placement);
+  for (const auto& [rank, placement] : group.dead) {
+    const auto left = group.left_at.find(rank);
+    const absl::Time at = left == group.left_at.end() ? now_ : left->second;
+    late.dead.push_back({placement, "gone", now_ - at});
+  }
+  AddWrong(group, late);
+  absl::Status error = FormationLateError(late);
+  if (reports_.size() >= kMaxReports && reports_.count(late.name) == 0)
+    reports_.erase(reports_.begin());
+  reports_[late.name] = std::move(late);
+  return error;
+}
+
+// Who waits beside the group, or was turned away while it formed.
+void Rendezvous::Impl::AddWrong(const ClusterGroup& group, FormationReport& late) const {
   const auto waiting = waiting_.find(group.spec.name);
   if (waiting != waiting_.end()) {
     for (const auto& [arrival, key] : waiting->second) {
@@ -64,12 +86,29 @@ absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Durati
         absl::StrAppend(&what, what.empty() ? "" : ",", d.field, "=", d.got);
       }
       for (const Rank rank : claim.ranks) {
-        late.wrong_spec.push_back(
-            {PlacementOf(key, rank), what.empty() ? "waiting" : absl::StrCat("brought_", what)});
+        late.wrong.push_back({PlacementOf(key, rank),
+                              what.empty() ? "waiting" : absl::StrCat("brought_", what),
+                              now_ - NodeOf(key.node)->last_seen});
       }
     }
   }
-  return FormationLateError(late);
+  const auto stale = stale_.find(group.spec.name);
+  if (stale == stale_.end()) return;
+  for (const auto& [rank, at] : stale->second) late.wrong.push_back({rank, "old_epoch", now_ - at});
+}
+
+void Rendezvous::Impl::RememberStale(const ClaimKey& key) {
+  const Claim& claim = Find(key)->claim;
+  auto& known = stale_[claim.spec.name];
+  for (const Rank rank : claim.ranks) {
+    if (known.size() < kMaxStale) known.push_back({PlacementOf(key, rank), now_});
+  }
+  if (stale_.size() > kMaxReports) stale_.erase(stale_.begin());
+}
+
+const FormationReport* Rendezvous::Impl::LastReport(const std::string& name) const {
+  const auto it = reports_.find(name);
+  return it == reports_.end() ? nullptr : &it->second;
 }
 
 }  // namespace epd

@@ -40,6 +40,7 @@ void Rendezvous::Impl::Place(const ClaimKey& key) {
                    ": the coordinator gave this membership up while node ", key.node.value,
                    " was out of reach; ", "join again"));
   if (claim.group && claim.granted_by == options_.incarnation) {
+    RememberStale(key);
     Fail(key, stale);
     return;
   }
@@ -89,6 +90,7 @@ void Rendezvous::Impl::Recover(const ClaimKey& key) {
     group = &Create(claim.group, claim.spec, /*orchestrated=*/false);
     group->inherited = true;
     group->recovered = true;
+    group->adoptable = adopting_;
     group->deadline = now_ + claim.spec.deadlines.form;
     Fire(*group, GroupEvent::kRecovered,
          absl::AbortedError(
@@ -98,6 +100,7 @@ void Rendezvous::Impl::Recover(const ClaimKey& key) {
                     group->state == GroupState::kReforming && !group->started &&
                     claim.spec == group->spec && HoldersOf(*group, claim.ranks).empty();
   if (!fits) {
+    RememberStale(key);
     Fail(key, absl::AbortedError(absl::StrCat("group=", Title(claim.spec),
                                               " was formed anew after the coordinator ",
                                               "was restarted; join again")));
@@ -168,12 +171,16 @@ void Rendezvous::Impl::Grant(ClusterGroup& group, const ClaimKey& key) {
   known.status = absl::OkStatus();
   waiting_[known.claim.spec.name].erase({known.arrival, key});
   if (waiting_[known.claim.spec.name].empty()) waiting_.erase(known.claim.spec.name);
+  group.members.reset();
   for (const Rank rank : known.claim.ranks) {
     const bool fresh = group.holders.emplace(rank, key).second;
     EPD_CHECK(fresh);
     group.dead.erase(rank);
   }
-  Touch(group);
+  if (group.state != GroupState::kForming) return Touch(group);
+  // The others hear of a newcomer with the answer to their next report: it changes nothing for them.
+  dirty_groups_.insert(group.id);
+  dirty_nodes_.insert(key.node);
 }
 
 void Rendezvous::Impl::Wait(const ClaimKey& key, const std::string& what_for) {
@@ -233,7 +240,8 @@ std::vector<RankPhase> Rendezvous::Impl::HoldersOf(const ClusterGroup& group,
   std::vector<RankPhase> out;
   for (const auto& [rank, key] : group.holders) {
     if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-    out.push_back({PlacementOf(key, rank), PhaseOf(group, rank)});
+    out.push_back(
+        {PlacementOf(key, rank), PhaseOf(group, rank), now_ - NodeOf(key.node)->last_seen});
   }
   return out;
 }
@@ -296,6 +304,7 @@ Placement Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
   out.host = known->claim.host;
   out.pid = known->claim.pid;
   out.client_name = known->claim.client_name;
+  out.client_version = known->claim.client_version;
   return out;
 }
 

@@ -1,5 +1,6 @@
 // How a group goes from complete to READY, and what throws it back.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -108,13 +109,15 @@ void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
 }
 
 void Rendezvous::Impl::Steps(ClusterGroup& group) {
+  if (std::exchange(group.adoptable, false) && adopting_ && Adopt(group)) return;
   if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
     EndFormation(group, group.base_cause);
     Fire(group, GroupEvent::kRecount, group.cause);
   }
   if (!group.started && !EnterEpoch(group)) return;
   if (group.state == GroupState::kReforming && !group.started && !SessionsDrained(group)) return;
-  if (!CommunicatorOf(group).initialised && (!StepUniqueId(group) || !StepInitialise(group)))
+  if (!CommunicatorOf(group).initialised &&
+      (!StepCompare(group) || !StepUniqueId(group) || !StepInitialise(group)))
     return;
   if (!group.started && !StartFormation(group)) return;
   if (!StepTenants(group)) return;
@@ -186,7 +189,36 @@ void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
     if (node->worker) bound = WorkerRun{node->incarnation, node->worker};
   }
   communicator.epoch = Epoch{above.value + 1};
+  max_epoch_ = std::max(max_epoch_, communicator.epoch);
   TouchTenants(group);
+}
+
+bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
+  if (CommunicatorOf(group).id_known) return true;
+  std::map<NodeId, size_t> num_ranks;
+  for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
+  std::vector<NodeToCompare> nodes;
+  for (const auto& [id, count] : num_ranks) nodes.push_back({id, count, NodeOf(id)->facts});
+  const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));
+  if (agreed.ok()) return true;
+  CommunicatorOf(group).stale = true;  // Whoever comes next tries anew.
+  End(group, GroupEvent::kFail, agreed);
+  return false;
+}
+
+// Why the members of the epoch cannot share a unique id; empty when they can.
+std::string Rendezvous::Impl::WhyNoId(const ClusterGroup& group) const {
+  const auto& workers = CommunicatorOf(group).workers;
+  for (const auto& [id, bound] : workers) {
+    const KnownNode& node = *NodeOf(id);
+    if (!node.worker_has_nccl) return absl::StrCat("node ", id.value, ": ", node.nccl_problem);
+    if (!node.link.no_ids.empty()) return absl::StrCat("node ", id.value, ": ", node.link.no_ids);
+    const std::string& other = NodeOf(workers.begin()->first)->facts.nccl_version;
+    if (node.facts.nccl_version != other)
+      return absl::StrCat("NCCL differs: node ", id.value, " has ", node.facts.nccl_version,
+                          ", node ", workers.begin()->first.value, " has ", other);
+  }
+  return "";
 }
 
 bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
@@ -194,9 +226,9 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
   if (communicator.id_known) return true;
   for (const auto& [id, bound] : communicator.workers) {
     if (!bound.has_value()) return false;  // Its worker is not up yet.
-    const KnownNode& node = *NodeOf(id);
-    if (node.worker_has_nccl) continue;
-    const std::string reason = absl::StrCat("none: node ", id.value, ": ", node.nccl_problem);
+  }
+  if (const std::string why = WhyNoId(group); !why.empty()) {
+    const std::string reason = absl::StrCat("none: ", why);
     if (!WorksWithoutNccl(group.spec)) {
       communicator.stale = true;  // Whoever comes next tries anew.
       End(group, GroupEvent::kFail,
@@ -212,18 +244,26 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
     return true;
   }
   const GroupWork* work = WorkOf(communicator.nodes.at(Rank{0}), communicator.id);
-  if (work == nullptr || work->id_epoch != communicator.epoch) return false;
-  if (work->id_status.ok() && !work->id.empty()) {
-    communicator.unique_id = work->id;
+  return work != nullptr && work->id_epoch == communicator.epoch && TakeUniqueId(group, *work);
+}
+
+bool Rendezvous::Impl::TakeUniqueId(ClusterGroup& group, const GroupWork& work) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  absl::Status bad = work.id_status;
+  if (bad.ok() && work.id.empty()) bad = absl::UnavailableError("its bytes did not arrive");
+  if (bad.ok() && !used_ids_.Use(work.id)) {
+    bad = absl::AbortedError("it has served another epoch; an id serves one");
+  }
+  if (bad.ok()) {
+    communicator.unique_id = work.id;
   } else if (WorksWithoutNccl(group.spec)) {
-    communicator.no_id_reason = absl::StrCat("none: ", work->id_status.message());
+    communicator.no_id_reason = absl::StrCat("none: ", bad.message());
   } else {
     communicator.stale = true;
     End(group, GroupEvent::kFail,
-        absl::Status(work->id_status.code(),
+        absl::Status(bad.code(),
                      absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
-                                  " phase=bootstrapping: making the unique id: ",
-                                  work->id_status.message())));
+                                  " phase=bootstrapping: making the unique id: ", bad.message())));
     return false;
   }
   communicator.id_known = true;

@@ -2,6 +2,11 @@
 #include "daemon/control/rendezvous_impl.h"
 
 namespace epd {
+namespace {
+
+constexpr uint32_t kManyRanks = 256;
+
+}  // namespace
 
 ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
   const KnownNode& node = nodes_.at(id);
@@ -10,7 +15,7 @@ ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
   view.seq = next_view_seq_++;
   view.node = id;
   view.node_incarnation = node.incarnation;
-  view.report_seq = node.last_seq;
+  view.report_seq = node.taken_seq;
   for (const auto& [claim, known] : node.claims) {
     view.claims.push_back(
         {claim.first, claim.second, known.disposition, known.group, known.status});
@@ -18,14 +23,23 @@ ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
   for (const auto& [request, known] : node.orders) {
     if (known.done) view.orders.push_back({request, known.status, known.group});
   }
-  for (const auto& [group_id, group] : groups_) {
-    if (CommunicatorOf(group).workers.count(id) > 0 || NodesOf(group).count(id) > 0)
-      view.groups.push_back(ViewOf(group, id));
-  }
+  for (const GroupId group : GroupsOf(id)) view.groups.push_back(ViewOf(groups_.at(group), id));
   return view;
 }
 
-GroupView Rendezvous::Impl::ViewOf(const ClusterGroup& group, const NodeId& node) const {
+// In which the node holds a rank, or serves one in the present epoch.
+std::set<GroupId> Rendezvous::Impl::GroupsOf(const NodeId& id) const {
+  std::set<GroupId> out;
+  for (const auto& [key, known] : nodes_.at(id).claims) {
+    if (known.disposition == ClaimDisposition::kGranted) out.insert(known.group);
+  }
+  for (const auto& [group_id, group] : groups_) {
+    if (CommunicatorOf(group).workers.count(id) > 0) out.insert(group_id);
+  }
+  return out;
+}
+
+GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) const {
   GroupView view;
   view.id = group.id;
   view.spec = group.spec;
@@ -35,7 +49,23 @@ GroupView Rendezvous::Impl::ViewOf(const ClusterGroup& group, const NodeId& node
   view.started = group.started;
   view.wait = group.state != GroupState::kDegraded;
   view.cause = group.cause;
-  for (const auto& [rank, key] : group.holders) view.members.push_back(PlacementOf(key, rank));
+  // While a large group comes together each node hears of its own ranks only: all members in every
+  // view would make the messages grow with the square of the ranks.
+  const bool gathers =
+      group.state == GroupState::kForming || group.state == GroupState::kBootstrapping;
+  const bool own_only = gathers && !group.started && group.spec.num_ranks > kManyRanks;
+  if (own_only) {
+    for (const auto& [rank, key] : group.holders) {
+      if (key.node == node) view.members.push_back(PlacementOf(key, rank));
+    }
+  } else {
+    if (!group.members.has_value()) {
+      group.members.emplace();
+      for (const auto& [rank, key] : group.holders)
+        group.members->push_back(PlacementOf(key, rank));
+    }
+    view.members = *group.members;
+  }
   for (const auto& [rank, placement] : group.dead) view.dead.push_back(placement);
   view.bases = group.bases;
   view.base_cause = group.base_cause;
@@ -85,7 +115,7 @@ std::vector<NodeStatus> Rendezvous::Impl::Nodes() const {
   std::vector<NodeStatus> out;
   for (const auto& [id, node] : nodes_) {
     out.push_back({id, node.incarnation, node.worker, node.worker_has_nccl, node.nccl_problem,
-                   node.last_seen, node.claims.size()});
+                   node.last_seen, node.claims.size(), node.lost, node.facts});
   }
   return out;
 }

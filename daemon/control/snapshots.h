@@ -42,6 +42,7 @@ struct Claim {
   std::string host;
   int32_t pid = 0;
   std::string client_name;
+  std::string client_version;
   GroupSpec spec;
   std::vector<Rank> ranks;   // In the order of the Join.
   Epoch min_epoch;           // The next epoch of the group is above it.
@@ -66,7 +67,8 @@ enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
 // What a node's present worker has done for one group: for its communicator (the first three parts)
 // or for one of its tenants (the last). Forgotten, but for `fenced`, when the worker dies.
 struct GroupWork {
-  GroupId group;  // Of the communicator, or of the tenant.
+  GroupId group;         // Of the communicator, or of the tenant.
+  GroupId communicator;  // Of a tenant: the one it uses. Zero for a communicator.
   // A worker that had begun to serve this epoch has died: the node does nothing more for it, nor
   // for older ones.
   Epoch fenced;
@@ -83,6 +85,16 @@ struct GroupWork {
   Formation formation;
   TenantPhase phase = TenantPhase::kNone;
   absl::Status tenant_status;
+};
+
+// What must agree between the nodes of a group before their workers meet.
+struct NodeFacts {
+  std::string epd_version;
+  uint32_t exchange = 0;       // Version of what workers say to each other.
+  std::string nccl_version;    // Empty: no NCCL.
+  std::string driver_version;  // Of the GPU; empty: none.
+  // Of its wall clock against the coordinator's, as the receiver of the report measured it.
+  absl::Duration clock_offset;
 };
 
 enum class OrderKind { kCreate, kDrain, kClose };
@@ -109,6 +121,7 @@ struct NodeReport {
   Incarnation worker;       // Zero: down.
   bool worker_has_nccl = false;
   std::string nccl_problem;  // Why there is no NCCL; empty when there is.
+  NodeFacts facts;
   std::vector<Claim> claims;
   std::vector<GroupWork> work;
   std::vector<Order> orders;

@@ -18,6 +18,7 @@ struct Placement {
   std::string host;
   int32_t pid = 0;
   std::string client_name;
+  std::string client_version = {};
 
   friend bool operator==(const Placement&, const Placement&) = default;
 };

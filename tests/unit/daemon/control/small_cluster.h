@@ -39,6 +39,7 @@ class SmallCluster {
     Incarnation incarnation;
     Incarnation worker;
     bool has_nccl = true;
+    std::string nccl_version;
     bool worker_answers = true;
     std::vector<StartTenant> started;
     std::vector<EndTenant> ended;
@@ -46,7 +47,7 @@ class SmallCluster {
     int num_drains = 0;
   };
 
-  explicit SmallCluster(size_t num_nodes) {
+  explicit SmallCluster(size_t num_nodes, const std::vector<NodeFacts>& facts = {}) {
     StartCoordinator(absl::ZeroDuration());
     nodes.resize(num_nodes);
     for (size_t i = 0; i < num_nodes; ++i) {
@@ -54,6 +55,8 @@ class SmallCluster {
       NodeOptions options;
       options.node = NodeId{absl::StrCat("n", i)};
       options.incarnation = nodes[i].incarnation;
+      if (i < facts.size()) options.facts = facts[i];
+      if (i < facts.size()) nodes[i].nccl_version = facts[i].nccl_version;
       nodes[i].control = std::make_unique<NodeControl>(options);
       StartWorker(i);
       Connect(i);
@@ -78,7 +81,7 @@ class SmallCluster {
   void StartWorker(size_t i) {
     nodes[i].worker = Incarnation{++next_incarnation_};
     Give(i, WorkerStarted{nodes[i].worker, nodes[i].has_nccl,
-                          nodes[i].has_nccl ? "" : "no libnccl.so.2"});
+                          nodes[i].has_nccl ? "" : "no libnccl.so.2", nodes[i].nccl_version});
   }
 
   void KillWorker(size_t i) {
@@ -88,7 +91,7 @@ class SmallCluster {
   // Attaches a session of a process with pid = session.
   void Attach(size_t i, uint64_t session) {
     Give(i, SessionAttached{SessionId{session}, static_cast<int32_t>(session), 0,
-                            absl::StrCat("host", i), "test"});
+                            absl::StrCat("host", i), "test", "0.1.0"});
   }
 
   void Join(size_t i, uint64_t session, uint64_t request, const GroupSpec& spec,
@@ -128,22 +131,24 @@ class SmallCluster {
     now = until;
   }
 
-  void Give(size_t i, const NodeEvent& event) {
-    queue_.emplace_back(i, event);
+  void Give(size_t i, NodeEvent event) {
+    queue_.emplace_back(i, std::move(event));
     if (busy_) return;
     busy_ = true;
     while (!queue_.empty()) {
-      const auto [to, next] = queue_.front();
+      const auto [to, next] = std::move(queue_.front());
       queue_.pop_front();
       for (const NodeEffect& effect : nodes[to].control->Handle(now, next)) Run(to, effect);
     }
     busy_ = false;
   }
 
-  void Perform(const Rendezvous::Effects& effects) {
-    for (const RendezvousEffect& effect : effects) {
-      if (const auto* send = std::get_if<SendView>(&effect)) {
-        Give(static_cast<size_t>(send->view.node.value[1] - '0'), ViewReceived{send->view});
+  void Perform(Rendezvous::Effects effects) {
+    for (RendezvousEffect& effect : effects) {
+      if (auto* send = std::get_if<SendView>(&effect)) {
+        ++num_views;
+        const size_t to = std::stoul(send->view.node.value.substr(1));
+        Give(to, ViewReceived{std::move(send->view)});
       } else {
         transitions.push_back(std::get<GroupTransition>(effect));
       }
@@ -165,11 +170,17 @@ class SmallCluster {
   std::set<uint64_t> told_to_end;
   std::map<uint64_t, std::vector<RpcDone>> rpcs;  // By request.
   bool shutdown_done = false;
+  NodeReport last_report;
+  std::string replayed_id;  // Not empty: workers make this id, always.
+  size_t num_views = 0;
+  size_t num_reports = 0;
 
  private:
   void Run(size_t i, const NodeEffect& effect) {
     OneNode& node = nodes[i];
     if (const auto* e = std::get_if<SendReport>(&effect)) {
+      ++num_reports;
+      last_report = e->report;
       Perform(coordinator->OnReport(now, e->report));
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
@@ -180,8 +191,9 @@ class SmallCluster {
       ++node.num_drains;
       if (node.worker_answers) Give(i, TenantDrained{node.worker, e->group, e->formation});
     } else if (const auto* e = std::get_if<MakeUniqueId>(&effect)) {
-      Give(i, UniqueIdMade{node.worker, e->group, e->epoch, absl::OkStatus(),
-                           UniqueId(absl::StrCat("id", ++next_incarnation_))});
+      const std::string id =
+          replayed_id.empty() ? absl::StrCat("id", ++next_incarnation_) : replayed_id;
+      Give(i, UniqueIdMade{node.worker, e->group, e->epoch, absl::OkStatus(), UniqueId(id)});
     } else if (const auto* e = std::get_if<InitCommunicator>(&effect)) {
       node.inits.push_back(*e);
       Give(i, CommunicatorInitialised{node.worker, e->group, e->epoch, absl::OkStatus(),

@@ -1,0 +1,45 @@
+// Forms one group over many nodes with the real control code and no network: time, messages, memory.
+//   bazel run //tests/sim:scale -- [RANKS_PER_NODE]
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/time/clock.h"
+#include "tests/unit/daemon/control/small_cluster.h"
+
+namespace epd {
+namespace {
+
+void Form(size_t num_ranks, size_t ranks_per_node) {
+  const size_t num_nodes = num_ranks / ranks_per_node;
+  const absl::Time begin = absl::Now();
+  SmallCluster cluster(num_nodes);
+  GroupSpec spec = SmallSpec(static_cast<uint32_t>(num_ranks));
+  uint64_t session = 0;
+  for (size_t node = 0; node < num_nodes; ++node) {
+    for (size_t i = 0; i < ranks_per_node; ++i) {
+      const auto rank = static_cast<uint32_t>(session++);
+      cluster.AttachAndJoin(node, session, spec, {rank});
+    }
+  }
+  const bool ready = cluster.Group().state == GroupState::kReady;
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  std::printf(
+      "%6zu ranks %5zu nodes  %s  %7.3f s  %7zu reports  %7zu views  %6.1f views/node  peak %ld "
+      "MiB\n",
+      num_ranks, num_nodes, ready ? "READY" : "NOT READY", seconds, cluster.num_reports,
+      cluster.num_views, static_cast<double>(cluster.num_views) / static_cast<double>(num_nodes),
+      usage.ru_maxrss / 1024);
+}
+
+}  // namespace
+}  // namespace epd
+
+int main(int argc, char** argv) {
+  const size_t ranks_per_node = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 8;
+  for (const size_t num_ranks : {64, 256, 1024, 4096}) epd::Form(num_ranks, ranks_per_node);
+  return 0;
+}
