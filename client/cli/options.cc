@@ -65,6 +65,10 @@ void AddGroup(CLI::App& command, Options& options, bool required) {
   if (required) option->required();
 }
 
+void AddAllNodes(CLI::App& command, Options& options) {
+  command.add_flag("--all-nodes", options.all_nodes, "of every node of the cluster");
+}
+
 // `create` and `plan` describe a group in the same words.
 void AddSpec(CLI::App& command, Options& options) {
   AddGroup(command, options, true);
@@ -88,7 +92,8 @@ void AddSpec(CLI::App& command, Options& options) {
 }
 
 void AddCommands(CLI::App& app, Options& options) {
-  app.add_subcommand("status", "the daemon, its workers, and whether all is well");
+  AddAllNodes(*app.add_subcommand("status", "the daemon, its workers, and whether all is well"),
+              options);
   AddGroup(*app.add_subcommand("groups", "groups and the state of each"), options, false);
   app.add_subcommand("sessions", "attached processes and the ranks that they hold");
   AddGroup(*app.add_subcommand("ranks", "ranks: who holds each, and in which phase it is"), options,
@@ -115,7 +120,9 @@ void AddCommands(CLI::App& app, Options& options) {
   AddSpec(*app.add_subcommand("plan", "the memory that such a group will need; makes nothing"),
           options);
   app.add_subcommand("config", "the daemon's settings and where each comes from");
-  app.add_subcommand("version", "versions of epctl and of the daemon");
+  AddAllNodes(*app.add_subcommand("version", "versions of epctl and of the daemon"), options);
+  AddGroup(*app.add_subcommand("why", "who waits for whom in a group, and since when"), options,
+           true);
 }
 
 }  // namespace
@@ -147,6 +154,7 @@ ParsedOptions ParseOptions(std::vector<std::string> args) {
             false};
   }
   options.command = app.get_subcommands()[0]->get_name();
+  if (options.all_nodes) options.command += " --all-nodes";
   return {std::move(options), "", false};
 }
 

@@ -36,7 +36,8 @@ struct Options {
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // Interval.
   uint64_t watch_count = 0;             // 0: for ever.
-  std::string group;  // Positional of groups, ranks, health, drain, close, create, plan.
+  std::string group;       // Positional of groups, ranks, health, drain, close, create, plan.
+  bool all_nodes = false;  // Of status and version.
   uint64_t epoch = 0;
   std::optional<std::string> tenant;  // Of drain and close; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);

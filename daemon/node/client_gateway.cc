@@ -47,6 +47,7 @@ void ClientGateway::OnAttached(const AttachSession& session) {
   event.uid = session.peer.uid;
   event.host = options_.host;
   event.name = session.client_name;
+  event.version = session.client_version;
   sink_(event);
 }
 

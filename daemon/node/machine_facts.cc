@@ -44,6 +44,9 @@ uint64_t MemoryBytes() {
 
 }  // namespace
 
-MachineFacts ReadMachineFacts() { return {HostName(), RuntimeDir(), BinaryDir(), MemoryBytes()}; }
+MachineFacts ReadMachineFacts() {
+  const char* slurm = std::getenv("SLURM_JOB_NODELIST");
+  return {HostName(), RuntimeDir(), BinaryDir(), MemoryBytes(), slurm == nullptr ? "" : slurm};
+}
 
 }  // namespace epd

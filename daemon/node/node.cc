@@ -1,6 +1,7 @@
 #include "daemon/node/node.h"
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <set>
 #include <utility>
@@ -16,6 +17,17 @@ namespace {
 constexpr absl::Duration kFiguresPatience = absl::Milliseconds(300);
 // A stopping worker closes its devices; then it is killed.
 constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
+
+// Version of what workers say to each other across nodes; raise it when it changes.
+constexpr uint32_t kExchangeVersion = 1;
+
+// Of NVIDIA's kernel driver; "" without one.
+std::string DriverVersion() {
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string version;
+  std::getline(file, version);
+  return version;
+}
 
 uint64_t RandomNumber() {
   std::random_device device;
@@ -38,7 +50,7 @@ Node::Node(const ParsedSettings& settings, Options options)
       started_(MonotonicNow()),
       records_(std::move(options.records)),
       control_(ControlOptions()),
-      rendezvous_(CoordinatorOptions()),
+      rendezvous_(std::make_unique<Rendezvous>(CoordinatorOptions())),
       worker_gateway_(
           {host_, [this](GroupId group) { return DescribeGroup(group); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, loop_, records_, arenas_),
@@ -49,11 +61,17 @@ Node::Node(const ParsedSettings& settings, Options options)
       clients_(ClientOptions(), loop_, client_gateway_),
       effects_(Targets()),
       idle_since_(started_) {
+  leader_ = settings.settings.coordinator;
   worker_gateway_.SetPeers(&worker_, &clients_);
   client_gateway_.SetServer(&clients_);
 }
 
 Node::~Node() = default;
+
+absl::Duration Node::node_silence() const {
+  const Settings& s = settings();
+  return s.node_silence > absl::ZeroDuration() ? s.node_silence : s.heartbeat * 5 / 2;
+}
 
 SpecDefaults Node::spec_defaults() const {
   const Settings& s = settings();
@@ -67,6 +85,10 @@ NodeOptions Node::ControlOptions() const {
   NodeOptions options;
   options.node = self_;
   options.incarnation = Incarnation(incarnation_);
+  options.facts.epd_version = version_;
+  options.facts.exchange = kExchangeVersion;
+  options.facts.driver_version = DriverVersion();
+  options.report_interval = settings().heartbeat;
   // Alone with its coordinator in one process, nothing can be lost.
   if (settings().coordinator.empty() && settings().listen.empty())
     options.report_interval = absl::InfiniteDuration();
@@ -76,9 +98,9 @@ NodeOptions Node::ControlOptions() const {
 RendezvousOptions Node::CoordinatorOptions() const {
   RendezvousOptions options;
   options.incarnation = Incarnation(RandomNumber());
-  options.started_at = started_;
+  options.started_at = MonotonicNow();
   const bool alone = settings().listen.empty();
-  options.node_silence = alone ? absl::InfiniteDuration() : settings().node_silence;
+  options.node_silence = alone ? absl::InfiniteDuration() : node_silence();
   options.start_grace = alone ? absl::ZeroDuration() : settings().start_grace;
   return options;
 }
@@ -147,7 +169,9 @@ void Node::DrainEvents() {
 void Node::WithRendezvous(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call) {
   role_.AssertHeld();
   changed_ = true;
-  for (const RendezvousEffect& effect : call(rendezvous_, MonotonicNow())) effects_.Run(effect);
+  for (const RendezvousEffect& effect : call(*rendezvous_, MonotonicNow())) effects_.Run(effect);
+  if (leading_.resign && rendezvous_->max_epoch() >= leading_.resign_at)
+    std::exchange(leading_.resign, nullptr)();
 }
 
 void Node::SendReportOut(const NodeReport& report) {
@@ -163,13 +187,7 @@ void Node::SendViewOut(const ClusterView& view) {
 void Node::Run(std::function<void()> on_stopping) {
   role_.Take();
   on_stopping_ = std::move(on_stopping);
-  if (link_ == nullptr) {
-    WithRendezvous([this](Rendezvous& own, absl::Time now) {
-      return own.OnNodeConnected(now, self_, Incarnation(incarnation_));
-    });
-    // In front of the view that the call above may have sent.
-    events_.push_front(CoordinatorConnected{rendezvous_.incarnation()});
-  }
+  if (link_ == nullptr) FollowOwn();
   while (!done_) Turn();
   const absl::Status ended = absl::UnavailableError("epd ends");
   while (!clients_.sessions().empty()) clients_.End(clients_.sessions().begin()->first, ended);
@@ -179,6 +197,38 @@ void Node::Run(std::function<void()> on_stopping) {
   loop_.ClosePosts();
   loop_.RunPosted();
   orders_.FinishAll(ended);
+}
+
+void Node::FollowOwn() {
+  Handle(CoordinatorConnected{rendezvous_->incarnation()});
+  WithRendezvous([this](Rendezvous& own, absl::Time now) {
+    return own.OnNodeConnected(now, self_, Incarnation(incarnation_));
+  });
+}
+
+void Node::Lead(const Leading& how) {
+  role_.AssertHeld();
+  leading_ = how;
+  RendezvousOptions options = CoordinatorOptions();
+  options.floor = how.floor;
+  options.expected = how.expected;
+  options.expected.insert(self_);
+  rendezvous_ = std::make_unique<Rendezvous>(options);
+  link_ = nullptr;
+  FollowOwn();
+}
+
+void Node::StopLeading(CoordinatorLink& link, const absl::Status& why) {
+  role_.AssertHeld();
+  leading_ = Leading{};
+  rendezvous_ = std::make_unique<Rendezvous>(CoordinatorOptions());
+  link_ = &link;
+  Handle(CoordinatorLost{why});
+}
+
+void Node::SetLeader(std::string leader, std::string why_none) {
+  leader_ = std::move(leader);
+  why_no_leader_ = std::move(why_none);
 }
 
 void Node::Turn() {
@@ -196,7 +246,7 @@ void Node::Turn() {
   // waiting for.
   if (now >= control_.NextDeadline()) Handle(Tick{});
   DrainEvents();
-  if (now >= rendezvous_.NextDeadline()) {
+  if (now >= rendezvous_->NextDeadline()) {
     WithRendezvous([](Rendezvous& own, absl::Time t) { return own.OnTick(t); });
   }
   AnswerWaiting(now);
@@ -206,7 +256,7 @@ void Node::Turn() {
 absl::Time Node::NextDeadline() const {
   absl::Time next =
       std::min({worker_.NextDeadline(), worker_gateway_.NextSweep(), clients_.NextDeadline(),
-                control_.NextDeadline(), rendezvous_.NextDeadline()});
+                control_.NextDeadline(), rendezvous_->NextDeadline()});
   for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
   if (link_ != nullptr) next = std::min(next, link_->NextDeadline());
   if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {

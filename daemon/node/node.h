@@ -2,10 +2,13 @@
 // two.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -27,6 +30,15 @@
 
 namespace epd {
 
+// How a node begins to coordinate.
+struct Leading {
+  Epoch floor;                // Epochs begin above it.
+  std::set<NodeId> expected;  // The other living nodes.
+  // Epochs from here on are not to be used up: `resign` is called, once.
+  Epoch resign_at{UINT64_MAX};
+  std::function<void()> resign;
+};
+
 // All members but loop() belong to the control thread, the one that calls Run(). Other threads post
 // work to the loop.
 class Node {
@@ -46,6 +58,8 @@ class Node {
   // `link`: to the epd of --coordinator, else null. `streams`: to other nodes when this epd
   // listens, else null. Before Run().
   void SetCluster(CoordinatorLink* link, ClusterStreams* streams);
+  // What AskNodes uses while this node coordinates, also when it does not listen. Before Run().
+  void SetAsking(ClusterStreams& streams) { own_streams_ = &streams; }
   // Takes clients from `listener` (listening, SEQPACKET, non-blocking). Before Run(). Errors as
   // EventLoop::Add.
   absl::Status Listen(UniqueFd listener);
@@ -83,7 +97,7 @@ class Node {
   const ParsedSettings& parsed() const { return parsed_; }
   const Settings& settings() const { return parsed_.settings; }
   const NodeControl& control() const { return control_; }
-  const Rendezvous& rendezvous() const { return rendezvous_; }
+  const Rendezvous& rendezvous() const { return *rendezvous_; }
   const WorkerSupervisor& worker() const { return worker_; }
   const AttachServer& clients() const { return clients_; }
   const SharedSegment& records() const { return records_; }
@@ -93,7 +107,26 @@ class Node {
   absl::Time started() const { return started_; }
   bool stopping() const { return stopping_; }
   bool coordinates() const { return link_ == nullptr; }
+
+  // ---- with --rendezvous: who coordinates changes ----
+  // This node coordinates from now on, with a coordinator that knows nothing yet.
+  void Lead(const Leading& how);
+  // ... and no more; reports go to `link`.
+  void StopLeading(CoordinatorLink& link, const absl::Status& why);
+  // For operators: who coordinates, or why nobody does; what is wrong with the store, or "".
+  void SetLeader(std::string leader, std::string why_none);
+  void SetStoreProblem(std::string problem) { store_problem_ = std::move(problem); }
+  // Asks every node of the cluster, through whoever coordinates.
+  void AskNodes(const v1::AskNodesRequest& request, OnAsked done) {
+    if (link_ != nullptr) return link_->Ask(request, std::move(done));
+    own_streams_->Ask(request, std::move(done));
+  }
+  const std::string& leader() const { return leader_; }
+  const std::string& why_no_leader() const { return why_no_leader_; }
+  const std::string& store_problem() const { return store_problem_; }
   SpecDefaults spec_defaults() const;
+  // After which a silent peer, node or coordinator, counts as lost.
+  absl::Duration node_silence() const;
   const ClientGateway::Words* WordsOf(SessionId session, const std::string& group,
                                       Rank rank) const {
     return client_gateway_.WordsOf(session, group, rank);
@@ -115,6 +148,7 @@ class Node {
   absl::Status CheckRoom(const std::string& group) const;
   std::string DescribeGroup(GroupId group) const;
 
+  void FollowOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DrainEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void SendReportOut(const NodeReport& report);
@@ -136,15 +170,20 @@ class Node {
   ArenaBook arenas_;
   OrderBook orders_;
   NodeControl control_;
-  Rendezvous rendezvous_;
+  std::unique_ptr<Rendezvous> rendezvous_;
   WorkerGateway worker_gateway_;
   WorkerSupervisor worker_;
   ClientGateway client_gateway_;
   AttachServer clients_;
   EffectRunner effects_;
 
+  Leading leading_ ABSL_GUARDED_BY(role_);
+  std::string leader_;
+  std::string why_no_leader_;
+  std::string store_problem_;
   CoordinatorLink* link_ = nullptr;
   ClusterStreams* streams_ = nullptr;
+  ClusterStreams* own_streams_ = nullptr;
   std::deque<NodeEvent> events_ ABSL_GUARDED_BY(role_);
   bool changed_ ABSL_GUARDED_BY(role_) = false;
   std::function<void()> watcher_ ABSL_GUARDED_BY(role_);

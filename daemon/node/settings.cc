@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "daemon/node/peers.h"
 #include "daemon/node/settings_table.h"
 
 namespace epd {
@@ -134,6 +135,29 @@ void FillDerived(ParsedSettings& parsed) {
   }
 }
 
+// Who coordinates, so that all nodes may have the same settings.
+absl::Status ChooseCoordinator(const MachineFacts& facts, Settings& s) {
+  if (!s.peers.empty() + !s.coordinator.empty() + !s.rendezvous.empty() > 1) {
+    return absl::InvalidArgumentError(
+        "peers, coordinator and rendezvous: got several, expected at most one of them");
+  }
+  if (!s.peers.empty()) {
+    absl::StatusOr<std::string> first = FirstPeer(s.peers, facts.slurm_nodes);
+    if (!first.ok()) return first.status();
+    s.coordinator = *std::move(first);
+  }
+  const auto part = [](const std::string& address, bool host) {
+    const size_t colon = std::min(address.rfind(':'), address.size());
+    return host ? address.substr(0, colon) : address.substr(colon);
+  };
+  const std::string& reached_at = s.advertise.empty() ? s.listen : s.advertise;
+  const bool same_port =
+      !reached_at.empty() && part(reached_at, false) == part(s.coordinator, false);
+  if (same_port && IsThisNode(s.coordinator, {s.node, facts.host_name, part(reached_at, true)}))
+    s.coordinator.clear();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::string_view Name(Origin origin) {
@@ -182,6 +206,10 @@ absl::StatusOr<ParsedSettings> ParseSettings(const std::vector<std::string>& arg
         absl::FormatDuration(parsed.settings.worker_backoff_min)));
   }
   FillDerived(parsed);
+  if (absl::Status bad = ChooseCoordinator(facts, parsed.settings); !bad.ok()) return bad;
+  for (EffectiveSetting& e : parsed.effective) {
+    if (e.name == "coordinator") e.value = parsed.settings.coordinator;
+  }
   return parsed;
 }
 

@@ -26,6 +26,15 @@ struct Settings {
   std::string nccl_library;
 
   std::string coordinator;
+  std::string peers;
+  std::string rendezvous;
+  std::string advertise;
+  absl::Duration lease;
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string plain_unique_ids;
+  absl::Duration heartbeat;
   absl::Duration node_silence;
   absl::Duration start_grace;
   absl::Duration warn_after;
@@ -70,9 +79,10 @@ struct ParsedSettings {
 // What defaults are made from; read from the machine by ReadMachineFacts().
 struct MachineFacts {
   std::string host_name;
-  std::string runtime_dir;    // "/run/epd" for root, else this user's own.
-  std::string binary_dir;     // Where the running binary lies.
-  uint64_t memory_bytes = 0;  // RAM, or the cgroup's limit when that is lower.
+  std::string runtime_dir;       // "/run/epd" for root, else this user's own.
+  std::string binary_dir;        // Where the running binary lies.
+  uint64_t memory_bytes = 0;     // RAM, or the cgroup's limit when that is lower.
+  std::string slurm_nodes = {};  // SLURM_JOB_NODELIST, or "".
 };
 MachineFacts ReadMachineFacts();
 

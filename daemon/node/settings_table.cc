@@ -111,7 +111,8 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
       {"listen", TextField{&S::listen}, "",
        "host:port of the gRPC API on TCP, also for other nodes when this epd coordinates. Port 0: "
        "any free one. Empty: "
-       "no TCP. There is no authentication yet: use a private network."},
+       "no TCP. Without tls_ca it has no authentication, so only loopback and private addresses "
+       "are taken."},
       {"node", TextField{&S::node}, facts.host_name, "This node's name; unique in the cluster."},
   };
 }
@@ -143,11 +144,35 @@ std::vector<SettingRow> ClusterSettings() {
   using S = Settings;
   return {
       {"coordinator", TextField{&S::coordinator}, "",
-       "host:port of the epd that coordinates the cluster. Empty: this epd coordinates its own "
-       "groups."},
-      {"node_silence", DurationField{&S::node_silence, absl::Seconds(1)}, "10s",
+       "host:port of the epd that coordinates the cluster. Empty, or this node itself: this epd "
+       "coordinates."},
+      {"peers", TextField{&S::peers}, "",
+       "host:port,host:port,... of all nodes, or slurm:port for those of the Slurm job: the first "
+       "coordinates. Instead of `coordinator`; the same on all nodes."},
+      {"rendezvous", TextField{&S::rendezvous}, "",
+       "etcd://host:port[,host:port...][/cluster]: the nodes choose a coordinator among themselves "
+       "and replace one that dies. Instead of `coordinator`."},
+      {"advertise", TextField{&S::advertise}, "",
+       "With `rendezvous`: host:port at which other nodes reach `listen`. Empty: as `listen`; "
+       "without `listen` this node never coordinates."},
+      {"lease", DurationField{&S::lease, absl::Seconds(2)}, "3s",
+       "With `rendezvous`: a coordinator that cannot reach etcd for so long is replaced."},
+      {"heartbeat", DurationField{&S::heartbeat, absl::Milliseconds(100)}, "3s",
+       "How often a node says that it lives; the same on all nodes. The members of a group learn "
+       "within three of them that a node is lost."},
+      {"node_silence", DurationField{&S::node_silence, absl::ZeroDuration()}, "0",
        "As the coordinator: a node that says nothing for so long is lost, and its sessions with "
-       "it."},
+       "it. 0: two and a half heartbeats."},
+      {"tls_ca", TextField{&S::tls_ca}, "",
+       "PEM file of the certificates that sign this cluster's nodes. With tls_cert and tls_key all "
+       "links between epds are mutual TLS. Empty: plain."},
+      {"tls_cert", TextField{&S::tls_cert}, "",
+       "PEM file of this node's certificate, for server and client use; its subjectAltName names "
+       "the host of `listen`. Read again when it changes."},
+      {"tls_key", TextField{&S::tls_key}, "", "PEM file of the private key of tls_cert."},
+      {"plain_unique_ids", ChoiceField{&S::plain_unique_ids, {"refuse", "allow"}}, "refuse",
+       "Whether NCCL unique ids may cross a link that is neither TLS nor loopback. Whoever reads "
+       "one can enter the communicator."},
       {"start_grace", DurationField{&S::start_grace, absl::ZeroDuration()}, "2s",
        "As the coordinator (with --listen): after its start it only hears for so long what groups "
        "there are already."},

@@ -111,6 +111,7 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
   event.worker = Incarnation(incarnation);
   event.has_nccl = !ready.nccl_version().empty();
   event.nccl_problem = ready.nccl_problem();
+  event.nccl_version = ready.nccl_version();
   sink_(event);
 }
 

@@ -7,6 +7,10 @@
 
 namespace epd {
 
+// What epds say to each other: the versions that this one speaks.
+inline constexpr uint32_t kMinClusterProtocol = 1;
+inline constexpr uint32_t kMaxClusterProtocol = 1;
+
 v1::NodeReport ToProto(const NodeReport& report);
 v1::ClusterView ToProto(const ClusterView& view);
 

@@ -62,6 +62,7 @@ v1::ClusterMember ToProto(const Placement& placement) {
   member.set_host(placement.host);
   member.set_pid(placement.pid);
   member.set_client_name(placement.client_name);
+  member.set_client_version(placement.client_version);
   return member;
 }
 
@@ -74,6 +75,7 @@ Placement FromProto(const v1::ClusterMember& member) {
   placement.host = member.host();
   placement.pid = member.pid();
   placement.client_name = member.client_name();
+  placement.client_version = member.client_version();
   return placement;
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/cluster_codec.h"
+#include "daemon/rpc/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 
 namespace epd {
@@ -15,6 +17,18 @@ namespace {
 
 // A stream that has been silent for longer is not worth a refusal of its successor.
 constexpr absl::Duration kSilent = absl::Seconds(3);
+
+// A node of the first release says nothing of its protocol; it speaks version 1.
+absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_version) {
+  const uint32_t min = in.min_protocol() == 0 ? 1 : in.min_protocol();
+  const uint32_t max = in.max_protocol() == 0 ? 1 : in.max_protocol();
+  if (min <= kMaxClusterProtocol && max >= kMinClusterProtocol) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "node ", in.node(), " (epd ", in.facts().epd_version(), ") speaks cluster protocol ", min,
+      " to ", max, ", the coordinator (epd ", own_version, ") ", kMinClusterProtocol, " to ",
+      kMaxClusterProtocol, "; upgrade ",
+      min > kMaxClusterProtocol ? "the coordinator's node" : absl::StrCat("node ", in.node())));
+}
 
 }  // namespace
 
@@ -34,22 +48,32 @@ class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport
     StartRead(&incoming_);
   }
 
+  // As Offer, but a question that has not gone out yet is kept.
+  void OfferView(v1::ClusterView view) {
+    Amend(v1::ClusterView(), [&](v1::ClusterView& waiting) {
+      view.mutable_questions()->Swap(waiting.mutable_questions());
+      waiting = std::move(view);
+    });
+  }
+
   // Control thread only.
   NodeId node;  // Empty until the first report.
   Incarnation incarnation;
   absl::Time last_report;
+  std::string no_ids;  // See WhyNoIds; set once.
 
  private:
   v1::NodeReport incoming_;
   OnMessage on_message_;
 };
 
-ClusterService::ClusterService(Node& node) : node_(node) {}
+ClusterService::ClusterService(Node& node) : node_(node), asking_(node) {}
 ClusterService::~ClusterService() = default;
 
 grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
-    grpc::CallbackServerContext*) {
+    grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<ClusterStream>();
+  stream->no_ids = WhyNoIds(node_.settings(), context->peer());
   const std::weak_ptr<ClusterStream> weak = stream;
   if (!node_.loop().Post([this, stream] { Begin(stream); })) {
     // Nobody but gRPC keeps a stream that is refused; it is leaked on purpose, for epd is ending.
@@ -75,9 +99,9 @@ void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
 
 absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
   if (!node_.coordinates()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("node ", node_.id().value, " does not coordinate, it follows ",
-                     node_.settings().coordinator, "; set --coordinator to that"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node ", node_.id().value, " does not coordinate, it follows ",
+        node_.leader().empty() ? "nobody" : node_.leader(), "; follow the same coordinator"));
   }
   const absl::Time now = MonotonicNow();
   bool taken = report.node == node_.id();
@@ -99,7 +123,7 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
   stream.incarnation = report.incarnation;
   Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
   node_.WithRendezvous([&](Rendezvous& coordinator, absl::Time at) {
-    return coordinator.OnNodeConnected(at, report.node, report.incarnation);
+    return coordinator.OnNodeConnected(at, report.node, report.incarnation, {stream.no_ids});
   });
   return absl::OkStatus();
 }
@@ -107,7 +131,10 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
 void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& message) {
   absl::StatusOr<NodeReport> report = FromProto(message);
   absl::Status bad = report.status();
-  if (bad.ok() && stream.node.value.empty()) bad = Introduce(stream, *report);
+  if (bad.ok() && stream.node.value.empty()) {
+    bad = CheckProtocol(message, node_.version());
+    if (bad.ok()) bad = Introduce(stream, *report);
+  }
   if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
     bad = absl::InvalidArgumentError(absl::StrCat("got a report of node ", report->node.value,
                                                   " on the stream of ", stream.node.value));
@@ -117,6 +144,7 @@ void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& messa
     return stream.End(ToGrpc(bad));
   }
   stream.last_report = MonotonicNow();
+  for (const v1::ClusterAnswer& answer : message.answers()) asking_.Take(stream.node, answer);
   if (report->seq == 0) return;
   node_.WithRendezvous(
       [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReport(at, *report); });
@@ -124,8 +152,46 @@ void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& messa
 
 void ClusterService::Send(const ClusterView& view) {
   for (const auto& stream : streams_) {
-    if (stream->node == view.node && !stream->done()) stream->Offer(ToProto(view));
+    if (stream->node != view.node || stream->done()) continue;
+    v1::ClusterView message = ToProto(view);
+    if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
+    stream->OfferView(std::move(message));
   }
+}
+
+void ClusterService::Ask(const v1::AskNodesRequest& request, OnAsked done) {
+  std::set<NodeId> asked;
+  for (const auto& stream : streams_) {
+    if (!stream->done() && !stream->node.value.empty()) asked.insert(stream->node);
+  }
+  const uint64_t number = asking_.Begin(request, asked, std::move(done));
+  for (const auto& stream : streams_) {
+    if (asked.count(stream->node) == 0 || stream->done()) continue;
+    v1::ClusterView fresh;
+    fresh.set_coordinator(node_.rendezvous().incarnation().value);
+    fresh.set_node(stream->node.value);
+    stream->Amend(std::move(fresh), [&](v1::ClusterView& view) {
+      v1::ClusterQuestion& question = *view.add_questions();
+      question.set_question_id(number);
+      question.set_method(request.method());
+      question.set_request(request.request());
+    });
+  }
+}
+
+grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* context,
+                                                   const v1::AskNodesRequest* request,
+                                                   v1::AskNodesResponse* response) {
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    if (!node_.coordinates()) {
+      return finish(absl::FailedPreconditionError(
+          absl::StrCat("node ", node_.id().value, " does not coordinate; ask ", node_.leader())));
+    }
+    Ask(*request, [response, finish](absl::StatusOr<v1::AskNodesResponse> answer) {
+      if (answer.ok()) *response = *std::move(answer);
+      finish(answer.status());
+    });
+  });
 }
 
 void ClusterService::FinishAll(const absl::Status& status) {

@@ -8,14 +8,16 @@
 
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/node_questions.h"
 #include "proto/epd/v1/cluster.grpc.pb.h"
 
 namespace epd {
 
 class ClusterStream;
 
-// Who may call: anybody who reaches the address, so bind --listen to a private network. A report is
-// checked field by field; one that makes no sense ends its stream and nothing else.
+// Who may call: with TLS, who has a certificate of this cluster; without, anybody who reaches the
+// address, so bind --listen to a private network. A report is checked field by field; one that
+// makes no sense ends its stream and nothing else.
 class ClusterService final : public v1::Cluster::CallbackService, public ClusterStreams {
  public:
   // `node` outlives this.
@@ -26,8 +28,13 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
   grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* Sync(
       grpc::CallbackServerContext* context) override;
 
+  grpc::ServerUnaryReactor* AskNodes(grpc::CallbackServerContext* context,
+                                     const v1::AskNodesRequest* request,
+                                     v1::AskNodesResponse* response) override;
+
   // Control thread.
   void Send(const ClusterView& view) override;
+  void Ask(const v1::AskNodesRequest& request, OnAsked done) override;
   void FinishAll(const absl::Status& status);
 
  private:
@@ -36,6 +43,7 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
   absl::Status Introduce(ClusterStream& stream, const NodeReport& report);
 
   Node& node_;
+  NodeQuestions asking_;
   std::vector<std::shared_ptr<ClusterStream>> streams_;  // Control thread.
 };
 

@@ -19,9 +19,18 @@ CoordinatorStream::~CoordinatorStream() {
   done_.WaitForNotification();
 }
 
+void CoordinatorStream::Answer(v1::NodeReport hello, v1::ClusterAnswer answer) {
+  const absl::MutexLock lock(&mutex_);
+  if (broken_) return;
+  if (!next_.has_value()) next_ = std::move(hello);
+  *next_->add_answers() = std::move(answer);
+  if (!writing_) WriteNext();
+}
+
 void CoordinatorStream::Offer(v1::NodeReport report) {
   const absl::MutexLock lock(&mutex_);
   if (broken_) return;
+  if (next_.has_value()) report.mutable_answers()->Swap(next_->mutable_answers());
   next_ = std::move(report);
   if (!writing_) WriteNext();
 }

@@ -29,6 +29,8 @@ class CoordinatorStream final : public grpc::ClientBidiReactor<v1::NodeReport, v
 
   // Sends `report`, or replaces one that has not gone out yet.
   void Offer(v1::NodeReport report);
+  // Adds `answer` to what has not gone out yet, or sends it with `hello`.
+  void Answer(v1::NodeReport hello, v1::ClusterAnswer answer);
   // Ends it soon; `on_end` follows.
   void Cancel() { context_.TryCancel(); }
 

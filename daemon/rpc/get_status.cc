@@ -3,6 +3,7 @@
 #include "daemon/node/codec.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/group_facts.h"
+#include "daemon/rpc/node_answers.h"
 #include "daemon/rpc/node_health.h"
 #include "daemon/rpc/node_service.h"
 
@@ -35,7 +36,9 @@ void FillWorker(const WorkerSupervisor::Figures& figures, v1::Worker& out) {
   if (figures.pid != 0) *out.mutable_up() = epd::ToProto(MonotonicNow() - figures.since);
 }
 
-absl::Status Fill(const Node& node, v1::GetStatusResponse& out) {
+}  // namespace
+
+absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   const NodeHealth health = JudgeHealth(node);
   out.set_node(node.id().value);
   out.set_version(node.version());
@@ -54,7 +57,7 @@ absl::Status Fill(const Node& node, v1::GetStatusResponse& out) {
   out.set_pool_bytes(node.settings().staging_bytes);
   out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
-  out.set_coordinator(node.settings().coordinator);
+  out.set_coordinator(node.leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());
   out.set_worker_snapshot_stale(FiguresAreStale(node));
@@ -63,11 +66,10 @@ absl::Status Fill(const Node& node, v1::GetStatusResponse& out) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 NodeService::Unary* NodeService::GetStatus(Context* context, const v1::GetStatusRequest*,
                                            v1::GetStatusResponse* response) {
-  return AnswerWithFigures(context, node_, [this, response] { return Fill(node_, *response); });
+  return AnswerWithFigures(context, node_,
+                           [this, response] { return FillStatus(node_, *response); });
 }
 
 }  // namespace epd

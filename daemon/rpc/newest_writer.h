@@ -26,6 +26,16 @@ class NewestWriter : public Reactor {
     if (!writing_) WriteNext();
   }
 
+  // Changes what has not gone out yet; when nothing waits, sends `fresh` with the change.
+  template <typename Change>
+  void Amend(Message fresh, Change change) {
+    const absl::MutexLock lock(&mutex_);
+    if (ending_) return;
+    if (!next_.has_value()) next_ = std::move(fresh);
+    change(*next_);
+    if (!writing_) WriteNext();
+  }
+
   // Ends the stream once what was offered is out. Later calls do nothing.
   void End(grpc::Status status) {
     const absl::MutexLock lock(&mutex_);

@@ -58,10 +58,13 @@ NodeHealth JudgeHealth(const Node& node) {
   if (node.stopping()) Add(judged, v1::HEALTH_UNHEALTHY, "epd is stopping");
   JudgeWorker(node, judged);
   if (!node.coordinates() && !node.control().coordinator_connected()) {
+    const std::string why = node.leader().empty()
+                                ? absl::StrCat("no coordinator: ", node.why_no_leader())
+                                : absl::StrCat("no connection to the coordinator ", node.leader());
     Add(judged, v1::HEALTH_DEGRADED,
-        absl::StrCat("no connection to the coordinator ", node.settings().coordinator,
-                     "; groups that are READY go on, no group can form"));
+        absl::StrCat(why, "; groups that are READY go on, no group can form"));
   }
+  if (!node.store_problem().empty()) Add(judged, v1::HEALTH_DEGRADED, node.store_problem());
   for (const GroupStatus& group : KnownGroups(node)) JudgeGroup(group, judged);
   return judged;
 }

@@ -35,6 +35,10 @@ class NodeService final : public v1::Node::CallbackService {
                    v1::GetDoctorResponse* response) override;
   Unary* GetConfig(Context* context, const v1::GetConfigRequest* request,
                    v1::GetConfigResponse* response) override;
+  Unary* ListNodes(Context* context, const v1::ListNodesRequest* request,
+                   v1::ListNodesResponse* response) override;
+  Unary* ExplainGroup(Context* context, const v1::ExplainGroupRequest* request,
+                      v1::ExplainGroupResponse* response) override;
   Unary* CreateGroup(Context* context, const v1::CreateGroupRequest* request,
                      v1::CreateGroupResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchGroupResponse>* WatchGroup(

@@ -1,6 +1,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "daemon/node/codec.h"
 #include "daemon/rpc/cluster_codec.h"
 #include "daemon/rpc/cluster_parts.h"
@@ -14,6 +15,7 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_host(claim.host);
   out.set_pid(claim.pid);
   out.set_client_name(claim.client_name);
+  out.set_client_version(claim.client_version);
   *out.mutable_spec() = ToProto(claim.spec);
   for (const Rank rank : claim.ranks) out.add_ranks(rank.value);
   out.set_min_epoch(claim.min_epoch.value);
@@ -39,6 +41,7 @@ absl::Status GetClaim(const v1::ClusterClaim& in, Claim& claim) {
   claim.host = in.host();
   claim.pid = in.pid();
   claim.client_name = in.client_name();
+  claim.client_version = in.client_version();
   for (const uint32_t rank : in.ranks()) claim.ranks.emplace_back(rank);
   claim.min_epoch = Epoch(in.min_epoch());
   claim.remaining = FromProto(in.remaining());
@@ -69,6 +72,7 @@ void PutWork(const GroupWork& work, v1::ClusterWork& out) {
   *out.mutable_init_status() = ToProto(work.init_status);
   out.set_init_sha256(work.init_sha256);
   out.set_formation(work.formation.value);
+  out.set_communicator(work.communicator.value);
   out.set_phase(static_cast<v1::TenantPhase>(static_cast<int>(work.phase) + 1));
   *out.mutable_tenant_status() = ToProto(work.tenant_status);
 }
@@ -83,6 +87,7 @@ absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
   work.init_status = FromProto(in.init_status());
   work.init_sha256 = in.init_sha256();
   work.formation = Formation(in.formation());
+  work.communicator = GroupId(in.communicator());
   work.tenant_status = FromProto(in.tenant_status());
   return GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase);
 }
@@ -108,6 +113,25 @@ absl::Status GetOrder(const v1::ClusterOrder& in, Order& order) {
   return status;
 }
 
+void PutFacts(const NodeFacts& facts, v1::NodeFacts& out) {
+  out.set_epd_version(facts.epd_version);
+  out.set_exchange(facts.exchange);
+  out.set_nccl_version(facts.nccl_version);
+  out.set_driver_version(facts.driver_version);
+  out.set_wall_clock_ms(absl::ToUnixMillis(absl::Now()));
+}
+
+NodeFacts GetFacts(const v1::NodeFacts& in) {
+  NodeFacts facts;
+  facts.epd_version = in.epd_version();
+  facts.exchange = in.exchange();
+  facts.nccl_version = in.nccl_version();
+  facts.driver_version = in.driver_version();
+  if (in.wall_clock_ms() != 0)
+    facts.clock_offset = absl::FromUnixMillis(in.wall_clock_ms()) - absl::Now();
+  return facts;
+}
+
 }  // namespace
 
 v1::NodeReport ToProto(const NodeReport& report) {
@@ -121,6 +145,9 @@ v1::NodeReport ToProto(const NodeReport& report) {
   out.set_worker(report.worker.value);
   out.set_worker_has_nccl(report.worker_has_nccl);
   out.set_nccl_problem(report.nccl_problem);
+  PutFacts(report.facts, *out.mutable_facts());
+  out.set_min_protocol(kMinClusterProtocol);
+  out.set_max_protocol(kMaxClusterProtocol);
   for (const Claim& claim : report.claims) PutClaim(claim, *out.add_claims());
   for (const GroupWork& work : report.work) PutWork(work, *out.add_work());
   for (const Order& order : report.orders) PutOrder(order, *out.add_orders());
@@ -140,6 +167,7 @@ absl::StatusOr<NodeReport> FromProto(const v1::NodeReport& in) {
   report.worker = Incarnation(in.worker());
   report.worker_has_nccl = in.worker_has_nccl();
   report.nccl_problem = in.nccl_problem();
+  report.facts = GetFacts(in.facts());
   absl::Status status;
   for (const v1::ClusterClaim& claim : in.claims())
     status.Update(GetClaim(claim, report.claims.emplace_back()));

@@ -16,9 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
+#include "daemon/rpc/chosen_coordinator.h"
 #include "daemon/rpc/cluster_service.h"
 #include "daemon/rpc/group_facts.h"
 #include "daemon/rpc/group_watchers.h"
+#include "daemon/rpc/link_policy.h"
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/remote_coordinator.h"
 
@@ -41,11 +43,16 @@ class RpcServer::Impl {
       coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
     }
     node_.SetCluster(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
+    node_.SetAsking(cluster_);
     node_.SetWatcher([this] { OnChange(); });
   }
 
   absl::Status Start() {
     const Settings& settings = node_.settings();
+    if (absl::Status bad = CheckListen(settings); !bad.ok()) return bad;
+    absl::StatusOr<EtcdAddress> etcd = EtcdAddress();
+    if (!settings.rendezvous.empty()) etcd = ParseEtcdAddress(settings.rendezvous);
+    if (!etcd.ok()) return etcd.status();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -58,7 +65,8 @@ class RpcServer::Impl {
     builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
                              &unix_bound);
     if (!settings.listen.empty()) {
-      builder.AddListeningPort(settings.listen, grpc::InsecureServerCredentials(), &tcp_bound);
+      builder.AddListeningPort(
+          settings.listen, ServerCredentialsOf(TlsFilesOf(settings), LogRefusedPeer()), &tcp_bound);
     }
     builder.RegisterService(&service_);
     // Also on the Unix socket, where nobody calls it: gRPC has one set of services per server.
@@ -74,6 +82,13 @@ class RpcServer::Impl {
     if (tcp_bound != 0) {
       listen_address_ =
           absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
+    }
+    if (!settings.rendezvous.empty()) {
+      const std::string& address =
+          settings.advertise.empty() ? listen_address_ : settings.advertise;
+      chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
+                                                    tcp_bound == 0 ? "" : address);
+      node_.SetCluster(chosen_.get(), &cluster_);
     }
     SetServing(true);
     return absl::OkStatus();
@@ -114,6 +129,7 @@ class RpcServer::Impl {
     node_.SetWatcher(nullptr);
     node_.SetCluster(nullptr, nullptr);
     coordinator_.reset();
+    chosen_.reset();
     watchers_.FinishAll(absl::UnavailableError("epd ends"));
     cluster_.FinishAll(absl::UnavailableError("epd ends"));
     server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
@@ -145,6 +161,7 @@ class RpcServer::Impl {
   NodeService service_;
   ClusterService cluster_;
   std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.
+  std::unique_ptr<ChosenCoordinator> chosen_;       // With --rendezvous.
   std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
   std::unique_ptr<grpc::Server> server_;
   std::string listen_address_;

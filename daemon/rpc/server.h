@@ -12,8 +12,7 @@ namespace epd {
 // Serves Node, Cluster, grpc.health.v1 and reflection on the node's Unix socket and, with --listen,
 // on TCP. Uses gRPC's own threads; every call is handed to the control thread.
 //
-// Who may call: the Unix socket has mode 0600, so epd's user and root. TCP has no authentication
-// yet.
+// Who may call: the Unix socket has mode 0600, so epd's user and root. TCP: link_policy.h.
 class RpcServer {
  public:
   // `node` outlives this.
@@ -22,6 +21,7 @@ class RpcServer {
 
   // Call before Node::Run, on the thread that will run it.
   //   FAILED_PRECONDITION  an address cannot be bound
+  //   as CheckListen       TLS files, or an address that needs them
   absl::Status Start();
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const;

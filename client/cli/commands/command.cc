@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/json.h"
 #include "client/cli/report.pb.h"
 
@@ -24,6 +25,9 @@ const std::vector<Command>& Commands() {
       {"plan", RunPlan, true, epd::v1::PlanMemoryResponse::descriptor()},
       {"config", RunConfig, true, epd::v1::GetConfigResponse::descriptor()},
       {"version", RunVersion, false, VersionReport::descriptor()},
+      {"why", RunWhy, true, epd::v1::ExplainGroupResponse::descriptor()},
+      {"status --all-nodes", RunStatusOfAllNodes, true, epd::v1::ListNodesResponse::descriptor()},
+      {"version --all-nodes", RunVersionOfAllNodes, true, epd::v1::ListNodesResponse::descriptor()},
   };
   return *commands;
 }
@@ -31,7 +35,7 @@ const std::vector<Command>& Commands() {
 std::map<std::string, std::string> OutputSchemas() {
   std::map<std::string, std::string> schemas;
   for (const Command& command : Commands()) {
-    schemas[command.name + ".json"] =
+    schemas[absl::StrReplaceAll(command.name, {{" --", "_"}, {"-", "_"}}) + ".json"] =
         JsonSchema(*command.output, absl::StrCat("epctl ", command.name, " -o json"));
   }
   schemas["error.json"] = JsonSchema(*ErrorReport::descriptor(), "a failed epctl ... -o json");

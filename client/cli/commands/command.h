@@ -43,6 +43,9 @@ Report RunCreate(const CommandContext& context);
 Report RunPlan(const CommandContext& context);
 Report RunConfig(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
+Report RunStatusOfAllNodes(const CommandContext& context);
+Report RunVersionOfAllNodes(const CommandContext& context);
+Report RunWhy(const CommandContext& context);
 
 struct Command {
   std::string name;
@@ -51,7 +54,8 @@ struct Command {
   const google::protobuf::Descriptor* output = nullptr;  // Of Report::message.
 };
 
-// All commands, in the order of --help. Each name is one of ParseOptions'.
+// All commands, in the order of --help. Each name is one of ParseOptions', perhaps with
+// " --all-nodes".
 const std::vector<Command>& Commands();
 
 // JSON schemas of all commands' output and of a failed command's, by file name: "status.json", ...,

@@ -22,6 +22,10 @@ std::string DoctorTable(const DoctorReport& doctor);
 std::string DrainTable(const epd::v1::DrainGroupResponse& drained);
 std::string ConfigTable(const epd::v1::GetConfigResponse& config);
 std::string VersionTable(const VersionReport& version);
+std::string NodesTable(const epd::v1::ListNodesResponse& nodes);
+// With the odd ones marked: those whose version is not what most nodes have.
+std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes);
+std::string WhyText(const epd::v1::ExplainGroupResponse& why);
 
 // Client names may be whole command lines; tables show so much of them, JSON all.
 inline constexpr size_t kMaxClientName = 48;

@@ -1,0 +1,23 @@
+// Who waits for whom in a group, and who is to blame.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/control/formation_errors.h"
+#include "daemon/node/node.h"
+#include "proto/epd/v1/node.pb.h"
+
+namespace epd {
+
+v1::FormationReport ToProto(const FormationReport& report);
+
+// What this node knows of the group. Control thread.
+v1::LocalExplanation ExplainLocally(const Node& node, const std::string& name);
+
+// Pure: joins what the nodes know (the coordinator's first, if it answered), and names one culprit:
+// the rank that the oldest operations wait for; else a dead or missing rank of a group that is not
+// READY; else a node that does not answer.
+void Explain(const std::vector<v1::LocalExplanation>& nodes, v1::ExplainGroupResponse& out);
+
+}  // namespace epd

@@ -1,0 +1,12 @@
+// What this node answers to more than one kind of caller. Control thread.
+#pragma once
+
+#include "absl/status/status.h"
+#include "daemon/node/node.h"
+#include "proto/epd/v1/node.pb.h"
+
+namespace epd {
+
+absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out);
+
+}  // namespace epd
