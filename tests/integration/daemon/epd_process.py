@@ -28,7 +28,7 @@ sys.path[:0] = [str(_GENERATED), str(_HERE)]
 import attach_client  # noqa: E402  (needs the protos)
 
 
-def _binary(name: str) -> str:
+def binary(name: str) -> str:
     folder = os.environ.get("EPD_TEST_BIN", str(_ROOT / ".venv" / "bin"))
     path = pathlib.Path(folder) / name
     assert path.exists(), f"{path} is missing; run deploy/setup, or set EPD_TEST_BIN"
@@ -64,7 +64,7 @@ class Daemon:
 
     def command(self, *flags: str) -> list[str]:
         return [
-            _binary("epd"),
+            binary("epd"),
             f"--socket={self.socket}",
             f"--worker={self._worker_script()}",
             "--staging_bytes=64MiB",

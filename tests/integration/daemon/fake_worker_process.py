@@ -1,7 +1,8 @@
 """A worker that answers epd and moves no rows, so that epd's own behaviour is tested alone.
 
 Started by epd through a wrapper script; speaks proto/epd/v1/worker.proto on descriptor 3. EPD_FAKE_WORKER is a
-comma-separated list of quirks: "no_nccl", "dies_at_start", "silent" (says ready, then answers nothing).
+comma-separated list of quirks: "no_nccl", "dies_at_start", "silent" (says ready, then answers nothing), "marked_id" (unique ids
+begin with "epd-test-unique-id").
 """
 
 import hashlib
@@ -75,6 +76,8 @@ class FakeWorker:
     def _make_unique_id(self, message) -> None:
         made = self._pb.UniqueIdMade(group_id=message.group_id, epoch=message.epoch)
         made.unique_id = os.urandom(128)
+        if "marked_id" in self._quirks:
+            made.unique_id = b"epd-test-unique-id" + made.unique_id[18:]
         self._send(unique_id_made=made)
 
     def _init_communicator(self, message) -> None:

@@ -1,0 +1,53 @@
+"""Certificates for tests, made with the openssl program: a cluster's authority and what it signs."""
+
+import pathlib
+import subprocess
+
+
+def _openssl(*words: str, cwd: pathlib.Path) -> None:
+    done = subprocess.run(
+        ["openssl", *words], cwd=cwd, check=False, text=True, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 0, f"openssl {' '.join(words)}: {done.stderr}"
+
+
+class Authority:
+    """A cluster's certificate authority in a folder of its own."""
+
+    def __init__(self, folder: pathlib.Path, name: str = "cluster") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ca = folder / "ca.pem"
+        _openssl(
+            *["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"],
+            *["-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", f"/CN={name} CA"],
+            cwd=folder,
+        )
+
+    def sign(self, name: str, *hosts: str, days: int = 1) -> list[str]:
+        """Makes name.pem and name.key for `hosts` (addresses); negative days: it has expired.
+
+        Returns epd's flags."""
+        alternatives = ",".join(f"IP:{host}" for host in hosts) or "DNS:nobody"
+        (self.folder / f"{name}.ext").write_text(
+            f"subjectAltName={alternatives}\nextendedKeyUsage=serverAuth,clientAuth\n"
+        )
+        _openssl(
+            *["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"],
+            *["-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"],
+            cwd=self.folder,
+        )
+        _openssl(
+            *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
+            *["-CAcreateserial", "-days", str(days), "-extfile", f"{name}.ext"],
+            *["-out", f"{name}.pem"],
+            cwd=self.folder,
+        )
+        return self.flags(name)
+
+    def flags(self, name: str) -> list[str]:
+        return [
+            f"--tls_ca={self.ca}",
+            f"--tls_cert={self.folder / (name + '.pem')}",
+            f"--tls_key={self.folder / (name + '.key')}",
+        ]

@@ -1,0 +1,88 @@
+"""Nodes as network namespaces with an address each, and a capture of what crosses the links between them."""
+
+import pathlib
+import subprocess
+import sys
+import uuid
+
+import attach_client
+
+_CAPTURE = """
+import socket, sys
+raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+raw.bind((sys.argv[1], 0))
+with open(sys.argv[2], "wb", buffering=0) as out:
+    out.write(b"capture\\n")
+    while True:
+        out.write(raw.recv(1 << 18))
+"""
+
+
+def allowed() -> str:
+    """Why namespaces cannot be made here; empty: they can."""
+    name = f"epd-{uuid.uuid4().hex[:6]}"
+    made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True, text=True)
+    if made.returncode == 0:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made.stderr.strip()
+
+
+class Network:
+    """`num_nodes` namespaces with the addresses 10.77.0.1, 10.77.0.2, ..., and one more that routes between them."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._tag = f"epd{uuid.uuid4().hex[:5]}"
+        self._hub = f"{self._tag}-hub"
+        self.names = [f"{self._tag}-{i}" for i in range(num_nodes)]
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(num_nodes)]
+        self._capture: subprocess.Popen | None = None
+        for name in [self._hub, *self.names]:
+            self._ip("netns", "add", name)
+            self._ip("-n", name, "link", "set", "lo", "up")
+        forward = ["netns", "exec", self._hub, "sh", "-c"]
+        self._ip(*forward, "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        for i, (name, address) in enumerate(zip(self.names, self.addresses, strict=True)):
+            gate = f"10.77.1.{i + 1}"
+            ends = ["link", "add", f"p{i}", "type", "veth", "peer", "name", "eth0", "netns", name]
+            self._ip("-n", self._hub, *ends)
+            self._ip("-n", self._hub, "addr", "add", gate, "dev", f"p{i}")
+            self._ip("-n", self._hub, "link", "set", f"p{i}", "up")
+            self._ip("-n", name, "addr", "add", address, "dev", "eth0")
+            self._ip("-n", name, "link", "set", "eth0", "up")
+            self._ip("-n", name, "route", "add", gate, "dev", "eth0")
+            self._ip("-n", name, "route", "add", "default", "via", gate)
+            self._ip("-n", self._hub, "route", "add", address, "dev", f"p{i}")
+
+    def __enter__(self) -> "Network":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._capture is not None:
+            self._capture.kill()
+            self._capture.wait()
+        for name in [*self.names, self._hub]:
+            self._ip("netns", "del", name)
+
+    def _ip(self, *words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+    def inside(self, node: int) -> tuple[str, ...]:
+        """In front of a command: it runs in the node's namespace."""
+        return ("ip", "netns", "exec", self.names[node])
+
+    def cut(self, node: int) -> None:
+        """Packets to and from the node vanish; nothing is reset."""
+        self._ip("-n", self._hub, "rule", "add", "iif", f"p{node}", "blackhole")
+        self._ip("-n", self._hub, "rule", "add", "to", self.addresses[node], "blackhole")
+
+    def heal(self, node: int) -> None:
+        self._ip("-n", self._hub, "rule", "del", "iif", f"p{node}", "blackhole")
+        self._ip("-n", self._hub, "rule", "del", "to", self.addresses[node], "blackhole")
+
+    def capture(self, node: int, file: pathlib.Path) -> None:
+        """Writes every frame of the node's interface to `file` until the network ends."""
+        command = [*self.inside(node), sys.executable, "-c", _CAPTURE, "eth0", str(file)]
+        self._capture = subprocess.Popen(command)
+        attach_client.wait_until(
+            lambda: file.exists() and file.read_bytes().startswith(b"capture"), "a capture"
+        )

@@ -1,0 +1,126 @@
+"""Goal: from any node an operator sees all nodes, who waits for whom, and every rank of a late formation."""
+
+import json
+import os
+import signal
+import subprocess
+
+import attach_client as attach
+import epd_process
+import pytest
+
+
+@pytest.fixture
+def trio(tmp_path):
+    """a coordinates; b and c follow."""
+    daemons = {}
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        daemon = epd_process.Daemon(tmp_path / name)
+        where = "--listen=127.0.0.1:0"
+        if daemons:
+            where = f"--coordinator={daemons['a'].listen_address()}"
+        daemons[name] = daemon.start(
+            f"--node={name}", where, "--start_grace=0", "--heartbeat=300ms"
+        )
+        if name != "a":
+            daemon.wait_for_log("coordinator connected")
+    for daemon in daemons.values():
+        daemon.worker_pid()
+    yield daemons
+    for name in "cba":
+        process = daemons[name].process
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            assert daemons[name].stop() == 0, daemons[name].log()
+
+
+def _epctl(daemon, *words: str) -> tuple[int, dict]:
+    done = subprocess.run(
+        [epd_process.binary("epctl"), f"--socket={daemon.socket}", "-o", "json", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "EPD_SOCKET": daemon.socket},
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("asked", ["a", "b"])
+def test_every_node_shows_all_nodes(trio, asked):
+    code, nodes = _epctl(trio[asked], "status", "--all-nodes")
+    assert code == 0, nodes
+    assert nodes["coordinator"] == "a"
+    assert [node["node"] for node in nodes["nodes"]] == ["a", "b", "c"]
+    assert {node["status"]["pid"] for node in nodes["nodes"]} == {
+        daemon.process.pid for daemon in trio.values()
+    }
+    code, versions = _epctl(trio[asked], "version", "--all-nodes")
+    assert code == 0 and len({one["status"]["version"] for one in versions["nodes"]}) == 1
+
+
+def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
+    trio["b"].process.send_signal(signal.SIGSTOP)
+    code, nodes = _epctl(trio["c"], "status", "--all-nodes")
+    by_name = {node["node"]: node for node in nodes["nodes"]}
+    assert code == 7 and by_name["b"].get("status") is None, nodes
+    said = by_name["b"]["problem"]["message"]
+    assert "did not answer in time" in said or "it is lost" in said, said
+    trio["c"].process.kill()
+    trio["c"].process.wait()
+
+    def lost() -> bool:
+        _, now = _epctl(trio["a"], "status", "--all-nodes")
+        problems = {node["node"]: node.get("problem") or {} for node in now["nodes"]}
+        return "it is lost" in problems["c"].get("message", "")
+
+    attach.wait_until(lost, "the killed node to be lost")
+
+
+def test_a_late_formation_names_every_rank_on_every_node(trio):
+    deadline = {"seconds": 1}
+    spec = attach.spec("late", num_ranks=6)
+    clients = [trio[name].client() for name in "abc"]
+    for rank, client in enumerate(clients):
+        client.attach(client_name=f"job {rank}", client_version=f"9.{rank}")
+        client.start_join(spec, [rank], deadline=deadline)
+    clients[2].close()  # Rank 2 dies while the group forms.
+    failed = [client.expect("join_failed").status for client in clients[:2]]
+    assert failed[0].message == failed[1].message
+    for text in ("missing: ranks 2-5", "client=job 0 version=9.0", "dead: rank=2", "last_seen="):
+        assert text in failed[0].message, failed[0].message
+    whys = [_epctl(trio[name], "why", "late")[1] for name in "ab"]
+    for why in whys:
+        late = why["last_late"]
+        assert [one["rank"] for one in late["arrived"]] == [0, 1]
+        assert [one["rank"] for one in late["missing"]] == [2, 3, 4, 5]
+        (dead,) = late["dead"]
+        assert (dead["client_name"], dead["client_version"]) == ("job 2", "9.2")
+        assert all(one["pid"] == os.getpid() and one["host"] for one in late["arrived"])
+    for client in clients[:2]:
+        client.close()
+
+
+def test_why_names_a_dead_rank_of_a_group_that_cannot_go_on(trio):
+    spec = attach.spec("g", num_ranks=3)
+    clients = [trio[name].client() for name in "abc"]
+    for rank, client in enumerate(clients):
+        client.attach()
+        client.start_join(spec, [rank])
+    for client in clients:
+        client.expect("joined")
+    _, well = _epctl(trio["b"], "why", "g")
+    assert well["culprit"] == "" and "no open operation" in well["evidence"]
+    clients[1].close()
+    clients[0].expect("reform")
+    code, why = _epctl(trio["c"], "why", "g")
+    assert code == 0 and why["culprit"] == "rank 1", why
+    assert "node b" in why["evidence"] and f"pid {os.getpid()}" in why["evidence"]
+    for client in (clients[0], clients[2]):
+        client.close()
+
+
+def test_why_of_an_unknown_group_is_an_error_that_lists_the_known_ones(trio):
+    code, error = _epctl(trio["b"], "why", "nothing")
+    assert code != 0 and "there is no group 'nothing'" in error["error"]
