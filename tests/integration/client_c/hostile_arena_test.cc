@@ -22,7 +22,7 @@ using client::Code;
 using ::testing::Each;
 
 constexpr uint32_t kHostile = 2;
-constexpr int kRounds = 60;
+constexpr int kRounds = 400;
 // Where the regions of small operations lie; the rest of an arena has no memory.
 constexpr size_t kBytes = size_t{1} << 16;
 
