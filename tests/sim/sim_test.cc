@@ -69,7 +69,7 @@ TEST_P(PlantedBugTest, IsCaughtByItsInvariant) {
   for (uint64_t seed = 1; seed <= 2000; ++seed) {
     Options options;
     options.seed = seed;
-    options.events = 600;
+    options.events = 1500;  // The rarest one needs long lives.
     options.bug = GetParam().bug;
     const Outcome outcome = Simulate(options);
     if (outcome.violation.empty()) continue;
