@@ -27,14 +27,20 @@ Clock::time_point JoinDeadline(const Join& join) {
          kAnswerGrace;
 }
 
+// How messages name the group, as the daemon does.
+std::string Title(const GroupSpec& spec) {
+  return spec.tenant.empty() ? spec.name : spec.name + " tenant=" + spec.tenant;
+}
+
 }  // namespace
 
 Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
   if (InForkedChild()) return BeforeCall();
-  auto group = std::make_shared<Group>(join.spec.name, join.ranks, [this](const Drained& drained) {
-    // A failed send means that the session is ending; the reader will see that.
-    (void)socket_.Send(EncodeClientMessage(drained));
-  });
+  auto group =
+      std::make_shared<Group>(Title(join.spec), join.ranks, [this](const Drained& drained) {
+        // A failed send means that the session is ending; the reader will see that.
+        (void)socket_.Send(EncodeClientMessage(drained));
+      });
   const Clock::time_point deadline = JoinDeadline(join);
   MutexLock lock(mutex_);
   if (!lost_.ok()) return lost_;
@@ -57,7 +63,7 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
   if (!sent.ok()) return WithCode(sent);
   return WithCode(MakeStatus(Code::kDeadlineExceeded,
                              "group=%s: the daemon did not answer the join in time",
-                             join.spec.name.c_str()));
+                             Title(join.spec).c_str()));
 }
 
 Status Session::LeaveGroup(Group& group) {

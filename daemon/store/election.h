@@ -11,7 +11,8 @@
 //   agreement      At one revision of the key there is one coordinator, and it alone leads with it.
 //   growing        Blocks of epochs of later revisions lie above those of earlier ones.
 //   no_overlap     Of two nodes that lead, the older has stepped down or is dead before the younger
-//                  begins, unless the younger was refused by its address.
+//                  begins, unless the younger was refused by its address. A store that loses its data
+//                  forgets the lease, too: then they may overlap until the older's lease is over.
 //   fenced         Nothing is written by a coordinator whose revision is not the key's.
 //   keeps          A coordinator whose store and lease are well is not replaced.
 //   reclaimed      Once faults end, some node leads, within the lease and a retry.

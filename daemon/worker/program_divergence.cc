@@ -46,16 +46,16 @@ absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Ten
     together.parts[r].said = waiting[r]->parts[r].said;
   }
   if (programs.size() < 2) return absl::OkStatus();
-  const std::string who =
-      absl::StrJoin(programs, ", ", [](std::string* out, const auto& program) {
-        const auto& [operation, ranks] = program.second;
-        absl::StrAppend(out, operation->Describe(), " on ranks ", DescribeRanks(ranks));
-      });
+  const std::string who = absl::StrJoin(programs, ", ", [](std::string* out, const auto& program) {
+    const auto& [operation, ranks] = program.second;
+    absl::StrAppend(out, operation->Describe(), " on ranks ", DescribeRanks(ranks));
+  });
   const absl::Status calls = CheckAgreement(together, tenant);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the ranks wait for each other in different programs: ", who, "; ",
-      calls.ok() ? "these calls agree, so the programs differ before or after them" : calls.message(),
-      "; run the same programs on all ranks, in one order, or give the calls names"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ranks wait for each other in different programs: ", who, "; ",
+                   calls.ok() ? "these calls agree, so the programs differ before or after them"
+                              : calls.message(),
+                   "; run the same programs on all ranks, in one order, or give the calls names"));
 }
 
 }  // namespace epd

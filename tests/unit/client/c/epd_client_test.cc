@@ -531,7 +531,9 @@ TEST(EpdClientTest, SizesThatDoNotFitTheGroupAreNamedOnEveryRank) {
   };
   for (const Result& r : ranks.OnAll(dispatch)) {
     EXPECT_EQ(r.code, Number(Code::kInvalidArgument));
-    EXPECT_THAT(r.message, HasSubstr("rank 1: hidden: got 32 elements of 4 bytes, the group was formed for 16 "));
+    EXPECT_THAT(
+        r.message,
+        HasSubstr("rank 1: hidden: got 32 elements of 4 bytes, the group was formed for 16 "));
   }
 }
 
