@@ -110,21 +110,23 @@ def dispatch_fwd(
     return dispatch_payload(Static(group, layout, cfg, name), capacity, *operands)
 
 
-def combine_fwd(
+def combine(
     group: GroupSpec,
     function: str,
     cfg: EpLayerConfig,
     handle_mem: jax.Array,
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_partition_spec=None,
+    out_sharding=None,
     name: str | None = None,
+    *,
+    names: tuple[str, ...] = ("combine",),
 ) -> jax.Array:
-    """ep_combine_fwd in ``group``."""
+    """ep_combine and ep_combine_fwd in ``group``, which differ in the operations that ``name`` is taken for: ``names``."""
     cfg = _checks.layer(function, cfg)
     handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
     leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _spec.normalize(out_partition_spec, len(leading) + 1)
+    spec = _spec.normalize(out_sharding, len(leading) + 1)
     layout = layout_for(group, expert_out, handle_mem)
     check = _checks.CallCheck(function, group, layout, cfg)
     check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
@@ -133,7 +135,7 @@ def combine_fwd(
     if wrong := _spec.mismatch(spec, layout):
         check.other(wrong)
     check.done()
-    name = _names.take(function, group, name, ("combine",))
+    name = _names.take(function, group, name, names)
     operands = align_varying(layout, [handle_mem, expert_out])
     out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
     return _spec.constrain(out, spec, layout)

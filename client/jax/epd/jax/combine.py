@@ -1,11 +1,8 @@
 """ep_combine: sum the experts' rows back to their tokens, with its gradient."""
 
 import jax
-import jax.numpy as jnp
 
-from epd.jax import _checks, _names, _operations, _spec
-from epd.jax._call import Static, align_varying, layout_for
-from epd.jax._primitives import check_expert_rows
+from epd.jax import _primitives
 from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
 
@@ -59,19 +56,14 @@ def checked_combine(
     name: str | None = None,
 ) -> jax.Array:
     """ep_combine in ``group``; ``function`` is what the caller called."""
-    cfg = _checks.layer(function, cfg)
-    handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
-    leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _spec.normalize(out_sharding, len(leading) + 1)
-    layout = layout_for(group, expert_out, handle_mem)
-    check = _checks.CallCheck(function, group, layout, cfg)
-    check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
-    check.leading("num_local_tokens", leading)
-    check.handle(handle_mem)
-    if wrong := _spec.mismatch(spec, layout):
-        check.other(wrong)
-    check.done()
-    name = _names.take(function, group, name, ("combine", "combine backward"))
-    operands = align_varying(layout, [handle_mem, expert_out])
-    out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
-    return _spec.constrain(out, spec, layout)
+    return _primitives.combine(
+        group,
+        function,
+        cfg,
+        handle_mem,
+        expert_out,
+        num_local_tokens,
+        out_sharding,
+        name,
+        names=("combine", "combine backward"),
+    )

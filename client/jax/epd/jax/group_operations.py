@@ -140,7 +140,7 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        return _primitives.combine_fwd(
+        return _primitives.combine(
             self.spec,
             "Group.combine_fwd",
             cfg,

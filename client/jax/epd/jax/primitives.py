@@ -85,7 +85,7 @@ def ep_combine_fwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _primitives.combine_fwd(
+    return _primitives.combine(
         bootstrapped(),
         "ep_combine_fwd",
         cfg,
