@@ -62,6 +62,7 @@ struct KnownNode {
   bool worker_has_nccl = false;
   std::string nccl_problem;
   NodeFacts facts;
+  std::string wire_address;
   std::map<std::pair<SessionId, RequestId>, KnownClaim> claims;
   std::map<GroupId, GroupWork> work;
   std::map<RequestId, KnownOrder> orders;

@@ -73,6 +73,7 @@ struct WorkerStatus {
   bool has_nccl = false;
   std::string nccl_problem;
   std::string nccl_version;
+  std::string wire_address;
   absl::Status last_death;
   int num_deaths = 0;
 };

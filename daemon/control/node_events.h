@@ -68,6 +68,7 @@ struct WorkerStarted {
   bool has_nccl = false;
   std::string nccl_problem;  // When it has none.
   std::string nccl_version = {};
+  std::string wire_address;  // Where it takes streams of other nodes' workers; empty: nowhere.
 };
 
 struct WorkerDied {
@@ -87,6 +88,13 @@ struct TenantFailed {
   GroupId group;
   Formation formation;
   absl::Status status;
+};
+// It cannot go on, although its members may all live.
+struct TenantBroken {
+  Incarnation worker;
+  GroupId group;
+  Formation formation;
+  absl::Status cause;
 };
 struct TenantDrained {
   Incarnation worker;
@@ -157,10 +165,10 @@ struct ShutdownRequested {
 // Time has passed.
 struct Tick {};
 
-using NodeEvent =
-    std::variant<SessionAttached, SessionGone, JoinRequested, LeaveRequested, SessionDrained,
-                 WorkerStarted, WorkerDied, TenantReady, TenantFailed, TenantDrained, UniqueIdMade,
-                 CommunicatorInitialised, CoordinatorConnected, ViewReceived, CoordinatorLost,
-                 CreateRequested, DrainRequested, CloseRequested, ShutdownRequested, Tick>;
+using NodeEvent = std::variant<SessionAttached, SessionGone, JoinRequested, LeaveRequested,
+                               SessionDrained, WorkerStarted, WorkerDied, TenantReady, TenantFailed,
+                               TenantBroken, TenantDrained, UniqueIdMade, CommunicatorInitialised,
+                               CoordinatorConnected, ViewReceived, CoordinatorLost, CreateRequested,
+                               DrainRequested, CloseRequested, ShutdownRequested, Tick>;
 
 }  // namespace epd

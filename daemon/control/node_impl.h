@@ -86,6 +86,7 @@ class NodeControl::Impl {
   void On(const WorkerDied& event);
   void On(const TenantReady& event);
   void On(const TenantFailed& event);
+  void On(const TenantBroken& event);
   void On(const TenantDrained& event);
   void On(const UniqueIdMade& event);
   void On(const CommunicatorInitialised& event);

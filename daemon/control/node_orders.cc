@@ -155,6 +155,7 @@ void NodeControl::Impl::Report() {
   report.nccl_problem = worker_.nccl_problem;
   report.facts = options_.facts;
   report.facts.nccl_version = worker_.nccl_version;
+  report.wire_address = worker_.wire_address;
   for (const auto& [key, member] : members_) {
     Claim claim = member.claim;
     if (member.state == MembershipState::kWaiting) {

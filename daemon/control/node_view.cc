@@ -176,7 +176,8 @@ void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
     group.work.tenant_status = absl::OkStatus();
     dirty_ = true;
     Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
-                     group.view.members, group.view.bases, group.view.base_cause});
+                     group.view.members, group.view.bases, group.view.base_cause,
+                     group.view.workers});
   }
   if (group.running && group.view.state == GroupState::kDraining &&
       group.work.phase == TenantPhase::kReady && !group.drain_asked) {

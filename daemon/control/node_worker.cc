@@ -15,6 +15,7 @@ void NodeControl::Impl::On(const WorkerStarted& event) {
   worker_.has_nccl = event.has_nccl;
   worker_.nccl_problem = event.nccl_problem;
   worker_.nccl_version = event.nccl_version;
+  worker_.wire_address = event.wire_address;
   dirty_ = true;
 }
 
@@ -87,6 +88,14 @@ void NodeControl::Impl::On(const TenantFailed& event) {
   if (group->work.phase != TenantPhase::kStarting) return;
   group->work.phase = TenantPhase::kFailed;
   group->work.tenant_status = event.status;
+  dirty_ = true;
+}
+
+void NodeControl::Impl::On(const TenantBroken& event) {
+  LocalGroup* group = Answering(event.worker, event.group);
+  if (group == nullptr || !group->running || group->work.formation != event.formation) return;
+  group->work.broken = event.formation;
+  group->work.broken_cause = event.cause;
   dirty_ = true;
 }
 

@@ -82,6 +82,7 @@ class Rendezvous::Impl {
   bool StepTenants(ClusterGroup& group);
   bool StartFormation(ClusterGroup& group);
   bool Recounted(const ClusterGroup& group) const;
+  const GroupWork* BrokenWork(const ClusterGroup& group) const;
   bool RecoverBases(ClusterGroup& group);
   void AdvanceDraining(ClusterGroup& group);
   void LoseRank(ClusterGroup& group, const absl::Status& cause);

@@ -76,6 +76,7 @@ void Rendezvous::Impl::Take(const NodeReport& report) {
   node.worker_has_nccl = report.worker_has_nccl;
   node.nccl_problem = report.nccl_problem;
   node.facts = report.facts;
+  node.wire_address = report.wire_address;
   node.work.clear();
   for (const GroupWork& work : report.work) node.work[work.group] = work;
   for (const GroupId id : GroupsOf(report.node)) dirty_groups_.insert(id);

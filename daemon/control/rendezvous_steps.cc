@@ -49,6 +49,13 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
       if (IsComplete(group) && !InGrace()) Steps(group);
       return;
     case GroupState::kReady:
+      if (const GroupWork* work = BrokenWork(group); work != nullptr) {
+        EndFormation(group, work->broken_cause);
+        group.deadline = now_ + group.spec.deadlines.form;
+        Fire(group, GroupEvent::kRecount, group.cause);
+        Touch(groups_.at(id));
+        return;
+      }
       if (!Recounted(group)) return;
       EndFormation(group,
                    absl::AbortedError(absl::StrCat(
@@ -340,6 +347,15 @@ bool Rendezvous::Impl::Recounted(const ClusterGroup& group) const {
     if (known->claim.drained->after == used.after && *known->claim.drained != used) return true;
   }
   return false;
+}
+
+// What a node says about a formation that it cannot go on with.
+const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
+  for (const NodeId& id : NodesOf(group)) {
+    const GroupWork* work = WorkOf(id, group.id);
+    if (work != nullptr && group.started && work->broken == group.formation) return work;
+  }
+  return nullptr;
 }
 
 // After a coordinator's restart the bases are those that the members' nodes remember; they must be

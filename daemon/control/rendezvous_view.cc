@@ -81,6 +81,10 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) cons
   view.id_known = bootstraps && communicator.id_known;
   if (view.id_known) view.unique_id = communicator.unique_id;
   view.no_id_reason = communicator.no_id_reason;
+  if (!group.started) return view;
+  for (const auto& [id, bound] : communicator.workers) {
+    if (bound.has_value()) view.workers.push_back({id, bound->worker, NodeOf(id)->wire_address});
+  }
   return view;
 }
 

@@ -85,6 +85,8 @@ struct GroupWork {
   Formation formation;
   TenantPhase phase = TenantPhase::kNone;
   absl::Status tenant_status;
+  Formation broken;  // Cannot go on, although its members may all live; zero: none.
+  absl::Status broken_cause;
 };
 
 // What must agree between the nodes of a group before their workers meet.
@@ -122,6 +124,7 @@ struct NodeReport {
   bool worker_has_nccl = false;
   std::string nccl_problem;  // Why there is no NCCL; empty when there is.
   NodeFacts facts;
+  std::string wire_address;  // Where the worker takes streams of others; empty: nowhere.
   std::vector<Claim> claims;
   std::vector<GroupWork> work;
   std::vector<Order> orders;
@@ -154,8 +157,18 @@ struct OrderAnswer {
   friend bool operator==(const OrderAnswer&, const OrderAnswer&) = default;
 };
 
-// One tenant of a group in which the node holds a rank. `started` says whether the tenants of `formation` are
-// to run; when it is false that formation, and all before it, has ended with `cause`.
+// The worker of one node of a group, for the workers of the others.
+struct WorkerPlace {
+  NodeId node;
+  Incarnation worker;
+  std::string wire_address;
+
+  friend bool operator==(const WorkerPlace&, const WorkerPlace&) = default;
+};
+
+// One tenant of a group in which the node holds a rank. `started` says whether the tenants of
+// `formation` are to run; when it is false that formation, and all before it, has ended with
+// `cause`.
 struct GroupView {
   GroupId id;
   GroupId communicator;  // Equal for all tenants of the group.
@@ -171,10 +184,11 @@ struct GroupView {
   std::vector<ExecutionBase> bases;  // Of `formation`; all ranks.
   absl::Status base_cause;           // Why executions below the bases fail.
   // Unique id of `epoch`.
-  bool id_wanted = false;    // This node's worker must make it.
-  bool id_known = false;     // `unique_id` is decided; initialise the communicator with it.
-  UniqueId unique_id;        // Empty: none, and `no_id_reason` says why.
-  std::string no_id_reason;  // "none: ..."
+  bool id_wanted = false;            // This node's worker must make it.
+  bool id_known = false;             // `unique_id` is decided; initialise the communicator with it.
+  UniqueId unique_id;                // Empty: none, and `no_id_reason` says why.
+  std::string no_id_reason;          // "none: ..."
+  std::vector<WorkerPlace> workers;  // While `started`: of all nodes of the group.
 
   friend bool operator==(const GroupView&, const GroupView&) = default;
 };

@@ -36,14 +36,15 @@ absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, con
   PacketChannel::Fds fds;
   std::set<SessionId> local;
   for (const Placement& member : reply.members) {
-    if (member.node != self) continue;
-    local.insert(member.session);
     const auto arena = it->second.arenas.find(member.rank);
+    const bool here = member.node == self;
+    if (here) local.insert(member.session);
     if (arena == it->second.arenas.end()) {
+      if (!here) continue;
       return absl::InternalError(
           absl::StrCat("the worker made no arena for rank ", member.rank.value));
     }
-    const bool own = member.session == reply.session;
+    const bool own = here && member.session == reply.session;
     v1::Joined::Arena& out = *joined.add_arenas();
     out.set_rank(member.rank.value);
     out.set_bytes(arena->second.bytes);

@@ -25,7 +25,7 @@ class ArenaBook {
   absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
 
   // Fills `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
-  // of every local rank of the group, its own read-write, the others read-only. After the last
+  // of every rank of the group that has one here, its own read-write, the others read-only. After the last
   // local session the descriptors are dropped.
   //   INTERNAL  the formation's arenas are not there
   absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const NodeId& self,

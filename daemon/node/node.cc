@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/wire_address.h"
 #include "daemon/observe/log.h"
 
 namespace epd {
@@ -115,6 +116,7 @@ WorkerSupervisor::Options Node::WorkerOptions() const {
   options.hello.set_simd(s.simd);
   *options.hello.mutable_spin() = ToProto(s.spin);
   options.hello.set_nccl_library(s.nccl_library);
+  options.hello.set_wire_listen(WireListen(s.wire_listen, s.listen, s.coordinator));
   options.backoff.min = s.worker_backoff_min;
   options.backoff.max = s.worker_backoff_max;
   options.heartbeat = s.worker_heartbeat;

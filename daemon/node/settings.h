@@ -35,6 +35,7 @@ struct Settings {
   std::string tls_key;
   std::string plain_unique_ids;
   absl::Duration heartbeat;
+  std::string wire_listen;
   absl::Duration node_silence;
   absl::Duration start_grace;
   absl::Duration warn_after;

@@ -21,6 +21,13 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
     member.set_host(placement.host);
     member.set_pid(placement.pid);
     member.set_client_name(placement.client_name);
+    member.set_node(placement.node.value);
+  }
+  for (const WorkerPlace& place : effect.workers) {
+    v1::StartTenant::Node& node = *start.add_nodes();
+    node.set_name(place.node.value);
+    node.set_worker(place.worker.value);
+    node.set_address(place.wire_address);
   }
   for (const ExecutionBase& base : effect.bases) {
     v1::StartTenant::Base& out = *start.add_bases();

@@ -112,6 +112,11 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
   event.has_nccl = !ready.nccl_version().empty();
   event.nccl_problem = ready.nccl_problem();
   event.nccl_version = ready.nccl_version();
+  event.wire_address = ready.wire_address();
+  if (!ready.wire_problem().empty()) {
+    Log(LogLevel::kError, "the worker takes no streams of other nodes",
+        {{"why", ready.wire_problem()}});
+  }
   sink_(event);
 }
 
@@ -168,6 +173,11 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
   switch (message.body_case()) {
     case v1::FromWorker::kTenantReady:
       return OnTenantReady(worker, message.tenant_ready(), std::move(fds));
+    case v1::FromWorker::kTenantBroken: {
+      const v1::TenantBroken& broken = message.tenant_broken();
+      return sink_(TenantBroken{worker, GroupId(broken.group_id()), Formation(broken.formation()),
+                                FromProto(broken.cause())});
+    }
     case v1::FromWorker::kTenantDrained:
       return sink_(TenantDrained{worker, GroupId(message.tenant_drained().group_id()),
                                  Formation(message.tenant_drained().formation())});

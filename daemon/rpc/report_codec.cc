@@ -75,6 +75,8 @@ void PutWork(const GroupWork& work, v1::ClusterWork& out) {
   out.set_communicator(work.communicator.value);
   out.set_phase(static_cast<v1::TenantPhase>(static_cast<int>(work.phase) + 1));
   *out.mutable_tenant_status() = ToProto(work.tenant_status);
+  out.set_broken(work.broken.value);
+  *out.mutable_broken_cause() = ToProto(work.broken_cause);
 }
 
 absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
@@ -89,6 +91,8 @@ absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
   work.formation = Formation(in.formation());
   work.communicator = GroupId(in.communicator());
   work.tenant_status = FromProto(in.tenant_status());
+  work.broken = Formation(in.broken());
+  work.broken_cause = FromProto(in.broken_cause());
   return GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase);
 }
 
@@ -148,6 +152,7 @@ v1::NodeReport ToProto(const NodeReport& report) {
   PutFacts(report.facts, *out.mutable_facts());
   out.set_min_protocol(kMinClusterProtocol);
   out.set_max_protocol(kMaxClusterProtocol);
+  out.set_wire_address(report.wire_address);
   for (const Claim& claim : report.claims) PutClaim(claim, *out.add_claims());
   for (const GroupWork& work : report.work) PutWork(work, *out.add_work());
   for (const Order& order : report.orders) PutOrder(order, *out.add_orders());
@@ -168,6 +173,7 @@ absl::StatusOr<NodeReport> FromProto(const v1::NodeReport& in) {
   report.worker_has_nccl = in.worker_has_nccl();
   report.nccl_problem = in.nccl_problem();
   report.facts = GetFacts(in.facts());
+  report.wire_address = in.wire_address();
   absl::Status status;
   for (const v1::ClusterClaim& claim : in.claims())
     status.Update(GetClaim(claim, report.claims.emplace_back()));

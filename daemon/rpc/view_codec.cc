@@ -26,6 +26,12 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_id_known(group.id_known);
   out.set_unique_id(group.unique_id.bytes());
   out.set_no_id_reason(group.no_id_reason);
+  for (const WorkerPlace& place : group.workers) {
+    v1::ClusterWorker& worker = *out.add_workers();
+    worker.set_node(place.node.value);
+    worker.set_worker(place.worker.value);
+    worker.set_wire_address(place.wire_address);
+  }
 }
 
 absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
@@ -43,6 +49,10 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.id_known = in.id_known();
   group.unique_id = UniqueId(in.unique_id());
   group.no_id_reason = in.no_id_reason();
+  for (const v1::ClusterWorker& worker : in.workers()) {
+    group.workers.push_back(
+        {NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address()});
+  }
   absl::Status status = Get(in.spec(), group.spec);
   status.Update(
       GetEnum(static_cast<int>(in.state()), GroupState::kClosed, "group.state", group.state));

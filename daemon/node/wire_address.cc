@@ -1,0 +1,59 @@
+#include "daemon/node/wire_address.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/unique_fd.h"
+
+namespace epd {
+namespace {
+
+std::string Host(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  return colon == std::string::npos ? address : address.substr(0, colon);
+}
+
+std::string Unbracketed(const std::string& host) {
+  return host.size() > 2 && host.front() == '[' ? host.substr(1, host.size() - 2) : host;
+}
+
+// The address that the kernel would send from; nothing is sent.
+std::string SourceTowards(const std::string& peer) {
+  const size_t colon = peer.rfind(':');
+  if (colon == std::string::npos) return "";
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  const std::string host = Unbracketed(Host(peer));
+  if (getaddrinfo(host.c_str(), peer.substr(colon + 1).c_str(), &hints, &found) != 0) return "";
+  std::string source;
+  for (const addrinfo* one = found; one != nullptr && source.empty(); one = one->ai_next) {
+    const UniqueFd fd(socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own = {};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST];
+    if (!fd.valid() || connect(fd.get(), one->ai_addr, one->ai_addrlen) != 0 ||
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0 ||
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    source = own.ss_family == AF_INET6 ? absl::StrCat("[", text, "]") : text;
+  }
+  freeaddrinfo(found);
+  return source;
+}
+
+}  // namespace
+
+std::string WireListen(const std::string& asked, const std::string& listen,
+                       const std::string& coordinator) {
+  if (!asked.empty()) return asked;
+  std::string host = Host(listen);
+  if (host == "0.0.0.0" || host == "[::]") host.clear();
+  if (host.empty() && !coordinator.empty()) host = SourceTowards(coordinator);
+  return host.empty() ? "" : absl::StrCat(host, ":0");
+}
+
+}  // namespace epd
