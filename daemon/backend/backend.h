@@ -35,6 +35,10 @@ class ArenaSet {
   // Copies client memory out. Never faults, whatever the client does to its arena.
   //   DATA_LOSS  the range cannot be read
   virtual absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const = 0;
+
+  // The worker's own mapping of an arena, made at the first call; lives as long as the set.
+  //   RESOURCE_EXHAUSTED  address space
+  virtual absl::StatusOr<char*> Map(int arena) = 0;
 };
 
 // Owned by the exec thread; only MakeUniqueId runs elsewhere (unique_id_maker.h).

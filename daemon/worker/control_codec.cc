@@ -56,21 +56,6 @@ absl::StatusOr<GroupSpec> SpecFromProto(const v1::GroupSpec& message) {
 
 }  // namespace
 
-absl::Status StatusFromProto(const v1::Status& status) {
-  const bool known =
-      status.code() >= 0 && status.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return absl::Status(
-      known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
-      status.message());
-}
-
-v1::Status StatusToProto(const absl::Status& status) {
-  v1::Status message;
-  message.set_code(static_cast<int32_t>(status.code()));
-  message.set_message(std::string(status.message()));
-  return message;
-}
-
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message) {
   TenantStart start{.group = GroupId(message.group_id()),
                     .epoch = Epoch(message.epoch()),
@@ -78,13 +63,14 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                     .spec = {},
                     .members = {},
                     .bases = {},
-                    .base_cause = StatusFromProto(message.base_cause())};
+                    .base_cause = StatusFromProto(message.base_cause()),
+                    .nodes = {}};
   absl::StatusOr<GroupSpec> spec = SpecFromProto(message.spec());
   if (!spec.ok()) return spec.status();
   start.spec = *std::move(spec);
   for (const v1::StartTenant::Member& member : message.members()) {
     start.members.push_back(Placement{.rank = Rank(member.rank()),
-                                      .node = {},
+                                      .node = NodeId{member.node()},
                                       .session = SessionId(member.session_id()),
                                       .arena_index = member.arena_index(),
                                       .host = member.host(),
@@ -93,6 +79,11 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
   }
   std::sort(start.members.begin(), start.members.end(),
             [](const Placement& a, const Placement& b) { return a.rank < b.rank; });
+  for (const v1::StartTenant::Node& node : message.nodes()) {
+    start.nodes.push_back({.name = NodeId{node.name()},
+                           .worker = Incarnation(node.worker()),
+                           .address = node.address()});
+  }
   for (const v1::StartTenant::Base& base : message.bases()) {
     ExecutionBase entry{.rank = Rank(base.rank()), .program = {}, .base = base.base()};
     if (base.program().size() != entry.program.size()) {

@@ -4,13 +4,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/worker/exchange_snapshot.h"
+#include "daemon/worker/status_codec.h"
 #include "daemon/worker/tenant.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
-
-absl::Status StatusFromProto(const v1::Status& status);
-v1::Status StatusToProto(const absl::Status& status);
 
 //   INVALID_ARGUMENT  a program digest is not 16 bytes, or the dtype or executor is unknown
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message);

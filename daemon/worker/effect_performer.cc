@@ -73,9 +73,9 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   if (effect.set && set == arenas_.end()) {
     *ready.mutable_status() = StatusToProto(arena_problems_[effect.set]);
   } else {
-    for (size_t i = 0; i < effect.local_ranks.size(); ++i) {
+    for (size_t i = 0; i < effect.ranks.size(); ++i) {
       v1::TenantReady::Arena& arena = *ready.add_arenas();
-      arena.set_rank(effect.local_ranks[i].value);
+      arena.set_rank(effect.ranks[i].value);
       arena.set_bytes(set->second->arena_bytes());
       fds.push_back(set->second->read_write_fd(static_cast<int>(i)));
       fds.push_back(set->second->read_only_fd(static_cast<int>(i)));
@@ -119,6 +119,59 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   }
 }
 
+void EffectPerformer::Run(const SendToPeer& effect) {
+  if (wire_ != nullptr) wire_->Send(effect.peer, effect.message);
+}
+
+void EffectPerformer::Run(const OpenWire& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (wire_ == nullptr || set == arenas_.end()) return;
+  std::map<Rank, char*> regions;
+  for (const auto& [rank, arena] : effect.arenas) {
+    const absl::StatusOr<char*> mapped = set->second->Map(arena);
+    if (!mapped.ok()) {
+      return exchange_.RowsRefused(effect.operation, rank, mapped.status(), now_);
+    }
+    regions[rank] = *mapped + effect.offset;
+  }
+  wire_->Open(effect.operation, effect.bytes, std::move(regions));
+}
+
+void EffectPerformer::Run(const SendRows& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.operation.group, effect.operation.formation});
+  if (wire_ == nullptr || set == arenas_.end() || tenant == tenants_.end()) return;
+  const absl::StatusOr<char*> mapped = set->second->Map(effect.arena);
+  if (!mapped.ok()) {
+    return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
+  }
+  const MoveGroup& group = tenant->second.move;
+  PublishedStage stage{
+      .base = *mapped + effect.offset, .said = effect.said, .rank = effect.rank, .spec = {}};
+  stage.spec.num_ranks = static_cast<int32_t>(tenant->second.num_ranks);
+  stage.spec.num_experts = static_cast<int32_t>(group.num_experts);
+  stage.spec.top_k = static_cast<int32_t>(effect.said.top_k);
+  stage.spec.alignment = static_cast<int32_t>(effect.said.alignment);
+  stage.spec.max_tokens = group.max_tokens;
+  wire_->Send(RowsToSend{.operation = effect.operation,
+                         .stage = stage,
+                         .expert_owner = group.expert_owner,
+                         .destinations = effect.destinations});
+}
+
+void EffectPerformer::Run(const CloseWire& effect) {
+  if (wire_ != nullptr) wire_->Close(effect.operation);
+}
+
+void EffectPerformer::Run(const ReportTenantBroken& effect) {
+  v1::FromWorker message;
+  v1::TenantBroken& broken = *message.mutable_tenant_broken();
+  broken.set_group_id(effect.group.value);
+  broken.set_formation(effect.formation.value);
+  *broken.mutable_cause() = StatusToProto(effect.cause);
+  Send(message);
+}
+
 void EffectPerformer::Run(const EvictSession& effect) {
   v1::FromWorker message;
   message.mutable_evict_session()->set_session_id(effect.session.value);
@@ -140,6 +193,7 @@ void EffectPerformer::Run(const LogLine& effect) {
 
 void EffectPerformer::AddTenant(const TenantStart& start) {
   TenantFacts& facts = tenants_[{start.group, start.formation}];
+  facts.num_ranks = start.spec.num_ranks;
   facts.move = MoveGroup{.group_id = start.group.value,
                          .epoch = start.epoch.value,
                          .num_experts = start.spec.num_experts,

@@ -16,6 +16,7 @@
 #include "daemon/worker/log_limiter.h"
 #include "daemon/worker/outcome_records.h"
 #include "daemon/worker/session_slots.h"
+#include "daemon/worker/wire/wire.h"
 
 namespace epd {
 
@@ -25,8 +26,13 @@ using SessionTable = std::map<SessionId, SessionSlots>;
 class EffectPerformer {
  public:
   EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
-                  Backend& backend, EpdSocket& epd)
-      : exchange_(exchange), sessions_(sessions), records_(records), backend_(backend), epd_(epd) {}
+                  Backend& backend, EpdSocket& epd, Wire* wire)
+      : exchange_(exchange),
+        sessions_(sessions),
+        records_(records),
+        backend_(backend),
+        epd_(epd),
+        wire_(wire) {}
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
@@ -43,6 +49,7 @@ class EffectPerformer {
  private:
   struct TenantFacts {
     MoveGroup move;
+    uint32_t num_ranks = 0;
     std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
   };
   using TenantKey = std::pair<GroupId, Formation>;
@@ -60,6 +67,11 @@ class EffectPerformer {
   void Run(const ReportTenantDrained& effect);
   void Run(const MoveRows& effect);
   void Run(const CountRoutes& effect);
+  void Run(const SendToPeer& effect);
+  void Run(const OpenWire& effect);
+  void Run(const SendRows& effect);
+  void Run(const CloseWire& effect);
+  void Run(const ReportTenantBroken& effect);
   void Run(const EvictSession& effect);
   void Run(const LogLine& effect);
   void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
@@ -69,6 +81,7 @@ class EffectPerformer {
   OutcomeRecords& records_;
   Backend& backend_;
   EpdSocket& epd_;
+  Wire* const wire_;  // Null: this worker has no streams to other nodes.
   std::map<ArenaSetId, std::unique_ptr<ArenaSet>> arenas_;
   std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;

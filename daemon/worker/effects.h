@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,21 +12,11 @@
 #include "daemon/control/staging_pool.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/lane_area.h"
+#include "daemon/worker/span.h"
+#include "daemon/worker/use.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
-
-// An operation: unique over all workers of a node's epd, never 0.
-using OperationId = StrongId<struct OperationIdTag, uint64_t>;
-
-// One claimed use of a slot. It is answered exactly once.
-struct Use {
-  SessionId session;
-  uint32_t slot = 0;
-  uint32_t claim = 0;
-
-  friend auto operator<=>(const Use&, const Use&) = default;
-};
 
 // Write the operation into the use's slot record, so that epd can answer for a dead worker.
 struct LinkUse {
@@ -72,6 +63,7 @@ struct AnswerUse {
   absl::Status status;
   OperationId operation;
   RegionView region;
+  uint64_t plan_id = 0;  // Of the operation on all nodes; a prepare's plan carries it.
 };
 
 // Make memory for [offset, offset + bytes) in all arenas of a set, after `trims`; report it with
@@ -99,7 +91,7 @@ struct ReportTenantReady {
   GroupId group;
   Formation formation;
   ArenaSetId set;
-  std::vector<Rank> local_ranks;  // [num_arenas] the rank of each arena.
+  std::vector<Rank> ranks;  // [num_arenas] the rank of each arena.
 };
 
 // No operation of a draining tenant is open.
@@ -128,6 +120,56 @@ struct CountRoutes {
   uint32_t num_experts = 0;       // E
 };
 
+// Tell another node's worker; in order.
+struct SendToPeer {
+  Incarnation peer;
+  SpanMessage message;
+};
+
+// An operation on several nodes, as the streams between workers name it.
+struct SpanOperation {
+  GroupId group;
+  Formation formation;
+  uint64_t number = 0;
+
+  friend auto operator<=>(const SpanOperation&, const SpanOperation&) = default;
+};
+
+// Take rows of other nodes' ranks into the region of `operation`; report the last of each rank with
+// Exchange::RowsLanded.
+struct OpenWire {
+  SpanOperation operation;
+  ArenaSetId set;
+  uint64_t offset = 0;  // Of the region, in every arena.
+  uint64_t bytes = 0;
+  std::map<Rank, int> arenas;  // Of the ranks on other nodes.
+};
+
+// Send other nodes what a rank of this one has staged for them; report what cannot be sent with
+// Exchange::RowsRefused. The stage is client memory: any bytes.
+struct SendRows {
+  SpanOperation operation;
+  ArenaSetId set;
+  int arena = 0;
+  Rank rank;
+  uint64_t offset = 0;  // Of the region.
+  Announcement said;
+  std::map<Incarnation, std::vector<Rank>> destinations;  // Nodes, with all of their ranks.
+};
+
+// Neither send nor land rows of the operation any more: when this returns, nobody touches its
+// region.
+struct CloseWire {
+  SpanOperation operation;
+};
+
+// Tell epd that a formation on several nodes cannot go on and is to be formed anew.
+struct ReportTenantBroken {
+  GroupId group;
+  Formation formation;
+  absl::Status cause;
+};
+
 // Tell epd to end a session that holds a region of an ended operation for too long.
 struct EvictSession {
   SessionId session;
@@ -142,9 +184,10 @@ struct LogLine {
   std::string text;
 };
 
-using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse,
-                            CommitPages, CreateArenas, DropArenas, ReportTenantReady,
-                            ReportTenantDrained, MoveRows, CountRoutes, EvictSession, LogLine>;
+using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse, CommitPages,
+                            CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained,
+                            MoveRows, CountRoutes, SendToPeer, OpenWire, SendRows, CloseWire,
+                            ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 }  // namespace epd

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
+#include "daemon/worker/span.h"
 
 namespace epd {
 namespace {
@@ -74,16 +75,19 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
   }
   auto tenant = std::make_unique<Tenant>(std::move(start));
   ArenaSetKey key;
-  std::vector<Rank> local;
-  for (const Placement& member : tenant->start.members) {
-    tenant->arena_of_rank.push_back(member.session ? static_cast<int>(key.size()) : -1);
-    if (!member.session) continue;
-    key.emplace_back(member.session, member.arena_index);
-    local.push_back(member.rank);
+  std::vector<Rank> ranks;
+  uint32_t num_remote = 0;
+  if (const auto& m = tenant->start.members;
+      std::any_of(m.begin(), m.end(), [](const Placement& member) { return !member.session; })) {
+    tenant->ended = StartSpan(*tenant);
   }
-  if (key.size() < tenant->start.members.size()) {
-    tenant->ended = absl::UnimplementedError(
-        "ranks of this group are on several nodes; operations between nodes are not available yet");
+  for (const Placement& member : tenant->start.members) {
+    const bool has_arena = member.session || tenant->span.has_value();
+    tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(key.size()) : -1);
+    if (!has_arena) continue;
+    // A rank of another node has an arena that only this worker writes.
+    key.emplace_back(member.session, member.session ? member.arena_index : num_remote++);
+    ranks.push_back(member.rank);
   }
   if (!key.empty()) {
     const absl::StatusOr<Staging::Lease> lease = staging_.Acquire(key);
@@ -98,7 +102,7 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
   effects_.push_back(ReportTenantReady{.group = group,
                                        .formation = tenant->start.formation,
                                        .set = tenant->set,
-                                       .local_ranks = std::move(local)});
+                                       .ranks = std::move(ranks)});
   const TenantKey tenant_key{group, tenant->start.formation};
   tenants_[tenant_key] = std::move(tenant);
   FinishEvent(now);
@@ -106,6 +110,7 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
 }
 
 void Exchange::EndFormation(Tenant& tenant, const absl::Status& cause) {
+  if (tenant.span.has_value()) return EndSpan(tenant, cause, false, false);
   if (tenant.ended.ok()) tenant.ended = cause;
   for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, tenant.ended);
 }
@@ -125,7 +130,11 @@ void Exchange::EndTenant(GroupId group, Formation formation, const absl::Status&
 void Exchange::EndEverything(const absl::Status& cause, absl::Time now) {
   now_ = now;
   for (auto& [unused, tenant] : tenants_) {
-    EndFormation(*tenant, cause);
+    if (tenant->span.has_value()) {
+      EndSpan(*tenant, cause, true, false);
+    } else {
+      EndFormation(*tenant, cause);
+    }
     tenant->closed = true;
     ReleaseTenantIfIdle(*tenant);
   }
@@ -199,7 +208,7 @@ void Exchange::ForgetSession(SessionId session) {
 }
 
 void Exchange::FinishEvent(absl::Time now) {
-  if (std::exchange(pump_, false)) PumpQueue(now);
+  while (std::exchange(pump_, false)) PumpQueue(now);
 }
 
 void Exchange::ForgetEndedTenants() {

@@ -30,6 +30,7 @@ struct ExchangeOptions {
   absl::Duration hold_limit = absl::Seconds(30);
   size_t max_open_operations = shm::kMaxOperations;
   LaneOptions lanes = {};
+  Incarnation self;  // This worker, for the workers of other nodes.
 };
 
 // Operations pair up by identity, never by order. One is admitted when every rank has announced it
@@ -73,6 +74,18 @@ class Exchange {
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
   void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);
 
+  // ---- operations on several nodes (span.h) ----
+
+  // What another node's worker says. Messages of one worker come in the order in which it sent them.
+  void Receive(Incarnation from, const SpanMessage& message, absl::Time now);
+  // The stream from or to a worker is lost, for good: what it serves with this one ends.
+  void PeerLost(Incarnation peer, const absl::Status& cause, absl::Time now);
+  // All rows of a rank of another node are in the operation's region.
+  void RowsLanded(const SpanOperation& operation, Rank rank, absl::Time now);
+  // What a rank of this node has staged cannot be sent: its stage is damaged.
+  void RowsRefused(const SpanOperation& operation, Rank rank, const absl::Status& cause,
+                   absl::Time now);
+
   // Carries out deadlines that have passed; call at or after next_deadline().
   void Tick(absl::Time now);
   absl::Time next_deadline() const;
@@ -108,7 +121,10 @@ class Exchange {
                                           const shm::SlotRequest& request, absl::Time now);
   absl::Status TakeAnnouncement(Part& part, const Tenant& tenant,
                                 const shm::SlotRequest& request) const;
+  Operation& Create(Tenant& tenant, const OperationKey& key, std::string name, absl::Time now);
   void AllAnnounced(Operation& operation, absl::Time now);
+  void Enqueue(Operation& operation, uint64_t bytes, const Ticket& ticket, absl::Time now);
+  void Granted(Operation& operation, absl::Time now);
   Operation* FindForUse(const Use& use, const shm::SlotRequest& request, PartState expected);
   void Publish(const Use& use, const shm::SlotRequest& request, absl::Time now);
   void Pulled(const Use& use, const shm::SlotRequest& request);
@@ -122,6 +138,7 @@ class Exchange {
   std::vector<uint64_t> StageOffsets(const Operation& operation) const;
   void FailOperation(Operation& operation, const absl::Status& cause);
   void FailWithExecution(Operation& operation, const absl::Status& cause);
+  void FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                      const std::set<Rank>& may_come);
   void EndGeneration(Tenant& tenant, const absl::Status& cause);
@@ -132,6 +149,34 @@ class Exchange {
               const absl::Status& status);
   void Refuse(const Use& use, const absl::Status& status);
   RegionView ViewOf(const Operation& operation, uint32_t rank) const;
+
+  // exchange_span.cc: operations on several nodes
+  absl::Status StartSpan(Tenant& tenant);
+  void Tell(Tenant& tenant, Incarnation to, SpanMessage message, absl::Time now);
+  void TellOthers(Tenant& tenant, const SpanMessage& message);
+  void Dispatch(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void TellAnnounced(const Operation& operation, absl::Time now);
+  void AskReserve(Operation& operation, uint64_t bytes, absl::Time now);
+  void AskRevokes(const Ticket& older, absl::Time now);
+  void TellGranted(Operation& operation, absl::Time now);
+  void SendStage(const Operation& operation, uint32_t rank);
+  void MaybePublished(Operation& operation, absl::Time now);
+  void CloseWireOf(Operation& operation);
+  void RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
+  void LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
+  void EndSpan(Tenant& tenant, const absl::Status& cause, bool leader_spoke, bool report);
+  Operation* BySpanNumber(Tenant& tenant, uint64_t number);
+  void OnAnnounce(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void OnReserve(Tenant& tenant, const SpanMessage& message, absl::Time now);
+  void OnGranted(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void OnRevoke(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void OnRevoked(Tenant& tenant, const SpanMessage& message);
+  void OnAdmit(Tenant& tenant, const SpanMessage& message, absl::Time now);
+  void OnPublished(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void OnDecided(Tenant& tenant, const SpanMessage& message);
+  void OnRefused(Tenant& tenant, Incarnation from, const SpanMessage& message);
+  void OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time now);
+  void OnFailedSeen(Tenant& tenant, Incarnation from, const SpanMessage& message);
 
   // exchange_deadlines.cc
   void SetDeadline(Operation& operation, absl::Time deadline);
@@ -147,11 +192,11 @@ class Exchange {
   std::map<SessionId, Session> sessions_;
   std::map<TenantKey, std::unique_ptr<Tenant>> tenants_;
   std::map<OperationId, std::unique_ptr<Operation>> operations_;
-  std::deque<OperationId>
-      queue_;  // Announced by all, waiting for staging; first come first served.
+  std::deque<OperationId> queue_;  // Announced by all, waiting for staging; by ticket.
   std::set<std::pair<absl::Time, OperationId>> deadlines_;
   std::set<uint64_t> record_slots_;  // Outcome records in use: id % kMaxOperations.
   uint64_t next_operation_;
+  uint64_t clock_ = 0;  // Lamport's, for tickets.
   bool pump_ = false;
   absl::Time now_;  // Of the event in work.
 };

@@ -40,6 +40,8 @@ void Exchange::Tick(absl::Time now) {
 void Exchange::OnDeadline(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
   const absl::Duration age = now - operation.phase_since;
+  // The leader had its time to say what became of the operation.
+  if (operation.undecided() && !tenant.ended.ok()) return FailOperation(operation, tenant.ended);
   switch (operation.phase) {
     case Phase::kGathering:
       OnGatheringDeadline(operation, now);
@@ -74,7 +76,8 @@ void Exchange::OnDeadline(Operation& operation, absl::Time now) {
 
 void Exchange::OnGatheringDeadline(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
-  const absl::Duration limit = tenant.start.spec.deadlines.absent;
+  const absl::Duration limit =
+      tenant.start.spec.deadlines.absent + (tenant.leads() ? absl::ZeroDuration() : kLeaderFirst);
   const absl::Duration age = now - operation.first_announce;
   if (age >= limit) {
     EndGeneration(tenant, absl::DeadlineExceededError(absl::StrCat(
@@ -108,6 +111,8 @@ void Exchange::WarnOfAbsent(const Operation& operation, const std::vector<Operat
                     "programs in one order on all ranks, or give the calls names");
   }
   effects_.push_back(LogLine{.severity = Severity::kWarning, .text = std::move(text)});
+  // So that the leader names those alone who are missing.
+  if (!operation.tenant->leads()) TellAnnounced(operation, now_);
 }
 
 void Exchange::EvictHolders(Operation& operation) {

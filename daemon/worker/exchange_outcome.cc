@@ -10,7 +10,11 @@ namespace epd {
 void Exchange::Answer(const Operation& operation, uint32_t rank, shm::Step step,
                       const absl::Status& status) {
   AnswerUse answer{
-      .use = operation.parts[rank].use, .status = status, .operation = operation.id, .region = {}};
+      .use = operation.parts[rank].use,
+      .status = status,
+      .operation = operation.id,
+      .region = {},
+      .plan_id = operation.span.number != 0 ? operation.span.number : operation.id.value};
   if (!status.ok()) {
     answer.status = ForClient(status, *operation.tenant, rank, step);
   } else if (operation.region.has_value()) {
@@ -20,7 +24,8 @@ void Exchange::Answer(const Operation& operation, uint32_t rank, shm::Step step,
 }
 
 void Exchange::Refuse(const Use& use, const absl::Status& status) {
-  effects_.push_back(AnswerUse{.use = use, .status = status, .operation = {}, .region = {}});
+  effects_.push_back(
+      AnswerUse{.use = use, .status = status, .operation = {}, .region = {}, .plan_id = 0});
 }
 
 // The rank's part is over: it was told the end.
@@ -47,7 +52,12 @@ void Exchange::DecideGood(Operation& operation, absl::Time now) {
                                    .offsets = StageOffsets(operation),
                                    .num_experts = tenant.start.spec.num_experts});
   }
+  CloseWireOf(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (!tenant.local(r)) {
+      operation.parts[r].state = PartState::kDone;
+      continue;
+    }
     operation.parts[r].state = PartState::kReading;
     Answer(operation, r, in_lanes ? shm::Step::kAnnounceStaged : shm::Step::kPublish,
            absl::OkStatus());
@@ -91,7 +101,9 @@ void Exchange::FailOperation(Operation& operation, const absl::Status& cause) {
   ++tenant.num_failed;
   tenant.by_key.erase(operation.key);
   effects_.push_back(DecideRecord{.operation = operation.id, .status = cause});
+  CloseWireOf(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (!tenant.local(r)) operation.parts[r].state = PartState::kDone;
     const PartState state = operation.parts[r].state;
     if (state != PartState::kAnnounced && state != PartState::kPublished) continue;
     Answer(operation, r,
@@ -105,12 +117,29 @@ void Exchange::FailOperation(Operation& operation, const absl::Status& cause) {
 void Exchange::FailWithExecution(Operation& operation, const absl::Status& cause) {
   Tenant& tenant = *operation.tenant;
   const OperationKey key = operation.key;
-  std::set<Rank> may_come;
-  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
-    // A name's execution is this operation alone.
-    if (!key.named || operation.parts[r].state == PartState::kAbsent) may_come.insert(Rank(r));
+  if (tenant.span.has_value()) {
+    if (!tenant.leads()) {
+      SetDeadline(operation, now_ + kLeaderFirst + tenant.start.spec.deadlines.undecided);
+    }
+    return RefuseSpan(tenant, key, cause);
   }
-  FailOperation(operation, cause);
+  FailLocally(tenant, key, cause);
+}
+
+// Fails the operation of `key`, where there is one, and its execution.
+void Exchange::FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
+  const auto found = tenant.by_key.find(key);
+  Operation* operation =
+      found == tenant.by_key.end() ? nullptr : operations_.at(found->second).get();
+  std::set<Rank> may_come;
+  for (uint32_t r = 0; r < tenant.start.members.size(); ++r) {
+    if (!tenant.local(r)) continue;
+    // A name's execution is this operation alone.
+    const bool may =
+        !key.named || operation == nullptr || operation->parts[r].state == PartState::kAbsent;
+    if (may) may_come.insert(Rank(r));
+  }
+  if (operation != nullptr) FailOperation(*operation, cause);
   FailExecution(tenant, key, cause, may_come);
 }
 
@@ -132,6 +161,7 @@ void Exchange::FailExecution(Tenant& tenant, const OperationKey& key, const absl
 }
 
 void Exchange::EndGeneration(Tenant& tenant, const absl::Status& cause) {
+  if (tenant.span.has_value()) return EndSpan(tenant, cause, tenant.leads(), true);
   tenant.book.EndGeneration(cause);
   for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, cause);
 }
@@ -153,6 +183,7 @@ void Exchange::CloseIfOver(Operation& operation) {
     Finish(operation, r);
   }
   Tenant& tenant = *operation.tenant;
+  if (tenant.span.has_value()) tenant.span->by_number.erase(operation.span.number);
   if (operation.region.has_value()) {
     staging_.Free(*operation.region);
     pump_ = true;

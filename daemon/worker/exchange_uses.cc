@@ -107,6 +107,11 @@ absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const Operatio
         "is open again");
   }
   if (absl::Status room = CheckRoom(use.session); !room.ok()) return room;
+  return &Create(tenant, key, NameOf(request), now);
+}
+
+Operation& Exchange::Create(Tenant& tenant, const OperationKey& key, std::string name,
+                            absl::Time now) {
   while (record_slots_.contains(next_operation_ % shm::kMaxOperations)) ++next_operation_;
   const OperationId id(next_operation_++);
   record_slots_.insert(id.value % shm::kMaxOperations);
@@ -115,8 +120,11 @@ absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const Operatio
   operation->id = id;
   operation->tenant = &tenant;
   operation->key = key;
-  operation->name = NameOf(request);
+  operation->name = std::move(name);
   operation->parts.resize(tenant.start.spec.num_ranks);
+  for (uint32_t r = 0; r < operation->parts.size(); ++r) {
+    if (!tenant.leads() && !tenant.local(r)) operation->parts[r].state = PartState::kDone;
+  }
   operation->first_announce = now;
   operation->phase_since = now;
   tenant.by_key[key] = id;
@@ -124,7 +132,7 @@ absl::StatusOr<Operation*> Exchange::FindOrCreate(Tenant& tenant, const Operatio
   effects_.push_back(OpenRecord{.operation = id});
   const Deadlines& limits = tenant.start.spec.deadlines;
   SetDeadline(*operation, now + std::min(limits.warn_after, limits.absent));
-  return operations_.emplace(id, std::move(operation)).first->second.get();
+  return *operations_.emplace(id, std::move(operation)).first->second;
 }
 
 void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotRequest& request,
@@ -145,6 +153,7 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   if (!found.ok()) {
     // The rank has given this execution up, so nobody may wait for it there.
     Refuse(use, ForClient(found.status(), tenant, request.rank, request.step));
+    if (tenant.span.has_value()) return RefuseSpan(tenant, key, found.status());
     std::set<Rank> may_come = AllRanks(tenant);
     if (key.named) may_come.erase(Rank(request.rank));
     FailExecution(tenant, key, found.status(), may_come);
@@ -165,10 +174,20 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   ++sessions_.at(use.session).num_parts;
 
   const absl::Status problem = TakeAnnouncement(part, tenant, request);
+  // What the others say only the leader hears; for messages and figures they say the same.
+  for (uint32_t r = 0; !tenant.leads() && r < operation.parts.size(); ++r) {
+    if (tenant.local(r)) continue;
+    operation.parts[r].said = part.said;
+    operation.parts[r].said.stage_bytes = 0;
+  }
   if (!problem.ok()) {
     FailWithExecution(operation, AtRank(problem, tenant, request));
   } else if (!operation.Any(PartState::kAbsent)) {
-    AllAnnounced(operation, now);
+    if (tenant.leads()) {
+      AllAnnounced(operation, now);
+    } else {
+      TellAnnounced(operation, now);
+    }
   }
 }
 
@@ -212,58 +231,10 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
             "; start epd with a larger staging pool, or send fewer tokens per call")));
     return;
   }
-  operation.phase = Phase::kQueued;
-  operation.phase_since = now;
-  operation.staging_bytes = bytes;
-  SetDeadline(operation, now + tenant.start.spec.deadlines.undecided);
-  queue_.push_back(operation.id);
-  pump_ = true;
-}
-
-// First come, first served: whoever is first waits for regions that come back by themselves, and
-// nobody overtakes it, so it is not starved.
-void Exchange::PumpQueue(absl::Time now) {
-  while (!queue_.empty()) {
-    Operation& operation = *operations_.at(queue_.front());
-    if (operation.tenant->may_use_lanes() &&
-        operation.staging_bytes <= staging_.lane_options().lane_bytes) {
-      staging_.WantLanes(operation.tenant->set);
-    }
-    absl::StatusOr<StagingGrant> grant = staging_.Allocate(
-        operation.tenant->set, operation.staging_bytes, RegionOwner(operation.id.value));
-    if (!grant.ok()) return;
-    queue_.pop_front();
-    operation.region = grant->region;
-    if (grant->commit.bytes == 0) {
-      Admit(operation, now);
-      continue;
-    }
-    effects_.push_back(CommitPages{
-        .operation = operation.id, .range = grant->commit, .trims = std::move(grant->trims)});
-  }
-}
-
-void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
-  now_ = now;
-  const auto found = operations_.find(id);
-  if (found == operations_.end() || found->second->phase != Phase::kQueued) return;
-  Operation& operation = *found->second;
-  if (status.ok()) {
-    staging_.Committed(operation.region->set, operation.region->offset + operation.region->bytes);
-    Admit(operation, now);
+  if (tenant.span.has_value()) {
+    AskReserve(operation, bytes, now);
   } else {
-    FailWithExecution(operation, status);
-  }
-  FinishEvent(now);
-}
-
-void Exchange::Admit(Operation& operation, absl::Time now) {
-  operation.phase = Phase::kAdmitted;
-  operation.phase_since = now;
-  SetDeadline(operation, now + operation.tenant->start.spec.deadlines.undecided);
-  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
-    operation.parts[r].state = PartState::kCopying;
-    Answer(operation, r, shm::Step::kAnnounce, absl::OkStatus());
+    Enqueue(operation, bytes, {++clock_, options_.self}, now);
   }
 }
 
@@ -311,6 +282,9 @@ void Exchange::Publish(const Use& use, const shm::SlotRequest& request, absl::Ti
     CloseIfOver(*operation);
   } else if (!problem.ok()) {
     FailWithExecution(*operation, AtRank(problem, *operation->tenant, request));
+  } else if (operation->tenant->span.has_value()) {
+    SendStage(*operation, request.rank);
+    MaybePublished(*operation, now);
   } else if (!operation->Any(PartState::kCopying)) {
     if (operation->tenant->worker_executor()) {
       StartMove(*operation, now);

@@ -19,6 +19,7 @@ namespace {
 // epoll's data of descriptors that are no session's.
 constexpr uint64_t kControl = UINT64_MAX;
 constexpr uint64_t kIdMaker = UINT64_MAX - 1;
+constexpr uint64_t kWire = UINT64_MAX - 2;
 // Control messages and deadlines are looked at this often under load, too.
 constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
 constexpr int kMaxSleepMs = 60'000;
@@ -58,13 +59,14 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
     : epd_(epd),
       records_(std::move(parts.records)),
       backend_(std::move(parts.backend)),
+      wire_(std::move(parts.wire)),
       stop_(stop),
       asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
       num_cpus_(NumCpus()),
-      exchange_(
-          ExchangeOptions{.staging_bytes = hello.staging_bytes(),
-                          .first_operation_id = FirstOperationId(hello.worker_incarnation())}),
-      performer_(exchange_, sessions_, records_, *backend_, epd_),
+      exchange_(ExchangeOptions{.staging_bytes = hello.staging_bytes(),
+                                .first_operation_id = FirstOperationId(hello.worker_incarnation()),
+                                .self = Incarnation(hello.worker_incarnation())}),
+      performer_(exchange_, sessions_, records_, *backend_, epd_, wire_.get()),
       id_maker_(std::move(parts.make_unique_id)) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
@@ -82,7 +84,9 @@ absl::Status ExecLoop::SetUp() {
   absl::Status status = Watch(epoll_.get(), epd_.fd(), kControl, EPOLLIN, EPOLL_CTL_ADD);
   if (!status.ok()) return status;
   if (status = id_maker_.Start(); !status.ok()) return status;
-  return Watch(epoll_.get(), id_maker_.ready_fd(), kIdMaker, EPOLLIN, EPOLL_CTL_ADD);
+  status = Watch(epoll_.get(), id_maker_.ready_fd(), kIdMaker, EPOLLIN, EPOLL_CTL_ADD);
+  if (!status.ok() || wire_ == nullptr) return status;
+  return Watch(epoll_.get(), wire_->inbox().wakeup_fd(), kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
 }
 
 absl::Status ExecLoop::Run() {
@@ -90,7 +94,8 @@ absl::Status ExecLoop::Run() {
   absl::Time next_control = absl::InfinitePast();
   absl::Time spin_until = absl::InfinitePast();
   while (status_.ok() && stop_ == 0) {
-    const bool busy = ScanSessions();
+    const bool scanned = ScanSessions();
+    const bool busy = TakeWire() || scanned;
     const absl::Time now = Now();
     if (busy) {
       spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
@@ -128,12 +133,33 @@ bool ExecLoop::ScanSessions() {
   return taken > 0;
 }
 
+bool ExecLoop::TakeWire() {
+  if (wire_ == nullptr || wire_->inbox().empty()) return false;
+  const absl::Time now = Now();
+  for (WireEvent& event : wire_->inbox().Take()) {
+    if (const auto* said = std::get_if<PeerSaid>(&event)) {
+      exchange_.Receive(said->peer, said->message, now);
+    } else if (const auto* came = std::get_if<RowsCame>(&event)) {
+      exchange_.RowsLanded(came->operation, came->rank, now);
+    } else if (const auto* refused = std::get_if<StageRefused>(&event)) {
+      exchange_.RowsRefused(refused->operation, refused->rank, refused->cause, now);
+    } else {
+      const auto& gone = std::get<PeerGone>(event);
+      wire_->Forget(gone.peer);
+      exchange_.PeerLost(gone.peer, gone.cause, now);
+    }
+    performer_.RunAll(now);
+  }
+  return true;
+}
+
 // Clients ring only while `asleep` is set. Either the last scan here sees what a client armed, or
 // the client, which fences between arming and reading `asleep`, sees the flag.
 void ExecLoop::Sleep() {
   for (auto& [unused, session] : sessions_) session.SetAsleep(true);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!ScanSessions()) PollEvents(TimeoutMs());
+  const bool scanned = ScanSessions();
+  if (!TakeWire() && !scanned) PollEvents(TimeoutMs());
   for (auto& [unused, session] : sessions_) session.SetAsleep(false);
 }
 
@@ -160,7 +186,7 @@ void ExecLoop::PollEvents(int timeout_ms) {
       if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadControl();
     } else if (data == kIdMaker) {
       SendMadeIds();
-    }  // Else a session rang; the next scan sees what it armed.
+    }  // Else a session or a stream rang; the next scan sees why.
   }
   if (epd_.wants_write() != watches_write_) {
     watches_write_ = epd_.wants_write();

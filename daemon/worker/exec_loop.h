@@ -27,6 +27,7 @@ struct ExecLoopParts {
   OutcomeRecords records;
   std::unique_ptr<Backend> backend;
   UniqueIdMaker::Make make_unique_id;  // Called on threads of its own.
+  std::unique_ptr<Wire> wire;          // Null: no streams to other nodes.
 };
 
 // Serves one epd, from its Hello to the end of its socket. The exec thread constructs and runs it.
@@ -44,6 +45,8 @@ class ExecLoop {
   absl::Status SetUp();
   // One pass over all sessions. True: something was taken.
   bool ScanSessions();
+  // What other nodes' workers said. True: something was taken.
+  bool TakeWire();
   void Sleep();
   void PollEvents(int timeout_ms);
   absl::Time NextDeadline() const;
@@ -67,6 +70,7 @@ class ExecLoop {
   EpdSocket& epd_;
   OutcomeRecords records_;
   std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Wire> wire_;
   const volatile std::sig_atomic_t& stop_;
   const absl::Duration asked_spin_;
   const int num_cpus_;

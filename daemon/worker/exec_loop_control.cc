@@ -92,6 +92,7 @@ void ExecLoop::Handle(const v1::StartTenant& message) {
   absl::Status status = start.status();
   if (status.ok()) {
     performer_.AddTenant(*start);
+    if (wire_ != nullptr) wire_->Meet(start->nodes);
     status = exchange_.StartTenant(*std::move(start), Now());
   }
   if (status.ok()) return;  // TenantReady is an effect.
@@ -148,6 +149,9 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
   v1::FromWorker reply;
   *reply.mutable_snapshot() = SnapshotToProto(exchange_.Snapshot(Now()));
   reply.mutable_snapshot()->set_request_id(message.request_id());
+  if (wire_ != nullptr) {
+    for (const uint64_t bytes : wire_->sent()) reply.mutable_snapshot()->add_wire_bytes(bytes);
+  }
   size_t num_left = kMaxRoutesShown;
   for (v1::WorkerSnapshot::Tenant& tenant : *reply.mutable_snapshot()->mutable_tenants()) {
     const std::vector<uint64_t>* routes =

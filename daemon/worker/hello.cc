@@ -35,7 +35,8 @@ absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket) {
   }
 }
 
-v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl) {
+v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl,
+                            const absl::StatusOr<std::string>& wire_address) {
   v1::FromWorker message;
   v1::WorkerReady& ready = *message.mutable_ready();
   ready.set_backend(backend.name());
@@ -44,6 +45,11 @@ v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl) {
   ready.set_nccl_path(nccl.path());
   ready.set_nccl_problem(nccl.problem());
   ready.set_pid(getpid());
+  if (wire_address.ok()) {
+    ready.set_wire_address(*wire_address);
+  } else {
+    ready.set_wire_problem(std::string(wire_address.status().message()));
+  }
   return message;
 }
 

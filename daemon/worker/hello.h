@@ -1,6 +1,8 @@
 // The first words between epd and its worker.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/nccl_library.h"
@@ -15,6 +17,8 @@ namespace epd {
 //   INVALID_ARGUMENT   it says something else
 absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket);
 
-v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl);
+// `wire_address`: where it takes streams of other nodes; or why it does not.
+v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl,
+                            const absl::StatusOr<std::string>& wire_address);
 
 }  // namespace epd

@@ -1,4 +1,5 @@
 // epd-worker: runs the operations of one device of the node. Started by epd, never by hand.
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -22,6 +23,7 @@
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exec_loop.h"
 #include "daemon/worker/hello.h"
+#include "daemon/worker/wire/wire.h"
 
 namespace {
 
@@ -31,13 +33,21 @@ constexpr unsigned kStopSeconds = 5;
 
 volatile std::sig_atomic_t g_stop = 0;
 
+pthread_t g_exec_thread;
+
 void OnStopSignal(int) {
+  // Other threads (gRPC's) take signals, too; only the exec thread's wait has to end.
+  if (pthread_equal(pthread_self(), g_exec_thread) == 0) {
+    pthread_kill(g_exec_thread, SIGTERM);
+    return;
+  }
   g_stop = 1;
   alarm(kStopSeconds);
 }
 
 // The end of epd reaches the worker as the end of its socket, and as SIGTERM should it hang.
 void WatchForTheEnd() {
+  g_exec_thread = pthread_self();
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
   sigaction(SIGTERM, &action, nullptr);
@@ -80,11 +90,26 @@ absl::Status Serve(int control_fd) {
   absl::StatusOr<std::unique_ptr<epd::CpuBackend>> backend = epd::CpuBackend::Create(body.simd());
   if (!backend.ok()) return backend.status();
   const epd::NcclLibrary nccl(epd::NcclCandidates(body.nccl_library(), SelfPath()));
-  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, nccl)); !sent.ok()) return sent;
+  std::unique_ptr<epd::Wire> wire;
+  absl::StatusOr<std::string> wire_address = "";
+  if (!body.wire_listen().empty()) {
+    wire = std::make_unique<epd::Wire>(
+        epd::Wire::Options{.node = body.node(),
+                           .self = epd::Incarnation(body.worker_incarnation()),
+                           .server_credentials = grpc::InsecureServerCredentials(),
+                           .channel_credentials = grpc::InsecureChannelCredentials()});
+    wire_address = wire->Listen(body.wire_listen());
+    if (!wire_address.ok()) wire = nullptr;
+  }
+  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, nccl, wire_address));
+      !sent.ok()) {
+    return sent;
+  }
   epd::ExecLoop loop(socket, body,
                      {.records = *std::move(records),
                       .backend = *std::move(backend),
-                      .make_unique_id = MakerOfIds(nccl)},
+                      .make_unique_id = MakerOfIds(nccl),
+                      .wire = std::move(wire)},
                      g_stop);
   return loop.Run();
 }

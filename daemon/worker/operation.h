@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "daemon/control/staging_pool.h"
 #include "daemon/core/ids.h"
-#include "daemon/worker/effects.h"
 #include "daemon/worker/execution_book.h"
+#include "daemon/worker/use.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -73,6 +73,25 @@ struct OperationKey {
   friend auto operator<=>(const OperationKey&, const OperationKey&) = default;
 };
 
+// The place of an operation among those that wait for staging, the same on all nodes.
+struct Ticket {
+  uint64_t clock = 0;
+  Incarnation leader;
+
+  friend auto operator<=>(const Ticket&, const Ticket&) = default;
+};
+
+// How far an operation of several nodes is; span.h. The sets are the leader's.
+struct OperationSpan {
+  uint64_t number = 0;  // The leader's; 0 until it asked for regions.
+  std::set<Incarnation> granted;
+  std::set<Incarnation> published;
+  std::set<Rank> landed;  // Ranks of other nodes whose rows are here.
+  bool revoke_asked = false;
+  bool reported = false;   // This worker has said kPublished.
+  bool wire_open = false;  // Rows may come and go.
+};
+
 struct Part {
   PartState state = PartState::kAbsent;
   Use use;            // Open in kAnnounced, kPublished and kPulled.
@@ -91,6 +110,8 @@ struct Operation {
   uint64_t staging_bytes = 0;  // Of one arena, once all have announced.
   bool moving = false;         // The worker executor touches the region.
   bool warned = false;         // Its absent ranks were named in the log.
+  Ticket ticket;               // From kQueued on.
+  OperationSpan span;
 
   absl::Time first_announce;
   absl::Time phase_since;

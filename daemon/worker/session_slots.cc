@@ -97,6 +97,7 @@ void SessionSlots::Answer(const AnswerUse& answer) {
   reply.out_bytes = answer.region.out_bytes;
   slot.lanes.offset = answer.region.lanes.offset;
   slot.lanes.num_lanes = answer.region.lanes.num_lanes;
+  reply.plan_id = answer.plan_id;
   WriteMessage(reply, answer.status.message());
   if (shm::Answer(slot.word, answer.use.claim, static_cast<uint32_t>(answer.status.code()))) {
     Wake(slot);

@@ -130,7 +130,9 @@ void Staging::Committed(ArenaSetId id, uint64_t end) {
 
 std::vector<SessionId> Staging::SessionsOf(ArenaSetId id) const {
   std::vector<SessionId> sessions;
-  for (const auto& [session, unused] : sets_.at(id).key) sessions.push_back(session);
+  for (const auto& [session, unused] : sets_.at(id).key) {
+    if (session) sessions.push_back(session);
+  }
   return sessions;
 }
 

@@ -16,6 +16,7 @@
 namespace epd {
 
 // Which arenas a set has: the j-th rank of a session has that session's j-th arena. In rank order.
+// Session 0: of a rank on another node.
 using ArenaSetKey = std::vector<std::pair<SessionId, uint32_t>>;
 
 // A region, and what must be done to memory before it may be used.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "daemon/worker/effects.h"
 #include "daemon/worker/execution_book.h"
 #include "daemon/worker/operation.h"
+#include "daemon/worker/span.h"
 
 namespace epd {
 
@@ -27,6 +29,7 @@ struct TenantStart {
   std::vector<Placement> members;  // [num_ranks], by rank; session 0: on another node.
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
+  std::vector<SpanNode> nodes;  // Of a group on several nodes: the worker of each.
 };
 
 struct Tenant {
@@ -36,7 +39,8 @@ struct Tenant {
   TenantStart start;
   ExecutionBook book;
   ArenaSetId set;
-  std::vector<int> arena_of_rank;              // [num_ranks] index in the set; -1: on another node.
+  std::vector<int> arena_of_rank;              // [num_ranks] index in the set; -1: none.
+  std::optional<TenantSpan> span;              // Ranks are on several nodes.
   std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
   uint64_t num_open = 0;                       // Operations that are not closed.
   absl::Status ended;                          // Not OK: every announce fails with it.
@@ -52,8 +56,12 @@ struct Tenant {
   bool gone() const { return closed && num_open == 0; }
   // Its clients may stage small rows before they announce.
   bool may_use_lanes() const {
-    return !worker_executor() && set && start.members.size() <= shm::kMaxLaneRanks;
+    return !worker_executor() && !span.has_value() && set &&
+           start.members.size() <= shm::kMaxLaneRanks;
   }
+  bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
+  // Whether this worker knows of every rank's announce.
+  bool leads() const { return !span.has_value() || span->leads(); }
   bool worker_executor() const { return start.spec.executor == Executor::kWorker; }
 };
 

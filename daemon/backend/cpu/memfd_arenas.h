@@ -30,9 +30,7 @@ class MemfdArenas : public ArenaSet {
   void Trim(uint64_t offset, uint64_t bytes) override;
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
-  // The worker's own mapping of an arena, made at the first call.
-  //   RESOURCE_EXHAUSTED  address space
-  absl::StatusOr<char*> Map(int arena);
+  absl::StatusOr<char*> Map(int arena) override;
 
  private:
   struct Arena {

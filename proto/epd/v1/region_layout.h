@@ -7,6 +7,9 @@
 //                             at OutWeightsOffset float weights: scatters N = C, weights [C]; gathers N = T,
 //                             weights [T, K]; no weights where has_weights is 0
 //
+// In a group on several nodes a gather's stage ends with the counts [R, E] of its plan, int32, in its last CountsBytes:
+// the worker finds in them which rows which node needs.
+//
 // SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
 // Offsets in the region are multiples of 64.
 #pragma once
@@ -32,6 +35,11 @@ constexpr uint64_t OutWeightsOffset(uint64_t rows_bytes) {
 // SlotRequest::out_bytes of a call whose output has `rows_bytes` of rows and `num_weights` weights.
 constexpr uint64_t OutBytes(uint64_t rows_bytes, uint64_t num_weights) {
   return num_weights == 0 ? rows_bytes : OutWeightsOffset(rows_bytes) + num_weights * 4;
+}
+
+// Of the counts behind a gather's stage.
+constexpr uint64_t CountsBytes(uint64_t num_ranks, uint64_t num_experts) {
+  return RoundUpToRegionAlignment(num_ranks * num_experts * 4);
 }
 
 }  // namespace epd::shm

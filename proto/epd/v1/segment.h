@@ -100,6 +100,8 @@ struct SlotReply {
   uint64_t out_offset;     // Worker executor: where this rank's output lies in its own arena.
   uint64_t out_bytes;
   char message[kMessageBytes];  // Zero-terminated, when the answer is an error.
+  // Of a prepare's plan: names the operation on all nodes; on one node its op_id. 0: op_id.
+  uint64_t plan_id;
 };
 
 // What the worker says about lanes, beside a good reply. The client clears `good` before it arms.

@@ -246,14 +246,14 @@ TEST_F(Failure, WorkerExecutorMovesAfterTheLastPublishAndBeforeTheOutcome) {
   EXPECT_EQ(h.code(second), Code::kDataLoss);
 }
 
-TEST_F(Failure, RanksOnOtherNodesCannotExchangeYet) {
+TEST_F(Failure, RanksOnANodeThatTakesNoStreamsAreRefused) {
   ExchangeHarness h;
   TenantStart start = h.Start(h.Spec(2));
   start.members[1].session = SessionId(0);
   ASSERT_TRUE(h.exchange.StartTenant(start, h.now).ok());
   h.Perform();
   EXPECT_EQ(h.ready.size(), 1u);
-  EXPECT_EQ(h.code(h.Take(h.Request(0))), Code::kUnimplemented);
+  EXPECT_EQ(h.code(h.Take(h.Request(0))), Code::kFailedPrecondition);
 }
 
 }  // namespace

@@ -201,6 +201,11 @@ class ExchangeHarness {
     ++num_count_routes;
     count_offsets = e.offsets;
   }
+  void Do(const SendToPeer&) {}
+  void Do(const OpenWire&) {}
+  void Do(const SendRows&) {}
+  void Do(const CloseWire&) {}
+  void Do(const ReportTenantBroken&) {}
   void Do(const EvictSession& e) { evicted.push_back(e); }
   void Do(const LogLine& e) { logs.push_back(e.text); }
 

@@ -1,0 +1,252 @@
+// Operations on several nodes: what the leader does, and what every worker does. span.h.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/cause_text.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/span.h"
+#include "daemon/worker/span_words.h"
+
+namespace epd {
+
+absl::Status Exchange::StartSpan(Tenant& tenant) {
+  const TenantStart& start = tenant.start;
+  if (tenant.worker_executor()) {
+    return absl::UnimplementedError(
+        "ranks of this group are on several nodes, where the worker executor does not work yet; "
+        "form the group with executor client");
+  }
+  TenantSpan span;
+  span.self = options_.self;
+  span.nodes = start.nodes;
+  for (const Placement& member : start.members) {
+    const auto node =
+        std::find_if(start.nodes.begin(), start.nodes.end(),
+                     [&](const SpanNode& known) { return known.name == member.node; });
+    if (node == start.nodes.end() || node->address.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "node ", member.node.value, " of rank ", member.rank.value,
+          " takes no streams from other nodes; start its epd with --wire_listen=host:port"));
+    }
+    span.node_of_rank.push_back(node->worker);
+  }
+  span.leader = span.node_of_rank[0];
+  if (!Serves(span, span.self)) {
+    return absl::FailedPreconditionError("the group was formed for an earlier worker of this node");
+  }
+  tenant.span = std::move(span);
+  return absl::OkStatus();
+}
+
+void Exchange::Tell(Tenant& tenant, Incarnation to, SpanMessage message, absl::Time now) {
+  message.group = tenant.start.group;
+  message.formation = tenant.start.formation;
+  message.clock = clock_;
+  if (to == options_.self) return Dispatch(tenant, to, message, now);
+  effects_.push_back(SendToPeer{.peer = to, .message = std::move(message)});
+}
+
+void Exchange::TellOthers(Tenant& tenant, const SpanMessage& message) {
+  for (const SpanNode& node : tenant.span->nodes) {
+    if (node.worker != options_.self) Tell(tenant, node.worker, message, now_);
+  }
+}
+
+void Exchange::Receive(Incarnation from, const SpanMessage& message, absl::Time now) {
+  now_ = now;
+  clock_ = std::max(clock_, message.clock);
+  Tenant* tenant = FindTenant(message.group, message.formation);
+  if (tenant != nullptr && tenant->span.has_value() && Serves(*tenant->span, from)) {
+    Dispatch(*tenant, from, message, now);
+  }
+  FinishEvent(now);
+}
+
+void Exchange::Dispatch(Tenant& tenant, Incarnation from, const SpanMessage& message,
+                        absl::Time now) {
+  const bool from_leader = from == tenant.span->leader;
+  // Once a formation has ended, only the leader's last words matter.
+  if (message.step == SpanStep::kEnded) return EndSpan(tenant, message.cause, from_leader, false);
+  if (message.step == SpanStep::kDecided && from_leader) return OnDecided(tenant, message);
+  if (!tenant.ended.ok()) return;
+  if (from_leader) {
+    switch (message.step) {
+      case SpanStep::kReserve:
+        return OnReserve(tenant, message, now);
+      case SpanStep::kRevoked:
+        return OnRevoked(tenant, message);
+      case SpanStep::kAdmit:
+        return OnAdmit(tenant, message, now);
+      case SpanStep::kFailed:
+        return OnFailed(tenant, message, now);
+      default:
+        break;
+    }
+  }
+  if (!tenant.span->leads()) return;
+  switch (message.step) {
+    case SpanStep::kAnnounce:
+      return OnAnnounce(tenant, from, message, now);
+    case SpanStep::kRefuse:
+      return OnRefused(tenant, from, message);
+    case SpanStep::kGranted:
+      return OnGranted(tenant, from, message, now);
+    case SpanStep::kRevoke:
+      return OnRevoke(tenant, from, message, now);
+    case SpanStep::kPublished:
+      return OnPublished(tenant, from, message, now);
+    case SpanStep::kFailedSeen:
+      return OnFailedSeen(tenant, from, message);
+    default:
+      return;
+  }
+}
+
+Operation* Exchange::BySpanNumber(Tenant& tenant, uint64_t number) {
+  const auto found = tenant.span->by_number.find(number);
+  return found == tenant.span->by_number.end() ? nullptr : operations_.at(found->second).get();
+}
+
+// ---- gathering ----
+
+void Exchange::TellAnnounced(const Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  SpanMessage message = About(SpanStep::kAnnounce, operation.key, absl::OkStatus());
+  message.name = operation.name;
+  message.failures_seen = tenant.span->last_failure;
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (operation.parts[r].state != PartState::kAnnounced) continue;
+    message.said.emplace_back(Rank(r), operation.parts[r].said);
+  }
+  Tell(tenant, tenant.span->leader, std::move(message), now);
+}
+
+void Exchange::OnAnnounce(Tenant& tenant, Incarnation from, const SpanMessage& message,
+                          absl::Time now) {
+  for (const TenantSpan::Failure& failure : tenant.span->failures) {
+    if (failure.seq > message.failures_seen && Covers(failure.key, message.key)) return;
+  }
+  const auto found = tenant.by_key.find(message.key);
+  if (found == tenant.by_key.end() && operations_.size() >= options_.max_open_operations) {
+    return LeaderFails(tenant, message.key,
+                       absl::ResourceExhaustedError(absl::StrCat(
+                           options_.max_open_operations,
+                           " operations are open on the node of rank 0, the most there may be")));
+  }
+  Operation& operation = found == tenant.by_key.end()
+                             ? Create(tenant, message.key, message.name, now)
+                             : *operations_.at(found->second);
+  if (operation.phase != Phase::kGathering) return;
+  for (const auto& [rank, said] : message.said) {
+    if (rank.value >= operation.parts.size() || tenant.span->node_of_rank[rank.value] != from) {
+      continue;
+    }
+    operation.parts[rank.value].state = PartState::kAnnounced;
+    operation.parts[rank.value].said = said;
+  }
+  if (!operation.Any(PartState::kAbsent)) AllAnnounced(operation, now);
+}
+
+// ---- staging ----
+
+void Exchange::AskReserve(Operation& operation, uint64_t bytes, absl::Time now) {
+  operation.span.number = operation.id.value;
+  SpanMessage message = About(SpanStep::kReserve, operation);
+  message.key = operation.key;
+  message.ticket = {++clock_, options_.self};
+  message.bytes = bytes;
+  TellOthers(*operation.tenant, message);
+  OnReserve(*operation.tenant, message, now);
+}
+
+void Exchange::OnReserve(Tenant& tenant, const SpanMessage& message, absl::Time now) {
+  const auto found = tenant.by_key.find(message.key);
+  if (found == tenant.by_key.end()) return;
+  Operation& operation = *operations_.at(found->second);
+  if (operation.phase != Phase::kGathering) return;
+  operation.span.number = message.number;
+  tenant.span->by_number[message.number] = operation.id;
+  if (!staging_.EverFits(tenant.set, message.bytes)) {
+    return RefuseSpan(
+        tenant, operation.key,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the operation needs ", message.bytes, " bytes of staging for each of ",
+            operation.parts.size(), " ranks on every node, the pool of ",
+            Describe(tenant.start.members[RanksOf(*tenant.span, options_.self)[0].value], "here"),
+            " has ", options_.staging_bytes,
+            "; start epd with a larger staging pool, or send fewer tokens per call")));
+  }
+  Enqueue(operation, message.bytes, message.ticket, now);
+}
+
+void Exchange::TellGranted(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  operation.span.revoke_asked = false;
+  operation.span.wire_open = true;
+  OpenWire open{.operation = NameOf(operation),
+                .set = tenant.set,
+                .offset = operation.region->offset,
+                .bytes = operation.region->bytes,
+                .arenas = {}};
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (!tenant.local(r)) open.arenas[Rank(r)] = tenant.arena_of_rank[r];
+  }
+  effects_.push_back(std::move(open));
+  Tell(tenant, tenant.span->leader, About(SpanStep::kGranted, operation), now);
+}
+
+void Exchange::OnGranted(Tenant& tenant, Incarnation from, const SpanMessage& message,
+                         absl::Time now) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kQueued) return;
+  operation->span.granted.insert(from);
+  if (operation->span.granted.size() < tenant.span->nodes.size()) return;
+  TellOthers(tenant, About(SpanStep::kAdmit, *operation));
+  Admit(*operation, now);
+}
+
+// Asks for the regions of everything that is behind `older` and not admitted.
+void Exchange::AskRevokes(const Ticket& older, absl::Time now) {
+  std::vector<Operation*> younger;
+  for (const auto& [unused, operation] : operations_) {
+    const bool waits = operation->phase == Phase::kQueued && operation->span.wire_open;
+    if (waits && operation->ticket > older && !operation->span.revoke_asked) {
+      younger.push_back(operation.get());
+    }
+  }
+  for (Operation* operation : younger) {
+    operation->span.revoke_asked = true;
+    Tenant& tenant = *operation->tenant;
+    Tell(tenant, tenant.span->leader, About(SpanStep::kRevoke, *operation), now);
+  }
+}
+
+void Exchange::OnRevoke(Tenant& tenant, Incarnation from, const SpanMessage& message,
+                        absl::Time now) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kQueued) return;
+  if (operation->span.granted.erase(from) == 0) return;
+  Tell(tenant, from, About(SpanStep::kRevoked, *operation), now);
+}
+
+void Exchange::OnRevoked(Tenant& tenant, const SpanMessage& message) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kQueued || !operation->span.wire_open) {
+    return;
+  }
+  CloseWireOf(*operation);
+  staging_.Free(*operation->region);
+  operation->region.reset();
+  Enqueue(*operation, operation->staging_bytes, operation->ticket, now_);
+}
+
+void Exchange::OnAdmit(Tenant& tenant, const SpanMessage& message, absl::Time now) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kQueued || !operation->span.wire_open) {
+    return;
+  }
+  Admit(*operation, now);
+}
+
+}  // namespace epd

@@ -1,0 +1,179 @@
+// Operations on several nodes: rows, outcomes, failures. span.h.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/cause_text.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/span.h"
+#include "daemon/worker/span_words.h"
+
+namespace epd {
+
+void Exchange::SendStage(const Operation& operation, uint32_t rank) {
+  const Tenant& tenant = *operation.tenant;
+  SendRows send{.operation = NameOf(operation),
+                .set = tenant.set,
+                .arena = tenant.arena_of_rank[rank],
+                .rank = Rank(rank),
+                .offset = operation.region->offset,
+                .said = operation.parts[rank].said,
+                .destinations = {}};
+  for (const SpanNode& node : tenant.span->nodes) {
+    if (node.worker != options_.self) {
+      send.destinations[node.worker] = RanksOf(*tenant.span, node.worker);
+    }
+  }
+  effects_.push_back(std::move(send));
+}
+
+void Exchange::CloseWireOf(Operation& operation) {
+  if (!std::exchange(operation.span.wire_open, false)) return;
+  effects_.push_back(CloseWire{NameOf(operation)});
+}
+
+void Exchange::RowsLanded(const SpanOperation& name, Rank rank, absl::Time now) {
+  now_ = now;
+  Tenant* tenant = FindTenant(name.group, name.formation);
+  if (tenant == nullptr || !tenant->span.has_value()) return;
+  Operation* operation = BySpanNumber(*tenant, name.number);
+  if (operation == nullptr || !operation->span.wire_open) return;
+  operation->span.landed.insert(rank);
+  MaybePublished(*operation, now);
+  FinishEvent(now);
+}
+
+void Exchange::RowsRefused(const SpanOperation& name, Rank rank, const absl::Status& cause,
+                           absl::Time now) {
+  now_ = now;
+  Tenant* tenant = FindTenant(name.group, name.formation);
+  if (tenant == nullptr || !tenant->span.has_value()) return;
+  Operation* operation = BySpanNumber(*tenant, name.number);
+  if (operation == nullptr || !operation->undecided()) return;
+  FailWithExecution(*operation,
+                    absl::Status(cause.code(), absl::StrCat(NameRanks(*tenant, {rank}, "publish"),
+                                                            ": ", cause.message())));
+  FinishEvent(now);
+}
+
+void Exchange::MaybePublished(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  if (operation.phase != Phase::kAdmitted || operation.span.reported || !tenant.ended.ok()) return;
+  size_t num_remote = 0;
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (!tenant.local(r)) {
+      ++num_remote;
+    } else if (operation.parts[r].state != PartState::kPublished) {
+      return;
+    }
+  }
+  if (operation.span.landed.size() < num_remote) return;
+  operation.span.reported = true;
+  Tell(tenant, tenant.span->leader, About(SpanStep::kPublished, operation), now);
+}
+
+void Exchange::OnPublished(Tenant& tenant, Incarnation from, const SpanMessage& message,
+                           absl::Time now) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kAdmitted) return;
+  operation->span.published.insert(from);
+  for (const Rank rank : RanksOf(*tenant.span, from)) {
+    operation->parts[rank.value].state = PartState::kPublished;
+  }
+  if (operation->span.published.size() < tenant.span->nodes.size()) return;
+  TellOthers(tenant, About(SpanStep::kDecided, *operation));
+  DecideGood(*operation, now);
+}
+
+void Exchange::OnDecided(Tenant& tenant, const SpanMessage& message) {
+  Operation* operation = BySpanNumber(tenant, message.number);
+  if (operation == nullptr || operation->phase != Phase::kAdmitted) return;
+  if (operation->span.reported) DecideGood(*operation, now_);
+}
+
+// ---- failure ----
+
+void Exchange::RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
+  if (tenant.span->leads()) return LeaderFails(tenant, key, cause);
+  Tell(tenant, tenant.span->leader, About(SpanStep::kRefuse, key, cause), now_);
+}
+
+void Exchange::OnRefused(Tenant& tenant, Incarnation from, const SpanMessage& message) {
+  for (const TenantSpan::Failure& failure : tenant.span->failures) {
+    if (Covers(failure.key, message.key) && failure.unseen.contains(from)) return;  // It will see.
+  }
+  LeaderFails(tenant, message.key, message.cause);
+}
+
+void Exchange::LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
+  const auto found = tenant.by_key.find(key);
+  if (found != tenant.by_key.end() && !operations_.at(found->second)->undecided()) return;
+  TenantSpan& span = *tenant.span;
+  TenantSpan::Failure failure{.seq = ++span.last_failure, .key = key, .unseen = {}};
+  for (const SpanNode& node : span.nodes) {
+    if (node.worker != span.self) failure.unseen.insert(node.worker);
+  }
+  SpanMessage message = About(SpanStep::kFailed, key, cause);
+  message.failures_seen = failure.seq;
+  span.failures.push_back(std::move(failure));
+  TellOthers(tenant, message);
+  FailLocally(tenant, key, cause);
+}
+
+void Exchange::OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time now) {
+  tenant.span->last_failure = message.failures_seen;
+  SpanMessage seen;
+  seen.step = SpanStep::kFailedSeen;
+  seen.failures_seen = message.failures_seen;
+  Tell(tenant, tenant.span->leader, std::move(seen), now);
+  FailLocally(tenant, message.key, message.cause);
+}
+
+void Exchange::OnFailedSeen(Tenant& tenant, Incarnation from, const SpanMessage& message) {
+  std::vector<TenantSpan::Failure>& failures = tenant.span->failures;
+  for (TenantSpan::Failure& failure : failures) {
+    if (failure.seq <= message.failures_seen) failure.unseen.erase(from);
+  }
+  std::erase_if(failures, [](const TenantSpan::Failure& f) { return f.unseen.empty(); });
+}
+
+// `leader_spoke`: the leader says so, or cannot say anything any more. `report`: epd does not know.
+void Exchange::EndSpan(Tenant& tenant, const absl::Status& cause, bool leader_spoke, bool report) {
+  TenantSpan& span = *tenant.span;
+  if (span.leads() || leader_spoke) span.leader_spoke = true;
+  if (tenant.ended.ok()) {
+    tenant.ended = cause.ok() ? absl::AbortedError("the group has ended") : cause;
+    const SpanMessage ended = About(SpanStep::kEnded, OperationKey{}, tenant.ended);
+    if (span.leads()) {
+      TellOthers(tenant, ended);
+    } else if (!leader_spoke) {
+      Tell(tenant, span.leader, ended, now_);
+    }
+  }
+  if (report && !tenant.closed && !std::exchange(span.broken_reported, true)) {
+    effects_.push_back(ReportTenantBroken{
+        .group = tenant.start.group, .formation = tenant.start.formation, .cause = tenant.ended});
+  }
+  for (Operation* operation : UndecidedOf(tenant)) {
+    if (operation->span.reported && !span.leader_spoke) {
+      SetDeadline(*operation, now_ + kLeaderWord);
+    } else {
+      FailOperation(*operation, tenant.ended);
+    }
+  }
+}
+
+void Exchange::PeerLost(Incarnation peer, const absl::Status& cause, absl::Time now) {
+  now_ = now;
+  for (auto& [unused, tenant] : tenants_) {
+    if (tenant->gone() || !tenant->span.has_value() || !Serves(*tenant->span, peer)) continue;
+    const TenantSpan& span = *tenant->span;
+    const absl::Status lost = absl::UnavailableError(
+        absl::StrCat(NameRanks(*tenant, RanksOf(span, peer), "lost"), ": ", cause.message(),
+                     "; the group forms anew when the node is back, or another takes its ranks"));
+    EndSpan(*tenant, lost, peer == span.leader, true);
+  }
+  FinishEvent(now);
+}
+
+}  // namespace epd
