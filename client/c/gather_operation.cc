@@ -1,5 +1,8 @@
+#include <cstring>
+
 #include "client/c/rows_operation.h"
 #include "kernels/gather_reduce_rows.h"
+#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd::client {
@@ -39,7 +42,13 @@ Status GatherOperation::Plan(const Formation& formation, shm::SlotRequest* reque
       LiveSlots(static_cast<int64_t>(request->demand), static_cast<int64_t>(args_.recv_capacity));
   const uint64_t stage_bytes =
       GatherStageBytes({.num_rows = live, .row_bytes = row_bytes_, .has_weights = has_weights_});
-  PlanRegion(formation, stage_bytes, args_.num_tokens, args_.num_tokens * args_.top_k, request);
+  counts_bytes_ = formation.several_nodes
+                      ? shm::CountsBytes(formation.spec.num_ranks, formation.spec.num_experts)
+                      : 0;
+  const uint64_t aligned =
+      counts_bytes_ == 0 ? stage_bytes : shm::RoundUpToRegionAlignment(stage_bytes);
+  PlanRegion(formation, aligned + counts_bytes_, args_.num_tokens, args_.num_tokens * args_.top_k,
+             request);
   return {};
 }
 
@@ -53,8 +62,13 @@ Status GatherOperation::Stage(const Admitted& admitted) {
   stage.capacity = static_cast<int64_t>(args_.recv_capacity);
   stage.row_bytes = row_bytes_;
   stage.stage = to;
-  stage.stage_bytes = stage_bytes_;
+  stage.stage_bytes = stage_bytes_ - counts_bytes_;
   stage.skip_own_rows = !admitted.worker_executor;
+  if (counts_bytes_ != 0) {
+    const auto entries =
+        static_cast<size_t>(plan_.spec.num_ranks) * static_cast<size_t>(plan_.spec.num_experts);
+    std::memcpy(to + stage.stage_bytes, plan_.counts, entries * sizeof(int32_t));
+  }
   return FromKernel(StageGather(stage));
 }
 

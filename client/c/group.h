@@ -49,6 +49,7 @@ struct Formation {
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
   std::vector<int32_t> expert_owner;  // As the kernels take it.
   uint64_t spec_hash = 0;
+  bool several_nodes = false;  // Not all ranks are on this node.
   std::chrono::nanoseconds spin{};
   std::shared_ptr<Lanes> lanes = std::make_shared<Lanes>();
 

@@ -178,6 +178,7 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
   const uint64_t offset = reply.region_offset;
   const uint64_t bytes = reply.region_bytes;
   admitted_.op_id = reply.op_id;
+  admitted_.plan_id = reply.plan_id != 0 ? reply.plan_id : reply.op_id;
   admitted_.worker_executor = formation_.spec.executor == Executor::kWorker;
   const Formation::Arena& own = formation_.arenas[request_.rank];
   const uint64_t arena_bytes = own.mapping == nullptr ? 0 : own.bytes();
@@ -199,6 +200,7 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
 
 void Call::TakeLanes(const shm::Slot& slot) {
   admitted_.op_id = slot.reply.op_id;
+  admitted_.plan_id = slot.reply.plan_id != 0 ? slot.reply.plan_id : slot.reply.op_id;
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
     const int lane = rank < shm::kMaxLaneRanks ? slot.lanes.lane_of_rank[rank] : -1;
     AddStage(rank, formation_.lanes->OffsetOf(lane), shm::kLaneBytes);

@@ -27,6 +27,7 @@ namespace epd::client {
 // Where the admitted operation's bytes lie.
 struct Admitted {
   uint64_t op_id = 0;
+  uint64_t plan_id = 0;         // For a prepare: what its plan is named after, on all nodes.
   std::span<std::byte> region;  // Own.
   std::span<const StageRef>
       stages;  // [R] by rank, each from its region's start; {} for the own rank.

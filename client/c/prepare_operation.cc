@@ -76,7 +76,7 @@ Status PrepareOperation::Build(const Admitted& admitted) {
   build.spec = routing_;
   build.rank = static_cast<int32_t>(args_.rank);
   build.ids = ids_;
-  build.ids.plan_id = admitted.op_id;
+  build.ids.plan_id = admitted.plan_id;
   build.topk = topk_;
   build.counts = counts_.data();
   build.plan = args_.handle_mem;

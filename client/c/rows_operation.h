@@ -77,6 +77,7 @@ class GatherOperation : public RowsOperation {
   Status CheckPointers() const;
 
   const epd_gather_args& args_;
+  uint64_t counts_bytes_ = 0;  // Behind the stage, for the workers of a group on several nodes.
 };
 
 }  // namespace epd::client

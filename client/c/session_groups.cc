@@ -137,6 +137,9 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
   formation->epoch = joined.epoch;
   formation->formation = joined.formation;
   formation->spec = joined.spec;
+  for (const Joined::Member& member : joined.members) {
+    if (member.node != joined.members[0].node) formation->several_nodes = true;
+  }
   const uint32_t num_ranks = joined.spec.num_ranks;
   if (num_ranks == 0 || num_ranks > static_cast<uint32_t>(kMaxRanks)) {
     return MakeStatus(Code::kDataLoss, "the daemon joined us to a group of %u ranks", num_ranks);

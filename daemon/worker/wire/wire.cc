@@ -1,0 +1,143 @@
+#include "daemon/worker/wire/wire.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/wire/frame.h"
+#include "daemon/worker/wire/span_codec.h"
+#include "proto/epd/v1/wire.pb.h"
+
+namespace epd {
+namespace {
+
+constexpr uint32_t kExpressLane = 1;
+constexpr uint32_t kBulkLane = 2;
+constexpr int kConnectMs = 5000;
+// A node that is cut off is noticed within the sum.
+constexpr int kPingEveryMs = 5000;
+constexpr int kPingAnswerMs = 5000;
+
+template <typename Proto>
+grpc::ByteBuffer Framed(FrameKind kind, const Proto& proto) {
+  std::string bytes(sizeof kind, '\0');
+  std::memcpy(bytes.data(), &kind, sizeof kind);
+  proto.AppendToString(&bytes);
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ChannelArguments ArgumentsOf(uint32_t lane) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt("epd.lane", static_cast<int>(lane));  // A connection of its own.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingAnswerMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return arguments;
+}
+
+}  // namespace
+
+Wire::Wire(Options options)
+    : options_(std::move(options)), server_(options_.self, landing_, inbox_) {}
+
+Wire::~Wire() {
+  for (auto& [unused, peer] : peers_) {
+    peer.express->Cancel();
+    peer.bulk->Cancel();
+  }
+  for (auto& [unused, gate] : gates_) gate->Shut();
+}
+
+absl::StatusOr<std::string> Wire::Listen(const std::string& listen) {
+  return server_.Start(listen, options_.server_credentials);
+}
+
+std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
+  v1::WireHello hello;
+  hello.set_version(kWireVersion);
+  hello.set_node(options_.node);
+  hello.set_from(options_.self.value);
+  hello.set_to(node.worker.value);
+  hello.set_lane(lane);
+  LaneObserver observer;
+  observer.lost = [this, node](const absl::Status& why) {
+    inbox_.Put(PeerGone{node.worker, absl::UnavailableError(absl::StrCat(
+                                         "the stream to node ", node.name.value, " at ",
+                                         node.address, " is lost: ", why.message()))});
+  };
+  observer.refused = [this](const OutgoingRows& rows, const absl::Status& cause) {
+    inbox_.Put(StageRefused{rows.operation(), rows.rank(), cause});
+  };
+  observer.sent = [this](shm::Kind kind, uint64_t bytes) {
+    const auto index = static_cast<size_t>(kind) - 1;
+    if (index < sent_.size()) sent_[index].fetch_add(bytes, std::memory_order_relaxed);
+  };
+  const auto channel =
+      grpc::CreateCustomChannel(node.address, options_.channel_credentials, ArgumentsOf(lane));
+  return Lane::Start(channel, Framed(FrameKind::kHello, hello), std::move(observer));
+}
+
+void Wire::Meet(const std::vector<SpanNode>& nodes) {
+  for (const SpanNode& node : nodes) {
+    if (node.worker == options_.self || node.address.empty() || peers_.contains(node.worker)) {
+      continue;
+    }
+    peers_[node.worker] = {Connect(node, kExpressLane), Connect(node, kBulkLane)};
+  }
+}
+
+void Wire::Send(Incarnation peer, const SpanMessage& message) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;  // Its loss has been told.
+  found->second.express->Send(Framed(FrameKind::kMessage, ToProto(message)));
+}
+
+void Wire::Send(RowsToSend rows) {
+  std::shared_ptr<StageGate>& gate = gates_[rows.operation];
+  if (gate == nullptr) gate = std::make_shared<StageGate>();
+  for (auto& [node, ranks] : rows.destinations) {
+    const auto peer = peers_.find(node);
+    if (peer == peers_.end()) continue;
+    auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
+                                                   std::move(ranks), gate);
+    if (rows.stage.said.stage_bytes <= kExpressBytes) {
+      peer->second.express->Send(std::move(outgoing));
+    } else {
+      errand_.Post([lane = peer->second.bulk, outgoing] { lane->Send(outgoing); });
+    }
+  }
+}
+
+void Wire::Open(const SpanOperation& operation, uint64_t bytes, std::map<Rank, char*> regions) {
+  landing_.Open(operation, bytes, std::move(regions));
+}
+
+void Wire::Close(const SpanOperation& operation) {
+  landing_.Close(operation);
+  const auto gate = gates_.find(operation);
+  if (gate == gates_.end()) return;
+  gate->second->Shut();
+  gates_.erase(gate);
+}
+
+void Wire::Forget(Incarnation peer) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;
+  found->second.express->Cancel();
+  found->second.bulk->Cancel();
+  peers_.erase(found);
+}
+
+WireBytes Wire::sent() const {
+  WireBytes bytes{};
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = sent_[i].load(std::memory_order_relaxed);
+  return bytes;
+}
+
+}  // namespace epd

@@ -1,0 +1,86 @@
+// The streams between this worker and those of other nodes.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/worker/effects.h"
+#include "daemon/worker/span.h"
+#include "daemon/worker/wire/errand.h"
+#include "daemon/worker/wire/inbox.h"
+#include "daemon/worker/wire/landing.h"
+#include "daemon/worker/wire/lane.h"
+#include "daemon/worker/wire/outgoing_rows.h"
+#include "daemon/worker/wire/wire_server.h"
+
+namespace epd {
+
+// A published stage and where it goes, with what the wire must know of the group.
+struct RowsToSend {
+  SpanOperation operation;
+  PublishedStage stage;
+  std::vector<int32_t> expert_owner;  // Empty: contiguous blocks.
+  std::map<Incarnation, std::vector<Rank>> destinations;
+};
+
+// Bytes of rows sent to other nodes, frames included, by shm::Kind - 1.
+using WireBytes = std::array<uint64_t, 5>;
+
+// Two streams to each worker, so that small operations do not wait behind large ones: one for
+// messages and small rows, one for large rows. Exec thread only; what comes in is in inbox().
+class Wire {
+ public:
+  struct Options {
+    std::string node;
+    Incarnation self;
+    std::shared_ptr<grpc::ServerCredentials> server_credentials;
+    std::shared_ptr<grpc::ChannelCredentials> channel_credentials;
+  };
+  explicit Wire(Options options);
+  ~Wire();
+
+  // Takes streams at `listen`, host:port; returns the address for other nodes.
+  //   UNAVAILABLE  it cannot be bound
+  absl::StatusOr<std::string> Listen(const std::string& listen);
+
+  // Connects to those that it is not connected with.
+  void Meet(const std::vector<SpanNode>& nodes);
+  void Send(Incarnation peer, const SpanMessage& message);
+  // Rows may be read from the stage until Close().
+  void Send(RowsToSend rows);
+  // Rows may be written to `regions` until Close().
+  void Open(const SpanOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
+  void Close(const SpanOperation& operation);
+
+  Inbox& inbox() { return inbox_; }
+  // The peer's streams are lost: the next Meet() makes new ones.
+  void Forget(Incarnation peer);
+  WireBytes sent() const;
+
+ private:
+  struct Peer {
+    std::shared_ptr<Lane> express;
+    std::shared_ptr<Lane> bulk;
+  };
+  std::shared_ptr<Lane> Connect(const SpanNode& node, uint32_t lane);
+
+  const Options options_;
+  Inbox inbox_;
+  Landing landing_;
+  std::array<std::atomic<uint64_t>, 5> sent_{};
+  std::map<SpanOperation, std::shared_ptr<StageGate>> gates_;
+  std::map<Incarnation, Peer> peers_;
+  WireServer server_;
+  Errand errand_;  // Large rows are cut to size there.
+};
+
+}  // namespace epd

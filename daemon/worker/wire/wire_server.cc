@@ -1,0 +1,172 @@
+#include "daemon/worker/wire/wire_server.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/wire/buffer_reader.h"
+#include "daemon/worker/wire/span_codec.h"
+#include "proto/epd/v1/wire.pb.h"
+
+namespace epd {
+namespace {
+
+constexpr int kMaxFrameBytes = 16 << 20;
+constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
+constexpr int kPingEveryMs = 1000;
+
+// A frame's pieces never need more.
+constexpr uint32_t kMaxPieces = 1 << 16;
+
+}  // namespace
+
+class WireServer::Stream : public grpc::ServerGenericBidiReactor {
+ public:
+  Stream(WireServer& server, std::string method) : server_(server) {
+    if (method != kWireMethod) {
+      Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"));
+      return;
+    }
+    StartRead(&buffer_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    BufferReader reader(buffer_);
+    std::optional<uint32_t> kind = reader.Peek<uint32_t>();
+    grpc::Status problem;
+    if (!kind.has_value()) {
+      problem = Bad("an empty buffer");
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kRows) && greeted_) {
+      problem = TakeRows(reader);
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kMessage) && greeted_) {
+      problem = TakeMessage(reader);
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kHello) && !greeted_) {
+      problem = TakeHello(reader);
+    } else {
+      problem = Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
+    }
+    if (!problem.ok()) return End(problem);
+    buffer_.Clear();
+    StartRead(&buffer_);
+  }
+  void OnCancel() override {}
+  void OnDone() override { delete this; }
+
+ private:
+  static grpc::Status Bad(const std::string& what) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "got " + what);
+  }
+
+  void End(const grpc::Status& status) {
+    if (greeted_) server_.Ended(this, peer_, lane_, status.error_message());
+    Finish(status);
+  }
+
+  grpc::Status TakeHello(BufferReader& reader) {
+    v1::WireHello hello;
+    if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
+    if (hello.version() != kWireVersion) {
+      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                          absl::StrCat("node ", hello.node(), " speaks version ", hello.version(),
+                                       " of the protocol between workers, this node ", kWireVersion,
+                                       "; run one version of epd on all nodes"));
+    }
+    if (hello.to() != server_.self_.value || hello.from() == 0) {
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                          "the stream is for another worker; that one has been replaced, or the "
+                          "caller is of another cluster");
+    }
+    peer_ = Incarnation(hello.from());
+    lane_ = hello.lane();
+    greeted_ = true;
+    server_.Greeted(this, peer_, lane_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status TakeMessage(BufferReader& reader) {
+    v1::WireMessage proto;
+    if (!proto.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("no message");
+    std::optional<SpanMessage> message = FromProto(proto);
+    if (!message.has_value()) return Bad(absl::StrCat("a message of step ", proto.step()));
+    server_.inbox_.Put(PeerSaid{peer_, *std::move(message)});
+    return grpc::Status::OK;
+  }
+
+  grpc::Status TakeRows(BufferReader& reader) {
+    RowsFrame frame;
+    if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
+    std::vector<RowsPiece> pieces(frame.num_pieces);
+    if (!reader.Read(pieces.data(), pieces.size() * sizeof(RowsPiece))) return Bad("no pieces");
+    switch (server_.landing_.Land(frame, pieces, reader.Parts())) {
+      case Landing::Outcome::kBad:
+        return Bad(absl::StrCat("rows of rank ", frame.rank, " outside of their region"));
+      case Landing::Outcome::kComplete:
+        server_.inbox_.Put(RowsCame{
+            {GroupId(frame.group), Formation(frame.formation), frame.number}, Rank(frame.rank)});
+        return grpc::Status::OK;
+      case Landing::Outcome::kMore:
+      case Landing::Outcome::kDropped:
+        return grpc::Status::OK;
+    }
+    return grpc::Status::OK;
+  }
+
+  WireServer& server_;
+  grpc::ByteBuffer buffer_;
+  bool greeted_ = false;
+  Incarnation peer_;
+  uint32_t lane_ = 0;
+};
+
+WireServer::WireServer(Incarnation self, Landing& landing, Inbox& inbox)
+    : self_(self), landing_(landing), inbox_(inbox) {}
+
+WireServer::~WireServer() {
+  if (server_ == nullptr) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+}
+
+absl::StatusOr<std::string> WireServer::Start(
+    const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials) {
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
+  builder.AddListeningPort(listen, std::move(credentials), &port);
+  builder.RegisterCallbackGenericService(this);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot take streams of other nodes on '", listen,
+                                               "' (wire_listen); is the address free and local?"));
+  }
+  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+}
+
+grpc::ServerGenericBidiReactor* WireServer::CreateReactor(grpc::GenericCallbackServerContext* ctx) {
+  return new Stream(*this, ctx->method());
+}
+
+void WireServer::Greeted(Stream* stream, Incarnation peer, uint32_t lane) {
+  const std::lock_guard lock(mutex_);
+  streams_[{peer, lane}] = stream;
+}
+
+void WireServer::Ended(Stream* stream, Incarnation peer, uint32_t lane, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find({peer, lane});
+    if (found == streams_.end() || found->second != stream) return;
+    streams_.erase(found);
+  }
+  inbox_.Put(PeerGone{
+      peer, absl::UnavailableError(why.empty() ? "its stream to this node has ended"
+                                               : absl::StrCat("its stream was refused: ", why))});
+}
+
+}  // namespace epd

@@ -1,0 +1,47 @@
+// Takes the streams of other workers: lands their rows, hands on their messages.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "daemon/worker/wire/inbox.h"
+#include "daemon/worker/wire/landing.h"
+
+namespace epd {
+
+// Thread-safe.
+class WireServer : private grpc::CallbackGenericService {
+ public:
+  // `self`: streams for another worker are refused. The references outlive this.
+  WireServer(Incarnation self, Landing& landing, Inbox& inbox);
+  ~WireServer() override;
+
+  // Returns the address with the port that was bound.
+  //   UNAVAILABLE  the address cannot be bound
+  absl::StatusOr<std::string> Start(const std::string& listen,
+                                    std::shared_ptr<grpc::ServerCredentials> credentials);
+
+ private:
+  class Stream;
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* ctx) override;
+  // A peer's newest stream of a lane counts; the end of an older one is of no consequence.
+  void Greeted(Stream* stream, Incarnation peer, uint32_t lane);
+  void Ended(Stream* stream, Incarnation peer, uint32_t lane, const std::string& why);
+
+  const Incarnation self_;
+  Landing& landing_;
+  Inbox& inbox_;
+  std::mutex mutex_;
+  std::map<std::pair<Incarnation, uint32_t>, Stream*> streams_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace epd
