@@ -53,10 +53,11 @@ ScratchFolder::~ScratchFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-RunningDaemon::RunningDaemon(std::vector<std::string> flags)
+RunningDaemon::RunningDaemon(std::vector<std::string> flags, std::vector<std::string> wrap)
     : socket_path_(folder_.path() + "/epd.sock"), log_path_(folder_.path() + "/log") {
-  std::vector<std::string> words = {EpdBinary(), "--socket=" + socket_path_,
-                                    "--worker=" + WorkerBinary()};
+  std::vector<std::string> words = std::move(wrap);
+  words.insert(words.end(),
+               {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary()});
   words.insert(words.end(), flags.begin(), flags.end());
   pid_ = Spawn(std::move(words), log_path_);
   const bool up =
@@ -82,6 +83,16 @@ void RunningDaemon::Kill() {
 std::string RunningDaemon::Log() const {
   std::ifstream file(log_path_);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string RunningDaemon::listen_address() const {
+  const std::string log = Log();
+  const std::string key = " listen=";
+  const size_t line = log.find("event=\"serving\"");
+  const size_t at = line == std::string::npos ? line : log.find(key, line);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + key.size();
+  return log.substr(begin, log.find_first_of(" \n", begin) - begin);
 }
 
 pid_t RunningDaemon::worker_pid() const {

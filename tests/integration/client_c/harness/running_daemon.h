@@ -27,7 +27,8 @@ class RunningDaemon {
  public:
   // Starts epd with `flags` besides its socket and worker, and waits until it listens and its
   // worker is ready.
-  explicit RunningDaemon(std::vector<std::string> flags = {});
+  // `wrap`: a command and its arguments, in front of epd's, that becomes epd.
+  explicit RunningDaemon(std::vector<std::string> flags = {}, std::vector<std::string> wrap = {});
   // Ends it with SIGTERM, with SIGKILL if it does not end in 10 s, which fails the test.
   ~RunningDaemon();
 
@@ -38,6 +39,8 @@ class RunningDaemon {
   // SIGKILL, reaped.
   void Kill();
   std::string Log() const;
+  // Where it serves gRPC on TCP; "" without --listen.
+  std::string listen_address() const;
 
  private:
   ScratchFolder folder_;

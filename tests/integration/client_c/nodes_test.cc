@@ -1,0 +1,191 @@
+// Goal: ranks on several nodes, each with its own epd and address, get from all five operations the
+// bits that plain loops give; what goes wrong on one node is heard on all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/integration/client_c/harness/node_fleet.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 3;
+
+std::string RunSteps(JoinedRank& joined, Link&) {
+  for (int step = 0; step < kSteps; ++step) {
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+  }
+  return joined.rank->Leave().message;
+}
+
+// "" once all five have ended well; else the last problem.
+std::string RunUntilGood(JoinedRank& joined) {
+  std::string problem;
+  for (int i = 0; i < 1000; ++i) {
+    problem = joined.rank->RunAndCompare(joined.data);
+    if (problem.find("[epd:") == std::string::npos) break;
+  }
+  return problem;
+}
+
+std::vector<ExchangeCase> Cases() {
+  return {
+      {.num_ranks = 8,
+       .num_experts = 16,
+       .top_k = 4,
+       .hidden = 129,
+       .alignment = 16,
+       .routing = Routing::kSomeMissing,
+       .wide_indices = true,
+       .seed = 12},
+      {.num_ranks = 8,
+       .num_experts = 8,
+       .dtype = EPD_DTYPE_BFLOAT16,
+       .num_tokens = {0, 300, 7, 1, 0, 64, 65, 2},
+       .expert_owner = {2, 0, 7, 0, 2, 5, 5, 1}},
+      {.num_ranks = 8, .num_experts = 8, .routing = Routing::kNone},
+      {.num_ranks = 8,
+       .num_experts = 8,
+       .capacity = 9,
+       .routing = Routing::kOneExpert,
+       .drop = true},
+      {.num_ranks = 8,
+       .num_experts = 8,
+       .top_k = 4,
+       .hidden = 512,
+       .dtype = EPD_DTYPE_FLOAT16,
+       .num_tokens = std::vector<uint32_t>(8, 96),
+       .seed = 13},
+  };
+}
+
+TEST(NodesTest, EveryRankOfFourNodesGetsWhatPlainLoopsGive) {
+  NodeFleet fleet(4);
+  for (const ExchangeCase& c : Cases()) {
+    SCOPED_TRACE(c.ToString());
+    auto ranks = fleet.StartRanks(c, RunSteps);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+}
+
+TEST(NodesTest, CallsThatDoNotAgreeAndOverflowsAreHeardOnAllNodesAndEndNothing) {
+  NodeFleet fleet(2);
+  const ExchangeCase c{.num_ranks = 4, .capacity = 40};
+  auto ranks = fleet.StartRanks(c, [](JoinedRank& joined, Link&) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    const Result differ = joined.rank->rank() < 2 ? joined.rank->Dispatch(joined.data, "same")
+                                                  : joined.rank->Combine(joined.data, "same");
+    // The group forms anew, with a cut-off; what was begun before fails like the call itself.
+    if (std::string p = RunUntilGood(joined); !p.empty()) return "then: " + p;
+    RankData one = joined.data;
+    for (int64_t& expert : one.topk_idx) expert = 3;
+    if (Result r = joined.rank->Prepare(one); !r.ok()) return r.message;
+    const Result over = joined.rank->Dispatch(one);
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "last: " + p;
+    return differ.message + " | " + over.message;
+  });
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, HasSubstr("[epd:INVALID_ARGUMENT] group=test"));
+    EXPECT_THAT(report, HasSubstr("do not agree in kind"));
+    EXPECT_THAT(report, HasSubstr("would receive 64 slots, its capacity is 40"));
+  }
+}
+
+// Rows that the ranks of the first half have for tokens with a route to the second one, or the
+// other way round.
+uint64_t PairsTo(const ExchangeCase& c, const std::vector<RankData>& data, int node) {
+  uint64_t pairs = 0;
+  for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
+    if (static_cast<int>(rank * 2 / c.num_ranks) == node) continue;
+    for (uint32_t token = 0; token < c.tokens(rank); ++token) {
+      bool goes = false;
+      for (uint32_t k = 0; k < c.top_k; ++k) {
+        const auto expert = static_cast<uint32_t>(data[rank].topk_idx[token * c.top_k + k]);
+        goes = goes || static_cast<int>(c.owner(expert) * 2 / c.num_ranks) == node;
+      }
+      pairs += goes ? 1 : 0;
+    }
+  }
+  return pairs;
+}
+
+TEST(NodesTest, ARowCrossesOncePerNode) {
+  NodeFleet fleet(2);
+  if (!fleet.network().namespaces()) GTEST_SKIP() << "bytes are counted on a namespace's link";
+  constexpr int kTimes = 10;
+  const ExchangeCase c{.num_ranks = 4,
+                       .num_experts = 8,
+                       .top_k = 4,
+                       .hidden = 1024,
+                       .num_tokens = {64, 64, 64, 64},
+                       .seed = 5};
+  auto ranks = fleet.StartRanks(c, [](JoinedRank& joined, Link& link) -> std::string {
+    if (Result r = joined.rank->Prepare(joined.data); !r.ok()) return r.message;
+    for (int i = 0; i < kTimes + 1; ++i) {
+      if (i == 1) {
+        link.Say("ready");
+        link.Hear();
+      }
+      if (Result r = joined.rank->Dispatch(joined.data); !r.ok()) return r.message;
+    }
+    link.Say("done");
+    link.Hear();
+    return "";
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ready");
+  const uint64_t before = fleet.network().SentBytes(0);
+  for (const auto& rank : ranks) rank->link().Say("go");
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "done");
+  const uint64_t sent = fleet.network().SentBytes(0) - before;
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  const uint64_t rows = PairsTo(c, MakeExchange(c), 1) * c.row_bytes() * kTimes;
+  EXPECT_GE(sent, rows);
+  EXPECT_LE(static_cast<double>(sent), 1.05 * static_cast<double>(rows));
+  std::printf("dispatch: %.1f MB on the link for %.1f MB of rows\n",
+              static_cast<double>(sent) / 1e6, static_cast<double>(rows) / 1e6);
+}
+
+TEST(NodesTest, ALostNodeIsNamedAtOnceAndAReplacementCarriesOn) {
+  NodeFleet fleet(2, {"--node_silence=3s"});
+  const ExchangeCase c{.num_ranks = 4};
+  const auto body = [](JoinedRank& joined, Link& link) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    link.Say("ready");
+    std::string heard;
+    for (;;) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      if (!problem.empty() && heard.empty()) heard = problem;
+      if (problem.empty() && !heard.empty()) return heard;
+      if (!problem.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  };
+  auto ranks = fleet.StartRanks(c, body);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ready");
+  for (int lost : {2, 3}) ranks[lost]->Kill();
+  fleet.Kill(1);
+  fleet.Restart(1);
+  std::vector<std::unique_ptr<RankProcess>> again;
+  for (uint32_t rank : {2u, 3u}) {
+    again.push_back(std::make_unique<RankProcess>([&, rank](Link&) -> std::string {
+      JoinedRank joined(fleet.node(1).socket_path(), c, rank);
+      if (!joined.problem.empty()) return joined.problem;
+      return joined.rank->RunAndCompare(joined.data);
+    }));
+  }
+  EXPECT_THAT(FinishAll(again), Each(""));
+  for (int rank : {0, 1}) {
+    const std::string report = ranks[static_cast<size_t>(rank)]->Finish();
+    EXPECT_THAT(report, HasSubstr("UNAVAILABLE"));
+    EXPECT_THAT(report, HasSubstr("rank=2"));
+  }
+}
+
+}  // namespace
+}  // namespace epd::testing
