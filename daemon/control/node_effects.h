@@ -34,8 +34,8 @@ struct StartTenant {
   GroupSpec spec;
   std::vector<Placement> members;  // All ranks; those whose node is not this one are remote.
   std::vector<ExecutionBase> bases;
-  absl::Status base_cause;           // Executions below the bases fail with it.
-  std::vector<WorkerPlace> workers;  // Of all nodes of the group.
+  absl::Status base_cause;                // Executions below the bases fail with it.
+  std::vector<WorkerPlace> workers = {};  // Of all nodes of the group.
 };
 // Fail everything in flight and all later announces of `formation` with `status`. No answer.
 struct EndTenant {

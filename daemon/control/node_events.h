@@ -68,7 +68,7 @@ struct WorkerStarted {
   bool has_nccl = false;
   std::string nccl_problem;  // When it has none.
   std::string nccl_version = {};
-  std::string wire_address;  // Where it takes streams of other nodes' workers; empty: nowhere.
+  std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
 };
 
 struct WorkerDied {

@@ -184,10 +184,10 @@ struct LogLine {
   std::string text;
 };
 
-using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse, CommitPages,
-                            CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained,
-                            MoveRows, CountRoutes, SendToPeer, OpenWire, SendRows, CloseWire,
-                            ReportTenantBroken, EvictSession, LogLine>;
+using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse,
+                            CommitPages, CreateArenas, DropArenas, ReportTenantReady,
+                            ReportTenantDrained, MoveRows, CountRoutes, SendToPeer, OpenWire,
+                            SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 }  // namespace epd

@@ -30,7 +30,7 @@ struct ExchangeOptions {
   absl::Duration hold_limit = absl::Seconds(30);
   size_t max_open_operations = shm::kMaxOperations;
   LaneOptions lanes = {};
-  Incarnation self;  // This worker, for the workers of other nodes.
+  Incarnation self = {};  // This worker, for the workers of other nodes.
 };
 
 // Operations pair up by identity, never by order. One is admitted when every rank has announced it

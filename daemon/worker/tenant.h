@@ -29,7 +29,7 @@ struct TenantStart {
   std::vector<Placement> members;  // [num_ranks], by rank; session 0: on another node.
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
-  std::vector<SpanNode> nodes;  // Of a group on several nodes: the worker of each.
+  std::vector<SpanNode> nodes = {};  // Of a group on several nodes: the worker of each.
 };
 
 struct Tenant {
