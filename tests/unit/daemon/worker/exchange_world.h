@@ -135,6 +135,12 @@ class Simulation {
   void Do(const CountRoutes&) {}
   void Do(const EvictSession& e) { evicted_.insert(e.session); }
   void Do(const LogLine&) {}
+  // Of groups on several nodes, which span_simulation.cc runs.
+  void Do(const SendToPeer&) {}
+  void Do(const OpenWire&) {}
+  void Do(const SendRows&) {}
+  void Do(const CloseWire&) {}
+  void Do(const ReportTenantBroken&) {}
   void TakeAnswer(Call& call, const AnswerUse& answer);
   void TakeRegion(Call& call, const AnswerUse& answer);
   void TakeLanes(Call& call, const AnswerUse& answer);
