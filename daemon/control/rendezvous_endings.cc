@@ -13,6 +13,15 @@ constexpr size_t kMaxRememberedNames = 4096;
 
 }  // namespace
 
+// What a node says about a formation that it cannot go on with.
+const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
+  for (const NodeId& id : NodesOf(group)) {
+    const GroupWork* work = WorkOf(id, group.id);
+    if (work != nullptr && group.started && work->broken == group.formation) return work;
+  }
+  return nullptr;
+}
+
 void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
   for (const NodeId& id : NodesOf(group)) {
     const GroupWork* work = WorkOf(id, group.id);

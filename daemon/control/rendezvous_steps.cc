@@ -349,15 +349,6 @@ bool Rendezvous::Impl::Recounted(const ClusterGroup& group) const {
   return false;
 }
 
-// What a node says about a formation that it cannot go on with.
-const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
-  for (const NodeId& id : NodesOf(group)) {
-    const GroupWork* work = WorkOf(id, group.id);
-    if (work != nullptr && group.started && work->broken == group.formation) return work;
-  }
-  return nullptr;
-}
-
 // After a coordinator's restart the bases are those that the members' nodes remember; they must be
 // of one formation.
 bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
