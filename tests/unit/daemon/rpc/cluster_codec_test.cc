@@ -39,6 +39,7 @@ NodeReport FullReport() {
   report.worker_has_nccl = true;
   report.nccl_problem = "p";
   report.facts = {"0.1", 2, "2.28", "570", absl::ZeroDuration()};
+  report.wire_address = "10.0.0.2:7500";
   Claim& claim = report.claims.emplace_back();
   claim.session = SessionId(7);
   claim.request = RequestId(8);
@@ -72,6 +73,8 @@ NodeReport FullReport() {
   work.formation = Formation(24);
   work.phase = TenantPhase::kFailed;
   work.tenant_status = absl::ResourceExhaustedError("full");
+  work.broken = Formation(24);
+  work.broken_cause = absl::UnavailableError("a stream is lost");
   Order& order = report.orders.emplace_back();
   order.request = RequestId(25);
   order.kind = OrderKind::kCreate;
@@ -145,6 +148,7 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.id_known = true;
   group.unique_id = UniqueId("secret");
   group.no_id_reason = "none: x";
+  group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500"}};
   view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
                   absl::AbortedError("claim")}};
   view.orders = {{RequestId(18), absl::NotFoundError("order"), GroupId(19)}};
