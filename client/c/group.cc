@@ -127,6 +127,7 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
       // generation.
       MarkBegun(rank, key->program, *key->execution);
       MaybeDrain();
+      *formation = last_;
     }
     return cause;
   }

@@ -85,7 +85,9 @@ class Group {
   // key->execution is then set, and the execution counts as begun.
   //   INVALID_ARGUMENT   this session does not hold the rank
   //   DEADLINE_EXCEEDED  READY did not come back
-  //   other              the group has ended, or a peer is gone: the cause
+  //   other              the group has ended, or a peer is gone: the cause. If a peer is gone,
+  //                      `formation` is the one that ended with it, without arenas and without an
+  //                      EndCall: its worker may know an earlier cause of this execution.
   Status BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation);
   void EndCall();
 

@@ -67,10 +67,14 @@ class Call {
       : session_(session), group_(group), formation_(formation), operation_(operation) {}
 
   Status Run(uint32_t rank, const CallKey& key);
+  // Of a formation that has ended with `cause`: what the worker knows of this execution, which may
+  // have failed with another cause before; `cause` if it knows nothing.
+  Status AskWhyEnded(uint32_t rank, const CallKey& key, const Status& cause);
   const char* phase() const { return phase_; }
 
  private:
   Status Announce(HeldSlot& slot, const CallKey& key);
+  void SetKey(const CallKey& key);
   // Stages into the slot's lane if there is one and the rows are small. False: they are not staged.
   bool TryStage(const HeldSlot& slot, Status* status);
   Status Publish(HeldSlot& slot);
@@ -142,15 +146,7 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   Status own = operation_.Plan(formation_, &request_);
   const bool staged = own.ok() && TryStage(slot, &own);
   if (staged) request_.op_id = static_cast<uint64_t>(slot.index());
-  request_.group_id = formation_.group_id;
-  request_.epoch = formation_.epoch;
-  request_.formation = formation_.formation;
-  std::copy(key.program.begin(), key.program.end(), request_.program);
-  request_.execution = *key.execution;
-  request_.ordinal = key.ordinal;
-  request_.occurrence = key.occurrence;
-  request_.has_name = key.name.empty() ? 0 : 1;
-  request_.spec_hash = formation_.spec_hash;
+  SetKey(key);
   if (own.ok()) {
     CopyText(key.name, request_.text);
   } else {
@@ -172,6 +168,37 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
     TakeAdmission((*slot).reply);
   }
   return {};
+}
+
+void Call::SetKey(const CallKey& key) {
+  request_.group_id = formation_.group_id;
+  request_.epoch = formation_.epoch;
+  request_.formation = formation_.formation;
+  std::copy(key.program.begin(), key.program.end(), request_.program);
+  request_.execution = *key.execution;
+  request_.ordinal = key.ordinal;
+  request_.occurrence = key.occurrence;
+  request_.has_name = key.name.empty() ? 0 : 1;
+  request_.spec_hash = formation_.spec_hash;
+}
+
+// An announce with an error is never admitted: it fails with what the worker knows, or, where it has
+// not heard of the formation's end yet, ends the execution with `cause` for everybody.
+Status Call::AskWhyEnded(uint32_t rank, const CallKey& key, const Status& cause) {
+  HeldSlot slot(session_.slots());
+  if (!slot.valid()) return cause;
+  request_.rank = rank;
+  SetKey(key);
+  SetError(cause);
+  request_.step = shm::Step::kAnnounce;
+  (*slot).request = request_;
+  (*slot).reply.message[0] = '\0';
+  const uint32_t answer = slot.ArmAndWait(Clock::now() + kAnswerGrace, formation_.spin);
+  const char* message = (*slot).reply.message;
+  const std::string text(message, strnlen(message, shm::kMessageBytes));
+  const Code code = CodeFromNumber(answer);
+  // ABORTED: that worker knows of no such formation any more.
+  return code == Code::kOk || code == Code::kAborted || text.empty() ? cause : Status{code, text};
 }
 
 void Call::TakeAdmission(const shm::SlotReply& reply) {
@@ -314,6 +341,9 @@ Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
     formation.reset();
     group.EndCall();
     if (!status.ok()) session.Settle();
+  } else if (formation != nullptr) {
+    place.epoch = formation->epoch;
+    status = Call(session, group, *formation, operation).AskWhyEnded(rank, key, status);
   } else if (const auto last = group.current()) {
     place.epoch = last->epoch;
   }

@@ -43,7 +43,8 @@ struct ExchangeOptions {
 // A failure is collective: the outcome is decided once and every rank is told the same cause, at
 // its open use or at its next one. An own-input error, an overflow and want of staging fail the
 // execution; a missed deadline and a disagreement end the tenant's generation; a dead session and
-// EndTenant end the formation.
+// EndTenant end the formation. A rank that comes late hears the cause that the others heard, also
+// when the formation has ended since.
 //
 // Reads no clock and touches no memory: events go in with the time, effects come out and are to be
 // carried out in order, before the next event. Not thread-safe.
@@ -114,6 +115,7 @@ class Exchange {
 
   // exchange_uses.cc: the three steps
   void Announce(const Use& use, const shm::SlotRequest& request, absl::Time now);
+  Tenant* TenantOf(const shm::SlotRequest& request);
   void AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotRequest& request,
                         absl::Time now);
   absl::Status CheckRoom(SessionId session) const;

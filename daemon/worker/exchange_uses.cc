@@ -64,8 +64,15 @@ void Exchange::Take(const Use& use, const shm::SlotRequest& request, absl::Time 
   FinishEvent(now);
 }
 
+// Of an ended formation, if the call is of one that is remembered: it says why its executions failed.
+Tenant* Exchange::TenantOf(const shm::SlotRequest& request) {
+  const GroupId group(request.group_id);
+  Tenant* ended = FindTenant(group, Formation(request.formation));
+  return ended != nullptr ? ended : CurrentTenant(group);
+}
+
 void Exchange::Announce(const Use& use, const shm::SlotRequest& request, absl::Time now) {
-  Tenant* tenant = CurrentTenant(GroupId(request.group_id));
+  Tenant* tenant = TenantOf(request);
   if (tenant == nullptr) {
     Refuse(use, ForStranger(absl::AbortedError(absl::StrCat(
                                 "this worker does not serve group id ", request.group_id,

@@ -196,29 +196,31 @@ TEST_P(FaultsTest, ALateRankIsNamedAndItsNextCallMeetsTheOthersAgain) {
   }
 }
 
+// Refuses the next prepare of this rank.
+std::string RefusePrepare(ClientRank& rank) {
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  epd_refuse_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = rank.rank();
+  args.key.struct_size = sizeof args.key;
+  args.key.name = "prepare";
+  args.key.execution = EPD_EXECUTION_NEXT;
+  args.code = static_cast<int32_t>(Code::kFailedPrecondition);
+  args.text = "planted; do it otherwise";
+  epd_refuse(rank.group(), &args, &error);
+  return error.message;
+}
+
 TEST_P(FaultsTest, ACallThatOneRankRefusesFailsOnAllWithItsReasonAndTheNextOneWorks) {
   RunningDaemon daemon;
   const auto body = [](JoinedRank& joined, Link&) -> std::string {
-    Result refused;
-    if (joined.rank->rank() == 1) {
-      epd_error error = {};
-      error.struct_size = sizeof error;
-      epd_refuse_args args = {};
-      args.struct_size = sizeof args;
-      args.rank = 1;
-      args.key.struct_size = sizeof args.key;
-      args.key.name = "prepare";
-      args.key.execution = EPD_EXECUTION_NEXT;
-      args.code = static_cast<int32_t>(Code::kFailedPrecondition);
-      args.text = "planted; do it otherwise";
-      refused.code = epd_refuse(joined.rank->group(), &args, &error);
-      refused.message = error.message;
-    } else {
-      refused = joined.rank->Prepare(joined.data);
-    }
+    const std::string refused = joined.rank->rank() == 1
+                                    ? RefusePrepare(*joined.rank)
+                                    : joined.rank->Prepare(joined.data).message;
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty())
       return "afterwards: " + p;
-    return refused.message;
+    return refused;
   };
   auto ranks = StartRanks(daemon.socket_path(), Case(3), body);
   const std::string pid = "pid=" + std::to_string(ranks[1]->pid());
@@ -227,6 +229,46 @@ TEST_P(FaultsTest, ACallThatOneRankRefusesFailsOnAllWithItsReasonAndTheNextOneWo
     EXPECT_THAT(report, HasSubstr("rank=1 host="));
     EXPECT_THAT(report, HasSubstr(pid + " phase=announce: planted; do it otherwise"));
   }
+}
+
+// `how` the guilty rank goes once it has its error: a word to the body.
+void ExpectTheReasonReachesLateRanks(const ExchangeCase& c, const std::string& how) {
+  RunningDaemon daemon;
+  const auto body = [&](JoinedRank& joined, Link& link) -> std::string {
+    if (joined.rank->rank() == 1) {
+      const std::string refused = RefusePrepare(*joined.rank);
+      if (how == "leaves") joined.rank->Leave();
+      link.Say("refused");
+      link.Hear();  // Is killed, or told to end.
+      return refused;
+    }
+    link.Hear();
+    // Returns once this process has been told that rank 1 is gone.
+    const std::string gone = joined.rank->Prepare(joined.data, "something else").message;
+    const std::string first = joined.rank->Prepare(joined.data).message;
+    const std::string second = joined.rank->Prepare(joined.data).message;
+    return first + " AND THEN " + second + " AFTER " + gone;
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, body);
+  ASSERT_EQ(ranks[1]->link().Hear(), "refused");
+  const std::string pid = "pid=" + std::to_string(ranks[1]->pid());
+  if (how == "dies") ranks[1]->Kill();
+  for (const int late : {0, 2}) ranks[late]->link().Say("go");
+  for (const int late : {0, 2}) {
+    const std::string report = ranks[late]->Finish();
+    EXPECT_THAT(report, StartsWith("[epd:FAILED_PRECONDITION] group=test"));
+    EXPECT_THAT(report, HasSubstr(pid + " phase=announce: planted; do it otherwise"));
+    EXPECT_THAT(report, HasSubstr("AND THEN [epd:UNAVAILABLE] group=test"));
+    EXPECT_THAT(report, HasSubstr("AFTER [epd:UNAVAILABLE] group=test"));
+  }
+}
+
+TEST_P(FaultsTest, AReasonReachesRanksThatComeAfterTheGuiltyOneHasLeft) {
+  ExpectTheReasonReachesLateRanks(Case(3), "leaves");
+}
+
+TEST_P(FaultsTest, AReasonReachesRanksThatComeAfterTheGuiltyOneHasDied) {
+  ExpectTheReasonReachesLateRanks(Case(3), "dies");
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, FaultsTest, ::testing::Bool(),

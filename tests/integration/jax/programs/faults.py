@@ -213,7 +213,6 @@ def check_executable_of_other_sizes_on_one_rank(world: World):
                 traced = step.lower(*operands).compile()
         with world.context(), fails("INVALID_ARGUMENT", field):
             jax.block_until_ready(traced(*operands))
-        world.barrier(f"all ranks saw the wrong {sorted(other)}")
         _expect_working(world, 50)
 
 
@@ -236,9 +235,6 @@ def check_executable_after_a_new_bootstrap(world: World):
                 world.bootstrap(**changed)
                 with fails("INVALID_ARGUMENT", field):
                     jax.block_until_ready(step(*operands))
-                world.barrier(
-                    f"all ranks saw the wrong {field}"
-                )  # One that leaves ends the others' calls.
             world.bootstrap(capacity=256)
             world.expect_equal(step(*operands), want, "the same sizes, more capacity")
             ep.ep_finalize()

@@ -97,6 +97,8 @@ TEST_F(GroupTest, WhileAPeerIsGoneCallsFailAtOnceAndCountAsBegun) {
   const Status status = Begin();
   EXPECT_EQ(status.code, Code::kUnavailable);
   EXPECT_EQ(status.message, "rank=1 is gone");
+  ASSERT_NE(formation_, nullptr) << "of which the worker may know an earlier cause";
+  EXPECT_EQ(formation_->formation, 1u);
   ASSERT_THAT(sent_, SizeIs(2));
   EXPECT_EQ(sent_[1].counts[0].begun, 1u);
 }
@@ -119,6 +121,7 @@ TEST_F(GroupTest, AWaitForReadyEndsWithTheFormingDeadlineAndDoesNotCount) {
   const Status status = Begin();
   EXPECT_EQ(status.code, Code::kDeadlineExceeded);
   EXPECT_THAT(status.message, HasSubstr("within 50 ms"));
+  EXPECT_EQ(formation_, nullptr);
   EXPECT_THAT(sent_.back().counts, SizeIs(0));
 }
 

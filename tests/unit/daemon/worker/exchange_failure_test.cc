@@ -49,6 +49,25 @@ TEST_F(Failure, OwnInputErrorReachesTheRankThatComesLater) {
   EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
 }
 
+TEST_F(Failure, OwnInputErrorReachesTheRankThatComesAfterTheGuiltyOneHasLeft) {
+  h_.Take(Bad(1));
+  h_.exchange.EndTenant(kGroup, Formation(1), absl::UnavailableError("rank=1 has left"), h_.now);
+  h_.Perform();
+  EXPECT_THAT(h_.text(h_.Take(h_.Request(0))), HasSubstr("topk_idx[3, 1] is 9"));
+  EXPECT_THAT(h_.text(h_.Take(h_.Request(0, 1))), HasSubstr("rank=1 has left"));
+}
+
+TEST_F(Failure, ARankThatHasNotHeardOfTheNextFormationIsToldWhatHappenedInItsOwn) {
+  h_.Take(Bad(1));
+  TenantStart next = h_.Start(h_.Spec(2), kGroup, 2);
+  ASSERT_TRUE(h_.exchange.StartTenant(next, h_.now).ok());
+  h_.Perform();
+  EXPECT_THAT(h_.text(h_.Take(h_.Request(0))), HasSubstr("topk_idx[3, 1] is 9"));
+  const Use later = h_.Take(h_.Request(0, 1));
+  EXPECT_EQ(h_.code(later), Code::kAborted);
+  EXPECT_THAT(h_.text(later), HasSubstr("the group was re-formed"));
+}
+
 TEST_F(Failure, OwnInputErrorEndsItsExecutionAndNothingElse) {
   shm::SlotRequest same_execution = h_.Request(0);
   same_execution.ordinal = 4;

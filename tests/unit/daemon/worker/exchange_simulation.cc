@@ -75,6 +75,7 @@ void Simulation::Break(SimGroup& group) {
   exchange_.EndTenant(GroupId(1 + index), Formation(group.formation),
                       absl::UnavailableError("a member died"), now_);
   Perform();
+  std::vector<Coming> late = LateCalls(index);
   for (uint32_t p = 0; p < kNumPrograms; ++p) {
     uint64_t highest = 0;
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
@@ -91,6 +92,30 @@ void Simulation::Break(SimGroup& group) {
     group.bases[r].assign(kNumPrograms, 0);
   }
   Form(group);
+  Perform();
+  for (Coming& coming : late) {
+    if (Is(Sabotage::kForgetEnded)) coming.request.formation = group.formation;
+    Announce(std::move(coming));
+  }
+}
+
+// Of ranks that stay and do not know yet that the formation has ended: some come before the next one
+// has begun, the others are returned.
+std::vector<Coming> Simulation::LateCalls(size_t g) {
+  std::vector<Coming> late;
+  for (uint32_t rank = 0; rank < groups_[g].spec.num_ranks; ++rank) {
+    if (!alive_.contains(groups_[g].members[rank]) || Chance(50)) continue;
+    std::optional<Coming> coming =
+        NextCall(g, rank, static_cast<uint32_t>(kNumPrograms - 1 - Roll(num_programs_)));
+    if (!coming.has_value()) continue;
+    if (Chance(50)) {
+      Announce(*std::move(coming));
+      Perform();
+    } else {
+      late.push_back(*std::move(coming));
+    }
+  }
+  return late;
 }
 
 void Simulation::Refill(Lane& lane, uint32_t program) {
@@ -109,12 +134,17 @@ void Simulation::BeginCall() {
   if ((group.broken || group.lanes.empty()) && Chance(90)) return Break(group);
   const auto program = static_cast<uint32_t>(kNumPrograms - 1 - Roll(num_programs_));
   if (!alive_.contains(group.members[rank]) || frozen_.contains({g, rank})) return;
-  Lane& lane = group.lanes[rank][program];
+  if (std::optional<Coming> coming = NextCall(g, rank, program)) Announce(*std::move(coming));
+}
+
+std::optional<Coming> Simulation::NextCall(size_t g, uint32_t rank, uint32_t program) {
+  Lane& lane = groups_[g].lanes[rank][program];
   Refill(lane, program);
-  if (lane.ordinals.empty()) return;
+  if (lane.ordinals.empty()) return std::nullopt;
   const uint32_t ordinal = lane.ordinals.back();
   lane.ordinals.pop_back();
-  Announce(g, rank, program, ordinal);
+  ++lane.num_running;
+  return MakeCall(g, rank, program, ordinal);
 }
 
 // A lane of the session's that is in no use of it, as its free slots are.
@@ -129,10 +159,9 @@ std::optional<uint8_t> Simulation::FreeLane(const SimGroup& group, SessionId ses
   return std::nullopt;
 }
 
-void Simulation::Announce(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal) {
-  SimGroup& group = groups_[g];
-  Lane& lane = group.lanes[rank][program];
-  ++lane.num_running;
+Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal) {
+  const SimGroup& group = groups_[g];
+  const Lane& lane = group.lanes[rank][program];
   shm::SlotRequest request = {};
   request.step = shm::Step::kAnnounce;
   request.kind = shm::Kind::kDispatch;
@@ -161,16 +190,25 @@ void Simulation::Announce(size_t g, uint32_t rank, uint32_t program, uint32_t or
       .program = program,
       .identity = {g, group.formation, program, lane.raw - group.bases[rank][program], ordinal},
       .state = CallState::kAnnounced,
-      .use = NewUse(group.members[rank]),
+      .use = {},
       .operation = {},
       .set = group.set,
       .since = now_};
   if (lane.raw < group.bases[rank][program]) std::get<1>(call.identity) = 0;  // Of no formation.
-  call.lane = request.stage_bytes <= kLaneBytes ? FreeLane(group, call.session) : std::nullopt;
+  return {call, request};
+}
+
+void Simulation::Announce(Coming coming) {
+  auto& [call, request] = coming;
+  const SimGroup& group = groups_[call.group];
+  const bool current = call.formation == group.formation;
+  if (current && request.stage_bytes <= kLaneBytes) call.lane = FreeLane(group, call.session);
   if (call.lane.has_value()) {
     request.step = shm::Step::kAnnounceStaged;
     request.op_id = *call.lane;
   }
+  call.use = NewUse(call.session);
+  call.since = now_;
   call_of_[call.use] = calls_.size();
   calls_.push_back(call);
   exchange_.Take(call.use, request, now_);
@@ -385,7 +423,7 @@ SimulationResult Simulation::Run(int num_events) {
     AddGroup();
     Perform();
   }
-  calls_.reserve(static_cast<size_t>(num_events) + 1);
+  calls_.reserve(static_cast<size_t>(num_events) * 5);  // Late calls come with others.
   for (step_ = 1; step_ <= num_events && result_.violation.empty(); ++step_) {
     StepWorld();
     Perform();

@@ -29,6 +29,7 @@ enum class Sabotage {
   kWrongLane,        // Ranks are told another lane than the one that rank 0 said.
   kEarlyPulled,      // A pulled is answered while peers still read.
   kRegionInLanes,    // A region overlaps the lanes.
+  kForgetEnded,      // A call of an ended formation is said to be of the next one.
 };
 
 struct SimulationResult {
@@ -40,7 +41,8 @@ struct SimulationResult {
 
 // Invariants, after every step:
 //   - an operation's outcome is recorded once, before anybody is told, and every rank's call ends
-//     with it: all good, or all with one cause;
+//     with it: all good, or all with one cause, also the calls that come after their formation has
+//     ended, or after the next one has begun;
 //   - no open use is older than its deadlines allow;
 //   - a region given to an operation overlaps no region of another open operation in the same set,
 //     nor one that a living client may still touch;

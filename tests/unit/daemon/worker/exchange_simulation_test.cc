@@ -69,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(All, ExchangeSimulationFinds,
                                            Planted{Sabotage::kLateLanes, "LateLanes"},
                                            Planted{Sabotage::kWrongLane, "WrongLane"},
                                            Planted{Sabotage::kEarlyPulled, "EarlyPulled"},
-                                           Planted{Sabotage::kRegionInLanes, "RegionInLanes"}),
+                                           Planted{Sabotage::kRegionInLanes, "RegionInLanes"},
+                                           Planted{Sabotage::kForgetEnded, "ForgetEnded"}),
                          NameOf);
 
 }  // namespace

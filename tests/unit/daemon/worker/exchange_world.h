@@ -63,6 +63,12 @@ struct Lane {
   int num_running = 0;
 };
 
+// A call that is to be made, and what it will say.
+struct Coming {
+  Call call;
+  shm::SlotRequest request;
+};
+
 struct SimGroup {
   GroupSpec spec;
   uint64_t formation = 0;
@@ -106,7 +112,10 @@ class Simulation {
   void StepWorld();
   void BeginCall();
   void Refill(Lane& lane, uint32_t program);
-  void Announce(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal);
+  std::optional<Coming> NextCall(size_t g, uint32_t rank, uint32_t program);
+  Coming MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal);
+  void Announce(Coming coming);
+  std::vector<Coming> LateCalls(size_t g);
   void GoOn();
   void NextUse(Call& call);
   void KillSession();
