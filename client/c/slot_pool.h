@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "client/c/mutex.h"
@@ -40,7 +41,7 @@ class SlotPool {
   // Whether the rows of this slot may stand in its lane: nobody reads an earlier use's any more.
   // False for good once a wait for one ended by itself, because peers may have heard more.
   bool OwnsLane(int slot) const {
-    return slot < 32 && (lost_lanes_.load(std::memory_order_relaxed) >> slot & 1) == 0;
+    return slot < kLaneBits && (lost_lanes_.load(std::memory_order_relaxed) >> slot & 1) == 0;
   }
 
   // Arms a slot whose request is written, and wakes the worker if it sleeps.
@@ -60,7 +61,9 @@ class SlotPool {
   shm::SlotsSegment* const segment_;
   const int eventfd_;
   std::atomic<bool> poisoned_ = false;
-  std::atomic<uint32_t> lost_lanes_ = 0;  // Bit per slot.
+  std::atomic<uint32_t> lost_lanes_ = 0;  // Bit per slot that has a lane.
+  static constexpr int kLaneBits = std::numeric_limits<uint32_t>::digits;
+  static_assert(shm::kMaxLanes <= kLaneBits);
   Mutex mutex_;
   std::vector<int> free_ EPD_GUARDED_BY(mutex_);
   std::deque<int> retired_ EPD_GUARDED_BY(mutex_);
