@@ -116,7 +116,15 @@ WorkerSupervisor::Options Node::WorkerOptions() const {
   options.hello.set_simd(s.simd);
   *options.hello.mutable_spin() = ToProto(s.spin);
   options.hello.set_nccl_library(s.nccl_library);
-  options.hello.set_wire_listen(WireListen(s.wire_listen, s.listen, s.coordinator));
+  const WireAddress wire = WireAddressOf(s);
+  options.hello.set_wire_listen(wire.listen);
+  options.hello.set_wire_advertise(wire.advertise);
+  options.hello.set_tls_ca(s.tls_ca);
+  options.hello.set_tls_cert(s.tls_cert);
+  options.hello.set_tls_key(s.tls_key);
+  if (!wire.problem.empty()) {
+    Log(LogLevel::kWarn, "the worker takes no streams of other nodes", {{"why", wire.problem}});
+  }
   options.backoff.min = s.worker_backoff_min;
   options.backoff.max = s.worker_backoff_max;
   options.heartbeat = s.worker_heartbeat;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/tls/address.h"
 
 namespace epd {
 namespace {
@@ -45,15 +46,38 @@ std::string SourceTowards(const std::string& peer) {
   return source;
 }
 
+// host:port of the first one of etcd://host:port[,host:port...][/cluster].
+std::string FirstOf(const std::string& rendezvous) {
+  const size_t scheme = rendezvous.find("://");
+  if (scheme == std::string::npos) return "";
+  const std::string rest = rendezvous.substr(scheme + 3);
+  return rest.substr(0, rest.find_first_of(",/"));
+}
+
 }  // namespace
 
-std::string WireListen(const std::string& asked, const std::string& listen,
-                       const std::string& coordinator) {
-  if (!asked.empty()) return asked;
-  std::string host = Host(listen);
-  if (host == "0.0.0.0" || host == "[::]") host.clear();
-  if (host.empty() && !coordinator.empty()) host = SourceTowards(coordinator);
-  return host.empty() ? "" : absl::StrCat(host, ":0");
+WireAddress WireAddressOf(const Settings& settings) {
+  WireAddress wire;
+  wire.listen = settings.wire_listen;
+  if (wire.listen.empty()) {
+    std::string host = Host(settings.listen);
+    const bool any = host == "0.0.0.0" || host == "[::]";
+    if (any) wire.advertise = Host(settings.advertise);
+    if (any && wire.advertise.empty()) host.clear();
+    if (host.empty()) host = SourceTowards(settings.coordinator);
+    if (host.empty()) host = SourceTowards(FirstOf(settings.rendezvous));
+    if (!host.empty()) wire.listen = absl::StrCat(host, ":0");
+  }
+  if (wire.listen.empty() || !settings.tls_ca.empty() || IsPrivate(HostOf(wire.listen))) {
+    return wire;
+  }
+  return {
+      .listen = "",
+      .advertise = "",
+      .problem = absl::StrCat(
+          "'", wire.listen,
+          "' is neither loopback nor private, and without TLS the rows of other nodes are taken "
+          "only there; set tls_ca, tls_cert and tls_key, or wire_listen to a private address")};
 }
 
 }  // namespace epd

@@ -1,14 +1,19 @@
-// Where a node's worker takes streams of the other nodes.
+// Where this node's worker takes streams of other nodes' workers.
 #pragma once
 
 #include <string>
 
+#include "daemon/node/settings.h"
+
 namespace epd {
 
-// `asked` if it is set. Else, in a cluster, port 0 (any) of the host of `listen`, and where that is
-// every address of the machine or nothing, of the address with which this machine reaches
-// `coordinator`. Empty: this node is alone, or no address is known.
-std::string WireListen(const std::string& asked, const std::string& listen,
-                       const std::string& coordinator);
+struct WireAddress {
+  std::string listen;     // host:port to bind; empty: nowhere.
+  std::string advertise;  // What others are told instead of its host; empty: its host.
+  std::string problem;    // Why nowhere, where somebody may have expected it.
+};
+
+// `wire_listen`, or else what the cluster's own addresses give. May look a name up.
+WireAddress WireAddressOf(const Settings& settings);
 
 }  // namespace epd

@@ -37,7 +37,14 @@ OnRefusedPeer LogRefusedPeer() {
 
 absl::Status CheckListen(const Settings& settings) {
   if (absl::Status own = CheckOwn(TlsFilesOf(settings), absl::Now()); !own.ok()) return own;
-  if (settings.listen.empty() || !settings.tls_ca.empty()) return absl::OkStatus();
+  if (!settings.tls_ca.empty()) return absl::OkStatus();
+  if (!settings.wire_listen.empty() && !IsPrivate(HostOf(settings.wire_listen))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot take rows of other nodes on '", settings.wire_listen,
+                     "' (wire_listen): without TLS only loopback and private addresses are taken; "
+                     "set tls_ca, tls_cert and tls_key, or name a private address"));
+  }
+  if (settings.listen.empty()) return absl::OkStatus();
   if (!IsPrivate(HostOf(settings.listen))) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot serve gRPC on '", settings.listen,

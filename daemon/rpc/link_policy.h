@@ -14,8 +14,8 @@ TlsFiles TlsFilesOf(const Settings& settings);
 // Logs a peer whose certificate is refused, at most once a second.
 OnRefusedPeer LogRefusedPeer();
 
-// Without TLS, whoever reaches `listen` is believed.
-//   FAILED_PRECONDITION  it is neither loopback nor private, and there is no TLS
+// Without TLS, whoever reaches `listen` or `wire_listen` is believed.
+//   FAILED_PRECONDITION  one is neither loopback nor private, and there is no TLS
 //   as CheckOwn          the files of tls_ca, tls_cert and tls_key
 absl::Status CheckListen(const Settings& settings);
 

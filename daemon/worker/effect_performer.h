@@ -36,6 +36,7 @@ class EffectPerformer {
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
+  void Log(const LogLine& line) { Run(line); }
 
   // What is equal on all ranks, for row movement; told before the tenant starts.
   void AddTenant(const TenantStart& start);

@@ -27,7 +27,8 @@ absl::Status Exchange::StartSpan(Tenant& tenant) {
     if (node == start.nodes.end() || node->address.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "node ", member.node.value, " of rank ", member.rank.value,
-          " takes no streams from other nodes; start its epd with --wire_listen=host:port"));
+          " takes no streams from other nodes; start its epd with --wire_listen=host:port, a "
+          "private address unless the cluster has TLS; its log says why"));
     }
     span.node_of_rank.push_back(node->worker);
   }

@@ -143,6 +143,9 @@ bool ExecLoop::TakeWire() {
       exchange_.RowsLanded(came->operation, came->rank, now);
     } else if (const auto* refused = std::get_if<StageRefused>(&event)) {
       exchange_.RowsRefused(refused->operation, refused->rank, refused->cause, now);
+    } else if (const auto* foreign = std::get_if<PeerRefused>(&event)) {
+      performer_.Log(
+          LogLine{Severity::kWarning, absl::StrCat("peer refused: ", foreign->why.message())});
     } else {
       const auto& gone = std::get<PeerGone>(event);
       wire_->Forget(gone.peer);

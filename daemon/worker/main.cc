@@ -96,9 +96,8 @@ absl::Status Serve(int control_fd) {
     wire = std::make_unique<epd::Wire>(
         epd::Wire::Options{.node = body.node(),
                            .self = epd::Incarnation(body.worker_incarnation()),
-                           .server_credentials = grpc::InsecureServerCredentials(),
-                           .channel_credentials = grpc::InsecureChannelCredentials()});
-    wire_address = wire->Listen(body.wire_listen());
+                           .tls = {body.tls_ca(), body.tls_cert(), body.tls_key()}});
+    wire_address = wire->Listen(body.wire_listen(), body.wire_advertise());
     if (!wire_address.ok()) wire = nullptr;
   }
   if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, nccl, wire_address));

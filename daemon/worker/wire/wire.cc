@@ -44,7 +44,9 @@ grpc::ChannelArguments ArgumentsOf(uint32_t lane) {
 }  // namespace
 
 Wire::Wire(Options options)
-    : options_(std::move(options)), server_(options_.self, landing_, inbox_) {}
+    : options_(std::move(options)),
+      credentials_(ChannelCredentialsOf(options_.tls, TellRefused())),
+      server_(options_.self, landing_, *inbox_) {}
 
 Wire::~Wire() {
   for (auto& [unused, peer] : peers_) {
@@ -54,8 +56,15 @@ Wire::~Wire() {
   for (auto& [unused, gate] : gates_) gate->Shut();
 }
 
-absl::StatusOr<std::string> Wire::Listen(const std::string& listen) {
-  return server_.Start(listen, options_.server_credentials);
+OnRefusedPeer Wire::TellRefused() const {
+  return [inbox = inbox_](const absl::Status& why) { inbox->Put(PeerRefused{why}); };
+}
+
+absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::string& advertise) {
+  absl::StatusOr<std::string> bound =
+      server_.Start(listen, ServerCredentialsOf(options_.tls, TellRefused()));
+  if (!bound.ok() || advertise.empty()) return bound;
+  return absl::StrCat(advertise, bound->substr(bound->rfind(':')));
 }
 
 std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
@@ -66,20 +75,19 @@ std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
   hello.set_to(node.worker.value);
   hello.set_lane(lane);
   LaneObserver observer;
-  observer.lost = [this, node](const absl::Status& why) {
-    inbox_.Put(PeerGone{node.worker, absl::UnavailableError(absl::StrCat(
+  observer.lost = [inbox = inbox_, node](const absl::Status& why) {
+    inbox->Put(PeerGone{node.worker, absl::UnavailableError(absl::StrCat(
                                          "the stream to node ", node.name.value, " at ",
                                          node.address, " is lost: ", why.message()))});
   };
-  observer.refused = [this](const OutgoingRows& rows, const absl::Status& cause) {
-    inbox_.Put(StageRefused{rows.operation(), rows.rank(), cause});
+  observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
+    inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});
   };
   observer.sent = [this](shm::Kind kind, uint64_t bytes) {
     const auto index = static_cast<size_t>(kind) - 1;
     if (index < sent_.size()) sent_[index].fetch_add(bytes, std::memory_order_relaxed);
   };
-  const auto channel =
-      grpc::CreateCustomChannel(node.address, options_.channel_credentials, ArgumentsOf(lane));
+  const auto channel = grpc::CreateCustomChannel(node.address, credentials_, ArgumentsOf(lane));
   return Lane::Start(channel, Framed(FrameKind::kHello, hello), std::move(observer));
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/tls/credentials.h"
 #include "daemon/worker/effects.h"
 #include "daemon/worker/span.h"
 #include "daemon/worker/wire/errand.h"
@@ -42,15 +43,15 @@ class Wire {
   struct Options {
     std::string node;
     Incarnation self;
-    std::shared_ptr<grpc::ServerCredentials> server_credentials;
-    std::shared_ptr<grpc::ChannelCredentials> channel_credentials;
+    TlsFiles tls;  // None: plain.
   };
   explicit Wire(Options options);
   ~Wire();
 
-  // Takes streams at `listen`, host:port; returns the address for other nodes.
+  // Takes streams at `listen`, host:port; returns the address for other nodes, with the host
+  // `advertise` unless that is empty.
   //   UNAVAILABLE  it cannot be bound
-  absl::StatusOr<std::string> Listen(const std::string& listen);
+  absl::StatusOr<std::string> Listen(const std::string& listen, const std::string& advertise);
 
   // Connects to those that it is not connected with.
   void Meet(const std::vector<SpanNode>& nodes);
@@ -61,7 +62,7 @@ class Wire {
   void Open(const SpanOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
   void Close(const SpanOperation& operation);
 
-  Inbox& inbox() { return inbox_; }
+  Inbox& inbox() { return *inbox_; }
   // The peer's streams are lost: the next Meet() makes new ones.
   void Forget(Incarnation peer);
   WireBytes sent() const;
@@ -73,8 +74,11 @@ class Wire {
   };
   std::shared_ptr<Lane> Connect(const SpanNode& node, uint32_t lane);
 
+  OnRefusedPeer TellRefused() const;
+
   const Options options_;
-  Inbox inbox_;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // gRPC's threads hold it, too.
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Landing landing_;
   std::array<std::atomic<uint64_t>, 5> sent_{};
   std::map<SpanOperation, std::shared_ptr<StageGate>> gates_;

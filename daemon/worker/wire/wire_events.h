@@ -26,7 +26,11 @@ struct StageRefused {
   Rank rank;
   absl::Status cause;
 };
+// Its certificate does not belong to this cluster.
+struct PeerRefused {
+  absl::Status why;
+};
 
-using WireEvent = std::variant<PeerSaid, PeerGone, RowsCame, StageRefused>;
+using WireEvent = std::variant<PeerSaid, PeerGone, RowsCame, StageRefused, PeerRefused>;
 
 }  // namespace epd
