@@ -3,9 +3,8 @@
 import pathlib
 import subprocess
 import sys
+import time
 import uuid
-
-import attach_client
 
 _CAPTURE = """
 import socket, sys
@@ -83,6 +82,7 @@ class Network:
         """Writes every frame of the node's interface to `file` until the network ends."""
         command = [*self.inside(node), sys.executable, "-c", _CAPTURE, "eth0", str(file)]
         self._capture = subprocess.Popen(command)
-        attach_client.wait_until(
-            lambda: file.exists() and file.read_bytes().startswith(b"capture"), "a capture"
-        )
+        deadline = time.monotonic() + 20
+        while not (file.exists() and file.read_bytes().startswith(b"capture")):
+            assert time.monotonic() < deadline, "no capture within 20 s"
+            time.sleep(0.02)

@@ -60,9 +60,15 @@ def short_folder() -> Iterator[pathlib.Path]:
 
 
 class Daemon:
-    """One epd with its worker, on a private socket."""
+    """One epd with its worker, on a private socket.
 
-    def __init__(self, folder: pathlib.Path):
+    ``inside`` is what stands in front of the commands of its node, ``address`` where others reach the node."""
+
+    def __init__(
+        self, folder: pathlib.Path, inside: tuple[str, ...] = (), address: str = "127.0.0.1"
+    ):
+        self.inside, self.address = inside, address
+        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.socket = str(folder / "epd.sock")
         self.log = folder / "epd.log"
@@ -72,6 +78,7 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.inside,
                     binary("epd"),
                     f"--socket={self.socket}",
                     f"--worker={binary('epd-worker')}",
@@ -95,6 +102,17 @@ class Daemon:
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         wait_until("epd has a worker", lambda: children.read_text().split())
         return int(children.read_text().split()[0])
+
+    def listen_address(self) -> str:
+        """host:port of its gRPC, once it serves."""
+        serving = lambda: re.search(r'event="serving".* listen=(\S+)', self.log.read_text())  # noqa: E731
+        wait_until("epd serves", serving)
+        return serving()[1]
+
+    def end(self) -> None:
+        """Ends it however it can; for the end of a test that has failed."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -182,10 +200,10 @@ def checks_of(program: str) -> list[str]:
 
 
 class Fleet:
-    """The processes of one setup and what they reported."""
+    """The processes of one setup and what they reported; with several daemons, blocks of them on each one's node."""
 
-    def __init__(self, setup: Setup, folder: pathlib.Path, daemon: Daemon | None):
-        self._setup, self._folder, self._daemon = setup, folder, daemon
+    def __init__(self, setup: Setup, folder: pathlib.Path, *daemons: Daemon | None):
+        self._setup, self._folder, self._daemons = setup, folder, daemons
         self._processes: list[subprocess.Popen] = []
 
     def run(self, seconds: float = 280) -> "Report":
@@ -206,10 +224,11 @@ class Fleet:
     def _spawn(self, index: int, port: int) -> None:
         setup = self._setup
         environment = clean_environment(**_DEADLINES)
-        if self._daemon is not None:
+        daemon = self._daemons[index * len(self._daemons) // setup.processes]
+        if daemon is not None:
             environment |= {
-                "EPD_SOCKET": self._daemon.socket,
-                "EPD_TEST_EPD_PID": str(self._daemon.process.pid),
+                "EPD_SOCKET": daemon.socket,
+                "EPD_TEST_EPD_PID": str(daemon.process.pid),
             }
         environment |= {
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices_of(index)}",
@@ -217,7 +236,7 @@ class Fleet:
         }
         arguments = {
             "index": index,
-            "port": port,
+            "coordinator": f"{self._daemons[0].address if self._daemons[0] else '127.0.0.1'}:{port}",
             "folder": str(self._folder),
             "program": setup.program,
         }
@@ -225,7 +244,11 @@ class Fleet:
         with (self._folder / f"{index}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(
-                    self._on_cores() + python(str(HERE / "rank.py"), json.dumps(arguments)),
+                    [
+                        *(daemon.inside if daemon else ()),
+                        *self._on_cores(),
+                        *python(str(HERE / "rank.py"), json.dumps(arguments)),
+                    ],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -245,7 +268,8 @@ class Fleet:
             path = self._folder / f"{index}.json"
             outcomes.append(json.loads(path.read_text()) if path.exists() else {})
             logs.append((self._folder / f"{index}.log").read_text(errors="replace")[-6000:])
-        return Report(statuses, outcomes, logs, self._daemon.log_tail() if self._daemon else "")
+        tails = [daemon.log_tail() for daemon in self._daemons if daemon]
+        return Report(statuses, outcomes, logs, "\n".join(tails))
 
 
 @dataclass(frozen=True)

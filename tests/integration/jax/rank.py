@@ -26,7 +26,7 @@ def main() -> None:
     faulthandler.dump_traceback_later(_STALL_SECONDS, repeat=True)
     if arguments["processes"] > 1:
         jax.distributed.initialize(
-            f"127.0.0.1:{arguments['port']}",
+            arguments["coordinator"],
             arguments["processes"],
             arguments["index"],
             initialization_timeout=60,

@@ -1,0 +1,67 @@
+"""Several epds, each with a node of its own: namespaces with addresses, or addresses of the loopback."""
+
+import contextlib
+import pathlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import certificates
+import namespaces
+from harness import Daemon, short_folder, wait_until
+
+
+@dataclass
+class Nodes:
+    daemons: list[Daemon]
+    frames: pathlib.Path | None  # All that crossed the last node's link; None without namespaces.
+
+
+# The node's host name is its address, where JAX's own collectives then meet.
+_NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
+
+
+@contextlib.contextmanager
+def _network(num_nodes: int) -> Iterator[namespaces.Network | None]:
+    if why := namespaces.allowed():
+        print(
+            f"note: no network namespaces ({why}), so the nodes are addresses of the loopback",
+            file=sys.stderr,
+        )
+        yield None
+        return
+    with namespaces.Network(num_nodes) as network:
+        yield network
+
+
+@contextlib.contextmanager
+def running_nodes(num_nodes: int, *flags: str, tls: bool = False) -> Iterator[Nodes]:
+    """An epd per node, the first coordinates; all have said so when this yields. Each ends with status 0."""
+    with short_folder() as folder, _network(num_nodes) as network:
+        addresses = network.addresses if network else [f"127.0.0.{i + 1}" for i in range(num_nodes)]
+        frames = folder / "frames" if network else None
+        if network:
+            network.capture(num_nodes - 1, frames)
+        authority = certificates.Authority(folder / "ca") if tls else None
+        daemons: list[Daemon] = []
+        try:
+            for i, address in enumerate(addresses):
+                inside = (*network.inside(i), *_NAMED, address) if network else ()
+                daemons.append(Daemon(folder / f"n{i}", inside, address))
+                place = ["--start_grace=0"]
+                if i > 0:
+                    place = [f"--coordinator={daemons[0].listen_address()}"]
+                secrets = authority.sign(f"n{i}", address) if authority else []
+                daemons[i].start(f"--node=n{i}", f"--listen={address}:0", *place, *secrets, *flags)
+                if i > 0:
+                    wait_until(
+                        "a node finds its coordinator",
+                        lambda: "coordinator connected" in daemons[-1].log_tail(),
+                    )
+            yield Nodes(daemons, frames)
+            for daemon in reversed(daemons):
+                status = daemon.stop()
+                assert status == 0, f"epd ended with {status}:\n{daemon.log_tail()}"
+        finally:
+            for daemon in daemons:
+                daemon.end()
