@@ -88,8 +88,7 @@ std::optional<CallSite> AddCallSite(CallConfig config) {
     site.ordinal = site.executable->Add(config);
   } else {
     site.key = config.name + "/" + OperationName(config.operation);
-    const std::string group = config.alias + "/" + std::to_string(config.domain);
-    if (!site.executable->AddNamed(group, site.key)) return std::nullopt;
+    if (!site.executable->AddNamed(config.alias, site.key)) return std::nullopt;
   }
   site.config = std::move(config);
   return site;

@@ -30,7 +30,6 @@ struct CallConfig {
   Operation operation = Operation::kPrepare;
   std::string alias;               // Which group of this process: "default".
   std::string name;                // Static name by which ranks meet; empty: by the program.
-  std::int64_t domain = -1;        // Of a call that serves one domain only; -1: its operand says.
   bool by_rank = false;            // The position counts this process's ranks, not those along ep.
   std::int64_t ranks = 0;          // R of the domain.
   std::int64_t experts = 0;        // E of the domain.

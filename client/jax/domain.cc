@@ -67,6 +67,8 @@ Status Domain::JoinLocked() {
   args.num_ranks = ranks.size();
   args.devices = devices.data();
   args.min_epoch = last_epoch_;
+  if (!config_.program.empty()) args.program = config_.program.c_str();
+  if (!config_.metadata.empty()) args.metadata = config_.metadata.c_str();
   epd_error error = {};
   error.struct_size = sizeof error;
   epd_group* group = nullptr;

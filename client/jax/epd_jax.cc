@@ -54,6 +54,8 @@ epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
     config.elsewhere[{rank.domain, rank.position}] = rank.device;
   }
   config.devices = group.devices;
+  config.program = group.program;
+  config.metadata = group.metadata;
   return config;
 }
 

@@ -52,6 +52,9 @@ typedef struct epd_jax_group {
   const epd_jax_rank* elsewhere;
   size_t num_elsewhere;
   const char* devices;
+  /* For people, see epd_join_args; "": none. */
+  const char* program;
+  const char* metadata;
 } epd_jax_group;
 
 const char* epd_jax_version(void);

@@ -58,19 +58,12 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
   if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
   if (Read(attributes, "name", &name, &missing)) config.name = std::string(name);
   const std::pair<std::string_view, std::int64_t*> numbers[] = {
-      {"domain", &config.domain},
-      {"by_rank", &by_rank},
-      {"ranks", &config.ranks},
-      {"experts", &config.experts},
-      {"local_experts", &config.local_experts},
-      {"owners", &config.owners},
-      {"max_tokens", &config.max_tokens},
-      {"top_k", &config.top_k},
-      {"alignment", &config.alignment},
-      {"hidden", &config.hidden},
-      {"width", &config.width},
-      {"tokens", &config.tokens},
-      {"capacity", &config.capacity},
+      {"by_rank", &by_rank},        {"ranks", &config.ranks},
+      {"experts", &config.experts}, {"local_experts", &config.local_experts},
+      {"owners", &config.owners},   {"max_tokens", &config.max_tokens},
+      {"top_k", &config.top_k},     {"alignment", &config.alignment},
+      {"hidden", &config.hidden},   {"width", &config.width},
+      {"tokens", &config.tokens},   {"capacity", &config.capacity},
   };
   for (const auto& [field, value] : numbers) Read(attributes, field, value, &missing);
   if (!missing.empty()) {

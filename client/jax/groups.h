@@ -49,6 +49,9 @@ struct GroupConfig {
   // devices.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::string> elsewhere;
   std::string devices;
+  // For people: which program of the job this process runs, and anything else.
+  std::string program;
+  std::string metadata;
 };
 
 // One domain: this process's ranks in one group of the daemon. Thread-safe.

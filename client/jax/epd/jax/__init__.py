@@ -12,6 +12,7 @@
         out = ep_combine(layer, handle, counts, experts(recv) * weights[..., None], tokens.shape[0])
 
 ``Group`` is the same as an object: several groups per process and program, groups of processes without jax.distributed.
+``roles`` runs different programs on ranks with tokens and on ranks with experts.
 Whole layers, from router to losses, are in ``epd.jax.layers``.
 
 The operations take part in JAX's transformations: reverse and forward mode, to any order (dispatch and combine are linear,
@@ -34,6 +35,8 @@ from epd.jax.group import Group
 from epd.jax.mesh import MeshResource, global_shard_guard
 from epd.jax.mesh import _ep_domain_for_rank as _ep_domain_for_rank  # TE has it here too.
 from epd.jax.prepare import ep_prepare
+from epd.jax.role_group import RoleGroup, RoleLink
+from epd.jax.roles import roles
 from epd.jax.routing_stats import RoutingStats, routing_stats
 
 __all__ = [
@@ -42,6 +45,8 @@ __all__ = [
     "EpLayerConfig",
     "Group",
     "MeshResource",
+    "RoleGroup",
+    "RoleLink",
     "RoutingStats",
     "default_group",
     "ep_bootstrap",
@@ -54,5 +59,6 @@ __all__ = [
     "errors",
     "global_shard_guard",
     "primitives",
+    "roles",
     "routing_stats",
 ]

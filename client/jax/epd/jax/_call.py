@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from epd.jax import _place
 from epd.jax._empty_call import empty_call
 from epd.jax.config import EpLayerConfig, GroupSpec
-from epd.jax.mesh import Layout, current_layout, layout_without_mesh, link_layout
+from epd.jax.mesh import Layout, current_layout, layout_without_mesh
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Static:
 
 def layout_for(group: GroupSpec, *operands: jax.Array) -> Layout:
     """The layout for an operation of ``group`` traced here and now; ValueError as of ``current_layout``."""
-    if group.link is not None:
-        return link_layout(group.link, *operands)
+    if group.of_roles:
+        return layout_without_mesh("a role's function runs on each rank for itself")
     if group.ranks_here == 1:
         return layout_without_mesh()
     return current_layout(*operands, resource=group.resource, fallback=group.mesh)
@@ -89,16 +90,13 @@ def ffi_call(
     Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off. The call is made once ``after``
     is there, a float array.
     """
-    config, link = static.group.config, static.group.link
-    domain, position = static.layout.domain_and_position()
+    config = static.group.config
+    domain, position = _place.current() or static.layout.domain_and_position()
     if after is not None:
-        first = jax.lax.slice(after, (0,) * after.ndim, (1,) * after.ndim).reshape(())
-        never = (first != first) & (first < 0)  # No NaN is below 0, which XLA does not know.
-        position = position + never.astype(jax.numpy.int32)
+        domain, position = _place.after((domain, position), [after])
     attributes = {
         "alias": static.group.alias,
         "name": static.name,
-        "domain": -1 if link is None or link.domain is None else link.domain,
         "by_rank": int(static.group.ranks_here is not None),
         "ranks": config.ep_size,
         "experts": config.num_experts,

@@ -59,7 +59,7 @@ class CallCheck:
         self._layout = layout
         self._cfg = cfg
         self._wrong: list[str] = []
-        here = group.ranks_here if group.link is None else group.link.size
+        here = group.shards_here
         ep_size = self._sizes.ep_size if here is None else here
         devices = self._sizes.world_size if here is None else here
         if layout.ep_size != ep_size:

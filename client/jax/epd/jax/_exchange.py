@@ -18,6 +18,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from epd.jax import _place
 from epd.jax.config import DTYPE_CODES
 from epd.jax.mesh import active_device_mesh
 
@@ -63,7 +64,14 @@ _exchange.multiple_results = True
 
 
 def bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
-    """The exchange's results, differentiable in the operands, forwards and backwards."""
+    """The exchange's results, differentiable in the operands, forwards and backwards. It runs at the current place."""
+    place = _place.current()
+    if place is None:
+        return _bind(exchange, residuals, operands)
+    return _bind(_Placed(exchange), [*place, *residuals], operands)
+
+
+def _bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
     jaxpr = jax.make_jaxpr(exchange.run)(list(residuals), list(operands))
     return _exchange.bind(
         *residuals, *operands, exchange=exchange, num_residuals=len(residuals), jaxpr=jaxpr
@@ -146,7 +154,7 @@ def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
             )
     moved, residuals = exchange.after(primals[:num_residuals], results)
     operands = [ad.instantiate_zeros(tangent) for tangent in tangents[num_residuals:]]
-    moved_results = bind(moved, residuals, operands)
+    moved_results = _bind(moved, residuals, operands)
     constant = results[: len(results) - len(moved_results)]
     return results, [
         ad.Zero(jax.typeof(result).to_tangent_aval()) for result in constant
@@ -159,7 +167,7 @@ ad.primitive_jvps[_exchange] = _jvp
 def _transpose(cotangents, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
     del jaxpr
     residuals, operands = arrays[:num_residuals], arrays[num_residuals:]
-    gradients = bind(
+    gradients = _bind(
         exchange.transpose(), residuals, [ad.instantiate_zeros(ct) for ct in cotangents]
     )
     return [None] * num_residuals + [
@@ -169,6 +177,37 @@ def _transpose(cotangents, *arrays, exchange: Exchange, num_residuals: int, jaxp
 
 
 ad.primitive_transposes[_exchange] = _transpose
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """An exchange whose first two residuals are the place where it runs, its domain and its position in it."""
+
+    exchange: Exchange
+
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        return self.exchange.carriers
+
+    @property
+    def label(self) -> str:
+        return self.exchange.label
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        return self.exchange.mesh
+
+    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
+        domain, position, *rest = residuals
+        with _place.at((domain, position)):
+            return self.exchange.run(rest, operands)
+
+    def transpose(self) -> "_Placed":
+        return _Placed(self.exchange.transpose())
+
+    def after(self, residuals: Arrays, results: Arrays) -> tuple["_Placed", Arrays]:
+        moved, rest = self.exchange.after(residuals[2:], results)
+        return _Placed(moved), [*residuals[:2], *rest]
 
 
 @dataclass(frozen=True)
@@ -234,7 +273,7 @@ def _vmapped(axis, arrays, dims, *, exchange: Exchange, num_residuals: int, jaxp
             f"vmap over an operation of epd: spmd_axis_name is {spmd}, but {taken} carries tokens already, as do all of"
             f" {exchange.carriers}; name a mesh axis beside them, or none"
         )
-    results = bind(_Batched(exchange, axis.size, batched, spmd), residuals, operands)
+    results = _bind(_Batched(exchange, axis.size, batched, spmd), residuals, operands)
     return results, [0] * len(results)
 
 

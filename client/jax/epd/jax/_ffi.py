@@ -74,6 +74,8 @@ class _Group(ctypes.Structure):
         ("elsewhere", ctypes.POINTER(_Rank)),
         ("num_elsewhere", ctypes.c_size_t),
         ("devices", ctypes.c_char_p),
+        ("program", ctypes.c_char_p),
+        ("metadata", ctypes.c_char_p),
     ]
 
 
@@ -112,6 +114,8 @@ class Group:
     held: Sequence[HeldRank]
     elsewhere: Sequence[HeldRank]
     devices: str
+    program: str
+    metadata: str
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -247,6 +251,8 @@ def bootstrap(group: Group) -> None:
                 elsewhere=elsewhere,
                 num_elsewhere=len(group.elsewhere),
                 devices=group.devices.encode(),
+                program=group.program.encode(),
+                metadata=group.metadata.encode(),
             )
         ),
     )

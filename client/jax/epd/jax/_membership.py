@@ -17,7 +17,7 @@ class Membership:
     """What joining needs beside the spec.
 
     ``job``: the name that the caller gave, or None. ``held``: this process's ranks. ``elsewhere``: other processes', as far
-    as known, with who holds each in place of its device.
+    as known, with who holds each in place of its device. ``program``, ``metadata``: what epctl shows of this process.
     """
 
     held: tuple[_ffi.HeldRank, ...]
@@ -25,6 +25,8 @@ class Membership:
     drop_on_overflow: bool
     job: str | None = None
     elsewhere: tuple[_ffi.HeldRank, ...] = ()
+    program: str = ""
+    metadata: str = ""
 
 
 def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
@@ -115,6 +117,8 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 held=membership.held,
                 elsewhere=membership.elsewhere,
                 devices=_devices_here(),
+                program=membership.program,
+                metadata=membership.metadata,
             )
         )
     except BaseException:

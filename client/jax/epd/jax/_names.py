@@ -5,8 +5,11 @@ refused. Here while tracing, as far as one trace sees it; what only the compiled
 twice, a loop that was unrolled) is refused when it is compiled, see ``ffi_site.cc``.
 """
 
+import contextlib
+import contextvars
 import re
 import weakref
+from collections.abc import Iterator
 
 from jax._src import core
 
@@ -14,6 +17,7 @@ from epd.jax.config import GroupSpec
 
 _MOST_BYTES = 120
 _taken: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_seen: contextvars.ContextVar[set | None] = contextvars.ContextVar("epd_names_seen", default=None)
 
 
 def check_text(function: str, argument: str, text: object, most_bytes: int = _MOST_BYTES) -> str:
@@ -43,7 +47,7 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
         TypeError: the name is no str.
         ValueError: it is taken already in the program that is being traced, or has characters that are not allowed.
     """
-    if name is None and group.link is not None:
+    if name is None and group.of_roles:
         raise ValueError(
             f"{function}: name is missing; ranks of the other role, whose program differs, find this call by its name"
         )
@@ -54,11 +58,24 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
     if program is None:
         return text
     taken = _taken.setdefault(program, set())
-    wanted = {(group.alias, group.link, text, operation) for operation in operations}
+    wanted = {(group.alias, text, operation) for operation in operations}
     if wanted & taken:
         raise ValueError(
             f"{function}: the name {text!r} is used twice in this program, so ranks cannot tell which call is which; give"
             " each call its own name"
         )
     taken |= wanted
+    if (seen := _seen.get()) is not None:
+        seen |= wanted
     return text
+
+
+@contextlib.contextmanager
+def seen() -> Iterator[set[tuple[str, str, str]]]:
+    """Collects what is taken inside: the group's alias, the name, the operation."""
+    collected: set[tuple[str, str, str]] = set()
+    token = _seen.set(collected)
+    try:
+        yield collected
+    finally:
+        _seen.reset(token)

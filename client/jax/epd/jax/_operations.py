@@ -172,7 +172,7 @@ class _Combine(_Rows):
         return self.call(_ffi.COMBINE, results, [handle_mem, expert_out], hidden)[0]
 
     def after(self, residuals, results):
-        in_order = not math.prod(self.leading) or self.static.group.link is not None
+        in_order = not math.prod(self.leading) or self.static.group.of_roles
         return self, [residuals[0], *(results if in_order else [])]
 
     def transpose(self):

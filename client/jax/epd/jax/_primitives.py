@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _names, _operations, _spec
+from epd.jax import _checks, _names, _operations, _place, _spec
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
@@ -32,10 +32,14 @@ def dispatch_payload(
     for number in range(1, len(leaves)):
         name = f"{static.name}.{number}" if static.name else ""
         statics.append(dataclasses.replace(static, name=name))
-    received = [
-        _operations.dispatch(own, capacity, handle_mem, rows, topk_weights)
-        for own, rows in zip(statics, leaves, strict=True)
-    ]
+    received = []
+    for own, rows in zip(statics, leaves, strict=True):
+        place = _place.current()
+        # Of roles: in one order on all ranks, see _order.
+        if received and place is not None:
+            place = _place.after(place, received[-1][:1])
+        with _place.at(place):
+            received.append(_operations.dispatch(own, capacity, handle_mem, rows, topk_weights))
     return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AbstractMesh
 
 from epd.jax import _ffi
-from epd.jax.mesh import Link, MeshResource
+from epd.jax.mesh import MeshResource
 
 DEFAULT_ALIAS = "default"
 MAX_TOP_K = 128
@@ -97,7 +97,7 @@ class GroupSpec:
         resource: the mesh axes' names; None: those of the active MeshResource.
         mesh: traced with where no mesh is active; None: an active one is needed.
         ranks_here: ranks of this process, in a group joined by rank; None: ranks stand along the mesh.
-        link: how one role sees the group; None: a group without roles.
+        of_roles: its ranks run different programs; each call says where it runs (``_place``), and arrays are one rank's.
     """
 
     config: EpConfig
@@ -109,7 +109,12 @@ class GroupSpec:
     resource: MeshResource | None = None
     mesh: AbstractMesh | None = None
     ranks_here: int | None = None
-    link: Link | None = None
+    of_roles: bool = False
+
+    @property
+    def shards_here(self) -> int | None:
+        """Ranks whose rows an array of a program holds; None: the mesh says."""
+        return 1 if self.of_roles else self.ranks_here
 
     @property
     def owners_digest(self) -> int:

@@ -1,5 +1,7 @@
 """The operations of a group, as its methods."""
 
+import contextlib
+
 import jax
 
 from epd.jax import _checks, _primitives
@@ -18,6 +20,10 @@ class GroupOperations:
         """What tracing knows of the group. Hashable, equal by value."""
         raise NotImplementedError
 
+    def _here(self) -> contextlib.AbstractContextManager:
+        """Where operations run that are traced inside; the mesh says, unless overridden."""
+        return contextlib.nullcontext()
+
     def handle_mem_size(self, cfg: EpLayerConfig) -> int:
         """Bytes of one rank's routing plan, the same on all ranks. TypeError if ``cfg`` is no EpLayerConfig."""
         return self.spec.handle_mem_size(_checks.layer("Group.handle_mem_size", cfg).top_k)
@@ -35,7 +41,8 @@ class GroupOperations:
         Raises:
             As ep_prepare; ValueError, a name that is used twice in the program (while tracing or compiling).
         """
-        return checked_prepare(self.spec, "Group.prepare", cfg, topk_idx, name)
+        with self._here():
+            return checked_prepare(self.spec, "Group.prepare", cfg, topk_idx, name)
 
     def dispatch(
         self,
@@ -59,16 +66,17 @@ class GroupOperations:
 
         Returns and raises as ep_dispatch; ValueError, a name that is used twice.
         """
-        return checked_dispatch(
-            self.spec,
-            "Group.dispatch",
-            cfg,
-            topk_idx,
-            tokens,
-            topk_weights,
-            recv_capacity_per_rank,
-            name,
-        )
+        with self._here():
+            return checked_dispatch(
+                self.spec,
+                "Group.dispatch",
+                cfg,
+                topk_idx,
+                tokens,
+                topk_weights,
+                recv_capacity_per_rank,
+                name,
+            )
 
     def combine(
         self,
@@ -94,16 +102,17 @@ class GroupOperations:
         Returns and raises as ep_combine; ValueError, a name that is used twice.
         """
         del token_counts
-        return checked_combine(
-            self.spec,
-            "Group.combine",
-            cfg,
-            handle_mem,
-            expert_out,
-            num_local_tokens,
-            out_sharding,
-            name,
-        )
+        with self._here():
+            return checked_combine(
+                self.spec,
+                "Group.combine",
+                cfg,
+                handle_mem,
+                expert_out,
+                num_local_tokens,
+                out_sharding,
+                name,
+            )
 
     def dispatch_fwd(
         self,
@@ -117,17 +126,18 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        return _primitives.dispatch_fwd(
-            self.spec,
-            "Group.dispatch_fwd",
-            cfg,
-            handle_mem,
-            topk_idx,
-            tokens,
-            topk_weights,
-            recv_capacity_per_rank,
-            name,
-        )
+        with self._here():
+            return _primitives.dispatch_fwd(
+                self.spec,
+                "Group.dispatch_fwd",
+                cfg,
+                handle_mem,
+                topk_idx,
+                tokens,
+                topk_weights,
+                recv_capacity_per_rank,
+                name,
+            )
 
     def combine_fwd(
         self,
@@ -140,16 +150,17 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        return _primitives.combine(
-            self.spec,
-            "Group.combine_fwd",
-            cfg,
-            handle_mem,
-            expert_out,
-            num_local_tokens,
-            out_partition_spec,
-            name,
-        )
+        with self._here():
+            return _primitives.combine(
+                self.spec,
+                "Group.combine_fwd",
+                cfg,
+                handle_mem,
+                expert_out,
+                num_local_tokens,
+                out_partition_spec,
+                name,
+            )
 
     def dispatch_bwd(
         self,
@@ -163,17 +174,18 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        return _primitives.dispatch_bwd(
-            self.spec,
-            "Group.dispatch_bwd",
-            cfg,
-            handle_mem,
-            grad,
-            g_recv_topk_weights,
-            num_local_tokens,
-            out_partition_spec,
-            name,
-        )
+        with self._here():
+            return _primitives.dispatch_bwd(
+                self.spec,
+                "Group.dispatch_bwd",
+                cfg,
+                handle_mem,
+                grad,
+                g_recv_topk_weights,
+                num_local_tokens,
+                out_partition_spec,
+                name,
+            )
 
     def combine_bwd(
         self,
@@ -185,9 +197,10 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        return _primitives.combine_bwd(
-            self.spec, "Group.combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank, name
-        )
+        with self._here():
+            return _primitives.combine_bwd(
+                self.spec, "Group.combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank, name
+            )
 
     def routing_stats(
         self, handle_mem: jax.Array, recv_capacity_per_rank: int | None = None

@@ -131,20 +131,6 @@ def leading_entry(axes: Sequence[str]) -> str | tuple[str, ...] | None:
 
 
 @dataclass(frozen=True)
-class Link:
-    """How the programs of one role stand in a group of several roles: along one axis of the role's own mesh.
-
-    ``axis``, ``size``: the mesh's axis and its size. ``domain``: the domain that is meant; None: that of the device's index,
-    as each token rank has a domain of its own. ``first``: position of the axis's first device in the domain.
-    """
-
-    axis: str
-    size: int
-    domain: int | None
-    first: int
-
-
-@dataclass(frozen=True)
 class Layout:
     """How an operation lies on the mesh while it is traced. Static and hashable.
 
@@ -161,7 +147,6 @@ class Layout:
     lead: tuple[str, ...]
     free: tuple[str, ...]
     checks_manual: bool
-    link: Link | None = None
 
     @property
     def num_shards(self) -> int:
@@ -188,11 +173,6 @@ class Layout:
         domain = jax.numpy.int32(0)
         if not self.axis_names:
             return domain, jax.numpy.int32(0)
-        if self.link is not None:
-            index = jax.lax.axis_index(self.ep_axis)
-            if self.link.domain is None:
-                return index, jax.numpy.int32(self.link.first)
-            return jax.numpy.int32(self.link.domain), index + self.link.first
         for axis, size in zip(self.axis_names, self.mesh_shape, strict=True):
             if axis != self.ep_axis and size > 1:
                 domain = domain * size + jax.lax.axis_index(axis)
@@ -213,8 +193,8 @@ _ALONE = Layout(
 )
 
 
-def layout_without_mesh() -> Layout:
-    """The layout of a process with one rank, which says so itself: arrays are this rank's, and no axis is looked at.
+def layout_without_mesh(whose: str = "this process joined with one rank") -> Layout:
+    """The layout of a program that runs on one rank: arrays are this rank's, and no axis is looked at.
 
     Raises:
         ValueError: a mesh of several devices is active.
@@ -223,36 +203,10 @@ def layout_without_mesh() -> Layout:
     for mesh in meshes:
         if mesh.size > 1:
             raise ValueError(
-                f"this process joined with one rank, but the active mesh {dict(mesh.shape)} has {mesh.size} devices; join"
-                " with a rank for each of them, or leave the mesh around the call"
+                f"{whose}, but the active mesh {dict(mesh.shape)} has {mesh.size} devices; join with a rank for each of"
+                " them, or leave the mesh around the call"
             )
     return _ALONE
-
-
-def link_layout(link: Link, *operands: jax.Array) -> Layout:
-    """The layout of a role's operation traced here and now: the leading dimension over the role's axis.
-
-    Raises:
-        ValueError: the active mesh is not the role's.
-    """
-    mesh = active_mesh(*operands)
-    if dict(mesh.shape) != {link.axis: link.size}:
-        raise ValueError(
-            f"the active mesh has the axes {dict(mesh.shape)}, but this is an operation of the role with the mesh"
-            f" {{{link.axis!r}: {link.size}}}; use each role's links in its own function"
-        )
-    manual = link.axis in set(getattr(mesh, "manual_axes", ()))
-    return Layout(
-        mesh=None if manual else mesh,
-        axis_names=(link.axis,),
-        mesh_shape=(link.size,),
-        ep_axis=link.axis,
-        carriers=(link.axis,),
-        lead=() if manual else (link.axis,),
-        free=() if manual else (link.axis,),
-        checks_manual=manual,
-        link=link,
-    )
 
 
 def current_layout(

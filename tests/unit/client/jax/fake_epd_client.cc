@@ -59,6 +59,7 @@ struct World {
   std::map<std::string, std::shared_ptr<Meeting>> meetings;
   int sessions = 0, groups = 0;
   int connect_code = 0, join_code = 0;
+  std::string last_join;
   std::vector<epd_client*> clients;
 };
 
@@ -248,6 +249,11 @@ std::vector<Call> Calls() {
   const std::lock_guard lock(world().mutex);
   return world().calls;
 }
+std::string last_join() {
+  const std::lock_guard lock(world().mutex);
+  return world().last_join;
+}
+
 int num_sessions() {
   const std::lock_guard lock(world().mutex);
   return world().sessions;
@@ -316,6 +322,8 @@ int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, e
   (*group)->client = client;
   (*group)->name = args->spec->name;
   (*group)->spec = *args->spec;
+  const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
+  world().last_join = text(args->program) + "|" + text(args->metadata);
   ++world().groups;
   return 0;
 }

@@ -24,6 +24,8 @@ struct Call {
 
 // All calls since the last Reset, in order of arrival.
 std::vector<Call> Calls();
+// What the last epd_join said of its program: "<program>|<metadata>".
+std::string last_join();
 int num_sessions();  // Open ones.
 int num_groups();    // Joined ones.
 

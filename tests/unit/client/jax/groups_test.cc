@@ -83,6 +83,14 @@ TEST_F(GroupsTest, AGroupPerDomainIsJoinedInOneSession) {
   EXPECT_EQ(groups_.Bootstrap(Config()).code, kFailedPrecondition);
 }
 
+TEST_F(GroupsTest, WhatTheProgramIsGoesWithEachJoin) {
+  GroupConfig config = Config();
+  config.program = "decode";
+  config.metadata = "stage=ffn v=7";
+  ASSERT_TRUE(groups_.Bootstrap(config).ok());
+  EXPECT_EQ(fake::last_join(), "decode|stage=ffn v=7");
+}
+
 TEST_F(GroupsTest, ARankOfAnotherProcessIsNamed) {
   ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
   const Status status = Call(Site(), 1, {}, 1, 1);

@@ -1,0 +1,282 @@
+"""RoleGroup: ranks with tokens and ranks with experts, on two meshes. See roles.py."""
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from epd.jax import _ffi, _membership, _place, config
+from epd.jax import _group_arguments as _arguments
+from epd.jax._membership import Membership
+from epd.jax._streams import Side
+from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
+from epd.jax.dispatch import checked_dispatch
+from epd.jax.group_operations import GroupOperations
+
+
+@jax.tree_util.register_pytree_node_class
+class RoleLink(GroupOperations):
+    """One execution's way to the other role: the first argument of a role's function. A pytree, valid while it is traced.
+
+    A token rank's link leads to all expert ranks; an expert rank's link leads to the other expert ranks and one token
+    rank. Its operations are those of ``Group``, with two differences: ``name=`` is required, the same on both sides; and
+    arrays are this rank's alone, so that R is 1 in every shape of the functional API.
+    """
+
+    def __init__(self, spec: GroupSpec, place: _place.Place):
+        self._spec, self._place = spec, place
+
+    def tree_flatten(self):
+        return self._place, self._spec
+
+    @classmethod
+    def tree_unflatten(cls, spec: GroupSpec, place) -> "RoleLink":
+        return cls(spec, tuple(place))
+
+    @property
+    def spec(self) -> GroupSpec:
+        """What tracing knows of the group. Hashable, equal by value."""
+        return self._spec
+
+    def _here(self) -> contextlib.AbstractContextManager:
+        return _place.at(self._place)
+
+    def dispatch(self, cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank, *, name=None):
+        """``Group.dispatch``, of one rank. Its prepare waits for the tokens, too: so it follows from what they follow from."""
+        leaves = [leaf for leaf in jax.tree.leaves(tokens) if isinstance(leaf, jax.Array)]
+        with _place.at(_place.after(self._place, leaves)):
+            return checked_dispatch(
+                self._spec,
+                "RoleLink.dispatch",
+                cfg,
+                topk_idx,
+                tokens,
+                topk_weights,
+                recv_capacity_per_rank,
+                name,
+            )
+
+    def nothing(
+        self, cfg: EpLayerConfig, dtype=None, *, after: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """What a rank without tokens brings to dispatch: (topk_idx, tokens, topk_weights) of one row, routed nowhere.
+
+        Args:
+            cfg: static; the layer.
+            dtype: static; of the row, which must be that of the other role's. None: max_token_dtype.
+            after: ``[1, H]`` what combine gave in the layer before, if the program has several layers: it is the row,
+                which ties the layers, and their gradients, to the order in which the token ranks come to them.
+
+        Returns:
+            int32 ``[1, K]`` of -1; zeros ``[1, H]``, or ``after``; float32 zeros ``[1, K]``.
+
+        Raises:
+            TypeError: ``cfg`` is no EpLayerConfig.
+            ValueError: ``after`` has another shape.
+        """
+        function = "RoleLink.nothing"
+        if not isinstance(cfg, EpLayerConfig):
+            raise TypeError(f"{function}: cfg must be an EpLayerConfig, got {type(cfg).__name__}")
+        shape = (1, self._spec.config.hidden_dim)
+        idx = jnp.full((1, cfg.top_k), -1, jnp.int32)
+        weights = jnp.zeros((1, cfg.top_k), jnp.float32)
+        if after is None:
+            dtype = self._spec.max_token_dtype if dtype is None else dtype
+            return idx, jnp.zeros(shape, dtype), weights
+        if after.shape != shape:
+            raise ValueError(
+                f"{function}: after has shape {list(after.shape)}, expected {list(shape)}: what combine gave in the layer"
+                " before"
+            )
+        return idx, after if dtype is None else after.astype(dtype), weights
+
+
+def check_meshes(function: str, meshes: Sequence[Mesh]) -> None:
+    """ValueError if an axis has two sizes."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for number, mesh in enumerate(meshes):
+        for axis, size in mesh.shape.items():
+            other, known = sizes.setdefault(axis, (number, size))
+            if known != size:
+                raise ValueError(
+                    f"{function}: axis {axis!r} has size {known} in mesh {other} and {size} in mesh {number}; give the same"
+                    " sizes, or the axes different names"
+                )
+
+
+def mesh_argument(function: str, argument: str, mesh: object) -> Mesh:
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"{function}: {argument} must be a Mesh, got {type(mesh).__name__}")
+    if mesh.empty:
+        raise ValueError(f"{function}: {argument} has no devices")
+    return mesh
+
+
+class RoleGroup:
+    """Token ranks (attention) and expert ranks on two meshes. ``roles`` joins it and runs the roles' functions."""
+
+    def __init__(
+        self,
+        name: str,
+        token_mesh: Mesh,
+        expert_mesh: Mesh,
+        *,
+        num_experts: int,
+        max_tokens_per_rank: int,
+        recv_capacity_per_rank: int,
+        hidden_dim: int,
+        max_token_dtype=jnp.bfloat16,
+        drop_on_overflow: bool = False,
+        max_top_k: int = config.MAX_TOP_K,
+        expert_owner: Sequence[int] | None = None,
+        job: str | None = None,
+    ):
+        """Describes the group; looks for no daemon. All processes of both meshes make it alike.
+
+        Args:
+            name: as for ``Group``.
+            token_mesh: the devices that bring tokens, M of them; rank a is the a-th in row-major order.
+            expert_mesh: the devices that own experts, N of them. A device may be in both meshes.
+            num_experts: experts, over all of ``expert_mesh``. Without expert_owner a multiple of N.
+            recv_capacity_per_rank: most slots that an expert rank receives from one token rank in one dispatch.
+            expert_owner: ``[num_experts]`` the position of each expert's owner in ``expert_mesh``.
+            max_tokens_per_rank, hidden_dim, max_token_dtype, drop_on_overflow, max_top_k, job: as for ``Group``.
+
+        Raises:
+            TypeError, ValueError: as for ``Group``; ValueError, too: a mesh without devices, an axis with two sizes, one
+                mesh for both roles.
+        """
+        function = "RoleGroup"
+        text = _arguments.alias(function, name)
+        mesh_argument(function, "token_mesh", token_mesh)
+        mesh_argument(function, "expert_mesh", expert_mesh)
+        check_meshes(function, (token_mesh, expert_mesh))
+        if token_mesh == expert_mesh:
+            raise ValueError(
+                f"{function}: token_mesh and expert_mesh are the same mesh, {dict(token_mesh.shape)}; give the axes different"
+                " names, as functions are told apart by their mesh"
+            )
+        sizes = _arguments.positive(
+            function,
+            num_experts=num_experts,
+            max_tokens_per_rank=max_tokens_per_rank,
+            recv_capacity_per_rank=recv_capacity_per_rank,
+            hidden_dim=hidden_dim,
+        )
+        self._meshes = {Side.TOKENS: token_mesh, Side.EXPERTS: expert_mesh}
+        tokens, experts = token_mesh.size, expert_mesh.size
+        table, most = _arguments.owners(function, expert_owner, sizes["num_experts"], experts)
+        if table is None:
+            table = tuple(e * experts // sizes["num_experts"] for e in range(sizes["num_experts"]))
+        self._spec = GroupSpec(
+            EpConfig(
+                world_size=tokens + experts,
+                rank=jax.process_index(),
+                ep_size=1 + experts,
+                num_ep_groups=tokens,
+                num_local_experts=most,
+                **sizes,
+            ),
+            _arguments.dtype_of(function, max_token_dtype),
+            alias=text,
+            origin=f"RoleGroup({text!r})",
+            max_top_k=_arguments.top_k_of(function, max_top_k),
+            expert_owner=tuple(1 + owner for owner in table),
+            of_roles=True,
+        )
+        self._drop, self._job = bool(drop_on_overflow), _arguments.job_of(function, job)
+        self._joined = False
+        # Which program uses a name of an operation; what runs, to be ended with the group.
+        self._users: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+        self._running: weakref.WeakSet = weakref.WeakSet()
+
+    @property
+    def name(self) -> str:
+        """The name in programs and in epctl; the group of token rank a and all experts is ``<job>/<name>/<a>`` there."""
+        return self._spec.alias
+
+    @property
+    def config(self) -> EpConfig:
+        """The sizes; ``ep_size`` counts one token rank and all expert ranks."""
+        return self._spec.config
+
+    @property
+    def spec(self) -> GroupSpec:
+        """What tracing knows of the group. Hashable, equal by value."""
+        return self._spec
+
+    @property
+    def is_joined(self) -> bool:
+        return self._joined
+
+    def side_of(self, mesh: Mesh) -> Side | None:
+        """Whose mesh it is. None: none of the group's."""
+        return next((side for side, known in self._meshes.items() if known == mesh), None)
+
+    def take_names(self, side: Side, names: set[tuple[str, str, str]], user: object) -> object:
+        """Notes that ``user`` (with ``number``) uses the names on that side; ValueError if another one does."""
+        for _, name, operation in sorted(names):
+            other = self._users.setdefault((side, name, operation), user)
+            if other is not user:
+                raise ValueError(
+                    f"roles: functions {other.number} and {user.number} both have a {operation} of the name {name!r} and run"
+                    " on the same ranks, so ranks cannot tell which call is which; give each function its own names"
+                )
+
+    def connect(self, program: str, metadata: str, running: object) -> None:
+        """Joins with this process's ranks, once; collective. ``running`` is closed before the group is left."""
+        self._running.add(running)
+        if self._joined:
+            return
+        here = jax.process_index()
+        held, elsewhere = [], []
+        for domain, place, device in self._ranks():
+            if device.process_index == here:
+                held.append(_ffi.HeldRank(domain, place, str(device)))
+            else:
+                who = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
+                elsewhere.append(_ffi.HeldRank(domain, place, who))
+        _membership.join(
+            self._spec,
+            Membership(
+                tuple(held),
+                num_domains=self._meshes[Side.TOKENS].size,
+                drop_on_overflow=self._drop,
+                job=self._job,
+                elsewhere=tuple(elsewhere),
+                program=program,
+                metadata=metadata,
+            ),
+        )
+        self._joined = True
+
+    def _ranks(self) -> list[tuple[int, int, jax.Device]]:
+        """(domain, position, device) of all ranks: a domain for each token rank, which is its rank 0."""
+        tokens, experts = (
+            self._meshes[side].devices.reshape(-1) for side in (Side.TOKENS, Side.EXPERTS)
+        )
+        return [
+            (domain, position, device)
+            for domain, own in enumerate(tokens)
+            for position, device in enumerate([own, *experts])
+        ]
+
+    def finalize(self) -> None:
+        """Leaves the group; wait for results first: executions that have not begun are cancelled, others get two seconds.
+        Safe when called twice or never joined. ``roles`` joins it again.
+        """
+        self._joined = False
+        for running in list(self._running):
+            running.close()
+        self._running.clear()
+        self._users.clear()
+        _membership.leave(self._spec)
+
+    def __enter__(self) -> "RoleGroup":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.finalize()
