@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import shlex
 import shutil
 import socket
 import sys
@@ -36,12 +37,29 @@ ALL = (EPD_JAX, EPD_C, GLOO, OMPI, MEMCPY)
 
 
 @dataclasses.dataclass(frozen=True)
+class Node:
+    """One of several nodes that the contenders run on."""
+
+    name: str
+    address: str
+    inside: tuple[str, ...]  # In front of a command: it runs on the node.
+    epd_socket: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Place:
     """Where the contenders run."""
 
     binaries: pathlib.Path
     folder: pathlib.Path  # For sockets and logs.
     epd_socket: str  # "": no daemon.
+    nodes: tuple[Node, ...] = ()  # None: this machine as it is.
+
+    def node_of(self, rank: int, num_ranks: int) -> Node:
+        """Blocks of ranks on the nodes in their order."""
+        if not self.nodes:
+            return Node("", "127.0.0.1", (), self.epd_socket)
+        return self.nodes[rank * len(self.nodes) // num_ranks]
 
 
 def _free_port() -> int:
@@ -50,48 +68,73 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _environment(epd_socket: str) -> dict[str, str]:
     environment = dict(os.environ)
     environment.pop("XLA_FLAGS", None)
-    environment["EPD_SOCKET"] = place.epd_socket
+    environment["EPD_SOCKET"] = epd_socket
     environment["EPD_AUTOSTART"] = "0"
     environment["EPD_JOB"] = "bench"
     return environment
 
 
 def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
-    port = str(_free_port())
+    coordinator = f"{place.node_of(0, num_ranks).address}:{_free_port()}"
     for rank in range(num_ranks):
-        command = [sys.executable, str(_HERE / script), "--socket", str(fleet.socket_path)]
+        node = place.node_of(rank, num_ranks)
+        command = [*node.inside, sys.executable, str(_HERE / script)]
+        command += ["--socket", str(fleet.socket_path)]
         command += ["--barrier-library", str(place.binaries / "libbench_barrier.so")]
-        command += ["--port", port, "--rank", str(rank), "--num-ranks", str(num_ranks)]
-        fleet.start(command, _environment(place))
+        command += ["--coordinator", coordinator]
+        command += ["--rank", str(rank), "--num-ranks", str(num_ranks)]
+        fleet.start(command, _environment(node.epd_socket))
 
 
 def _start_epd_c(fleet: Fleet, num_ranks: int, place: Place, extra: dict[str, str]) -> None:
     for rank in range(num_ranks):
-        command = [str(place.binaries / "bench_epd_c"), str(fleet.socket_path), str(rank)]
-        fleet.start(command, _environment(place) | extra)
+        node = place.node_of(rank, num_ranks)
+        command = [*node.inside, str(place.binaries / "bench_epd_c")]
+        command += [str(fleet.socket_path), str(rank)]
+        fleet.start(command, _environment(node.epd_socket) | extra)
 
 
 def _start_ompi(fleet: Fleet, num_ranks: int, place: Place) -> None:
-    command = ["mpirun", "--oversubscribe", "-np", str(num_ranks)]
+    command = [*place.node_of(0, num_ranks).inside, "mpirun", "--oversubscribe"]
+    command += ["-np", str(num_ranks)]
     if os.getuid() == 0:
         command.append("--allow-run-as-root")
-    # Shared memory only, and nothing but the loopback interface for its own control.
-    command += ["--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
+    if place.nodes:
+        # Shared memory on a node, TCP between them, as Open MPI is used on such a network.
+        slots = num_ranks // len(place.nodes)
+        command += ["--host", ",".join(f"{node.address}:{slots}" for node in place.nodes)]
+        command += ["--mca", "plm_rsh_agent", str(_remote_shell(place)), "--mca", "plm", "rsh"]
+        command += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", "eth0"]
+        command += ["--mca", "oob_tcp_if_include", "eth0"]
+    else:
+        # Shared memory only, and nothing but the loopback interface for its own control.
+        command += ["--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
     command += [str(place.binaries / "bench_ompi_alltoallv"), str(fleet.socket_path)]
-    fleet.start(command, _environment(place))
+    fleet.start(command, _environment(place.epd_socket))
+
+
+def _remote_shell(place: Place) -> pathlib.Path:
+    """A program that runs the rest of its arguments on the node whose address is the first one, as ssh would."""
+    path = place.folder / "remote_shell"
+    lines = ["#!/bin/sh", "host=$1", "shift", "case $host in"]
+    for node in place.nodes:
+        lines.append(f'{node.address}) exec {shlex.join(node.inside)} sh -c "$*" ;;')
+    path.write_text("\n".join([*lines, "esac", "exit 1", ""]))
+    path.chmod(0o755)
+    return path
 
 
 def start_plain(fleet: Fleet, binary: pathlib.Path, place: Place) -> None:
     """One process that is its own whole fleet."""
-    fleet.start([str(binary), str(fleet.socket_path)], _environment(place))
+    fleet.start([str(binary), str(fleet.socket_path)], _environment(place.epd_socket))
 
 
 def why_missing(contender: Contender, place: Place) -> str:
     """ "" if the contender can start here, else the reason."""
-    if contender.needs_epd and not place.epd_socket:
+    if contender.needs_epd and not (place.epd_socket or place.nodes):
         return "no epd runs"
     if contender is OMPI and not shutil.which("mpirun"):
         return "mpirun is not installed (Debian: openmpi-bin)"

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -17,13 +18,21 @@ _STOP_SECONDS = 20
 
 
 class Daemon:
-    """Starts on construction; `stop` ends it."""
+    """Starts on construction; `stop` ends it. `inside` stands in front of its command."""
 
-    def __init__(self, program: pathlib.Path, folder: pathlib.Path, staging_bytes: int):
+    def __init__(
+        self,
+        program: pathlib.Path,
+        folder: pathlib.Path,
+        staging_bytes: int,
+        *flags: str,
+        inside: tuple[str, ...] = (),
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.socket = str(folder / "epd.sock")
         self._log = folder / "epd.log"
-        command = [str(program), f"--socket={self.socket}", f"--staging_bytes={staging_bytes}"]
+        command = [*inside, str(program), f"--socket={self.socket}"]
+        command += [f"--staging_bytes={staging_bytes}", *flags]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -44,6 +53,10 @@ class Daemon:
             except node_api.grpc.RpcError:
                 pass
             time.sleep(0.05)
+
+    def listen_address(self) -> str:
+        """host:port of its gRPC on TCP."""
+        return re.search(r'event="serving".* listen=(\S+)', self._log.read_text())[1]
 
     def status(self):
         return self.node.call("GetStatus")

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 import contenders as who
+import nodes
 import problem as problems
 import report
 import tenants
@@ -85,6 +86,7 @@ class Bench:
         self.versions: dict[str, str] = {}
         self.memory_case: dict[str, float] = {}
         self.tenants: tenants.Tenants | None = None
+        self.nodes: nodes.Nodes | None = None
 
     def run(self) -> None:
         wanted = [c for c in who.ALL if c.name in self._options.contenders]
@@ -101,6 +103,14 @@ class Bench:
                     self.tenants = tenants.measure(self._place(), self._options.seed, cores)
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
                 self._run_ranks(num_ranks, wanted)
+        if not self._options.sizes:
+            self._run_nodes(wanted)
+
+    def _run_nodes(self, wanted: list[who.Contender]) -> None:
+        options = self._options
+        self.nodes = nodes.measure_nodes(options.binaries, self._folder, wanted, options.seed)
+        for reason in self.nodes.skipped:
+            self._skip(reason)
 
     def _place(self) -> who.Place:
         socket = self._daemon.socket if self._daemon else ""
@@ -210,6 +220,8 @@ def _marks(bench: Bench) -> list[str]:
         )
     if bench.tenants:
         lines += bench.tenants.marks()
+    if bench.nodes:
+        lines += bench.nodes.marks()
     return lines
 
 
@@ -236,7 +248,7 @@ def _sizes(text: str) -> list[problems.Sizes]:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     names = [contender.name for contender in who.ALL]
     parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="five sizes, under three minutes")
+    parser.add_argument("--quick", action="store_true", help="five sizes, under five minutes")
     parser.add_argument(
         "--contenders",
         type=lambda text: text.split(","),
@@ -286,6 +298,7 @@ def main(arguments: list[str]) -> int:
         "marks": marks,
         "many_groups": bench.memory_case,
         "tenants": bench.tenants.to_json() if bench.tenants else None,
+        "several_nodes": bench.nodes.to_json() if bench.nodes else None,
         "sizes": [report.to_json(result) for result in bench.results],
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -297,6 +310,8 @@ def main(arguments: list[str]) -> int:
         )
     if bench.tenants:
         print(bench.tenants.table())
+    if bench.nodes:
+        print(bench.nodes.table())
     if bench.results and bench.results[-1].daemon_memory:
         print(_memory_line(bench.results[-1].daemon_memory))
     print("\n".join(marks + [f"skipped: {reason}" for reason in bench.skipped]))

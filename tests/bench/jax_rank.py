@@ -23,9 +23,7 @@ Operations = dict[str, Callable[[], jax.Array]]
 class Rank:
     def __init__(self, arguments: argparse.Namespace, contender):
         jax.config.update("jax_platforms", "cpu")
-        jax.distributed.initialize(
-            f"127.0.0.1:{arguments.port}", arguments.num_ranks, arguments.rank
-        )
+        jax.distributed.initialize(arguments.coordinator, arguments.num_ranks, arguments.rank)
         self._rank = arguments.rank
         self._contender = contender
         self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
@@ -93,7 +91,7 @@ def serve(contender) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--barrier-library", required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--coordinator", required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--num-ranks", type=int, required=True)
     arguments = parser.parse_args()

@@ -91,20 +91,20 @@ def _load(fleet: Fleet, problem: problems.Problem) -> None:
     fleet.command(f"load {problem.folder} {words}", _RUN_SECONDS)
 
 
-def _times(fleet: Fleet, iterations: int) -> list[int]:
+def times_of(fleet: Fleet, iterations: int) -> list[int]:
     """Nanoseconds of a dispatch, of the slowest rank."""
     answers = fleet.command(f"run dispatch {iterations}", _RUN_SECONDS)
     return np.array([[int(n) for n in answer.split()] for answer in answers]).max(axis=0).tolist()
 
 
-def _at_once(runs: list[tuple[Fleet, int]]) -> tuple[float, list[list[int]]]:
+def at_once(runs: list[tuple[Fleet, int]]) -> tuple[float, list[list[int]]]:
     """Runs all at the same time: seconds that it took, and each one's times."""
     times: list[list[int]] = [[] for _ in runs]
     failures: list[Exception] = []
 
     def run(index: int) -> None:
         try:
-            times[index] = _times(*runs[index])
+            times[index] = times_of(*runs[index])
         except Exception as failure:  # noqa: BLE001 - raised again in the thread that waits
             failures.append(failure)
 
@@ -120,13 +120,15 @@ def _at_once(runs: list[tuple[Fleet, int]]) -> tuple[float, list[list[int]]]:
 
 
 @contextlib.contextmanager
-def _tenant(
-    name: str, sizes: problems.Sizes, folder: pathlib.Path, place: who.Place, seed: int
+def running(
+    name: str, sizes: problems.Sizes, largest: problems.Sizes, place: who.Place, seed: int
 ) -> Iterator[Fleet]:
+    """A tenant of the group whose largest tenant has the sizes `largest`, loaded."""
+    folder = place.folder
     environment = {
         "EPD_TENANT": name,
-        "EPD_BENCH_MAX_TOKENS": str(_BULK.num_tokens),
-        "EPD_BENCH_MAX_CAPACITY": str(_BULK.recv_capacity),
+        "EPD_BENCH_MAX_TOKENS": str(largest.num_tokens),
+        "EPD_BENCH_MAX_CAPACITY": str(largest.recv_capacity),
     }
     with tempfile.TemporaryDirectory(dir=folder) as data:
         problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
@@ -137,7 +139,7 @@ def _tenant(
 
 
 def _iterations(fleet: Fleet) -> int:
-    return max(10, int(_TURN_NS / np.median(_times(fleet, 20))))
+    return max(10, int(_TURN_NS / np.median(times_of(fleet, 20))))
 
 
 def measure(place: who.Place, seed: int, cores: int) -> Tenants:
@@ -145,10 +147,9 @@ def measure(place: who.Place, seed: int, cores: int) -> Tenants:
     alone, together = [], []
     percentiles: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
-        folder = place.folder
 
         def start(name: str, sizes: problems.Sizes) -> Fleet:
-            return stack.enter_context(_tenant(name, sizes, folder, place, seed))
+            return stack.enter_context(running(name, sizes, _BULK, place, seed))
 
         first, second = start("first", _BULK), start("second", _BULK)
         small = start("small", _SMALL)
@@ -156,13 +157,13 @@ def measure(place: who.Place, seed: int, cores: int) -> Tenants:
         for repetition in range(_REPETITIONS):
             # Either may meet a quieter machine.
             one = (first, second)[repetition % 2]
-            seconds, _ = _at_once([(one, bulk_runs)])
+            seconds, _ = at_once([(one, bulk_runs)])
             alone.append(bulk_runs / seconds)
-            seconds, _ = _at_once([(first, bulk_runs), (second, bulk_runs)])
+            seconds, _ = at_once([(first, bulk_runs), (second, bulk_runs)])
             together.append(2 * bulk_runs / seconds)
-            _, (by_itself,) = _at_once([(small, small_runs)])
+            _, (by_itself,) = at_once([(small, small_runs)])
             # The bulk tenant runs for longer than the small one, however slow that becomes.
-            _, (beside, _) = _at_once([(small, small_runs // 4), (first, 3 * bulk_runs)])
+            _, (beside, _) = at_once([(small, small_runs // 4), (first, 3 * bulk_runs)])
             for name, times in (("alone", by_itself), ("beside", beside)):
                 for percent in (50, 99):
                     value = float(np.percentile(times, percent)) / 1e6
