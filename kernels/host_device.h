@@ -8,3 +8,10 @@
 #else
 #define EPD_HOST_DEVICE
 #endif
+
+// Before a loop whose arrays must live in registers; host compilers unroll as they like.
+#if defined(__CUDACC__)
+#define EPD_UNROLL _Pragma("unroll")
+#else
+#define EPD_UNROLL
+#endif

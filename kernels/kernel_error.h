@@ -46,7 +46,7 @@ enum class KernelFault : std::int32_t {
   kPlanHeaderBytes,  // bytes
   kPlanBytes,        // bytes
   kPlanTruncated,    // bytes
-  kPlanChecksum,     // XXH3
+  kPlanChecksum,     // checksum
   kPlanGroup,        // group id
   kPlanEpoch,        // epoch (kAborted)
   kPlanId,           // prepare's operation id

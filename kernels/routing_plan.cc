@@ -160,26 +160,6 @@ std::int64_t WriteTokenCounts(const BuildPlanArgs& args) {
   return total;
 }
 
-PlanHeader MakeHeader(const BuildPlanArgs& args, std::int64_t num_routes) {
-  PlanHeader header{};
-  header.magic = kPlanMagic;
-  header.version = kPlanVersion;
-  header.header_bytes = sizeof(PlanHeader);
-  header.total_bytes = RoutingPlanBytes(args.spec);
-  header.group_id = args.ids.group_id;
-  header.epoch = args.ids.epoch;
-  header.plan_id = args.ids.plan_id;
-  header.rank = static_cast<std::uint32_t>(args.rank);
-  header.num_ranks = static_cast<std::uint32_t>(args.spec.num_ranks);
-  header.num_experts = static_cast<std::uint32_t>(args.spec.num_experts);
-  header.top_k = static_cast<std::uint32_t>(args.spec.top_k);
-  header.alignment = static_cast<std::uint32_t>(EffectiveAlignment(args.spec));
-  header.num_tokens = static_cast<std::uint32_t>(args.topk.num_tokens);
-  header.max_tokens = static_cast<std::uint32_t>(args.spec.max_tokens);
-  header.num_routes = static_cast<std::uint32_t>(num_routes);
-  return header;
-}
-
 KernelError Build(const BuildPlanArgs& args) {
   const RoutingSpec& spec = args.spec;
   const PlanMemory plan = LayOut(args);
@@ -193,7 +173,7 @@ KernelError Build(const BuildPlanArgs& args) {
     num_routes += RowsOf(spec, args.counts, args.rank, e);
   }
   *args.total_recv = static_cast<std::int32_t>(WriteTokenCounts(args));
-  *plan.header = MakeHeader(args, num_routes);
+  *plan.header = MakePlanHeader(spec, args.rank, args.ids, args.topk.num_tokens, num_routes);
   plan.header->checksum =
       PlanChecksum(args.plan, PlanUsedBytes(spec, args.topk.num_tokens, num_routes));
   return {};

@@ -27,7 +27,7 @@
 namespace epd {
 
 inline constexpr std::uint64_t kPlanMagic = 0x4e414c5044504531;  // "1EPDPLAN" in memory
-inline constexpr std::uint32_t kPlanVersion = 1;
+inline constexpr std::uint32_t kPlanVersion = 2;       // 2: a checksum that threads can share
 inline constexpr std::size_t kPlanAlignmentBytes = 8;  // of the memory that holds a plan
 
 struct PlanHeader {
@@ -47,7 +47,7 @@ struct PlanHeader {
   std::uint32_t max_tokens;
   std::uint32_t num_routes;  // N
   std::uint64_t reserved;    // 0
-  std::uint64_t checksum;    // XXH3 of the used part without this field; last on purpose
+  std::uint64_t checksum;    // of the used part without this field (plan_checksum.h); last
 };
 static_assert(sizeof(PlanHeader) == 96 && offsetof(PlanHeader, checksum) == 88);
 
@@ -105,6 +105,29 @@ struct PlanIds {
   std::uint64_t epoch = 0;
   std::uint64_t plan_id = 0;
 };
+
+// All fields but the checksum, which is 0.
+EPD_HOST_DEVICE inline PlanHeader MakePlanHeader(const RoutingSpec& spec, std::int32_t rank,
+                                                 const PlanIds& ids, std::int64_t num_tokens,
+                                                 std::int64_t num_routes) {
+  PlanHeader header{};
+  header.magic = kPlanMagic;
+  header.version = kPlanVersion;
+  header.header_bytes = sizeof(PlanHeader);
+  header.total_bytes = RoutingPlanBytes(spec);
+  header.group_id = ids.group_id;
+  header.epoch = ids.epoch;
+  header.plan_id = ids.plan_id;
+  header.rank = static_cast<std::uint32_t>(rank);
+  header.num_ranks = static_cast<std::uint32_t>(spec.num_ranks);
+  header.num_experts = static_cast<std::uint32_t>(spec.num_experts);
+  header.top_k = static_cast<std::uint32_t>(spec.top_k);
+  header.alignment = static_cast<std::uint32_t>(EffectiveAlignment(spec));
+  header.num_tokens = static_cast<std::uint32_t>(num_tokens);
+  header.max_tokens = static_cast<std::uint32_t>(spec.max_tokens);
+  header.num_routes = static_cast<std::uint32_t>(num_routes);
+  return header;
+}
 
 // Fills counts[E] with the number of routes per expert: what a rank announces in prepare.
 //   kInvalidArgument  T over T_max; an index >= E (names token, k, value, E); a bad spec.

@@ -5,8 +5,8 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/float_bits.h"
 #include "kernels/cpu/reduce_loop.h"
+#include "kernels/float_bits.h"
 
 namespace epd {
 namespace {

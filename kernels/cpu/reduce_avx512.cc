@@ -12,8 +12,8 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/float_bits.h"
 #include "kernels/cpu/reduce_loop.h"
+#include "kernels/float_bits.h"
 
 namespace epd {
 namespace {

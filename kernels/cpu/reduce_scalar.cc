@@ -1,6 +1,6 @@
-#include "kernels/cpu/float_bits.h"
 #include "kernels/cpu/reduce_loop.h"
 #include "kernels/cpu/reduce_rows.h"
+#include "kernels/float_bits.h"
 
 namespace epd {
 namespace {

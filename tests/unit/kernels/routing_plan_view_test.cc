@@ -59,10 +59,10 @@ TEST_F(RoutingPlanViewTest, DamageIsNamed) {
   EXPECT_EQ(error.got, 0x1111u);
   EXPECT_EQ(error.expected, kPlanMagic);
   Header()->magic = kPlanMagic;
-  Header()->version = 2;
+  Header()->version = kPlanVersion + 1;
   error = View();
   EXPECT_EQ(error.fault, KernelFault::kPlanVersion);
-  EXPECT_EQ(error.got, 2u);
+  EXPECT_EQ(error.got, kPlanVersion + 1);
 }
 
 TEST_F(RoutingPlanViewTest, TruncatedPlansAreNamed) {

@@ -1,9 +1,11 @@
 // Conversions between fp32 and the 16-bit types, in plain C++: the definition that the vector
-// levels reproduce. Internal linkage, as for reduce_loop.h.
+// levels and the CUDA kernels reproduce. Internal linkage, as for cpu/reduce_loop.h.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+
+#include "kernels/host_device.h"
 
 namespace epd {
 namespace {
@@ -12,30 +14,30 @@ inline constexpr std::uint32_t kFloat32NaN = 0x7fc00000;
 inline constexpr std::uint16_t kBfloat16NaN = 0x7fc0;
 inline constexpr std::uint16_t kFloat16NaN = 0x7e00;
 
-inline std::uint32_t FloatToBits(float value) {
+EPD_HOST_DEVICE inline std::uint32_t FloatToBits(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
-inline float BitsToFloat(std::uint32_t bits) {
+EPD_HOST_DEVICE inline float BitsToFloat(std::uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline float Bfloat16ToFloat(std::uint16_t bits) {
+EPD_HOST_DEVICE inline float Bfloat16ToFloat(std::uint16_t bits) {
   return BitsToFloat(static_cast<std::uint32_t>(bits) << 16);
 }
 
 // To nearest, ties to even; overflow to infinity; NaN canonical.
-inline std::uint16_t FloatToBfloat16(float value) {
+EPD_HOST_DEVICE inline std::uint16_t FloatToBfloat16(float value) {
   if (value != value) return kBfloat16NaN;
   const std::uint32_t bits = FloatToBits(value);
   return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-inline float Float16ToFloat(std::uint16_t half) {
+EPD_HOST_DEVICE inline float Float16ToFloat(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1f;
   const std::uint32_t mantissa = half & 0x3ff;
@@ -47,7 +49,7 @@ inline float Float16ToFloat(std::uint16_t half) {
 }
 
 // To nearest, ties to even; overflow to infinity; NaN canonical.
-inline std::uint16_t FloatToFloat16(float value) {
+EPD_HOST_DEVICE inline std::uint16_t FloatToFloat16(float value) {
   if (value != value) return kFloat16NaN;
   const std::uint32_t bits = FloatToBits(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000;
