@@ -1,0 +1,30 @@
+"""Compiles CUDA kernels into a fatbin and embeds it as data.
+
+deploy/setup finds nvcc, or installs it, and writes its path into .venv/bazelrc as EPD_NVCC. The fatbin is loaded at run
+time with the driver's own functions, so nothing that is built here links libcuda or the CUDA runtime.
+"""
+
+_BUILD = """
+exports_files(["nvcc.bzl"])
+"""
+
+def _cuda_compiler_impl(repository_ctx):
+    nvcc = repository_ctx.os.environ.get("EPD_NVCC", "")
+    version = ""
+    if nvcc:
+        asked = repository_ctx.execute([nvcc, "--version"])
+        if asked.return_code == 0:
+            version = asked.stdout.strip().split("\n")[-1]
+        else:
+            nvcc = ""
+    repository_ctx.file("BUILD", _BUILD)
+
+    # The version goes into the command, and so into the key of every cache.
+    repository_ctx.file("nvcc.bzl", "NVCC = %r\nNVCC_VERSION = %r\n" % (nvcc, version))
+
+cuda_compiler = repository_rule(
+    implementation = _cuda_compiler_impl,
+    configure = True,
+    environ = ["EPD_NVCC"],
+    local = True,
+)

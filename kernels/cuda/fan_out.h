@@ -1,0 +1,93 @@
+// One row to several places: what every scatter step does with a warp.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/lane.h"
+#include "kernels/cuda/vector_access.h"
+#include "kernels/host_device.h"
+
+namespace epd::cuda {
+
+// Destinations that a warp serves while it holds a part of a row in registers. With more, the row
+// is read again for the next ones, out of L2.
+inline constexpr int kFanOut = 8;
+
+struct RowTargets {
+  std::uint8_t* row[kFanOut];  // null: none
+};
+
+EPD_HOST_DEVICE inline bool HasTarget(const RowTargets& to) {
+  bool has = false;
+  EPD_UNROLL
+  for (int j = 0; j < kFanOut; ++j) has = has || to.row[j] != nullptr;
+  return has;
+}
+
+// A row may be cut into parts, a warp each, where there are more warps than rows.
+struct RowPart {
+  std::int64_t row;
+  std::int32_t part;
+  std::int32_t num_parts;
+};
+
+EPD_HOST_DEVICE inline RowPart PartOf(std::int64_t task, std::int32_t num_parts) {
+  return {task / num_parts, static_cast<std::int32_t>(task % num_parts), num_parts};
+}
+
+// First of `count` things that belong to part p of n; p == n gives `count`.
+EPD_HOST_DEVICE constexpr std::int64_t PartBegin(std::int64_t count, std::int32_t p,
+                                                 std::int32_t n) {
+  return count * p / n;
+}
+
+// Moves rows through registers, kWidth bytes a thread and access.
+template <int kWidthBytes>
+struct VectorMover {
+  static constexpr int kWidth = kWidthBytes;
+  // One block fills an SM: 24 warps of 85 registers, each thread with kUnroll accesses on their way,
+  // are 48 KB, more than an SM's share of bandwidth times latency.
+  static constexpr std::int32_t kThreads = 768;
+  static constexpr int kUnroll = 4;
+  using Shared = NoShared;
+
+  // Copies a part of the row at `from` to every target.
+  EPD_HOST_DEVICE static void Copy(const std::uint8_t* from, const RowTargets& to,
+                                   std::uint64_t row_bytes, const RowPart& part, const Lane& lane,
+                                   Shared&) {
+    if (!HasTarget(to)) return;
+    const auto words = static_cast<std::int64_t>(row_bytes / kWidth);
+    const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
+    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); at < end;
+         at += kWarpThreads * kUnroll) {
+      Word<kWidth> word[kUnroll];
+      EPD_UNROLL
+      for (int u = 0; u < kUnroll; ++u) {
+        const std::int64_t i = at + u * kWarpThreads;
+        if (i < end) word[u] = LoadStreaming<kWidth>(from + i * kWidth);
+      }
+      EPD_UNROLL
+      for (int j = 0; j < kFanOut; ++j) {
+        if (to.row[j] == nullptr) continue;
+        EPD_UNROLL
+        for (int u = 0; u < kUnroll; ++u) {
+          const std::int64_t i = at + u * kWarpThreads;
+          if (i < end) StoreStreaming<kWidth>(to.row[j] + i * kWidth, word[u]);
+        }
+      }
+    }
+  }
+
+  // Zeros in a part of the row at `to`.
+  EPD_HOST_DEVICE static void Zero(std::uint8_t* to, std::uint64_t row_bytes, const RowPart& part,
+                                   const Lane& lane) {
+    const auto words = static_cast<std::int64_t>(row_bytes / kWidth);
+    const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
+    for (std::int64_t i = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); i < end;
+         i += kWarpThreads) {
+      StoreStreaming<kWidth>(to + i * kWidth, Word<kWidth>{});
+    }
+  }
+};
+
+}  // namespace epd::cuda

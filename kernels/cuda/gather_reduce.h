@@ -1,0 +1,209 @@
+// Gather and reduce on the device: combine, and the backward of dispatch. The numbers are those of
+// kernels/gather_reduce_rows.h: fp32 sums in k order from the first live route, rounded once.
+//
+// A warp holds a part of a token's row, and each thread a word of it: it loads the words of up to
+// kFanOut routes before it adds them, so that many reads are on their way at a time. Rows are read
+// where they lie, in the staging of the ranks that made them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cuda/element.h"
+#include "kernels/cuda/fan_out.h"
+#include "kernels/cuda/report.h"
+#include "kernels/routing_plan.h"
+
+namespace epd::cuda {
+
+// A rank's expert rows as its peers see them.
+struct GatherSource {
+  const std::uint8_t* rows = nullptr;  // [num_rows, row_bytes], aligned to 16 bytes
+  const float* weights = nullptr;      // [num_rows], or null
+  std::int64_t num_rows = 0;           // live; routes at or after it add nothing
+};
+
+struct GatherReduceArgs {
+  const PlanRoute* table = nullptr;       // [T, K]
+  const GatherSource* sources = nullptr;  // [R]
+  std::uint8_t* out = nullptr;            // [T, row_bytes]
+  float* out_weights = nullptr;           // [T, K], or null
+  std::int64_t num_tokens = 0;
+  std::uint64_t row_bytes = 0;
+  std::int32_t top_k = 0;
+  std::int32_t num_ranks = 0;
+  std::int32_t num_parts = 1;
+  Gate gate;
+};
+
+// Notes routes that lead nowhere; outputs are zeros if there is one. Before GatherReduce, where a
+// table comes from memory that somebody else can write.
+struct CheckTable {
+  struct Args {
+    const PlanRoute* table = nullptr;
+    std::int64_t num_routes = 0;  // T * K
+    std::int32_t num_ranks = 0;
+    ReportWord* report = nullptr;
+    const std::uint32_t* status = nullptr;
+  };
+  using Shared = NoShared;
+  static constexpr std::int32_t kThreads = 256;
+  static constexpr int kPhases = 1;
+
+  EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
+    return CeilDiv(args.num_routes, kThreads);
+  }
+
+  template <int kPhase>
+  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
+    const std::int64_t flat = lane.unit * lane.num_threads + lane.thread;
+    if (flat >= args.num_routes || !Gate{args.status, nullptr}.Open()) return;
+    const PlanRoute route = args.table[flat];
+    if (route.dst_rank < -1 || route.dst_rank >= args.num_ranks || route.slot < 0) {
+      Note(args.report, KernelFault::kPlanRoute, flat);
+    }
+  }
+};
+
+template <DataType kType, int kWidth>
+struct GatherReduce {
+  using Args = GatherReduceArgs;
+  using Shared = NoShared;
+  // One block fills an SM: half the threads of a scatter, since each holds 8 words of 16 bytes and
+  // as many sums in up to 168 registers.
+  static constexpr std::int32_t kThreads = 384;
+  static constexpr int kPhases = 1;
+
+  EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
+    return CeilDiv(args.num_tokens * args.num_parts, kThreads / kWarpThreads);
+  }
+
+  template <int kPhase>
+  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
+    const RowPart part = PartOf(lane.Task(), args.num_parts);
+    if (part.row >= args.num_tokens) return;
+    const bool open = args.gate.Open();
+    if (part.part == 0 && args.out_weights != nullptr) GatherWeights(args, part.row, open, lane);
+    const std::int32_t live = open ? CountLive(args, part.row) : 0;
+    std::uint8_t* out = args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes;
+    if (live == 0) {
+      VectorMover<kWidth>::Zero(out, args.row_bytes, part, lane);
+    } else if (live == 1) {
+      CopyOnly(args, part, out, lane, shared);
+    } else {
+      Reduce(args, part, out, lane);
+    }
+  }
+
+ private:
+  using Bits = typename Element<kType>::Bits;
+  static constexpr int kElements = kWidth / static_cast<int>(sizeof(Bits));
+
+  struct Sources {
+    const std::uint8_t* row[kFanOut];  // null: no live route
+  };
+
+  EPD_HOST_DEVICE static const GatherSource* Find(const Args& args, const PlanRoute& route) {
+    if (route.dst_rank < 0 || route.dst_rank >= args.num_ranks || route.slot < 0) return nullptr;
+    const GatherSource* source = args.sources + route.dst_rank;
+    return route.slot < source->num_rows ? source : nullptr;
+  }
+
+  EPD_HOST_DEVICE static std::int32_t CountLive(const Args& args, std::int64_t token) {
+    std::int32_t live = 0;
+    for (std::int32_t k = 0; k < args.top_k; ++k) {
+      live += Find(args, args.table[token * args.top_k + k]) != nullptr;
+    }
+    return live;
+  }
+
+  // The rows of routes k to k + kFanOut of a token.
+  EPD_HOST_DEVICE static Sources RowsFrom(const Args& args, std::int64_t token, std::int32_t k) {
+    Sources from;
+    EPD_UNROLL
+    for (int j = 0; j < kFanOut; ++j) {
+      from.row[j] = nullptr;
+      if (k + j >= args.top_k) continue;
+      const PlanRoute route = args.table[token * args.top_k + k + j];
+      const GatherSource* source = Find(args, route);
+      if (source == nullptr) continue;
+      from.row[j] = source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
+    }
+    return from;
+  }
+
+  // One route's row keeps its bits.
+  EPD_HOST_DEVICE static void CopyOnly(const Args& args, const RowPart& part, std::uint8_t* out,
+                                       const Lane& lane, Shared& shared) {
+    RowTargets to = {};
+    to.row[0] = out;
+    for (std::int32_t k = 0; k < args.top_k; ++k) {
+      const PlanRoute route = args.table[part.row * args.top_k + k];
+      const GatherSource* source = Find(args, route);
+      if (source == nullptr) continue;
+      VectorMover<kWidth>::Copy(
+          source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes, to,
+          args.row_bytes, part, lane, shared);
+    }
+  }
+
+  struct Sums {
+    float sum[kElements];
+    bool is_started;
+  };
+
+  // Adds the words at `at` of up to kFanOut rows, in order.
+  EPD_HOST_DEVICE static void Add(const Sources& from, std::int64_t at, Sums& sums) {
+    Word<kWidth> word[kFanOut];
+    EPD_UNROLL
+    for (int j = 0; j < kFanOut; ++j) {
+      if (from.row[j] != nullptr) word[j] = LoadStreaming<kWidth>(from.row[j] + at * kWidth);
+    }
+    EPD_UNROLL
+    for (int j = 0; j < kFanOut; ++j) {
+      if (from.row[j] == nullptr) continue;
+      Bits bits[kElements];
+      memcpy(bits, &word[j], kWidth);
+      EPD_UNROLL
+      for (int i = 0; i < kElements; ++i) {
+        const float value = Element<kType>::Widen(bits[i]);
+        sums.sum[i] = sums.is_started ? sums.sum[i] + value : value;
+      }
+      sums.is_started = true;
+    }
+  }
+
+  EPD_HOST_DEVICE static void Reduce(const Args& args, const RowPart& part, std::uint8_t* out,
+                                     const Lane& lane) {
+    const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
+    const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
+    const Sources first = RowsFrom(args, part.row, 0);
+    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); at < end;
+         at += kWarpThreads) {
+      Sums sums = {};
+      Add(first, at, sums);
+      for (std::int32_t k = kFanOut; k < args.top_k; k += kFanOut) {
+        Add(RowsFrom(args, part.row, k), at, sums);
+      }
+      Bits bits[kElements];
+      EPD_UNROLL
+      for (int i = 0; i < kElements; ++i) bits[i] = Element<kType>::Narrow(sums.sum[i]);
+      Word<kWidth> word;
+      memcpy(&word, bits, kWidth);
+      StoreStreaming<kWidth>(out + at * kWidth, word);
+    }
+  }
+
+  EPD_HOST_DEVICE static void GatherWeights(const Args& args, std::int64_t token, bool open,
+                                            const Lane& lane) {
+    for (std::int32_t k = lane.InWarp(); k < args.top_k; k += kWarpThreads) {
+      const std::int64_t flat = token * args.top_k + k;
+      const PlanRoute route = args.table[flat];
+      const GatherSource* source = open ? Find(args, route) : nullptr;
+      const bool has = source != nullptr && source->weights != nullptr;
+      args.out_weights[flat] = has ? source->weights[route.slot] : 0.0f;
+    }
+  }
+};
+
+}  // namespace epd::cuda

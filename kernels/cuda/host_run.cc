@@ -1,0 +1,41 @@
+#include "kernels/cuda/host_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cuda/host_step.h"
+#include "kernels/cuda/kernel_list.h"
+
+namespace epd::cuda {
+namespace {
+
+struct Kernel {
+  const char* name;
+  bool (*run)(const Launch&, HostOrder);
+};
+
+constexpr Kernel kKernels[] = {
+#define EPD_CUDA_HOST_KERNEL(name, ...) {#name, RunStepOnHost<__VA_ARGS__>},
+    EPD_CUDA_KERNELS(EPD_CUDA_HOST_KERNEL)
+#undef EPD_CUDA_HOST_KERNEL
+};
+
+}  // namespace
+
+bool RunOnHost(const Launch& launch, HostOrder order) {
+  for (const Kernel& kernel : kKernels) {
+    if (std::strcmp(kernel.name, launch.function) == 0) return kernel.run(launch, order);
+  }
+  return false;
+}
+
+bool RunOnHost(const LaunchList& list, HostOrder order) {
+  return std::all_of(list.begin(), list.end(),
+                     [order](const Launch& launch) { return RunOnHost(launch, order); });
+}
+
+int NumKernels() { return static_cast<int>(std::size(kKernels)); }
+
+const char* KernelName(int i) { return kKernels[i].name; }
+
+}  // namespace epd::cuda

@@ -1,0 +1,123 @@
+// Which kernels an operation launches, with which grid: pure functions, no driver.
+//
+// Whoever executes a LaunchList takes its launches in order on one stream:
+//
+//   cuLaunchKernel(function named launch.function, launch.grid, 1, 1, launch.threads, 1, 1,
+//                  launch.shared_bytes, stream, {launch.args}, nullptr)
+//
+// after cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES) for those whose shared_bytes exceed
+// 48 KB. Lists hold constants only: pointers, sizes. They may be captured in a graph and replayed,
+// with other bytes at the same addresses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/build_plan.h"
+#include "kernels/cuda/copy_rows.h"
+#include "kernels/cuda/gather_reduce.h"
+#include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/push_direct.h"
+#include "kernels/cuda/push_landing.h"
+#include "kernels/cuda/seal_plan.h"
+
+namespace epd::cuda {
+
+// What a launch configuration depends on.
+struct DeviceShape {
+  std::int32_t num_sms = 1;
+  std::int32_t compute_capability = 80;  // 10 * major + minor
+  std::int32_t max_num_sms = 0;          // SMs that row movers may occupy; 0: all
+  // Rows of at least so many bytes move by bulk copies where the device has them. Off until somebody
+  // has measured where they win.
+  std::int64_t min_bulk_row_bytes = INT64_MAX;
+};
+
+inline constexpr std::size_t kMaxLaunchArgsBytes = 384;
+
+struct Launch {
+  const char* function = nullptr;  // a literal
+  std::uint32_t grid = 0;
+  std::uint32_t threads = 0;
+  std::uint32_t shared_bytes = 0;  // dynamic
+  std::uint32_t args_bytes = 0;
+  alignas(16) std::uint8_t args[kMaxLaunchArgsBytes];  // the kernel's one parameter
+};
+
+class LaunchList {
+ public:
+  static constexpr int kCapacity = 8;
+
+  int size() const { return size_; }
+  const Launch* begin() const { return launches_; }
+  const Launch* end() const { return launches_ + size_; }
+  const Launch& operator[](int i) const { return launches_[i]; }
+
+  // Adds a step; nothing where it has no work.
+  template <typename Step>
+  void Add(const char* function, const typename Step::Args& args, const DeviceShape& device);
+
+ private:
+  Launch launches_[kCapacity];
+  int size_ = 0;
+};
+
+// Blocks for `units` of work: one per SM for steps whose block fills an SM, more for small ones, and
+// never more than max_num_sms, since so many blocks cannot occupy more SMs than that.
+std::uint32_t GridFor(std::int64_t units, std::int32_t threads, const DeviceShape& device);
+
+// 16, 4, 2 or 1: the widest word that row_bytes is made of.
+int RowWidth(std::uint64_t row_bytes);
+
+// Whether rows move by bulk copies.
+bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device);
+
+// Parts to cut rows into, so that every warp of the grid has some work and several rounds of it,
+// with at least 128 words to a part.
+std::int32_t PartsFor(std::int64_t num_rows, std::uint64_t row_bytes, std::int32_t threads,
+                      const DeviceShape& device);
+
+// prepare, first half: fills counts[E] = args.scratch.own_counts, what a rank announces. Uses
+// experts, tiling, scratch.tiles and own_counts of `args`.
+LaunchList CountLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShape& device);
+
+// prepare, second half: plan, token_counts and total_recv; zeros in all on a fault or a bad status.
+LaunchList BuildPlanLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShape& device);
+
+// Before an operation uses a plan that lies in a client's memory. `sums` is scratch.
+LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
+                              const DeviceShape& device);
+
+// Copy-in. Writes nothing on a bad status.
+LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device);
+
+// Scatter. num_parts of all these is set here.
+LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
+LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);
+LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device);
+
+// Gather and reduce. With a report in args.gate the table is checked first.
+LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
+                                const DeviceShape& device);
+
+template <typename Step>
+void LaunchList::Add(const char* function, const typename Step::Args& args,
+                     const DeviceShape& device) {
+  static_assert(sizeof(args) <= kMaxLaunchArgsBytes);
+  static_assert(std::is_trivially_copyable_v<typename Step::Args>);
+  const std::int64_t units = Step::Units(args);
+  if (units == 0) return;
+  Launch& launch = launches_[size_++];
+  launch.function = function;
+  launch.grid = GridFor(units, Step::kThreads, device);
+  launch.threads = Step::kThreads;
+  launch.shared_bytes = std::is_empty_v<typename Step::Shared>
+                            ? 0
+                            : static_cast<std::uint32_t>(sizeof(typename Step::Shared));
+  launch.args_bytes = sizeof(args);
+  std::memcpy(launch.args, &args, sizeof(args));
+}
+
+}  // namespace epd::cuda

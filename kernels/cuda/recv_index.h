@@ -1,0 +1,89 @@
+// Who may fill which slot of a rank's receive buffer, as a table on the device.
+//
+// The buffer is cut into segments, one per (local expert, source rank), in that order: the rows of
+// one source for one expert. Between the last segment of a zone and the next zone lies padding.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/lane.h"
+#include "kernels/host_device.h"
+#include "kernels/recv_layout.h"
+
+namespace epd::cuda {
+
+struct RecvIndex {
+  RoutingSpec spec;                      // expert_owner on the device
+  const std::int32_t* counts = nullptr;  // [R, E]
+  std::int32_t rank = 0;
+  std::int32_t num_locals = 0;  // L, local experts
+  // Scratch, filled by the phases below.
+  std::int32_t* local_experts = nullptr;  // [L] used under an owner table only
+  std::int64_t* zones = nullptr;          // [L + 1] first slots; the last is total_recv
+  std::int64_t* segments = nullptr;       // [L, R] first slots
+
+  EPD_HOST_DEVICE std::int32_t Expert(std::int32_t local) const {
+    return spec.expert_owner != nullptr ? local_experts[local]
+                                        : ContiguousBegin(spec, rank) + local;
+  }
+
+  EPD_HOST_DEVICE std::int64_t TotalRecv() const { return zones[num_locals]; }
+
+  // The source whose row belongs in `slot`, or -1 for padding and beyond.
+  EPD_HOST_DEVICE std::int32_t SourceOf(std::int64_t slot) const {
+    if (slot < 0 || slot >= TotalRecv()) return -1;
+    // The last segment that begins at or before the slot. Empty ones begin where their successor
+    // does, so they are passed over.
+    std::int64_t low = 0;
+    std::int64_t high = std::int64_t{num_locals} * spec.num_ranks;
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      if (segments[middle] <= slot) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const auto source = static_cast<std::int32_t>(low % spec.num_ranks);
+    const std::int32_t expert = Expert(static_cast<std::int32_t>(low / spec.num_ranks));
+    return slot < segments[low] + RowsOf(spec, counts, source, expert) ? source : -1;
+  }
+};
+
+inline constexpr int kRecvIndexPhases = 4;
+
+// Fills the index; the threads of one block share the work.
+template <int kPhase>
+EPD_HOST_DEVICE void FillRecvIndex(const RecvIndex& index, const Lane& lane) {
+  const RoutingSpec& spec = index.spec;
+  if constexpr (kPhase == 0) {
+    if (lane.thread != 0 || spec.expert_owner == nullptr) return;
+    std::int32_t local = 0;
+    for (std::int32_t e = 0; e < spec.num_experts && local < index.num_locals; ++e) {
+      if (ExpertOwner(spec, e) == index.rank) index.local_experts[local++] = e;
+    }
+  } else if constexpr (kPhase == 1) {
+    for (std::int32_t l = lane.thread; l < index.num_locals; l += lane.num_threads) {
+      index.zones[l] = ZoneSlots(spec, index.counts, index.Expert(l));
+    }
+  } else if constexpr (kPhase == 2) {
+    if (lane.thread != 0) return;
+    std::int64_t slot = 0;
+    for (std::int32_t l = 0; l < index.num_locals; ++l) {
+      const std::int64_t slots = index.zones[l];
+      index.zones[l] = slot;
+      slot += slots;
+    }
+    index.zones[index.num_locals] = slot;
+  } else {
+    for (std::int32_t l = lane.thread; l < index.num_locals; l += lane.num_threads) {
+      std::int64_t slot = index.zones[l];
+      for (std::int32_t s = 0; s < spec.num_ranks; ++s) {
+        index.segments[std::int64_t{l} * spec.num_ranks + s] = slot;
+        slot += RowsOf(spec, index.counts, s, index.Expert(l));
+      }
+    }
+  }
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,135 @@
+// Goal: gather and reduce on the device gives the bits of the plain reference (sums in fp32, in k
+// order, rounded once) for every type, row size, capacity, grid and order of threads.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/gather_reduce.h"
+#include "tests/unit/kernels/cuda/device_exchange.h"
+
+namespace epd::cuda {
+namespace {
+
+constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBfloat16, DataType::kFloat16};
+
+struct Gather {
+  Gather(const RoutingPlanView& view, const std::vector<GatherSource>& from,
+         std::uint64_t row_bytes)
+      : sources(from),
+        out(view.num_tokens * row_bytes),
+        weights(view.num_tokens * view.spec.top_k) {
+    std::fill(weights.begin(), weights.end(), -1.0f);
+    args.table = view.table;
+    args.sources = sources.data();
+    args.out = out.data();
+    args.out_weights = weights.data();
+    args.num_tokens = view.num_tokens;
+    args.row_bytes = row_bytes;
+    args.top_k = view.spec.top_k;
+    args.num_ranks = view.spec.num_ranks;
+  }
+  Gather(const Gather&) = delete;
+  Gather& operator=(const Gather&) = delete;
+
+  std::vector<GatherSource> sources;
+  Region out;
+  std::vector<float> weights;
+  GatherReduceArgs args;
+};
+
+// Every rank's expert rows: C slots each, of which min(total_recv, C) are live.
+struct ExpertRows {
+  std::vector<reference::Bytes> rows;
+  std::vector<std::vector<float>> weights;
+};
+
+ExpertRows RandomExpertRows(Random& random, int num_ranks, std::int64_t capacity,
+                            std::uint64_t row_bytes, DataType type) {
+  ExpertRows from;
+  for (int r = 0; r < num_ranks; ++r) {
+    from.rows.push_back(RandomRows(random, capacity * row_bytes, type));
+    from.weights.push_back(RandomFloats(random, capacity));
+  }
+  return from;
+}
+
+std::vector<GatherSource> SourcesOf(const Plans& plans, const DeviceTensors& tensors) {
+  std::vector<GatherSource> sources;
+  for (std::size_t r = 0; r < tensors.rows.size(); ++r) {
+    const auto capacity = static_cast<std::int64_t>(tensors.weights[r].size());
+    sources.push_back({tensors.rows[r].data(), tensors.weights[r].data(),
+                       LiveSlots(plans.TotalRecv(static_cast<int>(r)), capacity)});
+  }
+  return sources;
+}
+
+void ExpectLikeReference(const reference::Problem& problem, const Plans& plans, DataType type,
+                         std::uint64_t row_bytes, std::int64_t capacity, Random& random) {
+  const ExpertRows from = RandomExpertRows(random, problem.num_ranks, capacity, row_bytes, type);
+  const DeviceTensors tensors(from.rows, from.weights);
+  const std::vector<GatherSource> sources = SourcesOf(plans, tensors);
+  for (int r = 0; r < problem.num_ranks; ++r) {
+    const Device device = RandomDevice(random);
+    Gather gather(plans.View(r), sources, row_bytes);
+    ReportWord report = kNoReport;
+    Execute(GatherReduceLaunches(gather.args, type, &report, device.shape), device);
+    EXPECT_EQ(report, kNoReport);
+    const reference::GatherResult want =
+        reference::Gather(problem, r, from.rows, from.weights, row_bytes, type);
+    EXPECT_EQ(gather.out.Copy(), want.rows) << "rank " << r << " C=" << capacity;
+    EXPECT_EQ(gather.weights, want.weights) << "rank " << r;
+  }
+}
+
+TEST(GatherTest, RandomExchangesMatchTheReference) {
+  constexpr std::uint64_t kElements[] = {1, 3, 8, 16, 31, 64, 65, 130, 256, 300, 1028};
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    const DataType type = kTypes[seed % 3];
+    const std::uint64_t row_bytes =
+        kElements[Uniform(random, 0, std::size(kElements) - 1)] * DataTypeBytes(type);
+    SCOPED_TRACE(Describe(problem, seed) + " row_bytes=" + std::to_string(row_bytes));
+    const Plans plans(problem);
+    std::int64_t demand = 0;
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      demand = std::max<std::int64_t>(demand, plans.TotalRecv(r));
+    }
+    for (const std::int64_t capacity : {std::int64_t{0}, demand / 2, demand}) {
+      ExpectLikeReference(problem, plans, type, row_bytes, capacity, random);
+    }
+    if (HasFailure()) break;
+  }
+}
+
+TEST(GatherTest, ABadStatusOrABadTableLeavesZeros) {
+  Random random(3);
+  reference::Problem problem;
+  problem.num_ranks = 2;
+  problem.num_experts = 4;
+  problem.top_k = 2;
+  problem.max_tokens = 8;
+  problem.owner = reference::ContiguousOwners(2, 4);
+  problem.topk = {{0, 1, 2, 3, 0, -1}, {1, 0, 3, 3}};
+  const Plans plans(problem);
+  const ExpertRows from = RandomExpertRows(random, 2, 8, 32, DataType::kBfloat16);
+  const DeviceTensors tensors(from.rows, from.weights);
+  const Device device;
+  const std::uint32_t status = 4;
+  for (const bool bad_status : {true, false}) {
+    Gather gather(plans.View(0), SourcesOf(plans, tensors), 32);
+    std::vector<PlanRoute> table(plans.View(0).table, plans.View(0).table + 6);
+    if (bad_status) {
+      gather.args.gate.status = &status;
+    } else {
+      table[2].dst_rank = 2;
+      gather.args.table = table.data();
+    }
+    ReportWord report = kNoReport;
+    Execute(GatherReduceLaunches(gather.args, DataType::kBfloat16, &report, device.shape), device);
+    EXPECT_EQ(ReadReport(report).index, bad_status ? -1 : 2);
+    EXPECT_EQ(gather.out.Copy(), reference::Bytes(gather.out.size(), 0));
+    EXPECT_EQ(gather.weights, std::vector<float>(6, 0.0f));
+  }
+}
+
+}  // namespace
+}  // namespace epd::cuda

@@ -1,0 +1,251 @@
+// Goal: both forms of scatter leave, byte for byte, what the plain reference says, in every slot of
+// every rank, for every row size, capacity, kernel variant, grid and order of threads.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/copy_rows.h"
+#include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/push_direct.h"
+#include "kernels/cuda/push_landing.h"
+#include "tests/unit/kernels/cuda/device_exchange.h"
+
+namespace epd::cuda {
+namespace {
+
+// Row sizes of every width, with and without whole warps, and rows of several bulk chunks.
+std::uint64_t RandomRowBytes(Random& random) {
+  constexpr std::uint64_t kSizes[] = {16,   32, 512, 2048, 2064, 4,  20,   516,   2,    14,
+                                      1030, 1,  7,   33,   1025, 96, 6144, 14336, 8208, 16400};
+  if (Uniform(random, 0, 1) == 0) return static_cast<std::uint64_t>(Uniform(random, 1, 300));
+  return kSizes[Uniform(random, 0, std::size(kSizes) - 1)];
+}
+
+struct Inputs {
+  std::vector<reference::Bytes> rows;
+  std::vector<std::vector<float>> weights;
+};
+
+Inputs RandomInputs(Random& random, const reference::Problem& problem, std::uint64_t row_bytes) {
+  Inputs inputs;
+  for (int r = 0; r < problem.num_ranks; ++r) {
+    inputs.rows.push_back(RandomBytes(random, problem.NumTokens(r) * row_bytes));
+    inputs.weights.push_back(RandomFloats(random, problem.topk[r].size()));
+  }
+  return inputs;
+}
+
+class ScatterTest : public testing::TestWithParam<bool> {
+ protected:
+  static bool IsDirect() { return GetParam(); }
+
+  // Fills every rank's receive buffer and compares it.
+  static void Exchange(const reference::Problem& problem, const Plans& plans, const Inputs& inputs,
+                       std::uint64_t row_bytes, std::int64_t capacity, const Device& device) {
+    std::vector<std::unique_ptr<DeviceRecv>> recvs;
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      recvs.push_back(std::make_unique<DeviceRecv>(plans.View(r), capacity, row_bytes));
+    }
+    const DeviceTensors tensors(inputs.rows, inputs.weights);
+    Landings landings(plans, problem.num_ranks, row_bytes);
+    if (IsDirect()) {
+      PushDirectly(plans, tensors, row_bytes, recvs, device);
+    } else {
+      PushAll(plans, tensors, row_bytes, device, landings);
+    }
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      const std::vector<LandingSource> sources = landings.SourcesOf(r);
+      recvs[r]->args.sources = IsDirect() ? nullptr : sources.data();
+      Execute(LandRowsLaunches(recvs[r]->args, device.shape), device);
+      EXPECT_EQ(recvs[r]->report, kNoReport);
+      const reference::ScatterResult want =
+          reference::Scatter(problem, r, inputs.rows, inputs.weights, row_bytes, capacity);
+      EXPECT_EQ(recvs[r]->rows.Copy(), want.rows) << "rank " << r << " C=" << capacity;
+      EXPECT_EQ(recvs[r]->weights, want.weights) << "rank " << r;
+    }
+  }
+
+ private:
+  static void PushDirectly(const Plans& plans, const DeviceTensors& tensors,
+                           std::uint64_t row_bytes,
+                           const std::vector<std::unique_ptr<DeviceRecv>>& recvs,
+                           const Device& device) {
+    std::vector<RecvTarget> targets;
+    for (const auto& recv : recvs) targets.push_back(recv->Target());
+    for (std::size_t s = 0; s < recvs.size(); ++s) {
+      ReportWord report = kNoReport;
+      Execute(PushDirectLaunches(DirectArgs(plans.View(static_cast<int>(s)), tensors.rows[s],
+                                            tensors.weights[s].data(), row_bytes, targets, &report),
+                                 device.shape),
+              device);
+      EXPECT_EQ(report, kNoReport);
+    }
+  }
+};
+
+TEST_P(ScatterTest, RandomExchangesMatchTheReference) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    const std::uint64_t row_bytes = RandomRowBytes(random);
+    SCOPED_TRACE(Describe(problem, seed) + " row_bytes=" + std::to_string(row_bytes));
+    const Plans plans(problem);
+    const Inputs inputs = RandomInputs(random, problem, row_bytes);
+    std::int64_t demand = 0;
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      demand = std::max<std::int64_t>(demand, plans.TotalRecv(r));
+    }
+    for (const std::int64_t capacity : {std::int64_t{0}, demand / 2, demand, demand + 5}) {
+      Exchange(problem, plans, inputs, row_bytes, capacity, RandomDevice(random));
+    }
+    if (HasFailure()) break;
+  }
+}
+
+// More tokens than a tile holds, so that landings are numbered across tiles.
+TEST_P(ScatterTest, SeveralTilesMatchTheReference) {
+  Random random(77);
+  reference::Problem problem;
+  problem.num_ranks = 4;
+  problem.num_experts = 8;
+  problem.top_k = 12;
+  problem.alignment = 8;
+  problem.max_tokens = 300;
+  problem.owner = reference::ContiguousOwners(4, 8);
+  problem.topk.resize(4);
+  for (int r = 0; r < 4; ++r) {
+    problem.topk[r].resize((100 * r) * 12);
+    for (std::int64_t& expert : problem.topk[r]) expert = Uniform(random, -2, 7);
+  }
+  const Plans plans(problem);
+  const Inputs inputs = RandomInputs(random, problem, 48);
+  Exchange(problem, plans, inputs, 48, plans.TotalRecv(1), RandomDevice(random));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, ScatterTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Direct" : "Landing"; });
+
+class TwoRanksTest : public testing::Test {
+ protected:
+  TwoRanksTest() {
+    problem_.num_ranks = 2;
+    problem_.num_experts = 4;
+    problem_.top_k = 2;
+    problem_.alignment = 4;
+    problem_.max_tokens = 8;
+    problem_.owner = reference::ContiguousOwners(2, 4);
+    problem_.topk = {{0, 1, 2, 3, 0, -1}, {1, 0, 3, 3}};
+    plans_ = std::make_unique<Plans>(problem_);
+    Random random(5);
+    inputs_ = RandomInputs(random, problem_, kRowBytes);
+  }
+
+  static constexpr std::uint64_t kRowBytes = 48;
+  reference::Problem problem_;
+  std::unique_ptr<Plans> plans_;
+  Inputs inputs_;
+  Device device_;
+};
+
+// The backward of combine: rows without weights.
+TEST_F(TwoRanksTest, WorksWithoutWeights) {
+  const DeviceTensors tensors(inputs_.rows, {});
+  Landings landings(*plans_, 2, kRowBytes);
+  PushAll(*plans_, tensors, kRowBytes, device_, landings);
+  DeviceRecv recv(plans_->View(0), 8, kRowBytes);
+  const std::vector<LandingSource> sources = landings.SourcesOf(0);
+  recv.args.sources = sources.data();
+  recv.args.recv_weights = nullptr;
+  Execute(LandRowsLaunches(recv.args, device_.shape), device_);
+  EXPECT_EQ(recv.rows.Copy(),
+            reference::Scatter(problem_, 0, inputs_.rows, inputs_.weights, kRowBytes, 8).rows);
+  EXPECT_EQ(recv.weights, std::vector<float>(8, -1.0f));
+}
+
+TEST_F(TwoRanksTest, ABadStatusPushesNothingAndLeavesZeros) {
+  const DeviceTensors tensors(inputs_.rows, inputs_.weights);
+  Landings landings(*plans_, 2, kRowBytes);
+  const std::uint32_t status = 14;
+  ReportWord report = kNoReport;
+  const std::vector<LandingTarget> targets = landings.TargetsOf(0);
+  const RoutingPlanView& view = plans_->View(0);
+  PushLandingArgs push =
+      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
+  push.gate.status = &status;
+  const Region scratch = MakeScratch(
+      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
+  Execute(PushLandingLaunches(push, device_.shape), device_);
+  EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+
+  DeviceRecv recv(view, 8, kRowBytes);
+  const std::vector<LandingSource> sources = landings.SourcesOf(0);
+  recv.args.sources = sources.data();
+  recv.args.gate.status = &status;
+  Execute(LandRowsLaunches(recv.args, device_.shape), device_);
+  EXPECT_EQ(recv.rows.Copy(), reference::Bytes(recv.rows.size(), 0));
+  EXPECT_EQ(recv.weights, std::vector<float>(8, 0.0f));
+}
+
+TEST_F(TwoRanksTest, APushThatDoesNotFitIsNamedAndWritesNothing) {
+  const DeviceTensors tensors(inputs_.rows, inputs_.weights);
+  Landings landings(*plans_, 2, kRowBytes);
+  ReportWord report = kNoReport;
+  std::vector<LandingTarget> targets = landings.TargetsOf(0);
+  targets[1].bytes -= 1;
+  const RoutingPlanView& view = plans_->View(0);
+  PushLandingArgs push =
+      LandingArgs(view, tensors.rows[0], tensors.weights[0].data(), kRowBytes, targets, &report);
+  const Region scratch = MakeScratch(
+      [&view, &push](ScratchCursor& cursor) { TakePushScratch(view.spec, cursor, &push); });
+  Execute(PushLandingLaunches(push, device_.shape), device_);
+  EXPECT_EQ(ReadReport(report).fault, KernelFault::kBufferTooSmall);
+  EXPECT_EQ(ReadReport(report).index, 1);
+  EXPECT_EQ(landings.At(0, 1).Copy(), reference::Bytes(landings.At(0, 1).size(), 0xee));
+}
+
+// A table that was made up leads nowhere: nothing is written outside the receive buffers, and the
+// route is named.
+TEST_F(TwoRanksTest, RoutesThatLeadNowhereAreNamed) {
+  const DeviceTensors tensors(inputs_.rows, inputs_.weights);
+  const PlanRoute bad[] = {{2, 0}, {-2, 0}, {0, -1}, {0, 0x7fffffff}};
+  for (const PlanRoute& route : bad) {
+    std::vector<PlanRoute> table(plans_->View(0).table, plans_->View(0).table + 6);
+    table[4] = route;
+    std::vector<std::unique_ptr<DeviceRecv>> recvs;
+    std::vector<RecvTarget> targets;
+    for (int r = 0; r < 2; ++r) {
+      recvs.push_back(std::make_unique<DeviceRecv>(plans_->View(r), 8, kRowBytes));
+      targets.push_back(recvs.back()->Target());
+    }
+    ReportWord report = kNoReport;
+    PushDirectArgs args = DirectArgs(plans_->View(0), tensors.rows[0], tensors.weights[0].data(),
+                                     kRowBytes, targets, &report);
+    args.table = table.data();
+    Execute(PushDirectLaunches(args, device_.shape), device_);
+    // A slot beyond the capacity is a drop.
+    const bool is_fault = route.slot != 0x7fffffff;
+    EXPECT_EQ(ReadReport(report).fault, is_fault ? KernelFault::kPlanRoute : KernelFault::kNone);
+    EXPECT_EQ(ReadReport(report).index, is_fault ? 4 : -1);
+  }
+}
+
+TEST_F(TwoRanksTest, CopyInMovesLiveRowsAndNothingOnABadStatus) {
+  Random random(9);
+  for (const std::uint64_t row_bytes : {1u, 6u, 20u, 48u, 8208u}) {
+    const reference::Bytes bytes = RandomBytes(random, 40 * row_bytes);
+    const DeviceTensors tensors({bytes}, {});
+    for (const std::uint32_t status : {1u, 5u}) {
+      const Device device = RandomDevice(random);
+      const Region to(40 * row_bytes);
+      const std::int32_t live = 33;
+      Execute(CopyRowsLaunches(
+                  {tensors.rows[0].data(), to.data(), 40, row_bytes, &live, {&status, nullptr}},
+                  device.shape),
+              device);
+      reference::Bytes want(40 * row_bytes, 0xee);
+      if (status == 1) std::copy_n(bytes.begin(), live * row_bytes, want.begin());
+      EXPECT_EQ(to.Copy(), want);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace epd::cuda
