@@ -121,8 +121,11 @@ void AddCommands(CLI::App& app, Options& options) {
           options);
   app.add_subcommand("config", "the daemon's settings and where each comes from");
   AddAllNodes(*app.add_subcommand("version", "versions of epctl and of the daemon"), options);
-  AddGroup(*app.add_subcommand("why", "who waits for whom in a group, and since when"), options,
-           true);
+  CLI::App& why = *app.add_subcommand(
+      "why", "who waits for whom in a group and since when, and what each rank did last");
+  AddGroup(why, options, true);
+  why.add_flag("--history", options.all_past,
+               "all that is kept of the past, also what went well on every rank");
 }
 
 }  // namespace

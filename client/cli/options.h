@@ -38,6 +38,7 @@ struct Options {
   uint64_t watch_count = 0;             // 0: for ever.
   std::string group;       // Positional of groups, ranks, health, drain, close, create, plan.
   bool all_nodes = false;  // Of status and version.
+  bool all_past = false;   // Of why.
   uint64_t epoch = 0;
   std::optional<std::string> tenant;  // Of drain and close; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);

@@ -53,9 +53,11 @@ Node::Node(const ParsedSettings& settings, Options options)
       control_(ControlOptions()),
       rendezvous_(std::make_unique<Rendezvous>(CoordinatorOptions())),
       worker_gateway_(
-          {host_, [this](GroupId group) { return DescribeGroup(group); }},
+          {host_, [this](GroupId group) { return DescribeGroup(group); },
+           [this](const v1::WorkerPast& past) { past_.Take(past); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, loop_, records_, arenas_),
       worker_(WorkerOptions(), loop_, records_, worker_gateway_),
+      past_([this](const v1::ToWorker& message) { worker_.Send(message); }),
       client_gateway_(
           {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, worker_gateway_),
@@ -260,13 +262,14 @@ void Node::Turn() {
     WithRendezvous([](Rendezvous& own, absl::Time t) { return own.OnTick(t); });
   }
   AnswerWaiting(now);
+  past_.Tick(now);
   CheckIdle(now);
 }
 
 absl::Time Node::NextDeadline() const {
   absl::Time next =
       std::min({worker_.NextDeadline(), worker_gateway_.NextSweep(), clients_.NextDeadline(),
-                control_.NextDeadline(), rendezvous_->NextDeadline()});
+                control_.NextDeadline(), rendezvous_->NextDeadline(), past_.NextDeadline()});
   for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
   if (link_ != nullptr) next = std::min(next, link_->NextDeadline());
   if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {
@@ -283,6 +286,13 @@ void Node::WithFreshFigures(std::function<void()> then) {
   if (!worker_.running() || now > worker_.figures().asked_at + kFiguresPatience) return then();
   worker_.AskForSnapshot(now);
   waiting_.push_back({now, now + kFiguresPatience, std::move(then)});
+}
+
+void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
+                      PastQuestions::Done done) {
+  role_.AssertHeld();
+  if (!worker_.running()) return done({});
+  past_.Ask(groups, max_of_rank, MonotonicNow(), std::move(done));
 }
 
 void Node::AnswerWaiting(absl::Time now) {

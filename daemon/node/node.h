@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "daemon/node/effect_runner.h"
 #include "daemon/node/event_loop.h"
 #include "daemon/node/order_book.h"
+#include "daemon/node/past_questions.h"
 #include "daemon/node/segment.h"
 #include "daemon/node/settings.h"
 #include "daemon/node/thread_role.h"
@@ -87,6 +89,10 @@ class Node {
 
   // Runs `then` once the worker's figures are fresh, or after a short wait if it does not answer.
   void WithFreshFigures(std::function<void()> then);
+  // Runs `done` with the last operations of the groups' ranks here; without what the worker does
+  // not say soon.
+  void AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
+                  PastQuestions::Done done);
 
   // `watcher` runs at the end of each turn in which control handled events.
   void SetWatcher(std::function<void()> watcher) {
@@ -173,6 +179,7 @@ class Node {
   std::unique_ptr<Rendezvous> rendezvous_;
   WorkerGateway worker_gateway_;
   WorkerSupervisor worker_;
+  PastQuestions past_;
   ClientGateway client_gateway_;
   AttachServer clients_;
   EffectRunner effects_;

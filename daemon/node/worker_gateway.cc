@@ -202,6 +202,8 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
       const v1::EvictSession& evict = message.evict_session();
       return server_->End(SessionId(evict.session_id()), FromProto(evict.cause()));
     }
+    case v1::FromWorker::kPast:
+      return options_.on_past(message.past());
     case v1::FromWorker::kReady:     // A second one: of no consequence.
     case v1::FromWorker::kSnapshot:  // The supervisor keeps it.
     case v1::FromWorker::BODY_NOT_SET:

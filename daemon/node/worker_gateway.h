@@ -27,6 +27,7 @@ class WorkerGateway : public WorkerObserver {
     std::string host;
     // "group=... epoch=..." of a group id, for messages.
     std::function<std::string(GroupId)> describe_group;
+    std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
   };
 
   WorkerGateway(Options options, EventSink sink, EventLoop& loop, SharedSegment& records,

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "daemon/node/codec.h"
 #include "daemon/rpc/group_facts.h"
@@ -37,6 +39,17 @@ std::string AgeOf(const google::protobuf::Duration& age) {
   return absl::FormatDuration(absl::Trunc(FromProto(age), absl::Milliseconds(1)));
 }
 
+// "; the last that it did: ..." of the awaited rank, where its node keeps its past.
+std::string LastOf(const v1::ExplainGroupResponse& out, uint32_t rank) {
+  for (const v1::RankPast& past : out.past()) {
+    if (past.rank() != rank || past.operations().empty()) continue;
+    const v1::PastOperation& last = past.operations(0);
+    return absl::StrCat("; the last that rank ", rank, " began is ", last.kind(), " ", last.key(),
+                        ", ", AgeOf(last.age()), " ago, ", last.phase());
+  }
+  return absl::StrCat("; rank ", rank, " has begun nothing yet");
+}
+
 // Of the rank that most open operations wait for; the oldest one is the evidence.
 bool BlameAwaited(v1::ExplainGroupResponse& out) {
   std::map<uint32_t, size_t> votes;
@@ -56,11 +69,11 @@ bool BlameAwaited(v1::ExplainGroupResponse& out) {
         waiting.push_back(one.rank());
     }
     out.set_culprit(absl::StrCat("rank ", rank));
-    out.set_evidence(absl::StrCat(Named(out.group(), rank), " has not done '", operation.phase(),
-                                  "' of ", operation.kind(), " ", operation.key(), "; ranks ",
-                                  absl::StrJoin(waiting, ", "), " wait for it since ",
-                                  AgeOf(operation.age()), "; ", most->second, " of ",
-                                  out.operations_size(), " open operations wait for it"));
+    out.set_evidence(absl::StrCat(
+        Named(out.group(), rank), " has not done '", operation.phase(), "' of ", operation.kind(),
+        " ", operation.key(), "; ranks ", absl::StrJoin(waiting, ", "), " wait for it since ",
+        AgeOf(operation.age()), "; ", most->second, " of ", out.operations_size(),
+        " open operations wait for it", LastOf(out, rank)));
     return true;
   }
   return false;
@@ -106,7 +119,10 @@ v1::FormationReport ToProto(const FormationReport& report) {
   return out;
 }
 
-v1::LocalExplanation ExplainLocally(const Node& node, const std::string& name) {
+namespace {
+
+// All but the past.
+v1::LocalExplanation ExplainPresent(const Node& node, const std::string& name) {
   v1::LocalExplanation out;
   out.set_node(node.id().value);
   for (const GroupStatus& group : KnownGroups(node)) {
@@ -130,12 +146,70 @@ v1::LocalExplanation ExplainLocally(const Node& node, const std::string& name) {
   return out;
 }
 
+void AddPast(const Node& node, const std::string& tenant, const v1::WorkerPast& said,
+             v1::LocalExplanation& out) {
+  v1::RankPast* past = nullptr;
+  for (const v1::WorkerPast::Operation& operation : said.operations()) {
+    if (past == nullptr || past->rank() != operation.rank()) {
+      past = out.add_past();
+      past->set_rank(operation.rank());
+      past->set_node(node.id().value);
+      past->set_tenant(tenant);
+    }
+    v1::PastOperation& added = *past->add_operations();
+    added.set_kind(operation.kind());
+    added.set_key(operation.key());
+    added.set_fingerprint(absl::StrFormat("%016x", operation.fingerprint()));
+    added.set_phase(operation.phase());
+    *added.mutable_age() = operation.age();
+    added.set_code(operation.code());
+  }
+}
+
+}  // namespace
+
+uint32_t PastShown(uint32_t num_ranks) {
+  // Some 100 bytes each: the answer of all nodes together stays below gRPC's limit of a message.
+  constexpr uint32_t kMaxOfGroup = 16384;
+  constexpr uint32_t kMaxOfRank = 64;
+  constexpr uint32_t kMinOfRank = 4;
+  return std::clamp(kMaxOfGroup / std::max(num_ranks, 1u), kMinOfRank, kMaxOfRank);
+}
+
+void ExplainLocally(Node& node, const std::string& name,
+                    std::function<void(const v1::LocalExplanation&)> done) {
+  node.WithFreshFigures([&node, name, done = std::move(done)] {
+    std::map<GroupId, std::string> tenants;
+    uint32_t num_ranks = 0;
+    for (const GroupStatus& group : KnownGroups(node)) {
+      if (group.spec.name != name) continue;
+      tenants[group.id] = group.spec.tenant;
+      num_ranks = group.spec.num_ranks;
+    }
+    std::vector<GroupId> ids;
+    for (const auto& [id, unused] : tenants) ids.push_back(id);
+    node.AskForPast(ids, PastShown(num_ranks),
+                    [&node, name, tenants, done](const PastQuestions::Answers& answers) {
+                      v1::LocalExplanation out = ExplainPresent(node, name);
+                      for (const auto& [id, past] : answers) {
+                        AddPast(node, tenants.at(id), past, out);
+                      }
+                      done(out);
+                    });
+  });
+}
+
 void Explain(const std::vector<v1::LocalExplanation>& nodes, v1::ExplainGroupResponse& out) {
   for (const v1::LocalExplanation& node : nodes) {
     if (node.has_group() && !out.has_group()) *out.mutable_group() = node.group();
     if (node.has_last_late()) *out.mutable_last_late() = node.last_late();
     for (const v1::OpenOperation& operation : node.operations()) *out.add_operations() = operation;
+    for (const v1::RankPast& past : node.past()) *out.add_past() = past;
   }
+  std::stable_sort(out.mutable_past()->begin(), out.mutable_past()->end(),
+                   [](const v1::RankPast& a, const v1::RankPast& b) {
+                     return std::pair(a.tenant(), a.rank()) < std::pair(b.tenant(), b.rank());
+                   });
   std::stable_sort(out.mutable_operations()->begin(), out.mutable_operations()->end(),
                    [](const v1::OpenOperation& a, const v1::OpenOperation& b) {
                      return FromProto(a.age()) > FromProto(b.age());

@@ -1,6 +1,7 @@
 // Who waits for whom in a group, and who is to blame.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,17 @@ namespace epd {
 
 v1::FormationReport ToProto(const FormationReport& report);
 
-// What this node knows of the group. Control thread.
-v1::LocalExplanation ExplainLocally(const Node& node, const std::string& name);
+// What this node knows of the group, the last operations of its ranks included. `done` is called on
+// the control thread, within a second.
+void ExplainLocally(Node& node, const std::string& name,
+                    std::function<void(const v1::LocalExplanation&)> done);
+
+// Operations of the past that are shown of each rank of a group of `num_ranks`.
+uint32_t PastShown(uint32_t num_ranks);
 
 // Pure: joins what the nodes know (the coordinator's first, if it answered), and names one culprit:
 // the rank that the oldest operations wait for; else a dead or missing rank of a group that is not
-// READY; else a node that does not answer.
+// READY; else a node that does not answer. `past` is by rank.
 void Explain(const std::vector<v1::LocalExplanation>& nodes, v1::ExplainGroupResponse& out);
 
 }  // namespace epd

@@ -37,9 +37,10 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
   }
   v1::ExplainGroupRequest parsed;
   if (method == "ExplainLocal" && parsed.ParseFromString(request)) {
-    return node.WithFreshFigures([&node, name = parsed.name(), done = std::move(done)] {
-      done(Packed(absl::OkStatus(), ExplainLocally(node, name)));
-    });
+    return ExplainLocally(node, parsed.name(),
+                          [done = std::move(done)](const v1::LocalExplanation& said) {
+                            done(Packed(absl::OkStatus(), said));
+                          });
   }
   done(Packed(absl::InvalidArgumentError(absl::StrCat("got the question '", method,
                                                       "', expected GetStatus or ExplainLocal")),

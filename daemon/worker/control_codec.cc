@@ -96,6 +96,21 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
   return start;
 }
 
+v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines) {
+  v1::WorkerPast message;
+  for (const ExchangeSnapshot::PastLine& line : lines) {
+    v1::WorkerPast::Operation& out = *message.add_operations();
+    out.set_rank(line.rank.value);
+    out.set_kind(line.kind);
+    out.set_key(line.key);
+    out.set_fingerprint(line.fingerprint);
+    out.set_phase(line.phase);
+    SetDuration(line.age, out.mutable_age());
+    out.set_code(static_cast<int32_t>(line.code));
+  }
+  return message;
+}
+
 v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
   v1::WorkerSnapshot message;
   const size_t num_shown = std::min(snapshot.operations.size(), kMaxOperationsShown);

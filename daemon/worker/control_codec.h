@@ -15,6 +15,7 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
 
 // Everything but the request id and the routes per expert. At most as many operations as fit into a
 // message; the oldest first.
+v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines);
 v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot);
 
 }  // namespace epd

@@ -34,7 +34,7 @@ Tenant* Exchange::FindTenant(GroupId group, Formation formation) {
   return found == tenants_.end() ? nullptr : found->second.get();
 }
 
-Tenant* Exchange::CurrentTenant(GroupId group) {
+Tenant* Exchange::CurrentTenant(GroupId group) const {
   auto after = tenants_.upper_bound({group, Formation(UINT64_MAX)});
   if (after == tenants_.begin()) return nullptr;
   --after;
@@ -74,6 +74,11 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
     EndTenant(group, current->start.formation, absl::AbortedError("the group was re-formed"), now);
   }
   auto tenant = std::make_unique<Tenant>(std::move(start));
+  if (const Tenant* before = CurrentTenant(group); before != nullptr) {
+    tenant->past = before->past;
+  } else {
+    tenant->past = std::make_shared<PastOperations>(tenant->start.members.size());
+  }
   ArenaSetKey key;
   std::vector<Rank> ranks;
   uint32_t num_remote = 0;
@@ -198,6 +203,7 @@ void Exchange::ForgetSession(SessionId session) {
     for (uint32_t r = 0; r < members.size(); ++r) {
       if (members[r].session != session || operation->parts[r].state == PartState::kAbsent)
         continue;
+      operation->tenant->past->Ended(*operation, r, absl::StatusCode::kUnavailable, now_);
       operation->parts[r].state = PartState::kDone;
       touched.push_back(operation.get());
     }

@@ -94,6 +94,10 @@ class Exchange {
   Effects TakeEffects() { return std::exchange(effects_, {}); }
 
   ExchangeSnapshot Snapshot(absl::Time now) const;
+  // The last operations of a group's ranks on this node, by rank, the newest first: `max_of_rank`
+  // of each, or as many of each as make `max_lines` in all.
+  std::vector<ExchangeSnapshot::PastLine> Past(GroupId group, size_t max_of_rank, size_t max_lines,
+                                               absl::Time now) const;
   const Staging& staging() const { return staging_; }
   size_t num_open_operations() const { return operations_.size(); }
 
@@ -105,7 +109,7 @@ class Exchange {
 
   // exchange.cc: sessions, tenants
   Tenant* FindTenant(GroupId group, Formation formation);
-  Tenant* CurrentTenant(GroupId group);
+  Tenant* CurrentTenant(GroupId group) const;
   absl::Status CheckStart(const TenantStart& start) const;
   void EndFormation(Tenant& tenant, const absl::Status& cause);
   void ForgetSession(SessionId session);

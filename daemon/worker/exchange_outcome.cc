@@ -30,6 +30,7 @@ void Exchange::Refuse(const Use& use, const absl::Status& status) {
 
 // The rank's part is over: it was told the end.
 void Exchange::Finish(Operation& operation, uint32_t rank) {
+  operation.tenant->past->Ended(operation, rank, operation.cause.code(), now_);
   operation.parts[rank].state = PartState::kDone;
   const auto session = sessions_.find(operation.tenant->start.members[rank].session);
   if (session != sessions_.end()) --session->second.num_parts;

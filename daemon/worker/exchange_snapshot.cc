@@ -1,5 +1,9 @@
 #include "daemon/worker/exchange_snapshot.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "daemon/worker/exchange.h"
 
 namespace epd {
@@ -30,7 +34,57 @@ std::string KindOf(const Operation& operation) {
   return "unknown";
 }
 
+std::string PhaseForPeople(PartState state) {
+  switch (state) {
+    case PartState::kAbsent:
+      return "absent";
+    case PartState::kAnnounced:
+      return "announce";
+    case PartState::kCopying:
+      return "copying";
+    case PartState::kPublished:
+      return "publish";
+    case PartState::kReading:
+      return "reading";
+    case PartState::kPulled:
+      return "pulled";
+    case PartState::kDone:
+      return "done";
+  }
+  return "unknown";
+}
+
+// A rank that ended well has gone through all phases; of one that did not the last one counts.
+std::string PhaseOfEnded(const PastOperation& past) {
+  if (past.code == absl::StatusCode::kOk) return "done";
+  return absl::StrCat("failed in ", PhaseForPeople(past.state));
+}
+
 }  // namespace
+
+std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,
+                                                       size_t max_lines, absl::Time now) const {
+  std::vector<ExchangeSnapshot::PastLine> lines;
+  const Tenant* tenant = CurrentTenant(group);
+  if (tenant == nullptr) return lines;
+  const size_t num_local = std::max<size_t>(tenant->past->num_callers(), 1);
+  const size_t depth = std::min(max_of_rank, max_lines / num_local);
+  for (uint32_t rank = 0; rank < tenant->past->num_ranks(); ++rank) {
+    for (const PastOperation& past : tenant->past->Newest(rank, depth)) {
+      const auto open = operations_.find(past.operation);
+      const bool ended = past.ended != absl::InfiniteFuture() || open == operations_.end();
+      lines.push_back(
+          {.rank = Rank(rank),
+           .kind = KindName(past.kind),
+           .key = absl::StrCat(past.name.data(), " ", Describe(past.key)),
+           .fingerprint = past.fingerprint,
+           .phase = ended ? PhaseOfEnded(past) : PhaseForPeople(open->second->parts[rank].state),
+           .age = now - past.announced,
+           .code = past.code});
+    }
+  }
+  return lines;
+}
 
 ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
   ExchangeSnapshot snapshot;

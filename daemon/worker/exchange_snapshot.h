@@ -35,6 +35,17 @@ struct ExchangeSnapshot {
     std::vector<GroupId> groups;
     std::vector<SessionId> sessions;
   };
+  // One of the last operations of a rank.
+  struct PastLine {
+    Rank rank;
+    std::string kind;
+    std::string key;
+    uint64_t fingerprint = 0;
+    std::string
+        phase;  // Of this rank: "announce", "copying", ...; "done" or "failed" after its end.
+    absl::Duration age;  // Since it announced.
+    absl::StatusCode code = absl::StatusCode::kOk;
+  };
   std::vector<OperationLine> operations;
   std::vector<TenantLine> tenants;
   std::vector<SetLine> sets;

@@ -179,6 +179,7 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   part.state = PartState::kAnnounced;
   part.use = use;
   ++sessions_.at(use.session).num_parts;
+  tenant.past->Began(operation, request.rank, CopyAnnouncement(request), now);
 
   const absl::Status problem = TakeAnnouncement(part, tenant, request);
   // What the others say only the leader hears; for messages and figures they say the same.

@@ -62,6 +62,7 @@ class ExecLoop {
   void Handle(const v1::MakeUniqueId& message);
   void Handle(const v1::InitCommunicator& message);
   void Handle(const v1::GetSnapshot& message);
+  void Handle(const v1::GetPast& message);
   void SendMadeIds();
   void Send(const v1::FromWorker& message);
   void Fail(const absl::Status& status);

@@ -13,6 +13,8 @@ namespace {
 
 // Figures per expert in one snapshot; more would not fit into a message.
 constexpr size_t kMaxRoutesShown = 16384;
+// Operations of the past in one message, with up to a hundred bytes each.
+constexpr size_t kMaxPastShown = 2048;
 
 }  // namespace
 
@@ -46,6 +48,8 @@ void ExecLoop::Handle(EpdMessage message) {
       return Handle(body.init_communicator());
     case v1::ToWorker::kGetSnapshot:
       return Handle(body.get_snapshot());
+    case v1::ToWorker::kGetPast:
+      return Handle(body.get_past());
     case v1::ToWorker::kHello:
     case v1::ToWorker::BODY_NOT_SET:
       return Fail(absl::InvalidArgumentError("epd sent a message that has no place here"));
@@ -160,6 +164,14 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
     num_left -= routes->size();
     tenant.mutable_expert_routes()->Add(routes->begin(), routes->end());
   }
+  Send(reply);
+}
+
+void ExecLoop::Handle(const v1::GetPast& message) {
+  v1::FromWorker reply;
+  *reply.mutable_past() = PastToProto(
+      exchange_.Past(GroupId(message.group_id()), message.max_operations(), kMaxPastShown, Now()));
+  reply.mutable_past()->set_request_id(message.request_id());
   Send(reply);
 }
 

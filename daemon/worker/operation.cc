@@ -91,12 +91,16 @@ bool Operation::held() const {
   return moving || Any(PartState::kCopying) || Any(PartState::kReading);
 }
 
+std::string Describe(const OperationKey& key) {
+  return absl::StrCat("execution=", key.execution.number, " ordinal=", key.ordinal,
+                      " occurrence=", key.occurrence);
+}
+
 std::string Operation::Describe() const {
   const auto said = std::find_if(parts.begin(), parts.end(),
                                  [](const Part& part) { return part.state != PartState::kAbsent; });
-  return absl::StrCat(said == parts.end() ? "operation" : KindName(said->said.kind), " ", name,
-                      " execution=", key.execution.number, " ordinal=", key.ordinal,
-                      " occurrence=", key.occurrence);
+  return absl::StrCat(said == parts.end() ? "operation" : KindName(said->said.kind), " ", name, " ",
+                      epd::Describe(key));
 }
 
 }  // namespace epd

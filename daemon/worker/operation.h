@@ -73,6 +73,9 @@ struct OperationKey {
   friend auto operator<=>(const OperationKey&, const OperationKey&) = default;
 };
 
+// "execution=3 ordinal=1 occurrence=0".
+std::string Describe(const OperationKey& key);
+
 // The place of an operation among those that wait for staging, the same on all nodes.
 struct Ticket {
   uint64_t clock = 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "daemon/worker/effects.h"
 #include "daemon/worker/execution_book.h"
 #include "daemon/worker/operation.h"
+#include "daemon/worker/past_operations.h"
 #include "daemon/worker/span.h"
 
 namespace epd {
@@ -51,6 +53,7 @@ struct Tenant {
   uint64_t num_good = 0;
   uint64_t num_failed = 0;
   uint64_t bytes_moved = 0;
+  std::shared_ptr<PastOperations> past;  // Of earlier formations of the group, too.
 
   // Only its cause is left.
   bool gone() const { return closed && num_open == 0; }

@@ -8,7 +8,8 @@ Report RunWhy(const CommandContext& context) {
   request.set_name(context.options.group);
   Report report = CallNode(context, "ExplainGroup", &epd::v1::Node::Stub::ExplainGroup, request);
   if (report.message == nullptr) return report;
-  report.table = WhyText(static_cast<const epd::v1::ExplainGroupResponse&>(*report.message));
+  report.table = WhyText(static_cast<const epd::v1::ExplainGroupResponse&>(*report.message),
+                         context.options.all_past);
   return report;
 }
 

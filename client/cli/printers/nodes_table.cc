@@ -26,21 +26,6 @@ std::string MostCommonVersion(const epd::v1::ListNodesResponse& nodes) {
   return most == votes.end() ? "" : most->first;
 }
 
-std::string RanksText(const google::protobuf::RepeatedPtrField<epd::v1::RankAccount>& ranks) {
-  std::string text;
-  for (const epd::v1::RankAccount& rank : ranks) {
-    absl::StrAppend(&text, "    rank ", rank.rank(), " ", rank.phase());
-    if (rank.pid() != 0)
-      absl::StrAppend(&text, ", node ", rank.node(), ", host ", rank.host(), ", pid ", rank.pid(),
-                      ", ", rank.client_name().substr(0, kMaxClientName), " ",
-                      rank.client_version());
-    if (rank.has_last_seen())
-      absl::StrAppend(&text, ", seen ", HumanDuration(rank.last_seen()), " ago");
-    text += "\n";
-  }
-  return text.empty() ? "    none\n" : text;
-}
-
 }  // namespace
 
 std::string NodesTable(const epd::v1::ListNodesResponse& nodes) {
@@ -83,33 +68,6 @@ std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes) {
          status.version() == most ? "" : absl::StrCat("most nodes have ", most)});
   }
   return table.empty() ? "no nodes\n" : table.ToString();
-}
-
-std::string WhyText(const epd::v1::ExplainGroupResponse& why) {
-  std::string text = absl::StrCat("group ", why.name());
-  if (why.has_group())
-    absl::StrAppend(&text, " is ",
-                    EnumWord(epd::v1::GroupState_Name(why.group().state()), "GROUP_STATE_"),
-                    ", epoch ", why.group().epoch());
-  else
-    text += " has ended";
-  absl::StrAppend(&text, "\nculprit: ", why.culprit().empty() ? "nobody" : why.culprit(), "\n  ",
-                  why.evidence(), "\n");
-  for (const std::string& unanswered : why.unanswered())
-    absl::StrAppend(&text, "no answer: ", unanswered, "\n");
-  for (const epd::v1::OpenOperation& operation : why.operations()) {
-    absl::StrAppend(&text, "open: ", operation.kind(), " ", operation.key(), " on node ",
-                    operation.node(), ", ", operation.phase(), " since ",
-                    HumanDuration(operation.age()), ", waits for ranks ",
-                    absl::StrJoin(operation.waiting_for(), ", "), "\n");
-  }
-  if (!why.has_last_late()) return text;
-  const epd::v1::FormationReport& late = why.last_late();
-  absl::StrAppend(&text, "last late formation: after ", HumanDuration(late.allowed()),
-                  "\n  arrived:\n", RanksText(late.arrived()), "  missing:\n",
-                  RanksText(late.missing()), "  dead:\n", RanksText(late.dead()),
-                  "  wrong epoch or spec:\n", RanksText(late.wrong()));
-  return text;
 }
 
 }  // namespace epd::cli

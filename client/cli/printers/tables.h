@@ -25,7 +25,8 @@ std::string VersionTable(const VersionReport& version);
 std::string NodesTable(const epd::v1::ListNodesResponse& nodes);
 // With the odd ones marked: those whose version is not what most nodes have.
 std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes);
-std::string WhyText(const epd::v1::ExplainGroupResponse& why);
+// `all_past`: also the operations of the past that went well everywhere.
+std::string WhyText(const epd::v1::ExplainGroupResponse& why, bool all_past);
 
 // Client names may be whole command lines; tables show so much of them, JSON all.
 inline constexpr size_t kMaxClientName = 48;

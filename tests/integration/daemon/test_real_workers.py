@@ -1,10 +1,12 @@
-"""Goal: two epds with real workers give all ranks of a group one unique id of the installed NCCL, made anew per epoch."""
+"""Goal: two epds with real workers give all ranks of a group one unique id of the installed NCCL, made anew per epoch,
+and each shows what the other's ranks did last."""
 
 import contextlib
 import os
 import signal
 
 import attach_client as attach
+import hung_rank
 import pytest
 import running_epd
 
@@ -90,3 +92,28 @@ def test_ids_do_not_reach_the_logs(pair, clients):
     digest = _the_one(_digests(pair, "g"))
     for epd in pair:
         assert digest.hex() not in epd.log()
+
+
+def test_the_last_operations_of_ranks_are_seen_from_another_node(pair):
+    with contextlib.ExitStack() as stack:
+        ranks = [hung_rank.HungRank(pair[1].socket, rank) for rank in (0, 1)]
+        for rank in ranks:
+            stack.callback(rank.close)
+        for rank in ranks:
+            rank.expect("joined")
+        for rank in ranks:
+            rank.begin("whole")
+        for rank in ranks:
+            assert rank.result("whole")[0] == 0
+        ranks[1].begin("half")
+
+        def waits():
+            why = pair[0].api.call("ExplainGroup", name="hung")
+            return why if why.operations else None
+
+        why = attach.wait_until(waits, "the open operation to be seen from node a")
+        assert why.culprit == "rank 0" and "name=whole" in why.evidence, why
+        past = {one.rank: one for one in why.past}
+        assert {one.node for one in past.values()} == {"b"}
+        assert [one.phase for one in past[0].operations] == ["done"]
+        assert [one.phase for one in past[1].operations] == ["announce", "done"]

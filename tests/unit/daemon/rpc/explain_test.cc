@@ -52,6 +52,34 @@ TEST(ExplainTest, TheRankThatMostOperationsWaitForIsToBlame) {
   EXPECT_EQ(out.operations(0).node(), "b") << "oldest first";
 }
 
+TEST(ExplainTest, TheCulpritsLastOperationIsEvidenceAndThePastIsByRank) {
+  v1::LocalExplanation a = FromNode("a", v1::GROUP_STATE_READY);
+  v1::LocalExplanation b = FromNode("b", v1::GROUP_STATE_READY);
+  AddOperation(a, 3, {2});
+  for (const uint32_t rank : {2u, 0u}) {
+    v1::RankPast& past = *(rank == 2 ? a : b).add_past();
+    past.set_rank(rank);
+    v1::PastOperation& last = *past.add_operations();
+    last.set_kind("combine");
+    last.set_key("program ab12 number 6");
+    last.set_phase("done");
+    last.mutable_age()->set_seconds(14);
+  }
+  v1::ExplainGroupResponse out;
+  Explain({a, b}, out);
+  EXPECT_THAT(out.evidence(), HasSubstr("the last that rank 2 began is combine program ab12 "
+                                        "number 6, 14s ago, done"));
+  ASSERT_EQ(out.past_size(), 2);
+  EXPECT_EQ(out.past(0).rank(), 0u);
+}
+
+TEST(ExplainTest, LargeGroupsShowLessOfEachRank) {
+  EXPECT_EQ(PastShown(2), 64u);
+  EXPECT_EQ(PastShown(256), 64u);
+  EXPECT_EQ(PastShown(1024), 16u);
+  EXPECT_EQ(PastShown(100000), 4u);
+}
+
 TEST(ExplainTest, ADeadRankIsToBlameWhenTheGroupIsNotReady) {
   v1::LocalExplanation a = FromNode("a", v1::GROUP_STATE_DEGRADED);
   a.mutable_group()->mutable_ranks(1)->set_phase("dead");

@@ -1,0 +1,45 @@
+// Asks the worker for the last operations of groups, when an operator wants to see them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+// The worker keeps them in its own memory and sends them only when it is asked. Control thread.
+class PastQuestions {
+ public:
+  // What the worker said of each group; without those of which it said nothing in time.
+  using Answers = std::map<GroupId, v1::WorkerPast>;
+  using Done = std::function<void(const Answers&)>;
+  using Send = std::function<void(const v1::ToWorker&)>;
+
+  explicit PastQuestions(Send send) : send_(std::move(send)) {}
+
+  // `done` is called once: at once when `groups` is empty, else when all have been answered, or
+  // after a short wait.
+  void Ask(const std::vector<GroupId>& groups, uint32_t max_of_rank, absl::Time now, Done done);
+  void Take(const v1::WorkerPast& past);
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+
+ private:
+  struct Open {
+    std::map<uint64_t, GroupId> awaited;  // By the number of its question.
+    Answers answers;
+    absl::Time until;
+    Done done;
+  };
+
+  Send send_;
+  uint64_t next_ = 1;
+  std::map<uint64_t, Open> open_;  // By the number of its first question.
+};
+
+}  // namespace epd

@@ -1,0 +1,55 @@
+"""Goal: while a rank hangs, epctl why names it, who waits since when, and what every rank did last."""
+
+import time
+
+_WAIT_S = 10
+
+
+def _why(epctl, condition) -> dict:
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        why = epctl.json("why", "hung")
+        if condition(why):
+            return why
+        assert time.monotonic() < deadline, why
+        time.sleep(0.02)
+
+
+def _run(ranks, key: str) -> None:
+    for rank in ranks:
+        rank.begin(key)
+    for rank in ranks:
+        assert rank.result(key)[0] == 0
+
+
+def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
+    for number in range(70):
+        _run(hung, f"step{number}")
+    waiting, absent = hung
+    waiting.begin("stuck")
+    why = _why(epctl, lambda why: why["operations"])
+    assert why["culprit"] == "rank 1"
+    for text in (
+        f"pid {absent.pid}",
+        "ranks 0 wait for it since",
+        "the last that rank 1 began is prepare name=step69",
+    ):
+        assert text in why["evidence"], why["evidence"]
+    past = {rank["rank"]: rank["operations"] for rank in why["past"]}
+    assert [len(past[0]), len(past[1])] == [64, 64]
+    assert (past[0][0]["phase"], past[1][0]["phase"]) == ("announce", "done")
+    assert "name=stuck" in past[0][0]["key"] and "name=step69" in past[1][0]["key"]
+    prints = [{one["key"]: one["fingerprint"] for one in past[rank]} for rank in (0, 1)]
+    shared = prints[0].keys() & prints[1].keys()
+    assert len(shared) == 63 and all(prints[0][key] == prints[1][key] for key in shared)
+
+    table = epctl("why", "hung").stdout
+    assert "culprit: rank 1" in table and "done by all ranks" in table
+    (stuck,) = [line for line in table.splitlines() if line.split()[2:3] == ["stuck"]]
+    assert stuck.split()[-2:] == ["announce", "-"], stuck
+    whole = epctl("why", "hung", "--history").stdout
+    assert whole.count("prepare") >= 64
+    columns = whole[whole.index("BEGUN") :].splitlines()
+    assert max(len(line) for line in columns) <= 100
+    absent.begin("stuck")
+    assert [rank.result("stuck")[0] for rank in hung] == [0, 0]
