@@ -1,0 +1,100 @@
+#include "daemon/backend/nccl_ep/nccl_ep_library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <link.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace epd {
+namespace {
+
+constexpr char kFileName[] = "libnccl_ep.so";
+
+using GetVersion = int (*)(int* version);
+
+std::string ShowVersion(int code) {
+  return absl::StrCat(code / 10000, ".", code / 100 % 100, ".", code % 100);
+}
+
+bool IsProgram(const std::string& path) {
+  struct stat entry;
+  return stat(path.c_str(), &entry) == 0 && S_ISREG(entry.st_mode) &&
+         access(path.c_str(), X_OK) == 0;
+}
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void AskVersion(void* handle, NcclEpLibrary& library) {
+  const auto get_version = reinterpret_cast<GetVersion>(dlsym(handle, "ncclEpGetVersion"));
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) {
+    library.problem =
+        absl::StrCat(library.path, " is no NCCL EP: ncclEpGetVersion is missing or fails");
+    return;
+  }
+  library.version = version;
+  if (version >= kNcclEpOldest) return;
+  library.problem =
+      absl::StrCat(library.path, " is NCCL EP ", ShowVersion(version), ", expected 0.2.0 or newer");
+}
+
+}  // namespace
+
+std::vector<std::string> NcclEpCandidates(const std::string& self) {
+  std::vector<std::string> paths = {kFileName};
+  const size_t slash = self.rfind('/');
+  if (slash == std::string::npos) return paths;
+  const std::string pattern = absl::StrCat(
+      self.substr(0, slash), "/../lib/python3*/site-packages/nccl/ep/lib/cu1[0-9]/", kFileName);
+  glob_t found = {};
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    for (size_t i = found.gl_pathc; i > 0; --i) paths.emplace_back(found.gl_pathv[i - 1]);
+  }
+  globfree(&found);
+  return paths;
+}
+
+NcclEpLibrary OpenNcclEp(const std::vector<std::string>& candidates) {
+  NcclEpLibrary library;
+  for (const std::string& path : candidates) {
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      const char* why = dlerror();
+      absl::StrAppend(&library.problem, library.problem.empty() ? "" : "; ",
+                      why == nullptr ? path : why);
+      continue;
+    }
+    library.problem.clear();
+    link_map* map = nullptr;
+    library.path =
+        dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr ? map->l_name : path;
+    AskVersion(handle, library);
+    return library;
+  }
+  return library;
+}
+
+std::string FindNvcc() {
+  for (const char* name : {"NCCL_EP_JIT_NVCC", "NVCC"}) {
+    if (const std::string path = FromEnvironment(name); IsProgram(path)) return path;
+  }
+  if (const std::string home = FromEnvironment("CUDA_HOME"); !home.empty()) {
+    if (const std::string path = absl::StrCat(home, "/bin/nvcc"); IsProgram(path)) return path;
+  }
+  const std::string path_list = FromEnvironment("PATH");
+  for (const absl::string_view folder : absl::StrSplit(path_list, ':', absl::SkipEmpty())) {
+    if (const std::string path = absl::StrCat(folder, "/nvcc"); IsProgram(path)) return path;
+  }
+  return "";
+}
+
+}  // namespace epd

@@ -1,0 +1,154 @@
+// A CUDA driver without a GPU: records every call, fails on command, runs streams step by step, and
+// notes each call that breaks a rule of order.
+//
+// Device memory is a memfd, mapped where the driver would map it, so that bytes, exported descriptors
+// and IPC handles work between processes. One at a time per process acts behind the function pointers.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/backend/cuda/driver_table.h"
+
+namespace epd::cuda {
+
+struct FakeMachine {
+  int num_devices = 1;
+  int driver_version = 13000;
+  int compute_major = 9;
+  int compute_minor = 0;
+  int multiprocessors = 132;
+  uint64_t device_bytes = uint64_t{8} << 30;
+  bool virtual_memory = true;
+  bool posix_descriptors = true;
+  bool legacy_ipc = true;
+  bool stream_memory_operations = true;
+  bool waits_end = true;  // False: the device never sees what a CPU writes.
+  bool peer_access = true;
+  bool mps = false;
+  bool with_runtime = true;  // runtime_take_last_error is there.
+};
+
+class FakeDriver {
+ public:
+  static constexpr uint64_t kGranularity = uint64_t{2} << 20;
+
+  // What a kernel does when its turn comes; it gets the `arguments` of the launch.
+  using Kernel = std::function<void(void** arguments)>;
+
+  explicit FakeDriver(FakeMachine machine = {});
+  ~FakeDriver();
+  FakeDriver(const FakeDriver&) = delete;
+  FakeDriver& operator=(const FakeDriver&) = delete;
+
+  const DriverTable& table() const { return table_; }
+  // The function of a symbol, as cuGetProcAddress gives it; null: this machine's driver has none.
+  void* Find(const std::string& symbol) const;
+
+  // Calls number `skip` and the `times` - 1 after it return `code` and do nothing. "" names all.
+  void Fail(const std::string& symbol, Result code, int skip = 0, int times = 1);
+  // Every call from now on returns `code`, as after an illegal access in a kernel.
+  void Poison(Result code);
+  void SetKernel(const std::string& name, Kernel kernel);
+  // Runs before each call; a test or the shared library may end the process there.
+  void OnCall(std::function<void(const std::string& symbol)> hook);
+
+  // Runs what the streams can run; returns how many operations are left.
+  int RunStreams();
+
+  std::vector<std::string> calls() const;
+  int CountCalls(const std::string& symbol) const;
+  // "cuMemUnmap: 1 stream has work left", one per broken rule, in order.
+  std::vector<std::string> violations() const;
+  // What was made and not given back: "1 stream, 2 allocations"; "" when nothing.
+  std::string Leaks() const;
+  uint64_t used_bytes() const;
+
+ private:
+  struct Allocation {
+    int fd = -1;
+    uint64_t bytes = 0;
+    bool imported = false;
+    bool exportable = false;
+  };
+  struct Mapping {
+    MemoryHandle handle = 0;  // 0: of memory_allocate or ipc_open_handle.
+    uint64_t bytes = 0;
+    int fd = -1;
+    bool accessible = false;
+    bool opened = false;  // By ipc_open_handle.
+  };
+  struct StreamOperation {
+    bool is_wait = false;
+    std::function<bool()> run;  // False: not yet.
+  };
+  struct StreamState {
+    std::deque<StreamOperation> operations;
+  };
+  struct EventState {
+    bool reached = true;
+    uint64_t recorded = 0;
+  };
+  struct Failure {
+    Result code = 0;
+    int skip = 0;
+    int times = 0;
+  };
+  enum Rule : unsigned {
+    kFree = 0,
+    kNeedsContext = 1,
+    kMayBlock = 2,   // Waits for the device: never behind a pending wait.
+    kTakesAway = 4,  // What work in a stream may still use.
+  };
+
+  static FakeDriver& Get();
+  void FillTable();
+  void FillMemoryCalls();
+  void FillSharingCalls();
+  void FillStreamCalls();
+  void FillWorkCalls();
+  // Records the call and checks its rules; a code other than kSuccess is to be returned.
+  Result Enter(const char* symbol, unsigned rules);
+  Result Injected(const std::string& symbol);
+  void Violation(const std::string& symbol, const std::string& what);
+  int RunLocked();
+  int PendingWaits() const;
+  int BusyStreams() const;
+  int MakeMemory(uint64_t bytes);
+  Result Enqueue(Stream stream, StreamOperation operation);
+
+  const FakeMachine machine_;
+  DriverTable table_;
+  std::map<std::string, void*> symbols_;
+  mutable std::recursive_mutex mutex_;
+  std::function<void(const std::string&)> hook_;
+  std::map<std::string, Failure> failures_;
+  Result poison_ = kSuccess;
+  std::vector<std::string> calls_;
+  std::vector<std::string> violations_;
+  bool owes_last_error_ = false;
+
+  bool initialised_ = false;
+  int retained_ = 0;
+  bool current_ = false;
+  uint64_t used_bytes_ = 0;
+  uint64_t next_ = 1;
+  std::map<MemoryHandle, Allocation> handles_;
+  std::map<DevicePointer, uint64_t> reserved_;
+  std::map<DevicePointer, Mapping> mapped_;
+  std::map<void*, uint64_t> registered_;
+  std::map<Stream, StreamState> streams_;
+  std::map<Event, EventState> events_;
+  std::set<Module> modules_;
+  std::map<std::string, Kernel> kernels_;
+  std::map<Function, std::string> functions_;
+};
+
+}  // namespace epd::cuda

@@ -1,0 +1,88 @@
+// A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
+// be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 mps=1 version=12040
+// missing=cuMemCreate fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "tests/fakes/cuda/fake_driver.h"
+
+namespace {
+
+using epd::cuda::FakeDriver;
+using epd::cuda::FakeMachine;
+
+std::map<std::string, std::string> Words() {
+  const char* text = std::getenv("EPD_FAKE_CUDA");
+  std::istringstream stream(text == nullptr ? "" : text);
+  std::map<std::string, std::string> words;
+  for (std::string word; stream >> word;) {
+    const size_t equals = word.find('=');
+    words[word.substr(0, equals)] = equals == std::string::npos ? "1" : word.substr(equals + 1);
+  }
+  return words;
+}
+
+FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
+  const auto number = [&words](const char* name, int otherwise) {
+    const auto found = words.find(name);
+    return found == words.end() ? otherwise : std::atoi(found->second.c_str());
+  };
+  FakeMachine machine;
+  machine.num_devices = number("devices", 1);
+  machine.driver_version = number("version", machine.driver_version);
+  if (const auto found = words.find("compute"); found != words.end()) {
+    machine.compute_major = std::atoi(found->second.c_str());
+    machine.compute_minor = std::atoi(found->second.substr(found->second.find('.') + 1).c_str());
+  }
+  machine.virtual_memory = number("vmm", 1) != 0;
+  machine.posix_descriptors = number("fd", 1) != 0;
+  machine.legacy_ipc = number("ipc", 1) != 0;
+  machine.stream_memory_operations = number("memops", 1) != 0;
+  machine.waits_end = number("waits", 1) != 0;
+  machine.peer_access = number("peer", 1) != 0;
+  machine.mps = number("mps", 0) != 0;
+  machine.with_runtime = false;
+  return machine;
+}
+
+void EndAt(const std::map<std::string, std::string>& words, const std::string& symbol) {
+  const auto is = [&](const char* how) {
+    const auto found = words.find(how);
+    return found != words.end() && found->second == symbol;
+  };
+  if (is("exit")) std::exit(EXIT_FAILURE);
+  if (is("abort")) std::abort();
+  while (is("hang")) pause();
+}
+
+struct Loaded {
+  std::map<std::string, std::string> words = Words();
+  FakeDriver driver{MachineOf(words)};
+
+  Loaded() {
+    driver.OnCall([this](const std::string& symbol) { EndAt(words, symbol); });
+    if (const auto found = words.find("fails"); found != words.end()) {
+      const size_t colon = found->second.find(':');
+      driver.Fail(found->second.substr(0, colon), std::atoi(found->second.c_str() + colon + 1), 0,
+                  1 << 30);
+    }
+  }
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* symbol,
+                                                                          void** function, int,
+                                                                          uint64_t, int* status) {
+  static Loaded& loaded = *new Loaded;
+  const auto missing = loaded.words.find("missing");
+  const bool lacks = missing != loaded.words.end() && missing->second == symbol;
+  *function = lacks ? nullptr : loaded.driver.Find(symbol);
+  *status = *function == nullptr ? 1 : 0;
+  return *function == nullptr ? 500 : 0;
+}
