@@ -7,7 +7,7 @@
 namespace epd {
 namespace {
 
-absl::Status Fill(const Node& node, v1::GetDoctorResponse& response) {
+void Fill(const Node& node, v1::GetDoctorResponse& response) {
   const WorkerSupervisor::Figures& figures = node.worker().figures();
   DaemonReport daemon;
   daemon.staging_bytes = node.settings().staging_bytes;
@@ -26,14 +26,19 @@ absl::Status Fill(const Node& node, v1::GetDoctorResponse& response) {
     out.set_consequence(std::move(finding.consequence));
     out.set_fix(std::move(finding.fix));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
 
 NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctorRequest*,
                                            v1::GetDoctorResponse* response) {
-  return Answer(context, node_, [this, response] { return Fill(node_, *response); });
+  return AnswerLater(context, node_, [this, response](const Finish& finish) {
+    Fill(node_, *response);
+    cuda_doctor_.Ask([response, finish](const v1::GetDoctorResponse& cuda) {
+      response->MergeFrom(cuda);
+      finish(absl::OkStatus());
+    });
+  });
 }
 
 }  // namespace epd

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "daemon/node/node.h"
+#include "daemon/rpc/cuda_doctor.h"
 #include "daemon/rpc/group_watchers.h"
 #include "proto/epd/v1/node.grpc.pb.h"
 
@@ -14,7 +15,10 @@ namespace epd {
 class NodeService final : public v1::Node::CallbackService {
  public:
   // Both outlive this.
-  NodeService(Node& node, GroupWatchers& watchers) : node_(node), watchers_(watchers) {}
+  NodeService(Node& node, GroupWatchers& watchers) : node_(node), watchers_(watchers), cuda_doctor_(node) {}
+
+  // Answers what is still open. Control thread, after its loop has ended.
+  void FinishAll() { cuda_doctor_.FinishAll(); }
 
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
@@ -51,6 +55,7 @@ class NodeService final : public v1::Node::CallbackService {
  private:
   Node& node_;
   GroupWatchers& watchers_;
+  CudaDoctor cuda_doctor_;
 };
 
 }  // namespace epd

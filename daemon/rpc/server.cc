@@ -132,6 +132,7 @@ class RpcServer::Impl {
     chosen_.reset();
     watchers_.FinishAll(absl::UnavailableError("epd ends"));
     cluster_.FinishAll(absl::UnavailableError("epd ends"));
+    service_.FinishAll();
     server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
     WaitForCalls();
     server_.reset();

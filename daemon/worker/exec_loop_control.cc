@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/served_backend.h"
 #include "daemon/backend/sha256.h"
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/exec_loop.h"
@@ -94,6 +95,7 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 void ExecLoop::Handle(const v1::StartTenant& message) {
   absl::StatusOr<TenantStart> start = TenantStartFromProto(message);
   absl::Status status = start.status();
+  if (status.ok()) status = CheckServedBackend(start->spec.backend, backend_->name());
   if (status.ok()) {
     performer_.AddTenant(*start);
     if (wire_ != nullptr) wire_->Meet(start->nodes);

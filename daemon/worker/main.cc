@@ -18,9 +18,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "daemon/backend/cpu/cpu_backend.h"
+#include "daemon/backend/cuda/machine_probe.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/backend/unique_id_maker.h"
+#include "daemon/worker/cuda_doctor_main.h"
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exec_loop.h"
 #include "daemon/worker/hello.h"
@@ -133,6 +135,12 @@ int main(int argc, char** argv) {
   absl::string_view argument = argc == 2 ? argv[1] : "";
   if (absl::ConsumePrefix(&argument, epd::kUniqueIdFlag)) {
     return epd::UniqueIdChildMain(std::string(argument));
+  }
+  if (absl::ConsumePrefix(&argument, epd::cuda::kProbeFlag)) {
+    return epd::cuda::ProbeChildMain(std::string(argument), SelfPath());
+  }
+  if (absl::ConsumePrefix(&argument, epd::kDoctorFlag)) {
+    return epd::CudaDoctorMain(std::string(argument), SelfPath());
   }
   if (!absl::ConsumePrefix(&argument, "--control-fd=") ||
       !absl::SimpleAtoi(argument, &control_fd) || control_fd < 0) {

@@ -1,10 +1,16 @@
+#include <algorithm>
+
 #include "client/cli/commands/command.h"
+#include "client/cli/cuda_check.h"
 #include "client/cli/local_checks.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/report.pb.h"
 
 namespace epd::cli {
 namespace {
+
+// A driver may take its time to start many GPUs.
+constexpr absl::Duration kCudaPatience = absl::Seconds(30);
 
 bool AllOk(const google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings) {
   for (const epd::v1::Finding& finding : findings) {
@@ -20,9 +26,13 @@ Report RunDoctor(const CommandContext& context) {
   CheckLocally(context.options, context.search, *doctor->mutable_local());
   ExitCode code = context.connect_failure.code;
   std::string error;  // Without a connection the findings say why.
+  if (context.connection == nullptr && context.options.address.empty()) {
+    CheckCuda(*doctor->mutable_local());  // Else the daemon does, in its own environment.
+  }
   if (context.connection != nullptr) {
-    const Report asked = CallNode(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
-                                  epd::v1::GetDoctorRequest());
+    const Report asked =
+        CallNodeFor(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
+                    epd::v1::GetDoctorRequest(), std::max(context.options.timeout, kCudaPatience));
     code = asked.code;
     error = asked.error;
     if (asked.message != nullptr) {

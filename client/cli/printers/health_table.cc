@@ -9,7 +9,7 @@ void AddFindings(const google::protobuf::RepeatedPtrField<epd::v1::Finding>& fin
                  const std::string& seen_by, Table& table, std::string& advice) {
   for (const epd::v1::Finding& finding : findings) {
     table.AddRow({finding.ok() ? "ok" : "NOT OK", finding.what(), finding.found(), seen_by});
-    if (finding.ok()) continue;
+    if (finding.consequence().empty() && finding.fix().empty()) continue;
     absl::StrAppend(&advice, "\n", finding.what(), ": ", finding.found(), "\n");
     if (!finding.consequence().empty())
       absl::StrAppend(&advice, "  means: ", finding.consequence(), "\n");

@@ -93,6 +93,8 @@ class FakeWorker:
 
 def main() -> None:
     sys.path.insert(0, os.environ["EPD_TEST_PROTOS"])
+    if sys.argv[1].startswith("--doctor-cuda="):
+        return
     quirks = set(filter(None, os.environ.get("EPD_FAKE_WORKER", "").split(",")))
     if "dies_at_start" in quirks:
         sys.exit(3)
