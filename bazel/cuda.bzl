@@ -4,8 +4,29 @@ deploy/setup finds nvcc, or installs it, and writes its path into .venv/bazelrc 
 time with the driver's own functions, so nothing that is built here links libcuda or the CUDA runtime.
 """
 
-_BUILD = """
-exports_files(["nvcc.bzl"])
+_FOUND = """
+# The driver's types and prototypes alone.
+cc_library(
+    name = "driver_header",
+    hdrs = ["include/cuda.h"],
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+_MISSING = """
+# Fails only for those who build it.
+genrule(
+    name = "missing",
+    outs = ["cuda_header_missing.h"],
+    cmd = "echo 'no nvcc: run deploy/setup, which finds or installs one' >&2; exit 1",
+)
+
+cc_library(
+    name = "driver_header",
+    hdrs = [":missing"],
+    visibility = ["//visibility:public"],
+)
 """
 
 def _cuda_compiler_impl(repository_ctx):
@@ -17,7 +38,10 @@ def _cuda_compiler_impl(repository_ctx):
             version = asked.stdout.strip().split("\n")[-1]
         else:
             nvcc = ""
-    repository_ctx.file("BUILD", _BUILD)
+    repository_ctx.file("BUILD", _FOUND if nvcc else _MISSING)
+    if nvcc:
+        toolkit = repository_ctx.path(nvcc).dirname.dirname
+        repository_ctx.symlink(toolkit.get_child("include").get_child("cuda.h"), "include/cuda.h")
 
     # The version goes into the command, and so into the key of every cache.
     repository_ctx.file("nvcc.bzl", "NVCC = %r\nNVCC_VERSION = %r\n" % (nvcc, version))

@@ -1,0 +1,292 @@
+// What the row kernels reach, as a part of the copy bandwidth that the same run measures. Prints one
+// JSON object; every figure is of the device that it names.
+//
+//   bench --image FATBIN
+//
+// Bytes are counted as they cross the device's memory at least once: a scatter of T tokens to K slots
+// reads T rows and writes T * K; a gather reads T * K and writes T; a copy of n bytes reads and writes
+// n. Per case the time is the median of single launches, each between two events.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/routing_plan.h"
+#include "tests/gpu/executor.h"
+
+namespace epd::gpu {
+namespace {
+
+using cuda::DeviceShape;
+using cuda::LaunchList;
+
+constexpr int kWarmups = 10;
+constexpr int kTimes = 100;
+
+struct Timing {
+  double p50_us = 0;
+  double p99_us = 0;
+};
+
+class Bench {
+ public:
+  Bench(const Driver& driver, const void* image) : driver_(driver), launcher_(driver, image) {
+    Check(driver_, driver_.StreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    Check(driver_, driver_.EventCreate(&begin_, CU_EVENT_DEFAULT), "cuEventCreate");
+    Check(driver_, driver_.EventCreate(&end_, CU_EVENT_DEFAULT), "cuEventCreate");
+  }
+
+  void* Allocate(std::size_t bytes) {
+    CUdeviceptr memory = 0;
+    Check(driver_, driver_.MemAlloc(&memory, bytes), "cuMemAlloc");
+    Check(driver_, driver_.MemsetD8(memory, 1, bytes), "cuMemsetD8");
+    return reinterpret_cast<void*>(memory);
+  }
+  template <typename T>
+  T* Upload(const T* from, std::size_t count) {
+    T* to = static_cast<T*>(Allocate(count * sizeof(T) + 16));
+    Check(driver_, driver_.MemcpyHtoD(reinterpret_cast<CUdeviceptr>(to), from, count * sizeof(T)),
+          "cuMemcpyHtoD");
+    return to;
+  }
+
+  template <typename Submit>
+  Timing Time(Submit submit) {
+    std::vector<double> times;
+    for (int i = 0; i < kWarmups + kTimes; ++i) {
+      Check(driver_, driver_.EventRecord(begin_, stream_), "cuEventRecord");
+      submit();
+      Check(driver_, driver_.EventRecord(end_, stream_), "cuEventRecord");
+      Check(driver_, driver_.EventSynchronize(end_), "cuEventSynchronize");
+      float ms = 0;
+      Check(driver_, driver_.EventElapsedTime(&ms, begin_, end_), "cuEventElapsedTime");
+      if (i >= kWarmups) times.push_back(ms * 1000.0);
+    }
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times[times.size() * 99 / 100]};
+  }
+  Timing TimeList(const LaunchList& list) {
+    return Time([&] { launcher_.Launch(list, stream_); });
+  }
+
+  // Bytes read and written per second by the driver's own copy, in GB/s.
+  double CopyBandwidth(std::size_t bytes) {
+    void* from = Allocate(bytes);
+    void* to = Allocate(bytes);
+    const Timing timing = Time([&] {
+      Check(driver_,
+            driver_.MemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to),
+                                    reinterpret_cast<CUdeviceptr>(from), bytes, stream_),
+            "cuMemcpyDtoDAsync");
+    });
+    driver_.MemFree(reinterpret_cast<CUdeviceptr>(from));
+    driver_.MemFree(reinterpret_cast<CUdeviceptr>(to));
+    return 2.0 * static_cast<double>(bytes) / timing.p50_us / 1000.0;
+  }
+
+ private:
+  const Driver& driver_;
+  GpuLauncher launcher_;
+  CUstream stream_ = nullptr;
+  CUevent begin_ = nullptr;
+  CUevent end_ = nullptr;
+};
+
+struct Shape {
+  const char* name;
+  std::int64_t num_tokens;
+  std::int64_t hidden;
+  std::int32_t top_k;
+  std::int32_t num_experts;
+};
+
+// One rank's exchange with itself, planned on the host and uploaded.
+struct Problem {
+  RoutingSpec spec;
+  std::uint64_t row_bytes = 0;
+  std::int64_t num_tokens = 0;
+  std::int64_t capacity = 0;
+  const PlanRoute* table = nullptr;
+  const std::int32_t* counts = nullptr;
+  std::uint8_t* rows = nullptr;       // [T, row_bytes]
+  std::uint8_t* recv_rows = nullptr;  // [C, row_bytes]
+  float* weights = nullptr;           // [T, K]
+  float* recv_weights = nullptr;      // [C]
+  cuda::ReportWord* report = nullptr;
+};
+
+Problem MakeProblem(Bench& bench, const Shape& shape) {
+  Problem problem;
+  RoutingSpec& spec = problem.spec;
+  spec.num_ranks = 1;
+  spec.num_experts = shape.num_experts;
+  spec.top_k = shape.top_k;
+  spec.alignment = 128;
+  spec.max_tokens = shape.num_tokens;
+  std::mt19937 random(1);
+  std::vector<std::int32_t> topk(shape.num_tokens * shape.top_k);
+  for (std::int64_t t = 0; t < shape.num_tokens; ++t) {
+    // Distinct experts for a token, as a router gives.
+    for (int k = 0; k < shape.top_k; ++k) {
+      const auto begin = topk.begin() + t * shape.top_k;
+      do {
+        begin[k] = static_cast<std::int32_t>(random() % shape.num_experts);
+      } while (std::find(begin, begin + k, begin[k]) != begin + k);
+    }
+  }
+  const TopkIndices indices = {topk.data(), IndexType::kInt32, shape.num_tokens};
+  std::vector<std::int32_t> counts(shape.num_experts);
+  std::vector<std::int32_t> token_counts(shape.num_experts);
+  std::vector<std::uint64_t> plan(RoutingPlanBytes(spec) / 8);
+  std::int32_t total = 0;
+  RoutingPlanView view;
+  const PlanIds ids = {1, 1, 1};
+  if (!CountRoutes(spec, indices, counts.data()).ok() ||
+      !BuildRoutingPlan({spec, 0, ids, indices, counts.data(), plan.data(), plan.size() * 8,
+                         token_counts.data(), &total})
+           .ok() ||
+      !ViewRoutingPlan({plan.data(), plan.size() * 8, spec, 0, ids}, &view).ok()) {
+    std::fprintf(stderr, "the host cannot plan its own problem\n");
+    std::exit(kFailed);
+  }
+  problem.num_tokens = shape.num_tokens;
+  problem.row_bytes = static_cast<std::uint64_t>(shape.hidden) * 2;
+  problem.capacity = total;
+  problem.table = bench.Upload(view.table, topk.size());
+  problem.counts = bench.Upload(counts.data(), counts.size());
+  problem.rows = static_cast<std::uint8_t*>(bench.Allocate(shape.num_tokens * problem.row_bytes));
+  problem.recv_rows = static_cast<std::uint8_t*>(bench.Allocate(total * problem.row_bytes));
+  problem.weights = static_cast<float*>(bench.Allocate(topk.size() * 4));
+  problem.recv_weights = static_cast<float*>(bench.Allocate(total * 4));
+  const cuda::ReportWord none = cuda::kNoReport;
+  problem.report = bench.Upload(&none, 1);
+  return problem;
+}
+
+LaunchList DirectList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+  const cuda::RecvTarget target = {problem.recv_rows, problem.recv_weights, problem.capacity};
+  cuda::PushDirectArgs args;
+  args.table = problem.table;
+  args.rows = problem.rows;
+  args.weights = problem.weights;
+  args.targets = bench.Upload(&target, 1);
+  args.num_tokens = problem.num_tokens;
+  args.row_bytes = problem.row_bytes;
+  args.top_k = problem.spec.top_k;
+  args.num_ranks = 1;
+  args.report = problem.report;
+  return PushDirectLaunches(args, device);
+}
+
+// The receiver's half alone, behind one push: what a client's epilogue costs.
+LaunchList LandList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+  cuda::PushLandingArgs push;
+  const std::int64_t bound = std::min(problem.spec.max_tokens, problem.capacity);
+  const std::size_t bytes = cuda::LandingBytes(bound, problem.spec.top_k, problem.row_bytes);
+  const cuda::LandingTarget target = {static_cast<std::uint8_t*>(bench.Allocate(bytes)), bytes};
+  push.routes = {problem.table, problem.spec.top_k, 1, problem.report};
+  push.tiling = {problem.num_tokens, problem.spec.top_k, 1};
+  push.spec = problem.spec;
+  push.counts = problem.counts;
+  push.plan_id = 1;
+  push.rows = problem.rows;
+  push.weights = problem.weights;
+  push.row_bytes = problem.row_bytes;
+  push.targets = bench.Upload(&target, 1);
+  push.report = problem.report;
+  cuda::ScratchCursor push_scratch(bench.Allocate(64 << 20));
+  TakePushScratch(problem.spec, push_scratch, &push);
+  bench.TimeList(PushLandingLaunches(push, device));
+
+  const cuda::LandingSource source = {target.base, bytes};
+  cuda::LandRowsArgs land;
+  land.index.spec = problem.spec;
+  land.index.counts = problem.counts;
+  land.index.num_locals = problem.spec.num_experts;
+  land.plan_id = 1;
+  land.row_bytes = problem.row_bytes;
+  land.sources = bench.Upload(&source, 1);
+  land.recv_rows = problem.recv_rows;
+  land.recv_weights = problem.recv_weights;
+  land.capacity = problem.capacity;
+  land.report = problem.report;
+  land.gate.report = problem.report;
+  cuda::ScratchCursor land_scratch(bench.Allocate(64 << 20));
+  TakeLandScratch(problem.spec, land_scratch, &land);
+  return LandRowsLaunches(land, device);
+}
+
+LaunchList GatherList(Bench& bench, const Problem& problem, const DeviceShape& device) {
+  const cuda::GatherSource source = {problem.recv_rows, nullptr, problem.capacity};
+  cuda::GatherReduceArgs args;
+  args.table = problem.table;
+  args.sources = bench.Upload(&source, 1);
+  args.out = problem.rows;
+  args.num_tokens = problem.num_tokens;
+  args.row_bytes = problem.row_bytes;
+  args.top_k = problem.spec.top_k;
+  args.num_ranks = 1;
+  return GatherReduceLaunches(args, DataType::kBfloat16, nullptr, device);
+}
+
+void PrintCase(const Shape& shape, const char* what, const DeviceShape& device, Timing timing,
+               double copy_gbps) {
+  const double bytes = static_cast<double>(shape.num_tokens * shape.hidden * 2) * (shape.top_k + 1);
+  const double gbps = bytes / timing.p50_us / 1000.0;
+  std::printf(
+      ",\n  {\"shape\": \"%s\", \"kernel\": \"%s\", \"sms\": %d, \"p50_us\": %.2f, \"p99_us\": "
+      "%.2f, "
+      "\"gbytes_per_s\": %.1f, \"of_copy\": %.3f}",
+      shape.name, what, device.max_num_sms > 0 ? device.max_num_sms : device.num_sms, timing.p50_us,
+      timing.p99_us, gbps, gbps / copy_gbps);
+}
+
+void RunShape(Bench& bench, const Shape& shape, const Device& device, double copy_gbps) {
+  const Problem problem = MakeProblem(bench, shape);
+  for (const int sms : {0, 8, 16, 24, 32, 64}) {
+    for (const bool in_bulk : {false, true}) {
+      if (in_bulk && device.compute_capability < 90) continue;
+      const DeviceShape config = {device.num_sms, device.compute_capability, sms,
+                                  in_bulk ? 0 : INT64_MAX};
+      PrintCase(shape, in_bulk ? "scatter direct bulk" : "scatter direct", config,
+                bench.TimeList(DirectList(bench, problem, config)), copy_gbps);
+      PrintCase(shape, in_bulk ? "scatter expand bulk" : "scatter expand", config,
+                bench.TimeList(LandList(bench, problem, config)), copy_gbps);
+      if (in_bulk) continue;
+      PrintCase(shape, "gather reduce", config, bench.TimeList(GatherList(bench, problem, config)),
+                copy_gbps);
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  std::string image_path;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], "--image") == 0) image_path = argv[i + 1];
+  }
+  Driver driver;
+  Device device;
+  OpenOrExit(&driver, &device);
+  const std::vector<std::max_align_t> image = ReadImage(image_path);
+  Bench bench(driver, image.data());
+  const double copy_gbps = bench.CopyBandwidth(std::size_t{512} << 20);
+  std::printf(
+      "{\"name\": \"bench\", \"device\": \"%s\", \"num_sms\": %d, \"driver\": %d,\n"
+      " \"copy_gbytes_per_s\": %.1f, \"cases\": [\n  {\"shape\": \"512 MiB\", \"kernel\": "
+      "\"copy\"}",
+      device.name.c_str(), device.num_sms, device.driver_version, copy_gbps);
+  const Shape shapes[] = {{"train 4096 x 7168 bf16 top-8 of 256", 4096, 7168, 8, 256},
+                          {"decode 128 x 7168 bf16 top-8 of 256", 128, 7168, 8, 256}};
+  for (const Shape& shape : shapes) RunShape(bench, shape, device, copy_gbps);
+  std::printf("\n]}\n");
+  return kPassed;
+}
+
+}  // namespace
+}  // namespace epd::gpu
+
+int main(int argc, char** argv) { return epd::gpu::Main(argc, argv); }

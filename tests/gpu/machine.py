@@ -1,0 +1,80 @@
+"""What of CUDA is on this machine: GPU, nvcc, compute-sanitizer, MPS."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76
+_MINIMUM_CAPABILITY = (8, 0)
+
+
+def why_no_gpu() -> str | None:
+    """None if there is a GPU that the kernels run on, else what is missing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"no driver: {error}"
+    status = driver.cuInit(0)
+    if status != 0:
+        return f"cuInit answers {status}"
+    count = ctypes.c_int(0)
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return "the driver shows no device"
+    capability = []
+    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
+        value = ctypes.c_int(0)
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        capability.append(value.value)
+    if tuple(capability) < _MINIMUM_CAPABILITY:
+        return f"compute capability {capability[0]}.{capability[1]} is older than 8.0"
+    return None
+
+
+def _first(candidates: list[str | None]) -> str | None:
+    return next((path for path in candidates if path and os.access(path, os.X_OK)), None)
+
+
+def nvcc() -> str | None:
+    """The nvcc to compile with: $NVCC, $CUDA_HOME's, the one on PATH, /usr/local/cuda's."""
+    home = os.environ.get("CUDA_HOME")
+    return _first(
+        [
+            shutil.which(os.environ.get("NVCC", "")),
+            f"{home}/bin/nvcc" if home else None,
+            shutil.which("nvcc"),
+            "/usr/local/cuda/bin/nvcc",
+        ]
+    )
+
+
+def beside_nvcc(name: str) -> str | None:
+    """A tool of the toolkit, on PATH or beside nvcc."""
+    compiler = nvcc()
+    beside = str(pathlib.Path(compiler).resolve().parent / name) if compiler else None
+    return _first([shutil.which(name), beside])
+
+
+def _ask(command: list[str]) -> str:
+    try:
+        ended = subprocess.run(
+            command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except OSError as error:
+        return str(error)
+    return ended.stdout.strip()
+
+
+def describe(root: pathlib.Path) -> dict:
+    """The machine and what is tested, for the report."""
+    commit = root / "COMMIT"
+    fields = "name,driver_version,memory.total,compute_cap,mig.mode.current"
+    return {
+        "gpus": _ask(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]).splitlines(),
+        "nvcc": _ask([nvcc() or "nvcc", "--version"]).splitlines()[-1:],
+        "commit": commit.read_text().strip()
+        if commit.exists()
+        else _ask(["git", "-C", str(root), "rev-parse", "HEAD"]),
+    }
