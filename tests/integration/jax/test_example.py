@@ -51,3 +51,13 @@ def test_quantised_rows_and_their_scales_arrive_under_one_plan():
     ended = _run("--ranks", "3", example="fp8_dispatch")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "fp8_dispatch: passed" in ended.stdout and "equal to NumPy" in ended.stdout
+
+
+@pytest.mark.parametrize(("attention", "experts"), [(2, 3), (1, 1)])
+def test_attention_ranks_and_expert_ranks_train_as_a_dense_layer_does(attention: int, experts: int):
+    ended = _run(
+        f"--attention={attention}", f"--experts={experts}", example="attention_and_experts"
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("as the dense layer, by at most") == attention + experts
+    assert "attention_and_experts: passed" in ended.stdout
