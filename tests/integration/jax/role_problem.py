@@ -17,8 +17,10 @@ TOKENS, HIDDEN, SLOTS, BATCHES = 5, 160, 64, 2
 
 
 def meshes_of(m: int, n: int) -> tuple[Mesh, Mesh]:
+    """Of eight devices each role has four at most: of two processes with four devices, each has one role."""
     devices = np.array(jax.devices())
-    return Mesh(devices[:m], ("attention",)), Mesh(devices[m : m + n], ("experts",))
+    first = 4 if len(devices) == 8 else m
+    return Mesh(devices[:m], ("attention",)), Mesh(devices[first : first + n], ("experts",))
 
 
 def _owner(expert: int, n: int) -> int:
