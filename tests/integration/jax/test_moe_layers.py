@@ -14,7 +14,6 @@ _SETUPS = [
         ("moe_meshes", 1, 4),
         ("moe_layers_apart", 4, 1),
         ("moe_modules", 1, 4),
-        ("moe_errors", 1, 4),
     )
 ]
 _NEEDS_FLAX = pytest.mark.skipif(

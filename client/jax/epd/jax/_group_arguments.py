@@ -2,12 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _checks, _names, config
+from epd.jax._ffi import HeldRank
+from epd.jax._membership import Membership
+from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.mesh import MeshResource, active_device_mesh, active_resource
 
 MOST_NAME_BYTES = 60
@@ -29,11 +34,8 @@ def positive(function: str, **sizes: object) -> dict[str, int]:
     return checked
 
 
-def dtype_of(function: str, max_token_dtype) -> np.dtype:
-    try:
-        dtype = np.dtype(max_token_dtype)
-    except TypeError as error:
-        raise TypeError(f"{function}: max_token_dtype {max_token_dtype!r} is no dtype") from error
+def row_dtype(function: str, max_token_dtype) -> np.dtype:
+    dtype = config.dtype_of(function, "max_token_dtype", max_token_dtype)
     if not config.is_row_dtype(dtype):
         raise ValueError(
             f"{function}: max_token_dtype is {dtype}; expected a dtype of 1, 2, 4 or 8 bytes"
@@ -44,7 +46,7 @@ def dtype_of(function: str, max_token_dtype) -> np.dtype:
 def owners(
     function: str, expert_owner: Sequence[int] | None, num_experts: int, ranks: int
 ) -> tuple[tuple[int, ...] | None, int]:
-    """The table, and the most experts of a rank."""
+    """The table, and the most experts of a rank. TypeError if it is no sequence of integers, ValueError if it does not fit."""
     if expert_owner is None:
         if num_experts % ranks:
             raise ValueError(
@@ -52,7 +54,13 @@ def owners(
                 " rank of each expert"
             )
         return None, num_experts // ranks
-    table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in expert_owner)
+    try:
+        given = tuple(expert_owner)
+    except TypeError as error:
+        raise TypeError(
+            f"{function}: expert_owner must be a sequence of ranks, got {type(expert_owner).__name__}"
+        ) from error
+    table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in given)
     if len(table) != num_experts:
         raise ValueError(
             f"{function}: expert_owner has {len(table)} entries; expected one for each of num_experts ({num_experts})"
@@ -116,6 +124,15 @@ def ranks_here(function: str, rank: int | Sequence[int], ranks: int) -> tuple[in
     return held
 
 
+def label(function: str, argument: str, key: object, value: object, most_bytes: int) -> str:
+    """ "<key>=<value>" for epctl; TypeError or ValueError unless both are short printable texts without ";" and "="."""
+    for text in (key, value):
+        _names.check_text(function, argument, text, most_bytes)
+        if set(str(text)) & set(";="):
+            raise ValueError(f"{function}: {argument} is {text!r}; expected a text without ; and =")
+    return f"{key}={value}"
+
+
 def alias(function: str, name: object) -> str:
     """The group's name; TypeError or ValueError if it cannot be one."""
     text = _names.check_text(function, "name", name, MOST_NAME_BYTES)
@@ -126,10 +143,89 @@ def alias(function: str, name: object) -> str:
     return text
 
 
-def label(function: str, argument: str, key: object, value: object, most_bytes: int) -> str:
-    """ "<key>=<value>" for epctl; TypeError or ValueError unless both are short printable texts without ";" and "="."""
-    for text in (key, value):
-        _names.check_text(function, argument, text, most_bytes)
-        if set(str(text)) & set(";="):
-            raise ValueError(f"{function}: {argument} is {text!r}; expected a text without ; and =")
-    return f"{key}={value}"
+@dataclass(frozen=True)
+class GroupArguments:
+    """What Group and Group.join are both given, each checked once. ``sizes``: of GroupSpec.config, by name."""
+
+    function: str
+    alias: str
+    sizes: dict[str, int]
+    max_token_dtype: np.dtype
+    drop_on_overflow: bool
+    max_top_k: int
+    expert_owner: Sequence[int] | None
+    job: str | None
+
+    @classmethod
+    def checked(
+        cls,
+        function: str,
+        name: object,
+        *,
+        max_token_dtype: object,
+        drop_on_overflow: object,
+        max_top_k: object,
+        expert_owner: Sequence[int] | None,
+        job: object,
+        **sizes: object,
+    ) -> "GroupArguments":
+        """TypeError or ValueError naming the argument, as the public functions document. ``expert_owner``: see ``spec``."""
+        return cls(
+            function,
+            alias(function, name),
+            positive(function, **sizes),
+            row_dtype(function, max_token_dtype),
+            bool(drop_on_overflow),
+            top_k_of(function, max_top_k),
+            expert_owner,
+            job_of(function, job),
+        )
+
+    def spec(
+        self,
+        *,
+        world_size: int,
+        rank: int,
+        ep_size: int,
+        num_ep_groups: int = 1,
+        **place: Any,
+    ) -> GroupSpec:
+        """The group on so many ranks. TypeError or ValueError of expert_owner and num_experts.
+
+        Args:
+            place: resource, mesh and ranks_here of GroupSpec.
+        """
+        table, most_experts = owners(
+            self.function, self.expert_owner, self.sizes["num_experts"], ep_size
+        )
+        return GroupSpec(
+            EpConfig(
+                world_size=world_size,
+                rank=rank,
+                ep_size=ep_size,
+                num_ep_groups=num_ep_groups,
+                num_local_experts=most_experts,
+                **self.sizes,
+            ),
+            self.max_token_dtype,
+            alias=self.alias,
+            origin=f"{self.function}({self.alias!r})",
+            max_top_k=self.max_top_k,
+            expert_owner=table,
+            **place,
+        )
+
+    def membership(
+        self,
+        held: tuple[HeldRank, ...],
+        num_domains: int,
+        elsewhere: tuple[HeldRank, ...] = (),
+    ) -> Membership:
+        """How this process joins the group."""
+        return Membership(
+            held=held,
+            num_domains=num_domains,
+            drop_on_overflow=self.drop_on_overflow,
+            job=self.job,
+            elsewhere=elsewhere,
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import Mesh
 
-from epd.jax import _environment, _ffi, _job, config
+from epd.jax import _environment, _ffi, _in_flight, _job, config
 from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
@@ -128,5 +128,6 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
 
 
 def leave(spec: config.GroupSpec) -> None:
-    """Leaves; fine if nothing was joined. Operations under way get two seconds to end."""
+    """Leaves; fine if nothing was joined. Results in flight get ten seconds to come, operations then two to end."""
+    _in_flight.await_results(spec.alias)
     _ffi.finalize(spec.alias)

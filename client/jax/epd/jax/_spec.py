@@ -12,18 +12,23 @@ def _axes(entry) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def normalize(spec, rank: int) -> tuple | None:
-    """``spec`` (a tuple or PartitionSpec, or None) as a tuple of ``rank`` entries.
+def normalize(function: str, spec, rank: int) -> tuple | None:
+    """``spec`` (a tuple or PartitionSpec, or None) as a tuple of ``rank`` entries. ``function``: for messages.
 
     Raises:
+        TypeError: something else.
         ValueError: more entries than dimensions.
     """
     if spec is None:
         return None
+    if not isinstance(spec, PartitionSpec | tuple | list):
+        raise TypeError(
+            f"{function}: {_SPEC} must be a tuple or a PartitionSpec, got {type(spec).__name__}"
+        )
     entries = tuple(tuple(entry) if isinstance(entry, list) else entry for entry in tuple(spec))
     if len(entries) > rank:
         raise ValueError(
-            f"{_SPEC} {spec} has {len(entries)} entries, but the result has {rank} dimensions"
+            f"{function}: {_SPEC} {spec} has {len(entries)} entries, but the result has {rank} dimensions"
         )
     return entries + (None,) * (rank - len(entries))
 

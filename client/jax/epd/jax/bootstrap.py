@@ -1,19 +1,17 @@
 """ep_bootstrap and ep_finalize: the default group of this process."""
 
-import operator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from epd.jax import _ffi, _membership, config
+from epd.jax import _checks, _ffi, _membership, config
 from epd.jax.group import Group
 from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, outer_axis
 
 
 def _check_dtype(max_token_dtype) -> np.dtype:
-    dtype = np.dtype(max_token_dtype)
+    dtype = config.dtype_of("ep_bootstrap", "max_token_dtype", max_token_dtype)
     if dtype not in config.DTYPE_CODES:
         raise NotImplementedError(
             f"ep_bootstrap: max_token_dtype {dtype} is not supported; give one of"
@@ -98,14 +96,25 @@ def ep_bootstrap(
 
     Raises:
         NotImplementedError: ``max_token_dtype`` is not supported.
+        TypeError: it is no dtype, or a size is no integer.
         ValueError: no ep_resource, no active mesh, a size that does not fit the mesh, or a rank that is not exactly once
             in it; several processes that cannot agree on the job's name.
         RuntimeError: already bootstrapped. Its subclass EpError: no daemon, or not all ranks came; see ``.code``.
     """
     dtype = _check_dtype(max_token_dtype)
     ep_axis = active_resource().ep_resource
-    world_size, rank, del_sms = (operator.index(value) for value in (world_size, rank, max_num_sms))
-    del del_sms
+    given = {
+        "world_size": world_size,
+        "rank": rank,
+        "max_num_sms": max_num_sms,
+        "num_experts": num_experts,
+        "max_tokens_per_rank": max_tokens_per_rank,
+        "recv_capacity_per_rank": recv_capacity_per_rank,
+        "hidden_dim": hidden_dim,
+    }
+    sizes = {name: _checks.static_int("ep_bootstrap", name, value) for name, value in given.items()}
+    world_size, rank = sizes.pop("world_size"), sizes.pop("rank")
+    del sizes["max_num_sms"]
     mesh = _active_mesh(world_size)
     outer = outer_axis(active_resource(), mesh)
     if ep_axis not in mesh.shape:
@@ -113,12 +122,6 @@ def ep_bootstrap(
             f"ep_bootstrap: ep_resource is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}"
         )
     ep_size = mesh.shape[ep_axis]
-    sizes = {
-        "num_experts": operator.index(num_experts),
-        "max_tokens_per_rank": operator.index(max_tokens_per_rank),
-        "recv_capacity_per_rank": operator.index(recv_capacity_per_rank),
-        "hidden_dim": operator.index(hidden_dim),
-    }
     _check_sizes(sizes, ep_size)
     _check_rank(mesh, ep_axis, rank)
     if config.default() is not None:
@@ -160,9 +163,13 @@ def default_group() -> Group:
 def ep_finalize() -> None:
     """Leaves the default group; ``ep_bootstrap`` works again afterwards, also with other parameters.
 
-    Safe when never bootstrapped and when called twice. Operations under way get two seconds to end. Compiled programs
-    stay valid: they run again after an ``ep_bootstrap`` with the same sizes, and say which field differs otherwise. A
-    process may also end without it.
+    Safe when never bootstrapped and when called twice. Results in flight get ten seconds to come; operations that have not
+    ended two seconds later fail. Compiled programs stay valid: they run again after an ``ep_bootstrap`` with the same sizes,
+    and say which field differs otherwise. A process may also end without it.
     """
+    group = config.default()
     config.set_default(None)
-    _ffi.finalize(config.DEFAULT_ALIAS)
+    if group is None:
+        _ffi.finalize(config.DEFAULT_ALIAS)
+    else:
+        _membership.leave(group.spec)

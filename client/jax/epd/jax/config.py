@@ -26,6 +26,14 @@ _BOUND_CODES = {1: 2, 2: 2, 4: 1, 8: 1}
 _SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
 
 
+def dtype_of(function: str, name: str, value: object) -> np.dtype:
+    """``value`` as a dtype; TypeError naming it if it is none."""
+    try:
+        return np.dtype(value)
+    except TypeError as error:
+        raise TypeError(f"{function}: {name} {value!r} is no dtype") from error
+
+
 def is_row_dtype(dtype) -> bool:
     """Whether dispatch can move rows of it: 1, 2, 4 or 8 bytes an element."""
     try:
@@ -53,8 +61,9 @@ class EpLayerConfig:
     dispatch_output_per_expert_alignment: int = 0
 
     def __post_init__(self):
-        top_k = operator.index(self.top_k)
-        alignment = operator.index(self.dispatch_output_per_expert_alignment)
+        top_k, alignment = (
+            self._integer(name) for name in ("top_k", "dispatch_output_per_expert_alignment")
+        )
         if top_k < 1:
             raise ValueError(f"EpLayerConfig: top_k is {top_k}; it must be 1 or more")
         if alignment < 0 or alignment & (alignment - 1):
@@ -63,6 +72,15 @@ class EpLayerConfig:
             )
         object.__setattr__(self, "top_k", top_k)
         object.__setattr__(self, "dispatch_output_per_expert_alignment", alignment)
+
+    def _integer(self, name: str) -> int:
+        value = getattr(self, name)
+        try:
+            return operator.index(value)
+        except TypeError as error:
+            raise TypeError(
+                f"EpLayerConfig: {name} must be an integer, got {type(value).__name__}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -177,5 +195,15 @@ def get_ep_config() -> EpConfig:
 
 
 def ep_handle_mem_size(cfg: EpLayerConfig) -> int:
-    """Bytes of one rank's routing plan, the same on all ranks. RuntimeError when not bootstrapped."""
-    return bootstrapped().handle_mem_size(cfg.top_k)
+    """Bytes of one rank's routing plan, the same on all ranks.
+
+    Raises:
+        RuntimeError: not bootstrapped.
+        TypeError: ``cfg`` is no EpLayerConfig.
+    """
+    spec = bootstrapped()
+    if not isinstance(cfg, EpLayerConfig):
+        raise TypeError(
+            f"ep_handle_mem_size: cfg must be an EpLayerConfig, got {type(cfg).__name__}"
+        )
+    return spec.handle_mem_size(cfg.top_k)

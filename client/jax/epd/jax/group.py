@@ -22,6 +22,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _ffi, _membership, config
 from epd.jax import _group_arguments as _arguments
+from epd.jax._group_arguments import GroupArguments
 from epd.jax._membership import Membership
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
@@ -92,18 +93,20 @@ class Group(GroupOperations):
                 DEADLINE_EXCEEDED, not all ranks came; INVALID_ARGUMENT, ranks gave different sizes.
         """
         function = "Group"
-        text = _arguments.alias(function, name)
-        sizes = _arguments.positive(
+        given = GroupArguments.checked(
             function,
+            name,
             num_experts=num_experts,
             max_tokens_per_rank=max_tokens_per_rank,
             recv_capacity_per_rank=recv_capacity_per_rank,
             hidden_dim=hidden_dim,
+            max_token_dtype=max_token_dtype,
+            drop_on_overflow=drop_on_overflow,
+            max_top_k=max_top_k,
+            expert_owner=expert_owner,
+            job=job,
         )
-        dtype, names = (
-            _arguments.dtype_of(function, max_token_dtype),
-            _arguments.resource_of(function, resource),
-        )
+        names = _arguments.resource_of(function, resource)
         found = _arguments.mesh_of(function, mesh)
         if names.ep_resource not in found.shape:
             raise ValueError(
@@ -111,38 +114,23 @@ class Group(GroupOperations):
             )
         outer = outer_axis(names, found)
         ep_size = found.shape[names.ep_resource]
-        table, most_experts = _arguments.owners(
-            function, expert_owner, sizes["num_experts"], ep_size
-        )
         devices = isinstance(found, Mesh)
-        self._set(
-            GroupSpec(
-                EpConfig(
-                    world_size=found.size,
-                    rank=jax.process_index() if devices else 0,
-                    ep_size=ep_size,
-                    num_ep_groups=1 if outer is None else found.shape[outer],
-                    num_local_experts=most_experts,
-                    **sizes,
-                ),
-                dtype,
-                alias=text,
-                origin=f"Group({text!r})",
-                max_top_k=_arguments.top_k_of(function, max_top_k),
-                expert_owner=table,
-                resource=resource,
-                mesh=None if mesh is None else found.abstract_mesh,
-            ),
-            Membership(
-                held=_membership.held_along(found, names.ep_resource) if devices else (),
-                num_domains=found.size // ep_size,
-                drop_on_overflow=bool(drop_on_overflow),
-                job=_arguments.job_of(function, job),
-                elsewhere=_membership.elsewhere_along(found, names.ep_resource) if devices else (),
-            )
-            if devices
-            else None,
+        spec = given.spec(
+            world_size=found.size,
+            rank=jax.process_index() if devices else 0,
+            ep_size=ep_size,
+            num_ep_groups=1 if outer is None else found.shape[outer],
+            resource=resource,
+            mesh=None if mesh is None else found.abstract_mesh,
         )
+        membership = None
+        if devices:
+            membership = given.membership(
+                held=_membership.held_along(found, names.ep_resource),
+                num_domains=found.size // ep_size,
+                elsewhere=_membership.elsewhere_along(found, names.ep_resource),
+            )
+        self._set(spec, membership)
         if connect:
             self.connect()
 
@@ -196,43 +184,33 @@ class Group(GroupOperations):
             Otherwise as ``Group``; ALREADY_EXISTS: another process holds the rank.
         """
         function = "Group.join"
-        text = _arguments.alias(function, name)
-        sizes = _arguments.positive(
+        given = GroupArguments.checked(
             function,
+            name,
             num_experts=num_experts,
             max_tokens_per_rank=max_tokens_per_rank,
             recv_capacity_per_rank=recv_capacity_per_rank,
             hidden_dim=hidden_dim,
+            max_token_dtype=max_token_dtype,
+            drop_on_overflow=drop_on_overflow,
+            max_top_k=max_top_k,
+            expert_owner=expert_owner,
+            job=job,
         )
         ranks = _arguments.positive(function, ranks=ranks)["ranks"]
         held = _arguments.ranks_here(function, rank, ranks)
         if resource is not None:
             resource = _arguments.resource_of(function, resource)
-        table, most_experts = _arguments.owners(function, expert_owner, sizes["num_experts"], ranks)
-        spec = GroupSpec(
-            EpConfig(
+        group = cls.of_spec(
+            given.spec(
                 world_size=ranks,
                 rank=held[0],
                 ep_size=ranks,
-                num_ep_groups=1,
-                num_local_experts=most_experts,
-                **sizes,
+                resource=resource,
+                ranks_here=len(held),
             ),
-            _arguments.dtype_of(function, max_token_dtype),
-            alias=text,
-            origin=f"Group.join({text!r})",
-            max_top_k=_arguments.top_k_of(function, max_top_k),
-            expert_owner=table,
-            resource=resource,
-            ranks_here=len(held),
-        )
-        group = cls.of_spec(
-            spec,
-            Membership(
-                held=tuple(_ffi.HeldRank(0, value, "") for value in held),
-                num_domains=1,
-                drop_on_overflow=bool(drop_on_overflow),
-                job=_arguments.job_of(function, job),
+            given.membership(
+                held=tuple(_ffi.HeldRank(0, value, "") for value in held), num_domains=1
             ),
         )
         if connect:
@@ -276,8 +254,8 @@ class Group(GroupOperations):
         _membership.join(self._spec, self._membership)
 
     def finalize(self) -> None:
-        """Leaves the group. Safe when called twice or never joined. Wait for results (``jax.block_until_ready``) first:
-        operations under way get two seconds to end, and then fail.
+        """Leaves the group. Safe when called twice or never joined. Results in flight get ten seconds to come; operations
+        that have not ended two seconds later fail.
 
         Compiled programs stay valid: they run again after ``connect()``.
         """

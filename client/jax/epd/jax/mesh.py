@@ -32,7 +32,11 @@ _resource: contextvars.ContextVar[MeshResource | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def global_shard_guard(resource: MeshResource) -> Iterator[None]:
-    """Makes ``resource`` the active one; nests, and restores the outer one at the end."""
+    """Makes ``resource`` the active one; nests, and restores the outer one at the end. TypeError if it is no MeshResource."""
+    if not isinstance(resource, MeshResource):
+        raise TypeError(
+            f"global_shard_guard: resource must be a MeshResource, got {type(resource).__name__}"
+        )
     token = _resource.set(resource)
     try:
         yield
@@ -261,8 +265,15 @@ def _ep_domain_for_rank(
         device_to_rank: default: the device's process index.
 
     Raises:
-        ValueError: the rank does not occur exactly once.
+        ValueError: the rank does not occur exactly once; the mesh has no axis of that name.
+        TypeError: ``device_to_rank`` cannot be called.
     """
+    if ep_axis not in mesh.axis_names:
+        raise ValueError(f"ep_axis is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}")
+    if device_to_rank is not None and not callable(device_to_rank):
+        raise TypeError(
+            f"device_to_rank must be a function of a device, got {type(device_to_rank).__name__}"
+        )
     device_to_rank = device_to_rank or (lambda device: device.process_index)
     grid = domain_grid(mesh, ep_axis)
     ranks = np.array([[device_to_rank(device) for device in row] for row in grid], dtype=np.int64)

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from epd.jax import _ffi, _membership, _place, config
 from epd.jax import _group_arguments as _arguments
+from epd.jax._group_arguments import GroupArguments
 from epd.jax._membership import Membership
 from epd.jax._streams import Side
 from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
@@ -74,7 +75,7 @@ class RoleLink(GroupOperations):
             int32 ``[1, K]`` of -1; zeros ``[1, H]``, or ``after``; float32 zeros ``[1, K]``.
 
         Raises:
-            TypeError: ``cfg`` is no EpLayerConfig.
+            TypeError: ``cfg`` is no EpLayerConfig, ``dtype`` no dtype.
             ValueError: ``after`` has another shape.
         """
         function = "RoleLink.nothing"
@@ -85,7 +86,7 @@ class RoleLink(GroupOperations):
         weights = jnp.zeros((1, cfg.top_k), jnp.float32)
         if after is None:
             dtype = self._spec.max_token_dtype if dtype is None else dtype
-            return idx, jnp.zeros(shape, dtype), weights
+            return idx, jnp.zeros(shape, config.dtype_of(function, "dtype", dtype)), weights
         if after.shape != shape:
             raise ValueError(
                 f"{function}: after has shape {list(after.shape)}, expected {list(shape)}: what combine gave in the layer"
@@ -150,7 +151,20 @@ class RoleGroup:
                 mesh for both roles.
         """
         function = "RoleGroup"
-        text = _arguments.alias(function, name)
+        given = GroupArguments.checked(
+            function,
+            name,
+            num_experts=num_experts,
+            max_tokens_per_rank=max_tokens_per_rank,
+            recv_capacity_per_rank=recv_capacity_per_rank,
+            hidden_dim=hidden_dim,
+            max_token_dtype=max_token_dtype,
+            drop_on_overflow=drop_on_overflow,
+            max_top_k=max_top_k,
+            expert_owner=expert_owner,
+            job=job,
+        )
+        sizes = given.sizes
         mesh_argument(function, "token_mesh", token_mesh)
         mesh_argument(function, "expert_mesh", expert_mesh)
         check_meshes(function, (token_mesh, expert_mesh))
@@ -159,13 +173,6 @@ class RoleGroup:
                 f"{function}: token_mesh and expert_mesh are the same mesh, {dict(token_mesh.shape)}; give the axes different"
                 " names, as functions are told apart by their mesh"
             )
-        sizes = _arguments.positive(
-            function,
-            num_experts=num_experts,
-            max_tokens_per_rank=max_tokens_per_rank,
-            recv_capacity_per_rank=recv_capacity_per_rank,
-            hidden_dim=hidden_dim,
-        )
         self._meshes = {Side.TOKENS: token_mesh, Side.EXPERTS: expert_mesh}
         tokens, experts = token_mesh.size, expert_mesh.size
         table, most = _arguments.owners(function, expert_owner, sizes["num_experts"], experts)
@@ -180,14 +187,14 @@ class RoleGroup:
                 num_local_experts=most,
                 **sizes,
             ),
-            _arguments.dtype_of(function, max_token_dtype),
-            alias=text,
-            origin=f"RoleGroup({text!r})",
-            max_top_k=_arguments.top_k_of(function, max_top_k),
+            given.max_token_dtype,
+            alias=given.alias,
+            origin=f"RoleGroup({given.alias!r})",
+            max_top_k=given.max_top_k,
             expert_owner=tuple(1 + owner for owner in table),
             of_roles=True,
         )
-        self._drop, self._job = bool(drop_on_overflow), _arguments.job_of(function, job)
+        self._drop, self._job = given.drop_on_overflow, given.job
         self._joined = False
         # Which program uses a name of an operation; what runs, to be ended with the group.
         self._users: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -265,7 +272,7 @@ class RoleGroup:
         ]
 
     def finalize(self) -> None:
-        """Leaves the group; wait for results first: executions that have not begun are cancelled, others get two seconds.
+        """Leaves the group: executions that have not begun are cancelled, others get the time that ``Group.finalize`` gives.
         Safe when called twice or never joined. ``roles`` joins it again.
         """
         self._joined = False

@@ -3,8 +3,8 @@
 import epd.jax as ep
 import jax
 import numpy as np
+from bad_input.groups import sizes
 from jax.sharding import Mesh, NamedSharding
-from programs.errors_table import sizes
 from world import World, fails, raises
 
 

@@ -6,8 +6,18 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from epd.jax.layers import moe
+from epd.jax.layers import (
+    Axes,
+    moe,
+    partition_specs,
+    recv_capacity,
+    sizes_within,
+    updated_selection_bias,
+)
+from epd.jax.layers.grouped_gemm import rows_of_groups
+from jax.sharding import PartitionSpec
 from moe_problem import (
+    EXPERTS,
     HIDDEN,
     SIGMOID,
     SOFTMAX,
@@ -134,3 +144,31 @@ def check_scores_that_underflow_make_no_nan(world: World):
                 assert np.isfinite(np.asarray(shard.data, np.float32)).all(), config
         moved = np.asarray(results[1][0]["experts"]["down"].addressable_shards[0].data)
         assert (np.abs(moved).max() > 0) == normalize  # Weights of sum 1, or all 0.
+
+
+def check_the_alignment_follows_the_products_and_the_dtype(world: World):
+    """Two dtypes, an own product, and an explicit alignment; the capacity that any routing fits."""
+    del world
+    gemm = dataclasses.replace(SOFTMAX.gemm, alignments=((2, 128),))
+    own = dataclasses.replace(SOFTMAX, gemm=gemm)
+    assert [SOFTMAX.alignment_for(t) for t in (jnp.float32, jnp.bfloat16)] == [8, 16]
+    assert [own.alignment_for(t) for t in (jnp.float32, jnp.bfloat16)] == [0, 128]
+    assert dataclasses.replace(own, alignment=4).alignment_for(jnp.bfloat16) == 4
+    assert recv_capacity(SOFTMAX, 10, 4, jnp.float32) == 4 * 10 * 2 + 2 * 7
+    assert recv_capacity(SOFTMAX, 10, EXPERTS, jnp.float32) == EXPERTS * 10 + 7
+    assert recv_capacity(dataclasses.replace(own, recv_capacity=5), 10, 4, jnp.float32) == 5
+
+
+def check_small_functions(world: World):
+    del world
+    counts = jnp.array([4, 0, 8, 4], jnp.int32)
+    for capacity, want in ((100, [4, 0, 8, 4]), (13, [4, 0, 8, 1]), (3, [3, 0, 0, 0])):
+        np.testing.assert_array_equal(sizes_within(counts, capacity), want)
+    rows = rows_of_groups(jnp.arange(4.0)[:, None], jnp.array([2, 0, 1, 1]), 6)
+    np.testing.assert_array_equal(rows[:, 0], [0, 0, 2, 3, 3, 3])
+    bias = updated_selection_bias(jnp.zeros(3), jnp.array([5, 1, 3]), 0.5)
+    np.testing.assert_array_equal(bias, [-0.5, 0.5, 0])
+    split = dataclasses.replace(SOFTMAX, axes=Axes(expert="ep", embed="dp"))
+    assert partition_specs(split)["experts"]["up"] == PartitionSpec("ep", "dp", None)
+    assert Axes(rules={"a": "b"}) == Axes(rules=(("a", "b"),))
+    assert hash(SIGMOID) == hash(dataclasses.replace(SIGMOID))

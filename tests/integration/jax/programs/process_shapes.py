@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from five_operations import run_all
+from programs import groups
 from world import World
 
 _CFG = ep.EpLayerConfig(top_k=2)
@@ -55,6 +56,46 @@ def check_several_layers_with_matmuls_between(world: World):
             gradients = step(*shards)
     for got, wanted in zip(gradients, expected, strict=True):
         world.expect_close(got, np.asarray(wanted), 2e-4)
+
+
+def check_tables_that_leave_ranks_without_experts(world: World):
+    """E not divisible by R; only the first and the last rank own experts, then only one in the middle."""
+    if not _holds_ranks(world):
+        return
+    count = 2 * world.ep + 1
+    groups.expect_layer_of_table(world, [(world.ep - 1) * (e % 3 > 0) for e in range(count)])
+    groups.expect_layer_of_table(world, [world.ep // 2] * count)
+
+
+def check_leaving_with_results_in_flight(world: World):
+    """Programs that were launched before ep_finalize end well: no device is left alone in a collective of XLA's."""
+    if not _holds_ranks(world):
+        return
+    for held in (True, False):
+        world.bootstrap(hidden=64, max_tokens=32, capacity=512)
+        problem = world.problem(4, tokens=32)
+        operands = [world.put(a) for a in (problem.topk_idx, problem.tokens, problem.weights)]
+
+        @jax.jit
+        def step(idx, tokens, weights):
+            for _ in range(4):
+                recv, _, handle, counts, _ = ep.ep_dispatch(_CFG, idx, tokens, weights, 512)
+                tokens = tokens + ep.ep_combine(_CFG, handle, counts, recv, idx.shape[0])
+            return tokens, tokens.sum()
+
+        with world.context():
+            want = jax.block_until_ready(step(*operands))[0]
+            launched = [step(*operands) for _ in range(6 if held else 1)]
+        if not held:
+            launched.clear()
+        ep.ep_finalize()
+        world.sizes = {}
+        for tokens, _ in launched:
+            pairs = zip(tokens.addressable_shards, want.addressable_shards, strict=True)
+            for got, wanted in pairs:
+                np.testing.assert_array_equal(np.asarray(got.data), np.asarray(wanted.data))
+    world.bootstrap()
+    run_all(world, _CFG, world.problem(5, tokens=8))
 
 
 def check_a_process_outside_the_mesh_is_told_so(world: World):

@@ -179,6 +179,24 @@ def check_vmap_batches(world: World):
         world.expect_close(got, np.asarray(expected), 1e-4, "gradient of each")
 
 
+def check_vmap_without_tokens(world: World):
+    """A batch of exchanges on ranks without tokens, forward and backward: all are made, and the next call meets its peers."""
+    world.bootstrap()
+    capacity, arrays, operands = _stacked(world, 3)
+    empty = [a[:, :0] for a in arrays]
+    sharding = NamedSharding(world.mesh, PartitionSpec(None, ("dp", "ep")))
+    none = [jax.make_array_from_callback(a.shape, sharding, lambda i, a=a: a[i]) for a in empty]
+    loss = lambda i, t, w: (jax.vmap(moe)(i, t, w) ** 2).sum()  # noqa: E731
+    with world.context():
+        moe = functools.partial(layer, capacity)
+        out = jax.jit(jax.vmap(moe))(*none)
+        value, grads = jax.jit(jax.value_and_grad(loss, (1, 2)))(*none)
+        assert out.shape == (3, 0, world.sizes["hidden"]), out.shape
+        assert [g.shape for g in grads] == [a.shape for a in empty[1:]]
+        assert float(value) == 0
+        _expect_batch(world, moe, arrays, operands, jax.vmap)
+
+
 def check_vmap_with_spmd_axis_name(world: World):
     """The batch split over an axis beside ep: each device makes its own share. Over an axis of tokens: refused."""
     ep.ep_finalize()

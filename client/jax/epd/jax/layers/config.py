@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from epd.jax.config import dtype_of
 from epd.jax.layers.grouped_gemm import RAGGED_DOT, GroupedGemm
 
 _ACTIVATIONS = {"silu": jax.nn.silu, "gelu": jax.nn.gelu, "relu": jax.nn.relu}
@@ -23,6 +26,30 @@ def _wrong_count(name: str, value: Any, least: int) -> str | None:
 def _wrong_choice(name: str, value: Any, allowed: Iterable[str]) -> str | None:
     known = tuple(allowed)
     return None if value in known else f"{name} is {value!r}; it must be one of {known}"
+
+
+def of_kind(function: str, name: str, value: Any, kind: type) -> Any:
+    """``value``; TypeError naming it if it is of another type."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{function}: {name} must be a {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def floating(function: str, name: str, dtype: Any) -> np.dtype:
+    """``dtype``; TypeError if it is none, ValueError if it is not floating."""
+    known = dtype_of(function, name, dtype)
+    if not jnp.issubdtype(known, jnp.floating):
+        raise ValueError(f"{function}: {name} is {known}; expected a floating one")
+    return known
+
+
+def _wrong_precision(value: Any) -> str | None:
+    matrix = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    try:
+        jax.eval_shape(lambda a: jax.lax.dot(a, a, precision=value), matrix)
+    except (TypeError, ValueError):
+        return f"precision is {value!r}; it must be one that jax.lax.dot takes, or None"
+    return None
 
 
 def _wrong_number(name: str, value: Any) -> str | None:
@@ -208,6 +235,8 @@ class MoeConfig:
         wrong.append(_wrong_choice("apply_weights", self.apply_weights, ("late", "early")))
         if not callable(self.activation):
             wrong.append(_wrong_choice("activation", self.activation, _ACTIVATIONS))
+        if self.precision is not None:
+            wrong.append(_wrong_precision(self.precision))
         if self.recv_capacity is not None:
             wrong.append(_wrong_count("recv_capacity", self.recv_capacity, 1))
         if self.alignment is not None:

@@ -56,9 +56,11 @@ def sizes_within(token_counts: jax.Array, capacity: int) -> jax.Array:
         int32 ``[n]``, whose sum is at most ``capacity``.
 
     Raises:
-        TypeError: a traced ``capacity``.
+        TypeError: a traced ``capacity``, counts that are not integers.
     """
     capacity = static_int("sizes_within", "capacity", capacity)
+    if not jnp.issubdtype(token_counts.dtype, jnp.integer):
+        raise TypeError(f"sizes_within: token_counts must be integers, got {token_counts.dtype}")
     ends = jnp.minimum(jnp.cumsum(token_counts), capacity)
     return jnp.diff(ends, prepend=0).astype(jnp.int32)
 

@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from epd.jax._call import layout_for
+from epd.jax._checks import static_int
 from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.dispatch import checked_dispatch
@@ -17,7 +18,7 @@ from epd.jax.group import Group
 from epd.jax.layers import _shard, parameters
 from epd.jax.layers._check import checked_shards
 from epd.jax.layers._shards import Shards
-from epd.jax.layers.config import MoeConfig
+from epd.jax.layers.config import MoeConfig, floating, of_kind
 
 
 @jax.tree_util.register_dataclass
@@ -50,8 +51,15 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) 
         dtype: of the tokens.
 
     Raises:
-        ValueError: sizes below 1, experts that the ranks do not divide.
+        TypeError: ``config`` is no MoeConfig, a size no static integer, ``dtype`` no dtype.
+        ValueError: sizes below 1, experts that the ranks do not divide, a dtype that is not floating.
     """
+    of_kind("recv_capacity", "config", config, MoeConfig)
+    tokens_per_rank, ep_size = (
+        static_int("recv_capacity", name, value)
+        for name, value in (("tokens_per_rank", tokens_per_rank), ("ep_size", ep_size))
+    )
+    dtype = floating("recv_capacity", "dtype", dtype)
     if tokens_per_rank < 0 or ep_size < 1 or config.router.num_experts % ep_size:
         raise ValueError(
             f"recv_capacity: tokens_per_rank is {tokens_per_rank} and ep_size {ep_size}; expected 0 or more, and a divisor of"
@@ -114,8 +122,7 @@ def moe(
         ValueError: while tracing, sizes, shapes, dtypes and names of axes that do not fit, each with got and wanted; no mesh.
         At run time, on every rank, what ep_dispatch and ep_combine raise.
     """
-    if not isinstance(config, MoeConfig):
-        raise TypeError(f"moe: config must be a MoeConfig, got {type(config).__name__}")
+    of_kind("moe", "config", config, MoeConfig)
     if not isinstance(group, Group | None):
         raise TypeError(f"moe: group must be a Group or None, got {type(group).__name__}")
     spec, tokens = bootstrapped() if group is None else group.spec, jnp.asarray(tokens)

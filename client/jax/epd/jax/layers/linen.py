@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from epd.jax.group import Group
 from epd.jax.layers import parameters
-from epd.jax.layers.config import MoeConfig
+from epd.jax.layers.config import MoeConfig, floating, of_kind
 from epd.jax.layers.layer import MoeAux, moe
 
 try:
@@ -36,7 +36,7 @@ class Moe(nn.Module):
         group: static; None: the default group.
 
     Raises:
-        As ``moe``; both ``init`` and ``apply`` run the layer, so all ranks must call them.
+        As ``moe``, and for a ``param_dtype`` that is not floating, when it is called; both ``init`` and ``apply`` run the layer, so all ranks must call them.
     """
 
     config: MoeConfig
@@ -47,7 +47,9 @@ class Moe(nn.Module):
     def __call__(
         self, tokens: jax.Array, token_mask: jax.Array | None = None
     ) -> tuple[jax.Array, MoeAux]:
-        """Arguments and results as ``moe``'s."""
+        """Arguments, results and errors as ``moe``'s."""
+        of_kind("Moe", "config", self.config, MoeConfig)
+        floating("Moe", "param_dtype", self.param_dtype)
         config = self._config_here()
         names = parameters.names(config, self.group)
         params = {

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from epd.jax.group import Group
 from epd.jax.layers import parameters
-from epd.jax.layers.config import MoeConfig
+from epd.jax.layers.config import MoeConfig, floating, of_kind
 from epd.jax.layers.layer import MoeAux, moe
 
 try:
@@ -35,6 +35,10 @@ class Moe(nnx.Module):
         rngs: its stream "params" draws the parameters.
         param_dtype: of the parameters.
         group: static; None: the default group.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: a dtype that is not floating; no ep_resource, see ``partition_specs``.
     """
 
     def __init__(
@@ -45,6 +49,8 @@ class Moe(nnx.Module):
         param_dtype=jnp.float32,
         group: Group | None = None,
     ):
+        of_kind("Moe", "rngs", rngs, nnx.Rngs)
+        floating("Moe", "param_dtype", param_dtype)
         self.config, self.group = config, group
         names = parameters.names(config, group)
         rules = {"sharding_rules": config.axes.rules} if config.axes.rules else {}
@@ -60,7 +66,7 @@ class Moe(nnx.Module):
     def __call__(
         self, tokens: jax.Array, token_mask: jax.Array | None = None
     ) -> tuple[jax.Array, MoeAux]:
-        """Arguments and results as ``moe``'s; collective."""
+        """Arguments, results and errors as ``moe``'s; collective."""
         parts = (
             ("router", "experts", "shared") if self.config.shared_ffn_dim else ("router", "experts")
         )

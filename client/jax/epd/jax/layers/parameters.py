@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from epd.jax.group import Group
-from epd.jax.layers.config import MoeConfig
+from epd.jax.layers.config import MoeConfig, floating, of_kind
 from epd.jax.mesh import active_resource
 
 Parameters = dict[str, dict[str, jax.Array]]
@@ -69,15 +69,18 @@ def _is_shape(node) -> bool:
 
 
 def names(
-    config: MoeConfig, group: Group | None = None
+    config: MoeConfig, group: Group | None = None, function: str = "Moe"
 ) -> dict[str, dict[str, tuple[str | None, ...]]]:
     """The names of each parameter's dimensions, as ``config.axes`` gives them: logical or of the mesh.
 
     Raises:
+        TypeError: ``config`` is no MoeConfig, ``group`` no Group.
         ValueError: ``config.axes.expert`` is None, the group (None: the default one) has no MeshResource of its own, and
             none with an ep_resource is active.
     """
-    axes = config.axes
+    axes = of_kind(function, "config", config, MoeConfig).axes
+    if group is not None:
+        of_kind(function, "group", group, Group)
     by_role = {None: None, "mlp": axes.mlp, "embed": axes.embed}
     own = None if group is None else group.spec.resource
     by_role["expert"] = axes.expert or (own or active_resource()).ep_resource
@@ -98,7 +101,7 @@ def partition_specs(
     """
     return jax.tree.map(
         lambda dims: PartitionSpec(*map(config.axes.resolve, dims)),
-        names(config, group),
+        names(config, group, "partition_specs"),
         is_leaf=lambda node: isinstance(node, tuple),
     )
 
@@ -123,10 +126,11 @@ def init_moe(config: MoeConfig, key: jax.Array, dtype=jnp.float32) -> Parameters
         The tree above. Inside ``jax.jit(..., out_shardings=...)`` with ``partition_specs`` each process makes only its own part.
 
     Raises:
+        TypeError: ``config`` is no MoeConfig, ``key`` no key, ``dtype`` no dtype.
         ValueError: a dtype that is not floating.
     """
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"init_moe: dtype is {jnp.dtype(dtype)}; expected a floating one")
+    of_kind("init_moe", "config", config, MoeConfig)
+    dtype = floating("init_moe", "dtype", dtype)
     keys = iter(jax.random.split(key, len(jax.tree.leaves(shapes(config), is_leaf=_is_shape))))
 
     def make(name: str, shape: Shape) -> jax.Array:

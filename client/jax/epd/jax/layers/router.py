@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from epd.jax.layers.config import RouterConfig
+from epd.jax.layers.config import RouterConfig, of_kind
 
 
 @jax.tree_util.register_dataclass
@@ -89,8 +89,10 @@ def route(
         Routing. Neither values nor gradients are NaN while the logits are finite, also when all scores underflow.
 
     Raises:
+        TypeError: ``config`` is no RouterConfig.
         ValueError: while tracing, shapes and dtypes that do not fit; all of them in one error.
     """
+    of_kind("route", "config", config, RouterConfig)
     _check(config, logits, selection_bias, token_mask)
     logits = logits.astype(jnp.float32)
     chosen = _choose(config, logits, selection_bias)
