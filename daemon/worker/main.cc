@@ -1,154 +1,29 @@
 // epd-worker: runs the operations of one device of the node. Started by epd, never by hand.
-#include <malloc.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
-#include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/numbers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/strip.h"
 #include "daemon/backend/cpu/cpu_backend.h"
 #include "daemon/backend/cuda/machine_probe.h"
-#include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
-#include "daemon/backend/unique_id_maker.h"
 #include "daemon/worker/cuda_doctor_main.h"
-#include "daemon/worker/epd_socket.h"
-#include "daemon/worker/exec_loop.h"
-#include "daemon/worker/hello.h"
-#include "daemon/worker/wire/wire.h"
-
-namespace {
-
-constexpr int kExitUsage = 2;
-// How long the worker may take to answer everybody once it was told to stop.
-constexpr unsigned kStopSeconds = 5;
-
-volatile std::sig_atomic_t g_stop = 0;
-
-pthread_t g_exec_thread;
-
-void OnStopSignal(int) {
-  // Other threads (gRPC's) take signals, too; only the exec thread's wait has to end.
-  if (pthread_equal(pthread_self(), g_exec_thread) == 0) {
-    pthread_kill(g_exec_thread, SIGTERM);
-    return;
-  }
-  g_stop = 1;
-  alarm(kStopSeconds);
-}
-
-// Rows of other nodes come and go in buffers of gRPC's. Given back to the kernel after each operation
-// they would be faulted in again for the next one, which took a quarter of all time.
-void KeepFreedMemory() {
-  constexpr int kMaxThreshold = 32 << 20;  // glibc's own limit.
-  constexpr int kKeep = 256 << 20;
-  constexpr int kMaxArenas = 4;  // Each keeps what it has freed.
-  mallopt(M_MMAP_THRESHOLD, kMaxThreshold);
-  mallopt(M_TRIM_THRESHOLD, kKeep);
-  mallopt(M_ARENA_MAX, kMaxArenas);
-}
-
-// The end of epd reaches the worker as the end of its socket, and as SIGTERM should it hang.
-void WatchForTheEnd() {
-  g_exec_thread = pthread_self();
-  struct sigaction action = {};
-  action.sa_handler = OnStopSignal;
-  sigaction(SIGTERM, &action, nullptr);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGINT, SIG_IGN);  // A terminal's Ctrl-C is for epd, which then ends us in order.
-}
-
-int Usage() {
-  std::fprintf(stderr,
-               "usage: epd-worker --control-fd=N\n"
-               "epd starts its workers itself; N is the socket to it.\n");
-  return kExitUsage;
-}
-
-std::string SelfPath() {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  return length <= 0 ? std::string() : std::string(path, static_cast<size_t>(length));
-}
-
-epd::UniqueIdMaker::Make MakerOfIds(const epd::NcclLibrary& nccl) {
-  if (nccl.path().empty()) {
-    return [why = nccl.problem()]() -> absl::StatusOr<std::string> {
-      return absl::UnavailableError("there is no libnccl: " + why);
-    };
-  }
-  return [path = nccl.path()] {
-    return epd::MakeUniqueIdInChild(SelfPath(), path, epd::UniqueIdMaker::kLimit);
-  };
-}
-
-absl::Status Serve(int control_fd) {
-  epd::EpdSocket socket{epd::UniqueFd(control_fd)};
-  absl::StatusOr<epd::EpdMessage> hello = epd::ReceiveHello(socket);
-  if (!hello.ok()) return hello.status();
-  const epd::v1::WorkerHello& body = hello->body.hello();
-  absl::StatusOr<epd::OutcomeRecords> records = epd::OutcomeRecords::Open(hello->fds[0]);
-  if (!records.ok()) return records.status();
-  absl::StatusOr<std::unique_ptr<epd::CpuBackend>> backend = epd::CpuBackend::Create(body.simd());
-  if (!backend.ok()) return backend.status();
-  const epd::NcclLibrary nccl(epd::NcclCandidates(body.nccl_library(), SelfPath()));
-  std::unique_ptr<epd::Wire> wire;
-  absl::StatusOr<std::string> wire_address = "";
-  if (!body.wire_listen().empty()) {
-    KeepFreedMemory();
-    wire = std::make_unique<epd::Wire>(
-        epd::Wire::Options{.node = body.node(),
-                           .self = epd::Incarnation(body.worker_incarnation()),
-                           .tls = {body.tls_ca(), body.tls_cert(), body.tls_key()}});
-    wire_address = wire->Listen(body.wire_listen(), body.wire_advertise());
-    if (!wire_address.ok()) wire = nullptr;
-  }
-  if (absl::Status sent = socket.Send(epd::ReadyMessage(**backend, nccl, wire_address));
-      !sent.ok()) {
-    return sent;
-  }
-  epd::ExecLoop loop(socket, body,
-                     {.records = *std::move(records),
-                      .backend = *std::move(backend),
-                      .make_unique_id = MakerOfIds(nccl),
-                      .wire = std::move(wire)},
-                     g_stop);
-  return loop.Run();
-}
-
-}  // namespace
+#include "daemon/worker/worker_main.h"
 
 int main(int argc, char** argv) {
-  int control_fd = -1;
   absl::string_view argument = argc == 2 ? argv[1] : "";
   if (absl::ConsumePrefix(&argument, epd::kUniqueIdFlag)) {
     return epd::UniqueIdChildMain(std::string(argument));
   }
   if (absl::ConsumePrefix(&argument, epd::cuda::kProbeFlag)) {
-    return epd::cuda::ProbeChildMain(std::string(argument), SelfPath());
+    return epd::cuda::ProbeChildMain(std::string(argument), epd::SelfPath());
   }
   if (absl::ConsumePrefix(&argument, epd::kDoctorFlag)) {
-    return epd::CudaDoctorMain(std::string(argument), SelfPath());
+    return epd::CudaDoctorMain(std::string(argument), epd::SelfPath());
   }
-  if (!absl::ConsumePrefix(&argument, "--control-fd=") ||
-      !absl::SimpleAtoi(argument, &control_fd) || control_fd < 0) {
-    return Usage();
-  }
-  WatchForTheEnd();
-  const absl::Status status = Serve(control_fd);
-  if (absl::IsUnavailable(status)) return EXIT_SUCCESS;
-  std::fprintf(stderr, "epd-worker: %s\n", status.ToString().c_str());
-  return EXIT_FAILURE;
+  return epd::WorkerMain(
+      argument,
+      [](const epd::v1::WorkerHello& hello) -> absl::StatusOr<std::unique_ptr<epd::Backend>> {
+        return epd::CpuBackend::Create(hello.simd());
+      });
 }

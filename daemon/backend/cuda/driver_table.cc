@@ -15,6 +15,8 @@ namespace {
 using GetProcAddress = Result (*)(const char* symbol, void** function, int version, uint64_t flags,
                                   int* status);
 constexpr char kGetProcAddress[] = "cuGetProcAddress_v2";
+// Of calls that are missing; the first few say enough.
+constexpr size_t kMaxNamed = 3;
 
 enum class Need { kAlways, kOptional };
 
@@ -106,13 +108,21 @@ void Bind(GetProcAddress get, LoadedDriver& driver) {
       binding.store(driver.table, function);
       continue;
     }
+    if (code == kStubLibrary) {
+      driver.problem = absl::StrCat(driver.path, " is the CUDA toolkit's stub, and no driver (",
+                                    kStubLibrary, ")");
+      return;
+    }
     const std::string why = absl::StrCat(
         binding.symbol, status == 2 ? " is newer than CUDA 12.0" : " is not in this driver");
     (binding.need == Need::kAlways ? lacking : driver.missing).push_back(why);
   }
   DropHalfVirtualMemory(driver.table);
   if (lacking.empty()) return;
-  driver.problem = absl::StrCat(driver.path, ": ", absl::StrJoin(lacking, ", "));
+  const size_t num_more = lacking.size() > kMaxNamed ? lacking.size() - kMaxNamed : 0;
+  lacking.resize(lacking.size() - num_more);
+  driver.problem = absl::StrCat(driver.path, ": ", absl::StrJoin(lacking, ", "),
+                                num_more == 0 ? "" : absl::StrCat(", and ", num_more, " more"));
 }
 
 }  // namespace

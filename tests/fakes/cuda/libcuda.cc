@@ -1,6 +1,6 @@
 // A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
 // be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 mps=1 version=12040
-// missing=cuMemCreate fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
+// missing=cuMemCreate missing=all stub=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -81,7 +81,12 @@ extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const 
                                                                           uint64_t, int* status) {
   static Loaded& loaded = *new Loaded;
   const auto missing = loaded.words.find("missing");
-  const bool lacks = missing != loaded.words.end() && missing->second == symbol;
+  const bool lacks =
+      missing != loaded.words.end() && (missing->second == symbol || missing->second == "all");
+  if (loaded.words.count("stub") > 0) {
+    *function = nullptr;
+    return epd::cuda::kStubLibrary;
+  }
   *function = lacks ? nullptr : loaded.driver.Find(symbol);
   *status = *function == nullptr ? 1 : 0;
   return *function == nullptr ? 500 : 0;

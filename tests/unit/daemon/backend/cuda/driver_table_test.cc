@@ -89,6 +89,20 @@ TEST(DriverTable, WhatEpdCannotDoWithoutIsNamed) {
   });
 }
 
+TEST(DriverTable, ALongListOfMissingCallsIsCutShort) {
+  OnMachine("missing=all", [](const LoadedDriver& driver) {
+    EXPECT_THAT(driver.problem, HasSubstr("cuInit is not in this driver"));
+    EXPECT_THAT(driver.problem, EndsWith("more"));
+    EXPECT_LT(driver.problem.size(), 400u);
+  });
+}
+
+TEST(DriverTable, TheToolkitsStubIsNoDriver) {
+  OnMachine("stub=1", [](const LoadedDriver& driver) {
+    EXPECT_THAT(driver.problem, EndsWith("is the CUDA toolkit's stub, and no driver (34)"));
+  });
+}
+
 TEST(DriverTable, AnErrorIsToldWithItsNameAndItsNumber) {
   OnMachine("", [](const LoadedDriver& driver) {
     EXPECT_EQ(Describe(driver.table, "cuMemCreate", kOutOfMemory),
