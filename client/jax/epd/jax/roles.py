@@ -76,6 +76,12 @@ def _metadata_text(metadata: object) -> str:
     return text
 
 
+def _listed(argument: str, value: object) -> list:
+    if not isinstance(value, tuple | list):
+        raise TypeError(f"roles: {argument} must be a list, got {type(value).__name__}")
+    return list(value)
+
+
 def _leaf_name(path) -> str:
     return jax.tree_util.keystr(path) or "(the only one)"
 
@@ -331,7 +337,7 @@ def roles(
             metadata with characters that are not allowed, or too long.
         EpError: as for ``Group``.
     """
-    pairs = list(pairs)
+    pairs = _listed("pairs", pairs)
     if not pairs:
         raise ValueError("roles: pairs is empty; expected at least one (mesh, function)")
     if not isinstance(group, RoleGroup):
@@ -345,7 +351,7 @@ def roles(
                 f"roles: the function of pair {number} must be callable, got {type(pair[1]).__name__}"
             )
     check_meshes("roles", [mesh for mesh, _ in pairs])
-    out_shapes = list(out_shapes)
+    out_shapes = _listed("out_shapes", out_shapes)
     if len(out_shapes) != len(pairs):
         raise ValueError(f"roles: out_shapes has {len(out_shapes)} entries, expected {len(pairs)}")
     text = "" if name is None else _names.check_text("roles", "name", name, _MOST_NAME_BYTES)

@@ -113,6 +113,38 @@ def check_two_micro_batches_are_in_flight_at_once(world: World):
         world.expect_equal(results[2], 4 * tokens)
 
 
+def check_payloads_under_one_plan_in_a_nested_jit(world: World):
+    """int8 rows with their scales; the link is an argument of a function under jit, as any pytree."""
+    attention, experts = meshes_of(1, 1)
+
+    def dequantised(payload):
+        return payload["rows"].astype(jnp.float32) * payload["scales"]
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def exchange(link, slots, idx, payload, weights):
+        received, _, handle, counts, _ = link.dispatch(CFG, idx, payload, weights, slots, name="q")
+        size = idx.shape[0]
+        return link.combine(CFG, handle, counts, dequantised(received), size, name="q")
+
+    def attend(link, rows, scales):
+        idx, weights = jnp.zeros((TOKENS, 2), jnp.int32), jnp.ones((TOKENS, 2))
+        return exchange(link, 1, idx, {"rows": rows, "scales": scales}, weights)
+
+    def serve(link):
+        idx, rows, weights = link.nothing(CFG, jnp.int8)
+        return exchange(link, SLOTS, idx, {"rows": rows, "scales": jnp.zeros((1, 1))}, weights)
+
+    with group_of(1, 1) as group:
+        shapes = [jax.ShapeDtypeStruct((size, HIDDEN), jnp.float32) for size in (TOKENS, 1)]
+        run = ep.roles([(attention, attend), (experts, serve)], group, shapes)
+        rows = np.arange(TOKENS * HIDDEN).reshape(TOKENS, HIDDEN).astype(np.int8)
+        scales = 2.0 ** np.arange(TOKENS, dtype=np.float32)[:, None]
+        results = run((rows, scales) if is_here(attention) else None, ())
+        if is_here(attention):
+            world.expect_equal(results[0], 2 * rows.astype(np.float32) * scales)
+    world.barrier("payloads")
+
+
 def check_one_device_may_have_both_roles(world: World):
     if jax.process_count() > 1:
         return
@@ -241,11 +273,15 @@ def _expect_refusals_of_roles(group: ep.RoleGroup, attention: Mesh, experts: Mes
     nothing = lambda link: None  # noqa: E731
     one = [(attention, nothing)]
     alien = Mesh(np.array(jax.devices()[:1]), ("x",))
+    empty = Mesh(np.empty((0,), object), ("x",))
     f32 = jnp.float32
     table = (
         (ValueError, ("pairs is empty",), [], group, [], {}),
         (TypeError, ("group", "RoleGroup", "str"), one, "group", [None], {}),
+        (TypeError, ("pairs", "list", "int"), 3, group, [None], {}),
+        (TypeError, ("out_shapes", "list", "NoneType"), one, group, None, {}),
         (TypeError, ("pair 0", "(mesh, function)", "3"), [3], group, [None], {}),
+        (ValueError, ("pair 0", "no devices"), [(empty, nothing)], group, [None], {}),
         (TypeError, ("pair 0", "Mesh", "int"), [(3, nothing)], group, [None], {}),
         (TypeError, ("pair 0", "callable", "int"), [(attention, 3)], group, [None], {}),
         (ValueError, ("2 entries, expected 1",), one, group, [None, None], {}),
