@@ -103,43 +103,53 @@ struct BulkMover {
   static constexpr std::int32_t kThreads = kBulkThreads;
   using Shared = BulkShared;
 
-  EPD_HOST_DEVICE static void Copy(const std::uint8_t* from, const RowTargets& to,
-                                   std::uint64_t row_bytes, const RowPart& part, const Lane& lane,
-                                   Shared& shared) {
-    if (lane.InWarp() != 0 || !HasTarget(to)) return;
-    const auto words = static_cast<std::int64_t>(row_bytes / kWidth);
-    const std::int64_t begin = PartBegin(words, part.part, part.num_parts) * kWidth;
+  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const Lane& lane, Shared& shared) {
+    if (lane.InWarp() != 0 || !HasTarget(copy.to)) return;
+    const RowPart& part = copy.part;
+    const auto words = static_cast<std::int64_t>(copy.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts) * kWidth;
-    if (begin < end) Load(from, begin, end, 0, lane, shared);
-    std::int32_t buffer = 0;
-    for (std::int64_t at = begin; at < end; at += kBulkChunkBytes, buffer ^= 1) {
-      if (at + kBulkChunkBytes < end) {
+    Chunk chunk = {PartBegin(words, part.part, part.num_parts) * kWidth, end, 0};
+    if (chunk.begin < end) Load(copy.from, chunk, lane, shared);
+    for (; chunk.begin < end; chunk = Next(chunk)) {
+      if (Next(chunk).begin < end) {
         bulk::WaitStoresRead();
-        Load(from, at + kBulkChunkBytes, end, buffer ^ 1, lane, shared);
+        Load(copy.from, Next(chunk), lane, shared);
       }
-      Send(to, at, end, buffer, lane, shared);
+      Send(copy.to, chunk, lane, shared);
     }
     bulk::WaitStoresRead();
   }
 
  private:
-  EPD_HOST_DEVICE static std::uint32_t ChunkBytes(std::int64_t at, std::int64_t end) {
-    return static_cast<std::uint32_t>(end - at < kBulkChunkBytes ? end - at : kBulkChunkBytes);
+  // The bytes of a row from `begin`, as many as a buffer holds, and the buffer that they go through.
+  struct Chunk {
+    std::int64_t begin;
+    std::int64_t row_end;
+    std::int32_t buffer;
+
+    EPD_HOST_DEVICE std::uint32_t Bytes() const {
+      const std::int64_t left = row_end - begin;
+      return static_cast<std::uint32_t>(left < kBulkChunkBytes ? left : kBulkChunkBytes);
+    }
+  };
+  EPD_HOST_DEVICE static Chunk Next(const Chunk& chunk) {
+    return {chunk.begin + kBulkChunkBytes, chunk.row_end, chunk.buffer ^ 1};
   }
-  EPD_HOST_DEVICE static void Load(const std::uint8_t* from, std::int64_t at, std::int64_t end,
-                                   std::int32_t buffer, const Lane& lane, Shared& shared) {
-    bulk::Load(shared.buffer[lane.Warp()][buffer], from + at, ChunkBytes(at, end),
-               &shared.arrived[lane.Warp()][buffer]);
+
+  EPD_HOST_DEVICE static void Load(const std::uint8_t* from, const Chunk& chunk, const Lane& lane,
+                                   Shared& shared) {
+    bulk::Load(shared.buffer[lane.Warp()][chunk.buffer], from + chunk.begin, chunk.Bytes(),
+               &shared.arrived[lane.Warp()][chunk.buffer]);
   }
-  EPD_HOST_DEVICE static void Send(const RowTargets& to, std::int64_t at, std::int64_t end,
-                                   std::int32_t buffer, const Lane& lane, Shared& shared) {
+  EPD_HOST_DEVICE static void Send(const RowTargets& to, const Chunk& chunk, const Lane& lane,
+                                   Shared& shared) {
     std::uint32_t& parity = shared.parity[lane.Warp()];
-    bulk::WaitLoaded(&shared.arrived[lane.Warp()][buffer], (parity >> buffer) & 1);
-    parity ^= 1u << buffer;
+    bulk::WaitLoaded(&shared.arrived[lane.Warp()][chunk.buffer], (parity >> chunk.buffer) & 1);
+    parity ^= 1u << chunk.buffer;
     EPD_UNROLL
     for (int j = 0; j < kFanOut; ++j) {
       if (to.row[j] == nullptr) continue;
-      bulk::Store(to.row[j] + at, shared.buffer[lane.Warp()][buffer], ChunkBytes(at, end));
+      bulk::Store(to.row[j] + chunk.begin, shared.buffer[lane.Warp()][chunk.buffer], chunk.Bytes());
     }
     bulk::CommitStores();
   }

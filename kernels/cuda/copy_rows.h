@@ -38,7 +38,7 @@ struct CopyRows {
     const std::uint64_t offset = static_cast<std::uint64_t>(row) * args.row_bytes;
     RowTargets to = {};
     to.row[0] = args.to + offset;
-    Mover::Copy(args.from + offset, to, args.row_bytes, {row, 0, 1}, lane, shared);
+    Mover::Copy({args.from + offset, to, args.row_bytes, {row, 0, 1}}, lane, shared);
   }
 };
 

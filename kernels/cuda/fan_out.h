@@ -41,6 +41,14 @@ EPD_HOST_DEVICE constexpr std::int64_t PartBegin(std::int64_t count, std::int32_
   return count * p / n;
 }
 
+// What a mover's Copy does: this part of one row to every target.
+struct RowCopy {
+  const std::uint8_t* from;
+  RowTargets to;
+  std::uint64_t row_bytes;
+  RowPart part;
+};
+
 // Moves rows through registers, kWidth bytes a thread and access.
 template <int kWidthBytes>
 struct VectorMover {
@@ -51,12 +59,11 @@ struct VectorMover {
   static constexpr int kUnroll = 4;
   using Shared = NoShared;
 
-  // Copies a part of the row at `from` to every target.
-  EPD_HOST_DEVICE static void Copy(const std::uint8_t* from, const RowTargets& to,
-                                   std::uint64_t row_bytes, const RowPart& part, const Lane& lane,
-                                   Shared&) {
-    if (!HasTarget(to)) return;
-    const auto words = static_cast<std::int64_t>(row_bytes / kWidth);
+  // Copies a part of a row to every target.
+  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const Lane& lane, Shared&) {
+    if (!HasTarget(copy.to)) return;
+    const RowPart& part = copy.part;
+    const auto words = static_cast<std::int64_t>(copy.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
     for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); at < end;
          at += kWarpThreads * kUnroll) {
@@ -64,15 +71,15 @@ struct VectorMover {
       EPD_UNROLL
       for (int u = 0; u < kUnroll; ++u) {
         const std::int64_t i = at + u * kWarpThreads;
-        if (i < end) word[u] = LoadStreaming<kWidth>(from + i * kWidth);
+        if (i < end) word[u] = LoadStreaming<kWidth>(copy.from + i * kWidth);
       }
       EPD_UNROLL
       for (int j = 0; j < kFanOut; ++j) {
-        if (to.row[j] == nullptr) continue;
+        if (copy.to.row[j] == nullptr) continue;
         EPD_UNROLL
         for (int u = 0; u < kUnroll; ++u) {
           const std::int64_t i = at + u * kWarpThreads;
-          if (i < end) StoreStreaming<kWidth>(to.row[j] + i * kWidth, word[u]);
+          if (i < end) StoreStreaming<kWidth>(copy.to.row[j] + i * kWidth, word[u]);
         }
       }
     }

@@ -141,9 +141,9 @@ struct GatherReduce {
       const PlanRoute route = args.table[part.row * args.top_k + k];
       const GatherSource* source = Find(args, route);
       if (source == nullptr) continue;
-      VectorMover<kWidth>::Copy(
-          source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes, to,
-          args.row_bytes, part, lane, shared);
+      const std::uint8_t* row =
+          source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
+      VectorMover<kWidth>::Copy({row, to, args.row_bytes, part}, lane, shared);
     }
   }
 

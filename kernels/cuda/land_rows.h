@@ -226,7 +226,7 @@ struct ExpandLandings {
       for (int j = 0; j < kFanOut; ++j) {
         to.row[j] = k + j < args.TopK() ? Open(args, part, k + j, lane) : nullptr;
       }
-      Mover::Copy(args.RowOf(first), to, args.row_bytes, part, lane, shared);
+      Mover::Copy({args.RowOf(first), to, args.row_bytes, part}, lane, shared);
     }
   }
 

@@ -53,7 +53,7 @@ struct PushDirect {
     if (part.part == 0) PushWeights(args, part.row, lane);
     const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
     for (std::int32_t k = 0; k < args.top_k; k += kFanOut) {
-      Mover::Copy(row, Targets(args, part.row, k), args.row_bytes, part, lane, shared);
+      Mover::Copy({row, Targets(args, part.row, k), args.row_bytes, part}, lane, shared);
     }
   }
 

@@ -154,7 +154,7 @@ struct PushLandings {
       for (int j = 0; j < kFanOut; ++j) {
         to.row[j] = k + j < args.spec.top_k ? Open(args, part, k + j, lane) : nullptr;
       }
-      Mover::Copy(row, to, args.row_bytes, part, lane, shared);
+      Mover::Copy({row, to, args.row_bytes, part}, lane, shared);
     }
   }
 

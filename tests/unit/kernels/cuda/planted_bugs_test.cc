@@ -12,29 +12,24 @@ namespace {
 
 // Moves all but the last, partly filled round of a warp.
 struct NoTailMover : VectorMover<4> {
-  static void Copy(const std::uint8_t* from, const RowTargets& to, std::uint64_t row_bytes,
-                   const RowPart& part, const Lane& lane, NoShared& shared) {
-    const std::uint64_t whole = row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
-    VectorMover<4>::Copy(from, to, whole, part, lane, shared);
+  static void Copy(RowCopy copy, const Lane& lane, NoShared& shared) {
+    copy.row_bytes = copy.row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
+    VectorMover<4>::Copy(copy, lane, shared);
   }
 };
 
 // Forgets the last part of each row.
 struct LastPartMover : VectorMover<4> {
-  static void Copy(const std::uint8_t* from, const RowTargets& to, std::uint64_t row_bytes,
-                   const RowPart& part, const Lane& lane, NoShared& shared) {
-    if (part.part + 1 < part.num_parts) {
-      VectorMover<4>::Copy(from, to, row_bytes, part, lane, shared);
-    }
+  static void Copy(const RowCopy& copy, const Lane& lane, NoShared& shared) {
+    if (copy.part.part + 1 < copy.part.num_parts) VectorMover<4>::Copy(copy, lane, shared);
   }
 };
 
-// Reads one word beyond where it should.
+// One thread reads a word beyond where it should.
 struct ShiftedMover : VectorMover<4> {
-  static void Copy(const std::uint8_t* from, const RowTargets& to, std::uint64_t row_bytes,
-                   const RowPart& part, const Lane& lane, NoShared& shared) {
-    VectorMover<4>::Copy(from + (lane.InWarp() == 5 ? kWidth : 0), to, row_bytes, part, lane,
-                         shared);
+  static void Copy(RowCopy copy, const Lane& lane, NoShared& shared) {
+    if (lane.InWarp() == 5) copy.from += kWidth;
+    VectorMover<4>::Copy(copy, lane, shared);
   }
 };
 
