@@ -34,8 +34,14 @@ bool RunOnHost(const LaunchList& list, HostOrder order) {
                      [order](const Launch& launch) { return RunOnHost(launch, order); });
 }
 
-int NumKernels() { return static_cast<int>(std::size(kKernels)); }
-
-const char* KernelName(int i) { return kKernels[i].name; }
+bool RunOnHost(const KernelShape& kernel, const void* args, HostOrder order) {
+  Launch launch;
+  launch.function = kernel.name;
+  launch.grid = 3;
+  launch.threads = kernel.threads;
+  launch.args_bytes = kernel.args_bytes;
+  std::memcpy(launch.args, args, kernel.args_bytes);
+  return RunOnHost(launch, order);
+}
 
 }  // namespace epd::cuda

@@ -24,8 +24,7 @@ bool RunOnHost(const Launch& launch, HostOrder order);
 // Runs a list in order; false at the first launch that RunOnHost refuses.
 bool RunOnHost(const LaunchList& list, HostOrder order);
 
-// Number of functions of the image, and the name of one.
-int NumKernels();
-const char* KernelName(int i);
+// Runs the kernel of that name with its one parameter, as a driver does that is told to launch it.
+bool RunOnHost(const KernelShape& kernel, const void* args, HostOrder order);
 
 }  // namespace epd::cuda

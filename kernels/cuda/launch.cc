@@ -1,5 +1,7 @@
 #include "kernels/cuda/launch.h"
 
+#include <iterator>
+
 #include "kernels/cuda/kernel_list.h"
 
 namespace epd::cuda {
@@ -15,6 +17,17 @@ struct NameOf;
   };
 EPD_CUDA_KERNELS(EPD_CUDA_NAME)
 #undef EPD_CUDA_NAME
+
+template <typename Step>
+constexpr KernelShape ShapeOf() {
+  return {NameOf<Step>::kName, Step::kThreads, SharedBytes<Step>(), sizeof(typename Step::Args)};
+}
+
+constexpr KernelShape kKernels[] = {
+#define EPD_CUDA_SHAPE(name, ...) ShapeOf<__VA_ARGS__>(),
+    EPD_CUDA_KERNELS(EPD_CUDA_SHAPE)
+#undef EPD_CUDA_SHAPE
+};
 
 template <typename Step>
 void Add(LaunchList& list, const typename Step::Args& args, const DeviceShape& device) {
@@ -88,6 +101,10 @@ void AddCounts(LaunchList& list, const BuildPlanOnDeviceArgs& args, const Device
 }
 
 }  // namespace
+
+int NumKernels() { return static_cast<int>(std::size(kKernels)); }
+
+const KernelShape& KernelAt(int i) { return kKernels[i]; }
 
 std::uint32_t GridFor(std::int64_t units, std::int32_t threads, const DeviceShape& device) {
   // Blocks of 256 threads and fewer leave room for others on their SM.

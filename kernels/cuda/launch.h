@@ -46,6 +46,12 @@ struct Launch {
   alignas(16) std::uint8_t args[kMaxLaunchArgsBytes];  // the kernel's one parameter
 };
 
+template <typename Step>
+constexpr std::uint32_t SharedBytes() {
+  if (std::is_empty_v<typename Step::Shared>) return 0;
+  return static_cast<std::uint32_t>(sizeof(typename Step::Shared));
+}
+
 class LaunchList {
  public:
   static constexpr int kCapacity = 8;
@@ -63,6 +69,18 @@ class LaunchList {
   Launch launches_[kCapacity];
   int size_ = 0;
 };
+
+// A kernel of the image, as its launches must be.
+struct KernelShape {
+  const char* name;
+  std::uint32_t threads;
+  std::uint32_t shared_bytes;  // dynamic
+  std::uint32_t args_bytes;
+};
+
+// All kernels of the image, each once.
+int NumKernels();
+const KernelShape& KernelAt(int i);
 
 // Blocks for `units` of work: one per SM for steps whose block fills an SM, more for small ones, and
 // never more than max_num_sms, since so many blocks cannot occupy more SMs than that.
@@ -113,9 +131,7 @@ void LaunchList::Add(const char* function, const typename Step::Args& args,
   launch.function = function;
   launch.grid = GridFor(units, Step::kThreads, device);
   launch.threads = Step::kThreads;
-  launch.shared_bytes = std::is_empty_v<typename Step::Shared>
-                            ? 0
-                            : static_cast<std::uint32_t>(sizeof(typename Step::Shared));
+  launch.shared_bytes = SharedBytes<Step>();
   launch.args_bytes = sizeof(args);
   std::memcpy(launch.args, &args, sizeof(args));
 }

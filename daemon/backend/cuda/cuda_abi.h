@@ -44,6 +44,9 @@ inline constexpr int kAttributeRdmaWithVirtualMemory = 110;
 inline constexpr int kAttributeFabricHandles = 128;
 inline constexpr int kAttributeMps = 133;
 
+// CUfunction_attribute.
+inline constexpr int kFunctionMaxDynamicSharedBytes = 8;
+
 inline constexpr int kComputeModeProhibited = 2;
 inline constexpr int kComputeModeExclusiveProcess = 3;
 

@@ -78,6 +78,7 @@ constexpr Binding kBindings[] = {
     {"cuModuleLoadData", Need::kAlways, &Store<&T::module_load>},
     {"cuModuleUnload", Need::kAlways, &Store<&T::module_unload>},
     {"cuModuleGetFunction", Need::kAlways, &Store<&T::module_get_function>},
+    {"cuFuncSetAttribute", Need::kAlways, &Store<&T::function_set_attribute>},
     {"cuLaunchKernel", Need::kAlways, &Store<&T::launch_kernel>},
 };
 

@@ -79,6 +79,7 @@ struct DriverTable {
   Result (*module_load)(Module* module, const void* image) = nullptr;
   Result (*module_unload)(Module module) = nullptr;
   Result (*module_get_function)(Function* function, Module module, const char* name) = nullptr;
+  Result (*function_set_attribute)(Function function, int attribute, int value) = nullptr;
   Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z,
                           unsigned shared_bytes, Stream stream, void** arguments,

@@ -60,8 +60,9 @@ void FakeDriver::Fail(const std::string& symbol, Result code, int skip, int time
 
 void FakeDriver::Poison(Result code) { poison_ = code; }
 
-void FakeDriver::SetKernel(const std::string& name, Kernel kernel) {
+void FakeDriver::SetKernel(const std::string& name, Kernel kernel, size_t args_bytes) {
   kernels_[name] = std::move(kernel);
+  args_bytes_[name] = args_bytes;
 }
 
 void FakeDriver::OnCall(std::function<void(const std::string& symbol)> hook) {

@@ -40,7 +40,8 @@ class FakeDriver {
  public:
   static constexpr uint64_t kGranularity = uint64_t{2} << 20;
 
-  // What a kernel does when its turn comes; it gets the `arguments` of the launch.
+  // What a kernel does when its turn comes; it gets the `arguments` of the launch, or, set with
+  // args_bytes, one argument that was copied at the launch, as a driver does.
   using Kernel = std::function<void(void** arguments)>;
 
   explicit FakeDriver(FakeMachine machine = {});
@@ -56,7 +57,7 @@ class FakeDriver {
   void Fail(const std::string& symbol, Result code, int skip = 0, int times = 1);
   // Every call from now on returns `code`, as after an illegal access in a kernel.
   void Poison(Result code);
-  void SetKernel(const std::string& name, Kernel kernel);
+  void SetKernel(const std::string& name, Kernel kernel, size_t args_bytes = 0);
   // Runs before each call; a test or the shared library may end the process there.
   void OnCall(std::function<void(const std::string& symbol)> hook);
 
@@ -148,6 +149,7 @@ class FakeDriver {
   std::map<Event, EventState> events_;
   std::set<Module> modules_;
   std::map<std::string, Kernel> kernels_;
+  std::map<std::string, size_t> args_bytes_;
   std::map<Function, std::string> functions_;
 };
 

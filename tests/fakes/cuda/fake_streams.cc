@@ -192,6 +192,9 @@ void FakeDriver::FillWorkCalls() {
                   d.functions_[*function] = name;
                   return kSuccess;
                 });
+  EPD_FAKE_CALL(function_set_attribute, "cuFuncSetAttribute", kNeedsContext,
+                (Function function, int, int),
+                { return d.functions_.count(function) == 1 ? kSuccess : kInvalidValue; });
   EPD_FAKE_CALL(launch_kernel, "cuLaunchKernel", kNeedsContext,
                 (Function function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                  unsigned, Stream stream, void** arguments, void**),
@@ -199,8 +202,14 @@ void FakeDriver::FillWorkCalls() {
                   const auto found = d.functions_.find(function);
                   if (found == d.functions_.end()) return kInvalidValue;
                   const Kernel& kernel = d.kernels_.at(found->second);
-                  const auto run = [kernel, arguments] {
-                    kernel(arguments);
+                  // Words, so that what is copied is aligned as arguments are.
+                  std::vector<uint64_t> copy((d.args_bytes_.at(found->second) + 7) / 8);
+                  if (!copy.empty()) {
+                    std::memcpy(copy.data(), arguments[0], d.args_bytes_.at(found->second));
+                  }
+                  const auto run = [kernel, arguments, copy]() mutable {
+                    void* copied[] = {copy.data()};
+                    kernel(copy.empty() ? arguments : copied);
                     return true;
                   };
                   return d.Enqueue(stream, {false, run});

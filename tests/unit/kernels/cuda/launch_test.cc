@@ -101,7 +101,7 @@ TEST(LaunchTest, ListsNameTheVariantAndLeaveOutWhatHasNoWork) {
 
 TEST(LaunchTest, TheHostKnowsEveryKernelByItsOwnName) {
   std::set<std::string> names;
-  for (int i = 0; i < NumKernels(); ++i) names.insert(KernelName(i));
+  for (int i = 0; i < NumKernels(); ++i) names.insert(KernelAt(i).name);
   EXPECT_EQ(static_cast<int>(names.size()), NumKernels());
   Launch launch;
   launch.function = "epd_nothing";

@@ -227,22 +227,25 @@ TEST_F(TwoRanksTest, RoutesThatLeadNowhereAreNamed) {
   }
 }
 
+// Rows of several bulk chunks too, in one part, so that both buffers take turns.
 TEST_F(TwoRanksTest, CopyInMovesLiveRowsAndNothingOnABadStatus) {
   Random random(9);
-  for (const std::uint64_t row_bytes : {1u, 6u, 20u, 48u, 8208u}) {
+  constexpr std::int32_t kLive = 33;
+  for (const std::uint64_t row_bytes : {1u, 6u, 20u, 48u, 8208u, 24592u}) {
     const reference::Bytes bytes = RandomBytes(random, 40 * row_bytes);
     const DeviceTensors tensors({bytes}, {});
     for (const std::uint32_t status : {1u, 5u}) {
-      const Device device = RandomDevice(random);
-      const Region to(40 * row_bytes);
-      const std::int32_t live = 33;
-      Execute(CopyRowsLaunches(
-                  {tensors.rows[0].data(), to.data(), 40, row_bytes, &live, {&status, nullptr}},
-                  device.shape),
-              device);
-      reference::Bytes want(40 * row_bytes, 0xee);
-      if (status == 1) std::copy_n(bytes.begin(), live * row_bytes, want.begin());
-      EXPECT_EQ(to.Copy(), want);
+      for (const std::int64_t min_bulk_row_bytes : {std::int64_t{0}, INT64_MAX}) {
+        const Device device = {{2, 90, 0, min_bulk_row_bytes}, HostOrder::kShuffled};
+        const Region to(40 * row_bytes);
+        Execute(CopyRowsLaunches(
+                    {tensors.rows[0].data(), to.data(), 40, row_bytes, &kLive, {&status, nullptr}},
+                    device.shape),
+                device);
+        reference::Bytes want(40 * row_bytes, 0xee);
+        if (status == 1) std::copy_n(bytes.begin(), kLive * row_bytes, want.begin());
+        EXPECT_EQ(to.Copy(), want) << row_bytes;
+      }
     }
   }
 }

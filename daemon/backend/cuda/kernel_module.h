@@ -1,0 +1,41 @@
+// The CUDA kernels in a device's context, and how a list of launches gets into a stream.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/launch.h"
+
+namespace epd::cuda {
+
+// Needs the device's context current on the calling thread; not thread-safe. The driver outlives it.
+// Loads and finds everything in Create, so that Put makes nothing and waits for nothing.
+class KernelModule {
+ public:
+  // `image` is a fatbin: KernelImage().data unless a test says otherwise.
+  //   FAILED_PRECONDITION  the driver cannot load the image: too old for it, or no code for this
+  //                        device (compute capability below 8.0)
+  //   INTERNAL             the image lacks a kernel that this program launches
+  static absl::StatusOr<std::unique_ptr<KernelModule>> Create(const DriverTable& driver,
+                                                              const void* image);
+  KernelModule(const KernelModule&) = delete;
+  KernelModule& operator=(const KernelModule&) = delete;
+  ~KernelModule();
+
+  // Puts the launches into the stream, in order; what DeviceWork::Start calls. Returns the driver's
+  // first bad code; launches before that one are in the stream.
+  Result Put(const LaunchList& list, Stream stream) const;
+
+ private:
+  explicit KernelModule(const DriverTable& driver) : driver_(driver) {}
+  absl::Status Find(const KernelShape& kernel);
+
+  const DriverTable& driver_;
+  Module module_ = nullptr;
+  std::map<std::string, Function, std::less<>> functions_;
+};
+
+}  // namespace epd::cuda
