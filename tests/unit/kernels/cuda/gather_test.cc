@@ -100,6 +100,27 @@ TEST(GatherTest, RandomExchangesMatchTheReference) {
   }
 }
 
+// -0 and -0 is -0; a sum that began with +0 would lose the sign.
+TEST(GatherTest, SumsBeginWithTheFirstRow) {
+  reference::Problem problem;
+  problem.top_k = 2;
+  problem.max_tokens = 1;
+  problem.owner = {0};
+  problem.topk = {{0, 0}};
+  const Plans plans(problem);
+  for (const DataType type : kTypes) {
+    reference::Bytes rows(2 * 48, 0);
+    for (std::size_t i = 0; i < rows.size() / DataTypeBytes(type); ++i) {
+      reference::SetElement(rows.data(), i, type, -0.0f);
+    }
+    const DeviceTensors tensors({rows}, {{0.0f, 0.0f}});
+    Gather gather(plans.View(0), SourcesOf(plans, tensors), 48);
+    const Device device;
+    Execute(GatherReduceLaunches(gather.args, type, nullptr, device.shape), device);
+    EXPECT_EQ(gather.out.Copy(), reference::Bytes(rows.begin(), rows.begin() + 48));
+  }
+}
+
 TEST(GatherTest, ABadStatusOrABadTableLeavesZeros) {
   Random random(3);
   reference::Problem problem;
