@@ -138,11 +138,17 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
   return future;
 }
 
-// Fills in what only the resolved call knows.
-template <typename Args>
-void Address(const CallSite& site, const ActiveCall& call, Args* args) {
-  args->rank = call.rank();
-  args->key = KeyOf(site, call);
+// Launches `operation` of the C library on `args`, with what only the resolved call knows.
+template <typename Operation, typename Args>
+ffi::Future LaunchWith(Operation operation, const SiteState* site, ffi::RunId run, Place place,
+                       Args args) {
+  return Launch(
+      site, run, place,
+      [operation, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
+        args.rank = call.rank();
+        args.key = KeyOf(site, call);
+        return operation(call.group(), &args, error);
+      });
 }
 
 ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -163,41 +169,39 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   args.total_recv = total_recv->typed_data();
   args.handle_mem = handle_mem->typed_data();
   args.handle_mem_bytes = handle_mem->element_count();
-  return Launch(site, run, place,
-                [site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-                  Address(site, call, &args);
-                  return epd_prepare(call.group(), &args, error);
-                });
+  return LaunchWith(epd_prepare, site, run, place, args);
 }
 
 using HandleMem = ffi::Buffer<ffi::U8>;
 using Weights = ffi::Buffer<ffi::F32>;
 
+// What all calls that move rows say: the plan, and the sizes of the call site.
+template <typename Args>
+Args RowsArgs(const CallConfig& config, HandleMem handle_mem, ffi::DataType dtype) {
+  Args args = {};
+  args.struct_size = sizeof args;
+  args.handle_mem = handle_mem.untyped_data();
+  args.handle_mem_bytes = handle_mem.element_count();
+  args.top_k = static_cast<std::uint32_t>(config.top_k);
+  args.alignment = static_cast<std::uint32_t>(config.alignment);
+  args.dtype = DtypeOf(dtype);
+  args.hidden = static_cast<std::uint32_t>(config.width);
+  args.num_tokens = static_cast<std::uint64_t>(config.tokens);
+  args.recv_capacity = static_cast<std::uint64_t>(config.capacity);
+  return args;
+}
+
 // Dispatch and combine backward. `weights` and `recv_weights` are null in the latter.
 ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunId run, Place place,
                     HandleMem handle_mem, ffi::AnyBuffer tokens, const float* weights,
                     ffi::Result<ffi::AnyBuffer> recv_tokens, float* recv_weights) {
-  epd_scatter_args args = {};
-  args.struct_size = sizeof args;
-  args.handle_mem = handle_mem.untyped_data();
-  args.handle_mem_bytes = handle_mem.element_count();
-  args.top_k = static_cast<std::uint32_t>(site->config.top_k);
-  args.alignment = static_cast<std::uint32_t>(site->config.alignment);
-  args.dtype = DtypeOf(tokens.element_type());
-  args.hidden = static_cast<std::uint32_t>(site->config.width);
-  args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
+  auto args = RowsArgs<epd_scatter_args>(site->config, handle_mem, tokens.element_type());
   args.tokens = tokens.untyped_data();
   args.topk_weights = weights;
-  args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
   args.recv_tokens = recv_tokens->untyped_data();
   PrepareOutput(args.recv_tokens, recv_tokens->size_bytes());
   args.recv_topk_weights = recv_weights;
-  return Launch(
-      site, run, place,
-      [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-        Address(site, call, &args);
-        return exchange(call.group(), &args, error);
-      });
+  return LaunchWith(exchange, site, run, place, args);
 }
 
 ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -219,27 +223,13 @@ ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scal
 ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId run, Place place,
                    HandleMem handle_mem, ffi::AnyBuffer expert_rows, const float* recv_weights,
                    ffi::Result<ffi::AnyBuffer> tokens, float* weights) {
-  epd_gather_args args = {};
-  args.struct_size = sizeof args;
-  args.handle_mem = handle_mem.untyped_data();
-  args.handle_mem_bytes = handle_mem.element_count();
-  args.top_k = static_cast<std::uint32_t>(site->config.top_k);
-  args.alignment = static_cast<std::uint32_t>(site->config.alignment);
-  args.dtype = DtypeOf(expert_rows.element_type());
-  args.hidden = static_cast<std::uint32_t>(site->config.width);
-  args.recv_capacity = static_cast<std::uint64_t>(site->config.capacity);
+  auto args = RowsArgs<epd_gather_args>(site->config, handle_mem, expert_rows.element_type());
   args.expert_rows = expert_rows.untyped_data();
   args.recv_topk_weights = recv_weights;
-  args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
   args.tokens = tokens->untyped_data();
   PrepareOutput(args.tokens, tokens->size_bytes());
   args.topk_weights = weights;
-  return Launch(
-      site, run, place,
-      [exchange, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-        Address(site, call, &args);
-        return exchange(call.group(), &args, error);
-      });
+  return LaunchWith(exchange, site, run, place, args);
 }
 
 ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
