@@ -1,7 +1,5 @@
 #include "client/jax/domain.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -138,6 +136,7 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
                           "thread, in the same order on all ranks"};
       break;
   }
+  ++num_begun_;
   active->membership_ = membership_;
   active->group_ = group;
   active->program_ = call.site.executable->Seal();
@@ -152,7 +151,12 @@ void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& memb
   if (lost) LoseLocked(membership);  // This call reported it.
 }
 
-void Domain::Close(std::int64_t grace_ms) {
+Domain::Activity Domain::activity() const {
+  const client::MutexLock lock(mutex_);
+  return {.num_begun = num_begun_, .busy = membership_ != nullptr && membership_.use_count() > 1};
+}
+
+void Domain::Close() {
   std::shared_ptr<Membership> last;
   {
     const client::MutexLock lock(mutex_);
@@ -160,12 +164,7 @@ void Domain::Close(std::int64_t grace_ms) {
     last = std::move(membership_);
     membership_ = nullptr;
   }
-  if (last == nullptr) return;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
-  while (last.use_count() > 1 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  last->Leave();
+  if (last != nullptr) last->Leave();
 }
 
 }  // namespace epd::jax

@@ -38,8 +38,16 @@ class Domain {
   void End(const Runs::Call& call, const std::shared_ptr<Membership>& membership,
            const Status& status);
 
-  // Leaves the group for good; calls in flight get `grace_ms` to end.
-  void Close(std::int64_t grace_ms);
+  // Calls begun so far, and whether any of them is under way.
+  struct Activity {
+    std::uint64_t num_begun = 0;
+    bool busy = false;
+    friend bool operator==(const Activity&, const Activity&) = default;
+  };
+  Activity activity() const;
+
+  // Leaves the group for good; calls under way fail.
+  void Close();
 
  private:
   Status JoinLocked() EPD_REQUIRES(mutex_);
@@ -60,6 +68,7 @@ class Domain {
   std::shared_ptr<Membership> membership_ EPD_GUARDED_BY(mutex_);
   std::uint64_t num_memberships_ EPD_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_epoch_ EPD_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_begun_ EPD_GUARDED_BY(mutex_) = 0;
   Runs runs_ EPD_GUARDED_BY(mutex_);
 };
 

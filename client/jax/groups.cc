@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "client/jax/domain.h"
 
@@ -13,7 +17,9 @@ namespace {
 
 constexpr int kInvalidArgument = 3;
 constexpr int kFailedPrecondition = 9;
-constexpr std::int64_t kFinalizeGraceMs = 2000;
+constexpr std::chrono::milliseconds kFinalizeGrace{2000};
+// Between two calls of a program that is under way; no longer, unless it computes for so long.
+constexpr std::chrono::milliseconds kQuiet{20};
 
 // An INVALID_ARGUMENT found here, with its place before it: the group's name in the daemon, the
 // epoch joined last ("unknown" if no rank of the domain is held here), the rank.
@@ -175,7 +181,7 @@ Status Groups::Bootstrap(const GroupConfig& config) {
     auto domain = std::make_shared<Domain>(config, index, connect);
     const Status status = domain->Join();
     if (!status.ok()) {
-      for (const auto& [joined_index, joined] : entry->domains) joined->Close(0);
+      for (const auto& [joined_index, joined] : entry->domains) joined->Close();
       return status;
     }
     entry->domains[index] = std::move(domain);
@@ -185,20 +191,42 @@ Status Groups::Bootstrap(const GroupConfig& config) {
   return {};
 }
 
+// Programs that are under way make further calls: they are let in until there are no more.
+void Groups::AwaitQuiet(const Entry& entry) {
+  using Clock = std::chrono::steady_clock;
+  const auto activities = [&entry] {
+    std::vector<Domain::Activity> all;
+    for (const auto& [index, domain] : entry.domains) all.push_back(domain->activity());
+    return all;
+  };
+  const auto until = Clock::now() + kFinalizeGrace;
+  auto quiet_since = Clock::now();
+  for (auto seen = activities(); Clock::now() < until && Clock::now() < quiet_since + kQuiet;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const auto now = activities();
+    const bool busy = std::any_of(now.begin(), now.end(), [](const auto& one) { return one.busy; });
+    if (busy || now != seen) quiet_since = Clock::now();
+    seen = now;
+  }
+}
+
 void Groups::Finalize(const std::string& alias) {
   std::shared_ptr<const Entry> entry;
+  {
+    const client::MutexLock lock(mutex_);
+    const auto found = entries_.find(alias);
+    if (found != entries_.end()) entry = found->second;
+  }
+  if (entry != nullptr) AwaitQuiet(*entry);
   bool last = false;
   {
     const client::MutexLock lock(mutex_);
     const auto found = entries_.find(alias);
-    if (found != entries_.end()) {
-      entry = std::move(found->second);
-      entries_.erase(found);
-    }
+    if (found != entries_.end() && found->second == entry) entries_.erase(found);
     last = entries_.empty();
   }
   if (entry != nullptr) {
-    for (const auto& [index, domain] : entry->domains) domain->Close(kFinalizeGraceMs);
+    for (const auto& [index, domain] : entry->domains) domain->Close();
   }
   if (!last) return;
   std::shared_ptr<Session> session;  // Disconnects after the lock.

@@ -103,7 +103,7 @@ class Groups {
   //   otherwise            see epd_connect and epd_join.
   Status Bootstrap(const GroupConfig& config);
 
-  // Leaves the alias's groups. Calls in flight get two seconds to end, then they fail.
+  // Leaves the alias's groups, once no call has been under way for 20 ms; after two seconds calls fail.
   void Finalize(const std::string& alias);
 
   // Resolves a call of the device at `position` along ep (of this process's ranks, in a group joined
@@ -124,6 +124,7 @@ class Groups {
 
   // The living session; connects if there is none or if it has ended.
   Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
+  static void AwaitQuiet(const Entry& entry);
 
   mutable client::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Entry>> entries_ EPD_GUARDED_BY(mutex_);

@@ -251,5 +251,24 @@ TEST_F(GroupsTest, FinalizeWaitsForACallInFlight) {
   EXPECT_EQ(fake::num_groups(), 0);
 }
 
+TEST_F(GroupsTest, FinalizeLetsAProgramThatIsUnderWayMakeItsFurtherCalls) {
+  ASSERT_TRUE(groups_.Bootstrap(Config()).ok());
+  const CallSite site = Site();
+  auto call = std::make_unique<ActiveCall>();
+  ASSERT_TRUE(groups_.Begin(site, 1, 0, 0, call.get()).ok());
+  std::thread finalize([&] { groups_.Finalize("default"); });
+  for (std::int64_t run = 2; run < 20; ++run) {
+    auto next = std::make_unique<ActiveCall>();
+    EXPECT_TRUE(groups_.Begin(site, run, 0, 1, next.get()).ok());
+    call->End(site, run - 1, {});
+    call = std::move(next);
+    std::this_thread::yield();
+  }
+  call->End(site, 19, {});
+  finalize.join();
+  EXPECT_EQ(fake::num_groups(), 0);
+  EXPECT_EQ(Call(site, 20).code, kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace epd::jax
