@@ -30,6 +30,20 @@ std::vector<const Operation*> WaitingOfRanks(const std::vector<Operation*>& unde
   return waiting;
 }
 
+// What makes programs differ though their source is the same.
+std::string NoTokensHint(const Operation& together) {
+  std::vector<Rank> without;
+  for (uint32_t r = 0; r < together.parts.size(); ++r) {
+    if (together.parts[r].said.num_tokens == 0) without.push_back(Rank(r));
+  }
+  if (without.empty() || without.size() == together.parts.size()) return "";
+  return absl::StrCat(
+      "; ranks ", DescribeRanks(without),
+      " have no tokens: an exchange that nobody's result needs, as forward under the "
+      "gradient of a linear function, is dropped on the other ranks alone; give these "
+      "ranks one token whose indices are all -1");
+}
+
 }  // namespace
 
 absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Tenant& tenant,
@@ -55,6 +69,7 @@ absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Ten
       absl::StrCat("the ranks wait for each other in different programs: ", who, "; ",
                    calls.ok() ? "these calls agree, so the programs differ before or after them"
                               : calls.message(),
+                   NoTokensHint(together),
                    "; run the same programs on all ranks, in one order, or give the calls names"));
 }
 

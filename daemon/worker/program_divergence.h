@@ -18,7 +18,8 @@ namespace epd {
 //
 // `undecided`: the tenant's undecided operations.
 //   INVALID_ARGUMENT  names each program with its ranks, the first field of the fingerprint in
-//                     which the calls differ, if any does, and the ranks that are the odd ones out.
+//                     which the calls differ, if any does, the ranks that are the odd ones out, and
+//                     those without tokens, if only some have none.
 absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Tenant& tenant,
                              absl::Time since);
 

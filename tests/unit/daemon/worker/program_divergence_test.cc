@@ -58,6 +58,18 @@ TEST_F(Divergence, ProgramsThatDifferElsewhereAreNamed) {
                                       HasSubstr("these calls agree")));
 }
 
+TEST_F(Divergence, RanksWithoutTokensAreNamedIfOthersHaveSome) {
+  shm::SlotRequest empty = In(2, 1);
+  empty.num_tokens = 0;
+  const auto uses = h_.AnnounceAll({In(1, 0), empty, In(1, 2)});
+  h_.Advance(kWarnAfter);
+  EXPECT_THAT(h_.text(uses[0]), HasSubstr("; ranks 1 have no tokens: "));
+  const auto alike = h_.AnnounceAll({In(1, 0, 1), In(2, 1, 1), In(1, 2, 1)});
+  h_.Advance(kWarnAfter);
+  EXPECT_EQ(h_.code(alike[0]), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(alike[0]), Not(HasSubstr("no tokens")));
+}
+
 TEST_F(Divergence, TheLastToComeSettlesIt) {
   h_.AnnounceAll({In(1, 0), In(2, 1)});
   h_.Advance(absl::Seconds(50));
