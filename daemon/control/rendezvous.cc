@@ -22,6 +22,8 @@ Rendezvous::Effects Rendezvous::OnNodeLost(absl::Time now, const NodeId& node,
 Rendezvous::Effects Rendezvous::OnTick(absl::Time now) { return impl_->OnTick(now); }
 absl::Time Rendezvous::NextDeadline() const { return impl_->NextDeadline(); }
 std::vector<GroupStatus> Rendezvous::Groups() const { return impl_->Groups(); }
+std::vector<GroupSummary> Rendezvous::Summaries() const { return impl_->Summaries(); }
+std::vector<PersistentGroup> Rendezvous::Persistent() const { return impl_->Persistent(); }
 std::vector<NodeStatus> Rendezvous::Nodes() const { return impl_->Nodes(); }
 const FormationReport* Rendezvous::LastReport(const std::string& name) const {
   return impl_->LastReport(name);

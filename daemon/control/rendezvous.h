@@ -39,6 +39,14 @@ struct GroupTransition {
 
 using RendezvousEffect = std::variant<SendView, GroupTransition>;
 
+// A group that an operator has made: it lives without leases until it is closed.
+struct PersistentGroup {
+  GroupId id;
+  GroupSpec spec;
+
+  friend bool operator==(const PersistentGroup&, const PersistentGroup&) = default;
+};
+
 struct RendezvousOptions {
   Incarnation incarnation;  // Random, this run of the coordinator.
   // A node that is silent for longer is lost, and its sessions with it. Infinite for a node of the
@@ -52,6 +60,9 @@ struct RendezvousOptions {
   std::set<NodeId> expected;
   Epoch floor;  // Epochs begin above it.
   absl::Time started_at;
+  // What operators made before this coordinator's time. There again once the grace is over; those
+  // that the nodes serve go on as they are.
+  std::vector<PersistentGroup> persistent = {};
 };
 
 // What the edge knows about the way to a node.
@@ -83,6 +94,12 @@ struct GroupStatus {
   std::vector<Placement> dead;  // Last holders of missing ranks.
   std::string
       id_digest;  // SHA-256 (hex) of the unique id, as the workers report it, or "none: <reason>".
+};
+
+struct GroupSummary {
+  std::string name;
+  std::string tenant;
+  GroupState state = GroupState::kForming;
 };
 
 struct NodeStatus {
@@ -131,7 +148,11 @@ class Rendezvous {
 
   Incarnation incarnation() const { return options_.incarnation; }
   std::vector<GroupStatus> Groups() const;  // By name, then tenant; living ones only.
-  std::vector<NodeStatus> Nodes() const;    // By name.
+  // The same without the ranks, of which there may be thousands.
+  std::vector<GroupSummary> Summaries() const;
+  std::vector<NodeStatus> Nodes() const;  // By name.
+  // What operators have made and not closed, by name and tenant: for the next coordinator.
+  std::vector<PersistentGroup> Persistent() const;
   // The last formation of this name that was late; null: none that is remembered.
   const FormationReport* LastReport(const std::string& name) const;
   // Highest epoch that this coordinator has given out.

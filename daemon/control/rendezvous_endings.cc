@@ -15,9 +15,10 @@ constexpr size_t kMaxRememberedNames = 4096;
 
 // What a node says about a formation that it cannot go on with.
 const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
+  if (!group.started) return nullptr;
   for (const NodeId& id : NodesOf(group)) {
     const GroupWork* work = WorkOf(id, group.id);
-    if (work != nullptr && group.started && work->broken == group.formation) return work;
+    if (work != nullptr && work->broken == group.formation) return work;
   }
   return nullptr;
 }
@@ -60,6 +61,7 @@ void Rendezvous::Impl::Fire(ClusterGroup& group, GroupEvent event, const absl::S
                                      group.state, *next, event, why});
   if (group.state != *next) group.since = now_;
   group.state = *next;
+  earliest_ = std::min(earliest_, FormingDeadline(group));
   Touch(group);
 }
 

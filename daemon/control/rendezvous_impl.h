@@ -27,7 +27,9 @@ class Rendezvous::Impl {
   Effects OnTick(absl::Time now);
   absl::Time NextDeadline() const;
   std::vector<GroupStatus> Groups() const;
+  std::vector<GroupSummary> Summaries() const;
   std::vector<NodeStatus> Nodes() const;
+  std::vector<PersistentGroup> Persistent() const;
   std::vector<std::string> WaitsWithoutEnd() const;
   const FormationReport* LastReport(const std::string& name) const;
   Epoch max_epoch() const { return max_epoch_; }
@@ -41,11 +43,13 @@ class Rendezvous::Impl {
   void DropNodeClaims(const NodeId& id, const absl::Status& cause);
   void Release(const ClaimKey& key, ClaimFate fate, const absl::Status& cause);
   void Expire();
+  absl::Time EarliestOfAll() const;
   bool InGrace() const { return !grace_over_ && now_ < options_.started_at + options_.start_grace; }
   void Take(const NodeReport& report);
   // During the grace reports are only kept, and nodes go on as they were. Then all are taken at
   // once, so that a group that was READY under the predecessor is taken over as it is.
   void EndGraceIfDue();
+  void RestorePersistent();
   bool HaveAllReported() const;
   bool Adopt(ClusterGroup& group);
 
@@ -150,6 +154,8 @@ class Rendezvous::Impl {
   Epoch max_epoch_;                                 // Highest that this coordinator has given out.
   std::map<std::string, FormationReport> reports_;  // By group name.
   std::map<std::string, std::vector<std::pair<Placement, absl::Time>>> stale_;  // By group name.
+  // No later than the deadline of any claim; exact after each tick.
+  absl::Time earliest_ = absl::InfiniteFuture();
   bool grace_over_ = false;
   bool adopting_ = false;
   std::map<NodeId, NodeReport> held_;  // What nodes reported during the grace.

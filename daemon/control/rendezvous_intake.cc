@@ -57,12 +57,38 @@ bool Rendezvous::Impl::HaveAllReported() const {
 }
 
 void Rendezvous::Impl::EndGraceIfDue() {
-  if (InGrace() || held_.empty()) return;
-  const std::map<NodeId, NodeReport> held = std::exchange(held_, {});
-  for (const auto& [id, report] : held) Take(report);
-  adopting_ = true;
-  Settle();
-  adopting_ = false;
+  if (InGrace()) return;
+  if (!held_.empty()) {
+    const std::map<NodeId, NodeReport> held = std::exchange(held_, {});
+    for (const auto& [id, report] : held) Take(report);
+    adopting_ = true;
+    Settle();
+    adopting_ = false;
+  }
+  RestorePersistent();
+}
+
+// After the nodes were heard: what they serve has members, and keeps them.
+void Rendezvous::Impl::RestorePersistent() {
+  for (const PersistentGroup& made : std::exchange(options_.persistent, {})) {
+    ClusterGroup* group = ByName(made.spec.name, made.spec.tenant);
+    if (group == nullptr) {
+      const GroupId id = groups_.count(made.id) == 0 ? made.id : FreshId(made.id);
+      Create(id, made.spec, /*orchestrated=*/true).inherited = true;
+    } else if (Differences(made.spec, group->spec).empty()) {
+      group->orchestrated = true;
+    }
+  }
+}
+
+std::vector<PersistentGroup> Rendezvous::Impl::Persistent() const {
+  // Not restored yet: they are still to be.
+  std::vector<PersistentGroup> out = options_.persistent;
+  for (const auto& [names, id] : by_name_) {
+    const ClusterGroup& group = groups_.at(id);
+    if (group.orchestrated) out.push_back({id, group.spec});
+  }
+  return out;
 }
 
 void Rendezvous::Impl::Take(const NodeReport& report) {
@@ -108,6 +134,7 @@ void Rendezvous::Impl::TakeClaims(const NodeReport& report) {
       known->second.arrival = next_arrival_++;
       known->second.first_seen = now_;
       known->second.deadline = now_ + claim.remaining;
+      earliest_ = std::min(earliest_, known->second.deadline);
       known->second.status = absl::UnavailableError("new");
       if (claim.fate == ClaimFate::kHeld)
         waiting_[claim.spec.name].insert({known->second.arrival, key});
@@ -198,6 +225,7 @@ Rendezvous::Effects Rendezvous::Impl::OnTick(absl::Time now) {
   for (const auto& [name, keys] : waiting_) dirty_names_.insert(name);
   for (const auto& [id, group] : groups_) dirty_groups_.insert(id);
   Settle();
+  earliest_ = EarliestOfAll();
   return Finish();
 }
 
@@ -260,17 +288,25 @@ Rendezvous::Effects Rendezvous::Impl::Finish() {
   return out;
 }
 
-absl::Time Rendezvous::Impl::NextDeadline() const {
+absl::Time Rendezvous::Impl::EarliestOfAll() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, node] : nodes_) {
-    if (!node.lost) next = std::min(next, node.last_seen + options_.node_silence);
     for (const auto& [claim, known] : node.claims) {
       if (!known.served && known.disposition != ClaimDisposition::kFailed)
         next = std::min(next, known.deadline);
     }
   }
-  for (const auto& [id, group] : groups_)
-    next = std::min({next, group.deadline, FormingDeadline(group)});
+  for (const auto& [id, group] : groups_) next = std::min(next, FormingDeadline(group));
+  return next;
+}
+
+// Asked in every turn of the control thread, so it must not look at every rank.
+absl::Time Rendezvous::Impl::NextDeadline() const {
+  absl::Time next = earliest_;
+  for (const auto& [id, node] : nodes_) {
+    if (!node.lost) next = std::min(next, node.last_seen + options_.node_silence);
+  }
+  for (const auto& [id, group] : groups_) next = std::min(next, group.deadline);
   if (InGrace()) next = std::min(next, options_.started_at + options_.start_grace);
   return next;
 }

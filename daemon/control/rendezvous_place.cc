@@ -86,8 +86,11 @@ void Rendezvous::Impl::Place(const ClaimKey& key) {
 void Rendezvous::Impl::Recover(const ClaimKey& key) {
   const Claim& claim = Find(key)->claim;
   ClusterGroup* group = ByName(claim.spec.name, claim.spec.tenant);
-  if (group == nullptr) {
-    group = &Create(claim.group, claim.spec, /*orchestrated=*/false);
+  const bool restored = group != nullptr && group->orchestrated && !group->recovered &&
+                        group->state == GroupState::kForming && group->holders.empty() &&
+                        group->id == claim.group && group->spec == claim.spec;
+  if (group == nullptr || restored) {
+    if (group == nullptr) group = &Create(claim.group, claim.spec, /*orchestrated=*/false);
     group->inherited = true;
     group->recovered = true;
     group->adoptable = adopting_;
@@ -316,7 +319,12 @@ std::set<ClaimKey> Rendezvous::Impl::MembersOf(const ClusterGroup& group) const 
 
 std::set<NodeId> Rendezvous::Impl::NodesOf(const ClusterGroup& group) const {
   std::set<NodeId> out;
-  for (const auto& [rank, key] : group.holders) out.insert(key.node);
+  const NodeId* last = nullptr;
+  for (const auto& [rank, key] : group.holders) {
+    // Neighbours are mostly on one node, and each report of a large group comes by here.
+    if (last == nullptr || *last != key.node) out.insert(key.node);
+    last = &key.node;
+  }
   return out;
 }
 

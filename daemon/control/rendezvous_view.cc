@@ -115,6 +115,13 @@ std::vector<GroupStatus> Rendezvous::Impl::Groups() const {
   return out;
 }
 
+std::vector<GroupSummary> Rendezvous::Impl::Summaries() const {
+  std::vector<GroupSummary> out;
+  for (const auto& [names, id] : by_name_)
+    out.push_back({names.first, names.second, groups_.at(id).state});
+  return out;
+}
+
 std::vector<NodeStatus> Rendezvous::Impl::Nodes() const {
   std::vector<NodeStatus> out;
   for (const auto& [id, node] : nodes_) {

@@ -184,6 +184,15 @@ void Node::WithRendezvous(const std::function<Rendezvous::Effects(Rendezvous&, a
   for (const RendezvousEffect& effect : call(*rendezvous_, MonotonicNow())) effects_.Run(effect);
   if (leading_.resign && rendezvous_->max_epoch() >= leading_.resign_at)
     std::exchange(leading_.resign, nullptr)();
+  KeepPersistent();
+}
+
+void Node::KeepPersistent() {
+  if (!leading_.keep) return;
+  std::vector<PersistentGroup> now = rendezvous_->Persistent();
+  if (now == leading_.persistent) return;
+  leading_.persistent = std::move(now);
+  leading_.keep(leading_.persistent);
 }
 
 void Node::SendReportOut(const NodeReport& report) {
@@ -225,6 +234,7 @@ void Node::Lead(const Leading& how) {
   options.floor = how.floor;
   options.expected = how.expected;
   options.expected.insert(self_);
+  options.persistent = how.persistent;
   rendezvous_ = std::make_unique<Rendezvous>(options);
   link_ = nullptr;
   FollowOwn();

@@ -39,6 +39,9 @@ struct Leading {
   // Epochs from here on are not to be used up: `resign` is called, once.
   Epoch resign_at{UINT64_MAX};
   std::function<void()> resign;
+  std::vector<PersistentGroup> persistent = {};  // What operators made earlier.
+  // Called when that has changed, with all of it.
+  std::function<void(const std::vector<PersistentGroup>&)> keep = nullptr;
 };
 
 // All members but loop() belong to the control thread, the one that calls Run(). Other threads post
@@ -155,6 +158,7 @@ class Node {
   std::string DescribeGroup(GroupId group) const;
 
   void FollowOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
+  void KeepPersistent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void DrainEvents() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void SendReportOut(const NodeReport& report);

@@ -135,12 +135,29 @@ void FillDerived(ParsedSettings& parsed) {
   }
 }
 
+absl::Status CheckEtcd(const Settings& s) {
+  if (s.etcd_cert.empty() != s.etcd_key.empty())
+    return absl::InvalidArgumentError("etcd_cert and etcd_key: got one of them, expected both");
+  if (s.etcd_user.empty() != s.etcd_password_file.empty())
+    return absl::InvalidArgumentError(
+        "etcd_user and etcd_password_file: got one of them, expected both");
+  const bool any = !s.etcd_cert.empty() || !s.etcd_user.empty();
+  if (any && s.etcd_ca.empty())
+    return absl::InvalidArgumentError(
+        "etcd_ca: got nothing, expected the file of etcd's authority: neither certificates nor "
+        "passwords are for plain connections");
+  if (!s.etcd_ca.empty() && s.rendezvous.empty())
+    return absl::InvalidArgumentError("etcd_ca: expected rendezvous=etcd://... with it");
+  return absl::OkStatus();
+}
+
 // Who coordinates, so that all nodes may have the same settings.
 absl::Status ChooseCoordinator(const MachineFacts& facts, Settings& s) {
   if (!s.peers.empty() + !s.coordinator.empty() + !s.rendezvous.empty() > 1) {
     return absl::InvalidArgumentError(
         "peers, coordinator and rendezvous: got several, expected at most one of them");
   }
+  if (absl::Status bad = CheckEtcd(s); !bad.ok()) return bad;
   if (!s.peers.empty()) {
     absl::StatusOr<std::string> first = FirstPeer(s.peers, facts.slurm_nodes);
     if (!first.ok()) return first.status();

@@ -30,6 +30,11 @@ struct Settings {
   std::string rendezvous;
   std::string advertise;
   absl::Duration lease;
+  std::string etcd_ca;
+  std::string etcd_cert;
+  std::string etcd_key;
+  std::string etcd_user;
+  std::string etcd_password_file;
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;

@@ -162,6 +162,17 @@ std::vector<SettingRow> ClusterSettings() {
        "TLS and private addresses as for `listen`."},
       {"lease", DurationField{&S::lease, absl::Seconds(2)}, "3s",
        "With `rendezvous`: a coordinator that cannot reach etcd for so long is replaced."},
+      {"etcd_ca", TextField{&S::etcd_ca}, "",
+       "PEM file of the certificates that sign etcd's members: TLS to etcd. Empty: plain."},
+      {"etcd_cert", TextField{&S::etcd_cert}, "",
+       "PEM file of the certificate with which this node calls etcd, where etcd wants one "
+       "(--client-cert-auth). With etcd_key."},
+      {"etcd_key", TextField{&S::etcd_key}, "", "PEM file of the private key of etcd_cert."},
+      {"etcd_user", TextField{&S::etcd_user}, "",
+       "User of etcd that may read and write below /epd/. With etcd_password_file, and etcd_ca: no "
+       "password is sent in the clear."},
+      {"etcd_password_file", TextField{&S::etcd_password_file}, "",
+       "File with the password of etcd_user in its first line. Read at each login."},
       {"heartbeat", DurationField{&S::heartbeat, absl::Milliseconds(100)}, "3s",
        "How often a node says that it lives; the same on all nodes. The members of a group learn "
        "within three of them that a node is lost."},

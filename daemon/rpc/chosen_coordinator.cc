@@ -3,9 +3,47 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/codec.h"
 #include "daemon/observe/log.h"
+#include "daemon/rpc/cluster_parts.h"
 
 namespace epd {
+namespace {
+
+// Groups that operators made, as the store keeps them: an order to create each, with its id.
+KeptValues ValuesOf(const std::vector<PersistentGroup>& groups) {
+  KeptValues values;
+  for (const PersistentGroup& group : groups) {
+    v1::ClusterOrder order;
+    order.set_kind(v1::ORDER_KIND_CREATE);
+    order.set_proposed(group.id.value);
+    *order.mutable_spec() = ToProto(group.spec);
+    const std::string key = absl::StrCat(group.spec.name, "/", group.spec.tenant);
+    values[absl::StrCat("groups/", key)] = order.SerializeAsString();
+  }
+  return values;
+}
+
+std::vector<PersistentGroup> GroupsOf(const KeptValues& values) {
+  std::vector<PersistentGroup> groups;
+  for (const auto& [key, value] : values) {
+    v1::ClusterOrder order;
+    PersistentGroup group;
+    absl::Status status = order.ParseFromString(value) && order.proposed() != 0
+                              ? Get(order.spec(), group.spec)
+                              : absl::DataLossError("its value is no order to create a group");
+    if (!status.ok()) {
+      Log(LogLevel::kError, "stored group dropped",
+          {{"key", key}, {"why", status.message()}, {"do", "create it again"}});
+      continue;
+    }
+    group.id = GroupId(order.proposed());
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace
 
 ChosenCoordinator::ChosenCoordinator(Node& node, ClusterService& cluster, EtcdAddress etcd,
                                      const std::string& address)
@@ -23,6 +61,8 @@ void ChosenCoordinator::Elect() {
   options.self.address = address_;
   options.self.incarnation = node_.control().options().incarnation;
   options.lease = node_.settings().lease;
+  const Settings& s = node_.settings();
+  options.access = {s.etcd_ca, s.etcd_cert, s.etcd_key, s.etcd_user, s.etcd_password_file};
   election_ = std::make_unique<EtcdElection>(
       std::move(options), [this, weak = std::weak_ptr<int>(alive_)](StoreNews news) {
         node_.loop().Post([this, weak, news = std::move(news)] {
@@ -32,7 +72,7 @@ void ChosenCoordinator::Elect() {
 }
 
 void ChosenCoordinator::OnNews(const StoreNews& news) {
-  if (const auto* lead = std::get_if<epd::Lead>(&news.action)) return Lead(*lead, news.nodes);
+  if (const auto* lead = std::get_if<epd::Lead>(&news.action)) return Lead(*lead, news);
   if (const auto* follow = std::get_if<epd::Follow>(&news.action)) return Follow(follow->leader);
   if (const auto* none = std::get_if<NoLeader>(&news.action)) {
     StopLeading(std::string(none->why.message()));
@@ -49,7 +89,8 @@ void ChosenCoordinator::OnNews(const StoreNews& news) {
   }
 }
 
-void ChosenCoordinator::Lead(const epd::Lead& won, const std::vector<std::string>& nodes) {
+void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
+  const std::vector<std::string>& nodes = news.nodes;
   remote_.reset();
   leading_ = true;
   Log(LogLevel::kInfo, "leading",
@@ -68,6 +109,11 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const std::vector<std::string
     node_.loop().Post([this, weak] {
       if (!weak.expired()) Elect();
     });
+  };
+  how.persistent = GroupsOf(news.kept);
+  how.keep = [this, weak = std::weak_ptr<int>(alive_),
+              revision = won.revision](const std::vector<PersistentGroup>& groups) {
+    if (!weak.expired() && election_ != nullptr) election_->Keep(revision, ValuesOf(groups));
   };
   node_.Lead(how);
 }

@@ -30,7 +30,7 @@ class ChosenCoordinator final : public CoordinatorLink {
   // Of the coordinator that was followed.
   void Forget(const std::string& why);
   void OnNews(const StoreNews& news);
-  void Lead(const epd::Lead& won, const std::vector<std::string>& nodes);
+  void Lead(const epd::Lead& won, const StoreNews& news);
   void Follow(const Leadership& leader);
   void StopLeading(const std::string& why);
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "daemon/node/codec.h"
 
 namespace epd {
@@ -77,6 +79,58 @@ Placement FromProto(const v1::ClusterMember& member) {
   placement.client_name = member.client_name();
   placement.client_version = member.client_version();
   return placement;
+}
+
+v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
+  v1::ClusterMemberColumns out;
+  absl::flat_hash_map<absl::string_view, uint32_t> known;
+  const auto index_of = [&](const std::string& text) {
+    const auto [at, fresh] = known.try_emplace(text, static_cast<uint32_t>(out.texts_size()));
+    if (fresh) out.add_texts(text);
+    return at->second;
+  };
+  for (const Placement& member : members) {
+    out.add_ranks(member.rank.value);
+    out.add_sessions(member.session.value);
+    out.add_arena_indices(member.arena_index);
+    out.add_pids(member.pid);
+    out.add_nodes(index_of(member.node.value));
+    out.add_hosts(index_of(member.host));
+    out.add_client_names(index_of(member.client_name));
+    out.add_client_versions(index_of(member.client_version));
+  }
+  return out;
+}
+
+absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& members) {
+  const int num = in.ranks_size();
+  for (const int other :
+       {in.sessions_size(), in.arena_indices_size(), in.pids_size(), in.nodes_size(),
+        in.hosts_size(), in.client_names_size(), in.client_versions_size()}) {
+    if (other == num) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("member_columns: got columns of ", num, " and ", other, " members"));
+  }
+  absl::Status status;
+  const auto text = [&](uint32_t index) {
+    if (index < static_cast<uint32_t>(in.texts_size())) return in.texts(static_cast<int>(index));
+    status = absl::InvalidArgumentError(
+        absl::StrCat("member_columns: got text ", index, ", expected one of ", in.texts_size()));
+    return std::string();
+  };
+  members.reserve(members.size() + static_cast<size_t>(num));
+  for (int i = 0; i < num; ++i) {
+    Placement& member = members.emplace_back();
+    member.rank = Rank(in.ranks(i));
+    member.session = SessionId(in.sessions(i));
+    member.arena_index = in.arena_indices(i);
+    member.pid = in.pids(i);
+    member.node = NodeId{text(in.nodes(i))};
+    member.host = text(in.hosts(i));
+    member.client_name = text(in.client_names(i));
+    member.client_version = text(in.client_versions(i));
+  }
+  return status;
 }
 
 absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec) {

@@ -23,6 +23,10 @@ absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases);
 v1::ClusterMember ToProto(const Placement& placement);
 Placement FromProto(const v1::ClusterMember& member);
 
+v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members);
+// INVALID_ARGUMENT: the columns are not equally long, or an index is out of range.
+absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& members);
+
 // A spec that another epd has filled in and validated.
 absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec);
 

@@ -59,6 +59,7 @@ class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport
   // Control thread only.
   NodeId node;  // Empty until the first report.
   Incarnation incarnation;
+  uint32_t protocol = kMinClusterProtocol;  // The highest that both sides speak.
   absl::Time last_report;
   std::string no_ids;  // See WhyNoIds; set once.
 
@@ -133,6 +134,7 @@ void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& messa
   absl::Status bad = report.status();
   if (bad.ok() && stream.node.value.empty()) {
     bad = CheckProtocol(message, node_.version());
+    stream.protocol = std::clamp(message.max_protocol(), kMinClusterProtocol, kMaxClusterProtocol);
     if (bad.ok()) bad = Introduce(stream, *report);
   }
   if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
@@ -153,7 +155,7 @@ void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& messa
 void ClusterService::Send(const ClusterView& view) {
   for (const auto& stream : streams_) {
     if (stream->node != view.node || stream->done()) continue;
-    v1::ClusterView message = ToProto(view);
+    v1::ClusterView message = ToProto(view, stream->protocol);
     if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
     stream->OfferView(std::move(message));
   }

@@ -108,6 +108,14 @@ std::vector<GroupStatus> KnownGroups(const Node& node) {
   return groups;
 }
 
+std::vector<GroupSummary> KnownSummaries(const Node& node) {
+  if (node.coordinates()) return node.rendezvous().Summaries();
+  std::vector<GroupSummary> groups;
+  for (const GroupStatus& group : KnownGroups(node))
+    groups.push_back({group.spec.name, group.spec.tenant, group.state});
+  return groups;
+}
+
 std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) {
   std::map<uint32_t, v1::Rank> ranks;
   const absl::Duration age = MonotonicNow() - group.since;

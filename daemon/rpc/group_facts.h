@@ -14,6 +14,9 @@ namespace epd {
 // the coordinator told it. Control thread.
 std::vector<GroupStatus> KnownGroups(const Node& node);
 
+// The same without the ranks.
+std::vector<GroupSummary> KnownSummaries(const Node& node);
+
 // One group with its ranks and the worker's figures.
 v1::Group DescribeGroup(const Node& node, const GroupStatus& group);
 

@@ -108,12 +108,11 @@ class RpcServer::Impl {
       serving[name] = false;  // Unless it is still there.
     // A group serves when all its tenants do; each tenant has a name of its own, too.
     std::map<std::string, bool> all_ready;
-    for (const GroupStatus& group : KnownGroups(node_)) {
+    for (const GroupSummary& group : KnownSummaries(node_)) {
       const bool ready = group.state == GroupState::kReady;
-      const auto [all, first] = all_ready.emplace(group.spec.name, ready);
+      const auto [all, first] = all_ready.emplace(group.name, ready);
       all->second = all->second && ready;
-      if (!group.spec.tenant.empty())
-        serving[absl::StrCat(group.spec.name, "/", group.spec.tenant)] = ready;
+      if (!group.tenant.empty()) serving[absl::StrCat(group.name, "/", group.tenant)] = ready;
     }
     for (const auto& [name, ready] : all_ready) serving[name] = ready;
     for (const auto& [name, ready] : serving) {

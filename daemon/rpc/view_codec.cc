@@ -8,7 +8,7 @@
 namespace epd {
 namespace {
 
-void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
+void PutGroup(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
   out.set_group_id(group.id.value);
   out.set_communicator_id(group.communicator.value);
   *out.mutable_spec() = ToProto(group.spec);
@@ -18,7 +18,11 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_started(group.started);
   out.set_wait(group.wait);
   *out.mutable_cause() = ToProto(group.cause);
-  for (const Placement& member : group.members) *out.add_members() = ToProto(member);
+  if (protocol >= 2) {
+    *out.mutable_member_columns() = ToColumns(group.members);
+  } else {
+    for (const Placement& member : group.members) *out.add_members() = ToProto(member);
+  }
   for (const Placement& dead : group.dead) *out.add_dead() = ToProto(dead);
   Put(group.bases, *out.mutable_bases());
   *out.mutable_base_cause() = ToProto(group.base_cause);
@@ -43,6 +47,7 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.wait = in.wait();
   group.cause = FromProto(in.cause());
   for (const v1::ClusterMember& member : in.members()) group.members.push_back(FromProto(member));
+  if (absl::Status bad = Get(in.member_columns(), group.members); !bad.ok()) return bad;
   for (const v1::ClusterMember& dead : in.dead()) group.dead.push_back(FromProto(dead));
   group.base_cause = FromProto(in.base_cause());
   group.id_wanted = in.id_wanted();
@@ -62,14 +67,14 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
 
 }  // namespace
 
-v1::ClusterView ToProto(const ClusterView& view) {
+v1::ClusterView ToProto(const ClusterView& view, uint32_t protocol) {
   v1::ClusterView out;
   out.set_coordinator(view.coordinator.value);
   out.set_seq(view.seq);
   out.set_node(view.node.value);
   out.set_node_incarnation(view.node_incarnation.value);
   out.set_report_seq(view.report_seq);
-  for (const GroupView& group : view.groups) PutGroup(group, *out.add_groups());
+  for (const GroupView& group : view.groups) PutGroup(group, protocol, *out.add_groups());
   for (const ClaimAnswer& answer : view.claims) {
     v1::ClusterClaimAnswer& added = *out.add_claims();
     added.set_session_id(answer.session.value);

@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -52,13 +54,32 @@ void CompareRevision(const std::string& key, int64_t revision, etcdserverpb::Txn
   compare->set_mod_revision(revision);
 }
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A file that cannot be read gives an empty text, with which no handshake succeeds; the error of the
+// call names etcd, and LogIn names the password's file.
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const EtcdAccess& access) {
+  if (access.ca.empty()) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = Contents(access.ca);
+  if (options.pem_root_certs.empty()) options.pem_root_certs = "none";  // Not the system's.
+  if (!access.cert.empty()) {
+    options.pem_cert_chain = Contents(access.cert);
+    options.pem_private_key = Contents(access.key);
+  }
+  return grpc::SslCredentials(options);
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const EtcdAccess& access) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt("grpc.enable_http_proxy", 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, CredentialsOf(access), arguments);
 }
 
 }  // namespace
@@ -83,12 +104,61 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(const std::string& text) {
   return address;
 }
 
-EtcdCalls::EtcdCalls(const EtcdAddress& address) : prefix_("/epd/" + address.cluster + "/") {
+EtcdCalls::EtcdCalls(const EtcdAddress& address, EtcdAccess access)
+    : access_(std::move(access)), prefix_("/epd/" + address.cluster + "/") {
   for (const std::string& endpoint : address.endpoints) {
-    const std::shared_ptr<grpc::Channel> channel = ChannelTo(endpoint);
-    endpoints_.push_back({endpoint, etcdserverpb::KV::NewStub(channel),
-                          etcdserverpb::Lease::NewStub(channel),
-                          etcdserverpb::Watch::NewStub(channel)});
+    const std::shared_ptr<grpc::Channel> channel = ChannelTo(endpoint, access_);
+    endpoints_.push_back(
+        {endpoint, etcdserverpb::KV::NewStub(channel), etcdserverpb::Lease::NewStub(channel),
+         etcdserverpb::Watch::NewStub(channel), etcdserverpb::Auth::NewStub(channel)});
+  }
+}
+
+std::string EtcdCalls::Token() {
+  const absl::MutexLock lock(&mutex_);
+  return token_;
+}
+
+grpc::Status EtcdCalls::LogIn(Endpoint& endpoint, absl::Time deadline) {
+  etcdserverpb::AuthenticateRequest request;
+  const std::string contents = Contents(access_.password_file);
+  request.set_name(access_.user);
+  request.set_password(contents.substr(0, contents.find('\n')));
+  if (request.password().empty()) {
+    return {grpc::StatusCode::UNAUTHENTICATED,
+            absl::StrCat("etcd_password_file '", access_.password_file,
+                         "': got no password, expected one in the first line")};
+  }
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  etcdserverpb::AuthenticateResponse response;
+  grpc::Status status = endpoint.auth->Authenticate(&context, request, &response);
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+      status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
+    status = {grpc::StatusCode::UNAUTHENTICATED,
+              absl::StrCat("user '", access_.user, "' cannot log in: ", status.error_message())};
+  }
+  const absl::MutexLock lock(&mutex_);
+  token_ = status.ok() ? response.token() : "";
+  return status;
+}
+
+template <typename Call>
+grpc::Status EtcdCalls::CallOne(Endpoint& endpoint, absl::Time deadline, Call call) {
+  for (bool again = false;; again = true) {
+    if (!access_.user.empty() && Token().empty()) {
+      const grpc::Status let_in = LogIn(endpoint, deadline);
+      if (!let_in.ok()) return let_in;
+    }
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(deadline));
+    if (!access_.user.empty()) context.AddMetadata("token", Token());
+    const grpc::Status status = call(endpoint, context);
+    // Tokens end by themselves, and with etcd.
+    if (again || status.error_code() != grpc::StatusCode::UNAUTHENTICATED || access_.user.empty())
+      return status;
+    const absl::MutexLock lock(&mutex_);
+    token_.clear();
   }
 }
 
@@ -98,10 +168,8 @@ absl::Status EtcdCalls::Try(absl::Duration patience, Call call) {
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   for (size_t i = 0; i < endpoints_.size(); ++i) {
     Endpoint& endpoint = endpoints_[current_];
-    grpc::ClientContext context;
-    context.set_deadline(
-        absl::ToChronoTime(absl::Now() + patience / static_cast<int64_t>(endpoints_.size())));
-    const grpc::Status status = call(endpoint, context);
+    const grpc::Status status =
+        CallOne(endpoint, absl::Now() + patience / static_cast<int64_t>(endpoints_.size()), call);
     if (status.ok()) return absl::OkStatus();
     const auto got = static_cast<absl::StatusCode>(status.error_code());
     if (got != absl::StatusCode::kUnavailable && got != absl::StatusCode::kDeadlineExceeded)
@@ -200,6 +268,10 @@ absl::StatusOr<Won> EtcdCalls::Win(const Leadership& self, int64_t expected, uin
   CompareRevision(prefix_ + "epochs", seen.ceiling_revision, txn);
   PutOp(prefix_ + "coordinator", Encode(self), lease, txn);
   PutOp(prefix_ + "epochs", absl::StrCat(won.block.ceiling), 0, txn);
+  const std::string kept = prefix_ + "kept/";
+  etcdserverpb::RangeRequest* range = txn.add_success()->mutable_request_range();
+  range->set_key(kept);
+  range->set_range_end(AfterPrefix(kept));
   etcdserverpb::TxnResponse response;
   const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
     return endpoint.kv->Txn(&context, txn, &response);
@@ -207,11 +279,38 @@ absl::StatusOr<Won> EtcdCalls::Win(const Leadership& self, int64_t expected, uin
   if (!status.ok()) return status;
   if (!response.succeeded()) return absl::AbortedError("another node was faster");
   won.revision = response.header().revision();
+  for (const etcdserverpb::ResponseOp& done : response.responses()) {
+    for (const mvccpb::KeyValue& stored : done.response_range().kvs())
+      won.kept[stored.key().substr(kept.size())] = stored.value();
+  }
   return won;
+}
+
+absl::Status EtcdCalls::Keep(int64_t revision, const KeptValues& stored, const KeptValues& wanted,
+                             absl::Duration patience) {
+  etcdserverpb::TxnRequest txn;
+  CompareRevision(prefix_ + "coordinator", revision, txn);
+  const std::string kept = prefix_ + "kept/";
+  for (const auto& [key, value] : wanted) {
+    const auto known = stored.find(key);
+    if (known == stored.end() || known->second != value) PutOp(kept + key, value, 0, txn);
+  }
+  for (const auto& [key, unused] : stored) {
+    if (wanted.count(key) == 0)
+      txn.add_success()->mutable_request_delete_range()->set_key(kept + key);
+  }
+  etcdserverpb::TxnResponse response;
+  const absl::Status status = Try(patience, [&](Endpoint& endpoint, grpc::ClientContext& context) {
+    return endpoint.kv->Txn(&context, txn, &response);
+  });
+  if (!status.ok()) return status;
+  return response.succeeded() ? absl::OkStatus()
+                              : absl::AbortedError("another node coordinates now");
 }
 
 std::unique_ptr<grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>>
 EtcdCalls::Watch(grpc::ClientContext* context) {
+  if (!access_.user.empty()) context->AddMetadata("token", Token());
   auto stream = endpoints_[current_].watch->Watch(context);
   etcdserverpb::WatchRequest request;
   request.mutable_create_request()->set_key(prefix_);

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/store/leadership.h"
 #include "proto/etcd/rpc.grpc.pb.h"
@@ -20,6 +22,15 @@ namespace epd {
 struct EtcdAddress {
   std::vector<std::string> endpoints;
   std::string cluster = "default";
+};
+
+// How to be let in. All empty: a plain connection and no user.
+struct EtcdAccess {
+  std::string ca;             // PEM file: TLS.
+  std::string cert;           // PEM files of this node's own certificate,
+  std::string key;            // ... where etcd wants one.
+  std::string user;           // Of etcd's users,
+  std::string password_file;  // ... with the first line of this file.
 };
 
 //   INVALID_ARGUMENT  names what was got and the form that is expected
@@ -33,18 +44,24 @@ struct ClusterKeys {
   std::map<std::string, std::string> nodes;  // Living ones: name -> address.
 };
 
+// What a coordinator wants its successors to know, by key; opaque here.
+using KeptValues = std::map<std::string, std::string>;
+
 struct Won {
   int64_t revision = 0;
   EpochBlock block;
+  KeptValues kept;  // By earlier coordinators.
 };
 
 // Each call tries the endpoints in turn, the one that worked last first, until `deadline`. Blocks.
 // One thread; Watch may be called by another.
 //   UNAVAILABLE        no endpoint answers: names them
 //   DEADLINE_EXCEEDED  an endpoint accepted the call and does not answer
+//   UNAUTHENTICATED    etcd does not know the user, or a file of `access` cannot be read
+//   PERMISSION_DENIED  the user may not read or write below "/epd/<cluster>/"
 class EtcdCalls {
  public:
-  explicit EtcdCalls(const EtcdAddress& address);
+  EtcdCalls(const EtcdAddress& address, EtcdAccess access);
 
   // In whole seconds, at least 2: etcd rounds up to that.
   absl::StatusOr<int64_t> GrantLease(absl::Duration ttl, absl::Duration patience);
@@ -61,6 +78,12 @@ class EtcdCalls {
   absl::StatusOr<Won> Win(const Leadership& self, int64_t expected, uint64_t min_floor,
                           const ClusterKeys& seen, int64_t lease, absl::Duration patience);
 
+  // Makes what is kept equal to `wanted`, given that it is `stored`, if the coordinator key's
+  // revision is still `revision`.
+  //   ABORTED  somebody else coordinates; nothing was written
+  absl::Status Keep(int64_t revision, const KeptValues& stored, const KeptValues& wanted,
+                    absl::Duration patience);
+
   // A stream that says when anything of the cluster changes; valid while `context` lives.
   std::unique_ptr<grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>>
   Watch(grpc::ClientContext* context);
@@ -71,14 +94,23 @@ class EtcdCalls {
     std::unique_ptr<etcdserverpb::KV::Stub> kv;
     std::unique_ptr<etcdserverpb::Lease::Stub> lease;
     std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
   };
 
   template <typename Call>
   absl::Status Try(absl::Duration patience, Call call);
+  // With the token of `access_.user`, which it gets first where there is none.
+  template <typename Call>
+  grpc::Status CallOne(Endpoint& endpoint, absl::Time deadline, Call call);
+  grpc::Status LogIn(Endpoint& endpoint, absl::Time deadline);
+  std::string Token();
 
+  const EtcdAccess access_;
   std::string prefix_;  // "/epd/<cluster>/"
   std::vector<Endpoint> endpoints_;
   std::atomic<size_t> current_{0};  // Index of the endpoint that worked last.
+  absl::Mutex mutex_;
+  std::string token_ ABSL_GUARDED_BY(mutex_);  // Of the last login; empty: none, or it is over.
 };
 
 }  // namespace epd

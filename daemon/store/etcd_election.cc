@@ -34,7 +34,7 @@ Election::Options ElectionOptions(const Leadership& self, absl::Duration lease) 
 EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_news)
     : options_(std::move(options)),
       on_news_(std::move(on_news)),
-      calls_(options_.etcd),
+      calls_(options_.etcd, options_.access),
       election_(ElectionOptions(options_.self, options_.lease)) {
   thread_ = std::thread([this] { Run(); });
   watch_ = std::thread([this] { RunWatch(); });
@@ -66,6 +66,29 @@ void EtcdElection::Refused(const Leadership& leader) {
   woken_ = true;
 }
 
+void EtcdElection::Keep(int64_t revision, KeptValues wanted) {
+  const absl::MutexLock lock(&mutex_);
+  wanted_ = {revision, std::move(wanted)};
+  woken_ = true;
+}
+
+// A deposed coordinator's write fails by the revision; that it is deposed the watch says.
+void EtcdElection::WriteKept() {
+  std::optional<std::pair<int64_t, KeptValues>> wanted;
+  {
+    const absl::MutexLock lock(&mutex_);
+    wanted.swap(wanted_);
+  }
+  if (!wanted.has_value() || wanted->first != leading_revision_ || wanted->second == stored_)
+    return;
+  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted->second, Patience());
+  if (done.ok()) stored_ = wanted->second;
+  if (done.ok() || absl::IsAborted(done)) return;
+  Perform(election_.OnStoreError(Now(), done));
+  const absl::MutexLock lock(&mutex_);
+  if (!wanted_.has_value()) wanted_ = std::move(wanted);
+}
+
 void EtcdElection::Run() {
   while (!Stopping()) {
     Turn();
@@ -88,6 +111,7 @@ void EtcdElection::Turn() {
   if (Now() >= next_keepalive_) KeepLease();
   if (Now() >= next_read_) ReadKeys();
   for (const Leadership& leader : refused) Perform(election_.OnRefused(Now(), leader));
+  WriteKept();
   Perform(election_.OnTick(Now()));
 }
 
@@ -146,7 +170,11 @@ void EtcdElection::TryToWin(const Campaign& campaign) {
   const absl::StatusOr<Won> won =
       calls_.Win(options_.self, campaign.expected, campaign.min_floor, keys_, lease_, Patience());
   next_read_ = absl::InfinitePast();
-  if (won.ok()) return Perform(election_.OnWon(Now(), won->revision, won->block));
+  if (won.ok()) {
+    leading_revision_ = won->revision;
+    stored_ = won->kept;
+    return Perform(election_.OnWon(Now(), won->revision, won->block));
+  }
   if (absl::IsAborted(won.status())) return Perform(election_.OnLost(Now()));
   if (absl::IsNotFound(won.status())) {  // Its lease has expired.
     lease_ = 0;
@@ -160,8 +188,11 @@ void EtcdElection::Tell(ElectionAction action) {
     const std::string text(problem->what.message());
     if (std::exchange(last_problem_, text) == text) return;  // Said already.
   }
-  StoreNews news{std::move(action), {}};
-  if (std::holds_alternative<Lead>(news.action)) news.nodes = OthersToHear();
+  StoreNews news{std::move(action), {}, {}};
+  if (std::holds_alternative<Lead>(news.action)) {
+    news.nodes = OthersToHear();
+    news.kept = stored_;
+  }
   on_news_(std::move(news));
 }
 

@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,6 +21,7 @@ struct StoreNews {
   ElectionAction action;  // Lead, Follow, NoLeader or StoreProblem.
   // The other living nodes when the action is Lead: whom to listen to before anything is formed.
   std::vector<std::string> nodes;
+  KeptValues kept = {};  // Then, too: what earlier coordinators kept.
 };
 
 // Two threads: one owns the election and calls etcd, one waits in the watch and wakes it.
@@ -26,6 +29,7 @@ class EtcdElection {
  public:
   struct Options {
     EtcdAddress etcd;
+    EtcdAccess access = {};
     Leadership self;  // `address` empty: never leads.
     absl::Duration lease = absl::Seconds(3);
   };
@@ -36,6 +40,9 @@ class EtcdElection {
 
   // Thread-safe: the coordinator `leader` refuses connections.
   void Refused(const Leadership& leader);
+  // Thread-safe: as long as this node leads with `revision`, keep exactly this for its successors.
+  // Written soon, and again until etcd takes it.
+  void Keep(int64_t revision, KeptValues wanted);
 
  private:
   void Run();
@@ -49,6 +56,7 @@ class EtcdElection {
   void ReadKeys();
   void Perform(const Election::Actions& actions);
   void TryToWin(const Campaign& campaign);
+  void WriteKept();
   void Tell(ElectionAction action);
   std::vector<std::string> OthersToHear() const;
   // How long one call may take: never past the moment at which a leader must step down.
@@ -65,11 +73,14 @@ class EtcdElection {
   ClusterKeys keys_;
   ClusterKeys settled_;  // The last ones with a coordinator.
   std::string last_problem_;
+  int64_t leading_revision_ = 0;  // Of this node's last win.
+  KeptValues stored_;             // What etcd keeps, since then.
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Leadership> refused_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::pair<int64_t, KeptValues>> wanted_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* watching_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
   std::thread watch_;

@@ -6,6 +6,7 @@ import socket
 import subprocess
 
 import attach_client
+import grpc
 
 
 def missing() -> str:
@@ -20,19 +21,21 @@ def _free_port() -> int:
 
 
 class Etcd:
-    def __init__(self, folder: pathlib.Path, host: str = "127.0.0.1") -> None:
+    def __init__(self, folder: pathlib.Path, host: str = "127.0.0.1", tls: bool = False) -> None:
         self._folder = folder
         self._host = host
+        self._scheme = "https" if tls else "http"
         self._client, self._peer = _free_port(), _free_port()
         self.address = f"{host}:{self._client}"
         self.process: subprocess.Popen | None = None
 
-    def start(self) -> "Etcd":
-        client, peer = f"http://{self.address}", f"http://{self._host}:{self._peer}"
+    def start(self, *flags: str) -> "Etcd":
+        """`flags`: further ones of etcd, such as its certificates."""
+        client, peer = f"{self._scheme}://{self.address}", f"http://{self._host}:{self._peer}"
         command = ["etcd", "--name=test", f"--data-dir={self._folder / 'data'}"]
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-        command += [f"--initial-cluster=test={peer}", "--logger=zap", "--unsafe-no-fsync"]
+        command += [f"--initial-cluster=test={peer}", "--logger=zap", "--unsafe-no-fsync", *flags]
         log = (self._folder / "etcd.log").open("ab")
         help_text = subprocess.run(["etcd", "--help"], check=False, capture_output=True, text=True)
         if "unsafe-no-fsync" not in help_text.stdout + help_text.stderr:
@@ -51,6 +54,18 @@ class Etcd:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a key below /epd/test/; of an etcd without TLS."""
+        name = f"/epd/test/{key}".encode()
+        # RangeRequest{key: from here, range_end: to the last key below it, count_only}.
+        request = b"".join(
+            bytes([number << 3 | 2, len(data)]) + data
+            for number, data in ((1, name), (2, name + b"\xff"))
+        )
+        with grpc.insecure_channel(self.address) as channel:
+            call = channel.unary_unary("/etcdserverpb.KV/Range")
+            return name in call(request, timeout=10)
 
     def lose_data(self) -> None:
         """Only while it is down."""

@@ -68,6 +68,7 @@ class SmallCluster {
     options.incarnation = Incarnation{++next_incarnation_};
     options.start_grace = grace;
     options.started_at = now;
+    options.persistent = persistent;
     coordinator = std::make_unique<Rendezvous>(options);
   }
 
@@ -171,7 +172,9 @@ class SmallCluster {
   std::map<uint64_t, std::vector<RpcDone>> rpcs;  // By request.
   bool shutdown_done = false;
   NodeReport last_report;
-  std::string replayed_id;  // Not empty: workers make this id, always.
+  std::vector<PersistentGroup> persistent;  // What the next coordinator is told.
+  std::string replayed_id;                  // Not empty: workers make this id, always.
+  bool keep_members = true;                 // In `started` and `joined`.
   size_t num_views = 0;
   size_t num_reports = 0;
 
@@ -184,6 +187,7 @@ class SmallCluster {
       Perform(coordinator->OnReport(now, e->report));
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
+      if (!keep_members) node.started.back().members = std::vector<Placement>();
       if (node.worker_answers) Give(i, TenantReady{node.worker, e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
       node.ended.push_back(*e);
@@ -200,6 +204,7 @@ class SmallCluster {
                                       e->id.bytes()});
     } else if (const auto* e = std::get_if<ReplyJoined>(&effect)) {
       joined[e->session.value].push_back(*e);
+      if (!keep_members) joined[e->session.value].back().members = std::vector<Placement>();
     } else if (const auto* e = std::get_if<ReplyFailed>(&effect)) {
       failed[e->session.value].push_back(e->status);
     } else if (const auto* e = std::get_if<ReplyLeft>(&effect)) {

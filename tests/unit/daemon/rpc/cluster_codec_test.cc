@@ -152,12 +152,31 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
                   absl::AbortedError("claim")}};
   view.orders = {{RequestId(18), absl::NotFoundError("order"), GroupId(19)}};
-  const auto got = FromProto(ToProto(view));
-  ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(got->groups, view.groups);
-  EXPECT_EQ(got->claims, view.claims);
-  EXPECT_EQ(got->orders, view.orders);
-  EXPECT_EQ(ToProto(*got).SerializeAsString(), ToProto(view).SerializeAsString());
+  for (uint32_t protocol = kMinClusterProtocol; protocol <= kMaxClusterProtocol; ++protocol) {
+    const v1::ClusterView sent = ToProto(view, protocol);
+    EXPECT_EQ(sent.groups(0).members_size(), protocol < 2 ? 1 : 0)
+        << "an old node reads no columns";
+    const auto got = FromProto(sent);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(got->groups, view.groups);
+    EXPECT_EQ(got->claims, view.claims);
+    EXPECT_EQ(got->orders, view.orders);
+    EXPECT_EQ(ToProto(*got, protocol).SerializeAsString(), sent.SerializeAsString());
+  }
+}
+
+TEST(ClusterCodecTest, ColumnsThatMakeNoSenseAreRefused) {
+  ClusterView view;
+  view.groups.push_back({});
+  view.groups[0].spec = Spec();
+  view.groups[0].members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  v1::ClusterView wire = ToProto(view, 2);
+  ASSERT_TRUE(FromProto(wire).ok()) << FromProto(wire).status();
+  wire.mutable_groups(0)->mutable_member_columns()->add_pids(1);
+  EXPECT_THAT(std::string(FromProto(wire).status().message()), HasSubstr("columns of"));
+  wire = ToProto(view, 2);
+  wire.mutable_groups(0)->mutable_member_columns()->set_hosts(0, 99);
+  EXPECT_THAT(std::string(FromProto(wire).status().message()), HasSubstr("got text 99"));
 }
 
 TEST(ClusterCodecTest, NonsenseFromAnotherNodeIsNamed) {
