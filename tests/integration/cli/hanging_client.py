@@ -127,6 +127,7 @@ def _join(library: ctypes.CDLL, socket: str, rank: int) -> ctypes.c_void_p:
 
     client, group = ctypes.c_void_p(), ctypes.c_void_p()
     connect = _made(_Connect, socket_path=socket.encode(), no_autostart=1)
+    connect.client_name = b"hanging client"
     check(library.epd_connect(ctypes.byref(connect), ctypes.byref(client), ctypes.byref(error)))
     spec = _made(_Spec, name=b"hung", num_ranks=_NUM_RANKS, num_experts=_NUM_EXPERTS, hidden=16)
     spec.max_tokens_per_rank, spec.recv_capacity_per_rank = _NUM_TOKENS, 64

@@ -1,0 +1,174 @@
+"""Goal: what the first release said, byte for byte, still works: its client and its node with today's epd, today's
+client and node with its answers."""
+
+import concurrent.futures
+import contextlib
+import fcntl
+import os
+import queue
+import socket
+import struct
+import threading
+
+import attach_client as attach
+import epd_process  # noqa: F401  (makes the protos importable)
+import fake_node
+import grpc
+import hung_rank
+import pytest
+import recordings
+
+from proto.epd.v1 import attach_pb2
+
+_RELEASE = "0.1.0"
+_SEGMENT_BYTES_AT = 16  # In SlotsHeader, after magic, version and header_bytes.
+
+
+def _kinds(messages: list[recordings.Message]) -> list[str]:
+    return [
+        attach_pb2.ServerMessage.FromString(one.data).WhichOneof("body")
+        for one in recordings.said(messages, "<")
+    ]
+
+
+def test_a_recorded_client_is_served(daemon):
+    daemon.start("--node=a")
+    recorded = [recordings.load(f"{_RELEASE}-attach-rank{rank}") for rank in (0, 1)]
+    assert _kinds(recorded[0]) == _kinds(recorded[1]) == ["attached", "joined"]
+    with daemon.client() as first, daemon.client() as second:
+        for client, messages in zip((first, second), recorded, strict=True):
+            for message in recordings.said(messages, ">"):
+                client.socket.send(message.data)
+        for client in (first, second):
+            assert client.expect("attached").version == 1
+            joined = client.expect("joined")
+            assert sorted(arena.rank for arena in joined.arenas) == [0, 1]
+            assert [member.rank for member in joined.members] == [0, 1]
+
+
+def _memory(name: str, num_bytes: int, begin: bytes = b"") -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, num_bytes)
+    os.pwrite(fd, begin, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+def _descriptors(message: recordings.Message, header: bytes) -> list[int]:
+    """What came along with a recorded answer, made anew."""
+    answer = attach_pb2.ServerMessage.FromString(message.data)
+    if answer.HasField("attached"):
+        (num_bytes,) = struct.unpack_from("<Q", header, _SEGMENT_BYTES_AT)
+        fds = [_memory("slots", num_bytes, header), os.eventfd(0, os.EFD_CLOEXEC)]
+    else:
+        fds = [_memory("arena", arena.bytes) for arena in answer.joined.arenas]
+    assert len(fds) == message.num_fds
+    return fds
+
+
+def test_todays_client_joins_with_recorded_answers(tmp_path):
+    recorded = recordings.load(f"{_RELEASE}-attach-rank0")
+    (header,) = [message.data for message in recorded if message.direction == "="]
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(tmp_path / "epd.sock"))
+    listener.listen(1)
+    asked: list[str] = []
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        for message in recordings.said(recorded, "<"):
+            said = attach_pb2.ClientMessage.FromString(client.recv(1 << 16))
+            asked.append(said.WhichOneof("body"))
+            fds = _descriptors(message, header)
+            socket.send_fds(client, [message.data], fds)
+            for fd in fds:
+                os.close(fd)
+        client.recv(1)
+        client.close()
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    with contextlib.closing(hung_rank.HungRank(str(tmp_path / "epd.sock"), 0)) as rank:
+        rank.expect("joined")
+    server.join(attach.DEADLINE_S)
+    assert asked == ["attach", "join"]
+
+
+@pytest.fixture
+def coordinator(daemon):
+    return daemon.start("--node=a", "--listen=127.0.0.1:0", "--start_grace=0")
+
+
+def _grant(node: fake_node.FakeNode):
+    """The first view that says that the node's claim is granted, with the group."""
+    for _ in range(20):
+        view = node.view()
+        if view.groups and view.claims:
+            return view
+    raise AssertionError("no view with the node's group")
+
+
+def test_a_recorded_node_is_answered_in_its_own_protocol(coordinator):
+    recorded = recordings.said(recordings.load(f"{_RELEASE}-sync"), ">")
+    reports = [fake_node.pb.NodeReport.FromString(one.data) for one in recorded]
+    first_claim = next(i for i, report in enumerate(reports) if report.claims)
+    assert (reports[0].node, reports[0].max_protocol) == ("o", 1)
+    with fake_node.FakeNode(coordinator.listen_address(), "o", recorded[0].data) as node:
+        assert node.view().node_incarnation == reports[0].incarnation
+        for one in recorded[1 : first_claim + 1]:
+            node.send(one.data)
+        view = _grant(node)
+        assert view.report_seq == reports[first_claim].seq
+        (group,) = view.groups
+        assert [member.rank for member in group.members] == [1]
+        assert not group.HasField("member_columns"), "it does not know this field"
+
+
+def test_a_node_of_today_gets_members_in_columns(coordinator):
+    versions = {"min_protocol": 1, "max_protocol": 2}
+    with fake_node.FakeNode(coordinator.listen_address(), "n", **versions) as node:
+        node.view()
+        node.report(claims=[node.claim(attach.spec("g"), 1)])
+        (group,) = _grant(node).groups
+        assert list(group.member_columns.ranks) == [1] and not group.members
+        (at,) = group.member_columns.nodes
+        assert group.member_columns.texts[at] == "n"
+
+
+def test_todays_node_follows_a_recorded_coordinator(daemon):
+    recorded = recordings.said(recordings.load(f"{_RELEASE}-sync"), "<")
+    said: queue.Queue = queue.Queue()
+
+    def sync(reports, _context):
+        """Its views as they were, but for the name and the run of the node that they are for."""
+        for report, message in zip(reports, recorded, strict=False):
+            said.put(report)
+            view = fake_node.pb.ClusterView.FromString(message.data)
+            view.node, view.node_incarnation = report.node, report.incarnation
+            yield view
+        for report in reports:
+            said.put(report)
+            yield view
+
+    handler = grpc.stream_stream_rpc_method_handler(
+        sync,
+        request_deserializer=fake_node.pb.NodeReport.FromString,
+        response_serializer=fake_node.pb.ClusterView.SerializeToString,
+    )
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("epd.v1.Cluster", {"Sync": handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        daemon.start("--node=n", f"--coordinator=127.0.0.1:{port}", "--heartbeat=200ms")
+        daemon.wait_for_log("coordinator connected")
+        coordinator = fake_node.pb.ClusterView.FromString(recorded[0].data).coordinator
+
+        def follows() -> bool:
+            return said.get(timeout=attach.DEADLINE_S).coordinator == coordinator
+
+        attach.wait_until(follows, "the node to report that it follows the recorded coordinator")
+        assert daemon.stop() == 0, daemon.log()
+        server.stop(None).wait()
