@@ -117,8 +117,12 @@ void AddCommands(CLI::App& app, Options& options) {
   close.add_option("--tenant", options.tenant, "only this one of the group's tenants");
   AddSpec(*app.add_subcommand("create", "make a group that waits for its ranks and outlives them"),
           options);
-  AddSpec(*app.add_subcommand("plan", "the memory that such a group will need; makes nothing"),
-          options);
+  CLI::App& plan =
+      *app.add_subcommand("plan", "the memory that such a group will need; makes nothing");
+  AddSpec(plan, options);
+  plan.add_option("--element-bytes", options.spec.element_bytes,
+                  "of rows that dispatch moves, 1 to 8 (default: those of --dtype)")
+      ->check(CLI::Range(1, 8).description(""));
   app.add_subcommand("config", "the daemon's settings and where each comes from");
   AddAllNodes(*app.add_subcommand("version", "versions of epctl and of the daemon"), options);
   CLI::App& why = *app.add_subcommand(

@@ -26,6 +26,7 @@ struct SpecOptions {
   std::string executor = "auto";
   std::string backend = "auto";
   bool drop_on_overflow = false;
+  uint32_t element_bytes = 0;  // Of `plan`.
 };
 
 struct Options {

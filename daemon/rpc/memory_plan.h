@@ -14,17 +14,24 @@ struct GroupShape {
   uint32_t max_tokens_per_rank = 0;
   uint32_t recv_capacity_per_rank = 0;
   uint32_t alignment = 1;
-  uint64_t row_bytes = 0;
+  uint64_t hidden = 0;
+  uint64_t element_bytes = 0;    // 1 to 8.
   bool worker_executor = false;  // The worker then keeps the plan and the output in staging too.
 };
 
+// Staging is that of one operation in flight, of one rank, at its largest.
 struct MemoryPlan {
-  uint64_t handle_mem_bytes = 0;         // Of one rank and one plan.
-  uint64_t dispatch_bytes_per_rank = 0;  // Staging of one dispatch in flight, with weights.
+  uint64_t handle_mem_bytes = 0;  // Of one rank and one plan.
+  uint64_t prepare_bytes_per_rank = 0;
+  uint64_t dispatch_bytes_per_rank = 0;
   uint64_t combine_bytes_per_rank = 0;
+  uint64_t dispatch_backward_bytes_per_rank = 0;
+  uint64_t combine_backward_bytes_per_rank = 0;
+  uint64_t lanes_bytes_per_rank = 0;  // Where small rows stand, for good; 0: there are none.
 };
 
+// `pool_bytes`: of the node, which serves all ranks and has none of them in use.
 //   INVALID_ARGUMENT  the kernels cannot serve this shape; says which field
-absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape);
+absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t pool_bytes);
 
 }  // namespace epd

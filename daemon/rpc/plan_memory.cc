@@ -7,9 +7,9 @@
 namespace epd {
 namespace {
 
-absl::Status Fill(const v1::GroupSpec& proto, const SpecDefaults& defaults,
-                  v1::PlanMemoryResponse& response) {
-  absl::StatusOr<GroupSpec> spec = FromProto(proto, defaults);
+absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defaults,
+                  uint64_t pool_bytes, v1::PlanMemoryResponse& response) {
+  absl::StatusOr<GroupSpec> spec = FromProto(request.spec(), defaults);
   if (!spec.ok()) return spec.status();
   if (spec->name.empty()) spec->name = "plan";  // A group that is only thought of needs no name.
   if (const absl::Status bad = Validate(*spec); !bad.ok()) return bad;
@@ -20,14 +20,20 @@ absl::Status Fill(const v1::GroupSpec& proto, const SpecDefaults& defaults,
   shape.max_tokens_per_rank = spec->max_tokens_per_rank;
   shape.recv_capacity_per_rank = spec->recv_capacity_per_rank;
   shape.alignment = spec->alignment;
-  shape.row_bytes =
-      uint64_t{spec->hidden} * static_cast<uint64_t>(SizeBytes(spec->max_token_dtype));
+  shape.hidden = spec->hidden;
+  shape.element_bytes = request.element_bytes() != 0
+                            ? request.element_bytes()
+                            : static_cast<uint64_t>(SizeBytes(spec->max_token_dtype));
   shape.worker_executor = spec->executor == Executor::kWorker;
-  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape);
+  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape, pool_bytes);
   if (!plan.ok()) return plan.status();
   response.set_handle_mem_bytes(plan->handle_mem_bytes);
   response.set_dispatch_bytes_per_rank(plan->dispatch_bytes_per_rank);
   response.set_combine_bytes_per_rank(plan->combine_bytes_per_rank);
+  response.set_prepare_bytes_per_rank(plan->prepare_bytes_per_rank);
+  response.set_dispatch_backward_bytes_per_rank(plan->dispatch_backward_bytes_per_rank);
+  response.set_combine_backward_bytes_per_rank(plan->combine_backward_bytes_per_rank);
+  response.set_lanes_bytes_per_rank(plan->lanes_bytes_per_rank);
   response.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return absl::OkStatus();
 }
@@ -37,7 +43,7 @@ absl::Status Fill(const v1::GroupSpec& proto, const SpecDefaults& defaults,
 NodeService::Unary* NodeService::PlanMemory(Context* context, const v1::PlanMemoryRequest* request,
                                             v1::PlanMemoryResponse* response) {
   return Answer(context, node_, [this, request, response] {
-    return Fill(request->spec(), node_.spec_defaults(), *response);
+    return Fill(*request, node_.spec_defaults(), node_.settings().staging_bytes, *response);
   });
 }
 

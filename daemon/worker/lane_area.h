@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -20,7 +21,7 @@ struct LaneArea {
 struct LaneOptions {
   uint64_t lane_bytes = shm::kLaneBytes;
   uint32_t max_lanes = shm::kMaxLanes;
-  uint64_t pool_share = 64;  // All lanes together take at most 1 / pool_share of the pool.
+  uint64_t pool_share = shm::kLanePoolShare;
 };
 
 }  // namespace epd

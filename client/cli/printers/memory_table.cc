@@ -55,8 +55,12 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
 
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan) {
   return AlignedPairs({
-      {"one dispatch in flight, per rank", HumanBytes(plan.dispatch_bytes_per_rank())},
-      {"one combine in flight, per rank", HumanBytes(plan.combine_bytes_per_rank())},
+      {"one prepare in flight, per rank", HumanBytes(plan.prepare_bytes_per_rank())},
+      {"one dispatch", HumanBytes(plan.dispatch_bytes_per_rank())},
+      {"one combine", HumanBytes(plan.combine_bytes_per_rank())},
+      {"one backward of dispatch", HumanBytes(plan.dispatch_backward_bytes_per_rank())},
+      {"one backward of combine", HumanBytes(plan.combine_backward_bytes_per_rank())},
+      {"lanes of small rows, per rank", HumanBytes(plan.lanes_bytes_per_rank())},
       {"op slots, per session", HumanBytes(plan.slots_bytes_per_session())},
       {"a routing plan (handle_mem), in the client", HumanBytes(plan.handle_mem_bytes())},
   });

@@ -78,6 +78,9 @@ def test_another_epoch_is_refused(epctl):
 def test_a_plan_costs_nothing(epctl):
     before = epctl.json("memory")
     plan = epctl.json("plan", "g", *_SPEC)
+    wide = epctl.json("plan", "g", *_SPEC, "--element-bytes=8")
+    assert int(wide["dispatch_bytes_per_rank"]) >= int(plan["dispatch_bytes_per_rank"])
+    assert epctl("plan", "g", *_SPEC, "--element-bytes=9").returncode == 2
     assert int(plan["dispatch_bytes_per_rank"]) > 0 and int(plan["handle_mem_bytes"]) > 0
     assert epctl.json("memory")["pool_committed_bytes"] == before["pool_committed_bytes"]
     assert not epctl.json("groups")["groups"]

@@ -177,6 +177,11 @@ def test_memory_plan_grows_with_the_group_and_a_bad_spec_is_refused(api):
     assert large.dispatch_bytes_per_rank - small.dispatch_bytes_per_rank >= 64 * 4 * 4000
     assert large.combine_bytes_per_rank > small.combine_bytes_per_rank
     assert small.slots_bytes_per_session == 4096 * 257
+    wide = api.PlanMemory(spec=attach.spec(hidden=4096), element_bytes=8)
+    assert wide.dispatch_bytes_per_rank > 1.9 * large.dispatch_bytes_per_rank
+    assert wide.combine_bytes_per_rank == large.combine_bytes_per_rank, "nothing wider is summed"
+    code, details = _code_of(api.PlanMemory, spec=attach.spec(), element_bytes=9)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT and "element_bytes is 9" in details
     code, details = _code_of(api.PlanMemory, spec=attach.spec(num_ranks=0))
     assert code == grpc.StatusCode.INVALID_ARGUMENT and "num_ranks" in details
 
