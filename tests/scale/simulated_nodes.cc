@@ -13,7 +13,9 @@
 namespace epd::scale {
 namespace {
 
-// A node repeats its report once a second; looking ten times as often is soon enough.
+// The default of epd's setting `heartbeat`.
+constexpr absl::Duration kHeartbeat = absl::Seconds(3);
+// Soon enough for that.
 constexpr absl::Duration kTickEvery = absl::Milliseconds(100);
 
 std::unique_ptr<v1::Cluster::Stub> Dial(const std::string& address) {
@@ -59,6 +61,7 @@ SimulatedNodes::SimulatedNodes(const Options& options) : options_(options) {
     NodeOptions control;
     control.node = NodeId{absl::StrCat("simulated-node-", number)};
     control.incarnation = Incarnation{1000 + number};
+    control.report_interval = kHeartbeat;
     control.facts.epd_version = "scale";
     control.facts.exchange = 1;
     node->index = i;
