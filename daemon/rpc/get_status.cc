@@ -57,6 +57,12 @@ absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   out.set_pool_bytes(node.settings().staging_bytes);
   out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
+  for (const v1::WorkerSnapshot::NodeTraffic& one : snapshot.traffic()) {
+    v1::NodeTraffic& shown = *out.add_traffic();
+    shown.set_node(one.node());
+    shown.set_sent_bytes(one.sent_bytes());
+    shown.set_received_bytes(one.received_bytes());
+  }
   out.set_coordinator(node.leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());

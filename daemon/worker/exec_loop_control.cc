@@ -156,7 +156,12 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
   *reply.mutable_snapshot() = SnapshotToProto(exchange_.Snapshot(Now()));
   reply.mutable_snapshot()->set_request_id(message.request_id());
   if (wire_ != nullptr) {
-    for (const uint64_t bytes : wire_->sent()) reply.mutable_snapshot()->add_wire_bytes(bytes);
+    for (const auto& [node, traffic] : wire_->traffic().all()) {
+      v1::WorkerSnapshot::NodeTraffic& shown = *reply.mutable_snapshot()->add_traffic();
+      shown.set_node(node);
+      shown.set_sent_bytes(traffic->sent_bytes.load(std::memory_order_relaxed));
+      shown.set_received_bytes(traffic->received_bytes.load(std::memory_order_relaxed));
+    }
   }
   size_t num_left = kMaxRoutesShown;
   for (v1::WorkerSnapshot::Tenant& tenant : *reply.mutable_snapshot()->mutable_tenants()) {

@@ -31,6 +31,14 @@ std::string WorkersTable(const epd::v1::GetStatusResponse& status) {
   return table.empty() ? "no workers\n" : table.ToString();
 }
 
+std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
+  Table table({{"ROWS TO AND FROM"}, {"SENT", Align::kRight}, {"RECEIVED", Align::kRight}});
+  for (const epd::v1::NodeTraffic& one : status.traffic()) {
+    table.AddRow({one.node(), HumanBytes(one.sent_bytes()), HumanBytes(one.received_bytes())});
+  }
+  return table.ToString();
+}
+
 }  // namespace
 
 std::string StatusTable(const epd::v1::GetStatusResponse& status) {
@@ -50,6 +58,7 @@ std::string StatusTable(const epd::v1::GetStatusResponse& status) {
   for (const std::string& problem : status.problems())
     absl::StrAppend(&text, "problem: ", problem, "\n");
   absl::StrAppend(&text, "\n", WorkersTable(status));
+  if (status.traffic_size() > 0) absl::StrAppend(&text, "\n", TrafficTable(status));
   if (status.worker_snapshot_stale()) {
     text +=
         "The worker does not answer (stopped, or the machine is overloaded): its figures are the "

@@ -56,7 +56,7 @@ bool Lane::NextFrame() {
     }
     if (!next->has_value()) continue;
     frame_ = **std::move(next);
-    observer_.sent(rows->kind(), frame_.Length());
+    observer_.sent(frame_.Length());
     rows_.push_back(rows);
     return true;
   }

@@ -20,7 +20,7 @@ namespace epd {
 struct LaneObserver {
   std::function<void(const absl::Status&)> lost;  // Once.
   std::function<void(const OutgoingRows&, const absl::Status&)> refused;
-  std::function<void(shm::Kind, uint64_t bytes)> sent;  // Rows, with their frames.
+  std::function<void(uint64_t bytes)> sent;  // Rows, with their frames.
 };
 
 // Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go

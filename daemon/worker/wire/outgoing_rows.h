@@ -53,7 +53,6 @@ class OutgoingRows {
 
   const SpanOperation& operation() const { return operation_; }
   Rank rank() const { return stage_.rank; }
-  shm::Kind kind() const { return stage_.said.kind; }
 
  private:
   struct Chosen {

@@ -46,7 +46,7 @@ grpc::ChannelArguments ArgumentsOf(uint32_t lane) {
 Wire::Wire(Options options)
     : options_(std::move(options)),
       credentials_(ChannelCredentialsOf(options_.tls, TellRefused())),
-      server_(options_.self, landing_, *inbox_) {}
+      server_(options_.self, landing_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
   for (auto& [unused, peer] : peers_) {
@@ -83,9 +83,8 @@ std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
   observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
     inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});
   };
-  observer.sent = [this](shm::Kind kind, uint64_t bytes) {
-    const auto index = static_cast<size_t>(kind) - 1;
-    if (index < sent_.size()) sent_[index].fetch_add(bytes, std::memory_order_relaxed);
+  observer.sent = [traffic = traffic_->Of(node.name.value)](uint64_t bytes) {
+    traffic->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
   };
   const auto channel = grpc::CreateCustomChannel(node.address, credentials_, ArgumentsOf(lane));
   return Lane::Start(channel, Framed(FrameKind::kHello, hello), std::move(observer));
@@ -140,12 +139,6 @@ void Wire::Forget(Incarnation peer) {
   found->second.express->Cancel();
   found->second.bulk->Cancel();
   peers_.erase(found);
-}
-
-WireBytes Wire::sent() const {
-  WireBytes bytes{};
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = sent_[i].load(std::memory_order_relaxed);
-  return bytes;
 }
 
 }  // namespace epd

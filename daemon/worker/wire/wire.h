@@ -3,8 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "daemon/worker/wire/landing.h"
 #include "daemon/worker/wire/lane.h"
 #include "daemon/worker/wire/outgoing_rows.h"
+#include "daemon/worker/wire/traffic.h"
 #include "daemon/worker/wire/wire_server.h"
 
 namespace epd {
@@ -32,9 +31,6 @@ struct RowsToSend {
   std::vector<int32_t> expert_owner;  // Empty: contiguous blocks.
   std::map<Incarnation, std::vector<Rank>> destinations;
 };
-
-// Bytes of rows sent to other nodes, frames included, by shm::Kind - 1.
-using WireBytes = std::array<uint64_t, 5>;
 
 // Two streams to each worker, so that small operations do not wait behind large ones: one for
 // messages and small rows, one for large rows. Exec thread only; what comes in is in inbox().
@@ -65,7 +61,7 @@ class Wire {
   Inbox& inbox() { return *inbox_; }
   // The peer's streams are lost: the next Meet() makes new ones.
   void Forget(Incarnation peer);
-  WireBytes sent() const;
+  const Traffic& traffic() const { return *traffic_; }
 
  private:
   struct Peer {
@@ -78,9 +74,9 @@ class Wire {
 
   const Options options_;
   const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // gRPC's threads hold it, too.
+  const std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   Landing landing_;
-  std::array<std::atomic<uint64_t>, 5> sent_{};
   std::map<SpanOperation, std::shared_ptr<StageGate>> gates_;
   std::map<Incarnation, Peer> peers_;
   WireServer server_;

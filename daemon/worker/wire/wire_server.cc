@@ -81,6 +81,7 @@ class WireServer::Stream : public grpc::ServerGenericBidiReactor {
     }
     peer_ = Incarnation(hello.from());
     lane_ = hello.lane();
+    traffic_ = server_.traffic_.Of(hello.node());
     greeted_ = true;
     server_.Greeted(this, peer_, lane_);
     return grpc::Status::OK;
@@ -96,6 +97,7 @@ class WireServer::Stream : public grpc::ServerGenericBidiReactor {
   }
 
   grpc::Status TakeRows(BufferReader& reader) {
+    traffic_->received_bytes.fetch_add(buffer_.Length(), std::memory_order_relaxed);
     RowsFrame frame;
     if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
     std::vector<RowsPiece> pieces(frame.num_pieces);
@@ -119,10 +121,11 @@ class WireServer::Stream : public grpc::ServerGenericBidiReactor {
   bool greeted_ = false;
   Incarnation peer_;
   uint32_t lane_ = 0;
+  std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
 };
 
-WireServer::WireServer(Incarnation self, Landing& landing, Inbox& inbox)
-    : self_(self), landing_(landing), inbox_(inbox) {}
+WireServer::WireServer(Incarnation self, Landing& landing, Inbox& inbox, Traffic& traffic)
+    : self_(self), landing_(landing), inbox_(inbox), traffic_(traffic) {}
 
 WireServer::~WireServer() {
   if (server_ == nullptr) return;

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/worker/wire/inbox.h"
 #include "daemon/worker/wire/landing.h"
+#include "daemon/worker/wire/traffic.h"
 
 namespace epd {
 
@@ -21,7 +22,7 @@ namespace epd {
 class WireServer : private grpc::CallbackGenericService {
  public:
   // `self`: streams for another worker are refused. The references outlive this.
-  WireServer(Incarnation self, Landing& landing, Inbox& inbox);
+  WireServer(Incarnation self, Landing& landing, Inbox& inbox, Traffic& traffic);
   ~WireServer() override;
 
   // Returns the address with the port that was bound.
@@ -39,6 +40,7 @@ class WireServer : private grpc::CallbackGenericService {
   const Incarnation self_;
   Landing& landing_;
   Inbox& inbox_;
+  Traffic& traffic_;
   std::mutex mutex_;
   std::map<std::pair<Incarnation, uint32_t>, Stream*> streams_;
   std::unique_ptr<grpc::Server> server_;

@@ -1,0 +1,40 @@
+// What has crossed the streams to and from each other node.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace epd {
+
+// Rows with their frames. Counted on gRPC's threads.
+struct NodeTraffic {
+  std::atomic<uint64_t> sent_bytes{0};
+  std::atomic<uint64_t> received_bytes{0};
+};
+
+// By name of the node, since the start of this worker. Thread-safe.
+class Traffic {
+ public:
+  // Adds up over all streams to and from `node`.
+  std::shared_ptr<NodeTraffic> Of(const std::string& node) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<NodeTraffic>& found = nodes_[node];
+    if (found == nullptr) found = std::make_shared<NodeTraffic>();
+    return found;
+  }
+
+  std::map<std::string, std::shared_ptr<const NodeTraffic>> all() const {
+    const std::lock_guard lock(mutex_);
+    return {nodes_.begin(), nodes_.end()};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<NodeTraffic>> nodes_;
+};
+
+}  // namespace epd
