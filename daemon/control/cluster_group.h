@@ -117,6 +117,10 @@ struct ClusterGroup {
   bool started = false;
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
+  // After a formation that its nodes could not go on with: no other one before `again_at`. `rest` is
+  // how long it was, and grows while they break soon.
+  absl::Time again_at = absl::InfinitePast();
+  absl::Duration rest;
   bool inherited = false;  // A predecessor of this coordinator formed it.
   bool adoptable = false;  // No node has been told of it yet.
   bool recovered =

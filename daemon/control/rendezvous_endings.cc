@@ -11,6 +11,10 @@ namespace {
 
 constexpr size_t kMaxRememberedNames = 4096;
 
+constexpr absl::Duration kSoonBroken = absl::Seconds(10);
+constexpr absl::Duration kMinRest = absl::Milliseconds(50);
+constexpr absl::Duration kMaxRest = absl::Seconds(5);
+
 }  // namespace
 
 // What a node says about a formation that it cannot go on with.
@@ -21,6 +25,21 @@ const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
     if (work != nullptr && work->broken == group.formation) return work;
   }
   return nullptr;
+}
+
+void Rendezvous::Impl::FormAgain(ClusterGroup& group, const absl::Status& why) {
+  EndFormation(group, why);
+  group.deadline = now_ + group.spec.deadlines.form;
+  Fire(group, GroupEvent::kRecount, group.cause);
+  Touch(groups_.at(group.id));
+}
+
+// Nodes that cannot reach each other break every formation as soon as it has begun: without a rest
+// the cluster would do nothing else.
+void Rendezvous::Impl::RestAfterBreak(ClusterGroup& group) const {
+  const bool soon = now_ - group.since < kSoonBroken;
+  group.rest = soon ? std::clamp(2 * group.rest, kMinRest, kMaxRest) : absl::ZeroDuration();
+  group.again_at = now_ + group.rest;
 }
 
 void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {

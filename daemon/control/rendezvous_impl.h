@@ -87,6 +87,8 @@ class Rendezvous::Impl {
   bool StartFormation(ClusterGroup& group);
   bool Recounted(const ClusterGroup& group) const;
   const GroupWork* BrokenWork(const ClusterGroup& group) const;
+  void FormAgain(ClusterGroup& group, const absl::Status& why);
+  void RestAfterBreak(ClusterGroup& group) const;
   bool RecoverBases(ClusterGroup& group);
   void AdvanceDraining(ClusterGroup& group);
   void LoseRank(ClusterGroup& group, const absl::Status& cause);

@@ -306,7 +306,10 @@ absl::Time Rendezvous::Impl::NextDeadline() const {
   for (const auto& [id, node] : nodes_) {
     if (!node.lost) next = std::min(next, node.last_seen + options_.node_silence);
   }
-  for (const auto& [id, group] : groups_) next = std::min(next, group.deadline);
+  for (const auto& [id, group] : groups_) {
+    next = std::min(next, group.deadline);
+    if (group.again_at > now_) next = std::min(next, group.again_at);
+  }
   if (InGrace()) next = std::min(next, options_.started_at + options_.start_grace);
   return next;
 }

@@ -21,7 +21,6 @@ bool WorksWithoutNccl(const GroupSpec& spec) {
 }  // namespace
 
 void Rendezvous::Impl::Advance(ClusterGroup& group) {
-  const GroupId id = group.id;
   if (CommunicatorOf(group).epoch) CheckWorkers(group);
   if (group.holders.empty() && !group.orchestrated) {
     End(group, GroupEvent::kFail, group.cause);
@@ -46,24 +45,19 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
       return;
     case GroupState::kBootstrapping:
     case GroupState::kReforming:
-      if (IsComplete(group) && !InGrace()) Steps(group);
+      if (IsComplete(group) && !InGrace() && now_ >= group.again_at) Steps(group);
       return;
     case GroupState::kReady:
       if (const GroupWork* work = BrokenWork(group); work != nullptr) {
-        EndFormation(group, work->broken_cause);
-        group.deadline = now_ + group.spec.deadlines.form;
-        Fire(group, GroupEvent::kRecount, group.cause);
-        Touch(groups_.at(id));
+        RestAfterBreak(group);
+        FormAgain(group, work->broken_cause);
         return;
       }
       if (!Recounted(group)) return;
-      EndFormation(group,
-                   absl::AbortedError(absl::StrCat(
-                       "group=", Title(group.spec), " epoch=", group.epoch.value,
-                       " phase=re_forming: executions were begun while the group formed again")));
-      group.deadline = now_ + group.spec.deadlines.form;
-      Fire(group, GroupEvent::kRecount, group.cause);
-      Touch(groups_.at(id));
+      FormAgain(group,
+                absl::AbortedError(absl::StrCat(
+                    "group=", Title(group.spec), " epoch=", group.epoch.value,
+                    " phase=re_forming: executions were begun while the group formed again")));
       return;
     case GroupState::kDraining:
       AdvanceDraining(group);
@@ -204,6 +198,14 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   if (CommunicatorOf(group).id_known) return true;
   std::map<NodeId, size_t> num_ranks;
   for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
+  if (num_ranks.size() > 1 && group.spec.executor == Executor::kWorker) {
+    End(group, GroupEvent::kFail,
+        absl::UnimplementedError(absl::StrCat(
+            "group=", Title(group.spec), " phase=forming: its ranks are on ", num_ranks.size(),
+            " nodes, where the worker executor does not work yet; form the group with executor "
+            "client")));
+    return false;
+  }
   std::vector<NodeToCompare> nodes;
   for (const auto& [id, count] : num_ranks) nodes.push_back({id, count, NodeOf(id)->facts});
   const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));

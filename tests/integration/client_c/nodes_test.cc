@@ -11,6 +11,7 @@
 namespace epd::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -180,8 +181,40 @@ bool IsPassing(const std::string& problem) {
   return problem.starts_with("[epd:UNAVAILABLE]") || problem.starts_with("[epd:ABORTED]");
 }
 
+TEST(NodesTest, TheWorkerExecutorIsRefusedOnSeveralNodesByName) {
+  NodeFleet fleet(2);
+  const ExchangeCase c{.num_ranks = 4, .worker_executor = true};
+  auto ranks = fleet.StartRanks(c, RunSteps);
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, HasSubstr("[epd:UNIMPLEMENTED] group=test"));
+    EXPECT_THAT(report, HasSubstr("form the group with executor client"));
+  }
+}
+
+TEST(NodesTest, AWorkerThatCannotBeReachedIsNamedAndNothingSpins) {
+  NodeFleet fleet(2, {}, /*wire=*/true);
+  if (!fleet.network().namespaces()) GTEST_SKIP() << "needs namespaces to lose packets in";
+  ASSERT_TRUE(fleet.network().Hide(1, 0));
+  const ExchangeCase c{.num_ranks = 4};
+  auto ranks = fleet.StartRanks(c, [](JoinedRank& joined, Link&) -> std::string {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    const auto took = std::chrono::steady_clock::now() - begin;
+    return took < std::chrono::seconds(40) ? problem : "it took too long: " + problem;
+  });
+  for (const std::string& report : FinishAll(ranks)) {
+    EXPECT_THAT(report, HasSubstr("[epd:UNAVAILABLE] group=test"));
+    // Whichever of the two streams is given up first; the answers of node 0 are lost, too.
+    EXPECT_THAT(report, ContainsRegex("the stream to node n[01] at 10.78.0.[12]:[0-9]+ is lost"));
+  }
+  const std::string log = fleet.node(0).Log();
+  int num_formations = 0;
+  for (size_t at = 0; (at = log.find("to=READY", at)) != std::string::npos; ++at) ++num_formations;
+  EXPECT_LT(num_formations, 10) << log;
+}
+
 TEST(NodesTest, ALostNodeIsNamedAtOnceAndAReplacementCarriesOn) {
-  NodeFleet fleet(2, {"--node_silence=3s"});
+  NodeFleet fleet(2, {"--heartbeat=1s"});
   const ExchangeCase c{.num_ranks = 4};
   const auto body = [](JoinedRank& joined, Link& link) -> std::string {
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;

@@ -4,8 +4,8 @@
 
 namespace epd::testing {
 
-NodeFleet::NodeFleet(int num_nodes, const std::vector<std::string>& flags)
-    : network_(num_nodes), flags_(flags) {
+NodeFleet::NodeFleet(int num_nodes, const std::vector<std::string>& flags, bool wire)
+    : network_(num_nodes), flags_(flags), wire_(wire && network_.namespaces()) {
   for (int index = 0; index < num_nodes; ++index) {
     daemons_.push_back(Start(index));
     if (index == 0) coordinator_ = daemons_[0]->listen_address();
@@ -23,6 +23,7 @@ std::unique_ptr<RunningDaemon> NodeFleet::Start(int index) const {
   std::vector<std::string> flags = flags_;
   flags.push_back("--node=n" + std::to_string(index));
   flags.push_back("--listen=" + network_.address(index) + ":0");
+  if (wire_) flags.push_back("--wire_listen=" + network_.wire_address(index) + ":0");
   flags.push_back("--staging_bytes=256MiB");
   flags.push_back(coordinator_.empty() ? "--start_grace=0" : "--coordinator=" + coordinator_);
   return std::make_unique<RunningDaemon>(flags, network_.wrap(index));

@@ -15,7 +15,8 @@ namespace epd::testing {
 // Node 0 coordinates.
 class NodeFleet {
  public:
-  explicit NodeFleet(int num_nodes, const std::vector<std::string>& flags = {});
+  // `wire`: the workers meet at the nodes' second addresses (namespaces only).
+  explicit NodeFleet(int num_nodes, const std::vector<std::string>& flags = {}, bool wire = false);
 
   NodeNetwork& network() { return network_; }
   RunningDaemon& node(int index) { return *daemons_[static_cast<size_t>(index)]; }
@@ -37,6 +38,7 @@ class NodeFleet {
 
   NodeNetwork network_;
   const std::vector<std::string> flags_;
+  const bool wire_;
   std::string coordinator_;
   std::vector<std::unique_ptr<RunningDaemon>> daemons_;
 };

@@ -46,6 +46,7 @@ bool NodeNetwork::Make(int num_nodes) {
         Ip("-n " + hub + " link add " + port + " type veth peer name eth0 netns " + name) &&
         Ip("-n " + hub + " link set " + port + " master br0 up") &&
         Ip("-n " + name + " addr add 10.77.0." + std::to_string(node + 1) + "/24 dev eth0") &&
+        Ip("-n " + name + " addr add 10.78.0." + std::to_string(node + 1) + "/24 dev eth0") &&
         Ip("-n " + name + " link set eth0 up") && Ip("-n " + name + " link set lo up");
     if (!made) return false;
   }
@@ -59,6 +60,16 @@ void NodeNetwork::Remove() {
 
 std::string NodeNetwork::address(int node) const {
   return (namespaces_ ? "10.77.0." : "127.0.0.") + std::to_string(node + 1);
+}
+
+std::string NodeNetwork::wire_address(int node) const {
+  return "10.78.0." + std::to_string(node + 1);
+}
+
+bool NodeNetwork::Hide(int to, int from) const {
+  // Of a machine that does not exist.
+  return namespaces_ && Ip("-n " + Name(std::to_string(from)) + " neigh replace " +
+                           wire_address(to) + " lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
 }
 
 std::vector<std::string> NodeNetwork::wrap(int node) const {

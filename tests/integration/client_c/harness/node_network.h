@@ -19,6 +19,10 @@ class NodeNetwork {
 
   bool namespaces() const { return namespaces_; }
   std::string address(int node) const;
+  // Namespaces only: a second address of the node.
+  std::string wire_address(int node) const;
+  // Namespaces only: what node `from` sends to wire_address(to) vanishes, without an answer.
+  bool Hide(int to, int from) const;
   // The command that runs another one on the node; empty: nothing is needed.
   std::vector<std::string> wrap(int node) const;
   // Namespaces only: what the node has sent so far, in bytes with all headers.

@@ -50,6 +50,43 @@ TEST(ReformationTest, ADeathIsToldAtOnceAndAReplacementGoesOn) {
   EXPECT_EQ(c.nodes[1].inits.size(), 1u);
 }
 
+// The worker of node 0 cannot reach that of node 1.
+void Break(Pair& c) {
+  const GroupStatus group = c.Group();
+  c.Give(0, TenantBroken{c.nodes[0].worker, group.id, group.formation,
+                         absl::UnavailableError("the stream to node n1 is lost")});
+  c.Drained(0, 1);
+  c.Drained(1, 2);
+}
+
+TEST(ReformationTest, WhatItsNodesCannotGoOnWithIsFormedAnewAtOnce) {
+  Pair c;
+  c.Pass(absl::Seconds(20));
+  Break(c);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.Group().formation, Formation{2});
+  EXPECT_THAT(Text(c.reforms[2].back().cause), HasSubstr("the stream to node n1 is lost"));
+  EXPECT_TRUE(c.reforms[2].back().wait);
+}
+
+TEST(ReformationTest, NodesThatNeverReachEachOtherDoNotFormWithoutRest) {
+  Pair c;
+  const absl::Time end = c.now + absl::Minutes(1);
+  uint64_t num_breaks = 0;
+  for (; c.now < end && num_breaks < 1000; c.Pass(absl::Milliseconds(10))) {
+    if (c.Group().state != GroupState::kReady) continue;
+    Break(c);
+    ++num_breaks;
+  }
+  EXPECT_GT(num_breaks, 10u);
+  EXPECT_LT(num_breaks, 25u);
+  // Once they do, the group serves again and forgets.
+  c.Pass(absl::Seconds(20));
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  Break(c);
+  EXPECT_EQ(c.Group().state, GroupState::kReady);
+}
+
 TEST(ReformationTest, AReplacementOnAnotherNodeIsANewEpoch) {
   Pair c;
   c.Gone(1, 2);
