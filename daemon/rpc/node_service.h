@@ -15,7 +15,8 @@ namespace epd {
 class NodeService final : public v1::Node::CallbackService {
  public:
   // Both outlive this.
-  NodeService(Node& node, GroupWatchers& watchers) : node_(node), watchers_(watchers), cuda_doctor_(node) {}
+  NodeService(Node& node, GroupWatchers& watchers)
+      : node_(node), watchers_(watchers), cuda_doctor_(node) {}
 
   // Answers what is still open. Control thread, after its loop has ended.
   void FinishAll() { cuda_doctor_.FinishAll(); }

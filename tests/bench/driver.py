@@ -10,8 +10,8 @@ import sys
 import tempfile
 import time
 
+import across_nodes
 import contenders as who
-import nodes
 import problem as problems
 import report
 import tenants
@@ -86,7 +86,7 @@ class Bench:
         self.versions: dict[str, str] = {}
         self.memory_case: dict[str, float] = {}
         self.tenants: tenants.Tenants | None = None
-        self.nodes: nodes.Nodes | None = None
+        self.nodes: across_nodes.Nodes | None = None
 
     def run(self) -> None:
         wanted = [c for c in who.ALL if c.name in self._options.contenders]
@@ -108,7 +108,9 @@ class Bench:
 
     def _run_nodes(self, wanted: list[who.Contender]) -> None:
         options = self._options
-        self.nodes = nodes.measure_nodes(options.binaries, self._folder, wanted, options.seed)
+        self.nodes = across_nodes.measure_nodes(
+            options.binaries, self._folder, wanted, options.seed
+        )
         for reason in self.nodes.skipped:
             self._skip(reason)
 
