@@ -145,7 +145,10 @@ absl::Status SimulatedNodes::RunUntil(absl::Time deadline, Done done) {
     std::deque<Incoming> arrived;
     {
       const absl::MutexLock lock(&mutex_);
-      const auto some = [this] { return !incoming_.empty(); };
+      const auto some = [this] {
+        mutex_.AssertHeld();
+        return !incoming_.empty();
+      };
       mutex_.AwaitWithTimeout(absl::Condition(&some), kTickEvery);
       arrived.swap(incoming_);
     }
