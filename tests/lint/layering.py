@@ -16,6 +16,9 @@ _WIRE = {"proto"}
 _MAY_INCLUDE: dict[str, set[str]] = {
     "proto": set(),
     "kernels": set(),
+    # The CUDA driver's table, and kernels and slots on its streams: a worker and a client's handlers put the same
+    # operations into streams, and a client may not include the daemon.
+    "kernels/cuda/driver": _WIRE | {"kernels"},
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
     "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
@@ -27,7 +30,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
     | {"daemon/control", "daemon/observe", "daemon/node", "daemon/store", "daemon/tls", "kernels"},
-    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels"},
+    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver"},
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE
     | _WIRE
@@ -38,12 +41,15 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     | {"daemon/control", "daemon/observe", "daemon/node", "daemon/rpc"},
     "client/c": _WIRE | {"kernels"},
     "client/cli": _WIRE,
-    "client/jax": _WIRE | {"client/c", "kernels"},
+    "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver"},
+    "client/jax": _WIRE | {"client/c", "client/cuda", "kernels", "kernels/cuda/driver"},
     "client": _WIRE | {"client/c", "kernels"},
 }
 
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
 _NCCL = r"nccl.*|.*/nccl(_ep)?\.h"
+_CUDA_HEADERS = r"cuda\.h|cuda_runtime.*|driver_types\.h"
+_PROTOBUF = r"google/protobuf/.*|.*\.pb\.h"
 _PROTO = r"google/protobuf/.*|proto/.*|.*\.pb\.h"
 _GRPC = r"grpc(pp|\+\+)?/.*"
 _ABSL = r"absl/.*"
@@ -67,6 +73,20 @@ _MUST_NOT_INCLUDE: dict[str, list[tuple[str, str]]] = {
     ],
     "client/c": [("Abseil", _ABSL), ("gRPC", _GRPC), ("CUDA", _CUDA), ("NCCL", _NCCL)],
     "kernels": [("Abseil", _ABSL), ("gRPC", _GRPC), ("protos", _PROTO), ("NCCL", _NCCL)],
+    # Without the driver's headers too; it knows a slot's words, and no message.
+    "kernels/cuda/driver": [
+        ("Abseil", _ABSL),
+        ("gRPC", _GRPC),
+        ("protobuf", _PROTOBUF),
+        ("CUDA's headers", _CUDA_HEADERS),
+        ("NCCL", _NCCL),
+    ],
+    "client/cuda": [
+        ("Abseil", _ABSL),
+        ("gRPC", _GRPC),
+        ("CUDA's headers", _CUDA_HEADERS),
+        ("NCCL", _NCCL),
+    ],
     # segment.h serves worker and client.
     "proto": [("Abseil", _ABSL), ("gRPC", _GRPC)],
 }

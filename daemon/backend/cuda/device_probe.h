@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 #include "proto/epd/v1/cuda_probe.pb.h"
 
 namespace epd::cuda {

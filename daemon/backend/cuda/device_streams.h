@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
 

@@ -18,11 +18,11 @@
 #include "absl/strings/str_split.h"
 #include "daemon/backend/child_output.h"
 #include "daemon/backend/cuda/device_probe.h"
-#include "daemon/backend/cuda/driver_table.h"
 #include "daemon/backend/cuda/nccl_table.h"
 #include "daemon/backend/nccl_ep/nccl_ep_library.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/core/unique_fd.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
 namespace {

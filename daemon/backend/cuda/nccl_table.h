@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "daemon/backend/cuda/cuda_abi.h"
+#include "kernels/cuda/driver/cuda_abi.h"
 
 namespace epd::cuda {
 

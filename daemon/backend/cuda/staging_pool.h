@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/backend/cuda/device_streams.h"
-#include "daemon/backend/cuda/driver_table.h"
 #include "daemon/core/unique_fd.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
 

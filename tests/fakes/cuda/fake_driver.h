@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
 

@@ -1,6 +1,6 @@
-#include "daemon/backend/cuda/kernel_module.h"
+#include "kernels/cuda/driver/kernel_module.h"
 
-#include "absl/strings/str_cat.h"
+#include <utility>
 
 namespace epd::cuda {
 namespace {
@@ -10,33 +10,34 @@ constexpr uint32_t kPlainSharedBytes = 48 * 1024;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KernelModule>> KernelModule::Create(const DriverTable& driver,
-                                                                   const void* image) {
+LoadedKernels KernelModule::Load(const DriverTable& driver, const void* image) {
+  LoadedKernels loaded;
   std::unique_ptr<KernelModule> module(new KernelModule(driver));
   const Result code = driver.module_load(&module->module_, image);
   if (code != kSuccess) {
     module->module_ = nullptr;
-    return absl::FailedPreconditionError(
-        absl::StrCat(Describe(driver, "cuModuleLoadData", code),
+    loaded.problem = Describe(driver, "cuModuleLoadData", code) +
                      ": the kernels need compute capability 8.0 and a driver as new as the CUDA "
-                     "version that they were compiled with"));
+                     "version that they were compiled with";
+    return loaded;
   }
   for (int i = 0; i < NumKernels(); ++i) {
-    if (absl::Status found = module->Find(KernelAt(i)); !found.ok()) return found;
+    loaded.problem = module->Find(KernelAt(i));
+    if (!loaded.problem.empty()) return loaded;
   }
-  return module;
+  loaded.module = std::move(module);
+  return loaded;
 }
 
 KernelModule::~KernelModule() {
   if (module_ != nullptr) driver_.module_unload(module_);
 }
 
-absl::Status KernelModule::Find(const KernelShape& kernel) {
+std::string KernelModule::Find(const KernelShape& kernel) {
   Function function = nullptr;
   Result code = driver_.module_get_function(&function, module_, kernel.name);
   if (code != kSuccess) {
-    return absl::InternalError(
-        absl::StrCat(Describe(driver_, "cuModuleGetFunction", code), ": no kernel ", kernel.name));
+    return Describe(driver_, "cuModuleGetFunction", code) + ": no kernel " + kernel.name;
   }
   // Devices before 9.0 give less, and never launch the kernels that want more.
   if (kernel.shared_bytes > kPlainSharedBytes) {
@@ -44,7 +45,7 @@ absl::Status KernelModule::Find(const KernelShape& kernel) {
                                    static_cast<int>(kernel.shared_bytes));
   }
   functions_[kernel.name] = function;
-  return absl::OkStatus();
+  return "";
 }
 
 Result KernelModule::Put(const LaunchList& list, Stream stream) const {

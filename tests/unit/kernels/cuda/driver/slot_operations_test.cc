@@ -1,7 +1,7 @@
 // Goal: a stream that arms and waits with constants meets the worker's and epd's compare-and-swap as a
 // CPU client does: every use gets its own answer, a wait can always be ended from outside, and a late
 // worker completes nothing.
-#include "daemon/backend/cuda/slot_operations.h"
+#include "kernels/cuda/driver/slot_operations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Goal: a list of launches goes through the driver's table in order and does on the device's memory
 // what the CPU does; a driver that cannot load or launch is named.
-#include "daemon/backend/cuda/kernel_module.h"
+#include "kernels/cuda/driver/kernel_module.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -79,8 +79,8 @@ TEST_F(KernelModuleTest, APlanIsBuiltInDeviceMemory) {
   Plans plans(problem);
   const RoutingSpec spec = problem.Spec();
 
-  auto module = KernelModule::Create(t_, KernelImage().data);
-  ASSERT_TRUE(module.ok()) << module.status();
+  const LoadedKernels loaded = KernelModule::Load(t_, KernelImage().data);
+  ASSERT_EQ(loaded.problem, "");
   BuildPlanOnDeviceArgs args;
   const ReportWord none = kNoReport;
   args.spec = spec;
@@ -99,7 +99,7 @@ TEST_F(KernelModuleTest, APlanIsBuiltInDeviceMemory) {
   {
     // The list is gone before the stream runs, as in a worker.
     const LaunchList list = BuildPlanLaunches(args, {132, 90, 0, INT64_MAX});
-    ASSERT_EQ((*module)->Put(list, streams_->at(0)), kSuccess);
+    ASSERT_EQ(loaded.module->Put(list, streams_->at(0)), kSuccess);
     EXPECT_EQ(driver_.CountCalls("cuLaunchKernel"), list.size());
   }
   EXPECT_EQ(driver_.RunStreams(), 0);
@@ -109,7 +109,7 @@ TEST_F(KernelModuleTest, APlanIsBuiltInDeviceMemory) {
 }
 
 TEST_F(KernelModuleTest, OnlyKernelsThatWantMoreSharedMemoryAskForIt) {
-  ASSERT_TRUE(KernelModule::Create(t_, KernelImage().data).ok());
+  ASSERT_EQ(KernelModule::Load(t_, KernelImage().data).problem, "");
   int wanting = 0;
   for (int i = 0; i < NumKernels(); ++i) wanting += KernelAt(i).shared_bytes > 48 * 1024;
   EXPECT_GT(wanting, 0);
@@ -118,22 +118,22 @@ TEST_F(KernelModuleTest, OnlyKernelsThatWantMoreSharedMemoryAskForIt) {
 
 TEST_F(KernelModuleTest, AnImageThatDoesNotLoadSaysWhatItNeeds) {
   driver_.Fail("cuModuleLoadData", 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
-  const auto module = KernelModule::Create(t_, KernelImage().data);
-  EXPECT_EQ(module.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(module.status().message()), HasSubstr("compute capability 8.0"));
+  const LoadedKernels loaded = KernelModule::Load(t_, KernelImage().data);
+  EXPECT_EQ(loaded.module, nullptr);
+  EXPECT_THAT(loaded.problem, HasSubstr("compute capability 8.0"));
 }
 
 TEST_F(KernelModuleTest, AMissingKernelIsNamedAndTheModuleUnloaded) {
   driver_.Fail("cuModuleGetFunction", 500, 3);
-  const auto module = KernelModule::Create(t_, KernelImage().data);
-  EXPECT_EQ(module.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(module.status().message()), HasSubstr(KernelAt(3).name));
+  const LoadedKernels loaded = KernelModule::Load(t_, KernelImage().data);
+  EXPECT_EQ(loaded.module, nullptr);
+  EXPECT_THAT(loaded.problem, HasSubstr(KernelAt(3).name));
   EXPECT_EQ(driver_.CountCalls("cuModuleUnload"), 1);
 }
 
 TEST_F(KernelModuleTest, ARefusedLaunchEndsTheListWithItsCode) {
-  auto module = KernelModule::Create(t_, KernelImage().data);
-  ASSERT_TRUE(module.ok());
+  const LoadedKernels loaded = KernelModule::Load(t_, KernelImage().data);
+  ASSERT_EQ(loaded.problem, "");
   // The first launch lies in the stream and would run on nothing: it must do nothing.
   driver_.SetKernel("epd_count_experts", [](void**) {});
   driver_.Fail("cuLaunchKernel", 700, 1, 100);
@@ -142,7 +142,7 @@ TEST_F(KernelModuleTest, ARefusedLaunchEndsTheListWithItsCode) {
   build.spec.num_ranks = build.spec.num_experts = build.spec.top_k = 1;
   build.spec.max_tokens = 1;
   const LaunchList list = BuildPlanLaunches(build, {});
-  EXPECT_EQ((*module)->Put(list, streams_->at(0)), 700);
+  EXPECT_EQ(loaded.module->Put(list, streams_->at(0)), 700);
   EXPECT_EQ(driver_.CountCalls("cuLaunchKernel"), 2);
   EXPECT_EQ(driver_.RunStreams(), 0);
 }

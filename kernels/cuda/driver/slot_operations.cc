@@ -1,4 +1,4 @@
-#include "daemon/backend/cuda/slot_operations.h"
+#include "kernels/cuda/driver/slot_operations.h"
 
 #include "proto/epd/v1/slot_stream.h"
 

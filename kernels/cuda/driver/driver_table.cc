@@ -1,12 +1,10 @@
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <type_traits>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace epd::cuda {
 namespace {
@@ -110,20 +108,23 @@ void Bind(GetProcAddress get, LoadedDriver& driver) {
       continue;
     }
     if (code == kStubLibrary) {
-      driver.problem = absl::StrCat(driver.path, " is the CUDA toolkit's stub, and no driver (",
-                                    kStubLibrary, ")");
+      driver.problem = driver.path + " is the CUDA toolkit's stub, and no driver (" +
+                       std::to_string(kStubLibrary) + ")";
       return;
     }
-    const std::string why = absl::StrCat(
-        binding.symbol, status == 2 ? " is newer than CUDA 12.0" : " is not in this driver");
+    const std::string why = std::string(binding.symbol) +
+                            (status == 2 ? " is newer than CUDA 12.0" : " is not in this driver");
     (binding.need == Need::kAlways ? lacking : driver.missing).push_back(why);
   }
   DropHalfVirtualMemory(driver.table);
   if (lacking.empty()) return;
-  const size_t num_more = lacking.size() > kMaxNamed ? lacking.size() - kMaxNamed : 0;
-  lacking.resize(lacking.size() - num_more);
-  driver.problem = absl::StrCat(driver.path, ": ", absl::StrJoin(lacking, ", "),
-                                num_more == 0 ? "" : absl::StrCat(", and ", num_more, " more"));
+  driver.problem = driver.path + ":";
+  for (size_t i = 0; i < std::min(kMaxNamed, lacking.size()); ++i) {
+    driver.problem += (i == 0 ? " " : ", ") + lacking[i];
+  }
+  if (lacking.size() > kMaxNamed) {
+    driver.problem += ", and " + std::to_string(lacking.size() - kMaxNamed) + " more";
+  }
 }
 
 }  // namespace
@@ -133,14 +134,14 @@ LoadedDriver LoadDriver(const std::string& name) {
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    driver.problem = why == nullptr ? absl::StrCat(name, " cannot be opened") : why;
+    driver.problem = why == nullptr ? name + " cannot be opened" : why;
     return driver;
   }
   driver.path = PathOf(handle);
   const auto get = reinterpret_cast<GetProcAddress>(dlsym(handle, kGetProcAddress));
   if (get == nullptr) {
-    driver.problem = absl::StrCat(driver.path, " has no ", kGetProcAddress,
-                                  ": it is older than CUDA 12.0, or no driver");
+    driver.problem =
+        driver.path + " has no " + kGetProcAddress + ": it is older than CUDA 12.0, or no driver";
     return driver;
   }
   Bind(get, driver);
@@ -151,9 +152,9 @@ std::string Describe(const DriverTable& table, const char* call, Result code) {
   const char* name = nullptr;
   if (table.get_error_name == nullptr || table.get_error_name(code, &name) != kSuccess ||
       name == nullptr) {
-    return absl::StrCat(call, ": error ", code);
+    return std::string(call) + ": error " + std::to_string(code);
   }
-  return absl::StrCat(call, ": ", name, " (", code, ")");
+  return std::string(call) + ": " + name + " (" + std::to_string(code) + ")";
 }
 
 }  // namespace epd::cuda

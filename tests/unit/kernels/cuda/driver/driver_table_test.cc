@@ -1,6 +1,6 @@
 // Goal: a driver is what is found at run time; one that is absent, old or incomplete is a reason, and
 // never a crash.
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "daemon/backend/cuda/cuda_abi.h"
+#include "kernels/cuda/driver/cuda_abi.h"
 
 namespace epd::cuda {
 

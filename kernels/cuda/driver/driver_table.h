@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/cuda_abi.h"
+#include "kernels/cuda/driver/cuda_abi.h"
 
 namespace epd::cuda {
 

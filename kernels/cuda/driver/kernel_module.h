@@ -5,22 +5,26 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
-#include "daemon/backend/cuda/driver_table.h"
+#include "kernels/cuda/driver/driver_table.h"
 #include "kernels/cuda/launch.h"
 
 namespace epd::cuda {
 
+class KernelModule;
+
+// Kernels, or the reason why there are none: a driver too old for the image, a device without code in it
+// (compute capability below 8.0), or an image without a kernel that this program launches.
+struct LoadedKernels {
+  std::unique_ptr<KernelModule> module;
+  std::string problem;  // "": `module` is there.
+};
+
 // Needs the device's context current on the calling thread; not thread-safe. The driver outlives it.
-// Loads and finds everything in Create, so that Put makes nothing and waits for nothing.
+// Loads and finds everything in Load, so that Put makes nothing and waits for nothing.
 class KernelModule {
  public:
   // `image` is a fatbin: KernelImage().data unless a test says otherwise.
-  //   FAILED_PRECONDITION  the driver cannot load the image: too old for it, or no code for this
-  //                        device (compute capability below 8.0)
-  //   INTERNAL             the image lacks a kernel that this program launches
-  static absl::StatusOr<std::unique_ptr<KernelModule>> Create(const DriverTable& driver,
-                                                              const void* image);
+  static LoadedKernels Load(const DriverTable& driver, const void* image);
   KernelModule(const KernelModule&) = delete;
   KernelModule& operator=(const KernelModule&) = delete;
   ~KernelModule();
@@ -31,7 +35,7 @@ class KernelModule {
 
  private:
   explicit KernelModule(const DriverTable& driver) : driver_(driver) {}
-  absl::Status Find(const KernelShape& kernel);
+  std::string Find(const KernelShape& kernel);
 
   const DriverTable& driver_;
   Module module_ = nullptr;

@@ -1,6 +1,6 @@
 // Goal: what epd declares of CUDA's and NCCL's C interfaces is what their headers say; the sizes hold
 // everywhere, the rest is compared where a machine has the headers.
-#include "daemon/backend/cuda/cuda_abi.h"
+#include "kernels/cuda/driver/cuda_abi.h"
 
 #include <gtest/gtest.h>
 
