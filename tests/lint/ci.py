@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import layering
+import modules
 import skips
 import style
 import tally
@@ -82,6 +83,7 @@ def main() -> int:
         "layering": lambda: layering.check(files),
         "words": lambda: words.check(files),
         "style": lambda: style.check(files),
+        "modules": lambda: modules.check(files),
         "clang-format": lambda: tools.clang_format(tree.ROOT, paths),
         "ruff": lambda: tools.ruff(tree.ROOT, paths),
         "shellcheck": lambda: tools.shellcheck(tree.ROOT, paths),

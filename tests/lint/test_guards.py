@@ -1,6 +1,7 @@
 """Goal: each check of the repository's own complains about the thing it is there for, and only then."""
 
 import layering
+import modules
 import pytest
 import skips
 import style
@@ -140,6 +141,56 @@ def test_style_allows_a_long_file_that_says_why_and_a_test_of_600_lines() -> Non
         "daemon/a.h": _HEADER + "class LeaseTable {\nclass Manager;\n",
     }
     assert style.check(files) == []
+
+
+_ON_ONE_PATH = {
+    "tests/pytest.ini": "[pytest]\npythonpath = .. integration integration/jax\n",
+    "tests/integration/jax/nodes.py": "",
+    "tests/integration/jax/test_nodes.py": "",
+    "tests/integration/cli/test_nodes.py": "",
+    "tests/integration/cli/conftest.py": "",
+    "tests/integration/jax/conftest.py": "",
+    "tests/elsewhere/nodes.py": "",
+    "tests/elsewhere/cli.py": "",
+}
+
+
+def test_modules_of_one_name_may_stand_in_folders_that_are_not_on_one_path() -> None:
+    assert modules.check(_ON_ONE_PATH) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("tests/integration/nodes.py", ""),
+        ("tests/integration/nodes/__init__.py", ""),
+        (
+            "tests/integration/bench/test_bench.py",
+            "import pathlib, sys\n"
+            "_TESTS = pathlib.Path(__file__).resolve().parents[2]\n"
+            "sys.path.insert(0, str(_TESTS / 'elsewhere'))\n",
+        ),
+        (
+            "tests/integration/bench/test_bench.py",
+            "def f():\n"
+            "    here = pathlib.Path(__file__).resolve().parent\n"
+            "    sys.path[:0] = [str(unknown()), str(here.parent.parent / 'elsewhere')]\n",
+        ),
+        (
+            "tests/integration/bench/test_bench.py",
+            "def f(monkeypatch):\n"
+            "    monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[2] / 'elsewhere')\n",
+        ),
+    ],
+)
+def test_modules_of_one_name_are_refused_on_one_path(path: str, text: str) -> None:
+    (found,) = modules.check(_ON_ONE_PATH | {path: text})
+    assert "module nodes is also tests/" in found
+
+
+def test_a_module_that_hides_one_of_python_is_refused() -> None:
+    (found,) = modules.check(_ON_ONE_PATH | {"tests/integration/queue.py": ""})
+    assert found == "tests/integration/queue.py:1: hides Python's own module queue"
 
 
 def test_a_skip_that_is_not_on_the_list_is_refused() -> None:
