@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "daemon/core/nccl_version.h"
 
 namespace epd {
 namespace {
@@ -18,11 +19,6 @@ void AddMatches(const std::string& pattern, std::vector<std::string>& paths) {
     for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
   }
   globfree(&found);
-}
-
-// NCCL's code: 10000 * major + 100 * minor + patch since 2.9.
-std::string ShowVersion(int code) {
-  return absl::StrCat(code / 10000, ".", code / 100 % 100, ".", code % 100);
 }
 
 std::string PathOf(void* handle) {
@@ -78,7 +74,7 @@ bool NcclLibrary::Open(const std::string& path) {
   handle_ = handle;
   get_unique_id_ = get_unique_id;
   get_last_error_ = reinterpret_cast<GetLastError>(dlsym(handle, "ncclGetLastError"));
-  version_ = ShowVersion(code);
+  version_ = NcclVersionText(code);
   path_ = PathOf(handle);
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/nccl_version.h"
 
 namespace epd {
 namespace {
@@ -28,11 +29,6 @@ std::string Show(const Trial& trial) {
 
 // As CUDA codes it: 13020 is 13.2.
 std::string CudaVersion(int code) { return absl::StrCat(code / 1000, ".", code % 1000 / 10); }
-
-// As NCCL codes it: 23007 is 2.30.7.
-std::string NcclVersion(int code) {
-  return absl::StrCat(code / 10000, ".", code / 100 % 100, ".", code % 100);
-}
 
 std::string Name(const Device& device) { return absl::StrCat("cuda:", device.ordinal()); }
 
@@ -146,7 +142,7 @@ DoctorFinding NcclEp(const v1::CudaProbe& probe) {
   DoctorFinding finding{"NCCL EP", true, "", "", ""};
   finding.found = library.path().empty()
                       ? absl::StrCat("none: ", library.problem())
-                      : absl::StrCat(NcclVersion(library.version()), " at ", library.path());
+                      : absl::StrCat(NcclVersionText(library.version()), " at ", library.path());
   if (why.empty()) {
     absl::StrAppend(&finding.found, ", nvcc at ", probe.nvcc());
     return finding;
@@ -209,7 +205,8 @@ std::string WhyNoNcclEp(const v1::CudaProbe& probe) {
   if (probe.nccl_ep().path().empty()) return "no libnccl_ep.so was opened";
   if (!probe.nccl().problem().empty()) return probe.nccl().problem();
   if (probe.nccl().version() < kNcclEpNccl) {
-    return absl::StrCat("it needs NCCL 2.30.4, and there is ", NcclVersion(probe.nccl().version()));
+    return absl::StrCat("it needs NCCL 2.30.4, and there is ",
+                        NcclVersionText(probe.nccl().version()));
   }
   const bool any_new = std::any_of(
       probe.devices().begin(), probe.devices().end(),

@@ -28,9 +28,6 @@ _CONTENDERS = (who.EPD_JAX, who.EPD_C, who.GLOO, who.OMPI)
 _EFFORT = Effort(rounds=8, turn_seconds=0.3)
 _MIN_GLOO = 3
 _MAX_MPI = 1.1
-# A node's host name is its address, where JAX's and Open MPI's processes then meet.
-_NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
-
 
 # Of 256 MiB in all, beside which the small ones are timed.
 _BULK = problems.Sizes(4, 4096, 2048, 4)
@@ -125,7 +122,7 @@ def _two_nodes(binaries: pathlib.Path, folder: pathlib.Path, staging: int) -> It
         network = stack.enter_context(namespaces.Network(2))
         nodes, coordinator = [], "--start_grace=0"
         for i, address in enumerate(network.addresses):
-            inside = (*network.inside(i), *_NAMED, address)
+            inside = network.named(i)
             flags = [f"--node=n{i}", f"--listen={address}:0", coordinator]
             daemon = Daemon(find_program("epd"), folder / f"epd{i}", staging, *flags, inside=inside)
             stack.callback(daemon.stop)

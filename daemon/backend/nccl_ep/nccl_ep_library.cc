@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/core/nccl_version.h"
 
 namespace epd {
 namespace {
@@ -17,10 +18,6 @@ namespace {
 constexpr char kFileName[] = "libnccl_ep.so";
 
 using GetVersion = int (*)(int* version);
-
-std::string ShowVersion(int code) {
-  return absl::StrCat(code / 10000, ".", code / 100 % 100, ".", code % 100);
-}
 
 bool IsProgram(const std::string& path) {
   struct stat entry;
@@ -43,8 +40,8 @@ void AskVersion(void* handle, NcclEpLibrary& library) {
   }
   library.version = version;
   if (version >= kNcclEpOldest) return;
-  library.problem =
-      absl::StrCat(library.path, " is NCCL EP ", ShowVersion(version), ", expected 0.2.0 or newer");
+  library.problem = absl::StrCat(library.path, " is NCCL EP ", NcclVersionText(version),
+                                 ", expected 0.2.0 or newer");
 }
 
 }  // namespace

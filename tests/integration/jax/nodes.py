@@ -17,10 +17,6 @@ class Nodes:
     frames: pathlib.Path | None  # All that crossed the last node's link; None without namespaces.
 
 
-# The node's host name is its address, where JAX's own collectives then meet.
-_NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"')
-
-
 @contextlib.contextmanager
 def _network(num_nodes: int) -> Iterator[namespaces.Network | None]:
     if why := namespaces.allowed():
@@ -46,7 +42,7 @@ def running_nodes(num_nodes: int, *flags: str, tls: bool = False) -> Iterator[No
         daemons: list[Daemon] = []
         try:
             for i, address in enumerate(addresses):
-                inside = (*network.inside(i), *_NAMED, address) if network else ()
+                inside = network.named(i) if network else ()
                 daemons.append(Daemon(folder / f"n{i}", inside, address))
                 place = ["--start_grace=0"]
                 if i > 0:
