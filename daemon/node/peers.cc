@@ -12,7 +12,7 @@
 namespace epd {
 namespace {
 
-constexpr uint32_t kMaxNodes = 1 << 20;
+constexpr uint32_t kMaxNodes = 1 << 16;  // In one pair of brackets; as many as Slurm knows.
 
 // Splits at commas that stand outside of brackets.
 std::vector<std::string> SplitOutside(const std::string& text) {
@@ -35,10 +35,12 @@ bool ExpandRange(const std::string& range, std::vector<std::string>& out) {
   uint32_t first = 0;
   uint32_t last = 0;
   if (ends.empty() || ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
-      !absl::SimpleAtoi(ends.back(), &last) || last < first || last - first >= kMaxNodes)
+      !absl::SimpleAtoi(ends.back(), &last) || last < first ||
+      last - first >= kMaxNodes - out.size())
     return false;
   const int width = static_cast<int>(ends.front().size());
-  for (uint32_t i = first; i <= last; ++i) out.push_back(absl::StrFormat("%0*d", width, i));
+  // 64 bits: `last` may be the largest number of 32.
+  for (uint64_t i = first; i <= last; ++i) out.push_back(absl::StrFormat("%0*d", width, i));
   return true;
 }
 

@@ -16,7 +16,9 @@ TEST(PeersTest, NodeListsAreReadAsSlurmWritesThem) {
   EXPECT_THAT(*ExpandNodeList("node[01-03,07],gpu5"),
               ElementsAre("node01", "node02", "node03", "node07", "gpu5"));
   EXPECT_THAT(*ExpandNodeList("r1-n[9-11]-ib"), ElementsAre("r1-n9-ib", "r1-n10-ib", "r1-n11-ib"));
-  for (const std::string bad : {"", "n[1-", "n[3-1]", "n[a]", "n[1][2]", "n[0-99999999]", "a,,b"})
+  EXPECT_THAT(*ExpandNodeList("n[4294967295]"), ElementsAre("n4294967295"));
+  for (const std::string bad :
+       {"", "n[1-", "n[3-1]", "n[a]", "n[1][2]", "n[0-99999999]", "a,,b", "n[0-40000,0-40000]"})
     EXPECT_EQ(ExpandNodeList(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
 }
 
