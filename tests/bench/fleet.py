@@ -144,9 +144,6 @@ class Fleet:
                 process.wait()
         self._listener.close()
 
-    def pids(self) -> list[int]:
-        return [process.pid for process, _ in self._processes]
-
     def _check_processes(self) -> None:
         for process, _ in self._processes:
             if process.poll() is not None:

@@ -47,11 +47,6 @@ class Sizes:
         return self.num_ranks * self.num_tokens * self.top_k * self.hidden * 2
 
     @property
-    def recv_bytes(self) -> int:
-        """Of all ranks' receive buffers."""
-        return self.num_ranks * self.recv_capacity * self.hidden * 2
-
-    @property
     def name(self) -> str:
         return f"{self.num_tokens} x {self.hidden} top-{self.top_k}, {self.num_ranks} ranks"
 
