@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,8 @@
 
 namespace epd::testing {
 namespace {
+
+constexpr double kEndSeconds = 10;
 
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
@@ -38,6 +41,12 @@ pid_t Spawn(std::vector<std::string> words, const std::string& log_path) {
 }
 
 }  // namespace
+
+std::string SanitizerReport(const std::string& log) {
+  size_t at = std::string::npos;
+  for (const char* sign : {"Sanitizer: ", "runtime error: "}) at = std::min(at, log.find(sign));
+  return at == std::string::npos ? "" : log.substr(log.rfind('\n', at) + 1);
+}
 
 std::string EpdBinary() { return std::filesystem::absolute("daemon/epd"); }
 std::string WorkerBinary() { return std::filesystem::absolute("daemon/worker/epd-worker"); }
@@ -66,12 +75,20 @@ RunningDaemon::RunningDaemon(std::vector<std::string> flags, std::vector<std::st
 }
 
 RunningDaemon::~RunningDaemon() {
-  if (pid_ < 0) return;
-  kill(pid_, SIGTERM);
-  const bool ended = Eventually(10, [&] { return waitpid(pid_, nullptr, WNOHANG) == pid_; });
-  EXPECT_TRUE(ended) << "epd did not end after SIGTERM:\n" << Log();
-  if (!ended) Kill();
+  if (pid_ >= 0) Stop();
+  EXPECT_EQ(SanitizerReport(Log()), "");
   if (::testing::Test::HasFailure()) std::fprintf(stderr, "epd's log:\n%s\n", Log().c_str());
+}
+
+void RunningDaemon::Stop() {
+  kill(pid_, SIGTERM);
+  int status = 0;
+  const bool ended =
+      Eventually(kEndSeconds, [&] { return waitpid(pid_, &status, WNOHANG) == pid_; });
+  EXPECT_TRUE(ended) << "epd did not end after SIGTERM";
+  if (!ended) return Kill();
+  EXPECT_EQ(status, 0) << "epd did not end well";
+  pid_ = -1;
 }
 
 void RunningDaemon::Kill() {

@@ -12,6 +12,9 @@ namespace epd::testing {
 std::string EpdBinary();
 std::string WorkerBinary();
 
+// What a sanitizer has written into a log, from there to the end; "" for nothing.
+std::string SanitizerReport(const std::string& log);
+
 // A fresh folder (0700) that is removed at the end; short, because socket paths are.
 class ScratchFolder {
  public:
@@ -29,7 +32,8 @@ class RunningDaemon {
   // worker is ready.
   // `wrap`: a command and its arguments, in front of epd's, that becomes epd.
   explicit RunningDaemon(std::vector<std::string> flags = {}, std::vector<std::string> wrap = {});
-  // Ends it with SIGTERM, with SIGKILL if it does not end in 10 s, which fails the test.
+  // Ends it with SIGTERM, with SIGKILL if it does not end in 10 s, which fails the test, as another
+  // exit status than 0 does and a sanitizer's report, of its worker too.
   ~RunningDaemon();
 
   const std::string& socket_path() const { return socket_path_; }
@@ -43,6 +47,8 @@ class RunningDaemon {
   std::string listen_address() const;
 
  private:
+  void Stop();
+
   ScratchFolder folder_;
   std::string socket_path_;
   std::string log_path_;
