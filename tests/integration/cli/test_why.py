@@ -1,6 +1,12 @@
-"""Goal: while a rank hangs, epctl why names it, who waits since when, and what every rank did last."""
+"""Goal: while a rank hangs, epctl why names it, who waits since when, and what every rank did last, also where the ranks
+are on several nodes and whichever of them is asked."""
 
+import contextlib
 import time
+
+import pytest
+from hung_rank import HungRank
+from nodes import running_nodes
 
 _WAIT_S = 10
 
@@ -53,3 +59,31 @@ def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
     assert max(len(line) for line in columns) <= 100
     absent.begin("stuck")
     assert [rank.result("stuck")[0] for rank in hung] == [0, 0]
+
+
+@pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
+def test_the_history_of_ranks_on_two_nodes_is_whole_on_both(epctl_of, loopback):
+    with running_nodes(2, loopback=loopback) as nodes, contextlib.ExitStack() as stack:
+        hung = [HungRank(node.socket, rank) for rank, node in enumerate(nodes.daemons)]
+        for rank in hung:
+            stack.callback(rank.close)
+        for rank in hung:
+            rank.expect("joined")
+        for number in range(70):
+            _run(hung, f"step{number}")
+        waiting, absent = hung
+        waiting.begin("stuck")
+        for node in nodes.daemons:
+            why = _why(epctl_of(node.socket), lambda why: why["operations"])
+            assert why["culprit"] == "rank 1", why["evidence"]
+            for text in (f"pid {absent.pid}", "node n1", "is prepare name=step69"):
+                assert text in why["evidence"], why["evidence"]
+            past = {rank["rank"]: rank["operations"] for rank in why["past"]}
+            assert [len(past[0]), len(past[1])] == [64, 64]
+            assert (past[0][0]["phase"], past[1][0]["phase"]) == ("announce", "done")
+            assert "name=stuck" in past[0][0]["key"] and "name=step69" in past[1][0]["key"]
+            prints = [{one["key"]: one["fingerprint"] for one in past[rank]} for rank in (0, 1)]
+            shared = prints[0].keys() & prints[1].keys()
+            assert len(shared) == 63 and all(prints[0][key] == prints[1][key] for key in shared)
+        absent.begin("stuck")
+        assert [rank.result("stuck")[0] for rank in hung] == [0, 0]

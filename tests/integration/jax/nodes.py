@@ -18,8 +18,9 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def _network(num_nodes: int) -> Iterator[namespaces.Network | None]:
-    if why := namespaces.allowed():
+def _network(num_nodes: int, loopback: bool) -> Iterator[namespaces.Network | None]:
+    why = "the test asks for it" if loopback else namespaces.allowed()
+    if why:
         print(
             f"note: no network namespaces ({why}), so the nodes are addresses of the loopback",
             file=sys.stderr,
@@ -31,9 +32,13 @@ def _network(num_nodes: int) -> Iterator[namespaces.Network | None]:
 
 
 @contextlib.contextmanager
-def running_nodes(num_nodes: int, *flags: str, tls: bool = False) -> Iterator[Nodes]:
-    """An epd per node, the first coordinates; all have said so when this yields. Each ends with status 0."""
-    with short_folder() as folder, _network(num_nodes) as network:
+def running_nodes(
+    num_nodes: int, *flags: str, tls: bool = False, loopback: bool = False
+) -> Iterator[Nodes]:
+    """An epd per node, the first coordinates; all have said so when this yields. Each ends with status 0.
+
+    ``loopback``: nodes are addresses of the loopback even where namespaces can be made."""
+    with short_folder() as folder, _network(num_nodes, loopback) as network:
         addresses = network.addresses if network else [f"127.0.0.{i + 1}" for i in range(num_nodes)]
         frames = folder / "frames" if network else None
         if network:
