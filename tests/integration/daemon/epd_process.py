@@ -87,13 +87,15 @@ class Daemon:
     def log(self) -> str:
         return self._log.read_text()
 
-    def wait_for_log(self, text: str, count: int = 1) -> None:
+    def wait_for_log(
+        self, text: str, count: int = 1, seconds: float = attach_client.DEADLINE_S
+    ) -> None:
         def found() -> bool:
             assert self.process.poll() is None or text in self.log(), self.log()
             return self.log().count(text) >= count
 
         try:
-            attach_client.wait_until(found, f"'{text}' in the log")
+            attach_client.wait_until(found, f"'{text}' in the log", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 

@@ -1,12 +1,15 @@
 """An etcd of its own for a test: one member, in a folder, on free ports of the loopback address."""
 
 import pathlib
+import random
 import shutil
 import socket
 import subprocess
 
 import attach_client
 import grpc
+
+_PORT_RANGE = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def missing() -> str:
@@ -15,9 +18,14 @@ def missing() -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below those that the kernel gives to connections: while etcd is down nobody else comes by the port, nor does an epd
+    that tries to connect to it meet itself there."""
+    first_of_connections = int(_PORT_RANGE.read_text().split()[0])
+    while True:
+        port = random.randrange(10_000, max(first_of_connections, 10_001))
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 class Etcd:

@@ -129,9 +129,13 @@ def test_etcd_down_at_the_start_is_named_and_waited_for(tmp_path, etcd):
     daemon = _start(tmp_path, "a", etcd)
     daemon.wait_for_log("etcd problem")
     with NodeApi(f"unix:{daemon.grpc_socket}") as api:
-        problems = " ".join(api.GetStatus().problems)
-        assert "etcd does not answer" in problems and etcd.address in problems, problems
-        assert "no coordinator" in problems, problems
+
+        def named() -> bool:
+            problems = " ".join(api.GetStatus().problems)
+            wanted = ("etcd does not answer", etcd.address, "no coordinator")
+            return all(text in problems for text in wanted)
+
+        attach.wait_until(named, "etcd and the missing coordinator to be named")
     with daemon.client() as client:
         client.attach()
         deadline = {"nanos": 500_000_000}
@@ -139,7 +143,7 @@ def test_etcd_down_at_the_start_is_named_and_waited_for(tmp_path, etcd):
         failed = client.expect("join_failed").status
         assert "coordinator" in failed.message, failed
     etcd.start()
-    daemon.wait_for_log("leading")
+    daemon.wait_for_log("leading", seconds=30)
     clients, _ = _form([daemon], "late")
     clients[0].close()
     assert daemon.stop() == 0
