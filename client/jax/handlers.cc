@@ -10,7 +10,8 @@
 // None has the side effect flag: it orders nothing, and it would defeat rematerialisation.
 //
 // Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
-// along ep. Attributes are the alias and static sizes, see CallConfig.
+// along ep. They may end with one that nobody reads: it comes from the call that is to be made before
+// this one. Attributes are the alias and static sizes, see CallConfig.
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
@@ -152,7 +153,8 @@ ffi::Future LaunchWith(Operation operation, const SiteState* site, ffi::RunId ru
 }
 
 ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                    ffi::AnyBuffer topk_idx, ffi::ResultBuffer<ffi::S32> token_counts,
+                    ffi::AnyBuffer topk_idx, ffi::RemainingArgs,
+                    ffi::ResultBuffer<ffi::S32> token_counts,
                     ffi::ResultBuffer<ffi::S32> total_recv, ffi::ResultBuffer<ffi::U8> handle_mem,
                     ffi::Dictionary) {
   const Place place = PlaceOf(domain, rank);
@@ -206,14 +208,14 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
 
 ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                      HandleMem handle_mem, ffi::AnyBuffer tokens, Weights weights,
-                     ffi::Result<ffi::AnyBuffer> recv_tokens,
+                     ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> recv_tokens,
                      ffi::ResultBuffer<ffi::F32> recv_weights, ffi::Dictionary) {
   return Scatter(epd_dispatch, site, run, PlaceOf(domain, rank), handle_mem, tokens,
                  weights.typed_data(), recv_tokens, recv_weights->typed_data());
 }
 
 ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                            HandleMem handle_mem, ffi::AnyBuffer grad,
+                            HandleMem handle_mem, ffi::AnyBuffer grad, ffi::RemainingArgs,
                             ffi::Result<ffi::AnyBuffer> grad_expert_out, ffi::Dictionary) {
   return Scatter(epd_combine_backward, site, run, PlaceOf(domain, rank), handle_mem, grad, nullptr,
                  grad_expert_out, nullptr);
@@ -233,7 +235,7 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
 }
 
 ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                    HandleMem handle_mem, ffi::AnyBuffer expert_out,
+                    HandleMem handle_mem, ffi::AnyBuffer expert_out, ffi::RemainingArgs,
                     ffi::Result<ffi::AnyBuffer> tokens, ffi::Dictionary) {
   return Gather(epd_combine, site, run, PlaceOf(domain, rank), handle_mem, expert_out, nullptr,
                 tokens, nullptr);
@@ -241,7 +243,7 @@ ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
 
 ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                              HandleMem handle_mem, ffi::AnyBuffer grad, Weights grad_weights,
-                             ffi::Result<ffi::AnyBuffer> grad_tokens,
+                             ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> grad_tokens,
                              ffi::ResultBuffer<ffi::F32> grad_topk_weights, ffi::Dictionary) {
   return Gather(epd_dispatch_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
                 grad_weights.typed_data(), grad_tokens, grad_topk_weights->typed_data());
@@ -261,6 +263,7 @@ auto BindCall() {
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare,
                               BindCall()
                                   .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::S32>>()
                                   .Ret<HandleMem>()
@@ -271,25 +274,35 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, Dispatch,
                                   .Arg<HandleMem>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<Weights>()
+                                  .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<Weights>()
                                   .Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    epd_jax_combine, Combine,
-    BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, Combine,
+                              BindCall()
+                                  .Arg<HandleMem>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attrs());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, DispatchBackward,
                               BindCall()
                                   .Arg<HandleMem>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<Weights>()
+                                  .RemainingArgs()
                                   .Ret<ffi::AnyBuffer>()
                                   .Ret<Weights>()
                                   .Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    epd_jax_combine_bwd, CombineBackward,
-    BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, CombineBackward,
+                              BindCall()
+                                  .Arg<HandleMem>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attrs());
 
 }  // namespace epd::jax

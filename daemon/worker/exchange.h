@@ -148,6 +148,7 @@ class Exchange {
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                      const std::set<Rank>& may_come);
   void EndGeneration(Tenant& tenant, const absl::Status& cause);
+  void EndDivergedGeneration(Tenant& tenant, const absl::Status& cause);
   std::vector<Operation*> UndecidedOf(const Tenant& tenant);
   void CloseIfOver(Operation& operation);
   void Finish(Operation& operation, uint32_t rank);

@@ -89,7 +89,7 @@ void Exchange::OnGatheringDeadline(Operation& operation, absl::Time now) {
   const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;
   const std::vector<Operation*> undecided = UndecidedOf(tenant);
   if (absl::Status apart = CheckDivergence(undecided, tenant, now - warn_after); !apart.ok()) {
-    EndGeneration(tenant, apart);
+    EndDivergedGeneration(tenant, apart);
     return;
   }
   if (!std::exchange(operation.warned, true)) WarnOfAbsent(operation, undecided, age);

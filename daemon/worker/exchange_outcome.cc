@@ -167,6 +167,12 @@ void Exchange::EndGeneration(Tenant& tenant, const absl::Status& cause) {
   for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, cause);
 }
 
+void Exchange::EndDivergedGeneration(Tenant& tenant, const absl::Status& cause) {
+  if (tenant.span.has_value()) return EndSpan(tenant, cause, tenant.leads(), true);
+  tenant.book.EndDivergedGeneration(cause);
+  for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, cause);
+}
+
 std::vector<Operation*> Exchange::UndecidedOf(const Tenant& tenant) {
   std::vector<Operation*> undecided;
   for (const auto& [unused, id] : tenant.by_key) {

@@ -44,7 +44,12 @@ absl::StatusOr<Execution> ExecutionBook::Enter(Rank rank, const ProgramId& id, b
   Program& program = **added;
   const uint64_t base = program.base.empty() ? 0 : program.base[rank.value];
   if (raw < base) return base_cause_;
-  const uint64_t number = raw - base;
+  program.named = named;
+  program.begun.resize(num_ranks_);
+  uint64_t& begun = program.begun[rank.value];
+  begun = std::max(begun, raw - base + 1);
+  const uint64_t skipped = program.skipped.empty() ? 0 : program.skipped[rank.value].At(raw - base);
+  const uint64_t number = raw - base + skipped;
 
   const auto failed = program.failed.find(number);
   absl::Status cause;
@@ -98,6 +103,19 @@ void ExecutionBook::EndGeneration(const absl::Status& cause) {
     program.cut_offs.push_back(CutOff{.end = program.num_begun, .cause = cause});
     // A rank that is more than kMaxCutOffs generations behind learns a later cause.
     if (program.cut_offs.size() > kMaxCutOffs) program.cut_offs.erase(program.cut_offs.begin());
+  }
+}
+
+void ExecutionBook::EndDivergedGeneration(const absl::Status& cause) {
+  EndGeneration(cause);
+  for (auto& [unused, program] : programs_) {
+    if (program.named || program.begun.empty()) continue;
+    program.skipped.resize(num_ranks_);
+    for (uint32_t r = 0; r < num_ranks_; ++r) {
+      Skipped& skipped = program.skipped[r];
+      const uint64_t from = program.begun[r];
+      skipped = {.from = from, .now = program.num_begun - from, .before = skipped.At(from)};
+    }
   }
 }
 

@@ -56,6 +56,11 @@ class ExecutionBook {
   // failed with its own before.
   void EndGeneration(const absl::Status& cause);
 
+  // Ends the generation, in which ranks ran different programs, each of them told: none is late, so
+  // no rank will come with what only others have begun. The next execution of a program without a
+  // name is the same one for every rank, however many of them each has begun.
+  void EndDivergedGeneration(const absl::Status& cause);
+
   uint64_t generation() const { return generation_; }
   size_t num_failed_remembered() const { return num_failed_; }
 
@@ -69,9 +74,21 @@ class ExecutionBook {
     uint64_t end = 0;  // Executions below it, and not below an earlier one's, fail with `cause`.
     absl::Status cause;
   };
+  // Executions that only others began: `now` of them before those from the raw number `from` on
+  // (counted from the base), `before` of them before earlier ones.
+  struct Skipped {
+    uint64_t from = 0;
+    uint64_t now = 0;
+    uint64_t before = 0;
+
+    uint64_t At(uint64_t raw) const { return raw >= from ? now : before; }
+  };
   struct Program {
-    std::vector<uint64_t> base;  // [num_ranks], or empty: all 0.
-    uint64_t num_begun = 0;      // One above the highest begun by any rank.
+    std::vector<uint64_t> base;    // [num_ranks], or empty: all 0.
+    std::vector<uint64_t> begun;   // [num_ranks]: one above the highest raw number, from the base.
+    std::vector<Skipped> skipped;  // [num_ranks], or empty.
+    bool named = false;
+    uint64_t num_begun = 0;  // One above the highest begun by any rank.
     std::vector<CutOff> cut_offs;
     std::map<uint64_t, Failed> failed;
   };

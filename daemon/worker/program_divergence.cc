@@ -30,7 +30,7 @@ std::vector<const Operation*> WaitingOfRanks(const std::vector<Operation*>& unde
   return waiting;
 }
 
-// What makes programs differ though their source is the same.
+// What makes programs differ though their source is the same: see client/jax/epd/jax/_kept_call.py.
 std::string NoTokensHint(const Operation& together) {
   std::vector<Rank> without;
   for (uint32_t r = 0; r < together.parts.size(); ++r) {
@@ -39,9 +39,9 @@ std::string NoTokensHint(const Operation& together) {
   if (without.empty() || without.size() == together.parts.size()) return "";
   return absl::StrCat(
       "; ranks ", DescribeRanks(without),
-      " have no tokens: an exchange that nobody's result needs, as forward under the "
-      "gradient of a linear function, is dropped on the other ranks alone; give these "
-      "ranks one token whose indices are all -1");
+      " have no tokens, so that nothing keeps their exchanges in order where several functions "
+      "(nested jit, jax.checkpoint) make them; give these ranks one token whose indices are all "
+      "-1");
 }
 
 }  // namespace

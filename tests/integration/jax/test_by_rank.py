@@ -12,6 +12,7 @@ def _environment(daemon, devices: int = 1) -> dict[str, str]:
     return clean_environment(
         EPD_SOCKET=daemon.socket,
         EPD_FORM_TIMEOUT="60",
+        EPD_WARN_AFTER="2",
         EPD_ABSENT_TIMEOUT="30",
         XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from epd.jax import _place
-from epd.jax._empty_call import empty_call
+from epd.jax import _place, _source_order
+from epd.jax._kept_call import kept_call
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout, current_layout, layout_without_mesh
 
@@ -21,6 +21,11 @@ class Static:
     layout: Layout
     cfg: EpLayerConfig
     name: str = ""  # By which ranks meet; "": by the program.
+
+    @property
+    def in_source_order(self) -> bool:
+        """Calls without a name in a group joined by rank, see ``_source_order``."""
+        return self.group.ranks_here is not None and not self.name
 
     @property
     def handle_mem_size(self) -> int:
@@ -87,8 +92,9 @@ def ffi_call(
 ) -> list[jax.Array]:
     """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard, ``width`` a row.
 
-    Results that are all empty come with one row, see ``_empty_call``; ``cut`` takes it off. The call is made once ``after``
-    is there, a float array.
+    A group joined by rank has a program per process, whose tokens differ in number, so XLA must leave all its calls alone.
+    Results that are all empty come with one row then and without tokens on any rank, see ``_kept_call``; ``cut`` takes it
+    off. The call is made once ``after`` is there, a float array.
     """
     config = static.group.config
     domain, position = _place.current() or static.layout.domain_and_position()
@@ -110,8 +116,11 @@ def ffi_call(
         "tokens": tokens,
         "capacity": capacity,
     }
-    if all(math.prod(shape) == 0 for shape, _ in results):
-        return empty_call(target, results, domain, position, *operands, **attributes)
+    apart = static.group.ranks_here is not None
+    if apart or all(math.prod(shape) == 0 for shape, _ in results):
+        before = _source_order.current()
+        given = operands if before is None else [*operands, before]
+        return kept_call(target, results, domain, position, *given, **attributes)
     call = jax.ffi.ffi_call(
         target,
         [_result(shape, dtype, operands[0]) for shape, dtype in results],
@@ -131,18 +140,22 @@ def mapped(static: Static, shard: Callable, *operands: jax.Array):
         return shard(*operands)
     shapes = [(operand.shape, operand.dtype) for operand in operands]
 
+    before = _source_order.current()
+
     def run(*present: jax.Array):
         given = iter(present)
-        return shard(
-            *(
-                next(given)
-                if math.prod(shape)
-                else jax.numpy.zeros((shape[0] // layout.num_shards, *shape[1:]), dtype)
-                for shape, dtype in shapes
+        with _source_order.after(None if before is None else present[-1]):
+            return shard(
+                *(
+                    next(given)
+                    if math.prod(shape)
+                    else jax.numpy.zeros((shape[0] // layout.num_shards, *shape[1:]), dtype)
+                    for shape, dtype in shapes
+                )
             )
-        )
 
     present = [operand for operand in operands if operand.size]
+    present += [] if before is None else [before]
     return jax.shard_map(
         run,
         mesh=layout.mesh,

@@ -18,7 +18,8 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from epd.jax import _place
+from epd.jax import _place, _source_order
+from epd.jax._call import Static
 from epd.jax.config import DTYPE_CODES
 from epd.jax.mesh import active_device_mesh
 
@@ -27,6 +28,11 @@ Arrays = Sequence[jax.Array]
 
 class Exchange(Protocol):
     """Hashable and equal by value, without anything of this process. An exchange without operands has no transpose."""
+
+    @property
+    def static(self) -> Static:
+        """Its group, layout and name."""
+        ...
 
     @property
     def carriers(self) -> tuple[str, ...]:
@@ -139,7 +145,25 @@ def _inline(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
     return jaxpr_as_fun(jaxpr)(*arrays)
 
 
-mlir.register_lowering(_exchange, mlir.lower_fun(_inline, multiple_results=True))
+def _lower(ctx, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
+    before = None
+    if exchange.static.in_source_order:
+        sharded = exchange.static.layout.mesh is not None
+        before = _source_order.last_result(exchange.static.layout.num_shards if sharded else None)
+    if before is None:
+        rule = mlir.lower_fun(_inline, multiple_results=True)
+        return rule(ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
+
+    def after(first, *arrays):
+        with _source_order.after(first):
+            return exchange.run(arrays[:num_residuals], arrays[num_residuals:])
+
+    value, aval = before
+    ctx = ctx.replace(avals_in=[aval, *ctx.avals_in])
+    return mlir.lower_fun(after, multiple_results=True)(ctx, value, *arrays)
+
+
+_source_order.register_inline(_exchange, _lower)
 
 
 def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
@@ -186,6 +210,10 @@ class _Placed:
     exchange: Exchange
 
     @property
+    def static(self) -> Static:
+        return self.exchange.static
+
+    @property
     def carriers(self) -> tuple[str, ...]:
         return self.exchange.carriers
 
@@ -218,6 +246,10 @@ class _Batched:
     size: int
     residuals_batched: tuple[bool, ...]
     spmd_axes: tuple[str, ...]
+
+    @property
+    def static(self) -> Static:
+        return self.exchange.static
 
     @property
     def carriers(self) -> tuple[str, ...]:

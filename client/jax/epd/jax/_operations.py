@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _exchange, _ffi
 from epd.jax._call import Static, ffi_call, mapped
-from epd.jax._empty_call import cut
+from epd.jax._kept_call import cut
 from epd.jax.config import DTYPE_CODES
 
 
@@ -152,12 +152,13 @@ class _DispatchWeightsBackward(_DispatchBackward):
 
 @dataclass(frozen=True)
 class _Combine(_Rows):
-    """[R, C, H] -> [leading, H], with the rows that an empty call gives beyond it (see _empty_call).
+    """[R, C, H] -> [leading, H], with the rows that a kept call gives beyond it (see _kept_call).
 
     Without tokens only these rows lead from a combine to its backward; XLA keeps the two in order by them. So they are
-    a second residual of all that follows such a combine, which nobody reads. The same where ranks have different
+    a second residual of all that follows such a combine, which nobody reads. The same where roles have different
     programs: in one of them XLA might make the backward first, or merge what leads to combine with what follows its
-    backward, and in another one not; each would wait for the other.
+    backward, and in another one not; each would wait for the other. In a group joined by rank the calls are in order
+    anyway, and there this rank's combine must not be needed where the others' is not.
     """
 
     label = "ep_combine"
@@ -172,7 +173,8 @@ class _Combine(_Rows):
         return self.call(_ffi.COMBINE, results, [handle_mem, expert_out], hidden)[0]
 
     def after(self, residuals, results):
-        in_order = not math.prod(self.leading) or self.static.group.of_roles
+        group = self.static.group
+        in_order = group.of_roles or not (math.prod(self.leading) or group.ranks_here)
         return self, [residuals[0], *(results if in_order else [])]
 
     def transpose(self):

@@ -1,6 +1,7 @@
 """One of the processes that join a group by rank: no jax.distributed, no mesh. Arguments: ranks, then its own ranks.
 
-Runs a layer forward and backward against the reference, also with a name, and what a bad call does to all of them.
+Runs a layer forward and backward against the reference, also with a name, what a bad call does to all of them, and
+uneven_ranks.
 """
 
 import sys
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
+import uneven_ranks
 from jax._src import distributed
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from world import fails
@@ -56,6 +58,9 @@ def main() -> None:
                 _check(group, ranks, held, owners, NamedSharding(mesh, PartitionSpec("here")))
         else:
             _check(group, ranks, held, owners, jax.devices()[0])
+        uneven = uneven_ranks.UnevenRanks(group, owners, ranks, held, _HIDDEN)
+        uneven_ranks.check_every_loss(uneven)
+        uneven_ranks.check_after_different_programs(uneven)
     print("by_rank: fine", flush=True)
 
 

@@ -66,6 +66,10 @@ void Simulation::Form(SimGroup& group) {
     }
   }
   group.broken = group.drained = false;
+  group.diverged.clear();
+  for (std::vector<Lane>& lanes : group.lanes) {
+    for (Lane& lane : lanes) lane.own = lane.skipped = lane.skipped_before = 0;
+  }
   if (!exchange_.StartTenant(start, now_).ok()) Violate("a sound tenant was refused");
 }
 
@@ -147,6 +151,28 @@ std::optional<Coming> Simulation::NextCall(size_t g, uint32_t rank, uint32_t pro
   return MakeCall(g, rank, program, ordinal);
 }
 
+// The ranks ran different programs and were told so: their next executions are the same ones.
+void Simulation::MeetAnew(SimGroup& group) {
+  for (uint32_t p = 0; p + 1 < kNumPrograms; ++p) {
+    // Raw numbers below the base are of an earlier formation.
+    const auto begun = [&](uint32_t r) {
+      return std::max(group.lanes[r][p].begun, group.bases[r][p]);
+    };
+    const auto next = [&](uint32_t r) {
+      return begun(r) - group.bases[r][p] + group.lanes[r][p].Skipped(begun(r));
+    };
+    uint64_t first = 0;
+    for (uint32_t r = 0; r < group.spec.num_ranks; ++r) first = std::max(first, next(r));
+    for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
+      Lane& lane = group.lanes[r][p];
+      const uint64_t ahead = first - next(r);
+      lane.skipped_before = lane.Skipped(begun(r));
+      lane.skipped += ahead;
+      lane.own = begun(r);
+    }
+  }
+}
+
 // A lane of the session's that is in no use of it, as its free slots are.
 std::optional<uint8_t> Simulation::FreeLane(const SimGroup& group, SessionId session) {
   if (group.spec.executor == Executor::kWorker || Chance(10)) return std::nullopt;
@@ -182,18 +208,18 @@ Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t 
   request.recv_capacity = 8;
   request.error_code = rough && Chance(25) ? 3 : 0;  // or has bad input.
   request.stage_bytes = rough && Chance(25) ? 1 << 30 : 4096 * Roll(4);
-  Call call{
-      .group = g,
-      .formation = group.formation,
-      .rank = rank,
-      .session = group.members[rank],
-      .program = program,
-      .identity = {g, group.formation, program, lane.raw - group.bases[rank][program], ordinal},
-      .state = CallState::kAnnounced,
-      .use = {},
-      .operation = {},
-      .set = group.set,
-      .since = now_};
+  Call call{.group = g,
+            .formation = group.formation,
+            .rank = rank,
+            .session = group.members[rank],
+            .program = program,
+            .identity = {g, group.formation, program,
+                         lane.raw - group.bases[rank][program] + lane.Skipped(lane.raw), ordinal},
+            .state = CallState::kAnnounced,
+            .use = {},
+            .operation = {},
+            .set = group.set,
+            .since = now_};
   if (lane.raw < group.bases[rank][program]) std::get<1>(call.identity) = 0;  // Of no formation.
   return {call, request};
 }

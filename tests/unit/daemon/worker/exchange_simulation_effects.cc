@@ -1,8 +1,10 @@
 // What the engine asks for, done and checked.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "tests/unit/daemon/worker/exchange_world.h"
 
 namespace epd::simulation {
@@ -169,6 +171,12 @@ void Simulation::EndCall(Call& call, const absl::Status& status) {
   if (call.session == group.members[call.rank]) {
     --lane.num_running;
     if (!status.ok()) lane.ordinals.clear();  // The execution is over on this rank.
+  }
+  if (absl::StrContains(status.message(), "different programs") &&
+      call.formation == group.formation &&
+      std::exchange(group.diverged, WithoutPlace(status.message())) !=
+          WithoutPlace(status.message())) {
+    MeetAnew(group);
   }
   if (std::get<1>(call.identity) == 0) return;
   const Ending ending{.good = status.ok(), .cause = WithoutPlace(status.message())};

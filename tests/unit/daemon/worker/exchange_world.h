@@ -61,6 +61,13 @@ struct Lane {
   uint64_t begun = 0;              // One above the highest.
   std::vector<uint32_t> ordinals;  // Still to issue in this execution.
   int num_running = 0;
+  uint64_t own = 0;             // From this raw number on,
+  uint64_t skipped = 0;         // so many executions are the others' alone; before it,
+  uint64_t skipped_before = 0;  // so many.
+
+  uint64_t Skipped(uint64_t raw_number) const {
+    return raw_number >= own ? skipped : skipped_before;
+  }
 };
 
 // A call that is to be made, and what it will say.
@@ -78,6 +85,7 @@ struct SimGroup {
   ArenaSetId set;
   bool broken = false;
   bool drained = false;
+  std::string diverged;  // With what the ranks were last told so.
 };
 
 struct Ending {
@@ -113,6 +121,7 @@ class Simulation {
   void BeginCall();
   void Refill(Lane& lane, uint32_t program);
   std::optional<Coming> NextCall(size_t g, uint32_t rank, uint32_t program);
+  void MeetAnew(SimGroup& group);
   Coming MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal);
   void Announce(Coming coming);
   std::vector<Coming> LateCalls(size_t g);

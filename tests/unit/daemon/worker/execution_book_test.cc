@@ -12,6 +12,7 @@ namespace {
 
 constexpr ProgramId kA = {1};
 constexpr ProgramId kB = {2};
+constexpr ProgramId kNamed = {3};
 const absl::Status kBadInput = absl::InvalidArgumentError("bad index");
 const absl::Status kLate = absl::DeadlineExceededError("rank 1 is late");
 const absl::Status kReformed = absl::AbortedError("re-formed");
@@ -75,6 +76,22 @@ TEST_F(Book, EveryGenerationKeepsItsCauseAndAFailedExecutionItsOwn) {
   EXPECT_EQ(Enter(1, 0), kLate);
   EXPECT_EQ(Enter(1, 1), kBadInput);
   EXPECT_EQ(Enter(1, 4), kReformed);
+}
+
+TEST_F(Book, AfterDivergenceNoRankIsToldOfWhatOthersBegan) {
+  Begin(0, 5);
+  Begin(1, 2);
+  EXPECT_EQ(Enter(1, 13, kNamed, /*named=*/true), absl::OkStatus());
+  book_.EndDivergedGeneration(kLate);
+  EXPECT_EQ(Enter(0, 5), kLate) << "a call of what has failed";
+  EXPECT_EQ(Enter(1, 2), kLate);
+  EXPECT_EQ(book_.Enter(Rank(0), kA, false, 6)->number, 6u);
+  EXPECT_EQ(book_.Enter(Rank(1), kA, false, 3)->number, 6u);
+  EXPECT_EQ(Enter(0, 13, kNamed, true), kLate) << "names are counted by their users";
+  Begin(1, 4);
+  book_.EndDivergedGeneration(kLate);
+  EXPECT_EQ(book_.Enter(Rank(0), kA, false, 7)->number, 8u);
+  EXPECT_EQ(book_.Enter(Rank(1), kA, false, 5)->number, 8u);
 }
 
 TEST_F(Book, ACauseIsGivenOnce) {

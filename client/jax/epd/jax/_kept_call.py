@@ -1,0 +1,101 @@
+"""A custom call that XLA makes wherever JAX's program has it: where XLA might drop, merge or move it on some ranks alone.
+
+**Without tokens on any rank** the results of some calls are all empty. XLA replaces empty arrays by constants and so drops
+the call. So it gives arrays of one row, which leave shard_map (Shardy makes constants of a computation's empty results, the
+flag below notwithstanding) and are cut off by ``cut``, and XLA's side effect flag keeps it. ``jax.ffi.ffi_call`` would tell
+JAX of the flag too, which then keeps calls that no one uses (and makes them again under ``jax.checkpoint``): so here XLA
+knows of it and JAX does not. Inside a shard_map of the caller's the rows are cut off within it, and the call would be lost
+if nothing else leaves it: XLA makes constants of the computation's empty results and then drops its call, side effects and
+all. ``_checks`` refuses that while tracing, but for a group of one rank, for which nobody waits.
+
+**In a group joined by rank** every process has a program of its own, of the same source but for the number of its tokens,
+which may be none on some. There XLA would find other calls equal, constant in a loop or unneeded, and other orders of those
+that do not follow from each other's data. So all calls of these programs have the flag: which of them there are follows from
+JAX's program, which is alike; and they are made in the order of the source, see ``_source_order``. That does not reach from
+a nested jit's function into another: ranks without tokens may be out of step there, and are told so
+(``program_divergence.h``).
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+_kept_call = Primitive("epd_kept_call")
+_kept_call.multiple_results = True
+
+
+def kept_call(
+    target: str,
+    results: Sequence[tuple[Sequence[int], np.dtype]],
+    *operands: jax.Array,
+    **attributes,
+) -> list[jax.Array]:
+    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with one row of unspecified content in empty results.
+
+    The results vary as the third operand does.
+    """
+    rows = tuple(
+        (tuple(max(1, size) for size in shape), np.dtype(dtype)) for shape, dtype in results
+    )
+    static = tuple(sorted(attributes.items()))
+    return _kept_call.bind(*operands, target=target, results=rows, attributes=static)
+
+
+def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``array``, without the row that ``kept_call`` gave it beyond ``shape``."""
+    if array.shape == shape:
+        return array
+    return jax.lax.slice(array, (0,) * array.ndim, shape)
+
+
+@_kept_call.def_abstract_eval
+def _results(*avals, target, results, attributes):
+    del target, attributes
+    like = avals[2]
+
+    def result(shape, dtype):
+        spec = PartitionSpec(*(None,) * len(shape))
+        sharding = NamedSharding(like.sharding.mesh, spec)
+        return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+    return [result(shape, dtype) for shape, dtype in results]
+
+
+@_kept_call.def_impl
+def _eager(*operands, **params):
+    return jax.jit(lambda *arrays: _kept_call.bind(*arrays, **params))(*operands)
+
+
+def _lower(ctx, *operands, target, results, attributes):
+    del results
+    numbers = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
+    return jax.ffi.ffi_lowering(target, has_side_effect=True)(ctx, *operands, **numbers)
+
+
+mlir.register_lowering(_kept_call, _lower)
+
+
+def _vmapped(arrays, dims, **params):
+    """One call after another, as ``jax.ffi.ffi_call(vmap_method="sequential")`` makes them."""
+    fronts = [
+        array if dim is None else jax.numpy.moveaxis(array, dim, 0)
+        for array, dim in zip(arrays, dims, strict=True)
+    ]
+    batched = [array for array, dim in zip(fronts, dims, strict=True) if dim is not None]
+
+    def one(own):
+        own = iter(own)
+        pairs = zip(fronts, dims, strict=True)
+        return _kept_call.bind(
+            *[array if dim is None else next(own) for array, dim in pairs], **params
+        )
+
+    results = jax.lax.map(one, batched)
+    return results, [0] * len(results)
+
+
+batching.primitive_batchers[_kept_call] = _vmapped
