@@ -47,14 +47,22 @@ Status GatherOperation::Plan(const Formation& formation, shm::SlotRequest* reque
                       : 0;
   const uint64_t aligned =
       counts_bytes_ == 0 ? stage_bytes : shm::RoundUpToRegionAlignment(stage_bytes);
-  PlanRegion(formation, aligned + counts_bytes_, args_.num_tokens, args_.num_tokens * args_.top_k,
-             request);
+  live_rows_ = static_cast<uint64_t>(live);
+  const uint64_t tensor_bytes =
+      shm::OutBytes(args_.recv_capacity * row_bytes_, has_weights_ ? args_.recv_capacity : 0);
+  PlanRegion(formation, on_device_ ? tensor_bytes : aligned + counts_bytes_, args_.num_tokens,
+             args_.num_tokens * args_.top_k, request);
   return {};
 }
 
 Status GatherOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
+  if (on_device_) {
+    StageTensor(to, args_.expert_rows, live_rows_, args_.recv_topk_weights, live_rows_,
+                args_.recv_capacity);
+    return {};
+  }
   StageGatherArgs stage;
   stage.plan = &plan_;
   stage.rows = args_.expert_rows;

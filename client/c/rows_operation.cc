@@ -12,6 +12,7 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
   DescribeRows(rows, plan_, request);
   request->has_weights = has_weights_ ? 1 : 0;
   drop_ = formation.spec.drop_on_overflow;
+  on_device_ = formation.spec.backend == "cuda";
   row_bytes_ = request->row_bytes;
   return {};
 }
@@ -22,6 +23,7 @@ void RowsOperation::PlanRegion(const Formation& formation, uint64_t stage_bytes,
   const bool worker = formation.spec.executor == Executor::kWorker;
   stage_bytes_ = stage_bytes;
   plan_bytes_ = worker ? plan_.used_bytes : 0;
+  if (worker && on_device_) plan_bytes_ = RoutingPlanBytes(plan_.spec);
   request->plan_bytes = static_cast<uint32_t>(plan_bytes_);
   request->stage_bytes = shm::StageOffset(plan_bytes_) + stage_bytes_;
   if (worker) {
@@ -34,6 +36,14 @@ Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage)
   *stage = admitted.region.data() + shm::StageOffset(plan_bytes_);
   if (plan_bytes_ == 0) return {};
   return FromKernel(StagePlan(plan_, admitted.region.data(), plan_bytes_));
+}
+
+void RowsOperation::StageTensor(std::byte* to, const void* rows, uint64_t num_rows,
+                                const float* weights, uint64_t num_weights,
+                                uint64_t capacity) const {
+  if (num_rows != 0) std::memcpy(to, rows, num_rows * row_bytes_);
+  if (weights == nullptr || num_weights == 0) return;
+  std::memcpy(to + shm::OutWeightsOffset(capacity * row_bytes_), weights, num_weights * 4);
 }
 
 void RowsOperation::CopyOutput(const std::byte* out, uint64_t num_rows, void* rows,

@@ -20,6 +20,9 @@ class RowsOperation : public Operation {
                   uint64_t num_out_weights, shm::SlotRequest* request);
   // Puts the worker's copy of the plan, if it needs one, before the stage.
   Status StagePlanCopy(const Admitted& admitted, std::byte** stage) const;
+  // A stage for kernels: `num_rows` rows, and weights behind `capacity` of them.
+  void StageTensor(std::byte* to, const void* rows, uint64_t num_rows, const float* weights,
+                   uint64_t num_weights, uint64_t capacity) const;
   void CopyOutput(const std::byte* out, uint64_t num_rows, void* rows, uint64_t num_weights,
                   float* weights) const;
   // Nothing where `to` is null or the size is not one: the arguments may be wrong.
@@ -39,6 +42,7 @@ class RowsOperation : public Operation {
   uint64_t plan_bytes_ = 0;  // Staged for the worker executor.
   uint64_t stage_bytes_ = 0;
   bool drop_ = false;
+  bool on_device_ = false;  // Arenas are device memory (region_layout.h).
 };
 
 // dispatch, and the backward of combine.
@@ -78,6 +82,7 @@ class GatherOperation : public RowsOperation {
 
   const epd_gather_args& args_;
   uint64_t counts_bytes_ = 0;  // Behind the stage, for the workers of a group on several nodes.
+  uint64_t live_rows_ = 0;
 };
 
 }  // namespace epd::client

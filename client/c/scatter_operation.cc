@@ -1,5 +1,6 @@
 #include "client/c/rows_operation.h"
 #include "kernels/scatter_rows.h"
+#include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
 
@@ -33,13 +34,21 @@ Status ScatterOperation::Plan(const Formation& formation, shm::SlotRequest* requ
                                                   .num_routes = plan_.num_routes,
                                                   .num_ranks = plan_.spec.num_ranks,
                                                   .row_bytes = row_bytes_});
-  PlanRegion(formation, stage_bytes, args_.recv_capacity, args_.recv_capacity, request);
+  const uint64_t tensor_bytes = shm::OutBytes(args_.num_tokens * row_bytes_,
+                                              has_weights_ ? args_.num_tokens * args_.top_k : 0);
+  PlanRegion(formation, on_device_ ? tensor_bytes : stage_bytes, args_.recv_capacity,
+             args_.recv_capacity, request);
   return {};
 }
 
 Status ScatterOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
+  if (on_device_) {
+    StageTensor(to, args_.tokens, args_.num_tokens, args_.topk_weights,
+                args_.num_tokens * args_.top_k, args_.num_tokens);
+    return {};
+  }
   StageScatterArgs stage;
   stage.plan = &plan_;
   stage.rows = args_.tokens;

@@ -5,13 +5,32 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/backend/move_job.h"
 
 namespace epd {
+
+// How a client gets at an arena.
+enum class ArenaSharing {
+  kMemfd,             // A memfd, which the client's CPU maps.
+  kDeviceDescriptor,  // A descriptor of device memory (cuMemImportFromShareableHandle).
+  kDeviceHandle,      // 64 bytes that name device memory (cuIpcOpenMemHandle).
+};
+
+// What a client needs to map an arena. Descriptors are borrowed, they live as long as the set.
+struct ArenaShare {
+  ArenaSharing sharing = ArenaSharing::kMemfd;
+  uint64_t bytes = 0;       // To be mapped whole.
+  int read_write_fd = -1;   // -1: shared by handle.
+  int read_only_fd = -1;    // The same descriptor again where a device knows no read-only one.
+  std::string handle;       // kDeviceHandle: 64 bytes.
+  std::string device_uuid;  // Of the device: 16 bytes; "" for a memfd.
+};
 
 // The staging arenas of one set of peer sessions, one for each rank on this node.
 class ArenaSet {
@@ -21,9 +40,12 @@ class ArenaSet {
   virtual int num_arenas() const = 0;
   virtual uint64_t arena_bytes() const = 0;  // Address space of one arena.
 
-  // Descriptors of an arena to send to clients; borrowed, they live as long as the set.
-  virtual int read_write_fd(int arena) const = 0;
-  virtual int read_only_fd(int arena) const = 0;
+  // OK once the arenas are there. UNAVAILABLE: not yet, ask again after Backend::Poll. Anything
+  // else: why there will be none.
+  virtual absl::Status Ready() const { return absl::OkStatus(); }
+  // Of arenas that are there.
+  //   RESOURCE_EXHAUSTED  no descriptor for it
+  virtual absl::StatusOr<ArenaShare> Share(int arena) = 0;
 
   // Makes memory for [offset, offset + bytes) in every arena, so that touching it cannot fail
   // later. Blocks for the time of the allocation.
@@ -41,7 +63,14 @@ class ArenaSet {
   virtual absl::StatusOr<char*> Map(int arena) = 0;
 };
 
-// Owned by the exec thread; only MakeUniqueId runs elsewhere (unique_id_maker.h).
+// A move that has ended; OK: every rank's output is complete.
+struct MovedRows {
+  MoveId id = 0;
+  absl::Status status;
+};
+
+// Owned by the exec thread, which waits for nothing here; only MakeUniqueId runs elsewhere
+// (unique_id_maker.h).
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -49,16 +78,25 @@ class Backend {
   virtual std::string name() const = 0;
   virtual std::string simd() const = 0;
 
+  // Begins to make arenas; ArenaSet::Ready says when they are there. Outlived by the backend.
   //   RESOURCE_EXHAUSTED  descriptors or address space
   virtual absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
                                                                  uint64_t arena_bytes) = 0;
 
-  // Moves the rows of an operation that every rank has published; returns when every rank's output
-  // is complete. `arenas` was made by this backend.
+  // Begins to move the rows of an operation that every rank has published; Poll gives `id` back
+  // when every rank's output is complete, or with
   //   INVALID_ARGUMENT  a rank's numbers do not fit each other or the group
   //   DATA_LOSS         a rank's plan or stage is corrupt; the message names it
   //   ABORTED           a rank's plan is of another epoch
-  virtual absl::Status Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) = 0;
+  // `arenas` was made by this backend and lives until then.
+  virtual void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                         absl::Time now) = 0;
+  // The moves that have ended since the last call. Never waits.
+  //   any error  the device is lost, or too late: this worker must be replaced, nothing ends any
+  //              more
+  virtual absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) = 0;
+  // Whether Poll has something to look for: it is to be called again and again.
+  virtual bool busy() const { return false; }
 
   // Enters the group's communicator. `unique_id` is empty or the 128 bytes of NCCL; it is never
   // logged.
@@ -66,5 +104,7 @@ class Backend {
   virtual absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                         const std::string& unique_id) = 0;
 };
+
+using Backends = std::vector<std::unique_ptr<Backend>>;
 
 }  // namespace epd

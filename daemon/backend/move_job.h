@@ -8,6 +8,9 @@
 
 namespace epd {
 
+// Names a move between its start and its end; any number that the caller finds useful.
+using MoveId = uint64_t;
+
 // What is equal on all ranks of the group; checked by epd when the group was formed.
 struct MoveGroup {
   uint64_t group_id = 0;

@@ -1,14 +1,23 @@
 #include "daemon/backend/served_backend.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace epd {
 
-absl::Status CheckServedBackend(absl::string_view asked, absl::string_view serving) {
-  if (asked == "auto" || asked == serving) return absl::OkStatus();
+absl::Status CheckServedBackend(absl::string_view asked, const std::vector<std::string>& serving,
+                                absl::string_view no_cuda) {
+  if (asked == "auto") return absl::OkStatus();
+  if (std::find(serving.begin(), serving.end(), asked) != serving.end()) return absl::OkStatus();
+  const bool no_device = asked == "cuda" && !no_cuda.empty();
   return absl::FailedPreconditionError(absl::StrCat(
-      "backend=", asked, " is not in this version of epd, and this node's worker serves ", serving,
-      "; ask for backend=auto or backend=", serving, " (epctl doctor says what this machine has)"));
+      "backend=", asked,
+      no_device ? absl::StrCat(" cannot be served here: ", no_cuda, "; this node's worker serves ")
+                : " is not in this version of epd, and this node's worker serves ",
+      absl::StrJoin(serving, " and "), "; ask for backend=auto or backend=", serving.front(),
+      " (epctl doctor says what this machine has)"));
 }
 
 }  // namespace epd

@@ -37,12 +37,14 @@ class ArenaBook {
 
  private:
   struct Arena {
-    uint64_t bytes = 0;
-    std::shared_ptr<UniqueFd> read_write;
+    v1::TenantReady::Arena made;
+    std::shared_ptr<UniqueFd> read_write;  // Both null where the arena has a handle.
     std::shared_ptr<UniqueFd> read_only;
   };
   struct Entry {
     Formation formation;
+    uint64_t lane_offset = 0;
+    uint64_t lane_bytes = 0;
     std::map<Rank, Arena> arenas;
     std::set<SessionId> served;
   };

@@ -101,6 +101,9 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
   spec.executor = proto.executor() == v1::EXECUTOR_UNSPECIFIED
                       ? defaults.executor
                       : static_cast<Executor>(proto.executor());
+  if (spec.executor == Executor::kDefault && spec.backend == "cuda") {
+    spec.executor = Executor::kWorker;
+  }
   spec.deadlines = defaults.deadlines;
   const v1::Deadlines& d = proto.deadlines();
   absl::Status taken =

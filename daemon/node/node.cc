@@ -118,6 +118,11 @@ WorkerSupervisor::Options Node::WorkerOptions() const {
   options.hello.set_simd(s.simd);
   *options.hello.mutable_spin() = ToProto(s.spin);
   options.hello.set_nccl_library(s.nccl_library);
+  options.hello.set_cuda_staging_bytes(s.cuda_staging_bytes);
+  options.hello.set_staging(s.staging);
+  options.hello.set_cuda_device(static_cast<int32_t>(s.cuda_device));
+  *options.hello.mutable_cuda_limit() = ToProto(s.cuda_limit);
+  options.hello.set_max_num_sms(static_cast<int32_t>(s.max_num_sms));
   const WireAddress wire = WireAddressOf(s);
   options.hello.set_wire_listen(wire.listen);
   options.hello.set_wire_advertise(wire.advertise);

@@ -24,6 +24,11 @@ struct Settings {
   std::string simd;
   absl::Duration spin;
   std::string nccl_library;
+  uint64_t cuda_staging_bytes = 0;
+  std::string staging;
+  uint64_t cuda_device = 0;
+  absl::Duration cuda_limit;
+  uint64_t max_num_sms = 0;
 
   std::string coordinator;
   std::string peers;

@@ -140,6 +140,23 @@ std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
   };
 }
 
+std::vector<SettingRow> CudaSettings() {
+  using S = Settings;
+  return {
+      {"cuda_staging_bytes", BytesField{&S::cuda_staging_bytes, 0}, "2GiB",
+       "Device memory that the worker reserves at its start, where there is a GPU, for groups with "
+       "backend=cuda; epctl status says what is left for clients. 0: no such groups."},
+      {"staging", ChoiceField{&S::staging, {"auto", "vmm", "ipc"}}, "auto",
+       "How clients get at device memory: vmm (a descriptor, which keeps the memory alive), ipc (a "
+       "CUDA IPC handle). auto: vmm where the driver has it, else ipc."},
+      {"cuda_device", CountField{&S::cuda_device, 0, 255}, "0", "Ordinal of the GPU."},
+      {"cuda_limit", DurationField{&S::cuda_limit, absl::Milliseconds(1)}, "30s",
+       "How long one operation's work on the GPU may take before the worker is replaced."},
+      {"max_num_sms", CountField{&S::max_num_sms, 0, 1024}, "0",
+       "SMs that the kernels which move rows may occupy, so that others run beside them. 0: all."},
+  };
+}
+
 std::vector<SettingRow> ClusterSettings() {
   using S = Settings;
   return {
@@ -255,8 +272,8 @@ absl::Status Assign(const SettingRow& row, const std::string& value, Settings& s
 std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   std::vector<SettingRow> table;
   for (const std::vector<SettingRow>& part :
-       std::vector{PlaceSettings(facts), WorkSettings(facts), ClusterSettings(), DeadlineSettings(),
-                   SupervisionSettings(), LimitAndLogSettings()}) {
+       std::vector{PlaceSettings(facts), WorkSettings(facts), CudaSettings(), ClusterSettings(),
+                   DeadlineSettings(), SupervisionSettings(), LimitAndLogSettings()}) {
     table.insert(table.end(), part.begin(), part.end());
   }
   return table;

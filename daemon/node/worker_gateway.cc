@@ -124,12 +124,18 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   arenas_.Clear();
   for (const auto& [pid, process] : lingering_) loop_.Remove(process.pidfd.get());
   lingering_.clear();
-  down_because_ = std::string(cause.message());
+  absl::Status why = cause;
+  if (!ends_because_.empty()) {
+    why = absl::Status(cause.code(),
+                       absl::StrCat(cause.message(), " (it said: ", ends_because_, ")"));
+    ends_because_.clear();
+  }
+  down_because_ = std::string(why.message());
   FailUndecided(Records(records_), down_because_);
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
   next_sweep_ = absl::InfinitePast();
-  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), cause});
+  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why});
 }
 
 std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {
@@ -202,6 +208,9 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
       const v1::EvictSession& evict = message.evict_session();
       return server_->End(SessionId(evict.session_id()), FromProto(evict.cause()));
     }
+    case v1::FromWorker::kEnds:
+      ends_because_ = message.ends().cause().message();
+      return Log(LogLevel::kError, "worker ends by itself", {{"why", ends_because_}});
     case v1::FromWorker::kPast:
       return options_.on_past(message.past());
     case v1::FromWorker::kReady:     // A second one: of no consequence.

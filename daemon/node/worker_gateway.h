@@ -63,6 +63,7 @@ class WorkerGateway : public WorkerObserver {
   ArenaBook& arenas_;
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;
+  std::string ends_because_;  // What the worker that is ending said.
   std::string down_because_ = "the worker is starting; repeat the step";
   // Sessions that ended while their process lives on and may still write to its arenas, by pid.
   struct Lingering {

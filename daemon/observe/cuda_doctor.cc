@@ -159,12 +159,14 @@ DoctorFinding NcclEp(const v1::CudaProbe& probe) {
 DoctorFinding Verdict(const v1::CudaProbe& probe) {
   const std::string why = WhyNoCuda(probe);
   DoctorFinding finding{"cuda backend", true, "", "", ""};
-  finding.found = why.empty()
-                      ? "this machine has what it needs, but it is not in this version of epd"
-                      : absl::StrCat("this machine cannot run it: ", why);
-  finding.consequence =
-      "backend=auto runs on the cpu backend; backend=cuda and backend=nccl_ep are refused";
-  finding.fix = "use backend=auto or backend=cpu";
+  finding.found = why.empty() ? "this machine has what it needs, within one node"
+                              : absl::StrCat("this machine cannot run it: ", why);
+  finding.consequence = why.empty() ? "groups that ask for backend=cuda are served, those with "
+                                      "backend=auto run on the cpu backend"
+                                    : "backend=auto runs on the cpu backend; backend=cuda and "
+                                      "backend=nccl_ep are refused";
+  finding.fix = why.empty() ? "none needed; epctl status says what is reserved"
+                            : "use backend=auto or backend=cpu";
   return finding;
 }
 

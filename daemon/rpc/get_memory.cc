@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/group_facts.h"
+#include "daemon/rpc/node_answers.h"
 #include "daemon/rpc/node_service.h"
 
 namespace epd {
@@ -95,6 +96,7 @@ absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
     *response.add_regions() = std::move(region);
   }
   *response.add_regions() = WordsRegion("outcome records", "records", node.records().bytes());
+  FillGpu(node.worker().figures(), *response.mutable_gpu());
   response.set_pool_bytes(node.settings().staging_bytes);
   response.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   return absl::OkStatus();

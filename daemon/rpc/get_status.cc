@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include "absl/strings/escaping.h"
 #include "daemon/node/codec.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/group_facts.h"
@@ -38,6 +39,19 @@ void FillWorker(const WorkerSupervisor::Figures& figures, v1::Worker& out) {
 
 }  // namespace
 
+void FillGpu(const WorkerSupervisor::Figures& figures, v1::Gpu& out) {
+  out.set_problem(figures.ready.cuda_problem());
+  if (!figures.ready.has_cuda()) return;
+  const v1::WorkerReady::Device& device = figures.ready.cuda();
+  out.set_name(device.name());
+  out.set_uuid(absl::BytesToHexString(device.uuid()));
+  out.set_ordinal(device.ordinal());
+  out.set_memory_bytes(device.bytes());
+  out.set_staging_bytes(device.staging_bytes());
+  out.set_sharing(device.sharing());
+  out.set_client_memory_fraction(device.client_memory_fraction());
+}
+
 absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   const NodeHealth health = JudgeHealth(node);
   out.set_node(node.id().value);
@@ -52,6 +66,7 @@ absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
     out.set_num_groups(out.num_groups() + 1);
     if (group.state == GroupState::kReady) out.set_num_ready_groups(out.num_ready_groups() + 1);
   }
+  FillGpu(node.worker().figures(), *out.mutable_gpu());
   out.set_num_sessions(static_cast<uint32_t>(node.clients().sessions().size()));
   const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
   out.set_pool_bytes(node.settings().staging_bytes);

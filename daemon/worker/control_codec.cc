@@ -96,6 +96,23 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
   return start;
 }
 
+void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena) {
+  arena.set_bytes(share.bytes);
+  switch (share.sharing) {
+    case ArenaSharing::kMemfd:
+      arena.set_sharing(v1::ARENA_SHARING_MEMFD);
+      break;
+    case ArenaSharing::kDeviceDescriptor:
+      arena.set_sharing(v1::ARENA_SHARING_DEVICE_DESCRIPTOR);
+      break;
+    case ArenaSharing::kDeviceHandle:
+      arena.set_sharing(v1::ARENA_SHARING_DEVICE_HANDLE);
+      break;
+  }
+  arena.set_handle(share.handle);
+  arena.set_device_uuid(share.device_uuid);
+}
+
 v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines) {
   v1::WorkerPast message;
   for (const ExchangeSnapshot::PastLine& line : lines) {

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/backend/backend.h"
 #include "daemon/worker/exchange_snapshot.h"
 #include "daemon/worker/status_codec.h"
 #include "daemon/worker/tenant.h"
@@ -12,6 +13,9 @@ namespace epd {
 
 //   INVALID_ARGUMENT  a program digest is not 16 bytes, or the dtype or executor is unknown
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message);
+
+// Everything but the rank.
+void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena);
 
 // Everything but the request id and the routes per expert. At most as many operations as fit into a
 // message; the oldest first.

@@ -21,6 +21,42 @@ void EffectPerformer::RunAll(absl::Time now) {
   }
 }
 
+void EffectPerformer::RunRecords() {
+  for (const Effect& effect : exchange_.TakeEffects()) {
+    if (const auto* decide = std::get_if<DecideRecord>(&effect)) Run(*decide);
+  }
+}
+
+bool EffectPerformer::busy() const {
+  return std::any_of(backends_.begin(), backends_.end(),
+                     [](const auto& backend) { return backend->busy(); });
+}
+
+void EffectPerformer::PollBackends(absl::Time now) {
+  now_ = now;
+  for (const std::unique_ptr<Backend>& backend : backends_) TakeMoved(*backend);
+  for (const ReportTenantReady& effect : std::exchange(not_ready_, {})) Run(effect);
+  RunAll(now);
+}
+
+void EffectPerformer::TakeMoved(Backend& backend) {
+  const absl::StatusOr<std::vector<MovedRows>> moved = backend.Poll(now_);
+  if (!moved.ok()) {
+    device_lost_ = true;
+    if (status_.ok()) status_ = moved.status();
+    return;
+  }
+  for (const MovedRows& one : *moved) {
+    exchange_.RowsMoved(OperationId(one.id), one.status, now_);
+  }
+}
+
+Backend& EffectPerformer::BackendNamed(absl::string_view name) const {
+  const auto found = std::find_if(backends_.begin(), backends_.end(),
+                                  [name](const auto& one) { return one->name() == name; });
+  return found == backends_.end() ? *backends_.front() : **found;
+}
+
 void EffectPerformer::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
   const absl::Status sent = epd_.Send(message, fds);
   if (status_.ok()) status_ = sent;
@@ -44,20 +80,21 @@ void EffectPerformer::Run(const AnswerUse& effect) {
 void EffectPerformer::Run(const CommitPages& effect) {
   for (const Trim& trim : effect.trims) {
     const auto set = arenas_.find(trim.set);
-    if (set != arenas_.end()) set->second->Trim(trim.offset, trim.bytes);
+    if (set != arenas_.end()) set->second.set->Trim(trim.offset, trim.bytes);
   }
   const auto set = arenas_.find(effect.range.set);
   const absl::Status done = set == arenas_.end()
                                 ? absl::InternalError("the arenas of the operation are gone")
-                                : set->second->Commit(effect.range.offset, effect.range.bytes);
+                                : set->second.set->Commit(effect.range.offset, effect.range.bytes);
   exchange_.PagesCommitted(effect.operation, done, now_);
 }
 
 void EffectPerformer::Run(const CreateArenas& effect) {
+  Backend& backend = BackendNamed(effect.backend);
   absl::StatusOr<std::unique_ptr<ArenaSet>> set =
-      backend_.CreateArenas(effect.num_arenas, effect.arena_bytes);
+      backend.CreateArenas(effect.num_arenas, effect.arena_bytes);
   if (set.ok()) {
-    arenas_[effect.set] = *std::move(set);
+    arenas_[effect.set] = Arenas{.set = *std::move(set), .backend = &backend};
   } else {
     arena_problems_[effect.set] = set.status();
   }
@@ -68,18 +105,32 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   v1::TenantReady& ready = *message.mutable_tenant_ready();
   ready.set_group_id(effect.group.value);
   ready.set_formation(effect.formation.value);
+  ready.set_lane_offset(effect.lane_offset);
+  ready.set_lane_bytes(effect.lane_bytes);
   std::vector<int> fds;
   const auto set = arenas_.find(effect.set);
-  if (effect.set && set == arenas_.end()) {
-    *ready.mutable_status() = StatusToProto(arena_problems_[effect.set]);
-  } else {
-    for (size_t i = 0; i < effect.ranks.size(); ++i) {
-      v1::TenantReady::Arena& arena = *ready.add_arenas();
-      arena.set_rank(effect.ranks[i].value);
-      arena.set_bytes(set->second->arena_bytes());
-      fds.push_back(set->second->read_write_fd(static_cast<int>(i)));
-      fds.push_back(set->second->read_only_fd(static_cast<int>(i)));
-    }
+  absl::Status status;
+  if (set != arenas_.end()) {
+    status = set->second.set->Ready();
+    if (absl::IsUnavailable(status)) return not_ready_.push_back(effect);
+  } else if (effect.set) {
+    status = arena_problems_[effect.set];
+  }
+  for (size_t i = 0; i < effect.ranks.size() && status.ok(); ++i) {
+    const absl::StatusOr<ArenaShare> share = set->second.set->Share(static_cast<int>(i));
+    status = share.status();
+    if (!share.ok()) break;
+    v1::TenantReady::Arena& arena = *ready.add_arenas();
+    arena.set_rank(effect.ranks[i].value);
+    ShareToProto(*share, arena);
+    if (share->read_write_fd < 0) continue;
+    fds.push_back(share->read_write_fd);
+    fds.push_back(share->read_only_fd);
+  }
+  if (!status.ok()) {
+    ready.clear_arenas();
+    fds.clear();
+    *ready.mutable_status() = StatusToProto(status);
   }
   Send(message, fds);
 }
@@ -94,10 +145,14 @@ void EffectPerformer::Run(const ReportTenantDrained& effect) {
 void EffectPerformer::Run(const MoveRows& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
-  const absl::Status done = set == arenas_.end() || tenant == tenants_.end()
-                                ? absl::InternalError("the arenas of the operation are gone")
-                                : backend_.Move(*set->second, tenant->second.move, effect.job);
-  exchange_.RowsMoved(effect.operation, done, now_);
+  if (set == arenas_.end() || tenant == tenants_.end()) {
+    return exchange_.RowsMoved(effect.operation,
+                               absl::InternalError("the arenas of the operation are gone"), now_);
+  }
+  Backend& backend = *set->second.backend;
+  backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
+                    now_);
+  TakeMoved(backend);  // A CPU has moved them already.
 }
 
 void EffectPerformer::Run(const CountRoutes& effect) {
@@ -109,9 +164,9 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   std::vector<int32_t> counts(effect.num_experts);
   const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
                                counts.size() * sizeof(int32_t));
-  for (int arena = 0; arena < set->second->num_arenas(); ++arena) {
+  for (int arena = 0; arena < set->second.set->num_arenas(); ++arena) {
     const uint64_t offset = effect.offsets.at(static_cast<size_t>(arena));
-    if (!set->second->Read(arena, offset, bytes).ok()) continue;
+    if (!set->second.set->Read(arena, offset, bytes).ok()) continue;
     for (uint32_t e = 0; e < effect.num_experts; ++e) {
       // A client may have staged anything; a figure for people must not wrap because of it.
       if (counts[e] > 0) routes[e] += static_cast<uint64_t>(counts[e]);
@@ -128,7 +183,7 @@ void EffectPerformer::Run(const OpenWire& effect) {
   if (wire_ == nullptr || set == arenas_.end()) return;
   std::map<Rank, char*> regions;
   for (const auto& [rank, arena] : effect.arenas) {
-    const absl::StatusOr<char*> mapped = set->second->Map(arena);
+    const absl::StatusOr<char*> mapped = set->second.set->Map(arena);
     if (!mapped.ok()) {
       return exchange_.RowsRefused(effect.operation, rank, mapped.status(), now_);
     }
@@ -141,7 +196,7 @@ void EffectPerformer::Run(const SendRows& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.operation.group, effect.operation.formation});
   if (wire_ == nullptr || set == arenas_.end() || tenant == tenants_.end()) return;
-  const absl::StatusOr<char*> mapped = set->second->Map(effect.arena);
+  const absl::StatusOr<char*> mapped = set->second.set->Map(effect.arena);
   if (!mapped.ok()) {
     return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
 #include "daemon/worker/effects.h"
@@ -25,17 +26,24 @@ using SessionTable = std::map<SessionId, SessionSlots>;
 // Exec thread only. All references outlive this.
 class EffectPerformer {
  public:
+  // `backends`: at least one; the first serves groups that name none.
   EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
-                  Backend& backend, EpdSocket& epd, Wire* wire)
+                  const Backends& backends, EpdSocket& epd, Wire* wire)
       : exchange_(exchange),
         sessions_(sessions),
         records_(records),
-        backend_(backend),
+        backends_(backends),
         epd_(epd),
         wire_(wire) {}
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
+  // The same, but only the records are written: whoever reads them answers in this worker's place.
+  void RunRecords();
+  // Looks which moves have ended and which arenas are there, and carries out what follows. Call
+  // again and again while busy().
+  void PollBackends(absl::Time now);
+  bool busy() const;
   void Log(const LogLine& line) { Run(line); }
 
   // What is equal on all ranks, for row movement; told before the tenant starts.
@@ -44,8 +52,9 @@ class EffectPerformer {
   // Routes per expert since the formation started; empty before the first prepare.
   const std::vector<uint64_t>* RoutesOf(GroupId group, Formation formation) const;
 
-  // The first error of the socket to epd, which ends the worker.
+  // The first error of the socket to epd or of a device, which ends the worker.
   const absl::Status& status() const { return status_; }
+  bool device_lost() const { return device_lost_; }
 
  private:
   struct TenantFacts {
@@ -65,6 +74,8 @@ class EffectPerformer {
   void Run(const CreateArenas& effect);
   void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
   void Run(const ReportTenantReady& effect);
+  void TakeMoved(Backend& backend);
+  Backend& BackendNamed(absl::string_view name) const;
   void Run(const ReportTenantDrained& effect);
   void Run(const MoveRows& effect);
   void Run(const CountRoutes& effect);
@@ -80,14 +91,20 @@ class EffectPerformer {
   Exchange& exchange_;
   SessionTable& sessions_;
   OutcomeRecords& records_;
-  Backend& backend_;
+  const Backends& backends_;
   EpdSocket& epd_;
   Wire* const wire_;  // Null: this worker has no streams to other nodes.
-  std::map<ArenaSetId, std::unique_ptr<ArenaSet>> arenas_;
+  struct Arenas {
+    std::unique_ptr<ArenaSet> set;
+    Backend* backend = nullptr;
+  };
+  std::map<ArenaSetId, Arenas> arenas_;
+  std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
   std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;
   LogLimiter log_limiter_;
   absl::Status status_;
+  bool device_lost_ = false;
   absl::Time now_;
 };
 

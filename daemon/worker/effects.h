@@ -74,11 +74,13 @@ struct CommitPages {
   std::vector<Trim> trims;
 };
 
-// Make `num_arenas` arenas of `arena_bytes` address space each; no memory yet.
+// Make `num_arenas` arenas of `arena_bytes` each: of address space, where memory comes with
+// CommitPages, else of memory.
 struct CreateArenas {
   ArenaSetId set;
   int num_arenas = 0;
   uint64_t arena_bytes = 0;
+  std::string backend;  // Of the groups that use them; "auto": the worker's first.
 };
 
 // Drop the arenas; no operation uses them any more.
@@ -86,12 +88,15 @@ struct DropArenas {
   ArenaSetId set;
 };
 
-// The tenant can take announces: send its arenas.
+// The tenant can take announces: send its arenas, once they are there.
 struct ReportTenantReady {
   GroupId group;
   Formation formation;
   ArenaSetId set;
   std::vector<Rank> ranks;  // [num_arenas] the rank of each arena.
+  // Of each arena: what the tenant's operations on streams take turns on; bytes 0: nothing.
+  uint64_t lane_offset = 0;
+  uint64_t lane_bytes = 0;
 };
 
 // No operation of a draining tenant is open.

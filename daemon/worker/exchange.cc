@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
+#include "daemon/worker/device_arenas.h"
 #include "daemon/worker/span.h"
 
 namespace epd {
@@ -24,7 +25,8 @@ absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
 
 Exchange::Exchange(ExchangeOptions options)
     : options_(options),
-      staging_(options.staging_bytes, options.page_bytes, options.lanes),
+      staging_(options.staging_bytes, options.page_bytes, options.lanes,
+               options.device_staging_bytes),
       next_operation_(options.first_operation_id) {}
 
 void Exchange::AddSession(SessionId session) { sessions_.try_emplace(session); }
@@ -94,23 +96,37 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
     key.emplace_back(member.session, member.session ? member.arena_index : num_remote++);
     ranks.push_back(member.rank);
   }
-  if (!key.empty()) {
-    const absl::StatusOr<Staging::Lease> lease = staging_.Acquire(key);
-    if (!lease.ok()) return lease.status();
-    tenant->set = lease->set;
-    if (lease->created) {
-      effects_.push_back(CreateArenas{.set = lease->set,
-                                      .num_arenas = static_cast<int>(key.size()),
-                                      .arena_bytes = staging_.arena_bytes()});
-    }
-  }
+  if (absl::Status taken = TakeArenas(*tenant, key); !taken.ok()) return taken;
   effects_.push_back(ReportTenantReady{.group = group,
                                        .formation = tenant->start.formation,
                                        .set = tenant->set,
-                                       .ranks = std::move(ranks)});
+                                       .ranks = std::move(ranks),
+                                       .lane_offset = 0,
+                                       .lane_bytes = tenant->lane_bytes});
   const TenantKey tenant_key{group, tenant->start.formation};
   tenants_[tenant_key] = std::move(tenant);
   FinishEvent(now);
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
+  if (key.empty()) return absl::OkStatus();
+  absl::StatusOr<Staging::Lease> lease = absl::InternalError("");
+  if (tenant.start.on_device()) {
+    const DeviceArenas device = PlanDeviceArenas(tenant.start.spec);
+    lease = staging_.AcquireOnDevice(key, device);
+    tenant.lane_bytes = device.lane_bytes;
+  } else {
+    lease = staging_.Acquire(key);
+  }
+  if (!lease.ok()) return lease.status();
+  tenant.set = lease->set;
+  if (lease->created) {
+    effects_.push_back(CreateArenas{.set = lease->set,
+                                    .num_arenas = static_cast<int>(key.size()),
+                                    .arena_bytes = staging_.arena_bytes(lease->set),
+                                    .backend = tenant.start.spec.backend});
+  }
   return absl::OkStatus();
 }
 

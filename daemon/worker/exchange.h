@@ -23,7 +23,8 @@
 namespace epd {
 
 struct ExchangeOptions {
-  uint64_t staging_bytes = 0;  // The pool's budget, over all arenas.
+  uint64_t staging_bytes = 0;         // The pool's budget, over all arenas.
+  uint64_t device_staging_bytes = 0;  // The same of device memory.
   uint64_t page_bytes = 4096;
   uint64_t first_operation_id = 1;  // Above every id of an earlier worker.
   // How long a client may keep a region after its operation's outcome.
@@ -111,6 +112,7 @@ class Exchange {
   Tenant* FindTenant(GroupId group, Formation formation);
   Tenant* CurrentTenant(GroupId group) const;
   absl::Status CheckStart(const TenantStart& start) const;
+  absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
   void EndFormation(Tenant& tenant, const absl::Status& cause);
   void ForgetSession(SessionId session);
   void ReleaseTenantIfIdle(Tenant& tenant);

@@ -108,7 +108,10 @@ ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
                                 .bytes_moved = tenant->bytes_moved});
   }
   const StagingPool& pool = staging_.pool();
-  for (const StagingPool::SetStatus& status : pool.Sets()) {
+  std::vector<StagingPool::SetStatus> sets = pool.Sets();
+  const std::vector<StagingPool::SetStatus> on_device = staging_.device_pool().Sets();
+  sets.insert(sets.end(), on_device.begin(), on_device.end());
+  for (const StagingPool::SetStatus& status : sets) {
     ExchangeSnapshot::SetLine line{
         .status = status, .groups = {}, .sessions = staging_.SessionsOf(status.id)};
     for (const auto& [key, tenant] : tenants_) {

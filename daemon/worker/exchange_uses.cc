@@ -202,7 +202,7 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
 absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
                                         const shm::SlotRequest& request) const {
   part.said = CopyAnnouncement(request);
-  absl::Status status = CheckAnnounce(request, tenant, staging_.arena_bytes());
+  absl::Status status = CheckAnnounce(request, tenant, staging_.arena_bytes(tenant.set));
   if (!status.ok() || request.step != shm::Step::kAnnounceStaged) return status;
   const LaneArea lanes = tenant.may_use_lanes() ? staging_.LanesOf(tenant.set) : LaneArea();
   status = CheckLane(request, lanes, staging_.lane_options());
@@ -235,7 +235,7 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
         operation,
         absl::ResourceExhaustedError(absl::StrCat(
             "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
-            " ranks, the node's pool has ", options_.staging_bytes - staging_.lanes_bytes(),
+            " ranks, the node's pool has ", staging_.room_bytes(tenant.set),
             "; start epd with a larger staging pool, or send fewer tokens per call")));
     return;
   }

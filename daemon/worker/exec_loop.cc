@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/worker/control_codec.h"
 #include "daemon/worker/spin_policy.h"
 
 namespace epd {
@@ -22,6 +24,8 @@ constexpr uint64_t kIdMaker = UINT64_MAX - 1;
 constexpr uint64_t kWire = UINT64_MAX - 2;
 // Control messages and deadlines are looked at this often under load, too.
 constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
+// Between two looks at a device that has work, once the loop spins no more: a device rings no bell.
+constexpr absl::Duration kDevicePeriod = absl::Microseconds(20);
 constexpr int kMaxSleepMs = 60'000;
 constexpr int kMaxEvents = 64;
 
@@ -58,15 +62,17 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
                    const volatile std::sig_atomic_t& stop)
     : epd_(epd),
       records_(std::move(parts.records)),
-      backend_(std::move(parts.backend)),
+      backends_(std::move(parts.backends)),
+      no_cuda_(std::move(parts.no_cuda)),
       wire_(std::move(parts.wire)),
       stop_(stop),
       asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
       num_cpus_(NumCpus()),
       exchange_(ExchangeOptions{.staging_bytes = hello.staging_bytes(),
+                                .device_staging_bytes = hello.cuda_staging_bytes(),
                                 .first_operation_id = FirstOperationId(hello.worker_incarnation()),
                                 .self = Incarnation(hello.worker_incarnation())}),
-      performer_(exchange_, sessions_, records_, *backend_, epd_, wire_.get()),
+      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get()),
       id_maker_(std::move(parts.make_unique_id)) {}
 
 // CLOCK_MONOTONIC: never jumps, comparable with itself only.
@@ -97,6 +103,8 @@ absl::Status ExecLoop::Run() {
     const bool scanned = ScanSessions();
     const bool busy = TakeWire() || scanned;
     const absl::Time now = Now();
+    const bool device_busy = performer_.busy();
+    if (device_busy) performer_.PollBackends(now);
     if (busy) {
       spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
     }
@@ -105,6 +113,8 @@ absl::Status ExecLoop::Run() {
       PollEvents(0);
     } else if (!busy && now < spin_until) {
       Relax();
+    } else if (!busy && device_busy) {
+      absl::SleepFor(kDevicePeriod);
     } else if (!busy) {
       Sleep();
       next_control = Now() + kControlPeriod;
@@ -117,7 +127,11 @@ absl::Status ExecLoop::Run() {
     if (status_.ok()) status_ = performer_.status();
   }
   if (status_.ok()) status_ = absl::UnavailableError("asked to stop");
-  AbortEverything();
+  if (performer_.device_lost()) {
+    LeaveToEpd();
+  } else {
+    AbortEverything();
+  }
   return status_;
 }
 
@@ -210,6 +224,19 @@ void ExecLoop::AbortEverything() {
   exchange_.EndEverything(cause, now);
   performer_.RunAll(now);
   for (auto& [unused, session] : sessions_) session.AbortOpenUses(cause);
+}
+
+// epd lives: once this process is gone it answers every open use from the records, after it has told
+// the clients to wait for the worker that replaces this one.
+void ExecLoop::LeaveToEpd() {
+  v1::FromWorker message;
+  *message.mutable_ends()->mutable_cause() = StatusToProto(status_);
+  epd_.Send(message).IgnoreError();
+  exchange_.EndEverything(absl::AbortedError(absl::StrCat(
+                              "the worker's device failed: ", status_.message(),
+                              "; the worker is being replaced: prepare again and repeat the step")),
+                          Now());
+  performer_.RunRecords();
 }
 
 }  // namespace epd

@@ -25,7 +25,8 @@ namespace epd {
 // What the loop owns from its start.
 struct ExecLoopParts {
   OutcomeRecords records;
-  std::unique_ptr<Backend> backend;
+  Backends backends;                   // At least one.
+  std::string no_cuda = {};            // Why "cuda" is not one of them.
   UniqueIdMaker::Make make_unique_id;  // Called on threads of its own.
   std::unique_ptr<Wire> wire;          // Null: no streams to other nodes.
 };
@@ -66,11 +67,15 @@ class ExecLoop {
   void SendMadeIds();
   void Send(const v1::FromWorker& message);
   void Fail(const absl::Status& status);
+  // Whether a backend of this worker can serve the tenant.
+  absl::Status CheckServed(const TenantStart& start) const;
   void AbortEverything();
+  void LeaveToEpd();
 
   EpdSocket& epd_;
   OutcomeRecords records_;
-  std::unique_ptr<Backend> backend_;
+  const Backends backends_;
+  const std::string no_cuda_;
   const std::unique_ptr<Wire> wire_;
   const volatile std::sig_atomic_t& stop_;
   const absl::Duration asked_spin_;

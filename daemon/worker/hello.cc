@@ -35,8 +35,9 @@ absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket) {
   }
 }
 
-v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl,
+v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& nccl,
                             const absl::StatusOr<std::string>& wire_address) {
+  const Backend& backend = *served.backends.front();
   v1::FromWorker message;
   v1::WorkerReady& ready = *message.mutable_ready();
   ready.set_backend(backend.name());
@@ -45,6 +46,8 @@ v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl,
   ready.set_nccl_path(nccl.path());
   ready.set_nccl_problem(nccl.problem());
   ready.set_pid(getpid());
+  if (served.cuda.has_value()) *ready.mutable_cuda() = *served.cuda;
+  ready.set_cuda_problem(served.no_cuda);
   if (wire_address.ok()) {
     ready.set_wire_address(*wire_address);
   } else {

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "daemon/backend/backend.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/worker/epd_socket.h"
+#include "daemon/worker/served_backends.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -18,7 +18,7 @@ namespace epd {
 absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket);
 
 // `wire_address`: where it takes streams of other nodes; or why it does not.
-v1::FromWorker ReadyMessage(const Backend& backend, const NcclLibrary& nccl,
+v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& nccl,
                             const absl::StatusOr<std::string>& wire_address);
 
 }  // namespace epd

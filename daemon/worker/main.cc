@@ -4,11 +4,65 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "daemon/backend/cpu/cpu_backend.h"
 #include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/serve_cuda.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/worker/cuda_doctor_main.h"
 #include "daemon/worker/worker_main.h"
+
+namespace {
+
+epd::cuda::SharingChoice SharingOf(const std::string& staging) {
+  if (staging == "vmm") return epd::cuda::SharingChoice::kDescriptor;
+  return staging == "ipc" ? epd::cuda::SharingChoice::kIpcHandle : epd::cuda::SharingChoice::kAuto;
+}
+
+void Describe(const epd::cuda::CudaDevice& device, int ordinal, epd::v1::WorkerReady::Device& out) {
+  out.set_name(device.name());
+  out.set_uuid(device.uuid());
+  out.set_bytes(device.total_bytes());
+  out.set_staging_bytes(device.staging().budget_bytes());
+  out.set_sharing(device.staging().sharing() == epd::cuda::Sharing::kDescriptor ? "vmm" : "ipc");
+  out.set_ordinal(ordinal);
+  out.set_client_memory_fraction(epd::cuda::ClientMemoryFraction(
+      device.total_bytes(), device.staging().budget_bytes(), /*num_clients=*/1));
+}
+
+// A machine whose GPU cannot be used serves all other groups.
+void AddCuda(const epd::v1::WorkerHello& hello, epd::ServedBackends& served) {
+  if (hello.cuda_staging_bytes() == 0) {
+    served.no_cuda = "epd was started with cuda_staging_bytes=0";
+    return;
+  }
+  epd::cuda::CudaDeviceOptions options;
+  options.ordinal = hello.cuda_device();
+  options.staging_bytes = hello.cuda_staging_bytes();
+  options.sharing = SharingOf(hello.staging());
+  options.max_num_sms = hello.max_num_sms();
+  options.limit =
+      absl::Seconds(hello.cuda_limit().seconds()) + absl::Nanoseconds(hello.cuda_limit().nanos());
+  absl::StatusOr<std::unique_ptr<epd::cuda::CudaBackend>> cuda =
+      epd::cuda::ServeCuda(options, epd::SelfPath());
+  if (!cuda.ok()) {
+    served.no_cuda = std::string(cuda.status().message());
+    return;
+  }
+  Describe((*cuda)->device(), options.ordinal, served.cuda.emplace());
+  served.backends.push_back(*std::move(cuda));
+}
+
+absl::StatusOr<epd::ServedBackends> Make(const epd::v1::WorkerHello& hello) {
+  absl::StatusOr<std::unique_ptr<epd::CpuBackend>> cpu = epd::CpuBackend::Create(hello.simd());
+  if (!cpu.ok()) return cpu.status();
+  epd::ServedBackends served;
+  served.backends.push_back(*std::move(cpu));
+  AddCuda(hello, served);
+  return served;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   absl::string_view argument = argc == 2 ? argv[1] : "";
@@ -21,9 +75,5 @@ int main(int argc, char** argv) {
   if (absl::ConsumePrefix(&argument, epd::kDoctorFlag)) {
     return epd::CudaDoctorMain(std::string(argument), epd::SelfPath());
   }
-  return epd::WorkerMain(
-      argument,
-      [](const epd::v1::WorkerHello& hello) -> absl::StatusOr<std::unique_ptr<epd::Backend>> {
-        return epd::CpuBackend::Create(hello.simd());
-      });
+  return epd::WorkerMain(argument, &Make);
 }

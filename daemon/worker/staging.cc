@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace epd {
 
 absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
@@ -21,10 +23,50 @@ absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
   return Lease{.set = id, .created = true};
 }
 
+absl::StatusOr<Staging::Lease> Staging::AcquireOnDevice(const ArenaSetKey& key,
+                                                        const DeviceArenas& device) {
+  uint64_t taken = 0;
+  for (const auto& [unused, set] : sets_) taken += set.device_bytes * set.key.size();
+  const uint64_t needed = device.arena_bytes * key.size();
+  const uint64_t budget = device_pool_.budget_bytes();
+  if (needed > budget - taken) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the group needs ", device.arena_bytes, " bytes of device memory on each of ", key.size(),
+        " ranks, and ", budget - taken, " of ", budget,
+        " bytes of staging are free on the device; start epd with a larger cuda_staging_bytes, or "
+        "lower max_tokens_per_rank, recv_capacity_per_rank or hidden"));
+  }
+  const ArenaSetId id(next_set_++);
+  absl::Status added = device_pool_.AddSet(id, static_cast<int>(key.size()), device.arena_bytes);
+  if (!added.ok()) return added;
+  const absl::StatusOr<Allotment> lane =
+      device_pool_.Allocate(id, device.lane_bytes, RegionOwner(0));
+  if (!lane.ok()) return lane.status();
+  Set& set = sets_[id];
+  set.key = key;
+  set.num_users = 1;
+  set.device_bytes = device.arena_bytes;
+  set.committed_end = device.arena_bytes;
+  set.device_lane = lane->region;
+  return Lease{.set = id, .created = true};
+}
+
+uint64_t Staging::arena_bytes(ArenaSetId id) const {
+  const auto found = sets_.find(id);
+  const bool on_device = found != sets_.end() && found->second.device_bytes > 0;
+  return on_device ? found->second.device_bytes : arena_bytes();
+}
+
+uint64_t Staging::room_bytes(ArenaSetId id) const {
+  const Set& set = sets_.at(id);
+  if (set.device_bytes == 0) return pool_.budget_bytes() - lanes_bytes_;
+  return (set.device_bytes - set.device_lane->bytes) * set.key.size();
+}
+
 std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
   Set& set = sets_.at(id);
   if (--set.num_users > 0) return {};
-  by_key_.erase(set.key);
+  if (set.device_bytes == 0) by_key_.erase(set.key);
   DropLanes(set);
   if (!set.lingering.empty()) {
     Quarantine(id, set);
@@ -35,8 +77,9 @@ std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
 
 void Staging::Quarantine(ArenaSetId id, Set& set) {
   if (set.quarantined || set.committed_end == 0) return;
-  const absl::StatusOr<Allotment> all = pool_.Allocate(id, set.committed_end, RegionOwner(0));
-  if (all.ok()) set.quarantined = pool_.Quarantine(id, all->region.offset).ok();
+  StagingPool& pool = PoolOf(set);
+  const absl::StatusOr<Allotment> all = pool.Allocate(id, set.committed_end, RegionOwner(0));
+  if (all.ok()) set.quarantined = pool.Quarantine(id, all->region.offset).ok();
 }
 
 void Staging::SessionDead(SessionId session, bool process_alive) {
@@ -59,14 +102,15 @@ std::vector<ArenaSetId> Staging::ProcessGone(SessionId session) {
 }
 
 bool Staging::DropIfIdle(ArenaSetId id) {
-  if (sets_.at(id).quarantined) pool_.Release(id, 0).IgnoreError();
-  if (!pool_.RemoveSet(id).ok()) return false;
+  StagingPool& pool = PoolOf(sets_.at(id));
+  if (sets_.at(id).quarantined) pool.Release(id, 0).IgnoreError();
+  if (!pool.RemoveSet(id).ok()) return false;
   sets_.erase(id);
   return true;
 }
 
 absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, RegionOwner owner) {
-  absl::StatusOr<Allotment> allotment = pool_.Allocate(id, bytes, owner);
+  absl::StatusOr<Allotment> allotment = PoolOf(sets_.at(id)).Allocate(id, bytes, owner);
   if (!allotment.ok()) return allotment.status();
   StagingGrant grant{
       .region = allotment->region, .trims = std::move(allotment->trims), .commit = {}};
@@ -84,7 +128,7 @@ absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, Re
 // At offset 0 and nowhere else: a region that stays must not keep a long tail from being trimmed.
 void Staging::WantLanes(ArenaSetId id) {
   Set& set = sets_.at(id);
-  if (set.lanes.has_value() || set.num_regions > 0) return;
+  if (set.lanes.has_value() || set.num_regions > 0 || set.device_bytes > 0) return;
   const uint64_t share = pool_.budget_bytes() / lane_options_.pool_share;
   const uint64_t uncommitted = pool_.budget_bytes() - pool_.committed_bytes();
   const uint64_t spare = std::min(share - lanes_bytes_, uncommitted);
@@ -99,6 +143,10 @@ void Staging::WantLanes(ArenaSetId id) {
 }
 
 void Staging::DropLanes(Set& set) {
+  if (set.device_lane.has_value()) {
+    device_pool_.Free(set.device_lane->set, set.device_lane->offset).IgnoreError();
+    set.device_lane.reset();
+  }
   if (!set.lanes.has_value()) return;
   pool_.Free(set.lanes->set, set.lanes->offset).IgnoreError();
   lanes_bytes_ -= set.lanes->bytes * set.key.size();
@@ -116,11 +164,13 @@ LaneArea Staging::LanesOf(ArenaSetId id) const {
 
 bool Staging::EverFits(ArenaSetId id, uint64_t bytes) const {
   const uint64_t num_arenas = sets_.at(id).key.size();
+  if (sets_.at(id).device_bytes > 0) return bytes <= room_bytes(id) / num_arenas;
   return pool_.EverFits(id, bytes + (lanes_bytes_ + num_arenas - 1) / num_arenas);
 }
 
 void Staging::Free(const Region& region) {
-  if (pool_.Free(region.set, region.offset).ok()) --sets_.at(region.set).num_regions;
+  Set& set = sets_.at(region.set);
+  if (PoolOf(set).Free(region.set, region.offset).ok()) --set.num_regions;
 }
 
 void Staging::Committed(ArenaSetId id, uint64_t end) {

@@ -26,12 +26,21 @@ struct StagingGrant {
   Region commit;  // bytes 0: every page is there.
 };
 
+// Arenas of device memory: an allocation each, which is there whole from its start.
+struct DeviceArenas {
+  uint64_t arena_bytes = 0;
+  uint64_t lane_bytes = 0;  // At offset 0, for operations on streams; the rest is for the others.
+};
+
 // Shares one arena set among all tenants of the same sessions, keeps track of which pages exist,
 // and holds back sets whose dead session's process lives. Pure bookkeeping; not thread-safe.
 class Staging {
  public:
-  Staging(uint64_t budget_bytes, uint64_t page_bytes, LaneOptions lanes = {})
-      : pool_(budget_bytes, page_bytes), lane_options_(lanes) {}
+  Staging(uint64_t budget_bytes, uint64_t page_bytes, LaneOptions lanes = {},
+          uint64_t device_budget_bytes = 0)
+      : pool_(budget_bytes, page_bytes),
+        device_pool_(device_budget_bytes, page_bytes),
+        lane_options_(lanes) {}
 
   struct Lease {
     ArenaSetId set;
@@ -39,6 +48,9 @@ class Staging {
   };
   // The set of a tenant; one more user of it.
   absl::StatusOr<Lease> Acquire(const ArenaSetKey& key);
+  // A set of its own, of device memory.
+  //   RESOURCE_EXHAUSTED  the device's staging has not that much left
+  absl::StatusOr<Lease> AcquireOnDevice(const ArenaSetKey& key, const DeviceArenas& device);
   // One user less. Returns the sets that nobody uses and whose arenas can be dropped.
   std::vector<ArenaSetId> Release(ArenaSetId set);
 
@@ -64,7 +76,13 @@ class Staging {
   bool EverFits(ArenaSetId set, uint64_t bytes) const;
 
   const StagingPool& pool() const { return pool_; }
-  uint64_t arena_bytes() const { return pool_.budget_bytes(); }
+  const StagingPool& device_pool() const { return device_pool_; }
+  uint64_t arena_bytes() const {
+    return pool_.budget_bytes();
+  }  // Of those that are not on a device.
+  uint64_t arena_bytes(ArenaSetId set) const;
+  // What operations of the set may take at most, over all its arenas; for messages.
+  uint64_t room_bytes(ArenaSetId set) const;
   std::vector<SessionId> SessionsOf(ArenaSetId set) const;
 
  private:
@@ -76,12 +94,16 @@ class Staging {
     std::set<SessionId> lingering;  // Dead sessions whose process lives.
     bool quarantined = false;       // All of it is one quarantined region.
     std::optional<Region> lanes;    // At offset 0.
+    uint64_t device_bytes = 0;      // Of an arena on a device; 0: it is not on one.
+    std::optional<Region> device_lane;
   };
+  StagingPool& PoolOf(const Set& set) { return set.device_bytes > 0 ? device_pool_ : pool_; }
   void DropLanes(Set& set);
   void Quarantine(ArenaSetId id, Set& set);
   bool DropIfIdle(ArenaSetId id);
 
   StagingPool pool_;
+  StagingPool device_pool_;
   const LaneOptions lane_options_;
   uint64_t lanes_bytes_ = 0;
   std::map<ArenaSetId, Set> sets_;

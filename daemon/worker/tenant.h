@@ -32,6 +32,9 @@ struct TenantStart {
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
   std::vector<SpanNode> nodes = {};  // Of a group on several nodes: the worker of each.
+
+  // Its arenas are device memory.
+  bool on_device() const { return spec.backend == "cuda"; }
 };
 
 struct Tenant {
@@ -41,6 +44,7 @@ struct Tenant {
   TenantStart start;
   ExecutionBook book;
   ArenaSetId set;
+  uint64_t lane_bytes = 0;                     // Of each arena, at its start; 0: not on a device.
   std::vector<int> arena_of_rank;              // [num_ranks] index in the set; -1: none.
   std::optional<TenantSpan> span;              // Ranks are on several nodes.
   std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
@@ -59,7 +63,7 @@ struct Tenant {
   bool gone() const { return closed && num_open == 0; }
   // Its clients may stage small rows before they announce.
   bool may_use_lanes() const {
-    return !worker_executor() && !span.has_value() && set &&
+    return !worker_executor() && !span.has_value() && set && !start.on_device() &&
            start.members.size() <= shm::kMaxLaneRanks;
   }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }

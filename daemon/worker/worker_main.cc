@@ -82,15 +82,15 @@ UniqueIdMaker::Make MakerOfIds(const NcclLibrary& nccl) {
       [path = nccl.path()] { return MakeUniqueIdInChild(SelfPath(), path, UniqueIdMaker::kLimit); };
 }
 
-absl::Status Serve(int control_fd, const MakeBackend& make_backend) {
+absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   EpdSocket socket{UniqueFd(control_fd)};
   absl::StatusOr<EpdMessage> hello = ReceiveHello(socket);
   if (!hello.ok()) return hello.status();
   const v1::WorkerHello& body = hello->body.hello();
   absl::StatusOr<OutcomeRecords> records = OutcomeRecords::Open(hello->fds[0]);
   if (!records.ok()) return records.status();
-  absl::StatusOr<std::unique_ptr<Backend>> backend = make_backend(body);
-  if (!backend.ok()) return backend.status();
+  absl::StatusOr<ServedBackends> served = make_backends(body);
+  if (!served.ok()) return served.status();
   const NcclLibrary nccl(NcclCandidates(body.nccl_library(), SelfPath()));
   std::unique_ptr<Wire> wire;
   absl::StatusOr<std::string> wire_address = "";
@@ -103,12 +103,13 @@ absl::Status Serve(int control_fd, const MakeBackend& make_backend) {
     wire_address = wire->Listen(body.wire_listen(), body.wire_advertise());
     if (!wire_address.ok()) wire = nullptr;
   }
-  if (absl::Status sent = socket.Send(ReadyMessage(**backend, nccl, wire_address)); !sent.ok()) {
+  if (absl::Status sent = socket.Send(ReadyMessage(*served, nccl, wire_address)); !sent.ok()) {
     return sent;
   }
   ExecLoop loop(socket, body,
                 {.records = *std::move(records),
-                 .backend = *std::move(backend),
+                 .backends = std::move(served->backends),
+                 .no_cuda = std::move(served->no_cuda),
                  .make_unique_id = MakerOfIds(nccl),
                  .wire = std::move(wire)},
                 g_stop);
@@ -123,14 +124,14 @@ std::string SelfPath() {
   return length <= 0 ? std::string() : std::string(path, static_cast<size_t>(length));
 }
 
-int WorkerMain(absl::string_view argument, const MakeBackend& make_backend) {
+int WorkerMain(absl::string_view argument, const MakeBackends& make_backends) {
   int control_fd = -1;
   if (!absl::ConsumePrefix(&argument, "--control-fd=") ||
       !absl::SimpleAtoi(argument, &control_fd) || control_fd < 0) {
     return Usage();
   }
   WatchForTheEnd();
-  const absl::Status status = Serve(control_fd, make_backend);
+  const absl::Status status = Serve(control_fd, make_backends);
   if (absl::IsUnavailable(status)) return EXIT_SUCCESS;
   std::fprintf(stderr, "epd-worker: %s\n", status.ToString().c_str());
   return EXIT_FAILURE;

@@ -50,7 +50,7 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   return absl::StrCat(table.ToString(),
                       "\nstaging pool: ", HumanBytes(memory.pool_committed_bytes()), " committed, ",
                       HumanBytes(memory.pool_peak_bytes()), " at most so far, of ",
-                      HumanBytes(memory.pool_bytes()), "\n");
+                      HumanBytes(memory.pool_bytes()), "\n", GpuText(memory.gpu()));
 }
 
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan) {

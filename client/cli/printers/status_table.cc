@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/cli/human.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/table.h"
@@ -41,6 +42,16 @@ std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
 
 }  // namespace
 
+std::string GpuText(const epd::v1::Gpu& gpu) {
+  if (gpu.name().empty() && gpu.problem().empty()) return "";
+  if (gpu.name().empty()) return absl::StrCat("gpu: none for backend=cuda: ", gpu.problem(), "\n");
+  return absl::StrCat("gpu: ", gpu.ordinal(), " (", gpu.name(), "), ",
+                      HumanBytes(gpu.staging_bytes()), " of ", HumanBytes(gpu.memory_bytes()),
+                      " reserved for staging, shared by ", gpu.sharing(),
+                      "; XLA_PYTHON_CLIENT_MEM_FRACTION of one client: ",
+                      absl::StrFormat("%.2f", gpu.client_memory_fraction()), "\n");
+}
+
 std::string StatusTable(const epd::v1::GetStatusResponse& status) {
   std::string text = AlignedPairs({
       {"node", status.node()},
@@ -55,6 +66,7 @@ std::string StatusTable(const epd::v1::GetStatusResponse& status) {
                                HumanBytes(status.pool_bytes()))},
       {"coordinator", CoordinatorText(status)},
   });
+  absl::StrAppend(&text, GpuText(status.gpu()));
   for (const std::string& problem : status.problems())
     absl::StrAppend(&text, "problem: ", problem, "\n");
   absl::StrAppend(&text, "\n", WorkersTable(status));

@@ -9,6 +9,8 @@
 
 namespace epd::cli {
 
+// One line; "" where nothing is known of a GPU.
+std::string GpuText(const epd::v1::Gpu& gpu);
 std::string StatusTable(const epd::v1::GetStatusResponse& status);
 std::string GroupsTable(const epd::v1::ListGroupsResponse& groups);
 // Everything about each group, its ranks and its busiest experts.

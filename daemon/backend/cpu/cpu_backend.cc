@@ -1,5 +1,7 @@
 #include "daemon/backend/cpu/cpu_backend.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cpu/memfd_arenas.h"
 #include "daemon/backend/cpu/row_mover.h"
@@ -25,8 +27,13 @@ absl::StatusOr<std::unique_ptr<ArenaSet>> CpuBackend::CreateArenas(int num_arena
   return MemfdArenas::Create(num_arenas, arena_bytes);
 }
 
-absl::Status CpuBackend::Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) {
-  return MoveRowsOnCpu(static_cast<MemfdArenas&>(arenas), group, job);
+void CpuBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                           absl::Time) {
+  moved_.push_back({id, MoveRowsOnCpu(static_cast<MemfdArenas&>(arenas), group, job)});
+}
+
+absl::StatusOr<std::vector<MovedRows>> CpuBackend::Poll(absl::Time) {
+  return std::exchange(moved_, {});
 }
 
 absl::Status CpuBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,

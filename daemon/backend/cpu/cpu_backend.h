@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,13 +21,18 @@ class CpuBackend : public Backend {
   std::string simd() const override;
   absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
                                                          uint64_t arena_bytes) override;
-  absl::Status Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) override;
+  // Moves at once, on this thread.
+  void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                 absl::Time now) override;
+  absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;
   // The CPU needs no communicator; the id's length is checked all the same.
   absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                 const std::string& unique_id) override;
 
  private:
   CpuBackend() = default;
+
+  std::vector<MovedRows> moved_;
 };
 
 }  // namespace epd

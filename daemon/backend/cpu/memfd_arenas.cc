@@ -52,6 +52,15 @@ MemfdArenas::~MemfdArenas() {
   }
 }
 
+absl::StatusOr<ArenaShare> MemfdArenas::Share(int arena) {
+  return ArenaShare{.sharing = ArenaSharing::kMemfd,
+                    .bytes = arena_bytes_,
+                    .read_write_fd = arenas_[arena].read_write.get(),
+                    .read_only_fd = arenas_[arena].read_only.get(),
+                    .handle = {},
+                    .device_uuid = {}};
+}
+
 absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
     int result = 0;

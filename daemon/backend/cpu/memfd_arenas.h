@@ -24,8 +24,7 @@ class MemfdArenas : public ArenaSet {
 
   int num_arenas() const override { return static_cast<int>(arenas_.size()); }
   uint64_t arena_bytes() const override { return arena_bytes_; }
-  int read_write_fd(int arena) const override { return arenas_[arena].read_write.get(); }
-  int read_only_fd(int arena) const override { return arenas_[arena].read_only.get(); }
+  absl::StatusOr<ArenaShare> Share(int arena) override;
   absl::Status Commit(uint64_t offset, uint64_t bytes) override;
   void Trim(uint64_t offset, uint64_t bytes) override;
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;

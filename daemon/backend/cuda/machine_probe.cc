@@ -164,8 +164,10 @@ int ProbeChildMain(const std::string& nccl_library, const std::string& self) {
   probe.set_mps_control(HasMpsControl());
   probe.set_nvcc(FindNvcc());
   ProbeDriver(probe, progress);
-  ProbeNccl(NcclCandidates(nccl_library, self), probe, progress);
-  ProbeNcclEp(self, probe, progress);  // Last: the likeliest to end this process.
+  if (nccl_library != kDevicesOnly) {
+    ProbeNccl(NcclCandidates(nccl_library, self), probe, progress);
+    ProbeNcclEp(self, probe, progress);  // Last: the likeliest to end this process.
+  }
   probe.clear_step();
   progress(probe);
   // Without the libraries' destructors, which may hang after a failed trial.

@@ -10,6 +10,11 @@
 // In a group on several nodes a gather's stage ends with the counts [R, E] of its plan, int32, in its last CountsBytes:
 // the worker finds in them which rows which node needs.
 //
+// Where arenas are device memory (backend cuda) nobody reads a stage but kernels that know the plan, so that all sizes
+// follow from the call's shapes and no byte from the routes: the plan copy is the whole handle_mem
+// (RoutingPlanBytes), and the stage is laid out as an output is: rows [N, row_bytes], then at OutWeightsOffset float
+// weights. Scatters: N = T, weights [T, K]; gathers: N = C, weights [C]. prepare: counts [E]. OutBytes tells its size.
+//
 // SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
 // Offsets in the region are multiples of 64.
 #pragma once

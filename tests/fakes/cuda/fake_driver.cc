@@ -1,5 +1,6 @@
 #include "tests/fakes/cuda/fake_driver.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -58,7 +59,10 @@ void FakeDriver::Fail(const std::string& symbol, Result code, int skip, int time
   failures_[symbol] = {.code = code, .skip = skip, .times = times};
 }
 
-void FakeDriver::Poison(Result code) { poison_ = code; }
+void FakeDriver::Poison(Result code) {
+  std::lock_guard lock(mutex_);
+  poison_ = code;
+}
 
 void FakeDriver::SetKernel(const std::string& name, Kernel kernel, size_t args_bytes) {
   kernels_[name] = std::move(kernel);
@@ -67,6 +71,12 @@ void FakeDriver::SetKernel(const std::string& name, Kernel kernel, size_t args_b
 
 void FakeDriver::OnCall(std::function<void(const std::string& symbol)> hook) {
   hook_ = std::move(hook);
+}
+
+void FakeDriver::RunApart() { runs_apart_ = true; }
+
+void FakeDriver::OnViolation(std::function<void(const std::string& what)> hook) {
+  violation_hook_ = std::move(hook);
 }
 
 int FakeDriver::RunStreams() {
@@ -142,6 +152,7 @@ int FakeDriver::BusyStreams() const {
 
 void FakeDriver::Violation(const std::string& symbol, const std::string& what) {
   violations_.push_back(absl::StrCat(symbol, ": ", what));
+  if (violation_hook_) violation_hook_(violations_.back());
 }
 
 Result FakeDriver::Injected(const std::string& symbol) {
@@ -163,7 +174,7 @@ Result FakeDriver::Enter(const char* symbol, unsigned rules) {
     Violation(symbol, "the last error of a failed IPC call was not taken");
     owes_last_error_ = false;
   }
-  RunLocked();
+  RunUnlessApart();
   if ((rules & kMayBlock) != 0 && PendingWaits() > 0) {
     Violation(symbol, absl::StrCat("behind ", PendingWaits(), " pending wait"));
   }
@@ -182,8 +193,10 @@ Result FakeDriver::Enter(const char* symbol, unsigned rules) {
 
 int FakeDriver::MakeMemory(uint64_t bytes) {
   if (used_bytes_ + bytes > machine_.device_bytes) return -1;
-  const int fd = memfd_create("fake-device-memory", MFD_CLOEXEC);
+  const int fd = memfd_create("fake-device-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return -1;
+  // Clients of memfds insist on it, and here device memory is one.
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return -1;
   used_bytes_ += bytes;
   return fd;
 }
@@ -192,7 +205,7 @@ Result FakeDriver::Enqueue(Stream stream, StreamOperation operation) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return 400;  // CUDA_ERROR_INVALID_HANDLE
   found->second.operations.push_back(std::move(operation));
-  RunLocked();
+  RunUnlessApart();
   return kSuccess;
 }
 

@@ -63,6 +63,11 @@ class FakeDriver {
 
   // Runs what the streams can run; returns how many operations are left.
   int RunStreams();
+  // From now on only RunStreams runs streams, and no call does by the way: as a device that works by
+  // itself, on a thread that calls RunStreams again and again.
+  void RunApart();
+  // Runs as soon as a rule is broken.
+  void OnViolation(std::function<void(const std::string& what)> hook);
 
   std::vector<std::string> calls() const;
   int CountCalls(const std::string& symbol) const;
@@ -120,6 +125,9 @@ class FakeDriver {
   Result Injected(const std::string& symbol);
   void Violation(const std::string& symbol, const std::string& what);
   int RunLocked();
+  void RunUnlessApart() {
+    if (!runs_apart_) RunLocked();
+  }
   int PendingWaits() const;
   int BusyStreams() const;
   int MakeMemory(uint64_t bytes);
@@ -130,6 +138,8 @@ class FakeDriver {
   std::map<std::string, void*> symbols_;
   mutable std::recursive_mutex mutex_;
   std::function<void(const std::string&)> hook_;
+  std::function<void(const std::string&)> violation_hook_;
+  bool runs_apart_ = false;
   std::map<std::string, Failure> failures_;
   Result poison_ = kSuccess;
   std::vector<std::string> calls_;

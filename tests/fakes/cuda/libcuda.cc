@@ -1,14 +1,23 @@
 // A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
 // be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 mps=1 version=12040
 // missing=cuMemCreate missing=all stub=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
+//
+// Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
+// where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
+// "stall" (streams stop for good); and where it writes each broken rule, into "violations".
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 
+#include "kernels/cuda/host_run.h"
 #include "tests/fakes/cuda/fake_driver.h"
 
 namespace {
@@ -64,7 +73,42 @@ struct Loaded {
   std::map<std::string, std::string> words = Words();
   FakeDriver driver{MachineOf(words)};
 
+  std::string folder = Folder();
+
+  static std::string Folder() {
+    const char* folder = std::getenv("EPD_FAKE_CUDA_FOLDER");
+    return folder == nullptr ? "" : folder;
+  }
+
+  // Once for each time that somebody makes the file.
+  bool Told(const char* what) const {
+    return !folder.empty() && unlink((folder + "/" + what).c_str()) == 0;
+  }
+
+  void Run() {
+    while (!Told("stall")) {
+      if (Told("poison")) driver.Poison(epd::cuda::kIllegalAddress);
+      driver.RunStreams();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
   Loaded() {
+    for (int i = 0; i < epd::cuda::NumKernels(); ++i) {
+      const epd::cuda::KernelShape shape = epd::cuda::KernelAt(i);
+      driver.SetKernel(
+          shape.name,
+          [shape](void** arguments) {
+            if (!RunOnHost(shape, arguments[0], epd::cuda::HostOrder::kForward)) std::abort();
+          },
+          shape.args_bytes);
+    }
+    driver.OnViolation([this](const std::string& what) {
+      std::fprintf(stderr, "fake CUDA driver: broken rule: %s\n", what.c_str());
+      if (!folder.empty()) std::ofstream(folder + "/violations", std::ios::app) << what << "\n";
+    });
+    driver.RunApart();
+    std::thread([this] { Run(); }).detach();
     driver.OnCall([this](const std::string& symbol) { EndAt(words, symbol); });
     if (const auto found = words.find("fails"); found != words.end()) {
       const size_t colon = found->second.find(':');

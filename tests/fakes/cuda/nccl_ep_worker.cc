@@ -2,6 +2,7 @@
 // made, and when rows are moved. The rows themselves are moved by the cpu backend.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/strip.h"
 #include "daemon/backend/cpu/cpu_backend.h"
@@ -22,9 +23,16 @@ class CallsNcclEp : public Backend {
                                                          uint64_t arena_bytes) override {
     return rows_->CreateArenas(num_arenas, arena_bytes);
   }
-  absl::Status Move(ArenaSet& arenas, const MoveGroup& group, const MoveJob& job) override {
-    if (absl::Status called = Call(); !called.ok()) return called;
-    return rows_->Move(arenas, group, job);
+  void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                 absl::Time now) override {
+    if (absl::Status called = Call(); !called.ok()) return moved_.push_back({id, called});
+    rows_->StartMove(id, arenas, group, job, now);
+  }
+  absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override {
+    absl::StatusOr<std::vector<MovedRows>> moved = rows_->Poll(now);
+    if (moved.ok()) moved->insert(moved->end(), moved_.begin(), moved_.end());
+    moved_.clear();
+    return moved;
   }
   absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                 const std::string& unique_id) override {
@@ -40,12 +48,15 @@ class CallsNcclEp : public Backend {
   }
 
   std::unique_ptr<CpuBackend> rows_;
+  std::vector<MovedRows> moved_;
 };
 
-absl::StatusOr<std::unique_ptr<Backend>> Make(const v1::WorkerHello& hello) {
+absl::StatusOr<ServedBackends> Make(const v1::WorkerHello& hello) {
   absl::StatusOr<std::unique_ptr<CpuBackend>> rows = CpuBackend::Create(hello.simd());
   if (!rows.ok()) return rows.status();
-  return std::unique_ptr<Backend>(new CallsNcclEp(*std::move(rows)));
+  ServedBackends served;
+  served.backends.push_back(std::make_unique<CallsNcclEp>(*std::move(rows)));
+  return served;
 }
 
 }  // namespace

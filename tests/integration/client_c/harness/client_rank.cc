@@ -69,6 +69,7 @@ Result ClientRank::Join(const JoinOptions& options) {
   spec.max_token_dtype = case_.dtype;
   spec.drop_on_overflow = case_.drop ? 1 : 0;
   spec.worker_executor = case_.worker_executor ? 1 : 0;
+  if (!options.backend.empty()) spec.backend = options.backend.c_str();
   spec.warn_after_ms = options.warn_after_ms;
   spec.absent_ms = options.absent_ms;
   spec.undecided_ms = options.undecided_ms;

@@ -24,6 +24,7 @@ struct JoinOptions {
   std::string tenant = {};
   std::string program = {};
   std::string metadata = {};
+  std::string backend = {};
   int64_t warn_after_ms = 0;
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;

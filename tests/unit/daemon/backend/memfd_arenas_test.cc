@@ -25,11 +25,11 @@ uint64_t AllocatedBytes(int fd) {
 TEST(MemfdArenas, AddressSpaceIsFreeAndMemoryComesWithCommit) {
   const auto arenas = MemfdArenas::Create(2, kBytes).value();
   EXPECT_EQ(arenas->num_arenas(), 2);
-  EXPECT_EQ(AllocatedBytes(arenas->read_write_fd(0)), 0u);
+  EXPECT_EQ(AllocatedBytes(arenas->Share(0)->read_write_fd), 0u);
   ASSERT_TRUE(arenas->Commit(4096, 8192).ok());
-  for (int i = 0; i < 2; ++i) EXPECT_GE(AllocatedBytes(arenas->read_write_fd(i)), 8192u);
+  for (int i = 0; i < 2; ++i) EXPECT_GE(AllocatedBytes(arenas->Share(i)->read_write_fd), 8192u);
   arenas->Trim(4096, 8192);
-  EXPECT_EQ(AllocatedBytes(arenas->read_write_fd(1)), 0u);
+  EXPECT_EQ(AllocatedBytes(arenas->Share(1)->read_write_fd), 0u);
 }
 
 TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
@@ -48,9 +48,9 @@ TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
 
 TEST(MemfdArenas, ClientsCanNeitherShrinkNorGrowOneAndPeersCannotWrite) {
   const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
-  EXPECT_NE(ftruncate(arenas->read_write_fd(0), 0), 0);
-  EXPECT_NE(ftruncate(arenas->read_write_fd(0), 2 << 20), 0);
-  const int read_only = arenas->read_only_fd(0);
+  EXPECT_NE(ftruncate(arenas->Share(0)->read_write_fd, 0), 0);
+  EXPECT_NE(ftruncate(arenas->Share(0)->read_write_fd, 2 << 20), 0);
+  const int read_only = arenas->Share(0)->read_only_fd;
   EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, read_only, 0), MAP_FAILED);
   EXPECT_LT(write(read_only, "x", 1), 0);
   EXPECT_EQ(fcntl(read_only, F_GETFL) & O_ACCMODE, O_RDONLY);
@@ -61,8 +61,8 @@ TEST(MemfdArenas, ClientsCanNeitherShrinkNorGrowOneAndPeersCannotWrite) {
 
 TEST(MemfdArenas, DescriptorsAreCloseOnExec) {
   const auto arenas = MemfdArenas::Create(1, 4096).value();
-  EXPECT_TRUE(fcntl(arenas->read_write_fd(0), F_GETFD) & FD_CLOEXEC);
-  EXPECT_TRUE(fcntl(arenas->read_only_fd(0), F_GETFD) & FD_CLOEXEC);
+  EXPECT_TRUE(fcntl(arenas->Share(0)->read_write_fd, F_GETFD) & FD_CLOEXEC);
+  EXPECT_TRUE(fcntl(arenas->Share(0)->read_only_fd, F_GETFD) & FD_CLOEXEC);
 }
 
 }  // namespace

@@ -102,5 +102,48 @@ TEST(ArenaBookTest, WrongNumberOfDescriptorsIsTheWorkersBug) {
   EXPECT_TRUE(absl::IsInternal(book.Put(Ready(1, {0, 1}), Fds(3))));
 }
 
+v1::TenantReady OnDevice(v1::TenantReady ready, v1::ArenaSharing sharing) {
+  ready.set_lane_offset(0);
+  ready.set_lane_bytes(4096);
+  for (v1::TenantReady::Arena& arena : *ready.mutable_arenas()) {
+    arena.set_sharing(sharing);
+    arena.set_device_uuid("sixteen bytes...");
+    if (sharing == v1::ARENA_SHARING_DEVICE_HANDLE) arena.set_handle(std::string(64, 'h'));
+  }
+  return ready;
+}
+
+TEST(ArenaBookTest, OfDeviceMemoryASessionGetsItsOwnAloneWhereTheWorkerMovesTheRows) {
+  ArenaBook book;
+  std::vector<UniqueFd> fds = Fds(4);
+  const int own = fds[0].get();
+  ASSERT_TRUE(
+      book.Put(OnDevice(Ready(1, {0, 1}), v1::ARENA_SHARING_DEVICE_DESCRIPTOR), std::move(fds))
+          .ok());
+  ReplyJoined reply = Reply(1, 10, {Member(0, kSelf, 10), Member(1, kSelf, 11)});
+  reply.spec.executor = Executor::kWorker;
+  v1::Joined joined;
+  const auto taken = book.Take(reply, kSelf, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  ASSERT_EQ(taken->size(), 1u);
+  EXPECT_EQ(taken->at(0)->get(), own);
+  ASSERT_EQ(joined.arenas_size(), 1);
+  EXPECT_EQ(joined.arenas(0).sharing(), v1::ARENA_SHARING_DEVICE_DESCRIPTOR);
+  EXPECT_EQ(joined.arenas(0).device_uuid(), "sixteen bytes...");
+  EXPECT_EQ(joined.lane_bytes(), 4096u);
+}
+
+TEST(ArenaBookTest, AnArenaWithAHandleHasNoDescriptors) {
+  ArenaBook book;
+  const v1::TenantReady ready = OnDevice(Ready(1, {0}), v1::ARENA_SHARING_DEVICE_HANDLE);
+  EXPECT_FALSE(book.Put(ready, Fds(2)).ok());
+  ASSERT_TRUE(book.Put(ready, {}).ok());
+  v1::Joined joined;
+  const auto taken = book.Take(Reply(1, 10, {Member(0, kSelf, 10)}), kSelf, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_TRUE(taken->empty());
+  EXPECT_EQ(joined.arenas(0).handle().size(), 64u);
+}
+
 }  // namespace
 }  // namespace epd

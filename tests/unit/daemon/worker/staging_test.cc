@@ -71,5 +71,49 @@ TEST_F(StagingTest, ProcessThatGoesWhileOthersStillUseTheSetHoldsNothingBack) {
   EXPECT_THAT(staging_.Release(set), ElementsAre(set));
 }
 
+constexpr DeviceArenas kDevice = {.arena_bytes = 4 * kPage, .lane_bytes = 2 * kPage};
+
+class DeviceStagingTest : public ::testing::Test {
+ protected:
+  Staging staging_{16 * kPage, kPage, {}, 12 * kPage};
+};
+
+TEST_F(DeviceStagingTest, ASetIsATenantsOwnAndItsMemoryIsThereFromTheStart) {
+  const ArenaSetId host = staging_.Acquire(kKey)->set;
+  const ArenaSetId set = staging_.AcquireOnDevice(kKey, kDevice)->set;
+  EXPECT_NE(set, host);
+  EXPECT_EQ(staging_.arena_bytes(set), 4 * kPage);
+  EXPECT_EQ(staging_.arena_bytes(host), 16 * kPage);
+  const StagingGrant grant = staging_.Allocate(set, kPage, RegionOwner(1)).value();
+  EXPECT_EQ(grant.region, (Region{set, 2 * kPage, kPage})) << "behind the lane";
+  EXPECT_EQ(grant.commit.bytes, 0u);
+  EXPECT_TRUE(staging_.EverFits(set, 2 * kPage));
+  EXPECT_FALSE(staging_.EverFits(set, 3 * kPage)) << "the lane is for streams";
+  EXPECT_EQ(staging_.LanesOf(set), LaneArea());
+  staging_.Free(grant.region);
+  EXPECT_THAT(staging_.Release(set), ElementsAre(set));
+  EXPECT_FALSE(staging_.Acquire(kKey)->created) << "the other set is still shared";
+}
+
+TEST_F(DeviceStagingTest, WhatTheDeviceHasNotIsRefusedWithTheNumbers) {
+  const ArenaSetId first = staging_.AcquireOnDevice(kKey, kDevice)->set;
+  const absl::Status refused = staging_.AcquireOnDevice(kKey, kDevice).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("16384 bytes of device memory on each of 2 ranks, and 16384 of "
+                                   "49152 bytes"));
+  staging_.Release(first);
+  EXPECT_TRUE(staging_.AcquireOnDevice(kKey, kDevice).ok());
+}
+
+TEST_F(DeviceStagingTest, SetOfALingeringProcessStaysChargedUntilItIsGone) {
+  const ArenaSetId set = staging_.AcquireOnDevice(kKey, kDevice)->set;
+  staging_.SessionDead(SessionId(2), /*process_alive=*/true);
+  EXPECT_THAT(staging_.Release(set), IsEmpty());
+  EXPECT_FALSE(staging_.AcquireOnDevice(kKey, kDevice).ok());
+  EXPECT_THAT(staging_.ProcessGone(SessionId(2)), ElementsAre(set));
+  EXPECT_TRUE(staging_.AcquireOnDevice(kKey, kDevice).ok());
+}
+
 }  // namespace
 }  // namespace epd

@@ -1,0 +1,171 @@
+#include "daemon/backend/cuda/cuda_backend.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd::cuda {
+
+CudaBackend::~CudaBackend() {
+  // Sets that are left go before this; what they had is given back if the device is idle.
+  if (lost_.ok()) Pump(now_);
+}
+
+absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(int num_arenas,
+                                                                    uint64_t arena_bytes) {
+  const int stream = next_stream_++ % device_->streams().size();
+  auto arenas = std::make_unique<CudaArenas>(
+      *device_, num_arenas, arena_bytes, stream,
+      [this](CudaArenas* set, CudaArenas::Left left) { Abandon(set, std::move(left)); });
+  queue_.emplace_back(MakeArenas{arenas.get()});
+  return arenas;
+}
+
+void CudaBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                            absl::Time now) {
+  auto move = std::make_unique<Move>();
+  move->id = id;
+  move->arenas = static_cast<CudaArenas*>(&arenas);
+  move->group = group;
+  move->job = job;
+  absl::StatusOr<RowMoves> rows = RowMoves::Create(move->group, move->job);
+  if (!rows.ok()) return moved_.push_back({id, rows.status()});
+  move->rows.emplace(*std::move(rows));
+  queue_.emplace_back(std::move(move));
+  Pump(now);
+}
+
+// Moves of the set have ended, or the worker ends; what was asked for and not begun is forgotten.
+void CudaBackend::Abandon(CudaArenas* arenas, CudaArenas::Left left) {
+  std::erase_if(queue_, [arenas](const Request& request) {
+    if (const auto* make = std::get_if<MakeArenas>(&request)) return make->arenas == arenas;
+    const auto* move = std::get_if<std::unique_ptr<Move>>(&request);
+    return move != nullptr && (*move)->arenas == arenas;
+  });
+  std::erase_if(moves_, [arenas](const auto& entry) { return entry.second->arenas == arenas; });
+  if (!lost_.ok() || (left.memory.empty() && left.pages.empty())) return;
+  queue_.emplace_back(std::move(left));
+}
+
+void CudaBackend::Lose(const absl::Status& why) {
+  if (lost_.ok()) lost_ = why;
+}
+
+void CudaBackend::Pump(absl::Time now) {
+  while (!queue_.empty() && lost_.ok()) {
+    Request& first = queue_.front();
+    bool done = false;
+    if (auto* make = std::get_if<MakeArenas>(&first)) {
+      done = Do(*make);
+    } else if (auto* left = std::get_if<GiveBack>(&first)) {
+      done = Do(*left);
+    } else {
+      done = Do(std::get<std::unique_ptr<Move>>(first), now);
+    }
+    if (!done) break;
+    queue_.pop_front();
+    waits_since_ = absl::InfiniteFuture();
+  }
+  if (queue_.empty() || !lost_.ok()) return;
+  waits_since_ = std::min(waits_since_, now);
+  if (now >= waits_since_ + limit_) {
+    Lose(absl::DeadlineExceededError(absl::StrCat(
+        "device ", device_->name(), " has not become idle within ", absl::FormatDuration(limit_))));
+  }
+}
+
+bool CudaBackend::Do(MakeArenas& request) {
+  const absl::Status made = request.arenas->Make();
+  if (absl::IsInternal(made)) Lose(made);
+  return !absl::IsFailedPrecondition(made);
+}
+
+bool CudaBackend::Do(GiveBack& request) {
+  if (absl::Status idle = device_->streams().CheckIdle(); !idle.ok()) {
+    if (absl::IsInternal(idle)) Lose(idle);
+    return false;
+  }
+  for (const auto& [pages, bytes] : request.pages) {
+    device_->driver().host_unregister(pages);
+    munmap(pages, bytes);
+  }
+  request.pages.clear();
+  while (!request.memory.empty()) {
+    const absl::Status given = device_->staging().GiveBack(request.memory.back());
+    if (absl::IsInternal(given)) Lose(given);
+    if (!given.ok() && !absl::IsNotFound(given)) return false;
+    request.memory.pop_back();
+  }
+  return true;
+}
+
+bool CudaBackend::Do(std::unique_ptr<Move>& request, absl::Time now) {
+  Move& move = *request;
+  const absl::StatusOr<int> block = move.arenas->TakeBlock(move.rows->room());
+  if (absl::IsFailedPrecondition(block.status())) return false;
+  if (absl::IsInternal(block.status())) Lose(block.status());
+  if (!block.ok()) {
+    moved_.push_back({move.id, block.status()});
+    return true;
+  }
+  move.block = *block;
+  const StreamSteps steps = move.rows->Steps(move.arenas->Places(*block), device_->shape());
+  const absl::Status started = device_->work().Start(
+      move.id, move.arenas->stream(),
+      [&](Stream stream) { return steps.Put(device_->driver(), device_->kernels(), stream); }, now);
+  if (absl::IsResourceExhausted(started)) {
+    move.arenas->ReturnBlock(*block);
+    return false;
+  }
+  if (!started.ok()) {
+    Lose(started);
+    return false;
+  }
+  moves_[move.id] = std::move(request);
+  return true;
+}
+
+absl::StatusOr<std::vector<MovedRows>> CudaBackend::Poll(absl::Time now) {
+  now_ = now;
+  if (lost_.ok()) {
+    const absl::StatusOr<std::vector<WorkId>> complete = device_->work().Poll(now);
+    if (complete.ok()) {
+      for (const WorkId id : *complete) Finish(id);
+      Pump(now);
+    } else {
+      Lose(complete.status());
+    }
+  }
+  if (!lost_.ok()) return lost_;
+  return std::exchange(moved_, {});
+}
+
+void CudaBackend::Finish(WorkId id) {
+  const auto found = moves_.find(id);
+  if (found == moves_.end()) return;  // Its arenas went first.
+  const std::unique_ptr<Move> move = std::move(found->second);
+  moves_.erase(found);
+  const uint8_t* host = move->arenas->Places(move->block).host;
+  moved_.push_back({id, move->rows->Outcome(host)});
+  if (move->job.kind == shm::Kind::kPrepare) {
+    const size_t row = move->group.num_experts * sizeof(int32_t);
+    const auto* counts = reinterpret_cast<const char*>(move->rows->Counts(host));
+    for (const MovePart& part : move->job.parts) {
+      move->arenas->KeepCounts(part.arena, part.stage_offset, {counts, row});
+      counts += row;
+    }
+  }
+  move->arenas->ReturnBlock(move->block);
+}
+
+absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                           const std::string& unique_id) {
+  if (unique_id.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("group_id=", group_id, " epoch=", epoch,
+                                               ": backend=cuda works within one node so far"));
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,84 @@
+// The CUDA backend: arenas in device memory, rows moved by kernels in streams.
+//
+// What the exec thread asks for goes through one queue, in order: memory can only be made and given back
+// while the device is idle, so what waits for that holds back the moves behind it, and they do not keep
+// the device from becoming idle.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/backend/backend.h"
+#include "daemon/backend/cuda/cuda_arenas.h"
+#include "daemon/backend/cuda/cuda_device.h"
+#include "daemon/backend/cuda/row_moves.h"
+
+namespace epd::cuda {
+
+class CudaBackend : public Backend {
+ public:
+  // `limit`: for what waits in the queue.
+  CudaBackend(std::unique_ptr<CudaDevice> device, absl::Duration limit)
+      : device_(std::move(device)), limit_(limit) {}
+  ~CudaBackend() override;
+
+  std::string name() const override { return "cuda"; }
+  std::string simd() const override { return ""; }
+  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
+                                                         uint64_t arena_bytes) override;
+  void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
+                 absl::Time now) override;
+  absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;
+  bool busy() const override { return !queue_.empty() || !moves_.empty() || !moved_.empty(); }
+  //   UNIMPLEMENTED  a unique id: groups on several nodes
+  absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                const std::string& unique_id) override;
+
+  const CudaDevice& device() const { return *device_; }
+
+ private:
+  // An operation from its start to its end. The job is a copy: the engine's may go first.
+  struct Move {
+    MoveId id = 0;
+    CudaArenas* arenas = nullptr;
+    MoveGroup group;
+    MoveJob job;
+    std::optional<RowMoves> rows;
+    int block = -1;
+  };
+  struct MakeArenas {
+    CudaArenas* arenas = nullptr;
+  };
+  using GiveBack = CudaArenas::Left;
+  using Request = std::variant<MakeArenas, GiveBack, std::unique_ptr<Move>>;
+
+  // Carries out what can be now; stops at the first that must wait.
+  void Pump(absl::Time now);
+  // True: it is done with.
+  bool Do(MakeArenas& request);
+  bool Do(GiveBack& request);
+  bool Do(std::unique_ptr<Move>& request, absl::Time now);
+  void Finish(WorkId id);
+  void Abandon(CudaArenas* arenas, CudaArenas::Left left);
+  void Lose(const absl::Status& why);
+
+  std::unique_ptr<CudaDevice> device_;
+  const absl::Duration limit_;
+  std::deque<Request> queue_;
+  absl::Time waits_since_ = absl::InfiniteFuture();  // The first of the queue.
+  std::map<MoveId, std::unique_ptr<Move>> moves_;    // In streams.
+  std::vector<MovedRows> moved_;
+  int next_stream_ = 0;
+  absl::Time now_ = absl::InfinitePast();
+  absl::Status lost_;
+};
+
+}  // namespace epd::cuda

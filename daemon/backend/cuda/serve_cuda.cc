@@ -1,0 +1,42 @@
+#include "daemon/backend/cuda/serve_cuda.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/machine_probe.h"
+
+namespace epd::cuda {
+namespace {
+
+// Within which a worker has to say that it is ready, with a margin.
+constexpr absl::Duration kTrialLimit = absl::Seconds(10);
+
+// What the child found wrong, or "".
+std::string ProblemOf(const ProbeResult& result, int ordinal) {
+  const v1::CudaProbe& probe = result.probe;
+  if (!result.end.empty()) {
+    return absl::StrCat("trying the driver, a process ", result.end, " in ", probe.step());
+  }
+  if (!probe.init().problem().empty()) return probe.init().problem();
+  if (probe.devices_size() <= ordinal) {
+    return absl::StrCat("the driver shows ", probe.devices_size(), " devices, no device ", ordinal);
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& options,
+                                                       const std::string& self) {
+  // Lives as long as the process, as the library does.
+  static const LoadedDriver& driver = *new LoadedDriver(LoadDriver());
+  if (!driver.ok()) return absl::FailedPreconditionError(driver.problem);
+  const std::string problem =
+      ProblemOf(ProbeInChild(self, kDevicesOnly, kTrialLimit), options.ordinal);
+  if (!problem.empty()) return absl::FailedPreconditionError(problem);
+  absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(driver.table, options);
+  if (!device.ok()) return device.status();
+  return std::make_unique<CudaBackend>(*std::move(device), options.limit);
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,223 @@
+// Goal: groups with backend=cuda do the five operations over real processes and a fake driver, with the
+// bits of the cpu backend; whatever a device does, every rank hears it with a typed error and goes on in a
+// new epoch; no call ever breaks a driver's rules of order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "daemon/backend/child_output.h"
+#include "kernels/cuda/driver/driver_table.h"
+#include "tests/integration/client_c/harness/exchange_cases.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
+
+class CudaGroups : public ::testing::Test {
+ protected:
+  CudaGroups() {
+    const std::string fakes = std::filesystem::absolute("tests/fakes/cuda");
+    setenv("LD_LIBRARY_PATH", fakes.c_str(), 1);
+    setenv("EPD_FAKE_CUDA", "", 1);
+    setenv("EPD_FAKE_CUDA_FOLDER", folder_.path().c_str(), 1);
+  }
+  ~CudaGroups() override {
+    EXPECT_EQ(Violations(), "");
+    for (const char* name : {"LD_LIBRARY_PATH", "EPD_FAKE_CUDA", "EPD_FAKE_CUDA_FOLDER"}) {
+      unsetenv(name);
+    }
+  }
+  // What the fake driver does next, in whichever process it works.
+  void Tell(const std::string& what) { std::ofstream(folder_.path() + "/" + what) << "now"; }
+  bool Heard(const std::string& what) {
+    return Eventually(10, [&] { return !std::filesystem::exists(folder_.path() + "/" + what); });
+  }
+  std::string Violations() {
+    std::stringstream text;
+    if (std::ifstream file(folder_.path() + "/violations"); file) text << file.rdbuf();
+    return text.str();
+  }
+  void Forget() { std::filesystem::remove(folder_.path() + "/violations"); }
+
+  const ScratchFolder folder_;
+};
+
+std::string RunTwice(JoinedRank& joined, Link&) {
+  for (int step = 0; step < 2; ++step) {
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+  }
+  return joined.rank->Leave().message;
+}
+
+TEST_F(CudaGroups, EveryRankGetsWhatPlainLoopsGive) {
+  RunningDaemon daemon({"--cuda_staging_bytes=2GiB"});
+  for (ExchangeCase c : ExchangeCases()) {
+    c.worker_executor = true;
+    SCOPED_TRACE(c.ToString());
+    auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, kOnCuda);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+  EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
+}
+
+TEST_F(CudaGroups, AnyExpertTableGivesWhatPlainLoopsGive) {
+  RunningDaemon daemon({"--cuda_staging_bytes=2GiB", "--max_num_sms=24"});
+  for (ExchangeCase c : ExpertTableCases()) {
+    c.worker_executor = true;
+    SCOPED_TRACE(c.ToString());
+    auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, kOnCuda);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+  EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
+}
+
+// Exchanges until one fails, says so with its epoch, and then until one is good again.
+std::string FailAndRecover(JoinedRank& joined, Link& link) {
+  const uint64_t epoch = joined.rank->epoch();
+  if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "at first: " + p;
+  link.Say("ran");
+  std::string failed;
+  while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
+  std::string again = failed;
+  for (int i = 0; i < 100 && !again.empty(); ++i) again = joined.rank->RunAndCompare(joined.data);
+  if (!again.empty()) return "never again: " + again;
+  if (joined.rank->epoch() <= epoch) return "in the old epoch";
+  return failed;
+}
+
+class CudaFaults : public CudaGroups {
+ protected:
+  // Runs a group of each backend, lets `strike` happen, and returns what the ranks of the first heard.
+  std::vector<std::string> Strike(RunningDaemon& daemon, const std::function<void()>& strike) {
+    const ExchangeCase c{.num_ranks = 3, .num_experts = 6, .worker_executor = true};
+    auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover, kOnCuda);
+    auto others = StartRanks(daemon.socket_path(), c, FailAndRecover, {.group = "cpu"});
+    for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "ran");
+    for (const auto& rank : others) EXPECT_EQ(rank->link().Hear(), "ran");
+    strike();
+    // They share the worker, and with it the new epoch.
+    EXPECT_THAT(FinishAll(others), Each(StartsWith("[epd:ABORTED] group=cpu")));
+    return FinishAll(ranks);
+  }
+};
+
+TEST_F(CudaFaults, AnIllegalAccessIsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const auto heard = Strike(daemon, [&] {
+    Tell("poison");
+    EXPECT_TRUE(Heard("poison"));
+  });
+  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+  EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+TEST_F(CudaFaults, AStreamThatNeverCompletesEndsTheWorkerAtItsDeadline) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_limit=5s"});
+  const auto heard = Strike(daemon, [&] {
+    Tell("stall");
+    EXPECT_TRUE(Heard("stall"));
+  });
+  EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:ABORTED] group=gpu"), HasSubstr("within 5s"))));
+}
+
+TEST_F(CudaFaults, AKilledWorkerIsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const auto heard = Strike(daemon, [&] { kill(daemon.worker_pid(), SIGKILL); });
+  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+}
+
+std::string JoinProblem(const std::string& socket, const ExchangeCase& c,
+                        const JoinOptions& options = kOnCuda) {
+  auto ranks = StartRanks(
+      socket, c, [](JoinedRank&, Link&) -> std::string { return "joined"; }, options);
+  return FinishAll(ranks)[0];
+}
+
+TEST_F(CudaGroups, AGroupThatDoesNotFitIsRefusedAndAnotherOneIsServed) {
+  RunningDaemon daemon({"--cuda_staging_bytes=8MiB"});
+  const ExchangeCase large{.num_ranks = 1, .num_experts = 2, .hidden = 2048, .num_tokens = {256}};
+  EXPECT_THAT(JoinProblem(daemon.socket_path(), large),
+              AllOf(HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("cuda_staging_bytes")));
+  const ExchangeCase small{.num_ranks = 2, .worker_executor = true};
+  auto ranks = StartRanks(daemon.socket_path(), small, RunTwice, kOnCuda);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_F(CudaGroups, WhereThereIsNoDriverOrItIsNotWantedTheReasonIsSaid) {
+  const ExchangeCase c{.num_ranks = 1, .num_experts = 2};
+  {
+    RunningDaemon daemon({"--cuda_staging_bytes=0"});
+    EXPECT_THAT(JoinProblem(daemon.socket_path(), c),
+                AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("cuda_staging_bytes=0")));
+  }
+  setenv("EPD_FAKE_CUDA", "vmm=0", 1);
+  {
+    RunningDaemon daemon({"--staging=vmm", "--cuda_staging_bytes=64MiB"});
+    EXPECT_THAT(JoinProblem(daemon.socket_path(), c),
+                AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("staging=vmm does not work")));
+  }
+  unsetenv("LD_LIBRARY_PATH");
+  RunningDaemon daemon;
+  EXPECT_THAT(JoinProblem(daemon.socket_path(), c),
+              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("libcuda.so.1")));
+}
+
+TEST_F(CudaGroups, StatusAndMemorySayWhatIsReservedAndWhatIsLeftForClients) {
+  setenv("EPD_FAKE_CUDA", "vmm=0", 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=1GiB"});
+  const std::string epctl = std::filesystem::absolute("client/cli/epctl");
+  for (const char* command : {"status", "memory"}) {
+    const auto json = RunChild(epctl, {"--socket=" + daemon.socket_path(), command, "-o", "json"},
+                               absl::Seconds(40));
+    ASSERT_TRUE(json.ok()) << json.status();
+    EXPECT_THAT(json->output, AllOf(HasSubstr("\"gpu\""), HasSubstr("Fake GPU 0"),
+                                    HasSubstr("\"sharing\": \"ipc\""),
+                                    HasSubstr("\"client_memory_fraction\": 0.74")));
+    const auto table =
+        RunChild(epctl, {"--socket=" + daemon.socket_path(), command}, absl::Seconds(40));
+    ASSERT_TRUE(table.ok()) << table.status();
+    EXPECT_THAT(table->output, HasSubstr("XLA_PYTHON_CLIENT_MEM_FRACTION of one client: 0.74"));
+  }
+}
+
+// The guard of all tests above: what breaks a rule is written down.
+TEST_F(CudaGroups, AnAllocationBehindAPendingWaitIsWrittenDown) {
+  const std::string library = std::filesystem::absolute("tests/fakes/cuda/libcuda.so.1");
+  const cuda::LoadedDriver driver = cuda::LoadDriver(library);
+  ASSERT_TRUE(driver.ok()) << driver.problem;
+  const cuda::DriverTable& t = driver.table;
+  ASSERT_EQ(t.init(0), cuda::kSuccess);
+  cuda::Context context = nullptr;
+  ASSERT_EQ(t.primary_context_retain(&context, 0), cuda::kSuccess);
+  ASSERT_EQ(t.context_set_current(context), cuda::kSuccess);
+  cuda::Stream stream = nullptr;
+  ASSERT_EQ(t.stream_create(&stream, cuda::kStreamNonBlocking), cuda::kSuccess);
+  static uint32_t word = 0;
+  cuda::BatchedOperation wait = {};
+  wait.value = {cuda::kWaitValue32, reinterpret_cast<cuda::DevicePointer>(&word), 1,
+                cuda::kWaitGreaterOrEqual, 0};
+  ASSERT_EQ(t.stream_batch(stream, 1, &wait, 0), cuda::kSuccess);
+  cuda::DevicePointer memory = 0;
+  t.memory_allocate(&memory, 4096);
+  EXPECT_THAT(Violations(), HasSubstr("cuMemAlloc: behind 1 pending wait"));
+  Forget();
+  word = 1;
+}
+
+}  // namespace
+}  // namespace epd::testing
