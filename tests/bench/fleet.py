@@ -9,6 +9,7 @@ Each process connects to the fleet's Unix socket, says its rank, and then answer
 with "ok ...", or "error TEXT". Between commands a process sleeps in a read, so contenders do not disturb each other.
 """
 
+import os
 import pathlib
 import selectors
 import socket
@@ -74,6 +75,14 @@ class Fleet:
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         self._processes.append((process, log))
+
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have used so far."""
+        ticks = 0
+        for process, _ in self._processes:
+            stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(stat[11]) + int(stat[12])  # In user and in system mode.
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def wait_for_ranks(self, timeout: float) -> None:
         """Until every rank has connected and said its number."""

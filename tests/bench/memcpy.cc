@@ -1,9 +1,11 @@
 // The machine's own speed: as many bytes as the exchange moves, copied by two threads. "warm"
 // copies into memory that was written before, "fresh" into memory that the kernel has yet to give,
-// as a large XLA output is.
+// as a large XLA output is. "rows" has the exchange's footprint: the tokens are copied to a stage, and
+// from there once for each of their routes.
 #include <gnu/libc-version.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <cstring>
@@ -41,6 +43,8 @@ class Memcpy : public Contender {
     bytes_ = static_cast<size_t>(problem.num_ranks * problem.num_tokens * problem.top_k *
                                  problem.hidden) *
              sizeof(Row16);
+    token_bytes_ = bytes_ / static_cast<size_t>(problem.top_k);
+    stage_ = static_cast<char*>(Map(token_bytes_));
     from_ = static_cast<char*>(Map(bytes_));
     warm_ = static_cast<char*>(Map(bytes_));
     std::memset(from_, 1, bytes_);
@@ -48,6 +52,7 @@ class Memcpy : public Contender {
   }
 
   void Unload() override {
+    munmap(stage_, token_bytes_);
     munmap(from_, bytes_);
     munmap(warm_, bytes_);
     if (fresh_ != nullptr) munmap(fresh_, bytes_);
@@ -55,13 +60,15 @@ class Memcpy : public Contender {
   }
 
   // New memory is asked for here, outside of what is timed; its pages come with the first write.
-  void GetReady(const std::string&) override {
+  void GetReady(const std::string& operation) override {
+    if (operation != "fresh") return;
     if (fresh_ != nullptr) munmap(fresh_, bytes_);
     fresh_ = static_cast<char*>(Map(bytes_));
   }
 
   void Run(const std::string& operation) override {
-    to_ = operation == "warm" ? warm_ : fresh_;
+    is_rows_ = operation == "rows";
+    to_ = operation == "fresh" ? fresh_ : warm_;
     begin_.arrive_and_wait();
     end_.arrive_and_wait();
     result_ = to_;
@@ -82,18 +89,38 @@ class Memcpy : public Contender {
       const size_t half = bytes_ / kThreads / kPage * kPage;
       const size_t offset = static_cast<size_t>(thread) * half;
       const size_t size = thread == kThreads - 1 ? bytes_ - offset : half;
-      std::memcpy(to_ + offset, from_ + offset, size);
+      if (is_rows_) {
+        CopyRows(thread, offset, size);
+      } else {
+        std::memcpy(to_ + offset, from_ + offset, size);
+      }
       end_.arrive_and_wait();
     }
   }
 
+  void CopyRows(int thread, size_t offset, size_t size) {
+    const size_t own = token_bytes_ / kThreads;
+    const size_t first = static_cast<size_t>(thread) * own;
+    std::memcpy(stage_ + first, from_ + first, own);
+    staged_.arrive_and_wait();
+    for (size_t done = 0; done < size;) {
+      const size_t now = std::min(size - done, token_bytes_);
+      std::memcpy(to_ + offset + done, stage_, now);
+      done += now;
+    }
+  }
+
   size_t bytes_ = 0;
+  size_t token_bytes_ = 0;
+  char* stage_ = nullptr;
   char* from_ = nullptr;
   char* warm_ = nullptr;
   char* fresh_ = nullptr;
   char* to_ = nullptr;
   const char* result_ = nullptr;
   bool is_over_ = false;
+  bool is_rows_ = false;
+  std::barrier<> staged_{kThreads};
   std::barrier<> begin_{kThreads + 1};
   std::barrier<> end_{kThreads + 1};
   std::array<std::jthread, kThreads> threads_;
