@@ -1,0 +1,90 @@
+// Goal: what comes on a stream from another worker never writes outside of the regions that are open, however it is cut
+// into slices, and a message is understood or refused.
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/worker/wire/buffer_reader.h"
+#include "daemon/worker/wire/landing.h"
+#include "daemon/worker/wire/span_codec.h"
+#include "proto/epd/v1/wire.pb.h"
+#include "tests/fuzz/input.h"
+
+namespace epd {
+namespace {
+
+constexpr uint64_t kRegion = 512;
+constexpr char kUntouched = 0x5a;
+
+grpc::ByteBuffer InSlices(std::string_view bytes, size_t cut) {
+  std::vector<grpc::Slice> slices;
+  for (size_t at = 0; at < bytes.size(); at += cut) {
+    slices.emplace_back(std::string(bytes.substr(at, cut)));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+void Land(fuzz::Input& in) {
+  const auto region = std::make_unique<char[]>(kRegion);
+  std::memset(region.get(), kUntouched, kRegion);
+  Landing landing;
+  const SpanOperation operation{GroupId(1), Formation(1), 1};
+  landing.Open(operation, kRegion, {{Rank(1), region.get()}});
+  uint64_t taken = 0;
+  for (int i = 0; i < 8 && !in.empty(); ++i) {
+    RowsFrame frame;
+    frame.rank = 1 + in.Below(2);
+    frame.group = frame.formation = 1;
+    frame.number = 1 + in.Below(2);
+    frame.total = in.Below(2) == 0 ? in.Take<uint8_t>() : in.Take<uint64_t>();
+    std::vector<RowsPiece> pieces(in.Below(4));
+    uint64_t said = 0;
+    for (RowsPiece& piece : pieces) {
+      piece.offset = in.Below(2) == 0 ? in.Take<uint16_t>() % 600 : in.Take<uint64_t>();
+      piece.bytes = in.Below(4) != 0 ? in.Take<uint8_t>() : in.Take<uint64_t>();
+      said += piece.bytes;
+    }
+    const std::string bytes = in.Text();
+    BufferReader reader(InSlices(bytes, 1 + in.Below(64)));
+    const Landing::Outcome outcome = landing.Land(frame, pieces, reader.Parts());
+    const bool mine = frame.rank == 1 && frame.number == 1;
+    if (outcome == Landing::Outcome::kBad) return;
+    EPD_FUZZ_CHECK(frame.number == 1 || outcome == Landing::Outcome::kDropped);
+    if (!mine) continue;
+    taken += said;
+    // Rows in excess are refused, and the last of them is noticed.
+    EPD_FUZZ_CHECK(said <= bytes.size() && taken <= frame.total);
+    EPD_FUZZ_CHECK((outcome == Landing::Outcome::kComplete) == (taken == frame.total));
+  }
+  landing.Close(operation);
+}
+
+void Understand(fuzz::Input& in) {
+  const size_t cut = 1 + in.Below(64);
+  const std::string bytes(in.Rest());
+  BufferReader reader(InSlices(bytes, cut));
+  const auto kind = reader.Peek<uint32_t>();
+  EPD_FUZZ_CHECK(kind.has_value() == (bytes.size() >= sizeof(uint32_t)));
+  v1::WireMessage proto;
+  if (!proto.ParseFromString(reader.Rest(sizeof(uint32_t)))) return;
+  const std::optional<SpanMessage> message = FromProto(proto);
+  if (!message.has_value()) return;
+  const std::optional<SpanMessage> again = FromProto(ToProto(*message));
+  EPD_FUZZ_CHECK(again.has_value() && again->key == message->key && again->step == message->step);
+  EPD_FUZZ_CHECK(again->said.size() == message->said.size());
+}
+
+}  // namespace
+}  // namespace epd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  epd::fuzz::Input in(data, size);
+  if (in.Below(2) == 0) {
+    epd::Land(in);
+  } else {
+    epd::Understand(in);
+  }
+  return 0;
+}
