@@ -13,13 +13,20 @@
 
 namespace epd::testing {
 
+// How long a rank may take for what a test asks of it. ThreadSanitizer makes it ten times as slow.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr double kPatienceSeconds = 600;
+#else
+inline constexpr double kPatienceSeconds = 60;
+#endif
+
 // One end of a line-wise conversation.
 class Link {
  public:
   Link(int in, int out) : in_(in), out_(out) {}
   void Say(const std::string& line) const;
   // The next line; "" at the end of the conversation or after `seconds`.
-  std::string Hear(double seconds = 60) const;
+  std::string Hear(double seconds = kPatienceSeconds) const;
   int out() const { return out_; }
 
  private:
@@ -38,7 +45,7 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   Link& link() { return *link_; }
   // Waits for the body's return and gives what it returned.
-  std::string Finish(double seconds = 60);
+  std::string Finish(double seconds = kPatienceSeconds);
   void Kill();
 
  private:
@@ -65,6 +72,6 @@ std::vector<std::unique_ptr<RankProcess>> StartRanks(
 
 // Finishes all; their reports by rank.
 std::vector<std::string> FinishAll(std::vector<std::unique_ptr<RankProcess>>& ranks,
-                                   double seconds = 60);
+                                   double seconds = kPatienceSeconds);
 
 }  // namespace epd::testing
