@@ -41,6 +41,7 @@ Landing::Outcome Landing::Land(const RowsFrame& frame, const std::vector<RowsPie
   const auto region = place->regions.find(Rank(frame.rank));
   if (region == place->regions.end()) return Outcome::kBad;
   uint64_t& landed = place->landed[Rank(frame.rank)];
+  if (landed > frame.total) return Outcome::kBad;  // An earlier frame said more.
   auto part = parts.begin();
   size_t used = 0;  // Of `part`.
   for (const RowsPiece& piece : pieces) {
