@@ -97,6 +97,7 @@ absl::Status Cut(const PublishedStage& stage, const ScatterStageHeader& header,
   const char* routes = stage.base + ScatterRoutesOffset(stage.spec.num_ranks);
   constexpr uint32_t kNew = UINT32_MAX;
   std::vector<uint32_t> renamed(header.num_rows, kNew);
+  uint32_t taken = 0;  // Ranks share no routes, or the image would be larger than the stage.
   for (int32_t rank = 0; rank < stage.spec.num_ranks; ++rank) {
     cut.begin.push_back(static_cast<uint32_t>(cut.routes.size()));
     const bool wanted = std::find(destinations.begin(), destinations.end(),
@@ -107,6 +108,8 @@ absl::Status Cut(const PublishedStage& stage, const ScatterStageHeader& header,
     if (end > header.num_routes || first > end) {
       return Damaged("route_begin", first > end ? first : end, header.num_routes);
     }
+    if (first < taken) return Damaged("route_begin", first, taken);
+    taken = end;
     for (uint32_t i = first; i < end; ++i) {
       auto route = Load<StageRoute>(routes + uint64_t{i} * sizeof(StageRoute));
       if (route.row >= header.num_rows) return Damaged("route.row", route.row, header.num_rows);

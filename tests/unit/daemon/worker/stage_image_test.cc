@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "kernels/gather_reduce_rows.h"
 #include "kernels/routing_plan.h"
@@ -253,6 +254,30 @@ TEST_F(StageImageTest, DamageNeverReadsBeyondTheStage) {
     }
   }
   EXPECT_GT(refused, 20);
+}
+
+// Otherwise the other node would find rows outside of the region and end the stream of all groups.
+TEST_F(StageImageTest, RoutesThatTwoRanksShareAreRefused) {
+  const ScatterStageShape shape{kTokens, plans_[2].num_routes, kRanks, kRowBytes};
+  const size_t bytes = ScatterStageBytes(shape);
+  const std::vector<float> rows = Rows(kTokens, 2);
+  Aligned stage(bytes);
+  StageScatterArgs args;
+  args.plan = &plans_[2];
+  args.rows = rows.data();
+  args.num_tokens = kTokens;
+  args.row_bytes = kRowBytes;
+  args.stage = stage.data;
+  args.stage_bytes = bytes;
+  ASSERT_TRUE(StageScatter(args).ok());
+  const auto all = static_cast<uint32_t>(plans_[2].num_routes);
+  // Of ranks 0 and 3, and the end behind it.
+  for (const auto& [rank, begin] : {std::pair{1, all}, std::pair{3, 0u}, std::pair{4, all}}) {
+    std::memcpy(stage.data + sizeof(ScatterStageHeader) + 4 * rank, &begin, 4);
+  }
+  const auto image =
+      MakeImage(Published(stage.data, shm::Kind::kCombineBackward, 2, bytes), {Rank(0), Rank(3)});
+  EXPECT_EQ(image.status().code(), absl::StatusCode::kDataLoss) << image.status();
 }
 
 }  // namespace
