@@ -19,11 +19,12 @@ Function* Abseils(const char* name) {
 
 }  // namespace
 
-// Abseil's look-out for deadlocks guards its table of locks with a spin lock of its own, which cannot be replaced from
-// here, and moves bytes in it with memmove, which ThreadSanitizer sees.
+// What these libraries do to their own memory with memmove and the like, ThreadSanitizer sees; what orders it, it does
+// not: Abseil's look-out for deadlocks has a spin lock of its own, gRPC queues without locks.
 extern "C" const char* __tsan_default_suppressions();
 const char* __tsan_default_suppressions() {
-  return "called_from_lib:libabsl_graphcycles_internal.so\n";
+  return "called_from_lib:libabsl_graphcycles_internal.so\n"
+         "called_from_lib:libgrpc.so\n";
 }
 
 // The name of the inline namespace is Debian's.
