@@ -8,13 +8,15 @@ from harness import ROOT, clean_environment, python, running_daemon
 _EXAMPLES = ROOT / "client" / "jax" / "example"
 
 
-def _run(*arguments: str, example: str = "train_moe") -> subprocess.CompletedProcess:
+def _run(
+    *arguments: str, example: str = "train_moe", **environment: str
+) -> subprocess.CompletedProcess:
     with running_daemon() as daemon:
         return subprocess.run(
             python(
                 str(_EXAMPLES / f"{example}.py"), "--timeout=200", *arguments
             ),  # It ends its own processes.
-            env=clean_environment(EPD_SOCKET=daemon.socket),
+            env=clean_environment(EPD_SOCKET=daemon.socket, **environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -61,3 +63,19 @@ def test_attention_ranks_and_expert_ranks_train_as_a_dense_layer_does(attention:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("as the dense layer, by at most") == attention + experts
     assert "attention_and_experts: passed" in ended.stdout
+
+
+def test_roles_come_from_the_persistent_compilation_cache(tmp_path):
+    cached = []
+    for _ in range(2):
+        ended = _run(
+            "--attention=1",
+            "--experts=1",
+            example="attention_and_experts",
+            JAX_COMPILATION_CACHE_DIR=str(tmp_path),
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+            JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="0",
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        cached.append({path.name for path in tmp_path.glob("jit_role-*-cache")})
+    assert cached[0] and cached[1] == cached[0], cached
