@@ -65,6 +65,13 @@ def test_attention_ranks_and_expert_ranks_train_as_a_dense_layer_does(attention:
     assert "attention_and_experts: passed" in ended.stdout
 
 
+def test_processes_join_two_groups_by_rank_one_of_them_without_tokens():
+    ended = _run("--ranks", "3", example="joined_groups")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("; as the dense layer, by at most") == 3
+    assert "rank 2: 0 tokens" in ended.stdout and "joined_groups: passed" in ended.stdout
+
+
 def test_roles_come_from_the_persistent_compilation_cache(tmp_path):
     cached = []
     for _ in range(2):

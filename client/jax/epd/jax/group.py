@@ -168,7 +168,10 @@ class Group(GroupOperations):
         In a process of one rank, arrays are that rank's: R is 1 in every shape of the functional API, and no mesh is
         needed. In a process of several ranks they lie on the active mesh, of as many local devices as ranks along
         ``ep_resource``: R is their number, and the i-th device is the i-th of ``rank``. All processes run one program
-        (its text does not depend on the rank), or meet by ``name=``.
+        (its text does not depend on the rank), or meet by ``name=``. Their numbers of tokens may differ, none included. In
+        the function of a program that makes them, calls without a name keep the order of the source; between functions
+        (nested jit, ``jax.checkpoint``) their data orders them, which it cannot do on a rank without tokens: give it one
+        token there whose indices are all -1.
 
         Args:
             name: as for ``Group``.
