@@ -57,7 +57,10 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
   switch (operation->outcome) {
     case shm::Outcome::kGood:
       // Of a staged announce the worker has told the lanes before it wrote the outcome.
-      if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged) return PoisonAnswer{};
+      if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged ||
+          step == shm::Step::kStreamPublish) {
+        return PoisonAnswer{};
+      }
       return aborted;
     case shm::Outcome::kFailed:
       if (operation->code == 0) return aborted;
@@ -99,9 +102,14 @@ int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
     const std::optional<PoisonAnswer> answer =
         DecidePoison(word, claim, FindOperation(records, op_id), text(request));
     if (!answer.has_value()) continue;
-    CopyText(answer->message, slot.reply.message, sizeof slot.reply.message);
+    // Of a slot that a GPU's stream arms the first failure stays until the client has taken it.
+    const uint64_t streamed = slots.header.streamed[i / 64].load(std::memory_order_relaxed);
+    const bool in_stream = (streamed >> (i % 64) & 1) != 0;
+    const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
+    if (!keeps) CopyText(answer->message, slot.reply.message, sizeof slot.reply.message);
     if (!shm::Poison(slot.word, word, answer->code))
       continue;  // The client's own watchdog was first.
+    if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
     WakeAll(DoneHalf(slot.word));
     ++ended;
   }

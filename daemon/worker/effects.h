@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -64,6 +65,8 @@ struct AnswerUse {
   OperationId operation;
   RegionView region;
   uint64_t plan_id = 0;  // Of the operation on all nodes; a prepare's plan carries it.
+  std::optional<shm::PlanName> plan_name = {};  // For the kernels behind a stream's announce.
+  bool repeats = false;                         // An earlier step of the use was told the same.
 };
 
 // Make memory for [offset, offset + bytes) in all arenas of a set, after `trims`; report it with

@@ -76,6 +76,7 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
     EndTenant(group, current->start.formation, absl::AbortedError("the group was re-formed"), now);
   }
   auto tenant = std::make_unique<Tenant>(std::move(start));
+  tenant->lane_bytes = options_.stream_lane_bytes;
   if (const Tenant* before = CurrentTenant(group); before != nullptr) {
     tenant->past = before->past;
   } else {
@@ -213,6 +214,7 @@ void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool pr
 // Nobody is left to answer; what its ranks held is free, unless the arenas stay charged as a whole.
 void Exchange::ForgetSession(SessionId session) {
   sessions_.erase(session);
+  std::erase_if(sites_, [&](const auto& site) { return site.first.first == session; });
   std::vector<Operation*> touched;
   for (auto& [unused, operation] : operations_) {
     const std::vector<Placement>& members = operation->tenant->start.members;
@@ -230,7 +232,10 @@ void Exchange::ForgetSession(SessionId session) {
 }
 
 void Exchange::FinishEvent(absl::Time now) {
-  while (std::exchange(pump_, false)) PumpQueue(now);
+  while (pump_ || !freed_sites_.empty()) {
+    if (std::exchange(pump_, false)) PumpQueue(now);
+    TakeHeld(now);
+  }
 }
 
 void Exchange::ForgetEndedTenants() {

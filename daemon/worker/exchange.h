@@ -17,6 +17,7 @@
 #include "daemon/worker/exchange_snapshot.h"
 #include "daemon/worker/operation.h"
 #include "daemon/worker/staging.h"
+#include "daemon/worker/stream_site.h"
 #include "daemon/worker/tenant.h"
 #include "proto/epd/v1/segment.h"
 
@@ -31,7 +32,8 @@ struct ExchangeOptions {
   absl::Duration hold_limit = absl::Seconds(30);
   size_t max_open_operations = shm::kMaxOperations;
   LaneOptions lanes = {};
-  Incarnation self = {};  // This worker, for the workers of other nodes.
+  Incarnation self = {};           // This worker, for the workers of other nodes.
+  uint64_t stream_lane_bytes = 0;  // Of each arena, at its start.
 };
 
 // Operations pair up by identity, never by order. One is admitted when every rank has announced it
@@ -46,6 +48,9 @@ struct ExchangeOptions {
 // execution; a missed deadline and a disagreement end the tenant's generation; a dead session and
 // EndTenant end the formation. A rank that comes late hears the cause that the others heard, also
 // when the formation has ended since.
+//
+// Calls in a GPU's stream say the same at every use: the engine counts the uses of each site, keeps
+// which operation a site is in, and gives a tenant's lane, its one region, to one of them at a time.
 //
 // Reads no clock and touches no memory: events go in with the time, effects come out and are to be
 // carried out in order, before the next event. Not thread-safe.
@@ -137,8 +142,24 @@ class Exchange {
   void Publish(const Use& use, const shm::SlotRequest& request, absl::Time now);
   void Pulled(const Use& use, const shm::SlotRequest& request);
   void PumpQueue(absl::Time now);
+  absl::Status CheckLaneUse(Operation& operation, uint64_t bytes) const;
+  bool GrantLanes(absl::Time now);
+  void FreeRegion(Operation& operation);
   void Admit(Operation& operation, absl::Time now);
   void StartMove(Operation& operation, absl::Time now);
+
+  // exchange_streams.cc: call sites in a GPU's stream
+  void TakeStream(const Use& use, const shm::SlotRequest& request, absl::Time now);
+  void BeginStreamUse(StreamSite& site, const Use& use, const shm::SlotRequest& request,
+                      absl::Time now);
+  void StreamPublish(StreamSite& site, const Use& use, const shm::SlotRequest& request,
+                     absl::Time now);
+  void StreamPulled(const StreamSiteKey& key, const Use& use, const shm::SlotRequest& request);
+  void FreeSite(const StreamSiteKey& key);
+  void TakeHeld(absl::Time now);
+  void EndAligning(const Operation& operation);
+  void Align(Tenant& tenant);
+  static shm::SlotRequest CountStreamUse(Tenant& tenant, const shm::SlotRequest& request);
 
   // exchange_outcome.cc: deciding, telling, closing
   void DecideGood(Operation& operation, absl::Time now);
@@ -157,6 +178,7 @@ class Exchange {
   void Answer(const Operation& operation, uint32_t rank, shm::Step step,
               const absl::Status& status);
   void Refuse(const Use& use, const absl::Status& status);
+  void NoteCause(const Use& use, const absl::Status& status);
   RegionView ViewOf(const Operation& operation, uint32_t rank) const;
 
   // exchange_span.cc: operations on several nodes
@@ -207,7 +229,9 @@ class Exchange {
   uint64_t next_operation_;
   uint64_t clock_ = 0;  // Lamport's, for tickets.
   bool pump_ = false;
-  absl::Time now_;  // Of the event in work.
+  std::map<StreamSiteKey, StreamSite> sites_;
+  std::vector<StreamSiteKey> freed_sites_;  // With an announce to be taken.
+  absl::Time now_;                          // Of the event in work.
 };
 
 }  // namespace epd

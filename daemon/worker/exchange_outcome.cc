@@ -20,10 +20,25 @@ void Exchange::Answer(const Operation& operation, uint32_t rank, shm::Step step,
   } else if (operation.region.has_value()) {
     answer.region = ViewOf(operation, rank);
   }
+  const Part& part = operation.parts[rank];
+  if (part.site.has_value() && status.ok() && part.said.kind == shm::Kind::kPrepare) {
+    answer.plan_name = shm::PlanName{.group_id = operation.tenant->start.group.value,
+                                     .epoch = operation.tenant->start.epoch.value,
+                                     .plan_id = answer.plan_id};
+  }
+  NoteCause(answer.use, answer.status);
   effects_.push_back(std::move(answer));
 }
 
+// A stream arms all steps of a use, whatever became of it.
+void Exchange::NoteCause(const Use& use, const absl::Status& status) {
+  if (status.ok()) return;
+  const auto site = sites_.find({use.session, use.slot});
+  if (site != sites_.end()) site->second.cause = status;
+}
+
 void Exchange::Refuse(const Use& use, const absl::Status& status) {
+  NoteCause(use, status);
   effects_.push_back(
       AnswerUse{.use = use, .status = status, .operation = {}, .region = {}, .plan_id = 0});
 }
@@ -32,6 +47,9 @@ void Exchange::Refuse(const Use& use, const absl::Status& status) {
 void Exchange::Finish(Operation& operation, uint32_t rank) {
   operation.tenant->past->Ended(operation, rank, operation.cause.code(), now_);
   operation.parts[rank].state = PartState::kDone;
+  if (const std::optional<uint32_t> site = operation.parts[rank].site) {
+    FreeSite({operation.tenant->start.members[rank].session, *site});
+  }
   const auto session = sessions_.find(operation.tenant->start.members[rank].session);
   if (session != sessions_.end()) --session->second.num_parts;
 }
@@ -164,6 +182,8 @@ void Exchange::FailExecution(Tenant& tenant, const OperationKey& key, const absl
 void Exchange::EndGeneration(Tenant& tenant, const absl::Status& cause) {
   if (tenant.span.has_value()) return EndSpan(tenant, cause, tenant.leads(), true);
   tenant.book.EndGeneration(cause);
+  tenant.aligning = true;
+  ++tenant.stream_round;
   for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, cause);
 }
 
@@ -191,10 +211,7 @@ void Exchange::CloseIfOver(Operation& operation) {
   }
   Tenant& tenant = *operation.tenant;
   if (tenant.span.has_value()) tenant.span->by_number.erase(operation.span.number);
-  if (operation.region.has_value()) {
-    staging_.Free(*operation.region);
-    pump_ = true;
-  }
+  FreeRegion(operation);
   effects_.push_back(CloseRecord{.operation = operation.id});
   record_slots_.erase(operation.id.value % shm::kMaxOperations);
   SetDeadline(operation, absl::InfiniteFuture());

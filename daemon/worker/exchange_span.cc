@@ -237,8 +237,7 @@ void Exchange::OnRevoked(Tenant& tenant, const SpanMessage& message) {
     return;
   }
   CloseWireOf(*operation);
-  staging_.Free(*operation->region);
-  operation->region.reset();
+  FreeRegion(*operation);
   Enqueue(*operation, operation->staging_bytes, operation->ticket, now_);
 }
 

@@ -54,11 +54,16 @@ void Exchange::Take(const Use& use, const shm::SlotRequest& request, absl::Time 
     case shm::Step::kPulled:
       Pulled(use, request);
       break;
+    case shm::Step::kStreamAnnounce:
+    case shm::Step::kStreamPublish:
+    case shm::Step::kStreamPulled:
+      TakeStream(use, request, now);
+      break;
     default:
       Refuse(use, ForStranger(absl::InvalidArgumentError(absl::StrCat(
                                   "step is ", static_cast<uint32_t>(request.step),
                                   ", expected 1 (announce), 2 (publish), 3 (pulled) or 4 "
-                                  "(announce staged)")),
+                                  "(announce staged), or 5 to 7 from a stream")),
                               request));
   }
   FinishEvent(now);
@@ -85,6 +90,9 @@ void Exchange::Announce(const Use& use, const shm::SlotRequest& request, absl::T
   if (!problem.ok()) {
     Refuse(use, ForClient(problem, *tenant, request.rank, request.step));
     return;
+  }
+  if (request.step == shm::Step::kStreamAnnounce) {
+    return AnnounceInTenant(*tenant, use, CountStreamUse(*tenant, request), now);
   }
   AnnounceInTenant(*tenant, use, request, now);
 }
@@ -178,6 +186,10 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   effects_.push_back(LinkUse{.use = use, .operation = operation.id});
   part.state = PartState::kAnnounced;
   part.use = use;
+  if (request.step == shm::Step::kStreamAnnounce) {
+    part.site = use.slot;
+    sites_[{use.session, use.slot}].operation = operation.id;
+  }
   ++sessions_.at(use.session).num_parts;
   tenant.past->Began(operation, request.rank, CopyAnnouncement(request), now);
 
@@ -196,6 +208,8 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
     } else {
       TellAnnounced(operation, now);
     }
+  } else if (part.site.has_value() && tenant.aligning && !tenant.span.has_value()) {
+    Align(tenant);
   }
 }
 
@@ -212,6 +226,7 @@ absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
 
 void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
+  if (tenant.aligning && operation.parts[0].site.has_value()) EndAligning(operation);
   if (absl::Status status = CheckAgreement(operation, tenant); !status.ok()) {
     EndGeneration(tenant, status);
     return;
@@ -230,7 +245,10 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
     DecideGood(operation, now);
     return;
   }
-  if (!staging_.EverFits(tenant.set, bytes)) {
+  if (const absl::Status fits = CheckLaneUse(operation, bytes); !fits.ok()) {
+    return FailWithExecution(operation, fits);
+  }
+  if (!operation.in_lane && !staging_.EverFits(tenant.set, bytes)) {
     FailWithExecution(
         operation,
         absl::ResourceExhaustedError(absl::StrCat(

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/spin_policy.h"
+#include "daemon/worker/stream_pause.h"
 
 namespace epd {
 namespace {
@@ -99,6 +100,7 @@ absl::Status ExecLoop::Run() {
   status_ = SetUp();
   absl::Time next_control = absl::InfinitePast();
   absl::Time spin_until = absl::InfinitePast();
+  absl::Time last_busy = absl::InfinitePast();
   while (status_.ok() && stop_ == 0) {
     const bool scanned = ScanSessions();
     const bool busy = TakeWire() || scanned;
@@ -106,6 +108,7 @@ absl::Status ExecLoop::Run() {
     const bool device_busy = performer_.busy();
     if (device_busy) performer_.PollBackends(now);
     if (busy) {
+      last_busy = now;
       spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
     }
     if (now >= next_control) {
@@ -115,6 +118,10 @@ absl::Status ExecLoop::Run() {
       Relax();
     } else if (!busy && device_busy) {
       absl::SleepFor(kDevicePeriod);
+    } else if (!busy && HasStreams()) {
+      const absl::Duration pause =
+          StreamPause(exchange_.num_open_operations() > 0, now - last_busy);
+      if (pause > absl::ZeroDuration()) absl::SleepFor(pause);
     } else if (!busy) {
       Sleep();
       next_control = Now() + kControlPeriod;
@@ -133,6 +140,11 @@ absl::Status ExecLoop::Run() {
     AbortEverything();
   }
   return status_;
+}
+
+bool ExecLoop::HasStreams() const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& session) { return session.second.has_streams(); });
 }
 
 bool ExecLoop::ScanSessions() {

@@ -46,6 +46,8 @@ class ExecLoop {
   absl::Status SetUp();
   // One pass over all sessions. True: something was taken.
   bool ScanSessions();
+  // Whether slots may be armed by GPU streams, which ring nothing.
+  bool HasStreams() const;
   // What other nodes' workers said. True: something was taken.
   bool TakeWire();
   void Sleep();

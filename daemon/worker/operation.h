@@ -99,6 +99,8 @@ struct Part {
   PartState state = PartState::kAbsent;
   Use use;            // Open in kAnnounced, kPublished and kPulled.
   Announcement said;  // From kAnnounced on.
+  // Of a call in a GPU's stream: the slot of its site's announce.
+  std::optional<uint32_t> site = {};
 };
 
 struct Operation {
@@ -110,6 +112,7 @@ struct Operation {
   std::vector<Part> parts;  // [num_ranks]
   absl::Status cause;       // Of kFailed.
   std::optional<Region> region;
+  bool in_lane = false;        // Called from streams: its region is the tenant's lane.
   uint64_t staging_bytes = 0;  // Of one arena, once all have announced.
   bool moving = false;         // The worker executor touches the region.
   bool warned = false;         // Its absent ranks were named in the log.

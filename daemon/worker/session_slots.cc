@@ -62,7 +62,35 @@ int SessionSlots::TakeArmed(const Taker& take) {
       taken += TakeSlot(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)), take);
     }
   }
+  return taken + TakeStreamed(take);
+}
+
+int SessionSlots::TakeStreamed(const Taker& take) {
+  int taken = 0;
+  for (uint32_t word = 0; word < shm::kSlotsPerSession / 64; ++word) {
+    uint64_t bits = segment().header.streamed[word].load(std::memory_order_acquire);
+    for (; bits != 0; bits &= bits - 1) {
+      taken += TakeSlot(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)), take);
+    }
+  }
   return taken;
+}
+
+// Who waits in a stream reads no text: there the first failure stays until the client has taken it.
+void SessionSlots::WriteReason(uint32_t index, const absl::Status& status) {
+  shm::Slot& slot = segment().slots[index];
+  const uint64_t bits = segment().header.streamed[index / 64].load(std::memory_order_relaxed);
+  if ((bits >> (index % 64) & 1) == 0) return WriteMessage(slot.reply, status.message());
+  if (status.ok() || slot.failed.load(std::memory_order_acquire) != 0) return;
+  WriteMessage(slot.reply, status.message());
+  slot.failed.store(static_cast<uint32_t>(status.code()), std::memory_order_release);
+}
+
+bool SessionSlots::has_streams() const {
+  for (const std::atomic<uint64_t>& word : segment().header.streamed) {
+    if (word.load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
 }
 
 int SessionSlots::TakeAll(const Taker& take) {
@@ -98,7 +126,8 @@ void SessionSlots::Answer(const AnswerUse& answer) {
   slot.lanes.offset = answer.region.lanes.offset;
   slot.lanes.num_lanes = answer.region.lanes.num_lanes;
   reply.plan_id = answer.plan_id;
-  WriteMessage(reply, answer.status.message());
+  if (answer.plan_name.has_value()) slot.plan_name = *answer.plan_name;
+  if (!answer.repeats) WriteReason(answer.use.slot, answer.status);
   if (shm::Answer(slot.word, answer.use.claim, static_cast<uint32_t>(answer.status.code()))) {
     Wake(slot);
   }
@@ -113,10 +142,11 @@ void SessionSlots::Tell(const TellLanes& lanes) {
 }
 
 void SessionSlots::AbortOpenUses(const absl::Status& status) {
-  for (shm::Slot& slot : segment().slots) {
+  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
+    shm::Slot& slot = segment().slots[i];
     uint64_t word = slot.word.load(std::memory_order_acquire);
     if (shm::Ready(word) == 0) continue;
-    WriteMessage(slot.reply, status.message());
+    WriteReason(i, status);
     if (shm::Poison(slot.word, word, static_cast<uint32_t>(status.code()))) Wake(slot);
   }
 }

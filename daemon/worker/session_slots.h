@@ -27,11 +27,14 @@ class SessionSlots {
                                            OutcomeRecords& records);
 
   using Taker = std::function<void(const Use&, const shm::SlotRequest&)>;
-  // Claims every armed use that is marked, and hands a private copy of each request to `take`.
+  // Claims every armed use that is marked, or whose slot a stream arms, and hands a private copy of each request to `take`.
   // Returns the number of uses taken.
   int TakeArmed(const Taker& take);
   // The same without the marks, for uses armed before this worker knew the session.
   int TakeAll(const Taker& take);
+
+  // Whether a GPU's stream may arm slots: it rings nothing, so somebody must look.
+  bool has_streams() const;
 
   // Writes the reply, ends the use if it is still this claim's, and wakes its waiter.
   void Answer(const AnswerUse& answer);
@@ -50,6 +53,8 @@ class SessionSlots {
  private:
   SessionSlots() = default;
   shm::SlotsSegment& segment() const { return *static_cast<shm::SlotsSegment*>(mapping_.data()); }
+  int TakeStreamed(const Taker& take);
+  void WriteReason(uint32_t index, const absl::Status& status);
   bool TakeSlot(uint32_t index, const Taker& take);
   static void Wake(shm::Slot& slot);
 

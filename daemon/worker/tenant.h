@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,9 +45,15 @@ struct Tenant {
   TenantStart start;
   ExecutionBook book;
   ArenaSetId set;
-  uint64_t lane_bytes = 0;                     // Of each arena, at its start; 0: not on a device.
-  std::vector<int> arena_of_rank;              // [num_ranks] index in the set; -1: none.
-  std::optional<TenantSpan> span;              // Ranks are on several nodes.
+  std::vector<int> arena_of_rank;  // [num_ranks] index in the set; -1: none.
+  std::optional<TenantSpan> span;  // Ranks are on several nodes.
+  uint64_t lane_bytes = 0;         // Of each arena, at its start; 0: not on a device.
+  OperationId lane_user;           // The operation on streams whose region that is.
+  // Streams block their ranks in order, so ranks that enter at different calls of their programs would
+  // wait for each other for ever. Until all ranks have met at one call, uses that cannot meet fail.
+  bool aligning = true;
+  uint32_t stream_round = 0;  // Counts the times that the ranks had to meet.
+  std::map<std::pair<Rank, ProgramId>, uint64_t> stream_uses;  // By call site, since they met.
   std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
   uint64_t num_open = 0;                       // Operations that are not closed.
   absl::Status ended;                          // Not OK: every announce fails with it.

@@ -39,7 +39,19 @@ enum class Step : uint32_t {
   // of a publish (SlotLanes::good); else it is that of an announce, and the rows are to be staged once more. Only after
   // a reply has told where the lanes are; client executor.
   kAnnounceStaged = 4,
+  // The three steps of a stream site, each in a slot of its own that a GPU's stream arms (slot_stream.h). The
+  // request is the same at every use, but for the plan's id: whose use it is, the worker counts. `op_id`: of an
+  // announce 0; of the others the slot of their site's announce. A site's next announce is not answered before its
+  // `pulled` was claimed and answered. The operation's region is the lane of the tenant.
+  kStreamAnnounce = 5,
+  kStreamPublish = 6,
+  kStreamPulled = 7,
 };
+
+constexpr bool IsStreamStep(Step step) {
+  return step == Step::kStreamAnnounce || step == Step::kStreamPublish ||
+         step == Step::kStreamPulled;
+}
 
 enum class Kind : uint32_t {
   kPrepare = 1,
@@ -84,9 +96,11 @@ struct SlotRequest {
   // May differ between ranks.
   uint64_t num_tokens;
   uint64_t recv_capacity;  // Slots of this call's receive buffer (dispatch).
-  uint64_t demand;         // Slots that this rank would need (dispatch), from the plan.
-  uint64_t stage_bytes;    // What this rank will stage.
-  uint64_t out_bytes;      // Worker executor: what the worker will put out for this rank.
+  // Slots that this rank would need (dispatch), from the plan. Of a stream's prepare: what the kernel that counted
+  // the routes reports, all ones where they are good; of a stream's other calls 0.
+  uint64_t demand;
+  uint64_t stage_bytes;  // What this rank will stage.
+  uint64_t out_bytes;    // Worker executor: what the worker will put out for this rank.
 
   char text[472];  // Zero-terminated: the name (has_name) or the error's text (error_code).
 };
@@ -113,6 +127,14 @@ struct SlotLanes {
   uint8_t lane_of_rank[kMaxLaneRanks];
 };
 
+// What the plan of a stream's prepare is named after, for the kernels that build it. Written before a good answer to
+// the announce, which is always the worker's own.
+struct PlanName {
+  uint64_t group_id;
+  uint64_t epoch;
+  uint64_t plan_id;
+};
+
 struct alignas(64) Slot {
   std::atomic<uint64_t> word;  // slot_word.h.
   // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
@@ -121,7 +143,12 @@ struct alignas(64) Slot {
   SlotRequest request;
   SlotReply reply;
   SlotLanes lanes;
-  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotLanes)];
+  PlanName plan_name;
+  // Of a slot that a stream arms: the code of the first failed use since the client took the last one, its text in
+  // reply.message. Replays run no code of the client's; it looks here when it has a chance to.
+  std::atomic<uint32_t> failed;
+  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotLanes) -
+                  sizeof(PlanName) - 8];
 };
 static_assert(sizeof(Slot) == 4096);
 static_assert(offsetof(Slot, word) == 0 && offsetof(Slot, request) == 64);
@@ -142,6 +169,9 @@ struct alignas(4096) SlotsHeader {
   alignas(64) std::atomic<uint32_t> asleep;
   // Client: bit per slot, set after arming; the worker takes whole words. A hint only: the truth is in the slot.
   alignas(64) std::atomic<uint64_t> armed[kSlotsPerSession / 64];
+  // Client: bit per slot that a GPU's stream arms. A stream marks nothing and rings nothing: while a bit is set, the
+  // worker looks at the slot's word again and again.
+  alignas(64) std::atomic<uint64_t> streamed[kSlotsPerSession / 64];
 };
 static_assert(sizeof(SlotsHeader) == 4096);
 

@@ -6,6 +6,7 @@
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/log_limiter.h"
 #include "daemon/worker/spin_policy.h"
+#include "daemon/worker/stream_pause.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {
@@ -83,6 +84,15 @@ TEST(ControlCodec, SnapshotSaysWhoWaitsForWhom) {
   EXPECT_EQ(snapshot.operations(0).age().nanos(), 500'000'000);
   EXPECT_EQ(snapshot.arena_sets(0).session_ids_size(), 2);
   EXPECT_EQ(snapshot.pool_bytes(), kPool);
+}
+
+// Streams ring nothing, so a worker with some never sleeps for long; with open operations it first
+// does not sleep at all.
+TEST(StreamPauseTest, GrowsWithIdlenessUpToAStepsDelay) {
+  EXPECT_EQ(StreamPause(true, absl::Milliseconds(1)), absl::ZeroDuration());
+  EXPECT_EQ(StreamPause(true, absl::Seconds(1)), absl::Microseconds(50)) << "a rank is late";
+  EXPECT_LT(StreamPause(false, absl::Microseconds(80)), absl::Microseconds(11));
+  EXPECT_EQ(StreamPause(false, absl::InfiniteDuration()), absl::Microseconds(50));
 }
 
 }  // namespace

@@ -1,0 +1,224 @@
+// Goal: a call site in a GPU's stream says the same at every use, and the engine knows which use it
+// is; its region is the tenant's lane; what has failed stays failed through all steps of the use.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/worker/exchange_harness.h"
+
+namespace epd {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+constexpr uint64_t kLaneBytes = 4096;
+
+class Streams : public ::testing::Test {
+ protected:
+  Streams() : h_({.staging_bytes = kPool, .stream_lane_bytes = kLaneBytes}) {
+    GroupSpec spec = h_.Spec(2);
+    spec.executor = Executor::kWorker;
+    h_.StartTenant(spec);
+  }
+  // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
+  Use Take(uint32_t rank, uint32_t site, shm::Step step, uint64_t formation = 1) {
+    shm::SlotRequest request = h_.Dispatch(rank);
+    request.step = step;
+    request.op_id = step == shm::Step::kStreamAnnounce ? 0 : site * 3;
+    request.ordinal = site;
+    request.demand = 0;
+    request.formation = formation;
+    request.stage_bytes = 2000;
+    request.out_bytes = 500;
+    const uint32_t offset = static_cast<uint32_t>(step) - 5;
+    const Use use{.session = h_.SessionOf(rank), .slot = site * 3 + offset, .claim = ++claim_};
+    h_.exchange.Take(use, request, h_.now);
+    h_.Perform();
+    return use;
+  }
+  std::vector<Use> TakeBoth(uint32_t site, shm::Step step) {
+    return {Take(0, site, step), Take(1, site, step)};
+  }
+  void Move(const absl::Status& status = absl::OkStatus()) {
+    const OperationId operation = h_.moves.back().operation;
+    h_.exchange.RowsMoved(operation, status, h_.now);
+    h_.Perform();
+  }
+  // A whole use of a site on both ranks; the answers of publish.
+  std::vector<Use> Run(uint32_t site, const absl::Status& status = absl::OkStatus()) {
+    TakeBoth(site, shm::Step::kStreamAnnounce);
+    const auto published = TakeBoth(site, shm::Step::kStreamPublish);
+    Move(status);
+    TakeBoth(site, shm::Step::kStreamPulled);
+    return published;
+  }
+
+  ExchangeHarness h_;
+  uint32_t claim_ = 1;
+};
+
+TEST_F(Streams, TheLaneHoldsEveryOperation) {
+  for (int n = 0; n < 3; ++n) {
+    const auto uses = TakeBoth(0, shm::Step::kStreamAnnounce);
+    EXPECT_EQ(h_.answers.at(uses[0]).region.offset, 0u);
+    EXPECT_EQ(h_.answers.at(uses[0]).region.out_offset, 2048u);
+    TakeBoth(0, shm::Step::kStreamPublish);
+    Move();
+    TakeBoth(0, shm::Step::kStreamPulled);
+  }
+  EXPECT_TRUE(h_.commits.empty()) << "no use makes memory";
+  EXPECT_TRUE(h_.records.empty());
+}
+
+TEST_F(Streams, EveryUseIsAnOperationOfItsOwnAndSitesCountForThemselves) {
+  std::set<OperationId> operations;
+  for (const uint32_t site : {0u, 1u, 0u, 0u, 1u}) {
+    const auto uses = Run(site);
+    EXPECT_EQ(h_.code(uses[0]), Code::kOk) << h_.text(uses[0]);
+    EXPECT_EQ(h_.operation(uses[0]), h_.operation(uses[1]));
+    EXPECT_TRUE(operations.insert(h_.operation(uses[0])).second);
+  }
+}
+
+TEST_F(Streams, TheNextAnnounceWaitsUntilPulledWasClaimedAndAnswered) {
+  TakeBoth(0, shm::Step::kStreamAnnounce);
+  TakeBoth(0, shm::Step::kStreamPublish);
+  Move();
+  const auto next = TakeBoth(0, shm::Step::kStreamAnnounce);
+  EXPECT_FALSE(h_.answered(next[0]));
+  const Use pulled = Take(0, 0, shm::Step::kStreamPulled);
+  EXPECT_FALSE(h_.answered(pulled)) << "rank 1 still reads";
+  EXPECT_FALSE(h_.answered(next[0])) << "before its pulled";
+  Take(1, 0, shm::Step::kStreamPulled);
+  EXPECT_TRUE(h_.answered(pulled));
+  EXPECT_EQ(h_.code(next[0]), Code::kOk) << h_.text(next[0]);
+}
+
+TEST_F(Streams, OneOperationAtATimeHasTheLane) {
+  TakeBoth(0, shm::Step::kStreamAnnounce);
+  const auto second = TakeBoth(1, shm::Step::kStreamAnnounce);
+  EXPECT_FALSE(h_.answered(second[0])) << "the lane is taken";
+  TakeBoth(0, shm::Step::kStreamPublish);
+  Move();
+  TakeBoth(0, shm::Step::kStreamPulled);
+  EXPECT_EQ(h_.code(second[0]), Code::kOk) << h_.text(second[0]);
+}
+
+TEST_F(Streams, AFailedUseFailsInAllItsStepsAndTheNextOneIsFree) {
+  const auto failed = Run(0, absl::DataLossError("damaged"));
+  for (const Use& use : failed) {
+    EXPECT_EQ(h_.code(use), Code::kDataLoss);
+    EXPECT_THAT(h_.text(use), HasSubstr("damaged"));
+  }
+  EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
+  EXPECT_TRUE(h_.records.empty());
+}
+
+TEST_F(Streams, AnAnnounceThatFailsGivesItsCauseToThePublishBehindIt) {
+  const Use announced = Take(0, 0, shm::Step::kStreamAnnounce, /*formation=*/9);
+  EXPECT_EQ(h_.code(announced), Code::kAborted);
+  const Use published = Take(0, 0, shm::Step::kStreamPublish, 9);
+  EXPECT_EQ(h_.code(published), Code::kAborted);
+  EXPECT_EQ(h_.text(published), h_.text(announced));
+  EXPECT_EQ(h_.code(Take(0, 0, shm::Step::kStreamPulled, 9)), Code::kOk);
+  EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk) << "uses of another formation do not count";
+}
+
+TEST_F(Streams, StepsOfAnEarlierWorkersUseEndAtOnce) {
+  EXPECT_EQ(h_.code(Take(0, 0, shm::Step::kStreamPublish)), Code::kAborted);
+  EXPECT_EQ(h_.code(Take(0, 0, shm::Step::kStreamPulled)), Code::kOk);
+  EXPECT_EQ(h_.code(Take(1, 0, shm::Step::kStreamPulled)), Code::kOk);
+  EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
+}
+
+TEST_F(Streams, RanksThatComeInAtDifferentCallsMeetAtOne) {
+  // Rank 0 is at the program's last call, rank 1 at its second of three.
+  const Use ahead = Take(0, 2, shm::Step::kStreamAnnounce);
+  EXPECT_FALSE(h_.answered(ahead)) << "rank 1 may come there";
+  const Use second = Take(1, 1, shm::Step::kStreamAnnounce);
+  EXPECT_EQ(h_.code(ahead), Code::kAborted);
+  EXPECT_THAT(h_.text(ahead), HasSubstr("different calls"));
+  EXPECT_FALSE(h_.answered(second));
+  for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
+    Take(0, 2, step);
+  const Use first = Take(0, 0, shm::Step::kStreamAnnounce);
+  EXPECT_EQ(h_.code(second), Code::kAborted) << "an earlier call";
+  EXPECT_FALSE(h_.answered(first));
+  for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
+    Take(1, 1, step);
+  const Use third = Take(1, 2, shm::Step::kStreamAnnounce);
+  EXPECT_EQ(h_.code(third), Code::kAborted);
+  for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
+    Take(1, 2, step);
+  const Use met = Take(1, 0, shm::Step::kStreamAnnounce);
+  EXPECT_EQ(h_.code(met), Code::kOk) << h_.text(met);
+  EXPECT_EQ(h_.operation(first), h_.operation(met));
+  TakeBoth(0, shm::Step::kStreamPublish);
+  Move();
+  TakeBoth(0, shm::Step::kStreamPulled);
+  for (const uint32_t site : {1u, 2u, 0u}) EXPECT_EQ(h_.code(Run(site)[0]), Code::kOk);
+}
+
+TEST_F(Streams, AStreamsPrepareIsToldWhatItsPlanIsNamedAfter) {
+  for (const uint32_t rank : {0u, 1u}) {
+    shm::SlotRequest request = h_.Request(rank);
+    request.step = shm::Step::kStreamAnnounce;
+    request.demand = UINT64_MAX;  // The kernel that counted the routes found nothing wrong.
+    h_.exchange.Take({h_.SessionOf(rank), 9, 77}, request, h_.now);
+  }
+  h_.Perform();
+  const AnswerUse& answer = h_.answers.at({h_.SessionOf(0), 9, 77});
+  ASSERT_TRUE(answer.plan_name.has_value());
+  EXPECT_EQ(answer.plan_name->group_id, kGroup.value);
+  EXPECT_EQ(answer.plan_name->epoch, 3u);
+  EXPECT_EQ(answer.plan_name->plan_id, answer.plan_id);
+}
+
+TEST_F(Streams, WhatDoesNotFitIntoTheLaneSaysHowMuchThereIs) {
+  for (const uint32_t rank : {0u, 1u}) {
+    shm::SlotRequest request = h_.Dispatch(rank);
+    request.step = shm::Step::kStreamAnnounce;
+    request.stage_bytes = kLaneBytes + 1;
+    h_.exchange.Take({h_.SessionOf(rank), 0, 5}, request, h_.now);
+  }
+  h_.Perform();
+  const Use use{h_.SessionOf(0), 0, 5};
+  EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
+  EXPECT_THAT(h_.text(use), HasSubstr(std::to_string(kLaneBytes)));
+}
+
+TEST_F(Streams, HostileStepsHarmNobodyElse) {
+  shm::SlotRequest request = h_.Dispatch(0);
+  request.step = shm::Step::kStreamPublish;
+  request.op_id = shm::kSlotsPerSession;
+  const Use far{h_.SessionOf(0), 1, 90};
+  h_.exchange.Take(far, request, h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.code(far), Code::kInvalidArgument);
+  // The same slot three times, as if the client wrote over its word.
+  Take(0, 0, shm::Step::kStreamAnnounce);
+  const Use held = Take(0, 0, shm::Step::kStreamAnnounce);
+  Take(0, 0, shm::Step::kStreamAnnounce);
+  EXPECT_EQ(h_.code(held), Code::kDataLoss);
+}
+
+TEST_F(Streams, ArenasGoWithTheTenantOnceNobodyCopies) {
+  TakeBoth(0, shm::Step::kStreamAnnounce);
+  h_.exchange.EndTenant(kGroup, Formation(1), absl::UnavailableError("over"), h_.now);
+  h_.Perform();
+  EXPECT_FALSE(h_.arenas.empty()) << "two ranks copy";
+  EXPECT_EQ(h_.code(TakeBoth(0, shm::Step::kStreamPublish)[0]), Code::kUnavailable);
+  EXPECT_TRUE(h_.arenas.empty());
+}
+
+TEST_F(Streams, RanksThatDoNotAllCallFromAStreamAreTold) {
+  const Use streamed = Take(0, 0, shm::Step::kStreamAnnounce);
+  shm::SlotRequest request = h_.Dispatch(1, 0);
+  request.ordinal = 0;
+  request.program[12] = 1;  // As the engine names a site's program.
+  h_.Take(request);
+  EXPECT_FALSE(h_.answered(streamed) && h_.code(streamed) == Code::kOk);
+}
+
+}  // namespace
+}  // namespace epd
