@@ -41,6 +41,8 @@ struct BuildPlanOnDeviceArgs {
   RoutingSpec spec;
   std::int32_t rank = 0;
   PlanIds ids;
+  // Where they stand if they are not known before the launch, as in a graph that is replayed; or null.
+  const PlanIds* ids_at = nullptr;
   ExpertColumn experts;
   Tiling tiling;                         // T, K, E
   const std::int32_t* counts = nullptr;  // [R, E] as exchanged
@@ -156,7 +158,8 @@ struct PlaceExperts {
       SectionsOf(args.plan, args.spec, args.tiling.num_tokens).counts[num_counts] = 0;
     }
     *reinterpret_cast<PlanHeader*>(args.plan) =
-        MakePlanHeader(args.spec, args.rank, args.ids, args.tiling.num_tokens, num_routes);
+        MakePlanHeader(args.spec, args.rank, args.ids_at != nullptr ? *args.ids_at : args.ids,
+                       args.tiling.num_tokens, num_routes);
   }
 
   static constexpr std::int64_t kMaxSlots = 0x7fffffff;

@@ -16,9 +16,10 @@ struct CopyRowsArgs {
   // Rows to copy if fewer than max_rows, known on the device only: total_recv. Or null.
   const std::int32_t* num_rows = nullptr;
   Gate gate;
+  bool zeros = false;  // Zeros in place of rows where the gate is closed: the copy-out.
 };
 
-// Copies rows in order; writes nothing where the gate is closed.
+// Copies rows in order; where the gate is closed it reads nothing, and writes nothing or zeros.
 template <typename Mover>
 struct CopyRows {
   using Args = CopyRowsArgs;
@@ -33,12 +34,17 @@ struct CopyRows {
   template <int kPhase>
   EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
     const std::int64_t row = lane.Task();
-    if (row >= args.max_rows || (args.num_rows != nullptr && row >= *args.num_rows)) return;
-    if (!args.gate.Open()) return;
+    if (row >= args.max_rows) return;
     const std::uint64_t offset = static_cast<std::uint64_t>(row) * args.row_bytes;
+    const RowPart whole = {row, 0, 1};
+    if (!args.gate.Open()) {
+      if (!args.zeros) return;
+      return VectorMover<Mover::kWidth>::Zero(args.to + offset, args.row_bytes, whole, lane);
+    }
+    if (args.num_rows != nullptr && row >= *args.num_rows) return;
     RowTargets to = {};
     to.row[0] = args.to + offset;
-    Mover::Copy({args.from + offset, to, args.row_bytes, {row, 0, 1}}, lane, shared);
+    Mover::Copy({args.from + offset, to, args.row_bytes, whole}, lane, shared);
   }
 };
 

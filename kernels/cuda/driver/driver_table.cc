@@ -44,6 +44,7 @@ constexpr Binding kBindings[] = {
     {"cuDevicePrimaryCtxRetain", Need::kAlways, &Store<&T::primary_context_retain>},
     {"cuDevicePrimaryCtxRelease", Need::kAlways, &Store<&T::primary_context_release>},
     {"cuCtxSetCurrent", Need::kAlways, &Store<&T::context_set_current>},
+    {"cuCtxSynchronize", Need::kAlways, &Store<&T::context_synchronize>},
     {"cuMemGetInfo", Need::kAlways, &Store<&T::memory_get_free>},
     {"cuMemGetAllocationGranularity", Need::kOptional, &Store<&T::memory_granularity>},
     {"cuMemCreate", Need::kOptional, &Store<&T::memory_create>},

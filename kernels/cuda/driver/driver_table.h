@@ -30,6 +30,7 @@ struct DriverTable {
   Result (*primary_context_retain)(Context* context, Device device) = nullptr;
   Result (*primary_context_release)(Device device) = nullptr;
   Result (*context_set_current)(Context context) = nullptr;
+  Result (*context_synchronize)() = nullptr;  // Waits for all work in the current context.
   Result (*memory_get_free)(size_t* free, size_t* total) = nullptr;
 
   // Virtual memory management; null when the driver has none (has_virtual_memory()).

@@ -87,6 +87,19 @@ void FakeDriver::FillTable() {
     d.current_ = context != nullptr;
     return kSuccess;
   });
+  // Not under the lock: what ends a wait may be another thread's call.
+  table_.context_synchronize = +[]() -> Result {
+    FakeDriver& d = Get();
+    {
+      std::lock_guard lock(d.mutex_);
+      if (const Result code = d.Enter("cuCtxSynchronize", kNeedsContext); code != kSuccess) {
+        return code;
+      }
+    }
+    while (d.RunStreams() > 0) usleep(50);
+    return kSuccess;
+  };
+  symbols_["cuCtxSynchronize"] = reinterpret_cast<void*>(table_.context_synchronize);
   EPD_FAKE_CALL(memory_get_free, "cuMemGetInfo", kNeedsContext, (size_t * free, size_t * total), {
     *free = d.machine_.device_bytes - d.used_bytes_;
     *total = d.machine_.device_bytes;
