@@ -206,6 +206,15 @@ void ReadArena(WireReader& in, Joined::Arena* arena) {
       case 3:
         arena->own = f.Uint() != 0;
         break;
+      case 4:
+        arena->sharing = static_cast<ArenaSharing>(f.Uint());
+        break;
+      case 5:
+        arena->handle = f.Bytes();
+        break;
+      case 6:
+        arena->device_uuid = f.Bytes();
+        break;
     }
   });
 }
@@ -257,6 +266,12 @@ void Read(WireReader& f, Joined* m) {
       break;
     case 7:
       ReadSpec(f, &m->spec);
+      break;
+    case 8:
+      m->lane_offset = f.Uint();
+      break;
+    case 9:
+      m->lane_bytes = f.Uint();
       break;
   }
 }

@@ -93,11 +93,17 @@ struct Attached {
   uint32_t daemon_pid = 0;
 };
 
+// How an arena is mapped; ArenaSharing of attach.proto.
+enum class ArenaSharing : uint32_t { kMemfd = 0, kDeviceDescriptor = 1, kDeviceHandle = 2 };
+
 struct Joined {
   struct Arena {
     uint32_t rank = 0;
     uint64_t bytes = 0;
     bool own = false;
+    ArenaSharing sharing = ArenaSharing::kMemfd;
+    std::string handle;       // kDeviceHandle: 64 bytes, and no descriptor.
+    std::string device_uuid;  // Of device memory.
   };
   struct Member {
     uint32_t rank = 0;
@@ -114,6 +120,8 @@ struct Joined {
   std::vector<Arena> arenas;
   std::vector<Member> members;
   GroupSpec spec;
+  uint64_t lane_offset = 0;
+  uint64_t lane_bytes = 0;
 };
 
 struct JoinFailed {

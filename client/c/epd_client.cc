@@ -15,23 +15,14 @@
 
 #include "client/c/connect.h"
 #include "client/c/group_arguments.h"
+#include "client/c/handles.h"
 #include "client/c/operation.h"
 #include "client/c/prepare_operation.h"
 #include "client/c/refusal.h"
 #include "client/c/rows_operation.h"
-#include "client/c/session.h"
 #include "client/c/struct_size.h"
 
 using namespace epd::client;
-
-struct epd_client {
-  std::shared_ptr<Session> session;
-};
-
-struct epd_group {
-  std::shared_ptr<Session> session;
-  std::shared_ptr<Group> group;
-};
 
 namespace {
 

@@ -137,6 +137,34 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
   return {};
 }
 
+bool Group::BeginStreams(uint64_t after, Clock::time_point deadline,
+                         std::shared_ptr<const Formation>* formation) {
+  MutexLock lock(mutex_);
+  const auto ready = [&] {
+    mutex_.AssertHeld();
+    return state_ == State::kEnded || (state_ == State::kReady && formation_->formation != after);
+  };
+  if (!changed_.WaitUntil(mutex_, deadline, ready) || state_ == State::kEnded) return false;
+  ++in_flight_;
+  *formation = formation_;
+  return true;
+}
+
+bool Group::AwaitFormationEnd(uint64_t number, Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  return changed_.WaitUntil(mutex_, deadline, [&] {
+    mutex_.AssertHeld();
+    return state_ != State::kReady || formation_->formation != number;
+  });
+}
+
+bool Group::HasEnded(Status* cause) const {
+  MutexLock lock(mutex_);
+  if (state_ != State::kEnded) return false;
+  *cause = cause_;
+  return true;
+}
+
 void Group::EndCall() {
   MutexLock lock(mutex_);
   if (--in_flight_ > 0) return;

@@ -17,6 +17,7 @@
 #include "client/c/lanes.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
+#include "client/c/unique_fd.h"
 #include "kernels/routing_spec.h"
 
 namespace epd::client {
@@ -33,12 +34,21 @@ struct CallKey {
   std::string name = {};  // Empty: the key has none.
 };
 
+// An arena of device memory, as it came from the daemon. To be mapped whole.
+struct DeviceMemory {
+  uint64_t bytes = 0;
+  UniqueFd fd;         // To import; or
+  std::string handle;  // 64 bytes to open.
+  std::string uuid;    // Of the device: 16 bytes.
+};
+
 // What a group looks like between a Joined and the Reform that ends it. Immutable; calls share it,
 // and the arenas stay mapped until the last of them has ended.
 struct Formation {
   struct Arena {
     std::shared_ptr<const Mapping> mapping;
     bool own = false;
+    std::shared_ptr<const DeviceMemory> device = nullptr;  // Set: no CPU maps it.
     std::byte* data() const { return mapping->data(); }
     uint64_t bytes() const { return mapping->bytes(); }
   };
@@ -49,6 +59,9 @@ struct Formation {
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
   std::vector<int32_t> expert_owner;  // As the kernels take it.
   uint64_t spec_hash = 0;
+  // Of each arena of device memory: where operations on streams take turns. Bytes 0: no such arenas.
+  uint64_t lane_offset = 0;
+  uint64_t lane_bytes = 0;
   bool several_nodes = false;  // Not all ranks are on this node.
   std::chrono::nanoseconds spin{};
   std::shared_ptr<Lanes> lanes = std::make_shared<Lanes>();
@@ -90,6 +103,17 @@ class Group {
   //                      EndCall: its worker may know an earlier cause of this execution.
   Status BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation);
   void EndCall();
+
+  // ---- calls in a GPU's stream, which begin and end unseen ----
+
+  // Waits until the group is READY in another formation than number `after`, then lets the streams
+  // in, as one call that goes on until EndCall. False: not until `deadline`, or the group has ended.
+  bool BeginStreams(uint64_t after, Clock::time_point deadline,
+                    std::shared_ptr<const Formation>* formation);
+  // Waits until no new call may begin in formation `number` any more. False: not until `deadline`.
+  bool AwaitFormationEnd(uint64_t number, Clock::time_point deadline);
+  // Whether the group has ended for good, and then why.
+  bool HasEnded(Status* cause) const;
 
   // Whether `formation` is still the group's last one.
   bool IsCurrent(const Formation& formation) const;

@@ -144,6 +144,13 @@ bool Call::TryStage(const HeldSlot& slot, Status* status) {
 
 Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   Status own = operation_.Plan(formation_, &request_);
+  const Formation::Arena& arena = formation_.arenas[request_.rank];
+  if (own.ok() && arena.device != nullptr && arena.mapping == nullptr) {
+    own = MakeStatus(Code::kFailedPrecondition,
+                     "the group's staging is on a device (backend=cuda), where a CPU's call cannot "
+                     "put its rows; call from the CUDA platform, or form the group with "
+                     "backend=cpu");
+  }
   const bool staged = own.ok() && TryStage(slot, &own);
   if (staged) request_.op_id = static_cast<uint64_t>(slot.index());
   SetKey(key);

@@ -1,6 +1,7 @@
 // Session: joining and leaving groups, and what epd says about them.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "client/c/attach_codec.h"
@@ -30,6 +31,21 @@ Clock::time_point JoinDeadline(const Join& join) {
 // How messages name the group, as the daemon does.
 std::string Title(const GroupSpec& spec) {
   return spec.tenant.empty() ? spec.name : spec.name + " tenant=" + spec.tenant;
+}
+
+bool NeedsDescriptor(const Joined::Arena& arena) {
+  return arena.sharing != ArenaSharing::kDeviceHandle;
+}
+
+// Only whoever has a device's context can map it.
+void TakeDeviceMemory(const Joined::Arena& arena, UniqueFd fd, Formation::Arena* taken) {
+  auto memory = std::make_shared<DeviceMemory>();
+  memory->bytes = arena.bytes;
+  memory->fd = std::move(fd);
+  memory->handle = arena.handle;
+  memory->uuid = arena.device_uuid;
+  taken->own = arena.own;
+  taken->device = std::move(memory);
 }
 
 }  // namespace
@@ -128,9 +144,12 @@ Status Session::MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formati
 
 Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
                               std::shared_ptr<const Formation>* out) {
-  if (fds.size() != joined.arenas.size()) {
-    return MakeStatus(Code::kDataLoss, "the daemon announced %zu arenas and sent %zu descriptors",
-                      joined.arenas.size(), fds.size());
+  const auto num_fds = static_cast<size_t>(
+      std::count_if(joined.arenas.begin(), joined.arenas.end(), &NeedsDescriptor));
+  if (fds.size() != num_fds) {
+    return MakeStatus(Code::kDataLoss,
+                      "the daemon announced %zu arenas with descriptors and sent %zu descriptors",
+                      num_fds, fds.size());
   }
   auto formation = std::make_shared<Formation>();
   formation->group_id = joined.group_id;
@@ -153,13 +172,23 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
     return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s", text);
   }
   formation->arenas.resize(num_ranks);
-  for (size_t i = 0; i < fds.size(); ++i) {
-    const Joined::Arena& arena = joined.arenas[i];
+  formation->lane_offset = joined.lane_offset;
+  formation->lane_bytes = joined.lane_bytes;
+  auto fd = fds.begin();
+  for (const Joined::Arena& arena : joined.arenas) {
     if (arena.rank >= num_ranks) {
       return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
                         num_ranks);
     }
-    if (Status s = MapArena(fds[i], arena, &formation->arenas[arena.rank]); !s.ok()) return s;
+    Formation::Arena* const mapped = &formation->arenas[arena.rank];
+    if (arena.sharing != ArenaSharing::kMemfd) {
+      UniqueFd memory = NeedsDescriptor(arena) ? std::move(*fd++) : UniqueFd();
+      // Only a CPU's stand-in for a device lets itself be mapped here.
+      if (memory.valid()) (void)MapArena(memory, arena, mapped);
+      TakeDeviceMemory(arena, std::move(memory), mapped);
+    } else if (Status s = MapArena(*fd++, arena, mapped); !s.ok()) {
+      return s;
+    }
   }
   GroupSpec hashed = joined.spec;
   hashed.deadlines = {};

@@ -133,6 +133,30 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
   return shm::AnswerCode(s.word.load(std::memory_order_acquire));
 }
 
+void SlotPool::SetStreamed(int slot, bool streamed) {
+  std::atomic<uint64_t>& word = segment_->header.streamed[slot / 64];
+  const uint64_t bit = uint64_t{1} << (slot % 64);
+  if (streamed) {
+    word.fetch_or(bit, std::memory_order_release);
+  } else {
+    word.fetch_and(~bit, std::memory_order_release);
+  }
+  if (streamed && segment_->header.asleep.load(std::memory_order_relaxed) != 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
+  }
+}
+
+bool SlotPool::EndOpen(int slot, Code code) {
+  std::atomic<uint64_t>& word = segment_->slots[slot].word;
+  uint64_t seen = word.load(std::memory_order_acquire);
+  while (shm::Ready(seen) != 0) {
+    if (shm::Poison(word, seen, static_cast<uint32_t>(code))) return true;
+    seen = word.load(std::memory_order_acquire);
+  }
+  return false;
+}
+
 void SlotPool::PoisonOpen(int slot, Code code) {
   shm::Slot& s = segment_->slots[slot];
   uint64_t seen = s.word.load(std::memory_order_acquire);

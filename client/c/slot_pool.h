@@ -36,6 +36,12 @@ class SlotPool {
   void Retire(int slot);
 
   shm::Slot& operator[](int slot) { return segment_->slots[slot]; }
+  shm::SlotsSegment& segment() { return *segment_; }
+
+  // Whether a GPU's stream arms the slot: the worker looks at it without being rung for.
+  void SetStreamed(int slot, bool streamed);
+  // Ends an open use of the slot with `code`: nobody else will. False: none was open.
+  bool EndOpen(int slot, Code code);
   bool ended() const { return segment_->header.ended.load(std::memory_order_acquire) != 0; }
 
   // Whether the rows of this slot may stand in its lane: nobody reads an earlier use's any more.

@@ -80,11 +80,18 @@ v1::ServerMessage FullJoined() {
   joined.set_group_id(UINT64_MAX);
   joined.set_epoch(4);
   joined.set_formation(2);
+  joined.set_lane_offset(64);
+  joined.set_lane_bytes(4096);
   for (uint32_t rank = 0; rank < 3; ++rank) {
     v1::Joined::Arena& arena = *joined.add_arenas();
     arena.set_rank(rank);
     arena.set_bytes(uint64_t{1} << 40);
     arena.set_own(rank == 1);
+    if (rank == 2) {
+      arena.set_sharing(v1::ARENA_SHARING_DEVICE_HANDLE);
+      arena.set_handle(std::string(64, 'h'));
+      arena.set_device_uuid("0123456789abcdef");
+    }
     v1::Joined::Member& member = *joined.add_members();
     member.set_rank(rank);
     member.set_node("n" + std::to_string(rank));
@@ -193,6 +200,12 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.arenas[2].bytes, uint64_t{1} << 40);
   EXPECT_TRUE(message.arenas[1].own);
   EXPECT_FALSE(message.arenas[2].own);
+  EXPECT_EQ(message.arenas[1].sharing, ArenaSharing::kMemfd);
+  EXPECT_EQ(message.arenas[2].sharing, ArenaSharing::kDeviceHandle);
+  EXPECT_EQ(message.arenas[2].handle, std::string(64, 'h'));
+  EXPECT_EQ(message.arenas[2].device_uuid, "0123456789abcdef");
+  EXPECT_EQ(message.lane_offset, 64u);
+  EXPECT_EQ(message.lane_bytes, 4096u);
   ASSERT_EQ(message.members.size(), 3u);
   EXPECT_EQ(message.members[1].node, "n1");
   EXPECT_EQ(message.members[1].pid, -1);

@@ -1,0 +1,62 @@
+#include "client/cuda/registered_slots.h"
+
+#include <map>
+
+#include "client/c/mutex.h"
+
+namespace epd::client {
+namespace {
+
+struct Registry {
+  Mutex mutex;
+  std::map<const shm::SlotsSegment*, std::weak_ptr<RegisteredSlots>> slots EPD_GUARDED_BY(mutex);
+};
+
+// Leaked: a stream's thread may outlive main().
+Registry& Known() {
+  static Registry* const registry = new Registry;
+  return *registry;
+}
+
+Status Failed(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
+  return MakeStatus(Code::kFailedPrecondition,
+                    "the op slots cannot be registered with the CUDA driver: %s",
+                    cuda::Describe(driver, call, code).c_str());
+}
+
+}  // namespace
+
+Status RegisteredSlots::Create(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool,
+                               std::shared_ptr<RegisteredSlots>* out) {
+  shm::SlotsSegment* const segment = &pool->segment();
+  Registry& known = Known();
+  MutexLock lock(known.mutex);
+  std::weak_ptr<RegisteredSlots>& entry = known.slots[segment];
+  if ((*out = entry.lock()) != nullptr) return {};
+  std::shared_ptr<RegisteredSlots> made(new RegisteredSlots(driver, std::move(pool)));
+  cuda::Result code = driver.host_register(
+      segment, sizeof *segment, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+  if (code != cuda::kSuccess) return Failed(driver, "cuMemHostRegister", code);
+  cuda::DevicePointer first = 0;
+  code = driver.host_get_device_pointer(&first, segment, 0);
+  if (code != cuda::kSuccess) {
+    driver.host_unregister(segment);
+    return Failed(driver, "cuMemHostGetDevicePointer", code);
+  }
+  made->first_ = first;
+  entry = made;
+  *out = std::move(made);
+  return {};
+}
+
+RegisteredSlots::~RegisteredSlots() {
+  if (first_ == 0) return;
+  shm::SlotsSegment* const segment = &pool_->segment();
+  Registry& known = Known();
+  MutexLock lock(known.mutex);
+  const auto found = known.slots.find(segment);
+  if (found != known.slots.end() && found->second.expired()) known.slots.erase(found);
+  driver_.host_unregister(segment);
+}
+
+}  // namespace epd::client

@@ -1,0 +1,41 @@
+// A session's slots as a GPU sees them: host memory, registered with the driver.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "client/c/slot_pool.h"
+#include "client/c/status.h"
+#include "kernels/cuda/driver/driver_table.h"
+
+namespace epd::client {
+
+// Registered once for each session, whichever groups use it; unregistered with the last of them.
+// Create and the last release need the device's context current and nothing pending in its streams.
+class RegisteredSlots {
+ public:
+  // `pool` keeps its segment mapped while anybody holds it, also when the session has ended.
+  static Status Create(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool,
+                       std::shared_ptr<RegisteredSlots>* slots);
+  ~RegisteredSlots();
+  RegisteredSlots(const RegisteredSlots&) = delete;
+  RegisteredSlots& operator=(const RegisteredSlots&) = delete;
+
+  // As the device addresses it.
+  cuda::DevicePointer AddressOf(int slot) const { return first_ + SlotOffset(slot); }
+  SlotPool& pool() { return *pool_; }
+
+ private:
+  RegisteredSlots(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool)
+      : driver_(driver), pool_(std::move(pool)) {}
+  static uint64_t SlotOffset(int slot) {
+    return offsetof(shm::SlotsSegment, slots) + static_cast<uint64_t>(slot) * sizeof(shm::Slot);
+  }
+
+  const cuda::DriverTable& driver_;
+  const std::shared_ptr<SlotPool> pool_;
+  cuda::DevicePointer first_ = 0;
+};
+
+}  // namespace epd::client

@@ -1,0 +1,135 @@
+#include "client/cuda/stream_call.h"
+
+#include <algorithm>
+
+#include "kernels/routing_plan.h"
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd::client {
+namespace {
+
+using cuda::CopyRowsArgs;
+using cuda::CopyRowsLaunches;
+using cuda::DeviceShape;
+using cuda::LaunchList;
+
+// Plans are multiples of it.
+constexpr uint64_t kPlanPieceBytes = 64;
+
+bool Scatters(const StreamCall& call) {
+  return call.kind == shm::Kind::kDispatch || call.kind == shm::Kind::kCombineBackward;
+}
+
+struct Block {
+  const void* from;
+  void* to;
+  uint64_t num_rows;
+  uint64_t row_bytes;
+};
+
+LaunchList Copy(const Block& block, const uint32_t* status, bool zeros, const DeviceShape& device) {
+  CopyRowsArgs args;
+  args.from = static_cast<const uint8_t*>(block.from);
+  args.to = static_cast<uint8_t*>(block.to);
+  args.max_rows = block.row_bytes == 0 ? 0 : static_cast<int64_t>(block.num_rows);
+  args.row_bytes = block.row_bytes;
+  args.gate.status = status;
+  args.zeros = zeros;
+  return CopyRowsLaunches(args, device);
+}
+
+// Weights in pieces of one size, each a row for the copy.
+Block Weights(const void* from, void* to, uint64_t num_weights) {
+  constexpr uint64_t kMostInAPiece = 1024;
+  if (num_weights == 0) return {from, to, 0, 0};
+  const uint64_t piece = std::min(num_weights & (~num_weights + 1), kMostInAPiece);
+  return {from, to, num_weights / piece, piece * sizeof(float)};
+}
+
+cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec& spec,
+                                      const StreamBuffers& buffers, const StreamPlaces& places) {
+  cuda::BuildPlanOnDeviceArgs args;
+  args.spec = spec;
+  args.rank = static_cast<int32_t>(call.rank);
+  args.ids_at = places.plan_ids;
+  args.experts = {buffers.topk_idx, buffers.idx_is_64 ? IndexType::kInt64 : IndexType::kInt32,
+                  spec.num_experts, places.report};
+  args.tiling = {static_cast<int64_t>(call.num_tokens), spec.top_k, spec.num_experts};
+  args.plan = static_cast<uint8_t*>(buffers.handle_mem);
+  args.token_counts = buffers.token_counts;
+  args.total_recv = buffers.total_recv;
+  args.scratch = places.scratch;
+  args.report = places.report;
+  return args;
+}
+
+}  // namespace
+
+StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec) {
+  StreamLayout layout;
+  if (call.kind == shm::Kind::kPrepare) {
+    layout.stage_bytes = static_cast<uint64_t>(spec.num_experts) * sizeof(int32_t);
+    layout.out_bytes = layout.stage_bytes * static_cast<uint64_t>(spec.num_ranks);
+  } else {
+    const uint64_t routes = call.num_tokens * call.top_k;
+    const bool scatters = Scatters(call);
+    layout.plan_bytes = RoutingPlanBytes(spec);
+    layout.rows = scatters ? call.num_tokens : call.recv_capacity;
+    layout.out_rows = scatters ? call.recv_capacity : call.num_tokens;
+    if (call.has_weights) layout.num_weights = scatters ? routes : call.recv_capacity;
+    if (call.has_weights) layout.num_out_weights = scatters ? call.recv_capacity : routes;
+    layout.stage_bytes = shm::StageOffset(layout.plan_bytes) +
+                         shm::OutBytes(layout.rows * call.row_bytes, layout.num_weights);
+    layout.out_bytes = shm::OutBytes(layout.out_rows * call.row_bytes, layout.num_out_weights);
+  }
+  layout.out_offset = shm::RoundUpToRegionAlignment(layout.stage_bytes);
+  return layout;
+}
+
+LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
+                           const StreamBuffers& buffers, const StreamPlaces& places,
+                           const DeviceShape& device) {
+  return cuda::CountLaunches(BuildArgs(call, spec, buffers, places), device);
+}
+
+std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& spec,
+                                   const StreamBuffers& buffers, const StreamPlaces& places,
+                                   const DeviceShape& device) {
+  const StreamLayout layout = LayoutOf(call, spec);
+  const auto copy = [&](const Block& block) {
+    return Copy(block, places.announced, false, device);
+  };
+  if (call.kind == shm::Kind::kPrepare) {
+    return {copy({places.scratch.own_counts, places.lane, 1, layout.stage_bytes}), {}, {}};
+  }
+  uint8_t* const stage = places.lane + shm::StageOffset(layout.plan_bytes);
+  uint8_t* const weights = stage + shm::OutWeightsOffset(layout.rows * call.row_bytes);
+  return {
+      copy({buffers.handle_mem, places.lane, layout.plan_bytes / kPlanPieceBytes, kPlanPieceBytes}),
+      copy({buffers.rows, stage, layout.rows, call.row_bytes}),
+      copy(Weights(buffers.weights, weights, layout.num_weights))};
+}
+
+std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
+                                    const StreamBuffers& buffers, const StreamPlaces& places,
+                                    const DeviceShape& device) {
+  const StreamLayout layout = LayoutOf(call, spec);
+  uint8_t* const out = places.lane + layout.out_offset;
+  if (call.kind == shm::Kind::kPrepare) {
+    // Of a failed use the lane may not even be mapped any more, and only copies look at their gate before
+    // they read.
+    cuda::BuildPlanOnDeviceArgs args = BuildArgs(call, spec, buffers, places);
+    args.counts = places.counts;
+    args.status = places.published;
+    return {Copy(Block{out, places.counts, layout.out_bytes / sizeof(int32_t), sizeof(int32_t)},
+                 places.published, true, device),
+            cuda::BuildPlanLaunches(args, device)};
+  }
+  uint8_t* const weights = out + shm::OutWeightsOffset(layout.out_rows * call.row_bytes);
+  return {Copy({out, buffers.out_rows, layout.out_rows, call.row_bytes}, places.published, true,
+               device),
+          Copy(Weights(weights, buffers.out_weights, layout.num_out_weights), places.published,
+               true, device)};
+}
+
+}  // namespace epd::client

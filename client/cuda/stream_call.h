@@ -1,0 +1,83 @@
+// One operation as a GPU's stream makes it: what it is, its buffers, and the launches around its waits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "client/c/group.h"
+#include "kernels/cuda/driver/cuda_abi.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scratch.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::client {
+
+// What is the same at every use of a call site.
+struct StreamCall {
+  shm::Kind kind = shm::Kind::kPrepare;
+  uint32_t rank = 0;
+  Program program = {};  // Digest of the executable or of `name`.
+  uint32_t ordinal = 0;
+  std::string name;  // Empty: the site has none.
+  uint32_t top_k = 0;
+  uint32_t alignment = 0;
+  uint64_t num_tokens = 0;
+  uint64_t recv_capacity = 0;  // Not of prepare.
+  uint32_t dtype = 0;          // epd_dtype of the rows; not of prepare, as the rest.
+  uint64_t row_bytes = 0;
+  bool has_weights = false;
+};
+
+// Device memory of a use, by the parts that the operations play in it. All are aligned to 16 bytes.
+struct StreamBuffers {
+  const void* topk_idx = nullptr;  // prepare: [T, K]
+  bool idx_is_64 = false;
+  int32_t* token_counts = nullptr;  // prepare: [num_token_counts]
+  uint64_t num_token_counts = 0;    // May be more than this rank's experts; the rest gets zeros.
+  int32_t* total_recv = nullptr;    // prepare: [1]
+  void* handle_mem = nullptr;       // [RoutingPlanBytes]: out of prepare, in of the others.
+  const void* rows = nullptr;       // Scatters: [T, row_bytes]; gathers: [C, row_bytes].
+  const void* weights = nullptr;    // Scatters: [T, K]; gathers: [C]. Null without weights.
+  void* out_rows = nullptr;         // Scatters: [C, row_bytes]; gathers: [T, row_bytes].
+  void* out_weights = nullptr;      // Scatters: [C]; gathers: [T, K].
+};
+
+// Bytes of a call in the lane (proto/epd/v1/region_layout.h).
+struct StreamLayout {
+  uint64_t plan_bytes = 0;
+  uint64_t rows = 0;         // In the stage,
+  uint64_t num_weights = 0;  // and their weights.
+  uint64_t out_rows = 0;
+  uint64_t num_out_weights = 0;
+  uint64_t stage_bytes = 0;  // The plan copy included.
+  uint64_t out_offset = 0;
+  uint64_t out_bytes = 0;
+};
+StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec);
+
+// Where the launches of a use read and write beside its buffers.
+struct StreamPlaces {
+  uint8_t* lane = nullptr;
+  const uint32_t* announced = nullptr;  // `done` of the site's slots, as the device sees them.
+  const uint32_t* published = nullptr;
+  const PlanIds* plan_ids = nullptr;  // Of a prepare: in the slot of its announce.
+  cuda::PlanScratch scratch = {};     // Of a prepare.
+  cuda::ReportWord* report = nullptr;
+  int32_t* counts = nullptr;  // [R, E], out of the lane: kernels read them also after a failure.
+};
+
+// Routing as device code takes it: expert_owner is a pointer that the device can read.
+cuda::LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
+                                 const StreamBuffers& buffers, const StreamPlaces& places,
+                                 const cuda::DeviceShape& device);
+// Before publish: into the lane; nothing is written unless the announce was answered well.
+std::array<cuda::LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& spec,
+                                         const StreamBuffers& buffers, const StreamPlaces& places,
+                                         const cuda::DeviceShape& device);
+// After publish: out of the lane; zeros unless the publish was answered well.
+std::array<cuda::LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
+                                          const StreamBuffers& buffers, const StreamPlaces& places,
+                                          const cuda::DeviceShape& device);
+
+}  // namespace epd::client

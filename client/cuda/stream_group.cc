@@ -1,0 +1,384 @@
+#include "client/cuda/stream_group.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "kernels/cuda/scratch.h"
+#include "kernels/routing_plan.h"
+
+namespace epd::client {
+namespace {
+
+// How often the thread looks whether it is still needed.
+constexpr std::chrono::milliseconds kLook{100};
+// For so long a worker or epd may end the uses of a group that is over: they say more about the cause.
+constexpr std::chrono::milliseconds kAnswerDelay{200};
+// How often it ends uses that nobody else answers.
+constexpr std::chrono::milliseconds kGuardPeriod{1};
+// XLA keeps an executable until its executions have ended; a site's slots are taken back this long after.
+constexpr std::chrono::seconds kQuiet{1};
+
+Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
+  return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
+                    cuda::Describe(driver, call, code).c_str());
+}
+
+bool Misaligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 != 0; }
+
+Status CheckBuffers(const StreamCall& call, const StreamBuffers& buffers) {
+  const bool prepare = call.kind == shm::Kind::kPrepare;
+  const bool scatters =
+      call.kind == shm::Kind::kDispatch || call.kind == shm::Kind::kCombineBackward;
+  const uint64_t in = scatters ? call.num_tokens : call.recv_capacity;
+  const uint64_t out = scatters ? call.recv_capacity : call.num_tokens;
+  const struct {
+    const char* name;
+    const void* pointer;
+    bool needed;
+  } all[] = {
+      {"handle_mem", buffers.handle_mem, true},
+      {"topk_idx", buffers.topk_idx, prepare && call.num_tokens != 0},
+      {"token_counts", buffers.token_counts, prepare},
+      {"total_recv", buffers.total_recv, prepare},
+      {"rows", buffers.rows, !prepare && in != 0},
+      {"weights", buffers.weights, !prepare && call.has_weights && in != 0},
+      {"out_rows", buffers.out_rows, !prepare && out != 0},
+      {"out_weights", buffers.out_weights, !prepare && call.has_weights && out != 0},
+  };
+  for (const auto& one : all) {
+    if (!one.needed) continue;
+    if (one.pointer == nullptr || Misaligned(one.pointer)) {
+      return MakeStatus(Code::kInvalidArgument, "%s: got %p, expected device memory aligned to 16",
+                        one.name, one.pointer);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
+
+StreamGroup::StreamGroup(const StreamGroupArgs& args)
+    : args_(args), driver_(*args.driver), staging_(*args.driver, args.device) {}
+
+StreamGroup::~StreamGroup() {
+  if (!retained_) return;
+  // The thread has ended, or never began: the device does nothing for this group any more.
+  driver_.context_set_current(context_);
+  if (scratch_ != 0) driver_.memory_free(scratch_);
+  if (owner_address_ != 0) driver_.host_unregister(owner_.data());
+  staging_.Unmap();
+  kernels_.reset();
+  slots_.reset();
+  driver_.primary_context_release(args_.device);
+}
+
+Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadline,
+                           std::shared_ptr<StreamGroup>* out) {
+  std::shared_ptr<StreamGroup> made(new StreamGroup(args));
+  std::shared_ptr<const Formation> formation;
+  if (!args.group->BeginStreams(0, deadline, &formation)) {
+    Status cause;
+    if (args.group->HasEnded(&cause)) return cause;
+    return MakeStatus(Code::kDeadlineExceeded, "group=%s did not become READY in time",
+                      args.group->name().c_str());
+  }
+  Status status = made->SetUp(*formation);
+  formation.reset();
+  args.group->EndCall();
+  if (!status.ok()) return status;
+
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // Detached: it ends by itself once the group is closed and its sites are gone, or with the process.
+  std::thread([made] { made->Run(); }).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+
+  MutexLock lock(made->mutex_);
+  made->changed_.WaitUntil(made->mutex_, deadline, [&] {
+    made->mutex_.AssertHeld();
+    return made->adopted_ || !made->problem_.ok() || !made->over_.ok();
+  });
+  status = !made->over_.ok() ? made->over_ : made->problem_;
+  if (status.ok() && !made->adopted_) {
+    status = MakeStatus(Code::kDeadlineExceeded, "the staging was not mapped in time");
+  }
+  if (!status.ok()) {
+    made->closed_ = true;
+    return status;
+  }
+  *out = std::move(made);
+  return {};
+}
+
+Status StreamGroup::SetUp(const Formation& formation) {
+  if (!driver_.has_stream_memory_operations()) {
+    return MakeStatus(Code::kFailedPrecondition,
+                      "the driver has no stream memory operations, with which calls wait on a "
+                      "device; epctl doctor says more");
+  }
+  cuda::Result code = driver_.primary_context_retain(&context_, args_.device);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuDevicePrimaryCtxRetain", code);
+  retained_ = true;
+  code = driver_.context_set_current(context_);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuCtxSetCurrent", code);
+  int value[3] = {};
+  const int attributes[3] = {cuda::kAttributeMultiprocessors, cuda::kAttributeComputeMajor,
+                             cuda::kAttributeComputeMinor};
+  for (int i = 0; i < 3; ++i) {
+    code = driver_.device_get_attribute(&value[i], attributes[i], args_.device);
+    if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetAttribute", code);
+  }
+  shape_.num_sms = value[0];
+  shape_.compute_capability = 10 * value[1] + value[2];
+  cuda::LoadedKernels loaded = cuda::KernelModule::Load(driver_, args_.image);
+  if (!loaded.problem.empty()) return {Code::kFailedPrecondition, loaded.problem};
+  kernels_ = std::move(loaded.module);
+  if (Status s = RegisteredSlots::Create(driver_, args_.slots, &slots_); !s.ok()) return s;
+  return MakeScratch(formation);
+}
+
+Status StreamGroup::MakeScratch(const Formation& formation) {
+  const uint32_t top_k = formation.spec.top_k == 0 ? uint32_t{kMaxTopK} : formation.spec.top_k;
+  cuda::ScratchCursor measure(nullptr);
+  cuda::TakePlanScratch(formation.Routing(top_k, 1), measure);
+  measure.Take<cuda::ReportWord>(1);
+  measure.Take<int32_t>(int64_t{formation.spec.num_ranks} * formation.spec.num_experts);
+  scratch_bytes_ = measure.used();
+  cuda::Result code = driver_.memory_allocate(&scratch_, scratch_bytes_ * kMaxPrepares);
+  if (code != cuda::kSuccess) {
+    scratch_ = 0;
+    return MakeStatus(Code::kResourceExhausted, "no %llu bytes of device memory for routing: %s",
+                      static_cast<unsigned long long>(scratch_bytes_ * kMaxPrepares),
+                      cuda::Describe(driver_, "cuMemAlloc", code).c_str());
+  }
+  MutexLock lock(mutex_);
+  for (int i = kMaxPrepares - 1; i >= 0; --i) free_scratch_.push_back(i);
+  if (formation.expert_owner.empty()) return {};
+  // Kernels read the table out of host memory: it is small, and read once per prepare.
+  owner_ = formation.expert_owner;
+  code = driver_.host_register(owner_.data(), owner_.size() * sizeof(int32_t),
+                               cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuMemHostRegister", code);
+  code = driver_.host_get_device_pointer(&owner_address_, owner_.data(), 0);
+  return code == cuda::kSuccess ? Status() : Refused(driver_, "cuMemHostGetDevicePointer", code);
+}
+
+RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
+  RoutingSpec spec = formation_->Routing(call.top_k, std::max<uint32_t>(call.alignment, 1));
+  spec.expert_owner =
+      owner_address_ == 0 ? nullptr : reinterpret_cast<const int32_t*>(owner_address_);
+  return spec;
+}
+
+Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* out) {
+  std::unique_ptr<StreamSite> site;
+  if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return s;
+  MutexLock lock(mutex_);
+  int scratch = -1;
+  if (call.kind == shm::Kind::kPrepare) {
+    if (free_scratch_.empty()) {
+      return MakeStatus(Code::kResourceExhausted,
+                        "%d prepares of this rank are in programs of this process, the most there "
+                        "may be",
+                        kMaxPrepares);
+    }
+    scratch = free_scratch_.back();
+    free_scratch_.pop_back();
+  }
+  if (adopted_) site->Enter(*formation_);
+  *out = std::make_unique<HeldSite>(shared_from_this(), site.get(), scratch);
+  sites_.push_back({.site = std::move(site)});
+  return {};
+}
+
+Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda::Stream stream) {
+  const StreamCall& call = held.site_->call();
+  if (Status s = CheckBuffers(call, buffers); !s.ok()) return s;
+  if (Status s = Check(); !s.ok()) return s;
+  MutexLock lock(mutex_);
+  if (!over_.ok()) return over_;
+  StreamPlaces places;
+  places.lane = reinterpret_cast<uint8_t*>(staging_.address() + lane_offset_);
+  places.announced = held.site_->announced();
+  places.published = held.site_->published();
+  places.plan_ids = held.site_->plan_ids();
+  const RoutingSpec spec = Routing(call);
+  if (held.scratch_ >= 0) {
+    cuda::ScratchCursor cursor(
+        reinterpret_cast<void*>(scratch_ + static_cast<uint64_t>(held.scratch_) * scratch_bytes_));
+    places.scratch = cuda::TakePlanScratch(spec, cursor);
+    places.report = cursor.Take<cuda::ReportWord>(1);
+    places.counts = cursor.Take<int32_t>(int64_t{spec.num_ranks} * spec.num_experts);
+  }
+  driver_.context_set_current(context_);
+  return held.site_->Put({driver_, *kernels_, shape_, spec, places}, buffers, stream);
+}
+
+void StreamGroup::Note(Status failure) {
+  if (failure_.ok()) failure_ = std::move(failure);
+}
+
+Status StreamGroup::Check() {
+  MutexLock lock(mutex_);
+  for (const Owned& owned : sites_) {
+    Status failed = owned.site->TakeFailure();
+    if (!failed.ok()) Note(std::move(failed));
+  }
+  Status first = std::move(failure_);
+  failure_ = {};
+  return first;
+}
+
+void StreamGroup::Retire(StreamSite* site, int scratch) {
+  MutexLock lock(mutex_);
+  Status failed = site->TakeFailure();
+  if (!failed.ok()) Note(std::move(failed));
+  for (Owned& owned : sites_) {
+    if (owned.site.get() != site) continue;
+    owned.retired = true;
+    owned.quiet_since = Clock::now();
+  }
+  if (scratch >= 0) free_scratch_.push_back(scratch);
+  changed_.NotifyAll();
+}
+
+void StreamGroup::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  if (over_.ok()) {
+    over_ = MakeStatus(Code::kFailedPrecondition, "group=%s was left; join it again",
+                       args_.group->name().c_str());
+  }
+  changed_.NotifyAll();
+}
+
+bool StreamGroup::Finished() {
+  MutexLock lock(mutex_);
+  return closed_ && sites_.empty();
+}
+
+void StreamGroup::ReleaseRetired() {
+  MutexLock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  std::erase_if(sites_, [&](Owned& owned) {
+    if (!owned.retired) return false;
+    if (owned.site->open()) owned.quiet_since = now;
+    return now - owned.quiet_since >= kQuiet;
+  });
+}
+
+void StreamGroup::Run() {
+  pthread_setname_np(pthread_self(), "epd-streams");
+  driver_.context_set_current(context_);
+  uint64_t last = 0;
+  while (!Finished()) {
+    ReleaseRetired();
+    std::shared_ptr<const Formation> formation;
+    Status cause;
+    if (args_.group->BeginStreams(last, Clock::now() + kLook, &formation)) {
+      last = formation->formation;
+      Adopt(*formation);
+      formation.reset();
+      while (!Finished() && !args_.group->AwaitFormationEnd(last, Clock::now() + kLook)) {
+        ReleaseRetired();
+      }
+      if (!args_.group->HasEnded(&cause)) Drain();
+      args_.group->EndCall();
+    } else if (args_.group->HasEnded(&cause)) {
+      Guard(cause);
+    }
+  }
+}
+
+Status StreamGroup::MapStaging(const Formation& formation) {
+  const Formation::Arena& own = formation.arenas[args_.rank];
+  if (own.device == nullptr || formation.lane_bytes == 0) {
+    return MakeStatus(Code::kFailedPrecondition,
+                      "group=%s: its staging is not on a device; form it with backend=cuda",
+                      args_.group->name().c_str());
+  }
+  cuda::Uuid uuid;
+  const cuda::Result code = driver_.device_get_uuid(&uuid, args_.device);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetUuid", code);
+  if (!own.device->uuid.empty() && own.device->uuid != std::string(uuid.bytes, sizeof uuid.bytes)) {
+    return MakeStatus(Code::kFailedPrecondition,
+                      "group=%s rank=%u: the daemon's staging is on another device than device %d "
+                      "of this process; start epd for this device, or this process on that one",
+                      args_.group->name().c_str(), args_.rank, args_.device);
+  }
+  if (formation.lane_offset > own.device->bytes ||
+      formation.lane_bytes > own.device->bytes - formation.lane_offset) {
+    return MakeStatus(Code::kDataLoss, "the daemon's lane does not lie in its arena");
+  }
+  return staging_.Map(
+      {.bytes = own.device->bytes, .fd = &own.device->fd, .handle = own.device->handle});
+}
+
+void StreamGroup::Adopt(const Formation& formation) {
+  const Status mapped = MapStaging(formation);
+  MutexLock lock(mutex_);
+  problem_ = mapped;
+  if (mapped.ok()) {
+    auto numbers = std::make_shared<Formation>(formation);
+    numbers->arenas.clear();
+    formation_ = std::move(numbers);
+    lane_offset_ = formation.lane_offset;
+    adopted_ = true;
+    for (Owned& owned : sites_) owned.site->Enter(*formation_);
+  } else {
+    Note(mapped);
+  }
+  changed_.NotifyAll();
+}
+
+// The formation is over, and nothing of it may be read or written when epd hears of that. Every use
+// ends, answered ABORTED; if nobody is left to answer, this thread does.
+void StreamGroup::Drain() {
+  std::atomic<bool> idle = false;
+  std::thread waiter([&] {
+    driver_.context_set_current(context_);
+    driver_.context_synchronize();
+    idle = true;
+  });
+  while (!idle) {
+    std::this_thread::sleep_for(kGuardPeriod);
+    const Status lost = args_.lost();
+    if (lost.ok()) continue;
+    MutexLock lock(mutex_);
+    for (Owned& owned : sites_) {
+      if (owned.site->EndOpen(Code::kUnavailable)) Note(lost);
+    }
+  }
+  waiter.join();
+  staging_.Unmap();
+}
+
+void StreamGroup::Guard(const Status& cause) {
+  {
+    MutexLock lock(mutex_);
+    if (over_.ok()) over_ = cause;
+    changed_.NotifyAll();
+    // Who else may answer says why, and more than this thread can.
+    changed_.WaitUntil(mutex_, Clock::now() + kAnswerDelay);
+  }
+  while (!Finished()) {
+    {
+      MutexLock lock(mutex_);
+      for (Owned& owned : sites_) {
+        if (owned.site->EndOpen(cause.code)) Note(cause);
+      }
+    }
+    ReleaseRetired();
+    std::this_thread::sleep_for(kGuardPeriod);
+  }
+}
+
+}  // namespace epd::client

@@ -1,0 +1,139 @@
+// One rank of a group on a device: its staging, its call sites, and the thread that looks after them.
+//
+// Calls in streams begin and end unseen, so what a CPU's call does around its waits a thread does here:
+//
+//   READY       maps the staging at its fixed address, then lets the sites speak for the formation
+//   re-formed   waits until the device is idle (every use is answered ABORTED, nothing copies), tells epd that
+//               the group is drained, and waits for READY
+//   over        nobody answers any more: ends whatever streams still arm, until the last site is gone
+//
+// Sites may be dropped before, after or without Close. The group lives until both have happened.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/c/group.h"
+#include "client/c/mutex.h"
+#include "client/c/slot_pool.h"
+#include "client/cuda/registered_slots.h"
+#include "client/cuda/staging_map.h"
+#include "client/cuda/stream_site.h"
+#include "kernels/cuda/driver/kernel_module.h"
+
+namespace epd::client {
+
+struct StreamGroupArgs {
+  std::shared_ptr<SlotPool> slots;  // Of the session; keeps its segment mapped.
+  std::function<Status()> lost;     // Why the session has ended; OK while it lives.
+  std::shared_ptr<Group> group;
+  uint32_t rank = 0;
+  int device = 0;                             // Ordinal in this process.
+  const cuda::DriverTable* driver = nullptr;  // Initialised; outlives everything.
+  const void* image = nullptr;                // KernelImage().data unless a test says otherwise.
+};
+
+class StreamGroup;
+
+// A site of a group; dropping it gives it back, whatever its streams still do.
+class HeldSite {
+ public:
+  HeldSite(std::shared_ptr<StreamGroup> group, StreamSite* site, int scratch)
+      : group_(std::move(group)), site_(site), scratch_(scratch) {}
+  ~HeldSite();
+  HeldSite(const HeldSite&) = delete;
+  HeldSite& operator=(const HeldSite&) = delete;
+
+ private:
+  friend class StreamGroup;
+  const std::shared_ptr<StreamGroup> group_;
+  StreamSite* const site_;
+  const int scratch_;  // Of a prepare; -1: none.
+};
+
+// Thread-safe.
+class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
+ public:
+  // Prepares of one rank that may be in streams of this process.
+  static constexpr int kMaxPrepares = 32;
+
+  // Maps the staging and starts the thread. Allocates device memory: nothing may wait in a stream.
+  //   FAILED_PRECONDITION  the group's staging is not on this device; or the driver cannot map or
+  //                        register it, or lacks stream memory operations
+  //   DEADLINE_EXCEEDED    the group was not READY in time
+  static Status Create(const StreamGroupArgs& args, Clock::time_point deadline,
+                       std::shared_ptr<StreamGroup>* group);
+  ~StreamGroup();
+
+  // Takes slots and writes their requests. Allocates nothing on the device.
+  //   RESOURCE_EXHAUSTED  slots, or prepares
+  Status AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* site);
+
+  // Puts one use of the site into the stream: constants only, the same at every use, so that it may be
+  // captured and replayed. Never waits.
+  //   what Check says      an earlier use has failed; nothing was put
+  //   INVALID_ARGUMENT     a buffer is missing, or not aligned to 16 bytes
+  Status Put(const HeldSite& site, const StreamBuffers& buffers, cuda::Stream stream);
+
+  uint32_t rank() const { return args_.rank; }
+  const std::string& name() const { return args_.group->name(); }
+
+  // The first use that has failed since the last time somebody asked; its outputs are zeros, on every rank.
+  Status Check();
+
+  // The process leaves the group. Sites may live on.
+  void Close();
+
+ private:
+  explicit StreamGroup(const StreamGroupArgs& args);
+  Status SetUp(const Formation& formation);
+  Status MakeScratch(const Formation& formation);
+  void Run();
+  bool Finished();
+  void Adopt(const Formation& formation);
+  Status MapStaging(const Formation& formation);
+  void Drain();
+  void Guard(const Status& cause);
+  void ReleaseRetired();
+  void Note(Status failure) EPD_REQUIRES(mutex_);
+  void Retire(StreamSite* site, int scratch);
+  RoutingSpec Routing(const StreamCall& call) const EPD_REQUIRES(mutex_);
+  friend class HeldSite;
+
+  const StreamGroupArgs args_;
+  const cuda::DriverTable& driver_;
+  cuda::Context context_ = nullptr;
+  bool retained_ = false;
+  cuda::DeviceShape shape_;
+  std::unique_ptr<cuda::KernelModule> kernels_;
+  std::shared_ptr<RegisteredSlots> slots_;
+  StagingMap staging_;
+  cuda::DevicePointer scratch_ = 0;
+  uint64_t scratch_bytes_ = 0;  // Of one prepare.
+  std::vector<int32_t> owner_;  // By expert; registered, where the spec has a table.
+  cuda::DevicePointer owner_address_ = 0;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool closed_ EPD_GUARDED_BY(mutex_) = false;
+  bool adopted_ EPD_GUARDED_BY(mutex_) = false;
+  Status problem_ EPD_GUARDED_BY(mutex_);  // Of the last mapping.
+  Status over_ EPD_GUARDED_BY(mutex_);     // Why nothing can be put any more.
+  Status failure_ EPD_GUARDED_BY(mutex_);
+  std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
+  uint64_t lane_offset_ EPD_GUARDED_BY(mutex_) = 0;
+  struct Owned {
+    std::unique_ptr<StreamSite> site;
+    bool retired = false;
+    Clock::time_point quiet_since = {};
+  };
+  std::vector<Owned> sites_ EPD_GUARDED_BY(mutex_);
+  std::vector<int> free_scratch_ EPD_GUARDED_BY(mutex_);
+};
+
+}  // namespace epd::client

@@ -1,0 +1,229 @@
+#include "client/cuda/stream_site.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "kernels/cuda/driver/slot_operations.h"
+#include "kernels/routing_plan.h"
+#include "proto/epd/v1/slot_word.h"
+
+namespace epd::client {
+namespace {
+
+constexpr shm::Step kSteps[] = {shm::Step::kStreamAnnounce, shm::Step::kStreamPublish,
+                                shm::Step::kStreamPulled};
+
+static_assert(sizeof(PlanIds) == sizeof(shm::PlanName) &&
+              offsetof(PlanIds, epoch) == offsetof(shm::PlanName, epoch) &&
+              offsetof(PlanIds, plan_id) == offsetof(shm::PlanName, plan_id));
+
+template <typename T>
+T* AsPointer(cuda::DevicePointer address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Remembers the first bad code.
+class Queue {
+ public:
+  Queue(const StreamSite::Surroundings& around, cuda::Stream stream)
+      : around_(around), stream_(stream) {}
+
+  void Batch(const std::vector<cuda::BatchedOperation>& operations) {
+    // The driver's parameter is not const; it writes nothing.
+    std::vector<cuda::BatchedOperation> copy = operations;
+    Note("cuStreamBatchMemOp", [&] {
+      return around_.driver.stream_batch(stream_, static_cast<unsigned>(copy.size()), copy.data(),
+                                         0);
+    });
+  }
+  void Launch(const cuda::LaunchList& list) {
+    Note("cuLaunchKernel", [&] { return around_.kernels.Put(list, stream_); });
+  }
+  void Copy(cuda::DevicePointer to, const void* from, size_t bytes) {
+    Note("cuMemcpyAsync", [&] {
+      return around_.driver.copy_async(to, reinterpret_cast<cuda::DevicePointer>(from), bytes,
+                                       stream_);
+    });
+  }
+  void Fill(void* to, unsigned char byte, size_t bytes) {
+    if (bytes == 0) return;
+    Note("cuMemsetD8Async", [&] {
+      return around_.driver.fill_async(reinterpret_cast<cuda::DevicePointer>(to), byte, bytes,
+                                       stream_);
+    });
+  }
+  Status status() const {
+    if (code_ == cuda::kSuccess) return {};
+    return MakeStatus(Code::kInternal, "the call cannot be put into the stream: %s",
+                      cuda::Describe(around_.driver, call_, code_).c_str());
+  }
+
+ private:
+  template <typename Do>
+  void Note(const char* call, Do act) {
+    if (code_ != cuda::kSuccess) return;
+    code_ = act();
+    call_ = call;
+  }
+
+  const StreamSite::Surroundings& around_;
+  const cuda::Stream stream_;
+  cuda::Result code_ = cuda::kSuccess;
+  const char* call_ = "";
+};
+
+}  // namespace
+
+Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call,
+                          std::unique_ptr<StreamSite>* out) {
+  std::unique_ptr<StreamSite> site(new StreamSite(std::move(slots), call));
+  for (int step = 0; step < kNumSteps; ++step) {
+    const int index = site->slots_->pool().Acquire();
+    if (index < 0) {
+      return MakeStatus(Code::kResourceExhausted,
+                        "the session has %u op slots and a call on a device takes %d of them for "
+                        "good; compile fewer programs, or call in a loop in place of many times",
+                        shm::kSlotsPerSession, kNumSteps);
+    }
+    site->indices_.push_back(index);
+  }
+  site->Prepare();
+  *out = std::move(site);
+  return {};
+}
+
+void StreamSite::Prepare() {
+  for (int step = 0; step < kNumSteps; ++step) {
+    shm::Slot& slot = SlotOf(step);
+    slot.request = {};
+    slot.reply = {};
+    slot.failed.store(0, std::memory_order_release);
+    batches_[step] = cuda::ArmOperations(AddressOf(step));
+    if (kSteps[step] != shm::Step::kStreamPulled) {
+      const auto wait = cuda::WaitOperations(AddressOf(step));
+      batches_[step].insert(batches_[step].end(), wait.begin(), wait.end());
+    }
+    slots_->pool().SetStreamed(indices_[static_cast<size_t>(step)], true);
+  }
+}
+
+StreamSite::~StreamSite() {
+  Forget();
+  for (const int index : indices_) slots_->pool().Release(index);
+}
+
+void StreamSite::Forget() {
+  for (const int index : indices_) slots_->pool().SetStreamed(index, false);
+}
+
+void StreamSite::WriteRequest(int step, const Formation& formation) {
+  shm::SlotRequest request = {};
+  request.step = kSteps[step];
+  request.kind = call_.kind;
+  request.op_id = step == 0 ? 0 : static_cast<uint64_t>(indices_[0]);
+  request.group_id = formation.group_id;
+  request.epoch = formation.epoch;
+  request.rank = call_.rank;
+  std::copy(call_.program.begin(), call_.program.end(), request.program);
+  request.ordinal = call_.ordinal;
+  request.has_name = call_.name.empty() ? 0 : 1;
+  request.dtype = call_.dtype;
+  request.has_weights = call_.has_weights ? 1 : 0;
+  request.top_k = call_.top_k;
+  request.alignment = std::max<uint32_t>(call_.alignment, 1);
+  request.row_bytes = call_.row_bytes;
+  request.spec_hash = formation.spec_hash;
+  request.num_tokens = call_.num_tokens;
+  request.recv_capacity = call_.recv_capacity;
+  const StreamLayout layout =
+      LayoutOf(call_, formation.Routing(call_.top_k, std::max<uint32_t>(call_.alignment, 1)));
+  request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
+  request.stage_bytes = layout.stage_bytes;
+  request.out_bytes = layout.out_bytes;
+  call_.name.copy(request.text, sizeof request.text - 1);
+  SlotOf(step).request = request;
+}
+
+// A stream may arm meanwhile, and copy a plan's id into the request: after the first time only what is new is
+// written. The formation's number comes last and says that all is there: under the old one every
+// announce is refused.
+void StreamSite::Enter(const Formation& formation) {
+  for (int step = kNumSteps - 1; step >= 0; --step) {
+    if (!entered_) WriteRequest(step, formation);
+    shm::SlotRequest& request = SlotOf(step).request;
+    request.epoch = formation.epoch;
+    request.group_id = formation.group_id;
+    request.spec_hash = formation.spec_hash;
+    std::atomic_ref<uint64_t>(request.formation)
+        .store(formation.formation, std::memory_order_release);
+  }
+  entered_ = true;
+}
+
+const uint32_t* StreamSite::Done(int step) const {
+  return AsPointer<const uint32_t>(AddressOf(step) + offsetof(shm::Slot, word) + 4);
+}
+
+const PlanIds* StreamSite::plan_ids() const {
+  return AsPointer<const PlanIds>(AddressOf(0) + offsetof(shm::Slot, plan_name));
+}
+
+Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
+                       cuda::Stream stream) const {
+  Queue queue(around, stream);
+  const cuda::DevicePointer request = AddressOf(0) + offsetof(shm::Slot, request);
+  if (call_.kind == shm::Kind::kPrepare) {
+    cuda::ReportWord* const report = around.places.report;
+    queue.Fill(report, 0xff, sizeof *report);
+    queue.Fill(buffers.token_counts, 0, buffers.num_token_counts * sizeof(int32_t));
+    queue.Launch(CountLaunchesOf(call_, around.spec, buffers, around.places, around.device));
+    queue.Copy(request + offsetof(shm::SlotRequest, demand), report, sizeof *report);
+  } else {
+    const auto* plan = static_cast<const uint8_t*>(buffers.handle_mem);
+    queue.Copy(request + offsetof(shm::SlotRequest, plan_id), plan + offsetof(PlanHeader, plan_id),
+               sizeof(uint64_t));
+  }
+  queue.Batch(batches_[0]);
+  for (const cuda::LaunchList& list :
+       CopyInOf(call_, around.spec, buffers, around.places, around.device)) {
+    queue.Launch(list);
+  }
+  queue.Batch(batches_[1]);
+  for (const cuda::LaunchList& list :
+       CopyOutOf(call_, around.spec, buffers, around.places, around.device)) {
+    queue.Launch(list);
+  }
+  queue.Batch(batches_[2]);
+  return queue.status();
+}
+
+Status StreamSite::TakeFailure() {
+  Status first;
+  for (int step = 0; step < kNumSteps; ++step) {
+    shm::Slot& slot = SlotOf(step);
+    const uint32_t code = slot.failed.load(std::memory_order_acquire);
+    if (code == 0) continue;
+    if (first.ok()) {
+      const char* text = slot.reply.message;
+      first = {CodeFromNumber(code), std::string(text, strnlen(text, shm::kMessageBytes))};
+    }
+    slot.failed.store(0, std::memory_order_release);
+  }
+  return first;
+}
+
+bool StreamSite::EndOpen(Code code) {
+  bool ended = false;
+  for (const int index : indices_) ended |= slots_->pool().EndOpen(index, code);
+  return ended;
+}
+
+bool StreamSite::open() const {
+  for (int step = 0; step < kNumSteps; ++step) {
+    if (shm::Ready(SlotOf(step).word.load(std::memory_order_acquire)) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace epd::client

@@ -1,0 +1,80 @@
+// A call site in GPU streams: three op slots, one for each step, and what a stream does with them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/c/group.h"
+#include "client/c/status.h"
+#include "client/cuda/registered_slots.h"
+#include "client/cuda/stream_call.h"
+#include "kernels/cuda/driver/driver_table.h"
+#include "kernels/cuda/driver/kernel_module.h"
+
+namespace epd::client {
+
+// The slots' requests are written here, by the CPU, once for each formation. Put then queues the same
+// bytes at every use; a captured graph replays them.
+class StreamSite {
+ public:
+  // RESOURCE_EXHAUSTED: the session has no three slots left.
+  static Status Create(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call,
+                       std::unique_ptr<StreamSite>* site);
+  // Gives the slots back. Nothing may arm them any more.
+  ~StreamSite();
+  StreamSite(const StreamSite&) = delete;
+  StreamSite& operator=(const StreamSite&) = delete;
+
+  const StreamCall& call() const { return call_; }
+
+  // From now on the site's uses belong to `formation`, whose staging is mapped.
+  void Enter(const Formation& formation);
+  // The session cannot arm these slots any more; the worker need not look at them.
+  void Forget();
+
+  // What a use needs beside the site, from its group.
+  struct Surroundings {
+    const cuda::DriverTable& driver;
+    const cuda::KernelModule& kernels;
+    const cuda::DeviceShape& device;
+    RoutingSpec spec;  // As the device reads it.
+    StreamPlaces places;
+  };
+  // Queues one use. Neither waits nor allocates.
+  //   INTERNAL  a driver's call failed; the text names it
+  Status Put(const Surroundings& around, const StreamBuffers& buffers, cuda::Stream stream) const;
+
+  // The first failed use since the last call; OK: none.
+  Status TakeFailure();
+  // Ends what is open, since nobody else will. True: something was.
+  bool EndOpen(Code code);
+  bool open() const;
+
+  // As the device addresses them.
+  const uint32_t* announced() const { return Done(0); }
+  const uint32_t* published() const { return Done(1); }
+  const PlanIds* plan_ids() const;
+
+ private:
+  static constexpr int kNumSteps = 3;
+
+  StreamSite(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call)
+      : slots_(std::move(slots)), call_(call) {}
+  void Prepare();
+  shm::Slot& SlotOf(int step) const { return slots_->pool()[indices_[static_cast<size_t>(step)]]; }
+  cuda::DevicePointer AddressOf(int step) const {
+    return slots_->AddressOf(indices_[static_cast<size_t>(step)]);
+  }
+  const uint32_t* Done(int step) const;
+  void WriteRequest(int step, const Formation& formation);
+
+  const std::shared_ptr<RegisteredSlots> slots_;
+  const StreamCall call_;
+  std::vector<int> indices_;  // [kNumSteps]
+  bool entered_ = false;
+  // Constants: the arm of a step, and behind those of announce and publish the wait.
+  std::vector<cuda::BatchedOperation> batches_[kNumSteps];
+};
+
+}  // namespace epd::client

@@ -1,0 +1,109 @@
+#include "tests/unit/client/cuda/fake_graph.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "kernels/cuda/launch.h"
+
+namespace epd::client {
+namespace {
+
+using cuda::BatchedOperation;
+using cuda::DevicePointer;
+using cuda::Function;
+using cuda::Result;
+using cuda::Stream;
+
+const cuda::DriverTable* real = nullptr;
+thread_local FakeGraph::Calls* capture = nullptr;
+std::mutex names_mutex;
+std::map<Function, size_t> args_bytes;
+
+Result Put(std::function<Result(Stream)> call, Stream stream) {
+  if (capture == nullptr) return call(stream);
+  capture->push_back(std::move(call));
+  return cuda::kSuccess;
+}
+
+Result Batch(Stream stream, unsigned count, BatchedOperation* operations, unsigned flags) {
+  std::vector<BatchedOperation> copy(operations, operations + count);
+  return Put(
+      [copy, flags](Stream to) mutable {
+        return real->stream_batch(to, static_cast<unsigned>(copy.size()), copy.data(), flags);
+      },
+      stream);
+}
+
+Result Copy(DevicePointer to, DevicePointer from, size_t bytes, Stream stream) {
+  return Put([=](Stream on) { return real->copy_async(to, from, bytes, on); }, stream);
+}
+
+Result Fill(DevicePointer to, unsigned char byte, size_t bytes, Stream stream) {
+  return Put([=](Stream on) { return real->fill_async(to, byte, bytes, on); }, stream);
+}
+
+Result GetFunction(Function* function, cuda::Module module, const char* name) {
+  const Result code = real->module_get_function(function, module, name);
+  std::lock_guard lock(names_mutex);
+  for (int i = 0; code == cuda::kSuccess && i < cuda::NumKernels(); ++i) {
+    if (std::strcmp(cuda::KernelAt(i).name, name) == 0) {
+      args_bytes[*function] = cuda::KernelAt(i).args_bytes;
+    }
+  }
+  return code;
+}
+
+Result Launch(Function function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+              unsigned bz, unsigned shared, Stream stream, void** arguments, void** extra) {
+  size_t bytes = 0;
+  {
+    std::lock_guard lock(names_mutex);
+    bytes = args_bytes.at(function);
+  }
+  std::vector<uint64_t> copy((bytes + 7) / 8);
+  std::memcpy(copy.data(), arguments[0], bytes);
+  return Put(
+      [=](Stream to) mutable {
+        void* copied[] = {copy.data()};
+        return real->launch_kernel(function, gx, gy, gz, bx, by, bz, shared, to, copied, extra);
+      },
+      stream);
+}
+
+// What would wait for the device or make memory ends a capture.
+Result NoMemory(DevicePointer* address, size_t bytes) {
+  EXPECT_EQ(capture, nullptr) << "memory was allocated in a capture";
+  return real->memory_allocate(address, bytes);
+}
+
+}  // namespace
+
+FakeGraph::FakeGraph(const cuda::DriverTable& driver) : driver_(driver), table_(driver) {
+  real = &driver_;
+  table_.stream_batch = &Batch;
+  table_.copy_async = &Copy;
+  table_.fill_async = &Fill;
+  table_.module_get_function = &GetFunction;
+  table_.launch_kernel = &Launch;
+  table_.memory_allocate = &NoMemory;
+}
+
+FakeGraph::~FakeGraph() { real = nullptr; }
+
+void FakeGraph::Begin() { capture = new Calls; }
+
+FakeGraph::Calls FakeGraph::End() {
+  Calls calls = std::move(*capture);
+  delete capture;
+  capture = nullptr;
+  return calls;
+}
+
+void FakeGraph::Replay(const Calls& calls, cuda::Stream stream) {
+  for (const auto& call : calls) EXPECT_EQ(call(stream), cuda::kSuccess);
+}
+
+}  // namespace epd::client

@@ -1,0 +1,391 @@
+// Goal: five operations that are put into streams once, or captured once and replayed a thousand
+// times with other data and routes, give what the reference gives; failures between are seen later
+// and leave zeros; workers may be replaced, and graphs, sites and groups go in any order.
+#include "client/cuda/stream_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kernels/routing_plan.h"
+#include "tests/unit/client/cuda/stream_node.h"
+#include "tests/unit/kernels/reference.h"
+
+namespace epd::client {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kT = 6;  // Tokens of a call.
+constexpr uint32_t kC = StreamNode::kCapacity;
+constexpr uint32_t kH = StreamNode::kHidden;
+constexpr uint32_t kK = StreamNode::kTopK;
+
+template <typename T>
+struct alignas(64) Device {
+  explicit Device(size_t count) : size(count), data(static_cast<T*>(aligned_alloc(64, Bytes()))) {
+    std::memset(data, 0xcd, Bytes());
+  }
+  ~Device() { free(data); }
+  Device(const Device&) = delete;
+  size_t Bytes() const { return (size * sizeof(T) + 63) / 64 * 64 + 64; }
+  std::vector<T> Copy() const { return {data, data + size}; }
+  const size_t size;
+  T* const data;
+};
+
+// One rank's program: prepare, dispatch, combine, and their two transposes, on buffers that stay.
+class RankProgram {
+ public:
+  RankProgram(StreamNode& node, uint32_t rank, uint32_t tokens = kT)
+      : node_(node), rank_(rank), tokens_(tokens), group(node.Attach(rank)) {
+    Add(shm::Kind::kPrepare, false);
+    Add(shm::Kind::kDispatch, true);
+    Add(shm::Kind::kCombine, false);
+    Add(shm::Kind::kDispatchBackward, true);
+    Add(shm::Kind::kCombineBackward, false);
+  }
+
+  // The whole program, into the stream or into the graph that is being captured.
+  Status Put() {
+    for (size_t i = 0; i < sites.size(); ++i) {
+      if (Status s = group->Put(*sites[i], BuffersOf(i), node_.stream(rank_)); !s.ok()) return s;
+    }
+    return {};
+  }
+
+  StreamBuffers BuffersOf(size_t i) {
+    StreamBuffers b;
+    b.handle_mem = plan.data;
+    if (i == 0) {
+      b.topk_idx = topk.data;
+      b.idx_is_64 = true;
+      b.token_counts = counts.data;
+      b.num_token_counts = counts.size;
+      b.total_recv = total.data;
+    } else if (i == 1) {
+      b.rows = tokens.data;
+      b.weights = weights.data;
+      b.out_rows = recv.data;
+      b.out_weights = recv_weights.data;
+    } else if (i == 2) {
+      b.rows = recv.data;
+      b.out_rows = combined.data;
+    } else if (i == 3) {
+      b.rows = recv.data;
+      b.weights = recv_weights.data;
+      b.out_rows = grad_tokens.data;
+      b.out_weights = grad_weights.data;
+    } else {
+      b.rows = combined.data;
+      b.out_rows = grad_expert.data;
+    }
+    return b;
+  }
+
+  StreamNode& node_;
+  const uint32_t rank_;
+  const uint32_t tokens_;
+  std::shared_ptr<StreamGroup> group;
+  std::vector<std::unique_ptr<HeldSite>> sites;
+  Device<int64_t> topk{kT * kK};
+  Device<int32_t> counts{3};  // One more than this rank has experts.
+  Device<int32_t> total{1};
+  Device<uint8_t> plan{RoutingPlanBytes(Spec())};
+  Device<float> tokens{kT * kH};
+  Device<float> weights{kT * kK};
+  Device<float> recv{kC * kH};
+  Device<float> recv_weights{kC};
+  Device<float> combined{kT * kH};
+  Device<float> grad_tokens{kT * kH};
+  Device<float> grad_weights{kT * kK};
+  Device<float> grad_expert{kC * kH};
+
+  static RoutingSpec Spec() {
+    RoutingSpec spec;
+    spec.num_ranks = StreamNode::kNumRanks;
+    spec.num_experts = StreamNode::kNumExperts;
+    spec.top_k = kK;
+    spec.alignment = 4;
+    spec.max_tokens = StreamNode::kMaxTokens;
+    return spec;
+  }
+
+ private:
+  void Add(shm::Kind kind, bool has_weights) {
+    StreamCall call;
+    call.kind = kind;
+    call.rank = rank_;
+    call.program[0] = 5;
+    call.ordinal = static_cast<uint32_t>(sites.size());
+    call.top_k = kK;
+    call.alignment = 4;
+    call.num_tokens = tokens_;
+    if (kind != shm::Kind::kPrepare) {
+      call.recv_capacity = kC;
+      call.dtype = 1;
+      call.row_bytes = kH * 4;
+      call.has_weights = has_weights;
+    }
+    std::unique_ptr<HeldSite> site;
+    const Status status = group->AddSite(call, &site);
+    EXPECT_TRUE(status.ok()) << status.message;
+    sites.push_back(std::move(site));
+  }
+};
+
+class StreamGroupTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kR = StreamNode::kNumRanks;
+
+  explicit StreamGroupTest(uint32_t tokens = kT) {
+    for (uint32_t r = 0; r < kR; ++r) {
+      ranks_.push_back(std::make_unique<RankProgram>(node_, r, tokens));
+    }
+  }
+  ~StreamGroupTest() override {
+    for (auto& rank : ranks_) {
+      if (rank == nullptr) continue;
+      rank->sites.clear();
+      rank->group->Close();
+    }
+  }
+
+  // New rows, weights and routes, the same addresses.
+  void Refill(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    problem_.num_ranks = kR;
+    problem_.num_experts = StreamNode::kNumExperts;
+    problem_.top_k = kK;
+    problem_.alignment = 4;
+    problem_.max_tokens = StreamNode::kMaxTokens;
+    problem_.owner = reference::ContiguousOwners(kR, StreamNode::kNumExperts);
+    problem_.topk.assign(kR, {});
+    for (auto& rank : ranks_) {
+      for (uint32_t i = 0; i < rank->tokens_ * kK; ++i) {
+        rank->topk.data[i] = static_cast<int64_t>(random() % 5) - 1;  // -1: no route.
+        problem_.topk[rank->rank_].push_back(rank->topk.data[i]);
+        rank->weights.data[i] = static_cast<float>(random() % 100);
+      }
+      for (size_t i = 0; i < rank->tokens_ * kH; ++i) {
+        rank->tokens.data[i] = static_cast<float>(random() % 1000);
+      }
+    }
+  }
+
+  // Every output of every rank against the reference.
+  void CheckOutputs(const std::string& when) {
+    std::vector<std::vector<float>> sums(kR, std::vector<float>(kT * kH));
+    std::vector<std::vector<float>> back(kR, std::vector<float>(kT * kK));
+    for (uint32_t r = 0; r < kR; ++r) {
+      const reference::RecvBuffer want = reference::Recv(problem_, static_cast<int>(r));
+      std::vector<float> rows(kC * kH);
+      std::vector<float> weights(kC);
+      for (size_t slot = 0; slot < want.slots.size(); ++slot) {
+        const reference::Slot& from = want.slots[slot];
+        if (from.source < 0) continue;
+        const RankProgram& source = *ranks_[static_cast<size_t>(from.source)];
+        const auto token = static_cast<size_t>(from.token);
+        const size_t route = token * kK + static_cast<size_t>(from.k);
+        weights[slot] = source.weights.data[route];
+        back[from.source][route] = weights[slot];
+        for (size_t h = 0; h < kH; ++h) {
+          rows[slot * kH + h] = source.tokens.data[token * kH + h];
+          sums[from.source][token * kH + h] += rows[slot * kH + h];
+        }
+      }
+      EXPECT_EQ(ranks_[r]->recv.Copy(), rows) << when << " rank " << r;
+      EXPECT_EQ(ranks_[r]->recv_weights.Copy(), weights) << when;
+      EXPECT_EQ(*ranks_[r]->total.data, static_cast<int32_t>(want.slots.size())) << when;
+      EXPECT_EQ(ranks_[r]->counts.data[0], want.zone[0]) << when;
+      EXPECT_EQ(ranks_[r]->counts.data[2], 0) << "entries of no expert are zeros";
+    }
+    for (uint32_t r = 0; r < kR; ++r) {
+      EXPECT_EQ(ranks_[r]->combined.Copy(), sums[r]) << when << " rank " << r;
+      EXPECT_EQ(ranks_[r]->grad_tokens.Copy(), sums[r]) << when;
+      EXPECT_EQ(ranks_[r]->grad_weights.Copy(), back[r]) << when;
+    }
+  }
+  void ExpectZeros(const std::string& when) {
+    for (const auto& rank : ranks_) {
+      EXPECT_THAT(rank->recv.Copy(), Each(0.0f)) << when;
+      EXPECT_THAT(rank->combined.Copy(), Each(0.0f)) << when;
+      EXPECT_THAT(rank->grad_expert.Copy(), Each(0.0f)) << when;
+    }
+  }
+
+  void PutAll() {
+    for (auto& rank : ranks_) {
+      const Status status = rank->Put();
+      ASSERT_TRUE(status.ok()) << status.message;
+    }
+    ASSERT_TRUE(node_.AwaitStreams());
+  }
+  void Capture() {
+    for (auto& rank : ranks_) {
+      node_.graph().Begin();
+      const Status status = rank->Put();
+      graphs_.push_back(node_.graph().End());
+      ASSERT_TRUE(status.ok()) << status.message;
+    }
+  }
+  void Replay() {
+    for (uint32_t r = 0; r < kR; ++r) FakeGraph::Replay(graphs_[r], node_.stream(r));
+    ASSERT_TRUE(node_.AwaitStreams());
+  }
+  Status CheckAll() {
+    Status first;
+    for (auto& rank : ranks_) {
+      Status status = rank->group->Check();
+      if (first.ok()) first = std::move(status);
+    }
+    return first;
+  }
+  StreamNode node_;
+  std::vector<std::unique_ptr<RankProgram>> ranks_;
+  std::vector<FakeGraph::Calls> graphs_;
+  reference::Problem problem_;
+};
+
+TEST_F(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Refill(seed);
+    PutAll();
+    CheckOutputs("seed " + std::to_string(seed));
+  }
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+TEST_F(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
+  Refill(1);
+  Capture();
+  EXPECT_EQ(node_.num_moves(), 0) << "a capture runs nothing";
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    Refill(seed);
+    Replay();
+    if (seed % 50 == 1 || seed == 1000) CheckOutputs("seed " + std::to_string(seed));
+  }
+  EXPECT_EQ(node_.num_moves(), 5000);
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+TEST_F(StreamGroupTest, AnErrorBetweenReplaysIsSeenLaterAndLeavesZeros) {
+  Refill(1);
+  Capture();
+  Replay();
+  CheckOutputs("before");
+  node_.FailMoves(absl::DataLossError("rank 1's stage is damaged"));
+  Replay();
+  ExpectZeros("failed");
+  node_.FailMoves(absl::OkStatus());
+  Refill(2);
+  Replay();
+  CheckOutputs("after");
+  const Status seen = ranks_[0]->Put();
+  EXPECT_EQ(seen.code, Code::kDataLoss) << "the next call of a handler";
+  EXPECT_THAT(seen.message, HasSubstr("rank 1's stage is damaged"));
+  EXPECT_EQ(ranks_[1]->group->Check().code, Code::kDataLoss) << "or somebody who asks";
+  EXPECT_TRUE(CheckAll().ok()) << "once";
+}
+
+TEST_F(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
+  Refill(1);
+  Capture();
+  Replay();
+  for (int n = 0; n < 3; ++n) {
+    node_.ReplaceWorker();
+    // As long as the staging is not there, everything fails and nothing hangs.
+    Replay();
+    Replay();
+    ExpectZeros("without staging");
+    EXPECT_EQ(CheckAll().code, Code::kAborted);
+    node_.FinishReplacement();
+    Refill(static_cast<uint64_t>(n) + 10);
+    Replay();
+    CheckOutputs("replacement " + std::to_string(n));
+  }
+}
+
+TEST_F(StreamGroupTest, WhatNobodyAnswersAnyMoreEndsByItself) {
+  Refill(1);
+  Capture();
+  Replay();
+  node_.EndDaemon();
+  for (int n = 0; n < 3; ++n) Replay();
+  ExpectZeros("the daemon is gone");
+  EXPECT_EQ(CheckAll().code, Code::kUnavailable);
+  EXPECT_EQ(ranks_[0]->Put().code, Code::kUnavailable);
+}
+
+TEST_F(StreamGroupTest, GraphsOutliveTheGroupAndTheGroupItsSites) {
+  Refill(1);
+  Capture();
+  ranks_[0]->group->Close();
+  ranks_[1]->group->Close();
+  Replay();
+  CheckOutputs("closed, and still a member");
+  EXPECT_EQ(ranks_[0]->Put().code, Code::kFailedPrecondition);
+  node_.EndDaemon();
+  Replay();
+  ExpectZeros("the graphs are all that is left");
+  for (auto& rank : ranks_) rank->sites.clear();
+}
+
+TEST_F(StreamGroupTest, SitesMayGoFirst) {
+  Refill(1);
+  PutAll();
+  for (auto& rank : ranks_) rank->sites.clear();
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+TEST_F(StreamGroupTest, BadExpertsFailOnEveryRank) {
+  Refill(1);
+  ranks_[0]->topk.data[3] = 99;
+  PutAll();
+  ExpectZeros("bad");
+  for (auto& rank : ranks_) {
+    const Status status = rank->group->Check();
+    EXPECT_EQ(status.code, Code::kInvalidArgument);
+    EXPECT_THAT(status.message, HasSubstr("at index 3"));
+  }
+}
+
+TEST_F(StreamGroupTest, MissingAndMisalignedBuffersAreNamed) {
+  StreamBuffers buffers = ranks_[0]->BuffersOf(1);
+  buffers.rows = static_cast<const char*>(buffers.rows) + 4;
+  Status status = ranks_[0]->group->Put(*ranks_[0]->sites[1], buffers, node_.stream(0));
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_THAT(status.message, HasSubstr("rows"));
+  buffers = ranks_[0]->BuffersOf(0);
+  buffers.total_recv = nullptr;
+  status = ranks_[0]->group->Put(*ranks_[0]->sites[0], buffers, node_.stream(0));
+  EXPECT_THAT(status.message, HasSubstr("total_recv"));
+}
+
+TEST_F(StreamGroupTest, ADriverThatRefusesIsNamed) {
+  node_.driver().Fail("cuStreamBatchMemOp", 801);
+  Refill(1);
+  const Status status = ranks_[0]->Put();
+  EXPECT_EQ(status.code, Code::kInternal);
+  EXPECT_THAT(status.message, HasSubstr("cuStreamBatchMemOp"));
+}
+
+class WithoutTokens : public StreamGroupTest {
+ protected:
+  WithoutTokens() : StreamGroupTest(0) {}
+};
+
+TEST_F(WithoutTokens, NothingMovesAndEverythingEnds) {
+  Refill(1);
+  PutAll();
+  for (auto& rank : ranks_) {
+    EXPECT_EQ(*rank->total.data, 0);
+    EXPECT_THAT(rank->recv.Copy(), Each(0.0f));
+  }
+  EXPECT_TRUE(CheckAll().ok());
+}
+
+}  // namespace
+}  // namespace epd::client

@@ -1,0 +1,293 @@
+#include "tests/unit/client/cuda/stream_node.h"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "kernels/cuda/host_run.h"
+#include "kernels/routing_plan.h"
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd::client {
+namespace {
+
+int MakeMemory(uint64_t bytes) {
+  const int fd = memfd_create("stream-node", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+void* Map(int fd, uint64_t bytes) {
+  void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  EXPECT_NE(data, MAP_FAILED);
+  return data;
+}
+
+}  // namespace
+
+StreamNode::StreamNode() : graph_(driver_.table()) {
+  for (int i = 0; i < cuda::NumKernels(); ++i) {
+    const cuda::KernelShape& kernel = cuda::KernelAt(i);
+    const auto run = [&kernel](void** arguments) {
+      EXPECT_TRUE(cuda::RunOnHost(kernel, arguments[0], cuda::HostOrder::kForward)) << kernel.name;
+    };
+    driver_.SetKernel(kernel.name, run, kernel.args_bytes);
+  }
+  const cuda::DriverTable& t = driver_.table();
+  cuda::Context context = nullptr;
+  EXPECT_EQ(t.init(0), cuda::kSuccess);
+  EXPECT_EQ(t.primary_context_retain(&context, 0), cuda::kSuccess);
+  EXPECT_EQ(t.context_set_current(context), cuda::kSuccess);
+  streams_.resize(kNumRanks);
+  for (cuda::Stream& stream : streams_) EXPECT_EQ(t.stream_create(&stream, 1), cuda::kSuccess);
+  pump_ = std::thread([this] {
+    while (!stop_pump_) {
+      driver_.RunStreams();
+      usleep(20);
+    }
+  });
+  for (uint32_t r = 0; r < kNumRanks; ++r) {
+    slots_fds_.push_back(MakeMemory(sizeof(shm::SlotsSegment)));
+    segments_.push_back(
+        static_cast<shm::SlotsSegment*>(Map(slots_fds_[r], sizeof(shm::SlotsSegment))));
+    shm::SlotsHeader& slots = segments_[r]->header;
+    slots.magic = shm::kSlotsMagic;
+    slots.version = shm::kSegmentVersion;
+    slots.session_id = r + 1;
+    pools_.push_back(std::make_shared<SlotPool>(segments_[r], eventfd(0, EFD_NONBLOCK)));
+    groups_.push_back(std::make_shared<Group>("g", std::vector<uint32_t>{r},
+                                              [this](const Drained&) { ++num_drained_; }));
+  }
+  MakeArenas();
+  worker_ = std::make_unique<StreamWorker>(slots_fds_,
+                                           StreamWorker::Sizes{.lane_bytes = kLaneBytes,
+                                                               .arena_bytes = kArenaBytes,
+                                                               .group_id = kGroupId,
+                                                               .num_experts = kNumExperts,
+                                                               .max_tokens = kMaxTokens,
+                                                               .recv_capacity = kCapacity,
+                                                               .hidden = kHidden,
+                                                               .top_k = kTopK},
+                                           [this](const MoveJob& job) {
+                                             std::lock_guard lock(mutex_);
+                                             return fail_moves_.ok() ? Move(job) : fail_moves_;
+                                           });
+  worker_->Start();
+  worker_->StartTenant(1);
+  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(1));
+}
+
+StreamNode::~StreamNode() {
+  for (auto& group : groups_) group->OnEnded({Code::kUnavailable, "the test is over"});
+  EXPECT_TRUE(AwaitStreams());
+  worker_->Stop();
+  // Groups without sites give everything back by themselves.
+  EXPECT_TRUE(Await([this] {
+    for (auto& pool : pools_) {
+      if (pool.use_count() > 1) return false;
+    }
+    return true;
+  })) << "something holds a session's slots";
+  stop_pump_ = true;
+  pump_.join();
+  for (const cuda::Stream stream : streams_) driver_.table().stream_destroy(stream);
+  driver_.table().primary_context_release(0);
+  EXPECT_EQ(driver_.Leaks(), "");
+  EXPECT_TRUE(driver_.violations().empty()) << driver_.violations().front();
+}
+
+GroupSpec StreamNode::ClientSpec() const {
+  GroupSpec spec;
+  spec.name = "g";
+  spec.num_ranks = kNumRanks;
+  spec.num_experts = kNumExperts;
+  spec.max_tokens_per_rank = kMaxTokens;
+  spec.recv_capacity_per_rank = kCapacity;
+  spec.hidden = kHidden;
+  spec.top_k = kTopK;
+  spec.executor = Executor::kWorker;
+  spec.backend = "cuda";
+  return spec;
+}
+
+void StreamNode::MakeArenas() {
+  for (uint8_t* arena : arenas_) munmap(arena, kArenaBytes);
+  for (const int fd : arena_fds_) close(fd);
+  arenas_.clear();
+  arena_fds_.clear();
+  for (uint32_t r = 0; r < kNumRanks; ++r) {
+    arena_fds_.push_back(MakeMemory(kArenaBytes));
+    arenas_.push_back(static_cast<uint8_t*>(Map(arena_fds_[r], kArenaBytes)));
+  }
+}
+
+std::shared_ptr<const Formation> StreamNode::MakeFormation(uint64_t number) {
+  auto formation = std::make_shared<Formation>();
+  formation->group_id = kGroupId;
+  formation->epoch = number;
+  formation->formation = number;
+  formation->spec = ClientSpec();
+  formation->lane_bytes = kLaneBytes;
+  formation->arenas.resize(kNumRanks);
+  for (uint32_t r = 0; r < kNumRanks; ++r) {
+    auto memory = std::make_shared<DeviceMemory>();
+    memory->bytes = kArenaBytes;
+    memory->fd = UniqueFd(dup(arena_fds_[r]));
+    formation->arenas[r].own = true;
+    formation->arenas[r].device = std::move(memory);
+  }
+  return formation;
+}
+
+std::shared_ptr<StreamGroup> StreamNode::Attach(uint32_t rank) {
+  std::shared_ptr<StreamGroup> group;
+  const Status status = StreamGroup::Create(
+      {.slots = pools_[rank],
+       .lost =
+           [this] {
+             return lost_ ? Status{Code::kUnavailable, "epd is gone"} : Status();
+           },
+       .group = groups_[rank],
+       .rank = rank,
+       .device = 0,
+       .driver = &graph_.table(),
+       .image = "image"},
+      Clock::now() + std::chrono::seconds(10), &group);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return group;
+}
+
+// As proto/epd/v1/region_layout.h has it for device memory; float32 rows.
+absl::Status StreamNode::Move(const MoveJob& job) {
+  ++num_moves_;
+  RoutingSpec spec;
+  spec.num_ranks = kNumRanks;
+  spec.num_experts = kNumExperts;
+  spec.top_k = kTopK;
+  spec.max_tokens = kMaxTokens;
+  const auto lane = [&](size_t r) { return arenas_[r]; };
+  const uint64_t stage_at = shm::StageOffset(RoutingPlanBytes(spec));
+  if (job.kind == shm::Kind::kPrepare) {
+    for (size_t to = 0; to < kNumRanks; ++to) {
+      for (size_t from = 0; from < kNumRanks; ++from) {
+        std::memcpy(lane(to) + job.parts[to].out_offset + from * kNumExperts * 4, lane(from),
+                    kNumExperts * 4);
+      }
+    }
+    return absl::OkStatus();
+  }
+  const bool scatters = job.kind == shm::Kind::kDispatch || job.kind == shm::Kind::kCombineBackward;
+  for (size_t r = 0; r < kNumRanks; ++r) {
+    std::memset(lane(r) + job.parts[r].out_offset, 0, job.parts[r].out_bytes);
+    const auto* header = reinterpret_cast<const PlanHeader*>(lane(r));
+    if (header->magic != kPlanMagic || header->plan_id != job.plan_id ||
+        header->epoch != formation_ || header->group_id != kGroupId) {
+      return absl::DataLossError("a staged plan is not the prepare's");
+    }
+  }
+  const auto rows_of = [&](uint8_t* base, uint64_t, uint64_t row) {
+    return reinterpret_cast<float*>(base + row * job.row_bytes);
+  };
+  for (size_t r = 0; r < kNumRanks; ++r) {
+    const MovePart& mine = job.parts[r];
+    const auto* table =
+        reinterpret_cast<const PlanRoute*>(lane(r) + PlanTableOffset(kNumRanks, kNumExperts));
+    for (uint64_t route = 0; route < mine.num_tokens * kTopK; ++route) {
+      if (table[route].dst_rank < 0) continue;
+      const auto other = static_cast<size_t>(table[route].dst_rank);
+      const auto slot = static_cast<uint64_t>(table[route].slot);
+      const MovePart& theirs = job.parts[other];
+      if (slot >= theirs.recv_capacity) continue;
+      const uint64_t token = route / kTopK;
+      if (scatters) {
+        uint8_t* const stage = lane(r) + stage_at;
+        uint8_t* const out = lane(other) + theirs.out_offset;
+        std::memcpy(out + slot * job.row_bytes, stage + token * job.row_bytes, job.row_bytes);
+        if (job.has_weights) {
+          const auto* weights = reinterpret_cast<const float*>(
+              stage + shm::OutWeightsOffset(mine.num_tokens * job.row_bytes));
+          reinterpret_cast<float*>(
+              out + shm::OutWeightsOffset(theirs.recv_capacity * job.row_bytes))[slot] =
+              weights[route];
+        }
+      } else {
+        uint8_t* const stage = lane(other) + stage_at;
+        uint8_t* const out = lane(r) + mine.out_offset;
+        for (uint64_t h = 0; h < job.row_bytes / 4; ++h) {
+          rows_of(out, 0, token)[h] += rows_of(stage, 0, slot)[h];
+        }
+        if (job.has_weights) {
+          const auto* weights = reinterpret_cast<const float*>(
+              stage + shm::OutWeightsOffset(theirs.recv_capacity * job.row_bytes));
+          reinterpret_cast<float*>(
+              out + shm::OutWeightsOffset(mine.num_tokens * job.row_bytes))[route] = weights[slot];
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void StreamNode::FailMoves(const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  fail_moves_ = status;
+}
+
+void StreamNode::ReplaceWorker() {
+  num_drained_ = 0;
+  worker_->Replace();
+  for (auto& group : groups_) {
+    group->OnReform({.group_id = kGroupId,
+                     .formation = formation_,
+                     .cause = {Code::kAborted, "the worker was replaced"},
+                     .wait = true});
+  }
+  EXPECT_TRUE(Await([this] { return num_drained_ >= static_cast<int>(kNumRanks); }));
+}
+
+void StreamNode::FinishReplacement() {
+  MakeArenas();
+  ++formation_;
+  worker_->StartTenant(formation_);
+  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(formation_));
+  EXPECT_TRUE(Await([this] { return HaveEntered(); }));
+}
+
+// Every slot that a stream arms speaks for the formation.
+bool StreamNode::HaveEntered() const {
+  for (shm::SlotsSegment* segment : segments_) {
+    for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
+      const bool streamed = (segment->header.streamed[i / 64] >> (i % 64) & 1) != 0;
+      if (streamed && segment->slots[i].request.formation != formation_) return false;
+    }
+  }
+  return true;
+}
+
+void StreamNode::EndDaemon() {
+  worker_->Stop();
+  lost_ = true;
+  for (auto& group : groups_) group->OnEnded({Code::kUnavailable, "epd is gone"});
+}
+
+bool StreamNode::Await(const std::function<bool()>& done) {
+  for (int i = 0; i < 100'000; ++i) {
+    if (done()) return true;
+    usleep(100);
+  }
+  return false;
+}
+
+bool StreamNode::AwaitStreams() {
+  return Await([this] {
+    for (const cuda::Stream stream : streams_) {
+      if (driver_.table().stream_query(stream) != cuda::kSuccess) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace epd::client

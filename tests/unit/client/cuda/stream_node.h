@@ -1,0 +1,89 @@
+// A node in the test's own process, for ranks whose calls come from the streams of a fake driver: real
+// slots, the real engine, and a mover that is a few plain loops.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/c/group.h"
+#include "client/c/slot_pool.h"
+#include "client/cuda/stream_group.h"
+#include "daemon/backend/move_job.h"
+#include "tests/fakes/cuda/fake_driver.h"
+#include "tests/unit/client/cuda/fake_graph.h"
+#include "tests/unit/client/cuda/stream_worker.h"
+
+namespace epd::client {
+
+class StreamNode {
+ public:
+  static constexpr uint32_t kNumRanks = 2;
+  static constexpr uint32_t kNumExperts = 4;
+  static constexpr uint32_t kTopK = 2;
+  static constexpr uint32_t kMaxTokens = 8;
+  static constexpr uint32_t kCapacity = 32;
+  static constexpr uint32_t kHidden = 8;  // float32
+  static constexpr uint64_t kGroupId = 77;
+  static constexpr uint64_t kArenaBytes = uint64_t{2} << 20;
+  static constexpr uint64_t kLaneBytes = uint64_t{1} << 20;
+
+  StreamNode();
+  ~StreamNode();
+
+  // Of one rank, attached; its session is its own.
+  std::shared_ptr<StreamGroup> Attach(uint32_t rank);
+  Group& group(uint32_t rank) { return *groups_[rank]; }
+  cuda::FakeDriver& driver() { return driver_; }
+  cuda::Stream stream(uint32_t rank) { return streams_[rank]; }
+  FakeGraph& graph() { return graph_; }
+
+  // Every move from now on fails with `status`, until it is OK.
+  void FailMoves(const absl::Status& status);
+  // The worker dies; a new one serves the sessions, which have drained when this returns.
+  void ReplaceWorker();
+  // Hands out new staging, and waits until the ranks say that they have mapped it.
+  void FinishReplacement();
+  // The daemon is gone: nobody answers any more.
+  void EndDaemon();
+
+  // Waits until the streams have nothing to do. False: not within ten seconds.
+  bool AwaitStreams();
+  // Waits until `done()`. False: not within ten seconds.
+  static bool Await(const std::function<bool()>& done);
+  int num_moves() const { return num_moves_; }
+  GroupSpec ClientSpec() const;
+
+ private:
+  bool HaveEntered() const;
+  void MakeArenas();
+  std::shared_ptr<const Formation> MakeFormation(uint64_t number);
+  absl::Status Move(const MoveJob& job);
+
+  cuda::FakeDriver driver_;
+  FakeGraph graph_;
+  std::atomic<bool> stop_pump_ = false;
+  std::thread pump_;
+  std::vector<cuda::Stream> streams_;
+
+  std::vector<int> slots_fds_;
+  std::vector<shm::SlotsSegment*> segments_;
+  std::vector<std::shared_ptr<SlotPool>> pools_;
+  std::vector<std::shared_ptr<Group>> groups_;
+  std::vector<int> arena_fds_;
+  std::vector<uint8_t*> arenas_;
+  std::unique_ptr<StreamWorker> worker_;
+  std::mutex mutex_;
+  absl::Status fail_moves_;
+  std::atomic<uint64_t> formation_ = 1;
+  std::atomic<int> num_moves_ = 0;
+  std::atomic<int> num_drained_ = 0;
+  std::atomic<bool> lost_ = false;
+};
+
+}  // namespace epd::client

@@ -1,0 +1,165 @@
+#include "tests/unit/client/cuda/stream_worker.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "daemon/core/unique_fd.h"
+#include "daemon/worker/exchange.h"
+#include "daemon/worker/outcome_records.h"
+#include "daemon/worker/session_slots.h"
+
+namespace epd {
+namespace {
+
+OutcomeRecords MakeRecords() {
+  const int fd = memfd_create("records", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(fd, sizeof(shm::RecordsSegment)), 0);
+  void* const data =
+      mmap(nullptr, sizeof(shm::RecordsHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  auto* const header = static_cast<shm::RecordsHeader*>(data);
+  header->magic = shm::kRecordsMagic;
+  header->version = shm::kSegmentVersion;
+  header->header_bytes = sizeof(shm::RecordsHeader);
+  header->segment_bytes = sizeof(shm::RecordsSegment);
+  header->max_sessions = shm::kMaxSessions;
+  header->slots_per_session = shm::kSlotsPerSession;
+  header->max_operations = shm::kMaxOperations;
+  munmap(data, sizeof(shm::RecordsHeader));
+  auto opened = OutcomeRecords::Open(UniqueFd(fd));
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  return *std::move(opened);
+}
+
+}  // namespace
+
+struct StreamWorker::State {
+  State(std::vector<int> s, Sizes z, Mover m)
+      : slots(std::move(s)), sizes(z), mover(std::move(m)), records(MakeRecords()) {}
+
+  void Perform();
+  void Run(const AnswerUse& answer) { sessions.at(answer.use.session).Answer(answer); }
+  void Run(const LinkUse& link) { sessions.at(link.use.session).Link(link); }
+  void Run(const OpenRecord& open) { records.OpenOperation(open.operation); }
+  void Run(const DecideRecord& decide) { records.Decide(decide.operation, decide.status); }
+  void Run(const CloseRecord& close) { records.CloseOperation(close.operation); }
+  void Run(const MoveRows& move) {
+    exchange->RowsMoved(move.operation, mover(move.job), absl::UnixEpoch());
+  }
+  template <typename Other>
+  void Run(const Other&) {}
+
+  const std::vector<int> slots;
+  const Sizes sizes;
+  const Mover mover;
+  OutcomeRecords records;
+  std::mutex mutex;
+  std::unique_ptr<Exchange> exchange;
+  std::map<SessionId, SessionSlots> sessions;
+  uint64_t next_operation = 1;
+  std::atomic<bool> working = false;
+  std::thread thread;
+};
+
+void StreamWorker::State::Perform() {
+  for (Effects effects = exchange->TakeEffects(); !effects.empty();
+       effects = exchange->TakeEffects()) {
+    for (const Effect& effect : effects) {
+      std::visit([this](const auto& one) { Run(one); }, effect);
+    }
+  }
+}
+
+StreamWorker::StreamWorker(std::vector<int> slots, Sizes sizes, Mover mover)
+    : state_(std::make_unique<State>(std::move(slots), sizes, std::move(mover))) {}
+
+StreamWorker::~StreamWorker() { Stop(); }
+
+void StreamWorker::Start() {
+  State& s = *state_;
+  {
+    std::lock_guard lock(s.mutex);
+    s.sessions.clear();
+    s.exchange = std::make_unique<Exchange>(
+        ExchangeOptions{.staging_bytes = s.sizes.arena_bytes * s.slots.size(),
+                        .first_operation_id = s.next_operation,
+                        .stream_lane_bytes = s.sizes.lane_bytes});
+    s.next_operation += 1 << 20;
+    for (uint32_t r = 0; r < s.slots.size(); ++r) {
+      auto opened =
+          SessionSlots::Open(SessionId(r + 1), r, UniqueFd(dup(s.slots[r])), UniqueFd(), s.records);
+      EXPECT_TRUE(opened.ok()) << opened.status();
+      s.sessions.emplace(SessionId(r + 1), *std::move(opened));
+      s.exchange->AddSession(SessionId(r + 1));
+    }
+  }
+  s.working = true;
+  s.thread = std::thread([&s] {
+    while (s.working) {
+      {
+        std::lock_guard lock(s.mutex);
+        for (auto& [unused, session] : s.sessions) {
+          session.TakeArmed([&s](const Use& use, const shm::SlotRequest& request) {
+            s.exchange->Take(use, request, absl::UnixEpoch());
+          });
+        }
+        s.Perform();
+      }
+      usleep(10);
+    }
+  });
+}
+
+void StreamWorker::StartTenant(uint64_t formation) {
+  State& s = *state_;
+  std::lock_guard lock(s.mutex);
+  TenantStart start{.group = GroupId(s.sizes.group_id),
+                    .epoch = Epoch(formation),
+                    .formation = Formation(formation),
+                    .spec = {},
+                    .members = {},
+                    .bases = {},
+                    .base_cause = absl::AbortedError("re-formed")};
+  start.spec.name = "g";
+  start.spec.num_ranks = static_cast<uint32_t>(s.slots.size());
+  start.spec.num_experts = s.sizes.num_experts;
+  start.spec.max_tokens_per_rank = s.sizes.max_tokens;
+  start.spec.recv_capacity_per_rank = s.sizes.recv_capacity;
+  start.spec.hidden = s.sizes.hidden;
+  start.spec.top_k = s.sizes.top_k;
+  start.spec.max_token_dtype = Dtype::kFloat32;
+  start.spec.executor = Executor::kWorker;
+  for (uint32_t r = 0; r < s.slots.size(); ++r) {
+    start.members.push_back(Placement{.rank = Rank(r),
+                                      .node = {},
+                                      .session = SessionId(r + 1),
+                                      .arena_index = 0,
+                                      .host = "h",
+                                      .pid = 1,
+                                      .client_name = {}});
+  }
+  EXPECT_TRUE(s.exchange->StartTenant(std::move(start), absl::UnixEpoch()).ok());
+  s.Perform();
+}
+
+void StreamWorker::Stop() {
+  state_->working = false;
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+void StreamWorker::Replace() {
+  Stop();
+  for (auto& [unused, session] : state_->sessions) {
+    session.AbortOpenUses(absl::AbortedError("the worker died"));
+  }
+  Start();
+}
+
+}  // namespace epd
