@@ -17,6 +17,7 @@
 #include "daemon/control/snapshots.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/placement.h"
+#include "daemon/core/shared_list.h"
 
 namespace epd {
 
@@ -49,6 +50,7 @@ struct KnownOrder {
   absl::Status status;
   GroupId group;               // The first tenant's.
   std::set<GroupId> draining;  // Tenants that it still waits for.
+  std::set<GroupId> changed;   // Tenants that it made or ended.
 };
 
 struct KnownNode {
@@ -92,6 +94,13 @@ struct ClusterCommunicator {
   std::string id_digest;  // Hex SHA-256, or "none: ...".
 };
 
+// What the holders of a group's ranks imply and is asked for in every step of a large group.
+struct DerivedFromHolders {
+  SharedList<Placement> members;  // By rank.
+  std::set<NodeId> nodes;
+  Epoch fits;  // The holders have been compared with this epoch, and can be in it; zero: with none.
+};
+
 // One tenant of a group. Everything but the epoch and the communicator is its own: states, sessions,
 // formations, instance, deadlines; nothing that one tenant does throws another back.
 struct ClusterGroup {
@@ -104,8 +113,7 @@ struct ClusterGroup {
       absl::InfiniteFuture();  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
   absl::Status cause;
   std::map<Rank, ClaimKey> holders;
-  // Placements of `holders`, by rank, while they are up to date: what every full view repeats.
-  std::optional<std::vector<Placement>> members;
+  std::optional<DerivedFromHolders> derived;  // While it is up to date.
   std::map<Rank, Placement> dead;
   std::map<Rank, absl::Time> left_at;  // Of `dead`.
   bool no_replacement = false;         // A rank has left by itself: the group ends when all have.

@@ -13,6 +13,7 @@
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/placement.h"
+#include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
 
 namespace epd {
@@ -32,10 +33,10 @@ struct StartTenant {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  std::vector<Placement> members;  // All ranks; those whose node is not this one are remote.
-  std::vector<ExecutionBase> bases;
-  absl::Status base_cause;                // Executions below the bases fail with it.
-  std::vector<WorkerPlace> workers = {};  // Of all nodes of the group.
+  SharedList<Placement> members;  // All ranks; those whose node is not this one are remote.
+  SharedList<ExecutionBase> bases;
+  absl::Status base_cause;               // Executions below the bases fail with it.
+  SharedList<WorkerPlace> workers = {};  // Of all nodes of the group.
 };
 // Fail everything in flight and all later announces of `formation` with `status`. No answer.
 struct EndTenant {
@@ -75,7 +76,7 @@ struct ReplyJoined {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  std::vector<Placement> members;  // By rank.
+  SharedList<Placement> members;  // By rank.
 };
 struct ReplyFailed {
   SessionId session;

@@ -45,7 +45,8 @@ class NodeControl::Impl {
   };
 
   struct LocalGroup {
-    GroupView view;
+    GroupView view;          // With what a coordinator that repeats nothing has said before.
+    Incarnation heard_from;  // The coordinator that has told members, bases and workers.
     absl::Time since;
     GroupWork work;
     bool running = false;  // The worker has the tenant of work.formation.
@@ -99,6 +100,7 @@ class NodeControl::Impl {
   void On(const ViewReceived& event);
   void On(const CoordinatorLost& event);
   void TakeGroups(const ClusterView& view);
+  void TakeView(Incarnation coordinator, const GroupView& theirs, LocalGroup& group);
   void TakeClaimAnswers(const ClusterView& view);
   void Reconcile();
   void ReconcileWorker(LocalGroup& group);

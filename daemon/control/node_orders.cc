@@ -164,7 +164,11 @@ void NodeControl::Impl::Report() {
     report.claims.push_back(std::move(claim));
   }
   for (const auto& [id, communicator] : communicators_) report.work.push_back(communicator.work);
-  for (const auto& [id, group] : groups_) report.work.push_back(group.work);
+  for (const auto& [id, group] : groups_) {
+    report.work.push_back(group.work);
+    if (group.view.started && group.heard_from == reported_to_)
+      report.work.back().heard = group.view.formation;
+  }
   for (const auto& [request, local] : orders_) {
     Order order = local.order;
     order.remaining = std::max(absl::ZeroDuration(), local.deadline - now_);

@@ -1,6 +1,7 @@
 // What the coordinator says, and how worker and sessions are brought to it.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node_impl.h"
@@ -46,7 +47,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
       Emit(Transition{theirs.id, Title(theirs.spec), theirs.epoch, theirs.formation, from,
                       theirs.state, theirs.cause});
     }
-    group.view = theirs;
+    TakeView(view.coordinator, theirs, group);
     group.work.group = theirs.id;
     group.work.communicator = theirs.communicator;
     LocalCommunicator& communicator = communicators_[theirs.communicator];
@@ -69,6 +70,25 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     dirty_ = true;
   }
   ForgetCommunicators();
+}
+
+void NodeControl::Impl::TakeView(Incarnation coordinator, const GroupView& theirs,
+                                 LocalGroup& group) {
+  const GroupView before = std::exchange(group.view, theirs);
+  if (!theirs.kept) {
+    group.heard_from = coordinator;
+    return;
+  }
+  const bool had = group.heard_from == coordinator && before.started && theirs.started &&
+                   before.formation == theirs.formation;
+  if (!had) {  // It is told all again once it hears that this node has nothing.
+    group.heard_from = Incarnation{};
+    dirty_ = true;
+    return;
+  }
+  group.view.members = before.members;
+  group.view.bases = before.bases;
+  group.view.workers = before.workers;
 }
 
 void NodeControl::Impl::ForgetCommunicators() {

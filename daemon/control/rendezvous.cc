@@ -13,11 +13,17 @@ Rendezvous::Effects Rendezvous::OnNodeConnected(absl::Time now, const NodeId& no
   return impl_->OnNodeConnected(now, node, incarnation, link);
 }
 Rendezvous::Effects Rendezvous::OnReport(absl::Time now, const NodeReport& report) {
-  return impl_->OnReport(now, report);
+  return impl_->OnReports(now, {report});
+}
+Rendezvous::Effects Rendezvous::OnReports(absl::Time now, const std::vector<NodeReport>& reports) {
+  return impl_->OnReports(now, reports);
 }
 Rendezvous::Effects Rendezvous::OnNodeLost(absl::Time now, const NodeId& node,
                                            const absl::Status& cause) {
   return impl_->OnNodeLost(now, node, cause);
+}
+Rendezvous::Effects Rendezvous::OnKept(absl::Time now, const std::vector<PersistentGroup>& kept) {
+  return impl_->OnKept(now, kept);
 }
 Rendezvous::Effects Rendezvous::OnTick(absl::Time now) { return impl_->OnTick(now); }
 absl::Time Rendezvous::NextDeadline() const { return impl_->NextDeadline(); }

@@ -63,6 +63,8 @@ struct RendezvousOptions {
   // What operators made before this coordinator's time. There again once the grace is over; those
   // that the nodes serve go on as they are.
   std::vector<PersistentGroup> persistent = {};
+  // Somebody keeps what operators make and says so with OnKept: only then are they answered.
+  bool keeps_persistent = false;
 };
 
 // What the edge knows about the way to a node.
@@ -135,10 +137,16 @@ class Rendezvous {
   // Always answers a current report with a view; ignores one whose incarnation is not the connected
   // one or whose seq is not above the last.
   Effects OnReport(absl::Time now, const NodeReport& report);
+  // As one after the other, with what follows from all of them together: thousands of nodes that
+  // report at once cost little more than one, and each gets one view.
+  Effects OnReports(absl::Time now, const std::vector<NodeReport>& reports);
 
   // The node is known to be dead (not merely disconnected): its sessions are dead too. `cause` says
   // why.
   Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
+
+  // The next coordinator would hear of exactly these, see Persistent().
+  Effects OnKept(absl::Time now, const std::vector<PersistentGroup>& kept);
 
   // Runs what is due. Call at NextDeadline(); more often does no harm.
   Effects OnTick(absl::Time now);

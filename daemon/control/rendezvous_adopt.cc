@@ -1,4 +1,6 @@
 // How a new coordinator takes over a group that serves: as it is, so that nobody notices.
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/rendezvous_impl.h"
@@ -67,6 +69,31 @@ bool Rendezvous::Impl::Adopt(ClusterGroup& group) {
   group.deadline = absl::InfiniteFuture();
   group.cause = absl::OkStatus();
   Fire(group, GroupEvent::kServing, absl::OkStatus());
+  return true;
+}
+
+// After a coordinator's restart the bases are those that the members' nodes remember; they must be
+// of one formation.
+bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
+  if (!group.recovered) return true;
+  Formation of;
+  group.bases.clear();
+  for (const ClaimKey& key : MembersOf(group)) {
+    const KnownClaim& known = *Find(key);
+    if (!known.since || !known.claim.drained.has_value()) continue;
+    if (of && of != known.claim.bases_of) {
+      End(group, GroupEvent::kFail,
+          absl::AbortedError(
+              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
+                           " phase=re_forming: the coordinator was restarted while the group was ",
+                           "forming again; join again")));
+      return false;
+    }
+    of = known.claim.bases_of;
+    group.bases.insert(group.bases.end(), known.claim.bases.begin(), known.claim.bases.end());
+    group.formation = std::max(group.formation, known.claim.drained->after);
+  }
+  group.recovered = false;
   return true;
 }
 

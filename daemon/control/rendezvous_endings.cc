@@ -18,9 +18,9 @@ constexpr absl::Duration kMaxRest = absl::Seconds(5);
 }  // namespace
 
 // What a node says about a formation that it cannot go on with.
-const GroupWork* Rendezvous::Impl::BrokenWork(const ClusterGroup& group) const {
+const GroupWork* Rendezvous::Impl::BrokenWork(ClusterGroup& group) const {
   if (!group.started) return nullptr;
-  for (const NodeId& id : NodesOf(group)) {
+  for (const NodeId& id : Derived(group).nodes) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work != nullptr && work->broken == group.formation) return work;
   }
@@ -43,7 +43,7 @@ void Rendezvous::Impl::RestAfterBreak(ClusterGroup& group) const {
 }
 
 void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
-  for (const NodeId& id : NodesOf(group)) {
+  for (const NodeId& id : Derived(group).nodes) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work == nullptr) return;
     const GroupWork* shared = WorkOf(id, CommunicatorOf(group).id);
@@ -116,7 +116,7 @@ void Rendezvous::Impl::End(ClusterGroup& group, GroupEvent event, const absl::St
 void Rendezvous::Impl::Reset(ClusterGroup& group, const absl::Status& why) {
   EndFormation(group, why);
   group.holders.clear();
-  group.members.reset();
+  group.derived.reset();
   group.dead.clear();
   group.bases.clear();
   group.cut_used.clear();

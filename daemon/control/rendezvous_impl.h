@@ -18,12 +18,15 @@ namespace epd {
 class Rendezvous::Impl {
  public:
   explicit Impl(const RendezvousOptions& options)
-      : options_(options), global_floor_(options.floor) {}
+      : options_(options), global_floor_(options.floor) {
+    for (const PersistentGroup& group : options.persistent) kept_.insert(group.id);
+  }
 
   Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation,
                           const NodeLink& link);
-  Effects OnReport(absl::Time now, const NodeReport& report);
+  Effects OnReports(absl::Time now, const std::vector<NodeReport>& reports);
   Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
+  Effects OnKept(absl::Time now, const std::vector<PersistentGroup>& kept);
   Effects OnTick(absl::Time now);
   absl::Time NextDeadline() const;
   std::vector<GroupStatus> Groups() const;
@@ -86,7 +89,7 @@ class Rendezvous::Impl {
   bool StepTenants(ClusterGroup& group);
   bool StartFormation(ClusterGroup& group);
   bool Recounted(const ClusterGroup& group) const;
-  const GroupWork* BrokenWork(const ClusterGroup& group) const;
+  const GroupWork* BrokenWork(ClusterGroup& group) const;
   void FormAgain(ClusterGroup& group, const absl::Status& why);
   void RestAfterBreak(ClusterGroup& group) const;
   bool RecoverBases(ClusterGroup& group);
@@ -111,12 +114,17 @@ class Rendezvous::Impl {
   // Returns whether nothing is left to wait for.
   bool ExecuteOn(ClusterGroup& group, const KnownOrder& order);
   void CreateByOrder(KnownOrder& order);
+  // Whether what the order has done would outlive this coordinator, as far as it should.
+  bool IsKept(const KnownOrder& order) const;
+  void ExpireOrders();
   void FinishOrdersOf(GroupId group, const absl::Status& status);
 
   // ---- views: rendezvous_view.cc ----
   ClusterView MakeView(const NodeId& id);
   std::set<GroupId> GroupsOf(const NodeId& node) const;
-  GroupView ViewOf(ClusterGroup& group, const NodeId& node) const;
+  GroupView ViewOf(ClusterGroup& group, const NodeId& node);
+  void PutFormation(ClusterGroup& group, GroupView& view);
+  std::vector<Placement> OwnMembers(const ClusterGroup& group, const NodeId& node) const;
 
   // ---- look-ups ----
   KnownClaim* Find(const ClaimKey& key);
@@ -129,7 +137,8 @@ class Rendezvous::Impl {
   const ClusterCommunicator& CommunicatorOf(const ClusterGroup& group) const;
   Placement PlacementOf(const ClaimKey& key, Rank rank) const;
   std::set<ClaimKey> MembersOf(const ClusterGroup& group) const;
-  std::set<NodeId> NodesOf(const ClusterGroup& group) const;  // Of members.
+  // Valid until the holders change.
+  DerivedFromHolders& Derived(ClusterGroup& group) const;
   absl::Time FormingDeadline(const ClusterGroup& group) const;
   // Marks everything that may depend on the group.
   void Touch(const ClusterGroup& group);
@@ -158,6 +167,7 @@ class Rendezvous::Impl {
   std::map<std::string, std::vector<std::pair<Placement, absl::Time>>> stale_;  // By group name.
   // No later than the deadline of any claim; exact after each tick.
   absl::Time earliest_ = absl::InfiniteFuture();
+  std::set<GroupId> kept_;  // What the next coordinator would hear of.
   bool grace_over_ = false;
   bool adopting_ = false;
   std::map<NodeId, NodeReport> held_;  // What nodes reported during the grace.
@@ -165,6 +175,11 @@ class Rendezvous::Impl {
   std::set<GroupId> dirty_groups_;
   std::set<std::string> dirty_names_;
   std::set<NodeId> dirty_nodes_;
+  struct Told {
+    SharedList<ExecutionBase> bases;
+    SharedList<WorkerPlace> workers;
+  };
+  std::map<GroupId, Told> told_;  // In all views of the present call.
   Effects effects_;
 };
 

@@ -26,26 +26,32 @@ Rendezvous::Effects Rendezvous::Impl::OnNodeConnected(absl::Time now, const Node
   return Finish();
 }
 
-Rendezvous::Effects Rendezvous::Impl::OnReport(absl::Time now, const NodeReport& report) {
+Rendezvous::Effects Rendezvous::Impl::OnReports(absl::Time now,
+                                                const std::vector<NodeReport>& reports) {
   now_ = std::max(now_, now);
   EndGraceIfDue();
-  const auto it = nodes_.find(report.node);
-  if (it == nodes_.end() || it->second.incarnation != report.incarnation ||
-      report.seq <= it->second.last_seq) {
-    return {};
-  }
-  KnownNode& node = it->second;
-  node.last_seq = report.seq;
-  node.last_seen = now_;
-  node.lost = false;
-  if (InGrace()) {
+  bool current = false;
+  for (const NodeReport& report : reports) {
+    const auto it = nodes_.find(report.node);
+    if (it == nodes_.end() || it->second.incarnation != report.incarnation ||
+        report.seq <= it->second.last_seq) {
+      continue;
+    }
+    current = true;
+    KnownNode& node = it->second;
+    node.last_seq = report.seq;
+    node.last_seen = now_;
+    node.lost = false;
+    if (!InGrace()) {
+      Take(report);
+      continue;
+    }
     held_[report.node] = report;
-    if (!HaveAllReported()) return Finish();
+    if (!HaveAllReported()) continue;
     grace_over_ = true;
     EndGraceIfDue();
-  } else {
-    Take(report);
   }
+  if (!current) return {};
   Settle();
   return Finish();
 }
@@ -104,7 +110,10 @@ void Rendezvous::Impl::Take(const NodeReport& report) {
   node.facts = report.facts;
   node.wire_address = report.wire_address;
   node.work.clear();
-  for (const GroupWork& work : report.work) node.work[work.group] = work;
+  for (const GroupWork& work : report.work) {
+    GroupWork& known = node.work[work.group] = work;
+    if (report.coordinator != options_.incarnation) known.heard = Formation{};
+  }
   for (const GroupId id : GroupsOf(report.node)) dirty_groups_.insert(id);
   TakeClaims(report);
   TakeOrders(report);
@@ -154,7 +163,7 @@ void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::
     return;
   }
   ClusterGroup& group = groups_.at(known->group);
-  group.members.reset();
+  group.derived.reset();
   std::string who;
   for (const Rank rank : known->claim.ranks) {
     const Placement placement = PlacementOf(key, rank);
@@ -231,6 +240,7 @@ Rendezvous::Effects Rendezvous::Impl::OnTick(absl::Time now) {
 
 // Ends what is late: groups first, so that their members get the complete lists.
 void Rendezvous::Impl::Expire() {
+  ExpireOrders();
   std::vector<GroupId> late;
   for (const auto& [id, group] : groups_) {
     if (std::min(group.deadline, FormingDeadline(group)) <= now_) late.push_back(id);
@@ -283,6 +293,7 @@ Rendezvous::Effects Rendezvous::Impl::Finish() {
     effects_.push_back(SendView{MakeView(id)});
   }
   dirty_nodes_.clear();
+  told_.clear();
   Effects out;
   out.swap(effects_);
   return out;
@@ -294,6 +305,9 @@ absl::Time Rendezvous::Impl::EarliestOfAll() const {
     for (const auto& [claim, known] : node.claims) {
       if (!known.served && known.disposition != ClaimDisposition::kFailed)
         next = std::min(next, known.deadline);
+    }
+    for (const auto& [request, known] : node.orders) {
+      if (known.done && !IsKept(known)) next = std::min(next, known.deadline);
     }
   }
   for (const auto& [id, group] : groups_) next = std::min(next, FormingDeadline(group));

@@ -18,6 +18,7 @@ void Rendezvous::Impl::TakeOrders(const NodeReport& report) {
     if (!fresh) continue;
     known->second.order = order;
     known->second.deadline = now_ + order.remaining;
+    if (options_.keeps_persistent) earliest_ = std::min(earliest_, known->second.deadline);
     Execute(known->second);
   }
 }
@@ -44,6 +45,7 @@ void Rendezvous::Impl::Execute(KnownOrder& known) {
     return;
   }
   known.group = ids.front();
+  known.changed = {ids.begin(), ids.end()};
   for (const GroupId id : ids) {
     const auto group = groups_.find(id);
     if (group != groups_.end() && !ExecuteOn(group->second, known)) known.draining.insert(id);
@@ -73,7 +75,10 @@ void Rendezvous::Impl::CreateByOrder(KnownOrder& known) {
   if (group != nullptr) {
     const auto differences = Differences(order.spec, group->spec);
     known.group = group->id;
-    if (differences.empty() && group->orchestrated) return;  // Said twice.
+    if (differences.empty() && group->orchestrated) {  // Said twice.
+      known.changed = {group->id};
+      return;
+    }
     known.status = RankHeldError(group->spec, group->epoch, HoldersOf(*group, {}), differences);
     return;
   }
@@ -85,6 +90,41 @@ void Rendezvous::Impl::CreateByOrder(KnownOrder& known) {
     return;
   }
   known.group = Create(FreshId(order.proposed), order.spec, /*orchestrated=*/true).id;
+  known.changed = {known.group};
+}
+
+bool Rendezvous::Impl::IsKept(const KnownOrder& order) const {
+  if (!options_.keeps_persistent) return true;
+  return std::all_of(order.changed.begin(), order.changed.end(), [&](GroupId id) {
+    const auto group = groups_.find(id);
+    const bool lives = group != groups_.end() && group->second.orchestrated;
+    return lives == (kept_.count(id) > 0);
+  });
+}
+
+Rendezvous::Effects Rendezvous::Impl::OnKept(absl::Time now,
+                                             const std::vector<PersistentGroup>& kept) {
+  now_ = std::max(now_, now);
+  kept_.clear();
+  for (const PersistentGroup& group : kept) kept_.insert(group.id);
+  for (const auto& [id, node] : nodes_) {
+    if (!node.orders.empty()) dirty_nodes_.insert(id);
+  }
+  return Finish();
+}
+
+// What was ordered is done, but nobody promises that it stays so.
+void Rendezvous::Impl::ExpireOrders() {
+  for (auto& [id, node] : nodes_) {
+    for (auto& [request, known] : node.orders) {
+      if (!known.done || known.deadline > now_ || IsKept(known)) continue;
+      known.changed.clear();
+      known.status.Update(absl::UnavailableError(absl::StrCat(
+          "it is done, but the store has not taken it, and a new coordinator would not know of it; "
+          "see epctl doctor for the store's problem, then retry")));
+      dirty_nodes_.insert(id);
+    }
+  }
 }
 
 void Rendezvous::Impl::FinishOrdersOf(GroupId group, const absl::Status& status) {

@@ -174,7 +174,7 @@ void Rendezvous::Impl::Grant(ClusterGroup& group, const ClaimKey& key) {
   known.status = absl::OkStatus();
   waiting_[known.claim.spec.name].erase({known.arrival, key});
   if (waiting_[known.claim.spec.name].empty()) waiting_.erase(known.claim.spec.name);
-  group.members.reset();
+  group.derived.reset();
   for (const Rank rank : known.claim.ranks) {
     const bool fresh = group.holders.emplace(rank, key).second;
     EPD_CHECK(fresh);
@@ -314,17 +314,6 @@ Placement Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
 std::set<ClaimKey> Rendezvous::Impl::MembersOf(const ClusterGroup& group) const {
   std::set<ClaimKey> out;
   for (const auto& [rank, key] : group.holders) out.insert(key);
-  return out;
-}
-
-std::set<NodeId> Rendezvous::Impl::NodesOf(const ClusterGroup& group) const {
-  std::set<NodeId> out;
-  const NodeId* last = nullptr;
-  for (const auto& [rank, key] : group.holders) {
-    // Neighbours are mostly on one node, and each report of a large group comes by here.
-    if (last == nullptr || *last != key.node) out.insert(key.node);
-    last = &key.node;
-  }
   return out;
 }
 

@@ -76,8 +76,8 @@ std::string Rendezvous::Impl::LostWorkers(ClusterGroup& group) {
   for (auto& [id, bound] : communicator.workers) {
     const KnownNode* node = NodeOf(id);
     const WorkerRun now{node->incarnation, node->worker};
-    const GroupWork* work = WorkOf(id, communicator.id);
-    const bool fenced = work != nullptr && work->fenced >= communicator.epoch;
+    const auto work = node->work.find(communicator.id);
+    const bool fenced = work != node->work.end() && work->second.fenced >= communicator.epoch;
     if (fenced || (bound.has_value() && *bound != now && !node->lost)) {
       absl::StrAppend(&lost, lost.empty() ? "" : ", ", id.value);
     } else if (!bound.has_value() && node->worker) {
@@ -151,13 +151,17 @@ bool Rendezvous::Impl::EnterEpoch(ClusterGroup& group) {
       return false;
     }
   }
-  if (NeedsNewEpoch(group)) {
+  const ClusterCommunicator& communicator = CommunicatorOf(group);
+  const bool fits =
+      communicator.epoch && !communicator.stale && Derived(group).fits == communicator.epoch;
+  if (!fits && NeedsNewEpoch(group)) {
     NewEpoch(group, absl::AbortedError(absl::StrCat(
                         "group=", group.spec.name, " epoch=", CommunicatorOf(group).epoch.value,
                         ": a new epoch has begun with tenant \"", group.spec.tenant, "\"")));
   }
-  if (group.epoch != CommunicatorOf(group).epoch) Touch(group);
-  group.epoch = CommunicatorOf(group).epoch;
+  if (group.epoch != communicator.epoch) Touch(group);
+  group.epoch = communicator.epoch;
+  Derived(group).fits = communicator.epoch;
   return true;
 }
 
@@ -351,34 +355,9 @@ bool Rendezvous::Impl::Recounted(const ClusterGroup& group) const {
   return false;
 }
 
-// After a coordinator's restart the bases are those that the members' nodes remember; they must be
-// of one formation.
-bool Rendezvous::Impl::RecoverBases(ClusterGroup& group) {
-  if (!group.recovered) return true;
-  Formation of;
-  group.bases.clear();
-  for (const ClaimKey& key : MembersOf(group)) {
-    const KnownClaim& known = *Find(key);
-    if (!known.since || !known.claim.drained.has_value()) continue;
-    if (of && of != known.claim.bases_of) {
-      End(group, GroupEvent::kFail,
-          absl::AbortedError(
-              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
-                           " phase=re_forming: the coordinator was restarted while the group was ",
-                           "forming again; join again")));
-      return false;
-    }
-    of = known.claim.bases_of;
-    group.bases.insert(group.bases.end(), known.claim.bases.begin(), known.claim.bases.end());
-    group.formation = std::max(group.formation, known.claim.drained->after);
-  }
-  group.recovered = false;
-  return true;
-}
-
 bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
   bool ready = true;
-  for (const NodeId& id : NodesOf(group)) {
+  for (const NodeId& id : Derived(group).nodes) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work == nullptr || work->formation != group.formation) {
       ready = false;

@@ -1,9 +1,13 @@
 // What nodes and operators get to see.
+#include <utility>
+
 #include "daemon/control/rendezvous_impl.h"
 
 namespace epd {
 namespace {
 
+// Of groups that are larger, nodes hear of their own ranks only until a formation starts: all
+// members in every view would make the messages grow with the square of the ranks.
 constexpr uint32_t kManyRanks = 256;
 
 }  // namespace
@@ -21,7 +25,7 @@ ClusterView Rendezvous::Impl::MakeView(const NodeId& id) {
         {claim.first, claim.second, known.disposition, known.group, known.status});
   }
   for (const auto& [request, known] : node.orders) {
-    if (known.done) view.orders.push_back({request, known.status, known.group});
+    if (known.done && IsKept(known)) view.orders.push_back({request, known.status, known.group});
   }
   for (const GroupId group : GroupsOf(id)) view.groups.push_back(ViewOf(groups_.at(group), id));
   return view;
@@ -39,7 +43,53 @@ std::set<GroupId> Rendezvous::Impl::GroupsOf(const NodeId& id) const {
   return out;
 }
 
-GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) const {
+// By rank.
+std::vector<Placement> Rendezvous::Impl::OwnMembers(const ClusterGroup& group,
+                                                    const NodeId& id) const {
+  const KnownNode& node = nodes_.at(id);
+  std::map<Rank, Placement> own;
+  for (const auto& [claim, known] : node.claims) {
+    if (known.disposition != ClaimDisposition::kGranted || known.group != group.id) continue;
+    const ClaimKey key{id, node.incarnation, claim.first, claim.second};
+    for (const Rank rank : known.claim.ranks) own[rank] = PlacementOf(key, rank);
+  }
+  std::vector<Placement> out;
+  for (auto& [rank, placement] : own) out.push_back(std::move(placement));
+  return out;
+}
+
+DerivedFromHolders& Rendezvous::Impl::Derived(ClusterGroup& group) const {
+  if (!group.derived.has_value()) {
+    DerivedFromHolders& derived = group.derived.emplace();
+    std::vector<Placement> members;
+    for (const auto& [rank, key] : group.holders) {
+      // Neighbours are mostly on one node.
+      if (members.empty() || members.back().node != key.node) derived.nodes.insert(key.node);
+      members.push_back(PlacementOf(key, rank));
+    }
+    derived.members = std::move(members);
+  }
+  return *group.derived;
+}
+
+// What all nodes of a formation are told alike, once each; made once for all views of a call.
+void Rendezvous::Impl::PutFormation(ClusterGroup& group, GroupView& view) {
+  const auto [it, fresh] = told_.try_emplace(group.id);
+  if (fresh) {
+    it->second.bases = group.bases;
+    std::vector<WorkerPlace> workers;
+    for (const auto& [id, bound] : CommunicatorOf(group).workers) {
+      if (bound.has_value() && group.started)
+        workers.push_back({id, bound->worker, NodeOf(id)->wire_address});
+    }
+    it->second.workers = std::move(workers);
+  }
+  view.members = Derived(group).members;
+  view.bases = it->second.bases;
+  view.workers = it->second.workers;
+}
+
+GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) {
   GroupView view;
   view.id = group.id;
   view.spec = group.spec;
@@ -49,25 +99,16 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) cons
   view.started = group.started;
   view.wait = group.state != GroupState::kDegraded;
   view.cause = group.cause;
-  // While a large group comes together each node hears of its own ranks only: all members in every
-  // view would make the messages grow with the square of the ranks.
-  const bool gathers =
-      group.state == GroupState::kForming || group.state == GroupState::kBootstrapping;
-  const bool own_only = gathers && !group.started && group.spec.num_ranks > kManyRanks;
-  if (own_only) {
-    for (const auto& [rank, key] : group.holders) {
-      if (key.node == node) view.members.push_back(PlacementOf(key, rank));
-    }
-  } else {
-    if (!group.members.has_value()) {
-      group.members.emplace();
-      for (const auto& [rank, key] : group.holders)
-        group.members->push_back(PlacementOf(key, rank));
-    }
-    view.members = *group.members;
+  const GroupWork* work = WorkOf(node, group.id);
+  view.own_members_only = !group.started && group.spec.num_ranks > kManyRanks;
+  view.kept = group.started && work != nullptr && work->heard == group.formation &&
+              group.holders.size() == group.spec.num_ranks;
+  if (view.own_members_only) {
+    view.members = OwnMembers(group, node);
+  } else if (!view.kept) {
+    PutFormation(group, view);
   }
   for (const auto& [rank, placement] : group.dead) view.dead.push_back(placement);
-  view.bases = group.bases;
   view.base_cause = group.base_cause;
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   view.communicator = communicator.id;
@@ -81,10 +122,6 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) cons
   view.id_known = bootstraps && communicator.id_known;
   if (view.id_known) view.unique_id = communicator.unique_id;
   view.no_id_reason = communicator.no_id_reason;
-  if (!group.started) return view;
-  for (const auto& [id, bound] : communicator.workers) {
-    if (bound.has_value()) view.workers.push_back({id, bound->worker, NodeOf(id)->wire_address});
-  }
   return view;
 }
 

@@ -15,6 +15,7 @@
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/placement.h"
+#include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
 
 namespace epd {
@@ -87,6 +88,9 @@ struct GroupWork {
   absl::Status tenant_status;
   Formation broken;  // Cannot go on, although its members may all live; zero: none.
   absl::Status broken_cause;
+  // The node has members, bases and workers of this formation, from the coordinator that the report
+  // is for: views need not repeat them. Zero: of none.
+  Formation heard;
 };
 
 // What must agree between the nodes of a group before their workers meet.
@@ -177,18 +181,23 @@ struct GroupView {
   Epoch epoch;          // Zero before the first bootstrap.
   Formation formation;  // Zero before the first start.
   bool started = false;
-  bool wait = false;               // Whether READY comes back by itself (else calls fail at once).
-  absl::Status cause;              // Why it is not READY.
-  std::vector<Placement> members;  // By rank; may have gaps while forming or degraded.
-  std::vector<Placement> dead;     // Last holders of ranks that are free, by rank.
-  std::vector<ExecutionBase> bases;  // Of `formation`; all ranks.
-  absl::Status base_cause;           // Why executions below the bases fail.
+  bool wait = false;   // Whether READY comes back by itself (else calls fail at once).
+  absl::Status cause;  // Why it is not READY.
+  // By rank; may have gaps while forming or degraded. `own_members_only`: other nodes' are not said.
+  SharedList<Placement> members;
+  bool own_members_only = false;
+  std::vector<Placement> dead;      // Last holders of ranks that are free, by rank.
+  SharedList<ExecutionBase> bases;  // Of `formation`; all ranks.
+  absl::Status base_cause;          // Why executions below the bases fail.
   // Unique id of `epoch`.
-  bool id_wanted = false;            // This node's worker must make it.
-  bool id_known = false;             // `unique_id` is decided; initialise the communicator with it.
-  UniqueId unique_id;                // Empty: none, and `no_id_reason` says why.
-  std::string no_id_reason;          // "none: ..."
-  std::vector<WorkerPlace> workers;  // While `started`: of all nodes of the group.
+  bool id_wanted = false;           // This node's worker must make it.
+  bool id_known = false;            // `unique_id` is decided; initialise the communicator with it.
+  UniqueId unique_id;               // Empty: none, and `no_id_reason` says why.
+  std::string no_id_reason;         // "none: ..."
+  SharedList<WorkerPlace> workers;  // While `started`: of all nodes of the group.
+  // `members`, `bases` and `workers` are left out: the node has said that it has those of
+  // `formation`, and they are still the same.
+  bool kept = false;
 
   friend bool operator==(const GroupView&, const GroupView&) = default;
 };

@@ -17,6 +17,7 @@ namespace {
 
 // A stream that has been silent for longer is not worth a refusal of its successor.
 constexpr absl::Duration kSilent = absl::Seconds(3);
+constexpr size_t kMaxArrived = 1 << 16;
 
 // A node of the first release says nothing of its protocol; it speaks version 1.
 absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_version) {
@@ -35,7 +36,7 @@ absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_vers
 class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>,
                                           v1::ClusterView> {
  public:
-  using OnMessage = std::function<void(const v1::NodeReport&)>;
+  using OnMessage = std::function<void(v1::NodeReport)>;
 
   // `on_message` is called on gRPC's threads, one call at a time.
   void Start(OnMessage on_message) {
@@ -44,7 +45,7 @@ class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport
   }
   void OnReadDone(bool ok) override {
     if (!ok) return End(grpc::Status::OK);
-    on_message_(incoming_);
+    on_message_(std::exchange(incoming_, v1::NodeReport()));
     StartRead(&incoming_);
   }
 
@@ -82,20 +83,49 @@ grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
         ->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded")));
     return stream.get();
   }
-  stream->Start([this, weak](const v1::NodeReport& report) {
-    // A report that does not fit into the queue is lost; the next one says it all again.
-    node_.loop().Post([this, weak, report] {
-      if (const std::shared_ptr<ClusterStream> alive = weak.lock()) OnReport(*alive, report);
-    });
-  });
+  stream->Start([this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); });
   return stream.get();
+}
+
+// Any of gRPC's threads. What arrives while control is busy is taken together.
+void ClusterService::Arrived(const std::weak_ptr<ClusterStream>& stream, v1::NodeReport report) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (arrived_.size() >= kMaxArrived) return;  // The node's next one says it all again.
+    arrived_.push_back({stream, std::move(report)});
+    if (arrived_.size() > 1) return;  // Control has been told.
+  }
+  if (node_.loop().Post([this] { TakeArrived(); })) return;
+  const absl::MutexLock lock(&mutex_);
+  arrived_.clear();
+}
+
+void ClusterService::TakeArrived() {
+  std::vector<Arrival> arrived;
+  {
+    const absl::MutexLock lock(&mutex_);
+    arrived.swap(arrived_);
+  }
+  std::vector<NodeReport> reports;
+  for (const Arrival& one : arrived) {
+    const std::shared_ptr<ClusterStream> alive = one.stream.lock();
+    if (alive == nullptr) continue;
+    // What control was told for an earlier report may bring a new stream's first one along.
+    if (alive->node.value.empty()) Begin(alive);
+    absl::StatusOr<NodeReport> report = Check(*alive, one.report);
+    if (report.ok() && report->seq != 0) reports.push_back(*std::move(report));
+  }
+  if (reports.empty()) return;
+  node_.WithRendezvous(
+      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReports(at, reports); });
 }
 
 void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
   streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
                                 [](const auto& known) { return known->done(); }),
                  streams_.end());
-  streams_.push_back(stream);
+  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end())
+    streams_.push_back(stream);
 }
 
 absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
@@ -129,7 +159,8 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
   return absl::OkStatus();
 }
 
-void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& message) {
+absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
+                                                 const v1::NodeReport& message) {
   absl::StatusOr<NodeReport> report = FromProto(message);
   absl::Status bad = report.status();
   if (bad.ok() && stream.node.value.empty()) {
@@ -143,19 +174,18 @@ void ClusterService::OnReport(ClusterStream& stream, const v1::NodeReport& messa
   }
   if (!bad.ok()) {
     Log(LogLevel::kWarn, "node refused", {{"peer", message.node()}, {"why", bad.message()}});
-    return stream.End(ToGrpc(bad));
+    stream.End(ToGrpc(bad));
+    return bad;
   }
   stream.last_report = MonotonicNow();
   for (const v1::ClusterAnswer& answer : message.answers()) asking_.Take(stream.node, answer);
-  if (report->seq == 0) return;
-  node_.WithRendezvous(
-      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReport(at, *report); });
+  return report;
 }
 
 void ClusterService::Send(const ClusterView& view) {
   for (const auto& stream : streams_) {
     if (stream->node != view.node || stream->done()) continue;
-    v1::ClusterView message = ToProto(view, stream->protocol);
+    v1::ClusterView message = ToProto(view, stream->protocol, &formations_);
     if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
     stream->OfferView(std::move(message));
   }

@@ -6,8 +6,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/cluster_codec.h"
 #include "daemon/rpc/node_questions.h"
 #include "proto/epd/v1/cluster.grpc.pb.h"
 
@@ -39,12 +43,23 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
 
  private:
   void Begin(const std::shared_ptr<ClusterStream>& stream);
-  void OnReport(ClusterStream& stream, const v1::NodeReport& report);
+  void Arrived(const std::weak_ptr<ClusterStream>& stream, v1::NodeReport report);
+  void TakeArrived();
+  // An error has ended the stream.
+  absl::StatusOr<NodeReport> Check(ClusterStream& stream, const v1::NodeReport& message);
   absl::Status Introduce(ClusterStream& stream, const NodeReport& report);
 
   Node& node_;
   NodeQuestions asking_;
   std::vector<std::shared_ptr<ClusterStream>> streams_;  // Control thread.
+  EncodedFormations formations_;                         // Control thread.
+
+  struct Arrival {
+    std::weak_ptr<ClusterStream> stream;
+    v1::NodeReport report;
+  };
+  absl::Mutex mutex_;
+  std::vector<Arrival> arrived_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd

@@ -50,7 +50,7 @@ void CoordinatorStream::OnWriteDone(bool ok) {
 
 void CoordinatorStream::OnReadDone(bool ok) {
   if (ok) {
-    on_view_(incoming_);
+    on_view_(std::exchange(incoming_, v1::ClusterView()));
     return StartRead(&incoming_);
   }
   {

@@ -19,7 +19,7 @@ namespace epd {
 // kind.
 class CoordinatorStream final : public grpc::ClientBidiReactor<v1::NodeReport, v1::ClusterView> {
  public:
-  using OnView = std::function<void(const v1::ClusterView&)>;
+  using OnView = std::function<void(v1::ClusterView)>;
   using OnEnd = std::function<void(const absl::Status&)>;
 
   // Opens the stream with `hello`. `on_end` is the last call.

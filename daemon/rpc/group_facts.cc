@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -29,11 +30,11 @@ GroupStatus FromLocal(const LocalGroupStatus& local) {
   for (const Placement& member : view.members) {
     group.ranks.push_back({member, view.state == GroupState::kReady ? "ready" : "arrived"});
   }
+  if (view.own_members_only) return group;  // The coordinator knows who is missing.
+  std::set<Rank> held;
+  for (const Placement& member : view.members) held.insert(member.rank);
   for (uint32_t rank = 0; rank < view.spec.num_ranks; ++rank) {
-    const bool held =
-        std::any_of(view.members.begin(), view.members.end(),
-                    [&](const Placement& member) { return member.rank.value == rank; });
-    if (!held) group.missing.emplace_back(rank);
+    if (held.count(Rank(rank)) == 0) group.missing.emplace_back(rank);
   }
   return group;
 }

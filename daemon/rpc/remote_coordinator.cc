@@ -48,8 +48,8 @@ void RemoteCoordinator::Open(absl::Time now) {
   const std::weak_ptr<int> weak = alive_;
   stream_ = std::make_unique<CoordinatorStream>(
       *stub_, ToProto(Hello()),
-      [this, number, weak](const v1::ClusterView& view) {
-        node_.loop().Post([this, number, view, weak] {
+      [this, number, weak](v1::ClusterView view) {
+        node_.loop().Post([this, number, view = std::move(view), weak] {
           if (!weak.expired()) OnView(number, view);
         });
       },

@@ -77,6 +77,7 @@ void PutWork(const GroupWork& work, v1::ClusterWork& out) {
   *out.mutable_tenant_status() = ToProto(work.tenant_status);
   out.set_broken(work.broken.value);
   *out.mutable_broken_cause() = ToProto(work.broken_cause);
+  out.set_heard(work.heard.value);
 }
 
 absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
@@ -93,6 +94,7 @@ absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
   work.tenant_status = FromProto(in.tenant_status());
   work.broken = Formation(in.broken());
   work.broken_cause = FromProto(in.broken_cause());
+  work.heard = Formation(in.heard());
   return GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase);
 }
 

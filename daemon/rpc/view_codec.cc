@@ -8,7 +8,7 @@
 namespace epd {
 namespace {
 
-void PutGroup(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
+void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_group_id(group.id.value);
   out.set_communicator_id(group.communicator.value);
   *out.mutable_spec() = ToProto(group.spec);
@@ -18,18 +18,23 @@ void PutGroup(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) 
   out.set_started(group.started);
   out.set_wait(group.wait);
   *out.mutable_cause() = ToProto(group.cause);
-  if (protocol >= 2) {
-    *out.mutable_member_columns() = ToColumns(group.members);
-  } else {
-    for (const Placement& member : group.members) *out.add_members() = ToProto(member);
-  }
+  out.set_own_members_only(group.own_members_only);
+  out.set_kept(group.kept);
   for (const Placement& dead : group.dead) *out.add_dead() = ToProto(dead);
-  Put(group.bases, *out.mutable_bases());
   *out.mutable_base_cause() = ToProto(group.base_cause);
   out.set_id_wanted(group.id_wanted);
   out.set_id_known(group.id_known);
   out.set_unique_id(group.unique_id.bytes());
   out.set_no_id_reason(group.no_id_reason);
+}
+
+void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
+  if (protocol < 2) {
+    for (const Placement& member : group.members) *out.add_members() = ToProto(member);
+  } else if (!group.members.empty()) {
+    *out.mutable_member_columns() = ToColumns(group.members.items());
+  }
+  Put(group.bases.items(), *out.mutable_bases());
   for (const WorkerPlace& place : group.workers) {
     v1::ClusterWorker& worker = *out.add_workers();
     worker.set_node(place.node.value);
@@ -46,35 +51,67 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.started = in.started();
   group.wait = in.wait();
   group.cause = FromProto(in.cause());
-  for (const v1::ClusterMember& member : in.members()) group.members.push_back(FromProto(member));
-  if (absl::Status bad = Get(in.member_columns(), group.members); !bad.ok()) return bad;
+  group.own_members_only = in.own_members_only();
+  group.kept = in.kept();
+  std::vector<Placement> members;
+  for (const v1::ClusterMember& member : in.members()) members.push_back(FromProto(member));
+  if (absl::Status bad = Get(in.member_columns(), members); !bad.ok()) return bad;
+  group.members = std::move(members);
   for (const v1::ClusterMember& dead : in.dead()) group.dead.push_back(FromProto(dead));
   group.base_cause = FromProto(in.base_cause());
   group.id_wanted = in.id_wanted();
   group.id_known = in.id_known();
   group.unique_id = UniqueId(in.unique_id());
   group.no_id_reason = in.no_id_reason();
+  std::vector<WorkerPlace> workers;
   for (const v1::ClusterWorker& worker : in.workers()) {
-    group.workers.push_back(
-        {NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address()});
+    workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address()});
   }
+  group.workers = std::move(workers);
+  std::vector<ExecutionBase> bases;
   absl::Status status = Get(in.spec(), group.spec);
   status.Update(
       GetEnum(static_cast<int>(in.state()), GroupState::kClosed, "group.state", group.state));
-  status.Update(Get(in.bases(), group.bases));
+  status.Update(Get(in.bases(), bases));
+  group.bases = std::move(bases);
   return status;
 }
 
 }  // namespace
 
-v1::ClusterView ToProto(const ClusterView& view, uint32_t protocol) {
+// Fields that a parsed message does not know are sent as they are: whoever reads this finds them in
+// their places.
+void EncodedFormations::Put(const GroupView& group, v1::ClusterGroup& out) {
+  if (group.members.empty() && group.workers.empty() && group.bases.empty()) return;
+  const bool same = group.members.Shares(members_) && group.workers.Shares(workers_) &&
+                    group.bases.Shares(bases_);
+  if (!same) {
+    members_ = group.members;
+    workers_ = group.workers;
+    bases_ = group.bases;
+    v1::ClusterGroup encoded;
+    PutFormation(group, kMaxClusterProtocol, encoded);
+    fields_.Clear();
+    fields_.ParseFromString(encoded.SerializeAsString());
+  }
+  out.GetReflection()->MutableUnknownFields(&out)->MergeFrom(fields_);
+}
+
+v1::ClusterView ToProto(const ClusterView& view, uint32_t protocol, EncodedFormations* formations) {
   v1::ClusterView out;
   out.set_coordinator(view.coordinator.value);
   out.set_seq(view.seq);
   out.set_node(view.node.value);
   out.set_node_incarnation(view.node_incarnation.value);
   out.set_report_seq(view.report_seq);
-  for (const GroupView& group : view.groups) PutGroup(group, protocol, *out.add_groups());
+  for (const GroupView& group : view.groups) {
+    PutGroup(group, *out.add_groups());
+    if (formations == nullptr || protocol < 2 || !group.started) {
+      PutFormation(group, protocol, *out.mutable_groups()->rbegin());
+    } else {
+      formations->Put(group, *out.mutable_groups()->rbegin());
+    }
+  }
   for (const ClaimAnswer& answer : view.claims) {
     v1::ClusterClaimAnswer& added = *out.add_claims();
     added.set_session_id(answer.session.value);

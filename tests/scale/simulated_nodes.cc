@@ -90,9 +90,9 @@ absl::Status SimulatedNodes::Connect(absl::Duration patience) {
     const size_t i = node->index;
     node->stream = std::make_unique<CoordinatorStream>(
         *node->stub, ToProto(hello),
-        [this, i](const v1::ClusterView& view) {
+        [this, i](v1::ClusterView view) {
           const absl::MutexLock lock(&mutex_);
-          incoming_.push_back({i, view, absl::OkStatus()});
+          incoming_.push_back({i, std::move(view), absl::OkStatus()});
         },
         [this, i](const absl::Status& status) {
           const absl::MutexLock lock(&mutex_);

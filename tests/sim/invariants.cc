@@ -70,7 +70,7 @@ std::vector<Placement> Invariants::MembersOf(Incarnation coordinator, GroupId gr
 void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
                                 const StartTenant& start) {
   CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.spec,
-                 start.members);
+                 start.members.items());
   Started& started = started_.at({start.coordinator, start.group, start.formation});
   std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
   for (const ExecutionBase& base : start.bases) bases[{base.rank, base.program}] = base.base;
@@ -137,7 +137,7 @@ void Invariants::SawInit(const InitCommunicator& init) {
 
 void Invariants::SawJoined(const Who& who, const ReplyJoined& joined) {
   CheckPlacement(joined.coordinator, joined.group, joined.epoch, joined.formation, joined.spec,
-                 joined.members);
+                 joined.members.items());
   Epoch& last = joined_epoch_[{absl::StrCat(who.node, "/", who.incarnation), joined.spec.name}];
   if (joined.epoch < last) {
     Fail("one_epoch", absl::StrCat(Text(who), ": epoch of ", joined.spec.name, " went from ",

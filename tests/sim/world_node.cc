@@ -197,7 +197,9 @@ void World::SendToNode(ClusterView view) {
   if (connection == 0 || (options_.bug == Bug::kLoseLastViews && !faults_ && i == 0)) return;
   if (options_.bug == Bug::kSplitPlacement && i == 0) {
     for (GroupView& group : view.groups) {
-      if (!group.members.empty()) group.members.back().pid += 1;
+      std::vector<Placement> members = group.members.items();
+      if (!members.empty()) members.back().pid += 1;
+      group.members = std::move(members);
     }
   }
   if (options_.bug == Bug::kSplitCommunicator && i == 0) {
@@ -248,7 +250,11 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     SendToCoordinator(i, e->report);
   } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
     StartTenant start = *e;
-    if (options_.bug == Bug::kWrongBase && !start.bases.empty()) ++start.bases.front().base;
+    if (options_.bug == Bug::kWrongBase && !start.bases.empty()) {
+      std::vector<ExecutionBase> bases = start.bases.items();
+      ++bases.front().base;
+      start.bases = std::move(bases);
+    }
     invariants_.SawStartTenant(name, nodes_[i].incarnation, nodes_[i].worker.incarnation, start);
     ToWorker(i, start);
   } else if (const auto* e = std::get_if<EndTenant>(&effect)) {

@@ -69,6 +69,7 @@ class SmallCluster {
     options.start_grace = grace;
     options.started_at = now;
     options.persistent = persistent;
+    options.keeps_persistent = keeps_persistent;
     coordinator = std::make_unique<Rendezvous>(options);
   }
 
@@ -148,6 +149,7 @@ class SmallCluster {
     for (RendezvousEffect& effect : effects) {
       if (auto* send = std::get_if<SendView>(&effect)) {
         ++num_views;
+        for (const GroupView& group : send->view.groups) num_members += group.members.size();
         const size_t to = std::stoul(send->view.node.value.substr(1));
         Give(to, ViewReceived{std::move(send->view)});
       } else {
@@ -172,10 +174,14 @@ class SmallCluster {
   std::map<uint64_t, std::vector<RpcDone>> rpcs;  // By request.
   bool shutdown_done = false;
   NodeReport last_report;
+  bool hold_reports = false;  // Nothing reaches the coordinator.
+  std::vector<NodeReport> held_reports;
   std::vector<PersistentGroup> persistent;  // What the next coordinator is told.
+  bool keeps_persistent = false;            // ... that somebody keeps what operators make.
   std::string replayed_id;                  // Not empty: workers make this id, always.
   bool keep_members = true;                 // In `started` and `joined`.
   size_t num_views = 0;
+  size_t num_members = 0;  // In all views.
   size_t num_reports = 0;
 
  private:
@@ -184,7 +190,11 @@ class SmallCluster {
     if (const auto* e = std::get_if<SendReport>(&effect)) {
       ++num_reports;
       last_report = e->report;
-      Perform(coordinator->OnReport(now, e->report));
+      if (hold_reports) {
+        held_reports.push_back(e->report);
+      } else {
+        Perform(coordinator->OnReport(now, e->report));
+      }
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
       if (!keep_members) node.started.back().members = std::vector<Placement>();

@@ -75,6 +75,7 @@ NodeReport FullReport() {
   work.tenant_status = absl::ResourceExhaustedError("full");
   work.broken = Formation(24);
   work.broken_cause = absl::UnavailableError("a stream is lost");
+  work.heard = Formation(23);
   Order& order = report.orders.emplace_back();
   order.request = RequestId(25);
   order.kind = OrderKind::kCreate;
@@ -141,6 +142,8 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.wait = true;
   group.cause = absl::AbortedError("cause");
   group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  group.own_members_only = true;
+  group.kept = true;
   group.dead = {{Rank(0), NodeId{"a"}, SessionId(11), 12, "i", 13, "d"}};
   group.bases = {{Rank(1), Program(4), 14}};
   group.base_cause = absl::UnavailableError("base");
@@ -163,6 +166,35 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
     EXPECT_EQ(got->orders, view.orders);
     EXPECT_EQ(ToProto(*got, protocol).SerializeAsString(), sent.SerializeAsString());
   }
+}
+
+TEST(ClusterCodecTest, WhatIsEncodedOnceForAllNodesReadsLikeWhatIsEncodedForEach) {
+  EncodedFormations formations;
+  ClusterView view;
+  GroupView& group = view.groups.emplace_back();
+  group.spec = Spec();
+  group.started = true;
+  group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  group.bases = {{Rank(1), Program(4), 14}};
+  group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500"},
+                   {NodeId{"c"}, Incarnation(19), "10.0.0.4:7500"}};
+  const auto after_the_wire = [&] {
+    v1::ClusterView read;
+    EXPECT_TRUE(read.ParseFromString(ToProto(view, 2, &formations).SerializeAsString()));
+    const auto got = FromProto(read);
+    EXPECT_TRUE(got.ok()) << got.status();
+    return got.ok() ? got->groups : std::vector<GroupView>();
+  };
+  EXPECT_EQ(after_the_wire(), view.groups);
+  group.cause = absl::AbortedError("only this differs");
+  EXPECT_EQ(after_the_wire(), view.groups);
+  group.members = {{Rank(1), NodeId{"b"}, SessionId(9), 9, "h", 11, "c"}};
+  EXPECT_EQ(after_the_wire(), view.groups);
+  group.members = {};
+  group.bases = {};
+  group.workers = {};
+  group.kept = true;
+  EXPECT_EQ(after_the_wire(), view.groups);
 }
 
 TEST(ClusterCodecTest, ColumnsThatMakeNoSenseAreRefused) {
