@@ -240,6 +240,7 @@ void Node::Lead(const Leading& how) {
   options.expected = how.expected;
   options.expected.insert(self_);
   options.persistent = how.persistent;
+  options.keeps_persistent = how.keep != nullptr;
   rendezvous_ = std::make_unique<Rendezvous>(options);
   link_ = nullptr;
   FollowOwn();

@@ -93,6 +93,7 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
   const std::vector<std::string>& nodes = news.nodes;
   remote_.reset();
   leading_ = true;
+  revision_ = won.revision;
   Log(LogLevel::kInfo, "leading",
       {{"revision", won.revision},
        {"epochs_above", won.block.floor},
@@ -113,7 +114,14 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
   how.persistent = GroupsOf(news.kept);
   how.keep = [this, weak = std::weak_ptr<int>(alive_),
               revision = won.revision](const std::vector<PersistentGroup>& groups) {
-    if (!weak.expired() && election_ != nullptr) election_->Keep(revision, ValuesOf(groups));
+    if (weak.expired() || election_ == nullptr) return;
+    election_->Keep(revision, ValuesOf(groups), [this, weak, revision, groups] {
+      node_.loop().Post([this, weak, revision, groups] {
+        if (weak.expired() || !leading_ || revision != revision_) return;
+        node_.WithRendezvous(
+            [&groups](Rendezvous& own, absl::Time now) { return own.OnKept(now, groups); });
+      });
+    });
   };
   node_.Lead(how);
 }

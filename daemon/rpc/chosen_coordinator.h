@@ -40,6 +40,7 @@ class ChosenCoordinator final : public CoordinatorLink {
   const std::string address_;
   std::unique_ptr<RemoteCoordinator> remote_;  // Null: this node leads, or nobody does.
   bool leading_ = false;
+  int64_t revision_ = 0;                                   // Of the last leadership.
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // Posted news looks whether it is gone.
   std::unique_ptr<EtcdElection> election_;                 // Last: its thread uses the others.
 };

@@ -66,24 +66,27 @@ void EtcdElection::Refused(const Leadership& leader) {
   woken_ = true;
 }
 
-void EtcdElection::Keep(int64_t revision, KeptValues wanted) {
+void EtcdElection::Keep(int64_t revision, KeptValues wanted, std::function<void()> kept) {
   const absl::MutexLock lock(&mutex_);
-  wanted_ = {revision, std::move(wanted)};
+  wanted_ = {revision, std::move(wanted), std::move(kept)};
   woken_ = true;
 }
 
 // A deposed coordinator's write fails by the revision; that it is deposed the watch says.
 void EtcdElection::WriteKept() {
-  std::optional<std::pair<int64_t, KeptValues>> wanted;
+  std::optional<Wanted> wanted;
   {
     const absl::MutexLock lock(&mutex_);
     wanted.swap(wanted_);
   }
-  if (!wanted.has_value() || wanted->first != leading_revision_ || wanted->second == stored_)
-    return;
-  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted->second, Patience());
-  if (done.ok()) stored_ = wanted->second;
-  if (done.ok() || absl::IsAborted(done)) return;
+  if (!wanted.has_value() || wanted->revision != leading_revision_) return;
+  if (wanted->values == stored_) return wanted->kept();
+  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted->values, Patience());
+  if (done.ok()) {
+    stored_ = wanted->values;
+    return wanted->kept();
+  }
+  if (absl::IsAborted(done)) return;
   Perform(election_.OnStoreError(Now(), done));
   const absl::MutexLock lock(&mutex_);
   if (!wanted_.has_value()) wanted_ = std::move(wanted);

@@ -41,10 +41,17 @@ class EtcdElection {
   // Thread-safe: the coordinator `leader` refuses connections.
   void Refused(const Leadership& leader);
   // Thread-safe: as long as this node leads with `revision`, keep exactly this for its successors.
-  // Written soon, and again until etcd takes it.
-  void Keep(int64_t revision, KeptValues wanted);
+  // Written soon, and again until etcd takes it; then `kept` is called on the election's thread. A
+  // later call replaces one that etcd has not taken.
+  void Keep(int64_t revision, KeptValues wanted, std::function<void()> kept);
 
  private:
+  struct Wanted {
+    int64_t revision = 0;
+    KeptValues values;
+    std::function<void()> kept;
+  };
+
   void Run();
   void RunWatch();
   void Wake();
@@ -80,7 +87,7 @@ class EtcdElection {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Leadership> refused_ ABSL_GUARDED_BY(mutex_);
-  std::optional<std::pair<int64_t, KeptValues>> wanted_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Wanted> wanted_ ABSL_GUARDED_BY(mutex_);
   grpc::ClientContext* watching_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
   std::thread watch_;

@@ -3,6 +3,7 @@ that operators made before."""
 
 import json
 import os
+import signal
 import subprocess
 
 import attach_client as attach
@@ -165,6 +166,21 @@ _SPEC = ["--ranks=2", "--experts=4", "--max-tokens-per-rank=64", "--recv-capacit
 _SPEC += ["--hidden=16", "--top-k=2", "--dtype=float32"]
 
 
+def test_a_create_is_answered_once_etcd_has_the_group(etcd_of, epd_of):
+    etcd = etcd_of()
+    daemon = epd_of("a", etcd, "--start_grace=5s")
+    daemon.wait_for_log("leading")
+    etcd.process.send_signal(signal.SIGSTOP)
+    command = [epd_process.binary("epctl"), f"--socket={daemon.socket}", "create", "g", *_SPEC]
+    create = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    attach.wait_until(lambda: _group(daemon, "g"), "the group to be made")
+    with pytest.raises(subprocess.TimeoutExpired):
+        create.wait(0.3)
+    etcd.process.send_signal(signal.SIGCONT)
+    assert create.wait(20) == 0
+    assert etcd.holds("kept/groups/g")
+
+
 def test_groups_that_operators_made_outlive_the_coordinator(etcd_of, epd_of):
     etcd = etcd_of()
     daemons = []
@@ -174,6 +190,7 @@ def test_groups_that_operators_made_outlive_the_coordinator(etcd_of, epd_of):
     for name in ("waits", "serves", "closed"):
         code, answer = _epctl(daemons[1], "create", name, *_SPEC)
         assert code == 0, answer
+        assert etcd.holds(f"kept/groups/{name}"), "answered once it is stored"
     spec = attach.spec("serves", num_ranks=2)
     clients = [daemon.client() for daemon in daemons[1:]]
     for rank, client in enumerate(clients):
@@ -181,9 +198,8 @@ def test_groups_that_operators_made_outlive_the_coordinator(etcd_of, epd_of):
         client.start_join(spec, [rank])
     joined = [client.expect("joined") for client in clients]
     assert _epctl(daemons[0], "close", "closed")[0] == 0
+    assert not etcd.holds("kept/groups/closed"), "answered once the store has forgotten it"
     before = {name: _group(daemons[0], name) for name in ("waits", "serves")}
-    attach.wait_until(lambda: etcd.holds("kept/groups/waits"), "the group to be stored")
-    attach.wait_until(lambda: not etcd.holds("kept/groups/closed"), "the close to be stored")
 
     daemons[0].process.kill()
     daemons[0].process.wait()

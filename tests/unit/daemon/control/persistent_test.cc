@@ -96,5 +96,64 @@ TEST_F(PersistentTest, WhatIsNotRestoredYetIsKept) {
   EXPECT_THAT(c.coordinator->Groups(), IsEmpty());
 }
 
+// An order's answer waits until the store has what it did; `c` has a coordinator with a store.
+class KeptTest : public PersistentTest {
+ protected:
+  KeptTest() {
+    c.keeps_persistent = true;
+    NextCoordinator(absl::ZeroDuration());
+  }
+  void Order(const std::string& name) {
+    c.Give(0, CreateRequested{RequestId{++request_}, SmallSpec(2, name), GroupId{500 + request_},
+                              c.now + absl::Seconds(10)});
+  }
+  void Store() { c.Perform(c.coordinator->OnKept(c.now, c.coordinator->Persistent())); }
+};
+
+TEST_F(KeptTest, ACreateIsAnsweredOnceItIsStored) {
+  Order("moe");
+  EXPECT_EQ(c.Group().spec.name, "moe");
+  EXPECT_THAT(c.rpcs[request_], IsEmpty());
+  c.Perform(c.coordinator->OnKept(c.now, {}));  // Of before.
+  EXPECT_THAT(c.rpcs[request_], IsEmpty());
+  Store();
+  ASSERT_THAT(c.rpcs[request_], SizeIs(1));
+  EXPECT_EQ(c.rpcs[request_][0].status, absl::OkStatus());
+  Order("moe");  // Said twice: it is stored already.
+  EXPECT_THAT(c.rpcs[request_], SizeIs(1));
+}
+
+TEST_F(KeptTest, ACloseIsAnsweredOnceTheStoreHasForgotten) {
+  Order("moe");
+  Store();
+  c.Give(1, CloseRequested{RequestId{77}, GroupId{}, "moe", c.now + absl::Seconds(10)});
+  EXPECT_THAT(c.coordinator->Groups(), IsEmpty());
+  EXPECT_THAT(c.rpcs[77], IsEmpty());
+  Store();
+  ASSERT_THAT(c.rpcs[77], SizeIs(1));
+  EXPECT_EQ(c.rpcs[77][0].status, absl::OkStatus());
+}
+
+TEST_F(KeptTest, AStoreThatTakesNothingIsNamed) {
+  Order("moe");
+  c.Pass(absl::Seconds(11));
+  ASSERT_THAT(c.rpcs[request_], SizeIs(1));
+  EXPECT_EQ(c.rpcs[request_][0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(c.rpcs[request_][0].status.message()),
+              testing::HasSubstr("the store has not taken it"));
+  Order("moe");  // A retry waits again.
+  EXPECT_THAT(c.rpcs[request_], IsEmpty());
+  Store();
+  EXPECT_EQ(c.rpcs[request_].at(0).status, absl::OkStatus());
+}
+
+TEST_F(KeptTest, WhatIsRefusedNeedsNoStore) {
+  Order("moe");
+  Store();
+  c.Give(0, CreateRequested{RequestId{78}, SmallSpec(4), GroupId{900}, c.now + absl::Seconds(10)});
+  ASSERT_THAT(c.rpcs[78], SizeIs(1));
+  EXPECT_FALSE(c.rpcs[78][0].status.ok());
+}
+
 }  // namespace
 }  // namespace epd
