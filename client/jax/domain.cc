@@ -21,6 +21,7 @@ epd_group_spec SpecOf(const GroupConfig& config, const std::string& name) {
   spec.max_token_dtype = config.max_dtype;
   spec.drop_on_overflow = config.drop_on_overflow ? 1 : 0;
   spec.worker_executor = config.worker_executor ? 1 : 0;
+  if (!config.backend.empty()) spec.backend = config.backend.c_str();
   spec.warn_after_ms = config.warn_after_ms;
   spec.absent_ms = config.absent_ms;
   spec.undecided_ms = config.undecided_ms;
@@ -149,6 +150,27 @@ void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& memb
   const client::MutexLock lock(mutex_);
   runs_.End(call);
   if (lost) LoseLocked(membership);  // This call reported it.
+}
+
+Status Domain::Living(std::uint32_t rank, std::shared_ptr<Membership>* membership) {
+  std::shared_ptr<Membership> lost;  // Leaves after the lock.
+  const client::MutexLock lock(mutex_);
+  if (closed_) {
+    return {9, "[epd:FAILED_PRECONDITION] " + Place(rank) +
+                   ": the group was left (finalize); join it again"};
+  }
+  if (membership_ != nullptr) {
+    const Status living = membership_->Check();
+    if (!living.ok()) {
+      lost = std::move(membership_);
+      membership_ = nullptr;
+      return LostStatus(living, rank);
+    }
+  } else if (const Status joined = JoinLocked(); !joined.ok()) {
+    return joined;
+  }
+  *membership = membership_;
+  return {};
 }
 
 Domain::Activity Domain::activity() const {

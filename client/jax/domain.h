@@ -38,6 +38,9 @@ class Domain {
   void End(const Runs::Call& call, const std::shared_ptr<Membership>& membership,
            const Status& status);
 
+  // The membership for a call that is begun and ended unseen. A loss is reported once; then it joins again.
+  Status Living(std::uint32_t rank, std::shared_ptr<Membership>* membership);
+
   // Calls begun so far, and whether any of them is under way.
   struct Activity {
     std::uint64_t num_begun = 0;

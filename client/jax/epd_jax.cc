@@ -56,6 +56,7 @@ epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   config.devices = group.devices;
   config.program = group.program;
   config.metadata = group.metadata;
+  config.backend = group.backend;
   return config;
 }
 

@@ -55,6 +55,7 @@ typedef struct epd_jax_group {
   /* For people, see epd_join_args; "": none. */
   const char* program;
   const char* metadata;
+  const char* backend; /* "": the daemon's choice. */
 } epd_jax_group;
 
 const char* epd_jax_version(void);
@@ -83,6 +84,16 @@ void epd_jax_end_compile(void);
 
 /* For JAX before 0.11, see call_site.h. */
 void epd_jax_follow_compiles_process_wide(void);
+
+/* Why operations cannot run on this process's GPUs, or "": no driver, or one that lacks what they need. Opens the
+ * driver. Returns the text's length without the zero. */
+size_t epd_jax_cuda_problem(char* text, size_t text_bytes);
+
+/* The first operation on a GPU that has failed since the last call, in the alias's groups ("": in any). EPD_OK: none. */
+int epd_jax_cuda_check(const char* alias, epd_error* error);
+
+/* Gives up what GPUs hold of the alias's groups; before epd_jax_finalize. */
+void epd_jax_cuda_finalize(const char* alias);
 
 #ifdef __cplusplus
 } /* extern "C" */

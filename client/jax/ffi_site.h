@@ -3,14 +3,20 @@
 
 #include <xla/ffi/api/ffi.h>
 
+#include <memory>
 #include <utility>
 
 #include "client/jax/call_site.h"
 
 namespace epd::jax {
 
+class DeviceSites;
+
 struct SiteState : CallSite {
   explicit SiteState(CallSite site) : CallSite(std::move(site)) {}
+
+  // Of calls on GPUs; made by the first of them. Goes with the executable.
+  std::shared_ptr<DeviceSites> devices;
 
   static ::xla::ffi::TypeId id;  // Given by XLA when it first asks about a handler.
 };

@@ -264,4 +264,44 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
   return call->domain_->Begin({site, run_id, *rank}, call);
 }
 
+Status Groups::OnDevice(const CallSite& site, const std::string& device, DevicePlace* place) {
+  std::shared_ptr<const Entry> entry;
+  {
+    const client::MutexLock lock(mutex_);
+    const auto found = entries_.find(site.config.alias);
+    if (found != entries_.end()) entry = found->second;
+  }
+  if (entry == nullptr) {
+    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
+                                     " epoch=none phase=begin: the group is not bootstrapped in "
+                                     "this process; " +
+                                     HowToMake(site.config.alias)};
+  }
+  const GroupConfig& config = entry->config;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> here;
+  for (const auto& [domain, ranks] : config.held) {
+    for (const auto& [rank, name] : ranks) {
+      if (name == device) here.emplace_back(domain, rank);
+    }
+  }
+  if (here.size() != 1) {
+    return {kInvalidArgument, "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias +
+                                  " phase=begin: " + std::to_string(here.size()) +
+                                  " ranks of this process sit on " + device +
+                                  ", expected one (held here: " + HeldRanks(config) +
+                                  "); make the group with a mesh of this process's GPUs"};
+  }
+  const auto [domain, rank] = here.front();
+  const std::shared_ptr<Domain> held = entry->domains.at(domain);
+  Status status = CheckPlaces(config, site.config);
+  if (status.ok()) status = CheckSizes(config, site.config);
+  if (!status.ok()) {
+    return AtPlace(status, config, held.get(), static_cast<std::int32_t>(domain),
+                   static_cast<std::int32_t>(rank));
+  }
+  place->group = held->name();
+  place->rank = rank;
+  return held->Living(rank, &place->membership);
+}
+
 }  // namespace epd::jax

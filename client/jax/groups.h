@@ -39,6 +39,7 @@ struct GroupConfig {
   epd_dtype max_dtype = EPD_DTYPE_UNSPECIFIED;
   bool drop_on_overflow = false;
   bool worker_executor = false;
+  std::string backend;  // "": the daemon's choice.
   std::int64_t warn_after_ms = 0;
   std::int64_t absent_ms = 0;
   std::int64_t undecided_ms = 0;
@@ -86,6 +87,13 @@ class ActiveCall {
   Status refusal_;
 };
 
+// A rank of this process that sits on a device.
+struct DevicePlace {
+  std::shared_ptr<Membership> membership;
+  std::string group;  // Its name in the daemon.
+  std::uint32_t rank = 0;
+};
+
 // Thread-safe.
 class Groups {
  public:
@@ -114,6 +122,11 @@ class Groups {
   //   otherwise            why the session or the group is gone, once per loss.
   Status Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain,
                std::int32_t position, ActiveCall* call);
+
+  // The rank whose device is `device` ("cuda:0"), for calls that no CPU follows. Joins again, and blocks for that,
+  // where an earlier call reported the loss of the session. Errors as of Begin; INVALID_ARGUMENT also where no rank,
+  // or more than one, sits there.
+  Status OnDevice(const CallSite& site, const std::string& device, DevicePlace* place);
 
  private:
   struct Entry {

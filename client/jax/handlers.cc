@@ -22,6 +22,7 @@
 
 #include "client/jax/call_site.h"
 #include "client/jax/completer.h"
+#include "client/jax/ffi_dtype.h"
 #include "client/jax/ffi_site.h"
 #include "client/jax/groups.h"
 #include "kernels/prepare_output.h"
@@ -42,21 +43,6 @@ ffi::Future Failed(Status status) {
   ffi::Future future(promise);
   promise.SetError(ToXla(status));
   return future;
-}
-
-epd_dtype DtypeOf(ffi::DataType type) {
-  switch (type) {
-    case ffi::DataType::F32:
-      return EPD_DTYPE_FLOAT32;
-    case ffi::DataType::BF16:
-      return EPD_DTYPE_BFLOAT16;
-    case ffi::DataType::F16:
-      return EPD_DTYPE_FLOAT16;
-    default: {
-      const auto width = static_cast<unsigned>(ffi::ByteWidth(type));
-      return EPD_DTYPE_OPAQUE(width, static_cast<unsigned>(type) & 0xff);
-    }
-  }
 }
 
 // Where a call runs.

@@ -29,6 +29,7 @@ from epd.jax._ffi import FFI_TARGET_NAMES
 from epd.jax.bootstrap import default_group, ep_bootstrap, ep_finalize
 from epd.jax.combine import ep_combine
 from epd.jax.config import EpLayerConfig, ep_handle_mem_size
+from epd.jax.cuda import check, enable_cuda
 from epd.jax.dispatch import ep_dispatch
 from epd.jax.errors import EpError, ep_errors
 from epd.jax.group import Group
@@ -48,6 +49,7 @@ __all__ = [
     "RoleGroup",
     "RoleLink",
     "RoutingStats",
+    "check",
     "default_group",
     "ep_bootstrap",
     "ep_combine",
@@ -55,6 +57,7 @@ __all__ = [
     "ep_errors",
     "ep_finalize",
     "ep_handle_mem_size",
+    "enable_cuda",
     "ep_prepare",
     "errors",
     "global_shard_guard",

@@ -76,6 +76,7 @@ class _Group(ctypes.Structure):
         ("devices", ctypes.c_char_p),
         ("program", ctypes.c_char_p),
         ("metadata", ctypes.c_char_p),
+        ("backend", ctypes.c_char_p),
     ]
 
 
@@ -116,6 +117,7 @@ class Group:
     devices: str
     program: str
     metadata: str
+    backend: str = ""
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -157,7 +159,24 @@ def _load() -> ctypes.CDLL:
     library.epd_jax_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
     library.epd_jax_handle_mem_size.restype = ctypes.c_size_t
     library.epd_jax_end_compile.restype = None
+    library.epd_jax_cuda_problem.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.epd_jax_cuda_problem.restype = ctypes.c_size_t
+    library.epd_jax_cuda_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Error)]
+    library.epd_jax_cuda_finalize.argtypes = [ctypes.c_char_p]
+    library.epd_jax_cuda_finalize.restype = None
     return library
+
+
+def _register_cuda(library: ctypes.CDLL) -> None:
+    initialize = jax.ffi.pycapsule(library.epd_jax_cuda_initialize)
+    for target in FFI_TARGET_NAMES:
+        operation = target.split(".")[1]
+        handlers = {
+            "instantiate": jax.ffi.pycapsule(getattr(library, f"epd_jax_{operation}_instantiate")),
+            "initialize": initialize,
+            "execute": jax.ffi.pycapsule(getattr(library, f"epd_jax_cuda_{operation}")),
+        }
+        jax.ffi.register_ffi_target(target, handlers, platform="CUDA", api_version=1)
 
 
 def _register(library: ctypes.CDLL) -> None:
@@ -253,9 +272,40 @@ def bootstrap(group: Group) -> None:
                 devices=group.devices.encode(),
                 program=group.program.encode(),
                 metadata=group.metadata.encode(),
+                backend=group.backend.encode(),
             )
         ),
     )
+
+
+@functools.cache
+def enable_cuda() -> None:
+    """Registers the handlers for GPUs. EpError FAILED_PRECONDITION with the reason where the driver is not there."""
+    buffer = ctypes.create_string_buffer(4096)
+    if _library.epd_jax_cuda_problem(buffer, len(buffer)) != 0:
+        reason = buffer.value.decode(errors="replace")
+        raise EpError(
+            "FAILED_PRECONDITION",
+            f"[epd:FAILED_PRECONDITION] phase=begin: this process cannot use GPUs: {reason}; epctl doctor says what to do",
+        )
+    _register_cuda(_library)
+
+
+def cuda_enabled() -> bool:
+    """Whether enable_cuda() has succeeded."""
+    return enable_cuda.cache_info().currsize != 0
+
+
+def cuda_check(alias: str) -> None:
+    """EpError with the first failure on a GPU since the last call; "": in any group."""
+    if cuda_enabled():
+        _checked(_library.epd_jax_cuda_check, alias.encode())
+
+
+def cuda_finalize(alias: str) -> None:
+    """Gives up what GPUs hold of the alias's groups."""
+    if cuda_enabled():
+        _library.epd_jax_cuda_finalize(alias.encode())
 
 
 def finalize(alias: str) -> None:

@@ -29,10 +29,17 @@ class Membership:
     metadata: str = ""
 
 
+def _name_of(device: jax.Device) -> str:
+    """Of a GPU: as XLA counts it in this process, which is how a call on it finds its rank; else for people."""
+    if device.platform in ("gpu", "cuda"):
+        return f"cuda:{device.local_hardware_id}"
+    return str(device)
+
+
 def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
     """The ranks of this process's devices in the mesh."""
     return tuple(
-        _ffi.HeldRank(domain, position, str(device))
+        _ffi.HeldRank(domain, position, _name_of(device))
         for domain, row in enumerate(domain_grid(mesh, ep_axis))
         for position, device in enumerate(row)
         if device.process_index == jax.process_index()
@@ -58,6 +65,10 @@ def _devices_here() -> str:
     devices = jax.local_devices()
     ids = ", ".join(str(device.id) for device in devices)
     return f"process {jax.process_index()}, device ids {ids}, platform {devices[0].platform}"
+
+
+def _on_gpus(membership: Membership) -> bool:
+    return _ffi.cuda_enabled() and all(rank.device.startswith("cuda:") for rank in membership.held)
 
 
 def _connect() -> str:
@@ -119,6 +130,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 devices=_devices_here(),
                 program=membership.program,
                 metadata=membership.metadata,
+                backend="cuda" if _on_gpus(membership) else "",
             )
         )
     except BaseException:
@@ -130,4 +142,6 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
 def leave(spec: config.GroupSpec) -> None:
     """Leaves; fine if nothing was joined. Results in flight get ten seconds to come, operations then two to end."""
     _in_flight.await_results(spec.alias)
+    _ffi.cuda_finalize(spec.alias)
     _ffi.finalize(spec.alias)
+    _ffi.cuda_check(spec.alias)

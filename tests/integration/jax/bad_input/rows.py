@@ -65,6 +65,7 @@ _NOT_CALLED = {
 # Arguments that anything is right for, and why.
 ANYTHING = {
     ("ep_bootstrap", "drop_on_overflow"): "a truth value",
+    ("check", "group"): "any name: in a group that is not there nothing has failed",
     ("Group", "drop_on_overflow"): "a truth value",
     ("Group", "connect"): "a truth value",
     ("RoleGroup", "drop_on_overflow"): "a truth value",

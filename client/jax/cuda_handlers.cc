@@ -1,0 +1,207 @@
+// The five XLA FFI handlers of the CUDA platform.
+//
+// Each puts one use of its call site into XLA's stream and returns: nothing waits on the host, and what is put holds
+// constants only, so XLA may trace the handler into a command buffer and replay that for ever. Replays call no
+// handler: what fails in one is reported by the next handler call, by check() or by finalize.
+//
+// The operands domain and position are of the same shapes as on CPU, and stay in device memory: which rank this is
+// follows from the device. Sites and staging are made in the initialize stage, which XLA runs before it
+// captures anything.
+#include <xla/ffi/api/ffi.h>
+
+#include <memory>
+#include <string>
+
+#include "client/jax/device_groups.h"
+#include "client/jax/ffi_dtype.h"
+#include "client/jax/ffi_site.h"
+
+namespace epd::jax {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+using Scalar = ffi::Buffer<ffi::S32>;
+using HandleMem = ffi::Buffer<ffi::U8>;
+using Weights = ffi::Buffer<ffi::F32>;
+
+ffi::Error ToXla(const Status& status) {
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error(static_cast<ffi::ErrorCode>(status.code), status.message);
+}
+
+shm::Kind KindOf(Operation operation) {
+  switch (operation) {
+    case Operation::kPrepare:
+      return shm::Kind::kPrepare;
+    case Operation::kDispatch:
+      return shm::Kind::kDispatch;
+    case Operation::kCombine:
+      return shm::Kind::kCombine;
+    case Operation::kDispatchBackward:
+      return shm::Kind::kDispatchBackward;
+    case Operation::kCombineBackward:
+      return shm::Kind::kCombineBackward;
+  }
+  return shm::Kind::kPrepare;
+}
+
+// `rows`: the element type of what moves; any for prepare.
+client::StreamCall CallOf(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
+  const CallConfig& config = site.config;
+  client::StreamCall call;
+  call.kind = KindOf(config.operation);
+  call.rank = rank;
+  if (site.key.empty()) {
+    call.program = site.executable->Seal();
+    call.ordinal = site.ordinal;
+  } else {
+    call.name = site.key;
+    call.program = NameDigest(site.key);
+  }
+  call.top_k = static_cast<std::uint32_t>(config.top_k);
+  call.alignment = static_cast<std::uint32_t>(config.alignment);
+  call.num_tokens = static_cast<std::uint64_t>(config.tokens);
+  if (config.operation == Operation::kPrepare) return call;
+  call.recv_capacity = static_cast<std::uint64_t>(config.capacity);
+  call.dtype = static_cast<std::uint32_t>(DtypeOf(rows));
+  call.row_bytes = static_cast<std::uint64_t>(config.width) * ffi::ByteWidth(rows);
+  call.has_weights =
+      config.operation == Operation::kDispatch || config.operation == Operation::kDispatchBackward;
+  return call;
+}
+
+// Where one call of a site goes.
+struct Target {
+  std::shared_ptr<client::StreamGroup> group;
+  client::HeldSite* site = nullptr;
+};
+
+Status Resolve(SiteState* site, int device, ffi::DataType rows, Target* target) {
+  Status status = DeviceGroups::Shared().Find(*site, device, &target->group);
+  if (!status.ok()) return status;
+  return SitesOf(*site).Get(target->group, device, CallOf(*site, target->group->rank(), rows),
+                            &target->site);
+}
+
+ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType rows,
+               const client::StreamBuffers& buffers) {
+  Target target;
+  Status status = Resolve(site, device, rows, &target);
+  if (status.ok()) {
+    status =
+        FromClient(target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream)),
+                   target.group->name(), target.group->rank());
+  }
+  return ToXla(status);
+}
+
+ffi::Error Prepare(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
+                   ffi::AnyBuffer topk_idx, ffi::ResultBuffer<ffi::S32> token_counts,
+                   ffi::ResultBuffer<ffi::S32> total_recv, ffi::ResultBuffer<ffi::U8> handle_mem,
+                   ffi::Dictionary) {
+  client::StreamBuffers buffers;
+  buffers.topk_idx = topk_idx.untyped_data();
+  buffers.idx_is_64 = topk_idx.element_type() == ffi::DataType::S64;
+  buffers.token_counts = token_counts->typed_data();
+  buffers.num_token_counts = token_counts->element_count();
+  buffers.total_recv = total_recv->typed_data();
+  buffers.handle_mem = handle_mem->typed_data();
+  return Put(site, stream, device, ffi::DataType::S32, buffers);
+}
+
+client::StreamBuffers RowBuffers(HandleMem handle_mem, ffi::AnyBuffer rows, const float* weights,
+                                 ffi::Result<ffi::AnyBuffer> out_rows, float* out_weights) {
+  client::StreamBuffers buffers;
+  buffers.handle_mem = handle_mem.untyped_data();
+  buffers.rows = rows.untyped_data();
+  buffers.weights = weights;
+  buffers.out_rows = out_rows->untyped_data();
+  buffers.out_weights = out_weights;
+  return buffers;
+}
+
+// Dispatch and its backward.
+ffi::Error WithWeights(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
+                       HandleMem handle_mem, ffi::AnyBuffer rows, Weights weights,
+                       ffi::Result<ffi::AnyBuffer> out_rows,
+                       ffi::ResultBuffer<ffi::F32> out_weights, ffi::Dictionary) {
+  return Put(
+      site, stream, device, rows.element_type(),
+      RowBuffers(handle_mem, rows, weights.typed_data(), out_rows, out_weights->typed_data()));
+}
+
+// Combine and its backward.
+ffi::Error WithoutWeights(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
+                          HandleMem handle_mem, ffi::AnyBuffer rows,
+                          ffi::Result<ffi::AnyBuffer> out_rows, ffi::Dictionary) {
+  return Put(site, stream, device, rows.element_type(),
+             RowBuffers(handle_mem, rows, nullptr, out_rows, nullptr));
+}
+
+// Of a call with rows: they are operand 3, of prepare that is none.
+ffi::Error Initialize(SiteState* site, std::int32_t device, ffi::RemainingArgs args,
+                      ffi::RemainingRets, ffi::Dictionary) {
+  ffi::DataType rows = ffi::DataType::S32;
+  if (site->config.operation != Operation::kPrepare) {
+    const auto operand = args.get<ffi::AnyBuffer>(3);
+    if (!operand.has_value()) return operand.error();
+    rows = operand->element_type();
+  }
+  Target target;
+  return ToXla(Resolve(site, device, rows, &target));
+}
+
+// What every handler is called with before its operands.
+auto BindCall() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<SiteState>>()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .Arg<Scalar>()
+      .Arg<Scalar>();
+}
+
+auto BindWithWeights() {
+  return BindCall()
+      .Arg<HandleMem>()
+      .Arg<ffi::AnyBuffer>()
+      .Arg<Weights>()
+      .Ret<ffi::AnyBuffer>()
+      .Ret<Weights>()
+      .Attrs();
+}
+
+auto BindWithoutWeights() {
+  return BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_prepare, Prepare,
+                              BindCall()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Ret<HandleMem>()
+                                  .Attrs(),
+                              {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch, WithWeights, BindWithWeights(),
+                              {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine, WithoutWeights, BindWithoutWeights(),
+                              {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch_bwd, WithWeights, BindWithWeights(),
+                              {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine_bwd, WithoutWeights, BindWithoutWeights(),
+                              {ffi::Traits::kCmdBufferCompatible});
+
+// One for all five.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_initialize, Initialize,
+                              ffi::Ffi::BindInitialize()
+                                  .Ctx<ffi::State<SiteState>>()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attrs());
+
+}  // namespace epd::jax

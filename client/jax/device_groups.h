@@ -1,0 +1,84 @@
+// This process's ranks on GPUs: which stream group a call on a device belongs to.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c/mutex.h"
+#include "client/cuda/stream_group.h"
+#include "client/jax/groups.h"
+
+namespace epd::jax {
+struct SiteState;
+}
+
+namespace epd::jax {
+
+// The driver of this process, opened once.
+struct CudaDriver {
+  cuda::DriverTable table;
+  const void* image = nullptr;
+  std::string problem;  // "": calls can run on GPUs.
+};
+const CudaDriver& ProcessDriver();
+
+// Thread-safe.
+class DeviceGroups {
+ public:
+  // The one of this process, leaked: streams may outlive main().
+  static DeviceGroups& Shared();
+
+  // The group that the site's call means on a device, made by the first call.
+  Status Find(const CallSite& site, int device, std::shared_ptr<client::StreamGroup>* group);
+
+  // Finds groups in another way from now on, for tests of the handlers alone.
+  using Finder = std::function<Status(const CallSite&, int, std::shared_ptr<client::StreamGroup>*)>;
+  void FindWith(Finder finder);
+
+  // The first failure since somebody asked, in the alias's groups; "": in any.
+  Status Check(const std::string& alias);
+  void Finalize(const std::string& alias);
+
+ private:
+  struct Entry {
+    std::string name;
+    std::uint32_t rank = 0;
+    std::weak_ptr<Membership> membership;
+    std::shared_ptr<client::StreamGroup> group;
+  };
+  client::Mutex mutex_;
+  Finder finder_ EPD_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, int>, Entry> entries_ EPD_GUARDED_BY(mutex_);
+  std::map<std::string, Status> left_ EPD_GUARDED_BY(mutex_);  // Failures of groups that were left.
+};
+
+// A call site's part on each device. Thread-safe.
+class DeviceSites {
+ public:
+  // The site of `call` in `group` on `device`; made by the first call, and anew where the group is another.
+  Status Get(const std::shared_ptr<client::StreamGroup>& group, int device,
+             const client::StreamCall& call, client::HeldSite** site);
+
+ private:
+  struct Entry {
+    std::shared_ptr<client::StreamGroup> group;
+    std::unique_ptr<client::HeldSite> site;
+  };
+  client::Mutex mutex_;
+  std::map<int, Entry> entries_ EPD_GUARDED_BY(mutex_);
+  std::vector<Entry> past_ EPD_GUARDED_BY(mutex_);  // Of groups that were joined anew since.
+};
+
+// Those of a call site, which every call of it finds.
+DeviceSites& SitesOf(SiteState& site);
+
+// The program of a call with a name, as the C library has it.
+client::Program NameDigest(const std::string& name);
+
+Status FromClient(const client::Status& status, const std::string& group, std::uint32_t rank);
+
+}  // namespace epd::jax

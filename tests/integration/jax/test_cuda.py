@@ -1,0 +1,37 @@
+"""Goal: a process without a usable CUDA driver hears why, when it asks for GPUs, and is otherwise as it was."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_PROGRAM = """
+import jax, epd.jax
+epd.jax.check()
+epd.jax.check("default")
+try:
+    epd.jax.enable_cuda()
+except epd.jax.EpError as error:
+    print(str(error))
+epd.jax.check()
+print(jax.jit(lambda x: x + 1)(1))
+"""
+
+
+def test_no_driver_is_a_reason_and_nothing_else_changes(tmp_path: Path) -> None:
+    # Before any that the machine may have.
+    (tmp_path / "libcuda.so.1").write_text("no library\n")
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    reason, result = run.stdout.strip().splitlines()
+    assert reason.startswith("[epd:FAILED_PRECONDITION]"), reason
+    assert "libcuda.so.1" in reason
+    assert result == "2"
