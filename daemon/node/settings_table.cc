@@ -174,7 +174,8 @@ std::vector<SettingRow> ClusterSettings() {
        "without `listen` this node never coordinates."},
       {"wire_listen", TextField{&S::wire_listen}, "",
        "host:port at which the worker takes rows of other nodes' workers; they are told this host. "
-       "Port 0: any free one. Empty: in a cluster the host of `listen` (of `advertise`, where that "
+       "Port 0: any two free ones. Else large rows come in at the port behind it. Empty: in a "
+       "cluster the host of `listen` (of `advertise`, where that "
        "is 0.0.0.0), or else the address with which this node reaches its coordinator; alone none. "
        "TLS and private addresses as for `listen`."},
       {"lease", DurationField{&S::lease, absl::Seconds(2)}, "3s",

@@ -15,6 +15,7 @@
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/spin_policy.h"
 #include "daemon/worker/stream_pause.h"
+#include "daemon/worker/thread_turn.h"
 
 namespace epd {
 namespace {
@@ -98,6 +99,7 @@ absl::Status ExecLoop::SetUp() {
 
 absl::Status ExecLoop::Run() {
   status_ = SetUp();
+  TakeShortTurns();
   absl::Time next_control = absl::InfinitePast();
   absl::Time spin_until = absl::InfinitePast();
   absl::Time last_busy = absl::InfinitePast();

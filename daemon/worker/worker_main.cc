@@ -20,6 +20,7 @@
 #include "daemon/worker/epd_socket.h"
 #include "daemon/worker/exec_loop.h"
 #include "daemon/worker/hello.h"
+#include "daemon/worker/wire/lane_loop.h"
 #include "daemon/worker/wire/wire.h"
 
 namespace epd {
@@ -96,6 +97,7 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   absl::StatusOr<std::string> wire_address = "";
   if (!body.wire_listen().empty()) {
     KeepFreedMemory();
+    KeepLanesApart();
     wire = std::make_unique<Wire>(
         Wire::Options{.node = body.node(),
                       .self = Incarnation(body.worker_incarnation()),

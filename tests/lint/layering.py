@@ -21,9 +21,12 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "kernels/cuda/driver": _WIRE | {"kernels"},
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
+    "daemon/packet": _DAEMON_CORE,
     "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
     # Of daemon/tls only what an address says about who can read along.
-    "daemon/node": _DAEMON_CORE | _WIRE | {"daemon/control", "daemon/observe", "daemon/tls"},
+    "daemon/node": _DAEMON_CORE
+    | _WIRE
+    | {"daemon/control", "daemon/observe", "daemon/packet", "daemon/tls"},
     "daemon/tls": set(),
     "daemon/store": _DAEMON_CORE | _WIRE,
     # A memory plan is answered with the sizes that the planning code itself computes.
@@ -34,7 +37,14 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/backend", "daemon/observe", "daemon/tls", "kernels"},
+    | {
+        "daemon/control",
+        "daemon/backend",
+        "daemon/observe",
+        "daemon/packet",
+        "daemon/tls",
+        "kernels",
+    },
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE

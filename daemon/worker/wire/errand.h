@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "daemon/worker/thread_turn.h"
+
 namespace epd {
 
 // Runs what it is given, in order; drops the rest at its end.
@@ -35,6 +37,7 @@ class Errand {
 
  private:
   void Run() {
+    WaitForTurns();
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return stop_ || !work_.empty(); });

@@ -11,6 +11,10 @@ namespace epd {
 inline constexpr uint32_t kWireVersion = 1;
 inline constexpr const char* kWireMethod = "/epd.v1.Wire/Stream";
 
+// Of a hello.
+inline constexpr uint32_t kExpressLane = 1;
+inline constexpr uint32_t kBulkLane = 2;
+
 enum class FrameKind : uint32_t {
   kHello = 1,    // Then a WireHello.
   kMessage = 2,  // Then a WireMessage.

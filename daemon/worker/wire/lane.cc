@@ -6,16 +6,18 @@
 
 namespace epd {
 
-std::shared_ptr<Lane> Lane::Start(const std::shared_ptr<grpc::Channel>& channel,
+std::shared_ptr<Lane> Lane::Start(LaneLoop& loop, const std::shared_ptr<grpc::Channel>& channel,
                                   grpc::ByteBuffer hello, LaneObserver observer) {
-  std::shared_ptr<Lane> lane(new Lane(channel, std::move(observer)));
+  std::shared_ptr<Lane> lane(new Lane(loop, channel, std::move(observer)));
+  const std::lock_guard lock(lane->mutex_);
   lane->self_ = lane;
-  lane->stub_.PrepareBidiStreamingCall(&lane->context_, kWireMethod, grpc::StubOptions(),
-                                       lane.get());
-  lane->AddHold();  // Writes start from other threads.
-  lane->StartRead(&lane->unread_);
-  lane->Send(std::move(hello));
-  lane->StartCall();
+  lane->loop_.Began();
+  lane->messages_.push_back(std::move(hello));
+  lane->stream_ = lane->stub_.PrepareCall(&lane->context_, kWireMethod, loop.queue());
+  lane->writing_ = true;  // The call itself; then the hello.
+  lane->stream_->StartCall(&lane->written_);
+  // The other worker never writes: this is the end of the stream, whoever ends it.
+  lane->stream_->Finish(&lane->status_, &lane->finished_);
   return lane;
 }
 
@@ -36,7 +38,7 @@ void Lane::Send(std::shared_ptr<OutgoingRows> rows) {
 void Lane::Pump() {
   if (writing_ || over_ || !NextFrame()) return;
   writing_ = true;
-  StartWrite(&frame_);
+  stream_->Write(frame_, &written_);
 }
 
 // Puts the next buffer into frame_. False: there is none.
@@ -63,35 +65,34 @@ bool Lane::NextFrame() {
   return false;
 }
 
-void Lane::OnWriteDone(bool ok) {
+void Lane::OnWritten(bool ok) {
+  std::shared_ptr<Lane> self;  // Goes after the lock.
   const std::lock_guard lock(mutex_);
   writing_ = false;
   if (ok) Pump();
+  if (is_finished_ && !writing_) self = LetGo();
 }
 
-// The other worker never writes: its stream has ended.
-void Lane::OnReadDone(bool) {
-  {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-  }
-  context_.TryCancel();
-  RemoveHold();
-}
-
-void Lane::OnDone(const grpc::Status& status) {
+void Lane::OnOver(bool) {
   std::function<void(const absl::Status&)> lost;
+  absl::Status why;
   std::shared_ptr<Lane> self;
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
-    lost = std::move(observer_.lost);
-    observer_.lost = nullptr;
+    is_finished_ = true;
+    why = absl::UnavailableError(status_.error_message());
+    lost = std::exchange(observer_.lost, nullptr);
     messages_.clear();
     rows_.clear();
-    self = std::move(self_);
+    if (!writing_) self = LetGo();
   }
-  if (lost) lost(absl::UnavailableError(status.error_message()));
+  if (lost) lost(why);
+}
+
+std::shared_ptr<Lane> Lane::LetGo() {
+  loop_.Over();
+  return std::move(self_);
 }
 
 void Lane::Cancel() {

@@ -9,14 +9,14 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <variant>
 
 #include "absl/status/status.h"
+#include "daemon/worker/wire/lane_loop.h"
 #include "daemon/worker/wire/outgoing_rows.h"
 
 namespace epd {
 
-// Told on gRPC's threads.
+// Told on the loop's threads.
 struct LaneObserver {
   std::function<void(const absl::Status&)> lost;  // Once.
   std::function<void(const OutgoingRows&, const absl::Status&)> refused;
@@ -25,9 +25,10 @@ struct LaneObserver {
 
 // Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
 // before rows; rows of several operations take turns, a frame each.
-class Lane : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class Lane {
  public:
-  static std::shared_ptr<Lane> Start(const std::shared_ptr<grpc::Channel>& channel,
+  // `loop` outlives the stream.
+  static std::shared_ptr<Lane> Start(LaneLoop& loop, const std::shared_ptr<grpc::Channel>& channel,
                                      grpc::ByteBuffer hello, LaneObserver observer);
 
   void Send(grpc::ByteBuffer message);
@@ -36,25 +37,33 @@ class Lane : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>
   void Cancel();
 
  private:
-  Lane(const std::shared_ptr<grpc::Channel>& channel, LaneObserver observer)
-      : stub_(channel), observer_(std::move(observer)) {}
-  void OnWriteDone(bool ok) override;
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
+  using Event = MethodEvent<Lane>;
+
+  Lane(LaneLoop& loop, const std::shared_ptr<grpc::Channel>& channel, LaneObserver observer)
+      : loop_(loop), stub_(channel), observer_(std::move(observer)) {}
+  void OnWritten(bool ok);
+  void OnOver(bool ok);
   // Starts the next write, unless one is under way.
   void Pump();
   bool NextFrame();
+  // Nothing is under way any more: this is to be dropped, without the lock.
+  std::shared_ptr<Lane> LetGo();
 
+  LaneLoop& loop_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   LaneObserver observer_;
-  std::shared_ptr<Lane> self_;  // Until OnDone.
-  grpc::ByteBuffer unread_;     // The other side says nothing on this stream.
+  Event written_{this, &Lane::OnWritten};
+  Event finished_{this, &Lane::OnOver};
 
   std::mutex mutex_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  grpc::Status status_;  // Of the stream, once it is over.
   bool writing_ = false;
   bool over_ = false;
-  grpc::ByteBuffer frame_;  // Being written.
+  bool is_finished_ = false;
+  std::shared_ptr<Lane> self_;  // Until it is over and no write is under way.
+  grpc::ByteBuffer frame_;      // Being written.
   std::deque<grpc::ByteBuffer> messages_;
   std::deque<std::shared_ptr<OutgoingRows>> rows_;
 };

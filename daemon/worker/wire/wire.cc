@@ -12,8 +12,6 @@
 namespace epd {
 namespace {
 
-constexpr uint32_t kExpressLane = 1;
-constexpr uint32_t kBulkLane = 2;
 constexpr int kConnectMs = 5000;
 // A node that is cut off is noticed within the sum.
 constexpr int kPingEveryMs = 5000;
@@ -41,11 +39,23 @@ grpc::ChannelArguments ArgumentsOf(uint32_t lane) {
   return arguments;
 }
 
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Of the lane's port, from host:express,bulk.
+std::string AddressOf(const std::string& address, uint32_t lane) {
+  const size_t comma = address.rfind(',');
+  if (comma == std::string::npos) return address;
+  if (lane == kExpressLane) return address.substr(0, comma);
+  return absl::StrCat(HostOf(address), ":", address.substr(comma + 1));
+}
+
 }  // namespace
 
 Wire::Wire(Options options)
     : options_(std::move(options)),
       credentials_(ChannelCredentialsOf(options_.tls, TellRefused())),
+      express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
+      bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
       server_(options_.self, landing_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
@@ -54,6 +64,7 @@ Wire::~Wire() {
     peer.bulk->Cancel();
   }
   for (auto& [unused, gate] : gates_) gate->Shut();
+  peers_.clear();
 }
 
 OnRefusedPeer Wire::TellRefused() const {
@@ -64,7 +75,7 @@ absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::s
   absl::StatusOr<std::string> bound =
       server_.Start(listen, ServerCredentialsOf(options_.tls, TellRefused()));
   if (!bound.ok() || advertise.empty()) return bound;
-  return absl::StrCat(advertise, bound->substr(bound->rfind(':')));
+  return absl::StrCat(advertise, bound->substr(HostOf(*bound).size()));
 }
 
 std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
@@ -74,11 +85,12 @@ std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
   hello.set_from(options_.self.value);
   hello.set_to(node.worker.value);
   hello.set_lane(lane);
+  const std::string address = AddressOf(node.address, lane);
   LaneObserver observer;
-  observer.lost = [inbox = inbox_, node](const absl::Status& why) {
+  observer.lost = [inbox = inbox_, node, address](const absl::Status& why) {
     inbox->Put(PeerGone{node.worker, absl::UnavailableError(absl::StrCat(
-                                         "the stream to node ", node.name.value, " at ",
-                                         node.address, " is lost: ", why.message()))});
+                                         "the stream to node ", node.name.value, " at ", address,
+                                         " is lost: ", why.message()))});
   };
   observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
     inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});
@@ -86,8 +98,9 @@ std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
   observer.sent = [traffic = traffic_->Of(node.name.value)](uint64_t bytes) {
     traffic->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
   };
-  const auto channel = grpc::CreateCustomChannel(node.address, credentials_, ArgumentsOf(lane));
-  return Lane::Start(channel, Framed(FrameKind::kHello, hello), std::move(observer));
+  const auto channel = grpc::CreateCustomChannel(address, credentials_, ArgumentsOf(lane));
+  return Lane::Start(lane == kBulkLane ? bulk_loop_ : express_loop_, channel,
+                     Framed(FrameKind::kHello, hello), std::move(observer));
 }
 
 void Wire::Meet(const std::vector<SpanNode>& nodes) {

@@ -18,6 +18,7 @@
 #include "daemon/worker/wire/inbox.h"
 #include "daemon/worker/wire/landing.h"
 #include "daemon/worker/wire/lane.h"
+#include "daemon/worker/wire/lane_loop.h"
 #include "daemon/worker/wire/outgoing_rows.h"
 #include "daemon/worker/wire/traffic.h"
 #include "daemon/worker/wire/wire_server.h"
@@ -44,8 +45,9 @@ class Wire {
   explicit Wire(Options options);
   ~Wire();
 
-  // Takes streams at `listen`, host:port; returns the address for other nodes, with the host
-  // `advertise` unless that is empty.
+  // Takes streams at `listen`, host:port, and those of large rows at the port behind it, or any if
+  // the port is 0. Returns the address for other nodes, host:port,port, with the host `advertise`
+  // unless that is empty.
   //   UNAVAILABLE  it cannot be bound
   absl::StatusOr<std::string> Listen(const std::string& listen, const std::string& advertise);
 
@@ -79,6 +81,8 @@ class Wire {
   Landing landing_;
   std::map<SpanOperation, std::shared_ptr<StageGate>> gates_;
   std::map<Incarnation, Peer> peers_;
+  LaneLoop express_loop_;
+  LaneLoop bulk_loop_;
   WireServer server_;
   Errand errand_;  // Large rows are cut to size there.
 };

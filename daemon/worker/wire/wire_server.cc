@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/wire/buffer_reader.h"
+#include "daemon/worker/wire/lane_loop.h"
 #include "daemon/worker/wire/span_codec.h"
 #include "proto/epd/v1/wire.pb.h"
 
@@ -22,17 +23,43 @@ constexpr uint32_t kMaxPieces = 1 << 16;
 
 }  // namespace
 
-class WireServer::Stream : public grpc::ServerGenericBidiReactor {
+// Where the streams of one lane come in.
+struct WireServer::Door {
+  grpc::AsyncGenericService service;
+  grpc::ServerCompletionQueue* queue = nullptr;  // The loop's.
+  std::unique_ptr<grpc::Server> server;
+  std::optional<LaneLoop> loop;  // Ends first: its streams wait for further ones at the server.
+};
+
+// Deletes itself when it is over.
+class WireServer::Stream {
  public:
-  Stream(WireServer& server, std::string method) : server_(server) {
-    if (method != kWireMethod) {
-      Finish(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"));
-      return;
-    }
-    StartRead(&buffer_);
+  // Waits for the next call at `door`.
+  static void Await(WireServer& server, Door& door) {
+    auto* stream = new Stream(server, door);
+    door.loop->Began();
+    grpc::ServerCompletionQueue* queue = door.queue;
+    door.service.RequestCall(&stream->context_, &stream->stream_, queue, queue, &stream->called_);
   }
 
-  void OnReadDone(bool ok) override {
+ private:
+  using Event = MethodEvent<Stream>;
+
+  Stream(WireServer& server, Door& door) : server_(server), door_(door) {}
+
+  void OnCalled(bool ok) {
+    if (!ok) return OnFinished(false);
+    Await(server_, door_);
+    if (context_.method() != kWireMethod) {
+      stream_.Finish(
+          grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"),
+          &finished_);
+      return;
+    }
+    stream_.Read(&buffer_, &read_);
+  }
+
+  void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
     BufferReader reader(buffer_);
     std::optional<uint32_t> kind = reader.Peek<uint32_t>();
@@ -50,19 +77,22 @@ class WireServer::Stream : public grpc::ServerGenericBidiReactor {
     }
     if (!problem.ok()) return End(problem);
     buffer_.Clear();
-    StartRead(&buffer_);
+    stream_.Read(&buffer_, &read_);
   }
-  void OnCancel() override {}
-  void OnDone() override { delete this; }
 
- private:
+  void OnFinished(bool) {
+    LaneLoop& loop = *door_.loop;
+    delete this;
+    loop.Over();
+  }
+
   static grpc::Status Bad(const std::string& what) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "got " + what);
   }
 
   void End(const grpc::Status& status) {
     if (greeted_) server_.Ended(this, peer_, lane_, status.error_message());
-    Finish(status);
+    stream_.Finish(status, &finished_);
   }
 
   grpc::Status TakeHello(BufferReader& reader) {
@@ -117,6 +147,12 @@ class WireServer::Stream : public grpc::ServerGenericBidiReactor {
   }
 
   WireServer& server_;
+  Door& door_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  Event called_{this, &Stream::OnCalled};
+  Event read_{this, &Stream::OnRead};
+  Event finished_{this, &Stream::OnFinished};
   grpc::ByteBuffer buffer_;
   bool greeted_ = false;
   Incarnation peer_;
@@ -128,31 +164,48 @@ WireServer::WireServer(Incarnation self, Landing& landing, Inbox& inbox, Traffic
     : self_(self), landing_(landing), inbox_(inbox), traffic_(traffic) {}
 
 WireServer::~WireServer() {
-  if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now());
-  server_->Wait();
+  for (const std::unique_ptr<Door>& door : doors_) {
+    door->server->Shutdown(std::chrono::system_clock::now());
+  }
 }
 
-absl::StatusOr<std::string> WireServer::Start(
-    const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials) {
+absl::StatusOr<int> WireServer::Open(uint32_t lane, const std::string& address,
+                                     const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  auto door = std::make_unique<Door>();
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
-  builder.AddListeningPort(listen, std::move(credentials), &port);
-  builder.RegisterCallbackGenericService(this);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot take streams of other nodes on '", listen,
-                                               "' (wire_listen); is the address free and local?"));
+  builder.AddListeningPort(address, credentials, &port);
+  builder.RegisterAsyncGenericService(&door->service);
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  door->queue = queue.get();
+  door->server = builder.BuildAndStart();
+  const bool bulk = lane == kBulkLane;
+  door->loop.emplace(bulk ? Carries::kBulk : Carries::kSmall, bulk ? "wire-in-bulk" : "wire-in",
+                     std::move(queue));
+  if (door->server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot take streams of other nodes on '", address, "' (wire_listen",
+        bulk ? "'s port and the one behind it" : "", "); is the address free and local?"));
   }
-  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+  Stream::Await(*this, *door);
+  doors_.push_back(std::move(door));
+  return port;
 }
 
-grpc::ServerGenericBidiReactor* WireServer::CreateReactor(grpc::GenericCallbackServerContext* ctx) {
-  return new Stream(*this, ctx->method());
+absl::StatusOr<std::string> WireServer::Start(
+    const std::string& listen, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  const absl::StatusOr<int> express = Open(kExpressLane, listen, credentials);
+  if (!express.ok()) return express.status();
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  const bool any = listen.substr(host.size()) == ":0";
+  const absl::StatusOr<int> bulk =
+      Open(kBulkLane, absl::StrCat(host, ":", any ? 0 : *express + 1), credentials);
+  if (!bulk.ok()) return bulk.status();
+  return absl::StrCat(host, ":", *express, ",", *bulk);
 }
 
 void WireServer::Greeted(Stream* stream, Incarnation peer, uint32_t lane) {

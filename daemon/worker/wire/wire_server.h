@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/worker/wire/inbox.h"
@@ -18,21 +19,23 @@
 
 namespace epd {
 
-// Thread-safe.
-class WireServer : private grpc::CallbackGenericService {
+// Thread-safe. Each lane has a port and threads of its own.
+class WireServer {
  public:
   // `self`: streams for another worker are refused. The references outlive this.
   WireServer(Incarnation self, Landing& landing, Inbox& inbox, Traffic& traffic);
-  ~WireServer() override;
+  ~WireServer();
 
-  // Returns the address with the port that was bound.
+  // Returns the address with the ports that were bound: host:express,bulk.
   //   UNAVAILABLE  the address cannot be bound
   absl::StatusOr<std::string> Start(const std::string& listen,
-                                    std::shared_ptr<grpc::ServerCredentials> credentials);
+                                    const std::shared_ptr<grpc::ServerCredentials>& credentials);
 
  private:
   class Stream;
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* ctx) override;
+  struct Door;
+  absl::StatusOr<int> Open(uint32_t lane, const std::string& address,
+                           const std::shared_ptr<grpc::ServerCredentials>& credentials);
   // A peer's newest stream of a lane counts; the end of an older one is of no consequence.
   void Greeted(Stream* stream, Incarnation peer, uint32_t lane);
   void Ended(Stream* stream, Incarnation peer, uint32_t lane, const std::string& why);
@@ -43,7 +46,7 @@ class WireServer : private grpc::CallbackGenericService {
   Traffic& traffic_;
   std::mutex mutex_;
   std::map<std::pair<Incarnation, uint32_t>, Stream*> streams_;
-  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::unique_ptr<Door>> doors_;
 };
 
 }  // namespace epd

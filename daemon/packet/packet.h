@@ -1,0 +1,44 @@
+// One datagram with its descriptors over a SOCK_SEQPACKET socket, without blocking.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "daemon/core/unique_fd.h"
+
+namespace epd {
+
+inline constexpr size_t kMaxPacketBytes = 256 * 1024;
+inline constexpr size_t kMaxPacketFds = 250;  // The kernel's SCM_MAX_FD is 253.
+
+struct Packet {
+  std::string bytes;
+  std::vector<UniqueFd> fds;  // Close-on-exec.
+};
+
+enum class SendResult { kSent, kWouldBlock };
+
+// Sends one datagram; `fds` stay the caller's.
+//   UNAVAILABLE         the peer is gone
+//   RESOURCE_EXHAUSTED  the kernel has no memory or no room for the descriptors; retrying later is
+//   fine
+absl::StatusOr<SendResult> SendPacket(int socket, absl::string_view bytes,
+                                      absl::Span<const int> fds);
+
+// Receives one datagram. An empty packet stands for "nothing there now" (`*would_block` set).
+//   UNAVAILABLE       end of file or a reset: the peer is gone
+//   INVALID_ARGUMENT  longer than kMaxPacketBytes, empty, or more descriptors than kMaxPacketFds;
+//   all received
+//                     descriptors are closed
+absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block);
+
+// Lets a socket take datagrams of kMaxPacketBytes (the default send buffer of some kernels is
+// smaller).
+void WidenSendBuffer(int socket);
+
+}  // namespace epd

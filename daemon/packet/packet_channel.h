@@ -1,0 +1,56 @@
+// The sending side of a SEQPACKET socket whose reader may be slow, stopped or hostile.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/unique_fd.h"
+#include "daemon/packet/packet.h"
+
+namespace epd {
+
+// Never blocks: what the socket does not take waits in a bounded queue until it is writable. Not
+// thread-safe.
+class PacketChannel {
+ public:
+  // Descriptors to send: shared, because one arena may go to many peers before each has read it.
+  using Fds = std::vector<std::shared_ptr<UniqueFd>>;
+
+  explicit PacketChannel(UniqueFd socket, size_t max_queued_packets = 1024,
+                         size_t max_queued_bytes = 4 << 20);
+
+  int fd() const { return socket_.get(); }
+  bool wants_write() const { return !queue_.empty(); }
+
+  // Sends now or queues.
+  //   UNAVAILABLE         the peer is gone
+  //   RESOURCE_EXHAUSTED  the queue is full: the peer does not read; end the session
+  absl::Status Send(std::string bytes, Fds fds = {});
+
+  // Call when the socket is writable. Errors as Send.
+  absl::Status Flush();
+
+  absl::StatusOr<Packet> Receive(bool* would_block) {
+    return ReceivePacket(socket_.get(), would_block);
+  }
+
+ private:
+  struct Queued {
+    std::string bytes;
+    Fds fds;
+  };
+  // True: it went out.
+  absl::StatusOr<bool> TrySend(const Queued& packet);
+
+  UniqueFd socket_;
+  size_t max_packets_;
+  size_t max_bytes_;
+  size_t queued_bytes_ = 0;
+  std::deque<Queued> queue_;
+};
+
+}  // namespace epd

@@ -1,0 +1,34 @@
+#include "daemon/worker/thread_turn.h"
+
+#include <linux/sched.h>
+#include <linux/sched/types.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace epd {
+namespace {
+
+// The least that the kernel takes.
+constexpr unsigned kShortTurnNs = 100'000;
+
+template <typename Change>
+void ChangeOwn(const Change& change) {
+  sched_attr attributes = {};
+  constexpr unsigned kNoFlags = 0;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, kNoFlags) != 0) return;
+  if (attributes.sched_policy != SCHED_NORMAL) return;  // Somebody knows better.
+  change(attributes);
+  syscall(SYS_sched_setattr, 0, &attributes, kNoFlags);
+}
+
+}  // namespace
+
+void TakeShortTurns() {
+  ChangeOwn([](sched_attr& attributes) { attributes.sched_runtime = kShortTurnNs; });
+}
+
+void WaitForTurns() {
+  ChangeOwn([](sched_attr& attributes) { attributes.sched_policy = SCHED_BATCH; });
+}
+
+}  // namespace epd

@@ -1,0 +1,65 @@
+#include "daemon/worker/wire/lane_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "daemon/worker/thread_turn.h"
+
+namespace epd {
+namespace {
+
+// In one direction.
+int NumBulkThreads() {
+  constexpr int kCoresEach = 4;
+  constexpr int kMost = 4;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / kCoresEach, 1, kMost);
+}
+
+}  // namespace
+
+LaneLoop::LaneLoop(Carries what, std::string name, std::unique_ptr<grpc::CompletionQueue> queue)
+    : what_(what), name_(std::move(name)), queue_(std::move(queue)) {
+  const int num_threads = what == Carries::kBulk ? NumBulkThreads() : 1;
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Serve(); });
+}
+
+LaneLoop::~LaneLoop() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_streams_ == 0; });
+  }
+  queue_->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void LaneLoop::Began() {
+  const std::lock_guard lock(mutex_);
+  ++num_streams_;
+}
+
+void LaneLoop::Over() {
+  const std::lock_guard lock(mutex_);
+  if (--num_streams_ == 0) changed_.notify_all();
+}
+
+void LaneLoop::Serve() {
+  pthread_setname_np(pthread_self(), name_.c_str());
+  if (what_ == Carries::kBulk) {
+    WaitForTurns();
+  } else {
+    TakeShortTurns();
+  }
+  void* event = nullptr;
+  bool ok = false;
+  while (queue_->Next(&event, &ok)) static_cast<LaneEvent*>(event)->Happened(ok);
+}
+
+void KeepLanesApart() {
+  constexpr int kKeepWhatIsSet = 0;
+  setenv("GRPC_POLL_STRATEGY", "poll", kKeepWhatIsSet);
+}
+
+}  // namespace epd

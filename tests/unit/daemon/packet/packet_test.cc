@@ -1,0 +1,130 @@
+// Goal: a peer that is slow, stopped or hostile costs epd neither a blocked thread nor a
+// descriptor.
+#include "daemon/packet/packet.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "daemon/packet/packet_channel.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+using testing::HasSubstr;
+
+int CountFds() {
+  DIR* folder = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+class PacketTest : public testing::Test {
+ protected:
+  PacketTest() {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    ours_.reset(pair[0]);
+    theirs_.reset(pair[1]);
+    WidenSendBuffer(theirs_.get());
+  }
+  absl::StatusOr<Packet> Receive() { return ReceivePacket(ours_.get(), &would_block_); }
+
+  UniqueFd ours_;
+  UniqueFd theirs_;
+  bool would_block_ = false;
+};
+
+TEST_F(PacketTest, BytesAndDescriptorsArriveTogetherAndCloseOnExec) {
+  const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(SendPacket(theirs_.get(), "hello", {file.get(), file.get()}).ok());
+  const absl::StatusOr<Packet> packet = Receive();
+  ASSERT_TRUE(packet.ok()) << packet.status();
+  EXPECT_EQ(packet->bytes, "hello");
+  ASSERT_EQ(packet->fds.size(), 2u);
+  EXPECT_EQ(fcntl(packet->fds[0].get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+}
+
+TEST_F(PacketTest, LongestMessageFitsAndOneByteMoreIsRefused) {
+  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kMaxPacketBytes, 'x'), {}).ok());
+  ASSERT_EQ(Receive()->bytes.size(), kMaxPacketBytes);
+  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kMaxPacketBytes + 1, 'x'), {}).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Receive().status()));
+}
+
+TEST_F(PacketTest, TooManyDescriptorsAreRefusedAndNoneLeaks) {
+  const int before = CountFds();
+  std::vector<int> fds(253, 0);
+  // Past SendPacket's own limit, as a hostile client would.
+  char control[CMSG_SPACE(253 * sizeof(int))] = {};
+  iovec part = {const_cast<char*>("x"), 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
+  ASSERT_EQ(sendmsg(theirs_.get(), &message, 0), 1);
+  const absl::Status refused = Receive().status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("more than 250 descriptors"));
+  EXPECT_EQ(CountFds(), before);
+}
+
+TEST_F(PacketTest, NothingThereIsNoErrorAndAClosedPeerIsUnavailable) {
+  EXPECT_TRUE(Receive().ok());
+  EXPECT_TRUE(would_block_);
+  theirs_.reset();
+  EXPECT_TRUE(absl::IsUnavailable(Receive().status()));
+  EXPECT_FALSE(would_block_);
+  EXPECT_TRUE(absl::IsUnavailable(SendPacket(ours_.get(), "x", {}).status()));
+}
+
+TEST_F(PacketTest, ChannelQueuesForASlowReaderInOrderAndThenRefuses) {
+  PacketChannel channel(std::move(ours_), /*max_queued_packets=*/100, /*max_queued_bytes=*/1 << 20);
+  int sent = 0;
+  absl::Status status;
+  while (status.ok() && sent < 100000) {
+    status = channel.Send(std::string(1000, 'x') + std::to_string(sent));
+    if (status.ok()) ++sent;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_TRUE(channel.wants_write());
+  for (int i = 0; i < sent; ++i) {
+    bool would_block = false;
+    const absl::StatusOr<Packet> packet = ReceivePacket(theirs_.get(), &would_block);
+    ASSERT_TRUE(packet.ok() && !would_block) << "packet " << i << " of " << sent;
+    ASSERT_EQ(packet->bytes.substr(1000), std::to_string(i));
+    ASSERT_TRUE(channel.Flush().ok());
+  }
+  EXPECT_FALSE(channel.wants_write());
+}
+
+TEST_F(PacketTest, QueuedDescriptorsLiveUntilTheyAreSentOrTheChannelEnds) {
+  const int before = CountFds();
+  auto file = std::make_shared<UniqueFd>(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  {
+    PacketChannel channel(std::move(ours_), 4, 1 << 20);
+    while (channel.Send(std::string(100000, 'x'), {file}).ok()) {
+    }
+    EXPECT_GT(file.use_count(), 1);
+  }
+  EXPECT_EQ(file.use_count(), 1);
+  file.reset();
+  theirs_.reset();
+  EXPECT_EQ(CountFds(), before - 2);
+}
+
+}  // namespace
+}  // namespace epd
