@@ -25,6 +25,9 @@ struct MoveGroup {
 // memory.
 struct MovePart {
   int arena = 0;  // Index in the set.
+  // Else the rank is on another node: its stage stands at the start of the region, without a plan in front, and its
+  // output is made there.
+  bool local = true;
   uint64_t num_tokens = 0;
   uint64_t recv_capacity = 0;  // Slots.
   uint64_t stage_offset =

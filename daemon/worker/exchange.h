@@ -192,6 +192,7 @@ class Exchange {
   void TellGranted(Operation& operation, absl::Time now);
   void SendStage(const Operation& operation, uint32_t rank);
   void MaybePublished(Operation& operation, absl::Time now);
+  void TellPublished(Operation& operation, absl::Time now);
   void CloseWireOf(Operation& operation);
   void RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
   void LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause);

@@ -12,11 +12,6 @@ namespace epd {
 
 absl::Status Exchange::StartSpan(Tenant& tenant) {
   const TenantStart& start = tenant.start;
-  if (tenant.worker_executor()) {
-    return absl::UnimplementedError(
-        "ranks of this group are on several nodes, where the worker executor does not work yet; "
-        "form the group with executor client");
-  }
   TenantSpan span;
   span.self = options_.self;
   span.nodes = start.nodes;

@@ -7,6 +7,7 @@
 #include "daemon/worker/exchange.h"
 #include "daemon/worker/span.h"
 #include "daemon/worker/span_words.h"
+#include "proto/epd/v1/region_layout.h"
 
 namespace epd {
 
@@ -19,6 +20,11 @@ void Exchange::SendStage(const Operation& operation, uint32_t rank) {
                 .offset = operation.region->offset,
                 .said = operation.parts[rank].said,
                 .destinations = {}};
+  if (tenant.worker_executor()) {
+    const uint64_t begin = shm::StageOffset(send.said.plan_bytes);
+    send.offset += begin;
+    send.said.stage_bytes -= begin;
+  }
   for (const SpanNode& node : tenant.span->nodes) {
     if (node.worker != options_.self) {
       send.destinations[node.worker] = RanksOf(*tenant.span, node.worker);
@@ -68,14 +74,25 @@ void Exchange::MaybePublished(Operation& operation, absl::Time now) {
     }
   }
   if (operation.span.landed.size() < num_remote) return;
+  if (tenant.worker_executor()) {
+    StartMove(operation, now);
+  } else {
+    TellPublished(operation, now);
+  }
+}
+
+void Exchange::TellPublished(Operation& operation, absl::Time now) {
+  operation.phase = Phase::kAdmitted;
   operation.span.reported = true;
+  Tenant& tenant = *operation.tenant;
   Tell(tenant, tenant.span->leader, About(SpanStep::kPublished, operation), now);
 }
 
 void Exchange::OnPublished(Tenant& tenant, Incarnation from, const SpanMessage& message,
                            absl::Time now) {
   Operation* operation = BySpanNumber(tenant, message.number);
-  if (operation == nullptr || operation->phase != Phase::kAdmitted) return;
+  if (operation == nullptr) return;
+  if (operation->phase != Phase::kAdmitted && operation->phase != Phase::kMoving) return;
   operation->span.published.insert(from);
   for (const Rank rank : RanksOf(*tenant.span, from)) {
     operation->parts[rank.value].state = PartState::kPublished;

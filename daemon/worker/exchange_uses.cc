@@ -345,6 +345,13 @@ void Exchange::StartMove(Operation& operation, absl::Time now) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     const Announcement& part = operation.parts[r].said;
     const RegionView view = ViewOf(operation, r);
+    if (!tenant.local(r)) {
+      job.parts.push_back(MovePart{.arena = tenant.arena_of_rank[r],
+                                   .local = false,
+                                   .stage_offset = view.offset,
+                                   .stage_bytes = view.bytes});
+      continue;
+    }
     job.parts.push_back(MovePart{.arena = tenant.arena_of_rank[r],
                                  .num_tokens = part.num_tokens,
                                  .recv_capacity = part.recv_capacity,
@@ -368,10 +375,12 @@ void Exchange::RowsMoved(OperationId id, const absl::Status& status, absl::Time 
   operation.moving = false;
   if (operation.phase == Phase::kFailed) {
     CloseIfOver(operation);
-  } else if (status.ok()) {
-    DecideGood(operation, now);
-  } else {
+  } else if (!status.ok()) {
     FailWithExecution(operation, status);
+  } else if (operation.tenant->span.has_value()) {
+    TellPublished(operation, now);
+  } else {
+    DecideGood(operation, now);
   }
   FinishEvent(now);
 }

@@ -53,6 +53,7 @@ Announcement CopyAnnouncement(const shm::SlotRequest& request) {
       .demand = request.demand,
       .stage_bytes = request.stage_bytes,
       .out_bytes = request.out_bytes,
+      .plan_bytes = request.plan_bytes,
   };
 }
 

@@ -3,6 +3,7 @@
 //   kGathering --all announced--> kQueued --staging granted--> kAdmitted --all published-->
 //     client executor:            kGood --all pulled--> (closed)
 //     worker executor:  kMoving --rows moved--> kGood --all pulled--> (closed)
+//       several nodes:  kMoving once the own ranks have published and all rows are here, then kAdmitted again
 //   all rows in lanes:  kGathering --all announced--> kGood, without a region
 //   any but kGood --cause--> kFailed --nobody copies or reads--> (closed)
 #pragma once
@@ -59,6 +60,7 @@ struct Announcement {
   uint64_t demand = 0;
   uint64_t stage_bytes = 0;
   uint64_t out_bytes = 0;
+  uint64_t plan_bytes = 0;           // Of the plan copy in front of the stage; stays on its node.
   std::optional<uint8_t> lane = {};  // The rows stand there already.
 };
 Announcement CopyAnnouncement(const shm::SlotRequest& request);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
+#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd {
@@ -34,6 +35,11 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
                  absl::StrCat("at least ", counts_bytes, " for the counts of ", spec.num_experts,
                               " experts"));
     }
+  }
+  if (tenant.span.has_value() && tenant.worker_executor() &&
+      shm::StageOffset(request.plan_bytes) > request.stage_bytes) {
+    return Bad("plan_bytes", request.plan_bytes,
+               absl::StrCat("within the stage_bytes=", request.stage_bytes));
   }
   if (request.stage_bytes > limit || request.out_bytes > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -5,7 +5,8 @@
 // worker for its regions (kReserve). A worker grants all of its regions at once (kGranted) or queues
 // the operation by ticket. When all have granted, the leader admits (kAdmit), the ranks stage, and
 // the workers send each other the rows. Whose ranks have all published, and who has the rows of all
-// others, says so (kPublished); when all do, the leader decides (kDecided).
+// others (worker executor: and has moved them), says so (kPublished); when all do, the leader decides
+// (kDecided).
 //
 // No deadlock: an operation with an older ticket has younger grants taken back (kRevoke), which the
 // leader does (kRevoked) unless it has admitted; so the oldest one that waits gets its regions

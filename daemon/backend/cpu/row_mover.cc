@@ -37,7 +37,7 @@ class Mover {
  private:
   absl::Status Map();
   absl::Status GatherCounts();
-  // Copies and checks the plan of a rank, and finds its stage behind it.
+  // Copies and checks the plan of a local rank, and finds its stage behind it.
   absl::Status TakePlan(size_t rank);
   absl::Status Scatter(size_t rank);
   absl::Status Gather(size_t rank);
@@ -82,11 +82,16 @@ absl::Status Mover::Run() {
   plans_.resize(num_ranks);
   stages_.resize(num_ranks);
   for (size_t rank = 0; rank < num_ranks; ++rank) {
-    if (absl::Status status = TakePlan(rank); !status.ok()) return status;
+    if (!job_.parts[rank].local) {
+      stages_[rank] = StageRef{.base = Region(rank), .bytes = job_.parts[rank].stage_bytes};
+    } else if (absl::Status status = TakePlan(rank); !status.ok()) {
+      return status;
+    }
   }
   const bool scatters =
       job_.kind == shm::Kind::kDispatch || job_.kind == shm::Kind::kCombineBackward;
   for (size_t rank = 0; rank < num_ranks; ++rank) {
+    if (!job_.parts[rank].local) continue;
     const absl::Status status = scatters ? Scatter(rank) : Gather(rank);
     if (!status.ok()) return status;
   }
@@ -101,6 +106,7 @@ absl::Status Mover::GatherCounts() {
     std::memcpy(all.data() + rank * row_bytes, Region(rank), row_bytes);
   }
   for (size_t rank = 0; rank < num_ranks; ++rank) {
+    if (!job_.parts[rank].local) continue;
     if (absl::Status status = CheckOut(rank, all.size(), 0); !status.ok()) return status;
     std::memcpy(Out(rank), all.data(), all.size());
   }

@@ -68,11 +68,32 @@ std::vector<ExchangeCase> Cases() {
 
 TEST(NodesTest, EveryRankOfFourNodesGetsWhatPlainLoopsGive) {
   NodeFleet fleet(4);
-  for (const ExchangeCase& c : Cases()) {
-    SCOPED_TRACE(c.ToString());
-    auto ranks = fleet.StartRanks(c, RunSteps);
-    EXPECT_THAT(FinishAll(ranks), Each(""));
+  for (ExchangeCase c : Cases()) {
+    for (const bool worker_executor : {false, true}) {
+      c.worker_executor = worker_executor;
+      SCOPED_TRACE(c.ToString());
+      auto ranks = fleet.StartRanks(c, RunSteps);
+      EXPECT_THAT(FinishAll(ranks), Each(""));
+    }
   }
+}
+
+TEST(NodesTest, TheWorkerExecutorMovesRowsBetweenTwoNodes) {
+  NodeFleet fleet(2);
+  ExchangeCase c{
+      .num_ranks = 4, .num_experts = 8, .top_k = 4, .hidden = 512, .num_tokens = {300, 0, 7, 64}};
+  c.worker_executor = true;
+  auto ranks = fleet.StartRanks(c, RunSteps);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  // What fails in one worker's hands fails on all nodes, and ends nothing.
+  c.capacity = 40;
+  ranks = fleet.StartRanks(c, [](JoinedRank& joined, Link&) -> std::string {
+    RankData one = joined.data;
+    for (int64_t& expert : one.topk_idx) expert = 3;
+    if (Result r = joined.rank->Prepare(one); !r.ok()) return r.message;
+    return joined.rank->Dispatch(one).message;
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(HasSubstr("slots, its capacity is 40")));
 }
 
 TEST(NodesTest, CallsThatDoNotAgreeAndOverflowsAreHeardOnAllNodesAndEndNothing) {
@@ -179,16 +200,6 @@ TEST(NodesTest, ARowCrossesOncePerNode) {
 // What a caller answers by trying again.
 bool IsPassing(const std::string& problem) {
   return problem.starts_with("[epd:UNAVAILABLE]") || problem.starts_with("[epd:ABORTED]");
-}
-
-TEST(NodesTest, TheWorkerExecutorIsRefusedOnSeveralNodesByName) {
-  NodeFleet fleet(2);
-  const ExchangeCase c{.num_ranks = 4, .worker_executor = true};
-  auto ranks = fleet.StartRanks(c, RunSteps);
-  for (const std::string& report : FinishAll(ranks)) {
-    EXPECT_THAT(report, HasSubstr("[epd:UNIMPLEMENTED] group=test"));
-    EXPECT_THAT(report, HasSubstr("form the group with executor client"));
-  }
 }
 
 TEST(NodesTest, AWorkerThatCannotBeReachedIsNamedAndNothingSpins) {

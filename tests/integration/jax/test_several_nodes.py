@@ -1,5 +1,5 @@
-"""Goal: ranks of one group on two nodes, each with its own epd, compute the bits that one node's ranks do, and with TLS
-nobody on the link can read a row; a packet capture is the judge."""
+"""Goal: ranks of one group on two nodes, each with its own epd, compute the bits that one node's ranks do, with both
+executors, and with TLS nobody on the link can read a row; a packet capture is the judge."""
 
 import functools
 
@@ -10,7 +10,8 @@ from nodes import Nodes, running_nodes
 _PROGRAM = "several_nodes"
 _MARK = b"epd-row-on-wire!"
 _PLAIN = Setup(_PROGRAM, processes=4, mesh=(1, 4))
-_TLS = Setup(_PROGRAM, processes=2, devices=2, mesh=(1, 4), label="-tls")
+_WORKER = {"EPD_EXECUTOR": "worker"}
+_TLS = Setup(_PROGRAM, 2, 2, (1, 4), environment=_WORKER, label="-tls-worker")
 
 
 @functools.cache

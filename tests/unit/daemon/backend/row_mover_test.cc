@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "proto/epd/v1/region_layout.h"
 #include "tests/unit/kernels/exchange.h"
@@ -102,6 +104,28 @@ TEST_F(RowMover, DispatchHasTheBitsOfTheClientExecutor) {
               0)
         << "rank " << r;
   }
+}
+
+TEST_F(RowMover, ARankOfAnotherNodeGivesRowsFromTheStartOfItsRegionAndGetsNone) {
+  StageDispatch();
+  ASSERT_EQ(Move(), absl::OkStatus());
+  const int there = problem_.num_ranks - 1;
+  const uint64_t bytes = shm::OutBytes(kCapacity * kRowBytes, kCapacity);
+  std::vector<std::string> together;
+  for (int r = 0; r < there; ++r) together.emplace_back(Out(r), bytes);
+  char* region = arenas_->Map(there).value() + kRegion;
+  const uint64_t region_bytes = kArenaBytes - kRegion;
+  std::memset(region, 0, region_bytes);
+  std::memcpy(region, stages_[there].data(), stages_[there].size());
+  const std::string before(region, region_bytes);
+  job_.parts[there] = {
+      .arena = there, .local = false, .stage_offset = kRegion, .stage_bytes = region_bytes};
+  for (int r = 0; r < there; ++r) {
+    std::memset(arenas_->Map(r).value() + job_.parts[r].out_offset, 0, bytes);
+  }
+  ASSERT_EQ(Move(), absl::OkStatus());
+  for (int r = 0; r < there; ++r) EXPECT_EQ(std::string(Out(r), bytes), together[r]) << r;
+  EXPECT_EQ(std::string(region, region_bytes), before);
 }
 
 TEST_F(RowMover, CombineHasTheBitsOfTheClientExecutor) {

@@ -80,7 +80,7 @@ void SpanWorld::StartFormation(int group) {
     start.spec.recv_capacity_per_rank = 64;
     start.spec.hidden = 8;
     start.spec.top_k = 2;
-    start.spec.executor = Executor::kClient;
+    start.spec.executor = group % 2 == 0 ? Executor::kClient : Executor::kWorker;
     for (int rank = 0; rank < kRanks; ++rank) {
       const int place = NodeOf(group, rank);
       start.members.push_back({.rank = Rank(static_cast<uint32_t>(rank)),
@@ -120,6 +120,8 @@ void SpanWorld::Announce(int group, int rank, int name) {
   request.top_k = 2;
   request.num_tokens = 4;
   request.stage_bytes = 16 + 4096 * (6 + Pick(8));
+  const bool worker_executor = group % 2 == 1;
+  if (worker_executor) request.plan_bytes = 16;
   if (!quiet_ && Chance(60)) request.error_code = 3;
   if (!quiet_ && Chance(400)) request.alignment = 8;  // Others say 0: they disagree.
   caller.state = Caller::State::kAnnouncing;
@@ -228,6 +230,18 @@ bool SpanWorld::DeliverRows() {
   return true;
 }
 
+bool SpanWorld::FinishMove() {
+  if (moves_.empty()) return false;
+  const auto next = moves_.begin() + static_cast<ptrdiff_t>(Pick(moves_.size()));
+  const MoveUnderWay move = *next;
+  moves_.erase(next);
+  const bool fails = !quiet_ && Chance(100);
+  nodes_[move.node].exchange.RowsMoved(
+      move.operation, fails ? absl::DataLossError("damaged") : absl::OkStatus(), now_);
+  Perform(move.node);
+  return true;
+}
+
 // Both directions between two nodes: what is under way is lost, and both are told.
 void SpanWorld::LoseStream() {
   const int a = static_cast<int>(Pick(kNodes));
@@ -278,6 +292,7 @@ void SpanWorld::Step() {
     DeliverMessage();
   } else {
     DeliverRows();
+    FinishMove();
   }
   Settle();
   if (!quiet_ && Chance(1500)) LoseStream();
@@ -296,6 +311,7 @@ void SpanWorld::CheckRest() {
     }
     while (DeliverMessage()) ++events_;
     while (DeliverRows()) ++events_;
+    while (FinishMove()) ++events_;
     Settle();
     if (events_ != steps) idle = 0;
     // A worker waits a little for its leader's word.

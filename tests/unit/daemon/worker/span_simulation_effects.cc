@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/daemon/worker/span_world.h"
 
@@ -15,6 +17,13 @@ void SpanWorld::Perform(int node) {
 
 void SpanWorld::Do(int node, const CommitPages& e) {
   nodes_[node].exchange.PagesCommitted(e.operation, absl::OkStatus(), now_);
+}
+
+void SpanWorld::Do(int node, const MoveRows& e) {
+  const auto num_local = std::count_if(e.job.parts.begin(), e.job.parts.end(),
+                                       [](const MovePart& part) { return part.local; });
+  if (num_local != kRanksPerNode) Violate("truth: outputs are made of ranks on other nodes");
+  moves_.push_back({node, e.operation});
 }
 
 void SpanWorld::Do(int node, const OpenRecord& e) { nodes_[node].records.insert(e.operation); }

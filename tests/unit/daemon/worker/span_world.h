@@ -54,6 +54,11 @@ struct SimNode {
   std::set<OperationId> records;
 };
 
+struct MoveUnderWay {
+  int node = 0;
+  OperationId operation;
+};
+
 struct SimGroup {
   uint64_t formation = 0;
   bool ended = false;  // This formation has; the next one starts when all calls are over.
@@ -88,6 +93,7 @@ class SpanWorld {
   bool AdvanceCaller(int group, int rank, int name);
   bool DeliverMessage();
   bool DeliverRows();
+  bool FinishMove();
   void LoseStream();
   void Announce(int group, int rank, int name);
   void Publish(int group, int rank, int name);
@@ -111,6 +117,7 @@ class SpanWorld {
   void Do(int node, const OpenRecord& e);
   void Do(int node, const CloseRecord& e);
   void Do(int node, const CommitPages& e);
+  void Do(int node, const MoveRows& e);
   void CheckOverlap(int node, const SpanOperation& operation, const OpenRegion& region);
 
   std::mt19937_64 random_;
@@ -120,6 +127,7 @@ class SpanWorld {
   SimGroup groups_[kGroups];
   std::map<std::pair<int, int>, std::deque<SpanMessage>> streams_;
   std::vector<RowsInFlight> rows_;
+  std::vector<MoveUnderWay> moves_;
   std::map<SpanOperation, SimOperation> operations_;
   bool quiet_ = false;  // No more calls, faults or lost streams.
   uint32_t next_claim_ = 2;
