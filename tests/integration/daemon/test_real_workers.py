@@ -1,11 +1,14 @@
 """Goal: two epds with real workers give all ranks of a group one unique id of the installed NCCL, made anew per epoch,
-and each shows what the other's ranks did last."""
+each shows what the other's ranks did last, and a worker that never answers another one is named."""
 
 import contextlib
 import os
 import signal
+import socket
+import threading
 
 import attach_client as attach
+import fake_node
 import hung_rank
 import pytest
 import running_epd
@@ -117,3 +120,59 @@ def test_the_last_operations_of_ranks_are_seen_from_another_node(pair):
         assert {one.node for one in past.values()} == {"b"}
         assert [one.phase for one in past[0].operations] == ["done"]
         assert [one.phase for one in past[1].operations] == ["announce", "done"]
+
+
+def _serve(node: fake_node.FakeNode, spec, wire_address: str) -> None:
+    """Does what is asked of the node that holds rank 1, until its stream ends."""
+    pb = fake_node.pb
+    claim = node.claim(spec, 1)
+    work = []
+    while True:
+        node.report(claims=[claim], work=work, wire_address=wire_address, facts={"exchange": 1})
+        try:
+            view = node.view()
+        except (StopIteration, fake_node.grpc.RpcError):
+            return
+        work = []
+        for group in view.groups:
+            claim.granted_by, claim.group_id = view.coordinator, group.group_id
+            work.append(
+                pb.ClusterWork(
+                    group_id=group.communicator_id,
+                    init_epoch=group.epoch,
+                    phase=pb.TENANT_PHASE_NONE,
+                )
+            )
+            if group.started:
+                work.append(
+                    pb.ClusterWork(
+                        group_id=group.group_id,
+                        formation=group.formation,
+                        phase=pb.TENANT_PHASE_READY,
+                        communicator=group.communicator_id,
+                    )
+                )
+
+
+def test_a_worker_that_accepts_streams_and_never_answers_is_named_and_hangs_nobody():
+    spec = attach.spec("g", num_ranks=2)
+    with contextlib.ExitStack() as stack:
+        mute = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = mute.getsockname()[1]
+        # It reports only what is new, which must do for all of the test.
+        flags = ["--node=a", "--listen=127.0.0.1:0", "--start_grace=0", "--heartbeat=10s"]
+        epd = stack.enter_context(running_epd.RunningEpd(*flags))
+        node = stack.enter_context(fake_node.FakeNode(_listen_address(epd), "m"))
+        client = stack.enter_context(attach.Client(epd.socket))
+        client.attach()
+        client.start_join(spec, [0])
+        serving = threading.Thread(target=_serve, args=(node, spec, f"127.0.0.1:{port},{port}"))
+        serving.start()
+        stack.callback(serving.join)
+        stack.callback(node.__exit__)
+        client.expect("joined")
+        cause = client.expect("reform").cause
+        assert cause.code == 14, cause
+        assert f"the stream to node m at 127.0.0.1:{port} is lost" in cause.message, cause
+        assert "rank=1" in cause.message, cause
+        assert epd.api.call("GetStatus").workers[0].pid == epd.worker_pid() != 0
