@@ -202,6 +202,13 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   if (CommunicatorOf(group).id_known) return true;
   std::map<NodeId, size_t> num_ranks;
   for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
+  if (num_ranks.size() > 1 && group.spec.backend == "cuda") {
+    End(group, GroupEvent::kFail,
+        absl::UnimplementedError(absl::StrCat(
+            "group=", Title(group.spec), " phase=forming: its ranks are on ", num_ranks.size(),
+            " nodes, where rows in device memory do not go yet; use backend cpu, or one node")));
+    return false;
+  }
   std::vector<NodeToCompare> nodes;
   for (const auto& [id, count] : num_ranks) nodes.push_back({id, count, NodeOf(id)->facts});
   const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));

@@ -12,6 +12,11 @@ namespace epd {
 
 absl::Status Exchange::StartSpan(Tenant& tenant) {
   const TenantStart& start = tenant.start;
+  if (tenant.start.on_device()) {
+    return absl::UnimplementedError(
+        "ranks of this group are on several nodes, where rows in device memory do not go yet; form "
+        "the group with backend cpu, or on one node");
+  }
   TenantSpan span;
   span.self = options_.self;
   span.nodes = start.nodes;
