@@ -165,7 +165,7 @@ typedef struct epd_group_info {
  *   ALREADY_EXISTS     a living session of this group holds the rank; it is named
  *   DEADLINE_EXCEEDED  not all ranks came; the text lists arrived, missing and dead ones
  * Another tenant of the group with another spec, or with a rank on another node, is INVALID_ARGUMENT, too.
- * Ranks may be on several nodes, whose epds are of one cluster; with the worker executor they must be on one. */
+ * Ranks may be on several nodes, whose epds are of one cluster. */
 EPD_API int epd_join(epd_client* client, const epd_join_args* args, epd_group** group,
                      epd_error* error);
 

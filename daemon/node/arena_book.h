@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/control/node_effects.h"
 #include "daemon/core/ids.h"
-#include "daemon/node/packet_channel.h"
+#include "daemon/packet/packet_channel.h"
 #include "proto/epd/v1/attach.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 

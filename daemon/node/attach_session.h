@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
-#include "daemon/node/packet_channel.h"
+#include "daemon/packet/packet_channel.h"
 #include "daemon/node/segment.h"
 
 namespace epd {

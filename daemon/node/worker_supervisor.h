@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "daemon/node/backoff.h"
 #include "daemon/node/event_loop.h"
-#include "daemon/node/packet_channel.h"
+#include "daemon/packet/packet_channel.h"
 #include "daemon/node/segment.h"
 #include "daemon/node/spawn.h"
 #include "proto/epd/v1/worker.pb.h"
