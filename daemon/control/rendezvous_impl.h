@@ -80,11 +80,12 @@ class Rendezvous::Impl {
   void NewEpoch(ClusterGroup& group, const absl::Status& why);
   // Whether the tenant is in the epoch; false: it had to end, its ranks are elsewhere.
   bool EnterEpoch(ClusterGroup& group);
-  // These three return whether the step is done; a failure ends the group.
+  // These return whether the step is done; a failure ends the group.
   bool StepCompare(ClusterGroup& group);
   bool StepUniqueId(ClusterGroup& group);
   std::string WhyNoId(const ClusterGroup& group) const;
   bool TakeUniqueId(ClusterGroup& group, const GroupWork& work);
+  bool StepReach(ClusterGroup& group);
   bool StepInitialise(ClusterGroup& group);
   bool StepTenants(ClusterGroup& group);
   bool StartFormation(ClusterGroup& group);

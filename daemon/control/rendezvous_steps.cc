@@ -118,7 +118,7 @@ void Rendezvous::Impl::Steps(ClusterGroup& group) {
   if (!group.started && !EnterEpoch(group)) return;
   if (group.state == GroupState::kReforming && !group.started && !SessionsDrained(group)) return;
   if (!CommunicatorOf(group).initialised &&
-      (!StepCompare(group) || !StepUniqueId(group) || !StepInitialise(group)))
+      (!StepCompare(group) || !StepUniqueId(group) || !StepReach(group) || !StepInitialise(group)))
     return;
   if (!group.started && !StartFormation(group)) return;
   if (!StepTenants(group)) return;
@@ -202,13 +202,6 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   if (CommunicatorOf(group).id_known) return true;
   std::map<NodeId, size_t> num_ranks;
   for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
-  if (num_ranks.size() > 1 && group.spec.backend == "cuda") {
-    End(group, GroupEvent::kFail,
-        absl::UnimplementedError(absl::StrCat(
-            "group=", Title(group.spec), " phase=forming: its ranks are on ", num_ranks.size(),
-            " nodes, where rows in device memory do not go yet; use backend cpu, or one node")));
-    return false;
-  }
   std::vector<NodeToCompare> nodes;
   for (const auto& [id, count] : num_ranks) nodes.push_back({id, count, NodeOf(id)->facts});
   const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));
@@ -257,6 +250,20 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
   }
   const GroupWork* work = WorkOf(communicator.nodes.at(Rank{0}), communicator.id);
   return work != nullptr && work->id_epoch == communicator.epoch && TakeUniqueId(group, *work);
+}
+
+// Whether the backend's rows get to every rank.
+bool Rendezvous::Impl::StepReach(ClusterGroup& group) {
+  ClusterCommunicator& communicator = CommunicatorOf(group);
+  const size_t num_nodes = communicator.workers.size();
+  if (num_nodes < 2 || group.spec.backend != "cuda") return true;
+  communicator.stale = true;  // Whoever comes next tries anew.
+  End(group, GroupEvent::kFail,
+      absl::UnimplementedError(absl::StrCat(
+          "group=", Title(group.spec), " epoch=", group.epoch.value,
+          " phase=bootstrapping: its ranks are on ", num_nodes,
+          " nodes, where rows in device memory do not go yet; use backend cpu, or one node")));
+  return false;
 }
 
 bool Rendezvous::Impl::TakeUniqueId(ClusterGroup& group, const GroupWork& work) {

@@ -160,6 +160,7 @@ void Exchange::EndEverything(const absl::Status& cause, absl::Time now) {
     tenant->closed = true;
     ReleaseTenantIfIdle(*tenant);
   }
+  RefuseHeld(cause);
   FinishEvent(now);
 }
 

@@ -157,6 +157,7 @@ class Exchange {
   void StreamPulled(const StreamSiteKey& key, const Use& use, const shm::SlotRequest& request);
   void FreeSite(const StreamSiteKey& key);
   void TakeHeld(absl::Time now);
+  void RefuseHeld(const absl::Status& cause);
   void EndAligning(const Operation& operation);
   void Align(Tenant& tenant);
   static shm::SlotRequest CountStreamUse(Tenant& tenant, const shm::SlotRequest& request);

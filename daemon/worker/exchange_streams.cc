@@ -121,6 +121,15 @@ void Exchange::TakeHeld(absl::Time now) {
   }
 }
 
+// Nothing goes on that they could wait for.
+void Exchange::RefuseHeld(const absl::Status& cause) {
+  for (auto& [unused, site] : sites_) {
+    if (!site.held.has_value()) continue;
+    const StreamSite::Held held = *std::exchange(site.held, std::nullopt);
+    Refuse(held.use, ForStranger(cause, held.request));
+  }
+}
+
 // Sites count for themselves: which of them run in one execution only the stream knows. In each round
 // they are programs of their own, so that nothing of an earlier one is met.
 shm::SlotRequest Exchange::CountStreamUse(Tenant& tenant, const shm::SlotRequest& request) {

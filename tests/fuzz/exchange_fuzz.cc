@@ -76,7 +76,7 @@ class World {
   // Mostly sound, or nothing would get past the first check; then bytes from the input go over it.
   shm::SlotRequest Request() {
     shm::SlotRequest request = {};
-    request.step = static_cast<shm::Step>(in_.Below(6));
+    request.step = static_cast<shm::Step>(in_.Below(9));
     request.kind = static_cast<shm::Kind>(in_.Below(7));
     request.op_id = last_operation_.value - in_.Below(3);
     request.group_id = 1 + in_.Below(3);

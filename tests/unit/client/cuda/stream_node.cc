@@ -45,7 +45,7 @@ StreamNode::StreamNode() : graph_(driver_.table()) {
   for (cuda::Stream& stream : streams_) EXPECT_EQ(t.stream_create(&stream, 1), cuda::kSuccess);
   pump_ = std::thread([this] {
     while (!stop_pump_) {
-      driver_.RunStreams();
+      if (!held_) driver_.RunStreams();
       usleep(20);
     }
   });

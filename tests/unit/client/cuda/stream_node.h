@@ -52,6 +52,8 @@ class StreamNode {
   // The daemon is gone: nobody answers any more.
   void EndDaemon();
 
+  // Held streams take work and do none, so that nothing of it has failed while more is put.
+  void Hold(bool held) { held_ = held; }
   // Waits until the streams have nothing to do. False: not within ten seconds.
   bool AwaitStreams();
   // Waits until `done()`. False: not within ten seconds.
@@ -68,6 +70,7 @@ class StreamNode {
   cuda::FakeDriver driver_;
   FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;
+  std::atomic<bool> held_ = false;
   std::thread pump_;
   std::vector<cuda::Stream> streams_;
 

@@ -118,6 +118,17 @@ TEST(AgreementTest, TheTextOfALargeFormationIsShortAndItsReportComplete) {
   EXPECT_EQ(report->missing.size(), 100u);
 }
 
+TEST(AgreementTest, RowsInDeviceMemoryStayOnOneNode) {
+  std::vector<NodeFacts> facts(2);
+  for (NodeFacts& one : facts) one = {"", 1, "2.28.3", "570.1", absl::ZeroDuration()};
+  GroupSpec spec = SmallSpec(2);
+  spec.backend = "cuda";
+  SmallCluster c(2, facts);
+  EXPECT_THAT(ErrorOfAll(c, spec),
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("its ranks are on 2 nodes"),
+                    HasSubstr("use backend cpu, or one node")));
+}
+
 TEST(UniqueIdTest, ALinkOnWhichIdsMayNotTravelCarriesNone) {
   SmallCluster c(2);
   c.Perform(c.coordinator->OnNodeConnected(c.now, NodeId{"n1"}, c.nodes[1].incarnation,

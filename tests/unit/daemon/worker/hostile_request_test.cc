@@ -39,7 +39,7 @@ TEST_F(Hostile, PlaceIsCheckedAndNamesBothValues) {
   Expect(Code::kInvalidArgument, "rank is 2, expected less than num_ranks=2",
          [](auto& r) { r.rank = 2; });
   Expect(Code::kPermissionDenied, "rank 1 belongs to session 2", [](auto& r) { r.rank = 1; });
-  Expect(Code::kInvalidArgument, "step is 7", [](auto& r) { r.step = static_cast<shm::Step>(7); });
+  Expect(Code::kInvalidArgument, "step is 8", [](auto& r) { r.step = static_cast<shm::Step>(8); });
   Expect(Code::kInvalidArgument, "has_name is 2", [](auto& r) { r.has_name = 2; });
   Expect(Code::kInvalidArgument, "execution number", [](auto& r) { r.execution = UINT64_MAX; });
   EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
