@@ -204,7 +204,9 @@ Status StreamSite::TakeFailure() {
     shm::Slot& slot = SlotOf(step);
     const uint32_t code = slot.failed.load(std::memory_order_acquire);
     if (code == 0) continue;
-    if (first.ok()) {
+    // Behind pulled the outputs are there, or an earlier step has said why not. It may still be armed when its
+    // worker dies, and the next one, which does not know it, answers with that.
+    if (first.ok() && kSteps[step] != shm::Step::kStreamPulled) {
       const char* text = slot.reply.message;
       first = {CodeFromNumber(code), std::string(text, strnlen(text, shm::kMessageBytes))};
     }

@@ -292,6 +292,22 @@ TEST_F(StreamGroupTest, AnErrorBetweenReplaysIsSeenLaterAndLeavesZeros) {
   EXPECT_TRUE(CheckAll().ok()) << "once";
 }
 
+// As a worker does that finds the last step of a use that the worker before it had answered.
+TEST_F(StreamGroupTest, AWorkerThatDoesNotKnowTheEndOfAGoodUseFailsNothing) {
+  Refill(1);
+  PutAll();
+  CheckOutputs("good");
+  int num_pulled = 0;
+  for (shm::Slot& slot : node_.segment(0).slots) {
+    if (slot.request.step != shm::Step::kStreamPulled) continue;
+    slot.failed = static_cast<uint32_t>(Code::kAborted);
+    ++num_pulled;
+  }
+  EXPECT_EQ(num_pulled, 5);
+  EXPECT_TRUE(CheckAll().ok());
+  for (const shm::Slot& slot : node_.segment(0).slots) EXPECT_EQ(slot.failed, 0u);
+}
+
 TEST_F(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
   Refill(1);
   Capture();
@@ -344,8 +360,9 @@ TEST_F(StreamGroupTest, SitesMayGoFirst) {
 
 TEST_F(StreamGroupTest, BadExpertsFailOnEveryRank) {
   Refill(1);
+  Capture();  // Put would see the failure of the first call, if that came early, and stop.
   ranks_[0]->topk.data[3] = 99;
-  PutAll();
+  Replay();
   ExpectZeros("bad");
   for (auto& rank : ranks_) {
     const Status status = rank->group->Check();

@@ -42,6 +42,7 @@ class StreamNode {
   cuda::FakeDriver& driver() { return driver_; }
   cuda::Stream stream(uint32_t rank) { return streams_[rank]; }
   FakeGraph& graph() { return graph_; }
+  shm::SlotsSegment& segment(uint32_t rank) { return *segments_[rank]; }
 
   // Every move from now on fails with `status`, until it is OK.
   void FailMoves(const absl::Status& status);
