@@ -98,11 +98,10 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
     return absl::InvalidArgumentError(absl::StrCat(
         "spec.executor: got ", static_cast<int>(proto.executor()), ", expected 0 to 2"));
   }
-  spec.executor = proto.executor() == v1::EXECUTOR_UNSPECIFIED
-                      ? defaults.executor
-                      : static_cast<Executor>(proto.executor());
-  if (spec.executor == Executor::kDefault && spec.backend == "cuda") {
-    spec.executor = Executor::kWorker;
+  spec.executor = static_cast<Executor>(proto.executor());
+  if (spec.executor == Executor::kDefault) {
+    // Rows in device memory have one mover, whoever moves this node's other rows.
+    spec.executor = spec.backend == "cuda" ? Executor::kWorker : defaults.executor;
   }
   spec.deadlines = defaults.deadlines;
   const v1::Deadlines& d = proto.deadlines();

@@ -57,6 +57,11 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
       {"alignment", [](GroupSpec& s) { s.alignment = 0; }},
       {"max_token_dtype", [](GroupSpec& s) { s.max_token_dtype = Dtype::kUnspecified; }},
       {"backend", [](GroupSpec& s) { s.backend = "tpu"; }},
+      {"executor",
+       [](GroupSpec& s) {
+         s.backend = "cuda";
+         s.executor = Executor::kClient;
+       }},
       {"deadlines.warn_after", [](GroupSpec& s) { s.deadlines.warn_after = absl::ZeroDuration(); }},
       {"deadlines.absent", [](GroupSpec& s) { s.deadlines.absent = -absl::Seconds(1); }},
       {"deadlines.undecided", [](GroupSpec& s) { s.deadlines.undecided = absl::ZeroDuration(); }},
@@ -69,6 +74,17 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << one.field;
     EXPECT_THAT(std::string(status.message()), HasSubstr(one.field));
   }
+}
+
+TEST(GroupSpecTest, ClientsThatMoveRowsOnADeviceAreToldWhatToAskFor) {
+  GroupSpec spec = Good();
+  spec.backend = "cuda";
+  spec.executor = Executor::kClient;
+  EXPECT_THAT(std::string(Validate(spec).message()),
+              HasSubstr("executor is client with backend=cuda, whose rows only the worker moves, "
+                        "expected worker"));
+  spec.executor = Executor::kWorker;
+  EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
 }
 
 TEST(GroupSpecTest, ExpertsAreOwnedInBlocksOrByTable) {

@@ -49,6 +49,17 @@ TEST(CodecTest, UnsetFieldsTakeTheDaemonsDefaults) {
   EXPECT_EQ(spec->backend, "auto");
 }
 
+TEST(CodecTest, OnADeviceTheWorkerMovesRowsUnlessAskedOtherwise) {
+  SpecDefaults defaults;
+  defaults.executor = Executor::kClient;
+  v1::GroupSpec proto;
+  proto.set_backend("cuda");
+  EXPECT_EQ(FromProto(proto, defaults)->executor, Executor::kWorker);
+  EXPECT_EQ(FromProto(proto, SpecDefaults())->executor, Executor::kWorker);
+  proto.set_executor(v1::EXECUTOR_CLIENT);
+  EXPECT_EQ(FromProto(proto, defaults)->executor, Executor::kClient) << "to be refused by name";
+}
+
 TEST(CodecTest, ImpossibleDeadlinesAndEnumsAreNamed) {
   v1::GroupSpec proto;
   proto.mutable_deadlines()->mutable_absent()->set_seconds(-1);
