@@ -7,8 +7,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "daemon/backend/child_output.h"
@@ -16,6 +14,7 @@
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/integration/cuda/fake_gpu.h"
 
 namespace epd::testing {
 namespace {
@@ -29,31 +28,9 @@ const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
 
 class CudaGroups : public ::testing::Test {
  protected:
-  CudaGroups() {
-    const std::string fakes = std::filesystem::absolute("tests/fakes/cuda");
-    setenv("LD_LIBRARY_PATH", fakes.c_str(), 1);
-    setenv("EPD_FAKE_CUDA", "", 1);
-    setenv("EPD_FAKE_CUDA_FOLDER", folder_.path().c_str(), 1);
-  }
-  ~CudaGroups() override {
-    EXPECT_EQ(Violations(), "");
-    for (const char* name : {"LD_LIBRARY_PATH", "EPD_FAKE_CUDA", "EPD_FAKE_CUDA_FOLDER"}) {
-      unsetenv(name);
-    }
-  }
-  // What the fake driver does next, in whichever process it works.
-  void Tell(const std::string& what) { std::ofstream(folder_.path() + "/" + what) << "now"; }
-  bool Heard(const std::string& what) {
-    return Eventually(10, [&] { return !std::filesystem::exists(folder_.path() + "/" + what); });
-  }
-  std::string Violations() {
-    std::stringstream text;
-    if (std::ifstream file(folder_.path() + "/violations"); file) text << file.rdbuf();
-    return text.str();
-  }
-  void Forget() { std::filesystem::remove(folder_.path() + "/violations"); }
+  ~CudaGroups() override { EXPECT_EQ(gpu_.Violations(), ""); }
 
-  const ScratchFolder folder_;
+  const FakeGpu gpu_;
 };
 
 std::string RunTwice(JoinedRank& joined, Link&) {
@@ -119,8 +96,8 @@ class CudaFaults : public CudaGroups {
 TEST_F(CudaFaults, AnIllegalAccessIsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
   const auto heard = Strike(daemon, [&] {
-    Tell("poison");
-    EXPECT_TRUE(Heard("poison"));
+    gpu_.Tell("poison");
+    EXPECT_TRUE(gpu_.Heard("poison"));
   });
   EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
   EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
@@ -129,8 +106,8 @@ TEST_F(CudaFaults, AnIllegalAccessIsATypedErrorOnEveryRankAndTheGroupGoesOnInANe
 TEST_F(CudaFaults, AStreamThatNeverCompletesEndsTheWorkerAtItsDeadline) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_limit=5s"});
   const auto heard = Strike(daemon, [&] {
-    Tell("stall");
-    EXPECT_TRUE(Heard("stall"));
+    gpu_.Tell("stall");
+    EXPECT_TRUE(gpu_.Heard("stall"));
   });
   EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:ABORTED] group=gpu"), HasSubstr("within 5s"))));
 }
@@ -177,6 +154,26 @@ TEST_F(CudaGroups, WhereThereIsNoDriverOrItIsNotWantedTheReasonIsSaid) {
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("libcuda.so.1")));
 }
 
+TEST_F(CudaGroups, ClientsThatWantToMoveRowsOnTheDeviceThemselvesAreToldWhatToAskFor) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const auto create = [&](const std::string& name, const std::string& executor) {
+    const auto said =
+        RunChild(std::filesystem::absolute("client/cli/epctl"),
+                 {"--socket=" + daemon.socket_path(), "create", name, "--ranks=2", "--experts=4",
+                  "--max-tokens-per-rank=8", "--recv-capacity-per-rank=32", "--hidden=16",
+                  "--backend=cuda", "--executor=" + executor},
+                 absl::Seconds(40));
+    EXPECT_TRUE(said.ok()) << said.status();
+    return said.ok() ? said->end + said->complaints : "";
+  };
+  EXPECT_THAT(create("own", "client"),
+              AllOf(StartsWith("exited with status 2"), HasSubstr("group=own"),
+                    HasSubstr("executor is client with backend=cuda"),
+                    HasSubstr("expected worker, or none named; or backend=cpu")));
+  EXPECT_EQ(create("auto", "auto"), "");
+  EXPECT_EQ(create("worker", "worker"), "");
+}
+
 TEST_F(CudaGroups, StatusAndMemorySayWhatIsReservedAndWhatIsLeftForClients) {
   setenv("EPD_FAKE_CUDA", "vmm=0", 1);
   RunningDaemon daemon({"--cuda_staging_bytes=1GiB"});
@@ -197,8 +194,7 @@ TEST_F(CudaGroups, StatusAndMemorySayWhatIsReservedAndWhatIsLeftForClients) {
 
 // The guard of all tests above: what breaks a rule is written down.
 TEST_F(CudaGroups, AnAllocationBehindAPendingWaitIsWrittenDown) {
-  const std::string library = std::filesystem::absolute("tests/fakes/cuda/libcuda.so.1");
-  const cuda::LoadedDriver driver = cuda::LoadDriver(library);
+  const cuda::LoadedDriver driver = cuda::LoadDriver(FakeGpu::Library());
   ASSERT_TRUE(driver.ok()) << driver.problem;
   const cuda::DriverTable& t = driver.table;
   ASSERT_EQ(t.init(0), cuda::kSuccess);
@@ -214,8 +210,8 @@ TEST_F(CudaGroups, AnAllocationBehindAPendingWaitIsWrittenDown) {
   ASSERT_EQ(t.stream_batch(stream, 1, &wait, 0), cuda::kSuccess);
   cuda::DevicePointer memory = 0;
   t.memory_allocate(&memory, 4096);
-  EXPECT_THAT(Violations(), HasSubstr("cuMemAlloc: behind 1 pending wait"));
-  Forget();
+  EXPECT_THAT(gpu_.Violations(), HasSubstr("cuMemAlloc: behind 1 pending wait"));
+  gpu_.Forget();
   word = 1;
 }
 

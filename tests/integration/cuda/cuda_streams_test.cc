@@ -1,0 +1,170 @@
+// Goal: ranks in processes of their own, whose calls go into streams of a device, do the five operations over a
+// real epd and its worker as plain loops do; a killed worker is an error of the step that it ended, and the same
+// sites are right again in the new epoch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client_c/harness/exchange_cases.h"
+#include "tests/integration/cuda/fake_gpu.h"
+#include "tests/integration/cuda/stream_rank.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
+
+class CudaStreams : public ::testing::Test {
+ protected:
+  ~CudaStreams() override { EXPECT_EQ(gpu_.Violations(), ""); }
+  const FakeGpu gpu_;
+};
+
+// What every rank gets in step `number`: other rows and routes in each.
+RankData DataOf(ExchangeCase c, uint32_t rank, uint32_t number) {
+  c.seed = number + 1;
+  return MakeExchange(c)[rank];
+}
+
+// Every step of a program, which is put anew each time, or what went wrong.
+std::string RunSteps(StreamRank& streams, const ExchangeCase& c, uint32_t rank, uint32_t first,
+                     uint32_t last) {
+  for (uint32_t n = first; n < last; ++n) {
+    const std::string problem = streams.Step(DataOf(c, rank, n));
+    if (!problem.empty()) return "step " + std::to_string(n) + ": " + problem;
+  }
+  return "";
+}
+
+std::vector<ExchangeCase> StreamCases() {
+  ExchangeCase plain{.alignment = 4, .routing = Routing::kSomeMissing};
+  ExchangeCase uneven{.num_ranks = 3,
+                      .num_experts = 6,
+                      .top_k = 3,
+                      .hidden = 40,
+                      .dtype = EPD_DTYPE_BFLOAT16,
+                      .num_tokens = {5, 0, 9},
+                      .expert_owner = {2, 0, 1, 1, 0, 2}};
+  ExchangeCase drops{.capacity = 6, .drop = true};
+  std::vector<ExchangeCase> cases = {plain, uneven, drops};
+  for (ExchangeCase& c : cases) c.worker_executor = true;
+  return cases;
+}
+
+class HowStagingIsShared : public CudaStreams, public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Ways, HowStagingIsShared, ::testing::Values("vmm", "ipc"));
+
+TEST_P(HowStagingIsShared, EveryStepGivesWhatPlainLoopsGive) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", std::string("--staging=") + GetParam()});
+  for (const ExchangeCase& c : StreamCases()) {
+    SCOPED_TRACE(c.ToString());
+    auto ranks = StartRanks(
+        daemon.socket_path(), c,
+        [&](JoinedRank& joined, Link&) {
+          StreamRank streams(FakeGpu::Library(), joined, c);
+          if (!streams.problem.empty()) return streams.problem;
+          return RunSteps(streams, c, joined.rank->rank(), 0, 6);
+        },
+        kOnCuda);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+  EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
+}
+
+struct Before {
+  uint64_t epoch;
+  uint64_t formation;
+};
+
+// Once all ranks have the new formation: three steps in it.
+std::string GoOn(StreamRank& streams, const ExchangeCase& c, JoinedRank& joined, Link& link,
+                 const Before& before) {
+  if (!streams.AwaitFormationAbove(before.formation)) return "no new formation";
+  link.Say("again");
+  if (link.Hear() != "go") return "no word of the others";
+  constexpr uint32_t kFirst = 1000;
+  const std::string problem = RunSteps(streams, c, joined.rank->rank(), kFirst, kFirst + 3);
+  if (!problem.empty()) return "after: " + problem;
+  return joined.rank->epoch() > before.epoch ? "" : "in the old epoch";
+}
+
+// Two steps; the worker dies behind the third one's prepare; the rest of that step.
+std::string SurviveAKill(const ExchangeCase& c, JoinedRank& joined, Link& link) {
+  StreamRank streams(FakeGpu::Library(), joined, c);
+  const uint32_t rank = joined.rank->rank();
+  std::string problem = streams.problem;
+  if (problem.empty()) problem = RunSteps(streams, c, rank, 0, 2);
+  const Before before = {joined.rank->epoch(), streams.formation()};
+  if (problem.empty()) {
+    streams.Load(DataOf(c, rank, 2));
+    problem = streams.Run(0, 1);
+  }
+  if (!problem.empty()) return "before: " + problem;
+  link.Say("prepared");
+  if (link.Hear() != "killed") return "no word of the kill";
+  const std::string failed = streams.Run(1, StreamRank::kNumCalls);
+  if (failed.empty()) return "a plan of the worker that died was taken";
+  problem = GoOn(streams, c, joined, link, before);
+  return problem.empty() ? failed : problem + "; it had failed with " + failed;
+}
+
+// Steps until one fails, and then in the new epoch.
+std::string RunUntilKilled(const ExchangeCase& c, JoinedRank& joined, Link& link) {
+  StreamRank streams(FakeGpu::Library(), joined, c);
+  const uint32_t rank = joined.rank->rank();
+  std::string failed = streams.problem;
+  const Before before = {joined.rank->epoch(), streams.formation()};
+  for (uint32_t n = 0; failed.empty(); ++n) {
+    failed = streams.Step(DataOf(c, rank, n));
+    if (n == 0) link.Say(failed.empty() ? "running" : failed);
+  }
+  const std::string problem = GoOn(streams, c, joined, link, before);
+  return problem.empty() ? failed : problem + "; it had failed with " + failed;
+}
+
+class KilledWorker : public CudaStreams {
+ protected:
+  // Runs a group until every rank has said `when`, kills the worker, says `then`, and sees to it that all ranks
+  // meet in the new formation. What they heard of the kill.
+  std::vector<std::string> Kill(
+      const std::function<std::string(const ExchangeCase&, JoinedRank&, Link&)>& body,
+      const std::string& when, const std::string& then) {
+    RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+    const ExchangeCase c = StreamCases()[0];
+    auto ranks = StartRanks(
+        daemon.socket_path(), c,
+        [&](JoinedRank& joined, Link& link) { return body(c, joined, link); }, kOnCuda);
+    signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
+    for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), when);
+    kill(daemon.worker_pid(), SIGKILL);
+    if (!then.empty()) {
+      for (const auto& rank : ranks) rank->link().Say(then);
+    }
+    for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "again");
+    for (const auto& rank : ranks) rank->link().Say("go");
+    return FinishAll(ranks);
+  }
+};
+
+// 10: ABORTED.
+TEST_F(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
+  EXPECT_THAT(Kill(SurviveAKill, "prepared", "killed"),
+              Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
+}
+
+TEST_F(KilledWorker, FailsTheStepsThatAreInTheStreams) {
+  EXPECT_THAT(Kill(RunUntilKilled, "running", ""),
+              Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
+}
+
+}  // namespace
+}  // namespace epd::testing

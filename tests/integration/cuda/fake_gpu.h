@@ -1,0 +1,53 @@
+// The fake driver's machine, for the processes that a test starts.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+
+// Processes that begin while it lives find the fake driver; what it wrote down is read here.
+class FakeGpu {
+ public:
+  FakeGpu() {
+    setenv("LD_LIBRARY_PATH", Folder().c_str(), 1);
+    setenv("EPD_FAKE_CUDA", "", 1);
+    setenv("EPD_FAKE_CUDA_FOLDER", folder_.path().c_str(), 1);
+  }
+  ~FakeGpu() {
+    for (const char* name : {"LD_LIBRARY_PATH", "EPD_FAKE_CUDA", "EPD_FAKE_CUDA_FOLDER"}) {
+      unsetenv(name);
+    }
+  }
+  FakeGpu(const FakeGpu&) = delete;
+  FakeGpu& operator=(const FakeGpu&) = delete;
+
+  // Of the library, for a process that runs already, whose loader does not look there.
+  static std::string Library() { return Folder() + "/libcuda.so.1"; }
+
+  // What the fake driver does next, in whichever process it works.
+  void Tell(const std::string& what) const { std::ofstream(folder_.path() + "/" + what) << "now"; }
+  bool Heard(const std::string& what) const {
+    return Eventually(10, [&] { return !std::filesystem::exists(folder_.path() + "/" + what); });
+  }
+  // Broken rules of all processes, a line each.
+  std::string Violations() const {
+    std::stringstream text;
+    if (std::ifstream file(folder_.path() + "/violations"); file) text << file.rdbuf();
+    return text.str();
+  }
+  void Forget() const { std::filesystem::remove(folder_.path() + "/violations"); }
+
+ private:
+  static std::string Folder() { return std::filesystem::absolute("tests/fakes/cuda").string(); }
+
+  const ScratchFolder folder_;
+};
+
+}  // namespace epd::testing

@@ -1,0 +1,252 @@
+#include "tests/integration/cuda/stream_rank.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "client/c/handles.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using client::Code;
+using client::Status;
+
+// Outputs start with this, so that bytes which nobody wrote are seen.
+constexpr uint8_t kPoison = 0xa5;
+constexpr uint32_t kAlignment = 64;
+
+struct Call {
+  shm::Kind kind;
+  bool has_weights;
+};
+constexpr Call kCalls[StreamRank::kNumCalls] = {{shm::Kind::kPrepare, false},
+                                                {shm::Kind::kDispatch, true},
+                                                {shm::Kind::kCombine, false},
+                                                {shm::Kind::kDispatchBackward, true},
+                                                {shm::Kind::kCombineBackward, false}};
+
+size_t RoundUp(size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
+
+std::string Text(const Status& status) {
+  if (status.ok()) return "";
+  return std::to_string(static_cast<int>(status.code)) + ": " + status.message;
+}
+
+template <typename T>
+std::string Difference(const char* what, const DeviceBytes& got, const std::vector<T>& expected) {
+  const std::vector<T> copy = got.Copy<T>();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::memcmp(&copy[i], &expected[i], sizeof(T)) == 0) continue;
+    return std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(copy[i]) +
+           ", expected " + std::to_string(expected[i]);
+  }
+  return "";
+}
+
+}  // namespace
+
+DeviceBytes::DeviceBytes(size_t num_bytes)
+    : bytes(num_bytes),
+      data(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, RoundUp(num_bytes)))) {
+  Poison();
+}
+
+DeviceBytes::~DeviceBytes() { std::free(data); }
+
+void DeviceBytes::Poison() { std::memset(data, kPoison, RoundUp(bytes)); }
+
+template <typename T>
+void DeviceBytes::Fill(const std::vector<T>& values) {
+  std::memcpy(data, values.data(), values.size() * sizeof(T));
+}
+
+template <typename T>
+std::vector<T> DeviceBytes::Copy() const {
+  std::vector<T> values(bytes / sizeof(T));
+  std::memcpy(values.data(), data, values.size() * sizeof(T));
+  return values;
+}
+
+const cuda::DriverTable& DriverOf(const std::string& library) {
+  static const auto* const loaded = new cuda::LoadedDriver(cuda::LoadDriver(library));
+  if (!loaded->ok() || loaded->table.init(0) != cuda::kSuccess) std::abort();
+  return loaded->table;
+}
+
+StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c)
+    : joined_(joined),
+      case_(c),
+      rank_(joined.rank->rank()),
+      driver_(DriverOf(library)),
+      topk_(size_t{c.tokens(rank_)} * c.top_k * sizeof(int64_t)),
+      counts_(c.num_local_experts(rank_) * sizeof(int32_t)),
+      total_(sizeof(int32_t)),
+      plan_(epd_handle_mem_size(c.num_ranks, c.num_experts, c.max_tokens(), c.top_k)),
+      tokens_(size_t{c.tokens(rank_)} * c.row_bytes()),
+      weights_(size_t{c.tokens(rank_)} * c.top_k * sizeof(float)),
+      recv_(size_t{c.recv_capacity(rank_)} * c.row_bytes()),
+      recv_weights_(c.recv_capacity(rank_) * sizeof(float)),
+      expert_out_(recv_.bytes),
+      expert_weights_(recv_weights_.bytes),
+      combined_(tokens_.bytes),
+      grad_tokens_(tokens_.bytes),
+      grad_weights_(weights_.bytes),
+      grad_recv_(recv_.bytes) {
+  cuda::Context context = nullptr;
+  if (driver_.primary_context_retain(&context, 0) != cuda::kSuccess ||
+      driver_.context_set_current(context) != cuda::kSuccess ||
+      driver_.stream_create(&stream_, cuda::kStreamNonBlocking) != cuda::kSuccess) {
+    problem = "the fake device has no context and stream";
+    return;
+  }
+  const std::shared_ptr<client::Session> session = joined.client->session;
+  const Status made = client::StreamGroup::Create(
+      {.slots = std::shared_ptr<client::SlotPool>(session, &session->slots()),
+       .lost = [session] { return session->lost(); },
+       .group = joined.rank->group()->group,
+       .rank = rank_,
+       .device = 0,
+       .driver = &driver_,
+       .image = "image"},
+      client::Clock::now() + std::chrono::seconds(20), &group_);
+  problem = Text(made);
+  if (problem.empty()) problem = Text(session->BeforeCall());
+  if (problem.empty()) problem = AddSites();
+}
+
+StreamRank::~StreamRank() {
+  sites_.clear();
+  if (group_ != nullptr) group_->Close();
+}
+
+std::string StreamRank::AddSites() {
+  for (const Call& one : kCalls) {
+    client::StreamCall call;
+    call.kind = one.kind;
+    call.rank = rank_;
+    call.program[0] = 7;
+    call.ordinal = static_cast<uint32_t>(sites_.size());
+    call.top_k = case_.top_k;
+    call.alignment = case_.alignment;
+    call.num_tokens = case_.tokens(rank_);
+    if (one.kind != shm::Kind::kPrepare) {
+      call.recv_capacity = case_.recv_capacity(rank_);
+      call.dtype = case_.dtype;
+      call.row_bytes = case_.row_bytes();
+      call.has_weights = one.has_weights;
+    }
+    std::unique_ptr<client::HeldSite> site;
+    if (Status s = group_->AddSite(call, &site); !s.ok()) return Text(s);
+    sites_.push_back(std::move(site));
+  }
+  return "";
+}
+
+client::StreamBuffers StreamRank::BuffersOf(size_t call) {
+  const auto floats = [](DeviceBytes& b) { return reinterpret_cast<float*>(b.data); };
+  client::StreamBuffers b;
+  b.handle_mem = plan_.data;
+  switch (kCalls[call].kind) {
+    case shm::Kind::kPrepare:
+      b.topk_idx = topk_.data;
+      b.idx_is_64 = true;
+      b.token_counts = reinterpret_cast<int32_t*>(counts_.data);
+      b.num_token_counts = case_.num_local_experts(rank_);
+      b.total_recv = reinterpret_cast<int32_t*>(total_.data);
+      break;
+    case shm::Kind::kDispatch:
+      b.rows = tokens_.data;
+      b.weights = weights_.data;
+      b.out_rows = recv_.data;
+      b.out_weights = floats(recv_weights_);
+      break;
+    case shm::Kind::kCombine:
+      b.rows = expert_out_.data;
+      b.out_rows = combined_.data;
+      break;
+    case shm::Kind::kDispatchBackward:
+      b.rows = expert_out_.data;
+      b.weights = expert_weights_.data;
+      b.out_rows = grad_tokens_.data;
+      b.out_weights = floats(grad_weights_);
+      break;
+    case shm::Kind::kCombineBackward:
+      b.rows = tokens_.data;
+      b.out_rows = grad_recv_.data;
+      break;
+  }
+  return b;
+}
+
+void StreamRank::Load(const RankData& data) {
+  for (DeviceBytes* out : {&counts_, &total_, &plan_, &recv_, &recv_weights_, &combined_,
+                           &grad_tokens_, &grad_weights_, &grad_recv_}) {
+    out->Poison();
+  }
+  topk_.Fill(data.topk_idx);
+  tokens_.Fill(data.tokens);
+  weights_.Fill(data.topk_weights);
+  expert_out_.Fill(data.expert_out);
+  expert_weights_.Fill(data.expert_weights);
+}
+
+std::string StreamRank::Run(size_t first, size_t last) {
+  Status status;
+  for (size_t call = first; call < last && status.ok(); ++call) {
+    status = group_->Put(*sites_[call], BuffersOf(call), stream_);
+  }
+  if (std::string late = Await(); !late.empty()) return late;
+  // Of calls that were put before one failed: they have ended since.
+  const Status later = group_->Check();
+  return Text(status.ok() ? later : status);
+}
+
+std::string StreamRank::Await() const {
+  const bool idle = Eventually(kPatienceSeconds / 3,
+                               [&] { return driver_.stream_query(stream_) == cuda::kSuccess; });
+  return idle ? "" : "the stream does not end";
+}
+
+std::string StreamRank::Compare(const RankData& data) const {
+  const std::string differences[] = {
+      Difference("token_counts", counts_, data.token_counts),
+      Difference("total_recv", total_, std::vector<int32_t>{data.total_recv}),
+      Difference("dispatch rows", recv_, data.recv_tokens),
+      Difference("dispatch weights", recv_weights_, data.recv_weights),
+      Difference("combine rows", combined_, data.combined),
+      Difference("dispatch backward rows", grad_tokens_, data.combined),
+      Difference("dispatch backward weights", grad_weights_, data.weight_grads),
+      Difference("combine backward rows", grad_recv_, data.recv_tokens)};
+  for (const std::string& difference : differences) {
+    if (!difference.empty()) return difference;
+  }
+  return "";
+}
+
+std::string StreamRank::Step(const RankData& data) {
+  Load(data);
+  const std::string failed = Run(0, kNumCalls);
+  return failed.empty() ? Compare(data) : failed;
+}
+
+uint64_t StreamRank::formation() const {
+  return joined_.rank->group()->group->current()->formation;
+}
+
+bool StreamRank::AwaitFormationAbove(uint64_t formation) const {
+  shm::SlotsSegment& segment = joined_.client->session->slots().segment();
+  return Eventually(kPatienceSeconds / 3, [&] {
+    for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
+      if ((segment.header.streamed[i / 64].load() >> (i % 64) & 1) == 0) continue;
+      uint64_t& entered = segment.slots[i].request.formation;
+      if (std::atomic_ref<uint64_t>(entered).load(std::memory_order_acquire) <= formation) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
+}  // namespace epd::testing

@@ -1,0 +1,74 @@
+// One rank whose calls go into a stream of its process's fake device, with buffers that are poisoned before
+// each step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cuda/stream_group.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+
+namespace epd::testing {
+
+// The driver of this process, opened once from `library`; lives as long as the process.
+const cuda::DriverTable& DriverOf(const std::string& library);
+
+// Memory of the device, aligned to 64 bytes. The fake's is the host's.
+struct DeviceBytes {
+  explicit DeviceBytes(size_t num_bytes);
+  ~DeviceBytes();
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  void Poison();
+  template <typename T>
+  void Fill(const std::vector<T>& values);
+  template <typename T>
+  std::vector<T> Copy() const;
+  const size_t bytes;
+  uint8_t* const data;
+};
+
+// Not thread-safe. Destruction waits for nothing: the process ends with it.
+class StreamRank {
+ public:
+  // `problem` is the first error's text. The rank has joined with backend=cuda.
+  StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c);
+  ~StreamRank();
+  std::string problem;
+
+  // All five operations, one behind the other in the stream, waiting only for the last; the first difference from
+  // `data` in words, or the first error as "code: text", or nothing.
+  std::string Step(const RankData& data);
+
+  // Its parts: puts calls [first, last) of a step, waits for the stream, and asks for failures.
+  void Load(const RankData& data);
+  std::string Run(size_t first, size_t last);
+  std::string Compare(const RankData& data) const;
+  static constexpr size_t kNumCalls = 5;
+
+  // Waits until every site speaks for a formation above `formation`. False: not in time.
+  bool AwaitFormationAbove(uint64_t formation) const;
+  uint64_t formation() const;
+
+ private:
+  std::string AddSites();
+  client::StreamBuffers BuffersOf(size_t call);
+  std::string Await() const;
+
+  JoinedRank& joined_;
+  const ExchangeCase case_;
+  const uint32_t rank_;
+  const cuda::DriverTable& driver_;
+  cuda::Stream stream_ = nullptr;
+  std::shared_ptr<client::StreamGroup> group_;
+  std::vector<std::unique_ptr<client::HeldSite>> sites_;
+
+  DeviceBytes topk_, counts_, total_, plan_;
+  DeviceBytes tokens_, weights_, recv_, recv_weights_;
+  DeviceBytes expert_out_, expert_weights_, combined_;
+  DeviceBytes grad_tokens_, grad_weights_, grad_recv_;
+};
+
+}  // namespace epd::testing
