@@ -60,22 +60,13 @@ TEST(AgreementTest, NcclAndDriverAreComparedWhereTheyAreNeeded) {
   facts[1].driver_version = "";
   SmallCluster c(3, facts);
   GroupSpec spec = SmallSpec(3);
-  spec.backend = "nccl_ep";
+  spec.backend = "cuda";
   EXPECT_THAT(ErrorOfAll(c, spec),
               AllOf(HasSubstr("NCCL: node n2 has 2.27.1; most ranks have 2.28.3"),
                     HasSubstr("driver: node n1 has none; most ranks have 570.1")));
   SmallCluster cpu(3, facts);
   EXPECT_EQ(ErrorOfAll(cpu, SmallSpec(3)), "no error");
   EXPECT_THAT(cpu.Group().id_digest, HasSubstr("none: NCCL differs: node n2"));
-}
-
-TEST(AgreementTest, ADeviceGroupOnSeveralNodesIsToldWhatToAskFor) {
-  SmallCluster c(3);
-  GroupSpec spec = SmallSpec(3);
-  spec.backend = "cuda";
-  EXPECT_THAT(ErrorOfAll(c, spec),
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("its ranks are on 3 nodes"),
-                    HasSubstr("use backend cpu, or one node")));
 }
 
 TEST(AgreementTest, ALateFormationNamesFourSetsToEverybodyAlike) {
@@ -147,12 +138,12 @@ TEST(UniqueIdTest, ALinkOnWhichIdsMayNotTravelCarriesNone) {
   ASSERT_EQ(c.Group().state, GroupState::kReady);
   EXPECT_EQ(c.Group().id_digest, "none: node n1: unique ids do not travel unencrypted");
   EXPECT_TRUE(c.nodes[0].inits.at(0).id.empty());
-  GroupSpec needs_id = SmallSpec(2, "needs_id");
-  needs_id.backend = "nccl_ep";
+  GroupSpec cuda = SmallSpec(2, "cuda");
+  cuda.backend = "cuda";
   c.Attach(0, 3);
-  c.Join(0, 3, 1, needs_id, {0});
+  c.Join(0, 3, 1, cuda, {0});
   c.Attach(1, 4);
-  c.Join(1, 4, 1, needs_id, {1});
+  c.Join(1, 4, 1, cuda, {1});
   ASSERT_EQ(c.failed[3].size(), 1u);
   EXPECT_THAT(Text(c.failed[3][0]), HasSubstr("unique ids do not travel unencrypted"));
 }
