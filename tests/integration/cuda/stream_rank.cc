@@ -10,7 +10,6 @@
 namespace epd::testing {
 namespace {
 
-using client::Code;
 using client::Status;
 
 // Outputs start with this, so that bytes which nobody wrote are seen.
