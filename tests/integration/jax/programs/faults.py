@@ -150,10 +150,7 @@ def check_programs_that_differ_between_ranks(world: World):
             jax.block_until_ready(compiled(*operands))
     assert time.monotonic() - began < 30, "the ranks waited for each other"
     world.barrier("all ranks saw the other program")
-    if first:  # It has not begun the others' failed execution, and is told about it when it does.
-        with fails("INVALID_ARGUMENT", "different programs"):
-            _expect_working(world, 55)
-    _expect_working(world, 55)
+    _expect_working(world, 55)  # Also on the rank that has not begun the others' failed execution.
     world.barrier("all work again")
     ep.ep_finalize()  # The others have not begun the first rank's program; from here on all count from 0.
     world.sizes = {}
