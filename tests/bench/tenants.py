@@ -17,8 +17,8 @@ import numpy as np
 import problem as problems
 from fleet import Fleet
 
-# Two tenants of the first size have all they touch in a last-level cache of 32 MiB, two of the second have not.
-_BULK = problems.Sizes(2, 256, 2048, 4)
+# All that two tenants of the first size touch has ample room in a last-level cache of 32 MiB; that of the second has none.
+_BULK = problems.Sizes(2, 128, 2048, 4)
 _BEYOND_CACHE = problems.Sizes(2, 512, 2048, 4)
 _SMALL = problems.Sizes(2, 8, 2048, 4)
 _REPETITIONS = 5
