@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
-#include "daemon/packet/packet_channel.h"
 #include "daemon/node/segment.h"
+#include "daemon/packet/packet_channel.h"
 
 namespace epd {
 

@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "daemon/node/backoff.h"
 #include "daemon/node/event_loop.h"
-#include "daemon/packet/packet_channel.h"
 #include "daemon/node/segment.h"
 #include "daemon/node/spawn.h"
+#include "daemon/packet/packet_channel.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
