@@ -155,9 +155,9 @@ Status StreamGroup::MakeScratch(const Formation& formation) {
   cuda::Result code = driver_.memory_allocate(&scratch_, scratch_bytes_ * kMaxPrepares);
   if (code != cuda::kSuccess) {
     scratch_ = 0;
+    const unsigned long long bytes = scratch_bytes_ * kMaxPrepares;
     return MakeStatus(Code::kResourceExhausted, "no %llu bytes of device memory for routing: %s",
-                      static_cast<unsigned long long>(scratch_bytes_ * kMaxPrepares),
-                      cuda::Describe(driver_, "cuMemAlloc", code).c_str());
+                      bytes, cuda::Describe(driver_, "cuMemAlloc", code).c_str());
   }
   MutexLock lock(mutex_);
   for (int i = kMaxPrepares - 1; i >= 0; --i) free_scratch_.push_back(i);
