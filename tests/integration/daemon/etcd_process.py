@@ -36,26 +36,34 @@ class Etcd:
         self._client, self._peer = _free_port(), _free_port()
         self.address = f"{host}:{self._client}"
         self.process: subprocess.Popen | None = None
+        self._log = folder / "etcd.log"
 
     def start(self, *flags: str) -> "Etcd":
-        """`flags`: further ones of etcd, such as its certificates."""
+        """Once it serves: one that is killed before it has written that it is a member never serves again.
+
+        `flags`: further ones of etcd, such as its certificates.
+        """
+        served = self._times_served()
         client, peer = f"{self._scheme}://{self.address}", f"http://{self._host}:{self._peer}"
         command = ["etcd", "--name=test", f"--data-dir={self._folder / 'data'}"]
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         command += [f"--initial-cluster=test={peer}", "--logger=zap", "--unsafe-no-fsync", *flags]
-        log = (self._folder / "etcd.log").open("ab")
+        log = self._log.open("ab")
         help_text = subprocess.run(["etcd", "--help"], check=False, capture_output=True, text=True)
         if "unsafe-no-fsync" not in help_text.stdout + help_text.stderr:
             command.remove("--unsafe-no-fsync")
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        attach_client.wait_until(self._answers, "etcd to listen", 20)
+
+        def serves() -> bool:
+            assert self.process.poll() is None, self._log.read_text()
+            return self._times_served() > served
+
+        attach_client.wait_until(serves, "etcd to serve", 20)
         return self
 
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, (self._folder / "etcd.log").read_text()
-        with socket.socket() as probe:
-            return probe.connect_ex((self._host, self._client)) == 0
+    def _times_served(self) -> int:
+        return self._log.read_text().count("serving client traffic") if self._log.exists() else 0
 
     def kill(self) -> None:
         if self.process is not None:
