@@ -21,7 +21,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Set
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   // The back-off is ours; gRPC's own would add to it.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // How long a connection may take to open, TLS and all.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt("grpc.enable_http_proxy", 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);

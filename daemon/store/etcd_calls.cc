@@ -76,7 +76,8 @@ std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const EtcdAccess& access
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const EtcdAccess& access) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // How long a connection may take to open, TLS and all.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt("grpc.enable_http_proxy", 0);
   return grpc::CreateCustomChannel(address, CredentialsOf(access), arguments);
