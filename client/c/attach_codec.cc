@@ -61,30 +61,28 @@ std::string Encode(const Drained& m) {
   return out.str();
 }
 
-// Saturates: a hostile duration must not overflow.
-int64_t ReadDuration(WireReader& in) {
-  WireReader nested(in.Bytes());
-  int64_t seconds = 0;
-  int64_t nanos = 0;
-  while (nested.Next()) {
-    if (nested.field() == 1) seconds = static_cast<int64_t>(nested.Uint());
-    if (nested.field() == 2) nanos = static_cast<int32_t>(nested.Uint());
-  }
-  if (!nested.ok()) in.Fail();
-  int64_t ns = 0;
-  if (__builtin_mul_overflow(seconds, kNanosPerSecond, &ns) ||
-      __builtin_add_overflow(ns, nanos, &ns)) {
-    return seconds < 0 ? INT64_MIN : INT64_MAX;
-  }
-  return ns;
-}
-
 // Runs `read(reader)` for each field of the nested message that `in` stands on.
 template <typename Read>
 void ReadNested(WireReader& in, Read read) {
   WireReader nested(in.Bytes());
   while (nested.Next()) read(nested);
   if (!nested.ok()) in.Fail();
+}
+
+// Saturates: a hostile duration must not overflow.
+int64_t ReadDuration(WireReader& in) {
+  int64_t seconds = 0;
+  int64_t nanos = 0;
+  ReadNested(in, [&](WireReader& f) {
+    if (f.field() == 1) seconds = static_cast<int64_t>(f.Uint());
+    if (f.field() == 2) nanos = static_cast<int32_t>(f.Uint());
+  });
+  int64_t ns = 0;
+  if (__builtin_mul_overflow(seconds, kNanosPerSecond, &ns) ||
+      __builtin_add_overflow(ns, nanos, &ns)) {
+    return seconds < 0 ? INT64_MIN : INT64_MAX;
+  }
+  return ns;
 }
 
 uint32_t U32(WireReader& in) { return static_cast<uint32_t>(in.Uint()); }

@@ -90,18 +90,22 @@ void SlotPool::Retire(int slot) {
   }
 }
 
+void SlotPool::WakeWorker() const {
+  // Either the worker sees what was written before, or this its sleep.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (segment_->header.asleep.load(std::memory_order_relaxed) == 0) return;
+  const uint64_t one = 1;
+  // A full counter (EAGAIN) has woken it already.
+  [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
+}
+
 void SlotPool::Arm(int slot) {
   shm::SlotsHeader& header = segment_->header;
   shm::Slot& s = segment_->slots[slot];
   s.sleeping.store(0, std::memory_order_relaxed);
   shm::Arm(s.word);
   header.armed[slot / 64].fetch_or(uint64_t{1} << (slot % 64), std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (header.asleep.load(std::memory_order_relaxed) != 0) {
-    const uint64_t one = 1;
-    // A full counter (EAGAIN) has woken the worker already.
-    [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
-  }
+  WakeWorker();
   // Pairs with PoisonAll: either it sees this use open or we see the flag.
   if (poisoned_.load(std::memory_order_seq_cst)) PoisonOpen(slot, Code::kUnavailable);
 }
@@ -136,15 +140,12 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
 void SlotPool::SetStreamed(int slot, bool streamed) {
   std::atomic<uint64_t>& word = segment_->header.streamed[slot / 64];
   const uint64_t bit = uint64_t{1} << (slot % 64);
-  if (streamed) {
-    word.fetch_or(bit, std::memory_order_release);
-  } else {
+  if (!streamed) {
     word.fetch_and(~bit, std::memory_order_release);
+    return;
   }
-  if (streamed && segment_->header.asleep.load(std::memory_order_relaxed) != 0) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
-  }
+  word.fetch_or(bit, std::memory_order_release);
+  WakeWorker();
 }
 
 bool SlotPool::EndOpen(int slot, Code code) {

@@ -63,6 +63,8 @@ class SlotPool {
 
  private:
   void PoisonOpen(int slot, Code code);
+  // If it sleeps.
+  void WakeWorker() const;
 
   shm::SlotsSegment* const segment_;
   const int eventfd_;
