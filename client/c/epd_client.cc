@@ -1,11 +1,6 @@
 // The C ABI: structs of any known size in, statuses out. No exception leaves a function.
 #include "client/c/epd_client.h"
 
-#ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
-#define XXH_INLINE_ALL
-#endif
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -14,6 +9,7 @@
 #include <string>
 
 #include "client/c/connect.h"
+#include "client/c/digest.h"
 #include "client/c/group_arguments.h"
 #include "client/c/handles.h"
 #include "client/c/operation.h"
@@ -59,10 +55,7 @@ Status Null(const char* what) {
 Status ReadKey(const epd_key& key, CallKey* out) {
   if (key.name != nullptr && *key.name != '\0') {
     out->name = key.name;
-    const XXH128_hash_t digest = XXH3_128bits(out->name.data(), out->name.size());
-    XXH128_canonical_t bytes;
-    XXH128_canonicalFromHash(&bytes, digest);
-    std::copy(std::begin(bytes.digest), std::end(bytes.digest), out->program.begin());
+    out->program = DigestOf(out->name);
   } else {
     std::copy(std::begin(key.program), std::end(key.program), out->program.begin());
     out->ordinal = key.ordinal;

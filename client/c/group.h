@@ -2,7 +2,6 @@
 // asks for.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "client/c/attach_messages.h"
+#include "client/c/digest.h"
 #include "client/c/lanes.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
@@ -23,7 +23,7 @@
 namespace epd::client {
 
 using Clock = std::chrono::steady_clock;
-using Program = std::array<uint8_t, 16>;
+using Program = Digest;
 
 // Which operation a call belongs to; epd_key, resolved.
 struct CallKey {

@@ -1,9 +1,5 @@
 #include "client/jax/call_site.h"
 
-#include <xxhash.h>
-
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace epd::jax {
@@ -61,9 +57,7 @@ const Digest& Executable::Seal() {
   const client::MutexLock lock(mutex_);
   if (!sealed_) {
     sealed_ = true;
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits(description_.data(), description_.size()));
-    std::copy(std::begin(canonical.digest), std::end(canonical.digest), digest_.begin());
+    digest_ = client::DigestOf(description_);
   }
   return digest_;
 }

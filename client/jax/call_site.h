@@ -7,7 +7,6 @@
 // An executable holds nothing of this process or job: no pointer, path, pid or communicator.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -16,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "client/c/digest.h"
 #include "client/c/mutex.h"
 
 namespace epd::jax {
@@ -44,7 +44,7 @@ struct CallConfig {
   std::int64_t capacity = 0;  // C of this call, 0: prepare.
 };
 
-using Digest = std::array<std::uint8_t, 16>;
+using client::Digest;
 
 // One compilation's calls, in ordinal order. Thread-safe.
 class Executable {

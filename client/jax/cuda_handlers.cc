@@ -57,7 +57,7 @@ client::StreamCall CallOf(const SiteState& site, std::uint32_t rank, ffi::DataTy
     call.ordinal = site.ordinal;
   } else {
     call.name = site.key;
-    call.program = NameDigest(site.key);
+    call.program = client::DigestOf(site.key);
   }
   call.top_k = static_cast<std::uint32_t>(config.top_k);
   call.alignment = static_cast<std::uint32_t>(config.alignment);

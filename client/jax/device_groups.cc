@@ -1,13 +1,6 @@
 #include "client/jax/device_groups.h"
 
-#ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
-#define XXH_INLINE_ALL
-#endif
-#include <xxhash.h>
-
-#include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <utility>
 
 #include "client/c/handles.h"
@@ -63,8 +56,9 @@ Status DeviceGroups::Find(const CallSite& site, int device,
   }
   const CudaDriver& driver = ProcessDriver();
   if (!driver.problem.empty()) {
-    return {9, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                   " phase=begin: this process cannot use its GPUs: " + driver.problem};
+    return {kFailedPrecondition,
+            "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
+                " phase=begin: this process cannot use its GPUs: " + driver.problem};
   }
   DevicePlace place;
   const Status found = Groups::Shared().OnDevice(site, "cuda:" + std::to_string(device), &place);
@@ -78,7 +72,8 @@ Status DeviceGroups::Find(const CallSite& site, int device,
   if (entry.group != nullptr) entry.group->Close();
   entry = {};
   epd_group* const joined = place.membership->group();
-  if (joined == nullptr) return {9, "[epd:FAILED_PRECONDITION] the group was left"};
+  if (joined == nullptr)
+    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
   const std::shared_ptr<client::Session> session = joined->session;
   const client::Status made = client::StreamGroup::Create(
       {.slots = std::shared_ptr<client::SlotPool>(session, &session->slots()),
@@ -149,14 +144,6 @@ DeviceSites& SitesOf(SiteState& site) {
   return *site.devices;
 }
 
-client::Program NameDigest(const std::string& name) {
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, XXH3_128bits(name.data(), name.size()));
-  client::Program program;
-  std::copy(std::begin(bytes.digest), std::end(bytes.digest), program.begin());
-  return program;
-}
-
 Status DeviceSites::Get(const std::shared_ptr<client::StreamGroup>& group, int device,
                         const client::StreamCall& call, client::HeldSite** site) {
   const client::MutexLock lock(mutex_);
@@ -182,12 +169,7 @@ size_t epd_jax_cuda_problem(char* text, size_t text_bytes) {
 }
 
 int epd_jax_cuda_check(const char* alias, epd_error* error) {
-  const epd::jax::Status status = epd::jax::DeviceGroups::Shared().Check(alias);
-  if (!status.ok() && error != nullptr) {
-    error->code = status.code;
-    std::snprintf(error->message, sizeof error->message, "%s", status.message.c_str());
-  }
-  return status.code;
+  return epd::jax::Report(epd::jax::DeviceGroups::Shared().Check(alias), error);
 }
 
 void epd_jax_cuda_finalize(const char* alias) { epd::jax::DeviceGroups::Shared().Finalize(alias); }

@@ -13,10 +13,8 @@
 #include "client/jax/groups.h"
 
 namespace epd::jax {
-struct SiteState;
-}
 
-namespace epd::jax {
+struct SiteState;
 
 // The driver of this process, opened once.
 struct CudaDriver {
@@ -75,9 +73,6 @@ class DeviceSites {
 
 // Those of a call site, which every call of it finds.
 DeviceSites& SitesOf(SiteState& site);
-
-// The program of a call with a name, as the C library has it.
-client::Program NameDigest(const std::string& name);
 
 Status FromClient(const client::Status& status, const std::string& group, std::uint32_t rank);
 

@@ -83,36 +83,32 @@ std::string Domain::Place(std::uint32_t rank) const {
          " rank=" + std::to_string(rank) + " phase=begin";
 }
 
-Status Domain::LostStatus(const Status& cause, std::uint32_t rank) const {
-  return {cause.code, cause.message + "; " + Place(rank) +
-                          ": this call fails, the next one joins the group again"};
-}
-
-void Domain::LoseLocked(const std::shared_ptr<Membership>& membership) {
-  if (membership_ == membership) membership_ = nullptr;
+Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<Membership>* lost) {
+  if (closed_) {
+    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] " + Place(rank) +
+                                     ": the group was left (finalize); join it again"};
+  }
+  if (membership_ == nullptr) return {};
+  const Status living = membership_->Check();
+  if (living.ok()) return {};
+  *lost = std::exchange(membership_, nullptr);
+  return {living.code, living.message + "; " + Place(rank) +
+                           ": this call fails, the next one joins the group again"};
 }
 
 Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
   std::shared_ptr<Membership> lost;  // Leaves after the lock.
   const client::MutexLock lock(mutex_);
-  if (closed_) {
-    return {9, "[epd:FAILED_PRECONDITION] " + Place(call.rank) +
-                   ": the group was left (finalize); join it again"};
-  }
-  if (membership_ != nullptr) {
-    const Status living = membership_->Check();
-    if (!living.ok()) {
-      runs_.Condemn(call, membership_->number());
-      lost = std::move(membership_);
-      membership_ = nullptr;
-      return LostStatus(living, call.rank);
-    }
+  if (Status refused = CheckLocked(call.rank, &lost); !refused.ok()) {
+    if (lost != nullptr) runs_.Condemn(call, lost->number());
+    return refused;
   }
   const std::uint64_t current =
       membership_ != nullptr ? membership_->number() : num_memberships_ + 1;
   if (runs_.IsStale(call, current)) {
-    return {10, "[epd:ABORTED] " + Place(call.rank) +
-                    ": this execution began before the session with epd was lost; run it again"};
+    return {kAborted,
+            "[epd:ABORTED] " + Place(call.rank) +
+                ": this execution began before the session with epd was lost; run it again"};
   }
   if (membership_ == nullptr) {
     const Status joined = JoinLocked();
@@ -129,9 +125,10 @@ Status Domain::Begin(const Runs::Call& call, ActiveCall* active) {
     case Runs::Outcome::kOk:
       break;
     case Runs::Outcome::kStale:
-      return {13, "[epd:INTERNAL] " + Place(call.rank) + ": a stale execution was let through"};
+      return {kInternal,
+              "[epd:INTERNAL] " + Place(call.rank) + ": a stale execution was let through"};
     case Runs::Outcome::kOverlap:
-      active->refusal_ = {9,
+      active->refusal_ = {kFailedPrecondition,
                           "two executions of the same program are under way on this rank's "
                           "device, so ranks cannot tell which is which; launch them from one "
                           "thread, in the same order on all ranks"};
@@ -149,25 +146,15 @@ void Domain::End(const Runs::Call& call, const std::shared_ptr<Membership>& memb
   const bool lost = !status.ok() && !membership->Check().ok();
   const client::MutexLock lock(mutex_);
   runs_.End(call);
-  if (lost) LoseLocked(membership);  // This call reported it.
+  if (lost && membership_ == membership) membership_ = nullptr;  // This call reported it.
 }
 
 Status Domain::Living(std::uint32_t rank, std::shared_ptr<Membership>* membership) {
   std::shared_ptr<Membership> lost;  // Leaves after the lock.
   const client::MutexLock lock(mutex_);
-  if (closed_) {
-    return {9, "[epd:FAILED_PRECONDITION] " + Place(rank) +
-                   ": the group was left (finalize); join it again"};
-  }
-  if (membership_ != nullptr) {
-    const Status living = membership_->Check();
-    if (!living.ok()) {
-      lost = std::move(membership_);
-      membership_ = nullptr;
-      return LostStatus(living, rank);
-    }
-  } else if (const Status joined = JoinLocked(); !joined.ok()) {
-    return joined;
+  if (Status refused = CheckLocked(rank, &lost); !refused.ok()) return refused;
+  if (membership_ == nullptr) {
+    if (Status joined = JoinLocked(); !joined.ok()) return joined;
   }
   *membership = membership_;
   return {};

@@ -54,9 +54,8 @@ class Domain {
 
  private:
   Status JoinLocked() EPD_REQUIRES(mutex_);
-  // Notes that `membership` is gone; false if a newer one is there.
-  void LoseLocked(const std::shared_ptr<Membership>& membership) EPD_REQUIRES(mutex_);
-  Status LostStatus(const Status& cause, std::uint32_t rank) const EPD_REQUIRES(mutex_);
+  // Why no call may begin: the group was left, or the membership, which is moved to `lost` then, is gone.
+  Status CheckLocked(std::uint32_t rank, std::shared_ptr<Membership>* lost) EPD_REQUIRES(mutex_);
   // Where a call was when it failed here, for its error.
   std::string Place(std::uint32_t rank) const EPD_REQUIRES(mutex_);
 

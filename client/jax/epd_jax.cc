@@ -12,14 +12,6 @@
 
 namespace {
 
-int Report(const epd::jax::Status& status, epd_error* error) {
-  if (!status.ok() && error != nullptr) {
-    error->code = status.code;
-    std::snprintf(error->message, sizeof error->message, "%s", status.message.c_str());
-  }
-  return status.code;
-}
-
 epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   epd::jax::GroupConfig config;
   config.alias = group.alias;
@@ -68,7 +60,7 @@ int epd_jax_ffi_api_major(void) { return XLA_FFI_API_MAJOR; }
 int epd_jax_ffi_api_minor(void) { return XLA_FFI_API_MINOR; }
 
 int epd_jax_connect(const char* socket_path, const char* daemon_path, epd_error* error) {
-  return Report(epd::jax::Groups::Shared().Connect({socket_path, daemon_path}), error);
+  return epd::jax::Report(epd::jax::Groups::Shared().Connect({socket_path, daemon_path}), error);
 }
 
 size_t epd_jax_socket_path(char* path, size_t path_bytes) {
@@ -79,12 +71,13 @@ size_t epd_jax_socket_path(char* path, size_t path_bytes) {
 
 int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error) {
   if (group->struct_size != sizeof *group) {
-    return Report({3,
-                   "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of "
-                   "different versions; install the package again"},
-                  error);
+    return epd::jax::Report(
+        {epd::jax::kInvalidArgument,
+         "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of "
+         "different versions; install the package again"},
+        error);
   }
-  return Report(epd::jax::Groups::Shared().Bootstrap(ConfigOf(*group)), error);
+  return epd::jax::Report(epd::jax::Groups::Shared().Bootstrap(ConfigOf(*group)), error);
 }
 
 void epd_jax_finalize(const char* alias) { epd::jax::Groups::Shared().Finalize(alias); }

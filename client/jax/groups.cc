@@ -15,8 +15,6 @@
 namespace epd::jax {
 namespace {
 
-constexpr int kInvalidArgument = 3;
-constexpr int kFailedPrecondition = 9;
 constexpr std::chrono::milliseconds kFinalizeGrace{2000};
 // Between two calls of a program that is under way; no longer, unless it computes for so long.
 constexpr std::chrono::milliseconds kQuiet{20};
@@ -71,9 +69,12 @@ Status CheckSizes(const GroupConfig& config, const CallConfig& call) {
   return {};
 }
 
-// What to call where there is no group of this alias.
-std::string HowToMake(const std::string& alias) {
-  return alias == "default" ? "call ep_bootstrap" : "make it (epd.jax.Group) and keep it";
+// `rank`: " rank=...", or empty where it is not known.
+Status NotBootstrapped(const std::string& alias, const std::string& rank) {
+  return {kFailedPrecondition,
+          "[epd:FAILED_PRECONDITION] group=" + alias + " epoch=none" + rank +
+              " phase=begin: the group is not bootstrapped in this process; " +
+              (alias == "default" ? "call ep_bootstrap" : "make it (epd.jax.Group) and keep it")};
 }
 
 std::string HeldRanks(const GroupConfig& config) {
@@ -191,6 +192,12 @@ Status Groups::Bootstrap(const GroupConfig& config) {
   return {};
 }
 
+std::shared_ptr<const Groups::Entry> Groups::EntryOf(const std::string& alias) const {
+  const client::MutexLock lock(mutex_);
+  const auto found = entries_.find(alias);
+  return found == entries_.end() ? nullptr : found->second;
+}
+
 // Programs that are under way make further calls: they are let in until there are no more.
 void Groups::AwaitQuiet(const Entry& entry) {
   using Clock = std::chrono::steady_clock;
@@ -211,12 +218,7 @@ void Groups::AwaitQuiet(const Entry& entry) {
 }
 
 void Groups::Finalize(const std::string& alias) {
-  std::shared_ptr<const Entry> entry;
-  {
-    const client::MutexLock lock(mutex_);
-    const auto found = entries_.find(alias);
-    if (found != entries_.end()) entry = found->second;
-  }
+  const std::shared_ptr<const Entry> entry = EntryOf(alias);
   if (entry != nullptr) AwaitQuiet(*entry);
   bool last = false;
   {
@@ -236,18 +238,9 @@ void Groups::Finalize(const std::string& alias) {
 
 Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain,
                      std::int32_t position, ActiveCall* call) {
-  std::shared_ptr<const Entry> entry;
-  {
-    const client::MutexLock lock(mutex_);
-    const auto found = entries_.find(site.config.alias);
-    if (found != entries_.end()) entry = found->second;
-  }
+  const std::shared_ptr<const Entry> entry = EntryOf(site.config.alias);
   if (entry == nullptr) {
-    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                                     " epoch=none rank=" + std::to_string(position) +
-                                     " phase=begin: the group is not bootstrapped in this "
-                                     "process; " +
-                                     HowToMake(site.config.alias)};
+    return NotBootstrapped(site.config.alias, " rank=" + std::to_string(position));
   }
   const GroupConfig& config = entry->config;
   const auto found = entry->domains.find(static_cast<std::uint32_t>(domain));
@@ -265,17 +258,9 @@ Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t dom
 }
 
 Status Groups::OnDevice(const CallSite& site, const std::string& device, DevicePlace* place) {
-  std::shared_ptr<const Entry> entry;
-  {
-    const client::MutexLock lock(mutex_);
-    const auto found = entries_.find(site.config.alias);
-    if (found != entries_.end()) entry = found->second;
-  }
+  const std::shared_ptr<const Entry> entry = EntryOf(site.config.alias);
   if (entry == nullptr) {
-    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
-                                     " epoch=none phase=begin: the group is not bootstrapped in "
-                                     "this process; " +
-                                     HowToMake(site.config.alias)};
+    return NotBootstrapped(site.config.alias, "");
   }
   const GroupConfig& config = entry->config;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> here;

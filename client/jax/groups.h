@@ -137,6 +137,8 @@ class Groups {
 
   // The living session; connects if there is none or if it has ended.
   Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
+  // nullptr: the alias is not bootstrapped.
+  std::shared_ptr<const Entry> EntryOf(const std::string& alias) const;
   static void AwaitQuiet(const Entry& entry);
 
   mutable client::Mutex mutex_;

@@ -117,7 +117,7 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
     }
   };
   if (!Completer::Shared().Run(std::move(work))) {
-    return Failed({8, "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
+    return Failed({kResourceExhausted, "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
                           " rank=" + std::to_string(place.position) +
                           " phase=begin: no thread for " + OperationName(site->config.operation) +
                           ": the limit of threads of this process or user is reached"});

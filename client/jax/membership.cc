@@ -4,8 +4,6 @@
 
 namespace epd::jax {
 
-Status FromError(int code, const epd_error& error) { return {code, error.message}; }
-
 Status Session::Connect(const Endpoint& endpoint, std::shared_ptr<Session>* session) {
   epd_connect_args args = {};
   args.struct_size = sizeof args;

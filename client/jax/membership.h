@@ -7,18 +7,9 @@
 
 #include "client/c/epd_client.h"
 #include "client/c/mutex.h"
+#include "client/jax/status.h"
 
 namespace epd::jax {
-
-// A code and the text that explains it; EPD_OK is good.
-struct Status {
-  int code = EPD_OK;
-  std::string message;
-  bool ok() const { return code == EPD_OK; }
-};
-
-// Takes over what the C library reported.
-Status FromError(int code, const epd_error& error);
 
 // Where the daemon is; empty: the C library looks for it.
 struct Endpoint {
