@@ -4,8 +4,7 @@
 // constants only, so XLA may trace the handler into a command buffer and replay that for ever. Replays call no
 // handler: what fails in one is reported by the next handler call, by check() or by finalize.
 //
-// The operands domain and position are of the same shapes as on CPU, and stay in device memory: which rank this is
-// follows from the device. Sites and staging are made in the initialize stage, which XLA runs before it
+// The operands domain and position stay in device memory: which rank this is follows from the device. Sites and staging are made in the initialize stage, which XLA runs before it
 // captures anything.
 #include <xla/ffi/api/ffi.h>
 
@@ -13,22 +12,13 @@
 #include <string>
 
 #include "client/jax/device_groups.h"
-#include "client/jax/ffi_dtype.h"
+#include "client/jax/ffi_operations.h"
 #include "client/jax/ffi_site.h"
 
 namespace epd::jax {
 namespace {
 
 namespace ffi = ::xla::ffi;
-
-using Scalar = ffi::Buffer<ffi::S32>;
-using HandleMem = ffi::Buffer<ffi::U8>;
-using Weights = ffi::Buffer<ffi::F32>;
-
-ffi::Error ToXla(const Status& status) {
-  if (status.ok()) return ffi::Error::Success();
-  return ffi::Error(static_cast<ffi::ErrorCode>(status.code), status.message);
-}
 
 shm::Kind KindOf(Operation operation) {
   switch (operation) {
@@ -97,9 +87,9 @@ ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType
 }
 
 ffi::Error Prepare(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
-                   ffi::AnyBuffer topk_idx, ffi::ResultBuffer<ffi::S32> token_counts,
-                   ffi::ResultBuffer<ffi::S32> total_recv, ffi::ResultBuffer<ffi::U8> handle_mem,
-                   ffi::Dictionary) {
+                   ffi::AnyBuffer topk_idx, ffi::RemainingArgs,
+                   ffi::ResultBuffer<ffi::S32> token_counts, ffi::ResultBuffer<ffi::S32> total_recv,
+                   ffi::ResultBuffer<ffi::U8> handle_mem, ffi::Dictionary) {
   client::StreamBuffers buffers;
   buffers.topk_idx = topk_idx.untyped_data();
   buffers.idx_is_64 = topk_idx.element_type() == ffi::DataType::S64;
@@ -124,7 +114,7 @@ client::StreamBuffers RowBuffers(HandleMem handle_mem, ffi::AnyBuffer rows, cons
 // Dispatch and its backward.
 ffi::Error WithWeights(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
                        HandleMem handle_mem, ffi::AnyBuffer rows, Weights weights,
-                       ffi::Result<ffi::AnyBuffer> out_rows,
+                       ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> out_rows,
                        ffi::ResultBuffer<ffi::F32> out_weights, ffi::Dictionary) {
   return Put(
       site, stream, device, rows.element_type(),
@@ -133,7 +123,7 @@ ffi::Error WithWeights(SiteState* site, void* stream, std::int32_t device, Scala
 
 // Combine and its backward.
 ffi::Error WithoutWeights(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
-                          HandleMem handle_mem, ffi::AnyBuffer rows,
+                          HandleMem handle_mem, ffi::AnyBuffer rows, ffi::RemainingArgs,
                           ffi::Result<ffi::AnyBuffer> out_rows, ffi::Dictionary) {
   return Put(site, stream, device, rows.element_type(),
              RowBuffers(handle_mem, rows, nullptr, out_rows, nullptr));
@@ -162,37 +152,17 @@ auto BindCall() {
       .Arg<Scalar>();
 }
 
-auto BindWithWeights() {
-  return BindCall()
-      .Arg<HandleMem>()
-      .Arg<ffi::AnyBuffer>()
-      .Arg<Weights>()
-      .Ret<ffi::AnyBuffer>()
-      .Ret<Weights>()
-      .Attrs();
-}
-
-auto BindWithoutWeights() {
-  return BindCall().Arg<HandleMem>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attrs();
-}
-
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_prepare, Prepare,
-                              BindCall()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<HandleMem>()
-                                  .Attrs(),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_prepare, Prepare, BindPrepare(BindCall()),
                               {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch, WithWeights, BindWithWeights(),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch, WithWeights, BindRowsWithWeights(BindCall()),
                               {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine, WithoutWeights, BindWithoutWeights(),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine, WithoutWeights, BindRows(BindCall()),
                               {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch_bwd, WithWeights, BindWithWeights(),
-                              {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine_bwd, WithoutWeights, BindWithoutWeights(),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch_bwd, WithWeights,
+                              BindRowsWithWeights(BindCall()), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine_bwd, WithoutWeights, BindRows(BindCall()),
                               {ffi::Traits::kCmdBufferCompatible});
 
 // One for all five.

@@ -7,11 +7,8 @@
 // do that, and makes it at once: handing over to another thread costs as much as exchanging a few
 // rows.
 //
-// None has the side effect flag: it orders nothing, and it would defeat rematerialisation.
-//
-// Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
-// along ep. They may end with one that nobody reads: it comes from the call that is to be made before
-// this one. Attributes are the alias and static sizes, see CallConfig.
+// Calls have the side effect flag only where _kept_call.py says why: it orders nothing, and it would
+// defeat rematerialisation.
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
@@ -22,7 +19,7 @@
 
 #include "client/jax/call_site.h"
 #include "client/jax/completer.h"
-#include "client/jax/ffi_dtype.h"
+#include "client/jax/ffi_operations.h"
 #include "client/jax/ffi_site.h"
 #include "client/jax/groups.h"
 #include "kernels/prepare_output.h"
@@ -31,12 +28,6 @@ namespace epd::jax {
 namespace {
 
 namespace ffi = ::xla::ffi;
-
-using Scalar = ffi::Buffer<ffi::S32>;
-
-ffi::Error ToXla(const Status& status) {
-  return ffi::Error(static_cast<ffi::ErrorCode>(status.code), status.message);
-}
 
 ffi::Future Failed(Status status) {
   ffi::Promise promise;
@@ -117,10 +108,11 @@ ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange e
     }
   };
   if (!Completer::Shared().Run(std::move(work))) {
-    return Failed({kResourceExhausted, "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
-                          " rank=" + std::to_string(place.position) +
-                          " phase=begin: no thread for " + OperationName(site->config.operation) +
-                          ": the limit of threads of this process or user is reached"});
+    return Failed({kResourceExhausted,
+                   "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
+                       " rank=" + std::to_string(place.position) + " phase=begin: no thread for " +
+                       OperationName(site->config.operation) +
+                       ": the limit of threads of this process or user is reached"});
   }
   return future;
 }
@@ -159,9 +151,6 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   args.handle_mem_bytes = handle_mem->element_count();
   return LaunchWith(epd_prepare, site, run, place, args);
 }
-
-using HandleMem = ffi::Buffer<ffi::U8>;
-using Weights = ffi::Buffer<ffi::F32>;
 
 // What all calls that move rows say: the plan, and the sizes of the call site.
 template <typename Args>
@@ -246,49 +235,11 @@ auto BindCall() {
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare,
-                              BindCall()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<HandleMem>()
-                                  .Attrs());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, Dispatch,
-                              BindCall()
-                                  .Arg<HandleMem>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<Weights>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<Weights>()
-                                  .Attrs());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, Combine,
-                              BindCall()
-                                  .Arg<HandleMem>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attrs());
-
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare, BindPrepare(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, Dispatch, BindRowsWithWeights(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, Combine, BindRows(BindCall()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, DispatchBackward,
-                              BindCall()
-                                  .Arg<HandleMem>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<Weights>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<Weights>()
-                                  .Attrs());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, CombineBackward,
-                              BindCall()
-                                  .Arg<HandleMem>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .RemainingArgs()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attrs());
+                              BindRowsWithWeights(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, CombineBackward, BindRows(BindCall()));
 
 }  // namespace epd::jax

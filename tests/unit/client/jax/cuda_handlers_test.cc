@@ -75,6 +75,9 @@ struct Process {
     Rows(recv.data, kC, grad_tokens.data, kT, recv_weights.data, {kC}, grad_weights.data, {kT, kK});
     Add(&epd_jax_combine_bwd_instantiate, &epd_jax_cuda_combine_bwd);
     Rows(combined.data, kT, grad_expert.data, kC);
+    // In a group joined by rank the operand that keeps the source's order is behind all others.
+    if (device != 1) return;
+    for (auto& site : sites) site->Operand(XLA_FFI_DataType_F32, nullptr, {1, kH});
   }
 
   void Add(Handler* instantiate, Handler* execute) {

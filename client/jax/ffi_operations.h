@@ -1,0 +1,78 @@
+// What the handlers of all platforms have in common: operands and results, element types, errors.
+//
+// Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
+// along ep. They may end with one that nobody reads: it comes from the call that is to be made before
+// this one. Attributes are the alias and static sizes, see CallConfig.
+#pragma once
+
+#include <xla/ffi/api/ffi.h>
+
+#include <utility>
+
+#include "client/c/epd_client.h"
+#include "client/jax/status.h"
+
+namespace epd::jax {
+
+using Scalar = ::xla::ffi::Buffer<::xla::ffi::S32>;
+using Counts = ::xla::ffi::Buffer<::xla::ffi::S32>;
+using HandleMem = ::xla::ffi::Buffer<::xla::ffi::U8>;
+using Weights = ::xla::ffi::Buffer<::xla::ffi::F32>;
+
+// `binding`: what a platform's handlers are called with first, up to domain and position.
+template <typename Binding>
+auto BindPrepare(Binding binding) {
+  return std::move(binding)
+      .template Arg<::xla::ffi::AnyBuffer>()
+      .RemainingArgs()
+      .template Ret<Counts>()
+      .template Ret<Counts>()
+      .template Ret<HandleMem>()
+      .Attrs();
+}
+
+// Of dispatch and its backward.
+template <typename Binding>
+auto BindRowsWithWeights(Binding binding) {
+  return std::move(binding)
+      .template Arg<HandleMem>()
+      .template Arg<::xla::ffi::AnyBuffer>()
+      .template Arg<Weights>()
+      .RemainingArgs()
+      .template Ret<::xla::ffi::AnyBuffer>()
+      .template Ret<Weights>()
+      .Attrs();
+}
+
+// Of combine and its backward.
+template <typename Binding>
+auto BindRows(Binding binding) {
+  return std::move(binding)
+      .template Arg<HandleMem>()
+      .template Arg<::xla::ffi::AnyBuffer>()
+      .RemainingArgs()
+      .template Ret<::xla::ffi::AnyBuffer>()
+      .Attrs();
+}
+
+inline epd_dtype DtypeOf(::xla::ffi::DataType type) {
+  switch (type) {
+    case ::xla::ffi::DataType::F32:
+      return EPD_DTYPE_FLOAT32;
+    case ::xla::ffi::DataType::BF16:
+      return EPD_DTYPE_BFLOAT16;
+    case ::xla::ffi::DataType::F16:
+      return EPD_DTYPE_FLOAT16;
+    default: {
+      const auto width = static_cast<unsigned>(::xla::ffi::ByteWidth(type));
+      return EPD_DTYPE_OPAQUE(width, static_cast<unsigned>(type) & 0xff);
+    }
+  }
+}
+
+inline ::xla::ffi::Error ToXla(const Status& status) {
+  if (status.ok()) return ::xla::ffi::Error::Success();
+  return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code), status.message);
+}
+
+}  // namespace epd::jax
