@@ -25,7 +25,7 @@ class Static:
     @property
     def in_source_order(self) -> bool:
         """Calls without a name in a group joined by rank, see ``_source_order``."""
-        return self.group.ranks_here is not None and not self.name
+        return self.group.joined_by_rank and not self.name
 
     @property
     def handle_mem_size(self) -> int:
@@ -103,7 +103,7 @@ def ffi_call(
     attributes = {
         "alias": static.group.alias,
         "name": static.name,
-        "by_rank": int(static.group.ranks_here is not None),
+        "by_rank": int(static.group.joined_by_rank),
         "ranks": config.ep_size,
         "experts": config.num_experts,
         "local_experts": config.num_local_experts,
@@ -116,8 +116,7 @@ def ffi_call(
         "tokens": tokens,
         "capacity": capacity,
     }
-    apart = static.group.ranks_here is not None
-    if apart or all(math.prod(shape) == 0 for shape, _ in results):
+    if static.group.joined_by_rank or all(math.prod(shape) == 0 for shape, _ in results):
         before = _source_order.current()
         given = operands if before is None else [*operands, before]
         return kept_call(target, results, domain, position, *given, **attributes)

@@ -204,8 +204,8 @@ ad.primitive_transposes[_exchange] = _transpose
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """An exchange whose first two residuals are the place where it runs, its domain and its position in it."""
+class _Wrapped:
+    """An exchange that is made in another way."""
 
     exchange: Exchange
 
@@ -224,6 +224,11 @@ class _Placed:
     @property
     def mesh(self) -> Mesh | AbstractMesh | None:
         return self.exchange.mesh
+
+
+@dataclass(frozen=True)
+class _Placed(_Wrapped):
+    """An exchange whose first two residuals are the place where it runs, its domain and its position in it."""
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         domain, position, *rest = residuals
@@ -239,29 +244,12 @@ class _Placed:
 
 
 @dataclass(frozen=True)
-class _Batched:
+class _Batched(_Wrapped):
     """``size`` exchanges, one after another; with ``spmd_axes`` each device of them makes its own share."""
 
-    exchange: Exchange
     size: int
     residuals_batched: tuple[bool, ...]
     spmd_axes: tuple[str, ...]
-
-    @property
-    def static(self) -> Static:
-        return self.exchange.static
-
-    @property
-    def carriers(self) -> tuple[str, ...]:
-        return self.exchange.carriers
-
-    @property
-    def label(self) -> str:
-        return self.exchange.label
-
-    @property
-    def mesh(self) -> Mesh | AbstractMesh | None:
-        return self.exchange.mesh
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         axes = [0 if batched else None for batched in self.residuals_batched]

@@ -10,8 +10,6 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _checks, _names, config
-from epd.jax._ffi import HeldRank
-from epd.jax._membership import Membership
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.mesh import MeshResource, active_device_mesh, active_resource
 
@@ -213,19 +211,4 @@ class GroupArguments:
             max_top_k=self.max_top_k,
             expert_owner=table,
             **place,
-        )
-
-    def membership(
-        self,
-        held: tuple[HeldRank, ...],
-        num_domains: int,
-        elsewhere: tuple[HeldRank, ...] = (),
-    ) -> Membership:
-        """How this process joins the group."""
-        return Membership(
-            held=held,
-            num_domains=num_domains,
-            drop_on_overflow=self.drop_on_overflow,
-            job=self.job,
-            elsewhere=elsewhere,
         )

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from epd.jax import _environment, _ffi, _in_flight, _job, config
@@ -36,27 +37,24 @@ def _name_of(device: jax.Device) -> str:
     return str(device)
 
 
-def held_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
-    """The ranks of this process's devices in the mesh."""
-    return tuple(
-        _ffi.HeldRank(domain, position, _name_of(device))
-        for domain, row in enumerate(domain_grid(mesh, ep_axis))
-        for position, device in enumerate(row)
-        if device.process_index == jax.process_index()
-    )
-
-
-def elsewhere_along(mesh: Mesh, ep_axis: str) -> tuple[_ffi.HeldRank, ...]:
-    """The ranks of other processes' devices in the mesh, and whose they are."""
-    return tuple(
-        _ffi.HeldRank(
-            domain,
-            position,
-            f"device id {device.id} (platform {device.platform}) of process {device.process_index}",
-        )
-        for domain, row in enumerate(domain_grid(mesh, ep_axis))
-        for position, device in enumerate(row)
-        if device.process_index != jax.process_index()
+def along(
+    mesh: Mesh, ep_axis: str, *, drop_on_overflow: bool, job: str | None = None
+) -> Membership:
+    """The membership of a process whose devices in the mesh are its ranks; the other devices' ranks are elsewhere."""
+    held, elsewhere = [], []
+    grid = domain_grid(mesh, ep_axis)
+    for (domain, position), device in np.ndenumerate(grid):
+        if device.process_index == jax.process_index():
+            held.append(_ffi.HeldRank(domain, position, _name_of(device)))
+        else:
+            whose = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
+            elsewhere.append(_ffi.HeldRank(domain, position, whose))
+    return Membership(
+        held=tuple(held),
+        num_domains=len(grid),
+        drop_on_overflow=drop_on_overflow,
+        job=job,
+        elsewhere=tuple(elsewhere),
     )
 
 
@@ -86,9 +84,8 @@ def _job_and_instance(spec: config.GroupSpec, membership: Membership) -> tuple[s
     alone = len(membership.held) == membership.num_domains * spec.config.ep_size
     job = membership.job or _job.name(alone=alone)
     # The nonce is for processes that share a key-value store, which those of a group joined by rank need not do.
-    by_rank = spec.ranks_here is not None
     named = membership.job is not None or _environment.job()
-    return job, "" if by_rank and named else _job.instance()
+    return job, "" if spec.joined_by_rank and named else _job.instance()
 
 
 def join(spec: config.GroupSpec, membership: Membership) -> None:
@@ -123,7 +120,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 max_dtype=spec.dtype_bound,
                 drop_on_overflow=membership.drop_on_overflow,
                 worker_executor=worker,
-                by_rank=spec.ranks_here is not None,
+                by_rank=spec.joined_by_rank,
                 deadlines=deadlines,
                 held=membership.held,
                 elsewhere=membership.elsewhere,

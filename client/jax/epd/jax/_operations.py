@@ -174,7 +174,7 @@ class _Combine(_Rows):
 
     def after(self, residuals, results):
         group = self.static.group
-        in_order = group.of_roles or not (math.prod(self.leading) or group.ranks_here)
+        in_order = group.of_roles or not (math.prod(self.leading) or group.joined_by_rank)
         return self, [residuals[0], *(results if in_order else [])]
 
     def transpose(self):

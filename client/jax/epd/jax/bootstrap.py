@@ -137,12 +137,7 @@ def ep_bootstrap(
     )
     group = Group.of_spec(
         config.GroupSpec(sizes_of_group, dtype),
-        _membership.Membership(
-            held=_membership.held_along(mesh, ep_axis),
-            elsewhere=_membership.elsewhere_along(mesh, ep_axis),
-            num_domains=world_size // ep_size,
-            drop_on_overflow=bool(drop_on_overflow),
-        ),
+        _membership.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)),
     )
     group.connect()
     config.set_default(group)

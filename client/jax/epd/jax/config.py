@@ -130,6 +130,11 @@ class GroupSpec:
     of_roles: bool = False
 
     @property
+    def joined_by_rank(self) -> bool:
+        """Its processes, of whose ranks no mesh tells, have each a program of their own."""
+        return self.ranks_here is not None
+
+    @property
     def shards_here(self) -> int | None:
         """Ranks whose rows an array of a program holds; None: the mesh says."""
         return 1 if self.of_roles else self.ranks_here

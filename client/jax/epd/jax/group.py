@@ -125,10 +125,11 @@ class Group(GroupOperations):
         )
         membership = None
         if devices:
-            membership = given.membership(
-                held=_membership.held_along(found, names.ep_resource),
-                num_domains=found.size // ep_size,
-                elsewhere=_membership.elsewhere_along(found, names.ep_resource),
+            membership = _membership.along(
+                found,
+                names.ep_resource,
+                drop_on_overflow=given.drop_on_overflow,
+                job=given.job,
             )
         self._set(spec, membership)
         if connect:
@@ -212,8 +213,11 @@ class Group(GroupOperations):
                 resource=resource,
                 ranks_here=len(held),
             ),
-            given.membership(
-                held=tuple(_ffi.HeldRank(0, value, "") for value in held), num_domains=1
+            Membership(
+                held=tuple(_ffi.HeldRank(0, value, "") for value in held),
+                num_domains=1,
+                drop_on_overflow=given.drop_on_overflow,
+                job=given.job,
             ),
         )
         if connect:

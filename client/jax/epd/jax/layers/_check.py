@@ -61,7 +61,7 @@ def _wrong_for_group(config: MoeConfig, group: GroupSpec) -> list[str]:
             "the group has an expert_owner, but the layer splits its parameters into contiguous blocks of experts; make"
             " the group without one"
         )
-    if group.ranks_here is not None and config.wants_losses:
+    if group.joined_by_rank and config.wants_losses:
         if config.router.balance_over == "global":
             wrong.append(
                 "balance_over is 'global', but the group was joined by rank, so no mesh spans it; use 'rank' or 'sequence'"
