@@ -5,15 +5,9 @@ import time
 
 import pytest
 import running_epd
+import wait
 
 _FAILED_PRECONDITION = 9
-
-
-def _wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def _state(epctl) -> str:
@@ -43,7 +37,7 @@ def drain(epd):
 def _open_operation(epctl, hung) -> None:
     """Rank 0 waits for rank 1 in the operation "first"."""
     hung[0].begin("first")
-    _wait_until(
+    wait.until(
         lambda: epctl.json("groups", "hung")["groups"][0]["num_open_operations"] == 1,
         "the operation of rank 0 is not open",
     )
@@ -54,7 +48,7 @@ def test_the_open_operation_finishes_new_ones_are_refused_and_then_the_group_is_
 ):
     _open_operation(epctl, hung)
     ending = drain("20s")
-    _wait_until(lambda: _state(epctl) == "GROUP_STATE_DRAINING", "the group does not drain")
+    wait.until(lambda: _state(epctl) == "GROUP_STATE_DRAINING", "the group does not drain")
     for rank in hung:
         rank.begin("second")
         code, message = rank.result("second")

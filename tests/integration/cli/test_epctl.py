@@ -5,9 +5,9 @@ import shutil
 import signal
 import stat
 import subprocess
-import time
 
 import running_epd
+import wait
 
 _SPEC = ["--ranks=2", "--experts=4", "--max-tokens-per-rank=64", "--recv-capacity-per-rank=256"]
 _SPEC += ["--hidden=16", "--top-k=2"]
@@ -123,18 +123,11 @@ def test_a_replaced_worker_is_seen(epd, epctl):
     os.kill(epd.worker_pid(), signal.SIGKILL)
     seen = [epctl("status").returncode for _ in range(3)]
     assert set(seen) <= {0, 7}
-    _wait_until(lambda: epctl.json("status")["workers"][0]["num_restarts"] == 1)
+    wait.until(lambda: epctl.json("status")["workers"][0]["num_restarts"] == 1, "a restart")
     assert "signal 9" in epctl.json("status")["workers"][0]["last_exit"]
-    _wait_until(lambda: epctl("status").returncode == 0)
+    wait.until(lambda: epctl("status").returncode == 0, "the node to recover")
 
 
 def test_watch_prints_a_block_per_round(epctl):
     ended = epctl("status", "--watch=50ms", "--count=3")
     assert ended.returncode == 0 and ended.stdout.count("health:") == 3
-
-
-def _wait_until(condition) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import time
 
+import wait
+
 _LIMIT_SECONDS = 1.0
 
 
@@ -16,17 +18,10 @@ def _timed(epctl, *args: str) -> subprocess.CompletedProcess:
     return ended
 
 
-def _wait_until(condition, what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, epctl, hung):
     waiting, absent = hung
     waiting.begin("prepare")
-    _wait_until(
+    wait.until(
         lambda: epctl.json("groups", "hung")["groups"][0]["num_open_operations"] == 1,
         "the operation of rank 0 is not open",
     )
@@ -42,11 +37,11 @@ def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, ep
             assert ended.returncode in (0, 7), f"{command}: {ended.stdout}{ended.stderr}"
         table = _timed(epctl, "ranks", "hung").stdout
         assert "hung" in table and str(waiting.pid) in table and str(absent.pid) in table
-        _wait_until(
+        wait.until(
             lambda: "does not answer" in _timed(epctl, "status").stdout,
             "status does not say that the worker is silent",
         )
     finally:
         os.kill(worker, signal.SIGCONT)
         os.kill(waiting.pid, signal.SIGCONT)
-    _wait_until(lambda: epctl("status").returncode == 0, "the node does not recover")
+    wait.until(lambda: epctl("status").returncode == 0, "the node does not recover")

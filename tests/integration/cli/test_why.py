@@ -2,23 +2,32 @@
 are on several nodes and whichever of them is asked."""
 
 import contextlib
-import time
 
 import pytest
+import wait
 from hung_rank import HungRank
 from nodes import running_nodes
 
-_WAIT_S = 10
 
+def _stuck(epctl) -> dict:
+    """What epctl why says once a rank waits."""
 
-def _why(epctl, condition) -> dict:
-    deadline = time.monotonic() + _WAIT_S
-    while True:
+    def stuck() -> dict | None:
         why = epctl.json("why", "hung")
-        if condition(why):
-            return why
-        assert time.monotonic() < deadline, why
-        time.sleep(0.02)
+        return why if why["operations"] else None
+
+    return wait.until(stuck, "an operation to be open")
+
+
+def _check_history(why: dict) -> None:
+    """The last 64 operations of each rank: of the waiting one with that which is stuck, of the absent one without."""
+    past = {rank["rank"]: rank["operations"] for rank in why["past"]}
+    assert [len(past[0]), len(past[1])] == [64, 64]
+    assert (past[0][0]["phase"], past[1][0]["phase"]) == ("announce", "done")
+    assert "name=stuck" in past[0][0]["key"] and "name=step69" in past[1][0]["key"]
+    prints = [{one["key"]: one["fingerprint"] for one in past[rank]} for rank in (0, 1)]
+    shared = prints[0].keys() & prints[1].keys()
+    assert len(shared) == 63 and all(prints[0][key] == prints[1][key] for key in shared)
 
 
 def _run(ranks, key: str) -> None:
@@ -33,7 +42,7 @@ def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
         _run(hung, f"step{number}")
     waiting, absent = hung
     waiting.begin("stuck")
-    why = _why(epctl, lambda why: why["operations"])
+    why = _stuck(epctl)
     assert why["culprit"] == "rank 1"
     for text in (
         f"pid {absent.pid}",
@@ -41,13 +50,7 @@ def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
         "the last that rank 1 began is prepare name=step69",
     ):
         assert text in why["evidence"], why["evidence"]
-    past = {rank["rank"]: rank["operations"] for rank in why["past"]}
-    assert [len(past[0]), len(past[1])] == [64, 64]
-    assert (past[0][0]["phase"], past[1][0]["phase"]) == ("announce", "done")
-    assert "name=stuck" in past[0][0]["key"] and "name=step69" in past[1][0]["key"]
-    prints = [{one["key"]: one["fingerprint"] for one in past[rank]} for rank in (0, 1)]
-    shared = prints[0].keys() & prints[1].keys()
-    assert len(shared) == 63 and all(prints[0][key] == prints[1][key] for key in shared)
+    _check_history(why)
 
     table = epctl("why", "hung").stdout
     assert "culprit: rank 1" in table and "done by all ranks" in table
@@ -74,16 +77,10 @@ def test_the_history_of_ranks_on_two_nodes_is_whole_on_both(epctl_of, loopback):
         waiting, absent = hung
         waiting.begin("stuck")
         for node in nodes.daemons:
-            why = _why(epctl_of(node.socket), lambda why: why["operations"])
+            why = _stuck(epctl_of(node.socket))
             assert why["culprit"] == "rank 1", why["evidence"]
             for text in (f"pid {absent.pid}", "node n1", "is prepare name=step69"):
                 assert text in why["evidence"], why["evidence"]
-            past = {rank["rank"]: rank["operations"] for rank in why["past"]}
-            assert [len(past[0]), len(past[1])] == [64, 64]
-            assert (past[0][0]["phase"], past[1][0]["phase"]) == ("announce", "done")
-            assert "name=stuck" in past[0][0]["key"] and "name=step69" in past[1][0]["key"]
-            prints = [{one["key"]: one["fingerprint"] for one in past[rank]} for rank in (0, 1)]
-            shared = prints[0].keys() & prints[1].keys()
-            assert len(shared) == 63 and all(prints[0][key] == prints[1][key] for key in shared)
+            _check_history(why)
         absent.begin("stuck")
         assert [rank.result("stuck")[0] for rank in hung] == [0, 0]

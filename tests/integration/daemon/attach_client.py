@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 
 from proto.epd.v1 import attach_pb2 as pb
 
@@ -85,14 +84,3 @@ class Client:
         joined = self.expect("joined")
         assert joined.request_id == request
         return joined
-
-
-def wait_until(condition, what: str, seconds: float = DEADLINE_S):
-    """Polls until `condition()` is true, and returns its value."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.01)

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import wait
+
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _HERE = pathlib.Path(__file__).resolve().parent
 _PROTOS = ["attach", "worker", "node", "cluster"]
@@ -95,7 +97,7 @@ class Daemon:
             return self.log().count(text) >= count
 
         try:
-            attach_client.wait_until(found, f"'{text}' in the log", seconds)
+            wait.until(found, f"'{text}' in the log", seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 

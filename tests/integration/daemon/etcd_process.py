@@ -6,8 +6,8 @@ import shutil
 import socket
 import subprocess
 
-import attach_client
 import grpc
+import wait
 
 _PORT_RANGE = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -59,7 +59,7 @@ class Etcd:
             assert self.process.poll() is None, self._log.read_text()
             return self._times_served() > served
 
-        attach_client.wait_until(serves, "etcd to serve", 20)
+        wait.until(serves, "etcd to serve", 20)
         return self
 
     def _times_served(self) -> int:

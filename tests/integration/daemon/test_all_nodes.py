@@ -8,6 +8,7 @@ import subprocess
 import attach_client as attach
 import epd_process
 import pytest
+import wait
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
         problems = {node["node"]: node.get("problem") or {} for node in now["nodes"]}
         return "it is lost" in problems["c"].get("message", "")
 
-    attach.wait_until(lost, "the killed node to be lost")
+    wait.until(lost, "the killed node to be lost")
 
 
 def test_a_late_formation_names_every_rank_on_every_node(trio):

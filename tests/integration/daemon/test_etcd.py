@@ -9,6 +9,7 @@ import election_history
 import epd_process
 import etcd_process
 import pytest
+import wait
 from node_calls import NodeApi
 
 pytestmark = pytest.mark.skipif(bool(etcd_process.missing()), reason=etcd_process.missing())
@@ -61,7 +62,7 @@ def _form(daemons, group: str, **fields):
 def _wait_for_leader(daemons, count: int = 1, seconds: float = 10) -> float:
     """Seconds until `count` leaderships are logged by `daemons` and a leader is connected to."""
     begin = time.monotonic()
-    attach.wait_until(
+    wait.until(
         lambda: sum(one.log().count('event="leading"') for one in daemons) >= count,
         "a new leader",
         seconds,
@@ -135,7 +136,7 @@ def test_etcd_down_at_the_start_is_named_and_waited_for(tmp_path, etcd):
             wanted = ("etcd does not answer", etcd.address, "no coordinator")
             return all(text in problems for text in wanted)
 
-        attach.wait_until(named, "etcd and the missing coordinator to be named")
+        wait.until(named, "etcd and the missing coordinator to be named")
     with daemon.client() as client:
         client.attach()
         deadline = {"nanos": 500_000_000}

@@ -12,6 +12,7 @@ import epd_process
 import etcd_process
 import grpc
 import pytest
+import wait
 
 pytestmark = pytest.mark.skipif(bool(etcd_process.missing()), reason=etcd_process.missing())
 
@@ -173,7 +174,7 @@ def test_a_create_is_answered_once_etcd_has_the_group(etcd_of, epd_of):
     etcd.process.send_signal(signal.SIGSTOP)
     command = [epd_process.binary("epctl"), f"--socket={daemon.socket}", "create", "g", *_SPEC]
     create = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    attach.wait_until(lambda: _group(daemon, "g"), "the group to be made")
+    wait.until(lambda: _group(daemon, "g"), "the group to be made")
     with pytest.raises(subprocess.TimeoutExpired):
         create.wait(0.3)
     etcd.process.send_signal(signal.SIGCONT)
@@ -203,19 +204,19 @@ def test_groups_that_operators_made_outlive_the_coordinator(etcd_of, epd_of):
 
     daemons[0].process.kill()
     daemons[0].process.wait()
-    attach.wait_until(
+    wait.until(
         lambda: any('event="leading"' in daemon.log() for daemon in daemons[1:]), "a new leader"
     )
     leader = next(daemon for daemon in daemons[1:] if 'event="leading"' in daemon.log())
-    after = attach.wait_until(lambda: _group(leader, "waits"), "the group to be there again")
+    after = wait.until(lambda: _group(leader, "waits"), "the group to be there again")
     assert after["group_id"] == before["waits"]["group_id"] and after["persistent"]
     assert _group(leader, "closed") is None
-    serves = attach.wait_until(lambda: _group(leader, "serves"), "the serving group")
+    serves = wait.until(lambda: _group(leader, "serves"), "the serving group")
     assert serves["persistent"] and serves["state"] == "GROUP_STATE_READY", serves
     assert serves["epoch"] == before["serves"]["epoch"] == str(joined[0].epoch)
     for client in clients:
         client.close()
-    attach.wait_until(
+    wait.until(
         lambda: _group(leader, "serves")["state"] == "GROUP_STATE_FORMING",
         "the emptied group to wait for new ranks",
     )

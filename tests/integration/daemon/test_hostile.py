@@ -11,6 +11,7 @@ import sys
 import attach_client as attach
 import epd_process
 import pytest
+import wait
 
 from proto.epd.v1 import attach_pb2 as pb
 
@@ -34,7 +35,7 @@ def served(daemon):
     with daemon.client() as client:
         client.attach()
         client.join(attach.spec("after", num_ranks=1), [0])
-    attach.wait_until(lambda: len(os.listdir(descriptors)) <= before, "no descriptor is lost")
+    wait.until(lambda: len(os.listdir(descriptors)) <= before, "no descriptor is lost")
 
 
 def _goodbye(client: attach.Client, code: int) -> str:

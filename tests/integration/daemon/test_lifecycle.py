@@ -10,6 +10,7 @@ import subprocess
 import attach_client as attach
 import epd_process
 import pytest
+import wait
 
 
 def _run(daemon, *flags: str) -> subprocess.CompletedProcess:
@@ -76,7 +77,7 @@ def test_killed_epd_takes_its_worker_along_and_a_new_one_starts_over_the_leftove
             return True
         return pathlib.Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z"
 
-    attach.wait_until(gone, "the worker ends")
+    wait.until(gone, "the worker ends")
     assert "epd.sock" in _names(daemon.folder), "a killed epd cannot clean up"
     daemon.start()
     with daemon.client() as client:
@@ -162,7 +163,7 @@ def test_full_disk_under_the_log_stops_nobody(daemon, flags):
             stderr=full,
             env=epd_process.environment(),
         )
-    attach.wait_until(lambda: _serves(daemon), "epd serves without a log")
+    wait.until(lambda: _serves(daemon), "epd serves without a log")
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(10) == 0
     assert _names(daemon.folder) == {"worker"}
@@ -243,8 +244,6 @@ def test_epd_runs_with_standard_descriptors_closed(daemon):
         ["/bin/sh", "-c", script, "sh", *command], env=epd_process.environment()
     )
     daemon.process = process
-    attach.wait_until(
-        lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready"
-    )
+    wait.until(lambda: log.exists() and "worker ready" in log.read_text(), "the worker is ready")
     with daemon.client() as client:
         client.attach()

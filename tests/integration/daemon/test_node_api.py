@@ -6,6 +6,7 @@ import stat
 import attach_client as attach
 import grpc
 import pytest
+import wait
 from node_calls import NodeApi
 
 from proto.epd.v1 import node_pb2 as pb
@@ -42,7 +43,7 @@ def test_group_sessions_and_ranks_tell_who_holds_what(daemon, api):
     with daemon.client() as a:
         first = a.attach(client_name="python3 train.py", client_version="9.9")
         a.start_join(attach.spec(num_ranks=3), [0, 2], devices=["cpu:0", "cpu:1"])
-        forming = attach.wait_until(
+        forming = wait.until(
             lambda: api.ListGroups(name="g").groups if api.ListGroups().groups else None, "g"
         )
         assert forming[0].state == pb.GROUP_STATE_FORMING
@@ -91,9 +92,7 @@ def test_created_group_waits_for_its_ranks_and_outlives_them_until_it_is_closed(
     with daemon.client() as client:
         client.attach()
         assert client.join(attach.spec("made", num_ranks=1), [0]).group_id == made.group_id
-    attach.wait_until(
-        lambda: api.ListGroups().groups[0].state == pb.GROUP_STATE_FORMING, "it forms again"
-    )
+    wait.until(lambda: api.ListGroups().groups[0].state == pb.GROUP_STATE_FORMING, "it forms again")
     api.CloseGroup(request_id="r3", name="made")
     api.CloseGroup(request_id="r3", name="made")
     assert not api.ListGroups().groups
@@ -157,8 +156,8 @@ def test_health_follows_the_node_and_its_groups(daemon, api):
     with daemon.client() as client:
         client.attach()
         client.join(attach.spec(num_ranks=1), [0])
-        attach.wait_until(lambda: api.health("epd.group/g") == _SERVING, "the group serves")
-    attach.wait_until(lambda: api.health("epd.group/g") == _NOT_SERVING, "the group has ended")
+        wait.until(lambda: api.health("epd.group/g") == _SERVING, "the group serves")
+    wait.until(lambda: api.health("epd.group/g") == _NOT_SERVING, "the group has ended")
 
 
 def test_memory_names_the_owner_of_every_byte(daemon, api):

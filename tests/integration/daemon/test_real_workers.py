@@ -12,6 +12,7 @@ import fake_node
 import hung_rank
 import pytest
 import running_epd
+import wait
 
 from proto.epd.v1 import attach_pb2
 
@@ -29,7 +30,7 @@ def pair():
         first = stack.enter_context(running_epd.RunningEpd(*flags))
         flags = ["--node=b", "--listen=127.0.0.2:0", f"--coordinator={_listen_address(first)}"]
         second = stack.enter_context(running_epd.RunningEpd(*flags))
-        attach.wait_until(
+        wait.until(
             lambda: second.api.call("GetStatus").coordinator_connected, "b is connected to a"
         )
         for epd in (first, second):
@@ -114,7 +115,7 @@ def test_the_last_operations_of_ranks_are_seen_from_another_node(pair):
             why = pair[0].api.call("ExplainGroup", name="hung")
             return why if why.operations else None
 
-        why = attach.wait_until(waits, "the open operation to be seen from node a")
+        why = wait.until(waits, "the open operation to be seen from node a")
         assert why.culprit == "rank 0" and "name=whole" in why.evidence, why
         past = {one.rank: one for one in why.past}
         assert {one.node for one in past.values()} == {"b"}

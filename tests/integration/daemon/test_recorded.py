@@ -17,6 +17,7 @@ import grpc
 import hung_rank
 import pytest
 import recordings
+import wait
 
 from proto.epd.v1 import attach_pb2
 
@@ -169,6 +170,6 @@ def test_todays_node_follows_a_recorded_coordinator(daemon):
         def follows() -> bool:
             return said.get(timeout=attach.DEADLINE_S).coordinator == coordinator
 
-        attach.wait_until(follows, "the node to report that it follows the recorded coordinator")
+        wait.until(follows, "the node to report that it follows the recorded coordinator")
         assert daemon.stop() == 0, daemon.log()
         server.stop(None).wait()

@@ -7,6 +7,7 @@ import struct
 import time
 
 import attach_client as attach
+import wait
 from node_calls import NodeApi
 
 from proto.epd.v1 import attach_pb2
@@ -74,11 +75,11 @@ def test_open_uses_end_with_aborted_when_the_worker_is_dead_and_stay_so_until_it
         worker = daemon.worker_pid()
         slots.arm(7)
         os.kill(worker, signal.SIGKILL)
-        attach.wait_until(lambda: slots.word(7) == (0, 1 + _ABORTED), "the use ends", seconds=1)
+        wait.until(lambda: slots.word(7) == (0, 1 + _ABORTED), "the use ends", seconds=1)
         assert "phase=" in slots.message(7)
         assert f"the worker (pid {worker}) ended: killed by signal 9" in slots.message(7)
         slots.arm(8)
-        attach.wait_until(lambda: slots.word(8) == (0, 1 + _ABORTED), "a later use ends", seconds=1)
+        wait.until(lambda: slots.word(8) == (0, 1 + _ABORTED), "a later use ends", seconds=1)
 
 
 def test_worker_death_is_told_with_its_signal_and_a_restart(daemon):
@@ -95,7 +96,7 @@ def test_stopped_worker_leaves_status_quick_and_marked_stale(daemon):
     worker = daemon.worker_pid()
     os.kill(worker, signal.SIGSTOP)
     with _api(daemon) as api:
-        attach.wait_until(lambda: api.GetStatus().worker_snapshot_stale, "figures are stale")
+        wait.until(lambda: api.GetStatus().worker_snapshot_stale, "figures are stale")
         for call in (api.GetStatus, api.ListGroups, api.ListSessions, api.ListRanks, api.GetMemory):
             start = time.monotonic()
             call(timeout=1)
@@ -148,7 +149,7 @@ def test_ended_session_is_marked_in_its_slots(daemon):
         slots = Slots(client)
         assert slots.ended() == 0
         client.socket.close()
-        attach.wait_until(lambda: slots.ended() == 1, "the session is marked as ended", seconds=1)
+        wait.until(lambda: slots.ended() == 1, "the session is marked as ended", seconds=1)
 
 
 def test_worker_inherits_nothing_but_its_socket(daemon):

@@ -3,10 +3,10 @@
 import pathlib
 import shutil
 
-import attach_client
 import certificates
 import epd_process
 import pytest
+import wait
 from node_calls import NodeApi
 
 
@@ -107,14 +107,14 @@ def test_an_expired_certificate_is_refused_at_the_start_and_by_peers(start, clus
         before = connections()
         assert first.stop(30) == 0
         first.start("--node=a", f"--listen=127.0.0.1:{port}", *cluster.flags("a"))
-        attach_client.wait_until(
+        wait.until(
             lambda: "peer refused" in first.log() or connections() > before,
             "the second node to try again",
             30,
         )
         return "peer refused" in first.log()
 
-    attach_client.wait_until(refused, "the expired certificate to be read", 60)
+    wait.until(refused, "the expired certificate to be read", 60)
     _refused(first, "CN=b", "has expired", "renew it")
     connected = connections()
     cluster.sign("b")

@@ -5,6 +5,7 @@ import certificates
 import epd_process
 import namespaces
 import pytest
+import wait
 from node_calls import NodeApi
 
 # The fake worker's ids begin with this ("marked_id").
@@ -62,7 +63,7 @@ def end():
 def test_capture_sees_an_id_that_is_allowed_to_travel_unencrypted(network, tmp_path, end):
     flags = ["--plain_unique_ids=allow"]
     assert _form(network, tmp_path, "open", [flags, flags], end) == "digests: 1"
-    attach.wait_until(lambda: _MARK in network.frames.read_bytes(), "the id in the capture")
+    wait.until(lambda: _MARK in network.frames.read_bytes(), "the id in the capture")
 
 
 def test_no_id_travels_on_a_plain_link_and_the_group_says_why(network, tmp_path, end):

@@ -22,9 +22,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import wait
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-_START_SECONDS = 20
+START_SECONDS = 20
 # Deadlines that let a hang end soon; far above what a busy machine needs.
 _DEADLINES = {
     "EPD_WARN_AFTER": "2",
@@ -39,14 +41,6 @@ def binary(name: str) -> str:
     path = pathlib.Path(os.environ.get("EPD_TEST_BIN", ROOT / ".venv" / "bin")) / name
     assert path.exists(), f"{path} is missing; run deploy/setup, or set EPD_TEST_BIN"
     return str(path)
-
-
-def wait_until(what: str, found, seconds: float = _START_SECONDS) -> None:
-    """Polls ``found()`` until it is true; AssertionError at the deadline."""
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -88,7 +82,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
             )
-        wait_until("epd accepts connections", self._accepts)
+        wait.until(self._accepts, "epd accepts connections", START_SECONDS)
 
     def _accepts(self) -> bool:
         assert self.process.poll() is None, (
@@ -100,13 +94,13 @@ class Daemon:
     def worker_pid(self) -> int:
         """The worker's pid: epd's only child."""
         children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        wait_until("epd has a worker", lambda: children.read_text().split())
+        wait.until(lambda: children.read_text().split(), "epd has a worker", START_SECONDS)
         return int(children.read_text().split()[0])
 
     def listen_address(self) -> str:
         """host:port of its gRPC, once it serves."""
         serving = lambda: re.search(r'event="serving".* listen=(\S+)', self.log.read_text())  # noqa: E731
-        wait_until("epd serves", serving)
+        wait.until(serving, "epd serves", START_SECONDS)
         return serving()[1]
 
     def end(self) -> None:
@@ -121,18 +115,18 @@ class Daemon:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(_START_SECONDS)
+        self.process.wait(START_SECONDS)
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
 
-def _end(process: subprocess.Popen, seconds: float = _START_SECONDS) -> int:
+def _end(process: subprocess.Popen, seconds: float = START_SECONDS) -> int:
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(_START_SECONDS)
+        process.wait(START_SECONDS)
         raise
 
 
@@ -217,7 +211,7 @@ class Fleet:
                 statuses.append(process.wait(max(0.1, deadline - time.monotonic())))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(_START_SECONDS)
+                process.wait(START_SECONDS)
                 statuses.append("killed at the deadline")
         return self._report(statuses)
 

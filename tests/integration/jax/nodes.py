@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import certificates
 import namespaces
-from harness import Daemon, short_folder, wait_until
+import wait
+from harness import START_SECONDS, Daemon, short_folder
 
 
 @dataclass
@@ -55,9 +56,10 @@ def running_nodes(
                 secrets = authority.sign(f"n{i}", address) if authority else []
                 daemons[i].start(f"--node=n{i}", f"--listen={address}:0", *place, *secrets, *flags)
                 if i > 0:
-                    wait_until(
-                        "a node finds its coordinator",
+                    wait.until(
                         lambda: "coordinator connected" in daemons[-1].log_tail(),
+                        "a node to find its coordinator",
+                        START_SECONDS,
                     )
             yield Nodes(daemons, frames)
             for daemon in reversed(daemons):

@@ -8,6 +8,7 @@ import time
 
 import harness
 import pytest
+import wait
 from harness import (
     Fleet,
     Setup,
@@ -15,7 +16,6 @@ from harness import (
     python,
     running_daemon,
     short_folder,
-    wait_until,
 )
 
 _SCRIPTS = harness.HERE / "scripts"
@@ -141,5 +141,5 @@ def test_four_processes_start_one_private_daemon_that_ends_after_them():
         report.expect("check_round_trip")
         report.expect("check_one_daemon")
         assert sum(log.count("starting a private one") for log in report.logs) == 1, report.logs
-        wait_until("the private epd has ended", lambda: not _epds_of(folder), 10)
+        wait.until(lambda: not _epds_of(folder), "the private epd to end")
         assert not list(folder.rglob("*.sock")), list(folder.rglob("*"))
