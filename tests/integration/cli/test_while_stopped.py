@@ -11,11 +11,14 @@ _LIMIT_SECONDS = 1.0
 
 
 def _timed(epctl, *args: str) -> subprocess.CompletedProcess:
-    begin = time.monotonic()
-    ended = epctl(*args)
-    took = time.monotonic() - begin
-    assert took < _LIMIT_SECONDS, f"epctl {' '.join(args)} took {took:.2f} s"
-    return ended
+    """An answer within the limit. A busy machine makes one late; a daemon that waits for what is stopped makes all."""
+
+    def answer() -> subprocess.CompletedProcess | None:
+        begin = time.monotonic()
+        ended = epctl(*args)
+        return ended if time.monotonic() - begin < _LIMIT_SECONDS else None
+
+    return wait.until(answer, f"epctl {' '.join(args)} to answer in {_LIMIT_SECONDS} s", 30)
 
 
 def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, epctl, hung):
