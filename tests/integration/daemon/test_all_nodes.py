@@ -79,14 +79,22 @@ def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
     wait.until(lost, "the killed node to be lost")
 
 
+def _arrived(daemon, group: str) -> list[int]:
+    ranks = _epctl(daemon, "why", group)[1].get("group", {}).get("ranks", [])
+    return [one["rank"] for one in ranks if one["phase"] == "arrived"]
+
+
 def test_a_late_formation_names_every_rank_on_every_node(trio):
     # Long enough for a busy machine to see three clients come and one die.
-    deadline = {"seconds": 4}
+    deadline = {"seconds": 6}
     spec = attach.spec("late", num_ranks=6)
     clients = [trio[name].client() for name in "abc"]
     for rank, client in enumerate(clients):
         client.attach(client_name=f"job {rank}", client_version=f"9.{rank}")
         client.start_join(spec, [rank], deadline=deadline)
+    wait.until(
+        lambda: _arrived(trio["a"], "late") == [0, 1, 2], "the coordinator to know three ranks"
+    )
     clients[2].close()  # Rank 2 dies while the group forms.
     failed = [client.expect("join_failed").status for client in clients[:2]]
     assert failed[0].message == failed[1].message
