@@ -9,8 +9,26 @@
 
 #include "client/jax/call_site.h"
 #include "client/jax/groups.h"
+#include "client/jax/meeting.h"
 
 namespace {
+
+epd::jax::Status OtherVersion() {
+  return {epd::jax::kInvalidArgument,
+          "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of different "
+          "versions; install the package again"};
+}
+
+epd::jax::Meeting MeetingOf(const epd_jax_meeting& meeting) {
+  return {.alias = meeting.alias,
+          .domain = meeting.domain,
+          .position = meeting.position,
+          .key = meeting.key,
+          .ranks = meeting.ranks,
+          .experts = meeting.experts,
+          .local_experts = meeting.local_experts,
+          .max_tokens = meeting.max_tokens};
+}
 
 epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   epd::jax::GroupConfig config;
@@ -70,17 +88,23 @@ size_t epd_jax_socket_path(char* path, size_t path_bytes) {
 }
 
 int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error) {
-  if (group->struct_size != sizeof *group) {
-    return epd::jax::Report(
-        {epd::jax::kInvalidArgument,
-         "[epd:INVALID_ARGUMENT] libepd_jax.so and the Python package epd are of "
-         "different versions; install the package again"},
-        error);
-  }
+  if (group->struct_size != sizeof *group) return epd::jax::Report(OtherVersion(), error);
   return epd::jax::Report(epd::jax::Groups::Shared().Bootstrap(ConfigOf(*group)), error);
 }
 
 void epd_jax_finalize(const char* alias) { epd::jax::Groups::Shared().Finalize(alias); }
+
+int epd_jax_meet(const epd_jax_meeting* meeting, epd_error* error) {
+  if (meeting->struct_size != sizeof *meeting) return epd::jax::Report(OtherVersion(), error);
+  return epd::jax::Report(epd::jax::Meet(epd::jax::Groups::Shared(), MeetingOf(*meeting)), error);
+}
+
+int epd_jax_refuse(const epd_jax_meeting* meeting, int32_t code, const char* text,
+                   epd_error* error) {
+  if (meeting->struct_size != sizeof *meeting) return epd::jax::Report(OtherVersion(), error);
+  return epd::jax::Report(
+      epd::jax::Refuse(epd::jax::Groups::Shared(), MeetingOf(*meeting), {code, text}), error);
+}
 
 size_t epd_jax_handle_mem_size(uint32_t ranks, uint32_t experts, uint32_t max_tokens,
                                uint32_t top_k) {

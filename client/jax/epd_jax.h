@@ -76,6 +76,26 @@ int epd_jax_bootstrap(const epd_jax_group* group, epd_error* error);
 /* Leaves them. Fine if there are none. Closes the session with the last group. */
 void epd_jax_finalize(const char* alias);
 
+/* A call of roles outside of XLA's programs; see meeting.h. */
+typedef struct epd_jax_meeting {
+  size_t struct_size;
+  const char* alias;
+  uint32_t domain;
+  uint32_t position;
+  const char* key;
+  uint32_t ranks;
+  uint32_t experts;
+  uint32_t local_experts;
+  uint32_t max_tokens;
+} epd_jax_meeting;
+
+/* Waits until all ranks of the domain have come. Errors are those of an operation, the same on every rank. */
+int epd_jax_meet(const epd_jax_meeting* meeting, epd_error* error);
+
+/* Tells all ranks that this one does not come: the next use of the key fails on all with `code` and `text`. */
+int epd_jax_refuse(const epd_jax_meeting* meeting, int32_t code, const char* text,
+                   epd_error* error);
+
 size_t epd_jax_handle_mem_size(uint32_t ranks, uint32_t experts, uint32_t max_tokens,
                                uint32_t top_k);
 

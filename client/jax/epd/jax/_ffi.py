@@ -80,6 +80,20 @@ class _Group(ctypes.Structure):
     ]
 
 
+class _Meeting(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("alias", ctypes.c_char_p),
+        ("domain", ctypes.c_uint32),
+        ("position", ctypes.c_uint32),
+        ("key", ctypes.c_char_p),
+        ("ranks", ctypes.c_uint32),
+        ("experts", ctypes.c_uint32),
+        ("local_experts", ctypes.c_uint32),
+        ("max_tokens", ctypes.c_uint32),
+    ]
+
+
 @dataclass(frozen=True)
 class HeldRank:
     """A rank of this process: its domain, its position along ep, and its device's name for people."""
@@ -154,6 +168,13 @@ def _load() -> ctypes.CDLL:
     library.epd_jax_socket_path.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     library.epd_jax_socket_path.restype = ctypes.c_size_t
     library.epd_jax_bootstrap.argtypes = [ctypes.POINTER(_Group), ctypes.POINTER(_Error)]
+    library.epd_jax_meet.argtypes = [ctypes.POINTER(_Meeting), ctypes.POINTER(_Error)]
+    library.epd_jax_refuse.argtypes = [
+        ctypes.POINTER(_Meeting),
+        ctypes.c_int32,
+        ctypes.c_char_p,
+        ctypes.POINTER(_Error),
+    ]
     library.epd_jax_finalize.argtypes = [ctypes.c_char_p]
     library.epd_jax_finalize.restype = None
     library.epd_jax_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
@@ -276,6 +297,42 @@ def bootstrap(group: Group) -> None:
             )
         ),
     )
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A key under which the ranks of a domain meet, and the rank that speaks. See meeting.h."""
+
+    alias: str
+    domain: int
+    position: int
+    key: str
+    ranks: int
+    experts: int
+    local_experts: int
+    max_tokens: int
+
+    def _given(self) -> _Meeting:
+        return _Meeting(
+            struct_size=ctypes.sizeof(_Meeting),
+            alias=self.alias.encode(),
+            domain=self.domain,
+            position=self.position,
+            key=self.key.encode(),
+            ranks=self.ranks,
+            experts=self.experts,
+            local_experts=self.local_experts,
+            max_tokens=self.max_tokens,
+        )
+
+    def come(self) -> None:
+        """Waits until all ranks have come. EpError: the cause, the same on every rank."""
+        _checked(_library.epd_jax_meet, ctypes.byref(self._given()))
+
+    def refuse(self, code: str, text: str) -> None:
+        """Makes the key's next use fail with ``text`` on every rank, and raises that EpError."""
+        given = self._given()
+        _checked(_library.epd_jax_refuse, ctypes.byref(given), _CODES.index(code), text.encode())
 
 
 @functools.cache

@@ -17,10 +17,15 @@ _EXCHANGE = "epd_exchange"
 _INLINED = ("jit", "pjit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 
 
-def _label(eqn: Any) -> str:
+def _exchange_of(eqn: Any) -> Any:
     exchange = eqn.params["exchange"]
     while hasattr(exchange, "exchange"):
         exchange = exchange.exchange
+    return exchange
+
+
+def _label(eqn: Any) -> str:
+    exchange = _exchange_of(eqn)
     return f"{exchange.label} of the name {exchange.static.name!r}"
 
 
@@ -108,6 +113,15 @@ class _Walk:
             if eqn.primitive.name in ("scan", "while") and len(bodies) == 1:
                 walk.run(body, _next_round(eqn, body, outputs))
         return self._last
+
+
+def first_key(closed: core.ClosedJaxpr) -> str | None:
+    """The key under which ranks meet in the program's first exchange, see ``call_site.h``; None: it makes none."""
+    for eqn in _exchanges(closed.jaxpr):
+        exchange = _exchange_of(eqn)
+        operation = exchange.label.removeprefix("ep_").replace("_bwd", " backward")
+        return f"{exchange.static.name}/{operation}"
+    return None
 
 
 def check(function: str, closed: core.ClosedJaxpr) -> None:

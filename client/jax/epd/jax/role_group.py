@@ -195,7 +195,7 @@ class RoleGroup:
             of_roles=True,
         )
         self._drop, self._job = given.drop_on_overflow, given.job
-        self._joined = False
+        self._joined, self._num_meetings = False, 0
         # Which program uses a name of an operation; what runs, to be ended with the group.
         self._users: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self._running: weakref.WeakSet = weakref.WeakSet()
@@ -232,6 +232,25 @@ class RoleGroup:
                     f"roles: functions {other.number} and {user.number} both have a {operation} of the name {name!r} and run"
                     " on the same ranks, so ranks cannot tell which call is which; give each function its own names"
                 )
+
+    def next_meeting(self) -> str:
+        """A key for one more ``roles`` of the group, which no name of an operation has; the same in every process."""
+        self._num_meetings += 1
+        return f"roles/{self._num_meetings}/begin"
+
+    def at(self, domain: int, position: int, key: str) -> _ffi.Meeting:
+        """What the rank can say under the key."""
+        sizes = self._spec.config
+        return _ffi.Meeting(
+            alias=self._spec.alias,
+            domain=domain,
+            position=position,
+            key=key,
+            ranks=sizes.ep_size,
+            experts=sizes.num_experts,
+            local_experts=sizes.num_local_experts,
+            max_tokens=sizes.max_tokens_per_rank,
+        )
 
     def connect(self, program: str, metadata: str, running: object) -> None:
         """Joins with this process's ranks, once; collective. ``running`` is closed before the group is left."""
@@ -275,7 +294,7 @@ class RoleGroup:
         """Leaves the group: executions that have not begun are cancelled, others get the time that ``Group.finalize`` gives.
         Safe when called twice or never joined. ``roles`` joins it again.
         """
-        self._joined = False
+        self._joined, self._num_meetings = False, 0
         for running in list(self._running):
             running.close()
         self._running.clear()

@@ -43,20 +43,21 @@ one function of an expert rank are tied together by ``link.nothing(layer, after=
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
+from epd.jax import _attendance, _names
 from epd.jax import _group_arguments as _arguments
-from epd.jax import _names, _order, _place
+from epd.jax._attendance import Attendance
+from epd.jax._role_program import Program
 from epd.jax._streams import Side, Stream, check_number, streams_of
-from epd.jax.role_group import RoleGroup, RoleLink, check_meshes, mesh_argument
+from epd.jax.role_group import RoleGroup, check_meshes, mesh_argument
 
 _MOST_NAME_BYTES, _MOST_METADATA_BYTES = 200, 256
+_REFUSAL_SECONDS = 2  # That a failing call waits until its peers are told; afterwards it goes on in the background.
 
 
 def _metadata_text(metadata: object) -> str:
@@ -82,130 +83,6 @@ def _listed(argument: str, value: object) -> list:
     return list(value)
 
 
-def _leaf_name(path) -> str:
-    return jax.tree_util.keystr(path) or "(the only one)"
-
-
-def _rank_shapes(number: int, shapes: Any, size: int) -> Any:
-    """What one rank returns: ``shapes`` with the leading dimension divided."""
-
-    def one(path, shape):
-        if not hasattr(shape, "shape") or not hasattr(shape, "dtype"):
-            raise TypeError(
-                f"roles: output {_leaf_name(path)} of out_shapes[{number}] must be a jax.ShapeDtypeStruct, got"
-                f" {type(shape).__name__}"
-            )
-        if not shape.shape or shape.shape[0] % size:
-            raise ValueError(
-                f"roles: output {_leaf_name(path)} of out_shapes[{number}] has shape {list(shape.shape)}; expected a leading"
-                f" dimension that the {size} ranks of its mesh divide"
-            )
-        return jax.ShapeDtypeStruct((shape.shape[0] // size, *shape.shape[1:]), shape.dtype)
-
-    return jax.tree_util.tree_map_with_path(one, shapes)
-
-
-def _check_outputs(number: int, got: Any, want: Any) -> None:
-    """ValueError that names the first output that is not as out_shapes says."""
-    structures = [jax.tree.structure(tree) for tree in (got, want)]
-    if structures[0] != structures[1]:
-        raise ValueError(
-            f"roles: function {number} returns {structures[0]}, but out_shapes[{number}] is {structures[1]}"
-        )
-    for (path, one), other in zip(
-        jax.tree_util.tree_leaves_with_path(got), jax.tree.leaves(want), strict=True
-    ):
-        if (tuple(one.shape), one.dtype) != (tuple(other.shape), jnp.dtype(other.dtype)):
-            raise ValueError(
-                f"roles: output {_leaf_name(path)} of function {number} is {one.dtype}{list(one.shape)} on a rank, but"
-                f" out_shapes[{number}] says {jnp.dtype(other.dtype)}{list(other.shape)} for a rank"
-            )
-
-
-def _share(number: int, path, leaf: Any, device: jax.Device) -> jax.Array:
-    """What ``device`` gets of an argument."""
-    if not isinstance(leaf, jax.Array):
-        return jax.device_put(leaf, device)
-    for shard in leaf.addressable_shards:
-        if shard.device == device:
-            return shard.data
-    if leaf.is_fully_addressable and len(leaf.sharding.device_set) == 1:
-        return jax.device_put(leaf, device)
-    raise ValueError(
-        f"roles: argument {_leaf_name(path)} of function {number} lies on other devices than {device}; shard it over the"
-        " function's mesh, or pass a NumPy array, of which each rank gets the whole"
-    )
-
-
-def _in_calling_thread(place: _place.Place) -> _place.Place:
-    """``place``, through a host callback: XLA executes a program that has one in the thread that calls it.
-
-    Other programs go to a pool of as many threads as there are cores or devices, each of which waits for its program to
-    end. Streams that wait for their peers there would keep out those that the peers wait for.
-    """
-    shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in place)
-    return tuple(jax.pure_callback(lambda *parts: parts, shapes, *place))
-
-
-class _Program:
-    """One pair: its function, compiled for each device of this process, and what it returns."""
-
-    def __init__(self, number: int, mesh: Mesh, function: Callable, group: RoleGroup, shapes: Any):
-        self.number, self._group, self._mesh = number, group, mesh
-        side = group.side_of(mesh)
-        assert side is not None
-        self.side, self.out_shapes = side, shapes
-        self._rank_shapes = _rank_shapes(number, shapes, mesh.size)
-        self._executables: dict = {}
-
-        def role(place, arguments):
-            link = RoleLink(group.spec, _in_calling_thread(place))
-            outputs = jax.tree.map(jnp.asarray, function(link, *arguments))
-            _check_outputs(number, outputs, self._rank_shapes)
-            return outputs
-
-        self._jitted = jax.jit(role)
-
-    def execution(self, stream: Stream, arguments: Any) -> Callable[[], Any]:
-        """A call that makes one execution, and waits for it. Compiles it here, if need be."""
-        if not isinstance(arguments, tuple | list):
-            raise TypeError(
-                f"roles: the arguments of function {self.number} must be a tuple, got {type(arguments).__name__}"
-            )
-        own = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: _share(self.number, path, leaf, stream.device), tuple(arguments)
-        )
-        place = tuple(
-            jax.device_put(np.int32(value), stream.device)
-            for value in (stream.domain, stream.position)
-        )
-        leaves, tree = jax.tree.flatten(own)
-        key = (stream.device, tree, tuple(map(jax.typeof, leaves)))
-        if key not in self._executables:
-            with _names.seen() as names:
-                traced = self._jitted.trace(place, own)
-            _order.check(f"roles: function {self.number}", traced.jaxpr)
-            self._group.take_names(self.side, names, self)
-            self._executables[key] = traced.lower().compile()
-        executable = self._executables[key]
-
-        def execute() -> Any:
-            jax.block_until_ready((place, own))  # Else XLA takes the pool all the same.
-            return jax.block_until_ready(executable(place, own))
-
-        return execute
-
-    def results(self, by_rank: Sequence[Any]) -> Any:
-        """Global arrays of what this process's ranks returned, in the order of the mesh."""
-        spec = PartitionSpec(tuple(self._mesh.axis_names))
-
-        def whole(shape, *shards):
-            sharding = NamedSharding(self._mesh, spec)
-            return jax.make_array_from_single_device_arrays(shape.shape, sharding, shards)
-
-        return jax.tree.map(whole, self.out_shapes, *by_rank)
-
-
 class Started:
     """One call of the roles' functions, under way."""
 
@@ -228,8 +105,20 @@ class Started:
 class Roles:
     """What ``roles`` returns: call it. Thread-safe; calls are executed in order, the same one in every process."""
 
-    def __init__(self, programs: Sequence[_Program], group: RoleGroup, streams: Sequence[Stream]):
-        self._programs, self._group = programs, group
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        group: RoleGroup,
+        streams: Sequence[Stream],
+        name: str,
+        meeting: str | None,
+    ):
+        self._programs, self._group, self._name = programs, group, name or "roles"
+        self._num_calls = 0
+        self._attendance = {
+            place: Attendance(meeting, functools.partial(group.at, *place))
+            for place in {(stream.domain, stream.position) for stream in streams}
+        }
         self._streams = {
             stream: ThreadPoolExecutor(1, thread_name_prefix="epd-role") for stream in streams
         }
@@ -254,27 +143,58 @@ class Roles:
             ValueError: not one tuple per pair; an argument on other devices; while tracing, outputs that are not as
                 ``out_shapes`` says, operations without a name, a name that is used twice.
             RuntimeError: the group was finalized.
+            Anything that a function raises while it is traced. The other ranks of the group, which would wait for this
+                process's ones, get an EpError INVALID_ARGUMENT that names function, process and error; the next call works.
         """
-        if len(arguments) != len(self._programs):
-            raise ValueError(
-                f"roles: got arguments for {len(arguments)} pairs, expected {len(self._programs)}: a tuple for each"
-            )
         with self._lock:
             if not self._group.is_joined:
                 raise RuntimeError(
                     f"roles: the group {self._group.name!r} was finalized; call roles again, which joins it"
                 )
-            calls = {
-                stream: self._programs[stream.pair].execution(stream, arguments[stream.pair])
-                for stream in self._streams
+            number = self._num_calls
+            self._num_calls += 1
+            failing = ""
+            try:
+                if len(arguments) != len(self._programs):
+                    raise ValueError(
+                        f"roles: got arguments for {len(arguments)} pairs, expected {len(self._programs)}: a tuple for each"
+                    )
+                calls = {}
+                for stream in self._streams:
+                    program = self._programs[stream.pair]
+                    failing = f", function {program.number} ({program.name}) for {stream.device}"
+                    calls[stream] = program.execution(stream, arguments[stream.pair])
+            except BaseException as error:
+                where = f"{self._name} of process {jax.process_index()}{failing}"
+                self._stay_away(number, _attendance.reason_of(where, error))
+                raise
+            futures = {
+                stream: self._streams[stream].submit(self._execute, stream, number, call)
+                for stream, call in calls.items()
             }
-            futures = {stream: self._streams[stream].submit(call) for stream, call in calls.items()}
         return Started(functools.partial(self._finish, futures), list(futures.values()))
+
+    def _execute(self, stream: Stream, number: int, call: Callable[[], Any]) -> Any:
+        self._attendance[stream.domain, stream.position].come(number)
+        return call()
+
+    def _stay_away(self, number: int, reason: str) -> None:
+        """Tells the peers of all streams, each in its turn, as the streams' earlier calls may be under way."""
+        told = [
+            thread.submit(
+                self._attendance[stream.domain, stream.position].stay_away,
+                number,
+                reason,
+                self._programs[stream.pair].first_exchange,
+            )
+            for stream, thread in self._streams.items()
+        ]
+        wait(told, _REFUSAL_SECONDS)
 
     def _finish(self, futures: Mapping[Stream, Future]) -> tuple:
         domains = range(self._group.config.num_ep_groups)
 
-        def results_of(program: _Program, domain: int | None):
+        def results_of(program: Program, domain: int | None):
             own = [
                 future.result()
                 for stream, future in futures.items()
@@ -327,8 +247,9 @@ def roles(
         ``run``: see ``Roles``. ``run(*arguments)`` takes one tuple of arguments per pair, and returns one result per pair:
         for ``token_mesh`` what the function returned, as global arrays whose leading dimension is split over the mesh; for
         ``expert_mesh`` a tuple of such results, one for each token rank. On a process without devices of the pair's mesh
-        its entry of ``out_shapes`` itself stands in their place. A function's error is raised where it runs; an error of
-        the exchange on all ranks of its token rank's group. ``run.start`` does not wait.
+        its entry of ``out_shapes`` itself stands in their place. A function's error is raised where it is traced, and told to
+        the ranks that would wait for it; an error of the exchange is one on all ranks of its token rank's group.
+        ``run.start`` does not wait.
 
     Raises:
         TypeError: an argument of another type.
@@ -363,12 +284,13 @@ def roles(
                 " RoleGroup"
             )
     programs = [
-        _Program(number, mesh, function, group, shapes)
+        Program(number, mesh, function, group, shapes)
         for number, ((mesh, function), shapes) in enumerate(zip(pairs, out_shapes, strict=True))
     ]
     sides = [(program.side, mesh) for program, (mesh, _) in zip(programs, pairs, strict=True)]
     check_number(sides, group.config.num_ep_groups)
     streams = streams_of(sides, group.config.num_ep_groups, jax.process_index())
-    run = Roles(programs, group, streams)
+    both = {side for side, _ in sides} == set(Side)
+    run = Roles(programs, group, streams, text, group.next_meeting() if both else None)
     group.connect(text, about, run)
     return run

@@ -247,6 +247,60 @@ def check_an_error_stays_with_its_token_rank(world: World):
     world.barrier("error")
 
 
+def _faulty(fault: list, function, *arguments):
+    if fault:
+        raise fault.pop()
+    return function(*arguments)
+
+
+def _fail_while_traced(world: World, m: int, n: int, side: int):
+    """Side 0: attention, 1: experts. The function fails in the process of the mesh's first device."""
+    meshes, pairs, fault = meshes_of(m, n), pairs_of(m, n, 1), []
+    guilty = meshes[side].devices[0].process_index
+    pairs[side] = (meshes[side], functools.partial(_faulty, fault, pairs[side][1]))
+    with group_of(m, n) as group:
+        batches, scales = data_of(m, group, 1, 91)
+        run = ep.roles(pairs, group, shapes_of(m, n, group, 1), name="training")
+        arguments = arguments_of(m, n, group, batches, scales)
+        of_other_type = list(arguments)
+        if world.index == guilty:
+            of_other_type[side] = jax.tree.map(
+                lambda part: part.astype(jnp.bfloat16), arguments[side]
+            )
+
+        def expect_failure(given):
+            if world.index == guilty:
+                fault.append(RuntimeError("planted\nand more"))
+                with raises(RuntimeError, "planted\nand more"):
+                    run.start(*given)
+            elif is_here(meshes[1]) or (side == 1 and is_here(meshes[0])):
+                who = f"training of process {guilty}, function {side} (_faulty) for"
+                told = ("RuntimeError: planted; that process", f"roles-{m}-{n}/", "rank=")
+                with fails("INVALID_ARGUMENT", who, *told):
+                    run.start(*given).result()
+            else:  # It shares no group with the rank that failed.
+                expect(world, m, n, group, batches, scales, run.start(*given).result())
+
+        def expect_results():
+            expect(world, m, n, group, batches, scales, run(*arguments))
+
+        expect_failure(arguments)
+        expect_failure(arguments)
+        expect_results()
+        expect_failure(of_other_type)
+        expect_results()
+    world.barrier(f"tracing failed on side {side}")
+
+
+def check_a_function_that_fails_while_it_is_traced(world: World):
+    """Its process raises what it raised. Who would wait for it is told at once, also before anybody knows the names of its
+    exchanges; other token ranks have their results; the next call works.
+    """
+    if len(jax.devices()) >= 4:
+        for side in range(2):
+            _fail_while_traced(world, 2, 2, side)
+
+
 def check_name_and_metadata_are_in_epctl(world: World):
     pairs = [(mesh, lambda link: jnp.zeros(1)) for mesh in meshes_of(1, 1)]
     with group_of(1, 1) as group:
