@@ -8,7 +8,6 @@ Each process joins both groups by name and rank. "wide" has seven experts in a t
 gradients are compared with a dense layer; exit status 0: equal.
 """
 
-import argparse
 import sys
 
 import launch
@@ -51,7 +50,8 @@ def through(group, idx, tokens, weights, layer):
     return group.combine(layer, handle, counts, out, len(tokens)), rows
 
 
-def run_rank(ranks: int, rank: int) -> int:
+def run_rank(ranks: int, rank: int, coordinator: str) -> int:
+    del coordinator  # Nobody needs one.
     import epd.jax as ep
     import jax
     import jax.numpy as jnp
@@ -91,24 +91,5 @@ def run_rank(ranks: int, rank: int) -> int:
     return 0 if good else 1
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=3, help="processes (default: %(default)s)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds until they are ended")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--coordinator", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.ranks < 2:
-        parser.error("--ranks: expected 2 or more")
-    if args.rank is not None:
-        return run_rank(args.ranks, args.rank)
-    statuses = launch.run(__file__, sys.argv[1:], args.ranks, args.timeout)
-    good = all(status == 0 for status in statuses)
-    print(f"joined_groups: {'passed' if good else f'FAILED, exit status by process: {statuses}'}")
-    return 0 if good else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(launch.main(__file__, __doc__, run_rank, ranks=3, least=2))

@@ -1,11 +1,16 @@
 """Starts one process per rank on this machine, and ends the others when one fails."""
 
+import argparse
 import contextlib
+import os
+import pathlib
 import signal
 import socket
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable
 
 _POLL_SECONDS = 0.1
 _KILL_SECONDS = 30  # For the kernel to end a killed process.
@@ -44,3 +49,41 @@ def run(script: str, arguments: list[str], ranks: int, timeout: float) -> list[i
             if process.poll() is None:
                 process.kill()
     return [process.wait(_KILL_SECONDS) for process in processes]
+
+
+def guarded(body: Callable[[], int]) -> int:
+    """``body()``. An exception is printed and ends the process at once, with exit status 1."""
+    try:
+        return body()
+    except Exception:  # noqa: BLE001 - whatever it is, this process must end now.
+        # The normal way out might wait minutes for the other processes, which wait for this one.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def main(
+    script: str, about: str, run_rank: Callable[[int, int, str], int], ranks: int, least: int = 1
+) -> int:
+    """The whole command of an example whose ranks are processes: starts them, and prints whether all passed.
+
+    ``run_rank(ranks, rank, coordinator)``: what one of them does, and its exit status. ``coordinator``: an address for
+    jax.distributed. ``ranks``: how many, unless the command says; at least ``least``.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=ranks, help="processes (default: %(default)s)")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds until they are ended")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--coordinator", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.ranks < least:
+        parser.error(f"--ranks: expected {least} or more")
+    if args.rank is not None:
+        return guarded(lambda: run_rank(args.ranks, args.rank, args.coordinator))
+    statuses = run(script, sys.argv[1:], args.ranks, args.timeout)
+    good = all(status == 0 for status in statuses)
+    verdict = "passed" if good else f"FAILED, exit status by process: {statuses}"
+    print(f"{pathlib.Path(script).stem}: {verdict}")
+    return 0 if good else 1

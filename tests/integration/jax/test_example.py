@@ -1,5 +1,6 @@
-"""Goal: the example trains, its check passes, and a row corrupted in transit makes the check fail."""
+"""Goal: each example does what its first lines say, and shows it; a row corrupted in transit makes train_moe's check fail."""
 
+import re
 import subprocess
 
 import pytest
@@ -11,11 +12,11 @@ _EXAMPLES = ROOT / "client" / "jax" / "example"
 def _run(
     *arguments: str, example: str = "train_moe", **environment: str
 ) -> subprocess.CompletedProcess:
+    if example != "same_program":  # The only one of a single process; the others end theirs.
+        arguments = ("--timeout=200", *arguments)
     with running_daemon() as daemon:
         return subprocess.run(
-            python(
-                str(_EXAMPLES / f"{example}.py"), "--timeout=200", *arguments
-            ),  # It ends its own processes.
+            python(str(_EXAMPLES / f"{example}.py"), *arguments),
             env=clean_environment(EPD_SOCKET=daemon.socket, **environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -70,6 +71,47 @@ def test_processes_join_two_groups_by_rank_one_of_them_without_tokens():
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("; as the dense layer, by at most") == 3
     assert "rank 2: 0 tokens" in ended.stdout and "joined_groups: passed" in ended.stdout
+
+
+def test_a_job_goes_on_when_another_one_of_its_group_loses_a_rank():
+    ended = _run(example="tenants")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("job a, rank ") == ended.stdout.count("all 40 steps right") == 2
+    told = re.search("job b, rank 0: (.*)", ended.stdout)
+    assert told and "UNAVAILABLE" in told[1] and "tenant=b" in told[1], ended.stdout
+    assert "tenants: passed" in ended.stdout
+
+
+def test_exchanges_in_opposite_order_pair_up():
+    ended = _run(example="order_freedom")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("every row came from its own exchange") == 2
+    first = set(re.findall("in the last one exchange ([01]) was ready first", ended.stdout))
+    assert first == {"0", "1"}, ended.stdout
+    assert "order_freedom: passed" in ended.stdout
+
+
+def test_overflow_is_an_error_on_every_rank_or_counted():
+    ended = _run("--ranks", "3", example="overflow")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("would receive 48 slots, its capacity is 24") == 3
+    assert "dropped by source: [ 0  8 16]" in ended.stdout
+    assert "overflow: passed" in ended.stdout
+
+
+def test_a_rank_has_the_same_bits_whatever_process_it_is_in():
+    ended = _run(example="process_shapes")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    seen = set(re.findall("rank ([0-3]) in process [0-3]: ([0-9a-f]{12})", ended.stdout))
+    assert sorted(rank for rank, _ in seen) == list("0123"), ended.stdout
+    assert ended.stdout.count("devices [") == 16 and "process_shapes: passed" in ended.stdout
+
+
+def test_a_program_outlives_its_group_and_is_not_traced_for_other_devices():
+    ended = _run(example="same_program")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "as another job: 0 traced, 0 lowered, 0 compiled" in ended.stdout
+    assert "in another order: 0 traced, 0 lowered, 1 compiled" in ended.stdout
 
 
 def test_roles_come_from_the_persistent_compilation_cache(tmp_path):
