@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
@@ -15,10 +16,6 @@ using cuda::LaunchList;
 
 // Plans are multiples of it.
 constexpr uint64_t kPlanPieceBytes = 64;
-
-bool Scatters(const StreamCall& call) {
-  return call.kind == shm::Kind::kDispatch || call.kind == shm::Kind::kCombineBackward;
-}
 
 struct Block {
   const void* from;
@@ -72,7 +69,7 @@ StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec) {
     layout.out_bytes = layout.stage_bytes * static_cast<uint64_t>(spec.num_ranks);
   } else {
     const uint64_t routes = call.num_tokens * call.top_k;
-    const bool scatters = Scatters(call);
+    const bool scatters = Scatters(call.kind);
     layout.plan_bytes = RoutingPlanBytes(spec);
     layout.rows = scatters ? call.num_tokens : call.recv_capacity;
     layout.out_rows = scatters ? call.recv_capacity : call.num_tokens;

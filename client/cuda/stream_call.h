@@ -21,7 +21,7 @@ struct StreamCall {
   uint32_t ordinal = 0;
   std::string name;  // Empty: the site has none.
   uint32_t top_k = 0;
-  uint32_t alignment = 0;
+  uint32_t alignment = 0;  // Of a site at least 1; 0 means that.
   uint64_t num_tokens = 0;
   uint64_t recv_capacity = 0;  // Not of prepare.
   uint32_t dtype = 0;          // epd_dtype of the rows; not of prepare, as the rest.

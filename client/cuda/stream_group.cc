@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/scratch.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/operation_kind.h"
 
 namespace epd::client {
 namespace {
@@ -30,8 +31,7 @@ bool Misaligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointe
 
 Status CheckBuffers(const StreamCall& call, const StreamBuffers& buffers) {
   const bool prepare = call.kind == shm::Kind::kPrepare;
-  const bool scatters =
-      call.kind == shm::Kind::kDispatch || call.kind == shm::Kind::kCombineBackward;
+  const bool scatters = Scatters(call.kind);
   const uint64_t in = scatters ? call.num_tokens : call.recv_capacity;
   const uint64_t out = scatters ? call.recv_capacity : call.num_tokens;
   const struct {
@@ -172,7 +172,7 @@ Status StreamGroup::MakeScratch(const Formation& formation) {
 }
 
 RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
-  RoutingSpec spec = formation_->Routing(call.top_k, std::max<uint32_t>(call.alignment, 1));
+  RoutingSpec spec = formation_->Routing(call.top_k, call.alignment);
   spec.expert_owner =
       owner_address_ == 0 ? nullptr : reinterpret_cast<const int32_t*>(owner_address_);
   return spec;

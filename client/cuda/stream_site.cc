@@ -75,9 +75,10 @@ class Queue {
 
 }  // namespace
 
-Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call,
+Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall call,
                           std::unique_ptr<StreamSite>* out) {
-  std::unique_ptr<StreamSite> site(new StreamSite(std::move(slots), call));
+  call.alignment = std::max<uint32_t>(call.alignment, 1);
+  std::unique_ptr<StreamSite> site(new StreamSite(std::move(slots), std::move(call)));
   for (int step = 0; step < kNumSteps; ++step) {
     const int index = site->slots_->pool().Acquire();
     if (index < 0) {
@@ -131,13 +132,12 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   request.dtype = call_.dtype;
   request.has_weights = call_.has_weights ? 1 : 0;
   request.top_k = call_.top_k;
-  request.alignment = std::max<uint32_t>(call_.alignment, 1);
+  request.alignment = call_.alignment;
   request.row_bytes = call_.row_bytes;
   request.spec_hash = formation.spec_hash;
   request.num_tokens = call_.num_tokens;
   request.recv_capacity = call_.recv_capacity;
-  const StreamLayout layout =
-      LayoutOf(call_, formation.Routing(call_.top_k, std::max<uint32_t>(call_.alignment, 1)));
+  const StreamLayout layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
   request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
   request.stage_bytes = layout.stage_bytes;
   request.out_bytes = layout.out_bytes;

@@ -19,7 +19,7 @@ namespace epd::client {
 class StreamSite {
  public:
   // RESOURCE_EXHAUSTED: the session has no three slots left.
-  static Status Create(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call,
+  static Status Create(std::shared_ptr<RegisteredSlots> slots, StreamCall call,
                        std::unique_ptr<StreamSite>* site);
   // Gives the slots back. Nothing may arm them any more.
   ~StreamSite();
@@ -59,8 +59,8 @@ class StreamSite {
  private:
   static constexpr int kNumSteps = 3;
 
-  StreamSite(std::shared_ptr<RegisteredSlots> slots, const StreamCall& call)
-      : slots_(std::move(slots)), call_(call) {}
+  StreamSite(std::shared_ptr<RegisteredSlots> slots, StreamCall call)
+      : slots_(std::move(slots)), call_(std::move(call)) {}
   void Prepare();
   shm::Slot& SlotOf(int step) const { return slots_->pool()[indices_[static_cast<size_t>(step)]]; }
   cuda::DevicePointer AddressOf(int step) const {

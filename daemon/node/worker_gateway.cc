@@ -9,28 +9,13 @@
 #include "daemon/node/codec.h"
 #include "daemon/node/poisoner.h"
 #include "daemon/observe/log.h"
+#include "proto/epd/v1/operation_kind.h"
 
 namespace epd {
 namespace {
 
 // Short against the second within which every rank has to know, long against the cost of a sweep.
 constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
-
-absl::string_view PhaseName(shm::Step step) {
-  switch (step) {
-    case shm::Step::kAnnounce:
-    case shm::Step::kAnnounceStaged:
-    case shm::Step::kStreamAnnounce:
-      return "announce";
-    case shm::Step::kPublish:
-    case shm::Step::kStreamPublish:
-      return "publish";
-    case shm::Step::kPulled:
-    case shm::Step::kStreamPulled:
-      return "pulled";
-  }
-  return "unknown";
-}
 
 }  // namespace
 

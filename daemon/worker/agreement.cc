@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/core/placement.h"
 #include "daemon/worker/cause_text.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd {
@@ -90,9 +91,7 @@ absl::Status CheckOverflow(const Operation& operation, const Tenant& tenant) {
   uint64_t worst_excess = 0;
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     const Announcement& said = operation.parts[r].said;
-    const bool scatters =
-        said.kind == shm::Kind::kDispatch || said.kind == shm::Kind::kCombineBackward;
-    if (!scatters || said.demand <= said.recv_capacity) continue;
+    if (!Scatters(said.kind) || said.demand <= said.recv_capacity) continue;
     over.push_back(Rank(r));
     if (said.demand - said.recv_capacity > worst_excess) {
       worst_excess = said.demand - said.recv_capacity;
@@ -102,8 +101,8 @@ absl::Status CheckOverflow(const Operation& operation, const Tenant& tenant) {
   if (over.empty()) return absl::OkStatus();
   const Announcement& said = operation.parts[worst.value].said;
   return absl::ResourceExhaustedError(absl::StrCat(
-      NameRanks(tenant, {worst}, std::string(PhaseName(shm::Step::kAnnounce))), " would receive ",
-      said.demand, " slots, its capacity is ", said.recv_capacity,
+      NameRanks(tenant, {worst}, PhaseName(shm::Step::kAnnounce)), " would receive ", said.demand,
+      " slots, its capacity is ", said.recv_capacity,
       over.size() > 1 ? absl::StrCat(" (ranks over their capacity: ", DescribeRanks(over), ")")
                       : "",
       "; raise the receive capacity, balance the routing, or set drop_on_overflow"));

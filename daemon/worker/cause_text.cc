@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/placement.h"
+#include "proto/epd/v1/operation_kind.h"
 
 namespace epd {
 namespace {
@@ -17,10 +18,9 @@ constexpr size_t kMaxRanksInFull = 16;
 
 absl::Status WithPrefix(const absl::Status& status, absl::string_view place, uint32_t rank,
                         shm::Step step) {
-  return absl::Status(
-      status.code(),
-      absl::StrCat("[epd:", absl::StatusCodeToString(status.code()), "] ", place, " rank=", rank,
-                   " phase=", std::string(PhaseName(step)), ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat("[epd:", absl::StatusCodeToString(status.code()),
+                                                  "] ", place, " rank=", rank, " phase=",
+                                                  PhaseName(step), ": ", status.message()));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "daemon/worker/cause_text.h"
 #include "daemon/worker/exchange.h"
 #include "daemon/worker/request_check.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -21,9 +22,8 @@ uint64_t BytesOf(const Announcement& said) {
 
 absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,
                     const shm::SlotRequest& request) {
-  return absl::Status(problem.code(), absl::StrCat(NameRanks(tenant, {Rank(request.rank)},
-                                                             std::string(PhaseName(request.step))),
-                                                   ": ", problem.message()));
+  const std::string place = NameRanks(tenant, {Rank(request.rank)}, PhaseName(request.step));
+  return absl::Status(problem.code(), absl::StrCat(place, ": ", problem.message()));
 }
 
 OperationKey KeyOf(const shm::SlotRequest& request, const Execution& execution) {

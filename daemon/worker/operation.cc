@@ -6,22 +6,6 @@
 
 namespace epd {
 
-std::string_view PhaseName(shm::Step step) {
-  switch (step) {
-    case shm::Step::kAnnounce:
-    case shm::Step::kAnnounceStaged:
-    case shm::Step::kStreamAnnounce:
-      return "announce";
-    case shm::Step::kPublish:
-    case shm::Step::kStreamPublish:
-      return "publish";
-    case shm::Step::kPulled:
-    case shm::Step::kStreamPulled:
-      return "pulled";
-  }
-  return "unknown";
-}
-
 std::string KindName(shm::Kind kind) {
   switch (kind) {
     case shm::Kind::kPrepare:

@@ -40,8 +40,6 @@ enum class PartState {
   kDone,       // Was told the end, or its session is dead.
 };
 
-// "announce", "publish", "pulled": the phase names of messages.
-std::string_view PhaseName(shm::Step step);
 // "prepare", "dispatch", ...; "kind 9" for an unknown one.
 std::string KindName(shm::Kind kind);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
@@ -65,9 +66,7 @@ absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
     return Bad("row_bytes", request.row_bytes, absl::StrCat("1 to ", kMaxRowBytes));
   }
   if (!prepare && request.plan_id == 0) return Bad("plan_id", 0, "the operation id of a prepare");
-  const bool scatters =
-      request.kind == shm::Kind::kDispatch || request.kind == shm::Kind::kCombineBackward;
-  const bool moved = scatters && shm::DtypeBytes(request.dtype) != 0;
+  const bool moved = Scatters(request.kind) && shm::DtypeBytes(request.dtype) != 0;
   if (!moved && !shm::IsReducible(request.dtype) && !(prepare && request.dtype == 0)) {
     return Bad("dtype", request.dtype, "1 (float32), 2 (bfloat16) or 3 (float16)");
   }

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/move_routing.h"
 #include "kernels/gather_reduce_rows.h"
 #include "kernels/routing_plan.h"
 #include "kernels/scatter_rows.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -44,7 +46,6 @@ class Mover {
   absl::Status CheckOut(size_t rank, uint64_t rows_bytes, uint64_t num_weights) const;
   char* Out(size_t rank) const { return bases_[rank] + job_.parts[rank].out_offset; }
   char* Region(size_t rank) const { return bases_[rank] + job_.parts[rank].stage_offset; }
-  RoutingSpec Spec() const;
 
   MemfdArenas& arenas_;
   const MoveGroup& group_;
@@ -54,16 +55,6 @@ class Mover {
   std::vector<RoutingPlanView> plans_;               // [R]
   std::vector<StageRef> stages_;                     // [R]
 };
-
-RoutingSpec Mover::Spec() const {
-  return RoutingSpec{
-      .num_ranks = static_cast<int32_t>(job_.parts.size()),
-      .num_experts = static_cast<int32_t>(group_.num_experts),
-      .top_k = static_cast<int32_t>(job_.top_k),
-      .alignment = static_cast<int32_t>(job_.alignment),
-      .max_tokens = group_.max_tokens,
-      .expert_owner = group_.expert_owner.empty() ? nullptr : group_.expert_owner.data()};
-}
 
 absl::Status Mover::Map() {
   for (const MovePart& part : job_.parts) {
@@ -88,8 +79,7 @@ absl::Status Mover::Run() {
       return status;
     }
   }
-  const bool scatters =
-      job_.kind == shm::Kind::kDispatch || job_.kind == shm::Kind::kCombineBackward;
+  const bool scatters = Scatters(job_.kind);
   for (size_t rank = 0; rank < num_ranks; ++rank) {
     if (!job_.parts[rank].local) continue;
     const absl::Status status = scatters ? Scatter(rank) : Gather(rank);
@@ -125,7 +115,7 @@ absl::Status Mover::CheckOut(size_t rank, uint64_t rows_bytes, uint64_t num_weig
 // have at most.
 absl::Status Mover::TakePlan(size_t rank) {
   const MovePart& part = job_.parts[rank];
-  const RoutingSpec spec = Spec();
+  const RoutingSpec spec = RoutingOf(group_, job_);
   if (KernelError error = CheckRoutingSpec(spec); !error.ok()) return FromKernel(error, rank);
   const size_t bytes = std::min<size_t>(part.stage_bytes, RoutingPlanBytes(spec));
   copies_[rank] = std::make_unique<uint64_t[]>(bytes / sizeof(uint64_t) + 1);

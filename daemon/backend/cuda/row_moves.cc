@@ -3,9 +3,12 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/move_routing.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/data_type.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/row_dtype.h"
 
 namespace epd::cuda {
 namespace {
@@ -23,11 +26,6 @@ uint64_t Take(ScratchCursor& cursor, int64_t count) {
   return at;
 }
 
-uint64_t ElementBytes(uint32_t dtype) {
-  if (dtype == 1) return 4;
-  return dtype == 2 || dtype == 3 ? 2 : 0;
-}
-
 }  // namespace
 
 absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob& job) {
@@ -37,18 +35,10 @@ absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob&
   return moves;
 }
 
-bool RowMoves::scatters() const {
-  return job_.kind == shm::Kind::kDispatch || job_.kind == shm::Kind::kCombineBackward;
-}
+bool RowMoves::scatters() const { return Scatters(job_.kind); }
 
 absl::Status RowMoves::Check() {
-  spec_ = RoutingSpec{
-      .num_ranks = static_cast<int32_t>(job_.parts.size()),
-      .num_experts = static_cast<int32_t>(group_.num_experts),
-      .top_k = static_cast<int32_t>(job_.top_k),
-      .alignment = static_cast<int32_t>(job_.alignment),
-      .max_tokens = group_.max_tokens,
-      .expert_owner = group_.expert_owner.empty() ? nullptr : group_.expert_owner.data()};
+  spec_ = RoutingOf(group_, job_);
   if (const KernelError bad = CheckRoutingSpec(spec_); !bad.ok()) {
     char text[400];
     FormatKernelError(bad, text, sizeof text);
@@ -56,8 +46,8 @@ absl::Status RowMoves::Check() {
   }
   const bool rows = job_.kind != shm::Kind::kPrepare;
   if (rows && job_.row_bytes == 0) return absl::InvalidArgumentError("rows of 0 bytes");
-  const uint64_t element = ElementBytes(job_.dtype);
-  if (rows && !scatters() && (element == 0 || job_.row_bytes % element != 0)) {
+  if (rows && !scatters() &&
+      (!shm::IsReducible(job_.dtype) || job_.row_bytes % shm::DtypeBytes(job_.dtype) != 0)) {
     return absl::InvalidArgumentError(absl::StrCat("rows of ", job_.row_bytes, " bytes of dtype ",
                                                    job_.dtype, " cannot be summed"));
   }

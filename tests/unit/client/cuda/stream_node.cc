@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/host_run.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
@@ -179,7 +180,7 @@ absl::Status StreamNode::Move(const MoveJob& job) {
     }
     return absl::OkStatus();
   }
-  const bool scatters = job.kind == shm::Kind::kDispatch || job.kind == shm::Kind::kCombineBackward;
+  const bool scatters = Scatters(job.kind);
   for (size_t r = 0; r < kNumRanks; ++r) {
     std::memset(lane(r) + job.parts[r].out_offset, 0, job.parts[r].out_bytes);
     const auto* header = reinterpret_cast<const PlanHeader*>(lane(r));
