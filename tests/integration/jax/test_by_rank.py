@@ -1,11 +1,13 @@
 """Goal: independent JAX processes meet in a group by name and rank, and one that cannot name its job is told so."""
 
+import signal
 import subprocess
 
 import pytest
 from harness import HERE, clean_environment, python, running_daemon
 
 _SCRIPT = str(HERE / "scripts" / "by_rank.py")
+_REPLACED = str(HERE / "scripts" / "replaced.py")
 
 
 def _environment(daemon, devices: int = 1) -> dict[str, str]:
@@ -39,6 +41,35 @@ def test_processes_without_jax_distributed_meet_by_rank(held: list[list[int]]):
                 process.kill()
         for process, (out, errors) in zip(processes, ended, strict=True):
             assert process.returncode == 0 and "by_rank: fine" in out, errors + daemon.log_tail()
+
+
+def test_another_process_takes_the_place_of_a_killed_one_and_the_other_compiles_nothing():
+    with running_daemon() as daemon:
+
+        def started(part: str) -> subprocess.Popen:
+            return subprocess.Popen(
+                python(_REPLACED, part),
+                env=_environment(daemon),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+
+        processes = [started("stays"), started("dies")]
+        try:
+            told = processes[0].stdout.readline()
+            if told == "told\n":
+                processes.append(started("comes"))
+            ended = [process.communicate(timeout=200) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        log = "".join(errors for _, errors in ended) + daemon.log_tail()
+        assert told == "told\n", log
+        statuses = [process.returncode for process in processes]
+        assert statuses == [0, -signal.SIGKILL, 0], (statuses, log)
+        assert [out for out, _ in ended] == ["replaced: fine\n", "", "replaced: fine\n"], log
 
 
 def test_a_process_that_cannot_name_its_job_is_refused_and_one_that_holds_all_ranks_is_not():
