@@ -8,7 +8,8 @@ namespace epd {
 // sandbox does not know of it. Not a priority: over time it gets no more than others.
 void TakeShortTurns();
 
-// For a thread that moves much and wakes often: it takes no core from those that run.
+// For a thread that moves much and wakes often: it takes no core from those that run, and yields its
+// own sooner; where cores are short it gets a third of what others get, never nothing.
 void WaitForTurns();
 
 }  // namespace epd

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/worker/wire/frame.h"
+#include "daemon/worker/wire/urgent_socket.h"
 
 namespace epd {
 
@@ -15,7 +16,7 @@ std::shared_ptr<Lane> Lane::Start(LaneLoop& loop, const std::shared_ptr<grpc::Ch
   lane->messages_.push_back(std::move(hello));
   lane->stream_ = lane->stub_.PrepareCall(&lane->context_, kWireMethod, loop.queue());
   lane->writing_ = true;  // The call itself; then the hello.
-  lane->stream_->StartCall(&lane->written_);
+  lane->stream_->StartCall(&lane->started_);
   // The other worker never writes: this is the end of the stream, whoever ends it.
   lane->stream_->Finish(&lane->status_, &lane->finished_);
   return lane;
@@ -63,6 +64,11 @@ bool Lane::NextFrame() {
     return true;
   }
   return false;
+}
+
+void Lane::OnStarted(bool ok) {
+  if (ok && loop_.carries() == Carries::kSmall) MarkUrgent(context_.peer());
+  OnWritten(ok);
 }
 
 void Lane::OnWritten(bool ok) {

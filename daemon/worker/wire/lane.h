@@ -41,6 +41,7 @@ class Lane {
 
   Lane(LaneLoop& loop, const std::shared_ptr<grpc::Channel>& channel, LaneObserver observer)
       : loop_(loop), stub_(channel), observer_(std::move(observer)) {}
+  void OnStarted(bool ok);
   void OnWritten(bool ok);
   void OnOver(bool ok);
   // Starts the next write, unless one is under way.
@@ -53,6 +54,7 @@ class Lane {
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   LaneObserver observer_;
+  Event started_{this, &Lane::OnStarted};
   Event written_{this, &Lane::OnWritten};
   Event finished_{this, &Lane::OnOver};
 

@@ -45,6 +45,7 @@ class LaneLoop {
   LaneLoop& operator=(const LaneLoop&) = delete;
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
+  Carries carries() const { return what_; }
   // A stream has operations under way until it is over.
   void Began();
   void Over();

@@ -9,6 +9,7 @@
 #include "daemon/worker/wire/buffer_reader.h"
 #include "daemon/worker/wire/lane_loop.h"
 #include "daemon/worker/wire/span_codec.h"
+#include "daemon/worker/wire/urgent_socket.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
@@ -50,6 +51,8 @@ class WireServer::Stream {
   void OnCalled(bool ok) {
     if (!ok) return OnFinished(false);
     Await(server_, door_);
+    // Its acknowledgements, without which the peer's small rows stand still.
+    if (door_.loop->carries() == Carries::kSmall) MarkUrgent(context_.peer());
     if (context_.method() != kWireMethod) {
       stream_.Finish(
           grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"),
@@ -187,9 +190,12 @@ absl::StatusOr<int> WireServer::Open(uint32_t lane, const std::string& address,
   door->loop.emplace(bulk ? Carries::kBulk : Carries::kSmall, bulk ? "wire-in-bulk" : "wire-in",
                      std::move(queue));
   if (door->server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot take streams of other nodes on '", address, "' (wire_listen",
-        bulk ? "'s port and the one behind it" : "", "); is the address free and local?"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot take streams of other nodes on '", address, "' (",
+                     bulk ? "large rows come in at the port behind wire_listen's" : "wire_listen",
+                     "): it is not free, or not an address of this machine; give wire_listen a "
+                     "port that is free "
+                     "and whose next one is, too, or port 0"));
   }
   Stream::Await(*this, *door);
   doors_.push_back(std::move(door));

@@ -86,6 +86,23 @@ class Network:
         self._ip("-n", self._hub, "rule", "del", "iif", f"p{node}", "blackhole")
         self._ip("-n", self._hub, "rule", "del", "to", self.addresses[node], "blackhole")
 
+    def limit_links(self, rate: str) -> str:
+        """Lets each node send `rate` ("1gbit"), with the queue that the kernel gives a network card: packets that say so
+        go first (pfifo_fast). Returns why that cannot be had here; empty: it is so."""
+        for name in self.names:
+            for words in (
+                ["root", "handle", "1:", "tbf", "rate", rate, "burst", "128kb", "limit", "1mb"],
+                ["parent", "1:1", "pfifo_fast"],
+            ):
+                command = ["tc", "-n", name, "qdisc", "add", "dev", "eth0", *words]
+                try:
+                    made = subprocess.run(command, check=False, capture_output=True, text=True)
+                except FileNotFoundError:
+                    return "tc is not installed (Debian: iproute2)"
+                if made.returncode != 0:
+                    return f"{' '.join(command)}: {made.stderr.strip()}"
+        return ""
+
     def capture(self, node: int, file: pathlib.Path) -> None:
         """Writes every frame of the node's interface to `file` until the network ends."""
         command = [*self.inside(node), sys.executable, "-c", _CAPTURE, "eth0", str(file)]

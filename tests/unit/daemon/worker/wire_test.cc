@@ -1,0 +1,213 @@
+// Goal: two workers hear each other over streams of which the network knows the urgent ones; an
+// address that cannot be had is an error that says which and what to do.
+#include "daemon/worker/wire/wire.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/ip.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/core/unique_fd.h"
+#include "daemon/worker/wire/lane_loop.h"
+#include "daemon/worker/wire/urgent_socket.h"
+
+namespace epd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(30);
+constexpr Incarnation kLeft(11);
+constexpr Incarnation kRight(22);
+
+std::unique_ptr<Wire> MakeWire(Incarnation self) {
+  KeepLanesApart();
+  return std::make_unique<Wire>(
+      Wire::Options{.node = absl::StrCat("n", self.value), .self = self, .tls = {}});
+}
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+int PortOf(int socket) {
+  sockaddr_in address = {};
+  socklen_t length = sizeof address;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.sin_port);
+}
+
+// Invalid: the port is taken.
+UniqueFd TakePort(int port) {
+  UniqueFd taken(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = Loopback(port);
+  if (bind(taken.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(taken.get(), 1) != 0) {
+    taken.reset();
+  }
+  return taken;
+}
+
+// What the peer of `wire` says next.
+std::string NextEvent(Wire& wire) {
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (absl::Now() < deadline) {
+    for (const WireEvent& event : wire.inbox().Take()) {
+      if (const auto* said = std::get_if<PeerSaid>(&event)) {
+        return absl::StrCat(said->peer.value, " said ", said->message.number);
+      }
+      if (const auto* gone = std::get_if<PeerGone>(&event)) {
+        return std::string(gone->cause.message());
+      }
+    }
+    pollfd bell = {wire.inbox().wakeup_fd(), POLLIN, 0};
+    poll(&bell, 1, static_cast<int>(absl::ToInt64Milliseconds(deadline - absl::Now())));
+  }
+  return "nothing";
+}
+
+SpanMessage Message(uint64_t number) {
+  SpanMessage message;
+  message.step = SpanStep::kPublished;
+  message.number = number;
+  return message;
+}
+
+struct Connections {
+  int marked = 0;
+  int plain = 0;
+};
+
+// Of this process, with `port` at either end.
+Connections CountConnections(int port) {
+  constexpr int kMaxFds = 1024;
+  Connections found;
+  for (int fd = 0; fd < kMaxFds; ++fd) {
+    sockaddr_storage peer = {};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) continue;
+    const int remote = ntohs(reinterpret_cast<const sockaddr_in&>(peer).sin_port);
+    if (remote != port && PortOf(fd) != port) continue;
+    int priority = 0;
+    int traffic_class = 0;
+    socklen_t size = sizeof priority;
+    getsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, &size);
+    size = sizeof traffic_class;
+    getsockopt(fd, IPPROTO_IP, IP_TOS, &traffic_class, &size);
+    const bool marked = priority == kUrgentPriority && traffic_class == kUrgentTrafficClass;
+    ++(marked ? found.marked : found.plain);
+  }
+  return found;
+}
+
+TEST(WireTest, MessagesArriveOnConnectionsThatAreMarkedUrgentAndLargeRowsHaveOthers) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({{NodeId("right"), kRight, *address}});
+  left->Send(kRight, Message(7));
+  EXPECT_EQ(NextEvent(*right), "11 said 7");
+
+  int express = 0;
+  int bulk = 0;
+  const size_t colon = address->find(':');
+  const size_t comma = address->find(',');
+  ASSERT_TRUE(absl::SimpleAtoi(address->substr(colon + 1, comma - colon - 1), &express));
+  ASSERT_TRUE(absl::SimpleAtoi(address->substr(comma + 1), &bulk));
+  const Connections urgent = CountConnections(express);
+  EXPECT_EQ(urgent.marked, 2) << "both ends of one connection";
+  EXPECT_EQ(urgent.plain, 0);
+  EXPECT_EQ(CountConnections(bulk).marked, 0);
+}
+
+TEST(WireTest, SecondPortThatIsTakenIsNamedAndWhatToDo) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    // The kernel's choice, and somebody else's server behind it.
+    UniqueFd first = TakePort(0);
+    const int port = PortOf(first.get());
+    const UniqueFd second = TakePort(port + 1);
+    if (!second.valid()) continue;
+    first.reset();
+    const std::unique_ptr<Wire> wire = MakeWire(kLeft);
+    const absl::Status refused = wire->Listen(absl::StrCat("127.0.0.1:", port), "").status();
+    if (absl::StrContains(refused.message(), absl::StrCat(":", port, "'"))) continue;  // A race.
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+    EXPECT_THAT(
+        std::string(refused.message()),
+        AllOf(HasSubstr(absl::StrCat("'127.0.0.1:", port + 1, "'")),
+              HasSubstr("large rows come in at the port behind wire_listen's"),
+              HasSubstr("give wire_listen a port that is free and whose next one is, too")));
+    return;
+  }
+  FAIL() << "no two ports in a row were free";
+}
+
+TEST(WireTest, PortThatIsTakenIsNamedAndWhatToDo) {
+  const UniqueFd taken = TakePort(0);
+  const std::unique_ptr<Wire> wire = MakeWire(kLeft);
+  const std::string address = absl::StrCat("127.0.0.1:", PortOf(taken.get()));
+  const absl::Status refused = wire->Listen(address, "").status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr(absl::StrCat("'", address, "' (wire_listen)")),
+                    HasSubstr("give wire_listen a port that is free")));
+}
+
+TEST(UrgentSocketTest, OnlyConnectionsWithThePeerAreMarked) {
+  for (const bool with_ipv6 : {false, true}) {
+    const int family = with_ipv6 ? AF_INET6 : AF_INET;
+    const UniqueFd listener(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in6 any6 = {};
+    any6.sin6_family = AF_INET6;
+    any6.sin6_addr = in6addr_loopback;
+    const sockaddr_in any4 = Loopback(0);
+    const auto* any = with_ipv6 ? reinterpret_cast<const sockaddr*>(&any6)
+                                : reinterpret_cast<const sockaddr*>(&any4);
+    const socklen_t length = with_ipv6 ? sizeof any6 : sizeof any4;
+    if (bind(listener.get(), any, length) != 0) {
+      ASSERT_TRUE(with_ipv6) << "no IPv4 loopback";
+      continue;  // This machine has no IPv6.
+    }
+    ASSERT_EQ(listen(listener.get(), 1), 0);
+    const UniqueFd client(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage server = {};
+    socklen_t size = sizeof server;
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&server), &size);
+    ASSERT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&server), size), 0);
+    const UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const int port = PortOf(listener.get());
+    const std::string host = with_ipv6 ? "ipv6:%5B::1%5D:" : "ipv4:127.0.0.1:";
+    EXPECT_EQ(MarkUrgent(absl::StrCat(host, port == 1 ? 2 : 1)), 0);
+    EXPECT_EQ(MarkUrgent("unix:/tmp/x"), 0);
+    EXPECT_EQ(CountConnections(port).marked, 0);
+    EXPECT_EQ(MarkUrgent(absl::StrCat(host, port)), 1);
+    int option = 0;
+    size = sizeof option;
+    getsockopt(client.get(), with_ipv6 ? IPPROTO_IPV6 : IPPROTO_IP,
+               with_ipv6 ? IPV6_TCLASS : IP_TOS, &option, &size);
+    EXPECT_EQ(option, kUrgentTrafficClass);
+    getsockopt(accepted.get(), SOL_SOCKET, SO_PRIORITY, &option, &size);
+    EXPECT_NE(option, kUrgentPriority) << "its peer is another one";
+  }
+}
+
+}  // namespace
+}  // namespace epd
