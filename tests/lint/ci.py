@@ -22,8 +22,11 @@ _TARGETS = ["//client/...", "//daemon/...", "//kernels/...", "//proto/...", "//t
 # clang-tidy parses every header again for each file; gRPC's, CLI11's and XLA's would take longer than all the rest, so
 # client/cli, client/jax and daemon/rpc are left to the two compilers.
 _TIDY_TARGETS = [
-    *("//client/c/...", "//kernels/..."),
-    *(f"//daemon/{folder}/..." for folder in ("backend", "control", "core", "node", "observe")),
+    *("//client/c/...", "//client/cuda/...", "//kernels/..."),
+    *(
+        f"//daemon/{folder}/..."
+        for folder in ("backend", "control", "core", "node", "observe", "packet")
+    ),
     "//daemon/worker/...",
 ]
 
