@@ -60,11 +60,8 @@ struct KnownNode {
   uint64_t taken_seq = 0;  // Of the last report that was not only kept.
   absl::Time last_seen;
   bool lost = false;
-  Incarnation worker;
-  bool worker_has_nccl = false;
-  std::string nccl_problem;
+  std::map<WorkerName, WorkerReport> workers;
   NodeFacts facts;
-  std::string wire_address;
   std::map<std::pair<SessionId, RequestId>, KnownClaim> claims;
   std::map<GroupId, GroupWork> work;
   std::map<RequestId, KnownOrder> orders;
@@ -72,8 +69,9 @@ struct KnownNode {
 
 // Which worker serves a node's ranks in an epoch.
 struct WorkerRun {
+  WorkerName name;
   Incarnation node;
-  Incarnation worker;
+  Incarnation worker;  // Zero: not up yet.
 
   friend bool operator==(const WorkerRun&, const WorkerRun&) = default;
 };
@@ -85,8 +83,8 @@ struct ClusterCommunicator {
   Epoch epoch;
   bool stale = false;  // A worker or node of the epoch is lost.
   std::map<Rank, NodeId> nodes;
-  std::map<NodeId, std::optional<WorkerRun>> workers;  // Once each is up.
-  absl::Status over;                                   // Why the epoch before this one is over.
+  std::map<NodeId, WorkerRun> workers;
+  absl::Status over;  // Why the epoch before this one is over.
   bool id_known = false;
   bool initialised = false;  // Every node has; the id is forgotten.
   UniqueId unique_id;

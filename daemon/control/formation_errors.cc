@@ -143,6 +143,16 @@ absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
       "; tenants of one group share its spec, so give the same one or use another group name"));
 }
 
+absl::Status SeveralWorkersError(const GroupSpec& spec, const ServedRank& got,
+                                 const ServedRank& expected) {
+  return absl::UnimplementedError(absl::StrCat(
+      Quoted(spec), " phase=bootstrapping: node ", got.place.node.value, " would serve ",
+      Describe(got.place, ToString(got.worker)), " and ",
+      Describe(expected.place, ToString(expected.worker)),
+      "; ranks of one group on one node share one worker so far: use a group of each GPU, or one "
+      "GPU of each node"));
+}
+
 absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
                               const Placement& expected, const std::string& other_tenant) {
   return absl::InvalidArgumentError(absl::StrCat(

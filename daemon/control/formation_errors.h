@@ -47,6 +47,14 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
 absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
                              const GroupSpec& present);
 
+// UNIMPLEMENTED: two workers of one node would serve the group.
+struct ServedRank {
+  Placement place;
+  WorkerName worker;
+};
+absl::Status SeveralWorkersError(const GroupSpec& spec, const ServedRank& got,
+                                 const ServedRank& expected);
+
 // INVALID_ARGUMENT: another tenant of the group has this rank on another node.
 absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
                               const Placement& expected, const std::string& other_tenant);

@@ -17,7 +17,7 @@ absl::Time NodeControl::NextDeadline() const { return impl_->NextDeadline(); }
 std::vector<SessionStatus> NodeControl::Sessions() const { return impl_->Sessions(); }
 std::vector<MembershipStatus> NodeControl::Memberships() const { return impl_->Memberships(); }
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return impl_->Groups(); }
-WorkerStatus NodeControl::Worker() const { return impl_->Worker(); }
+std::vector<WorkerStatus> NodeControl::Workers() const { return impl_->Workers(); }
 bool NodeControl::coordinator_connected() const { return impl_->coordinator_connected(); }
 Incarnation NodeControl::coordinator() const { return impl_->coordinator(); }
 bool NodeControl::shutting_down() const { return impl_->shutting_down(); }

@@ -1,9 +1,10 @@
-// One node's control state: sessions, leases, local groups, waiting requests, worker life.
+// One node's control state: sessions, leases, local groups, waiting requests, workers' lives.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "daemon/control/node_events.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/worker_name.h"
 
 namespace epd {
 
@@ -21,6 +23,7 @@ struct NodeOptions {
   NodeId node;
   Incarnation incarnation;  // Random, this run of epd.
   NodeFacts facts = {};     // Without NCCL's version, which the worker says.
+  std::set<WorkerName> workers = {kCpuWorker};
   // How often the report is repeated although nothing has changed; infinite when the coordinator is
   // in this process.
   absl::Duration report_interval = absl::Seconds(1);
@@ -63,11 +66,13 @@ struct LocalGroupStatus {
   absl::Time since;  // Of `view.state`.
   TenantPhase tenant = TenantPhase::kNone;
   Formation tenant_formation;
+  WorkerName worker;      // That serves it here.
   std::string id_digest;  // SHA-256 (hex) that this node's worker reported, or "none: <reason>";
                           // empty before.
 };
 
 struct WorkerStatus {
+  WorkerName name;
   WorkerState state = WorkerState::kDown;
   Incarnation incarnation;
   bool has_nccl = false;
@@ -103,7 +108,7 @@ class NodeControl {
   std::vector<MembershipStatus> Memberships()
       const;  // By session, then request. Released ones are left out.
   std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
-  WorkerStatus Worker() const;
+  std::vector<WorkerStatus> Workers() const;     // By name.
   bool coordinator_connected() const;
   Incarnation coordinator() const;
   bool shutting_down() const;

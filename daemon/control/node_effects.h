@@ -15,6 +15,7 @@
 #include "daemon/core/placement.h"
 #include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
+#include "daemon/core/worker_name.h"
 
 namespace epd {
 
@@ -23,7 +24,7 @@ struct SendReport {
   NodeReport report;
 };
 
-// ---- to the worker; only sent while it is up ----
+// ---- to the worker `to`; only sent while it is up ----
 
 // Make arenas for the members of this node and serve `formation`. Answer: TenantReady or
 // TenantFailed.
@@ -37,23 +38,27 @@ struct StartTenant {
   SharedList<ExecutionBase> bases;
   absl::Status base_cause;               // Executions below the bases fail with it.
   SharedList<WorkerPlace> workers = {};  // Of all nodes of the group.
+  WorkerName to = {};
 };
 // Fail everything in flight and all later announces of `formation` with `status`. No answer.
 struct EndTenant {
   GroupId group;
   Formation formation;
   absl::Status status;
+  WorkerName to = {};
 };
 // Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open;
 // EndTenant follows in any case.
 struct DrainTenant {
   GroupId group;
   Formation formation;
+  WorkerName to = {};
 };
 // Answer: UniqueIdMade. `group` is the communicator's id in these two.
 struct MakeUniqueId {
   GroupId group;
   Epoch epoch;
+  WorkerName to = {};
 };
 // Answer: CommunicatorInitialised. An empty id: no NCCL in this group, `no_id_reason` says why.
 struct InitCommunicator {
@@ -62,6 +67,7 @@ struct InitCommunicator {
   Epoch epoch;
   UniqueId id;
   std::string no_id_reason;
+  WorkerName to = {};
 };
 
 // ---- to sessions ----
@@ -77,6 +83,7 @@ struct ReplyJoined {
   Formation formation;
   GroupSpec spec;
   SharedList<Placement> members;  // By rank.
+  WorkerName worker = {};         // Whose arenas they are.
 };
 struct ReplyFailed {
   SessionId session;
@@ -126,7 +133,7 @@ struct RpcDone {
   absl::Status status;
   GroupId group;
 };
-// All sessions have been told to end; the process may stop its worker and exit.
+// All sessions have been told to end; the process may stop its workers and exit.
 struct ShutdownDone {};
 
 using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId,

@@ -14,6 +14,7 @@
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/unique_id.h"
+#include "daemon/core/worker_name.h"
 
 namespace epd {
 
@@ -40,9 +41,10 @@ struct JoinRequested {
   RequestId request;
   GroupSpec spec;  // Every default filled in.
   std::vector<Rank> ranks;
-  Epoch min_epoch;      // Highest epoch that the client has seen of this group.
-  absl::Time deadline;  // Finite.
-  GroupId proposed;     // A fresh random number, never zero: the id is made from it.
+  Epoch min_epoch;         // Highest epoch that the client has seen of this group.
+  absl::Time deadline;     // Finite.
+  GroupId proposed;        // A fresh random number, never zero: the id is made from it.
+  WorkerName worker = {};  // Of this node, that is to serve it.
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.
@@ -61,7 +63,7 @@ struct SessionDrained {
   std::vector<ExecutionCount> counts;
 };
 
-// ---- worker ----
+// ---- workers ----
 
 struct WorkerStarted {
   Incarnation worker;
@@ -69,14 +71,16 @@ struct WorkerStarted {
   std::string nccl_problem;  // When it has none.
   std::string nccl_version = {};
   std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
+  WorkerName name = {};
 };
 
 struct WorkerDied {
   Incarnation worker;  // Zero: it never got as far as WorkerStarted.
   absl::Status cause;
+  WorkerName name = {};
 };
 
-// Answers to effects; ignored when `worker` is not the present one or the number is not the present
+// Answers to effects; ignored when `worker` is not the group's present one or the number is not the present
 // one.
 struct TenantReady {
   Incarnation worker;

@@ -15,14 +15,16 @@ namespace epd {
 
 class NodeControl::Impl {
  public:
-  explicit Impl(const NodeOptions& options) : options_(options) {}
+  explicit Impl(const NodeOptions& options) : options_(options) {
+    for (const WorkerName& name : options.workers) workers_[name].name = name;
+  }
 
   Effects Handle(absl::Time now, const NodeEvent& event);
   absl::Time NextDeadline() const;
   std::vector<SessionStatus> Sessions() const;
   std::vector<MembershipStatus> Memberships() const;
   std::vector<LocalGroupStatus> Groups() const;
-  const WorkerStatus& Worker() const { return worker_; }
+  std::vector<WorkerStatus> Workers() const;
   bool coordinator_connected() const { return connected_; }
   Incarnation coordinator() const { return followed_; }
   bool shutting_down() const { return shutdown_deadline_.has_value(); }
@@ -49,7 +51,8 @@ class NodeControl::Impl {
     Incarnation heard_from;  // The coordinator that has told members, bases and workers.
     absl::Time since;
     GroupWork work;
-    bool running = false;  // The worker has the tenant of work.formation.
+    bool running = false;  // `worker` has the tenant of work.formation.
+    WorkerName worker;
     bool drain_asked = false;
     Formation ended;  // All formations up to it are over on this node, whatever the view says.
   };
@@ -57,6 +60,7 @@ class NodeControl::Impl {
   // What the tenants of a group share on this node; lives as long as one of them is known.
   struct LocalCommunicator {
     GroupWork work;
+    WorkerName worker;
     Epoch id_asked;    // MakeUniqueId was sent for it.
     Epoch init_asked;  // InitCommunicator was sent for it.
     std::string no_id_reason;
@@ -91,6 +95,10 @@ class NodeControl::Impl {
   void On(const TenantDrained& event);
   void On(const UniqueIdMade& event);
   void On(const CommunicatorInitialised& event);
+  bool IsUp(const WorkerName& name) const;
+  void ForgetWork(const WorkerName& dead);
+  // That serves the group here, as the coordinator says, or, if it does not know, its members.
+  WorkerName WorkerOf(const GroupView& view, const WorkerName& before);
   LocalGroup* Answering(Incarnation worker, GroupId group);
   LocalCommunicator* AnsweringFor(Incarnation worker, GroupId communicator);
   void EndLocalTenant(LocalGroup& group, const absl::Status& status);
@@ -106,6 +114,7 @@ class NodeControl::Impl {
   void ReconcileWorker(LocalGroup& group);
   void Initialise(LocalGroup& group, LocalCommunicator& communicator);
   void ForgetCommunicators();
+  void EndUnwanted(LocalGroup& group);
   void ReconcileTenant(LocalGroup& group);
   void ReconcileMembers(LocalGroup& group);
   bool LocalMembersLive(const LocalGroup& group) const;
@@ -140,7 +149,7 @@ class NodeControl::Impl {
   std::map<GroupId, LocalGroup> groups_;
   std::map<GroupId, LocalCommunicator> communicators_;
   std::map<RequestId, LocalOrder> orders_;
-  WorkerStatus worker_;
+  std::map<WorkerName, WorkerStatus> workers_;
   // The coordinator.
   bool connected_ = false;
   Incarnation followed_;

@@ -150,12 +150,12 @@ void NodeControl::Impl::Report() {
   report.coordinator = reported_to_;
   report.max_epoch = max_epoch_;
   report.max_formation = max_formation_;
-  report.worker = worker_.incarnation;
-  report.worker_has_nccl = worker_.has_nccl;
-  report.nccl_problem = worker_.nccl_problem;
   report.facts = options_.facts;
-  report.facts.nccl_version = worker_.nccl_version;
-  report.wire_address = worker_.wire_address;
+  for (const auto& [name, worker] : workers_) {
+    report.workers.push_back({name, worker.incarnation, worker.has_nccl, worker.nccl_problem,
+                              worker.nccl_version, worker.wire_address});
+    if (!name.on_gpu()) report.facts.nccl_version = worker.nccl_version;
+  }
   for (const auto& [key, member] : members_) {
     Claim claim = member.claim;
     if (member.state == MembershipState::kWaiting) {
@@ -208,6 +208,12 @@ std::vector<std::string> NodeControl::Impl::WaitsWithoutEnd() const {
   return out;
 }
 
+std::vector<WorkerStatus> NodeControl::Impl::Workers() const {
+  std::vector<WorkerStatus> out;
+  for (const auto& [name, worker] : workers_) out.push_back(worker);
+  return out;
+}
+
 std::vector<SessionStatus> NodeControl::Impl::Sessions() const {
   std::vector<SessionStatus> out;
   for (const auto& [id, session] : sessions_) out.push_back(session);
@@ -234,6 +240,7 @@ std::vector<LocalGroupStatus> NodeControl::Impl::Groups() const {
     status.tenant = group.running ? group.work.phase : TenantPhase::kNone;
     status.tenant_formation = group.work.formation;
     const LocalCommunicator& shared = communicators_.at(group.view.communicator);
+    status.worker = shared.worker;
     if (shared.work.init_epoch == group.view.epoch && group.view.epoch) {
       status.id_digest = shared.work.init_sha256.empty()
                              ? shared.no_id_reason

@@ -49,6 +49,10 @@ absl::Status NodeControl::Impl::CheckJoin(const JoinRequested& event) const {
     return absl::InvalidArgumentError(
         absl::StrCat(group, ": Join names no rank, expected at least one"));
   }
+  if (workers_.count(event.worker) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        group, ": this node has no worker ", ToString(event.worker), "; see epctl status"));
+  }
   std::set<Rank> seen;
   for (const Rank rank : event.ranks) {
     if (rank.value >= event.spec.num_ranks) {
@@ -96,6 +100,7 @@ void NodeControl::Impl::On(const JoinRequested& event) {
   claim.client_version = session.version;
   claim.spec = event.spec;
   claim.ranks = event.ranks;
+  claim.worker = event.worker;
   claim.min_epoch = event.min_epoch;
   claim.proposed = event.proposed;
   dirty_ = true;

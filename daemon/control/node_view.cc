@@ -1,4 +1,4 @@
-// What the coordinator says, and how worker and sessions are brought to it.
+// What the coordinator says, and how workers and sessions are brought to it.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -52,6 +52,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
     group.work.communicator = theirs.communicator;
     LocalCommunicator& communicator = communicators_[theirs.communicator];
     communicator.work.group = theirs.communicator;
+    communicator.worker = WorkerOf(theirs, communicator.worker);
     if (!theirs.no_id_reason.empty()) communicator.no_id_reason = theirs.no_id_reason;
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     max_epoch_ = std::max(max_epoch_, theirs.epoch);
@@ -149,6 +150,7 @@ bool NodeControl::Impl::LocalMembersLive(const LocalGroup& group) const {
 
 void NodeControl::Impl::Reconcile() {
   for (auto& [id, group] : groups_) {
+    EndUnwanted(group);
     ReconcileWorker(group);
     ReconcileTenant(group);
     ReconcileMembers(group);
@@ -158,10 +160,10 @@ void NodeControl::Impl::Reconcile() {
 void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
   const Epoch epoch = group.view.epoch;
   LocalCommunicator& communicator = communicators_.at(group.view.communicator);
-  if (worker_.state != WorkerState::kUp || epoch <= communicator.work.fenced) return;
+  if (!IsUp(communicator.worker) || epoch <= communicator.work.fenced) return;
   if (group.view.id_wanted && communicator.id_asked < epoch) {
     communicator.id_asked = epoch;
-    Emit(MakeUniqueId{group.view.communicator, epoch});
+    Emit(MakeUniqueId{group.view.communicator, epoch, communicator.worker});
   }
   if (group.view.id_known && communicator.init_asked < epoch) Initialise(group, communicator);
   group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
@@ -173,7 +175,7 @@ void NodeControl::Impl::Initialise(LocalGroup& group, LocalCommunicator& communi
   communicator.work.id = UniqueId();  // The coordinator has it: it is not sent again.
   if (group.view.unique_id.empty() || used_ids_.Use(group.view.unique_id)) {
     Emit(InitCommunicator{followed_, group.view.communicator, epoch, group.view.unique_id,
-                          group.view.no_id_reason});
+                          group.view.no_id_reason, communicator.worker});
     return;
   }
   communicator.work.init_epoch = epoch;
@@ -182,14 +184,27 @@ void NodeControl::Impl::Initialise(LocalGroup& group, LocalCommunicator& communi
   dirty_ = true;
 }
 
+void NodeControl::Impl::EndUnwanted(LocalGroup& group) {
+  if (group.running && group.work.formation != Wanted(group))
+    EndLocalTenant(group, group.view.cause);
+}
+
+WorkerName NodeControl::Impl::WorkerOf(const GroupView& view, const WorkerName& before) {
+  if (view.worker.has_value()) return *view.worker;
+  if (!view.epoch) return before;
+  const std::vector<Membership*> members = MembersOf(view.id);
+  return members.empty() ? before : members.front()->claim.worker;
+}
+
 void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
   const Formation wanted = Wanted(group);
-  if (group.running && group.work.formation != wanted) EndLocalTenant(group, group.view.cause);
-  const GroupWork& shared = communicators_.at(group.view.communicator).work;
+  const LocalCommunicator& communicator = communicators_.at(group.view.communicator);
+  const GroupWork& shared = communicator.work;
   const bool initialised = shared.init_epoch == group.view.epoch && shared.init_status.ok();
-  if (wanted && !group.running && worker_.state == WorkerState::kUp && initialised &&
+  if (wanted && !group.running && IsUp(communicator.worker) && initialised &&
       LocalMembersLive(group)) {
     group.running = true;
+    group.worker = communicator.worker;
     group.drain_asked = false;
     group.work.formation = wanted;
     group.work.phase = TenantPhase::kStarting;
@@ -197,12 +212,12 @@ void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
     dirty_ = true;
     Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
                      group.view.members, group.view.bases, group.view.base_cause,
-                     group.view.workers});
+                     group.view.workers, group.worker});
   }
   if (group.running && group.view.state == GroupState::kDraining &&
       group.work.phase == TenantPhase::kReady && !group.drain_asked) {
     group.drain_asked = true;
-    Emit(DrainTenant{group.view.id, group.work.formation});
+    Emit(DrainTenant{group.view.id, group.work.formation, group.worker});
   }
 }
 
@@ -256,7 +271,7 @@ void NodeControl::Impl::TellJoined(Membership& member, const LocalGroup& group) 
   member.told_to_wait = false;
   Emit(ReplyJoined{member.claim.session, first ? member.claim.request : RequestId{}, followed_,
                    group.view.id, group.view.epoch, group.view.formation, group.view.spec,
-                   group.view.members});
+                   group.view.members, group.worker});
 }
 
 // A session that has not been told Joined for a formation has nothing in flight in it.

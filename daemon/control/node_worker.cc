@@ -1,4 +1,4 @@
-// The worker's life and its answers.
+// The workers' lives and their answers.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -8,26 +8,46 @@
 namespace epd {
 
 void NodeControl::Impl::On(const WorkerStarted& event) {
-  const auto next = kWorkerTransitions.Next(worker_.state, WorkerEvent::kStarted);
+  WorkerStatus& worker = workers_.at(event.name);
+  const auto next = kWorkerTransitions.Next(worker.state, WorkerEvent::kStarted);
   EPD_CHECK(next.has_value());
-  worker_.state = *next;
-  worker_.incarnation = event.worker;
-  worker_.has_nccl = event.has_nccl;
-  worker_.nccl_problem = event.nccl_problem;
-  worker_.nccl_version = event.nccl_version;
-  worker_.wire_address = event.wire_address;
+  worker.state = *next;
+  worker.incarnation = event.worker;
+  worker.has_nccl = event.has_nccl;
+  worker.nccl_problem = event.nccl_problem;
+  worker.nccl_version = event.nccl_version;
+  worker.wire_address = event.wire_address;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const WorkerDied& event) {
-  if (event.worker && event.worker != worker_.incarnation) return;
-  worker_.last_death = event.cause;
-  ++worker_.num_deaths;
-  if (worker_.state == WorkerState::kDown) return;  // A start that failed.
-  worker_.state = *kWorkerTransitions.Next(worker_.state, WorkerEvent::kDied);
-  worker_.incarnation = Incarnation{};
+  WorkerStatus& worker = workers_.at(event.name);
+  if (event.worker && event.worker != worker.incarnation) return;
+  worker.last_death = event.cause;
+  ++worker.num_deaths;
+  if (worker.state == WorkerState::kDown) return;  // A start that failed.
+  worker.state = *kWorkerTransitions.Next(worker.state, WorkerEvent::kDied);
+  worker.incarnation = Incarnation{};
   dirty_ = true;
+  ForgetWork(event.name);
+  for (const auto& [id, group] : groups_) {
+    if (communicators_.at(group.view.communicator).worker != event.name) continue;
+    if (group.view.state == GroupState::kDraining) continue;
+    const absl::Status cause = absl::AbortedError(
+        absl::StrCat("group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": the ",
+                     ToString(event.name), " worker of node ", options_.node.value, " has died (",
+                     event.cause.message(),
+                     "); it is being replaced, calls made from now on wait for the new epoch"));
+    for (Membership* member : MembersOf(id)) {
+      if (member->state == MembershipState::kJoined) TellReform(*member, cause, /*wait=*/true);
+    }
+  }
+}
+
+// What it had begun is over; it is not begun again in the same epoch.
+void NodeControl::Impl::ForgetWork(const WorkerName& dead) {
   for (auto& [id, communicator] : communicators_) {
+    if (communicator.worker != dead) continue;
     const Epoch fenced =
         std::max({communicator.work.fenced, communicator.id_asked, communicator.init_asked});
     const std::string no_id_reason = communicator.no_id_reason;
@@ -35,8 +55,10 @@ void NodeControl::Impl::On(const WorkerDied& event) {
     communicator.work.group = id;
     communicator.work.fenced = fenced;
     communicator.no_id_reason = no_id_reason;
+    communicator.worker = dead;
   }
   for (auto& [id, group] : groups_) {
+    if (communicators_.at(group.view.communicator).worker != dead) continue;
     if (group.running) {
       Epoch& fenced = communicators_.at(group.view.communicator).work.fenced;
       fenced = std::max(fenced, group.view.epoch);
@@ -49,29 +71,28 @@ void NodeControl::Impl::On(const WorkerDied& event) {
     group.work.formation = formation;
     group.running = false;
     group.drain_asked = false;
-    if (group.view.state == GroupState::kDraining) continue;
-    const absl::Status cause = absl::AbortedError(absl::StrCat(
-        "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
-        ": the worker of node ", options_.node.value, " has died (", event.cause.message(),
-        "); it is being replaced, calls made from now on wait for the new epoch"));
-    for (Membership* member : MembersOf(id)) {
-      if (member->state == MembershipState::kJoined) TellReform(*member, cause, /*wait=*/true);
-    }
   }
+}
+
+bool NodeControl::Impl::IsUp(const WorkerName& name) const {
+  const auto worker = workers_.find(name);
+  return worker != workers_.end() && worker->second.state == WorkerState::kUp;
 }
 
 // The group that an answer of the worker is for; nothing when it is out of date.
 NodeControl::Impl::LocalGroup* NodeControl::Impl::Answering(Incarnation worker, GroupId group) {
-  if (worker_.state != WorkerState::kUp || worker != worker_.incarnation) return nullptr;
   const auto it = groups_.find(group);
-  return it == groups_.end() ? nullptr : &it->second;
+  if (it == groups_.end()) return nullptr;
+  const WorkerName& name = it->second.worker;
+  return IsUp(name) && workers_.at(name).incarnation == worker ? &it->second : nullptr;
 }
 
 NodeControl::Impl::LocalCommunicator* NodeControl::Impl::AnsweringFor(Incarnation worker,
                                                                       GroupId communicator) {
-  if (worker_.state != WorkerState::kUp || worker != worker_.incarnation) return nullptr;
   const auto it = communicators_.find(communicator);
-  return it == communicators_.end() ? nullptr : &it->second;
+  if (it == communicators_.end()) return nullptr;
+  const WorkerName& name = it->second.worker;
+  return IsUp(name) && workers_.at(name).incarnation == worker ? &it->second : nullptr;
 }
 
 void NodeControl::Impl::On(const TenantReady& event) {
@@ -135,11 +156,12 @@ void NodeControl::Impl::EndLocalTenant(LocalGroup& group, const absl::Status& st
   group.ended = std::max(group.ended, group.work.formation);
   group.work.phase = TenantPhase::kNone;
   dirty_ = true;
-  if (worker_.state == WorkerState::kUp) {
+  if (IsUp(group.worker)) {
     Emit(EndTenant{group.view.id, group.work.formation,
                    status.ok() ? absl::UnavailableError(
                                      absl::StrCat("group=", Title(group.view.spec), " has ended"))
-                               : status});
+                               : status,
+                   group.worker});
   }
 }
 

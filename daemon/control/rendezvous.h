@@ -107,7 +107,7 @@ struct GroupSummary {
 struct NodeStatus {
   NodeId node;
   Incarnation incarnation;
-  Incarnation worker;
+  Incarnation worker;  // These three of the CPU's.
   bool worker_has_nccl = false;
   std::string nccl_problem;
   absl::Time last_report;

@@ -36,7 +36,8 @@ bool Rendezvous::Impl::Adopt(ClusterGroup& group) {
   for (const ClaimKey& key : MembersOf(group)) {
     const GroupWork* tenant = WorkOf(key.node, group.id);
     const GroupWork* work = WorkOf(key.node, id);
-    if (!NodeOf(key.node)->worker || !Serves(*Find(key), tenant, work, formation, epoch))
+    if (!ReportOf(key.node, Find(key)->claim.worker).incarnation ||
+        !Serves(*Find(key), tenant, work, formation, epoch))
       return false;
     if (tenant->communicator != id || work->init_sha256 != digest) return false;
   }
@@ -52,9 +53,10 @@ bool Rendezvous::Impl::Adopt(ClusterGroup& group) {
   communicator.id_digest =
       digest.empty() ? communicator.no_id_reason : absl::BytesToHexString(digest);
   for (const auto& [rank, key] : group.holders) {
-    const KnownNode* node = NodeOf(key.node);
+    const WorkerName name = Find(key)->claim.worker;
     communicator.nodes[rank] = key.node;
-    communicator.workers[key.node] = WorkerRun{node->incarnation, node->worker};
+    communicator.workers[key.node] = {name, NodeOf(key.node)->incarnation,
+                                      ReportOf(key.node, name).incarnation};
   }
   group.epoch = epoch;
   group.formation = formation;

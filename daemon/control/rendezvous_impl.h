@@ -68,12 +68,14 @@ class Rendezvous::Impl {
   void Fail(const ClaimKey& key, const absl::Status& status);
   GroupId FreshId(GroupId proposed);
   ClusterGroup& Create(GroupId id, const GroupSpec& spec, bool orchestrated);
+  // Why the tenant cannot be in an epoch with `other`, or with itself.
+  absl::Status ComparePlaces(const ClusterGroup& group, const ClusterGroup& other) const;
   std::vector<RankPhase> HoldersOf(const ClusterGroup& group, const std::vector<Rank>& ranks) const;
 
   // ---- steps: rendezvous_steps.cc ----
   void Advance(ClusterGroup& group);
   void CheckWorkers(ClusterGroup& group);
-  std::string LostWorkers(ClusterGroup& group);  // Names of nodes, or nothing.
+  std::string LostWorkers(ClusterGroup& group);  // Names of workers and nodes, or nothing.
   void Steps(ClusterGroup& group);
   bool SessionsDrained(const ClusterGroup& group) const;
   bool NeedsNewEpoch(const ClusterGroup& group) const;
@@ -131,6 +133,8 @@ class Rendezvous::Impl {
   KnownClaim* Find(const ClaimKey& key);
   const KnownClaim* Find(const ClaimKey& key) const;
   const KnownNode* NodeOf(const NodeId& id) const;
+  // Down, without anything said, where it has not reported.
+  const WorkerReport& ReportOf(const NodeId& id, const WorkerName& name) const;
   const GroupWork* WorkOf(const NodeId& id, GroupId group) const;
   ClusterGroup* ByName(const std::string& name, const std::string& tenant);
   std::vector<ClusterGroup*> TenantsOf(const std::string& name);  // By tenant.

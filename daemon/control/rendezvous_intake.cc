@@ -104,11 +104,9 @@ void Rendezvous::Impl::Take(const NodeReport& report) {
     global_floor_ = std::max(global_floor_, report.max_epoch);
     formation_floor_ = std::max(formation_floor_, report.max_formation);
   }
-  node.worker = report.worker;
-  node.worker_has_nccl = report.worker_has_nccl;
-  node.nccl_problem = report.nccl_problem;
+  node.workers.clear();
+  for (const WorkerReport& worker : report.workers) node.workers[worker.name] = worker;
   node.facts = report.facts;
-  node.wire_address = report.wire_address;
   node.work.clear();
   for (const GroupWork& work : report.work) {
     GroupWork& known = node.work[work.group] = work;
@@ -210,7 +208,7 @@ Rendezvous::Effects Rendezvous::Impl::OnNodeLost(absl::Time now, const NodeId& i
   held_.erase(id);
   DropNodeClaims(id, cause);
   it->second.lost = true;
-  it->second.worker = Incarnation{};
+  it->second.workers.clear();
   Settle();
   return Finish();
 }
@@ -228,7 +226,7 @@ Rendezvous::Effects Rendezvous::Impl::OnTick(absl::Time now) {
         id, absl::UnavailableError(absl::StrCat("node ", id.value, " was silent for ",
                                                 absl::FormatDuration(options_.node_silence))));
     nodes_.at(id).lost = true;
-    nodes_.at(id).worker = Incarnation{};
+    nodes_.at(id).workers.clear();
   }
   Expire();
   for (const auto& [name, keys] : waiting_) dirty_names_.insert(name);

@@ -14,7 +14,6 @@ constexpr size_t kMaxStale = 8192;
 std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) const {
   const ClaimKey& key = group.holders.at(rank);
   const KnownClaim& known = *Find(key);
-  const KnownNode& node = *NodeOf(key.node);
   switch (group.state) {
     case GroupState::kForming:
       return "arrived";
@@ -35,7 +34,7 @@ std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) cons
       (known.claim.drained.has_value() && known.claim.drained->after >= group.formation);
   if (!drained) return "not_drained";
   if (group.state == GroupState::kDegraded) return "drained";
-  if (!node.worker) return "worker_down";
+  if (!ReportOf(key.node, known.claim.worker).incarnation) return "worker_down";
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   if (!communicator.initialised) {
     const GroupWork* shared = WorkOf(key.node, communicator.id);

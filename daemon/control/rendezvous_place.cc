@@ -260,9 +260,36 @@ const KnownClaim* Rendezvous::Impl::Find(const ClaimKey& key) const {
   return claim == node->second.claims.end() ? nullptr : &claim->second;
 }
 
+absl::Status Rendezvous::Impl::ComparePlaces(const ClusterGroup& group,
+                                             const ClusterGroup& other) const {
+  std::map<NodeId, std::pair<WorkerName, Rank>> serving;
+  for (const auto& [rank, key] : other.holders) {
+    const ClaimKey& mine = group.holders.at(rank);
+    if (mine.node != key.node) {
+      return TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
+                              other.spec.tenant);
+    }
+    const auto& [expected, first] =
+        serving.try_emplace(key.node, Find(mine)->claim.worker, rank).first->second;
+    const WorkerName theirs = Find(key)->claim.worker;
+    if (theirs == expected) continue;
+    return SeveralWorkersError(group.spec, {PlacementOf(key, rank), theirs},
+                               {PlacementOf(group.holders.at(first), first), expected});
+  }
+  return absl::OkStatus();
+}
+
 const KnownNode* Rendezvous::Impl::NodeOf(const NodeId& id) const {
   const auto it = nodes_.find(id);
   return it == nodes_.end() ? nullptr : &it->second;
+}
+
+const WorkerReport& Rendezvous::Impl::ReportOf(const NodeId& id, const WorkerName& name) const {
+  static const WorkerReport& down = *new WorkerReport();
+  const KnownNode* node = NodeOf(id);
+  if (node == nullptr) return down;
+  const auto it = node->workers.find(name);
+  return it == node->workers.end() ? down : it->second;
 }
 
 const GroupWork* Rendezvous::Impl::WorkOf(const NodeId& id, GroupId group) const {

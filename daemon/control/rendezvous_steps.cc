@@ -68,19 +68,19 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
   }
 }
 
-// Binds workers to the epoch as they come up and names the nodes whose worker is not the bound one
-// any more.
+// Binds workers to the epoch as they come up and names those that are not the bound ones any more.
 std::string Rendezvous::Impl::LostWorkers(ClusterGroup& group) {
   ClusterCommunicator& communicator = CommunicatorOf(group);
   std::string lost;
   for (auto& [id, bound] : communicator.workers) {
     const KnownNode* node = NodeOf(id);
-    const WorkerRun now{node->incarnation, node->worker};
+    const WorkerRun now{bound.name, node->incarnation, ReportOf(id, bound.name).incarnation};
     const auto work = node->work.find(communicator.id);
     const bool fenced = work != node->work.end() && work->second.fenced >= communicator.epoch;
-    if (fenced || (bound.has_value() && *bound != now && !node->lost)) {
-      absl::StrAppend(&lost, lost.empty() ? "" : ", ", id.value);
-    } else if (!bound.has_value() && node->worker) {
+    if (fenced || (bound.worker && bound != now && !node->lost)) {
+      absl::StrAppend(&lost, lost.empty() ? "" : ", ", "the ", ToString(bound.name),
+                      " worker of node ", id.value);
+    } else if (!bound.worker && now.worker) {
       bound = now;
     }
   }
@@ -99,7 +99,7 @@ void Rendezvous::Impl::CheckWorkers(ClusterGroup& group) {
   if (!lost.empty() && (!active || behind)) communicator.stale = true;
   if (!active || (lost.empty() && !behind) || !group.epoch) return;
   absl::Status cause = absl::AbortedError(absl::StrCat(
-      "group=", Title(group.spec), " epoch=", group.epoch.value, ": the worker of node ", lost,
+      "group=", Title(group.spec), " epoch=", group.epoch.value, ": ", lost,
       " has died; it is being replaced, calls made from now on wait for the new ", "epoch"));
   if (behind) cause = communicator.over;
   EndFormation(group, cause);
@@ -141,15 +141,11 @@ bool Rendezvous::Impl::SessionsDrained(const ClusterGroup& group) const {
 
 bool Rendezvous::Impl::EnterEpoch(ClusterGroup& group) {
   for (const ClusterGroup* other : TenantsOf(group.spec.name)) {
-    if (other == &group || other->state == GroupState::kForming) continue;
-    for (const auto& [rank, key] : other->holders) {
-      const ClaimKey& mine = group.holders.at(rank);
-      if (mine.node == key.node) continue;
-      End(group, GroupEvent::kFail,
-          TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
-                           other->spec.tenant));
-      return false;
-    }
+    if (other != &group && other->state == GroupState::kForming) continue;
+    const absl::Status apart = ComparePlaces(group, *other);
+    if (apart.ok()) continue;
+    End(group, GroupEvent::kFail, apart);
+    return false;
   }
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   const bool fits =
@@ -171,6 +167,7 @@ bool Rendezvous::Impl::NeedsNewEpoch(const ClusterGroup& group) const {
   for (const auto& [rank, key] : group.holders) {
     const auto node = communicator.nodes.find(rank);
     if (node == communicator.nodes.end() || node->second != key.node) return true;
+    if (communicator.workers.at(key.node).name != Find(key)->claim.worker) return true;
     if (Find(key)->claim.min_epoch > communicator.epoch) return true;
   }
   return false;
@@ -189,9 +186,9 @@ void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
   for (const auto& [rank, key] : group.holders) {
     above = std::max(above, Find(key)->claim.min_epoch);
     communicator.nodes[rank] = key.node;
-    const KnownNode* node = NodeOf(key.node);
-    auto& bound = communicator.workers[key.node];
-    if (node->worker) bound = WorkerRun{node->incarnation, node->worker};
+    const WorkerName name = Find(key)->claim.worker;
+    communicator.workers[key.node] = {name, NodeOf(key.node)->incarnation,
+                                      ReportOf(key.node, name).incarnation};
   }
   communicator.epoch = Epoch{above.value + 1};
   max_epoch_ = std::max(max_epoch_, communicator.epoch);
@@ -203,7 +200,11 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   std::map<NodeId, size_t> num_ranks;
   for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
   std::vector<NodeToCompare> nodes;
-  for (const auto& [id, count] : num_ranks) nodes.push_back({id, count, NodeOf(id)->facts});
+  for (const auto& [id, count] : num_ranks) {
+    nodes.push_back({id, count, NodeOf(id)->facts});
+    const WorkerName name = CommunicatorOf(group).workers.at(id).name;
+    nodes.back().facts.nccl_version = ReportOf(id, name).nccl_version;
+  }
   const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));
   if (agreed.ok()) return true;
   CommunicatorOf(group).stale = true;  // Whoever comes next tries anew.
@@ -214,14 +215,16 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
 // Why the members of the epoch cannot share a unique id; empty when they can.
 std::string Rendezvous::Impl::WhyNoId(const ClusterGroup& group) const {
   const auto& workers = CommunicatorOf(group).workers;
+  const auto& [first, first_bound] = *workers.begin();
+  const std::string& other = ReportOf(first, first_bound.name).nccl_version;
   for (const auto& [id, bound] : workers) {
     const KnownNode& node = *NodeOf(id);
-    if (!node.worker_has_nccl) return absl::StrCat("node ", id.value, ": ", node.nccl_problem);
+    const WorkerReport& worker = ReportOf(id, bound.name);
+    if (!worker.has_nccl) return absl::StrCat("node ", id.value, ": ", worker.nccl_problem);
     if (!node.link.no_ids.empty()) return absl::StrCat("node ", id.value, ": ", node.link.no_ids);
-    const std::string& other = NodeOf(workers.begin()->first)->facts.nccl_version;
-    if (node.facts.nccl_version != other)
-      return absl::StrCat("NCCL differs: node ", id.value, " has ", node.facts.nccl_version,
-                          ", node ", workers.begin()->first.value, " has ", other);
+    if (worker.nccl_version != other)
+      return absl::StrCat("NCCL differs: node ", id.value, " has ", worker.nccl_version, ", node ",
+                          first.value, " has ", other);
   }
   return "";
 }
@@ -230,7 +233,7 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
   ClusterCommunicator& communicator = CommunicatorOf(group);
   if (communicator.id_known) return true;
   for (const auto& [id, bound] : communicator.workers) {
-    if (!bound.has_value()) return false;  // Its worker is not up yet.
+    if (!bound.worker) return false;  // It is not up yet.
   }
   if (const std::string why = WhyNoId(group); !why.empty()) {
     const std::string reason = absl::StrCat("none: ", why);
@@ -294,7 +297,7 @@ bool Rendezvous::Impl::StepInitialise(ClusterGroup& group) {
   ClusterCommunicator& communicator = CommunicatorOf(group);
   std::optional<std::string> digest;
   for (const auto& [id, bound] : communicator.workers) {
-    if (!bound.has_value()) return false;
+    if (!bound.worker) return false;
     const GroupWork* work = WorkOf(id, communicator.id);
     if (work == nullptr || work->init_epoch != communicator.epoch) return false;
     if (!work->init_status.ok()) {

@@ -79,8 +79,8 @@ void Rendezvous::Impl::PutFormation(ClusterGroup& group, GroupView& view) {
     it->second.bases = group.bases;
     std::vector<WorkerPlace> workers;
     for (const auto& [id, bound] : CommunicatorOf(group).workers) {
-      if (bound.has_value() && group.started)
-        workers.push_back({id, bound->worker, NodeOf(id)->wire_address});
+      if (bound.worker && group.started)
+        workers.push_back({id, bound.worker, ReportOf(id, bound.name).wire_address});
     }
     it->second.workers = std::move(workers);
   }
@@ -112,6 +112,9 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) {
   view.base_cause = group.base_cause;
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   view.communicator = communicator.id;
+  const auto serving = communicator.workers.find(node);
+  if (group.epoch == communicator.epoch && serving != communicator.workers.end())
+    view.worker = serving->second.name;
   const bool bootstraps =
       group.epoch && group.epoch == communicator.epoch && !communicator.initialised &&
       !communicator.stale &&
@@ -162,7 +165,8 @@ std::vector<GroupSummary> Rendezvous::Impl::Summaries() const {
 std::vector<NodeStatus> Rendezvous::Impl::Nodes() const {
   std::vector<NodeStatus> out;
   for (const auto& [id, node] : nodes_) {
-    out.push_back({id, node.incarnation, node.worker, node.worker_has_nccl, node.nccl_problem,
+    const WorkerReport& cpu = ReportOf(id, kCpuWorker);
+    out.push_back({id, node.incarnation, cpu.incarnation, cpu.has_nccl, cpu.nccl_problem,
                    node.last_seen, node.claims.size(), node.lost, node.facts});
   }
   return out;

@@ -17,6 +17,7 @@
 #include "daemon/core/placement.h"
 #include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
+#include "daemon/core/worker_name.h"
 
 namespace epd {
 
@@ -46,6 +47,7 @@ struct Claim {
   std::string client_version;
   GroupSpec spec;
   std::vector<Rank> ranks;   // In the order of the Join.
+  WorkerName worker;         // Of its node, which serves it.
   Epoch min_epoch;           // The next epoch of the group is above it.
   absl::Duration remaining;  // Until the Join's deadline, when the claim was first reported.
                              // Meaningless once joined.
@@ -65,7 +67,7 @@ struct Claim {
 
 enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
 
-// What a node's present worker has done for one group: for its communicator (the first three parts)
+// What the present worker of a group on a node has done for it: for its communicator (the first three parts)
 // or for one of its tenants (the last). Forgotten, but for `fenced`, when the worker dies.
 struct GroupWork {
   GroupId group;         // Of the communicator, or of the tenant.
@@ -93,11 +95,23 @@ struct GroupWork {
   Formation heard;
 };
 
+// One worker of a node.
+struct WorkerReport {
+  WorkerName name;
+  Incarnation incarnation;  // Zero: down.
+  bool has_nccl = false;
+  std::string nccl_problem;  // Why there is no NCCL; empty when there is.
+  std::string nccl_version;
+  std::string wire_address;  // Where it takes streams of others; empty: nowhere.
+
+  friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
+};
+
 // What must agree between the nodes of a group before their workers meet.
 struct NodeFacts {
   std::string epd_version;
   uint32_t exchange = 0;       // Version of what workers say to each other.
-  std::string nccl_version;    // Empty: no NCCL.
+  std::string nccl_version;    // Of the worker that serves the group; empty: no NCCL.
   std::string driver_version;  // Of the GPU; empty: none.
   // Of its wall clock against the coordinator's, as the receiver of the report measured it.
   absl::Duration clock_offset;
@@ -124,11 +138,8 @@ struct NodeReport {
   Incarnation coordinator;  // The one that the node followed when these were seen; zero: none.
   Epoch max_epoch;          // Highest epoch of any group that this node has seen,
   Formation max_formation;  // ... and the highest formation.
-  Incarnation worker;       // Zero: down.
-  bool worker_has_nccl = false;
-  std::string nccl_problem;  // Why there is no NCCL; empty when there is.
-  NodeFacts facts;
-  std::string wire_address;  // Where the worker takes streams of others; empty: nowhere.
+  std::vector<WorkerReport> workers;  // By name.
+  NodeFacts facts;                    // With the NCCL of the CPU's worker.
   std::vector<Claim> claims;
   std::vector<GroupWork> work;
   std::vector<Order> orders;
@@ -190,11 +201,12 @@ struct GroupView {
   SharedList<ExecutionBase> bases;  // Of `formation`; all ranks.
   absl::Status base_cause;          // Why executions below the bases fail.
   // Unique id of `epoch`.
-  bool id_wanted = false;           // This node's worker must make it.
-  bool id_known = false;            // `unique_id` is decided; initialise the communicator with it.
-  UniqueId unique_id;               // Empty: none, and `no_id_reason` says why.
-  std::string no_id_reason;         // "none: ..."
-  SharedList<WorkerPlace> workers;  // While `started`: of all nodes of the group.
+  bool id_wanted = false;            // This node's worker must make it.
+  bool id_known = false;             // `unique_id` is decided; initialise the communicator with it.
+  UniqueId unique_id;                // Empty: none, and `no_id_reason` says why.
+  std::string no_id_reason;          // "none: ..."
+  SharedList<WorkerPlace> workers;   // While `started`: of all nodes of the group.
+  std::optional<WorkerName> worker;  // Of this node, in `epoch`; none before an epoch.
   // `members`, `bases` and `workers` are left out: the node has said that it has those of
   // `formation`, and they are still the same.
   bool kept = false;

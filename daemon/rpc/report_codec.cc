@@ -1,6 +1,9 @@
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/node/codec.h"
 #include "daemon/rpc/cluster_codec.h"
@@ -8,6 +11,17 @@
 
 namespace epd {
 namespace {
+
+absl::Status GetName(const std::string& in, const char* field, WorkerName& name) {
+  if (in.empty()) return absl::OkStatus();
+  const std::optional<WorkerName> parsed = ParseWorkerName(in);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": got '", in, "', expected cpu or cuda:0"));
+  }
+  name = *parsed;
+  return absl::OkStatus();
+}
 
 void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_session_id(claim.session.value);
@@ -18,6 +32,7 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_client_version(claim.client_version);
   *out.mutable_spec() = ToProto(claim.spec);
   for (const Rank rank : claim.ranks) out.add_ranks(rank.value);
+  out.set_worker(ToString(claim.worker));
   out.set_min_epoch(claim.min_epoch.value);
   *out.mutable_remaining() = ToProto(claim.remaining);
   out.set_proposed(claim.proposed.value);
@@ -54,6 +69,7 @@ absl::Status GetClaim(const v1::ClusterClaim& in, Claim& claim) {
   absl::Status status = Get(in.spec(), claim.spec);
   status.Update(GetEnum(in.fate(), ClaimFate::kGone, "claim.fate", claim.fate));
   status.Update(Get(in.bases(), claim.bases));
+  status.Update(GetName(in.worker(), "claim.worker", claim.worker));
   if (in.has_drained()) {
     claim.drained.emplace();
     claim.drained->after = Formation(in.drained_after());
@@ -138,6 +154,40 @@ NodeFacts GetFacts(const v1::NodeFacts& in) {
   return facts;
 }
 
+void PutWorker(const WorkerReport& worker, v1::NodeReport& out) {
+  if (worker.name == kCpuWorker) {
+    out.set_worker(worker.incarnation.value);
+    out.set_worker_has_nccl(worker.has_nccl);
+    out.set_nccl_problem(worker.nccl_problem);
+    out.set_wire_address(worker.wire_address);
+  }
+  v1::ClusterWorkerReport& added = *out.add_workers();
+  added.set_name(ToString(worker.name));
+  added.set_worker(worker.incarnation.value);
+  added.set_has_nccl(worker.has_nccl);
+  added.set_nccl_problem(worker.nccl_problem);
+  added.set_nccl_version(worker.nccl_version);
+  added.set_wire_address(worker.wire_address);
+}
+
+absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& workers) {
+  if (in.workers().empty()) {
+    workers.push_back({kCpuWorker, Incarnation(in.worker()), in.worker_has_nccl(),
+                       in.nccl_problem(), in.facts().nccl_version(), in.wire_address()});
+  }
+  absl::Status status;
+  for (const v1::ClusterWorkerReport& worker : in.workers()) {
+    workers.push_back({{},
+                       Incarnation(worker.worker()),
+                       worker.has_nccl(),
+                       worker.nccl_problem(),
+                       worker.nccl_version(),
+                       worker.wire_address()});
+    status.Update(GetName(worker.name(), "report.workers.name", workers.back().name));
+  }
+  return status;
+}
+
 }  // namespace
 
 v1::NodeReport ToProto(const NodeReport& report) {
@@ -148,13 +198,10 @@ v1::NodeReport ToProto(const NodeReport& report) {
   out.set_coordinator(report.coordinator.value);
   out.set_max_epoch(report.max_epoch.value);
   out.set_max_formation(report.max_formation.value);
-  out.set_worker(report.worker.value);
-  out.set_worker_has_nccl(report.worker_has_nccl);
-  out.set_nccl_problem(report.nccl_problem);
+  for (const WorkerReport& worker : report.workers) PutWorker(worker, out);
   PutFacts(report.facts, *out.mutable_facts());
   out.set_min_protocol(kMinClusterProtocol);
   out.set_max_protocol(kMaxClusterProtocol);
-  out.set_wire_address(report.wire_address);
   for (const Claim& claim : report.claims) PutClaim(claim, *out.add_claims());
   for (const GroupWork& work : report.work) PutWork(work, *out.add_work());
   for (const Order& order : report.orders) PutOrder(order, *out.add_orders());
@@ -171,12 +218,8 @@ absl::StatusOr<NodeReport> FromProto(const v1::NodeReport& in) {
   report.coordinator = Incarnation(in.coordinator());
   report.max_epoch = Epoch(in.max_epoch());
   report.max_formation = Formation(in.max_formation());
-  report.worker = Incarnation(in.worker());
-  report.worker_has_nccl = in.worker_has_nccl();
-  report.nccl_problem = in.nccl_problem();
   report.facts = GetFacts(in.facts());
-  report.wire_address = in.wire_address();
-  absl::Status status;
+  absl::Status status = GetWorkers(in, report.workers);
   for (const v1::ClusterClaim& claim : in.claims())
     status.Update(GetClaim(claim, report.claims.emplace_back()));
   for (const v1::ClusterWork& work : in.work())

@@ -26,6 +26,7 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_id_known(group.id_known);
   out.set_unique_id(group.unique_id.bytes());
   out.set_no_id_reason(group.no_id_reason);
+  if (group.worker.has_value()) out.set_worker(ToString(*group.worker));
 }
 
 void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
@@ -63,6 +64,7 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.id_known = in.id_known();
   group.unique_id = UniqueId(in.unique_id());
   group.no_id_reason = in.no_id_reason();
+  group.worker = ParseWorkerName(in.worker());
   std::vector<WorkerPlace> workers;
   for (const v1::ClusterWorker& worker : in.workers()) {
     workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address()});

@@ -67,8 +67,23 @@ std::vector<Placement> Invariants::MembersOf(Incarnation coordinator, GroupId gr
   return it == started_.end() ? std::vector<Placement>() : it->second.members;
 }
 
+void Invariants::SawWorkerOf(const std::string& name, const WorkerName& worker) {
+  worker_of_name_[name] = worker;
+}
+
+WorkerName Invariants::WorkerOf(GroupId group) const {
+  const auto it = worker_of_group_.find(group);
+  return it == worker_of_group_.end() ? kCpuWorker : it->second;
+}
+
 void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
                                 const StartTenant& start) {
+  worker_of_group_[start.group] = start.to;
+  if (const auto asked = worker_of_name_.find(start.spec.name);
+      asked != worker_of_name_.end() && asked->second != start.to) {
+    Fail("own_worker", absl::StrCat(ToString(start.to), " is told to serve ", start.spec.name,
+                                    ", whose ranks asked for ", ToString(asked->second)));
+  }
   CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.spec,
                  start.members.items());
   Started& started = started_.at({start.coordinator, start.group, start.formation});

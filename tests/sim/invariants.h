@@ -10,7 +10,9 @@
 //   own_tenant     A session is told Joined only for the tenant that it asked for, and shares a
 //                  formation, and with it arenas, only with sessions that asked for it too.
 //   unharmed       A READY tenant loses a rank, or fails, only when one of its own sessions has died,
-//                  has left, or is on a node that was lost: never for the sake of another tenant.
+//                  has left, or is on a node that was lost: never for the sake of another tenant. It
+//                  loses a worker only when one that serves it has died.
+//   own_worker     What a worker is told is of a group whose ranks asked for it.
 //   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
 //                  to a dead session, no region to a tenant that does not run.
 //   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than the
@@ -69,6 +71,9 @@ class Invariants {
   // The client itself has asked for it, whatever reaches its node.
   void SawWish(SessionId session, const GroupSpec& spec);
   void SawView(const ClusterView& view);
+  // The worker that serves a group's ranks on every node.
+  void SawWorkerOf(const std::string& name, const WorkerName& worker);
+  WorkerName WorkerOf(GroupId group) const;  // The CPU's where no node has started it.
   void SawJoinAnswered(const Who& who, RequestId request);
   void SawSessionEnd(const Who& who);  // Its open Joins need no answer any more.
   void SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request);
@@ -107,6 +112,8 @@ class Invariants {
   std::map<std::tuple<Incarnation, std::string, Epoch>, GroupId> communicator_of_;
   std::map<std::pair<Incarnation, GroupId>, std::string> name_of_communicator_;
   std::set<std::tuple<SessionId, std::string, std::string>> wishes_;  // Group name, tenant.
+  std::map<std::string, WorkerName> worker_of_name_;
+  std::map<GroupId, WorkerName> worker_of_group_;
   std::map<std::tuple<Incarnation, GroupId, Epoch>, std::string> id_of_epoch_;
   std::map<std::string, std::pair<GroupId, Epoch>> epoch_of_id_;
   std::map<std::pair<std::string, std::string>, Epoch>

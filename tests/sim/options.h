@@ -27,6 +27,8 @@ enum class Bug {
   kSplitCommunicator,  // One node is told of another communicator for the second tenant.
   kMixTenants,         // A Join reaches the node with the name of the other tenant.
   kSpreadDeath,        // With one dead session of a node all of them are reported dead.
+  kSpreadWorkerDeath,  // With one worker of a node its others are said to have died.
+  kCrossWorkers,       // What is for one worker reaches another.
 };
 
 struct Options {

@@ -21,7 +21,7 @@ World::World(const Options& options) : options_(options), rng_(options.seed) {
   for (size_t i = 0; i < num_nodes; ++i) {
     nodes_[i].name = absl::StrCat("node", i);
     nodes_[i].skew = absl::Milliseconds(static_cast<int64_t>(rng_.Below(7200000)) - 3600000);
-    nodes_[i].worker.has_nccl = !rng_.Chance(15);
+    nodes_[i].has_nccl = !rng_.Chance(15);
   }
   StartCoordinator();
   for (size_t i = 0; i < num_nodes; ++i) StartNode(i);
@@ -105,7 +105,7 @@ void World::RandomAction() {
   if (dice < 70) return Leave(*client);
   if (dice < 79) return Crash(*client);
   if (dice < 83) return Order(node);
-  if (dice < 88) return CrashWorker(node);
+  if (dice < 88) return CrashWorker(node, RandomWorker());
   if (dice < 90) return CrashNode(node);
   if (dice < 92) return CrashCoordinator();
   if (dice < 97) return Disconnect(node);
@@ -121,7 +121,7 @@ void World::Settle() {
   if (coordinator_ == nullptr) StartCoordinator();
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i].control == nullptr) StartNode(i);
-    if (nodes_[i].worker.incarnation == 0) StartWorker(i);
+    StartWorkers(i);
     if (nodes_[i].connection == 0) Connect(i);
   }
   const absl::Time until = now_ + kSettleTime;
@@ -141,8 +141,9 @@ void World::CheckStep() {
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
-    if (node.worker.pool != nullptr) {
-      const absl::Status pool = node.worker.pool->CheckConsistent();
+    for (const auto& [name, worker] : node.workers) {
+      if (worker.pool == nullptr) continue;
+      const absl::Status pool = worker.pool->CheckConsistent();
       if (!pool.ok()) invariants_.Fail("dead_hold", std::string(pool.message()));
     }
     if (node.control == nullptr) continue;
@@ -206,10 +207,11 @@ void World::CheckSettled() {
                                       std::string(Name(member.state))));
       }
     }
-    for (const auto& [tenant, set] : node.worker.tenants) {
-      if (running.count(tenant) == 0) {
-        invariants_.Fail("dead_hold",
-                         absl::StrCat(node.name, " keeps regions of a tenant that has ended"));
+    for (const auto& [name, worker] : node.workers) {
+      for (const auto& [tenant, set] : worker.tenants) {
+        if (running.count(tenant) > 0) continue;
+        invariants_.Fail("dead_hold", absl::StrCat(node.name, "'s ", ToString(name),
+                                                   " keeps regions of a tenant that has ended"));
       }
     }
   }

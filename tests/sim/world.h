@@ -53,7 +53,7 @@ struct Client {
 
 struct Worker {
   uint64_t incarnation = 0;  // Zero: down.
-  bool has_nccl = true;
+  absl::Time died_at = absl::InfinitePast();
   std::unique_ptr<StagingPool> pool;
   std::map<std::pair<GroupId, Formation>, ArenaSetId> tenants;
 };
@@ -64,7 +64,8 @@ struct Node {
   absl::Duration skew;                   // Its clock is the world's plus this.
   std::unique_ptr<NodeControl> control;  // Null: crashed.
   uint64_t connection = 0;               // Zero: none.
-  Worker worker;
+  bool has_nccl = true;
+  std::map<WorkerName, Worker> workers;
   // To tell stale deliveries.
   uint64_t newest_view = 0;
   uint64_t newest_report = 0;                    // Taken by the present coordinator.
@@ -107,15 +108,18 @@ class World {
   size_t IndexOf(const NodeId& id) const;
 
   // ---- world_worker.cc ----
-  void StartWorker(size_t i);
-  void CrashWorker(size_t i);
+  void StartWorker(size_t i, const WorkerName& name);
+  void StartWorkers(size_t i);
+  void CrashWorker(size_t i, const WorkerName& name);
+  WorkerName RandomWorker();
+  bool WorkersLive(const GroupTransition& transition) const;
   void ToWorker(size_t i, const StartTenant& effect);
   void ToWorker(size_t i, const EndTenant& effect);
   void ToWorker(size_t i, const DrainTenant& effect);
   void ToWorker(size_t i, const MakeUniqueId& effect);
   void ToWorker(size_t i, const InitCommunicator& effect);
   template <typename E>
-  void FromWorker(size_t i, E event);
+  void FromWorker(size_t i, const WorkerName& name, E event);
   void UseStaging(size_t i);
 
   // ---- world_client.cc ----

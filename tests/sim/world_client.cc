@@ -11,6 +11,9 @@ constexpr int kNumNames = 3;
 constexpr uint32_t kNumRanks[kNumNames] = {2, 3, 1};
 constexpr size_t kMaxClients = 60;
 
+// The last group is of one rank: whatever its worker, it forms.
+WorkerName WorkerOf(int which) { return which == kNumNames - 1 ? WorkerName{0} : kCpuWorker; }
+
 }  // namespace
 
 GroupSpec World::SpecOf(int which, int instance, int tenant) {
@@ -116,7 +119,8 @@ void World::JoinSomething(size_t c) {
                    Title(spec), " ranks ", DescribeRanks(ranks)));
   const absl::Time deadline = NodeNow(client.node) + absl::Seconds(3) + Delay(17000);
   ToNode(c, JoinRequested{client.session, request, spec, ranks, client.epochs_seen[spec.name],
-                          deadline, GroupId{Fresh()}});
+                          deadline, GroupId{Fresh()}, WorkerOf(which)});
+  invariants_.SawWorkerOf(spec.name, WorkerOf(which));
 }
 
 void World::Leave(size_t c) {

@@ -2,6 +2,7 @@
 // and repeated.
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/world.h"
 
@@ -12,10 +13,13 @@ void World::StartNode(size_t i) {
   node.incarnation = Fresh();
   node.newest_view = 0;
   node.newest_report = 0;
-  node.control =
-      std::make_unique<NodeControl>(NodeOptions{NodeId{node.name}, Incarnation{node.incarnation}});
+  NodeOptions options;
+  options.node = NodeId{node.name};
+  options.incarnation = Incarnation{node.incarnation};
+  options.workers = {kCpuWorker, WorkerName{0}};
+  node.control = std::make_unique<NodeControl>(options);
   Log(absl::StrCat(node.name, " starts"));
-  StartWorker(i);
+  StartWorkers(i);
   At(Delay(500), [this, i] { Connect(i); });
 }
 
@@ -26,9 +30,10 @@ void World::CrashNode(size_t i) {
   if (node.connection != 0) Disconnect(i);
   invariants_.SawNodeEnd(node.name, node.incarnation);
   node.control.reset();
-  node.worker.incarnation = 0;  // The worker exits with its epd.
-  node.worker.pool.reset();
-  node.worker.tenants.clear();
+  for (auto& [name, worker] : node.workers) {  // They exit with their epd.
+    worker = Worker{};
+    worker.died_at = now_;
+  }
   for (Client& client : clients_) {
     if (client.node == i && client.node_incarnation == node.incarnation) client.alive = false;
   }
@@ -137,6 +142,14 @@ bool World::IsSound(const Placement& member) const {
 }
 
 void World::CheckUnharmed(const GroupTransition& t) {
+  // Else another tenant has begun the epoch.
+  const bool died = absl::StrContains(t.why.message(), "has died");
+  if (t.from == GroupState::kReady && t.event == GroupEvent::kWorkerLost && died &&
+      WorkersLive(t)) {
+    invariants_.Fail("unharmed",
+                     absl::StrCat("group ", t.name, " ", t.group.value,
+                                  " lost a worker, but its own live: ", t.why.message()));
+  }
   const bool lost = t.event == GroupEvent::kRankLost || t.event == GroupEvent::kFail;
   if (t.from != GroupState::kReady || !lost) return;
   const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
@@ -250,12 +263,16 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     SendToCoordinator(i, e->report);
   } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
     StartTenant start = *e;
+    const WorkerName other = start.to.on_gpu() ? kCpuWorker : WorkerName{0};
+    if (options_.bug == Bug::kCrossWorkers && nodes_[i].workers[other].pool != nullptr)
+      start.to = other;
     if (options_.bug == Bug::kWrongBase && !start.bases.empty()) {
       std::vector<ExecutionBase> bases = start.bases.items();
       ++bases.front().base;
       start.bases = std::move(bases);
     }
-    invariants_.SawStartTenant(name, nodes_[i].incarnation, nodes_[i].worker.incarnation, start);
+    invariants_.SawStartTenant(name, nodes_[i].incarnation, nodes_[i].workers[start.to].incarnation,
+                               start);
     ToWorker(i, start);
   } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
     ToWorker(i, *e);

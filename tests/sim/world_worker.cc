@@ -1,54 +1,91 @@
 // Workers: answer late, or die first. Their staging is kept in a real StagingPool.
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "tests/sim/world.h"
 
 namespace epd::sim {
 namespace {
 
+constexpr WorkerName kWorkers[] = {kCpuWorker, WorkerName{0}};
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kArena = 64 * kPage;
 constexpr uint64_t kBudget = 256 * kPage;
 
 }  // namespace
 
-void World::StartWorker(size_t i) {
+void World::StartWorker(size_t i, const WorkerName& name) {
   Node& node = nodes_[i];
-  if (node.control == nullptr || node.worker.incarnation != 0) return;
-  node.worker.incarnation = Fresh();
-  node.worker.pool = std::make_unique<StagingPool>(kBudget, kPage);
-  node.worker.tenants.clear();
-  Log(absl::StrCat("worker of ", node.name, " starts"));
-  Give(i, WorkerStarted{Incarnation{node.worker.incarnation}, node.worker.has_nccl,
-                        node.worker.has_nccl ? "" : "no libnccl.so.2"});
+  Worker& worker = node.workers[name];
+  if (node.control == nullptr || worker.incarnation != 0) return;
+  worker.incarnation = Fresh();
+  worker.pool = std::make_unique<StagingPool>(kBudget, kPage);
+  worker.tenants.clear();
+  Log(absl::StrCat("worker ", ToString(name), " of ", node.name, " starts"));
+  Give(i, WorkerStarted{Incarnation{worker.incarnation}, node.has_nccl,
+                        node.has_nccl ? "" : "no libnccl.so.2", "", "", name});
 }
 
-void World::CrashWorker(size_t i) {
+void World::StartWorkers(size_t i) {
+  for (const WorkerName& name : kWorkers) StartWorker(i, name);
+}
+
+WorkerName World::RandomWorker() { return kWorkers[rng_.Below(std::size(kWorkers))]; }
+
+void World::CrashWorker(size_t i, const WorkerName& name) {
   Node& node = nodes_[i];
-  if (node.control == nullptr || node.worker.incarnation == 0) return;
-  Log(absl::StrCat("worker of ", node.name, " dies"));
-  const Incarnation dead{node.worker.incarnation};
-  node.worker.incarnation = 0;
-  node.worker.pool.reset();
-  node.worker.tenants.clear();
-  Give(i, WorkerDied{dead, absl::InternalError("signal 9")});
-  At(Delay(3000), [this, i] { StartWorker(i); });
+  Worker& worker = node.workers[name];
+  if (node.control == nullptr || worker.incarnation == 0) return;
+  Log(absl::StrCat("worker ", ToString(name), " of ", node.name, " dies"));
+  const Incarnation dead{worker.incarnation};
+  worker.incarnation = 0;
+  worker.died_at = now_;
+  worker.pool.reset();
+  worker.tenants.clear();
+  if (options_.bug == Bug::kSpreadWorkerDeath) {
+    for (const WorkerName& other : kWorkers) {
+      const Incarnation run{node.workers[other].incarnation};
+      if (!run) continue;
+      node.workers[other].pool = std::make_unique<StagingPool>(kBudget, kPage);
+      node.workers[other].tenants.clear();
+      Give(i, WorkerDied{run, absl::InternalError("signal 9"), other});
+      Give(i, WorkerStarted{run, node.has_nccl, "", "", "", other});
+    }
+  }
+  Give(i, WorkerDied{dead, absl::InternalError("signal 9"), name});
+  At(Delay(3000), [this, i, name] { StartWorker(i, name); });
+}
+
+// Whether every worker of the formation has lived for long enough that nobody can have lost it.
+bool World::WorkersLive(const GroupTransition& t) const {
+  constexpr absl::Duration kMemory = absl::Seconds(30);
+  const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
+  if (members.empty()) return false;
+  const WorkerName name = invariants_.WorkerOf(t.group);
+  return std::all_of(members.begin(), members.end(), [&](const Placement& member) {
+    const Node& node = nodes_[IndexOf(member.node)];
+    const auto worker = node.workers.find(name);
+    return worker != node.workers.end() && worker->second.incarnation != 0 &&
+           worker->second.died_at + kMemory < now_;
+  });
 }
 
 template <typename E>
-void World::FromWorker(size_t i, E event) {
-  const uint64_t sender = nodes_[i].worker.incarnation;
+void World::FromWorker(size_t i, const WorkerName& name, E event) {
+  const uint64_t sender = nodes_[i].workers[name].incarnation;
   const uint64_t node_incarnation = nodes_[i].incarnation;
   event.worker = Incarnation{sender};
-  At(Delay(200), [this, i, sender, node_incarnation, event] {
+  At(Delay(200), [this, i, name, sender, node_incarnation, event] {
     if (nodes_[i].incarnation != node_incarnation || nodes_[i].control == nullptr) return;
     const size_t effects = Give(i, event);
-    if (nodes_[i].worker.incarnation != sender)
+    if (nodes_[i].workers[name].incarnation != sender)
       invariants_.SawStaleDelivery("an answer of a dead worker", effects);
   });
 }
 
 void World::ToWorker(size_t i, const StartTenant& effect) {
-  Worker& worker = nodes_[i].worker;
+  Worker& worker = nodes_[i].workers[effect.to];
   const auto key = std::make_pair(effect.group, effect.formation);
   const ArenaSetId set{next_arena_set_++};
   int arenas = 0;
@@ -59,17 +96,17 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
       worker.pool->Allocate(set, kPage * (1 + rng_.Below(8)), RegionOwner{effect.group.value}).ok();
   if (!fits || (faults_ && rng_.Chance(2))) {
     FromWorker(
-        i,
+        i, effect.to,
         TenantFailed{
             {}, effect.group, effect.formation, absl::ResourceExhaustedError("staging is full")});
   } else {
-    FromWorker(i, TenantReady{{}, effect.group, effect.formation});
+    FromWorker(i, effect.to, TenantReady{{}, effect.group, effect.formation});
   }
   worker.tenants[key] = set;
 }
 
 void World::ToWorker(size_t i, const EndTenant& effect) {
-  Worker& worker = nodes_[i].worker;
+  Worker& worker = nodes_[i].workers[effect.to];
   const auto it = worker.tenants.find({effect.group, effect.formation});
   if (it == worker.tenants.end()) return;
   if (options_.bug == Bug::kLeakRegion && rng_.Chance(50)) return;
@@ -82,7 +119,7 @@ void World::ToWorker(size_t i, const EndTenant& effect) {
 
 void World::ToWorker(size_t i, const DrainTenant& effect) {
   if (faults_ && rng_.Chance(20)) return;  // An operation never ends: the deadline must do it.
-  FromWorker(i, TenantDrained{{}, effect.group, effect.formation});
+  FromWorker(i, effect.to, TenantDrained{{}, effect.group, effect.formation});
 }
 
 void World::ToWorker(size_t i, const MakeUniqueId& effect) {
@@ -94,18 +131,18 @@ void World::ToWorker(size_t i, const MakeUniqueId& effect) {
     made.id = UniqueId(last_id_);
     invariants_.SawUniqueIdMade(effect.group, effect.epoch, made.id);
   }
-  FromWorker(i, made);
+  FromWorker(i, effect.to, made);
 }
 
 void World::ToWorker(size_t i, const InitCommunicator& effect) {
   // Any function of the bytes that tells ids apart serves as a digest here.
   CommunicatorInitialised done{{}, effect.group, effect.epoch, absl::OkStatus(), effect.id.bytes()};
   if (faults_ && rng_.Chance(2)) done.status = absl::InternalError("ncclCommInitRank failed");
-  FromWorker(i, done);
+  FromWorker(i, effect.to, done);
 }
 
 void World::UseStaging(size_t i) {
-  Worker& worker = nodes_[i].worker;
+  Worker& worker = nodes_[i].workers[kWorkers[steps_ % std::size(kWorkers)]];
   if (worker.incarnation == 0 || worker.tenants.empty()) return;
   auto it = worker.tenants.begin();
   std::advance(it, rng_.Below(worker.tenants.size()));

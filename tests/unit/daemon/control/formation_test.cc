@@ -59,8 +59,8 @@ TEST(FormationTest, WithoutNcclTheCpuBackendFormsWithoutAnId) {
 TEST(FormationTest, WithoutNcclTheCudaBackendFails) {
   SmallCluster c(1);
   c.nodes[0].has_nccl = false;
-  c.KillWorker(0);
-  c.StartWorker(0);
+  c.KillWorker(0, SmallCluster::kGpuWorker);
+  c.StartWorker(0, SmallCluster::kGpuWorker);
   GroupSpec spec = SmallSpec(1);
   spec.backend = "cuda";
   c.AttachAndJoin(0, 1, spec, {0});

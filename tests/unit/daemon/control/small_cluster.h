@@ -37,7 +37,8 @@ class SmallCluster {
   struct OneNode {
     std::unique_ptr<NodeControl> control;
     Incarnation incarnation;
-    Incarnation worker;
+    Incarnation worker;      // The CPU's.
+    Incarnation gpu_worker;  // Of cuda:0.
     bool has_nccl = true;
     std::string nccl_version;
     bool worker_answers = true;
@@ -55,10 +56,12 @@ class SmallCluster {
       NodeOptions options;
       options.node = NodeId{absl::StrCat("n", i)};
       options.incarnation = nodes[i].incarnation;
+      options.workers = {kCpuWorker, kGpuWorker};
       if (i < facts.size()) options.facts = facts[i];
       if (i < facts.size()) nodes[i].nccl_version = facts[i].nccl_version;
       nodes[i].control = std::make_unique<NodeControl>(options);
       StartWorker(i);
+      StartWorker(i, kGpuWorker);
       Connect(i);
     }
   }
@@ -80,14 +83,21 @@ class SmallCluster {
     Perform(hello);
   }
 
-  void StartWorker(size_t i) {
-    nodes[i].worker = Incarnation{++next_incarnation_};
-    Give(i, WorkerStarted{nodes[i].worker, nodes[i].has_nccl,
-                          nodes[i].has_nccl ? "" : "no libnccl.so.2", nodes[i].nccl_version});
+  static constexpr WorkerName kGpuWorker{0};
+
+  Incarnation& RunOf(size_t i, const WorkerName& name) {
+    return name.on_gpu() ? nodes[i].gpu_worker : nodes[i].worker;
   }
 
-  void KillWorker(size_t i) {
-    Give(i, WorkerDied{nodes[i].worker, absl::InternalError("signal 9")});
+  void StartWorker(size_t i, const WorkerName& name = kCpuWorker) {
+    RunOf(i, name) = Incarnation{++next_incarnation_};
+    Give(i, WorkerStarted{RunOf(i, name), nodes[i].has_nccl,
+                          nodes[i].has_nccl ? "" : "no libnccl.so.2", nodes[i].nccl_version, "",
+                          name});
+  }
+
+  void KillWorker(size_t i, const WorkerName& name = kCpuWorker) {
+    Give(i, WorkerDied{RunOf(i, name), absl::InternalError("signal 9"), name});
   }
 
   // Attaches a session of a process with pid = session.
@@ -101,7 +111,8 @@ class SmallCluster {
     std::vector<Rank> typed;
     for (const uint32_t r : ranks) typed.push_back(Rank{r});
     Give(i, JoinRequested{SessionId{session}, RequestId{request}, spec, typed, Epoch{},
-                          now + timeout, GroupId{++next_incarnation_}});
+                          now + timeout, GroupId{++next_incarnation_},
+                          spec.backend == "cuda" ? kGpuWorker : kCpuWorker});
   }
 
   void AttachAndJoin(size_t i, uint64_t session, const GroupSpec& spec,
@@ -198,19 +209,19 @@ class SmallCluster {
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
       if (!keep_members) node.started.back().members = std::vector<Placement>();
-      if (node.worker_answers) Give(i, TenantReady{node.worker, e->group, e->formation});
+      if (node.worker_answers) Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
       node.ended.push_back(*e);
     } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
       ++node.num_drains;
-      if (node.worker_answers) Give(i, TenantDrained{node.worker, e->group, e->formation});
+      if (node.worker_answers) Give(i, TenantDrained{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<MakeUniqueId>(&effect)) {
       const std::string id =
           replayed_id.empty() ? absl::StrCat("id", ++next_incarnation_) : replayed_id;
-      Give(i, UniqueIdMade{node.worker, e->group, e->epoch, absl::OkStatus(), UniqueId(id)});
+      Give(i, UniqueIdMade{RunOf(i, e->to), e->group, e->epoch, absl::OkStatus(), UniqueId(id)});
     } else if (const auto* e = std::get_if<InitCommunicator>(&effect)) {
       node.inits.push_back(*e);
-      Give(i, CommunicatorInitialised{node.worker, e->group, e->epoch, absl::OkStatus(),
+      Give(i, CommunicatorInitialised{RunOf(i, e->to), e->group, e->epoch, absl::OkStatus(),
                                       e->id.bytes()});
     } else if (const auto* e = std::get_if<ReplyJoined>(&effect)) {
       joined[e->session.value].push_back(*e);

@@ -35,11 +35,9 @@ NodeReport FullReport() {
   report.coordinator = Incarnation(3);
   report.max_epoch = Epoch(4);
   report.max_formation = Formation(5);
-  report.worker = Incarnation(6);
-  report.worker_has_nccl = true;
-  report.nccl_problem = "p";
+  report.workers = {{kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
+                    {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502"}};
   report.facts = {"0.1", 2, "2.28", "570", absl::ZeroDuration()};
-  report.wire_address = "10.0.0.2:7500";
   Claim& claim = report.claims.emplace_back();
   claim.session = SessionId(7);
   claim.request = RequestId(8);
@@ -49,6 +47,7 @@ NodeReport FullReport() {
   claim.client_version = "v";
   claim.spec = Spec();
   claim.ranks = {Rank(1), Rank(0)};
+  claim.worker = WorkerName{3};
   claim.min_epoch = Epoch(10);
   claim.remaining = absl::Milliseconds(11);
   claim.proposed = GroupId(12);
@@ -100,6 +99,8 @@ TEST(ClusterCodecTest, ReportSurvivesTheWire) {
   EXPECT_LT(absl::AbsDuration(got->facts.clock_offset), absl::Minutes(1));
   EXPECT_EQ(got->claims[0].spec, sent.claims[0].spec);
   EXPECT_EQ(got->claims[0].ranks, sent.claims[0].ranks);
+  EXPECT_EQ(got->claims[0].worker, sent.claims[0].worker);
+  EXPECT_EQ(got->workers, sent.workers);
   EXPECT_EQ(got->claims[0].drained, sent.claims[0].drained);
   EXPECT_EQ(got->claims[0].bases, sent.claims[0].bases);
   EXPECT_EQ(got->claims[0].fate, ClaimFate::kGone);
@@ -152,6 +153,7 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.unique_id = UniqueId("secret");
   group.no_id_reason = "none: x";
   group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500"}};
+  group.worker = WorkerName{7};
   view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
                   absl::AbortedError("claim")}};
   view.orders = {{RequestId(18), absl::NotFoundError("order"), GroupId(19)}};

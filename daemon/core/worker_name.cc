@@ -1,0 +1,23 @@
+#include "daemon/core/worker_name.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace epd {
+
+std::string ToString(const WorkerName& name) {
+  return name.on_gpu() ? absl::StrCat("cuda:", name.cuda_device) : "cpu";
+}
+
+std::optional<WorkerName> ParseWorkerName(absl::string_view text) {
+  if (text == "cpu") return kCpuWorker;
+  int32_t device;
+  if (!absl::ConsumePrefix(&text, "cuda:") || !absl::SimpleAtoi(text, &device) || device < 0 ||
+      device > kMaxCudaDevice) {
+    return std::nullopt;
+  }
+  return WorkerName{device};
+}
+
+}  // namespace epd

@@ -1,0 +1,185 @@
+// Goal: what happens to one worker of a node is heard by the groups that it serves, and by no other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/control/small_cluster.h"
+
+namespace epd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr WorkerName kGpu = SmallCluster::kGpuWorker;
+
+GroupSpec GpuSpec(uint32_t num_ranks = 1) {
+  GroupSpec spec = SmallSpec(num_ranks, "gpu");
+  spec.backend = "cuda";
+  return spec;
+}
+
+// Session 1 in a group of the CPU's worker, session 2 in one of the GPU's, on one node.
+struct TwoGroups : SmallCluster {
+  TwoGroups() : SmallCluster(1) {
+    AttachAndJoin(0, 1, SmallSpec(1, "cpu"), {0});
+    AttachAndJoin(0, 2, GpuSpec(), {0});
+  }
+  GroupStatus Of(const std::string& name) const {
+    for (const GroupStatus& group : coordinator->Groups()) {
+      if (group.spec.name == name) return group;
+    }
+    return {};
+  }
+};
+
+struct Death {
+  WorkerName name;
+  std::string hit;  // The group that hears of it.
+  std::string other;
+};
+
+class WorkerDeath : public testing::TestWithParam<Death> {};
+INSTANTIATE_TEST_SUITE_P(Both, WorkerDeath,
+                         testing::Values(Death{kCpuWorker, "cpu", "gpu"},
+                                         Death{kGpu, "gpu", "cpu"}),
+                         [](const auto& info) { return info.param.hit; });
+
+TEST_P(WorkerDeath, EndsTheEpochOfItsGroupsAndOfNoOther) {
+  const Death& death = GetParam();
+  TwoGroups c;
+  ASSERT_EQ(c.Of("cpu").state, GroupState::kReady);
+  ASSERT_EQ(c.Of("gpu").state, GroupState::kReady);
+  const GroupStatus before = c.Of(death.other);
+  const uint64_t session = death.hit == "cpu" ? 1 : 2;
+  const uint64_t spared = 3 - session;
+  c.KillWorker(0, death.name);
+  EXPECT_EQ(c.Of(death.hit).state, GroupState::kReforming);
+  ASSERT_THAT(c.reforms[session], SizeIs(1));
+  EXPECT_TRUE(c.reforms[session][0].wait);
+  EXPECT_THAT(c.reforms[session][0].cause.ToString(),
+              AllOf(HasSubstr("ABORTED"), HasSubstr("group=" + death.hit),
+                    HasSubstr("the " + ToString(death.name) + " worker of node n0 has died")));
+  c.Drained(0, session);
+  EXPECT_EQ(c.Of(death.hit).state, GroupState::kReforming) << "its worker is not back";
+  c.StartWorker(0, death.name);
+  EXPECT_EQ(c.Of(death.hit).state, GroupState::kReady);
+  EXPECT_GT(c.joined[session].back().epoch, c.joined[session].front().epoch);
+  EXPECT_EQ(c.Of(death.other).state, GroupState::kReady);
+  EXPECT_EQ(c.Of(death.other).epoch, before.epoch);
+  EXPECT_EQ(c.Of(death.other).formation, before.formation);
+  EXPECT_THAT(c.reforms[spared], IsEmpty());
+  EXPECT_THAT(c.joined[spared], SizeIs(1));
+}
+
+TEST(WorkersTest, WhatIsForAGroupGoesToItsWorker) {
+  TwoGroups c;
+  ASSERT_THAT(c.nodes[0].started, SizeIs(2));
+  EXPECT_EQ(c.nodes[0].started[0].to, kCpuWorker);
+  EXPECT_EQ(c.nodes[0].started[1].to, kGpu);
+  EXPECT_EQ(c.nodes[0].inits[0].to, kCpuWorker);
+  EXPECT_EQ(c.nodes[0].inits[1].to, kGpu);
+  EXPECT_EQ(c.joined[1][0].worker, kCpuWorker);
+  EXPECT_EQ(c.joined[2][0].worker, kGpu);
+  c.Gone(0, 2);
+  ASSERT_THAT(c.nodes[0].ended, SizeIs(1));
+  EXPECT_EQ(c.nodes[0].ended[0].to, kGpu);
+}
+
+TEST(WorkersTest, AnAnswerOfAnotherWorkerCountsForNothing) {
+  SmallCluster c(1);
+  c.nodes[0].worker_answers = false;
+  c.AttachAndJoin(0, 2, GpuSpec(), {0});
+  const StartTenant start = c.nodes[0].started.at(0);
+  c.Give(0, TenantReady{c.nodes[0].worker, start.group, start.formation});
+  EXPECT_EQ(c.Group().state, GroupState::kBootstrapping);
+  c.Give(0, TenantReady{c.nodes[0].gpu_worker, start.group, start.formation});
+  EXPECT_EQ(c.Group().state, GroupState::kReady);
+}
+
+TEST(WorkersTest, AGroupWaitsForItsOwnWorkerOnly) {
+  SmallCluster c(1);
+  c.KillWorker(0, kGpu);
+  c.AttachAndJoin(0, 1, SmallSpec(1, "cpu"), {0});
+  EXPECT_THAT(c.joined[1], SizeIs(1));
+  c.AttachAndJoin(0, 2, GpuSpec(), {0});
+  EXPECT_THAT(c.joined[2], IsEmpty());
+  c.StartWorker(0, kGpu);
+  EXPECT_THAT(c.joined[2], SizeIs(1));
+}
+
+TEST(WorkersTest, AJoinForAWorkerThatIsNotThereIsRefusedByName) {
+  SmallCluster c(1);
+  c.Attach(0, 1);
+  c.Give(0, JoinRequested{SessionId{1},
+                          RequestId{1},
+                          GpuSpec(),
+                          {Rank{0}},
+                          Epoch{},
+                          c.now + absl::Minutes(1),
+                          GroupId{77},
+                          WorkerName{5}});
+  ASSERT_THAT(c.failed[1], SizeIs(1));
+  EXPECT_THAT(c.failed[1][0].ToString(),
+              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("group=gpu"),
+                    HasSubstr("no worker cuda:5")));
+}
+
+TEST(WorkersTest, RanksOfOneGroupOnTwoWorkersOfOneNodeAreRefusedByName) {
+  SmallCluster c(1);
+  for (const uint64_t session : {1, 2}) {
+    c.Attach(0, session);
+    c.Give(0, JoinRequested{SessionId{session},
+                            RequestId{1},
+                            GpuSpec(2),
+                            {Rank{static_cast<uint32_t>(session - 1)}},
+                            Epoch{},
+                            c.now + absl::Minutes(1),
+                            GroupId{70 + session},
+                            session == 1 ? kGpu : kCpuWorker});
+  }
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_THAT(c.failed[session], SizeIs(1));
+    EXPECT_THAT(c.failed[session][0].ToString(),
+                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("group=gpu"), HasSubstr("node n0"),
+                      HasSubstr("rank=0"), HasSubstr("phase=cuda:0"), HasSubstr("rank=1"),
+                      HasSubstr("phase=cpu")));
+  }
+}
+
+TEST(WorkersTest, ATenantOfAGroupThatAnotherWorkerServesIsRefusedAndTheOtherGoesOn) {
+  TwoGroups c;
+  GroupSpec tenant = GpuSpec();
+  tenant.tenant = "b";
+  c.Attach(0, 3);
+  c.Give(0, JoinRequested{SessionId{3},
+                          RequestId{1},
+                          tenant,
+                          {Rank{0}},
+                          Epoch{},
+                          c.now + absl::Minutes(1),
+                          GroupId{79},
+                          kCpuWorker});
+  ASSERT_THAT(c.failed[3], SizeIs(1));
+  EXPECT_THAT(c.failed[3][0].ToString(), HasSubstr("UNIMPLEMENTED"));
+  EXPECT_EQ(c.Of("gpu").formation, Formation{1});
+  EXPECT_THAT(c.reforms[2], IsEmpty());
+}
+
+// A coordinator that takes the node over must still know which worker serves what.
+TEST(WorkersTest, ANewCoordinatorTakesGroupsOfBothWorkersOverAsTheyAre) {
+  TwoGroups c;
+  c.StartCoordinator(absl::Seconds(2));
+  c.Connect(0);
+  c.Pass(absl::Seconds(3));
+  EXPECT_EQ(c.Of("cpu").state, GroupState::kReady);
+  EXPECT_EQ(c.Of("gpu").state, GroupState::kReady);
+  c.KillWorker(0, kGpu);
+  EXPECT_EQ(c.Of("cpu").state, GroupState::kReady);
+  EXPECT_EQ(c.Of("gpu").state, GroupState::kReforming);
+  EXPECT_THAT(c.reforms[1], IsEmpty());
+}
+
+}  // namespace
+}  // namespace epd
