@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "daemon/backend/member_moves.h"
 #include "daemon/backend/move_job.h"
 
 namespace epd {
@@ -98,11 +99,13 @@ class Backend {
   // Whether Poll has something to look for: it is to be called again and again.
   virtual bool busy() const { return false; }
 
-  // Enters the group's communicator. `unique_id` is empty or the 128 bytes of NCCL; it is never
+  // The id of the group's communicator in an epoch, above those before. `unique_id` is empty or the 128 bytes of NCCL; it is never
   // logged.
   //   INVALID_ARGUMENT  another length
   virtual absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                         const std::string& unique_id) = 0;
+  // Null: rows of several nodes go through this worker's streams, not through the backend.
+  virtual MemberMoves* member_moves() { return nullptr; }
 };
 
 using Backends = std::vector<std::unique_ptr<Backend>>;

@@ -19,6 +19,9 @@ struct MoveGroup {
   uint32_t max_tokens = 0;            // Per rank.
   std::vector<int32_t> expert_owner;  // [num_experts]; empty: contiguous blocks.
   bool drop_on_overflow = false;
+  // Of a group on several nodes whose rows go by a communicator (member_moves.h).
+  uint64_t communicator = 0;
+  std::vector<int> member_of_rank;  // [num_ranks]
 };
 
 // One rank's part. Sizes were checked against the region; everything in the region is client

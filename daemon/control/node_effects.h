@@ -39,6 +39,7 @@ struct StartTenant {
   absl::Status base_cause;               // Executions below the bases fail with it.
   SharedList<WorkerPlace> workers = {};  // Of all nodes of the group.
   WorkerName to = {};
+  GroupId communicator = {};  // As in InitCommunicator.
 };
 // Fail everything in flight and all later announces of `formation` with `status`. No answer.
 struct EndTenant {

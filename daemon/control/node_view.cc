@@ -212,7 +212,7 @@ void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
     dirty_ = true;
     Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
                      group.view.members, group.view.bases, group.view.base_cause,
-                     group.view.workers, group.worker});
+                     group.view.workers, group.worker, group.view.communicator});
   }
   if (group.running && group.view.state == GroupState::kDraining &&
       group.work.phase == TenantPhase::kReady && !group.drain_asked) {

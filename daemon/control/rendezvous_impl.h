@@ -87,7 +87,6 @@ class Rendezvous::Impl {
   bool StepUniqueId(ClusterGroup& group);
   std::string WhyNoId(const ClusterGroup& group) const;
   bool TakeUniqueId(ClusterGroup& group, const GroupWork& work);
-  bool StepReach(ClusterGroup& group);
   bool StepInitialise(ClusterGroup& group);
   bool StepTenants(ClusterGroup& group);
   bool StartFormation(ClusterGroup& group);

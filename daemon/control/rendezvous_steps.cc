@@ -50,6 +50,9 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
     case GroupState::kReady:
       if (const GroupWork* work = BrokenWork(group); work != nullptr) {
         RestAfterBreak(group);
+        // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
+        const bool by_nccl = group.spec.backend == "cuda" && Derived(group).nodes.size() > 1;
+        if (by_nccl && absl::IsUnavailable(work->broken_cause)) CommunicatorOf(group).stale = true;
         FormAgain(group, work->broken_cause);
         return;
       }
@@ -118,7 +121,7 @@ void Rendezvous::Impl::Steps(ClusterGroup& group) {
   if (!group.started && !EnterEpoch(group)) return;
   if (group.state == GroupState::kReforming && !group.started && !SessionsDrained(group)) return;
   if (!CommunicatorOf(group).initialised &&
-      (!StepCompare(group) || !StepUniqueId(group) || !StepReach(group) || !StepInitialise(group)))
+      (!StepCompare(group) || !StepUniqueId(group) || !StepInitialise(group)))
     return;
   if (!group.started && !StartFormation(group)) return;
   if (!StepTenants(group)) return;
@@ -253,20 +256,6 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
   }
   const GroupWork* work = WorkOf(communicator.nodes.at(Rank{0}), communicator.id);
   return work != nullptr && work->id_epoch == communicator.epoch && TakeUniqueId(group, *work);
-}
-
-// Whether the backend's rows get to every rank.
-bool Rendezvous::Impl::StepReach(ClusterGroup& group) {
-  ClusterCommunicator& communicator = CommunicatorOf(group);
-  const size_t num_nodes = communicator.workers.size();
-  if (num_nodes < 2 || group.spec.backend != "cuda") return true;
-  communicator.stale = true;  // Whoever comes next tries anew.
-  End(group, GroupEvent::kFail,
-      absl::UnimplementedError(absl::StrCat(
-          "group=", Title(group.spec), " epoch=", group.epoch.value,
-          " phase=bootstrapping: its ranks are on ", num_nodes,
-          " nodes, where rows in device memory do not go yet; use backend cpu, or one node")));
-  return false;
 }
 
 bool Rendezvous::Impl::TakeUniqueId(ClusterGroup& group, const GroupWork& work) {

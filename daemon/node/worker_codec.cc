@@ -12,6 +12,7 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
   start.set_group_id(effect.group.value);
   start.set_epoch(effect.epoch.value);
   start.set_formation(effect.formation.value);
+  start.set_communicator_id(effect.communicator.value);
   *start.mutable_spec() = ToProto(effect.spec);
   for (const Placement& placement : effect.members) {
     v1::StartTenant::Member& member = *start.add_members();

@@ -159,7 +159,7 @@ DoctorFinding NcclEp(const v1::CudaProbe& probe) {
 DoctorFinding Verdict(const v1::CudaProbe& probe) {
   const std::string why = WhyNoCuda(probe);
   DoctorFinding finding{"cuda backend", true, "", "", ""};
-  finding.found = why.empty() ? "this machine has what it needs, within one node"
+  finding.found = why.empty() ? "this machine has what it needs; over several nodes with NCCL"
                               : absl::StrCat("this machine cannot run it: ", why);
   finding.consequence = why.empty() ? "groups that ask for backend=cuda are served, those with "
                                       "backend=auto run on the cpu backend"

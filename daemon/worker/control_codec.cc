@@ -64,7 +64,8 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                     .members = {},
                     .bases = {},
                     .base_cause = StatusFromProto(message.base_cause()),
-                    .nodes = {}};
+                    .nodes = {},
+                    .communicator = GroupId(message.communicator_id())};
   absl::StatusOr<GroupSpec> spec = SpecFromProto(message.spec());
   if (!spec.ok()) return spec.status();
   start.spec = *std::move(spec);

@@ -46,6 +46,12 @@ void EffectPerformer::TakeMoved(Backend& backend) {
     if (status_.ok()) status_ = moved.status();
     return;
   }
+  MemberMoves* members = backend.member_moves();
+  const std::vector<PreparedMove> prepared =
+      members == nullptr ? std::vector<PreparedMove>() : members->TakePrepared();
+  for (const PreparedMove& one : prepared) {
+    exchange_.RowsPrepared(OperationId(one.id), one.digest, now_);
+  }
   for (const MovedRows& one : *moved) {
     exchange_.RowsMoved(OperationId(one.id), one.status, now_);
   }
@@ -112,6 +118,7 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   absl::Status status;
   if (set != arenas_.end()) {
     status = set->second.set->Ready();
+    if (status.ok()) status = Entered(effect);
     if (absl::IsUnavailable(status)) return not_ready_.push_back(effect);
   } else if (effect.set) {
     status = arena_problems_[effect.set];
@@ -153,6 +160,22 @@ void EffectPerformer::Run(const MoveRows& effect) {
   backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
                     now_);
   TakeMoved(backend);  // A CPU has moved them already.
+}
+
+void EffectPerformer::Run(const TakeTurn& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
+  set->second.backend->member_moves()->Turn(
+      {.id = effect.operation.value, .place = effect.place, .recv_capacity = effect.recv_capacity},
+      now_);
+  TakeMoved(*set->second.backend);
+}
+
+void EffectPerformer::Run(const CancelMove& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
+  set->second.backend->member_moves()->Cancel(effect.operation.value, now_);
+  TakeMoved(*set->second.backend);
 }
 
 void EffectPerformer::Run(const CountRoutes& effect) {
@@ -246,22 +269,81 @@ void EffectPerformer::Run(const LogLine& effect) {
   Send(message);
 }
 
-void EffectPerformer::AddTenant(const TenantStart& start) {
-  TenantFacts& facts = tenants_[{start.group, start.formation}];
+absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now) {
+  now_ = now;
+  TenantFacts facts;
   facts.num_ranks = start.spec.num_ranks;
   facts.move = MoveGroup{.group_id = start.group.value,
                          .epoch = start.epoch.value,
                          .num_experts = start.spec.num_experts,
                          .max_tokens = start.spec.max_tokens_per_rank,
                          .expert_owner = {},
-                         .drop_on_overflow = start.spec.drop_on_overflow};
+                         .drop_on_overflow = start.spec.drop_on_overflow,
+                         .communicator = 0,
+                         .member_of_rank = {}};
   for (const Rank owner : start.spec.expert_owner) {
     facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
   }
+  const bool spans = std::any_of(start.members.begin(), start.members.end(),
+                                 [](const Placement& member) { return !member.session; });
+  if (spans && start.on_device()) {
+    if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
+  }
+  tenants_[{start.group, start.formation}] = std::move(facts);
+  return absl::OkStatus();
+}
+
+// Members stand in the order of their first ranks.
+absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, TenantFacts& facts) {
+  facts.members = BackendNamed(start.spec.backend).member_moves();
+  if (facts.members == nullptr) {
+    return absl::FailedPreconditionError("this node's worker moves no rows between devices");
+  }
+  Membership in{.communicator = start.communicator.value,
+                .epoch = start.epoch.value,
+                .workers = {},
+                .self = -1};
+  for (const Placement& member : start.members) {
+    const auto node = std::find_if(start.nodes.begin(), start.nodes.end(),
+                                   [&](const SpanNode& one) { return one.name == member.node; });
+    if (node == start.nodes.end()) {
+      return absl::FailedPreconditionError(absl::StrCat("node ", member.node.value, " of rank ",
+                                                        member.rank.value,
+                                                        " has no worker in this epoch"));
+    }
+    const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
+    const int index = static_cast<int>(known - in.workers.begin());
+    if (known == in.workers.end()) in.workers.push_back(node->worker.value);
+    if (member.session) in.self = index;
+    facts.move.member_of_rank.push_back(index);
+  }
+  facts.move.communicator = in.communicator;
+  return facts.members->Enter(in, now_);
+}
+
+absl::Status EffectPerformer::Entered(const ReportTenantReady& effect) const {
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  if (tenant == tenants_.end() || tenant->second.members == nullptr) return absl::OkStatus();
+  const MoveGroup& move = tenant->second.move;
+  return tenant->second.members->Entered(move.communicator, move.epoch);
 }
 
 void EffectPerformer::RemoveTenant(GroupId group, Formation formation) {
-  tenants_.erase({group, formation});
+  const auto found = tenants_.find({group, formation});
+  if (found == tenants_.end()) return;
+  const MoveGroup& move = found->second.move;
+  if (found->second.members != nullptr) {
+    found->second.members->Leave(move.communicator, move.epoch, now_);
+  }
+  tenants_.erase(found);
+}
+
+void EffectPerformer::WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now) {
+  now_ = now;
+  for (const std::unique_ptr<Backend>& backend : backends_) {
+    if (backend->member_moves() == nullptr) continue;
+    backend->member_moves()->WorkerLost(worker.value, std::string(cause.message()), now);
+  }
 }
 
 const std::vector<uint64_t>* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {

@@ -47,7 +47,10 @@ class EffectPerformer {
   void Log(const LogLine& line) { Run(line); }
 
   // What is equal on all ranks, for row movement; told before the tenant starts.
-  void AddTenant(const TenantStart& start);
+  //   any error  its rows cannot go between nodes (member_moves.h)
+  absl::Status AddTenant(const TenantStart& start, absl::Time now);
+  // Another node's worker is gone.
+  void WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now);
   void RemoveTenant(GroupId group, Formation formation);
   // Routes per expert since the formation started; empty before the first prepare.
   const std::vector<uint64_t>* RoutesOf(GroupId group, Formation formation) const;
@@ -61,6 +64,7 @@ class EffectPerformer {
     MoveGroup move;
     uint32_t num_ranks = 0;
     std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
+    MemberMoves* members = nullptr;       // Of move.communicator.
   };
   using TenantKey = std::pair<GroupId, Formation>;
 
@@ -76,8 +80,13 @@ class EffectPerformer {
   void Run(const ReportTenantReady& effect);
   void TakeMoved(Backend& backend);
   Backend& BackendNamed(absl::string_view name) const;
+  absl::Status EnterCommunicator(const TenantStart& start, TenantFacts& facts);
+  // Of a tenant whose arenas are there.
+  absl::Status Entered(const ReportTenantReady& effect) const;
   void Run(const ReportTenantDrained& effect);
   void Run(const MoveRows& effect);
+  void Run(const TakeTurn& effect);
+  void Run(const CancelMove& effect);
   void Run(const CountRoutes& effect);
   void Run(const SendToPeer& effect);
   void Run(const OpenWire& effect);

@@ -118,6 +118,20 @@ struct MoveRows {
   MoveJob job;
 };
 
+// Every member is prepared to move the operation's rows: it has `place` in the communicator's order.
+struct TakeTurn {
+  OperationId operation;
+  ArenaSetId set;
+  uint64_t place = 0;
+  std::vector<uint64_t> recv_capacity;  // [num_ranks]
+};
+
+// The operation has failed and gets no turn; report its end with Exchange::RowsMoved.
+struct CancelMove {
+  OperationId operation;
+  ArenaSetId set;
+};
+
 // Add the counts [E] that every rank staged for this prepare to the group's statistics. They are
 // client memory: any bytes. The region stays as it is until the effect returns.
 struct CountRoutes {
@@ -192,10 +206,11 @@ struct LogLine {
   std::string text;
 };
 
-using Effect = std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse,
-                            CommitPages, CreateArenas, DropArenas, ReportTenantReady,
-                            ReportTenantDrained, MoveRows, CountRoutes, SendToPeer, OpenWire,
-                            SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
+using Effect =
+    std::variant<LinkUse, OpenRecord, DecideRecord, CloseRecord, TellLanes, AnswerUse, CommitPages,
+                 CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained, MoveRows,
+                 TakeTurn, CancelMove, CountRoutes, SendToPeer, OpenWire, SendRows, CloseWire,
+                 ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 }  // namespace epd

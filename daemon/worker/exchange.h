@@ -83,6 +83,9 @@ class Exchange {
 
   // ---- operations on several nodes (span.h) ----
 
+  // What MoveRows was told to move by a communicator can be, with what `digest` names.
+  void RowsPrepared(OperationId operation, uint64_t digest, absl::Time now);
+
   // What another node's worker says. Messages of one worker come in the order in which it sent them.
   void Receive(Incarnation from, const SpanMessage& message, absl::Time now);
   // The stream from or to a worker is lost, for good: what it serves with this one ends.
@@ -207,6 +210,11 @@ class Exchange {
   void OnAdmit(Tenant& tenant, const SpanMessage& message, absl::Time now);
   void OnPublished(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
   void OnDecided(Tenant& tenant, const SpanMessage& message);
+  // exchange_turns.cc: the order of a communicator
+  void OnPrepared(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);
+  void GiveTurn(Operation& operation);
+  void OnTurn(Tenant& tenant, const SpanMessage& message);
+  void CancelMoves(const Tenant& tenant);
   void OnRefused(Tenant& tenant, Incarnation from, const SpanMessage& message);
   void OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time now);
   void OnFailedSeen(Tenant& tenant, Incarnation from, const SpanMessage& message);
@@ -229,7 +237,8 @@ class Exchange {
   std::set<std::pair<absl::Time, OperationId>> deadlines_;
   std::set<uint64_t> record_slots_;  // Outcome records in use: id % kMaxOperations.
   uint64_t next_operation_;
-  uint64_t clock_ = 0;  // Lamport's, for tickets.
+  uint64_t clock_ = 0;                                        // Lamport's, for tickets.
+  std::map<std::pair<GroupId, Epoch>, uint64_t> next_place_;  // By communicator; the leader's.
   bool pump_ = false;
   std::map<StreamSiteKey, StreamSite> sites_;
   std::vector<StreamSiteKey> freed_sites_;  // With an announce to be taken.

@@ -12,11 +12,6 @@ namespace epd {
 
 absl::Status Exchange::StartSpan(Tenant& tenant) {
   const TenantStart& start = tenant.start;
-  if (tenant.start.on_device()) {
-    return absl::UnimplementedError(
-        "ranks of this group are on several nodes, where rows in device memory do not go yet; form "
-        "the group with backend cpu, or on one node");
-  }
   TenantSpan span;
   span.self = options_.self;
   span.nodes = start.nodes;
@@ -70,6 +65,7 @@ void Exchange::Dispatch(Tenant& tenant, Incarnation from, const SpanMessage& mes
   // Once a formation has ended, only the leader's last words matter.
   if (message.step == SpanStep::kEnded) return EndSpan(tenant, message.cause, from_leader, false);
   if (message.step == SpanStep::kDecided && from_leader) return OnDecided(tenant, message);
+  if (message.step == SpanStep::kTurn && from_leader) return OnTurn(tenant, message);
   if (!tenant.ended.ok()) return;
   if (from_leader) {
     switch (message.step) {
@@ -95,6 +91,8 @@ void Exchange::Dispatch(Tenant& tenant, Incarnation from, const SpanMessage& mes
       return OnGranted(tenant, from, message, now);
     case SpanStep::kRevoke:
       return OnRevoke(tenant, from, message, now);
+    case SpanStep::kPrepared:
+      return OnPrepared(tenant, from, message, now);
     case SpanStep::kPublished:
       return OnPublished(tenant, from, message, now);
     case SpanStep::kFailedSeen:
@@ -185,6 +183,9 @@ void Exchange::TellGranted(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
   operation.span.revoke_asked = false;
   operation.span.wire_open = true;
+  if (tenant.by_communicator()) {
+    return Tell(tenant, tenant.span->leader, About(SpanStep::kGranted, operation), now);
+  }
   OpenWire open{.operation = NameOf(operation),
                 .set = tenant.set,
                 .offset = operation.region->offset,

@@ -13,6 +13,7 @@ namespace epd {
 
 void Exchange::SendStage(const Operation& operation, uint32_t rank) {
   const Tenant& tenant = *operation.tenant;
+  if (tenant.by_communicator()) return;  // All go together, in their turn.
   SendRows send{.operation = NameOf(operation),
                 .set = tenant.set,
                 .arena = tenant.arena_of_rank[rank],
@@ -35,6 +36,7 @@ void Exchange::SendStage(const Operation& operation, uint32_t rank) {
 
 void Exchange::CloseWireOf(Operation& operation) {
   if (!std::exchange(operation.span.wire_open, false)) return;
+  if (operation.tenant->by_communicator()) return;
   effects_.push_back(CloseWire{NameOf(operation)});
 }
 
@@ -73,7 +75,7 @@ void Exchange::MaybePublished(Operation& operation, absl::Time now) {
       return;
     }
   }
-  if (operation.span.landed.size() < num_remote) return;
+  if (!tenant.by_communicator() && operation.span.landed.size() < num_remote) return;
   if (tenant.worker_executor()) {
     StartMove(operation, now);
   } else {
@@ -135,6 +137,7 @@ void Exchange::LeaderFails(Tenant& tenant, const OperationKey& key, const absl::
   span.failures.push_back(std::move(failure));
   TellOthers(tenant, message);
   FailLocally(tenant, key, cause);
+  CancelMoves(tenant);
 }
 
 void Exchange::OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time now) {
@@ -144,6 +147,7 @@ void Exchange::OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time n
   seen.failures_seen = message.failures_seen;
   Tell(tenant, tenant.span->leader, std::move(seen), now);
   FailLocally(tenant, message.key, message.cause);
+  CancelMoves(tenant);
 }
 
 void Exchange::OnFailedSeen(Tenant& tenant, Incarnation from, const SpanMessage& message) {
@@ -178,6 +182,7 @@ void Exchange::EndSpan(Tenant& tenant, const absl::Status& cause, bool leader_sp
       FailOperation(*operation, tenant.ended);
     }
   }
+  if (span.leader_spoke) CancelMoves(tenant);
 }
 
 void Exchange::PeerLost(Incarnation peer, const absl::Status& cause, absl::Time now) {

@@ -50,6 +50,13 @@ void Exchange::BeginStreamUse(StreamSite& site, const Use& use, const shm::SlotR
                               absl::Time now) {
   site.expects = shm::Step::kStreamPublish;
   site.cause = absl::OkStatus();
+  const Tenant* tenant = TenantOf(request);
+  if (tenant != nullptr && tenant->by_communicator()) {
+    const absl::Status apart = absl::UnimplementedError(
+        "calls from a device's stream work within one node so far, and this group has ranks on "
+        "several; call from the host, or ask for backend=cpu");
+    return Refuse(use, ForClient(apart, *tenant, request.rank, request.step));
+  }
   Announce(use, request, now);
 }
 

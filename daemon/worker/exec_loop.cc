@@ -179,6 +179,7 @@ bool ExecLoop::TakeWire() {
       const auto& gone = std::get<PeerGone>(event);
       wire_->Forget(gone.peer);
       exchange_.PeerLost(gone.peer, gone.cause, now);
+      performer_.WorkerLost(gone.peer, gone.cause, now);
     }
     performer_.RunAll(now);
   }

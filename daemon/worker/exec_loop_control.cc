@@ -96,22 +96,15 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
   std::vector<std::string> served;
   for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
-  absl::Status status = CheckServedBackend(start.spec.backend, served, no_cuda_);
-  if (!status.ok() || !start.on_device()) return status;
-  const bool apart = std::any_of(start.members.begin(), start.members.end(),
-                                 [](const Placement& member) { return !member.session; });
-  if (!apart) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "backend=cuda works within one node so far, and the group has ranks on several; ask for "
-      "backend=cpu");
+  return CheckServedBackend(start.spec.backend, served, no_cuda_);
 }
 
 void ExecLoop::Handle(const v1::StartTenant& message) {
   absl::StatusOr<TenantStart> start = TenantStartFromProto(message);
   absl::Status status = start.status();
   if (status.ok()) status = CheckServed(*start);
+  if (status.ok()) status = performer_.AddTenant(*start, Now());
   if (status.ok()) {
-    performer_.AddTenant(*start);
     if (wire_ != nullptr) wire_->Meet(start->nodes);
     status = exchange_.StartTenant(*std::move(start), Now());
   }
@@ -154,9 +147,12 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
   v1::CommunicatorReady& ready = *reply.mutable_communicator_ready();
   ready.set_group_id(message.group_id());
   ready.set_epoch(message.epoch());
-  // Of one node's workers so far: the first takes the id, whichever backend moves the rows.
-  absl::Status status =
-      backends_.front()->InitCommunicator(message.group_id(), message.epoch(), message.unique_id());
+  // Which backend moves the rows, and with whom, StartTenant says.
+  absl::Status status;
+  for (const std::unique_ptr<Backend>& backend : backends_) {
+    if (!status.ok()) break;
+    status = backend->InitCommunicator(message.group_id(), message.epoch(), message.unique_id());
+  }
   if (status.ok() && !message.unique_id().empty()) {
     absl::StatusOr<std::string> digest = Sha256(message.unique_id());
     status = digest.status();

@@ -8,6 +8,7 @@
 #include "daemon/backend/cpu/cpu_backend.h"
 #include "daemon/backend/cuda/machine_probe.h"
 #include "daemon/backend/cuda/serve_cuda.h"
+#include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/worker/cuda_doctor_main.h"
 #include "daemon/worker/worker_main.h"
@@ -43,8 +44,9 @@ void AddCuda(const epd::v1::WorkerHello& hello, epd::ServedBackends& served) {
   options.max_num_sms = hello.max_num_sms();
   options.limit =
       absl::Seconds(hello.cuda_limit().seconds()) + absl::Nanoseconds(hello.cuda_limit().nanos());
+  const epd::NcclLibrary nccl(epd::NcclCandidates(hello.nccl_library(), epd::SelfPath()));
   absl::StatusOr<std::unique_ptr<epd::cuda::CudaBackend>> cuda =
-      epd::cuda::ServeCuda(options, epd::SelfPath());
+      epd::cuda::ServeCuda(options, epd::SelfPath(), nccl.path(), nccl.problem());
   if (!cuda.ok()) {
     served.no_cuda = std::string(cuda.status().message());
     return;

@@ -3,12 +3,14 @@
 //   kGathering --all announced--> kQueued --staging granted--> kAdmitted --all published-->
 //     client executor:            kGood --all pulled--> (closed)
 //     worker executor:  kMoving --rows moved--> kGood --all pulled--> (closed)
+//       by a communicator:  kMoving once the own ranks have published, then kAdmitted again
 //       several nodes:  kMoving once the own ranks have published and all rows are here, then kAdmitted again
 //   all rows in lanes:  kGathering --all announced--> kGood, without a region
 //   any but kGood --cause--> kFailed --nobody copies or reads--> (closed)
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -91,8 +93,10 @@ struct OperationSpan {
   std::set<Incarnation> published;
   std::set<Rank> landed;  // Ranks of other nodes whose rows are here.
   bool revoke_asked = false;
-  bool reported = false;   // This worker has said kPublished.
-  bool wire_open = false;  // Rows may come and go.
+  bool reported = false;                     // This worker has said kPublished.
+  bool wire_open = false;                    // Rows may come and go.
+  std::map<Incarnation, uint64_t> prepared;  // The digests of those who are; the leader's.
+  bool has_turn = false;                     // It takes part in the communicator, or was cancelled.
 };
 
 struct Part {

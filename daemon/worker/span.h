@@ -8,6 +8,12 @@
 // others (worker executor: and has moved them), says so (kPublished); when all do, the leader decides
 // (kDecided).
 //
+// Between devices rows go by a communicator (daemon/backend/member_moves.h). Whose ranks have all
+// published finds out how many bytes that will be and says so (kPrepared); when all have, and mean the same,
+// the leader gives the operation a place in the communicator's order, one behind the other over all tenants
+// of the group, and tells it to everybody (kTurn). Who has been told takes part, whatever else happens, and
+// a failed operation without a turn is cancelled once its leader has said that it failed.
+//
 // No deadlock: an operation with an older ticket has younger grants taken back (kRevoke), which the
 // leader does (kRevoked) unless it has admitted; so the oldest one that waits gets its regions
 // everywhere, and an admitted one waits only for copies. A local operation has a ticket too, and is
@@ -64,6 +70,8 @@ enum class SpanStep : uint8_t {
   kFailed,        // key, cause, failures_seen: the number of this failure
   kFailedSeen,    // failures_seen
   kEnded,         // cause
+  kPrepared,      // number, bytes: a digest
+  kTurn,          // number, bytes: the place; said: of all ranks
 };
 
 struct SpanMessage {

@@ -33,6 +33,7 @@ struct TenantStart {
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
   std::vector<SpanNode> nodes = {};  // Of a group on several nodes: the worker of each.
+  GroupId communicator = {};         // Of all tenants of the group.
 
   // Its arenas are device memory.
   bool on_device() const { return spec.backend == "cuda"; }
@@ -74,6 +75,8 @@ struct Tenant {
            start.members.size() <= shm::kMaxLaneRanks;
   }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
+  // Its rows go between nodes from device to device, and not through this worker's streams.
+  bool by_communicator() const { return span.has_value() && start.on_device(); }
   // Whether this worker knows of every rank's announce.
   bool leads() const { return !span.has_value() || span->leads(); }
   bool worker_executor() const { return start.spec.executor == Executor::kWorker; }

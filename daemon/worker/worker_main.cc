@@ -9,7 +9,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -73,7 +75,13 @@ int Usage() {
   return kExitUsage;
 }
 
-UniqueIdMaker::Make MakerOfIds(const NcclLibrary& nccl) {
+// Members find each other where the id was made, so whoever makes one that is used stays. Without a GPU
+// it only shows that the nodes could agree on one, and a network's set-up is kept out of this process.
+UniqueIdMaker::Make MakerOfIds(const NcclLibrary& nccl, bool used) {
+  if (used && !nccl.path().empty()) {
+    const auto library = std::make_shared<NcclLibrary>(std::vector<std::string>{nccl.path()});
+    return [library] { return library->MakeUniqueId(); };
+  }
   if (nccl.path().empty()) {
     return [why = nccl.problem()]() -> absl::StatusOr<std::string> {
       return absl::UnavailableError("there is no libnccl: " + why);
@@ -108,11 +116,12 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   if (absl::Status sent = socket.Send(ReadyMessage(*served, nccl, wire_address)); !sent.ok()) {
     return sent;
   }
+  const bool has_cuda = served->cuda.has_value();
   ExecLoop loop(socket, body,
                 {.records = *std::move(records),
                  .backends = std::move(served->backends),
                  .no_cuda = std::move(served->no_cuda),
-                 .make_unique_id = MakerOfIds(nccl),
+                 .make_unique_id = MakerOfIds(nccl, has_cuda),
                  .wire = std::move(wire)},
                 g_stop);
   return loop.Run();

@@ -47,6 +47,7 @@ void Communicator::Poll(absl::Time now) {
     deadline_ = absl::InfiniteFuture();
     return Take(CommEvent::kUp, absl::OkStatus(), now);
   }
+  if (worst == kNcclSuccess) launching_ = false;
   if (worst == kNcclSuccess && finalizing_) return Destroy(now);
   if (waiting && now >= deadline_) {
     Take(CommEvent::kLate,
@@ -110,6 +111,7 @@ void Communicator::Destroy(absl::Time now) {
 void Communicator::Abort() {
   finalizing_ = false;
   deadline_ = absl::InfiniteFuture();
+  launching_ = false;
   if (comm_ != nullptr) nccl_.abort(comm_);  // Frees it, whatever it returns.
   comm_ = nullptr;
   num_open_ = 0;
@@ -149,6 +151,7 @@ absl::Status Communicator::Issue(const std::vector<PeerBytes>& peers, Stream str
   }
   if (code == kNcclSuccess || code == kNcclInProgress) {
     ++num_open_;
+    launching_ = code == kNcclInProgress;
     return absl::OkStatus();
   }
   const absl::Status failure = Failure(call, code);

@@ -59,6 +59,9 @@ class Communicator {
   //   FAILED_PRECONDITION  it is not READY
   //   ABORTED              NCCL refused; the communicator is being aborted
   absl::Status Issue(const std::vector<PeerBytes>& peers, Stream stream, absl::Time now);
+  // Whether NCCL is still putting it there, in the background: until Poll has seen it done, nothing else
+  // may be put into that stream.
+  bool launching() const { return launching_; }
   void Completed() { --num_open_; }
   // The operation that was issued did not complete in time.
   void OperationLate(absl::Time now);
@@ -77,6 +80,7 @@ class Communicator {
   NcclComm comm_ = nullptr;
   int num_open_ = 0;
   bool finalizing_ = false;
+  bool launching_ = false;
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Status cause_;
 };

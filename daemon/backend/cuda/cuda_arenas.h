@@ -1,7 +1,6 @@
 // The arenas of one set of peer sessions in device memory, and what moves between them use besides.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +12,7 @@
 #include "absl/types/span.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cuda/cuda_device.h"
+#include "daemon/backend/cuda/move_memory.h"
 #include "daemon/backend/cuda/row_moves.h"
 
 namespace epd::cuda {
@@ -21,11 +21,8 @@ namespace epd::cuda {
 // and a set that goes leaves what it had to `abandon`.
 class CudaArenas : public ArenaSet {
  public:
-  // Takes over memory that cannot be given back now; the host pages may be in use by the device.
-  struct Left {
-    std::vector<DevicePointer> memory;
-    std::vector<std::pair<void*, size_t>> pages;
-  };
+  // Takes over memory that cannot be given back now.
+  using Left = MoveMemory::Left;
   using Abandon = std::function<void(CudaArenas* set, Left left)>;
 
   CudaArenas(CudaDevice& device, int num_arenas, uint64_t arena_bytes, int stream, Abandon abandon)
@@ -33,6 +30,7 @@ class CudaArenas : public ArenaSet {
         arena_bytes_(arena_bytes),
         stream_(stream),
         num_arenas_(num_arenas),
+        memory_(device, kNumBlocks),
         abandon_(std::move(abandon)) {}
   ~CudaArenas() override;
 
@@ -40,15 +38,14 @@ class CudaArenas : public ArenaSet {
   //   FAILED_PRECONDITION  the device has work left; again once it is idle
   //   anything else        there will be no arenas; Ready says the same from now on
   absl::Status Make();
-  // Sees to it that a move of `room` can start in one of this set's host blocks.
-  //   FAILED_PRECONDITION  the device has work left; again once it is idle, or once a move has ended
-  //   RESOURCE_EXHAUSTED   there is no memory for it
-  absl::StatusOr<int> TakeBlock(const MoveRoom& room);
-  void ReturnBlock(int block) { blocks_[static_cast<size_t>(block)].in_use = false; }
+  // Of the moves within this worker, all in stream(), so that they can share the scratch memory.
+  absl::StatusOr<int> TakeBlock(const MoveRoom& room) { return memory_.TakeBlock(room); }
+  void ReturnBlock(int block) { memory_.ReturnBlock(block); }
   MovePlaces Places(int block) const;
   // Keeps the counts that a rank staged for a prepare, so that Read finds them.
   void KeepCounts(int arena, uint64_t offset, absl::Span<const char> counts);
   int stream() const { return stream_; }
+  const std::vector<DevicePointer>& arenas() const { return arenas_; }
 
   int num_arenas() const override { return num_arenas_; }
   uint64_t arena_bytes() const override { return arena_bytes_; }
@@ -63,29 +60,17 @@ class CudaArenas : public ArenaSet {
   absl::StatusOr<char*> Map(int arena) override;
 
  private:
-  static constexpr int kNumBlocks = 4;
-
-  // Registered host memory of one open move.
-  struct Block {
-    uint8_t* host = nullptr;
-    DevicePointer on_device = 0;
-    size_t bytes = 0;
-    bool in_use = false;
-  };
-  absl::Status Grow(Block& block, uint64_t bytes);
-  absl::Status GrowScratch(uint64_t bytes);
+  static constexpr size_t kNumBlocks = 4;
 
   CudaDevice& device_;
   const uint64_t arena_bytes_;
-  const int stream_;  // All moves of the set run in it, so that they can share the scratch memory.
+  const int stream_;
   const int num_arenas_;
+  MoveMemory memory_;
   const Abandon abandon_;
   absl::Status ready_ = absl::UnavailableError("the arenas are being made");
   std::vector<DevicePointer> arenas_;
   std::vector<SharedArena> shared_;
-  DevicePointer scratch_ = 0;
-  uint64_t scratch_bytes_ = 0;
-  std::array<Block, kNumBlocks> blocks_;
   std::map<std::pair<int, uint64_t>, std::vector<char>> counts_;
 };
 

@@ -10,13 +10,16 @@
 namespace epd::cuda {
 
 CudaBackend::~CudaBackend() {
+  // Communicators have no more time to end in order, and are aborted.
+  for (const auto& span : spans_) queue_.emplace_back(span->TakeMemory());
+  spans_.clear();
   // Sets that are left go before this; what they had is given back if the device is idle.
   if (lost_.ok()) Pump(now_);
 }
 
 absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(int num_arenas,
                                                                     uint64_t arena_bytes) {
-  const int stream = next_stream_++ % device_->streams().size();
+  const int stream = next_stream_++ % kNumMoveStreams;
   auto arenas = std::make_unique<CudaArenas>(
       *device_, num_arenas, arena_bytes, stream,
       [this](CudaArenas* set, CudaArenas::Left left) { Abandon(set, std::move(left)); });
@@ -26,6 +29,9 @@ absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(int num_aren
 
 void CudaBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                             absl::Time now) {
+  if (group.communicator != 0) {
+    return StartSpan(id, static_cast<CudaArenas&>(arenas), group, job);
+  }
   auto move = std::make_unique<Move>();
   move->id = id;
   move->arenas = static_cast<CudaArenas*>(&arenas);
@@ -45,6 +51,7 @@ void CudaBackend::Abandon(CudaArenas* arenas, CudaArenas::Left left) {
     const auto* move = std::get_if<std::unique_ptr<Move>>(&request);
     return move != nullptr && (*move)->arenas == arenas;
   });
+  for (const auto& span : spans_) span->Forget(arenas);
   std::erase_if(moves_, [arenas](const auto& entry) { return entry.second->arenas == arenas; });
   if (!lost_.ok() || (left.memory.empty() && left.pages.empty())) return;
   queue_.emplace_back(std::move(left));
@@ -112,7 +119,7 @@ bool CudaBackend::Do(std::unique_ptr<Move>& request, absl::Time now) {
     return true;
   }
   move.block = *block;
-  const StreamSteps steps = move.rows->Steps(move.arenas->Places(*block), device_->shape());
+  const StreamSteps steps = move.rows->Steps(move.arenas->Places(*block), device_->shape()).before;
   const absl::Status started = device_->work().Start(
       move.id, move.arenas->stream(),
       [&](Stream stream) { return steps.Put(device_->driver(), device_->kernels(), stream); }, now);
@@ -135,6 +142,7 @@ absl::StatusOr<std::vector<MovedRows>> CudaBackend::Poll(absl::Time now) {
     if (complete.ok()) {
       for (const WorkId id : *complete) Finish(id);
       Pump(now);
+      PollSpans(now);
     } else {
       Lose(complete.status());
     }
@@ -145,7 +153,12 @@ absl::StatusOr<std::vector<MovedRows>> CudaBackend::Poll(absl::Time now) {
 
 void CudaBackend::Finish(WorkId id) {
   const auto found = moves_.find(id);
-  if (found == moves_.end()) return;  // Its arenas went first.
+  if (found == moves_.end()) {  // Of a communicator, or its arenas went first.
+    for (const auto& span : spans_) {
+      if (span->Complete(id)) return;
+    }
+    return;
+  }
   const std::unique_ptr<Move> move = std::move(found->second);
   moves_.erase(found);
   const uint8_t* host = move->arenas->Places(move->block).host;
@@ -161,11 +174,9 @@ void CudaBackend::Finish(WorkId id) {
   move->arenas->ReturnBlock(move->block);
 }
 
-absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
-                                           const std::string& unique_id) {
-  if (unique_id.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("group_id=", group_id, " epoch=", epoch,
-                                               ": backend=cuda works within one node so far"));
+bool CudaBackend::busy() const {
+  if (!queue_.empty() || !moves_.empty() || !moved_.empty() || !prepared_.empty()) return true;
+  return std::any_of(spans_.begin(), spans_.end(), [](const auto& span) { return span->busy(); });
 }
 
 }  // namespace epd::cuda

@@ -19,15 +19,18 @@
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cuda/cuda_arenas.h"
 #include "daemon/backend/cuda/cuda_device.h"
+#include "daemon/backend/cuda/nccl_table.h"
 #include "daemon/backend/cuda/row_moves.h"
+#include "daemon/backend/cuda/span_communicator.h"
 
 namespace epd::cuda {
 
-class CudaBackend : public Backend {
+class CudaBackend : public Backend, public MemberMoves {
  public:
-  // `limit`: for what waits in the queue.
-  CudaBackend(std::unique_ptr<CudaDevice> device, absl::Duration limit)
-      : device_(std::move(device)), limit_(limit) {}
+  // `limit`: for what waits in the queue. `nccl`: for groups on several nodes; outlives this.
+  CudaBackend(std::unique_ptr<CudaDevice> device, absl::Duration limit,
+              const LoadedNccl* nccl = nullptr)
+      : device_(std::move(device)), limit_(limit), nccl_(nccl) {}
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
@@ -37,10 +40,18 @@ class CudaBackend : public Backend {
   void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                  absl::Time now) override;
   absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;
-  bool busy() const override { return !queue_.empty() || !moves_.empty() || !moved_.empty(); }
-  //   UNIMPLEMENTED  a unique id: groups on several nodes
+  bool busy() const override;
   absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                 const std::string& unique_id) override;
+
+  MemberMoves* member_moves() override { return this; }
+  absl::Status Enter(const Membership& membership, absl::Time now) override;
+  absl::Status Entered(uint64_t communicator, uint64_t epoch) const override;
+  void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) override;
+  void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) override;
+  std::vector<PreparedMove> TakePrepared() override { return std::exchange(prepared_, {}); }
+  void Turn(const MoveTurn& turn, absl::Time now) override;
+  void Cancel(MoveId id, absl::Time now) override;
 
   const CudaDevice& device() const { return *device_; }
 
@@ -70,6 +81,16 @@ class CudaBackend : public Backend {
   void Abandon(CudaArenas* arenas, CudaArenas::Left left);
   void Lose(const absl::Status& why);
 
+  // cuda_backend_span.cc
+  struct KnownId {
+    uint64_t epoch = 0;
+    std::optional<NcclUniqueId> id;  // Until it is used.
+  };
+  SpanCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
+  void StartSpan(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
+  absl::StatusOr<int> FreeStream(absl::Time now);
+  void PollSpans(absl::Time now);
+
   std::unique_ptr<CudaDevice> device_;
   const absl::Duration limit_;
   std::deque<Request> queue_;
@@ -77,6 +98,10 @@ class CudaBackend : public Backend {
   std::map<MoveId, std::unique_ptr<Move>> moves_;    // In streams.
   std::vector<MovedRows> moved_;
   int next_stream_ = 0;
+  const LoadedNccl* const nccl_;
+  std::map<uint64_t, KnownId> ids_;  // By communicator.
+  std::vector<std::unique_ptr<SpanCommunicator>> spans_;
+  std::vector<PreparedMove> prepared_;
   absl::Time now_ = absl::InfinitePast();
   absl::Status lost_;
 };

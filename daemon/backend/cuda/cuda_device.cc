@@ -8,8 +8,6 @@
 namespace epd::cuda {
 namespace {
 
-// Operations of one stream run one behind the other, those of several beside each other.
-constexpr int kNumStreams = 4;
 constexpr int kLeastComputeMajor = 8;
 // Beside the staging, for plans and tables of moves.
 constexpr uint64_t kLeastScratch = uint64_t{8} << 20;
@@ -72,7 +70,8 @@ absl::Status CudaDevice::Prepare(const CudaDeviceOptions& options) {
   if (const Result code = driver_.context_set_current(context); code != kSuccess) {
     return Unusable(driver_, "cuCtxSetCurrent", code);
   }
-  absl::StatusOr<DeviceStreams> streams = DeviceStreams::Create(driver_, kNumStreams);
+  absl::StatusOr<DeviceStreams> streams =
+      DeviceStreams::Create(driver_, kNumMoveStreams + kMaxCommunicators);
   if (!streams.ok()) return streams.status();
   streams_.emplace(*std::move(streams));
   LoadedKernels kernels =

@@ -17,6 +17,11 @@
 
 namespace epd::cuda {
 
+// Streams of a device: the first ones for moves within the worker, then one for each communicator. NCCL's
+// kernels wait for other members, so two communicators never stand one behind the other.
+inline constexpr int kNumMoveStreams = 4;
+inline constexpr int kMaxCommunicators = 8;
+
 struct CudaDeviceOptions {
   int ordinal = 0;
   uint64_t staging_bytes = 0;

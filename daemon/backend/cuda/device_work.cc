@@ -55,7 +55,7 @@ absl::Time DeviceWork::next_deadline() const {
 }
 
 absl::Status DeviceWork::Start(WorkId id, int stream, const std::function<Result(Stream)>& put,
-                               absl::Time now) {
+                               absl::Time now, absl::Duration more) {
   if (!failed_.ok()) return failed_;
   if (idle_.empty()) {
     return absl::ResourceExhaustedError(
@@ -71,7 +71,7 @@ absl::Status DeviceWork::Start(WorkId id, int stream, const std::function<Result
   }
   idle_.pop_back();
   open_[static_cast<size_t>(stream)].push_back(
-      {.id = id, .event = event, .deadline = now + options_.limit});
+      {.id = id, .event = event, .deadline = now + options_.limit + more});
   return absl::OkStatus();
 }
 

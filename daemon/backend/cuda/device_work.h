@@ -37,11 +37,11 @@ class DeviceWork {
   ~DeviceWork();
 
   // Lets `put` put an operation's work into the stream, and an event behind it. `put` allocates
-  // nothing and waits for nothing; it returns the driver's code.
+  // nothing and waits for nothing; it returns the driver's code. `more`: time beyond the limit.
   //   RESOURCE_EXHAUSTED  max_open are open; try again after Poll
   //   INTERNAL            the driver refused: this worker must be replaced
   absl::Status Start(WorkId id, int stream, const std::function<Result(Stream)>& put,
-                     absl::Time now);
+                     absl::Time now, absl::Duration more = absl::ZeroDuration());
 
   // The work that is complete now, in each stream in the order of Start. Once an error was returned,
   // nothing is complete any more.

@@ -89,15 +89,32 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
     return StatusOf(error, rank);
   }
   // Each rank's slots follow from its own counts: rows meet only where all plans have the same.
-  const uint8_t* first = host + CountsAt();
-  for (size_t rank = 1; rank < num_ranks(); ++rank) {
-    if (std::memcmp(first, first + rank * counts_bytes(), counts_bytes()) == 0) continue;
-    return absl::DataLossError(
-        absl::StrCat("output of rank ", rank,
-                     ": its plan has other counts than the plan of rank 0, so one of "
-                     "the two is not of this prepare; prepare again"));
+  return CountsIn(host + CountsAt()).status();
+}
+
+absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) const {
+  const uint8_t* first = nullptr;
+  size_t first_rank = 0;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const uint8_t* counts = host + rank * counts_bytes();
+    if (first == nullptr) {
+      first = counts;
+      first_rank = rank;
+    } else if (std::memcmp(first, counts, counts_bytes()) != 0) {
+      return absl::DataLossError(absl::StrCat(
+          "output of rank ", rank, ": its plan has other counts than the plan of rank ", first_rank,
+          ", so one of the two is not of this prepare; prepare again"));
+    }
   }
-  return absl::OkStatus();
+  std::vector<int32_t> counts(counts_bytes() / sizeof(int32_t));
+  if (first != nullptr) std::memcpy(counts.data(), first, counts_bytes());
+  if (const KernelError bad = CheckCounts(spec_, counts.data()); !bad.ok()) {
+    return absl::DataLossError(absl::StrCat("output of rank ", first_rank,
+                                            ": the counts of its plan fit no group of this size; "
+                                            "prepare again"));
+  }
+  return counts;
 }
 
 }  // namespace epd::cuda

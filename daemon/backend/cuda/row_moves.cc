@@ -28,8 +28,9 @@ uint64_t Take(ScratchCursor& cursor, int64_t count) {
 
 }  // namespace
 
-absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob& job) {
-  RowMoves moves(group, job);
+absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob& job,
+                                          const SpanTraffic* traffic) {
+  RowMoves moves(group, job, traffic);
   if (absl::Status checked = moves.Check(); !checked.ok()) return checked;
   moves.Arrange();
   return moves;
@@ -53,6 +54,7 @@ absl::Status RowMoves::Check() {
   }
   plan_bytes_ = rows ? RoutingPlanBytes(spec_) : 0;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
     if (absl::Status checked = CheckPart(rank); !checked.ok()) return checked;
   }
   return absl::OkStatus();
@@ -95,21 +97,53 @@ void RowMoves::Arrange() {
     room_ = {.device_bytes = cursor.used(), .host_bytes = counts_bytes()};
     return;
   }
-  static_assert(sizeof(RecvTarget) == sizeof(GatherSource));
-  layout_.owners = Take<int32_t>(cursor, group_.num_experts);
-  layout_.targets = Take<RecvTarget>(cursor, static_cast<int64_t>(ranks));
-  layout_.tables_bytes = cursor.used();
+  ArrangeTables(cursor);
   layout_.reports = Take<ReportWord>(cursor, static_cast<int64_t>(ranks));
   for (size_t rank = 0; rank < ranks; ++rank) {
-    const int64_t locals = NumLocalExperts(spec_, static_cast<int32_t>(rank));
-    layout_.plans.push_back(Take<uint8_t>(cursor, static_cast<int64_t>(plan_bytes_)));
-    layout_.sums.push_back(Take<uint64_t>(cursor, PlanSumUnits(spec_)));
+    // A rank of another worker takes no room.
+    const int64_t here = local(rank) ? 1 : 0;
+    const int64_t locals = here * NumLocalExperts(spec_, static_cast<int32_t>(rank));
+    layout_.plans.push_back(Take<uint8_t>(cursor, here * static_cast<int64_t>(plan_bytes_)));
+    layout_.sums.push_back(Take<uint64_t>(cursor, here * PlanSumUnits(spec_)));
     layout_.locals.push_back(Take<int32_t>(cursor, locals));
     layout_.zones.push_back(Take<int64_t>(cursor, locals + 1));
     layout_.segments.push_back(Take<int64_t>(cursor, locals * static_cast<int64_t>(ranks)));
   }
+  if (spans() && scatters()) ArrangeLandings(cursor);
   layout_.host_results = layout_.tables_bytes;
   room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
+}
+
+// What the host fills in, at the start.
+void RowMoves::ArrangeTables(ScratchCursor& cursor) {
+  static_assert(sizeof(RecvTarget) == sizeof(GatherSource));
+  const auto ranks = static_cast<int64_t>(num_ranks());
+  layout_.owners = Take<int32_t>(cursor, group_.num_experts);
+  layout_.targets = Take<RecvTarget>(cursor, ranks);
+  for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
+    layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
+    layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
+  }
+  layout_.tables_bytes = cursor.used();
+}
+
+void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const int64_t here = local(rank) ? 1 : 0;
+    layout_.push_scratch.push_back(cursor.used());
+    PushLandingArgs unused;
+    if (local(rank)) TakePushScratch(spec_, cursor, &unused);
+    layout_.bounds.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
+    layout_.num_rows.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
+    layout_.marks.push_back(
+        Take<int64_t>(cursor, here * static_cast<int64_t>(job_.parts[rank].recv_capacity)));
+  }
+  // Landings begin at multiples of 64 bytes of the memory.
+  constexpr int64_t kAlignment = 64;
+  layout_.landings =
+      static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
+  Take<uint8_t>(cursor,
+                static_cast<int64_t>(layout_.landings - cursor.used() + traffic_->landing_bytes));
 }
 
 uint64_t RowMoves::HeadersAt() const {
@@ -138,33 +172,40 @@ RoutingSpec RowMoves::DeviceSpec(const MovePlaces& places) const {
   return spec;
 }
 
-StreamSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) const {
+MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) const {
   if (job_.kind == shm::Kind::kPrepare) return GatherCounts(places);
   WriteTables(places);
-  StreamSteps steps;
-  steps.Copy(places.device, places.host_on_device, layout_.tables_bytes);
-  steps.Fill(places.device + layout_.reports, 0xff, num_ranks() * sizeof(ReportWord));
-  VerifyPlans(places, device, steps);
-  if (scatters()) {
-    Scatter(places, device, steps);
+  MoveSteps steps;
+  steps.before.Copy(places.device, places.host_on_device, layout_.tables_bytes);
+  steps.before.Fill(places.device + layout_.reports, 0xff, num_ranks() * sizeof(ReportWord));
+  VerifyPlans(places, device, steps.before);
+  StreamSteps& last = spans() ? steps.after : steps.before;
+  if (spans()) steps.exchange = Exchange(places);
+  if (!scatters()) {
+    Gather(places, device, last);
+  } else if (spans()) {
+    PushToLandings(places, device, steps.before);
+    ExpandLandings(places, device, steps.after);
   } else {
-    Gather(places, device, steps);
+    Scatter(places, device, steps.before);
   }
-  TakeResults(places, steps);
+  TakeResults(places, last);
   return steps;
 }
 
-StreamSteps RowMoves::GatherCounts(const MovePlaces& places) const {
-  StreamSteps steps;
+MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
+  MoveSteps steps;
   const uint64_t row = uint64_t{group_.num_experts} * sizeof(int32_t);
   const DevicePointer all = places.device + layout_.counts;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    steps.Copy(all + rank * row, Region(places, rank), row);
+    if (local(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);
   }
+  if (spans()) steps.exchange = Exchange(places);
+  StreamSteps& last = spans() ? steps.after : steps.before;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    steps.Copy(Out(places, rank), all, counts_bytes());
+    if (local(rank)) last.Copy(Out(places, rank), all, counts_bytes());
   }
-  steps.Copy(places.host_on_device, all, counts_bytes());
+  last.Copy(places.host_on_device, all, counts_bytes());
   return steps;
 }
 
@@ -173,6 +214,7 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
     std::memcpy(places.host + layout_.owners, group_.expert_owner.data(),
                 group_.expert_owner.size() * sizeof(int32_t));
   }
+  if (spans() && scatters()) return WriteLandingTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
     const uint64_t rows_bytes = job_.parts[rank].recv_capacity * job_.row_bytes;
@@ -192,6 +234,7 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
 void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
                            StreamSteps& steps) const {
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
     const DevicePointer plan = places.device + layout_.plans[rank];
     steps.Copy(plan, Region(places, rank), plan_bytes_);
     VerifyPlan::Args args;
@@ -205,32 +248,36 @@ void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
   }
 }
 
+LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
+  const RoutingSpec spec = DeviceSpec(places);
+  const MovePart& part = job_.parts[rank];
+  const DevicePointer out = Out(places, rank);
+  ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
+  LandRowsArgs args;
+  args.index = {.spec = spec,
+                .counts = At<const int32_t>(
+                    places.device, layout_.plans[rank] + PlanCountsOffset(spec.num_experts)),
+                .rank = static_cast<int32_t>(rank),
+                .num_locals = NumLocalExperts(spec_, static_cast<int32_t>(rank)),
+                .local_experts = At<int32_t>(places.device, layout_.locals[rank]),
+                .zones = At<int64_t>(places.device, layout_.zones[rank]),
+                .segments = At<int64_t>(places.device, layout_.segments[rank])};
+  args.row_bytes = job_.row_bytes;
+  args.recv_rows = At<uint8_t>(out, 0);
+  args.recv_weights =
+      job_.has_weights ? At<float>(out, shm::OutWeightsOffset(part.recv_capacity * job_.row_bytes))
+                       : nullptr;
+  args.capacity = static_cast<int64_t>(part.recv_capacity);
+  args.report = report;
+  args.gate = {nullptr, report};
+  return args;
+}
+
 void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
                        StreamSteps& steps) const {
   const RoutingSpec spec = DeviceSpec(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    const MovePart& part = job_.parts[rank];
-    const DevicePointer out = Out(places, rank);
-    ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
-    LandRowsArgs args;
-    args.index = {.spec = spec,
-                  .counts = At<const int32_t>(
-                      places.device, layout_.plans[rank] + PlanCountsOffset(spec.num_experts)),
-                  .rank = static_cast<int32_t>(rank),
-                  .num_locals = NumLocalExperts(spec_, static_cast<int32_t>(rank)),
-                  .local_experts = At<int32_t>(places.device, layout_.locals[rank]),
-                  .zones = At<int64_t>(places.device, layout_.zones[rank]),
-                  .segments = At<int64_t>(places.device, layout_.segments[rank])};
-    args.row_bytes = job_.row_bytes;
-    args.recv_rows = At<uint8_t>(out, 0);
-    args.recv_weights =
-        job_.has_weights
-            ? At<float>(out, shm::OutWeightsOffset(part.recv_capacity * job_.row_bytes))
-            : nullptr;
-    args.capacity = static_cast<int64_t>(part.recv_capacity);
-    args.report = report;
-    args.gate = {nullptr, report};
-    steps.Launch(LandRowsLaunches(args, device));
+    steps.Launch(LandRowsLaunches(LandArgs(places, rank), device));
   }
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const MovePart& part = job_.parts[rank];
@@ -259,6 +306,7 @@ void RowMoves::Gather(const MovePlaces& places, const DeviceShape& device,
                       StreamSteps& steps) const {
   const RoutingSpec spec = DeviceSpec(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
     const MovePart& part = job_.parts[rank];
     const DevicePointer out = Out(places, rank);
     GatherReduceArgs args;
@@ -284,6 +332,7 @@ void RowMoves::TakeResults(const MovePlaces& places, StreamSteps& steps) const {
   steps.Copy(host + layout_.host_results, places.device + layout_.reports,
              num_ranks() * sizeof(ReportWord));
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
     const DevicePointer plan = places.device + layout_.plans[rank];
     steps.Copy(host + HeadersAt() + rank * sizeof(PlanHeader), plan, sizeof(PlanHeader));
     steps.Copy(host + CountsAt() + rank * counts_bytes(),

@@ -24,10 +24,19 @@ std::string ProblemOf(const ProbeResult& result, int ordinal) {
   return "";
 }
 
+LoadedNccl Nccl(const std::string& path, const std::string& why_none) {
+  if (!path.empty()) return LoadNccl(path);
+  LoadedNccl none;
+  none.problem = why_none.empty() ? "there is no libnccl" : why_none;
+  return none;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& options,
-                                                       const std::string& self) {
+                                                       const std::string& self,
+                                                       const std::string& nccl_path,
+                                                       const std::string& no_nccl) {
   // Lives as long as the process, as the library does.
   static const LoadedDriver& driver = *new LoadedDriver(LoadDriver());
   if (!driver.ok()) return absl::FailedPreconditionError(driver.problem);
@@ -36,7 +45,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
   if (!problem.empty()) return absl::FailedPreconditionError(problem);
   absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(driver.table, options);
   if (!device.ok()) return device.status();
-  return std::make_unique<CudaBackend>(*std::move(device), options.limit);
+  static const LoadedNccl& nccl = *new LoadedNccl(Nccl(nccl_path, no_nccl));
+  return std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl);
 }
 
 }  // namespace epd::cuda

@@ -70,7 +70,7 @@ std::optional<SpanMessage> FromProto(const v1::WireMessage& in) {
   SpanMessage message;
   const uint32_t step = in.step();
   const bool known = step >= static_cast<uint32_t>(SpanStep::kAnnounce) &&
-                     step <= static_cast<uint32_t>(SpanStep::kEnded);
+                     step <= static_cast<uint32_t>(SpanStep::kTurn);
   ProgramId& program = message.key.execution.program;
   if (!known || in.program().size() != program.size()) return std::nullopt;
   message.step = static_cast<SpanStep>(step);

@@ -84,6 +84,11 @@ int FakeDriver::RunStreams() {
   return RunLocked();
 }
 
+Result FakeDriver::Put(Stream stream, std::function<bool()> run) {
+  std::lock_guard lock(mutex_);
+  return Enqueue(stream, {true, std::move(run)});
+}
+
 int FakeDriver::RunLocked() {
   bool moved = true;
   int left = 0;

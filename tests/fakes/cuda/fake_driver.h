@@ -61,6 +61,9 @@ class FakeDriver {
   // Runs before each call; a test or the shared library may end the process there.
   void OnCall(std::function<void(const std::string& symbol)> hook);
 
+  // Puts an operation of somebody else (a communicator) into a stream. It is asked again until it is
+  // through; whoever is at the other end may never come, so nothing may wait for the device meanwhile.
+  Result Put(Stream stream, std::function<bool()> run);
   // Runs what the streams can run; returns how many operations are left.
   int RunStreams();
   // From now on only RunStreams runs streams, and no call does by the way: as a device that works by

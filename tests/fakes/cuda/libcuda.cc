@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -118,12 +119,27 @@ struct Loaded {
   }
 };
 
+Loaded& Library() {
+  static Loaded& loaded = *new Loaded;
+  return loaded;
+}
+
 }  // namespace
+
+// For the fake NCCL: an operation of a stream, and how to get rid of it.
+extern "C" __attribute__((visibility("default"))) void epd_fake_put(epd::cuda::Stream stream,
+                                                                    bool (*run)(void*),
+                                                                    void (*free)(void*),
+                                                                    void* state) {
+  const std::shared_ptr<void> owned(state, free);
+  const auto go = [run, owned] { return run(owned.get()); };
+  if (Library().driver.Put(stream, go) != epd::cuda::kSuccess) std::abort();
+}
 
 extern "C" __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char* symbol,
                                                                           void** function, int,
                                                                           uint64_t, int* status) {
-  static Loaded& loaded = *new Loaded;
+  Loaded& loaded = Library();
   const auto missing = loaded.words.find("missing");
   const bool lacks =
       missing != loaded.words.end() && (missing->second == symbol || missing->second == "all");

@@ -126,7 +126,7 @@ TEST(CudaDoctor, ShowsThisNodesGpusInTheDaemonsEnvironment) {
   const std::string said = DoctorOf(daemon, "");
   EXPECT_THAT(said, HasSubstr("Fake GPU 0, compute capability 9.0, 132 SMs"));
   EXPECT_THAT(said, HasSubstr("staging is shared by IPC handles"));
-  EXPECT_THAT(said, HasSubstr("this machine has what it needs, within one node"));
+  EXPECT_THAT(said, HasSubstr("this machine has what it needs; over several nodes with NCCL"));
 }
 
 TEST(CudaDoctor, ACrashOfALibraryIsAFindingAndEpdAndItsWorkerLiveOn) {

@@ -42,6 +42,18 @@ class FakeGpu {
     if (std::ifstream file(folder_.path() + "/violations"); file) text << file.rdbuf();
     return text.str();
   }
+  // How many of a communicator's marks of a kind there are in all: 'r' entered, 'a' aborted
+  // (tests/fakes/cuda/nccl_mail.h).
+  int CountNcclMarks(char kind) const {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
+      if (!entry.is_directory()) continue;
+      for (const auto& mark : std::filesystem::directory_iterator(entry.path())) {
+        count += mark.path().filename().string()[0] == kind ? 1 : 0;
+      }
+    }
+    return count;
+  }
   void Forget() const { std::filesystem::remove(folder_.path() + "/violations"); }
 
  private:

@@ -204,6 +204,8 @@ class ExchangeHarness {
   void Do(const SendToPeer&) {}
   void Do(const OpenWire&) {}
   void Do(const SendRows&) {}
+  void Do(const TakeTurn&) {}
+  void Do(const CancelMove&) {}
   void Do(const CloseWire&) {}
   void Do(const ReportTenantBroken&) {}
   void Do(const EvictSession& e) { evicted.push_back(e); }

@@ -157,6 +157,8 @@ class Simulation {
   void Do(const SendToPeer&) {}
   void Do(const OpenWire&) {}
   void Do(const SendRows&) {}
+  void Do(const TakeTurn&) {}
+  void Do(const CancelMove&) {}
   void Do(const CloseWire&) {}
   void Do(const ReportTenantBroken&) {}
   void TakeAnswer(Call& call, const AnswerUse& answer);

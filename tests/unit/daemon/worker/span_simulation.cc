@@ -61,18 +61,20 @@ void SpanWorld::StartFormation(int group) {
   if (g.formation > 0) g.bases = CutOff(counts, g.bases, all);
   if (sabotage_ == SpanSabotage::kForgetBases) g.bases.clear();
   ++g.formation;
+  if (OnDevice(group)) g.epoch = communicator_epoch_;
   g.ended = false;
   g.leader_lost = false;
   ++result_.num_formations;
   for (int node = 0; node < kNodes; ++node) {
     TenantStart start{.group = GroupId(group + 1),
-                      .epoch = Epoch(1),
+                      .epoch = Epoch(g.epoch),
                       .formation = Formation(g.formation),
                       .spec = {},
                       .members = {},
                       .bases = g.bases,
                       .base_cause = absl::AbortedError("cut"),
-                      .nodes = {}};
+                      .nodes = {},
+                      .communicator = GroupId(1000)};
     start.spec.name = absl::StrCat("g", group);
     start.spec.num_ranks = kRanks;
     start.spec.num_experts = 4;
@@ -80,7 +82,9 @@ void SpanWorld::StartFormation(int group) {
     start.spec.recv_capacity_per_rank = 64;
     start.spec.hidden = 8;
     start.spec.top_k = 2;
-    start.spec.executor = group % 2 == 0 ? Executor::kClient : Executor::kWorker;
+    const bool by_worker = group % 2 == 1 || OnDevice(group);
+    start.spec.executor = by_worker ? Executor::kWorker : Executor::kClient;
+    start.spec.backend = OnDevice(group) ? "cuda" : "cpu";
     for (int rank = 0; rank < kRanks; ++rank) {
       const int place = NodeOf(group, rank);
       start.members.push_back({.rank = Rank(static_cast<uint32_t>(rank)),
@@ -111,7 +115,7 @@ void SpanWorld::Announce(int group, int rank, int name) {
   request.step = shm::Step::kAnnounce;
   request.kind = shm::Kind::kPrepare;
   request.group_id = static_cast<uint64_t>(group + 1);
-  request.epoch = 1;
+  request.epoch = groups_[group].epoch;
   request.formation = groups_[group].formation;
   request.rank = static_cast<uint32_t>(rank);
   request.program[0] = static_cast<uint8_t>(name + 1);
@@ -120,7 +124,7 @@ void SpanWorld::Announce(int group, int rank, int name) {
   request.top_k = 2;
   request.num_tokens = 4;
   request.stage_bytes = 16 + 4096 * (6 + Pick(8));
-  const bool worker_executor = group % 2 == 1;
+  const bool worker_executor = group % 2 == 1 || OnDevice(group);
   if (worker_executor) request.plan_bytes = 16;
   if (!quiet_ && Chance(60)) request.error_code = 3;
   if (!quiet_ && Chance(400)) request.alignment = 8;  // Others say 0: they disagree.
@@ -230,8 +234,61 @@ bool SpanWorld::DeliverRows() {
   return true;
 }
 
+// Streams of a device run in order, and an operation ends when all members take part.
+bool SpanWorld::CanEnd(const DeviceMove& move) const {
+  if (move.epoch != communicator_epoch_) return true;
+  if (move.state != DeviceMove::State::kTurn) return false;
+  const bool first =
+      std::none_of(device_moves_.begin(), device_moves_.end(), [&](const DeviceMove& other) {
+        return other.node == move.node && other.epoch == move.epoch &&
+               other.state == DeviceMove::State::kTurn && other.place < move.place;
+      });
+  return first && places_.at({move.epoch, move.place}).second == kNodes;
+}
+
+void SpanWorld::EndDeviceMove(size_t index, const absl::Status& status) {
+  const DeviceMove move = device_moves_[index];
+  device_moves_.erase(device_moves_.begin() + static_cast<ptrdiff_t>(index));
+  const int group = static_cast<int>(move.name.group.value) - 1;
+  for (int rank = 0; status.ok() && rank < kRanks; ++rank) {
+    if (NodeOf(group, rank) == move.node) continue;
+    operations_[move.name].landed.insert({move.node, Rank(static_cast<uint32_t>(rank))});
+  }
+  nodes_[move.node].exchange.RowsMoved(move.operation, status, now_);
+  Perform(move.node);
+}
+
+bool SpanWorld::AdvanceDeviceMove() {
+  if (device_moves_.empty()) return false;
+  const size_t from = Pick(device_moves_.size());
+  for (size_t i = 0; i < device_moves_.size(); ++i) {
+    const size_t index = (from + i) % device_moves_.size();
+    DeviceMove& move = device_moves_[index];
+    if (CanEnd(move)) {
+      absl::Status status =
+          !quiet_ && Chance(100) ? absl::DataLossError("damaged") : absl::OkStatus();
+      if (move.epoch != communicator_epoch_) status = absl::AbortedError("a member is lost");
+      EndDeviceMove(index, status);
+      return true;
+    }
+    if (move.state != DeviceMove::State::kPreparing) continue;
+    if (!quiet_ && Chance(100)) {
+      EndDeviceMove(index, absl::DataLossError("its plans differ"));
+      return true;
+    }
+    move.state = DeviceMove::State::kPrepared;
+    const OperationId operation = move.operation;
+    const int node = move.node;
+    nodes_[node].exchange.RowsPrepared(operation, !quiet_ && Chance(100) ? 8 : 7, now_);
+    Perform(node);
+    return true;
+  }
+  return false;
+}
+
 bool SpanWorld::FinishMove() {
-  if (moves_.empty()) return false;
+  if (Chance(2) && AdvanceDeviceMove()) return true;
+  if (moves_.empty()) return AdvanceDeviceMove();
   const auto next = moves_.begin() + static_cast<ptrdiff_t>(Pick(moves_.size()));
   const MoveUnderWay move = *next;
   moves_.erase(next);
@@ -255,7 +312,10 @@ void SpanWorld::LoseStream() {
   });
   for (int group = 0; group < kGroups; ++group) {
     if (NodeOf(group, 0) == a || NodeOf(group, 0) == b) groups_[group].leader_lost = true;
+    // All members abort; the tenants form again in the next epoch.
+    if (OnDevice(group)) groups_[group].ended = true;
   }
+  ++communicator_epoch_;
   for (const auto& [node, peer] : {std::pair{a, b}, std::pair{b, a}}) {
     nodes_[node].exchange.PeerLost(Incarnation(100 + peer), absl::UnavailableError("cable"), now_);
     Perform(node);
@@ -339,6 +399,7 @@ void SpanWorld::CheckRest() {
       }
     }
   }
+  if (!device_moves_.empty()) Violate("return: a move of a communicator stays open");
   for (const SimNode& node : nodes_) {
     if (!node.open.empty()) Violate("return: a region stays open for rows");
     if (!node.records.empty()) Violate("return: an outcome record stays");

@@ -19,6 +19,8 @@ enum class SpanSabotage {
   kPhantomRows,   // A worker is told that rows have landed that have not.
   kSharedRegion,  // An operation is told the region of another one.
   kForgetBases,   // A formation starts without the cut-off.
+  kSkipTurn,      // A worker does not take part in a communicator's operation in its turn.
+  kForgetCancel,  // A move without a turn is never told so.
 };
 
 struct SpanSimulationResult {
@@ -27,6 +29,8 @@ struct SpanSimulationResult {
   uint64_t num_failed = 0;
   uint64_t num_revoked = 0;
   uint64_t num_formations = 0;
+  uint64_t num_turns = 0;
+  uint64_t num_cancelled = 0;
 };
 
 // Invariants, after every step:
@@ -38,9 +42,11 @@ struct SpanSimulationResult {
 //   exclusion    a region overlaps no region of another operation on that node that somebody may
 //                touch, and rows are written to open regions only
 //   answers      a use is answered once
+//   order        the members of a communicator, which two tenants share, take part in the same
+//                operations in the same places, without gaps
 // and when nothing is left to do:
 //   progress     no call waits: there is no deadlock, and nobody waits for what nobody will do
-//   return       every region, record and operation has come back
+//   return       every move, region, record and operation has come back
 SpanSimulationResult SimulateSpan(uint64_t seed, int num_events, SpanSabotage sabotage);
 
 }  // namespace epd

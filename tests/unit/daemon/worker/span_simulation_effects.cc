@@ -23,7 +23,49 @@ void SpanWorld::Do(int node, const MoveRows& e) {
   const auto num_local = std::count_if(e.job.parts.begin(), e.job.parts.end(),
                                        [](const MovePart& part) { return part.local; });
   if (num_local != kRanksPerNode) Violate("truth: outputs are made of ranks on other nodes");
-  moves_.push_back({node, e.operation});
+  const int group = static_cast<int>(e.group.value) - 1;
+  if (!OnDevice(group)) return moves_.push_back({node, e.operation});
+  DeviceMove move{.node = node,
+                  .operation = e.operation,
+                  .name = {e.group, e.formation, 0},
+                  .epoch = groups_[group].epoch};
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (const Caller& caller : groups_[group].callers[rank]) {
+      if (NodeOf(group, rank) == node && caller.operation == e.operation) {
+        move.name.number = caller.number;
+      }
+    }
+  }
+  device_moves_.push_back(move);
+}
+
+void SpanWorld::Do(int node, const TakeTurn& e) {
+  ++result_.num_turns;
+  if (sabotage_ == SpanSabotage::kSkipTurn && Chance(50)) return;
+  const auto move = std::find_if(
+      device_moves_.begin(), device_moves_.end(),
+      [&](const DeviceMove& one) { return one.node == node && one.operation == e.operation; });
+  if (move == device_moves_.end()) return Violate("order: a turn of no move");
+  if (move->state != DeviceMove::State::kPrepared) Violate("order: a turn at the wrong time");
+  move->state = DeviceMove::State::kTurn;
+  move->place = e.place;
+  if (communicator_epoch_ != move->epoch) return;  // Aborted.
+  uint64_t& next = next_place_[{node, move->epoch}];
+  if (e.place != next++) Violate("order: a place is left out");
+  auto& [name, taken] = places_[{move->epoch, e.place}];
+  if (taken++ > 0 && name != move->name) Violate("order: two operations have one place");
+  name = move->name;
+}
+
+void SpanWorld::Do(int node, const CancelMove& e) {
+  ++result_.num_cancelled;
+  if (sabotage_ == SpanSabotage::kForgetCancel) return;
+  for (size_t i = 0; i < device_moves_.size(); ++i) {
+    const DeviceMove& move = device_moves_[i];
+    if (move.node != node || move.operation != e.operation) continue;
+    if (move.state == DeviceMove::State::kTurn) Violate("order: cancelled after its turn");
+    return EndDeviceMove(i, absl::AbortedError("cancelled"));
+  }
 }
 
 void SpanWorld::Do(int node, const OpenRecord& e) { nodes_[node].records.insert(e.operation); }

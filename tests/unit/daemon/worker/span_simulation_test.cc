@@ -19,12 +19,16 @@ TEST(SpanSimulation, HoldsItsInvariants) {
     all.num_failed += result.num_failed;
     all.num_revoked += result.num_revoked;
     all.num_formations += result.num_formations;
+    all.num_turns += result.num_turns;
+    all.num_cancelled += result.num_cancelled;
   }
   // It does what it is for.
   EXPECT_GT(all.num_good, 1000u);
   EXPECT_GT(all.num_failed, 500u);
   EXPECT_GT(all.num_revoked, 10u);
   EXPECT_GT(all.num_formations, 50u);
+  EXPECT_GT(all.num_turns, 1000u);
+  EXPECT_GT(all.num_cancelled, 10u);
 }
 
 class Sabotaged : public testing::TestWithParam<SpanSabotage> {};
@@ -40,7 +44,8 @@ INSTANTIATE_TEST_SUITE_P(All, Sabotaged,
                          testing::Values(SpanSabotage::kLoseMessage, SpanSabotage::kSwapMessages,
                                          SpanSabotage::kForgetRevoke, SpanSabotage::kFlipOutcome,
                                          SpanSabotage::kLateRows, SpanSabotage::kPhantomRows,
-                                         SpanSabotage::kSharedRegion, SpanSabotage::kForgetBases));
+                                         SpanSabotage::kSharedRegion, SpanSabotage::kForgetBases,
+                                         SpanSabotage::kSkipTurn, SpanSabotage::kForgetCancel));
 
 }  // namespace
 }  // namespace epd

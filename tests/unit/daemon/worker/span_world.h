@@ -47,7 +47,9 @@ struct OpenRegion {
 
 struct SimNode {
   explicit SimNode(int index, uint64_t staging)
-      : exchange({.staging_bytes = staging, .self = Incarnation(100 + index)}) {}
+      : exchange({.staging_bytes = staging,
+                  .device_staging_bytes = uint64_t{256} << 20,
+                  .self = Incarnation(100 + index)}) {}
   Exchange exchange;
   std::map<SpanOperation, OpenRegion> open;
   std::map<Use, std::pair<int, std::pair<int, int>>> uses;  // -> group, rank, name.
@@ -59,8 +61,20 @@ struct MoveUnderWay {
   OperationId operation;
 };
 
+// A move by a communicator, on one of its members.
+struct DeviceMove {
+  enum class State { kPreparing, kPrepared, kTurn };
+  State state = State::kPreparing;
+  int node = 0;
+  OperationId operation;
+  SpanOperation name;
+  uint64_t epoch = 0;
+  uint64_t place = 0;
+};
+
 struct SimGroup {
   uint64_t formation = 0;
+  uint64_t epoch = 1;
   bool ended = false;  // This formation has; the next one starts when all calls are over.
   bool leader_lost = false;
   std::vector<ExecutionBase> bases;
@@ -94,6 +108,11 @@ class SpanWorld {
   bool DeliverMessage();
   bool DeliverRows();
   bool FinishMove();
+  // Two tenants of one group, with the same places: their rows go by one communicator.
+  static bool OnDevice(int group) { return group % kNodes == 1; }
+  bool AdvanceDeviceMove();
+  bool CanEnd(const DeviceMove& move) const;
+  void EndDeviceMove(size_t index, const absl::Status& status);
   void LoseStream();
   void Announce(int group, int rank, int name);
   void Publish(int group, int rank, int name);
@@ -118,6 +137,8 @@ class SpanWorld {
   void Do(int node, const CloseRecord& e);
   void Do(int node, const CommitPages& e);
   void Do(int node, const MoveRows& e);
+  void Do(int node, const TakeTurn& e);
+  void Do(int node, const CancelMove& e);
   void CheckOverlap(int node, const SpanOperation& operation, const OpenRegion& region);
 
   std::mt19937_64 random_;
@@ -128,6 +149,11 @@ class SpanWorld {
   std::map<std::pair<int, int>, std::deque<SpanMessage>> streams_;
   std::vector<RowsInFlight> rows_;
   std::vector<MoveUnderWay> moves_;
+  std::vector<DeviceMove> device_moves_;
+  uint64_t communicator_epoch_ = 1;
+  // By epoch and place: the operation, and how many members have taken part.
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<SpanOperation, int>> places_;
+  std::map<std::pair<int, uint64_t>, uint64_t> next_place_;  // By node and epoch.
   std::map<SpanOperation, SimOperation> operations_;
   bool quiet_ = false;  // No more calls, faults or lost streams.
   uint32_t next_claim_ = 2;

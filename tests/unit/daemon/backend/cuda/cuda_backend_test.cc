@@ -44,7 +44,9 @@ class CudaBackendTest : public ::testing::Test {
               .num_experts = static_cast<uint32_t>(spec.num_experts),
               .max_tokens = static_cast<uint32_t>(spec.max_tokens),
               .expert_owner = problem_.use_table ? problem_.owner : std::vector<int32_t>(),
-              .drop_on_overflow = false};
+              .drop_on_overflow = false,
+              .communicator = 0,
+              .member_of_rank = {}};
     job_ = {.kind = shm::Kind::kDispatch,
             .dtype = 1,
             .has_weights = true,

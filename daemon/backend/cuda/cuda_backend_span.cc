@@ -1,0 +1,166 @@
+// Groups on several nodes: which communicators this worker is in.
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/cuda_backend.h"
+
+namespace epd::cuda {
+namespace {
+
+std::string Name(uint64_t communicator, uint64_t epoch) {
+  return absl::StrCat("group_id=", communicator, " epoch=", epoch);
+}
+
+}  // namespace
+
+SpanCommunicator* CudaBackend::Find(uint64_t communicator, uint64_t epoch) const {
+  for (const auto& span : spans_) {
+    const Membership& in = span->membership();
+    if (in.communicator == communicator && in.epoch == epoch) return span.get();
+  }
+  return nullptr;
+}
+
+// Every node of the group is told so: the epoch before is over.
+absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                           const std::string& unique_id) {
+  if (!unique_id.empty() && unique_id.size() != sizeof(NcclUniqueId)) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(group_id, epoch), ": a unique id of ",
+                                                   unique_id.size(), " bytes, expected ",
+                                                   sizeof(NcclUniqueId), " or none"));
+  }
+  for (const auto& span : spans_) {
+    const Membership& in = span->membership();
+    if (in.communicator != group_id || in.epoch >= epoch) continue;
+    span->End(absl::AbortedError(absl::StrCat(Name(group_id, in.epoch),
+                                              ": the group forms again in epoch ", epoch)),
+              now_);
+  }
+  KnownId known{.epoch = epoch, .id = std::nullopt};
+  if (!unique_id.empty()) {
+    known.id.emplace();
+    std::memcpy(known.id->bytes, unique_id.data(), unique_id.size());
+  }
+  ids_[group_id] = known;
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Enter(const Membership& membership, absl::Time now) {
+  const std::string name = Name(membership.communicator, membership.epoch);
+  if (SpanCommunicator* span = Find(membership.communicator, membership.epoch)) {
+    if (absl::Status entered = span->Entered(); !entered.ok() && !absl::IsUnavailable(entered)) {
+      return absl::AbortedError(absl::StrCat(
+          name, ": the communicator has ended: ", entered.message(), "; join the group again"));
+    }
+    ++span->num_users;
+    return absl::OkStatus();
+  }
+  if (nccl_ == nullptr || !nccl_->ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, ": rows of several nodes go by NCCL, which this node's worker cannot use: ",
+        nccl_ == nullptr ? "none was looked for" : nccl_->problem,
+        "; see epctl doctor, or ask for backend=cpu"));
+  }
+  const auto known = ids_.find(membership.communicator);
+  if (known == ids_.end() || known->second.epoch != membership.epoch ||
+      !known->second.id.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     ": there is no unique id for its communicator; epctl doctor on the node "
+                     "of rank 0 says why"));
+  }
+  const absl::StatusOr<int> stream = FreeStream(now);
+  if (!stream.ok()) return stream.status();
+  spans_.push_back(std::make_unique<SpanCommunicator>(
+      *device_, nccl_->table,
+      SpanCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
+      moved_, prepared_));
+  spans_.back()->num_users = 1;
+  spans_.back()->Begin(*known->second.id, now);
+  known->second.id.reset();
+  return absl::OkStatus();
+}
+
+// The first stream of no communicator; else that of one whose tenants are gone, once it is through.
+absl::StatusOr<int> CudaBackend::FreeStream(absl::Time now) {
+  std::set<int> taken;
+  for (const auto& span : spans_) taken.insert(span->stream());
+  for (int i = 0; i < kMaxCommunicators; ++i) {
+    if (!taken.contains(kNumMoveStreams + i)) return kNumMoveStreams + i;
+  }
+  for (auto it = spans_.begin(); it != spans_.end(); ++it) {
+    if ((*it)->num_users > 0 || (*it)->has_moves()) continue;
+    const int stream = (*it)->stream();
+    (*it)->End(absl::AbortedError("the communicator had no tenants"), now);
+    queue_.emplace_back((*it)->TakeMemory());
+    spans_.erase(it);
+    return stream;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this worker serves ", kMaxCommunicators,
+                   " groups on several nodes, the most there may be; end one of them"));
+}
+
+absl::Status CudaBackend::Entered(uint64_t communicator, uint64_t epoch) const {
+  const SpanCommunicator* span = Find(communicator, epoch);
+  if (span == nullptr) return absl::AbortedError("the communicator has ended");
+  return span->Entered();
+}
+
+void CudaBackend::Leave(uint64_t communicator, uint64_t epoch, absl::Time) {
+  SpanCommunicator* span = Find(communicator, epoch);
+  if (span != nullptr && span->num_users > 0) --span->num_users;
+}
+
+void CudaBackend::WorkerLost(uint64_t worker, const std::string& who, absl::Time now) {
+  for (const auto& span : spans_) {
+    const Membership& in = span->membership();
+    if (std::find(in.workers.begin(), in.workers.end(), worker) == in.workers.end()) continue;
+    span->End(absl::AbortedError(absl::StrCat(Name(in.communicator, in.epoch), ": ", who,
+                                              " is lost; the group forms again")),
+              now);
+  }
+}
+
+void CudaBackend::StartSpan(MoveId id, CudaArenas& arenas, const MoveGroup& group,
+                            const MoveJob& job) {
+  SpanCommunicator* span = Find(group.communicator, group.epoch);
+  if (span == nullptr) {
+    return moved_.push_back({id, absl::AbortedError("the group's communicator has ended")});
+  }
+  auto move = std::make_unique<SpanMove>();
+  move->id = id;
+  move->arenas = &arenas;
+  move->group = group;
+  move->job = job;
+  span->Start(std::move(move));
+}
+
+void CudaBackend::Turn(const MoveTurn& turn, absl::Time now) {
+  for (const auto& span : spans_) {
+    if (span->Has(turn.id)) return span->Turn(turn, now);
+  }
+}
+
+void CudaBackend::Cancel(MoveId id, absl::Time now) {
+  for (const auto& span : spans_) span->Cancel(id, now);
+}
+
+void CudaBackend::PollSpans(absl::Time now) {
+  for (const auto& span : spans_) {
+    if (const absl::Status lost = span->Poll(now); !lost.ok()) Lose(lost);
+  }
+  for (auto it = spans_.begin(); it != spans_.end();) {
+    if (!(*it)->ended() || (*it)->has_moves() || (*it)->num_users > 0) {
+      ++it;
+      continue;
+    }
+    queue_.emplace_back((*it)->TakeMemory());
+    it = spans_.erase(it);
+  }
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,66 @@
+// Moves between the workers of several nodes: members of one communicator, whose rows go from device to
+// device.
+//
+//   StartMove       the sizes of what this member sends and receives are found
+//   TakePrepared    ... they are known, with a digest of what all members must have alike
+//   Turn            every member is prepared, with the same digest: the operation's place
+//   Backend::Poll   the move has ended
+//
+// Who calls Turn gives places without gaps, in the same order on all members, and gives one only when all
+// are prepared; so a place is never waited for, and what never gets one is cancelled.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/backend/move_job.h"
+
+namespace epd {
+
+// One worker's membership.
+struct Membership {
+  uint64_t communicator = 0;
+  uint64_t epoch = 0;
+  std::vector<uint64_t> workers;  // By member: the incarnation of the worker.
+  int self = 0;
+};
+
+struct PreparedMove {
+  MoveId id = 0;
+  uint64_t digest = 0;
+};
+
+// What the leader knows of all ranks.
+struct MoveTurn {
+  MoveId id = 0;
+  uint64_t place = 0;
+  std::vector<uint64_t> recv_capacity;  // [num_ranks]
+};
+
+// Of a backend; on its thread, without waiting.
+class MemberMoves {
+ public:
+  virtual ~MemberMoves() = default;
+
+  // Begins to enter, with the id that Backend::InitCommunicator was given; once more for each tenant.
+  //   FAILED_PRECONDITION  there is no id, or no NCCL (why)
+  //   ABORTED              this communicator has ended
+  //   RESOURCE_EXHAUSTED   the worker is in too many
+  virtual absl::Status Enter(const Membership& membership, absl::Time now) = 0;
+  // OK: every member has entered. UNAVAILABLE: not yet. Else: why not.
+  virtual absl::Status Entered(uint64_t communicator, uint64_t epoch) const = 0;
+  // A tenant needs it no more.
+  virtual void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) = 0;
+  // A worker is gone: communicators with it are aborted, and their moves end with ABORTED.
+  virtual void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) = 0;
+
+  virtual std::vector<PreparedMove> TakePrepared() = 0;
+  virtual void Turn(const MoveTurn& turn, absl::Time now) = 0;
+  // The move gets no turn; it ends with ABORTED.
+  virtual void Cancel(MoveId id, absl::Time now) = 0;
+};
+
+}  // namespace epd

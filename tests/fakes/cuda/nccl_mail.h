@@ -1,0 +1,31 @@
+// NCCL without GPUs, between processes: communicators whose members meet in a folder named by the unique
+// id, and whose sends and receives move their bytes through files there, as operations of a fake driver's
+// stream.
+//
+// As the real one without blocking does, it puts a group into the stream some time after ncclGroupEnd, in
+// the background. A broken rule is told: sizes or an order that differ between the two sides, an id whose
+// maker is gone or that has served, calls after an abort, an end in order while a member is dead.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "daemon/backend/cuda/nccl_table.h"
+
+namespace epd::cuda {
+
+struct NcclMail {
+  std::string folder;  // Exists; where members meet.
+  // Puts an operation into a stream; it is asked again until it says that it is through.
+  std::function<void(Stream stream, std::function<bool()> run)> put;
+  std::function<void(const std::string& what)> violation;
+};
+
+// One for the process, before any call below.
+void UseNcclMail(NcclMail mail);
+
+// The functions of the table, and the maker of unique ids.
+NcclTable NcclMailTable();
+NcclResult MakeNcclMailId(NcclUniqueId* id);
+
+}  // namespace epd::cuda

@@ -1,0 +1,153 @@
+// Goal: groups with backend=cuda whose ranks are on several nodes do the five operations with the bits that
+// plain loops give, over real processes, a fake driver and a fake NCCL that carries the bytes; two tenants
+// enter the communicator in one order; a lost worker is named, every survivor aborts, and the group goes on
+// in a new epoch with a new id; no call ever breaks a rule of the driver or of NCCL.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+#include "tests/integration/client_c/harness/node_fleet.h"
+#include "tests/integration/cuda/fake_gpu.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
+const std::vector<std::string> kStaging = {"--cuda_staging_bytes=512MiB",
+                                           "--plain_unique_ids=allow"};
+
+class CudaNodes : public ::testing::Test {
+ protected:
+  ~CudaNodes() override { EXPECT_EQ(gpu_.Violations(), ""); }
+
+  const FakeGpu gpu_;
+};
+
+std::string RunTwice(JoinedRank& joined, Link&) {
+  for (int step = 0; step < 2; ++step) {
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+  }
+  return joined.rank->Leave().message;
+}
+
+// Dtypes, expert tables, ranks without tokens or experts, padding, drops, no routes at all.
+std::vector<ExchangeCase> Cases() {
+  return {
+      {.num_ranks = 6,
+       .num_experts = 12,
+       .top_k = 4,
+       .hidden = 129,
+       .alignment = 16,
+       .routing = Routing::kSomeMissing,
+       .wide_indices = true,
+       .seed = 12},
+      {.num_ranks = 6,
+       .num_experts = 8,
+       .dtype = EPD_DTYPE_BFLOAT16,
+       .num_tokens = {0, 300, 7, 1, 0, 64},
+       .expert_owner = {2, 0, 5, 0, 2, 5, 5, 1}},
+      {.num_ranks = 6, .num_experts = 6, .routing = Routing::kNone},
+      {.num_ranks = 6,
+       .num_experts = 6,
+       .capacity = 9,
+       .routing = Routing::kOneExpert,
+       .drop = true},
+      {.num_ranks = 6,
+       .num_experts = 6,
+       .top_k = 4,
+       .hidden = 512,
+       .dtype = EPD_DTYPE_FLOAT16,
+       .num_tokens = std::vector<uint32_t>(6, 96),
+       .seed = 13},
+  };
+}
+
+TEST_F(CudaNodes, EveryRankOfSeveralNodesGetsWhatPlainLoopsGive) {
+  for (const int num_nodes : {2, 3}) {
+    NodeFleet fleet(num_nodes, kStaging);
+    for (ExchangeCase c : Cases()) {
+      c.worker_executor = true;
+      SCOPED_TRACE(std::to_string(num_nodes) + " nodes, " + c.ToString());
+      auto ranks = fleet.StartRanks(c, RunTwice, kOnCuda);
+      EXPECT_THAT(FinishAll(ranks), Each(""));
+    }
+    for (int n = 0; n < num_nodes; ++n) {
+      EXPECT_EQ(fleet.node(n).Log().find("worker ended"), std::string::npos);
+    }
+  }
+}
+
+TEST_F(CudaNodes, TwoTenantsOfAGroupEnterItsCommunicatorInOneOrder) {
+  NodeFleet fleet(2, kStaging);
+  const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
+  const auto body = [](JoinedRank& joined, Link&) -> std::string {
+    for (int step = 0; step < 10; ++step) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
+    }
+    return "";
+  };
+  JoinOptions other = kOnCuda;
+  other.tenant = "other";
+  auto first = fleet.StartRanks(c, body, kOnCuda);
+  auto second = fleet.StartRanks(c, body, other);
+  EXPECT_THAT(FinishAll(first), Each(""));
+  EXPECT_THAT(FinishAll(second), Each(""));
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 2) << "one communicator for both";
+}
+
+// Exchanges until one fails, says what it heard, and then until one is good again, in a later epoch.
+std::string FailAndRecover(JoinedRank& joined, Link& link) {
+  const uint64_t epoch = joined.rank->epoch();
+  if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "at first: " + p;
+  link.Say("ran");
+  std::string failed;
+  while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
+  std::string again = failed;
+  for (int i = 0; i < 1000 && !again.empty(); ++i) again = joined.rank->RunAndCompare(joined.data);
+  if (!again.empty()) return "never again: " + again;
+  if (joined.rank->epoch() <= epoch) return "in the old epoch";
+  return failed;
+}
+
+TEST_F(CudaNodes, AKilledWorkerIsNamedEverySurvivorAbortsAndTheGroupGoesOnWithANewId) {
+  NodeFleet fleet(3, kStaging);
+  const ExchangeCase c{.num_ranks = 6, .num_experts = 6, .worker_executor = true};
+  auto ranks = fleet.StartRanks(c, FailAndRecover, kOnCuda);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 3);
+  kill(fleet.node(1).worker_pid(), SIGKILL);
+  const std::vector<std::string> heard = FinishAll(ranks);
+  EXPECT_THAT(heard, Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),
+                                StartsWith("[epd:UNAVAILABLE] group=gpu"))));
+  // Whoever is first to say so: a stream names its node or the ranks there, epd its worker.
+  for (const size_t rank : {0, 1, 4, 5}) {
+    EXPECT_THAT(heard[rank], AnyOf(HasSubstr("n1"), HasSubstr("rank=2 host=")));
+  }
+  for (const size_t rank : {2, 3}) {
+    EXPECT_THAT(heard[rank], AnyOf(HasSubstr("n1"), HasSubstr("worker (pid")));
+  }
+  EXPECT_GE(gpu_.CountNcclMarks('r'), 6) << "a new communicator";
+  EXPECT_GE(gpu_.CountNcclMarks('a'), 2) << "both survivors aborted the first one";
+}
+
+TEST_F(CudaNodes, WhereANodeHasNoNcclTheGroupIsRefusedWithTheReason) {
+  NodeFleet fleet(2, {"--cuda_staging_bytes=256MiB", "--nccl_library=/none/libnccl.so.2"});
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  auto ranks = fleet.StartRanks(
+      c, [](JoinedRank&, Link&) -> std::string { return "joined"; }, kOnCuda);
+  EXPECT_THAT(FinishAll(ranks),
+              Each(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("needs NCCL"))));
+}
+
+}  // namespace
+}  // namespace epd::testing
