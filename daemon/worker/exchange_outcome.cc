@@ -21,10 +21,12 @@ void Exchange::Answer(const Operation& operation, uint32_t rank, shm::Step step,
     answer.region = ViewOf(operation, rank);
   }
   const Part& part = operation.parts[rank];
-  if (part.site.has_value() && status.ok() && part.said.kind == shm::Kind::kPrepare) {
+  const bool prepares = part.said.kind == shm::Kind::kPrepare;
+  if (part.site.has_value() && status.ok() &&
+      (prepares || !operation.tenant->worker_moves(part.said.kind))) {
     answer.plan_name = shm::PlanName{.group_id = operation.tenant->start.group.value,
                                      .epoch = operation.tenant->start.epoch.value,
-                                     .plan_id = answer.plan_id};
+                                     .plan_id = prepares ? answer.plan_id : part.said.plan_id};
   }
   NoteCause(answer.use, answer.status);
   effects_.push_back(std::move(answer));

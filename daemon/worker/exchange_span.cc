@@ -12,6 +12,12 @@ namespace epd {
 
 absl::Status Exchange::StartSpan(Tenant& tenant) {
   const TenantStart& start = tenant.start;
+  if (start.on_device() && start.spec.executor == Executor::kClient) {
+    return absl::UnimplementedError(
+        "ranks of this group are on several devices or nodes, and with executor client each rank's "
+        "kernels write into the others' staging, which must be on one device; form the group with "
+        "executor worker, or on one device");
+  }
   TenantSpan span;
   span.self = options_.self;
   span.nodes = start.nodes;

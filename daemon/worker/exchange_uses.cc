@@ -301,7 +301,7 @@ void Exchange::Publish(const Use& use, const shm::SlotRequest& request, absl::Ti
   Part& part = operation->parts[request.rank];
   part.state = PartState::kPublished;
   part.use = use;
-  const absl::Status problem = CheckOwnError(request);
+  const absl::Status problem = CheckPublish(request, part, *operation->tenant);
   if (operation->phase == Phase::kFailed) {
     Answer(*operation, request.rank, shm::Step::kPublish, operation->cause);
     Finish(*operation, request.rank);
@@ -312,7 +312,7 @@ void Exchange::Publish(const Use& use, const shm::SlotRequest& request, absl::Ti
     SendStage(*operation, request.rank);
     MaybePublished(*operation, now);
   } else if (!operation->Any(PartState::kCopying)) {
-    if (operation->tenant->worker_executor()) {
+    if (operation->tenant->worker_moves(operation->parts[0].said.kind)) {
       StartMove(*operation, now);
     } else {
       DecideGood(*operation, now);

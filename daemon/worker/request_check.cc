@@ -1,9 +1,12 @@
 #include "daemon/worker/request_check.h"
 
 #include <bit>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/cause_text.h"
+#include "kernels/cuda/plan_report.h"
+#include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
@@ -18,6 +21,28 @@ constexpr uint64_t kMaxRowBytes = uint64_t{kMaxHidden} * 8;
 
 absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", got, ", expected ", expected));
+}
+
+// Peers write into the region as far as the group's sizes go, and take no rank's word for less.
+absl::Status CheckDeviceSlots(const shm::SlotRequest& request, const Tenant& tenant) {
+  const GroupSpec& spec = tenant.start.spec;
+  if (!tenant.start.on_device() || tenant.worker_moves(request.kind)) return absl::OkStatus();
+  if (request.recv_capacity > spec.recv_capacity_per_rank) {
+    return Bad("recv_capacity", request.recv_capacity,
+               absl::StrCat("at most recv_capacity_per_rank=", spec.recv_capacity_per_rank));
+  }
+  const uint64_t element = shm::DtypeBytes(request.dtype);
+  if (!shm::Scatters(request.kind) && element != 0 && request.row_bytes % element != 0) {
+    return Bad("row_bytes", request.row_bytes,
+               absl::StrCat("a multiple of the ", element, " bytes of its dtype"));
+  }
+  const uint64_t slots_bytes = shm::SlotsBytes(spec.recv_capacity_per_rank, request.row_bytes);
+  if (request.stage_bytes < slots_bytes) {
+    return Bad("stage_bytes", request.stage_bytes,
+               absl::StrCat("at least ", slots_bytes,
+                            " for recv_capacity_per_rank=", spec.recv_capacity_per_rank, " slots"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, uint64_t limit) {
@@ -37,6 +62,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
                               " experts"));
     }
   }
+  if (absl::Status slots = CheckDeviceSlots(request, tenant); !slots.ok()) return slots;
   if (tenant.span.has_value() && tenant.worker_executor() &&
       shm::StageOffset(request.plan_bytes) > request.stage_bytes) {
     return Bad("plan_bytes", request.plan_bytes,
@@ -72,6 +98,36 @@ absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
   }
   if (request.has_weights > 1) return Bad("has_weights", request.has_weights, "0 or 1");
   return absl::OkStatus();
+}
+
+absl::Status ReadMoved(const shm::SlotRequest& request, const Announcement& said,
+                       const Tenant& tenant) {
+  PlanHeader got = {};
+  static_assert(sizeof got <= sizeof request.text);
+  std::memcpy(&got, request.text, sizeof got);
+  const GroupSpec& group = tenant.start.spec;
+  RoutingSpec spec;
+  spec.num_ranks = static_cast<int32_t>(group.num_ranks);
+  spec.num_experts = static_cast<int32_t>(group.num_experts);
+  spec.top_k = static_cast<int32_t>(said.top_k);
+  spec.alignment = static_cast<int32_t>(said.alignment);
+  spec.max_tokens = group.max_tokens_per_rank;
+  const PlanHeader want =
+      MakePlanHeader(spec, static_cast<int32_t>(request.rank),
+                     {tenant.start.group.value, tenant.start.epoch.value, said.plan_id},
+                     static_cast<int64_t>(said.num_tokens), got.num_routes);
+  const KernelError error = cuda::ReadPlanReport(request.demand, got, want);
+  if (error.ok()) return absl::OkStatus();
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  switch (error.code) {
+    case KernelCode::kInvalidArgument:
+      return absl::InvalidArgumentError(text);
+    case KernelCode::kAborted:
+      return absl::AbortedError(text);
+    default:
+      return absl::DataLossError(text);
+  }
 }
 
 }  // namespace
@@ -116,6 +172,12 @@ absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant
   }
   if (absl::Status status = CheckShape(request, tenant); !status.ok()) return status;
   return CheckSizes(request, tenant, max_region_bytes);
+}
+
+absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant) {
+  const absl::Status own = CheckOwnError(request);
+  if (!own.ok() || !part.site.has_value() || tenant.worker_moves(part.said.kind)) return own;
+  return ReadMoved(request, part.said, tenant);
 }
 
 absl::Status CheckLane(const shm::SlotRequest& request, const LaneArea& lanes,

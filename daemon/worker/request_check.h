@@ -27,6 +27,13 @@ absl::Status CheckOwnError(const shm::SlotRequest& request);
 absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant,
                            uint64_t max_region_bytes);
 
+// The error that a publish carries: the rank's own, or, where it moves its own rows on a device, what
+// its kernels report.
+//   INVALID_ARGUMENT  the plan is of another group, rank, call or prepare
+//   ABORTED           ... of another epoch
+//   DATA_LOSS         the plan is damaged
+absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant);
+
 // Of a sound announce whose rows are said to stand in a lane: whether they can.
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed
 absl::Status CheckLane(const shm::SlotRequest& request, const LaneArea& lanes,

@@ -21,6 +21,12 @@ struct GatherSource {
   const std::uint8_t* rows = nullptr;  // [num_rows, row_bytes], aligned to 16 bytes
   const float* weights = nullptr;      // [num_rows], or null
   std::int64_t num_rows = 0;           // live; routes at or after it add nothing
+  // Where the source itself says how many rows are live, `num_rows` at most. Null: all of them.
+  const std::int64_t* live = nullptr;
+
+  EPD_HOST_DEVICE bool Has(std::int64_t slot) const {
+    return slot < num_rows && (live == nullptr || slot < *live);
+  }
 };
 
 struct GatherReduceArgs {
@@ -106,7 +112,7 @@ struct GatherReduce {
   EPD_HOST_DEVICE static const GatherSource* Find(const Args& args, const PlanRoute& route) {
     if (route.dst_rank < 0 || route.dst_rank >= args.num_ranks || route.slot < 0) return nullptr;
     const GatherSource* source = args.sources + route.dst_rank;
-    return route.slot < source->num_rows ? source : nullptr;
+    return source->Has(route.slot) ? source : nullptr;
   }
 
   EPD_HOST_DEVICE static std::int32_t CountLive(const Args& args, std::int64_t token) {

@@ -204,6 +204,12 @@ LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device) {
   return list;
 }
 
+LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<CheckTable>(list, args, device);
+  return list;
+}
+
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
                                 const DeviceShape& device) {
   LaunchList list;

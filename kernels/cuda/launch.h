@@ -116,6 +116,9 @@ LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
 LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);
 LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device);
 
+// Notes routes of a table that lead nowhere: for a gather that is launched later, without a report.
+LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device);
+
 // Gather and reduce. With a report in args.gate the table is checked first.
 LaunchList GatherReduceLaunches(GatherReduceArgs args, DataType type, ReportWord* report,
                                 const DeviceShape& device);

@@ -113,7 +113,9 @@ struct VerifyPlan {
     const std::uint8_t* plan = nullptr;
     RoutingSpec spec;
     std::int32_t rank = 0;
-    PlanIds ids;                  // plan_id 0 accepts any prepare
+    PlanIds ids;  // plan_id 0 accepts any prepare
+    const PlanIds* ids_at =
+        nullptr;                  // In place of ids, where they are written before the launch runs.
     std::int64_t num_tokens = 0;  // T of the call
     const std::uint64_t* sums = nullptr;
     ReportWord* report = nullptr;
@@ -157,8 +159,9 @@ struct VerifyPlan {
     const std::size_t used = ClaimedUsedBytes(args.plan, spec);
     if (used == 0) return KernelFault::kPlanNumTokens;
     if (AddPlanSums(args.sums, spec, used) != header.checksum) return KernelFault::kPlanChecksum;
+    const PlanIds ids = args.ids_at != nullptr ? *args.ids_at : args.ids;
     const PlanHeader want =
-        MakePlanHeader(spec, args.rank, args.ids, args.num_tokens, header.num_routes);
+        MakePlanHeader(spec, args.rank, ids, args.num_tokens, header.num_routes);
     const Field own[] = {{KernelFault::kPlanBytes, header.total_bytes, want.total_bytes},
                          {KernelFault::kPlanGroup, header.group_id, want.group_id},
                          {KernelFault::kPlanEpoch, header.epoch, want.epoch},
@@ -172,7 +175,7 @@ struct VerifyPlan {
     for (const Field& field : own) {
       if (field.got != field.expected) return field.fault;
     }
-    if (args.ids.plan_id != 0 && header.plan_id != args.ids.plan_id) return KernelFault::kPlanId;
+    if (ids.plan_id != 0 && header.plan_id != ids.plan_id) return KernelFault::kPlanId;
     return KernelFault::kNone;
   }
 };

@@ -4,69 +4,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/row_moves.h"
-#include "kernels/cuda/report.h"
+#include "kernels/cuda/plan_report.h"
 
 namespace epd::cuda {
 namespace {
-
-// A sound plan of something else: as ViewRoutingPlan says it, the caller's mistake.
-bool IsOfAnother(KernelFault fault) {
-  return fault == KernelFault::kPlanBytes ||
-         (fault >= KernelFault::kPlanGroup && fault <= KernelFault::kPlanMaxTokens &&
-          fault != KernelFault::kPlanEpoch);
-}
-
-// The numbers that a report has no room for.
-void AddNumbers(const PlanHeader& got, const PlanHeader& want, KernelError& error) {
-  const auto set = [&error](uint64_t is, uint64_t should) {
-    error.got = is;
-    error.expected = should;
-  };
-  switch (error.fault) {
-    case KernelFault::kPlanMagic:
-      return set(got.magic, want.magic);
-    case KernelFault::kPlanVersion:
-      return set(got.version, want.version);
-    case KernelFault::kPlanHeaderBytes:
-      return set(got.header_bytes, want.header_bytes);
-    case KernelFault::kPlanBytes:
-      return set(got.total_bytes, want.total_bytes);
-    case KernelFault::kPlanChecksum:
-      return set(got.checksum, 0);
-    case KernelFault::kPlanGroup:
-      return set(got.group_id, want.group_id);
-    case KernelFault::kPlanEpoch:
-      return set(got.epoch, want.epoch);
-    case KernelFault::kPlanId:
-      return set(got.plan_id, want.plan_id);
-    case KernelFault::kPlanRank:
-      return set(got.rank, want.rank);
-    case KernelFault::kPlanNumRanks:
-      return set(got.num_ranks, want.num_ranks);
-    case KernelFault::kPlanNumExperts:
-      return set(got.num_experts, want.num_experts);
-    case KernelFault::kPlanTopK:
-      return set(got.top_k, want.top_k);
-    case KernelFault::kPlanAlignment:
-      return set(got.alignment, want.alignment);
-    case KernelFault::kPlanMaxTokens:
-      return set(got.max_tokens, want.max_tokens);
-    case KernelFault::kNumTokens:
-      return set(want.num_tokens, got.num_tokens);
-    case KernelFault::kPlanNumTokens:
-      return set(got.num_tokens, want.max_tokens);
-    default:
-      return;
-  }
-}
 
 absl::Status StatusOf(const KernelError& error, size_t rank) {
   char text[400];
   FormatKernelError(error, text, sizeof text);
   absl::StatusCode code = absl::StatusCode::kDataLoss;
-  if (error.code == KernelCode::kInvalidArgument || IsOfAnother(error.fault)) {
-    code = absl::StatusCode::kInvalidArgument;
-  }
+  if (error.code == KernelCode::kInvalidArgument) code = absl::StatusCode::kInvalidArgument;
   if (error.code == KernelCode::kAborted) code = absl::StatusCode::kAborted;
   return absl::Status(code, absl::StrCat("output of rank ", rank, ": ", text));
 }
@@ -81,12 +28,10 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
     if (word == kNoReport) continue;
     PlanHeader got = {};
     std::memcpy(&got, host + HeadersAt() + rank * sizeof got, sizeof got);
-    KernelError error = ReadReport(word);
     const PlanHeader want = MakePlanHeader(
         spec_, static_cast<int32_t>(rank), {group_.group_id, group_.epoch, job_.plan_id},
         static_cast<int64_t>(job_.parts[rank].num_tokens), got.num_routes);
-    AddNumbers(got, want, error);
-    return StatusOf(error, rank);
+    return StatusOf(ReadPlanReport(word, got, want), rank);
   }
   // Each rank's slots follow from its own counts: rows meet only where all plans have the same.
   return CountsIn(host + CountsAt()).status();

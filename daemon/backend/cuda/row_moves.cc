@@ -116,10 +116,10 @@ void RowMoves::Arrange() {
 
 // What the host fills in, at the start.
 void RowMoves::ArrangeTables(ScratchCursor& cursor) {
-  static_assert(sizeof(RecvTarget) == sizeof(GatherSource));
+  static_assert(sizeof(RecvTarget) <= sizeof(GatherSource));
   const auto ranks = static_cast<int64_t>(num_ranks());
   layout_.owners = Take<int32_t>(cursor, group_.num_experts);
-  layout_.targets = Take<RecvTarget>(cursor, ranks);
+  layout_.targets = Take<GatherSource>(cursor, ranks);
   for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
@@ -220,13 +220,13 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
     const uint64_t rows_bytes = job_.parts[rank].recv_capacity * job_.row_bytes;
     const DevicePointer at = scatters() ? Out(places, rank) : Stage(places, rank);
     float* weights = job_.has_weights ? At<float>(at, shm::OutWeightsOffset(rows_bytes)) : nullptr;
-    uint8_t* entry = places.host + layout_.targets + rank * sizeof(RecvTarget);
+    uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {
       const RecvTarget target{At<uint8_t>(at, 0), weights, slots};
-      std::memcpy(entry, &target, sizeof target);
+      std::memcpy(table + rank * sizeof target, &target, sizeof target);
     } else {
-      const GatherSource source{At<const uint8_t>(at, 0), weights, slots};
-      std::memcpy(entry, &source, sizeof source);
+      const GatherSource source{At<const uint8_t>(at, 0), weights, slots, nullptr};
+      std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
   }
 }

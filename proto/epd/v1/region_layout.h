@@ -15,6 +15,16 @@
 // (RoutingPlanBytes), and the stage is laid out as an output is: rows [N, row_bytes], then at OutWeightsOffset float
 // weights. Scatters: N = T, weights [T, K]; gathers: N = C, weights [C]. prepare: counts [E]. OutBytes tells its size.
 //
+// With the client executor, on a device, only prepare's counts go through the worker. The region of any other call is
+// the rank's slots, which peers write (scatters) or read (gathers), each in its own kernels:
+//
+//   0                         DeviceSlots
+//   kSlotWeightsOffset        float weights [recv_capacity_per_rank]
+//   SlotRowsOffset            rows [C, row_bytes], C at most recv_capacity_per_rank
+//
+// Offsets follow from the group and not from the call, since nobody knows its peers' shapes when a call is captured;
+// stage_bytes is SlotsBytes, plan_bytes and out_bytes are 0.
+//
 // SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
 // Offsets in the region are multiples of 64.
 #pragma once
@@ -47,6 +57,23 @@ constexpr uint64_t OutBytes(uint64_t rows_bytes, uint64_t num_weights) {
 // Of the counts behind a gather's stage.
 constexpr uint64_t CountsBytes(uint64_t num_ranks, uint64_t num_experts) {
   return RoundUpToRegionAlignment(num_ranks * num_experts * 4);
+}
+
+// The client executor's slots on a device. Written by the region's rank, and by nobody in a scatter.
+struct DeviceSlots {
+  int64_t num_slots;  // C of the gather whose rows stand here.
+  int64_t reserved[7];
+};
+static_assert(sizeof(DeviceSlots) == kRegionAlignment);
+inline constexpr uint64_t kSlotWeightsOffset = sizeof(DeviceSlots);
+
+constexpr uint64_t SlotRowsOffset(uint64_t max_slots) {
+  return kSlotWeightsOffset + RoundUpToRegionAlignment(max_slots * 4);
+}
+
+// `max_slots`: recv_capacity_per_rank of the group.
+constexpr uint64_t SlotsBytes(uint64_t max_slots, uint64_t row_bytes) {
+  return SlotRowsOffset(max_slots) + max_slots * row_bytes;
 }
 
 }  // namespace epd::shm

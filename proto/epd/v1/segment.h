@@ -97,7 +97,9 @@ struct SlotRequest {
   uint64_t num_tokens;
   uint64_t recv_capacity;  // Slots of this call's receive buffer (dispatch).
   // Slots that this rank would need (dispatch), from the plan. Of a stream's prepare: what the kernel that counted
-  // the routes reports, all ones where they are good; of a stream's other calls 0.
+  // the routes reports, all ones where they are good; of a stream's other announces 0. Of a stream's publish, client
+  // executor: what the kernels that checked the plan and moved the rows report, as prepare's; the plan's header stands
+  // in `text`.
   uint64_t demand;
   uint64_t stage_bytes;  // What this rank will stage.
   uint64_t out_bytes;    // Worker executor: what the worker will put out for this rank.

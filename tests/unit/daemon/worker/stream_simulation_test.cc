@@ -1,6 +1,7 @@
 // Goal: whatever the order in which streams arm, the worker claims, and workers are replaced, every
-// use of a site gets its own answer, all ranks the same one, one operation at a time has the lane,
-// and the streams go on; and what checks this finds each mistake that is planted.
+// use of a site gets its own answer, all ranks the same one, one operation at a time has the lanes,
+// and the streams go on, whoever moves the rows; and what checks this finds each mistake that is
+// planted.
 #include <gtest/gtest.h>
 
 #include "tests/unit/daemon/worker/stream_world.h"
@@ -11,12 +12,16 @@ namespace {
 constexpr uint64_t kNumSeeds = 300;
 constexpr int kNumEvents = 3000;
 
-TEST(StreamSimulationTest, NoRuleIsBrokenUnderAnySeed) {
+class StreamSimulation : public ::testing::TestWithParam<Executor> {};
+INSTANTIATE_TEST_SUITE_P(Executors, StreamSimulation,
+                         ::testing::Values(Executor::kWorker, Executor::kClient));
+
+TEST_P(StreamSimulation, NoRuleIsBrokenUnderAnySeed) {
   uint64_t num_good = 0;
   uint64_t num_bad = 0;
   uint64_t num_replaced = 0;
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
-    StreamWorld world(seed, Sabotage::kNone);
+    StreamWorld world(seed, GetParam(), Sabotage::kNone);
     ASSERT_EQ(world.Run(kNumEvents), "") << "seed " << seed;
     num_good += world.num_good();
     num_bad += world.num_bad();
@@ -28,18 +33,30 @@ TEST(StreamSimulationTest, NoRuleIsBrokenUnderAnySeed) {
   EXPECT_GT(num_replaced, kNumSeeds);
 }
 
-class Planted : public ::testing::TestWithParam<Sabotage> {};
+struct Mistake {
+  Executor executor;
+  Sabotage sabotage;
+};
+class Planted : public ::testing::TestWithParam<Mistake> {};
 
 TEST_P(Planted, MistakeIsFound) {
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
-    if (!StreamWorld(seed, GetParam()).Run(kNumEvents).empty()) return;
+    StreamWorld world(seed, GetParam().executor, GetParam().sabotage);
+    if (!world.Run(kNumEvents).empty()) return;
   }
   FAIL() << "no seed shows it";
 }
 
 INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,
-                         ::testing::Values(Sabotage::kAnswerAtOnce, Sabotage::kSpeakUnmapped,
-                                           Sabotage::kLeaveOpen, Sabotage::kForgetStream));
+                         ::testing::Values(Mistake{Executor::kWorker, Sabotage::kAnswerAtOnce},
+                                           Mistake{Executor::kWorker, Sabotage::kSpeakUnmapped},
+                                           Mistake{Executor::kWorker, Sabotage::kLeaveOpen},
+                                           Mistake{Executor::kWorker, Sabotage::kForgetStream},
+                                           Mistake{Executor::kClient, Sabotage::kAnswerAtOnce},
+                                           Mistake{Executor::kClient, Sabotage::kSpeakUnmapped},
+                                           Mistake{Executor::kClient, Sabotage::kLeaveOpen},
+                                           Mistake{Executor::kClient, Sabotage::kPushUngated},
+                                           Mistake{Executor::kClient, Sabotage::kPushLate}));
 
 }  // namespace
 }  // namespace epd::streams

@@ -14,8 +14,11 @@ constexpr shm::Step kSteps[] = {shm::Step::kStreamAnnounce, shm::Step::kStreamPu
 
 }  // namespace
 
-StreamWorld::StreamWorld(uint64_t seed, Sabotage sabotage)
-    : random_(seed), sabotage_(sabotage), num_sites_(1 + static_cast<uint32_t>(seed % kMaxSites)) {
+StreamWorld::StreamWorld(uint64_t seed, Executor executor, Sabotage sabotage)
+    : random_(seed),
+      executor_(executor),
+      sabotage_(sabotage),
+      num_sites_(1 + static_cast<uint32_t>(seed % kMaxSites)) {
   for (Rank& rank : ranks_) rank.sites.resize(num_sites_);
   Form();
   for (uint32_t r = 0; r < kNumRanks; ++r) WriteRequests(r);
@@ -36,7 +39,7 @@ void StreamWorld::Form() {
                     .members = {},
                     .bases = {},
                     .base_cause = absl::AbortedError("re-formed")};
-  start.spec.executor = Executor::kWorker;
+  start.spec.executor = executor_;
   for (uint32_t r = 0; r < kNumRanks; ++r) {
     exchange_->AddSession(SessionId(r + 1));
     start.members.push_back(Placement{.rank = epd::Rank(r),
@@ -73,6 +76,8 @@ void StreamWorld::WriteRequests(uint32_t rank) {
       request.recv_capacity = 64;
       request.stage_bytes = 1000;
       request.out_bytes = 100;
+      // What the kernels of this rank report: nothing wrong.
+      if (rank_moves() && step == 1) request.demand = UINT64_MAX;
     }
   }
 }
@@ -101,6 +106,27 @@ void StreamWorld::Touch(Rank& rank, OperationId operation) {
   }
 }
 
+// Before publish: stages the rows in the own lane, or puts them into the lanes of all ranks.
+void StreamWorld::Copy(uint32_t r, OperationId operation) {
+  Rank& rank = ranks_[r];
+  Touch(rank, operation);
+  rank.lane = operation;
+  for (Rank& other : ranks_) {
+    if (rank_moves() && other.mapped == rank.mapped) other.pushed[r] = operation;
+  }
+}
+
+// Behind publish: what the worker, or all ranks, have put into the own lane.
+void StreamWorld::Read(Rank& rank, OperationId operation) {
+  Touch(rank, operation);
+  if (!rank_moves() && rank.out != operation) {
+    Violate("a stream read the output of another operation");
+  }
+  for (const OperationId& from : rank.pushed) {
+    if (rank_moves() && from != operation) Violate("a stream read rows of another operation");
+  }
+}
+
 void StreamWorld::StreamStep(uint32_t r) {
   Rank& rank = ranks_[r];
   Site& site = rank.sites[rank.site];
@@ -116,12 +142,15 @@ void StreamWorld::StreamStep(uint32_t r) {
       return;
     case Pc::kCopy:
       rank.pc = Pc::kArmPublish;
-      if (shm::Done(site.slots[0].word) != 1) return;
-      Touch(rank, mine);
-      rank.lane = mine;
+      if (Is(Sabotage::kPushLate)) return;
+      if (shm::Done(site.slots[0].word) == 1 || Is(Sabotage::kPushUngated)) Copy(r, mine);
       return;
     case Pc::kArmPublish:
       Arm(site.slots[1]);
+      rank.pc = Is(Sabotage::kPushLate) ? Pc::kCopyLate : Pc::kWaitPublish;
+      return;
+    case Pc::kCopyLate:
+      if (shm::Done(site.slots[0].word) == 1) Copy(r, mine);
       rank.pc = Pc::kWaitPublish;
       return;
     case Pc::kWaitPublish:
@@ -133,8 +162,7 @@ void StreamWorld::StreamStep(uint32_t r) {
         ++num_bad_;
         return;
       }
-      Touch(rank, mine);
-      if (rank.out != mine) Violate("a stream read the output of another operation");
+      Read(rank, mine);
       ++num_good_;
       return;
     case Pc::kArmPulled:
@@ -245,7 +273,7 @@ void StreamWorld::Replace() {
 void StreamWorld::Remap(uint32_t r) {
   Rank& rank = ranks_[r];
   if (rank.mapped == formation_ || rank.touching) return;
-  const bool copies = rank.pc == Pc::kCopy;
+  const bool copies = rank.pc == Pc::kCopy || rank.pc == Pc::kCopyLate;
   const bool reads = rank.pc == Pc::kRead;
   if (copies || reads) return;
   rank.mapped = formation_;

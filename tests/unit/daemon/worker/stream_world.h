@@ -23,17 +23,29 @@ enum class Sabotage {
   kSpeakUnmapped,  // A session says that it has mapped new staging, and has not.
   kLeaveOpen,      // A dead worker's uses are answered by nobody.
   kForgetStream,   // The worker does not look at slots that ring nothing.
+  // Client executor only.
+  kPushUngated,  // A stream pushes its rows whatever its announce was answered with.
+  kPushLate,     // A stream says that its rows are pushed, and pushes them then.
 };
 
 // Steps of a stream at one site.
-enum class Pc { kArmAnnounce, kWaitAnnounce, kCopy, kArmPublish, kWaitPublish, kRead, kArmPulled };
+enum class Pc {
+  kArmAnnounce,
+  kWaitAnnounce,
+  kCopy,
+  kArmPublish,
+  kCopyLate,  // Of a sabotage.
+  kWaitPublish,
+  kRead,
+  kArmPulled,
+};
 
 class StreamWorld {
  public:
   static constexpr uint32_t kNumRanks = 2;
   static constexpr uint32_t kMaxSites = 2;
 
-  StreamWorld(uint64_t seed, Sabotage sabotage);
+  StreamWorld(uint64_t seed, Executor executor, Sabotage sabotage);
 
   // `num_events` random ones, then a fair time without faults in which every stream must go on.
   // Returns the first broken rule, "" for none.
@@ -61,7 +73,9 @@ class StreamWorld {
     uint64_t num_cycles = 0;
     uint64_t mapped = 1;  // The formation whose staging stands at the lane's address.
     OperationId lane;     // Whose rows stand in the own lane's stage,
-    OperationId out;      // and in its output.
+    OperationId out;      // and in its output. Client executor:
+    std::array<OperationId, kNumRanks>
+        pushed;  // by sender, whose rows its peers put into its lane.
     bool touching = false;
     OperationId touched;
   };
@@ -80,6 +94,9 @@ class StreamWorld {
   void StreamStep(uint32_t rank);
   void Arm(Slot& slot);
   void Touch(Rank& rank, OperationId operation);
+  void Copy(uint32_t rank, OperationId operation);
+  void Read(Rank& rank, OperationId operation);
+  bool rank_moves() const { return executor_ == Executor::kClient; }
   void CheckPulled(const Site& site);
   void Claim(uint32_t rank, uint32_t index);
   void Perform();
@@ -95,6 +112,7 @@ class StreamWorld {
   void Do(const Other&) {}
 
   std::mt19937_64 random_;
+  const Executor executor_;
   const Sabotage sabotage_;
   const uint32_t num_sites_;  // Of a rank; a lone one comes back before its last use is forgotten.
   std::unique_ptr<Exchange> exchange_;

@@ -1,0 +1,181 @@
+// Goal: where ranks on a device move their rows into each other's lanes, the worker moves none, one rank's bad news is
+// everybody's, and no lane serves another operation while a rank may still write it, whatever has become of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/kernel_error.h"
+#include "proto/epd/v1/region_layout.h"
+#include "tests/unit/daemon/worker/exchange_harness.h"
+
+namespace epd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Code = absl::StatusCode;
+using shm::Step;
+
+constexpr uint64_t kDevice = uint64_t{32} << 20;
+constexpr uint64_t kGood = UINT64_MAX;
+constexpr size_t kEpochAt = 32;  // In PlanHeader.
+
+class RankMoves : public ::testing::Test {
+ protected:
+  RankMoves() { h_.StartTenant(OnDevice()); }
+
+  static GroupSpec OnDevice() {
+    GroupSpec spec = ExchangeHarness::Spec(2);
+    spec.backend = "cuda";
+    return spec;
+  }
+  // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
+  shm::SlotRequest Request(uint32_t rank, uint32_t site, Step step) const {
+    shm::SlotRequest request = h_.Dispatch(rank);
+    request.step = step;
+    request.op_id = step == Step::kStreamAnnounce ? 0 : site * 3;
+    request.ordinal = site;
+    request.demand = step == Step::kStreamPublish ? kGood : 0;
+    request.stage_bytes = shm::SlotsBytes(64, request.row_bytes);
+    return request;
+  }
+  Use Take(const shm::SlotRequest& request, uint32_t site) {
+    const uint32_t offset = static_cast<uint32_t>(request.step) - 5;
+    const Use use{
+        .session = h_.SessionOf(request.rank), .slot = site * 3 + offset, .claim = ++claim_};
+    h_.exchange.Take(use, request, h_.now);
+    h_.Perform();
+    return use;
+  }
+  Use Take(uint32_t rank, uint32_t site, Step step) {
+    return Take(Request(rank, site, step), site);
+  }
+  std::vector<Use> TakeBoth(uint32_t site, Step step) {
+    return {Take(0, site, step), Take(1, site, step)};
+  }
+  // Rank 1's kernels have found `fault` in its plan.
+  Use PublishFault(KernelFault fault, uint64_t plan_epoch = 0) {
+    shm::SlotRequest request = Request(1, 0, Step::kStreamPublish);
+    request.demand = static_cast<uint64_t>(static_cast<int32_t>(fault));
+    std::memcpy(request.text + kEpochAt, &plan_epoch, sizeof plan_epoch);
+    return Take(request, 0);
+  }
+
+  ExchangeHarness h_{{.staging_bytes = kPool, .device_staging_bytes = kDevice}};
+  uint32_t claim_ = 1;
+};
+
+TEST_F(RankMoves, APublishIsAnsweredWhenEveryRankHasPublishedAndTheWorkerMovesNothing) {
+  const auto announced = TakeBoth(0, Step::kStreamAnnounce);
+  ASSERT_TRUE(h_.answers.at(announced[1]).plan_name.has_value());
+  EXPECT_EQ(h_.answers.at(announced[1]).plan_name->plan_id, 1u) << "what the plan must be of";
+  EXPECT_EQ(h_.answers.at(announced[1]).plan_name->epoch, 3u);
+  const Use first = Take(0, 0, Step::kStreamPublish);
+  EXPECT_FALSE(h_.answered(first));
+  const Use second = Take(1, 0, Step::kStreamPublish);
+  EXPECT_EQ(h_.code(first), Code::kOk) << h_.text(first);
+  EXPECT_EQ(h_.code(second), Code::kOk);
+  EXPECT_THAT(h_.moves, IsEmpty());
+  TakeBoth(0, Step::kStreamPulled);
+  EXPECT_THAT(h_.records, IsEmpty());
+}
+
+TEST_F(RankMoves, TheCountsOfAPrepareGoThroughTheWorker) {
+  for (const Step step : {Step::kStreamAnnounce, Step::kStreamPublish}) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      shm::SlotRequest request = Request(rank, 0, step);
+      request.kind = shm::Kind::kPrepare;
+      request.stage_bytes = 16;
+      request.out_bytes = 32;
+      request.demand = step == Step::kStreamAnnounce ? kGood : 0;
+      Take(request, 0);
+    }
+  }
+  EXPECT_THAT(h_.moves, SizeIs(1));
+}
+
+TEST_F(RankMoves, WhatARanksKernelsFoundFailsEveryRank) {
+  TakeBoth(0, Step::kStreamAnnounce);
+  const Use first = Take(0, 0, Step::kStreamPublish);
+  const Use second = PublishFault(KernelFault::kPlanEpoch, 2);
+  for (const Use& use : {first, second}) {
+    EXPECT_EQ(h_.code(use), Code::kAborted);
+    EXPECT_THAT(h_.text(use), AllOf(HasSubstr("rank=1"), HasSubstr("epoch of the routing plan"),
+                                    HasSubstr("got 2, expected 3")));
+  }
+}
+
+TEST_F(RankMoves, AnyReportIsNamed) {
+  for (const uint64_t report : {uint64_t{0}, uint64_t{0xff}, uint64_t{12345678}}) {
+    TakeBoth(0, Step::kStreamAnnounce);
+    const Use first = Take(0, 0, Step::kStreamPublish);
+    shm::SlotRequest hostile = Request(1, 0, Step::kStreamPublish);
+    hostile.demand = report;
+    std::memset(hostile.text, 0xfe, sizeof hostile.text);
+    Take(hostile, 0);
+    EXPECT_NE(h_.code(first), Code::kOk);
+    EXPECT_NE(h_.code(first), Code::kUnknown) << report;
+    TakeBoth(0, Step::kStreamPulled);
+  }
+}
+
+// Peers write as far as the group's sizes go.
+TEST_F(RankMoves, ARegionThatHoldsFewerSlotsThanTheGroupHasIsRefused) {
+  Take(0, 0, Step::kStreamAnnounce);
+  shm::SlotRequest request = Request(1, 0, Step::kStreamAnnounce);
+  --request.stage_bytes;
+  const Use use = Take(request, 0);
+  EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity_per_rank=64"));
+}
+
+TEST_F(RankMoves, MoreSlotsThanTheGroupHasAreRefused) {
+  Take(0, 0, Step::kStreamAnnounce);
+  shm::SlotRequest request = Request(1, 0, Step::kStreamAnnounce);
+  request.recv_capacity = 65;
+  const Use use = Take(request, 0);
+  EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity is 65"));
+}
+
+TEST_F(RankMoves, NoOtherOperationHasTheLanesWhileARankOfAFailedOneMayPush) {
+  TakeBoth(0, Step::kStreamAnnounce);
+  PublishFault(KernelFault::kPlanChecksum);
+  const auto next = TakeBoth(1, Step::kStreamAnnounce);
+  EXPECT_FALSE(h_.answered(next[0])) << "rank 0 has not come to its publish";
+  Take(0, 0, Step::kStreamPublish);
+  EXPECT_EQ(h_.code(next[0]), Code::kOk) << h_.text(next[0]);
+  EXPECT_EQ(h_.code(next[1]), Code::kOk);
+}
+
+TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayPushIntoItLives) {
+  TakeBoth(0, Step::kStreamAnnounce);
+  const absl::Status gone = absl::AbortedError("the session of rank 1 has ended");
+  h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/true, h_.now);
+  h_.exchange.EndTenant(kGroup, Formation(1), gone, h_.now);
+  h_.Perform();
+  const Use published = Take(0, 0, Step::kStreamPublish);
+  EXPECT_EQ(h_.code(published), Code::kAborted);
+  EXPECT_THAT(h_.arenas, SizeIs(1));
+  h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/false, h_.now);
+  h_.Perform();
+  EXPECT_THAT(h_.arenas, IsEmpty());
+}
+
+TEST_F(RankMoves, RanksOnSeveralNodesAreToldToLetTheWorkersMoveTheRows) {
+  TenantStart start = h_.Start(OnDevice(), kGroup, 2);
+  start.members[1].session = SessionId();
+  start.nodes = {SpanNode{}, SpanNode{}};
+  ASSERT_TRUE(h_.exchange.StartTenant(std::move(start), h_.now).ok());
+  h_.Perform();
+  shm::SlotRequest request = Request(0, 0, Step::kStreamAnnounce);
+  request.formation = 2;
+  const Use use = Take(request, 0);
+  EXPECT_EQ(h_.code(use), Code::kUnimplemented);
+  EXPECT_THAT(h_.text(use),
+              AllOf(HasSubstr("several devices or nodes"), HasSubstr("executor worker")));
+}
+
+}  // namespace
+}  // namespace epd
