@@ -17,32 +17,6 @@ using cuda::LaunchList;
 // Plans are multiples of it.
 constexpr uint64_t kPlanPieceBytes = 64;
 
-struct Block {
-  const void* from;
-  void* to;
-  uint64_t num_rows;
-  uint64_t row_bytes;
-};
-
-LaunchList Copy(const Block& block, const uint32_t* status, bool zeros, const DeviceShape& device) {
-  CopyRowsArgs args;
-  args.from = static_cast<const uint8_t*>(block.from);
-  args.to = static_cast<uint8_t*>(block.to);
-  args.max_rows = block.row_bytes == 0 ? 0 : static_cast<int64_t>(block.num_rows);
-  args.row_bytes = block.row_bytes;
-  args.gate.status = status;
-  args.zeros = zeros;
-  return CopyRowsLaunches(args, device);
-}
-
-// Weights in pieces of one size, each a row for the copy.
-Block Weights(const void* from, void* to, uint64_t num_weights) {
-  constexpr uint64_t kMostInAPiece = 1024;
-  if (num_weights == 0) return {from, to, 0, 0};
-  const uint64_t piece = std::min(num_weights & (~num_weights + 1), kMostInAPiece);
-  return {from, to, num_weights / piece, piece * sizeof(float)};
-}
-
 cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec& spec,
                                       const StreamBuffers& buffers, const StreamPlaces& places) {
   cuda::BuildPlanOnDeviceArgs args;
@@ -60,7 +34,57 @@ cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec&
   return args;
 }
 
+bool Misaligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 != 0; }
+
 }  // namespace
+
+Status CheckBuffers(const StreamCall& call, const StreamBuffers& buffers) {
+  const bool prepare = call.kind == shm::Kind::kPrepare;
+  const bool scatters = Scatters(call.kind);
+  const uint64_t in = scatters ? call.num_tokens : call.recv_capacity;
+  const uint64_t out = scatters ? call.recv_capacity : call.num_tokens;
+  const struct {
+    const char* name;
+    const void* pointer;
+    bool needed;
+  } all[] = {
+      {"handle_mem", buffers.handle_mem, true},
+      {"topk_idx", buffers.topk_idx, prepare && call.num_tokens != 0},
+      {"token_counts", buffers.token_counts, prepare},
+      {"total_recv", buffers.total_recv, prepare},
+      {"rows", buffers.rows, !prepare && in != 0},
+      {"weights", buffers.weights, !prepare && call.has_weights && in != 0},
+      {"out_rows", buffers.out_rows, !prepare && out != 0},
+      {"out_weights", buffers.out_weights, !prepare && call.has_weights && out != 0},
+  };
+  for (const auto& one : all) {
+    if (!one.needed) continue;
+    if (one.pointer == nullptr || Misaligned(one.pointer)) {
+      return MakeStatus(Code::kInvalidArgument, "%s: got %p, expected device memory aligned to 16",
+                        one.name, one.pointer);
+    }
+  }
+  return {};
+}
+
+LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zeros,
+                     const DeviceShape& device) {
+  CopyRowsArgs args;
+  args.from = static_cast<const uint8_t*>(block.from);
+  args.to = static_cast<uint8_t*>(block.to);
+  args.max_rows = block.row_bytes == 0 ? 0 : static_cast<int64_t>(block.num_rows);
+  args.row_bytes = block.row_bytes;
+  args.gate.status = status;
+  args.zeros = zeros;
+  return CopyRowsLaunches(args, device);
+}
+
+Block WeightsBlock(const void* from, void* to, uint64_t num_weights) {
+  constexpr uint64_t kMostInAPiece = 1024;
+  if (num_weights == 0) return {from, to, 0, 0};
+  const uint64_t piece = std::min(num_weights & (~num_weights + 1), kMostInAPiece);
+  return {from, to, num_weights / piece, piece * sizeof(float)};
+}
 
 StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec) {
   StreamLayout layout;
@@ -94,7 +118,7 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
                                    const DeviceShape& device) {
   const StreamLayout layout = LayoutOf(call, spec);
   const auto copy = [&](const Block& block) {
-    return Copy(block, places.announced, false, device);
+    return CopyBlock(block, places.announced, false, device);
   };
   if (call.kind == shm::Kind::kPrepare) {
     return {copy({places.scratch.own_counts, places.lane, 1, layout.stage_bytes}), {}, {}};
@@ -104,7 +128,7 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
   return {
       copy({buffers.handle_mem, places.lane, layout.plan_bytes / kPlanPieceBytes, kPlanPieceBytes}),
       copy({buffers.rows, stage, layout.rows, call.row_bytes}),
-      copy(Weights(buffers.weights, weights, layout.num_weights))};
+      copy(WeightsBlock(buffers.weights, weights, layout.num_weights))};
 }
 
 std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
@@ -118,15 +142,16 @@ std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& s
     cuda::BuildPlanOnDeviceArgs args = BuildArgs(call, spec, buffers, places);
     args.counts = places.counts;
     args.status = places.published;
-    return {Copy(Block{out, places.counts, layout.out_bytes / sizeof(int32_t), sizeof(int32_t)},
-                 places.published, true, device),
-            cuda::BuildPlanLaunches(args, device)};
+    return {
+        CopyBlock(Block{out, places.counts, layout.out_bytes / sizeof(int32_t), sizeof(int32_t)},
+                  places.published, true, device),
+        cuda::BuildPlanLaunches(args, device)};
   }
   uint8_t* const weights = out + shm::OutWeightsOffset(layout.out_rows * call.row_bytes);
-  return {Copy({out, buffers.out_rows, layout.out_rows, call.row_bytes}, places.published, true,
-               device),
-          Copy(Weights(weights, buffers.out_weights, layout.num_out_weights), places.published,
-               true, device)};
+  return {CopyBlock({out, buffers.out_rows, layout.out_rows, call.row_bytes}, places.published,
+                    true, device),
+          CopyBlock(WeightsBlock(weights, buffers.out_weights, layout.num_out_weights),
+                    places.published, true, device)};
 }
 
 }  // namespace epd::client

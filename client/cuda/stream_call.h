@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/c/group.h"
+#include "client/c/status.h"
 #include "kernels/cuda/driver/cuda_abi.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
@@ -43,7 +44,7 @@ struct StreamBuffers {
   void* out_weights = nullptr;      // Scatters: [C]; gathers: [T, K].
 };
 
-// Bytes of a call in the lane (proto/epd/v1/region_layout.h).
+// Bytes of a call in the lane where the worker moves its rows (proto/epd/v1/region_layout.h).
 struct StreamLayout {
   uint64_t plan_bytes = 0;
   uint64_t rows = 0;         // In the stage,
@@ -67,6 +68,24 @@ struct StreamPlaces {
   int32_t* counts = nullptr;  // [R, E], out of the lane: kernels read them also after a failure.
 };
 
+//   INVALID_ARGUMENT  a buffer that the call needs is missing, or not aligned to 16 bytes
+Status CheckBuffers(const StreamCall& call, const StreamBuffers& buffers);
+
+// Rows that one copy moves.
+struct Block {
+  const void* from;
+  void* to;
+  uint64_t num_rows;
+  uint64_t row_bytes;
+};
+// Weights in pieces of one size, each a row for the copy.
+Block WeightsBlock(const void* from, void* to, uint64_t num_weights);
+// Copies if `status` is 1; else nothing is touched, or with `zeros` the target is cleared.
+cuda::LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zeros,
+                           const cuda::DeviceShape& device);
+
+// What follows is for calls whose rows the worker moves.
+//
 // Routing as device code takes it: expert_owner is a pointer that the device can read.
 cuda::LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
                                  const StreamBuffers& buffers, const StreamPlaces& places,

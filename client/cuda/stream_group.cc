@@ -27,43 +27,12 @@ Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result c
                     cuda::Describe(driver, call, code).c_str());
 }
 
-bool Misaligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 != 0; }
-
-Status CheckBuffers(const StreamCall& call, const StreamBuffers& buffers) {
-  const bool prepare = call.kind == shm::Kind::kPrepare;
-  const bool scatters = Scatters(call.kind);
-  const uint64_t in = scatters ? call.num_tokens : call.recv_capacity;
-  const uint64_t out = scatters ? call.recv_capacity : call.num_tokens;
-  const struct {
-    const char* name;
-    const void* pointer;
-    bool needed;
-  } all[] = {
-      {"handle_mem", buffers.handle_mem, true},
-      {"topk_idx", buffers.topk_idx, prepare && call.num_tokens != 0},
-      {"token_counts", buffers.token_counts, prepare},
-      {"total_recv", buffers.total_recv, prepare},
-      {"rows", buffers.rows, !prepare && in != 0},
-      {"weights", buffers.weights, !prepare && call.has_weights && in != 0},
-      {"out_rows", buffers.out_rows, !prepare && out != 0},
-      {"out_weights", buffers.out_weights, !prepare && call.has_weights && out != 0},
-  };
-  for (const auto& one : all) {
-    if (!one.needed) continue;
-    if (one.pointer == nullptr || Misaligned(one.pointer)) {
-      return MakeStatus(Code::kInvalidArgument, "%s: got %p, expected device memory aligned to 16",
-                        one.name, one.pointer);
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
 
 StreamGroup::StreamGroup(const StreamGroupArgs& args)
-    : args_(args), driver_(*args.driver), staging_(*args.driver, args.device) {}
+    : args_(args), driver_(*args.driver), lanes_(*args.driver, args.device, args.rank) {}
 
 StreamGroup::~StreamGroup() {
   if (!retained_) return;
@@ -71,7 +40,7 @@ StreamGroup::~StreamGroup() {
   driver_.context_set_current(context_);
   if (scratch_ != 0) driver_.memory_free(scratch_);
   if (owner_address_ != 0) driver_.host_unregister(owner_.data());
-  staging_.Unmap();
+  lanes_.Unmap();
   kernels_.reset();
   slots_.reset();
   driver_.primary_context_release(args_.device);
@@ -147,25 +116,48 @@ Status StreamGroup::SetUp(const Formation& formation) {
 
 Status StreamGroup::MakeScratch(const Formation& formation) {
   const uint32_t top_k = formation.spec.top_k == 0 ? uint32_t{kMaxTopK} : formation.spec.top_k;
+  const RoutingSpec largest = formation.Routing(top_k, 1);
   cuda::ScratchCursor measure(nullptr);
-  cuda::TakePlanScratch(formation.Routing(top_k, 1), measure);
+  cuda::TakePlanScratch(largest, measure);
   measure.Take<cuda::ReportWord>(1);
   measure.Take<int32_t>(int64_t{formation.spec.num_ranks} * formation.spec.num_experts);
   scratch_bytes_ = measure.used();
-  cuda::Result code = driver_.memory_allocate(&scratch_, scratch_bytes_ * kMaxPrepares);
+  uint64_t bytes = scratch_bytes_ * kMaxPrepares;
+  if (formation.spec.executor == Executor::kClient) {
+    num_locals_ = NumLocalExperts(largest, static_cast<int32_t>(args_.rank));
+    cuda::ScratchCursor tables(nullptr);
+    TakeLaneTables(formation.spec.num_ranks, tables);
+    tables_bytes_ = tables.used();
+    cuda::ScratchCursor move(nullptr);
+    TakeMoveScratch(largest, num_locals_, move);
+    move_bytes_ = move.used();
+    bytes += tables_bytes_ + move_bytes_ * kMaxMoves;
+  }
+  if (Status s = AllocateScratch(bytes); !s.ok()) return s;
+  return RegisterOwners(formation);
+}
+
+Status StreamGroup::AllocateScratch(uint64_t bytes) {
+  const cuda::Result code = driver_.memory_allocate(&scratch_, bytes);
   if (code != cuda::kSuccess) {
     scratch_ = 0;
-    const unsigned long long bytes = scratch_bytes_ * kMaxPrepares;
     return MakeStatus(Code::kResourceExhausted, "no %llu bytes of device memory for routing: %s",
-                      bytes, cuda::Describe(driver_, "cuMemAlloc", code).c_str());
+                      static_cast<unsigned long long>(bytes),
+                      cuda::Describe(driver_, "cuMemAlloc", code).c_str());
   }
   MutexLock lock(mutex_);
   for (int i = kMaxPrepares - 1; i >= 0; --i) free_scratch_.push_back(i);
+  for (int i = kMaxMoves - 1; i >= 0 && move_bytes_ != 0; --i) free_moves_.push_back(i);
+  return {};
+}
+
+Status StreamGroup::RegisterOwners(const Formation& formation) {
   if (formation.expert_owner.empty()) return {};
   // Kernels read the table out of host memory: it is small, and read once per prepare.
   owner_ = formation.expert_owner;
-  code = driver_.host_register(owner_.data(), owner_.size() * sizeof(int32_t),
-                               cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+  cuda::Result code =
+      driver_.host_register(owner_.data(), owner_.size() * sizeof(int32_t),
+                            cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (code != cuda::kSuccess) return Refused(driver_, "cuMemHostRegister", code);
   code = driver_.host_get_device_pointer(&owner_address_, owner_.data(), 0);
   return code == cuda::kSuccess ? Status() : Refused(driver_, "cuMemHostGetDevicePointer", code);
@@ -183,15 +175,16 @@ Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* o
   if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return s;
   MutexLock lock(mutex_);
   int scratch = -1;
-  if (call.kind == shm::Kind::kPrepare) {
-    if (free_scratch_.empty()) {
+  if (call.kind == shm::Kind::kPrepare || move_bytes_ != 0) {
+    std::vector<int>& free = FreeScratchOf(call);
+    if (free.empty()) {
       return MakeStatus(Code::kResourceExhausted,
-                        "%d prepares of this rank are in programs of this process, the most there "
-                        "may be",
-                        kMaxPrepares);
+                        "%d prepares or %d other calls of this rank are in programs of this "
+                        "process, the most there may be",
+                        kMaxPrepares, kMaxMoves);
     }
-    scratch = free_scratch_.back();
-    free_scratch_.pop_back();
+    scratch = free.back();
+    free.pop_back();
   }
   if (adopted_) site->Enter(*formation_);
   *out = std::make_unique<HeldSite>(shared_from_this(), site.get(), scratch);
@@ -205,21 +198,51 @@ Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda
   if (Status s = Check(); !s.ok()) return s;
   MutexLock lock(mutex_);
   if (!over_.ok()) return over_;
+  const RoutingSpec spec = Routing(call);
+  StreamSite::Surroundings around{driver_, *kernels_, shape_, spec, {}, {}};
+  if (MovesOwnRows(call, formation_->spec)) {
+    around.own = OwnPlaces(held, spec);
+  } else {
+    around.places = WorkerPlaces(held, spec);
+  }
+  driver_.context_set_current(context_);
+  return held.site_->Put(around, buffers, stream);
+}
+
+StreamPlaces StreamGroup::WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const {
   StreamPlaces places;
-  places.lane = reinterpret_cast<uint8_t*>(staging_.address() + lane_offset_);
+  places.lane = lane_;
   places.announced = held.site_->announced();
   places.published = held.site_->published();
   places.plan_ids = held.site_->plan_ids();
-  const RoutingSpec spec = Routing(call);
-  if (held.scratch_ >= 0) {
+  if (held.site_->call().kind == shm::Kind::kPrepare) {
     cuda::ScratchCursor cursor(
         reinterpret_cast<void*>(scratch_ + static_cast<uint64_t>(held.scratch_) * scratch_bytes_));
     places.scratch = cuda::TakePlanScratch(spec, cursor);
     places.report = cursor.Take<cuda::ReportWord>(1);
     places.counts = cursor.Take<int32_t>(int64_t{spec.num_ranks} * spec.num_experts);
   }
-  driver_.context_set_current(context_);
-  return held.site_->Put({driver_, *kernels_, shape_, spec, places}, buffers, stream);
+  return places;
+}
+
+RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec) const {
+  const uint64_t tables = scratch_ + scratch_bytes_ * kMaxPrepares;
+  cuda::ScratchCursor at_tables(reinterpret_cast<void*>(tables));
+  cuda::ScratchCursor cursor(reinterpret_cast<void*>(
+      tables + tables_bytes_ + static_cast<uint64_t>(held.scratch_) * move_bytes_));
+  return {.lane = lane_,
+          .tables = TakeLaneTables(formation_->spec.num_ranks, at_tables),
+          .scratch = TakeMoveScratch(spec, num_locals_, cursor),
+          .max_slots = formation_->spec.recv_capacity_per_rank,
+          .num_locals = num_locals_,
+          .announced = held.site_->announced(),
+          .published = held.site_->published(),
+          .plan_ids = held.site_->plan_ids(),
+          .num_slots = held.site_->num_slots()};
+}
+
+std::vector<int>& StreamGroup::FreeScratchOf(const StreamCall& call) {
+  return call.kind == shm::Kind::kPrepare ? free_scratch_ : free_moves_;
 }
 
 void StreamGroup::Note(Status failure) {
@@ -246,7 +269,7 @@ void StreamGroup::Retire(StreamSite* site, int scratch) {
     owned.retired = true;
     owned.quiet_since = Clock::now();
   }
-  if (scratch >= 0) free_scratch_.push_back(scratch);
+  if (scratch >= 0) FreeScratchOf(site->call()).push_back(scratch);
   changed_.NotifyAll();
 }
 
@@ -298,39 +321,16 @@ void StreamGroup::Run() {
   }
 }
 
-Status StreamGroup::MapStaging(const Formation& formation) {
-  const Formation::Arena& own = formation.arenas[args_.rank];
-  if (own.device == nullptr || formation.lane_bytes == 0) {
-    return MakeStatus(Code::kFailedPrecondition,
-                      "group=%s: its staging is not on a device; form it with backend=cuda",
-                      args_.group->name().c_str());
-  }
-  cuda::Uuid uuid;
-  const cuda::Result code = driver_.device_get_uuid(&uuid, args_.device);
-  if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetUuid", code);
-  if (!own.device->uuid.empty() && own.device->uuid != std::string(uuid.bytes, sizeof uuid.bytes)) {
-    return MakeStatus(Code::kFailedPrecondition,
-                      "group=%s rank=%u: the daemon's staging is on another device than device %d "
-                      "of this process; start epd for this device, or this process on that one",
-                      args_.group->name().c_str(), args_.rank, args_.device);
-  }
-  if (formation.lane_offset > own.device->bytes ||
-      formation.lane_bytes > own.device->bytes - formation.lane_offset) {
-    return MakeStatus(Code::kDataLoss, "the daemon's lane does not lie in its arena");
-  }
-  return staging_.Map(
-      {.bytes = own.device->bytes, .fd = &own.device->fd, .handle = own.device->handle});
-}
-
 void StreamGroup::Adopt(const Formation& formation) {
-  const Status mapped = MapStaging(formation);
+  Status mapped = lanes_.Map(formation);
+  if (mapped.ok()) mapped = lanes_.WriteTables(formation, scratch_ + scratch_bytes_ * kMaxPrepares);
   MutexLock lock(mutex_);
   problem_ = mapped;
   if (mapped.ok()) {
     auto numbers = std::make_shared<Formation>(formation);
     numbers->arenas.clear();
     formation_ = std::move(numbers);
-    lane_offset_ = formation.lane_offset;
+    lane_ = lanes_.own(formation);
     adopted_ = true;
     for (Owned& owned : sites_) owned.site->Enter(*formation_);
   } else {
@@ -358,7 +358,7 @@ void StreamGroup::Drain() {
     }
   }
   waiter.join();
-  staging_.Unmap();
+  lanes_.Unmap();
 }
 
 void StreamGroup::Guard(const Status& cause) {

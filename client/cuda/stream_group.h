@@ -2,7 +2,8 @@
 //
 // Calls in streams begin and end unseen, so what a CPU's call does around its waits a thread does here:
 //
-//   READY       maps the staging at its fixed address, then lets the sites speak for the formation
+//   READY       maps the staging at its fixed address (with the client executor that of all ranks), then
+//               lets the sites speak for the formation
 //   re-formed   waits until the device is idle (every use is answered ABORTED, nothing copies), tells epd that
 //               the group is drained, and waits for READY
 //   over        nobody answers any more: ends whatever streams still arm, until the last site is gone
@@ -21,8 +22,8 @@
 #include "client/c/group.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
+#include "client/cuda/lane_maps.h"
 #include "client/cuda/registered_slots.h"
-#include "client/cuda/staging_map.h"
 #include "client/cuda/stream_site.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
@@ -53,7 +54,7 @@ class HeldSite {
   friend class StreamGroup;
   const std::shared_ptr<StreamGroup> group_;
   StreamSite* const site_;
-  const int scratch_;  // Of a prepare; -1: none.
+  const int scratch_;  // Of a prepare, or of a move of this rank's; -1: none.
 };
 
 // Thread-safe.
@@ -61,6 +62,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
  public:
   // Prepares of one rank that may be in streams of this process.
   static constexpr int kMaxPrepares = 32;
+  // Other calls whose rows the rank moves itself: as many as there are slots for.
+  static constexpr int kMaxMoves = shm::kSlotsPerSession / 3;
 
   // Maps the staging and starts the thread. Allocates device memory: nothing may wait in a stream.
   //   FAILED_PRECONDITION  the group's staging is not on this device; or the driver cannot map or
@@ -93,10 +96,15 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   explicit StreamGroup(const StreamGroupArgs& args);
   Status SetUp(const Formation& formation);
   Status MakeScratch(const Formation& formation);
+  Status AllocateScratch(uint64_t bytes);
+  Status RegisterOwners(const Formation& formation);
   void Run();
   bool Finished();
   void Adopt(const Formation& formation);
-  Status MapStaging(const Formation& formation);
+  std::vector<int>& FreeScratchOf(const StreamCall& call) EPD_REQUIRES(mutex_);
+  StreamPlaces WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const
+      EPD_REQUIRES(mutex_);
+  RankPlaces OwnPlaces(const HeldSite& held, const RoutingSpec& spec) const EPD_REQUIRES(mutex_);
   void Drain();
   void Guard(const Status& cause);
   void ReleaseRetired();
@@ -112,10 +120,13 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   cuda::DeviceShape shape_;
   std::unique_ptr<cuda::KernelModule> kernels_;
   std::shared_ptr<RegisteredSlots> slots_;
-  StagingMap staging_;
-  cuda::DevicePointer scratch_ = 0;
-  uint64_t scratch_bytes_ = 0;  // Of one prepare.
-  std::vector<int32_t> owner_;  // By expert; registered, where the spec has a table.
+  LaneMaps lanes_;
+  cuda::DevicePointer scratch_ = 0;  // Of prepares, then the tables of lanes, then of moves.
+  uint64_t scratch_bytes_ = 0;       // Of one prepare.
+  uint64_t tables_bytes_ = 0;        // 0: the worker moves all rows.
+  uint64_t move_bytes_ = 0;          // Of one move.
+  int32_t num_locals_ = 0;           // This rank's experts.
+  std::vector<int32_t> owner_;       // By expert; registered, where the spec has a table.
   cuda::DevicePointer owner_address_ = 0;
 
   Mutex mutex_;
@@ -126,7 +137,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status over_ EPD_GUARDED_BY(mutex_);     // Why nothing can be put any more.
   Status failure_ EPD_GUARDED_BY(mutex_);
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
-  uint64_t lane_offset_ EPD_GUARDED_BY(mutex_) = 0;
+  uint8_t* lane_ EPD_GUARDED_BY(mutex_) = nullptr;                     // The own one.
   struct Owned {
     std::unique_ptr<StreamSite> site;
     bool retired = false;
@@ -134,6 +145,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   };
   std::vector<Owned> sites_ EPD_GUARDED_BY(mutex_);
   std::vector<int> free_scratch_ EPD_GUARDED_BY(mutex_);
+  std::vector<int> free_moves_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::client

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/driver/slot_operations.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/slot_word.h"
 
 namespace epd::client {
@@ -23,8 +24,10 @@ T* AsPointer(cuda::DevicePointer address) {
   return reinterpret_cast<T*>(address);
 }
 
+}  // namespace
+
 // Remembers the first bad code.
-class Queue {
+class StreamSite::Queue {
  public:
   Queue(const StreamSite::Surroundings& around, cuda::Stream stream)
       : around_(around), stream_(stream) {}
@@ -72,8 +75,6 @@ class Queue {
   cuda::Result code_ = cuda::kSuccess;
   const char* call_ = "";
 };
-
-}  // namespace
 
 Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall call,
                           std::unique_ptr<StreamSite>* out) {
@@ -137,10 +138,15 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   request.spec_hash = formation.spec_hash;
   request.num_tokens = call_.num_tokens;
   request.recv_capacity = call_.recv_capacity;
-  const StreamLayout layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
-  request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
-  request.stage_bytes = layout.stage_bytes;
-  request.out_bytes = layout.out_bytes;
+  if (MovesOwnRows(call_, formation.spec)) {
+    request.stage_bytes = shm::SlotsBytes(formation.spec.recv_capacity_per_rank, call_.row_bytes);
+    if (request.step == shm::Step::kStreamPublish) request.demand = cuda::kNoReport;
+  } else {
+    const StreamLayout layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
+    request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
+    request.stage_bytes = layout.stage_bytes;
+    request.out_bytes = layout.out_bytes;
+  }
   call_.name.copy(request.text, sizeof request.text - 1);
   SlotOf(step).request = request;
 }
@@ -169,22 +175,45 @@ const PlanIds* StreamSite::plan_ids() const {
   return AsPointer<const PlanIds>(AddressOf(0) + offsetof(shm::Slot, plan_name));
 }
 
+const int64_t* StreamSite::num_slots() const {
+  return AsPointer<const int64_t>(RequestOf(1) + offsetof(shm::SlotRequest, recv_capacity));
+}
+
+cuda::DevicePointer StreamSite::RequestOf(int step) const {
+  return AddressOf(step) + offsetof(shm::Slot, request);
+}
+
 Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
                        cuda::Stream stream) const {
   Queue queue(around, stream);
-  const cuda::DevicePointer request = AddressOf(0) + offsetof(shm::Slot, request);
+  if (around.own.has_value()) {
+    PutOwn(around, buffers, queue);
+  } else {
+    PutForWorker(around, buffers, queue);
+  }
+  queue.Batch(batches_[2]);
+  return queue.status();
+}
+
+void StreamSite::PutAnnounce(const StreamBuffers& buffers, Queue& queue) const {
+  const auto* plan = static_cast<const uint8_t*>(buffers.handle_mem);
+  queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, plan_id),
+             plan + offsetof(PlanHeader, plan_id), sizeof(uint64_t));
+  queue.Batch(batches_[0]);
+}
+
+void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& buffers,
+                              Queue& queue) const {
   if (call_.kind == shm::Kind::kPrepare) {
     cuda::ReportWord* const report = around.places.report;
     queue.Fill(report, 0xff, sizeof *report);
     queue.Fill(buffers.token_counts, 0, buffers.num_token_counts * sizeof(int32_t));
     queue.Launch(CountLaunchesOf(call_, around.spec, buffers, around.places, around.device));
-    queue.Copy(request + offsetof(shm::SlotRequest, demand), report, sizeof *report);
+    queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, demand), report, sizeof *report);
+    queue.Batch(batches_[0]);
   } else {
-    const auto* plan = static_cast<const uint8_t*>(buffers.handle_mem);
-    queue.Copy(request + offsetof(shm::SlotRequest, plan_id), plan + offsetof(PlanHeader, plan_id),
-               sizeof(uint64_t));
+    PutAnnounce(buffers, queue);
   }
-  queue.Batch(batches_[0]);
   for (const cuda::LaunchList& list :
        CopyInOf(call_, around.spec, buffers, around.places, around.device)) {
     queue.Launch(list);
@@ -194,8 +223,26 @@ Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
        CopyOutOf(call_, around.spec, buffers, around.places, around.device)) {
     queue.Launch(list);
   }
-  queue.Batch(batches_[2]);
-  return queue.status();
+}
+
+// The publish carries what the kernels found, so that the operation fails on every rank or on none.
+void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers,
+                        Queue& queue) const {
+  cuda::ReportWord* const report = around.own->scratch.report;
+  queue.Fill(report, 0xff, sizeof *report);
+  PutAnnounce(buffers, queue);
+  for (const cuda::LaunchList& list :
+       PushOf(call_, around.spec, buffers, *around.own, around.device)) {
+    queue.Launch(list);
+  }
+  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, demand), report, sizeof *report);
+  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, text), buffers.handle_mem,
+             sizeof(PlanHeader));
+  queue.Batch(batches_[1]);
+  for (const cuda::LaunchList& list :
+       TakeOf(call_, around.spec, buffers, *around.own, around.device)) {
+    queue.Launch(list);
+  }
 }
 
 Status StreamSite::TakeFailure() {

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/c/group.h"
 #include "client/c/status.h"
+#include "client/cuda/rank_moves.h"
 #include "client/cuda/registered_slots.h"
 #include "client/cuda/stream_call.h"
 #include "kernels/cuda/driver/driver_table.h"
@@ -38,8 +40,9 @@ class StreamSite {
     const cuda::DriverTable& driver;
     const cuda::KernelModule& kernels;
     const cuda::DeviceShape& device;
-    RoutingSpec spec;  // As the device reads it.
-    StreamPlaces places;
+    RoutingSpec spec;               // As the device reads it.
+    StreamPlaces places;            // Where the worker moves the rows; else
+    std::optional<RankPlaces> own;  // where this rank does.
   };
   // Queues one use. Neither waits nor allocates.
   //   INTERNAL  a driver's call failed; the text names it
@@ -55,6 +58,7 @@ class StreamSite {
   const uint32_t* announced() const { return Done(0); }
   const uint32_t* published() const { return Done(1); }
   const PlanIds* plan_ids() const;
+  const int64_t* num_slots() const;
 
  private:
   static constexpr int kNumSteps = 3;
@@ -68,6 +72,11 @@ class StreamSite {
   }
   const uint32_t* Done(int step) const;
   void WriteRequest(int step, const Formation& formation);
+  cuda::DevicePointer RequestOf(int step) const;
+  class Queue;
+  void PutForWorker(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
+  void PutOwn(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
+  void PutAnnounce(const StreamBuffers& buffers, Queue& queue) const;
 
   const std::shared_ptr<RegisteredSlots> slots_;
   const StreamCall call_;

@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
 
+#include "kernels/plan_checksum.h"
 #include "kernels/routing_plan.h"
 #include "tests/unit/client/cuda/stream_node.h"
 #include "tests/unit/kernels/reference.h"
@@ -136,11 +138,12 @@ class RankProgram {
   }
 };
 
-class StreamGroupTest : public ::testing::Test {
+// Whoever moves the rows: the worker, or the ranks' own kernels.
+class StreamGroupTest : public ::testing::TestWithParam<Executor> {
  protected:
   static constexpr uint32_t kR = StreamNode::kNumRanks;
 
-  explicit StreamGroupTest(uint32_t tokens = kT) {
+  explicit StreamGroupTest(uint32_t tokens = kT) : node_(GetParam()) {
     for (uint32_t r = 0; r < kR; ++r) {
       ranks_.push_back(std::make_unique<RankProgram>(node_, r, tokens));
     }
@@ -251,7 +254,13 @@ class StreamGroupTest : public ::testing::Test {
   reference::Problem problem_;
 };
 
-TEST_F(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
+const auto kExecutors = ::testing::Values(Executor::kWorker, Executor::kClient);
+std::string NameOf(const ::testing::TestParamInfo<Executor>& one) {
+  return one.param == Executor::kWorker ? "WorkerMoves" : "RanksMove";
+}
+INSTANTIATE_TEST_SUITE_P(Executors, StreamGroupTest, kExecutors, NameOf);
+
+TEST_P(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Refill(seed);
     PutAll();
@@ -260,7 +269,7 @@ TEST_F(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
   EXPECT_TRUE(CheckAll().ok());
 }
 
-TEST_F(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
+TEST_P(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
   Refill(1);
   Capture();
   EXPECT_EQ(node_.num_moves(), 0) << "a capture runs nothing";
@@ -269,11 +278,11 @@ TEST_F(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
     Replay();
     if (seed % 50 == 1 || seed == 1000) CheckOutputs("seed " + std::to_string(seed));
   }
-  EXPECT_EQ(node_.num_moves(), 5000);
+  EXPECT_EQ(node_.num_moves(), GetParam() == Executor::kWorker ? 5000 : 1000) << "or prepares only";
   EXPECT_TRUE(CheckAll().ok());
 }
 
-TEST_F(StreamGroupTest, AnErrorBetweenReplaysIsSeenLaterAndLeavesZeros) {
+TEST_P(StreamGroupTest, AnErrorBetweenReplaysIsSeenLaterAndLeavesZeros) {
   Refill(1);
   Capture();
   Replay();
@@ -293,7 +302,7 @@ TEST_F(StreamGroupTest, AnErrorBetweenReplaysIsSeenLaterAndLeavesZeros) {
 }
 
 // As a worker does that finds the last step of a use that the worker before it had answered.
-TEST_F(StreamGroupTest, AWorkerThatDoesNotKnowTheEndOfAGoodUseFailsNothing) {
+TEST_P(StreamGroupTest, AWorkerThatDoesNotKnowTheEndOfAGoodUseFailsNothing) {
   Refill(1);
   PutAll();
   CheckOutputs("good");
@@ -308,7 +317,7 @@ TEST_F(StreamGroupTest, AWorkerThatDoesNotKnowTheEndOfAGoodUseFailsNothing) {
   for (const shm::Slot& slot : node_.segment(0).slots) EXPECT_EQ(slot.failed, 0u);
 }
 
-TEST_F(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
+TEST_P(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
   Refill(1);
   Capture();
   Replay();
@@ -326,7 +335,7 @@ TEST_F(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
   }
 }
 
-TEST_F(StreamGroupTest, WhatNobodyAnswersAnyMoreEndsByItself) {
+TEST_P(StreamGroupTest, WhatNobodyAnswersAnyMoreEndsByItself) {
   Refill(1);
   Capture();
   Replay();
@@ -337,7 +346,7 @@ TEST_F(StreamGroupTest, WhatNobodyAnswersAnyMoreEndsByItself) {
   EXPECT_EQ(ranks_[0]->Put().code, Code::kUnavailable);
 }
 
-TEST_F(StreamGroupTest, GraphsOutliveTheGroupAndTheGroupItsSites) {
+TEST_P(StreamGroupTest, GraphsOutliveTheGroupAndTheGroupItsSites) {
   Refill(1);
   Capture();
   ranks_[0]->group->Close();
@@ -351,14 +360,14 @@ TEST_F(StreamGroupTest, GraphsOutliveTheGroupAndTheGroupItsSites) {
   for (auto& rank : ranks_) rank->sites.clear();
 }
 
-TEST_F(StreamGroupTest, SitesMayGoFirst) {
+TEST_P(StreamGroupTest, SitesMayGoFirst) {
   Refill(1);
   PutAll();
   for (auto& rank : ranks_) rank->sites.clear();
   EXPECT_TRUE(CheckAll().ok());
 }
 
-TEST_F(StreamGroupTest, BadExpertsFailOnEveryRank) {
+TEST_P(StreamGroupTest, BadExpertsFailOnEveryRank) {
   Refill(1);
   ranks_[0]->topk.data[3] = 99;
   PutAll();
@@ -370,7 +379,7 @@ TEST_F(StreamGroupTest, BadExpertsFailOnEveryRank) {
   }
 }
 
-TEST_F(StreamGroupTest, MissingAndMisalignedBuffersAreNamed) {
+TEST_P(StreamGroupTest, MissingAndMisalignedBuffersAreNamed) {
   StreamBuffers buffers = ranks_[0]->BuffersOf(1);
   buffers.rows = static_cast<const char*>(buffers.rows) + 4;
   Status status = ranks_[0]->group->Put(*ranks_[0]->sites[1], buffers, node_.stream(0));
@@ -382,7 +391,7 @@ TEST_F(StreamGroupTest, MissingAndMisalignedBuffersAreNamed) {
   EXPECT_THAT(status.message, HasSubstr("total_recv"));
 }
 
-TEST_F(StreamGroupTest, ADriverThatRefusesIsNamed) {
+TEST_P(StreamGroupTest, ADriverThatRefusesIsNamed) {
   node_.driver().Fail("cuStreamBatchMemOp", 801);
   Refill(1);
   const Status status = ranks_[0]->Put();
@@ -390,12 +399,70 @@ TEST_F(StreamGroupTest, ADriverThatRefusesIsNamed) {
   EXPECT_THAT(status.message, HasSubstr("cuStreamBatchMemOp"));
 }
 
+// What a rank's kernels find before they move anything fails the use on every rank.
+class RanksMove : public StreamGroupTest {
+ protected:
+  // The prepare, `harm`, and the dispatch behind it, on every rank.
+  void DispatchAfter(const std::function<void()>& harm) {
+    Refill(1);
+    PutSite(0);
+    harm();
+    PutSite(1);
+    for (auto& rank : ranks_) {
+      EXPECT_THAT(rank->recv.Copy(), Each(0.0f));
+      EXPECT_THAT(rank->recv_weights.Copy(), Each(0.0f));
+    }
+  }
+  void PutSite(size_t site) {
+    for (auto& rank : ranks_) {
+      const Status status =
+          rank->group->Put(*rank->sites[site], rank->BuffersOf(site), node_.stream(rank->rank_));
+      EXPECT_TRUE(status.ok()) << status.message;
+    }
+    ASSERT_TRUE(node_.AwaitStreams());
+  }
+  PlanHeader& HeaderOf(uint32_t rank) {
+    return *reinterpret_cast<PlanHeader*>(ranks_[rank]->plan.data);
+  }
+  void ExpectAll(Code code, const std::string& text) {
+    for (auto& rank : ranks_) {
+      const Status status = rank->group->Check();
+      EXPECT_EQ(status.code, code) << status.message;
+      EXPECT_THAT(status.message, HasSubstr("rank=1 host=h"));
+      EXPECT_THAT(status.message, HasSubstr(text));
+    }
+    Refill(2);
+    PutAll();
+    CheckOutputs("after");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Executors, RanksMove, ::testing::Values(Executor::kClient), NameOf);
+
+TEST_P(RanksMove, ADamagedPlanIsNamedOnEveryRank) {
+  DispatchAfter([this] { ranks_[1]->plan.data[PlanTableOffset(kR, 4) + 4] ^= 1; });
+  ExpectAll(Code::kDataLoss, "checksum of the routing plan");
+}
+
+TEST_P(RanksMove, APlanOfAnotherGroupIsNamedOnEveryRank) {
+  DispatchAfter([this] {
+    PlanHeader& header = HeaderOf(1);
+    header.group_id = 5;
+    header.checksum = PlanChecksum(
+        &header, PlanUsedBytes(RankProgram::Spec(), header.num_tokens, header.num_routes));
+  });
+  ExpectAll(
+      Code::kInvalidArgument,
+      "got 0x0000000000000005, expected 0x000000000000004d; handle_mem belongs to another group");
+}
+
 class WithoutTokens : public StreamGroupTest {
  protected:
   WithoutTokens() : StreamGroupTest(0) {}
 };
 
-TEST_F(WithoutTokens, NothingMovesAndEverythingEnds) {
+INSTANTIATE_TEST_SUITE_P(Executors, WithoutTokens, kExecutors, NameOf);
+
+TEST_P(WithoutTokens, NothingMovesAndEverythingEnds) {
   Refill(1);
   PutAll();
   for (auto& rank : ranks_) {

@@ -29,7 +29,7 @@ void* Map(int fd, uint64_t bytes) {
 
 }  // namespace
 
-StreamNode::StreamNode() : graph_(driver_.table()) {
+StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.table()) {
   for (int i = 0; i < cuda::NumKernels(); ++i) {
     const cuda::KernelShape& kernel = cuda::KernelAt(i);
     const auto run = [&kernel](void** arguments) {
@@ -63,22 +63,23 @@ StreamNode::StreamNode() : graph_(driver_.table()) {
                                               [this](const Drained&) { ++num_drained_; }));
   }
   MakeArenas();
-  worker_ = std::make_unique<StreamWorker>(slots_fds_,
-                                           StreamWorker::Sizes{.lane_bytes = kLaneBytes,
-                                                               .arena_bytes = kArenaBytes,
-                                                               .group_id = kGroupId,
-                                                               .num_experts = kNumExperts,
-                                                               .max_tokens = kMaxTokens,
-                                                               .recv_capacity = kCapacity,
-                                                               .hidden = kHidden,
-                                                               .top_k = kTopK},
-                                           [this](const MoveJob& job) {
-                                             std::lock_guard lock(mutex_);
-                                             return fail_moves_.ok() ? Move(job) : fail_moves_;
-                                           });
+  worker_ = std::make_unique<StreamWorker>(
+      slots_fds_,
+      StreamWorker::Sizes{.device_bytes = kNumRanks * 2 * kArenaBytes,
+                          .group_id = kGroupId,
+                          .num_experts = kNumExperts,
+                          .max_tokens = kMaxTokens,
+                          .recv_capacity = kCapacity,
+                          .hidden = kHidden,
+                          .top_k = kTopK,
+                          .ranks_move = executor == Executor::kClient},
+      [this](const MoveJob& job) {
+        std::lock_guard lock(mutex_);
+        return fail_moves_.ok() ? Move(job) : fail_moves_;
+      });
   worker_->Start();
   worker_->StartTenant(1);
-  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(1));
+  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(r, 1));
 }
 
 StreamNode::~StreamNode() {
@@ -109,7 +110,7 @@ GroupSpec StreamNode::ClientSpec() const {
   spec.recv_capacity_per_rank = kCapacity;
   spec.hidden = kHidden;
   spec.top_k = kTopK;
-  spec.executor = Executor::kWorker;
+  spec.executor = executor_;
   spec.backend = "cuda";
   return spec;
 }
@@ -125,7 +126,7 @@ void StreamNode::MakeArenas() {
   }
 }
 
-std::shared_ptr<const Formation> StreamNode::MakeFormation(uint64_t number) {
+std::shared_ptr<const Formation> StreamNode::MakeFormation(uint32_t rank, uint64_t number) {
   auto formation = std::make_shared<Formation>();
   formation->group_id = kGroupId;
   formation->epoch = number;
@@ -137,7 +138,7 @@ std::shared_ptr<const Formation> StreamNode::MakeFormation(uint64_t number) {
     auto memory = std::make_shared<DeviceMemory>();
     memory->bytes = kArenaBytes;
     memory->fd = UniqueFd(dup(arena_fds_[r]));
-    formation->arenas[r].own = true;
+    formation->arenas[r].own = r == rank;
     formation->arenas[r].device = std::move(memory);
   }
   return formation;
@@ -253,7 +254,7 @@ void StreamNode::FinishReplacement() {
   MakeArenas();
   ++formation_;
   worker_->StartTenant(formation_);
-  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(formation_));
+  for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(r, formation_));
   EXPECT_TRUE(Await([this] { return HaveEntered(); }));
 }
 

@@ -33,7 +33,7 @@ class StreamNode {
   static constexpr uint64_t kArenaBytes = uint64_t{2} << 20;
   static constexpr uint64_t kLaneBytes = uint64_t{1} << 20;
 
-  StreamNode();
+  explicit StreamNode(Executor executor);
   ~StreamNode();
 
   // Of one rank, attached; its session is its own.
@@ -65,9 +65,10 @@ class StreamNode {
  private:
   bool HaveEntered() const;
   void MakeArenas();
-  std::shared_ptr<const Formation> MakeFormation(uint64_t number);
+  std::shared_ptr<const Formation> MakeFormation(uint32_t rank, uint64_t number);
   absl::Status Move(const MoveJob& job);
 
+  const Executor executor_;
   cuda::FakeDriver driver_;
   FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;

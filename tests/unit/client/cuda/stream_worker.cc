@@ -87,10 +87,8 @@ void StreamWorker::Start() {
   {
     std::lock_guard lock(s.mutex);
     s.sessions.clear();
-    s.exchange = std::make_unique<Exchange>(
-        ExchangeOptions{.staging_bytes = s.sizes.arena_bytes * s.slots.size(),
-                        .first_operation_id = s.next_operation,
-                        .stream_lane_bytes = s.sizes.lane_bytes});
+    s.exchange = std::make_unique<Exchange>(ExchangeOptions{
+        .device_staging_bytes = s.sizes.device_bytes, .first_operation_id = s.next_operation});
     s.next_operation += 1 << 20;
     for (uint32_t r = 0; r < s.slots.size(); ++r) {
       auto opened =
@@ -135,7 +133,8 @@ void StreamWorker::StartTenant(uint64_t formation) {
   start.spec.hidden = s.sizes.hidden;
   start.spec.top_k = s.sizes.top_k;
   start.spec.max_token_dtype = Dtype::kFloat32;
-  start.spec.executor = Executor::kWorker;
+  start.spec.executor = s.sizes.ranks_move ? Executor::kClient : Executor::kWorker;
+  start.spec.backend = "cuda";
   for (uint32_t r = 0; r < s.slots.size(); ++r) {
     start.members.push_back(Placement{.rank = Rank(r),
                                       .node = {},

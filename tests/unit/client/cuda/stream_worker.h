@@ -14,14 +14,14 @@ namespace epd {
 class StreamWorker {
  public:
   struct Sizes {
-    uint64_t lane_bytes = 0;
-    uint64_t arena_bytes = 0;
+    uint64_t device_bytes = 0;  // Of all arenas; their lanes begin at 0.
     uint64_t group_id = 0;
     uint32_t num_experts = 0;
     uint32_t max_tokens = 0;
     uint32_t recv_capacity = 0;
     uint32_t hidden = 0;
     uint32_t top_k = 0;
+    bool ranks_move = false;  // The client executor: the mover is asked for prepares only.
   };
   using Mover = std::function<absl::Status(const MoveJob&)>;
 
