@@ -46,7 +46,10 @@ StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.
   for (cuda::Stream& stream : streams_) EXPECT_EQ(t.stream_create(&stream, 1), cuda::kSuccess);
   pump_ = std::thread([this] {
     while (!stop_pump_) {
-      if (!held_) driver_.RunStreams();
+      {
+        std::lock_guard lock(pumping_);
+        if (!held_) driver_.RunStreams();
+      }
       usleep(20);
     }
   });

@@ -54,7 +54,10 @@ class StreamNode {
   void EndDaemon();
 
   // Held streams take work and do none, so that nothing of it has failed while more is put.
-  void Hold(bool held) { held_ = held; }
+  void Hold(bool held) {
+    std::lock_guard lock(pumping_);  // What runs already goes first.
+    held_ = held;
+  }
   // Waits until the streams have nothing to do. False: not within ten seconds.
   bool AwaitStreams();
   // Waits until `done()`. False: not within ten seconds.
@@ -72,6 +75,7 @@ class StreamNode {
   cuda::FakeDriver driver_;
   FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;
+  std::mutex pumping_;
   std::atomic<bool> held_ = false;
   std::thread pump_;
   std::vector<cuda::Stream> streams_;
