@@ -37,6 +37,7 @@ StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.
     };
     driver_.SetKernel(kernel.name, run, kernel.args_bytes);
   }
+  driver_.RunApart();  // A device works by itself, and not where it is asked.
   const cuda::DriverTable& t = driver_.table();
   cuda::Context context = nullptr;
   EXPECT_EQ(t.init(0), cuda::kSuccess);
