@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/served_backend.h"
 #include "daemon/backend/sha256.h"
+#include "daemon/packet/packet.h"
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/exec_loop.h"
 
@@ -17,6 +18,8 @@ namespace {
 constexpr size_t kMaxRoutesShown = 16384;
 // Operations of the past in one message, with up to a hundred bytes each.
 constexpr size_t kMaxPastShown = 2048;
+// TenantReady carries two descriptors for each rank, of this node or of another.
+constexpr size_t kMaxTenantRanks = kMaxPacketFds / 2;
 
 }  // namespace
 
@@ -94,6 +97,12 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 }
 
 absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
+  if (start.members.size() > kMaxTenantRanks) {
+    return absl::UnimplementedError(absl::StrCat(
+        "num_ranks: got ", start.members.size(), ", expected at most ", kMaxTenantRanks,
+        ": the staging of each rank has two descriptors, which one message must carry; use several "
+        "groups of fewer ranks"));
+  }
   std::vector<std::string> served;
   for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
   return CheckServedBackend(start.spec.backend, served, no_cuda_);

@@ -128,6 +128,31 @@ TEST_F(WorkerProcess, PeersDescriptorsAreReadOnly) {
   EXPECT_NE(ftruncate(tenant.fds[0].get(), 0), 0) << "an arena can be shrunk";
 }
 
+TEST_F(WorkerProcess, ATenantOfTooManyRanksIsRefusedAndTheWorkerLives) {
+  Sessions(1);
+  constexpr uint32_t kTooMany = 126;
+  v1::ToWorker message;
+  v1::StartTenant& start = *message.mutable_start_tenant();
+  start.set_group_id(8);
+  start.set_epoch(1);
+  start.set_formation(1);
+  *start.mutable_spec() = FakeSpec(kTooMany);
+  start.mutable_spec()->set_num_experts(kTooMany);
+  for (uint32_t rank = 0; rank < kTooMany; ++rank) {
+    v1::StartTenant::Member& member = *start.add_members();
+    member.set_rank(rank);
+    member.set_session_id(rank == 0 ? 1 : 0);
+  }
+  epd_.Send(message);
+  const v1::FromWorker answer = epd_.Receive();
+  ASSERT_TRUE(answer.has_tenant_ready()) << answer.ShortDebugString();
+  EXPECT_EQ(answer.tenant_ready().status().code(),
+            static_cast<int>(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(answer.tenant_ready().status().message(),
+              HasSubstr("num_ranks: got 126, expected at most 125"));
+  EXPECT_EQ(Snapshot().tenants_size(), 0);
+}
+
 TEST_F(WorkerProcess, ADeadSessionFailsItsPeersAtOnceAndNamesItsRank) {
   Sessions(2);
   FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
