@@ -154,6 +154,7 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
       rank->sites.clear();
       rank->group->Close();
     }
+    node_.End();
   }
 
   // New rows, weights and routes, the same addresses.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "kernels/cuda/host_run.h"
 #include "kernels/routing_plan.h"
@@ -86,9 +87,14 @@ StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.
   for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(r, 1));
 }
 
-StreamNode::~StreamNode() {
+void StreamNode::End() {
+  if (std::exchange(ended_, true)) return;
   for (auto& group : groups_) group->OnEnded({Code::kUnavailable, "the test is over"});
   EXPECT_TRUE(AwaitStreams());
+}
+
+StreamNode::~StreamNode() {
+  End();
   worker_->Stop();
   // Groups without sites give everything back by themselves.
   EXPECT_TRUE(Await([this] {

@@ -36,6 +36,9 @@ class StreamNode {
   explicit StreamNode(Executor executor);
   ~StreamNode();
 
+  // Waits until the streams have nothing to do: before the buffers go that they write.
+  void End();
+
   // Of one rank, attached; its session is its own.
   std::shared_ptr<StreamGroup> Attach(uint32_t rank);
   Group& group(uint32_t rank) { return *groups_[rank]; }
@@ -77,6 +80,7 @@ class StreamNode {
   std::atomic<bool> stop_pump_ = false;
   std::mutex pumping_;
   std::atomic<bool> held_ = false;
+  bool ended_ = false;
   std::thread pump_;
   std::vector<cuda::Stream> streams_;
 

@@ -156,8 +156,9 @@ class CudaHandlersTest : public ::testing::Test {
     }
   }
   ~CudaHandlersTest() override {
-    processes_.clear();
+    for (auto& process : processes_) process->sites.clear();
     for (auto& group : groups_) group->Close();
+    node_.End();
     DeviceGroups::Shared().FindWith(nullptr);
   }
 
@@ -216,7 +217,7 @@ class CudaHandlersTest : public ::testing::Test {
     ASSERT_TRUE(node_.AwaitStreams());
   }
 
-  StreamNode node_;
+  StreamNode node_{client::Executor::kWorker};
   std::vector<std::shared_ptr<client::StreamGroup>> groups_;
   std::vector<std::unique_ptr<Process>> processes_;
   reference::Problem problem_;
