@@ -6,6 +6,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import time
 
 import attach_client as attach
 import epd_process
@@ -216,7 +217,7 @@ def test_clients_of_an_idle_daemon_on_its_way_out_get_a_session_or_are_told_to_r
                 if message.WhichOneof("body") == "goodbye":
                     assert message.goodbye.status.code == 14
             # Let it become idle now and then, at moments that vary.
-            attach.time.sleep(0.099)
+            time.sleep(0.099)
         assert daemon.process.wait(10) == 0
         assert told <= {"attached", "goodbye"}
 
