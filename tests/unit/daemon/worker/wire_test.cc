@@ -122,7 +122,7 @@ TEST(WireTest, MessagesArriveOnConnectionsThatAreMarkedUrgentAndLargeRowsHaveOth
   const std::unique_ptr<Wire> right = MakeWire(kRight);
   const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
   ASSERT_TRUE(address.ok()) << address.status();
-  left->Meet({{NodeId("right"), kRight, *address}});
+  left->Meet({{NodeId{"right"}, kRight, *address}});
   left->Send(kRight, Message(7));
   EXPECT_EQ(NextEvent(*right), "11 said 7");
 
