@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
 
 namespace epd::testing {
@@ -17,13 +18,7 @@ using ::testing::HasSubstr;
 
 constexpr int kSteps = 3;
 
-std::string RunSteps(JoinedRank& joined, Link&) {
-  for (int step = 0; step < kSteps; ++step) {
-    const std::string problem = joined.rank->RunAndCompare(joined.data);
-    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
-  }
-  return joined.rank->Leave().message;
-}
+std::string RunSteps(JoinedRank& joined, Link&) { return joined.RunAndLeave(kSteps); }
 
 // "" once all five have ended well; else the last problem.
 std::string RunUntilGood(JoinedRank& joined) {
@@ -35,40 +30,9 @@ std::string RunUntilGood(JoinedRank& joined) {
   return problem;
 }
 
-std::vector<ExchangeCase> Cases() {
-  return {
-      {.num_ranks = 8,
-       .num_experts = 16,
-       .top_k = 4,
-       .hidden = 129,
-       .alignment = 16,
-       .routing = Routing::kSomeMissing,
-       .wide_indices = true,
-       .seed = 12},
-      {.num_ranks = 8,
-       .num_experts = 8,
-       .dtype = EPD_DTYPE_BFLOAT16,
-       .num_tokens = {0, 300, 7, 1, 0, 64, 65, 2},
-       .expert_owner = {2, 0, 7, 0, 2, 5, 5, 1}},
-      {.num_ranks = 8, .num_experts = 8, .routing = Routing::kNone},
-      {.num_ranks = 8,
-       .num_experts = 8,
-       .capacity = 9,
-       .routing = Routing::kOneExpert,
-       .drop = true},
-      {.num_ranks = 8,
-       .num_experts = 8,
-       .top_k = 4,
-       .hidden = 512,
-       .dtype = EPD_DTYPE_FLOAT16,
-       .num_tokens = std::vector<uint32_t>(8, 96),
-       .seed = 13},
-  };
-}
-
 TEST(NodesTest, EveryRankOfFourNodesGetsWhatPlainLoopsGive) {
   NodeFleet fleet(4);
-  for (ExchangeCase c : Cases()) {
+  for (ExchangeCase c : CasesOfNodes(8)) {
     for (const bool worker_executor : {false, true}) {
       c.worker_executor = worker_executor;
       SCOPED_TRACE(c.ToString());

@@ -14,7 +14,7 @@
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
-#include "tests/integration/cuda/fake_gpu.h"
+#include "tests/integration/cuda/on_cuda.h"
 
 namespace epd::testing {
 namespace {
@@ -24,22 +24,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
-
-class CudaGroups : public ::testing::Test {
- protected:
-  ~CudaGroups() override { EXPECT_EQ(gpu_.Violations(), ""); }
-
-  const FakeGpu gpu_;
-};
-
-std::string RunTwice(JoinedRank& joined, Link&) {
-  for (int step = 0; step < 2; ++step) {
-    const std::string problem = joined.rank->RunAndCompare(joined.data);
-    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
-  }
-  return joined.rank->Leave().message;
-}
+using CudaGroups = OnFakeGpu;
 
 TEST_F(CudaGroups, EveryRankGetsWhatPlainLoopsGive) {
   RunningDaemon daemon({"--cuda_staging_bytes=2GiB"});
@@ -63,27 +48,13 @@ TEST_F(CudaGroups, AnyExpertTableGivesWhatPlainLoopsGive) {
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
 }
 
-// Exchanges until one fails, says so with its epoch, and then until one is good again.
-std::string FailAndRecover(JoinedRank& joined, Link& link) {
-  const uint64_t epoch = joined.rank->epoch();
-  if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "at first: " + p;
-  link.Say("ran");
-  std::string failed;
-  while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
-  std::string again = failed;
-  for (int i = 0; i < 100 && !again.empty(); ++i) again = joined.rank->RunAndCompare(joined.data);
-  if (!again.empty()) return "never again: " + again;
-  if (joined.rank->epoch() <= epoch) return "in the old epoch";
-  return failed;
-}
-
 class CudaFaults : public CudaGroups {
  protected:
   // Runs a group of each backend, lets `strike` happen, and returns what the ranks of the first heard.
   std::vector<std::string> Strike(RunningDaemon& daemon, const std::function<void()>& strike) {
     const ExchangeCase c{.num_ranks = 3, .num_experts = 6, .worker_executor = true};
-    auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover, kOnCuda);
-    auto others = StartRanks(daemon.socket_path(), c, FailAndRecover, {.group = "cpu"});
+    auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(100), kOnCuda);
+    auto others = StartRanks(daemon.socket_path(), c, FailAndRecover(100), {.group = "cpu"});
     for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "ran");
     for (const auto& rank : others) EXPECT_EQ(rank->link().Hear(), "ran");
     strike();

@@ -8,8 +8,9 @@
 #include <csignal>
 #include <string>
 
+#include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
-#include "tests/integration/cuda/fake_gpu.h"
+#include "tests/integration/cuda/on_cuda.h"
 
 namespace epd::testing {
 namespace {
@@ -20,61 +21,15 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
 const std::vector<std::string> kStaging = {"--cuda_staging_bytes=512MiB",
                                            "--plain_unique_ids=allow"};
 
-class CudaNodes : public ::testing::Test {
- protected:
-  ~CudaNodes() override { EXPECT_EQ(gpu_.Violations(), ""); }
-
-  const FakeGpu gpu_;
-};
-
-std::string RunTwice(JoinedRank& joined, Link&) {
-  for (int step = 0; step < 2; ++step) {
-    const std::string problem = joined.rank->RunAndCompare(joined.data);
-    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
-  }
-  return joined.rank->Leave().message;
-}
-
-// Dtypes, expert tables, ranks without tokens or experts, padding, drops, no routes at all.
-std::vector<ExchangeCase> Cases() {
-  return {
-      {.num_ranks = 6,
-       .num_experts = 12,
-       .top_k = 4,
-       .hidden = 129,
-       .alignment = 16,
-       .routing = Routing::kSomeMissing,
-       .wide_indices = true,
-       .seed = 12},
-      {.num_ranks = 6,
-       .num_experts = 8,
-       .dtype = EPD_DTYPE_BFLOAT16,
-       .num_tokens = {0, 300, 7, 1, 0, 64},
-       .expert_owner = {2, 0, 5, 0, 2, 5, 5, 1}},
-      {.num_ranks = 6, .num_experts = 6, .routing = Routing::kNone},
-      {.num_ranks = 6,
-       .num_experts = 6,
-       .capacity = 9,
-       .routing = Routing::kOneExpert,
-       .drop = true},
-      {.num_ranks = 6,
-       .num_experts = 6,
-       .top_k = 4,
-       .hidden = 512,
-       .dtype = EPD_DTYPE_FLOAT16,
-       .num_tokens = std::vector<uint32_t>(6, 96),
-       .seed = 13},
-  };
-}
+using CudaNodes = OnFakeGpu;
 
 TEST_F(CudaNodes, EveryRankOfSeveralNodesGetsWhatPlainLoopsGive) {
   for (const int num_nodes : {2, 3}) {
     NodeFleet fleet(num_nodes, kStaging);
-    for (ExchangeCase c : Cases()) {
+    for (ExchangeCase c : CasesOfNodes(6)) {
       c.worker_executor = true;
       SCOPED_TRACE(std::to_string(num_nodes) + " nodes, " + c.ToString());
       auto ranks = fleet.StartRanks(c, RunTwice, kOnCuda);
@@ -105,24 +60,10 @@ TEST_F(CudaNodes, TwoTenantsOfAGroupEnterItsCommunicatorInOneOrder) {
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 2) << "one communicator for both";
 }
 
-// Exchanges until one fails, says what it heard, and then until one is good again, in a later epoch.
-std::string FailAndRecover(JoinedRank& joined, Link& link) {
-  const uint64_t epoch = joined.rank->epoch();
-  if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "at first: " + p;
-  link.Say("ran");
-  std::string failed;
-  while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
-  std::string again = failed;
-  for (int i = 0; i < 1000 && !again.empty(); ++i) again = joined.rank->RunAndCompare(joined.data);
-  if (!again.empty()) return "never again: " + again;
-  if (joined.rank->epoch() <= epoch) return "in the old epoch";
-  return failed;
-}
-
 TEST_F(CudaNodes, AKilledWorkerIsNamedEverySurvivorAbortsAndTheGroupGoesOnWithANewId) {
   NodeFleet fleet(3, kStaging);
   const ExchangeCase c{.num_ranks = 6, .num_experts = 6, .worker_executor = true};
-  auto ranks = fleet.StartRanks(c, FailAndRecover, kOnCuda);
+  auto ranks = fleet.StartRanks(c, FailAndRecover(1000), kOnCuda);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 3);
   kill(fleet.node(1).worker_pid(), SIGKILL);

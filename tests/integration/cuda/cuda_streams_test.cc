@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
-#include "tests/integration/cuda/fake_gpu.h"
+#include "tests/integration/cuda/on_cuda.h"
 #include "tests/integration/cuda/stream_rank.h"
 
 namespace epd::testing {
@@ -21,13 +21,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
-
-class CudaStreams : public ::testing::Test {
- protected:
-  ~CudaStreams() override { EXPECT_EQ(gpu_.Violations(), ""); }
-  const FakeGpu gpu_;
-};
+using CudaStreams = OnFakeGpu;
 
 // What every rank gets in step `number`: other rows and routes in each.
 RankData DataOf(ExchangeCase c, uint32_t rank, uint32_t number) {

@@ -101,4 +101,38 @@ std::vector<ExchangeCase> ExpertTableCases() {
   };
 }
 
+std::vector<ExchangeCase> CasesOfNodes(uint32_t num_ranks) {
+  std::vector<uint32_t> some_tokens = {0, 300, 7, 1, 0, 64, 65, 2};
+  some_tokens.resize(num_ranks);
+  const uint32_t last = num_ranks - 1;
+  return {
+      {.num_ranks = num_ranks,
+       .num_experts = 2 * num_ranks,
+       .top_k = 4,
+       .hidden = 129,
+       .alignment = 16,
+       .routing = Routing::kSomeMissing,
+       .wide_indices = true,
+       .seed = 12},
+      {.num_ranks = num_ranks,
+       .num_experts = 8,
+       .dtype = EPD_DTYPE_BFLOAT16,
+       .num_tokens = some_tokens,
+       .expert_owner = {2, 0, last, 0, 2, 5, 5, 1}},
+      {.num_ranks = num_ranks, .num_experts = num_ranks, .routing = Routing::kNone},
+      {.num_ranks = num_ranks,
+       .num_experts = num_ranks,
+       .capacity = 9,
+       .routing = Routing::kOneExpert,
+       .drop = true},
+      {.num_ranks = num_ranks,
+       .num_experts = num_ranks,
+       .top_k = 4,
+       .hidden = 512,
+       .dtype = EPD_DTYPE_FLOAT16,
+       .num_tokens = std::vector<uint32_t>(num_ranks, 96),
+       .seed = 13},
+  };
+}
+
 }  // namespace epd::testing

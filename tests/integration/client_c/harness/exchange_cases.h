@@ -13,4 +13,8 @@ std::vector<ExchangeCase> ExchangeCases();
 // Expert tables of every kind, each with numbers of ranks, top-k and hidden sizes of its own.
 std::vector<ExchangeCase> ExpertTableCases();
 
+// For 6 or 8 ranks on several nodes: dtypes, expert tables, ranks without tokens or experts, padding,
+// drops, no routes at all.
+std::vector<ExchangeCase> CasesOfNodes(uint32_t num_ranks);
+
 }  // namespace epd::testing

@@ -100,6 +100,14 @@ JoinedRank::~JoinedRank() {
   epd_disconnect(client);
 }
 
+std::string JoinedRank::RunAndLeave(int num_steps) {
+  for (int step = 0; step < num_steps; ++step) {
+    const std::string wrong = rank->RunAndCompare(data);
+    if (!wrong.empty()) return "step " + std::to_string(step) + ": " + wrong;
+  }
+  return rank->Leave().message;
+}
+
 std::vector<std::unique_ptr<RankProcess>> StartRanks(
     const std::string& socket, const ExchangeCase& c,
     const std::function<std::string(JoinedRank&, Link&)>& body, const JoinOptions& options) {

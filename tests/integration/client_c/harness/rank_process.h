@@ -59,6 +59,10 @@ struct JoinedRank {
   JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t rank,
              const JoinOptions& options = {});
   ~JoinedRank();
+
+  // `num_steps` of all five operations, then leaves. "" or what went wrong.
+  std::string RunAndLeave(int num_steps);
+
   std::string problem;
   epd_client* client = nullptr;
   std::unique_ptr<ClientRank> rank;

@@ -1,0 +1,26 @@
+#include "tests/integration/cuda/on_cuda.h"
+
+namespace epd::testing {
+
+std::string RunTwice(JoinedRank& joined, Link&) { return joined.RunAndLeave(2); }
+
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries) {
+  return [most_tries](JoinedRank& joined, Link& link) -> std::string {
+    const uint64_t epoch = joined.rank->epoch();
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) {
+      return "at first: " + p;
+    }
+    link.Say("ran");
+    std::string failed;
+    while (failed.empty()) failed = joined.rank->RunAndCompare(joined.data);
+    std::string again = failed;
+    for (int i = 0; i < most_tries && !again.empty(); ++i) {
+      again = joined.rank->RunAndCompare(joined.data);
+    }
+    if (!again.empty()) return "never again: " + again;
+    if (joined.rank->epoch() <= epoch) return "in the old epoch";
+    return failed;
+  };
+}
+
+}  // namespace epd::testing

@@ -1,0 +1,31 @@
+// What the tests of groups on the fake driver's devices share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/cuda/fake_gpu.h"
+
+namespace epd::testing {
+
+inline const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
+
+// No call of any process breaks a rule of the driver or of NCCL.
+class OnFakeGpu : public ::testing::Test {
+ protected:
+  ~OnFakeGpu() override { EXPECT_EQ(gpu_.Violations(), ""); }
+
+  const FakeGpu gpu_;
+};
+
+// Two steps, then leaves. "" or what went wrong.
+std::string RunTwice(JoinedRank& joined, Link& link);
+
+// Exchanges until one fails, and then until one is good again, in a later epoch. The first failure's
+// text. `most_tries`: from that failure on.
+std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries);
+
+}  // namespace epd::testing
