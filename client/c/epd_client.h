@@ -60,6 +60,13 @@ typedef enum epd_dtype {
   EPD_DTYPE_OPAQUE_BIT = 0x10000, /* See EPD_DTYPE_OPAQUE. */
 } epd_dtype;
 
+/* Who moves a group's rows: the daemon's worker, or the ranks themselves (on a GPU in the stream of the call). */
+typedef enum epd_executor {
+  EPD_EXECUTOR_DEFAULT = 0, /* The daemon's choice for the backend. */
+  EPD_EXECUTOR_WORKER = 1,
+  EPD_EXECUTOR_CLIENT = 2
+} epd_executor;
+
 /* Rows of other elements, which are only moved: dispatch and combine backward. `width`: 1, 2, 4 or 8 bytes; `tag`, 0 to
  * 255, tells types of one width apart and must be the same on all ranks. */
 #define EPD_DTYPE_OPAQUE(width, tag) ((epd_dtype)(EPD_DTYPE_OPAQUE_BIT | (width) << 8 | (tag)))
@@ -128,8 +135,8 @@ typedef struct epd_group_spec {
   /* Rows of a call have at most `hidden` times its bytes, opaque ones 8 x `hidden`. */
   epd_dtype max_token_dtype;
   int32_t drop_on_overflow;
-  int32_t worker_executor; /* 1: the daemon's worker moves the rows. */
-  const char* backend;     /* NULL: "auto". */
+  epd_executor executor;
+  const char* backend; /* NULL: "auto". */
   /* Deadlines; 0: the daemon's defaults (20 s, 10 min, 30 s, 5 min). */
   int64_t warn_after_ms;
   int64_t absent_ms;

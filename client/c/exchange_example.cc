@@ -93,7 +93,7 @@ class Rank {
     spec.hidden = options_.hidden;
     spec.top_k = kTopK;
     spec.max_token_dtype = EPD_DTYPE_FLOAT32;
-    spec.worker_executor = options_.worker_executor ? 1 : 0;
+    spec.executor = options_.worker_executor ? EPD_EXECUTOR_WORKER : EPD_EXECUTOR_DEFAULT;
     spec.form_ms = 30'000;
     epd_join_args join = {};
     join.struct_size = sizeof join;

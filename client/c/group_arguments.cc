@@ -46,6 +46,22 @@ Status ReadMetadata(const char* given, std::string* out) {
   return {};
 }
 
+Status ReadExecutor(epd_executor given, Executor* out) {
+  switch (given) {
+    case EPD_EXECUTOR_DEFAULT:
+      *out = Executor::kUnspecified;
+      return {};
+    case EPD_EXECUTOR_WORKER:
+      *out = Executor::kWorker;
+      return {};
+    case EPD_EXECUTOR_CLIENT:
+      *out = Executor::kClient;
+      return {};
+  }
+  return MakeStatus(Code::kInvalidArgument, "spec.executor: got %d, expected an epd_executor",
+                    static_cast<int>(given));
+}
+
 int64_t Nanoseconds(int64_t ms) {
   constexpr int64_t kMaxMs = INT64_MAX / 1'000'000;
   return ms <= 0 ? 0 : (ms > kMaxMs ? kMaxMs : ms) * 1'000'000;
@@ -81,7 +97,7 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
   spec->top_k = s.top_k;
   spec->max_token_dtype = s.max_token_dtype;
   spec->drop_on_overflow = s.drop_on_overflow != 0;
-  spec->executor = s.worker_executor != 0 ? Executor::kWorker : Executor::kUnspecified;
+  if (Status t = ReadExecutor(s.executor, &spec->executor); !t.ok()) return t;
   spec->deadlines = {.warn_after_ns = Nanoseconds(s.warn_after_ms),
                      .absent_ns = Nanoseconds(s.absent_ms),
                      .undecided_ns = Nanoseconds(s.undecided_ms),

@@ -20,7 +20,7 @@ epd_group_spec SpecOf(const GroupConfig& config, const std::string& name) {
   spec.top_k = config.top_k;
   spec.max_token_dtype = config.max_dtype;
   spec.drop_on_overflow = config.drop_on_overflow ? 1 : 0;
-  spec.worker_executor = config.worker_executor ? 1 : 0;
+  spec.executor = config.executor;
   if (!config.backend.empty()) spec.backend = config.backend.c_str();
   spec.warn_after_ms = config.warn_after_ms;
   spec.absent_ms = config.absent_ms;

@@ -51,7 +51,7 @@ epd::jax::GroupConfig ConfigOf(const epd_jax_group& group) {
   config.top_k = group.top_k;
   config.max_dtype = static_cast<epd_dtype>(group.max_dtype);
   config.drop_on_overflow = group.drop_on_overflow != 0;
-  config.worker_executor = group.worker_executor != 0;
+  config.executor = static_cast<epd_executor>(group.executor);
   config.warn_after_ms = group.warn_after_ms;
   config.absent_ms = group.absent_ms;
   config.undecided_ms = group.undecided_ms;

@@ -39,7 +39,7 @@ typedef struct epd_jax_group {
   uint32_t top_k;
   int32_t max_dtype; /* epd_dtype */
   int32_t drop_on_overflow;
-  int32_t worker_executor;
+  int32_t executor; /* epd_executor */
   int32_t by_rank;
   int64_t warn_after_ms;
   int64_t absent_ms;

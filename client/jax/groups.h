@@ -38,7 +38,7 @@ struct GroupConfig {
   std::uint32_t top_k = 0;  // Largest of any call; 0: the C library's bound.
   epd_dtype max_dtype = EPD_DTYPE_UNSPECIFIED;
   bool drop_on_overflow = false;
-  bool worker_executor = false;
+  epd_executor executor = EPD_EXECUTOR_DEFAULT;
   std::string backend;  // "": the daemon's choice.
   std::int64_t warn_after_ms = 0;
   std::int64_t absent_ms = 0;

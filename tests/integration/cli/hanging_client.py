@@ -51,7 +51,7 @@ class _Spec(ctypes.Structure):
         ("top_k", ctypes.c_uint32),
         ("max_token_dtype", ctypes.c_int),
         ("drop_on_overflow", ctypes.c_int32),
-        ("worker_executor", ctypes.c_int32),
+        ("executor", ctypes.c_int32),
         ("backend", ctypes.c_char_p),
         ("warn_after_ms", ctypes.c_int64),
         ("absent_ms", ctypes.c_int64),

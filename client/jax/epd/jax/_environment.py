@@ -9,7 +9,7 @@
                           JAX's distributed key-value store shares
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
                           tenants share the groups' ranks and memory, and exchange nothing; read by the C library
-``EPD_EXECUTOR``          ``worker``: the daemon's worker moves the rows; default ``client``
+``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice
 ``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
 ``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
@@ -38,6 +38,9 @@ _SCHEDULER_JOB_VARIABLES = (
     ("COBALT_JOBID", "cobalt"),
     ("OMPI_MCA_ess_base_jobid", "mpi"),
 )
+
+# Who moves the rows, by what EPD_EXECUTOR says: epd_executor of the C library.
+_EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,12 @@ def deadlines() -> Deadlines:
     )
 
 
-def worker_executor() -> bool:
-    """Whether the daemon's worker moves the rows; ValueError for an unknown executor."""
-    text = os.environ.get("EPD_EXECUTOR", "client") or "client"
-    if text not in ("client", "worker"):
+def executor() -> int:
+    """Who moves the rows, as the C library's epd_executor; ValueError for an unknown name."""
+    text = os.environ.get("EPD_EXECUTOR", "")
+    if text not in _EXECUTORS:
         raise ValueError(f"EPD_EXECUTOR={text!r} is unknown; give client or worker, or unset it")
-    return text == "worker"
+    return _EXECUTORS[text]
 
 
 def socket_path() -> str:

@@ -63,7 +63,7 @@ class _Group(ctypes.Structure):
         ("top_k", ctypes.c_uint32),
         ("max_dtype", ctypes.c_int32),
         ("drop_on_overflow", ctypes.c_int32),
-        ("worker_executor", ctypes.c_int32),
+        ("executor", ctypes.c_int32),
         ("by_rank", ctypes.c_int32),
         ("warn_after_ms", ctypes.c_int64),
         ("absent_ms", ctypes.c_int64),
@@ -123,7 +123,7 @@ class Group:
     top_k: int
     max_dtype: int
     drop_on_overflow: bool
-    worker_executor: bool
+    executor: int
     by_rank: bool
     deadlines: _environment.Deadlines
     held: Sequence[HeldRank]
@@ -280,7 +280,7 @@ def bootstrap(group: Group) -> None:
                 top_k=group.top_k,
                 max_dtype=group.max_dtype,
                 drop_on_overflow=group.drop_on_overflow,
-                worker_executor=group.worker_executor,
+                executor=group.executor,
                 by_rank=group.by_rank,
                 warn_after_ms=deadlines.warn_after_ms,
                 absent_ms=deadlines.absent_ms,

@@ -97,7 +97,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
     if not membership.held:
         return
     sizes, deadlines = spec.config, _environment.deadlines()
-    worker = _environment.worker_executor()
+    executor = _environment.executor()
     job, instance = _job_and_instance(spec, membership)
     try:
         path = _connect()
@@ -119,7 +119,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 top_k=0 if spec.max_top_k == config.MAX_TOP_K else spec.max_top_k,
                 max_dtype=spec.dtype_bound,
                 drop_on_overflow=membership.drop_on_overflow,
-                worker_executor=worker,
+                executor=executor,
                 by_rank=spec.joined_by_rank,
                 deadlines=deadlines,
                 held=membership.held,

@@ -68,7 +68,7 @@ Result ClientRank::Join(const JoinOptions& options) {
   spec.top_k = case_.top_k;
   spec.max_token_dtype = case_.dtype;
   spec.drop_on_overflow = case_.drop ? 1 : 0;
-  spec.worker_executor = case_.worker_executor ? 1 : 0;
+  spec.executor = case_.worker_executor ? EPD_EXECUTOR_WORKER : options.executor;
   if (!options.backend.empty()) spec.backend = options.backend.c_str();
   spec.warn_after_ms = options.warn_after_ms;
   spec.absent_ms = options.absent_ms;

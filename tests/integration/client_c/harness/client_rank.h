@@ -25,6 +25,7 @@ struct JoinOptions {
   std::string program = {};
   std::string metadata = {};
   std::string backend = {};
+  epd_executor executor = EPD_EXECUTOR_DEFAULT;  // Of cases that name none.
   int64_t warn_after_ms = 0;
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;
