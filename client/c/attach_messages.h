@@ -42,6 +42,8 @@ struct GroupSpec {
   Executor executor = Executor::kUnspecified;
   std::string backend;
   Deadlines deadlines;
+  // Its staging is memory of GPUs.
+  bool on_device() const { return backend == "cuda" || backend == "nccl_ep"; }
   bool operator==(const GroupSpec&) const = default;
 };
 

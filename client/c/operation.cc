@@ -151,6 +151,12 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
                      "put its rows; call from the CUDA platform, or form the group with "
                      "backend=cpu");
   }
+  if (own.ok() && formation_.spec.on_device() && formation_.spec.executor == Executor::kClient) {
+    own = MakeStatus(Code::kFailedPrecondition,
+                     "with executor client the rows of a group on a device are moved by kernels in "
+                     "the stream of the call, which a CPU's call has none of; call from the CUDA "
+                     "platform, or form the group with executor worker");
+  }
   const bool staged = own.ok() && TryStage(slot, &own);
   if (staged) request_.op_id = static_cast<uint64_t>(slot.index());
   SetKey(key);

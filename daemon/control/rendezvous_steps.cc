@@ -51,7 +51,7 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
       if (const GroupWork* work = BrokenWork(group); work != nullptr) {
         RestAfterBreak(group);
         // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
-        const bool by_nccl = group.spec.backend == "cuda" && Derived(group).nodes.size() > 1;
+        const bool by_nccl = group.spec.on_device() && Derived(group).nodes.size() > 1;
         if (by_nccl && absl::IsUnavailable(work->broken_cause)) CommunicatorOf(group).stale = true;
         FormAgain(group, work->broken_cause);
         return;

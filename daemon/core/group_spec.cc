@@ -153,9 +153,10 @@ absl::Status Validate(const GroupSpec& spec) {
                     IsPrintableWord(spec.backend) ? spec.backend.substr(0, 40) : "unprintable",
                     "auto, cpu, cuda or nccl_ep");
   }
-  if (spec.backend == "cuda" && spec.executor == Executor::kClient) {
-    return BadField(spec, "executor", "client with backend=cuda, whose rows only the worker moves",
-                    "worker, or none named; or backend=cpu");
+  if (spec.backend == "nccl_ep" && spec.executor == Executor::kClient) {
+    return BadField(spec, "executor",
+                    "client with backend=nccl_ep, whose rows only the worker moves",
+                    "worker, or none named; or backend=cuda");
   }
   if (absl::Status experts = CheckExperts(spec); !experts.ok()) return experts;
   return CheckDeadlines(spec);

@@ -54,6 +54,8 @@ struct GroupSpec {
   std::string backend = "auto";  // "auto", "cpu", "cuda" or "nccl_ep".
   Deadlines deadlines;
 
+  // Its staging is memory of GPUs.
+  bool on_device() const { return backend == "cuda" || backend == "nccl_ep"; }
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 

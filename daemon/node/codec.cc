@@ -100,8 +100,8 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
   }
   spec.executor = static_cast<Executor>(proto.executor());
   if (spec.executor == Executor::kDefault) {
-    // Rows in device memory have one mover, whoever moves this node's other rows.
-    spec.executor = spec.backend == "cuda" ? Executor::kWorker : defaults.executor;
+    // On a device it is the worker unless a group asks for the client, whoever moves this node's other rows.
+    spec.executor = spec.on_device() ? Executor::kWorker : defaults.executor;
   }
   spec.deadlines = defaults.deadlines;
   const v1::Deadlines& d = proto.deadlines();

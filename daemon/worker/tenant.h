@@ -36,7 +36,7 @@ struct TenantStart {
   GroupId communicator = {};         // Of all tenants of the group.
 
   // Its arenas are device memory.
-  bool on_device() const { return spec.backend == "cuda"; }
+  bool on_device() const { return spec.on_device(); }
 };
 
 struct Tenant {

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
@@ -39,7 +40,8 @@ std::string RunSteps(StreamRank& streams, const ExchangeCase& c, uint32_t rank, 
   return "";
 }
 
-std::vector<ExchangeCase> StreamCases() {
+std::vector<ExchangeCase> StreamCases(epd_executor executor) {
+  ExchangeCase alone{.num_ranks = 1, .num_experts = 2};
   ExchangeCase plain{.alignment = 4, .routing = Routing::kSomeMissing};
   ExchangeCase uneven{.num_ranks = 3,
                       .num_experts = 6,
@@ -49,17 +51,38 @@ std::vector<ExchangeCase> StreamCases() {
                       .num_tokens = {5, 0, 9},
                       .expert_owner = {2, 0, 1, 1, 0, 2}};
   ExchangeCase drops{.capacity = 6, .drop = true};
-  std::vector<ExchangeCase> cases = {plain, uneven, drops};
-  for (ExchangeCase& c : cases) c.worker_executor = true;
+  ExchangeCase wide{.num_ranks = 8, .num_experts = 16, .top_k = 4, .hidden = 24};
+  std::vector<ExchangeCase> cases = {alone, plain, uneven, drops, wide};
+  for (ExchangeCase& c : cases) c.worker_executor = executor == EPD_EXECUTOR_WORKER;
   return cases;
 }
 
-class HowStagingIsShared : public CudaStreams, public ::testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Ways, HowStagingIsShared, ::testing::Values("vmm", "ipc"));
+JoinOptions OnCuda(epd_executor executor) {
+  JoinOptions options = kOnCuda;
+  options.executor = executor;
+  return options;
+}
+
+constexpr epd_executor kExecutors[] = {EPD_EXECUTOR_WORKER, EPD_EXECUTOR_CLIENT};
+
+std::string NameOf(epd_executor executor) {
+  return executor == EPD_EXECUTOR_WORKER ? "worker" : "client";
+}
+
+class HowStagingIsShared
+    : public CudaStreams,
+      public ::testing::WithParamInterface<std::tuple<const char*, epd_executor>> {};
+INSTANTIATE_TEST_SUITE_P(Ways, HowStagingIsShared,
+                         ::testing::Combine(::testing::Values("vmm", "ipc"),
+                                            ::testing::ValuesIn(kExecutors)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+                         });
 
 TEST_P(HowStagingIsShared, EveryStepGivesWhatPlainLoopsGive) {
-  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", std::string("--staging=") + GetParam()});
-  for (const ExchangeCase& c : StreamCases()) {
+  const auto& [staging, executor] = GetParam();
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", std::string("--staging=") + staging});
+  for (const ExchangeCase& c : StreamCases(executor)) {
     SCOPED_TRACE(c.ToString());
     auto ranks = StartRanks(
         daemon.socket_path(), c,
@@ -68,7 +91,7 @@ TEST_P(HowStagingIsShared, EveryStepGivesWhatPlainLoopsGive) {
           if (!streams.problem.empty()) return streams.problem;
           return RunSteps(streams, c, joined.rank->rank(), 0, 6);
         },
-        kOnCuda);
+        OnCuda(executor));
     EXPECT_THAT(FinishAll(ranks), Each(""));
   }
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
@@ -125,7 +148,7 @@ std::string RunUntilKilled(const ExchangeCase& c, JoinedRank& joined, Link& link
   return problem.empty() ? failed : problem + "; it had failed with " + failed;
 }
 
-class KilledWorker : public CudaStreams {
+class KilledWorker : public CudaStreams, public ::testing::WithParamInterface<epd_executor> {
  protected:
   // Runs a group until every rank has said `when`, kills the worker, says `then`, and sees to it that all ranks
   // meet in the new formation. What they heard of the kill.
@@ -133,10 +156,10 @@ class KilledWorker : public CudaStreams {
       const std::function<std::string(const ExchangeCase&, JoinedRank&, Link&)>& body,
       const std::string& when, const std::string& then) {
     RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
-    const ExchangeCase c = StreamCases()[0];
+    const ExchangeCase c = StreamCases(GetParam())[1];
     auto ranks = StartRanks(
         daemon.socket_path(), c,
-        [&](JoinedRank& joined, Link& link) { return body(c, joined, link); }, kOnCuda);
+        [&](JoinedRank& joined, Link& link) { return body(c, joined, link); }, OnCuda(GetParam()));
     signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
     for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), when);
     kill(daemon.worker_pid(), SIGKILL);
@@ -149,13 +172,16 @@ class KilledWorker : public CudaStreams {
   }
 };
 
+INSTANTIATE_TEST_SUITE_P(Executors, KilledWorker, ::testing::ValuesIn(kExecutors),
+                         [](const auto& info) { return NameOf(info.param); });
+
 // 10: ABORTED.
-TEST_F(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
+TEST_P(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
   EXPECT_THAT(Kill(SurviveAKill, "prepared", "killed"),
               Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
 }
 
-TEST_F(KilledWorker, FailsTheStepsThatAreInTheStreams) {
+TEST_P(KilledWorker, FailsTheStepsThatAreInTheStreams) {
   EXPECT_THAT(Kill(RunUntilKilled, "running", ""),
               Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
 }

@@ -59,7 +59,7 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
       {"backend", [](GroupSpec& s) { s.backend = "tpu"; }},
       {"executor",
        [](GroupSpec& s) {
-         s.backend = "cuda";
+         s.backend = "nccl_ep";
          s.executor = Executor::kClient;
        }},
       {"deadlines.warn_after", [](GroupSpec& s) { s.deadlines.warn_after = absl::ZeroDuration(); }},
@@ -76,14 +76,18 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
   }
 }
 
-TEST(GroupSpecTest, ClientsThatMoveRowsOnADeviceAreToldWhatToAskFor) {
+TEST(GroupSpecTest, WhoWantsToMoveTheRowsOfNcclEpIsToldWhatToAskFor) {
   GroupSpec spec = Good();
+  spec.backend = "nccl_ep";
+  spec.executor = Executor::kClient;
+  EXPECT_THAT(
+      std::string(Validate(spec).message()),
+      HasSubstr("executor is client with backend=nccl_ep, whose rows only the worker moves, "
+                "expected worker"));
+  spec.executor = Executor::kWorker;
+  EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
   spec.backend = "cuda";
   spec.executor = Executor::kClient;
-  EXPECT_THAT(std::string(Validate(spec).message()),
-              HasSubstr("executor is client with backend=cuda, whose rows only the worker moves, "
-                        "expected worker"));
-  spec.executor = Executor::kWorker;
   EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
 }
 
