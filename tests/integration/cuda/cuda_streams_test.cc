@@ -97,6 +97,32 @@ TEST_P(HowStagingIsShared, EveryStepGivesWhatPlainLoopsGive) {
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
 }
 
+class Captured : public CudaStreams, public ::testing::WithParamInterface<epd_executor> {};
+INSTANTIATE_TEST_SUITE_P(Executors, Captured, ::testing::ValuesIn(kExecutors),
+                         [](const auto& info) { return NameOf(info.param); });
+
+// A thousand, over two ranks that run freely against each other.
+TEST_P(Captured, OnceAndReplayedAThousandTimesWithOtherRowsAndRoutes) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ExchangeCase c{.num_ranks = 2,
+                       .alignment = 4,
+                       .routing = Routing::kSomeMissing,
+                       .worker_executor = GetParam() == EPD_EXECUTOR_WORKER};
+  auto ranks = StartRanks(
+      daemon.socket_path(), c,
+      [&](JoinedRank& joined, Link&) {
+        StreamRank streams(FakeGpu::Library(), joined, c);
+        std::string problem = streams.problem;
+        if (problem.empty()) problem = streams.Capture();
+        for (uint32_t n = 0; n < 1000 && problem.empty(); ++n) {
+          problem = streams.Replay(DataOf(c, joined.rank->rank(), n));
+        }
+        return problem;
+      },
+      OnCuda(GetParam()));
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
 struct Before {
   uint64_t epoch;
   uint64_t formation;

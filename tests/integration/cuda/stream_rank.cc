@@ -68,17 +68,19 @@ std::vector<T> DeviceBytes::Copy() const {
   return values;
 }
 
-const cuda::DriverTable& DriverOf(const std::string& library) {
+cuda::FakeGraph& DriverOf(const std::string& library) {
   static const auto* const loaded = new cuda::LoadedDriver(cuda::LoadDriver(library));
   if (!loaded->ok() || loaded->table.init(0) != cuda::kSuccess) std::abort();
-  return loaded->table;
+  static auto* const capturing = new cuda::FakeGraph(loaded->table);
+  return *capturing;
 }
 
 StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c)
     : joined_(joined),
       case_(c),
       rank_(joined.rank->rank()),
-      driver_(DriverOf(library)),
+      capturing_(DriverOf(library)),
+      driver_(capturing_.table()),
       topk_(size_t{c.tokens(rank_)} * c.top_k * sizeof(int64_t)),
       counts_(c.num_local_experts(rank_) * sizeof(int32_t)),
       total_(sizeof(int32_t)),
@@ -200,6 +202,24 @@ std::string StreamRank::Run(size_t first, size_t last) {
   // Of calls that were put before one failed: they have ended since.
   const Status later = group_->Check();
   return Text(status.ok() ? later : status);
+}
+
+std::string StreamRank::Capture() {
+  Status status;
+  capturing_.Begin();
+  for (size_t call = 0; call < kNumCalls && status.ok(); ++call) {
+    status = group_->Put(*sites_[call], BuffersOf(call), stream_);
+  }
+  graph_ = capturing_.End();
+  return Text(status);
+}
+
+std::string StreamRank::Replay(const RankData& data) {
+  Load(data);
+  if (cuda::FakeGraph::Replay(graph_, stream_) != cuda::kSuccess) return "the driver refused";
+  if (std::string late = Await(); !late.empty()) return late;
+  const std::string failed = Text(group_->Check());
+  return failed.empty() ? Compare(data) : failed;
 }
 
 std::string StreamRank::Await() const {

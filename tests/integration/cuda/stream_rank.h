@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "client/cuda/stream_group.h"
+#include "tests/fakes/cuda/fake_graph.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 
 namespace epd::testing {
 
-// The driver of this process, opened once from `library`; lives as long as the process.
-const cuda::DriverTable& DriverOf(const std::string& library);
+// The driver of this process, opened once from `library`, whose calls can be captured; lives as long as the
+// process.
+cuda::FakeGraph& DriverOf(const std::string& library);
 
 // Memory of the device, aligned to 64 bytes. The fake's is the host's.
 struct DeviceBytes {
@@ -48,6 +50,12 @@ class StreamRank {
   std::string Compare(const RankData& data) const;
   static constexpr size_t kNumCalls = 5;
 
+  // Puts the calls of a step into a graph; no handler, site or host code is asked again in its replays. The
+  // first error's text.
+  std::string Capture();
+  // As Step.
+  std::string Replay(const RankData& data);
+
   // Waits until every site speaks for a formation above `formation`. False: not in time.
   bool AwaitFormationAbove(uint64_t formation) const;
   uint64_t formation() const;
@@ -60,7 +68,9 @@ class StreamRank {
   JoinedRank& joined_;
   const ExchangeCase case_;
   const uint32_t rank_;
+  cuda::FakeGraph& capturing_;
   const cuda::DriverTable& driver_;
+  cuda::FakeGraph::Calls graph_;
   cuda::Stream stream_ = nullptr;
   std::shared_ptr<client::StreamGroup> group_;
   std::vector<std::unique_ptr<client::HeldSite>> sites_;

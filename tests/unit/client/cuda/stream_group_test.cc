@@ -238,7 +238,9 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
     }
   }
   void Replay() {
-    for (uint32_t r = 0; r < kR; ++r) FakeGraph::Replay(graphs_[r], node_.stream(r));
+    for (uint32_t r = 0; r < kR; ++r) {
+      EXPECT_EQ(cuda::FakeGraph::Replay(graphs_[r], node_.stream(r)), cuda::kSuccess);
+    }
     ASSERT_TRUE(node_.AwaitStreams());
   }
   Status CheckAll() {
@@ -251,7 +253,7 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
   }
   StreamNode node_;
   std::vector<std::unique_ptr<RankProgram>> ranks_;
-  std::vector<FakeGraph::Calls> graphs_;
+  std::vector<cuda::FakeGraph::Calls> graphs_;
   reference::Problem problem_;
 };
 

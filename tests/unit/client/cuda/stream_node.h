@@ -16,7 +16,7 @@
 #include "client/cuda/stream_group.h"
 #include "daemon/backend/move_job.h"
 #include "tests/fakes/cuda/fake_driver.h"
-#include "tests/unit/client/cuda/fake_graph.h"
+#include "tests/fakes/cuda/fake_graph.h"
 #include "tests/unit/client/cuda/stream_worker.h"
 
 namespace epd::client {
@@ -44,7 +44,7 @@ class StreamNode {
   Group& group(uint32_t rank) { return *groups_[rank]; }
   cuda::FakeDriver& driver() { return driver_; }
   cuda::Stream stream(uint32_t rank) { return streams_[rank]; }
-  FakeGraph& graph() { return graph_; }
+  cuda::FakeGraph& graph() { return graph_; }
   shm::SlotsSegment& segment(uint32_t rank) { return *segments_[rank]; }
 
   // Every move from now on fails with `status`, until it is OK.
@@ -76,7 +76,7 @@ class StreamNode {
 
   const Executor executor_;
   cuda::FakeDriver driver_;
-  FakeGraph graph_;
+  cuda::FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;
   std::mutex pumping_;
   std::atomic<bool> held_ = false;

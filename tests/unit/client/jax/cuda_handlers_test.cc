@@ -24,8 +24,8 @@ extern "C" XLA_FFI_Error* epd_jax_cuda_initialize(XLA_FFI_CallFrame*);
 namespace epd::jax {
 namespace {
 
-using client::FakeGraph;
 using client::StreamNode;
+using cuda::FakeGraph;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -248,7 +248,9 @@ TEST_F(CudaHandlersTest, ReplaysCallNoHandlerAndFailuresComeWithTheNextCall) {
     ASSERT_TRUE(outcome.ok()) << outcome.message;
   }
   const auto replay = [&] {
-    for (uint32_t r = 0; r < kR; ++r) FakeGraph::Replay(graphs[r], node_.stream(r));
+    for (uint32_t r = 0; r < kR; ++r) {
+      EXPECT_EQ(FakeGraph::Replay(graphs[r], node_.stream(r)), cuda::kSuccess);
+    }
     ASSERT_TRUE(node_.AwaitStreams());
   };
   for (uint64_t seed = 2; seed <= 100; ++seed) {
