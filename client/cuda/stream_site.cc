@@ -195,10 +195,17 @@ Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
   return queue.status();
 }
 
-void StreamSite::PutAnnounce(const StreamBuffers& buffers, Queue& queue) const {
-  const auto* plan = static_cast<const uint8_t*>(buffers.handle_mem);
-  queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, plan_id),
-             plan + offsetof(PlanHeader, plan_id), sizeof(uint64_t));
+// Which plan, and how many slots this rank needs by it: the routes differ at every use, and what is armed
+// with constants finds them in memory.
+void StreamSite::PutAnnounce(const Surroundings& around, const StreamBuffers& buffers,
+                             Queue& queue) const {
+  cuda::TellPlan::Args args;
+  args.plan = static_cast<const uint8_t*>(buffers.handle_mem);
+  args.spec = around.spec;
+  args.rank = static_cast<int32_t>(call_.rank);
+  args.plan_id = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, plan_id));
+  args.demand = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, demand));
+  queue.Launch(cuda::TellPlanLaunches(args, around.device));
   queue.Batch(batches_[0]);
 }
 
@@ -212,7 +219,7 @@ void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& b
     queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, demand), report, sizeof *report);
     queue.Batch(batches_[0]);
   } else {
-    PutAnnounce(buffers, queue);
+    PutAnnounce(around, buffers, queue);
   }
   for (const cuda::LaunchList& list :
        CopyInOf(call_, around.spec, buffers, around.places, around.device)) {
@@ -230,7 +237,7 @@ void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers
                         Queue& queue) const {
   cuda::ReportWord* const report = around.own->scratch.report;
   queue.Fill(report, 0xff, sizeof *report);
-  PutAnnounce(buffers, queue);
+  PutAnnounce(around, buffers, queue);
   for (const cuda::LaunchList& list :
        PushOf(call_, around.spec, buffers, *around.own, around.device)) {
     queue.Launch(list);

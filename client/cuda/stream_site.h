@@ -76,7 +76,7 @@ class StreamSite {
   class Queue;
   void PutForWorker(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
   void PutOwn(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
-  void PutAnnounce(const StreamBuffers& buffers, Queue& queue) const;
+  void PutAnnounce(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
 
   const std::shared_ptr<RegisteredSlots> slots_;
   const StreamCall call_;

@@ -149,7 +149,10 @@ class Exchange {
   bool GrantLanes(absl::Time now);
   void FreeRegion(Operation& operation);
   void Admit(Operation& operation, absl::Time now);
+
+  // exchange_moves.cc: the worker moves rows
   void StartMove(Operation& operation, absl::Time now);
+  RegionView ViewOf(const Operation& operation, uint32_t rank) const;
 
   // exchange_streams.cc: call sites in a GPU's stream
   void TakeStream(const Use& use, const shm::SlotRequest& request, absl::Time now);
@@ -183,7 +186,6 @@ class Exchange {
               const absl::Status& status);
   void Refuse(const Use& use, const absl::Status& status);
   void NoteCause(const Use& use, const absl::Status& status);
-  RegionView ViewOf(const Operation& operation, uint32_t rank) const;
 
   // exchange_span.cc: operations on several nodes
   absl::Status StartSpan(Tenant& tenant);

@@ -9,6 +9,7 @@
 #include "daemon/worker/cause_text.h"
 #include "daemon/worker/exchange.h"
 #include "daemon/worker/stream_site.h"
+#include "proto/epd/v1/operation_kind.h"
 
 namespace epd {
 namespace {
@@ -17,6 +18,21 @@ absl::Status NoSite(const shm::SlotRequest& request) {
   return absl::InvalidArgumentError(absl::StrCat("the step names slot ", request.op_id,
                                                  " as its site's announce, expected less than ",
                                                  shm::kSlotsPerSession));
+}
+
+// What a call on a CPU finds wrong before it announces, and a stream's kernels only report. Of a dispatch
+// that is too much for a rank all ranks hear as of an overflow.
+std::string FaultOfStream(const shm::SlotRequest& request, const Tenant& tenant) {
+  if (request.kind == shm::Kind::kPrepare) {
+    if (request.demand == UINT64_MAX) return "";
+    return absl::StrCat(
+        "topk_idx names an expert that the group does not have, or too many tokens (fault ",
+        request.demand & 0xff, " at index ", request.demand >> 8, ")");
+  }
+  if (request.kind == shm::Kind::kDispatch || tenant.start.spec.drop_on_overflow) return "";
+  if (request.demand <= request.recv_capacity) return "";
+  return absl::StrCat("recv_capacity: got ", request.recv_capacity, " slots, the plan's rows ",
+                      Scatters(request.kind) ? "need " : "fill ", request.demand);
 }
 
 }  // namespace
@@ -141,7 +157,6 @@ void Exchange::RefuseHeld(const absl::Status& cause) {
 // they are programs of their own, so that nothing of an earlier one is met.
 shm::SlotRequest Exchange::CountStreamUse(Tenant& tenant, const shm::SlotRequest& request) {
   shm::SlotRequest counted = request;
-  counted.demand = 0;
   const uint32_t site[] = {tenant.stream_round, request.ordinal + 1};
   static_assert(sizeof site < sizeof counted.program);
   uint8_t bytes[sizeof site];
@@ -152,12 +167,12 @@ shm::SlotRequest Exchange::CountStreamUse(Tenant& tenant, const shm::SlotRequest
   std::memcpy(program.data(), counted.program, program.size());
   counted.execution = tenant.aligning ? 0 : tenant.stream_uses[{Rank(request.rank), program}]++;
   counted.occurrence = 0;
-  if (request.kind != shm::Kind::kPrepare || request.demand == UINT64_MAX) return counted;
+  const std::string fault = FaultOfStream(request, tenant);
+  if (request.kind == shm::Kind::kPrepare) counted.demand = 0;
+  if (fault.empty()) return counted;
   counted.error_code = static_cast<uint32_t>(absl::StatusCode::kInvalidArgument);
-  const std::string text = absl::StrCat(
-      "topk_idx names an expert that the group does not have, or too many tokens (fault ",
-      request.demand & 0xff, " at index ", request.demand >> 8, ")");
-  text.copy(counted.text, sizeof counted.text - 1);
+  std::memset(counted.text, 0, sizeof counted.text);
+  fault.copy(counted.text, sizeof counted.text - 1);
   return counted;
 }
 

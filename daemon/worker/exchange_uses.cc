@@ -200,9 +200,11 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
     operation.parts[r].said = part.said;
     operation.parts[r].said.stage_bytes = 0;
   }
-  if (!problem.ok()) {
-    FailWithExecution(operation, AtRank(problem, tenant, request));
-  } else if (!operation.Any(PartState::kAbsent)) {
+  if (!problem.ok() && !part.site.has_value()) {
+    return FailWithExecution(operation, AtRank(problem, tenant, request));
+  }
+  if (!problem.ok()) part.problem = AtRank(problem, tenant, request);
+  if (!operation.Any(PartState::kAbsent)) {
     if (tenant.leads()) {
       AllAnnounced(operation, now);
     } else {
@@ -227,6 +229,9 @@ absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
 void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
   if (tenant.aligning && operation.parts[0].site.has_value()) EndAligning(operation);
+  for (const Part& part : operation.parts) {
+    if (!part.problem.ok()) return FailWithExecution(operation, part.problem);
+  }
   if (absl::Status status = CheckAgreement(operation, tenant); !status.ok()) {
     EndGeneration(tenant, status);
     return;
@@ -326,75 +331,6 @@ void Exchange::Pulled(const Use& use, const shm::SlotRequest& request) {
   operation->parts[request.rank].state = PartState::kPulled;
   operation->parts[request.rank].use = use;
   CloseIfOver(*operation);
-}
-
-void Exchange::StartMove(Operation& operation, absl::Time now) {
-  operation.phase = Phase::kMoving;
-  operation.phase_since = now;
-  operation.moving = true;
-  const Tenant& tenant = *operation.tenant;
-  const Announcement& said = operation.parts[0].said;  // All agree.
-  MoveJob job{.kind = said.kind,
-              .dtype = said.dtype,
-              .has_weights = said.has_weights != 0,
-              .top_k = said.top_k,
-              .alignment = said.alignment,
-              .row_bytes = said.row_bytes,
-              .plan_id = said.plan_id,
-              .parts = {}};
-  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
-    const Announcement& part = operation.parts[r].said;
-    const RegionView view = ViewOf(operation, r);
-    if (!tenant.local(r)) {
-      job.parts.push_back(MovePart{.arena = tenant.arena_of_rank[r],
-                                   .local = false,
-                                   .stage_offset = view.offset,
-                                   .stage_bytes = view.bytes});
-      continue;
-    }
-    job.parts.push_back(MovePart{.arena = tenant.arena_of_rank[r],
-                                 .num_tokens = part.num_tokens,
-                                 .recv_capacity = part.recv_capacity,
-                                 .stage_offset = view.offset,
-                                 .stage_bytes = part.stage_bytes,
-                                 .out_offset = view.out_offset,
-                                 .out_bytes = view.out_bytes});
-  }
-  effects_.push_back(MoveRows{.operation = operation.id,
-                              .group = tenant.start.group,
-                              .formation = tenant.start.formation,
-                              .set = tenant.set,
-                              .job = std::move(job)});
-}
-
-void Exchange::RowsMoved(OperationId id, const absl::Status& status, absl::Time now) {
-  now_ = now;
-  const auto found = operations_.find(id);
-  if (found == operations_.end() || !found->second->moving) return;
-  Operation& operation = *found->second;
-  operation.moving = false;
-  if (operation.phase == Phase::kFailed) {
-    CloseIfOver(operation);
-  } else if (!status.ok()) {
-    FailWithExecution(operation, status);
-  } else if (operation.tenant->span.has_value()) {
-    TellPublished(operation, now);
-  } else {
-    DecideGood(operation, now);
-  }
-  FinishEvent(now);
-}
-
-RegionView Exchange::ViewOf(const Operation& operation, uint32_t rank) const {
-  const Region& region = *operation.region;
-  const Announcement& said = operation.parts[rank].said;
-  return RegionView{.offset = region.offset,
-                    .bytes = region.bytes,
-                    .out_offset = region.offset + shm::RoundUpToRegionAlignment(said.stage_bytes),
-                    .out_bytes = said.out_bytes,
-                    .lanes = operation.tenant->may_use_lanes()
-                                 ? staging_.LanesOf(operation.tenant->set)
-                                 : LaneArea()};
 }
 
 }  // namespace epd

@@ -103,6 +103,9 @@ struct Part {
   PartState state = PartState::kAbsent;
   Use use;            // Open in kAnnounced, kPublished and kPulled.
   Announcement said;  // From kAnnounced on.
+  // Of a call in a GPU's stream: what is wrong with its announce. Ranks in streams come to every call, in one
+  // order, so it is told once all are there; told earlier, it would leave them at different calls.
+  absl::Status problem;
   // Of a call in a GPU's stream: the slot of its site's announce.
   std::optional<uint32_t> site = {};
 };

@@ -9,6 +9,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
@@ -23,6 +24,7 @@
   X(epd_sum_plan, SumPlan)                                 \
   X(epd_finish_plan, FinishPlan)                           \
   X(epd_verify_plan, VerifyPlan)                           \
+  X(epd_tell_plan, TellPlan)                               \
   X(epd_place_landings, PlaceLandings)                     \
   X(epd_open_landings, OpenLandings)                       \
   X(epd_index_landings, IndexLandings)                     \

@@ -164,6 +164,12 @@ LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
   return list;
 }
 
+LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<TellPlan>(list, args, device);
+  return list;
+}
+
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device) {
   LaunchList list;
   AddMover<CopyRows>(list, args, device);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
@@ -107,6 +108,9 @@ LaunchList BuildPlanLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShap
 // Before an operation uses a plan that lies in a client's memory. `sums` is scratch.
 LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
                               const DeviceShape& device);
+
+// What the announce of an operation says of its plan.
+LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device);
 
 // Copy-in. Writes nothing on a bad status.
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device);

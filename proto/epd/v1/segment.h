@@ -40,9 +40,10 @@ enum class Step : uint32_t {
   // a reply has told where the lanes are; client executor.
   kAnnounceStaged = 4,
   // The three steps of a stream site, each in a slot of its own that a GPU's stream arms (slot_stream.h). The
-  // request is the same at every use, but for the plan's id: whose use it is, the worker counts. `op_id`: of an
-  // announce 0; of the others the slot of their site's announce. A site's next announce is not answered before its
-  // `pulled` was claimed and answered. The operation's region is the lane of the tenant.
+  // request is the same at every use, but for the plan's id and the demand, which a kernel writes before the stream
+  // arms: whose use it is, the worker counts. `op_id`: of an announce 0; of the others the slot of their site's
+  // announce. A site's next announce is not answered before its `pulled` was claimed and answered. The operation's
+  // region is the lane of the tenant.
   kStreamAnnounce = 5,
   kStreamPublish = 6,
   kStreamPulled = 7,
@@ -96,10 +97,9 @@ struct SlotRequest {
   // May differ between ranks.
   uint64_t num_tokens;
   uint64_t recv_capacity;  // Slots of this call's receive buffer (dispatch).
-  // Slots that this rank would need (dispatch), from the plan. Of a stream's prepare: what the kernel that counted
-  // the routes reports, all ones where they are good; of a stream's other announces 0. Of a stream's publish, client
-  // executor: what the kernels that checked the plan and moved the rows report, as prepare's; the plan's header stands
-  // in `text`.
+  // Slots that this rank would need, from the plan. Of a stream's prepare: what the kernel that counted the routes
+  // reports, all ones where they are good. Of a stream's publish, client executor: what the kernels that checked the
+  // plan and moved the rows report, as prepare's; the plan's header stands in `text`.
   uint64_t demand;
   uint64_t stage_bytes;  // What this rank will stage.
   uint64_t out_bytes;    // Worker executor: what the worker will put out for this rank.

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <string>
@@ -121,6 +122,47 @@ TEST_P(Captured, OnceAndReplayedAThousandTimesWithOtherRowsAndRoutes) {
       },
       OnCuda(GetParam()));
   EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+// Replays with other routes in each step: an error where any rank needs more slots than there are, and what
+// plain loops give where none does.
+std::string OverflowNowAndThen(StreamRank& streams, ExchangeCase c, uint32_t rank) {
+  std::string problem = streams.Capture();
+  int num_over = 0;
+  for (uint32_t n = 0; n < 12 && problem.empty(); ++n) {
+    c.seed = n + 1;
+    const std::vector<RankData> all = MakeExchange(c);
+    const bool over = std::any_of(all.begin(), all.end(), [&](const RankData& one) {
+      return one.total_recv > static_cast<int32_t>(c.capacity);
+    });
+    num_over += over ? 1 : 0;
+    problem = streams.Replay(all[rank]);
+    if (!over) continue;
+    // 8: RESOURCE_EXHAUSTED.
+    const bool typed = problem.starts_with("8: ") && problem.find("rank=") != std::string::npos &&
+                       problem.find("its capacity is 18") != std::string::npos;
+    if (!typed) return "no overflow, but '" + problem + "'";
+    problem = streams.ReceivedNothing() ? "" : "rows of a failed dispatch";
+  }
+  if (!problem.empty()) return problem;
+  return num_over > 2 && num_over < 10 ? "" : std::to_string(num_over) + " of 12 overflow";
+}
+
+TEST_F(CudaStreams, TooManyRowsFailThatReplayOnEveryRank) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  for (const epd_executor executor : kExecutors) {
+    SCOPED_TRACE(NameOf(executor));
+    const ExchangeCase c{.capacity = 18, .worker_executor = executor == EPD_EXECUTOR_WORKER};
+    auto ranks = StartRanks(
+        daemon.socket_path(), c,
+        [&](JoinedRank& joined, Link&) {
+          StreamRank streams(FakeGpu::Library(), joined, c);
+          if (!streams.problem.empty()) return streams.problem;
+          return OverflowNowAndThen(streams, c, joined.rank->rank());
+        },
+        OnCuda(executor));
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
 }
 
 struct Before {

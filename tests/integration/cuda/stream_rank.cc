@@ -1,5 +1,6 @@
 #include "tests/integration/cuda/stream_rank.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -242,6 +243,13 @@ std::string StreamRank::Compare(const RankData& data) const {
     if (!difference.empty()) return difference;
   }
   return "";
+}
+
+bool StreamRank::ReceivedNothing() const {
+  const std::vector<uint8_t> rows = recv_.Copy<uint8_t>();
+  const std::vector<float> weights = recv_weights_.Copy<float>();
+  return std::all_of(rows.begin(), rows.end(), [](uint8_t byte) { return byte == 0; }) &&
+         std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; });
 }
 
 std::string StreamRank::Step(const RankData& data) {

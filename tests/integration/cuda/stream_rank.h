@@ -48,6 +48,8 @@ class StreamRank {
   void Load(const RankData& data);
   std::string Run(size_t first, size_t last);
   std::string Compare(const RankData& data) const;
+  // Whether dispatch has left zeros.
+  bool ReceivedNothing() const;
   static constexpr size_t kNumCalls = 5;
 
   // Puts the calls of a step into a graph; no handler, site or host code is asked again in its replays. The

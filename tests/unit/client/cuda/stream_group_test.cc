@@ -33,16 +33,27 @@ struct alignas(64) Device {
   ~Device() { free(data); }
   Device(const Device&) = delete;
   size_t Bytes() const { return (size * sizeof(T) + 63) / 64 * 64 + 64; }
-  std::vector<T> Copy() const { return {data, data + size}; }
+  std::vector<T> Copy() const { return Copy(size); }
+  std::vector<T> Copy(size_t count) const { return {data, data + count}; }
   const size_t size;
   T* const data;
+};
+
+struct Sizes {
+  uint32_t tokens = kT;
+  uint32_t capacity = kC;
+  bool drop = false;
 };
 
 // One rank's program: prepare, dispatch, combine, and their two transposes, on buffers that stay.
 class RankProgram {
  public:
-  RankProgram(StreamNode& node, uint32_t rank, uint32_t tokens = kT)
-      : node_(node), rank_(rank), tokens_(tokens), group(node.Attach(rank)) {
+  RankProgram(StreamNode& node, uint32_t rank, Sizes sizes)
+      : node_(node),
+        rank_(rank),
+        tokens_(sizes.tokens),
+        capacity_(sizes.capacity),
+        group(node.Attach(rank)) {
     Add(shm::Kind::kPrepare, false);
     Add(shm::Kind::kDispatch, true);
     Add(shm::Kind::kCombine, false);
@@ -90,6 +101,7 @@ class RankProgram {
   StreamNode& node_;
   const uint32_t rank_;
   const uint32_t tokens_;
+  const uint32_t capacity_;  // Of the call; its buffers have room for more.
   std::shared_ptr<StreamGroup> group;
   std::vector<std::unique_ptr<HeldSite>> sites;
   Device<int64_t> topk{kT * kK};
@@ -126,7 +138,7 @@ class RankProgram {
     call.alignment = 4;
     call.num_tokens = tokens_;
     if (kind != shm::Kind::kPrepare) {
-      call.recv_capacity = kC;
+      call.recv_capacity = capacity_;
       call.dtype = 1;
       call.row_bytes = kH * 4;
       call.has_weights = has_weights;
@@ -143,9 +155,9 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
  protected:
   static constexpr uint32_t kR = StreamNode::kNumRanks;
 
-  explicit StreamGroupTest(uint32_t tokens = kT) : node_(GetParam()) {
+  explicit StreamGroupTest(Sizes sizes = {}) : sizes_(sizes), node_(GetParam(), sizes.drop) {
     for (uint32_t r = 0; r < kR; ++r) {
-      ranks_.push_back(std::make_unique<RankProgram>(node_, r, tokens));
+      ranks_.push_back(std::make_unique<RankProgram>(node_, r, sizes));
     }
   }
   ~StreamGroupTest() override {
@@ -185,9 +197,9 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
     std::vector<std::vector<float>> back(kR, std::vector<float>(kT * kK));
     for (uint32_t r = 0; r < kR; ++r) {
       const reference::RecvBuffer want = reference::Recv(problem_, static_cast<int>(r));
-      std::vector<float> rows(kC * kH);
-      std::vector<float> weights(kC);
-      for (size_t slot = 0; slot < want.slots.size(); ++slot) {
+      std::vector<float> rows(size_t{sizes_.capacity} * kH);
+      std::vector<float> weights(sizes_.capacity);
+      for (size_t slot = 0; slot < std::min<size_t>(want.slots.size(), sizes_.capacity); ++slot) {
         const reference::Slot& from = want.slots[slot];
         if (from.source < 0) continue;
         const RankProgram& source = *ranks_[static_cast<size_t>(from.source)];
@@ -200,8 +212,8 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
           sums[from.source][token * kH + h] += rows[slot * kH + h];
         }
       }
-      EXPECT_EQ(ranks_[r]->recv.Copy(), rows) << when << " rank " << r;
-      EXPECT_EQ(ranks_[r]->recv_weights.Copy(), weights) << when;
+      EXPECT_EQ(ranks_[r]->recv.Copy(rows.size()), rows) << when << " rank " << r;
+      EXPECT_EQ(ranks_[r]->recv_weights.Copy(weights.size()), weights) << when;
       EXPECT_EQ(*ranks_[r]->total.data, static_cast<int32_t>(want.slots.size())) << when;
       EXPECT_EQ(ranks_[r]->counts.data[0], want.zone[0]) << when;
       EXPECT_EQ(ranks_[r]->counts.data[2], 0) << "entries of no expert are zeros";
@@ -214,9 +226,11 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
   }
   void ExpectZeros(const std::string& when) {
     for (const auto& rank : ranks_) {
-      EXPECT_THAT(rank->recv.Copy(), Each(0.0f)) << when;
+      const size_t slots = size_t{sizes_.capacity} * kH;
+      EXPECT_THAT(rank->recv.Copy(slots), Each(0.0f)) << when;
       EXPECT_THAT(rank->combined.Copy(), Each(0.0f)) << when;
-      EXPECT_THAT(rank->grad_expert.Copy(), Each(0.0f)) << when;
+      EXPECT_THAT(rank->grad_tokens.Copy(), Each(0.0f)) << when;
+      EXPECT_THAT(rank->grad_expert.Copy(slots), Each(0.0f)) << when;
     }
   }
 
@@ -251,6 +265,7 @@ class StreamGroupTest : public ::testing::TestWithParam<Executor> {
     }
     return first;
   }
+  const Sizes sizes_;
   StreamNode node_;
   std::vector<std::unique_ptr<RankProgram>> ranks_;
   std::vector<cuda::FakeGraph::Calls> graphs_;
@@ -458,9 +473,75 @@ TEST_P(RanksMove, APlanOfAnotherGroupIsNamedOnEveryRank) {
       "got 0x0000000000000005, expected 0x000000000000004d; handle_mem belongs to another group");
 }
 
+// Some replays need more slots than the calls have, others do not.
+constexpr uint32_t kFewSlots = 14;
+class TooManyRows : public StreamGroupTest {
+ protected:
+  explicit TooManyRows(bool drop = false)
+      : StreamGroupTest({.capacity = kFewSlots, .drop = drop}) {}
+
+  // Slots that a rank needs by the routes of the last Refill.
+  size_t DemandOf(uint32_t rank) const {
+    return reference::Recv(problem_, static_cast<int>(rank)).slots.size();
+  }
+  std::string WhoOverflows() const {
+    const uint32_t worst = DemandOf(1) > DemandOf(0) ? 1 : 0;
+    return "rank=" + std::to_string(worst) + " host=h";
+  }
+  bool AnyOverflows() const { return std::max(DemandOf(0), DemandOf(1)) > kFewSlots; }
+};
+INSTANTIATE_TEST_SUITE_P(Executors, TooManyRows, kExecutors, NameOf);
+
+TEST_P(TooManyRows, FailThatReplayOnEveryRankAndNoOther) {
+  Refill(1);
+  Capture();
+  int num_over = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Refill(seed);
+    Replay();
+    const std::string when = "seed " + std::to_string(seed);
+    if (!AnyOverflows()) {
+      CheckOutputs(when);
+      EXPECT_TRUE(CheckAll().ok()) << when;
+      continue;
+    }
+    ++num_over;
+    ExpectZeros(when);
+    for (auto& rank : ranks_) {
+      const Status status = rank->group->Check();
+      EXPECT_EQ(status.code, Code::kResourceExhausted) << when << ": " << status.message;
+      EXPECT_THAT(status.message, HasSubstr(WhoOverflows())) << when;
+      const size_t demand = std::max(DemandOf(0), DemandOf(1));
+      EXPECT_THAT(status.message, HasSubstr(std::to_string(demand) + " slots, its capacity is 14"));
+    }
+  }
+  EXPECT_GT(num_over, 20);
+  EXPECT_LT(num_over, 180);
+}
+
+class DroppedRows : public TooManyRows {
+ protected:
+  DroppedRows() : TooManyRows(true) {}
+};
+INSTANTIATE_TEST_SUITE_P(Executors, DroppedRows, kExecutors, NameOf);
+
+TEST_P(DroppedRows, AreNoErrorAndTheOthersAreThere) {
+  Refill(1);
+  Capture();
+  int num_over = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Refill(seed);
+    Replay();
+    CheckOutputs("seed " + std::to_string(seed));
+    num_over += AnyOverflows() ? 1 : 0;
+  }
+  EXPECT_GT(num_over, 20);
+  EXPECT_TRUE(CheckAll().ok());
+}
+
 class WithoutTokens : public StreamGroupTest {
  protected:
-  WithoutTokens() : StreamGroupTest(0) {}
+  WithoutTokens() : StreamGroupTest({.tokens = 0}) {}
 };
 
 INSTANTIATE_TEST_SUITE_P(Executors, WithoutTokens, kExecutors, NameOf);

@@ -30,7 +30,8 @@ void* Map(int fd, uint64_t bytes) {
 
 }  // namespace
 
-StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.table()) {
+StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
+    : executor_(executor), drop_on_overflow_(drop_on_overflow), graph_(driver_.table()) {
   for (int i = 0; i < cuda::NumKernels(); ++i) {
     const cuda::KernelShape& kernel = cuda::KernelAt(i);
     const auto run = [&kernel](void** arguments) {
@@ -77,7 +78,8 @@ StreamNode::StreamNode(Executor executor) : executor_(executor), graph_(driver_.
                           .recv_capacity = kCapacity,
                           .hidden = kHidden,
                           .top_k = kTopK,
-                          .ranks_move = executor == Executor::kClient},
+                          .ranks_move = executor == Executor::kClient,
+                          .drop_on_overflow = drop_on_overflow},
       [this](const MoveJob& job) {
         std::lock_guard lock(mutex_);
         return fail_moves_.ok() ? Move(job) : fail_moves_;
@@ -122,6 +124,7 @@ GroupSpec StreamNode::ClientSpec() const {
   spec.top_k = kTopK;
   spec.executor = executor_;
   spec.backend = "cuda";
+  spec.drop_on_overflow = drop_on_overflow_;
   return spec;
 }
 

@@ -33,7 +33,7 @@ class StreamNode {
   static constexpr uint64_t kArenaBytes = uint64_t{2} << 20;
   static constexpr uint64_t kLaneBytes = uint64_t{1} << 20;
 
-  explicit StreamNode(Executor executor);
+  explicit StreamNode(Executor executor, bool drop_on_overflow = false);
   ~StreamNode();
 
   // Waits until the streams have nothing to do: before the buffers go that they write.
@@ -75,6 +75,7 @@ class StreamNode {
   absl::Status Move(const MoveJob& job);
 
   const Executor executor_;
+  const bool drop_on_overflow_;
   cuda::FakeDriver driver_;
   cuda::FakeGraph graph_;
   std::atomic<bool> stop_pump_ = false;

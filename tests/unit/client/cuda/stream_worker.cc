@@ -135,6 +135,7 @@ void StreamWorker::StartTenant(uint64_t formation) {
   start.spec.max_token_dtype = Dtype::kFloat32;
   start.spec.executor = s.sizes.ranks_move ? Executor::kClient : Executor::kWorker;
   start.spec.backend = "cuda";
+  start.spec.drop_on_overflow = s.sizes.drop_on_overflow;
   for (uint32_t r = 0; r < s.slots.size(); ++r) {
     start.members.push_back(Placement{.rank = Rank(r),
                                       .node = {},

@@ -22,6 +22,7 @@ class StreamWorker {
     uint32_t hidden = 0;
     uint32_t top_k = 0;
     bool ranks_move = false;  // The client executor: the mover is asked for prepares only.
+    bool drop_on_overflow = false;
   };
   using Mover = std::function<absl::Status(const MoveJob&)>;
 

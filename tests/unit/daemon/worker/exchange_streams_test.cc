@@ -15,9 +15,11 @@ constexpr uint64_t kLaneBytes = 4096;
 
 class Streams : public ::testing::Test {
  protected:
-  Streams() : h_({.staging_bytes = kPool, .stream_lane_bytes = kLaneBytes}) {
+  explicit Streams(bool drop = false)
+      : h_({.staging_bytes = kPool, .stream_lane_bytes = kLaneBytes}) {
     GroupSpec spec = h_.Spec(2);
     spec.executor = Executor::kWorker;
+    spec.drop_on_overflow = drop;
     h_.StartTenant(spec);
   }
   // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
@@ -26,7 +28,10 @@ class Streams : public ::testing::Test {
     request.step = step;
     request.op_id = step == shm::Step::kStreamAnnounce ? 0 : site * 3;
     request.ordinal = site;
-    request.demand = 0;
+    request.kind = kind_;
+    request.has_weights = kind_ == shm::Kind::kDispatch;
+    if (rank == 1) request.demand = demand_of_rank_1_;
+    if (rank == 1) request.plan_id = plan_id_of_rank_1_;
     request.formation = formation;
     request.stage_bytes = 2000;
     request.out_bytes = 500;
@@ -54,7 +59,15 @@ class Streams : public ::testing::Test {
   }
 
   ExchangeHarness h_;
+  shm::Kind kind_ = shm::Kind::kDispatch;
+  uint64_t demand_of_rank_1_ = 0;
+  uint64_t plan_id_of_rank_1_ = 1;
   uint32_t claim_ = 1;
+};
+
+class DroppingStreams : public Streams {
+ protected:
+  DroppingStreams() : Streams(true) {}
 };
 
 TEST_F(Streams, TheLaneHoldsEveryOperation) {
@@ -172,6 +185,61 @@ TEST_F(Streams, AStreamsPrepareIsToldWhatItsPlanIsNamedAfter) {
   EXPECT_EQ(answer.plan_name->group_id, kGroup.value);
   EXPECT_EQ(answer.plan_name->epoch, 3u);
   EXPECT_EQ(answer.plan_name->plan_id, answer.plan_id);
+}
+
+// Routes differ from use to use, and so does what a rank needs.
+TEST_F(Streams, AnOverflowFailsThatUseOnEveryRankAndNoOther) {
+  for (const uint64_t demand : {64u, 65u, 64u, 70u, 0u, 65u, 66u, 64u}) {
+    demand_of_rank_1_ = demand;
+    const bool good = demand <= 64;
+    const auto uses = TakeBoth(0, shm::Step::kStreamAnnounce);
+    const auto published = TakeBoth(0, shm::Step::kStreamPublish);
+    if (good) Move();
+    TakeBoth(0, shm::Step::kStreamPulled);
+    for (const Use& use : {uses[0], uses[1], published[0], published[1]}) {
+      EXPECT_EQ(h_.code(use), good ? Code::kOk : Code::kResourceExhausted) << h_.text(use);
+      if (good) continue;
+      EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
+      EXPECT_THAT(h_.text(use), HasSubstr(std::to_string(demand) + " slots"));
+      EXPECT_THAT(h_.text(use), HasSubstr("its capacity is 64"));
+    }
+  }
+}
+
+TEST_F(DroppingStreams, AnOverflowIsNoError) {
+  demand_of_rank_1_ = 65;
+  EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
+}
+
+// On a CPU the call itself finds that out.
+TEST_F(Streams, ACombineOfFewerSlotsThanTheRowsFillFailsOnEveryRank) {
+  kind_ = shm::Kind::kCombine;
+  demand_of_rank_1_ = 65;
+  for (const Use& use : TakeBoth(0, shm::Step::kStreamAnnounce)) {
+    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
+    EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity: got 64 slots, the plan's rows fill 65"));
+  }
+}
+
+// Before the ranks have met: what one rank finds wrong waits for the others, and stays with that use.
+class FirstToCome : public Streams, public ::testing::WithParamInterface<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FirstToCome, ::testing::Values(0u, 1u));
+
+TEST_P(FirstToCome, AFirstUseThatFailsIsNotRememberedForTheNext) {
+  plan_id_of_rank_1_ = 0;
+  const Use one = Take(GetParam(), 0, shm::Step::kStreamAnnounce);
+  EXPECT_FALSE(h_.answered(one));
+  const Use other = Take(1 - GetParam(), 0, shm::Step::kStreamAnnounce);
+  for (const Use& use : {one, other}) {
+    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
+    EXPECT_THAT(h_.text(use), HasSubstr("plan_id"));
+  }
+  TakeBoth(0, shm::Step::kStreamPublish);
+  TakeBoth(0, shm::Step::kStreamPulled);
+  plan_id_of_rank_1_ = 1;
+  for (int n = 0; n < 3; ++n) EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
 }
 
 TEST_F(Streams, WhatDoesNotFitIntoTheLaneSaysHowMuchThereIs) {

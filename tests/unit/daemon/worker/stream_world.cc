@@ -18,7 +18,9 @@ StreamWorld::StreamWorld(uint64_t seed, Executor executor, Sabotage sabotage)
     : random_(seed),
       executor_(executor),
       sabotage_(sabotage),
-      num_sites_(1 + static_cast<uint32_t>(seed % kMaxSites)) {
+      seed_(seed),
+      num_sites_(1 + static_cast<uint32_t>(seed % kMaxSites)),
+      drops_(seed % 5 == 0) {
   for (Rank& rank : ranks_) rank.sites.resize(num_sites_);
   Form();
   for (uint32_t r = 0; r < kNumRanks; ++r) WriteRequests(r);
@@ -40,6 +42,7 @@ void StreamWorld::Form() {
                     .bases = {},
                     .base_cause = absl::AbortedError("re-formed")};
   start.spec.executor = executor_;
+  start.spec.drop_on_overflow = drops_;
   for (uint32_t r = 0; r < kNumRanks; ++r) {
     exchange_->AddSession(SessionId(r + 1));
     start.members.push_back(Placement{.rank = epd::Rank(r),
@@ -58,7 +61,10 @@ void StreamWorld::WriteRequests(uint32_t rank) {
   for (uint32_t s = 0; s < num_sites_; ++s) {
     for (uint32_t step = 0; step < 3; ++step) {
       shm::SlotRequest& request = ranks_[rank].sites[s].slots[step].request;
+      const shm::SlotRequest before = request;
       request = {};
+      request.plan_id = before.plan_id;  // The stream's to write, as the demand.
+      request.demand = before.demand;
       request.step = kSteps[step];
       request.kind = shm::Kind::kDispatch;
       request.op_id = step == 0 ? 0 : SlotIndex(s, 0);
@@ -71,9 +77,9 @@ void StreamWorld::WriteRequests(uint32_t rank) {
       request.dtype = 1;
       request.top_k = 2;
       request.row_bytes = 32;
-      request.plan_id = 1;
+      if (step != 0) request.plan_id = 1;
       request.num_tokens = 4;
-      request.recv_capacity = 64;
+      request.recv_capacity = kCapacity;
       request.stage_bytes = 1000;
       request.out_bytes = 100;
       // What the kernels of this rank report: nothing wrong.
@@ -127,14 +133,53 @@ void StreamWorld::Read(Rank& rank, OperationId operation) {
   }
 }
 
+// Routes differ at every use: what a rank needs is known to nobody before.
+bool StreamWorld::Overflows(uint32_t r) const {
+  return (ranks_[r].num_cycles * 7 + r * 3 + seed_) % 11 == 0;
+}
+
+// An earlier prepare has failed, and left zeros.
+bool StreamWorld::HasPlan(uint32_t r) const {
+  return (ranks_[r].num_cycles * 5 + r * 2 + seed_) % 17 != 0;
+}
+
+void StreamWorld::Tell(uint32_t r) {
+  shm::SlotRequest& request = ranks_[r].sites[ranks_[r].site].slots[0].request;
+  request.plan_id = HasPlan(r) ? 1 : 0;
+  request.demand = HasPlan(r) ? (Overflows(r) ? kCapacity + 1 : kCapacity) : 0;
+}
+
+// What a rank's announce was answered with, against what is true of this use of its.
+void StreamWorld::CheckTold(uint32_t r, OperationId operation, absl::StatusCode code) {
+  const bool over = HasPlan(r) && Overflows(r);
+  if (code == absl::StatusCode::kOk && !HasPlan(r)) Violate("a use went on without a plan");
+  if (code == absl::StatusCode::kOk && over && !drops_) Violate("rows were dropped in silence");
+  if (code == absl::StatusCode::kResourceExhausted) over_[operation] |= over;
+}
+
+void StreamWorld::CheckOverflows() {
+  num_overflows_ = over_.size();
+  for (const auto& [unused, over] : over_) {
+    if (drops_ || !over) Violate("a use failed for rows that no rank had too many of");
+  }
+}
+
 void StreamWorld::StreamStep(uint32_t r) {
   Rank& rank = ranks_[r];
   Site& site = rank.sites[rank.site];
   rank.touching = false;
   const OperationId mine = site.slots[0].answered_as;
   switch (rank.pc) {
+    case Pc::kTell:
+      if (!Is(Sabotage::kTellLate)) Tell(r);
+      rank.pc = Pc::kArmAnnounce;
+      return;
     case Pc::kArmAnnounce:
       Arm(site.slots[0]);
+      rank.pc = Is(Sabotage::kTellLate) ? Pc::kTellLate : Pc::kWaitAnnounce;
+      return;
+    case Pc::kTellLate:
+      Tell(r);
       rank.pc = Pc::kWaitAnnounce;
       return;
     case Pc::kWaitAnnounce:
@@ -167,7 +212,7 @@ void StreamWorld::StreamStep(uint32_t r) {
       return;
     case Pc::kArmPulled:
       Arm(site.slots[2]);
-      rank.pc = Pc::kArmAnnounce;
+      rank.pc = Pc::kTell;
       rank.site = (rank.site + 1) % num_sites_;
       ++rank.num_cycles;
       return;
@@ -203,6 +248,9 @@ void StreamWorld::Do(const AnswerUse& e) {
   slot.word = shm::Answered(code);
   Rank& rank = ranks_[e.use.session.value - 1];
   const uint32_t site = e.use.slot / 3;
+  if (e.use.slot % 3 == 0 && e.operation) {
+    CheckTold(static_cast<uint32_t>(e.use.session.value - 1), e.operation, e.status.code());
+  }
   if (e.use.slot % 3 == 0 && code == 0) {
     CheckPulled(rank.sites[site]);
     slot.answered_as = e.operation;
@@ -314,6 +362,7 @@ std::string StreamWorld::Run(int num_events) {
   const uint64_t good = num_good_;
   for (int i = 0; i < 400 && violation_.empty(); ++i) FairRound();
   if (violation_.empty() && num_good_ < good + 4 * kNumRanks) Violate("the streams are stuck");
+  if (violation_.empty()) CheckOverflows();
   return violation_;
 }
 

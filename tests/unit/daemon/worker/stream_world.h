@@ -23,6 +23,7 @@ enum class Sabotage {
   kSpeakUnmapped,  // A session says that it has mapped new staging, and has not.
   kLeaveOpen,      // A dead worker's uses are answered by nobody.
   kForgetStream,   // The worker does not look at slots that ring nothing.
+  kTellLate,       // A stream arms its announce, and says then how many slots its rank needs.
   // Client executor only.
   kPushUngated,  // A stream pushes its rows whatever its announce was answered with.
   kPushLate,     // A stream says that its rows are pushed, and pushes them then.
@@ -30,7 +31,9 @@ enum class Sabotage {
 
 // Steps of a stream at one site.
 enum class Pc {
+  kTell,
   kArmAnnounce,
+  kTellLate,  // Of a sabotage.
   kWaitAnnounce,
   kCopy,
   kArmPublish,
@@ -44,6 +47,7 @@ class StreamWorld {
  public:
   static constexpr uint32_t kNumRanks = 2;
   static constexpr uint32_t kMaxSites = 2;
+  static constexpr uint64_t kCapacity = 64;  // Slots of a call.
 
   StreamWorld(uint64_t seed, Executor executor, Sabotage sabotage);
 
@@ -54,6 +58,7 @@ class StreamWorld {
   uint64_t num_good() const { return num_good_; }
   uint64_t num_bad() const { return num_bad_; }
   uint64_t num_replaced() const { return num_replaced_; }
+  uint64_t num_overflows() const { return num_overflows_; }
 
  private:
   struct Slot {
@@ -69,7 +74,7 @@ class StreamWorld {
   struct Rank {
     std::vector<Site> sites;
     uint32_t site = 0;
-    Pc pc = Pc::kArmAnnounce;
+    Pc pc = Pc::kTell;
     uint64_t num_cycles = 0;
     uint64_t mapped = 1;  // The formation whose staging stands at the lane's address.
     OperationId lane;     // Whose rows stand in the own lane's stage,
@@ -92,6 +97,11 @@ class StreamWorld {
   void RandomEvent();
   void FairRound();
   void StreamStep(uint32_t rank);
+  bool Overflows(uint32_t rank) const;
+  bool HasPlan(uint32_t rank) const;
+  void Tell(uint32_t rank);
+  void CheckTold(uint32_t rank, OperationId operation, absl::StatusCode code);
+  void CheckOverflows();
   void Arm(Slot& slot);
   void Touch(Rank& rank, OperationId operation);
   void Copy(uint32_t rank, OperationId operation);
@@ -114,7 +124,9 @@ class StreamWorld {
   std::mt19937_64 random_;
   const Executor executor_;
   const Sabotage sabotage_;
+  const uint64_t seed_;
   const uint32_t num_sites_;  // Of a rank; a lone one comes back before its last use is forgotten.
+  const bool drops_;          // What is over a capacity.
   std::unique_ptr<Exchange> exchange_;
   uint64_t formation_ = 0;
   absl::Time now_ = absl::UnixEpoch();
@@ -123,12 +135,14 @@ class StreamWorld {
   std::map<OperationId, uint32_t> site_of_;
   std::map<OperationId, uint64_t> cycle_of_;
   std::map<OperationId, uint32_t> told_;  // Codes of publishes.
+  std::map<OperationId, bool> over_;      // Operations that failed for too many rows: they had.
   uint32_t scan_ = 0;                     // The slot that the worker looks at next.
   std::optional<OperationId> moving_;
   uint64_t next_operation_ = 1;
   uint64_t num_good_ = 0;
   uint64_t num_bad_ = 0;
   uint64_t num_replaced_ = 0;
+  uint64_t num_overflows_ = 0;
   std::string violation_;
 };
 

@@ -76,6 +76,38 @@ TEST(BuildPlanTest, CountsAreThoseOfTheCpu) {
   }
 }
 
+struct PlanWords {
+  std::uint64_t plan_id = 7;
+  std::uint64_t demand = 7;
+};
+
+PlanWords TellWords(const RoutingSpec& spec, int rank, const void* plan, const Device& device) {
+  PlanWords words;
+  TellPlan::Args args;
+  args.plan = static_cast<const std::uint8_t*>(plan);
+  args.spec = spec;
+  args.rank = rank;
+  args.plan_id = &words.plan_id;
+  args.demand = &words.demand;
+  Execute(TellPlanLaunches(args, device.shape), device);
+  return words;
+}
+
+TEST(TellPlanTest, WhatARankNeedsIsItsTotalAndWhosePlanItIsStandsInIt) {
+  for (std::uint64_t seed = 700; seed < 780; ++seed) {
+    Random random(seed);
+    const reference::Problem problem = RandomProblem(random, kAllRoutings[seed % 5]);
+    SCOPED_TRACE(Describe(problem, seed));
+    Plans plans(problem);
+    for (int r = 0; r < problem.num_ranks; ++r) {
+      const PlanWords words =
+          TellWords(problem.Spec(), r, plans.Memory(r).data(), RandomDevice(random));
+      EXPECT_EQ(words.plan_id, kTestIds.plan_id);
+      EXPECT_EQ(words.demand, static_cast<std::uint64_t>(plans.TotalRecv(r)));
+    }
+  }
+}
+
 class FaultTest : public testing::Test {
  protected:
   FaultTest() {
@@ -145,6 +177,21 @@ TEST_F(FaultTest, ABadStatusLeavesZeros) {
   build_->args.status = &good;
   Build();
   EXPECT_EQ(build_->plan.Copy(), plans_->Memory(0).Copy());
+}
+
+// What such a plan is worth is found out later; its counts are no overflow of this call's.
+TEST_F(FaultTest, APlanOfSomethingElseTellsNoDemand) {
+  const Device device{{2, 80, 0, INT64_MAX}, HostOrder::kShuffled};
+  std::uint8_t* const bytes = plans_->Memory(0).data();
+  ASSERT_NE(TellWords(problem_.Spec(), 0, bytes, device).demand, 0u);
+  EXPECT_EQ(TellWords(problem_.Spec(), 1, bytes, device).demand, 0u) << "another rank's";
+  RoutingSpec wider = problem_.Spec();
+  wider.alignment = 8;
+  EXPECT_EQ(TellWords(wider, 0, bytes, device).demand, 0u) << "of another alignment";
+  bytes[0] ^= 1;
+  EXPECT_EQ(TellWords(problem_.Spec(), 0, bytes, device).demand, 0u) << "no plan";
+  const reference::Bytes zeros(plans_->Memory(0).size(), 0);
+  EXPECT_EQ(TellWords(problem_.Spec(), 0, zeros.data(), device).plan_id, 0u);
 }
 
 class VerifyTest : public FaultTest {
