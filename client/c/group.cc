@@ -101,14 +101,7 @@ void Group::MarkBegun(uint32_t rank, const Program& program, uint64_t execution)
   count.begun = std::max(count.begun, execution + 1);
 }
 
-Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation) {
-  MutexLock lock(mutex_);
-  if (!Holds(rank)) {
-    return MakeStatus(Code::kInvalidArgument,
-                      "this process holds rank %s of the group, not rank %u",
-                      Listed(ranks_).c_str(), rank);
-  }
-  if (!key->execution) key->execution = counts_[{rank, key->program}].next++;
+Status Group::AwaitFormed() {
   const bool wait = state_ == State::kReforming && callers_wait_;
   const Clock::time_point deadline =
       wait ? Clock::now() + FormDeadline(*last_) : Clock::time_point::min();
@@ -120,6 +113,24 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
         static_cast<long long>(FormDeadline(*last_) / std::chrono::milliseconds(1)),
         cause_.message.c_str());
   }
+  return {};
+}
+
+Status Group::AwaitReady() {
+  MutexLock lock(mutex_);
+  if (Status late = AwaitFormed(); !late.ok()) return late;
+  return state_ == State::kReady ? Status() : cause_;
+}
+
+Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation) {
+  MutexLock lock(mutex_);
+  if (!Holds(rank)) {
+    return MakeStatus(Code::kInvalidArgument,
+                      "this process holds rank %s of the group, not rank %u",
+                      Listed(ranks_).c_str(), rank);
+  }
+  if (!key->execution) key->execution = counts_[{rank, key->program}].next++;
+  if (Status late = AwaitFormed(); !late.ok()) return late;
   if (state_ != State::kReady) {
     const Status cause = cause_;
     if (state_ == State::kReforming) {

@@ -110,6 +110,10 @@ class Group {
   // in, as one call that goes on until EndCall. False: not until `deadline`, or the group has ended.
   bool BeginStreams(uint64_t after, Clock::time_point deadline,
                     std::shared_ptr<const Formation>* formation);
+  // Waits as BeginCall does, for a call that is to be put into a stream.
+  //   DEADLINE_EXCEEDED  READY did not come back
+  //   other              the group has ended, or a peer is gone: the cause
+  Status AwaitReady();
   // Waits until no new call may begin in formation `number` any more. False: not until `deadline`.
   bool AwaitFormationEnd(uint64_t number, Clock::time_point deadline);
   // Whether the group has ended for good, and then why.
@@ -133,6 +137,7 @@ class Group {
   };
   enum class State { kJoining, kReady, kReforming, kEnded };
 
+  Status AwaitFormed() EPD_REQUIRES(mutex_);
   bool Holds(uint32_t rank) const;
   void MarkBegun(uint32_t rank, const Program& program, uint64_t execution) EPD_REQUIRES(mutex_);
   // Says Drained if the group re-forms and no call is in flight.

@@ -21,6 +21,8 @@ constexpr std::chrono::milliseconds kAnswerDelay{200};
 constexpr std::chrono::milliseconds kGuardPeriod{1};
 // XLA keeps an executable until its executions have ended; a site's slots are taken back this long after.
 constexpr std::chrono::seconds kQuiet{1};
+// For mapping the staging of a group that is READY.
+constexpr std::chrono::seconds kMapDeadline{60};
 
 Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
   return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
@@ -71,15 +73,7 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 
   MutexLock lock(made->mutex_);
-  made->changed_.WaitUntil(made->mutex_, deadline, [&] {
-    made->mutex_.AssertHeld();
-    return made->adopted_ || !made->problem_.ok() || !made->over_.ok();
-  });
-  status = !made->over_.ok() ? made->over_ : made->problem_;
-  if (status.ok() && !made->adopted_) {
-    status = MakeStatus(Code::kDeadlineExceeded, "the staging was not mapped in time");
-  }
-  if (!status.ok()) {
+  if (status = made->AwaitOpen(deadline); !status.ok()) {
     made->closed_ = true;
     return status;
   }
@@ -196,8 +190,9 @@ Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda
   const StreamCall& call = held.site_->call();
   if (Status s = CheckBuffers(call, buffers); !s.ok()) return s;
   if (Status s = Check(); !s.ok()) return s;
+  if (Status s = args_.group->AwaitReady(); !s.ok()) return s;
   MutexLock lock(mutex_);
-  if (!over_.ok()) return over_;
+  if (Status s = AwaitOpen(Clock::now() + kMapDeadline); !s.ok()) return s;
   const RoutingSpec spec = Routing(call);
   StreamSite::Surroundings around{driver_, *kernels_, shape_, spec, {}, {}};
   if (MovesOwnRows(call, formation_->spec)) {
@@ -207,6 +202,15 @@ Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda
   }
   driver_.context_set_current(context_);
   return held.site_->Put(around, buffers, stream);
+}
+
+// The group is READY: its thread has only to notice that and to map the staging.
+Status StreamGroup::AwaitOpen(Clock::time_point deadline) {
+  while (!open_ && over_.ok() && problem_.ok()) {
+    if (changed_.WaitUntil(mutex_, deadline)) continue;
+    return {Code::kDeadlineExceeded, "the group's staging was not mapped in time"};
+  }
+  return over_.ok() ? problem_ : over_;
 }
 
 StreamPlaces StreamGroup::WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const {
@@ -332,6 +336,7 @@ void StreamGroup::Adopt(const Formation& formation) {
     formation_ = std::move(numbers);
     lane_ = lanes_.own(formation);
     adopted_ = true;
+    open_ = true;
     for (Owned& owned : sites_) owned.site->Enter(*formation_);
   } else {
     Note(mapped);
@@ -342,6 +347,10 @@ void StreamGroup::Adopt(const Formation& formation) {
 // The formation is over, and nothing of it may be read or written when epd hears of that. Every use
 // ends, answered ABORTED; if nobody is left to answer, this thread does.
 void StreamGroup::Drain() {
+  {
+    MutexLock lock(mutex_);
+    open_ = false;
+  }
   std::atomic<bool> idle = false;
   std::thread waiter([&] {
     driver_.context_set_current(context_);

@@ -78,8 +78,10 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* site);
 
   // Puts one use of the site into the stream: constants only, the same at every use, so that it may be
-  // captured and replayed. Never waits.
+  // captured and replayed. Waits for no device and no rank, but while the group is being formed anew for READY:
+  // nothing but replays is in the streams while staging is mapped.
   //   what Check says      an earlier use has failed; nothing was put
+  //   what AwaitReady says (client/c/group.h), or why the staging could not be mapped
   //   INVALID_ARGUMENT     a buffer is missing, or not aligned to 16 bytes
   Status Put(const HeldSite& site, const StreamBuffers& buffers, cuda::Stream stream);
 
@@ -109,6 +111,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   void Guard(const Status& cause);
   void ReleaseRetired();
   void Note(Status failure) EPD_REQUIRES(mutex_);
+  Status AwaitOpen(Clock::time_point deadline) EPD_REQUIRES(mutex_);
   void Retire(StreamSite* site, int scratch);
   RoutingSpec Routing(const StreamCall& call) const EPD_REQUIRES(mutex_);
   friend class HeldSite;
@@ -133,8 +136,9 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   CondVar changed_;
   bool closed_ EPD_GUARDED_BY(mutex_) = false;
   bool adopted_ EPD_GUARDED_BY(mutex_) = false;
-  Status problem_ EPD_GUARDED_BY(mutex_);  // Of the last mapping.
-  Status over_ EPD_GUARDED_BY(mutex_);     // Why nothing can be put any more.
+  bool open_ EPD_GUARDED_BY(mutex_) = false;  // Adopted, and not being drained.
+  Status problem_ EPD_GUARDED_BY(mutex_);     // Of the last mapping.
+  Status over_ EPD_GUARDED_BY(mutex_);        // Why nothing can be put any more.
   Status failure_ EPD_GUARDED_BY(mutex_);
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
   uint8_t* lane_ EPD_GUARDED_BY(mutex_) = nullptr;                     // The own one.

@@ -125,6 +125,18 @@ TEST_F(GroupTest, AWaitForReadyEndsWithTheFormingDeadlineAndDoesNotCount) {
   EXPECT_THAT(sent_.back().counts, SizeIs(0));
 }
 
+TEST_F(GroupTest, WhatIsToBePutIntoAStreamWaitsAsCallsDo) {
+  Ready();
+  EXPECT_TRUE(group_.AwaitReady().ok());
+  ReformTo(/*wait=*/true);
+  EXPECT_EQ(group_.AwaitReady().code, Code::kDeadlineExceeded);
+  std::thread reader([&] { Ready(2); });
+  EXPECT_TRUE(group_.AwaitReady().ok());
+  reader.join();
+  ReformTo(/*wait=*/false, 2);
+  EXPECT_EQ(group_.AwaitReady().message, "rank=1 is gone");
+}
+
 TEST_F(GroupTest, AReformOfAnOlderFormationIsIgnored) {
   Ready(3);
   ReformTo(/*wait=*/false, 2);
