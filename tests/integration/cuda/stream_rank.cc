@@ -13,10 +13,6 @@ namespace {
 
 using client::Status;
 
-// Outputs start with this, so that bytes which nobody wrote are seen.
-constexpr uint8_t kPoison = 0xa5;
-constexpr uint32_t kAlignment = 64;
-
 struct Call {
   shm::Kind kind;
   bool has_weights;
@@ -27,47 +23,12 @@ constexpr Call kCalls[StreamRank::kNumCalls] = {{shm::Kind::kPrepare, false},
                                                 {shm::Kind::kDispatchBackward, true},
                                                 {shm::Kind::kCombineBackward, false}};
 
-size_t RoundUp(size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
-
 std::string Text(const Status& status) {
   if (status.ok()) return "";
   return std::to_string(static_cast<int>(status.code)) + ": " + status.message;
 }
 
-template <typename T>
-std::string Difference(const char* what, const DeviceBytes& got, const std::vector<T>& expected) {
-  const std::vector<T> copy = got.Copy<T>();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (std::memcmp(&copy[i], &expected[i], sizeof(T)) == 0) continue;
-    return std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(copy[i]) +
-           ", expected " + std::to_string(expected[i]);
-  }
-  return "";
-}
-
 }  // namespace
-
-DeviceBytes::DeviceBytes(size_t num_bytes)
-    : bytes(num_bytes),
-      data(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, RoundUp(num_bytes)))) {
-  Poison();
-}
-
-DeviceBytes::~DeviceBytes() { std::free(data); }
-
-void DeviceBytes::Poison() { std::memset(data, kPoison, RoundUp(bytes)); }
-
-template <typename T>
-void DeviceBytes::Fill(const std::vector<T>& values) {
-  std::memcpy(data, values.data(), values.size() * sizeof(T));
-}
-
-template <typename T>
-std::vector<T> DeviceBytes::Copy() const {
-  std::vector<T> values(bytes / sizeof(T));
-  std::memcpy(values.data(), data, values.size() * sizeof(T));
-  return values;
-}
 
 cuda::FakeGraph& DriverOf(const std::string& library) {
   static const auto* const loaded = new cuda::LoadedDriver(cuda::LoadDriver(library));

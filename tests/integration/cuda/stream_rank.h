@@ -10,27 +10,13 @@
 #include "client/cuda/stream_group.h"
 #include "tests/fakes/cuda/fake_graph.h"
 #include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/cuda/device_bytes.h"
 
 namespace epd::testing {
 
 // The driver of this process, opened once from `library`, whose calls can be captured; lives as long as the
 // process.
 cuda::FakeGraph& DriverOf(const std::string& library);
-
-// Memory of the device, aligned to 64 bytes. The fake's is the host's.
-struct DeviceBytes {
-  explicit DeviceBytes(size_t num_bytes);
-  ~DeviceBytes();
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  void Poison();
-  template <typename T>
-  void Fill(const std::vector<T>& values);
-  template <typename T>
-  std::vector<T> Copy() const;
-  const size_t bytes;
-  uint8_t* const data;
-};
 
 // Not thread-safe. Destruction waits for nothing: the process ends with it.
 class StreamRank {

@@ -8,18 +8,14 @@
 #include "client/jax/device_groups.h"
 #include "kernels/routing_plan.h"
 #include "tests/unit/client/cuda/stream_node.h"
-#include "tests/unit/client/jax/call_frame.h"
+#include "tests/unit/client/jax/five_sites.h"
 #include "tests/unit/kernels/reference.h"
 
-#define EPD_TEST_HANDLERS(operation)                                               \
-  extern "C" XLA_FFI_Error* epd_jax_##operation##_instantiate(XLA_FFI_CallFrame*); \
-  extern "C" XLA_FFI_Error* epd_jax_cuda_##operation(XLA_FFI_CallFrame*)
-EPD_TEST_HANDLERS(prepare);
-EPD_TEST_HANDLERS(dispatch);
-EPD_TEST_HANDLERS(combine);
-EPD_TEST_HANDLERS(dispatch_bwd);
-EPD_TEST_HANDLERS(combine_bwd);
-extern "C" XLA_FFI_Error* epd_jax_cuda_initialize(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_prepare(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_dispatch(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_combine(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_dispatch_bwd(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_combine_bwd(XLA_FFI_CallFrame*);
 
 namespace epd::jax {
 namespace {
@@ -62,60 +58,37 @@ RoutingSpec Spec() {
 // The executable of one process: five call sites, and the buffers that XLA gave them.
 struct Process {
   explicit Process(int device) : device(device) {
-    Add(&epd_jax_prepare_instantiate, &epd_jax_cuda_prepare);
-    Operand(XLA_FFI_DataType_S32, topk.data, {kT, kK});
-    Result(XLA_FFI_DataType_S32, counts.data, {2});
-    Result(XLA_FFI_DataType_S32, total.data, {1});
-    Result(XLA_FFI_DataType_U8, plan.data, {static_cast<int64_t>(plan.size)});
-    Add(&epd_jax_dispatch_instantiate, &epd_jax_cuda_dispatch);
-    Rows(tokens.data, kT, recv.data, kC, weights.data, {kT, kK}, recv_weights.data, {kC});
-    Add(&epd_jax_combine_instantiate, &epd_jax_cuda_combine);
-    Rows(recv.data, kC, combined.data, kT);
-    Add(&epd_jax_dispatch_bwd_instantiate, &epd_jax_cuda_dispatch_bwd);
-    Rows(recv.data, kC, grad_tokens.data, kT, recv_weights.data, {kC}, grad_weights.data, {kT, kK});
-    Add(&epd_jax_combine_bwd_instantiate, &epd_jax_cuda_combine_bwd);
-    Rows(combined.data, kT, grad_expert.data, kC);
+    sites = FiveSites({.ranks = kR,
+                       .experts = StreamNode::kNumExperts,
+                       .local_experts = 2,
+                       .max_tokens = StreamNode::kMaxTokens,
+                       .top_k = kK,
+                       .alignment = 4,
+                       .hidden = kH,
+                       .tokens = kT,
+                       .capacity = kC,
+                       .plan_bytes = static_cast<int64_t>(plan.size)},
+                      {.topk = topk.data,
+                       .tokens = tokens.data,
+                       .weights = weights.data,
+                       .expert_out = recv.data,
+                       .expert_weights = recv_weights.data,
+                       .cotangents = combined.data,
+                       .counts = counts.data,
+                       .total = total.data,
+                       .plan = plan.data,
+                       .recv = recv.data,
+                       .recv_weights = recv_weights.data,
+                       .combined = combined.data,
+                       .grad_tokens = grad_tokens.data,
+                       .grad_weights = grad_weights.data,
+                       .grad_expert = grad_expert.data});
     // In a group joined by rank the operand that keeps the source's order is behind all others.
     if (device != 1) return;
     for (auto& site : sites) site->Operand(XLA_FFI_DataType_F32, nullptr, {1, kH});
   }
 
-  void Add(Handler* instantiate, Handler* execute) {
-    sites.push_back(std::make_unique<FakeSite>(instantiate, &epd_jax_cuda_initialize, execute));
-    FakeSite& site = *sites.back();
-    site.Attribute("alias", "default");
-    site.Attribute("name", "");
-    const std::pair<const char*, int64_t> numbers[] = {
-        {"by_rank", 0},       {"ranks", kR},    {"experts", StreamNode::kNumExperts},
-        {"local_experts", 2}, {"owners", 0},    {"max_tokens", StreamNode::kMaxTokens},
-        {"top_k", kK},        {"alignment", 4}, {"hidden", kH},
-        {"width", kH},        {"tokens", kT},   {"capacity", kC}};
-    for (const auto& [name, value] : numbers) site.Attribute(name, value);
-    // Of device memory, where nobody on the host may read.
-    for (int i = 0; i < 2; ++i) site.Operand(XLA_FFI_DataType_S32, nullptr, {});
-  }
-  void Operand(XLA_FFI_DataType type, void* data, std::vector<int64_t> dims) {
-    sites.back()->Operand(type, data, std::move(dims));
-  }
-  void Result(XLA_FFI_DataType type, void* data, std::vector<int64_t> dims) {
-    sites.back()->Result(type, data, std::move(dims));
-  }
-  void Rows(float* in, int64_t num_in, float* out, int64_t num_out, float* in_weights = nullptr,
-            std::vector<int64_t> in_dims = {}, float* out_weights = nullptr,
-            std::vector<int64_t> out_dims = {}) {
-    Operand(XLA_FFI_DataType_U8, plan.data, {static_cast<int64_t>(plan.size)});
-    Operand(XLA_FFI_DataType_F32, in, {num_in, kH});
-    if (in_weights != nullptr) Operand(XLA_FFI_DataType_F32, in_weights, std::move(in_dims));
-    Result(XLA_FFI_DataType_F32, out, {num_out, kH});
-    if (out_weights != nullptr) Result(XLA_FFI_DataType_F32, out_weights, std::move(out_dims));
-  }
-
-  Outcome Execute(void* stream) {
-    for (auto& site : sites) {
-      if (Outcome outcome = site->Execute(device, stream); !outcome.ok()) return outcome;
-    }
-    return {};
-  }
+  Outcome Execute(void* stream) { return jax::Execute(sites, device, stream); }
 
   const int device;
   std::vector<std::unique_ptr<FakeSite>> sites;
@@ -146,13 +119,8 @@ class CudaHandlersTest : public ::testing::Test {
           return Status();
         });
     for (auto& process : processes_) {
-      EndCompile();
-      for (auto& site : process->sites) {
-        Outcome outcome = site->Instantiate();
-        EXPECT_TRUE(outcome.ok()) << outcome.message;
-        outcome = site->Initialize(process->device);
-        EXPECT_TRUE(outcome.ok()) << outcome.message;
-      }
+      const Outcome outcome = Load(process->sites, process->device);
+      EXPECT_TRUE(outcome.ok()) << outcome.message;
     }
   }
   ~CudaHandlersTest() override {

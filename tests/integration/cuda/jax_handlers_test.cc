@@ -1,0 +1,86 @@
+// Goal: what JAX calls on a GPU - the package's joining and the five handlers of the CUDA platform - gives, over a
+// real epd and its worker, what plain loops give; a killed worker is an error at the next look, and then all is well.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "tests/integration/client_c/harness/exchange_cases.h"
+#include "tests/integration/cuda/handler_rank.h"
+#include "tests/integration/cuda/on_cuda.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class JaxHandlers : public OnFakeGpu, public ::testing::WithParamInterface<bool> {
+ protected:
+  // Starts a process per rank that joins and then does `body`.
+  std::vector<std::unique_ptr<RankProcess>> Start(
+      const RunningDaemon& daemon,
+      const std::function<std::string(HandlerRank&, uint32_t, Link&)>& body) {
+    std::vector<std::unique_ptr<RankProcess>> ranks;
+    for (uint32_t rank = 0; rank < case_.num_ranks; ++rank) {
+      ranks.push_back(std::make_unique<RankProcess>([&, rank](Link& link) -> std::string {
+        // From now on the loader finds it under its own name.
+        if (dlopen(FakeGpu::Library().c_str(), RTLD_NOW) == nullptr) return dlerror();
+        HandlerRank handlers(daemon.socket_path(), case_, rank);
+        return handlers.problem.empty() ? body(handlers, rank, link) : handlers.problem;
+      }));
+    }
+    return ranks;
+  }
+  RankData DataOf(uint32_t rank, uint32_t number) const {
+    ExchangeCase c = case_;
+    c.seed = number + 1;
+    return MakeExchange(c)[rank];
+  }
+
+  const ExchangeCase case_{.num_ranks = 3,
+                           .num_experts = 6,
+                           .alignment = 4,
+                           .routing = Routing::kSomeMissing,
+                           .worker_executor = GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Executors, JaxHandlers, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "worker" : "client"; });
+
+TEST_P(JaxHandlers, EveryExecutionGivesWhatPlainLoopsGive) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link&) {
+    for (uint32_t n = 0; n < 20; ++n) {
+      if (std::string problem = handlers.Step(DataOf(rank, n)); !problem.empty()) {
+        return "step " + std::to_string(n) + ": " + problem;
+      }
+    }
+    return std::string();
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(JaxHandlers, AKilledWorkerIsATypedErrorAndTheSameExecutableGoesOn) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link& link) {
+    std::string failed = handlers.Step(DataOf(rank, 0));
+    link.Say(failed.empty() ? "running" : failed);
+    for (uint32_t n = 1; failed.empty(); ++n) failed = handlers.Step(DataOf(rank, n));
+    std::string again = failed;
+    // Ranks fail at different steps, and what they begin until all are there again fails, too.
+    for (uint32_t n = 0; n < 1000 && !again.empty(); ++n) again = handlers.Step(DataOf(rank, 0));
+    return again.empty() ? failed : "never good again: " + again;
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
+  kill(daemon.worker_pid(), SIGKILL);
+  EXPECT_THAT(FinishAll(ranks),
+              Each(AllOf(StartsWith("[epd:ABORTED] group=handlers/default"), HasSubstr("worker"))));
+}
+
+}  // namespace
+}  // namespace epd::testing
