@@ -63,13 +63,12 @@ struct KnownNode {
   std::map<WorkerName, WorkerReport> workers;
   NodeFacts facts;
   std::map<std::pair<SessionId, RequestId>, KnownClaim> claims;
-  std::map<GroupId, GroupWork> work;
+  std::map<std::pair<GroupId, WorkerName>, GroupWork> work;
   std::map<RequestId, KnownOrder> orders;
 };
 
-// Which worker serves a node's ranks in an epoch.
+// The run of a worker that serves ranks in an epoch.
 struct WorkerRun {
-  WorkerName name;
   Incarnation node;
   Incarnation worker;  // Zero: not up yet.
 
@@ -82,20 +81,24 @@ struct ClusterCommunicator {
   GroupId id;  // Names it to the workers.
   Epoch epoch;
   bool stale = false;  // A worker or node of the epoch is lost.
-  std::map<Rank, NodeId> nodes;
-  std::map<NodeId, WorkerRun> workers;
-  absl::Status over;  // Why the epoch before this one is over.
+  std::map<Rank, WorkerId> places;
+  std::map<WorkerId, WorkerRun> workers;  // The communicator's members.
+  absl::Status over;                      // Why the epoch before this one is over.
   bool id_known = false;
   bool initialised = false;  // Every node has; the id is forgotten.
   UniqueId unique_id;
   std::string no_id_reason;
   std::string id_digest;  // Hex SHA-256, or "none: ...".
+
+  std::vector<WorkerName> WorkersOn(const NodeId& node) const;
+  // Several workers, all of one node: nobody else needs the unique id.
+  bool IdStays() const;
 };
 
 // What the holders of a group's ranks imply and is asked for in every step of a large group.
 struct DerivedFromHolders {
   SharedList<Placement> members;  // By rank.
-  std::set<NodeId> nodes;
+  std::set<WorkerId> workers;
   Epoch fits;  // The holders have been compared with this epoch, and can be in it; zero: with none.
 };
 

@@ -16,6 +16,7 @@ std::string DescribeOne(const RankPhase& rank) {
   std::string out = Describe(rank.placement, rank.phase);
   const Placement& who = rank.placement;
   if (!who.node.value.empty()) absl::StrAppend(&out, " node=", who.node.value);
+  if (who.worker.on_gpu()) absl::StrAppend(&out, " worker=", ToString(who.worker));
   if (!who.client_name.empty()) absl::StrAppend(&out, " client=", who.client_name);
   if (!who.client_version.empty()) absl::StrAppend(&out, " version=", who.client_version);
   if (rank.last_seen >= absl::ZeroDuration())
@@ -27,7 +28,8 @@ std::string DescribeOne(const RankPhase& rank) {
 
 // What most ranks have of one thing; the odd nodes are named. Empty: all agree.
 std::string OddOnes(const std::string& what, const std::vector<NodeToCompare>& nodes,
-                    const std::function<std::string(const NodeFacts&)>& value) {
+                    const std::function<std::string(const NodeFacts&)>& value,
+                    bool of_worker = false) {
   std::map<std::string, size_t> votes;
   for (const NodeToCompare& node : nodes) votes[value(node.facts)] += node.num_ranks;
   if (votes.size() <= 1) return "";
@@ -36,9 +38,11 @@ std::string OddOnes(const std::string& what, const std::vector<NodeToCompare>& n
   std::vector<std::string> odd;
   for (const NodeToCompare& node : nodes) {
     const std::string got = value(node.facts);
-    if (got != most->first)
-      odd.push_back(absl::StrCat("node ", node.node.value, " has ", got.empty() ? "none" : got));
+    if (got == most->first) continue;
+    odd.push_back(absl::StrCat(of_worker ? Named(node.worker) : Named({node.worker.node, {}}),
+                               " has ", got.empty() ? "none" : got));
   }
+  odd.erase(std::unique(odd.begin(), odd.end()), odd.end());
   return absl::StrCat(what, ": ", absl::StrJoin(odd, ", "), "; most ranks have ",
                       most->first.empty() ? "none" : most->first);
 }
@@ -54,10 +58,11 @@ std::string OddClocks(const std::vector<NodeToCompare>& nodes) {
     const absl::Duration off = node.facts.clock_offset - median;
     if (absl::AbsDuration(off) <= kMaxClockOffset) continue;
     odd.push_back(
-        absl::StrCat("the clock of node ", node.node.value, " is ",
+        absl::StrCat("the clock of node ", node.worker.node.value, " is ",
                      absl::FormatDuration(absl::Trunc(absl::AbsDuration(off), absl::Seconds(1))),
                      off > absl::ZeroDuration() ? " ahead of" : " behind", " the others"));
   }
+  odd.erase(std::unique(odd.begin(), odd.end()), odd.end());
   return odd.empty() ? "" : absl::StrCat("clock: ", absl::StrJoin(odd, ", "));
 }
 
@@ -143,21 +148,25 @@ absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
       "; tenants of one group share its spec, so give the same one or use another group name"));
 }
 
-absl::Status SeveralWorkersError(const GroupSpec& spec, const ServedRank& got,
-                                 const ServedRank& expected) {
+std::string Named(const WorkerId& worker) {
+  return worker.name.on_gpu() ? ToString(worker) : absl::StrCat("node ", worker.node.value);
+}
+
+absl::Status MixedWorkersError(const GroupSpec& spec, const Placement& got,
+                               const Placement& expected) {
   return absl::UnimplementedError(absl::StrCat(
-      Quoted(spec), " phase=bootstrapping: node ", got.place.node.value, " would serve ",
-      Describe(got.place, ToString(got.worker)), " and ",
-      Describe(expected.place, ToString(expected.worker)),
-      "; ranks of one group on one node share one worker so far: use a group of each GPU, or one "
-      "GPU of each node"));
+      Quoted(spec), " phase=bootstrapping: ", ToString(got.server()), " would serve ",
+      Describe(got, "arrived"), ", but ", ToString(expected.server()), " ",
+      Describe(expected, "arrived"),
+      "; rows do not go between a CPU's staging and a GPU's: give all ranks of the group the same "
+      "backend"));
 }
 
 absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
                               const Placement& expected, const std::string& other_tenant) {
   return absl::InvalidArgumentError(absl::StrCat(
-      Quoted(spec), ": rank ", got.rank.value, " is on node ", got.node.value, " (",
-      Describe(got, "arrived"), "), expected node ", expected.node.value, ", where tenant \"",
+      Quoted(spec), ": rank ", got.rank.value, " is on ", ToString(got.server()), " (",
+      Describe(got, "arrived"), "), expected ", ToString(expected.server()), ", where tenant \"",
       other_tenant, "\" has it (", Describe(expected, "held"),
       "); tenants of one group share its ranks, so start it there or use another group name"));
 }
@@ -181,8 +190,9 @@ absl::Status CompareNodes(const std::string& group, const std::vector<NodeToComp
               [](const NodeFacts& facts) { return absl::StrCat("exchange ", facts.exchange); }),
       OddClocks(nodes)};
   if (check_nccl) {
-    differences.push_back(
-        OddOnes("NCCL", nodes, [](const NodeFacts& facts) { return facts.nccl_version; }));
+    differences.push_back(OddOnes(
+        "NCCL", nodes, [](const NodeFacts& facts) { return facts.nccl_version; },
+        /*of_worker=*/true));
     differences.push_back(
         OddOnes("driver", nodes, [](const NodeFacts& facts) { return facts.driver_version; }));
   }

@@ -47,15 +47,11 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
 absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
                              const GroupSpec& present);
 
-// UNIMPLEMENTED: two workers of one node would serve the group.
-struct ServedRank {
-  Placement place;
-  WorkerName worker;
-};
-absl::Status SeveralWorkersError(const GroupSpec& spec, const ServedRank& got,
-                                 const ServedRank& expected);
+// UNIMPLEMENTED: the CPU's worker would serve one rank of the group, and a GPU's another.
+absl::Status MixedWorkersError(const GroupSpec& spec, const Placement& got,
+                               const Placement& expected);
 
-// INVALID_ARGUMENT: another tenant of the group has this rank on another node.
+// INVALID_ARGUMENT: another tenant of the group has this rank on another node or worker.
 absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
                               const Placement& expected, const std::string& other_tenant);
 
@@ -79,9 +75,9 @@ struct FormationReport {
 // DEADLINE_EXCEEDED with arrived, missing, dead and wrong ranks.
 absl::Status FormationLateError(const FormationReport& late);
 
-// One node of a group and what must agree.
+// A worker of a group and what must agree.
 struct NodeToCompare {
-  NodeId node;
+  WorkerId worker;
   size_t num_ranks = 0;
   NodeFacts facts;
 };
@@ -91,6 +87,9 @@ struct NodeToCompare {
 absl::Status CompareNodes(const std::string& group, const std::vector<NodeToCompare>& nodes,
                           bool check_nccl);
 inline constexpr absl::Duration kMaxClockOffset = absl::Minutes(1);
+
+// "node a7" of the CPU's worker, "node a7 cuda:1" of a GPU's.
+std::string Named(const WorkerId& worker);
 
 // "rank=2 host=a7 pid=4711 phase=arrived; rank=3 ...", or "none".
 std::string DescribeAll(const std::vector<RankPhase>& ranks);

@@ -63,11 +63,11 @@ struct MembershipStatus {
 // A group as this node sees it.
 struct LocalGroupStatus {
   GroupView view;
-  absl::Time since;  // Of `view.state`.
-  TenantPhase tenant = TenantPhase::kNone;
+  absl::Time since;                         // Of `view.state`.
+  TenantPhase tenant = TenantPhase::kNone;  // Of the worker that is least far.
   Formation tenant_formation;
-  WorkerName worker;      // That serves it here.
-  std::string id_digest;  // SHA-256 (hex) that this node's worker reported, or "none: <reason>";
+  std::vector<WorkerName> workers;  // That serve it here, by name.
+  std::string id_digest;  // SHA-256 (hex) that this node's workers reported, or "none: <reason>";
                           // empty before.
 };
 
@@ -79,6 +79,7 @@ struct WorkerStatus {
   std::string nccl_problem;
   std::string nccl_version;
   std::string wire_address;
+  std::string local_address;
   absl::Status last_death;
   int num_deaths = 0;
 };

@@ -26,7 +26,7 @@ struct SendReport {
 
 // ---- to the worker `to`; only sent while it is up ----
 
-// Make arenas for the members of this node and serve `formation`. Answer: TenantReady or
+// Make arenas for the members that it serves and serve `formation`. Answer: TenantReady or
 // TenantFailed.
 struct StartTenant {
   Incarnation coordinator;  // Numbers of different ones are not comparable: part of the fence.
@@ -34,10 +34,11 @@ struct StartTenant {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  SharedList<Placement> members;  // All ranks; those whose node is not this one are remote.
+  SharedList<Placement>
+      members;  // All ranks; those that `to` of this node does not serve are remote.
   SharedList<ExecutionBase> bases;
   absl::Status base_cause;               // Executions below the bases fail with it.
-  SharedList<WorkerPlace> workers = {};  // Of all nodes of the group.
+  SharedList<WorkerPlace> workers = {};  // All that serve the group.
   WorkerName to = {};
   GroupId communicator = {};  // As in InitCommunicator.
 };
@@ -84,7 +85,7 @@ struct ReplyJoined {
   Formation formation;
   GroupSpec spec;
   SharedList<Placement> members;  // By rank.
-  WorkerName worker = {};         // Whose arenas they are.
+  WorkerName worker = {};         // That serves the first rank of the session.
 };
 struct ReplyFailed {
   SessionId session;

@@ -41,10 +41,11 @@ struct JoinRequested {
   RequestId request;
   GroupSpec spec;  // Every default filled in.
   std::vector<Rank> ranks;
-  Epoch min_epoch;         // Highest epoch that the client has seen of this group.
-  absl::Time deadline;     // Finite.
-  GroupId proposed;        // A fresh random number, never zero: the id is made from it.
-  WorkerName worker = {};  // Of this node, that is to serve it.
+  Epoch min_epoch;      // Highest epoch that the client has seen of this group.
+  absl::Time deadline;  // Finite.
+  GroupId proposed;     // A fresh random number, never zero: the id is made from it.
+  // Of this node, that are to serve the ranks: one for each, or one for all. None: the CPU's.
+  std::vector<WorkerName> workers = {};
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.
@@ -72,6 +73,7 @@ struct WorkerStarted {
   std::string nccl_version = {};
   std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
   WorkerName name = {};
+  std::string local_address = {};  // ... and of its own node's; empty: at the same place.
 };
 
 struct WorkerDied {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,23 +47,35 @@ class NodeControl::Impl {
     uint64_t released_seq = 0;  // First report that says so.
   };
 
+  // What a worker of this node does for a tenant.
+  struct LocalTenant {
+    GroupWork work;
+    bool running = false;  // The worker has the tenant of work.formation.
+    bool drain_asked = false;
+  };
+
   struct LocalGroup {
     GroupView view;          // With what a coordinator that repeats nothing has said before.
     Incarnation heard_from;  // The coordinator that has told members, bases and workers.
     absl::Time since;
-    GroupWork work;
-    bool running = false;  // `worker` has the tenant of work.formation.
-    WorkerName worker;
-    bool drain_asked = false;
+    std::map<WorkerName, LocalTenant> tenants;  // Of the workers that serve it here.
     Formation ended;  // All formations up to it are over on this node, whatever the view says.
+  };
+
+  // A worker of this node in a communicator.
+  struct LocalMember {
+    GroupWork work;
+    Epoch id_asked;    // MakeUniqueId was sent for it.
+    Epoch init_asked;  // InitCommunicator was sent for it.
   };
 
   // What the tenants of a group share on this node; lives as long as one of them is known.
   struct LocalCommunicator {
-    GroupWork work;
-    WorkerName worker;
-    Epoch id_asked;    // MakeUniqueId was sent for it.
-    Epoch init_asked;  // InitCommunicator was sent for it.
+    std::map<WorkerName, LocalMember> members;
+    Epoch epoch;            // The highest that a tenant of it is in.
+    bool id_stays = false;  // In `epoch`.
+    Epoch id_checked;       // Whether its id may be used is `id_is_fresh`.
+    bool id_is_fresh = false;
     std::string no_id_reason;
   };
 
@@ -97,22 +110,29 @@ class NodeControl::Impl {
   void On(const CommunicatorInitialised& event);
   bool IsUp(const WorkerName& name) const;
   void ForgetWork(const WorkerName& dead);
-  // That serves the group here, as the coordinator says, or, if it does not know, its members.
-  WorkerName WorkerOf(const GroupView& view, const WorkerName& before);
-  LocalGroup* Answering(Incarnation worker, GroupId group);
-  LocalCommunicator* AnsweringFor(Incarnation worker, GroupId communicator);
-  void EndLocalTenant(LocalGroup& group, const absl::Status& status);
+  // The running tenant, or the communicator's member, that an answer is about; null: it is out of date.
+  LocalTenant* Answering(Incarnation worker, GroupId group, Formation formation);
+  LocalMember* AnsweringFor(Incarnation worker, GroupId communicator);
+  bool IsRun(const WorkerName& name, Incarnation worker) const;
+  // On all workers of this node.
+  void EndLocalTenants(LocalGroup& group, const absl::Status& status);
+  bool IsReady(const LocalGroup& group, Formation formation) const;
 
   // ---- node_view.cc ----
   void On(const CoordinatorConnected& event);
   void On(const ViewReceived& event);
   void On(const CoordinatorLost& event);
   void TakeGroups(const ClusterView& view);
+  void TakeWorkers();
+  // That serve the group here, as the coordinator says, or, if it does not know, its members.
+  std::set<WorkerName> WorkersOf(const GroupView& view);
   void TakeView(Incarnation coordinator, const GroupView& theirs, LocalGroup& group);
   void TakeClaimAnswers(const ClusterView& view);
   void Reconcile();
   void ReconcileWorker(LocalGroup& group);
-  void Initialise(LocalGroup& group, LocalCommunicator& communicator);
+  void Initialise(const GroupView& view, const UniqueId& id, const WorkerName& name,
+                  LocalCommunicator& communicator);
+  const UniqueId& IdOf(const GroupView& view, const LocalCommunicator& communicator) const;
   void ForgetCommunicators();
   void EndUnwanted(LocalGroup& group);
   void ReconcileTenant(LocalGroup& group);
@@ -136,6 +156,7 @@ class NodeControl::Impl {
   void Expire();
   void AdvanceShutdown();
   void Report();
+  void ReportWork(NodeReport& report) const;
 
   template <typename E>
   void Emit(E effect) {

@@ -91,7 +91,7 @@ void NodeControl::Impl::AdvanceShutdown() {
     if (!late) return;
     FailMember(member, bye);
   }
-  for (auto& [id, group] : groups_) EndLocalTenant(group, bye);
+  for (auto& [id, group] : groups_) EndLocalTenants(group, bye);
   for (auto& [id, session] : sessions_) {
     const auto next = kSessionTransitions.Next(session.state, SessionEvent::kEnd);
     if (!next.has_value()) continue;  // Told already.
@@ -119,7 +119,7 @@ void NodeControl::Impl::Expire() {
         "; check the coordinator with epctl doctor and join again"));
     FailMember(member, status);
     const auto group = groups_.find(member.claim.group);
-    if (group != groups_.end()) EndLocalTenant(group->second, status);
+    if (group != groups_.end()) EndLocalTenants(group->second, status);
   }
   for (auto it = orders_.begin(); it != orders_.end();) {
     if (now_ < it->second.deadline + grace) {
@@ -139,6 +139,22 @@ void NodeControl::Impl::Expire() {
   }
 }
 
+void NodeControl::Impl::ReportWork(NodeReport& report) const {
+  for (const auto& [id, communicator] : communicators_) {
+    for (const auto& [name, member] : communicator.members) {
+      report.work.push_back(member.work);
+      if (communicator.id_stays) report.work.back().id = UniqueId();
+    }
+  }
+  for (const auto& [id, group] : groups_) {
+    for (const auto& [name, tenant] : group.tenants) {
+      report.work.push_back(tenant.work);
+      if (group.view.started && group.heard_from == reported_to_)
+        report.work.back().heard = group.view.formation;
+    }
+  }
+}
+
 void NodeControl::Impl::Report() {
   if (!connected_ || (!dirty_ && now_ < next_report_)) return;
   dirty_ = false;
@@ -153,7 +169,7 @@ void NodeControl::Impl::Report() {
   report.facts = options_.facts;
   for (const auto& [name, worker] : workers_) {
     report.workers.push_back({name, worker.incarnation, worker.has_nccl, worker.nccl_problem,
-                              worker.nccl_version, worker.wire_address});
+                              worker.nccl_version, worker.wire_address, worker.local_address});
     if (!name.on_gpu()) report.facts.nccl_version = worker.nccl_version;
   }
   for (const auto& [key, member] : members_) {
@@ -163,12 +179,7 @@ void NodeControl::Impl::Report() {
     }
     report.claims.push_back(std::move(claim));
   }
-  for (const auto& [id, communicator] : communicators_) report.work.push_back(communicator.work);
-  for (const auto& [id, group] : groups_) {
-    report.work.push_back(group.work);
-    if (group.view.started && group.heard_from == reported_to_)
-      report.work.back().heard = group.view.formation;
-  }
+  ReportWork(report);
   for (const auto& [request, local] : orders_) {
     Order order = local.order;
     order.remaining = std::max(absl::ZeroDuration(), local.deadline - now_);
@@ -237,14 +248,18 @@ std::vector<LocalGroupStatus> NodeControl::Impl::Groups() const {
     LocalGroupStatus status;
     status.view = group.view;
     status.since = group.since;
-    status.tenant = group.running ? group.work.phase : TenantPhase::kNone;
-    status.tenant_formation = group.work.formation;
+    for (const auto& [name, tenant] : group.tenants) {
+      const TenantPhase phase = tenant.running ? tenant.work.phase : TenantPhase::kNone;
+      status.tenant = status.workers.empty() ? phase : std::min(status.tenant, phase);
+      status.tenant_formation = tenant.work.formation;
+      status.workers.push_back(name);
+    }
     const LocalCommunicator& shared = communicators_.at(group.view.communicator);
-    status.worker = shared.worker;
-    if (shared.work.init_epoch == group.view.epoch && group.view.epoch) {
-      status.id_digest = shared.work.init_sha256.empty()
+    for (const auto& [name, member] : shared.members) {
+      if (member.work.init_epoch != group.view.epoch || !group.view.epoch) continue;
+      status.id_digest = member.work.init_sha256.empty()
                              ? shared.no_id_reason
-                             : absl::BytesToHexString(shared.work.init_sha256);
+                             : absl::BytesToHexString(member.work.init_sha256);
     }
     out.push_back(std::move(status));
   }

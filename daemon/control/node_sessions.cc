@@ -49,9 +49,14 @@ absl::Status NodeControl::Impl::CheckJoin(const JoinRequested& event) const {
     return absl::InvalidArgumentError(
         absl::StrCat(group, ": Join names no rank, expected at least one"));
   }
-  if (workers_.count(event.worker) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        group, ": this node has no worker ", ToString(event.worker), "; see epctl status"));
+  if (event.workers.size() > 1 && event.workers.size() != event.ranks.size()) {
+    return absl::InternalError(absl::StrCat(group, ": Join names ", event.ranks.size(),
+                                            " ranks and ", event.workers.size(), " workers"));
+  }
+  for (const WorkerName& worker : event.workers) {
+    if (workers_.count(worker) > 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(group, ": this node has no worker ", ToString(worker), "; see epctl status"));
   }
   std::set<Rank> seen;
   for (const Rank rank : event.ranks) {
@@ -100,7 +105,8 @@ void NodeControl::Impl::On(const JoinRequested& event) {
   claim.client_version = session.version;
   claim.spec = event.spec;
   claim.ranks = event.ranks;
-  claim.worker = event.worker;
+  claim.workers = event.workers;
+  if (claim.workers.empty()) claim.workers = {kCpuWorker};
   claim.min_epoch = event.min_epoch;
   claim.proposed = event.proposed;
   dirty_ = true;
@@ -187,7 +193,7 @@ void NodeControl::Impl::Release(Membership& member, MembershipEvent event,
       "group=", Title(member.claim.spec), " epoch=", group->second.view.epoch.value, ": ",
       Describe(member, left ? "left" : "gone"),
       left ? " has left; finalise and join again" : " is gone; replace it or join again"));
-  EndLocalTenant(group->second, why);
+  EndLocalTenants(group->second, why);
   for (Membership* peer : MembersOf(member.claim.group)) {
     if (peer->state == MembershipState::kJoined) TellReform(*peer, why, /*wait=*/false);
   }

@@ -48,11 +48,7 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
                       theirs.state, theirs.cause});
     }
     TakeView(view.coordinator, theirs, group);
-    group.work.group = theirs.id;
-    group.work.communicator = theirs.communicator;
     LocalCommunicator& communicator = communicators_[theirs.communicator];
-    communicator.work.group = theirs.communicator;
-    communicator.worker = WorkerOf(theirs, communicator.worker);
     if (!theirs.no_id_reason.empty()) communicator.no_id_reason = theirs.no_id_reason;
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     max_epoch_ = std::max(max_epoch_, theirs.epoch);
@@ -64,13 +60,14 @@ void NodeControl::Impl::TakeGroups(const ClusterView& view) {
         why = answer.status;
     }
     LocalGroup& group = groups_.at(id);
-    EndLocalTenant(group, why);
+    EndLocalTenants(group, why);
     Emit(Transition{id, Title(group.view.spec), group.view.epoch, group.view.formation,
                     group.view.state, GroupState::kClosed, why});
     groups_.erase(id);
     dirty_ = true;
   }
   ForgetCommunicators();
+  TakeWorkers();
 }
 
 void NodeControl::Impl::TakeView(Incarnation coordinator, const GroupView& theirs,
@@ -160,64 +157,135 @@ void NodeControl::Impl::Reconcile() {
 void NodeControl::Impl::ReconcileWorker(LocalGroup& group) {
   const Epoch epoch = group.view.epoch;
   LocalCommunicator& communicator = communicators_.at(group.view.communicator);
-  if (!IsUp(communicator.worker) || epoch <= communicator.work.fenced) return;
-  if (group.view.id_wanted && communicator.id_asked < epoch) {
-    communicator.id_asked = epoch;
-    Emit(MakeUniqueId{group.view.communicator, epoch, communicator.worker});
+  for (auto& [name, member] : communicator.members) {
+    if (!IsUp(name) || epoch <= member.work.fenced) continue;
+    if (group.view.id_maker == name && member.id_asked < epoch) {
+      member.id_asked = epoch;
+      Emit(MakeUniqueId{group.view.communicator, epoch, name});
+    }
   }
-  if (group.view.id_known && communicator.init_asked < epoch) Initialise(group, communicator);
-  group.view.unique_id = UniqueId();  // The worker has it; keep it no longer than needed.
+  if (!group.view.id_known) return;
+  const UniqueId id = IdOf(group.view, communicator);
+  // Whoever made it has died, and with it the epoch.
+  if (group.view.id_stays && id.empty() && group.view.no_id_reason.empty()) return;
+  for (auto& [name, member] : communicator.members) {
+    if (!IsUp(name) || epoch <= member.work.fenced || member.init_asked >= epoch) continue;
+    Initialise(group.view, id, name, communicator);
+  }
+  const bool all =
+      std::all_of(communicator.members.begin(), communicator.members.end(),
+                  [epoch](const auto& entry) { return entry.second.init_asked >= epoch; });
+  if (!all) return;
+  // The workers have it; keep it no longer than needed.
+  group.view.unique_id = UniqueId();
+  for (auto& [name, member] : communicator.members) member.work.id = UniqueId();
 }
 
-void NodeControl::Impl::Initialise(LocalGroup& group, LocalCommunicator& communicator) {
-  const Epoch epoch = group.view.epoch;
-  communicator.init_asked = epoch;
-  communicator.work.id = UniqueId();  // The coordinator has it: it is not sent again.
-  if (group.view.unique_id.empty() || used_ids_.Use(group.view.unique_id)) {
-    Emit(InitCommunicator{followed_, group.view.communicator, epoch, group.view.unique_id,
-                          group.view.no_id_reason, communicator.worker});
+// What the coordinator has decided, or what a worker of this node has made for the others of it.
+const UniqueId& NodeControl::Impl::IdOf(const GroupView& view,
+                                        const LocalCommunicator& communicator) const {
+  if (!view.id_stays || !view.no_id_reason.empty()) return view.unique_id;
+  for (const auto& [name, member] : communicator.members) {
+    if (member.work.id_epoch == view.epoch) return member.work.id;
+  }
+  return view.unique_id;
+}
+
+void NodeControl::Impl::Initialise(const GroupView& view, const UniqueId& id,
+                                   const WorkerName& name, LocalCommunicator& communicator) {
+  LocalMember& member = communicator.members.at(name);
+  member.init_asked = view.epoch;
+  if (communicator.id_checked < view.epoch) {
+    communicator.id_checked = view.epoch;
+    communicator.id_is_fresh = id.empty() || used_ids_.Use(id);
+  }
+  if (communicator.id_is_fresh) {
+    Emit(InitCommunicator{followed_, view.communicator, view.epoch, id, view.no_id_reason, name});
     return;
   }
-  communicator.work.init_epoch = epoch;
-  communicator.work.init_status = absl::AbortedError(
+  member.work.init_epoch = view.epoch;
+  member.work.init_status = absl::AbortedError(
       absl::StrCat("node ", options_.node.value, " was given a unique id that it has used before"));
   dirty_ = true;
 }
 
 void NodeControl::Impl::EndUnwanted(LocalGroup& group) {
-  if (group.running && group.work.formation != Wanted(group))
-    EndLocalTenant(group, group.view.cause);
+  const Formation wanted = Wanted(group);
+  const bool unwanted =
+      std::any_of(group.tenants.begin(), group.tenants.end(), [&](const auto& entry) {
+        return entry.second.running && entry.second.work.formation != wanted;
+      });
+  if (unwanted) EndLocalTenants(group, group.view.cause);
 }
 
-WorkerName NodeControl::Impl::WorkerOf(const GroupView& view, const WorkerName& before) {
-  if (view.worker.has_value()) return *view.worker;
-  if (!view.epoch) return before;
-  const std::vector<Membership*> members = MembersOf(view.id);
-  return members.empty() ? before : members.front()->claim.worker;
+std::set<WorkerName> NodeControl::Impl::WorkersOf(const GroupView& view) {
+  std::set<WorkerName> out(view.node_workers.begin(), view.node_workers.end());
+  if (!out.empty() || !view.epoch) return out;
+  for (const Membership* member : MembersOf(view.id)) {
+    out.insert(member->claim.workers.begin(), member->claim.workers.end());
+  }
+  return out;
+}
+
+// Who serves what here. A worker that has a tenant still keeps it until that has ended.
+void NodeControl::Impl::TakeWorkers() {
+  for (auto& [id, communicator] : communicators_) communicator.epoch = Epoch{};
+  for (auto& [id, group] : groups_) {
+    LocalCommunicator& communicator = communicators_.at(group.view.communicator);
+    communicator.epoch = std::max(communicator.epoch, group.view.epoch);
+  }
+  std::map<GroupId, std::set<WorkerName>> serving;  // By communicator.
+  for (auto& [id, group] : groups_) {
+    const std::set<WorkerName> names = WorkersOf(group.view);
+    for (const WorkerName& name : names) {
+      GroupWork& work = group.tenants[name].work;
+      work.group = id;
+      work.worker = name;
+      work.communicator = group.view.communicator;
+    }
+    std::erase_if(group.tenants, [&](const auto& entry) {
+      return !entry.second.running && names.count(entry.first) == 0;
+    });
+    LocalCommunicator& communicator = communicators_.at(group.view.communicator);
+    if (communicator.epoch != group.view.epoch) continue;
+    communicator.id_stays = group.view.id_stays;
+    serving[group.view.communicator].insert(names.begin(), names.end());
+  }
+  for (auto& [id, communicator] : communicators_) {
+    const std::set<WorkerName>& names = serving[id];
+    for (const WorkerName& name : names) {
+      communicator.members[name].work.group = id;
+      communicator.members[name].work.worker = name;
+    }
+    std::erase_if(communicator.members,
+                  [&](const auto& entry) { return names.count(entry.first) == 0; });
+  }
 }
 
 void NodeControl::Impl::ReconcileTenant(LocalGroup& group) {
   const Formation wanted = Wanted(group);
   const LocalCommunicator& communicator = communicators_.at(group.view.communicator);
-  const GroupWork& shared = communicator.work;
-  const bool initialised = shared.init_epoch == group.view.epoch && shared.init_status.ok();
-  if (wanted && !group.running && IsUp(communicator.worker) && initialised &&
-      LocalMembersLive(group)) {
-    group.running = true;
-    group.worker = communicator.worker;
-    group.drain_asked = false;
-    group.work.formation = wanted;
-    group.work.phase = TenantPhase::kStarting;
-    group.work.tenant_status = absl::OkStatus();
-    dirty_ = true;
-    Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
-                     group.view.members, group.view.bases, group.view.base_cause,
-                     group.view.workers, group.worker, group.view.communicator});
-  }
-  if (group.running && group.view.state == GroupState::kDraining &&
-      group.work.phase == TenantPhase::kReady && !group.drain_asked) {
-    group.drain_asked = true;
-    Emit(DrainTenant{group.view.id, group.work.formation, group.worker});
+  for (auto& [name, tenant] : group.tenants) {
+    const auto member = communicator.members.find(name);
+    const bool initialised = member != communicator.members.end() &&
+                             member->second.work.init_epoch == group.view.epoch &&
+                             member->second.work.init_status.ok();
+    if (wanted && !tenant.running && IsUp(name) && initialised && LocalMembersLive(group)) {
+      tenant.running = true;
+      tenant.drain_asked = false;
+      tenant.work.formation = wanted;
+      tenant.work.phase = TenantPhase::kStarting;
+      tenant.work.tenant_status = absl::OkStatus();
+      dirty_ = true;
+      Emit(StartTenant{followed_, group.view.id, group.view.epoch, wanted, group.view.spec,
+                       group.view.members, group.view.bases, group.view.base_cause,
+                       group.view.workers, name, group.view.communicator});
+    }
+    if (tenant.running && group.view.state == GroupState::kDraining &&
+        tenant.work.phase == TenantPhase::kReady && !tenant.drain_asked) {
+      tenant.drain_asked = true;
+      Emit(DrainTenant{group.view.id, tenant.work.formation, name});
+    }
   }
 }
 
@@ -243,8 +311,7 @@ void NodeControl::Impl::ReconcileMembers(LocalGroup& group) {
       }
     }
     if (!view.started) AutoDrain(*member, view.formation);
-    const bool serving = view.state == GroupState::kReady && wanted && group.running &&
-                         group.work.formation == wanted && group.work.phase == TenantPhase::kReady;
+    const bool serving = view.state == GroupState::kReady && wanted && IsReady(group, wanted);
     const bool waits =
         member->state == MembershipState::kWaiting || member->state == MembershipState::kDrained;
     if (serving && waits && member->claim.joined < wanted) TellJoined(*member, group);
@@ -271,7 +338,7 @@ void NodeControl::Impl::TellJoined(Membership& member, const LocalGroup& group) 
   member.told_to_wait = false;
   Emit(ReplyJoined{member.claim.session, first ? member.claim.request : RequestId{}, followed_,
                    group.view.id, group.view.epoch, group.view.formation, group.view.spec,
-                   group.view.members, group.worker});
+                   group.view.members, member.claim.WorkerOf(0)});
 }
 
 // A session that has not been told Joined for a formation has nothing in flight in it.

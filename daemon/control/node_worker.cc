@@ -17,6 +17,7 @@ void NodeControl::Impl::On(const WorkerStarted& event) {
   worker.nccl_problem = event.nccl_problem;
   worker.nccl_version = event.nccl_version;
   worker.wire_address = event.wire_address;
+  worker.local_address = event.local_address;
   dirty_ = true;
 }
 
@@ -30,14 +31,15 @@ void NodeControl::Impl::On(const WorkerDied& event) {
   worker.incarnation = Incarnation{};
   dirty_ = true;
   ForgetWork(event.name);
-  for (const auto& [id, group] : groups_) {
-    if (communicators_.at(group.view.communicator).worker != event.name) continue;
+  for (auto& [id, group] : groups_) {
+    if (communicators_.at(group.view.communicator).members.count(event.name) == 0) continue;
     if (group.view.state == GroupState::kDraining) continue;
     const absl::Status cause = absl::AbortedError(
         absl::StrCat("group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": the ",
                      ToString(event.name), " worker of node ", options_.node.value, " has died (",
                      event.cause.message(),
                      "); it is being replaced, calls made from now on wait for the new epoch"));
+    EndLocalTenants(group, cause);  // Its other workers cannot go on without it.
     for (Membership* member : MembersOf(id)) {
       if (member->state == MembershipState::kJoined) TellReform(*member, cause, /*wait=*/true);
     }
@@ -47,30 +49,32 @@ void NodeControl::Impl::On(const WorkerDied& event) {
 // What it had begun is over; it is not begun again in the same epoch.
 void NodeControl::Impl::ForgetWork(const WorkerName& dead) {
   for (auto& [id, communicator] : communicators_) {
-    if (communicator.worker != dead) continue;
-    const Epoch fenced =
-        std::max({communicator.work.fenced, communicator.id_asked, communicator.init_asked});
-    const std::string no_id_reason = communicator.no_id_reason;
-    communicator = LocalCommunicator{};
-    communicator.work.group = id;
-    communicator.work.fenced = fenced;
-    communicator.no_id_reason = no_id_reason;
-    communicator.worker = dead;
+    const auto found = communicator.members.find(dead);
+    if (found == communicator.members.end()) continue;
+    LocalMember& member = found->second;
+    const Epoch fenced = std::max({member.work.fenced, member.id_asked, member.init_asked});
+    member = LocalMember{};
+    member.work.group = id;
+    member.work.worker = dead;
+    member.work.fenced = fenced;
   }
   for (auto& [id, group] : groups_) {
-    if (communicators_.at(group.view.communicator).worker != dead) continue;
-    if (group.running) {
-      Epoch& fenced = communicators_.at(group.view.communicator).work.fenced;
+    const auto found = group.tenants.find(dead);
+    if (found == group.tenants.end()) continue;
+    LocalTenant& tenant = found->second;
+    if (tenant.running) {
+      Epoch& fenced = communicators_.at(group.view.communicator).members[dead].work.fenced;
       fenced = std::max(fenced, group.view.epoch);
-      group.ended = std::max(group.ended, group.work.formation);
+      // What is open on the others fails by itself, and so they drain.
+      if (group.view.state != GroupState::kDraining)
+        group.ended = std::max(group.ended, tenant.work.formation);
     }
-    const Formation formation = group.work.formation;
-    group.work = GroupWork{};
-    group.work.group = id;
-    group.work.communicator = group.view.communicator;
-    group.work.formation = formation;
-    group.running = false;
-    group.drain_asked = false;
+    const Formation formation = tenant.work.formation;
+    tenant = LocalTenant{};
+    tenant.work.group = id;
+    tenant.work.worker = dead;
+    tenant.work.communicator = group.view.communicator;
+    tenant.work.formation = formation;
   }
 }
 
@@ -79,90 +83,106 @@ bool NodeControl::Impl::IsUp(const WorkerName& name) const {
   return worker != workers_.end() && worker->second.state == WorkerState::kUp;
 }
 
-// The group that an answer of the worker is for; nothing when it is out of date.
-NodeControl::Impl::LocalGroup* NodeControl::Impl::Answering(Incarnation worker, GroupId group) {
-  const auto it = groups_.find(group);
-  if (it == groups_.end()) return nullptr;
-  const WorkerName& name = it->second.worker;
-  return IsUp(name) && workers_.at(name).incarnation == worker ? &it->second : nullptr;
+bool NodeControl::Impl::IsRun(const WorkerName& name, Incarnation worker) const {
+  return IsUp(name) && workers_.at(name).incarnation == worker;
 }
 
-NodeControl::Impl::LocalCommunicator* NodeControl::Impl::AnsweringFor(Incarnation worker,
-                                                                      GroupId communicator) {
+NodeControl::Impl::LocalTenant* NodeControl::Impl::Answering(Incarnation worker, GroupId group,
+                                                             Formation formation) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return nullptr;
+  for (auto& [name, tenant] : it->second.tenants) {
+    if (IsRun(name, worker))
+      return tenant.running && tenant.work.formation == formation ? &tenant : nullptr;
+  }
+  return nullptr;
+}
+
+NodeControl::Impl::LocalMember* NodeControl::Impl::AnsweringFor(Incarnation worker,
+                                                                GroupId communicator) {
   const auto it = communicators_.find(communicator);
   if (it == communicators_.end()) return nullptr;
-  const WorkerName& name = it->second.worker;
-  return IsUp(name) && workers_.at(name).incarnation == worker ? &it->second : nullptr;
+  for (auto& [name, member] : it->second.members) {
+    if (IsRun(name, worker)) return &member;
+  }
+  return nullptr;
 }
 
 void NodeControl::Impl::On(const TenantReady& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || !group->running || group->work.formation != event.formation) return;
-  if (group->work.phase != TenantPhase::kStarting) return;
-  group->work.phase = TenantPhase::kReady;
+  LocalTenant* tenant = Answering(event.worker, event.group, event.formation);
+  if (tenant == nullptr || tenant->work.phase != TenantPhase::kStarting) return;
+  tenant->work.phase = TenantPhase::kReady;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const TenantFailed& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || !group->running || group->work.formation != event.formation) return;
-  if (group->work.phase != TenantPhase::kStarting) return;
-  group->work.phase = TenantPhase::kFailed;
-  group->work.tenant_status = event.status;
+  LocalTenant* tenant = Answering(event.worker, event.group, event.formation);
+  if (tenant == nullptr || tenant->work.phase != TenantPhase::kStarting) return;
+  tenant->work.phase = TenantPhase::kFailed;
+  tenant->work.tenant_status = event.status;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const TenantBroken& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || !group->running || group->work.formation != event.formation) return;
-  group->work.broken = event.formation;
-  group->work.broken_cause = event.cause;
+  LocalTenant* tenant = Answering(event.worker, event.group, event.formation);
+  if (tenant == nullptr) return;
+  tenant->work.broken = event.formation;
+  tenant->work.broken_cause = event.cause;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const TenantDrained& event) {
-  LocalGroup* group = Answering(event.worker, event.group);
-  if (group == nullptr || !group->drain_asked || group->work.formation != event.formation) return;
-  group->work.phase = TenantPhase::kDrained;
+  LocalTenant* tenant = Answering(event.worker, event.group, event.formation);
+  if (tenant == nullptr || !tenant->drain_asked) return;
+  tenant->work.phase = TenantPhase::kDrained;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const UniqueIdMade& event) {
-  LocalCommunicator* shared = AnsweringFor(event.worker, event.group);
-  if (shared == nullptr || shared->id_asked != event.epoch || shared->work.id_epoch == event.epoch)
+  LocalMember* member = AnsweringFor(event.worker, event.group);
+  if (member == nullptr || member->id_asked != event.epoch || member->work.id_epoch == event.epoch)
     return;
-  shared->work.id_epoch = event.epoch;
-  shared->work.id_status = event.status;
-  shared->work.id = event.id;
+  member->work.id_epoch = event.epoch;
+  member->work.id_status = event.status;
+  member->work.id = event.id;
   dirty_ = true;
 }
 
 void NodeControl::Impl::On(const CommunicatorInitialised& event) {
-  LocalCommunicator* shared = AnsweringFor(event.worker, event.group);
-  if (shared == nullptr || shared->init_asked != event.epoch ||
-      shared->work.init_epoch == event.epoch)
+  LocalMember* member = AnsweringFor(event.worker, event.group);
+  if (member == nullptr || member->init_asked != event.epoch ||
+      member->work.init_epoch == event.epoch)
     return;
-  shared->work.init_epoch = event.epoch;
-  shared->work.init_status = event.status;
-  shared->work.init_sha256 = event.sha256;
-  shared->work.id = UniqueId();  // Nobody needs it from here any more.
+  member->work.init_epoch = event.epoch;
+  member->work.init_status = event.status;
+  member->work.init_sha256 = event.sha256;
   dirty_ = true;
 }
 
-void NodeControl::Impl::EndLocalTenant(LocalGroup& group, const absl::Status& status) {
-  if (!group.running) return;
-  group.running = false;
-  group.drain_asked = false;
-  group.ended = std::max(group.ended, group.work.formation);
-  group.work.phase = TenantPhase::kNone;
-  dirty_ = true;
-  if (IsUp(group.worker)) {
-    Emit(EndTenant{group.view.id, group.work.formation,
-                   status.ok() ? absl::UnavailableError(
-                                     absl::StrCat("group=", Title(group.view.spec), " has ended"))
-                               : status,
-                   group.worker});
+void NodeControl::Impl::EndLocalTenants(LocalGroup& group, const absl::Status& status) {
+  const absl::Status why =
+      status.ok()
+          ? absl::UnavailableError(absl::StrCat("group=", Title(group.view.spec), " has ended"))
+          : status;
+  for (auto& [name, tenant] : group.tenants) {
+    if (!tenant.running) continue;
+    tenant.running = false;
+    tenant.drain_asked = false;
+    group.ended = std::max(group.ended, tenant.work.formation);
+    tenant.work.phase = TenantPhase::kNone;
+    dirty_ = true;
+    if (IsUp(name)) Emit(EndTenant{group.view.id, tenant.work.formation, why, name});
   }
+}
+
+// Whether every worker of this node that serves the group does so in `formation`.
+bool NodeControl::Impl::IsReady(const LocalGroup& group, Formation formation) const {
+  return !group.tenants.empty() &&
+         std::all_of(group.tenants.begin(), group.tenants.end(), [&](const auto& entry) {
+           const LocalTenant& tenant = entry.second;
+           return tenant.running && tenant.work.formation == formation &&
+                  tenant.work.phase == TenantPhase::kReady;
+         });
 }
 
 }  // namespace epd

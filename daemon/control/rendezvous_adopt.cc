@@ -24,20 +24,21 @@ bool Serves(const KnownClaim& known, const GroupWork* tenant, const GroupWork* c
 
 // True: every rank's member and worker say the same of one formation and one epoch, and READY.
 bool Rendezvous::Impl::Adopt(ClusterGroup& group) {
-  const ClaimKey& first = group.holders.begin()->second;
-  const GroupWork* sample = WorkOf(first.node, group.id);
+  const auto& [first_rank, holder] = *group.holders.begin();
+  const WorkerId first{holder.node, WorkerOf(holder, first_rank)};
+  const GroupWork* sample = WorkOf(first, group.id);
   if (sample == nullptr || !sample->communicator) return false;
   const GroupId id = sample->communicator;
-  const GroupWork* shared = WorkOf(first.node, id);
+  const GroupWork* shared = WorkOf(first, id);
   if (shared == nullptr || !shared->init_epoch) return false;
   const Formation formation = sample->formation;
   const Epoch epoch = shared->init_epoch;
   const std::string digest = shared->init_sha256;
-  for (const ClaimKey& key : MembersOf(group)) {
-    const GroupWork* tenant = WorkOf(key.node, group.id);
-    const GroupWork* work = WorkOf(key.node, id);
-    if (!ReportOf(key.node, Find(key)->claim.worker).incarnation ||
-        !Serves(*Find(key), tenant, work, formation, epoch))
+  for (const auto& [rank, key] : group.holders) {
+    const WorkerId worker{key.node, WorkerOf(key, rank)};
+    const GroupWork* tenant = WorkOf(worker, group.id);
+    const GroupWork* work = WorkOf(worker, id);
+    if (!ReportOf(worker).incarnation || !Serves(*Find(key), tenant, work, formation, epoch))
       return false;
     if (tenant->communicator != id || work->init_sha256 != digest) return false;
   }
@@ -52,12 +53,7 @@ bool Rendezvous::Impl::Adopt(ClusterGroup& group) {
   communicator.no_id_reason = digest.empty() ? "none: the group was formed without one" : "";
   communicator.id_digest =
       digest.empty() ? communicator.no_id_reason : absl::BytesToHexString(digest);
-  for (const auto& [rank, key] : group.holders) {
-    const WorkerName name = Find(key)->claim.worker;
-    communicator.nodes[rank] = key.node;
-    communicator.workers[key.node] = {name, NodeOf(key.node)->incarnation,
-                                      ReportOf(key.node, name).incarnation};
-  }
+  BindWorkers(group, communicator);
   group.epoch = epoch;
   group.formation = formation;
   group.started = true;

@@ -20,7 +20,7 @@ constexpr absl::Duration kMaxRest = absl::Seconds(5);
 // What a node says about a formation that it cannot go on with.
 const GroupWork* Rendezvous::Impl::BrokenWork(ClusterGroup& group) const {
   if (!group.started) return nullptr;
-  for (const NodeId& id : Derived(group).nodes) {
+  for (const WorkerId& id : Derived(group).workers) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work != nullptr && work->broken == group.formation) return work;
   }
@@ -43,7 +43,7 @@ void Rendezvous::Impl::RestAfterBreak(ClusterGroup& group) const {
 }
 
 void Rendezvous::Impl::AdvanceDraining(ClusterGroup& group) {
-  for (const NodeId& id : Derived(group).nodes) {
+  for (const WorkerId& id : Derived(group).workers) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work == nullptr) return;
     const GroupWork* shared = WorkOf(id, CommunicatorOf(group).id);

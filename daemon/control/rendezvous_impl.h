@@ -68,8 +68,10 @@ class Rendezvous::Impl {
   void Fail(const ClaimKey& key, const absl::Status& status);
   GroupId FreshId(GroupId proposed);
   ClusterGroup& Create(GroupId id, const GroupSpec& spec, bool orchestrated);
-  // Why the tenant cannot be in an epoch with `other`, or with itself.
+  // Why the tenant cannot be in an epoch with `other`.
   absl::Status ComparePlaces(const ClusterGroup& group, const ClusterGroup& other) const;
+  // Why its ranks cannot be in one epoch.
+  absl::Status CompareRanks(const ClusterGroup& group) const;
   std::vector<RankPhase> HoldersOf(const ClusterGroup& group, const std::vector<Rank>& ranks) const;
 
   // ---- steps: rendezvous_steps.cc ----
@@ -126,6 +128,7 @@ class Rendezvous::Impl {
   std::set<GroupId> GroupsOf(const NodeId& node) const;
   GroupView ViewOf(ClusterGroup& group, const NodeId& node);
   void PutFormation(ClusterGroup& group, GroupView& view);
+  const GroupWork* AnyWorkOf(const NodeId& node, GroupId group) const;
   std::vector<Placement> OwnMembers(const ClusterGroup& group, const NodeId& node) const;
 
   // ---- look-ups ----
@@ -134,12 +137,16 @@ class Rendezvous::Impl {
   const KnownNode* NodeOf(const NodeId& id) const;
   // Down, without anything said, where it has not reported.
   const WorkerReport& ReportOf(const NodeId& id, const WorkerName& name) const;
-  const GroupWork* WorkOf(const NodeId& id, GroupId group) const;
+  const WorkerReport& ReportOf(const WorkerId& id) const { return ReportOf(id.node, id.name); }
+  const GroupWork* WorkOf(const WorkerId& id, GroupId group) const;
   ClusterGroup* ByName(const std::string& name, const std::string& tenant);
   std::vector<ClusterGroup*> TenantsOf(const std::string& name);  // By tenant.
   ClusterCommunicator& CommunicatorOf(const ClusterGroup& group);
   const ClusterCommunicator& CommunicatorOf(const ClusterGroup& group) const;
   Placement PlacementOf(const ClaimKey& key, Rank rank) const;
+  WorkerName WorkerOf(const ClaimKey& key, Rank rank) const;
+  // Binds the epoch's ranks to the workers that their claims name.
+  void BindWorkers(const ClusterGroup& group, ClusterCommunicator& communicator) const;
   std::set<ClaimKey> MembersOf(const ClusterGroup& group) const;
   // Valid until the holders change.
   DerivedFromHolders& Derived(ClusterGroup& group) const;

@@ -109,7 +109,7 @@ void Rendezvous::Impl::Take(const NodeReport& report) {
   node.facts = report.facts;
   node.work.clear();
   for (const GroupWork& work : report.work) {
-    GroupWork& known = node.work[work.group] = work;
+    GroupWork& known = node.work[{work.group, work.worker}] = work;
     if (report.coordinator != options_.incarnation) known.heard = Formation{};
   }
   for (const GroupId id : GroupsOf(report.node)) dirty_groups_.insert(id);
@@ -194,7 +194,7 @@ void Rendezvous::Impl::DropNodeClaims(const NodeId& id, const absl::Status& caus
   it->second.orders.clear();
   for (auto& [group_id, group] : groups_) {
     ClusterCommunicator& communicator = CommunicatorOf(group);
-    if (communicator.workers.count(id) == 0) continue;
+    if (communicator.WorkersOn(id).empty()) continue;
     communicator.stale = true;
     Touch(group);
   }

@@ -34,14 +34,15 @@ std::string Rendezvous::Impl::PhaseOf(const ClusterGroup& group, Rank rank) cons
       (known.claim.drained.has_value() && known.claim.drained->after >= group.formation);
   if (!drained) return "not_drained";
   if (group.state == GroupState::kDegraded) return "drained";
-  if (!ReportOf(key.node, known.claim.worker).incarnation) return "worker_down";
+  const WorkerId worker{key.node, WorkerOf(key, rank)};
+  if (!ReportOf(worker).incarnation) return "worker_down";
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   if (!communicator.initialised) {
-    const GroupWork* shared = WorkOf(key.node, communicator.id);
+    const GroupWork* shared = WorkOf(worker, communicator.id);
     return shared != nullptr && shared->init_epoch == communicator.epoch ? "initialised"
                                                                          : "communicator";
   }
-  const GroupWork* work = WorkOf(key.node, group.id);
+  const GroupWork* work = WorkOf(worker, group.id);
   if (!group.started) return "drained";
   return work != nullptr && work->formation == group.formation && work->phase == TenantPhase::kReady
              ? "ready"

@@ -6,6 +6,14 @@
 #include "daemon/core/check.h"
 
 namespace epd {
+namespace {
+
+size_t IndexOf(const Claim& claim, Rank rank) {
+  return static_cast<size_t>(std::find(claim.ranks.begin(), claim.ranks.end(), rank) -
+                             claim.ranks.begin());
+}
+
+}  // namespace
 
 void Rendezvous::Impl::Settle() {
   while (!dirty_groups_.empty() || !dirty_names_.empty()) {
@@ -262,19 +270,21 @@ const KnownClaim* Rendezvous::Impl::Find(const ClaimKey& key) const {
 
 absl::Status Rendezvous::Impl::ComparePlaces(const ClusterGroup& group,
                                              const ClusterGroup& other) const {
-  std::map<NodeId, std::pair<WorkerName, Rank>> serving;
   for (const auto& [rank, key] : other.holders) {
     const ClaimKey& mine = group.holders.at(rank);
-    if (mine.node != key.node) {
-      return TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
-                              other.spec.tenant);
-    }
-    const auto& [expected, first] =
-        serving.try_emplace(key.node, Find(mine)->claim.worker, rank).first->second;
-    const WorkerName theirs = Find(key)->claim.worker;
-    if (theirs == expected) continue;
-    return SeveralWorkersError(group.spec, {PlacementOf(key, rank), theirs},
-                               {PlacementOf(group.holders.at(first), first), expected});
+    if (mine.node == key.node && WorkerOf(mine, rank) == WorkerOf(key, rank)) continue;
+    return TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
+                            other.spec.tenant);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rendezvous::Impl::CompareRanks(const ClusterGroup& group) const {
+  const auto& [first, holder] = *group.holders.begin();
+  const bool on_gpu = WorkerOf(holder, first).on_gpu();
+  for (const auto& [rank, key] : group.holders) {
+    if (WorkerOf(key, rank).on_gpu() == on_gpu) continue;
+    return MixedWorkersError(group.spec, PlacementOf(key, rank), PlacementOf(holder, first));
   }
   return absl::OkStatus();
 }
@@ -292,10 +302,10 @@ const WorkerReport& Rendezvous::Impl::ReportOf(const NodeId& id, const WorkerNam
   return it == node->workers.end() ? down : it->second;
 }
 
-const GroupWork* Rendezvous::Impl::WorkOf(const NodeId& id, GroupId group) const {
-  const KnownNode* node = NodeOf(id);
+const GroupWork* Rendezvous::Impl::WorkOf(const WorkerId& id, GroupId group) const {
+  const KnownNode* node = NodeOf(id.node);
   if (node == nullptr) return nullptr;
-  const auto it = node->work.find(group);
+  const auto it = node->work.find({group, id.name});
   return it == node->work.end() ? nullptr : &it->second;
 }
 
@@ -328,14 +338,28 @@ Placement Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
   out.rank = rank;
   out.node = key.node;
   out.session = key.session;
-  const auto& ranks = known->claim.ranks;
-  out.arena_index =
-      static_cast<uint32_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  const size_t index = IndexOf(known->claim, rank);
+  out.arena_index = static_cast<uint32_t>(index);
+  out.worker = known->claim.WorkerOf(index);
   out.host = known->claim.host;
   out.pid = known->claim.pid;
   out.client_name = known->claim.client_name;
   out.client_version = known->claim.client_version;
   return out;
+}
+
+WorkerName Rendezvous::Impl::WorkerOf(const ClaimKey& key, Rank rank) const {
+  const Claim& claim = Find(key)->claim;
+  return claim.workers.size() > 1 ? claim.WorkerOf(IndexOf(claim, rank)) : claim.WorkerOf(0);
+}
+
+void Rendezvous::Impl::BindWorkers(const ClusterGroup& group,
+                                   ClusterCommunicator& communicator) const {
+  for (const auto& [rank, key] : group.holders) {
+    const WorkerId worker{key.node, WorkerOf(key, rank)};
+    communicator.workers[worker] = {NodeOf(key.node)->incarnation, ReportOf(worker).incarnation};
+    communicator.places[rank] = worker;
+  }
 }
 
 std::set<ClaimKey> Rendezvous::Impl::MembersOf(const ClusterGroup& group) const {
@@ -356,7 +380,7 @@ void Rendezvous::Impl::Touch(const ClusterGroup& group) {
   dirty_groups_.insert(group.id);
   dirty_names_.insert(group.spec.name);
   for (const auto& [rank, key] : group.holders) dirty_nodes_.insert(key.node);
-  for (const auto& [node, worker] : CommunicatorOf(group).workers) dirty_nodes_.insert(node);
+  for (const auto& [worker, run] : CommunicatorOf(group).workers) dirty_nodes_.insert(worker.node);
 }
 
 void Rendezvous::Impl::TouchTenants(const ClusterGroup& group) {

@@ -51,7 +51,7 @@ void Rendezvous::Impl::Advance(ClusterGroup& group) {
       if (const GroupWork* work = BrokenWork(group); work != nullptr) {
         RestAfterBreak(group);
         // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
-        const bool by_nccl = group.spec.on_device() && Derived(group).nodes.size() > 1;
+        const bool by_nccl = group.spec.on_device() && Derived(group).workers.size() > 1;
         if (by_nccl && absl::IsUnavailable(work->broken_cause)) CommunicatorOf(group).stale = true;
         FormAgain(group, work->broken_cause);
         return;
@@ -76,13 +76,13 @@ std::string Rendezvous::Impl::LostWorkers(ClusterGroup& group) {
   ClusterCommunicator& communicator = CommunicatorOf(group);
   std::string lost;
   for (auto& [id, bound] : communicator.workers) {
-    const KnownNode* node = NodeOf(id);
-    const WorkerRun now{bound.name, node->incarnation, ReportOf(id, bound.name).incarnation};
-    const auto work = node->work.find(communicator.id);
-    const bool fenced = work != node->work.end() && work->second.fenced >= communicator.epoch;
+    const KnownNode* node = NodeOf(id.node);
+    const WorkerRun now{node->incarnation, ReportOf(id).incarnation};
+    const GroupWork* work = WorkOf(id, communicator.id);
+    const bool fenced = work != nullptr && work->fenced >= communicator.epoch;
     if (fenced || (bound.worker && bound != now && !node->lost)) {
-      absl::StrAppend(&lost, lost.empty() ? "" : ", ", "the ", ToString(bound.name),
-                      " worker of node ", id.value);
+      absl::StrAppend(&lost, lost.empty() ? "" : ", ", "the ", ToString(id.name),
+                      " worker of node ", id.node.value);
     } else if (!bound.worker && now.worker) {
       bound = now;
     }
@@ -143,10 +143,12 @@ bool Rendezvous::Impl::SessionsDrained(const ClusterGroup& group) const {
 }
 
 bool Rendezvous::Impl::EnterEpoch(ClusterGroup& group) {
+  absl::Status apart = CompareRanks(group);
   for (const ClusterGroup* other : TenantsOf(group.spec.name)) {
-    if (other != &group && other->state == GroupState::kForming) continue;
-    const absl::Status apart = ComparePlaces(group, *other);
-    if (apart.ok()) continue;
+    if (other == &group || other->state == GroupState::kForming) continue;
+    apart.Update(ComparePlaces(group, *other));
+  }
+  if (!apart.ok()) {
     End(group, GroupEvent::kFail, apart);
     return false;
   }
@@ -168,9 +170,9 @@ bool Rendezvous::Impl::NeedsNewEpoch(const ClusterGroup& group) const {
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   if (!communicator.epoch || communicator.stale) return true;
   for (const auto& [rank, key] : group.holders) {
-    const auto node = communicator.nodes.find(rank);
-    if (node == communicator.nodes.end() || node->second != key.node) return true;
-    if (communicator.workers.at(key.node).name != Find(key)->claim.worker) return true;
+    const auto place = communicator.places.find(rank);
+    if (place == communicator.places.end() || place->second.node != key.node) return true;
+    if (place->second.name != WorkerOf(key, rank)) return true;
     if (Find(key)->claim.min_epoch > communicator.epoch) return true;
   }
   return false;
@@ -188,11 +190,8 @@ void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
   communicator.over = why;
   for (const auto& [rank, key] : group.holders) {
     above = std::max(above, Find(key)->claim.min_epoch);
-    communicator.nodes[rank] = key.node;
-    const WorkerName name = Find(key)->claim.worker;
-    communicator.workers[key.node] = {name, NodeOf(key.node)->incarnation,
-                                      ReportOf(key.node, name).incarnation};
   }
+  BindWorkers(group, communicator);
   communicator.epoch = Epoch{above.value + 1};
   max_epoch_ = std::max(max_epoch_, communicator.epoch);
   TouchTenants(group);
@@ -200,13 +199,12 @@ void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
 
 bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   if (CommunicatorOf(group).id_known) return true;
-  std::map<NodeId, size_t> num_ranks;
-  for (const auto& [rank, key] : group.holders) ++num_ranks[key.node];
+  std::map<WorkerId, size_t> num_ranks;
+  for (const auto& [rank, key] : group.holders) ++num_ranks[{key.node, WorkerOf(key, rank)}];
   std::vector<NodeToCompare> nodes;
   for (const auto& [id, count] : num_ranks) {
-    nodes.push_back({id, count, NodeOf(id)->facts});
-    const WorkerName name = CommunicatorOf(group).workers.at(id).name;
-    nodes.back().facts.nccl_version = ReportOf(id, name).nccl_version;
+    nodes.push_back({id, count, NodeOf(id.node)->facts});
+    nodes.back().facts.nccl_version = ReportOf(id).nccl_version;
   }
   const absl::Status agreed = CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));
   if (agreed.ok()) return true;
@@ -217,17 +215,18 @@ bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
 
 // Why the members of the epoch cannot share a unique id; empty when they can.
 std::string Rendezvous::Impl::WhyNoId(const ClusterGroup& group) const {
-  const auto& workers = CommunicatorOf(group).workers;
-  const auto& [first, first_bound] = *workers.begin();
-  const std::string& other = ReportOf(first, first_bound.name).nccl_version;
-  for (const auto& [id, bound] : workers) {
-    const KnownNode& node = *NodeOf(id);
-    const WorkerReport& worker = ReportOf(id, bound.name);
-    if (!worker.has_nccl) return absl::StrCat("node ", id.value, ": ", worker.nccl_problem);
-    if (!node.link.no_ids.empty()) return absl::StrCat("node ", id.value, ": ", node.link.no_ids);
+  const ClusterCommunicator& communicator = CommunicatorOf(group);
+  const WorkerId& first = communicator.workers.begin()->first;
+  const std::string& other = ReportOf(first).nccl_version;
+  const bool travels = !communicator.IdStays();
+  for (const auto& [id, bound] : communicator.workers) {
+    const std::string& no_ids = NodeOf(id.node)->link.no_ids;
+    const WorkerReport& worker = ReportOf(id);
+    if (!worker.has_nccl) return absl::StrCat(Named(id), ": ", worker.nccl_problem);
+    if (travels && !no_ids.empty()) return absl::StrCat("node ", id.node.value, ": ", no_ids);
     if (worker.nccl_version != other)
-      return absl::StrCat("NCCL differs: node ", id.value, " has ", worker.nccl_version, ", node ",
-                          first.value, " has ", other);
+      return absl::StrCat("NCCL differs: ", Named(id), " has ", worker.nccl_version, ", ",
+                          Named(first), " has ", other);
   }
   return "";
 }
@@ -240,7 +239,8 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
   }
   if (const std::string why = WhyNoId(group); !why.empty()) {
     const std::string reason = absl::StrCat("none: ", why);
-    if (!WorksWithoutNccl(group.spec)) {
+    const bool alone = group.spec.backend == "cuda" && communicator.workers.size() == 1;
+    if (!WorksWithoutNccl(group.spec) && !alone) {
       communicator.stale = true;  // Whoever comes next tries anew.
       End(group, GroupEvent::kFail,
           absl::FailedPreconditionError(
@@ -254,15 +254,17 @@ bool Rendezvous::Impl::StepUniqueId(ClusterGroup& group) {
     TouchTenants(group);
     return true;
   }
-  const GroupWork* work = WorkOf(communicator.nodes.at(Rank{0}), communicator.id);
+  const GroupWork* work = WorkOf(communicator.places.at(Rank{0}), communicator.id);
   return work != nullptr && work->id_epoch == communicator.epoch && TakeUniqueId(group, *work);
 }
 
 bool Rendezvous::Impl::TakeUniqueId(ClusterGroup& group, const GroupWork& work) {
   ClusterCommunicator& communicator = CommunicatorOf(group);
   absl::Status bad = work.id_status;
-  if (bad.ok() && work.id.empty()) bad = absl::UnavailableError("its bytes did not arrive");
-  if (bad.ok() && !used_ids_.Use(work.id)) {
+  const bool travels = !communicator.IdStays();
+  if (bad.ok() && travels && work.id.empty())
+    bad = absl::UnavailableError("its bytes did not arrive");
+  if (bad.ok() && travels && !used_ids_.Use(work.id)) {
     bad = absl::AbortedError("it has served another epoch; an id serves one");
   }
   if (bad.ok()) {
@@ -295,17 +297,16 @@ bool Rendezvous::Impl::StepInitialise(ClusterGroup& group) {
           absl::Status(
               work->init_status.code(),
               absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
-                           " phase=bootstrapping: node ", id.value,
+                           " phase=bootstrapping: ", Named(id),
                            " cannot initialise its communicator: ", work->init_status.message())));
       return false;
     }
     if (digest.has_value() && *digest != work->init_sha256) {
       communicator.stale = true;
       End(group, GroupEvent::kFail,
-          absl::InternalError(
-              absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
-                           " phase=bootstrapping: node ", id.value,
-                           " was given another unique id than the others; report this")));
+          absl::InternalError(absl::StrCat(
+              "group=", Title(group.spec), " epoch=", group.epoch.value, " phase=bootstrapping: ",
+              Named(id), " was given another unique id than the others; report this")));
       return false;
     }
     digest = work->init_sha256;
@@ -355,7 +356,7 @@ bool Rendezvous::Impl::Recounted(const ClusterGroup& group) const {
 
 bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
   bool ready = true;
-  for (const NodeId& id : Derived(group).nodes) {
+  for (const WorkerId& id : Derived(group).workers) {
     const GroupWork* work = WorkOf(id, group.id);
     if (work == nullptr || work->formation != group.formation) {
       ready = false;
@@ -365,7 +366,7 @@ bool Rendezvous::Impl::StepTenants(ClusterGroup& group) {
       End(group, GroupEvent::kFail,
           absl::Status(work->tenant_status.code(),
                        absl::StrCat("group=", Title(group.spec), " epoch=", group.epoch.value,
-                                    " phase=", std::string(Name(group.state)), ": node ", id.value,
+                                    " phase=", std::string(Name(group.state)), ": ", Named(id),
                                     " cannot serve it: ", work->tenant_status.message())));
       return false;
     }

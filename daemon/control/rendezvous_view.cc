@@ -38,7 +38,7 @@ std::set<GroupId> Rendezvous::Impl::GroupsOf(const NodeId& id) const {
     if (known.disposition == ClaimDisposition::kGranted) out.insert(known.group);
   }
   for (const auto& [group_id, group] : groups_) {
-    if (CommunicatorOf(group).workers.count(id) > 0) out.insert(group_id);
+    if (!CommunicatorOf(group).WorkersOn(id).empty()) out.insert(group_id);
   }
   return out;
 }
@@ -58,14 +58,23 @@ std::vector<Placement> Rendezvous::Impl::OwnMembers(const ClusterGroup& group,
   return out;
 }
 
+// What the node says of itself it says with each of its workers.
+const GroupWork* Rendezvous::Impl::AnyWorkOf(const NodeId& id, GroupId group) const {
+  const KnownNode& node = nodes_.at(id);
+  const auto it = node.work.lower_bound({group, kCpuWorker});
+  return it == node.work.end() || it->first.first != group ? nullptr : &it->second;
+}
+
 DerivedFromHolders& Rendezvous::Impl::Derived(ClusterGroup& group) const {
   if (!group.derived.has_value()) {
     DerivedFromHolders& derived = group.derived.emplace();
     std::vector<Placement> members;
     for (const auto& [rank, key] : group.holders) {
-      // Neighbours are mostly on one node.
-      if (members.empty() || members.back().node != key.node) derived.nodes.insert(key.node);
       members.push_back(PlacementOf(key, rank));
+      // Neighbours are mostly served by one worker.
+      const size_t n = members.size();
+      if (n < 2 || members[n - 2].server() != members[n - 1].server())
+        derived.workers.insert(members.back().server());
     }
     derived.members = std::move(members);
   }
@@ -79,8 +88,10 @@ void Rendezvous::Impl::PutFormation(ClusterGroup& group, GroupView& view) {
     it->second.bases = group.bases;
     std::vector<WorkerPlace> workers;
     for (const auto& [id, bound] : CommunicatorOf(group).workers) {
-      if (bound.worker && group.started)
-        workers.push_back({id, bound.worker, ReportOf(id, bound.name).wire_address});
+      if (!bound.worker || !group.started) continue;
+      const WorkerReport& worker = ReportOf(id);
+      workers.push_back(
+          {id.node, bound.worker, worker.wire_address, id.name, worker.local_address});
     }
     it->second.workers = std::move(workers);
   }
@@ -99,7 +110,7 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) {
   view.started = group.started;
   view.wait = group.state != GroupState::kDegraded;
   view.cause = group.cause;
-  const GroupWork* work = WorkOf(node, group.id);
+  const GroupWork* work = AnyWorkOf(node, group.id);
   view.own_members_only = !group.started && group.spec.num_ranks > kManyRanks;
   view.kept = group.started && work != nullptr && work->heard == group.formation &&
               group.holders.size() == group.spec.num_ranks;
@@ -112,16 +123,15 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) {
   view.base_cause = group.base_cause;
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   view.communicator = communicator.id;
-  const auto serving = communicator.workers.find(node);
-  if (group.epoch == communicator.epoch && serving != communicator.workers.end())
-    view.worker = serving->second.name;
+  if (group.epoch == communicator.epoch) view.node_workers = communicator.WorkersOn(node);
   const bool bootstraps =
       group.epoch && group.epoch == communicator.epoch && !communicator.initialised &&
       !communicator.stale &&
       (group.state == GroupState::kBootstrapping || group.state == GroupState::kReforming);
-  const auto maker = communicator.nodes.find(Rank{0});
-  view.id_wanted = bootstraps && !communicator.id_known && maker != communicator.nodes.end() &&
-                   maker->second == node;
+  const auto maker = communicator.places.find(Rank{0});
+  const bool makes = maker != communicator.places.end() && maker->second.node == node;
+  if (bootstraps && !communicator.id_known && makes) view.id_maker = maker->second.name;
+  view.id_stays = bootstraps && communicator.IdStays();
   view.id_known = bootstraps && communicator.id_known;
   if (view.id_known) view.unique_id = communicator.unique_id;
   view.no_id_reason = communicator.no_id_reason;

@@ -46,11 +46,11 @@ struct Claim {
   std::string client_name;
   std::string client_version;
   GroupSpec spec;
-  std::vector<Rank> ranks;   // In the order of the Join.
-  WorkerName worker;         // Of its node, which serves it.
-  Epoch min_epoch;           // The next epoch of the group is above it.
-  absl::Duration remaining;  // Until the Join's deadline, when the claim was first reported.
-                             // Meaningless once joined.
+  std::vector<Rank> ranks;          // In the order of the Join.
+  std::vector<WorkerName> workers;  // Of its node, which serves each of `ranks`; one: all of them.
+  Epoch min_epoch;                  // The next epoch of the group is above it.
+  absl::Duration remaining;         // Until the Join's deadline, when the claim was first reported.
+                                    // Meaningless once joined.
   GroupId proposed;  // Random, never zero: the id is made from it if this claim creates the group.
   // What it has been told so far:
   Incarnation granted_by;  // Coordinator that granted it; zero: none yet.
@@ -63,14 +63,17 @@ struct Claim {
   std::vector<ExecutionBase> bases;
   ClaimFate fate = ClaimFate::kHeld;
   absl::Status fate_cause;  // Why it was released.
+
+  WorkerName WorkerOf(size_t index_of_rank) const;
 };
 
 enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };
 
-// What the present worker of a group on a node has done for it: for its communicator (the first three parts)
+// What one of a node's present workers has done for a group: for its communicator (the first three parts)
 // or for one of its tenants (the last). Forgotten, but for `fenced`, when the worker dies.
 struct GroupWork {
-  GroupId group;         // Of the communicator, or of the tenant.
+  GroupId group;  // Of the communicator, or of the tenant.
+  WorkerName worker = {};
   GroupId communicator;  // Of a tenant: the one it uses. Zero for a communicator.
   // A worker that had begun to serve this epoch has died: the node does nothing more for it, nor
   // for older ones.
@@ -78,7 +81,7 @@ struct GroupWork {
   // Answer to MakeUniqueId; epoch zero: none.
   Epoch id_epoch;
   absl::Status id_status;
-  UniqueId id;
+  UniqueId id;  // Empty where it stays on the node.
   // Answer to InitCommunicator; epoch zero: none. `sha256` is of the bytes that the worker got,
   // empty without NCCL.
   Epoch init_epoch;
@@ -102,7 +105,8 @@ struct WorkerReport {
   bool has_nccl = false;
   std::string nccl_problem;  // Why there is no NCCL; empty when there is.
   std::string nccl_version;
-  std::string wire_address;  // Where it takes streams of others; empty: nowhere.
+  std::string wire_address;  // Where it takes streams of other nodes' workers; empty: nowhere.
+  std::string local_address = {};  // ... and of its own node's; empty: at the same place.
 
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
@@ -172,11 +176,13 @@ struct OrderAnswer {
   friend bool operator==(const OrderAnswer&, const OrderAnswer&) = default;
 };
 
-// The worker of one node of a group, for the workers of the others.
+// One of the workers that serve a group, for the others.
 struct WorkerPlace {
   NodeId node;
   Incarnation worker;
   std::string wire_address;
+  WorkerName name = {};
+  std::string local_address = {};  // As in WorkerReport.
 
   friend bool operator==(const WorkerPlace&, const WorkerPlace&) = default;
 };
@@ -201,12 +207,13 @@ struct GroupView {
   SharedList<ExecutionBase> bases;  // Of `formation`; all ranks.
   absl::Status base_cause;          // Why executions below the bases fail.
   // Unique id of `epoch`.
-  bool id_wanted = false;            // This node's worker must make it.
-  bool id_known = false;             // `unique_id` is decided; initialise the communicator with it.
-  UniqueId unique_id;                // Empty: none, and `no_id_reason` says why.
-  std::string no_id_reason;          // "none: ..."
-  SharedList<WorkerPlace> workers;   // While `started`: of all nodes of the group.
-  std::optional<WorkerName> worker;  // Of this node, in `epoch`; none before an epoch.
+  std::optional<WorkerName> id_maker;  // Of this node, which must make it.
+  bool id_stays = false;  // All workers are this node's: it hands the id to them and tells nobody.
+  bool id_known = false;  // `unique_id` is decided; initialise the communicator with it.
+  UniqueId unique_id;     // Empty: none, and `no_id_reason` says why; or it stays.
+  std::string no_id_reason;              // "none: ..."
+  SharedList<WorkerPlace> workers;       // While `started`: of all nodes of the group.
+  std::vector<WorkerName> node_workers;  // Of this node, in `epoch`, by name; none before an epoch.
   // `members`, `bases` and `workers` are left out: the node has said that it has those of
   // `formation`, and they are still the same.
   bool kept = false;

@@ -6,6 +6,10 @@
 
 namespace epd {
 
+std::string ToString(const WorkerId& worker) {
+  return absl::StrCat("node ", worker.node.value, " ", ToString(worker.name));
+}
+
 std::string Describe(const Placement& placement, const std::string& phase) {
   return absl::StrCat("rank=", placement.rank.value, " host=", placement.host,
                       " pid=", placement.pid, " phase=", phase);

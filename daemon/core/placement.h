@@ -6,8 +6,20 @@
 #include <vector>
 
 #include "daemon/core/ids.h"
+#include "daemon/core/worker_name.h"
 
 namespace epd {
+
+// One worker of one node: what serves a rank, and a member of its group's communicator.
+struct WorkerId {
+  NodeId node;
+  WorkerName name;
+
+  friend auto operator<=>(const WorkerId&, const WorkerId&) = default;
+};
+
+// "node a7 cuda:1".
+std::string ToString(const WorkerId& worker);
 
 // The holder of one rank of a group.
 struct Placement {
@@ -19,7 +31,9 @@ struct Placement {
   int32_t pid = 0;
   std::string client_name;
   std::string client_version = {};
+  WorkerName worker = {};  // Of its node, which serves it.
 
+  WorkerId server() const { return {node, worker}; }
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 

@@ -17,7 +17,9 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
   for (const Placement& placement : effect.members) {
     v1::StartTenant::Member& member = *start.add_members();
     member.set_rank(placement.rank.value);
-    member.set_session_id(placement.node == self ? placement.session.value : 0);
+    const bool served = placement.node == self && placement.worker == effect.to;
+    member.set_session_id(served ? placement.session.value : 0);
+    member.set_worker(ToString(placement.worker));
     member.set_arena_index(placement.arena_index);
     member.set_host(placement.host);
     member.set_pid(placement.pid);
@@ -28,7 +30,9 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
     v1::StartTenant::Node& node = *start.add_nodes();
     node.set_name(place.node.value);
     node.set_worker(place.worker.value);
-    node.set_address(place.wire_address);
+    const bool near = place.node == self && !place.local_address.empty();
+    node.set_address(near ? place.local_address : place.wire_address);
+    node.set_worker_name(ToString(place.name));
   }
   for (const ExecutionBase& base : effect.bases) {
     v1::StartTenant::Base& out = *start.add_bases();

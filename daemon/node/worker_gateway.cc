@@ -101,6 +101,7 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
   event.nccl_problem = ready.nccl_problem();
   event.nccl_version = ready.nccl_version();
   event.wire_address = ready.wire_address();
+  event.local_address = ready.local_address();
   if (!ready.wire_problem().empty()) {
     Log(LogLevel::kError, "the worker takes no streams of other nodes",
         {{"why", ready.wire_problem()}});

@@ -1,6 +1,8 @@
 #include "daemon/rpc/cluster_parts.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -55,6 +57,17 @@ absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases) {
   return absl::OkStatus();
 }
 
+absl::Status GetName(const std::string& in, const char* field, WorkerName& name) {
+  if (in.empty()) return absl::OkStatus();
+  const std::optional<WorkerName> parsed = ParseWorkerName(in);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": got '", in, "', expected cpu or cuda:0"));
+  }
+  name = *parsed;
+  return absl::OkStatus();
+}
+
 v1::ClusterMember ToProto(const Placement& placement) {
   v1::ClusterMember member;
   member.set_rank(placement.rank.value);
@@ -65,11 +78,11 @@ v1::ClusterMember ToProto(const Placement& placement) {
   member.set_pid(placement.pid);
   member.set_client_name(placement.client_name);
   member.set_client_version(placement.client_version);
+  member.set_worker(ToString(placement.worker));
   return member;
 }
 
-Placement FromProto(const v1::ClusterMember& member) {
-  Placement placement;
+absl::Status Get(const v1::ClusterMember& member, Placement& placement) {
   placement.rank = Rank(member.rank());
   placement.node = NodeId{member.node()};
   placement.session = SessionId(member.session_id());
@@ -78,7 +91,7 @@ Placement FromProto(const v1::ClusterMember& member) {
   placement.pid = member.pid();
   placement.client_name = member.client_name();
   placement.client_version = member.client_version();
-  return placement;
+  return GetName(member.worker(), "member.worker", placement.worker);
 }
 
 v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
@@ -89,7 +102,16 @@ v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
     if (fresh) out.add_texts(text);
     return at->second;
   };
+  std::map<WorkerName, uint32_t> of_worker;  // The names are made here: `known` would borrow them.
+  const auto index_of_worker = [&](const WorkerName& worker) {
+    const auto [at, fresh] = of_worker.try_emplace(worker, static_cast<uint32_t>(out.texts_size()));
+    if (fresh) out.add_texts(ToString(worker));
+    return at->second;
+  };
+  const bool on_gpus = std::any_of(members.begin(), members.end(),
+                                   [](const Placement& member) { return member.worker.on_gpu(); });
   for (const Placement& member : members) {
+    if (on_gpus) out.add_workers(index_of_worker(member.worker));
     out.add_ranks(member.rank.value);
     out.add_sessions(member.session.value);
     out.add_arena_indices(member.arena_index);
@@ -111,6 +133,10 @@ absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& mem
     return absl::InvalidArgumentError(
         absl::StrCat("member_columns: got columns of ", num, " and ", other, " members"));
   }
+  if (in.workers_size() != 0 && in.workers_size() != num) {
+    return absl::InvalidArgumentError(absl::StrCat("member_columns: got columns of ", num, " and ",
+                                                   in.workers_size(), " members"));
+  }
   absl::Status status;
   const auto text = [&](uint32_t index) {
     if (index < static_cast<uint32_t>(in.texts_size())) return in.texts(static_cast<int>(index));
@@ -129,6 +155,8 @@ absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& mem
     member.host = text(in.hosts(i));
     member.client_name = text(in.client_names(i));
     member.client_version = text(in.client_versions(i));
+    if (in.workers_size() != 0)
+      status.Update(GetName(text(in.workers(i)), "member_columns.workers", member.worker));
   }
   return status;
 }

@@ -1,6 +1,7 @@
 // What reports and views have in common, for cluster_codec.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -8,6 +9,7 @@
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/placement.h"
+#include "daemon/core/worker_name.h"
 #include "proto/epd/v1/cluster.pb.h"
 
 namespace epd {
@@ -20,8 +22,12 @@ void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out);
 absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts);
 absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases);
 
+// "cpu", "cuda:0"; empty, of an older epd: `name` stays as it is. INVALID_ARGUMENT: no worker's name.
+absl::Status GetName(const std::string& in, const char* field, WorkerName& name);
+
 v1::ClusterMember ToProto(const Placement& placement);
-Placement FromProto(const v1::ClusterMember& member);
+// INVALID_ARGUMENT: as GetName.
+absl::Status Get(const v1::ClusterMember& in, Placement& placement);
 
 v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members);
 // INVALID_ARGUMENT: the columns are not equally long, or an index is out of range.

@@ -1,4 +1,4 @@
-#include <optional>
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,17 +12,6 @@
 namespace epd {
 namespace {
 
-absl::Status GetName(const std::string& in, const char* field, WorkerName& name) {
-  if (in.empty()) return absl::OkStatus();
-  const std::optional<WorkerName> parsed = ParseWorkerName(in);
-  if (!parsed.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": got '", in, "', expected cpu or cuda:0"));
-  }
-  name = *parsed;
-  return absl::OkStatus();
-}
-
 void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_session_id(claim.session.value);
   out.set_request_id(claim.request.value);
@@ -32,7 +21,10 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_client_version(claim.client_version);
   *out.mutable_spec() = ToProto(claim.spec);
   for (const Rank rank : claim.ranks) out.add_ranks(rank.value);
-  out.set_worker(ToString(claim.worker));
+  out.set_worker(ToString(claim.WorkerOf(0)));
+  if (claim.workers.size() > 1) {
+    for (const WorkerName& worker : claim.workers) out.add_rank_workers(ToString(worker));
+  }
   out.set_min_epoch(claim.min_epoch.value);
   *out.mutable_remaining() = ToProto(claim.remaining);
   out.set_proposed(claim.proposed.value);
@@ -69,7 +61,16 @@ absl::Status GetClaim(const v1::ClusterClaim& in, Claim& claim) {
   absl::Status status = Get(in.spec(), claim.spec);
   status.Update(GetEnum(in.fate(), ClaimFate::kGone, "claim.fate", claim.fate));
   status.Update(Get(in.bases(), claim.bases));
-  status.Update(GetName(in.worker(), "claim.worker", claim.worker));
+  claim.workers.resize(std::max(1, in.rank_workers_size()));
+  status.Update(GetName(in.worker(), "claim.worker", claim.workers.front()));
+  for (int i = 0; i < in.rank_workers_size(); ++i) {
+    status.Update(
+        GetName(in.rank_workers(i), "claim.rank_workers", claim.workers[static_cast<size_t>(i)]));
+  }
+  if (in.rank_workers_size() > 0 && in.rank_workers_size() != in.ranks_size()) {
+    status.Update(absl::InvalidArgumentError(absl::StrCat(
+        "claim.rank_workers: got ", in.rank_workers_size(), " of ", in.ranks_size(), " ranks")));
+  }
   if (in.has_drained()) {
     claim.drained.emplace();
     claim.drained->after = Formation(in.drained_after());
@@ -94,6 +95,7 @@ void PutWork(const GroupWork& work, v1::ClusterWork& out) {
   out.set_broken(work.broken.value);
   *out.mutable_broken_cause() = ToProto(work.broken_cause);
   out.set_heard(work.heard.value);
+  out.set_worker(ToString(work.worker));
 }
 
 absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
@@ -111,7 +113,9 @@ absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
   work.broken = Formation(in.broken());
   work.broken_cause = FromProto(in.broken_cause());
   work.heard = Formation(in.heard());
-  return GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase);
+  absl::Status status = GetName(in.worker(), "work.worker", work.worker);
+  status.Update(GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase));
+  return status;
 }
 
 void PutOrder(const Order& order, v1::ClusterOrder& out) {
@@ -168,12 +172,13 @@ void PutWorker(const WorkerReport& worker, v1::NodeReport& out) {
   added.set_nccl_problem(worker.nccl_problem);
   added.set_nccl_version(worker.nccl_version);
   added.set_wire_address(worker.wire_address);
+  added.set_local_address(worker.local_address);
 }
 
 absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& workers) {
   if (in.workers().empty()) {
     workers.push_back({kCpuWorker, Incarnation(in.worker()), in.worker_has_nccl(),
-                       in.nccl_problem(), in.facts().nccl_version(), in.wire_address()});
+                       in.nccl_problem(), in.facts().nccl_version(), in.wire_address(), ""});
   }
   absl::Status status;
   for (const v1::ClusterWorkerReport& worker : in.workers()) {
@@ -182,7 +187,8 @@ absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& wor
                        worker.has_nccl(),
                        worker.nccl_problem(),
                        worker.nccl_version(),
-                       worker.wire_address()});
+                       worker.wire_address(),
+                       worker.local_address()});
     status.Update(GetName(worker.name(), "report.workers.name", workers.back().name));
   }
   return status;

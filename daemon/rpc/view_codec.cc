@@ -22,11 +22,14 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_kept(group.kept);
   for (const Placement& dead : group.dead) *out.add_dead() = ToProto(dead);
   *out.mutable_base_cause() = ToProto(group.base_cause);
-  out.set_id_wanted(group.id_wanted);
+  out.set_id_wanted(group.id_maker.has_value());
+  if (group.id_maker.has_value()) out.set_id_maker(ToString(*group.id_maker));
+  out.set_id_stays(group.id_stays);
   out.set_id_known(group.id_known);
   out.set_unique_id(group.unique_id.bytes());
   out.set_no_id_reason(group.no_id_reason);
-  if (group.worker.has_value()) out.set_worker(ToString(*group.worker));
+  if (!group.node_workers.empty()) out.set_worker(ToString(group.node_workers.front()));
+  for (const WorkerName& worker : group.node_workers) out.add_node_workers(ToString(worker));
 }
 
 void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
@@ -41,7 +44,29 @@ void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& o
     worker.set_node(place.node.value);
     worker.set_worker(place.worker.value);
     worker.set_wire_address(place.wire_address);
+    worker.set_name(ToString(place.name));
+    worker.set_local_address(place.local_address);
   }
+}
+
+// Of the node that the view is for. An older epd says one.
+absl::Status GetNodeWorkers(const v1::ClusterGroup& in, GroupView& group) {
+  absl::Status status;
+  if (in.node_workers().empty() && !in.worker().empty()) {
+    status = GetName(in.worker(), "group.worker", group.node_workers.emplace_back());
+  }
+  for (const std::string& worker : in.node_workers()) {
+    status.Update(GetName(worker, "group.node_workers", group.node_workers.emplace_back()));
+  }
+  if (!in.id_wanted()) return status;
+  group.id_maker = group.node_workers.empty() ? kCpuWorker : group.node_workers.front();
+  status.Update(GetName(in.id_maker(), "group.id_maker", *group.id_maker));
+  return status;
+}
+
+// An older epd does not say who serves the ranks: each node has one worker, of one kind.
+bool SaysWorkers(const v1::ClusterGroup& in) {
+  return in.member_columns().workers_size() > 0 || !in.node_workers().empty();
 }
 
 absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
@@ -55,23 +80,30 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.own_members_only = in.own_members_only();
   group.kept = in.kept();
   std::vector<Placement> members;
-  for (const v1::ClusterMember& member : in.members()) members.push_back(FromProto(member));
+  absl::Status status = GetNodeWorkers(in, group);
+  for (const v1::ClusterMember& member : in.members())
+    status.Update(Get(member, members.emplace_back()));
   if (absl::Status bad = Get(in.member_columns(), members); !bad.ok()) return bad;
+  if (!SaysWorkers(in) && !group.node_workers.empty()) {
+    for (Placement& member : members) member.worker = group.node_workers.front();
+  }
   group.members = std::move(members);
-  for (const v1::ClusterMember& dead : in.dead()) group.dead.push_back(FromProto(dead));
+  for (const v1::ClusterMember& dead : in.dead())
+    status.Update(Get(dead, group.dead.emplace_back()));
   group.base_cause = FromProto(in.base_cause());
-  group.id_wanted = in.id_wanted();
+  group.id_stays = in.id_stays();
   group.id_known = in.id_known();
   group.unique_id = UniqueId(in.unique_id());
   group.no_id_reason = in.no_id_reason();
-  group.worker = ParseWorkerName(in.worker());
   std::vector<WorkerPlace> workers;
   for (const v1::ClusterWorker& worker : in.workers()) {
-    workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address()});
+    workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address(),
+                       WorkerName{}, worker.local_address()});
+    status.Update(GetName(worker.name(), "group.workers.name", workers.back().name));
   }
   group.workers = std::move(workers);
   std::vector<ExecutionBase> bases;
-  absl::Status status = Get(in.spec(), group.spec);
+  status.Update(Get(in.spec(), group.spec));
   status.Update(
       GetEnum(static_cast<int>(in.state()), GroupState::kClosed, "group.state", group.state));
   status.Update(Get(in.bases(), bases));

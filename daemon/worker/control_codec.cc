@@ -54,6 +54,8 @@ absl::StatusOr<GroupSpec> SpecFromProto(const v1::GroupSpec& message) {
   return spec;
 }
 
+WorkerName NameOf(const std::string& text) { return ParseWorkerName(text).value_or(kCpuWorker); }
+
 }  // namespace
 
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message) {
@@ -76,14 +78,16 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                                       .arena_index = member.arena_index(),
                                       .host = member.host(),
                                       .pid = member.pid(),
-                                      .client_name = member.client_name()});
+                                      .client_name = member.client_name(),
+                                      .worker = NameOf(member.worker())});
   }
   std::sort(start.members.begin(), start.members.end(),
             [](const Placement& a, const Placement& b) { return a.rank < b.rank; });
   for (const v1::StartTenant::Node& node : message.nodes()) {
     start.nodes.push_back({.name = NodeId{node.name()},
                            .worker = Incarnation(node.worker()),
-                           .address = node.address()});
+                           .address = node.address(),
+                           .worker_name = NameOf(node.worker_name())});
   }
   for (const v1::StartTenant::Base& base : message.bases()) {
     ExecutionBase entry{.rank = Rank(base.rank()), .program = {}, .base = base.base()};

@@ -304,12 +304,12 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
                 .workers = {},
                 .self = -1};
   for (const Placement& member : start.members) {
-    const auto node = std::find_if(start.nodes.begin(), start.nodes.end(),
-                                   [&](const SpanNode& one) { return one.name == member.node; });
+    const auto node =
+        std::find_if(start.nodes.begin(), start.nodes.end(),
+                     [&](const SpanNode& one) { return one.id() == member.server(); });
     if (node == start.nodes.end()) {
-      return absl::FailedPreconditionError(absl::StrCat("node ", member.node.value, " of rank ",
-                                                        member.rank.value,
-                                                        " has no worker in this epoch"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          ToString(member.server()), " of rank ", member.rank.value, " has no run in this epoch"));
     }
     const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
     const int index = static_cast<int>(known - in.workers.begin());

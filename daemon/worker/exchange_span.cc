@@ -24,10 +24,10 @@ absl::Status Exchange::StartSpan(Tenant& tenant) {
   for (const Placement& member : start.members) {
     const auto node =
         std::find_if(start.nodes.begin(), start.nodes.end(),
-                     [&](const SpanNode& known) { return known.name == member.node; });
+                     [&](const SpanNode& known) { return known.id() == member.server(); });
     if (node == start.nodes.end() || node->address.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "node ", member.node.value, " of rank ", member.rank.value,
+          ToString(member.server()), " of rank ", member.rank.value,
           " takes no streams from other nodes; start its epd with --wire_listen=host:port, a "
           "private address unless the cluster has TLS; its log says why"));
     }

@@ -36,7 +36,7 @@ absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket) {
 }
 
 v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& nccl,
-                            const absl::StatusOr<std::string>& wire_address) {
+                            const WireAddresses& addresses) {
   const Backend& backend = *served.backends.front();
   v1::FromWorker message;
   v1::WorkerReady& ready = *message.mutable_ready();
@@ -48,11 +48,9 @@ v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& ncc
   ready.set_pid(getpid());
   if (served.cuda.has_value()) *ready.mutable_cuda() = *served.cuda;
   ready.set_cuda_problem(served.no_cuda);
-  if (wire_address.ok()) {
-    ready.set_wire_address(*wire_address);
-  } else {
-    ready.set_wire_problem(std::string(wire_address.status().message()));
-  }
+  ready.set_wire_address(addresses.wire);
+  ready.set_local_address(addresses.local);
+  ready.set_wire_problem(addresses.problem);
   return message;
 }
 

@@ -17,8 +17,14 @@ namespace epd {
 //   INVALID_ARGUMENT   it says something else
 absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket);
 
-// `wire_address`: where it takes streams of other nodes; or why it does not.
+// Where it takes streams of other workers.
+struct WireAddresses {
+  std::string wire;     // Of all; empty: nowhere.
+  std::string local;    // Of its own node's; empty: at the same place.
+  std::string problem;  // Why nowhere.
+};
+
 v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& nccl,
-                            const absl::StatusOr<std::string>& wire_address);
+                            const WireAddresses& addresses);
 
 }  // namespace epd

@@ -1,4 +1,4 @@
-// What the workers of a group that spans nodes tell each other about its operations.
+// What the workers of a group that several serve, on one node or on several, tell each other about its operations.
 //
 // The worker of rank 0 leads. A worker announces an operation to it when all its own ranks have
 // (kAnnounce). When everybody has, the leader compares the calls, draws a ticket and asks every
@@ -41,6 +41,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/placement.h"
 #include "daemon/worker/operation.h"
 
 namespace epd {
@@ -50,11 +51,14 @@ inline constexpr absl::Duration kLeaderWord = absl::Seconds(2);
 // The leader, which knows who is missing everywhere, is to be the first whose deadline passes.
 inline constexpr absl::Duration kLeaderFirst = absl::Seconds(5);
 
-// One worker of a group: a run of one node's worker, and where it takes streams.
+// One worker of a group, one of its members: a run of one of a node's workers, and where it takes streams.
 struct SpanNode {
   NodeId name;
   Incarnation worker;
   std::string address;  // host:port; empty: it takes none.
+  WorkerName worker_name = {};
+
+  WorkerId id() const { return {name, worker_name}; }
 };
 
 enum class SpanStep : uint8_t {
@@ -89,7 +93,7 @@ struct SpanMessage {
   absl::Status cause;
 };
 
-// What a worker knows about a tenant with ranks on several nodes.
+// What a worker knows about a tenant of which others serve ranks, too.
 struct TenantSpan {
   Incarnation self;
   Incarnation leader;

@@ -29,10 +29,10 @@ struct TenantStart {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;                  // Every default filled in.
-  std::vector<Placement> members;  // [num_ranks], by rank; session 0: on another node.
+  std::vector<Placement> members;  // [num_ranks], by rank; session 0: another worker serves it.
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
-  std::vector<SpanNode> nodes = {};  // Of a group on several nodes: the worker of each.
+  std::vector<SpanNode> nodes = {};  // The workers that serve the group.
   GroupId communicator = {};         // Of all tenants of the group.
 
   // Its arenas are device memory.
@@ -47,7 +47,7 @@ struct Tenant {
   ExecutionBook book;
   ArenaSetId set;
   std::vector<int> arena_of_rank;  // [num_ranks] index in the set; -1: none.
-  std::optional<TenantSpan> span;  // Ranks are on several nodes.
+  std::optional<TenantSpan> span;  // Several workers serve the ranks.
   uint64_t lane_bytes = 0;         // Of each arena, at its start; 0: not on a device.
   OperationId lane_user;           // The operation on streams whose region that is.
   // Streams block their ranks in order, so ranks that enter at different calls of their programs would
@@ -75,7 +75,7 @@ struct Tenant {
            start.members.size() <= shm::kMaxLaneRanks;
   }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
-  // Its rows go between nodes from device to device, and not through this worker's streams.
+  // Its rows go between workers from device to device, and not through this worker's streams.
   bool by_communicator() const { return span.has_value() && start.on_device(); }
   // Whether this worker knows of every rank's announce.
   bool leads() const { return !span.has_value() || span->leads(); }

@@ -29,6 +29,7 @@ namespace epd {
 namespace {
 
 constexpr int kExitUsage = 2;
+constexpr char kLocalListen[] = "127.0.0.1:0";
 // How long the worker may take to answer everybody once it was told to stop.
 constexpr unsigned kStopSeconds = 5;
 
@@ -91,6 +92,25 @@ UniqueIdMaker::Make MakerOfIds(const NcclLibrary& nccl, bool used) {
       [path = nccl.path()] { return MakeUniqueIdInChild(SelfPath(), path, UniqueIdMaker::kLimit); };
 }
 
+// A GPU's worker has neighbours on its node also where there are no other nodes: what they say does not
+// leave the machine, and whoever says it must know the run's number.
+std::unique_ptr<Wire> StartWire(const v1::WorkerHello& hello, WireAddresses& addresses) {
+  const bool local = hello.wire_listen().empty();
+  Wire::Options options{.node = hello.node(),
+                        .self = Incarnation(hello.worker_incarnation()),
+                        .tls = {hello.tls_ca(), hello.tls_cert(), hello.tls_key()}};
+  if (local) options.tls = {};
+  auto wire = std::make_unique<Wire>(std::move(options));
+  absl::StatusOr<std::string> bound =
+      wire->Listen(local ? kLocalListen : hello.wire_listen(), local ? "" : hello.wire_advertise());
+  if (!bound.ok()) {
+    addresses.problem = std::string(bound.status().message());
+    return nullptr;
+  }
+  (local ? addresses.local : addresses.wire) = *std::move(bound);
+  return wire;
+}
+
 absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   EpdSocket socket{UniqueFd(control_fd)};
   absl::StatusOr<EpdMessage> hello = ReceiveHello(socket);
@@ -101,22 +121,17 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   absl::StatusOr<ServedBackends> served = make_backends(body);
   if (!served.ok()) return served.status();
   const NcclLibrary nccl(NcclCandidates(body.nccl_library(), SelfPath()));
+  const bool has_cuda = served->cuda.has_value();
   std::unique_ptr<Wire> wire;
-  absl::StatusOr<std::string> wire_address = "";
-  if (!body.wire_listen().empty()) {
+  WireAddresses addresses;
+  if (!body.wire_listen().empty() || has_cuda) {
     KeepFreedMemory();
     KeepLanesApart();
-    wire = std::make_unique<Wire>(
-        Wire::Options{.node = body.node(),
-                      .self = Incarnation(body.worker_incarnation()),
-                      .tls = {body.tls_ca(), body.tls_cert(), body.tls_key()}});
-    wire_address = wire->Listen(body.wire_listen(), body.wire_advertise());
-    if (!wire_address.ok()) wire = nullptr;
+    wire = StartWire(body, addresses);
   }
-  if (absl::Status sent = socket.Send(ReadyMessage(*served, nccl, wire_address)); !sent.ok()) {
+  if (absl::Status sent = socket.Send(ReadyMessage(*served, nccl, addresses)); !sent.ok()) {
     return sent;
   }
-  const bool has_cuda = served->cuda.has_value();
   ExecLoop loop(socket, body,
                 {.records = *std::move(records),
                  .backends = std::move(served->backends),

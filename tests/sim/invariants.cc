@@ -27,12 +27,12 @@ void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch ep
     Fail("one_epoch", absl::StrCat(where, " has two epochs"));
   if (!fresh && it->second.members != members)
     Fail("one_epoch", absl::StrCat(where, " has two placements"));
-  std::map<Rank, std::string> nodes;
-  for (const Placement& member : members) nodes[member.rank] = member.node.value;
-  const auto [known, first] = nodes_of_epoch_.try_emplace({coordinator, spec.name, epoch}, nodes);
-  if (!first && known->second != nodes) {
+  std::map<Rank, WorkerId> places;
+  for (const Placement& member : members) places[member.rank] = member.server();
+  const auto [known, first] = places_of_epoch_.try_emplace({coordinator, spec.name, epoch}, places);
+  if (!first && known->second != places) {
     Fail("one_epoch",
-         absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to nodes"));
+         absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to workers"));
   }
   for (const Placement& member : members) {
     if (wishes_.count({member.session, spec.name, spec.tenant}) > 0) continue;
@@ -67,23 +67,41 @@ std::vector<Placement> Invariants::MembersOf(Incarnation coordinator, GroupId gr
   return it == started_.end() ? std::vector<Placement>() : it->second.members;
 }
 
-void Invariants::SawWorkerOf(const std::string& name, const WorkerName& worker) {
-  worker_of_name_[name] = worker;
+void Invariants::SawWorkerOf(const std::string& name, Rank rank, const WorkerName& worker) {
+  worker_asked_[{name, rank}] = worker;
 }
 
-WorkerName Invariants::WorkerOf(GroupId group) const {
-  const auto it = worker_of_group_.find(group);
-  return it == worker_of_group_.end() ? kCpuWorker : it->second;
+void Invariants::SawReady(const WorkerId& worker, GroupId group, Formation formation) {
+  ready_.insert({worker, group, formation});
+}
+
+void Invariants::SawGroupReady(Incarnation coordinator, GroupId group, Formation formation) {
+  for (const Placement& member : MembersOf(coordinator, group, formation)) {
+    if (ready_.count({member.server(), group, formation}) > 0) continue;
+    Fail("all_ready", absl::StrCat("group ", group.value, " formation ", formation.value,
+                                   " is READY without ", ToString(member.server())));
+  }
+}
+
+// It serves ranks, and those that asked for it.
+void Invariants::CheckWorkers(const std::string& node, const StartTenant& start) {
+  bool serves = false;
+  for (const Placement& member : start.members) {
+    serves = serves || member.server() == WorkerId{NodeId{node}, start.to};
+    const auto asked = worker_asked_.find({start.spec.name, member.rank});
+    if (asked == worker_asked_.end() || asked->second == member.worker) continue;
+    Fail("own_worker",
+         absl::StrCat(ToString(member.server()), " is to serve rank ", member.rank.value, " of ",
+                      start.spec.name, ", which asked for ", ToString(asked->second)));
+  }
+  if (serves) return;
+  Fail("own_worker", absl::StrCat(ToString(WorkerId{NodeId{node}, start.to}), " is told to serve ",
+                                  start.spec.name, ", of which it has no rank"));
 }
 
 void Invariants::SawStartTenant(const std::string& node, uint64_t node_incarnation, uint64_t worker,
                                 const StartTenant& start) {
-  worker_of_group_[start.group] = start.to;
-  if (const auto asked = worker_of_name_.find(start.spec.name);
-      asked != worker_of_name_.end() && asked->second != start.to) {
-    Fail("own_worker", absl::StrCat(ToString(start.to), " is told to serve ", start.spec.name,
-                                    ", whose ranks asked for ", ToString(asked->second)));
-  }
+  CheckWorkers(node, start);
   CheckPlacement(start.coordinator, start.group, start.epoch, start.formation, start.spec,
                  start.members.items());
   Started& started = started_.at({start.coordinator, start.group, start.formation});

@@ -3,7 +3,7 @@
 //
 // clang-format off
 //   one_epoch      Of one coordinator, a (group, formation) has one placement and one epoch, whoever
-//                  says so; a (group, epoch) has one map from ranks to nodes. On a node, the epochs
+//                  says so; a (group, epoch) has one map from ranks to workers. On a node, the epochs
 //                  of a name only grow, from one incarnation of the coordinator to the next, too.
 //   one_communicator  All tenants of a group are in one epoch at a time, of one communicator, which no
 //                  other group has.
@@ -12,7 +12,9 @@
 //   unharmed       A READY tenant loses a rank, or fails, only when one of its own sessions has died,
 //                  has left, or is on a node that was lost: never for the sake of another tenant. It
 //                  loses a worker only when one that serves it has died.
-//   own_worker     What a worker is told is of a group whose ranks asked for it.
+//   own_worker     A worker is told of formations in which it serves a rank, and each rank is served by
+//                  the worker that it asked for.
+//   all_ready      A formation is READY only when each of its workers has said that it serves it.
 //   dead_hold      No region of a staging pool overlaps or is miscounted. Settled: no lease belongs
 //                  to a dead session, no region to a tenant that does not run.
 //   no_endless     Nobody waits without a deadline, and no deadline is left to pass by more than the
@@ -27,7 +29,8 @@
 //                  the same number. Settled: no rank has begun an execution above its base when it
 //                  is told Joined.
 //   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an operator),
-//                  and every node sees what the coordinator sees.
+//                  and every node sees what the coordinator sees. What is READY is served by every
+//                  worker of its ranks.
 // clang-format on
 #pragma once
 
@@ -71,9 +74,11 @@ class Invariants {
   // The client itself has asked for it, whatever reaches its node.
   void SawWish(SessionId session, const GroupSpec& spec);
   void SawView(const ClusterView& view);
-  // The worker that serves a group's ranks on every node.
-  void SawWorkerOf(const std::string& name, const WorkerName& worker);
-  WorkerName WorkerOf(GroupId group) const;  // The CPU's where no node has started it.
+  // The worker that a rank of the group asks for, on whichever node it is.
+  void SawWorkerOf(const std::string& name, Rank rank, const WorkerName& worker);
+  // A worker serves the tenant, and its node has heard so.
+  void SawReady(const WorkerId& worker, GroupId group, Formation formation);
+  void SawGroupReady(Incarnation coordinator, GroupId group, Formation formation);
   void SawJoinAnswered(const Who& who, RequestId request);
   void SawSessionEnd(const Who& who);  // Its open Joins need no answer any more.
   void SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request);
@@ -103,17 +108,18 @@ class Invariants {
 
   void CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch, Formation formation,
                       const GroupSpec& spec, const std::vector<Placement>& members);
+  void CheckWorkers(const std::string& node, const StartTenant& start);
   void CheckCut(Incarnation coordinator, GroupId group, Formation formation);
 
   std::string violation_;
   std::map<std::tuple<Incarnation, GroupId, Formation>, Started> started_;
-  std::map<std::tuple<Incarnation, std::string, Epoch>, std::map<Rank, std::string>>
-      nodes_of_epoch_;  // By the group's name, whatever the tenant.
+  std::map<std::tuple<Incarnation, std::string, Epoch>, std::map<Rank, WorkerId>>
+      places_of_epoch_;  // By the group's name, whatever the tenant.
   std::map<std::tuple<Incarnation, std::string, Epoch>, GroupId> communicator_of_;
   std::map<std::pair<Incarnation, GroupId>, std::string> name_of_communicator_;
   std::set<std::tuple<SessionId, std::string, std::string>> wishes_;  // Group name, tenant.
-  std::map<std::string, WorkerName> worker_of_name_;
-  std::map<GroupId, WorkerName> worker_of_group_;
+  std::map<std::pair<std::string, Rank>, WorkerName> worker_asked_;
+  std::set<std::tuple<WorkerId, GroupId, Formation>> ready_;
   std::map<std::tuple<Incarnation, GroupId, Epoch>, std::string> id_of_epoch_;
   std::map<std::string, std::pair<GroupId, Epoch>> epoch_of_id_;
   std::map<std::pair<std::string, std::string>, Epoch>

@@ -97,8 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Bug::kLoseLastViews, {"settled"}},
         Planted{Bug::kSplitCommunicator, {"one_communicator"}},
         Planted{Bug::kMixTenants, {"own_tenant"}}, Planted{Bug::kSpreadDeath, {"unharmed"}, 3400},
-        Planted{Bug::kSpreadWorkerDeath, {"unharmed"}},
-        Planted{Bug::kCrossWorkers, {"own_worker"}}),
+        Planted{Bug::kSpreadWorkerDeath, {"unharmed"}}, Planted{Bug::kCrossWorkers, {"own_worker"}},
+        Planted{Bug::kAnswerForOthers, {"all_ready"}}),
     [](const testing::TestParamInfo<Planted>& info) {
       return "Bug" + std::to_string(static_cast<int>(info.param.bug));
     });

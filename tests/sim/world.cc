@@ -174,6 +174,11 @@ void World::CheckSettled() {
     }
     for (const RankStatus& rank : group.ranks) {
       const Node& node = nodes_[IndexOf(rank.placement.node)];
+      const auto& serving = node.workers.at(rank.placement.worker).tenants;
+      if (group.state == GroupState::kReady && serving.count({group.id, group.formation}) == 0) {
+        invariants_.Fail("settled", absl::StrCat(ToString(rank.placement.server()),
+                                                 " does not serve ", group.spec.name));
+      }
       if (living.count({node.name, node.incarnation, rank.placement.session.value}) == 0) {
         invariants_.Fail("dead_hold",
                          absl::StrCat("rank ", rank.placement.rank.value, " of ", group.spec.name,

@@ -1,4 +1,4 @@
-// A whole cluster in one thread: a coordinator, nodes with a worker each, clients, and a bad
+// A whole cluster in one thread: a coordinator, nodes with some workers each, clients, and a bad
 // network between them.
 #pragma once
 
@@ -120,6 +120,7 @@ class World {
   void ToWorker(size_t i, const InitCommunicator& effect);
   template <typename E>
   void FromWorker(size_t i, const WorkerName& name, E event);
+  void GiveAsOfOthers(size_t i, const WorkerName& name, const NodeEvent& answer);
   void UseStaging(size_t i);
 
   // ---- world_client.cc ----

@@ -11,8 +11,11 @@ constexpr int kNumNames = 3;
 constexpr uint32_t kNumRanks[kNumNames] = {2, 3, 1};
 constexpr size_t kMaxClients = 60;
 
-// The last group is of one rank: whatever its worker, it forms.
-WorkerName WorkerOf(int which) { return which == kNumNames - 1 ? WorkerName{0} : kCpuWorker; }
+// The ranks of the second group are at two GPUs, also where they are on one node.
+WorkerName WorkerOf(int which, Rank rank) {
+  if (which == 0) return kCpuWorker;
+  return WorkerName{which == 1 ? static_cast<int32_t>(rank.value % 2) : 0};
+}
 
 }  // namespace
 
@@ -118,9 +121,13 @@ void World::JoinSomething(size_t c) {
   Log(absl::StrCat("session ", client.session.value, " on ", nodes_[client.node].name, " joins ",
                    Title(spec), " ranks ", DescribeRanks(ranks)));
   const absl::Time deadline = NodeNow(client.node) + absl::Seconds(3) + Delay(17000);
+  std::vector<WorkerName> workers;
+  for (const Rank rank : ranks) {
+    workers.push_back(WorkerOf(which, rank));
+    invariants_.SawWorkerOf(spec.name, rank, workers.back());
+  }
   ToNode(c, JoinRequested{client.session, request, spec, ranks, client.epochs_seen[spec.name],
-                          deadline, GroupId{Fresh()}, WorkerOf(which)});
-  invariants_.SawWorkerOf(spec.name, WorkerOf(which));
+                          deadline, GroupId{Fresh()}, workers});
 }
 
 void World::Leave(size_t c) {

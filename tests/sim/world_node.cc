@@ -16,7 +16,7 @@ void World::StartNode(size_t i) {
   NodeOptions options;
   options.node = NodeId{node.name};
   options.incarnation = Incarnation{node.incarnation};
-  options.workers = {kCpuWorker, WorkerName{0}};
+  options.workers = {kCpuWorker, WorkerName{0}, WorkerName{1}};
   node.control = std::make_unique<NodeControl>(options);
   Log(absl::StrCat(node.name, " starts"));
   StartWorkers(i);
@@ -123,6 +123,7 @@ void World::PerformAll(const Rendezvous::Effects& effects) {
                      std::string(Name(t.to)), " (", std::string(Name(t.event)), ") ",
                      t.why.message()));
     if (t.to == GroupState::kReady) {
+      invariants_.SawGroupReady(coordinator_->incarnation(), t.group, t.formation);
       ++outcome_.num_ready;
       if (t.from == GroupState::kReforming) ++outcome_.num_reformed;
     }
@@ -263,7 +264,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     SendToCoordinator(i, e->report);
   } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
     StartTenant start = *e;
-    const WorkerName other = start.to.on_gpu() ? kCpuWorker : WorkerName{0};
+    const WorkerName other{1 - start.to.cuda_device};  // cuda:0 and cuda:1; nobody for the CPU's.
     if (options_.bug == Bug::kCrossWorkers && nodes_[i].workers[other].pool != nullptr)
       start.to = other;
     if (options_.bug == Bug::kWrongBase && !start.bases.empty()) {

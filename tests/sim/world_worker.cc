@@ -8,7 +8,7 @@
 namespace epd::sim {
 namespace {
 
-constexpr WorkerName kWorkers[] = {kCpuWorker, WorkerName{0}};
+constexpr WorkerName kWorkers[] = {kCpuWorker, WorkerName{0}, WorkerName{1}};
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kArena = 64 * kPage;
 constexpr uint64_t kBudget = 256 * kPage;
@@ -62,10 +62,9 @@ bool World::WorkersLive(const GroupTransition& t) const {
   constexpr absl::Duration kMemory = absl::Seconds(30);
   const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
   if (members.empty()) return false;
-  const WorkerName name = invariants_.WorkerOf(t.group);
   return std::all_of(members.begin(), members.end(), [&](const Placement& member) {
     const Node& node = nodes_[IndexOf(member.node)];
-    const auto worker = node.workers.find(name);
+    const auto worker = node.workers.find(member.worker);
     return worker != node.workers.end() && worker->second.incarnation != 0 &&
            worker->second.died_at + kMemory < now_;
   });
@@ -76,12 +75,24 @@ void World::FromWorker(size_t i, const WorkerName& name, E event) {
   const uint64_t sender = nodes_[i].workers[name].incarnation;
   const uint64_t node_incarnation = nodes_[i].incarnation;
   event.worker = Incarnation{sender};
-  At(Delay(200), [this, i, name, sender, node_incarnation, event] {
+  At(Delay(200), [this, i, name, sender, node_incarnation, answer = NodeEvent(event)] {
     if (nodes_[i].incarnation != node_incarnation || nodes_[i].control == nullptr) return;
-    const size_t effects = Give(i, event);
+    if (const auto* ready = std::get_if<TenantReady>(&answer))
+      invariants_.SawReady({NodeId{nodes_[i].name}, name}, ready->group, ready->formation);
+    const size_t effects = Give(i, answer);
     if (nodes_[i].workers[name].incarnation != sender)
       invariants_.SawStaleDelivery("an answer of a dead worker", effects);
+    if (options_.bug == Bug::kAnswerForOthers) GiveAsOfOthers(i, name, answer);
   });
+}
+
+void World::GiveAsOfOthers(size_t i, const WorkerName& name, const NodeEvent& answer) {
+  const auto* ready = std::get_if<TenantReady>(&answer);
+  for (const WorkerName& other : kWorkers) {
+    if (ready == nullptr || other == name) continue;
+    Give(i, TenantReady{Incarnation{nodes_[i].workers[other].incarnation}, ready->group,
+                        ready->formation});
+  }
 }
 
 void World::ToWorker(size_t i, const StartTenant& effect) {
@@ -90,7 +101,7 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
   const ArenaSetId set{next_arena_set_++};
   int arenas = 0;
   for (const Placement& member : effect.members)
-    arenas += member.node.value == nodes_[i].name ? 1 : 0;
+    arenas += member.server() == WorkerId{NodeId{nodes_[i].name}, effect.to} ? 1 : 0;
   const bool fits =
       arenas > 0 && worker.pool->AddSet(set, arenas, kArena).ok() &&
       worker.pool->Allocate(set, kPage * (1 + rng_.Below(8)), RegionOwner{effect.group.value}).ok();

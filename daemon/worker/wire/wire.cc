@@ -88,9 +88,9 @@ std::shared_ptr<Lane> Wire::Connect(const SpanNode& node, uint32_t lane) {
   const std::string address = AddressOf(node.address, lane);
   LaneObserver observer;
   observer.lost = [inbox = inbox_, node, address](const absl::Status& why) {
-    inbox->Put(PeerGone{node.worker, absl::UnavailableError(absl::StrCat(
-                                         "the stream to node ", node.name.value, " at ", address,
-                                         " is lost: ", why.message()))});
+    inbox->Put(PeerGone{node.worker, absl::UnavailableError(
+                                         absl::StrCat("the stream to ", ToString(node.id()), " at ",
+                                                      address, " is lost: ", why.message()))});
   };
   observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
     inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});

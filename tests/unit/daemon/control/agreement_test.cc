@@ -62,7 +62,7 @@ TEST(AgreementTest, NcclAndDriverAreComparedWhereTheyAreNeeded) {
   GroupSpec spec = SmallSpec(3);
   spec.backend = "cuda";
   EXPECT_THAT(ErrorOfAll(c, spec),
-              AllOf(HasSubstr("NCCL: node n2 has 2.27.1; most ranks have 2.28.3"),
+              AllOf(HasSubstr("NCCL: node n2 cuda:0 has 2.27.1; most ranks have 2.28.3"),
                     HasSubstr("driver: node n1 has none; most ranks have 570.1")));
   SmallCluster cpu(3, facts);
   EXPECT_EQ(ErrorOfAll(cpu, SmallSpec(3)), "no error");
@@ -178,6 +178,7 @@ TEST(UniqueIdTest, AReplayedIdIsRefusedByTheNodeAndAnOldEpochIsIgnored) {
   group.spec = SmallSpec(1, "b");
   group.state = GroupState::kBootstrapping;
   group.epoch = Epoch{9};
+  group.node_workers = {kCpuWorker};
   group.id_known = true;
   group.unique_id = c.nodes[0].inits[0].id;
   view.groups.push_back(group);

@@ -56,17 +56,18 @@ TEST(FormationTest, WithoutNcclTheCpuBackendFormsWithoutAnId) {
   EXPECT_EQ(c.Group().id_digest, "none: node n1: no libnccl.so.2");
 }
 
-TEST(FormationTest, WithoutNcclTheCudaBackendFails) {
-  SmallCluster c(1);
-  c.nodes[0].has_nccl = false;
-  c.KillWorker(0, SmallCluster::kGpuWorker);
-  c.StartWorker(0, SmallCluster::kGpuWorker);
-  GroupSpec spec = SmallSpec(1);
+TEST(FormationTest, WithoutNcclTheCudaBackendFailsBetweenGpus) {
+  SmallCluster c(2);
+  c.nodes[1].has_nccl = false;
+  c.KillWorker(1, SmallCluster::kGpuWorker);
+  c.StartWorker(1, SmallCluster::kGpuWorker);
+  GroupSpec spec = SmallSpec(2);
   spec.backend = "cuda";
   c.AttachAndJoin(0, 1, spec, {0});
+  c.AttachAndJoin(1, 2, spec, {1});
   ASSERT_EQ(c.failed[1].size(), 1u);
-  EXPECT_THAT(Text(c.failed[1][0]),
-              AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("no libnccl.so.2")));
+  EXPECT_THAT(Text(c.failed[1][0]), AllOf(HasSubstr("FAILED_PRECONDITION"),
+                                          HasSubstr("node n1 cuda:0: no libnccl.so.2")));
 }
 
 TEST(FormationTest, AMismatchFailsEveryoneAndNamesTheOddOnes) {

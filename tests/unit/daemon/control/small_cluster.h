@@ -37,14 +37,16 @@ class SmallCluster {
   struct OneNode {
     std::unique_ptr<NodeControl> control;
     Incarnation incarnation;
-    Incarnation worker;      // The CPU's.
-    Incarnation gpu_worker;  // Of cuda:0.
+    Incarnation worker;            // The CPU's.
+    Incarnation gpu_worker;        // Of cuda:0.
+    Incarnation other_gpu_worker;  // Of cuda:1.
     bool has_nccl = true;
     std::string nccl_version;
     bool worker_answers = true;
     std::vector<StartTenant> started;
     std::vector<EndTenant> ended;
     std::vector<InitCommunicator> inits;
+    std::vector<WorkerName> id_makers;
     int num_drains = 0;
   };
 
@@ -56,12 +58,13 @@ class SmallCluster {
       NodeOptions options;
       options.node = NodeId{absl::StrCat("n", i)};
       options.incarnation = nodes[i].incarnation;
-      options.workers = {kCpuWorker, kGpuWorker};
+      options.workers = {kCpuWorker, kGpuWorker, kOtherGpuWorker};
       if (i < facts.size()) options.facts = facts[i];
       if (i < facts.size()) nodes[i].nccl_version = facts[i].nccl_version;
       nodes[i].control = std::make_unique<NodeControl>(options);
       StartWorker(i);
       StartWorker(i, kGpuWorker);
+      StartWorker(i, kOtherGpuWorker);
       Connect(i);
     }
   }
@@ -84,9 +87,11 @@ class SmallCluster {
   }
 
   static constexpr WorkerName kGpuWorker{0};
+  static constexpr WorkerName kOtherGpuWorker{1};
 
   Incarnation& RunOf(size_t i, const WorkerName& name) {
-    return name.on_gpu() ? nodes[i].gpu_worker : nodes[i].worker;
+    if (!name.on_gpu()) return nodes[i].worker;
+    return name == kGpuWorker ? nodes[i].gpu_worker : nodes[i].other_gpu_worker;
   }
 
   void StartWorker(size_t i, const WorkerName& name = kCpuWorker) {
@@ -108,11 +113,18 @@ class SmallCluster {
 
   void Join(size_t i, uint64_t session, uint64_t request, const GroupSpec& spec,
             std::vector<uint32_t> ranks, absl::Duration timeout = absl::Minutes(1)) {
+    const WorkerName worker = spec.backend == "cuda" ? kGpuWorker : kCpuWorker;
+    JoinAt(i, session, request, spec, std::move(ranks), {worker}, timeout);
+  }
+
+  // `workers`: of each rank, or one for all.
+  void JoinAt(size_t i, uint64_t session, uint64_t request, const GroupSpec& spec,
+              std::vector<uint32_t> ranks, const std::vector<WorkerName>& workers,
+              absl::Duration timeout = absl::Minutes(1)) {
     std::vector<Rank> typed;
     for (const uint32_t r : ranks) typed.push_back(Rank{r});
     Give(i, JoinRequested{SessionId{session}, RequestId{request}, spec, typed, Epoch{},
-                          now + timeout, GroupId{++next_incarnation_},
-                          spec.backend == "cuda" ? kGpuWorker : kCpuWorker});
+                          now + timeout, GroupId{++next_incarnation_}, workers});
   }
 
   void AttachAndJoin(size_t i, uint64_t session, const GroupSpec& spec,
@@ -185,10 +197,12 @@ class SmallCluster {
   std::map<uint64_t, std::vector<RpcDone>> rpcs;  // By request.
   bool shutdown_done = false;
   NodeReport last_report;
+  bool an_id_was_reported = false;
   bool hold_reports = false;  // Nothing reaches the coordinator.
   std::vector<NodeReport> held_reports;
   std::vector<PersistentGroup> persistent;  // What the next coordinator is told.
   bool keeps_persistent = false;            // ... that somebody keeps what operators make.
+  std::set<WorkerName> silent;              // Of all nodes: say not that a tenant is ready.
   std::string replayed_id;                  // Not empty: workers make this id, always.
   bool keep_members = true;                 // In `started` and `joined`.
   size_t num_views = 0;
@@ -201,6 +215,7 @@ class SmallCluster {
     if (const auto* e = std::get_if<SendReport>(&effect)) {
       ++num_reports;
       last_report = e->report;
+      for (const GroupWork& work : last_report.work) an_id_was_reported |= !work.id.empty();
       if (hold_reports) {
         held_reports.push_back(e->report);
       } else {
@@ -209,13 +224,15 @@ class SmallCluster {
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
       if (!keep_members) node.started.back().members = std::vector<Placement>();
-      if (node.worker_answers) Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
+      if (node.worker_answers && silent.count(e->to) == 0)
+        Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
       node.ended.push_back(*e);
     } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
       ++node.num_drains;
       if (node.worker_answers) Give(i, TenantDrained{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<MakeUniqueId>(&effect)) {
+      node.id_makers.push_back(e->to);
       const std::string id =
           replayed_id.empty() ? absl::StrCat("id", ++next_incarnation_) : replayed_id;
       Give(i, UniqueIdMade{RunOf(i, e->to), e->group, e->epoch, absl::OkStatus(), UniqueId(id)});

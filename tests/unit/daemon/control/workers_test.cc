@@ -119,33 +119,11 @@ TEST(WorkersTest, AJoinForAWorkerThatIsNotThereIsRefusedByName) {
                           Epoch{},
                           c.now + absl::Minutes(1),
                           GroupId{77},
-                          WorkerName{5}});
+                          {WorkerName{5}}});
   ASSERT_THAT(c.failed[1], SizeIs(1));
   EXPECT_THAT(c.failed[1][0].ToString(),
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("group=gpu"),
                     HasSubstr("no worker cuda:5")));
-}
-
-TEST(WorkersTest, RanksOfOneGroupOnTwoWorkersOfOneNodeAreRefusedByName) {
-  SmallCluster c(1);
-  for (const uint64_t session : {1, 2}) {
-    c.Attach(0, session);
-    c.Give(0, JoinRequested{SessionId{session},
-                            RequestId{1},
-                            GpuSpec(2),
-                            {Rank{static_cast<uint32_t>(session - 1)}},
-                            Epoch{},
-                            c.now + absl::Minutes(1),
-                            GroupId{70 + session},
-                            session == 1 ? kGpu : kCpuWorker});
-  }
-  for (const uint64_t session : {1, 2}) {
-    ASSERT_THAT(c.failed[session], SizeIs(1));
-    EXPECT_THAT(c.failed[session][0].ToString(),
-                AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("group=gpu"), HasSubstr("node n0"),
-                      HasSubstr("rank=0"), HasSubstr("phase=cuda:0"), HasSubstr("rank=1"),
-                      HasSubstr("phase=cpu")));
-  }
 }
 
 TEST(WorkersTest, ATenantOfAGroupThatAnotherWorkerServesIsRefusedAndTheOtherGoesOn) {
@@ -153,16 +131,11 @@ TEST(WorkersTest, ATenantOfAGroupThatAnotherWorkerServesIsRefusedAndTheOtherGoes
   GroupSpec tenant = GpuSpec();
   tenant.tenant = "b";
   c.Attach(0, 3);
-  c.Give(0, JoinRequested{SessionId{3},
-                          RequestId{1},
-                          tenant,
-                          {Rank{0}},
-                          Epoch{},
-                          c.now + absl::Minutes(1),
-                          GroupId{79},
-                          kCpuWorker});
+  c.JoinAt(0, 3, 1, tenant, {0}, {SmallCluster::kOtherGpuWorker});
   ASSERT_THAT(c.failed[3], SizeIs(1));
-  EXPECT_THAT(c.failed[3][0].ToString(), HasSubstr("UNIMPLEMENTED"));
+  EXPECT_THAT(c.failed[3][0].ToString(),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("rank 0 is on node n0 cuda:1"),
+                    HasSubstr("expected node n0 cuda:0")));
   EXPECT_EQ(c.Of("gpu").formation, Formation{1});
   EXPECT_THAT(c.reforms[2], IsEmpty());
 }

@@ -36,7 +36,7 @@ NodeReport FullReport() {
   report.max_epoch = Epoch(4);
   report.max_formation = Formation(5);
   report.workers = {{kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
-                    {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502"}};
+                    {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502", "here:1"}};
   report.facts = {"0.1", 2, "2.28", "570", absl::ZeroDuration()};
   Claim& claim = report.claims.emplace_back();
   claim.session = SessionId(7);
@@ -47,7 +47,7 @@ NodeReport FullReport() {
   claim.client_version = "v";
   claim.spec = Spec();
   claim.ranks = {Rank(1), Rank(0)};
-  claim.worker = WorkerName{3};
+  claim.workers = {WorkerName{3}, WorkerName{4}};
   claim.min_epoch = Epoch(10);
   claim.remaining = absl::Milliseconds(11);
   claim.proposed = GroupId(12);
@@ -62,6 +62,7 @@ NodeReport FullReport() {
   GroupWork& work = report.work.emplace_back();
   work.group = GroupId(20);
   work.communicator = GroupId(25);
+  work.worker = WorkerName{3};
   work.fenced = Epoch(21);
   work.id_epoch = Epoch(22);
   work.id_status = absl::InternalError("id");
@@ -99,7 +100,8 @@ TEST(ClusterCodecTest, ReportSurvivesTheWire) {
   EXPECT_LT(absl::AbsDuration(got->facts.clock_offset), absl::Minutes(1));
   EXPECT_EQ(got->claims[0].spec, sent.claims[0].spec);
   EXPECT_EQ(got->claims[0].ranks, sent.claims[0].ranks);
-  EXPECT_EQ(got->claims[0].worker, sent.claims[0].worker);
+  EXPECT_EQ(got->claims[0].workers, sent.claims[0].workers);
+  EXPECT_EQ(got->work[0].worker, sent.work[0].worker);
   EXPECT_EQ(got->workers, sent.workers);
   EXPECT_EQ(got->claims[0].drained, sent.claims[0].drained);
   EXPECT_EQ(got->claims[0].bases, sent.claims[0].bases);
@@ -142,18 +144,19 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.started = true;
   group.wait = true;
   group.cause = absl::AbortedError("cause");
-  group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c", "v", WorkerName{7}}};
   group.own_members_only = true;
   group.kept = true;
-  group.dead = {{Rank(0), NodeId{"a"}, SessionId(11), 12, "i", 13, "d"}};
+  group.dead = {{Rank(0), NodeId{"a"}, SessionId(11), 12, "i", 13, "d", "w", WorkerName{8}}};
   group.bases = {{Rank(1), Program(4), 14}};
   group.base_cause = absl::UnavailableError("base");
-  group.id_wanted = true;
+  group.id_maker = WorkerName{8};
+  group.id_stays = true;
   group.id_known = true;
   group.unique_id = UniqueId("secret");
   group.no_id_reason = "none: x";
-  group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500"}};
-  group.worker = WorkerName{7};
+  group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500", WorkerName{7}, "here:2"}};
+  group.node_workers = {WorkerName{7}, WorkerName{8}};
   view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
                   absl::AbortedError("claim")}};
   view.orders = {{RequestId(18), absl::NotFoundError("order"), GroupId(19)}};
@@ -199,6 +202,22 @@ TEST(ClusterCodecTest, WhatIsEncodedOnceForAllNodesReadsLikeWhatIsEncodedForEach
   EXPECT_EQ(after_the_wire(), view.groups);
 }
 
+// It has one worker on each node, and says which one that is.
+TEST(ClusterCodecTest, TheRanksOfAnOlderCoordinatorAreServedByTheWorkerThatItNames) {
+  ClusterView view;
+  GroupView& group = view.groups.emplace_back();
+  group.spec = Spec();
+  group.members = {{Rank(1), NodeId{"b"}, SessionId(8), 9, "h", 10, "c"}};
+  v1::ClusterView wire = ToProto(view, 2);
+  wire.mutable_groups(0)->set_worker("cuda:2");
+  wire.mutable_groups(0)->set_id_wanted(true);
+  const auto got = FromProto(wire);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->groups[0].node_workers, std::vector<WorkerName>{WorkerName{2}});
+  EXPECT_EQ(got->groups[0].id_maker, WorkerName{2});
+  EXPECT_EQ(got->groups[0].members.items()[0].worker, WorkerName{2});
+}
+
 TEST(ClusterCodecTest, ColumnsThatMakeNoSenseAreRefused) {
   ClusterView view;
   view.groups.push_back({});
@@ -211,6 +230,10 @@ TEST(ClusterCodecTest, ColumnsThatMakeNoSenseAreRefused) {
   wire = ToProto(view, 2);
   wire.mutable_groups(0)->mutable_member_columns()->set_hosts(0, 99);
   EXPECT_THAT(std::string(FromProto(wire).status().message()), HasSubstr("got text 99"));
+  wire = ToProto(view, 2);
+  wire.mutable_groups(0)->mutable_member_columns()->add_workers(0);
+  EXPECT_THAT(std::string(FromProto(wire).status().message()),
+              HasSubstr("member_columns.workers: got 'b'"));
 }
 
 TEST(ClusterCodecTest, NonsenseFromAnotherNodeIsNamed) {

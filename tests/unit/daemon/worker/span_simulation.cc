@@ -88,16 +88,17 @@ void SpanWorld::StartFormation(int group) {
     for (int rank = 0; rank < kRanks; ++rank) {
       const int place = NodeOf(group, rank);
       start.members.push_back({.rank = Rank(static_cast<uint32_t>(rank)),
-                               .node = NodeId{absl::StrCat("n", place)},
+                               .node = MemberOf(place).node,
                                .session = place == node ? SessionOf(group, rank) : SessionId(),
                                .arena_index = 0,
                                .host = "h",
                                .pid = rank,
-                               .client_name = {}});
+                               .client_name = {},
+                               .worker = MemberOf(place).name});
     }
     for (int other = 0; other < kNodes; ++other) {
       start.nodes.push_back(
-          {NodeId{absl::StrCat("n", other)}, Incarnation(100 + other), "somewhere"});
+          {MemberOf(other).node, Incarnation(100 + other), "somewhere", MemberOf(other).name});
     }
     if (!nodes_[node].exchange.StartTenant(std::move(start), now_).ok()) {
       Violate("a tenant did not start");

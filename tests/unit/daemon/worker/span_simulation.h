@@ -1,4 +1,5 @@
-// A seeded simulation of operations over several nodes: an engine per node, ordered streams between
+// A seeded simulation of operations over several workers, two of one node and one of another: an engine
+// for each, ordered streams between
 // them that delay and break, rows that overtake, ranks that err or die, staging for which groups
 // with different leaders compete. The invariants are checked after every step.
 #pragma once

@@ -16,6 +16,7 @@
 
 namespace epd {
 
+// Each "node" is a member, a worker: the first two are GPUs of one node.
 inline constexpr int kNodes = 3;
 inline constexpr int kRanksPerNode = 2;
 inline constexpr int kRanks = kNodes * kRanksPerNode;
@@ -101,6 +102,9 @@ class SpanWorld {
   size_t Pick(size_t size) { return static_cast<size_t>(random_() % size); }
   int NodeOf(int group, int rank) const { return (group + rank / kRanksPerNode) % kNodes; }
   SessionId SessionOf(int group, int rank) const;
+  static WorkerId MemberOf(int node) {
+    return {NodeId{node < 2 ? "n0" : "n1"}, WorkerName{node % 2}};
+  }
   void StartFormation(int group);
   void EndFormation(int group, const absl::Status& cause);
   void Step();
