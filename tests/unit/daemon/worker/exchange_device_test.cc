@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "daemon/worker/device_arenas.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
@@ -94,6 +96,34 @@ TEST_F(ExchangeDeviceTest, AGroupThatTheDeviceCannotHoldIsRefusedWithTheNumbers)
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("cuda_staging_bytes"));
   h_.StartTenant(OnDevice(), kGroup, 2);
+}
+
+// Two GPUs of one node: by the node alone rank 1 would be taken for this worker's.
+TEST_F(ExchangeDeviceTest, AMemberIsAWorkerAndNotANode) {
+  const auto start = [](ExchangeHarness& h, const std::string& address) {
+    TenantStart start = h.Start(OnDevice());
+    for (Placement& member : start.members) member.node = NodeId{"a"};
+    start.members[0].worker = WorkerName{0};
+    start.members[1].worker = WorkerName{1};
+    start.members[1].session = SessionId();
+    start.nodes = {{NodeId{"a"}, Incarnation(7), "a:1", WorkerName{0}},
+                   {NodeId{"a"}, Incarnation(8), address, WorkerName{1}}};
+    ASSERT_TRUE(h.exchange.StartTenant(std::move(start), h.now).ok());
+    h.Perform();
+  };
+  const ExchangeOptions options{
+      .staging_bytes = kPool, .device_staging_bytes = kDevice, .self = Incarnation(7)};
+  ExchangeHarness mute(options);
+  start(mute, "");
+  EXPECT_THAT(mute.text(mute.Take(Prepare(0))),
+              HasSubstr("node a cuda:1 of rank 1 takes no streams"));
+  ExchangeHarness h(options);
+  start(h, "a:3");
+  const Use use = h.Take(Prepare(0));
+  EXPECT_FALSE(h.answered(use)) << "rank 1 has not announced";
+  h.exchange.PeerLost(Incarnation(8), absl::UnavailableError("the stream is lost"), h.now);
+  h.Perform();
+  EXPECT_THAT(h.text(use), HasSubstr("rank=1"));
 }
 
 TEST_F(ExchangeDeviceTest, AStreamsCallInAGroupOfSeveralNodesIsRefusedByName) {
