@@ -44,8 +44,9 @@ struct JoinRequested {
   Epoch min_epoch;      // Highest epoch that the client has seen of this group.
   absl::Time deadline;  // Finite.
   GroupId proposed;     // A fresh random number, never zero: the id is made from it.
-  // Of this node, that are to serve the ranks: one for each, or one for all. None: the CPU's.
+  // Of this node, that are to serve the ranks: one for each, or one for all. None: `worker`, all of them.
   std::vector<WorkerName> workers = {};
+  WorkerName worker = {};
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.
