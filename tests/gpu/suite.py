@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -38,13 +39,17 @@ def _sanitized(name: str, tool: str, kernel_tests: list[str]) -> Part:
     return Part(name, [*command, "--seeds", "12"], 900, skip=skip)
 
 
-def _jax_part(out: pathlib.Path) -> Part:
+@functools.cache
+def _why_no_jax() -> str:
     asked = subprocess.run(
         [sys.executable, "-c", "import jax; assert jax.devices('gpu')"],
         check=False,
         capture_output=True,
     )
-    skip = "" if asked.returncode == 0 else f"{sys.executable} has no JAX that sees a GPU"
+    return "" if asked.returncode == 0 else f"{sys.executable} has no JAX that sees a GPU"
+
+
+def _jax_part(out: pathlib.Path) -> Part:
     probe = str(_ROOT / "tests" / "gpu" / "jax_probe.py")
     flags = "--xla_gpu_graph_min_graph_size=1"
     return Part(
@@ -52,8 +57,44 @@ def _jax_part(out: pathlib.Path) -> Part:
         [sys.executable, probe, str(out / "memop_call.so")],
         600,
         {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"},
-        skip,
+        _why_no_jax(),
     )
+
+
+def _installed(*places: str) -> pathlib.Path | None:
+    """The first that is there: a bundle has other places than a clone that was set up."""
+    found = (path for place in places for path in sorted(_ROOT.glob(place)))
+    return next(found, None)
+
+
+def _api_parts() -> list[Part]:
+    """The API with several ranks on one GPU, over a real epd: ranks in one process and in several, then JAX's."""
+    epd = _installed("bin/epd", ".venv/bin/epd")
+    streams = _installed("bin/stream_ranks", "bazel-bin/tests/integration/cuda/stream_ranks")
+    wheel = _installed("wheel/epd-*.whl", "bazel-bin/client/jax/epd-*.whl")
+    command = [sys.executable, str(_ROOT / "tests" / "gpu" / "api_ranks.py")]
+    made = []
+    for executor in ("worker", "client"):
+        over = [*command, "--bin", str(epd.parent) if epd else "", "--executor", executor]
+        missing = "" if epd and streams else "no epd and stream_ranks: unpack a bundle"
+        for processes in (1, 2, 4):
+            for staging in ("vmm", "ipc") if processes == 2 else ("auto",):
+                made.append(
+                    Part(
+                        f"api streams {executor} {processes} {staging}",
+                        [*over, "--processes", str(processes), "--staging", staging]
+                        + ["--steps", "200", "streams", str(streams)],
+                        500,
+                        skip=missing,
+                    )
+                )
+        no_jax = "" if epd and wheel else "no epd and wheel: unpack a bundle"
+        made.append(
+            Part(
+                f"api jax {executor}", [*over, "jax", str(wheel)], 500, skip=no_jax or _why_no_jax()
+            )
+        )
+    return made
 
 
 def parts(out: pathlib.Path) -> list[Part]:
@@ -75,6 +116,7 @@ def parts(out: pathlib.Path) -> list[Part]:
         Part("T6 bench", [str(out / "bench"), *image], 600),
         Part("T7 nccl ranks", [str(out / "nccl_ranks")], 300),
         Part("T8 poison", [str(out / "poison")], 300),
+        *_api_parts(),
     ]
 
 

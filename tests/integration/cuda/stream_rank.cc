@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "client/c/handles.h"
+#include "kernels/cuda/device_image.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
 namespace epd::testing {
@@ -32,7 +34,10 @@ std::string Text(const Status& status) {
 
 cuda::FakeGraph& DriverOf(const std::string& library) {
   static const auto* const loaded = new cuda::LoadedDriver(cuda::LoadDriver(library));
-  if (!loaded->ok() || loaded->table.init(0) != cuda::kSuccess) std::abort();
+  if (!loaded->ok() || loaded->table.init(0) != cuda::kSuccess) {
+    std::fprintf(stderr, "no driver that can be used: %s\n", loaded->problem.c_str());
+    std::abort();
+  }
   static auto* const capturing = new cuda::FakeGraph(loaded->table);
   return *capturing;
 }
@@ -64,6 +69,11 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
     problem = "the fake device has no context and stream";
     return;
   }
+  for (DeviceBytes* buffer : Buffers()) {
+    if (buffer->Register(driver_) == cuda::kSuccess) continue;
+    problem = "the device cannot reach the host's memory";
+    return;
+  }
   const std::shared_ptr<client::Session> session = joined.client->session;
   const Status made = client::StreamGroup::Create(
       {.slots = std::shared_ptr<client::SlotPool>(session, &session->slots()),
@@ -72,7 +82,7 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
        .rank = rank_,
        .device = 0,
        .driver = &driver_,
-       .image = "image"},
+       .image = cuda::KernelImage().data},
       client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
   if (problem.empty()) problem = Text(session->BeforeCall());
@@ -80,8 +90,17 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
 }
 
 StreamRank::~StreamRank() {
+  if (driver_.stream_query(stream_) == cuda::kSuccess) {
+    for (DeviceBytes* buffer : Buffers()) buffer->Unregister(driver_);
+  }
   sites_.clear();
   if (group_ != nullptr) group_->Close();
+}
+
+std::array<DeviceBytes*, 14> StreamRank::Buffers() {
+  return {&topk_,     &counts_,      &total_,        &plan_,       &tokens_,
+          &weights_,  &recv_,        &recv_weights_, &expert_out_, &expert_weights_,
+          &combined_, &grad_tokens_, &grad_weights_, &grad_recv_};
 }
 
 std::string StreamRank::AddSites() {
@@ -108,36 +127,36 @@ std::string StreamRank::AddSites() {
 }
 
 client::StreamBuffers StreamRank::BuffersOf(size_t call) {
-  const auto floats = [](DeviceBytes& b) { return reinterpret_cast<float*>(b.data); };
+  const auto floats = [](DeviceBytes& b) { return b.On<float>(); };
   client::StreamBuffers b;
-  b.handle_mem = plan_.data;
+  b.handle_mem = plan_.On<uint8_t>();
   switch (kCalls[call].kind) {
     case shm::Kind::kPrepare:
-      b.topk_idx = topk_.data;
+      b.topk_idx = topk_.On<uint8_t>();
       b.idx_is_64 = true;
-      b.token_counts = reinterpret_cast<int32_t*>(counts_.data);
+      b.token_counts = counts_.On<int32_t>();
       b.num_token_counts = case_.num_local_experts(rank_);
-      b.total_recv = reinterpret_cast<int32_t*>(total_.data);
+      b.total_recv = total_.On<int32_t>();
       break;
     case shm::Kind::kDispatch:
-      b.rows = tokens_.data;
-      b.weights = weights_.data;
-      b.out_rows = recv_.data;
+      b.rows = tokens_.On<uint8_t>();
+      b.weights = weights_.On<uint8_t>();
+      b.out_rows = recv_.On<uint8_t>();
       b.out_weights = floats(recv_weights_);
       break;
     case shm::Kind::kCombine:
-      b.rows = expert_out_.data;
-      b.out_rows = combined_.data;
+      b.rows = expert_out_.On<uint8_t>();
+      b.out_rows = combined_.On<uint8_t>();
       break;
     case shm::Kind::kDispatchBackward:
-      b.rows = expert_out_.data;
-      b.weights = expert_weights_.data;
-      b.out_rows = grad_tokens_.data;
+      b.rows = expert_out_.On<uint8_t>();
+      b.weights = expert_weights_.On<uint8_t>();
+      b.out_rows = grad_tokens_.On<uint8_t>();
       b.out_weights = floats(grad_weights_);
       break;
     case shm::Kind::kCombineBackward:
-      b.rows = tokens_.data;
-      b.out_rows = grad_recv_.data;
+      b.rows = tokens_.On<uint8_t>();
+      b.out_rows = grad_recv_.On<uint8_t>();
       break;
   }
   return b;

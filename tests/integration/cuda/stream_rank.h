@@ -2,6 +2,7 @@
 // each step.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,6 +50,7 @@ class StreamRank {
   uint64_t formation() const;
 
  private:
+  std::array<DeviceBytes*, 14> Buffers();
   std::string AddSites();
   client::StreamBuffers BuffersOf(size_t call);
   std::string Await() const;

@@ -1,0 +1,149 @@
+"""Several ranks on one GPU, over a real epd: starts it and the ranks, and prints one JSON object.
+
+    api_ranks.py --bin DIR [--ranks 4] [--processes 4] [--steps 200] [--executor worker] [--staging auto] streams PROGRAM
+    api_ranks.py --bin DIR [--ranks 4] [--steps 50] [--executor worker] [--staging auto] jax WHEEL
+
+``streams``: PROGRAM's ranks put their calls into streams, several in a process or one. ``jax``: a process per rank runs
+api_rank.py with the package of WHEEL. DIR has epd, epd-worker and epctl.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_REFERENCE = _HERE.parent / "integration"
+_START_SECONDS = 60
+_RANK_SECONDS = 400
+_TAIL = 3000  # characters of a log that a failure shows
+
+
+@contextlib.contextmanager
+def _epd(folder: pathlib.Path, options: argparse.Namespace) -> Iterator[str]:
+    """Runs an epd of its own; gives the socket's path."""
+    socket = folder / "epd.sock"
+    command = [str(options.bin / "epd"), f"--socket={socket}", f"--staging={options.staging}"]
+    command += [f"--cuda_staging_bytes={options.staging_bytes}"]
+    with (folder / "epd.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not socket.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("epd does not start: " + _tail(folder / "epd.log"))
+            time.sleep(0.05)
+        yield str(socket)
+    finally:
+        process.terminate()
+        try:
+            process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _tail(log: pathlib.Path) -> str:
+    return log.read_text(errors="replace")[-_TAIL:]
+
+
+def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> list[list[str]]:
+    """A command per process."""
+    if options.kind == "streams":
+        command = [options.what, f"--socket={socket}", f"--ranks={options.ranks}"]
+        command += [f"--processes={options.processes}", f"--steps={options.steps}"]
+        return [[*command, f"--executor={options.executor}"]]
+    with zipfile.ZipFile(options.what) as wheel:
+        wheel.extractall(folder / "package")
+    rank = [sys.executable, str(_HERE / "api_rank.py")]
+    return [[*rank, str(r), str(options.ranks), str(options.steps)] for r in range(options.ranks)]
+
+
+def _environment(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> dict[str, str]:
+    path = os.pathsep.join([str(folder / "package"), str(_REFERENCE)])
+    # What ranks that share a GPU may take of it, beside the staging.
+    fraction = str(round(0.7 / options.ranks, 3))
+    deadlines = {"EPD_ABSENT_TIMEOUT": "120", "EPD_FORM_TIMEOUT": "180"}
+    return {
+        **os.environ,
+        **deadlines,
+        "EPD_SOCKET": socket,
+        "EPD_EXECUTOR": options.executor,
+        "PYTHONPATH": path,
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
+    }
+
+
+def _run(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> list[dict]:
+    """What each process printed. RuntimeError with the logs of those that failed."""
+    environment = _environment(options, folder, socket)
+    logs, processes = [], []
+    for number, command in enumerate(_commands(options, folder, socket)):
+        logs.append(folder / f"{number}.log")
+        with logs[-1].open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+            )
+    deadline = time.monotonic() + _RANK_SECONDS
+    outputs, failures = [], []
+    for number, process in enumerate(processes):
+        try:
+            output, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        if process.returncode != 0:
+            failures.append(
+                f"process {number} ended with {process.returncode}: {output}{_tail(logs[number])}"
+            )
+        outputs.append(output)
+    if failures:
+        raise RuntimeError("\n".join([*failures, "epd: " + _tail(folder / "epd.log")]))
+    return [json.loads(output) for output in outputs]
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="api_ranks.py")
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--executor", choices=("worker", "client"), default="worker")
+    parser.add_argument("--staging", choices=("auto", "vmm", "ipc"), default="auto")
+    parser.add_argument("--staging-bytes", default="4GiB")
+    parser.add_argument("kind", choices=("streams", "jax"))
+    parser.add_argument("what")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    with tempfile.TemporaryDirectory(prefix="epdg") as name:
+        folder = pathlib.Path(name)
+        try:
+            with _epd(folder, options) as socket:
+                results = _run(options, folder, socket)
+        except RuntimeError as error:
+            print(json.dumps({"passed": False}))
+            print(error, file=sys.stderr)
+            return 1
+    print(json.dumps({"passed": True, "executor": options.executor, "processes": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+// Goal: the program with which tests/gpu tries streams on a real GPU passes on the fake one with ranks in one process
+// and in several, and fails when the worker does not do its work.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "daemon/backend/child_output.h"
+#include "tests/integration/cuda/on_cuda.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+using StreamRanks = OnFakeGpu;
+
+ChildOutput RunRanks(const RunningDaemon& daemon, const std::string& processes,
+                     const std::string& executor) {
+  const auto said =
+      RunChild(std::filesystem::absolute("tests/integration/cuda/stream_ranks"),
+               {"--socket=" + daemon.socket_path(), "--ranks=4", processes, "--steps=3", executor},
+               absl::Seconds(120));
+  EXPECT_TRUE(said.ok()) << said.status();
+  return said.ok() ? *said : ChildOutput{};
+}
+
+TEST_F(StreamRanks, PassInOneProcessAndInSeveral) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  for (const char* processes : {"--processes=1", "--processes=2", "--processes=4"}) {
+    for (const char* executor : {"--executor=worker", "--executor=client"}) {
+      const ChildOutput said = RunRanks(daemon, processes, executor);
+      EXPECT_EQ(said.end, "") << processes << executor << said.complaints;
+      EXPECT_THAT(said.output, HasSubstr("\"passed\": true"));
+    }
+  }
+}
+
+TEST_F(StreamRanks, FailWhereNoGpuIsServed) {
+  RunningDaemon daemon({"--cuda_staging_bytes=0"});
+  const ChildOutput said = RunRanks(daemon, "--processes=2", "--executor=worker");
+  EXPECT_EQ(said.end, "exited with status 1");
+  EXPECT_THAT(said.complaints, HasSubstr("cuda_staging_bytes=0"));
+}
+
+}  // namespace
+}  // namespace epd::testing
