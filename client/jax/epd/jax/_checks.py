@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from epd.jax import _spec
+from epd.jax import _out_sharding
 from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec, is_row_dtype
 from epd.jax.mesh import Layout
 
@@ -87,7 +87,7 @@ class CallCheck:
         if not fits:
             text = ", ".join(str(dim) for dim in expected)
             self._wrong.append(f"{name} has shape {list(got)}, expected [{text}]")
-        elif wrong := _spec.wrong_sharding(name, array, self._layout):
+        elif wrong := _out_sharding.wrong_sharding(name, array, self._layout):
             self._wrong.append(wrong)
 
     def dtype(self, name: str, array: jax.Array, allowed: Sequence) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _names, _operations, _place, _spec
+from epd.jax import _checks, _names, _operations, _out_sharding, _place
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
@@ -35,7 +35,7 @@ def dispatch_payload(
     received = []
     for own, rows in zip(statics, leaves, strict=True):
         place = _place.current()
-        # Of roles: in one order on all ranks, see _order.
+        # Of roles: in one order on all ranks, see _role_order.
         if received and place is not None:
             place = _place.after(place, received[-1][:1])
         with _place.at(place):
@@ -130,19 +130,19 @@ def combine(
     cfg = _checks.layer(function, cfg)
     handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
     leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _spec.normalize(function, out_sharding, len(leading) + 1)
+    spec = _out_sharding.normalize(function, out_sharding, len(leading) + 1)
     layout = layout_for(group, expert_out, handle_mem)
     check = _checks.CallCheck(function, group, layout, cfg)
     check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
     check.leading("num_local_tokens", leading)
     check.handle(handle_mem)
-    if wrong := _spec.mismatch(spec, layout):
+    if wrong := _out_sharding.mismatch(spec, layout):
         check.other(wrong)
     check.done()
     name = _names.take(function, group, name, names)
     operands = align_varying(layout, [handle_mem, expert_out])
     out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
-    return _spec.constrain(out, spec, layout)
+    return _out_sharding.constrain(out, spec, layout)
 
 
 def dispatch_bwd(
@@ -162,14 +162,14 @@ def dispatch_bwd(
     g_recv_topk_weights = jnp.asarray(g_recv_topk_weights)
     _checks.floating_weights(function, "g_recv_topk_weights", g_recv_topk_weights)
     leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _spec.normalize(function, out_partition_spec, len(leading) + 1)
+    spec = _out_sharding.normalize(function, out_partition_spec, len(leading) + 1)
     layout = layout_for(group, grad, handle_mem)
     check = _checks.CallCheck(function, group, layout, cfg)
     check_expert_rows(check, layout.num_shards, "grad", grad, group.config.hidden_dim)
     check.shape("g_recv_topk_weights", g_recv_topk_weights, grad.shape[:2])
     check.leading("num_local_tokens", leading)
     check.handle(handle_mem)
-    if wrong := _spec.mismatch(spec, layout):
+    if wrong := _out_sharding.mismatch(spec, layout):
         check.other(wrong)
     check.done()
     name = _names.take(function, group, name, ("dispatch backward",))
@@ -177,7 +177,9 @@ def dispatch_bwd(
     grad_tokens, grad_weights = _operations.dispatch_backward(
         Static(group, layout, cfg, name), leading, *operands
     )
-    return _spec.constrain(grad_tokens, spec, layout), _spec.constrain(grad_weights, spec, layout)
+    return _out_sharding.constrain(grad_tokens, spec, layout), _out_sharding.constrain(
+        grad_weights, spec, layout
+    )
 
 
 def combine_bwd(

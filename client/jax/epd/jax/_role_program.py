@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from epd.jax import _names, _order, _place
-from epd.jax._streams import Stream
+from epd.jax import _names, _place, _role_order
+from epd.jax._role_streams import Stream
 from epd.jax.role_group import RoleGroup, RoleLink
 
 
@@ -124,9 +124,9 @@ class Program:
         if key not in self._executables:
             with _names.seen() as names:
                 traced = self._jitted.trace(place, own)
-            _order.check(f"roles: function {self.number}", traced.jaxpr)
+            _role_order.check(f"roles: function {self.number}", traced.jaxpr)
             self._group.take_names(self.side, names, self)
-            self.first_exchange = _order.first_key(traced.jaxpr)
+            self.first_exchange = _role_order.first_key(traced.jaxpr)
             self._executables[key] = traced.lower().compile()
         executable = self._executables[key]
 

@@ -12,7 +12,7 @@ from epd.jax import _ffi, _membership, _place, config
 from epd.jax import _group_arguments as _arguments
 from epd.jax._group_arguments import GroupArguments
 from epd.jax._membership import Membership
-from epd.jax._streams import Side
+from epd.jax._role_streams import Side
 from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
 from epd.jax.dispatch import checked_dispatch
 from epd.jax.group_operations import GroupOperations

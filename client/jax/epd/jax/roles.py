@@ -53,7 +53,7 @@ from epd.jax import _attendance, _names
 from epd.jax import _group_arguments as _arguments
 from epd.jax._attendance import Attendance
 from epd.jax._role_program import Program
-from epd.jax._streams import Side, Stream, check_number, streams_of
+from epd.jax._role_streams import Side, Stream, check_number, streams_of
 from epd.jax.role_group import RoleGroup, check_meshes, mesh_argument
 
 _MOST_NAME_BYTES, _MOST_METADATA_BYTES = 200, 256
