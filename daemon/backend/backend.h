@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/backend/member_moves.h"
@@ -77,6 +78,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string name() const = 0;
+  // Whether groups that ask for `backend` are served here.
+  virtual bool serves(absl::string_view backend) const { return backend == name(); }
   virtual std::string simd() const = 0;
 
   // Begins to make arenas; ArenaSet::Ready says when they are there. Outlived by the backend.

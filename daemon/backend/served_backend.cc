@@ -10,8 +10,11 @@ namespace epd {
 absl::Status CheckServedBackend(absl::string_view asked, const std::vector<std::string>& serving,
                                 absl::string_view no_cuda) {
   if (asked == "auto") return absl::OkStatus();
-  if (std::find(serving.begin(), serving.end(), asked) != serving.end()) return absl::OkStatus();
-  const bool no_device = asked == "cuda" && !no_cuda.empty();
+  // NCCL EP moves rows between cuda's devices; whether it is there is asked when a group enters.
+  const bool on_device = asked == "cuda" || asked == "nccl_ep";
+  const absl::string_view by = on_device ? "cuda" : asked;
+  if (std::find(serving.begin(), serving.end(), by) != serving.end()) return absl::OkStatus();
+  const bool no_device = on_device && !no_cuda.empty();
   return absl::FailedPreconditionError(absl::StrCat(
       "backend=", asked,
       no_device ? absl::StrCat(" cannot be served here: ", no_cuda, "; this node's worker serves ")

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/control_codec.h"
+#include "daemon/worker/library_group.h"
 
 namespace epd {
 
@@ -59,7 +60,7 @@ void EffectPerformer::TakeMoved(Backend& backend) {
 
 Backend& EffectPerformer::BackendNamed(absl::string_view name) const {
   const auto found = std::find_if(backends_.begin(), backends_.end(),
-                                  [name](const auto& one) { return one->name() == name; });
+                                  [name](const auto& one) { return one->serves(name); });
   return found == backends_.end() ? *backends_.front() : **found;
 }
 
@@ -289,6 +290,9 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   if (spans && start.on_device()) {
     if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
   }
+  if (start.spec.backend == "nccl_ep" && facts.members == nullptr) {
+    return SeveralRanksOnOneGpu(start);
+  }
   tenants_[{start.group, start.formation}] = std::move(facts);
   return absl::OkStatus();
 }
@@ -316,6 +320,10 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
     if (known == in.workers.end()) in.workers.push_back(node->worker.value);
     if (member.session) in.self = index;
     facts.move.member_of_rank.push_back(index);
+  }
+  if (start.spec.backend == "nccl_ep") {
+    if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start);
+    in.library = LibraryGroupOf(start.spec);
   }
   facts.move.communicator = in.communicator;
   return facts.members->Enter(in, now_);

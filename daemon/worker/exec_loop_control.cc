@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/served_backend.h"
 #include "daemon/backend/sha256.h"
+#include "daemon/core/nccl_ep_limits.h"
 #include "daemon/packet/packet.h"
 #include "daemon/worker/control_codec.h"
 #include "daemon/worker/exec_loop.h"
@@ -103,6 +104,7 @@ absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
         ": the staging of each rank has two descriptors, which one message must carry; use several "
         "groups of fewer ranks"));
   }
+  if (absl::Status limits = CheckNcclEpLimits(start.spec); !limits.ok()) return limits;
   std::vector<std::string> served;
   for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
   return CheckServedBackend(start.spec.backend, served, no_cuda_);

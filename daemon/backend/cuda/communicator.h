@@ -44,6 +44,8 @@ class Communicator {
   // Why it is being aborted or is gone; OK while it forms and serves, and after an orderly end.
   const absl::Status& cause() const { return cause_; }
   absl::Time next_deadline() const { return deadline_; }
+  // While it is READY: for what makes another one of it.
+  NcclComm handle() const { return comm_; }
 
   // Enters; returns at once. `id` is a secret and is not kept.
   void Begin(const NcclUniqueId& id, absl::Time now);

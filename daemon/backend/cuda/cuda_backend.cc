@@ -77,7 +77,7 @@ void CudaBackend::Pump(absl::Time now) {
     waits_since_ = absl::InfiniteFuture();
   }
   if (queue_.empty() || !lost_.ok()) return;
-  waits_since_ = std::min(waits_since_, now);
+  waits_since_ = device_->streams().held() ? now : std::min(waits_since_, now);
   if (now >= waits_since_ + limit_) {
     Lose(absl::DeadlineExceededError(absl::StrCat(
         "device ", device_->name(), " has not become idle within ", absl::FormatDuration(limit_))));

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cuda/cuda_arenas.h"
@@ -27,13 +28,17 @@ namespace epd::cuda {
 
 class CudaBackend : public Backend, public MemberMoves {
  public:
-  // `limit`: for what waits in the queue. `nccl`: for groups on several nodes; outlives this.
+  // `limit`: for what waits in the queue. `nccl`: for groups on several nodes; outlives this. `program`:
+  // which asks about libraries in a process of its own (machine_probe.h).
   CudaBackend(std::unique_ptr<CudaDevice> device, absl::Duration limit,
-              const LoadedNccl* nccl = nullptr)
-      : device_(std::move(device)), limit_(limit), nccl_(nccl) {}
+              const LoadedNccl* nccl = nullptr, std::string program = "")
+      : device_(std::move(device)), limit_(limit), nccl_(nccl), program_(std::move(program)) {}
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
+  bool serves(absl::string_view backend) const override {
+    return backend == "cuda" || backend == "nccl_ep";
+  }
   std::string simd() const override { return ""; }
   absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
                                                          uint64_t arena_bytes) override;
@@ -87,6 +92,7 @@ class CudaBackend : public Backend, public MemberMoves {
     std::optional<NcclUniqueId> id;  // Until it is used.
   };
   SpanCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
+  std::unique_ptr<MemberLink> LinkOf(const Membership& membership) const;
   void StartSpan(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);
   void PollSpans(absl::Time now);
@@ -99,6 +105,7 @@ class CudaBackend : public Backend, public MemberMoves {
   std::vector<MovedRows> moved_;
   int next_stream_ = 0;
   const LoadedNccl* const nccl_;
+  const std::string program_;
   std::map<uint64_t, KnownId> ids_;  // By communicator.
   std::vector<std::unique_ptr<SpanCommunicator>> spans_;
   std::vector<PreparedMove> prepared_;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/cuda_backend.h"
+#include "daemon/backend/nccl_ep/ep_link.h"
 
 namespace epd::cuda {
 namespace {
@@ -75,13 +76,25 @@ absl::Status CudaBackend::Enter(const Membership& membership, absl::Time now) {
   const absl::StatusOr<int> stream = FreeStream(now);
   if (!stream.ok()) return stream.status();
   spans_.push_back(std::make_unique<SpanCommunicator>(
-      *device_, nccl_->table,
+      *device_, LinkOf(membership),
       SpanCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
       moved_, prepared_));
   spans_.back()->num_users = 1;
   spans_.back()->Begin(*known->second.id, now);
   known->second.id.reset();
   return absl::OkStatus();
+}
+
+std::unique_ptr<MemberLink> CudaBackend::LinkOf(const Membership& in) const {
+  const CommunicatorOptions options = {.group_id = in.communicator,
+                                       .epoch = in.epoch,
+                                       .num_ranks = static_cast<int>(in.workers.size()),
+                                       .rank = in.self};
+  if (!in.library.has_value()) return std::make_unique<NativeLink>(nccl_->table, options);
+  return std::make_unique<nccl_ep::EpLink>(
+      *device_, *nccl_,
+      nccl_ep::EpLinkOptions{
+          .communicator = options, .group = *in.library, .program = program_, .limit = limit_ / 2});
 }
 
 // The first stream of no communicator; else that of one whose tenants are gone, once it is through.
@@ -121,7 +134,7 @@ void CudaBackend::WorkerLost(uint64_t worker, const std::string& who, absl::Time
     if (std::find(in.workers.begin(), in.workers.end(), worker) == in.workers.end()) continue;
     span->End(absl::AbortedError(absl::StrCat(Name(in.communicator, in.epoch), ": ", who,
                                               " is lost; the group forms again")),
-              now);
+              now, /*worker_gone=*/true);
   }
 }
 

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const DriverTable& 
 }
 
 absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
+  ordinal_ = options.ordinal;
   if (const Result code = driver_.init(0); code != kSuccess) {
     return Unusable(driver_, "cuInit", code);
   }
@@ -62,12 +63,11 @@ absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
 }
 
 absl::Status CudaDevice::Prepare(const CudaDeviceOptions& options) {
-  Context context = nullptr;
-  if (const Result code = driver_.primary_context_retain(&context, device_); code != kSuccess) {
+  if (const Result code = driver_.primary_context_retain(&context_, device_); code != kSuccess) {
     return Unusable(driver_, "cuDevicePrimaryCtxRetain", code);
   }
   retained_ = true;
-  if (const Result code = driver_.context_set_current(context); code != kSuccess) {
+  if (const Result code = driver_.context_set_current(context_); code != kSuccess) {
     return Unusable(driver_, "cuCtxSetCurrent", code);
   }
   absl::StatusOr<DeviceStreams> streams =

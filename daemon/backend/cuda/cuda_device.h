@@ -46,6 +46,9 @@ class CudaDevice {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   const DriverTable& driver() const { return driver_; }
+  Context context() const { return context_; }
+  int ordinal() const { return ordinal_; }
+  DeviceStreams& streams() { return *streams_; }
   const DeviceStreams& streams() const { return *streams_; }
   const KernelModule& kernels() const { return *kernels_; }
   DeviceWork& work() { return *work_; }
@@ -64,6 +67,8 @@ class CudaDevice {
 
   const DriverTable& driver_;
   Device device_ = 0;
+  int ordinal_ = 0;
+  Context context_ = nullptr;
   bool retained_ = false;
   std::string name_;
   std::string uuid_;

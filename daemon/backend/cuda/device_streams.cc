@@ -29,6 +29,7 @@ DeviceStreams::~DeviceStreams() {
 }
 
 absl::Status DeviceStreams::CheckIdle() const {
+  if (held()) return absl::FailedPreconditionError("another thread puts work into a stream");
   for (int i = 0; i < size(); ++i) {
     const Result code = driver_.stream_query(at(i));
     if (code == kSuccess) continue;

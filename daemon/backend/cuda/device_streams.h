@@ -29,11 +29,18 @@ class DeviceStreams {
   //   INTERNAL             the device is lost (an illegal access, say): this worker must be replaced
   absl::Status CheckIdle() const;
 
+  // Another thread puts work into a stream from now on, until it is released: no moment is idle. Whoever
+  // holds has a deadline of its own.
+  void Hold() { ++num_held_; }
+  void Release() { --num_held_; }
+  bool held() const { return num_held_ > 0; }
+
  private:
   explicit DeviceStreams(const DriverTable& driver) : driver_(driver) {}
 
   const DriverTable& driver_;
   std::vector<Stream> streams_;
+  int num_held_ = 0;
 };
 
 }  // namespace epd::cuda

@@ -32,6 +32,7 @@ std::vector<std::string> BindAll(void* handle, NcclTable& t) {
   Bind(handle, "ncclGetErrorString", t.get_error_string, lacking);
   Bind(handle, "ncclCommInitRankConfig", t.init_rank, lacking);
   Bind(handle, "ncclCommGetAsyncError", t.get_async_error, lacking);
+  Bind(handle, "ncclCommSplit", t.split, lacking);
   Bind(handle, "ncclCommFinalize", t.finalize, lacking);
   Bind(handle, "ncclCommDestroy", t.destroy, lacking);
   Bind(handle, "ncclCommAbort", t.abort, lacking);

@@ -45,6 +45,10 @@ struct NcclTable {
   NcclResult (*init_rank)(NcclComm* comm, int num_ranks, NcclUniqueId id, int rank,
                           NcclConfig* config) = nullptr;
   NcclResult (*get_async_error)(NcclComm comm, NcclResult* state) = nullptr;
+  // All members. The new communicator has members in the order of `key`, and the parent stays. Poll as
+  // above, the parent too.
+  NcclResult (*split)(NcclComm parent, int color, int key, NcclComm* comm,
+                      NcclConfig* config) = nullptr;
   NcclResult (*finalize)(NcclComm comm) = nullptr;
   NcclResult (*destroy)(NcclComm comm) = nullptr;  // Collective on the node: all peers must live.
   NcclResult (*abort)(NcclComm comm) = nullptr;    // Local.

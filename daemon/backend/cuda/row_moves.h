@@ -16,36 +16,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/backend/cuda/communicator.h"
+#include "daemon/backend/cuda/move_steps.h"
 #include "daemon/backend/cuda/span_traffic.h"
-#include "daemon/backend/cuda/stream_steps.h"
 #include "daemon/backend/move_job.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/routing_plan.h"
 
 namespace epd::cuda {
-
-// Memory that a move needs besides the regions.
-struct MoveRoom {
-  uint64_t device_bytes = 0;
-  uint64_t host_bytes = 0;  // Registered; the device's view of it has the same bytes.
-};
-
-// Where it is.
-struct MovePlaces {
-  std::vector<DevicePointer> arenas;  // By arena of the set.
-  DevicePointer device = 0;
-  DevicePointer host_on_device = 0;  // The device's address of `host`.
-  uint8_t* host = nullptr;
-};
-
-// What goes into a stream, in order.
-struct MoveSteps {
-  StreamSteps before;
-  std::vector<PeerBytes> exchange;  // With the other workers.
-  StreamSteps after;                // Only where there are others.
-};
 
 // One operation. `group` and `job` are borrowed.
 class RowMoves {

@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
   absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(driver.table, options);
   if (!device.ok()) return device.status();
   static const LoadedNccl& nccl = *new LoadedNccl(Nccl(nccl_path, no_nccl));
-  return std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl);
+  return std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl, self);
 }
 
 }  // namespace epd::cuda

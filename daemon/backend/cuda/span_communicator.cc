@@ -16,15 +16,6 @@ using State = SpanMove::State;
 constexpr size_t kNumReadingBlocks = 2;
 constexpr size_t kNumBlocks = 4;
 
-CommunicatorOptions CommOptions(const SpanCommunicator::Options& options) {
-  const Membership& in = options.membership;
-  return {.group_id = in.communicator,
-          .epoch = in.epoch,
-          .num_ranks = static_cast<int>(in.workers.size()),
-          .rank = in.self,
-          .form_limit = options.form_limit};
-}
-
 // What all members must have alike, beside what their calls were compared for.
 uint64_t DigestOf(const std::vector<int32_t>& counts) {
   if (counts.empty()) return 0;
@@ -42,21 +33,34 @@ bool InStream(const SpanMove& move) {
 
 }  // namespace
 
-SpanCommunicator::SpanCommunicator(CudaDevice& device, const NcclTable& nccl,
+SpanCommunicator::SpanCommunicator(CudaDevice& device, std::unique_ptr<MemberLink> link,
                                    const Options& options, std::vector<MovedRows>& moved,
                                    std::vector<PreparedMove>& prepared)
     : device_(device),
       options_(options),
       moved_(moved),
       prepared_(prepared),
-      comm_(nccl, CommOptions(options)),
+      link_(std::move(link)),
       reading_(device, kNumReadingBlocks),
       memory_(device, kNumBlocks) {}
 
-void SpanCommunicator::Begin(const NcclUniqueId& id, absl::Time now) { comm_.Begin(id, now); }
+void SpanCommunicator::Begin(const NcclUniqueId& id, absl::Time) { id_ = id; }
+
+absl::Status SpanCommunicator::Enter(absl::Time now) {
+  const absl::Status reserved = memory_.Reserve(link_->room());
+  if (absl::IsFailedPrecondition(reserved)) return absl::OkStatus();
+  if (absl::IsInternal(reserved)) return reserved;
+  if (!reserved.ok()) {
+    End(reserved, now);
+    return absl::OkStatus();
+  }
+  link_->Begin(*std::exchange(id_, std::nullopt), memory_.Places(0),
+               device_.streams().at(options_.stream), now);
+  return absl::OkStatus();
+}
 
 absl::Status SpanCommunicator::Entered() const {
-  switch (comm_.state()) {
+  switch (link_->state()) {
     case CommState::kReady:
       return absl::OkStatus();
     case CommState::kNone:
@@ -66,12 +70,13 @@ absl::Status SpanCommunicator::Entered() const {
       break;
   }
   if (!end_.ok()) return end_;
-  return comm_.cause().ok() ? absl::AbortedError("the communicator has ended") : comm_.cause();
+  return link_->cause().ok() ? absl::AbortedError("the communicator has ended") : link_->cause();
 }
 
-void SpanCommunicator::End(const absl::Status& why, absl::Time now) {
+void SpanCommunicator::End(const absl::Status& why, absl::Time now, bool worker_gone) {
   if (end_.ok()) end_ = why;
-  comm_.PeerLost("a member", now);
+  id_.reset();
+  link_->End("a member", worker_gone, now);
   FinishAllOutsideOfTheStream(end_);
 }
 
@@ -86,20 +91,16 @@ bool SpanCommunicator::Has(MoveId id) const { return Find(id) != nullptr; }
 
 void SpanCommunicator::Start(std::unique_ptr<SpanMove> move) {
   if (!end_.ok()) return moved_.push_back({move->id, end_});
-  absl::StatusOr<RowMoves> rows = RowMoves::Create(move->group, move->job, &move->traffic);
-  if (rows.ok() && move->job.kind == shm::Kind::kPrepare) {
-    // Its sizes are known without a plan.
-    move->traffic = PlanSpanTraffic(rows->Shape(), nullptr, options_.membership.self);
-    move->state = State::kSized;
-  }
+  absl::StatusOr<std::unique_ptr<MemberRows>> rows = link_->Rows(move->group, move->job);
   if (!rows.ok()) return moved_.push_back({move->id, rows.status()});
-  move->rows.emplace(*std::move(rows));
+  move->rows = *std::move(rows);
+  if (move->rows->read_bytes() == 0) move->state = State::kSized;
   moves_.push_back(std::move(move));
 }
 
 void SpanCommunicator::Finish(SpanMove& move, const absl::Status& status) {
   moved_.push_back({move.id, status});
-  if (move.issued) comm_.Completed();
+  if (move.issued) link_->Completed();
   if (next_ == move.id) next_.reset();
   order_.Forget(move.id);
   std::erase_if(moves_, [&move](const auto& one) { return one.get() == &move; });
@@ -144,39 +145,41 @@ void SpanCommunicator::Turn(const MoveTurn& turn, absl::Time now) {
       MovePart& part = move->job.parts[rank];
       if (!part.local) part.recv_capacity = turn.recv_capacity[rank];
     }
-    problem = move->rows->CheckImages();
+    problem = move->rows->TakeCapacities();
   }
   // The others issue it, and nobody can go on without this member.
   if (!problem.ok()) return End(problem, now);
-  if (move->job.kind != shm::Kind::kPrepare) {
-    move->traffic =
-        PlanSpanTraffic(move->rows->Shape(), move->counts.data(), options_.membership.self);
-  }
   order_.Prepared(turn.id);
 }
 
 // ---- step by step ----
 
 absl::Status SpanCommunicator::Poll(absl::Time now) {
-  comm_.Poll(now);
-  was_ready_ = was_ready_ || comm_.state() == CommState::kReady;
+  if (id_.has_value()) return Enter(now);
+  link_->Poll(now);
+  was_ready_ = was_ready_ || link_->state() == CommState::kReady;
   CheckLate(now);
+  if (absl::Status broken = link_->broken(); !broken.ok()) return broken;
   if (ended()) return Settle(now);
-  if (comm_.state() != CommState::kReady) return absl::OkStatus();
+  // What is in the stream goes on while it ends.
+  if (link_->state() != CommState::kReady && link_->state() != CommState::kAborting) {
+    return absl::OkStatus();
+  }
   std::vector<MoveId> ids;
   for (const auto& move : moves_) ids.push_back(move->id);
   for (const MoveId id : ids) {
     SpanMove* move = Find(id);
     if (move == nullptr) continue;
+    if (move->state != State::kIssued && link_->state() != CommState::kReady) continue;
     if (absl::Status lost = Advance(*move, now); !lost.ok()) return lost;
   }
-  return IssueNext(now);
+  return link_->state() == CommState::kReady ? IssueNext(now) : absl::OkStatus();
 }
 
 void SpanCommunicator::CheckLate(absl::Time now) {
   const bool late = std::any_of(moves_.begin(), moves_.end(),
                                 [now](const auto& move) { return now >= move->deadline; });
-  if (late && !ended()) comm_.OperationLate(now);
+  if (late && !ended()) link_->OperationLate(now);
 }
 
 // Aborted: what the stream has not got ends, what it has ends once it is through.
@@ -192,7 +195,7 @@ absl::Status SpanCommunicator::Settle(absl::Time now) {
     return absl::OkStatus();
   }
   // Nobody says that a member is lost, and yet the group cannot go on in this epoch.
-  if (was_ready_ && now >= failed_at_ + options_.limit) return comm_.cause();
+  if (was_ready_ && now >= failed_at_ + options_.limit) return link_->cause();
   return absl::OkStatus();
 }
 
@@ -203,7 +206,7 @@ absl::Status SpanCommunicator::Advance(SpanMove& move, absl::Time now) {
     case State::kSized:
       return Reserve(move);
     case State::kIssued:
-      return comm_.launching() ? absl::OkStatus() : PutRest(move, now);
+      return link_->launching() ? absl::OkStatus() : PutRest(move, now);
     default:
       return absl::OkStatus();
   }
@@ -221,7 +224,7 @@ absl::Status SpanCommunicator::Read(SpanMove& move, absl::Time now) {
   }
   MovePlaces places = reading_.Places(*block);
   places.arenas = move.arenas->arenas();
-  const StreamSteps steps = move.rows->ReadCounts(places);
+  const StreamSteps steps = move.rows->Read(places);
   const absl::Status started = device_.work().Start(
       move.id, move.arenas->stream(),
       [&](Stream stream) { return steps.Put(device_.driver(), device_.kernels(), stream); }, now);
@@ -235,18 +238,11 @@ absl::Status SpanCommunicator::Read(SpanMove& move, absl::Time now) {
 }
 
 void SpanCommunicator::TakeCounts(SpanMove& move) {
-  absl::StatusOr<std::vector<int32_t>> counts =
-      move.rows->CountsIn(reading_.Places(move.block).host);
+  const absl::Status read = move.rows->TakeRead(reading_.Places(move.block).host);
   reading_.ReturnBlock(move.block);
   move.block = -1;
   if (!move.verdict.ok()) return Finish(move, move.verdict);
-  if (!counts.ok()) return Finish(move, counts.status());
-  move.counts = *std::move(counts);
-  move.traffic = PlanSpanTraffic(move.rows->Shape(), move.counts.data(), options_.membership.self);
-  // Of the landings it had no room.
-  absl::StatusOr<RowMoves> rows = RowMoves::Create(move.group, move.job, &move.traffic);
-  if (!rows.ok()) return Finish(move, rows.status());
-  move.rows.emplace(*std::move(rows));
+  if (!read.ok()) return Finish(move, read);
   move.state = State::kSized;
 }
 
@@ -264,7 +260,7 @@ absl::Status SpanCommunicator::Reserve(SpanMove& move) {
     return absl::OkStatus();
   }
   move.state = State::kPrepared;
-  prepared_.push_back({move.id, DigestOf(move.counts)});
+  prepared_.push_back({move.id, DigestOf(move.rows->counts())});
   return absl::OkStatus();
 }
 
@@ -275,7 +271,7 @@ size_t SpanCommunicator::NumInStream() const {
 }
 
 absl::Status SpanCommunicator::IssueNext(absl::Time now) {
-  while (!comm_.launching()) {
+  while (!link_->launching()) {
     const bool launched = std::none_of(moves_.begin(), moves_.end(), [](const auto& move) {
       return move->state == State::kIssued;
     });
@@ -308,9 +304,9 @@ absl::Status SpanCommunicator::Issue(SpanMove& move, absl::Time now) {
   }
   move.state = State::kIssued;
   move.deadline = now + options_.limit;
-  const absl::Status issued = comm_.Issue(move.steps.exchange, stream, now);
+  const absl::Status issued = link_->Issue(move.steps, stream, now);
   move.issued = issued.ok();
-  return comm_.launching() || ended() ? absl::OkStatus() : PutRest(move, now);
+  return link_->launching() || ended() ? absl::OkStatus() : PutRest(move, now);
 }
 
 // What comes behind NCCL's part, and an event behind all of it. Aborted, there is only the event.
@@ -337,12 +333,12 @@ bool SpanCommunicator::Complete(WorkId id) {
     return true;
   }
   const uint8_t* host = memory_.Places(move->block).host;
-  absl::Status status = !move->verdict.ok() ? move->verdict : Outcome(*move, host);
+  absl::Status status = !move->verdict.ok() ? move->verdict : move->rows->Outcome(host);
   // Nobody knows how far NCCL was.
-  if (status.ok() && ended()) status = Entered();
+  if (status.ok() && link_->state() != CommState::kReady) status = Entered();
   if (status.ok() && move->job.kind == shm::Kind::kPrepare) {
     const size_t row = move->group.num_experts * sizeof(int32_t);
-    const auto* counts = reinterpret_cast<const char*>(move->rows->Counts(host));
+    const auto* counts = reinterpret_cast<const char*>(host);
     for (const MovePart& part : move->job.parts) {
       move->arenas->KeepCounts(part.arena, part.stage_offset, {counts, row});
       counts += row;
@@ -353,18 +349,8 @@ bool SpanCommunicator::Complete(WorkId id) {
   return true;
 }
 
-absl::Status SpanCommunicator::Outcome(const SpanMove& move, const uint8_t* host) const {
-  if (move.job.kind == shm::Kind::kPrepare) return absl::OkStatus();
-  if (absl::Status found = move.rows->Outcome(host); !found.ok()) return found;
-  const absl::StatusOr<std::vector<int32_t>> seen =
-      move.rows->CountsIn(host + move.rows->counts_seen_at());
-  if (seen.ok() && *seen == move.counts) return absl::OkStatus();
-  return absl::DataLossError(
-      "a rank's plan has changed while its rows were on their way; prepare again");
-}
-
 bool SpanCommunicator::busy() const {
-  if (comm_.state() == CommState::kForming || !moves_.empty()) return true;
+  if (id_.has_value() || link_->busy() || !moves_.empty()) return true;
   return ended() && end_.ok() && num_users > 0 && was_ready_;
 }
 

@@ -19,13 +19,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
-#include "daemon/backend/cuda/communicator.h"
 #include "daemon/backend/cuda/cuda_arenas.h"
 #include "daemon/backend/cuda/cuda_device.h"
 #include "daemon/backend/cuda/issue_order.h"
+#include "daemon/backend/cuda/member_link.h"
+#include "daemon/backend/cuda/member_rows.h"
 #include "daemon/backend/cuda/move_memory.h"
-#include "daemon/backend/cuda/row_moves.h"
-#include "daemon/backend/cuda/span_traffic.h"
 
 namespace epd::cuda {
 
@@ -43,9 +42,7 @@ struct SpanMove {
   CudaArenas* arenas = nullptr;
   MoveGroup group;
   MoveJob job;
-  SpanTraffic traffic;
-  std::optional<RowMoves> rows;
-  std::vector<int32_t> counts;
+  std::unique_ptr<MemberRows> rows;
   MoveSteps steps;
   State state = State::kNew;
   int block = -1;
@@ -61,10 +58,9 @@ class SpanCommunicator {
     Membership membership;
     int stream = 0;        // Of its own.
     absl::Duration limit;  // For an operation, and for who is lost to be named.
-    absl::Duration form_limit = absl::Minutes(5);
   };
   // Members of what it is given outlive it.
-  SpanCommunicator(CudaDevice& device, const NcclTable& nccl, const Options& options,
+  SpanCommunicator(CudaDevice& device, std::unique_ptr<MemberLink> link, const Options& options,
                    std::vector<MovedRows>& moved, std::vector<PreparedMove>& prepared);
 
   const Membership& membership() const { return options_.membership; }
@@ -73,9 +69,10 @@ class SpanCommunicator {
 
   void Begin(const NcclUniqueId& id, absl::Time now);
   absl::Status Entered() const;
-  // It is aborted, and whatever has no place in the stream ends with `why`.
-  void End(const absl::Status& why, absl::Time now);
-  bool ended() const { return comm_.state() == CommState::kGone; }
+  // It ends, and whatever has no place in the stream ends with `why`. `worker_gone`: for the reason that
+  // a member's worker is no more.
+  void End(const absl::Status& why, absl::Time now, bool worker_gone = false);
+  bool ended() const { return link_->state() == CommState::kGone; }
 
   void Start(std::unique_ptr<SpanMove> move);
   bool Has(MoveId id) const;
@@ -108,14 +105,15 @@ class SpanCommunicator {
   absl::Status IssueNext(absl::Time now);
   absl::Status Issue(SpanMove& move, absl::Time now);
   absl::Status PutRest(SpanMove& move, absl::Time now);
-  absl::Status Outcome(const SpanMove& move, const uint8_t* host) const;
+  absl::Status Enter(absl::Time now);
   size_t NumInStream() const;
 
   CudaDevice& device_;
   const Options options_;
   std::vector<MovedRows>& moved_;
   std::vector<PreparedMove>& prepared_;
-  Communicator comm_;
+  const std::unique_ptr<MemberLink> link_;
+  std::optional<NcclUniqueId> id_;  // Until it has begun.
   IssueOrder order_;
   MoveMemory reading_;
   MoveMemory memory_;

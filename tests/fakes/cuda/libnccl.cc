@@ -71,6 +71,18 @@ EPD_EXPORT NcclResult ncclCommInitRankConfig(NcclComm* comm, int num_ranks, Nccl
 EPD_EXPORT NcclResult ncclCommGetAsyncError(NcclComm comm, NcclResult* state) {
   return Table().get_async_error(comm, state);
 }
+EPD_EXPORT NcclResult ncclCommSplit(NcclComm parent, int color, int key, NcclComm* comm,
+                                    NcclConfig* config) {
+  return Table().split(parent, color, key, comm, config);
+}
+EPD_EXPORT NcclResult ncclCommCount(NcclComm comm, int* count) {
+  int rank = 0;
+  return epd::cuda::NcclMailPlace(comm, &rank, count) ? epd::cuda::kNcclSuccess : 5;
+}
+EPD_EXPORT NcclResult ncclCommUserRank(NcclComm comm, int* rank) {
+  int count = 0;
+  return epd::cuda::NcclMailPlace(comm, rank, &count) ? epd::cuda::kNcclSuccess : 5;
+}
 EPD_EXPORT NcclResult ncclCommFinalize(NcclComm comm) { return Table().finalize(comm); }
 EPD_EXPORT NcclResult ncclCommDestroy(NcclComm comm) { return Table().destroy(comm); }
 EPD_EXPORT NcclResult ncclCommAbort(NcclComm comm) { return Table().abort(comm); }

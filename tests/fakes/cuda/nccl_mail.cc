@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <sstream>
 #include <vector>
@@ -58,8 +59,11 @@ struct Comm {
   int rank = 0;
   int num_ranks = 0;
   std::atomic<bool> aborted{false};
+  bool blocks = false;
   bool finalized = false;
   bool destroyed = false;
+  int num_children = 0;
+  std::shared_ptr<Comm> forming;        // The last that was split off, until all members are in it.
   std::map<int, uint64_t> groups_with;  // By peer.
 
   std::string File(char kind, int of) const { return folder + "/" + kind + std::to_string(of); }
@@ -82,8 +86,9 @@ struct Group {
 NcclMail g_mail;
 std::map<NcclComm, std::shared_ptr<Comm>> g_comms;
 uintptr_t g_next = 1;
-int g_depth = 0;
-std::vector<Group> g_open;  // Of the group that is being made.
+std::recursive_mutex g_mutex;  // Over everything but what streams do.
+thread_local int g_depth = 0;
+thread_local std::vector<Group> g_open;  // Of the group that is being made.
 std::map<Comm*, std::vector<Group>> g_launching;
 
 void Violation(const std::string& what) { g_mail.violation(what); }
@@ -190,6 +195,7 @@ void CheckAllLive(const Comm& comm, const char* function) {
 }
 
 NcclResult InitRank(NcclComm* out, int num_ranks, NcclUniqueId id, int rank, NcclConfig* config) {
+  const std::lock_guard lock(g_mutex);
   IdBytes bytes = {};
   std::memcpy(&bytes, id.bytes, sizeof bytes);
   if (std::memcmp(bytes.magic, kMagic, sizeof kMagic) != 0) return kInvalidArgument;
@@ -215,6 +221,38 @@ NcclResult InitRank(NcclComm* out, int num_ranks, NcclUniqueId id, int rank, Ncc
   return kNcclInProgress;
 }
 
+void PutGroup(Group group) {
+  const Stream stream = group.stream;
+  g_mail.put(stream, [shared = std::make_shared<Group>(std::move(group))] { return Run(*shared); });
+}
+
+// Whoever splits has all members of the parent with him.
+NcclResult Split(NcclComm parent, int, int key, NcclComm* out, NcclConfig* config) {
+  const std::lock_guard lock(g_mutex);
+  const std::shared_ptr<Comm> from = Find(parent, "ncclCommSplit");
+  if (from == nullptr) return kInvalidUsage;
+  auto comm = std::make_shared<Comm>();
+  comm->folder = from->folder + "-" + std::to_string(from->num_children++);
+  comm->rank = key;
+  comm->num_ranks = from->num_ranks;
+  comm->blocks = config->blocking != 0;
+  mkdir(comm->folder.c_str(), 0700);
+  comm->Mark('r');
+  from->forming = comm;
+  *out = reinterpret_cast<NcclComm>(g_next++);
+  g_comms[*out] = std::move(comm);
+  return kNcclInProgress;
+}
+
+bool IsForming(Comm& comm) {
+  if (comm.forming == nullptr) return false;
+  for (int peer = 0; peer < comm.num_ranks; ++peer) {
+    if (!comm.forming->Has('r', peer)) return true;
+  }
+  comm.forming.reset();
+  return false;
+}
+
 NcclResult StateOf(Comm& comm) {
   bool all = true;
   bool all_finalized = true;
@@ -225,18 +263,16 @@ NcclResult StateOf(Comm& comm) {
     if (!finalized && (comm.Dead(peer) || comm.Has('a', peer))) return kNcclRemoteError;
   }
   if (!all || (comm.finalized && !all_finalized)) return kNcclInProgress;
+  if (IsForming(comm)) return kNcclInProgress;
   const auto launching = g_launching.find(&comm);
   if (launching == g_launching.end()) return kNcclSuccess;
-  for (Group& group : launching->second) {
-    const Stream stream = group.stream;
-    g_mail.put(stream,
-               [shared = std::make_shared<Group>(std::move(group))] { return Run(*shared); });
-  }
+  for (Group& group : launching->second) PutGroup(std::move(group));
   g_launching.erase(launching);
   return kNcclInProgress;
 }
 
 NcclResult Add(Piece piece, int peer, NcclComm handle, Stream stream, const char* function) {
+  const std::lock_guard lock(g_mutex);
   const std::shared_ptr<Comm> comm = Find(handle, function);
   if (comm == nullptr) return kInvalidUsage;
   if (g_depth == 0) {
@@ -250,17 +286,23 @@ NcclResult Add(Piece piece, int peer, NcclComm handle, Stream stream, const char
 }
 
 NcclResult EndGroup() {
+  const std::lock_guard lock(g_mutex);
   if (--g_depth > 0) return kNcclSuccess;
-  const bool any = !g_open.empty();
+  bool launches = false;
   for (Group& group : g_open) {
     for (auto& [peer, parcel] : group.parcels) {
       parcel.number = group.comm->groups_with[peer]++;
     }
     Comm* comm = group.comm.get();
+    if (comm->blocks) {
+      PutGroup(std::move(group));
+      continue;
+    }
+    launches = true;
     g_launching[comm].push_back(std::move(group));
   }
   g_open.clear();
-  return any ? kNcclInProgress : kNcclSuccess;
+  return launches ? kNcclInProgress : kNcclSuccess;
 }
 
 }  // namespace
@@ -278,6 +320,15 @@ NcclResult MakeNcclMailId(NcclUniqueId* id) {
   return kNcclSuccess;
 }
 
+bool NcclMailPlace(NcclComm comm, int* rank, int* num_ranks) {
+  const std::lock_guard lock(g_mutex);
+  const std::shared_ptr<Comm> found = Find(comm, "ncclCommCount");
+  if (found == nullptr) return false;
+  *rank = found->rank;
+  *num_ranks = found->num_ranks;
+  return true;
+}
+
 NcclTable NcclMailTable() {
   NcclTable table;
   table.get_version = +[](int* version) {
@@ -288,12 +339,15 @@ NcclTable NcclMailTable() {
     return code == kNcclRemoteError ? "remote process exited" : "invalid usage";
   };
   table.init_rank = &InitRank;
+  table.split = &Split;
   table.get_async_error = +[](NcclComm handle, NcclResult* state) {
+    const std::lock_guard lock(g_mutex);
     const std::shared_ptr<Comm> comm = Find(handle, "ncclCommGetAsyncError");
     *state = comm == nullptr ? kInvalidUsage : StateOf(*comm);
     return comm == nullptr ? kInvalidUsage : kNcclSuccess;
   };
   table.finalize = +[](NcclComm handle) {
+    const std::lock_guard lock(g_mutex);
     const std::shared_ptr<Comm> comm = Find(handle, "ncclCommFinalize");
     if (comm == nullptr) return kInvalidUsage;
     CheckAllLive(*comm, "ncclCommFinalize");
@@ -302,6 +356,7 @@ NcclTable NcclMailTable() {
     return kNcclInProgress;
   };
   table.destroy = +[](NcclComm handle) {
+    const std::lock_guard lock(g_mutex);
     const std::shared_ptr<Comm> comm = Find(handle, "ncclCommDestroy");
     if (comm == nullptr) return kInvalidUsage;
     CheckAllLive(*comm, "ncclCommDestroy");
@@ -309,6 +364,7 @@ NcclTable NcclMailTable() {
     return kNcclSuccess;
   };
   table.abort = +[](NcclComm handle) {
+    const std::lock_guard lock(g_mutex);
     const std::shared_ptr<Comm> comm = Find(handle, "ncclCommAbort");
     if (comm == nullptr) return kInvalidUsage;
     comm->aborted = true;

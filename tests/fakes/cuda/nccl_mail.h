@@ -5,6 +5,8 @@
 // As the real one without blocking does, it puts a group into the stream some time after ncclGroupEnd, in
 // the background. A broken rule is told: sizes or an order that differ between the two sides, an id whose
 // maker is gone or that has served, calls after an abort, an end in order while a member is dead.
+//
+// A communicator that was split off with a config that blocks puts its groups there at once.
 #pragma once
 
 #include <functional>
@@ -24,8 +26,11 @@ struct NcclMail {
 // One for the process, before any call below.
 void UseNcclMail(NcclMail mail);
 
-// The functions of the table, and the maker of unique ids.
+// The functions of the table, and the maker of unique ids. Threads may call them at once.
 NcclTable NcclMailTable();
 NcclResult MakeNcclMailId(NcclUniqueId* id);
+
+// Of a communicator; false: there is none.
+bool NcclMailPlace(NcclComm comm, int* rank, int* num_ranks);
 
 }  // namespace epd::cuda

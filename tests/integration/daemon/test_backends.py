@@ -17,7 +17,14 @@ def epd():
 def test_a_backend_that_is_not_there_is_refused_by_its_name(epd, backend):
     with attach.Client(epd.socket) as client:
         client.attach()
-        client.start_join(attach.spec(f"g-{backend}", num_ranks=1, backend=backend), [0])
+        spec = attach.spec(
+            f"g-{backend}",
+            num_ranks=1,
+            num_experts=4,
+            max_token_dtype=attach.pb.DTYPE_BFLOAT16,
+            backend=backend,
+        )
+        client.start_join(spec, [0])
         failed = client.expect("join_failed")
     assert failed.status.code == _FAILED_PRECONDITION, failed
     assert (

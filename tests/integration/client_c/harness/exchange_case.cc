@@ -64,11 +64,21 @@ class Builder {
   }
 
  private:
+  // Behind the `k` routes that the token has.
+  int64_t NextRoute(const std::vector<int64_t>& routes, size_t k) {
+    for (;;) {
+      const int64_t route = Route(c_, random_);
+      const auto of_token = routes.end() - static_cast<ptrdiff_t>(k);
+      const bool again = std::find(of_token, routes.end(), route) != routes.end();
+      if (!c_.distinct || route < 0 || !again) return route;
+    }
+  }
+
   void MakeInputs(uint32_t rank) {
     RankData& r = ranks_[rank];
     const size_t routes = size_t{c_.tokens(rank)} * c_.top_k;
     for (size_t i = 0; i < routes; ++i) {
-      r.topk_idx.push_back(Route(c_, random_));
+      r.topk_idx.push_back(NextRoute(r.topk_idx, i % c_.top_k));
       r.topk_weights.push_back(SmallInteger(random_) / 8);
     }
     values_.emplace_back();

@@ -31,6 +31,7 @@ struct ExchangeCase {
   std::vector<uint32_t> expert_owner = {};  // [num_experts]; empty: blocks.
   std::vector<uint32_t> capacities = {};    // [num_ranks] of calls; empty: the group's for each.
   uint32_t seed = 1;
+  bool distinct = false;  // No token names an expert twice.
 
   uint32_t tokens(uint32_t rank) const { return num_tokens.empty() ? 8 : num_tokens[rank]; }
   uint32_t max_tokens() const;

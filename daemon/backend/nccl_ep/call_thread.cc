@@ -1,0 +1,67 @@
+#include "daemon/backend/nccl_ep/call_thread.h"
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/core/check.h"
+
+namespace epd::nccl_ep {
+
+struct CallThread::Shared {
+  absl::Mutex mutex;
+  std::function<absl::Status()> call ABSL_GUARDED_BY(mutex);
+  std::optional<absl::Status> result ABSL_GUARDED_BY(mutex);
+  bool stop ABSL_GUARDED_BY(mutex) = false;
+
+  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stop || call != nullptr; }
+
+  void Run() {
+    for (;;) {
+      std::function<absl::Status()> next;
+      {
+        absl::MutexLock lock(&mutex);
+        mutex.Await(absl::Condition(this, &Shared::HasNews));
+        if (stop) return;
+        next = std::exchange(call, nullptr);
+      }
+      absl::Status done = next();
+      absl::MutexLock lock(&mutex);
+      result = std::move(done);
+    }
+  }
+};
+
+CallThread::CallThread() : shared_(std::make_shared<Shared>()) {
+  thread_ = std::thread([shared = shared_] { shared->Run(); });
+}
+
+CallThread::~CallThread() {
+  bool idle = !open_;
+  {
+    absl::MutexLock lock(&shared_->mutex);
+    shared_->stop = true;
+    idle = idle || shared_->result.has_value();
+  }
+  if (idle) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+void CallThread::Post(std::function<absl::Status()> call) {
+  EPD_CHECK(!open_);
+  open_ = true;
+  absl::MutexLock lock(&shared_->mutex);
+  shared_->call = std::move(call);
+}
+
+std::optional<absl::Status> CallThread::Take() {
+  absl::MutexLock lock(&shared_->mutex);
+  if (!shared_->result.has_value()) return std::nullopt;
+  open_ = false;
+  return std::exchange(shared_->result, std::nullopt);
+}
+
+}  // namespace epd::nccl_ep

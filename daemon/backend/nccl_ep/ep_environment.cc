@@ -1,0 +1,140 @@
+#include "daemon/backend/nccl_ep/ep_environment.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/nccl_ep/nccl_ep_library.h"
+#include "daemon/core/nccl_version.h"
+
+namespace epd::nccl_ep {
+namespace {
+
+constexpr absl::Duration kProbeLimit = absl::Seconds(20);
+
+absl::Status Missing(const std::string& what, const std::string& fix) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("backend=nccl_ep cannot be served here: ", what, "; ", fix,
+                   ", or ask for backend=cuda (epctl doctor says what this machine has)"));
+}
+
+absl::Status CheckProbe(const cuda::ProbeResult& result, int ordinal) {
+  constexpr char kInstall[] = "install the wheel nccl-extensions";
+  const v1::CudaProbe& probe = result.probe;
+  if (!result.end.empty()) {
+    return Missing(absl::StrCat("asking for the library's version, a process ", result.end, " in ",
+                                probe.step()),
+                   absl::StrCat("see its log, or ", kInstall, " anew"));
+  }
+  if (!probe.nccl_ep().problem().empty()) return Missing(probe.nccl_ep().problem(), kInstall);
+  if (probe.nccl_ep().path().empty()) return Missing("there is no libnccl_ep.so", kInstall);
+  if (probe.nccl().version() < kNcclEpNeedsNccl) {
+    return Missing(absl::StrCat("NCCL EP needs NCCL ", NcclVersionText(kNcclEpNeedsNccl),
+                                ", and there is ", NcclVersionText(probe.nccl().version())),
+                   "install a newer NCCL");
+  }
+  if (ordinal < probe.devices_size() &&
+      probe.devices(ordinal).compute_major() < kNcclEpNeedsComputeMajor) {
+    const auto& device = probe.devices(ordinal);
+    return Missing(absl::StrCat("NCCL EP needs compute capability ", kNcclEpNeedsComputeMajor,
+                                ".0, and device ", ordinal, " has ", device.compute_major(), ".",
+                                device.compute_minor()),
+                   "use a newer GPU");
+  }
+  return absl::OkStatus();
+}
+
+std::string Parent(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+bool IsFolder(const std::string& path) {
+  struct stat entry;
+  return stat(path.c_str(), &entry) == 0 && S_ISDIR(entry.st_mode);
+}
+
+void SetUnlessSet(const char* name, const std::string& value) {
+  setenv(name, value.c_str(), /*overwrite=*/0);
+}
+
+// What the library was built with names folders of the machine that built it.
+void TellPlaces(const std::string& library, const std::string& nccl, const std::string& nvcc,
+                const std::string& cache) {
+  SetUnlessSet("NCCL_EP_JIT_NVCC", nvcc);
+  SetUnlessSet("NCCL_EP_JIT_CACHE_DIR", cache);
+  const std::string sources = Parent(Parent(Parent(library))) + "/include/nccl_ep";
+  if (IsFolder(sources) && std::getenv("NCCL_EP_HOME") == nullptr) {
+    SetUnlessSet("NCCL_EP_JIT_SOURCE_DIR", sources);
+  }
+  const std::string headers = Parent(Parent(nccl)) + "/include";
+  if (IsFolder(headers) && std::getenv("NCCL_HOME") == nullptr) {
+    SetUnlessSet("NCCL_EP_JIT_BUILD_INCLUDE_DIR", headers);
+  }
+}
+
+bool MakePrivateFolder(const std::string& path, std::string& problem) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    problem = absl::StrCat(path, ": ", std::strerror(errno));
+    return false;
+  }
+  struct stat entry;
+  if (lstat(path.c_str(), &entry) != 0 || !S_ISDIR(entry.st_mode) || entry.st_uid != geteuid() ||
+      (entry.st_mode & 022) != 0) {
+    problem = absl::StrCat(path, " is no folder that only this user can write to");
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string CacheFolder(std::string& problem) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::string base = absl::StrCat("/tmp/epd-cache-", geteuid());
+  if (cache != nullptr && *cache == '/') {
+    base = cache;
+  } else if (home != nullptr && *home == '/') {
+    base = absl::StrCat(home, "/.cache");
+  }
+  mkdir(base.c_str(), 0700);  // Says nothing that the next one does not.
+  for (const char* part : {"/epd", "/nccl_ep"}) {
+    base += part;
+    if (!MakePrivateFolder(base, problem)) return "";
+  }
+  return base;
+}
+
+absl::StatusOr<const Table*> OpenLibrary(const std::string& program, const std::string& nccl_path,
+                                         int ordinal) {
+  static const Loaded* opened =
+      nullptr;  // Of the one thread of a worker that comes here at a time.
+  if (opened != nullptr) return &opened->table;
+  const std::string nvcc = FindNvcc();
+  if (nvcc.empty()) {
+    return Missing("JIT unavailable: it compiles its kernels at run time and there is no nvcc",
+                   "put nvcc on epd's PATH or name it in NCCL_EP_JIT_NVCC");
+  }
+  const cuda::ProbeResult result = cuda::ProbeInChild(program, nccl_path, kProbeLimit);
+  if (absl::Status checked = CheckProbe(result, ordinal); !checked.ok()) return checked;
+  std::string problem;
+  const std::string cache = CacheFolder(problem);
+  if (cache.empty() && std::getenv("NCCL_EP_JIT_CACHE_DIR") == nullptr) {
+    return Missing(absl::StrCat("JIT unavailable: no folder for what it compiles: ", problem),
+                   "name one in NCCL_EP_JIT_CACHE_DIR");
+  }
+  TellPlaces(result.probe.nccl_ep().path(), nccl_path, nvcc, cache);
+  Loaded loaded = Load(NcclEpCandidates(program));
+  if (!loaded.ok()) return Missing(loaded.problem, "install the wheel nccl-extensions anew");
+  opened = new Loaded(std::move(loaded));
+  return &opened->table;
+}
+
+}  // namespace epd::nccl_ep

@@ -1,0 +1,111 @@
+#include "daemon/backend/nccl_ep/ep_routing.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd::nccl_ep {
+namespace {
+
+absl::Status StatusOf(const KernelError& error) {
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  switch (error.code) {
+    case KernelCode::kInvalidArgument:
+      return absl::InvalidArgumentError(text);
+    case KernelCode::kAborted:
+      return absl::AbortedError(text);
+    default:
+      return absl::DataLossError(text);
+  }
+}
+
+absl::Status Damaged(int32_t rank, const char* what) {
+  return absl::DataLossError(
+      absl::StrCat("the routing plan of rank ", rank, " ", what, "; prepare again"));
+}
+
+}  // namespace
+
+EpRouting::EpRouting(const RoutingPlanView& view)
+    : spec_(view.spec),
+      rank_(view.rank),
+      num_tokens_(view.num_tokens),
+      counts_(view.counts,
+              view.counts + static_cast<int64_t>(view.spec.num_ranks) * view.spec.num_experts),
+      experts_(static_cast<size_t>(view.num_tokens * view.spec.top_k), -1),
+      slots_(experts_.size(), 0) {}
+
+absl::StatusOr<EpRouting> EpRouting::FromPlan(const ViewPlanArgs& plan) {
+  RoutingPlanView view;
+  if (const KernelError bad = ViewRoutingPlan(plan, &view); !bad.ok()) return StatusOf(bad);
+  if (const KernelError bad = CheckCounts(view.spec, view.counts); !bad.ok()) {
+    return Damaged(plan.rank, "has counts that fit no group of this size");
+  }
+  EpRouting routing(view);
+  if (absl::Status taken = routing.TakeRoutes(view); !taken.ok()) return taken;
+  return routing;
+}
+
+// `order` has the routes by expert, and their slots follow from the counts; the table must say the same.
+absl::Status EpRouting::TakeRoutes(const RoutingPlanView& view) {
+  int64_t next = 0;
+  for (int32_t e = 0; e < spec_.num_experts; ++e) {
+    const int32_t owner = ExpertOwner(spec_, e);
+    const int64_t first = SourceBegin(spec_, view.counts, e, rank_);
+    int64_t before = -1;
+    for (int32_t i = 0; i < RowsOf(spec_, view.counts, rank_, e); ++i, ++next) {
+      if (next >= view.num_routes) return Damaged(rank_, "has fewer routes than it counts");
+      const int64_t flat = view.order[next];
+      if (flat <= before || flat >= static_cast<int64_t>(experts_.size())) {
+        return Damaged(rank_, "names its routes out of order");
+      }
+      const PlanRoute& route = view.table[flat];
+      if (route.dst_rank != owner || route.slot != first + i || experts_[flat] >= 0) {
+        return Damaged(rank_, "has a slot that its counts do not give");
+      }
+      if (before >= 0 && before / spec_.top_k == flat / spec_.top_k) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "rank ", rank_, " token ", flat / spec_.top_k, " names expert ", e,
+            " twice, which NCCL EP would count once; fix topk_idx, or ask for backend=cuda"));
+      }
+      experts_[flat] = e;
+      slots_[flat] = route.slot;
+      before = flat;
+    }
+  }
+  if (next != view.num_routes) return Damaged(rank_, "has more routes than it counts");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int32_t>> EpRouting::Land(const std::vector<uint64_t>& recv_capacity,
+                                                     bool drop) const {
+  for (int32_t rank = 0; rank < spec_.num_ranks && !drop; ++rank) {
+    const int64_t total = TotalRecv(spec_, counts_.data(), rank);
+    if (total <= static_cast<int64_t>(recv_capacity[rank])) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank, " would receive ", total, " slots, expected at most its recv_capacity of ",
+        recv_capacity[rank], "; ask for more, or for a group with drop_on_overflow"));
+  }
+  std::vector<int32_t> landing(experts_.size(), -1);
+  for (size_t i = 0; i < experts_.size(); ++i) {
+    if (experts_[i] < 0) continue;
+    const auto owner = static_cast<size_t>(ExpertOwner(spec_, experts_[i]));
+    if (static_cast<uint64_t>(slots_[i]) < recv_capacity[owner]) landing[i] = experts_[i];
+  }
+  return landing;
+}
+
+std::vector<int32_t> EpRouting::ZoneSlots(uint64_t recv_capacity) const {
+  std::vector<int32_t> zones;
+  const ExpertRange range = OwnedExpertRange(spec_, rank_);
+  for (int32_t e = range.begin; e < range.end; ++e) {
+    const int64_t begin = ZoneBegin(spec_, counts_.data(), e);
+    const int64_t rows = ExpertRows(spec_, counts_.data(), e, spec_.num_ranks);
+    const int64_t left = std::max<int64_t>(0, static_cast<int64_t>(recv_capacity) - begin);
+    zones.push_back(static_cast<int32_t>(AlignUp(std::min(rows, left), EffectiveAlignment(spec_))));
+  }
+  return zones;
+}
+
+}  // namespace epd::nccl_ep
