@@ -138,6 +138,7 @@ class Exchange {
   absl::Status TakeAnnouncement(Part& part, const Tenant& tenant,
                                 const shm::SlotRequest& request) const;
   Operation& Create(Tenant& tenant, const OperationKey& key, std::string name, absl::Time now);
+  void OneMoreAnnounced(Operation& operation, absl::Time now);
   void AllAnnounced(Operation& operation, absl::Time now);
   void Enqueue(Operation& operation, uint64_t bytes, const Ticket& ticket, absl::Time now);
   void Granted(Operation& operation, absl::Time now);
@@ -164,6 +165,7 @@ class Exchange {
   void FreeSite(const StreamSiteKey& key);
   void TakeHeld(absl::Time now);
   void RefuseHeld(const absl::Status& cause);
+  static bool MayMeet(const Operation& operation);
   void EndAligning(const Operation& operation);
   void Align(Tenant& tenant);
   static shm::SlotRequest CountStreamUse(Tenant& tenant, const shm::SlotRequest& request);
@@ -174,7 +176,7 @@ class Exchange {
   std::vector<uint64_t> StageOffsets(const Operation& operation) const;
   void FailOperation(Operation& operation, const absl::Status& cause);
   void FailWithExecution(Operation& operation, const absl::Status& cause);
-  void FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
+  void FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause, bool apart);
   void FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                      const std::set<Rank>& may_come);
   void EndGeneration(Tenant& tenant, const absl::Status& cause);
@@ -200,8 +202,8 @@ class Exchange {
   void MaybePublished(Operation& operation, absl::Time now);
   void TellPublished(Operation& operation, absl::Time now);
   void CloseWireOf(Operation& operation);
-  void RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
-  void LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause);
+  void RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause, bool apart);
+  void LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause, bool apart);
   void EndSpan(Tenant& tenant, const absl::Status& cause, bool leader_spoke, bool report);
   Operation* BySpanNumber(Tenant& tenant, uint64_t number);
   void OnAnnounce(Tenant& tenant, Incarnation from, const SpanMessage& message, absl::Time now);

@@ -138,17 +138,20 @@ void Exchange::FailOperation(Operation& operation, const absl::Status& cause) {
 void Exchange::FailWithExecution(Operation& operation, const absl::Status& cause) {
   Tenant& tenant = *operation.tenant;
   const OperationKey key = operation.key;
+  const bool apart = MayMeet(operation);
   if (tenant.span.has_value()) {
     if (!tenant.leads()) {
       SetDeadline(operation, now_ + kLeaderFirst + tenant.start.spec.deadlines.undecided);
     }
-    return RefuseSpan(tenant, key, cause);
+    return RefuseSpan(tenant, key, cause, apart);
   }
-  FailLocally(tenant, key, cause);
+  FailLocally(tenant, key, cause, apart);
 }
 
-// Fails the operation of `key`, where there is one, and its execution.
-void Exchange::FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
+// Fails the operation of `key`, where there is one, and its execution; not that if it is of streams that are
+// `apart`: as long as they have not met all their uses have one number, and the next one may be good.
+void Exchange::FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
+                           bool apart) {
   const auto found = tenant.by_key.find(key);
   Operation* operation =
       found == tenant.by_key.end() ? nullptr : operations_.at(found->second).get();
@@ -161,7 +164,7 @@ void Exchange::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
     if (may) may_come.insert(Rank(r));
   }
   if (operation != nullptr) FailOperation(*operation, cause);
-  FailExecution(tenant, key, cause, may_come);
+  if (!apart) FailExecution(tenant, key, cause, may_come);
 }
 
 // What waits for ranks in a failed execution would wait in vain; what all have announced goes on.

@@ -24,7 +24,7 @@ void Exchange::Enqueue(Operation& operation, uint64_t bytes, const Ticket& ticke
 absl::Status Exchange::CheckLaneUse(Operation& operation, uint64_t bytes) const {
   const auto num_sites =
       static_cast<size_t>(std::count_if(operation.parts.begin(), operation.parts.end(),
-                                        [](const Part& part) { return part.site.has_value(); }));
+                                        [](const Part& part) { return part.said.from_stream; }));
   if (num_sites == 0) return absl::OkStatus();
   operation.in_lane = true;
   const uint64_t lane_bytes = operation.tenant->lane_bytes;
@@ -46,7 +46,8 @@ absl::Status Exchange::CheckLaneUse(Operation& operation, uint64_t bytes) const 
 }
 
 // The lanes of tenants, each to the first that waits for it; who has a lane waits for no pages, and no
-// one else for it. False: nothing changed.
+// one else for it. On several nodes that is the same operation on each: its leader asks all of them in one
+// order. False: nothing changed.
 bool Exchange::GrantLanes(absl::Time now) {
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
     Operation& operation = *operations_.at(*it);

@@ -123,6 +123,7 @@ void Exchange::TellAnnounced(const Operation& operation, absl::Time now) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (operation.parts[r].state != PartState::kAnnounced) continue;
     message.said.emplace_back(Rank(r), operation.parts[r].said);
+    if (message.cause.ok()) message.cause = operation.parts[r].problem;
   }
   Tell(tenant, tenant.span->leader, std::move(message), now);
 }
@@ -137,7 +138,8 @@ void Exchange::OnAnnounce(Tenant& tenant, Incarnation from, const SpanMessage& m
     return LeaderFails(tenant, message.key,
                        absl::ResourceExhaustedError(absl::StrCat(
                            options_.max_open_operations,
-                           " operations are open on the node of rank 0, the most there may be")));
+                           " operations are open on the node of rank 0, the most there may be")),
+                       !message.said.empty() && message.said[0].second.from_stream);
   }
   Operation& operation = found == tenant.by_key.end()
                              ? Create(tenant, message.key, message.name, now)
@@ -149,8 +151,13 @@ void Exchange::OnAnnounce(Tenant& tenant, Incarnation from, const SpanMessage& m
     }
     operation.parts[rank.value].state = PartState::kAnnounced;
     operation.parts[rank.value].said = said;
+    operation.parts[rank.value].problem = message.cause;
   }
-  if (!operation.Any(PartState::kAbsent)) AllAnnounced(operation, now);
+  if (!operation.Any(PartState::kAbsent)) {
+    AllAnnounced(operation, now);
+  } else if (MayMeet(operation)) {
+    Align(tenant);
+  }
 }
 
 // ---- staging ----
@@ -172,7 +179,11 @@ void Exchange::OnReserve(Tenant& tenant, const SpanMessage& message, absl::Time 
   if (operation.phase != Phase::kGathering) return;
   operation.span.number = message.number;
   tenant.span->by_number[message.number] = operation.id;
-  if (!staging_.EverFits(tenant.set, message.bytes)) {
+  if (MayMeet(operation)) EndAligning(operation);  // All have announced.
+  if (const absl::Status fits = CheckLaneUse(operation, message.bytes); !fits.ok()) {
+    return RefuseSpan(tenant, operation.key, fits, false);
+  }
+  if (!operation.in_lane && !staging_.EverFits(tenant.set, message.bytes)) {
     return RefuseSpan(
         tenant, operation.key,
         absl::ResourceExhaustedError(absl::StrCat(
@@ -180,7 +191,8 @@ void Exchange::OnReserve(Tenant& tenant, const SpanMessage& message, absl::Time 
             operation.parts.size(), " ranks on every node, the pool of ",
             Describe(tenant.start.members[RanksOf(*tenant.span, options_.self)[0].value], "here"),
             " has ", options_.staging_bytes,
-            "; start epd with a larger staging pool, or send fewer tokens per call")));
+            "; start epd with a larger staging pool, or send fewer tokens per call")),
+        false);
   }
   Enqueue(operation, message.bytes, message.ticket, now);
 }
@@ -218,7 +230,8 @@ void Exchange::OnGranted(Tenant& tenant, Incarnation from, const SpanMessage& me
 void Exchange::AskRevokes(const Ticket& older, absl::Time now) {
   std::vector<Operation*> younger;
   for (const auto& [unused, operation] : operations_) {
-    const bool waits = operation->phase == Phase::kQueued && operation->span.wire_open;
+    const bool waits = operation->phase == Phase::kQueued && operation->span.wire_open &&
+                       !operation->in_lane;  // Which takes no pages.
     if (waits && operation->ticket > older && !operation->span.revoke_asked) {
       younger.push_back(operation.get());
     }

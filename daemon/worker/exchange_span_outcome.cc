@@ -112,19 +112,25 @@ void Exchange::OnDecided(Tenant& tenant, const SpanMessage& message) {
 
 // ---- failure ----
 
-void Exchange::RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
-  if (tenant.span->leads()) return LeaderFails(tenant, key, cause);
-  Tell(tenant, tenant.span->leader, About(SpanStep::kRefuse, key, cause), now_);
+void Exchange::RefuseSpan(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
+                          bool apart) {
+  if (tenant.span->leads()) return LeaderFails(tenant, key, cause, apart);
+  SpanMessage message = About(SpanStep::kRefuse, key, cause);
+  message.apart = apart;
+  Tell(tenant, tenant.span->leader, std::move(message), now_);
 }
 
 void Exchange::OnRefused(Tenant& tenant, Incarnation from, const SpanMessage& message) {
   for (const TenantSpan::Failure& failure : tenant.span->failures) {
     if (Covers(failure.key, message.key) && failure.unseen.contains(from)) return;  // It will see.
   }
-  LeaderFails(tenant, message.key, message.cause);
+  LeaderFails(tenant, message.key, message.cause, message.apart);
 }
 
-void Exchange::LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause) {
+// `apart`: of streams; whether they have not met yet the leader knows.
+void Exchange::LeaderFails(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
+                           bool apart) {
+  apart = apart && tenant.aligning;
   const auto found = tenant.by_key.find(key);
   if (found != tenant.by_key.end() && !operations_.at(found->second)->undecided()) return;
   TenantSpan& span = *tenant.span;
@@ -134,9 +140,10 @@ void Exchange::LeaderFails(Tenant& tenant, const OperationKey& key, const absl::
   }
   SpanMessage message = About(SpanStep::kFailed, key, cause);
   message.failures_seen = failure.seq;
+  message.apart = apart;
   span.failures.push_back(std::move(failure));
   TellOthers(tenant, message);
-  FailLocally(tenant, key, cause);
+  FailLocally(tenant, key, cause, apart);
   CancelMoves(tenant);
 }
 
@@ -146,7 +153,12 @@ void Exchange::OnFailed(Tenant& tenant, const SpanMessage& message, absl::Time n
   seen.step = SpanStep::kFailedSeen;
   seen.failures_seen = message.failures_seen;
   Tell(tenant, tenant.span->leader, std::move(seen), now);
-  FailLocally(tenant, message.key, message.cause);
+  const auto found = tenant.by_key.find(message.key);
+  if (!message.apart && found != tenant.by_key.end()) {
+    const Operation& operation = *operations_.at(found->second);
+    if (MayMeet(operation)) EndAligning(operation);
+  }
+  FailLocally(tenant, message.key, message.cause, message.apart);
   CancelMoves(tenant);
 }
 

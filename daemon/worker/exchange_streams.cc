@@ -66,13 +66,6 @@ void Exchange::BeginStreamUse(StreamSite& site, const Use& use, const shm::SlotR
                               absl::Time now) {
   site.expects = shm::Step::kStreamPublish;
   site.cause = absl::OkStatus();
-  const Tenant* tenant = TenantOf(request);
-  if (tenant != nullptr && tenant->by_communicator()) {
-    const absl::Status apart = absl::UnimplementedError(
-        "calls from a device's stream work within one node so far, and this group has ranks on "
-        "several; call from the host, or ask for backend=cpu");
-    return Refuse(use, ForClient(apart, *tenant, request.rank, request.step));
-  }
   Announce(use, request, now);
 }
 
@@ -176,13 +169,26 @@ shm::SlotRequest Exchange::CountStreamUse(Tenant& tenant, const shm::SlotRequest
   return counted;
 }
 
-// All ranks are at one call: from here on uses count.
+// The operation is called from streams that have not met yet.
+bool Exchange::MayMeet(const Operation& operation) {
+  return operation.tenant->aligning &&
+         std::any_of(operation.parts.begin(), operation.parts.end(),
+                     [](const Part& part) { return part.said.from_stream; });
+}
+
+// All ranks are at one call: from here on uses count, also those that wait at other calls.
 void Exchange::EndAligning(const Operation& operation) {
   Tenant& tenant = *operation.tenant;
   tenant.aligning = false;
   tenant.stream_uses.clear();
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     tenant.stream_uses[{Rank(r), operation.key.execution.program}] = 1;
+  }
+  for (const Operation* other : UndecidedOf(tenant)) {
+    for (uint32_t r = 0; r < other->parts.size(); ++r) {
+      if (!other->parts[r].site.has_value()) continue;
+      tenant.stream_uses[{Rank(r), other->key.execution.program}] = 1;
+    }
   }
 }
 
@@ -196,7 +202,7 @@ void Exchange::Align(Tenant& tenant) {
     bool from_stream = false;
     for (uint32_t r = 0; r < operation->parts.size(); ++r) {
       const Part& part = operation->parts[r];
-      if (part.state != PartState::kAnnounced || !part.site.has_value()) continue;
+      if (part.state != PartState::kAnnounced || !part.said.from_stream) continue;
       from_stream = true;
       ranks.insert(Rank(r));
     }
@@ -214,7 +220,12 @@ void Exchange::Align(Tenant& tenant) {
                    "failed; this use is skipped, so that they meet at ",
                    (*first)->Describe(), "; begin again from one step on all ranks"));
   for (Operation* operation : waiting) {
-    if (operation != *first) FailOperation(*operation, cause);
+    if (operation == *first) continue;
+    if (tenant.span.has_value()) {
+      LeaderFails(tenant, OperationKey(operation->key), cause, true);
+    } else {
+      FailOperation(*operation, cause);
+    }
   }
 }
 

@@ -35,7 +35,8 @@ void Exchange::OnPrepared(Tenant& tenant, Incarnation from, const SpanMessage& m
                            NameRanks(tenant, RanksOf(*tenant.span, worker), "publish"),
                            ": their plan has other counts than the plan of ",
                            NameRanks(tenant, RanksOf(*tenant.span, first), "publish"),
-                           ", so one of the two is not of this prepare; prepare again")));
+                           ", so one of the two is not of this prepare; prepare again")),
+                       false);
   }
   GiveTurn(*operation);
 }

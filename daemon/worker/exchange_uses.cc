@@ -168,7 +168,9 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
   if (!found.ok()) {
     // The rank has given this execution up, so nobody may wait for it there.
     Refuse(use, ForClient(found.status(), tenant, request.rank, request.step));
-    if (tenant.span.has_value()) return RefuseSpan(tenant, key, found.status());
+    const bool apart = tenant.aligning && request.step == shm::Step::kStreamAnnounce;
+    if (tenant.span.has_value()) return RefuseSpan(tenant, key, found.status(), apart);
+    if (apart) return;
     std::set<Rank> may_come = AllRanks(tenant);
     if (key.named) may_come.erase(Rank(request.rank));
     FailExecution(tenant, key, found.status(), may_come);
@@ -204,13 +206,16 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
     return FailWithExecution(operation, AtRank(problem, tenant, request));
   }
   if (!problem.ok()) part.problem = AtRank(problem, tenant, request);
-  if (!operation.Any(PartState::kAbsent)) {
-    if (tenant.leads()) {
-      AllAnnounced(operation, now);
-    } else {
-      TellAnnounced(operation, now);
-    }
-  } else if (part.site.has_value() && tenant.aligning && !tenant.span.has_value()) {
+  OneMoreAnnounced(operation, now);
+}
+
+void Exchange::OneMoreAnnounced(Operation& operation, absl::Time now) {
+  Tenant& tenant = *operation.tenant;
+  if (tenant.leads() && !operation.Any(PartState::kAbsent)) {
+    AllAnnounced(operation, now);
+  } else if (!tenant.leads() && (!operation.Any(PartState::kAbsent) || MayMeet(operation))) {
+    TellAnnounced(operation, now);
+  } else if (tenant.leads() && MayMeet(operation)) {
     Align(tenant);
   }
 }
@@ -218,6 +223,7 @@ void Exchange::AnnounceInTenant(Tenant& tenant, const Use& use, const shm::SlotR
 absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
                                         const shm::SlotRequest& request) const {
   part.said = CopyAnnouncement(request);
+  part.said.from_stream = request.step == shm::Step::kStreamAnnounce;
   absl::Status status = CheckAnnounce(request, tenant, staging_.arena_bytes(tenant.set));
   if (!status.ok() || request.step != shm::Step::kAnnounceStaged) return status;
   const LaneArea lanes = tenant.may_use_lanes() ? staging_.LanesOf(tenant.set) : LaneArea();
@@ -228,7 +234,7 @@ absl::Status Exchange::TakeAnnouncement(Part& part, const Tenant& tenant,
 
 void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
-  if (tenant.aligning && operation.parts[0].site.has_value()) EndAligning(operation);
+  if (MayMeet(operation)) EndAligning(operation);
   for (const Part& part : operation.parts) {
     if (!part.problem.ok()) return FailWithExecution(operation, part.problem);
   }

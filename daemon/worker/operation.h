@@ -62,6 +62,7 @@ struct Announcement {
   uint64_t out_bytes = 0;
   uint64_t plan_bytes = 0;           // Of the plan copy in front of the stage; stays on its node.
   std::optional<uint8_t> lane = {};  // The rows stand there already.
+  bool from_stream = false;          // A GPU's stream calls, and not a CPU.
 };
 Announcement CopyAnnouncement(const shm::SlotRequest& request);
 

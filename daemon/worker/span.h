@@ -19,6 +19,12 @@
 // everywhere, and an admitted one waits only for copies. A local operation has a ticket too, and is
 // admitted in the moment in which it is granted.
 //
+// Calls in GPUs' streams: each worker counts the uses of its own ranks, and the operation's region is the
+// lane of each rank's own arena. A tenant's lane is one operation's at a time, on every worker the same,
+// since its leader asks for them in one order. Until all streams have met at one call (tenant.h) workers
+// announce each rank by itself, so that the leader sees where they wait; kReserve, or a kFailed that is not
+// `apart`, says that they have met.
+//
 // Failure: only the leader decides. A worker asks it to (kRefuse); it tells everybody (kFailed), in
 // one order. What ends a generation on one node ends the formation of a group that spans nodes
 // (kEnded): the control plane forms the group anew, and its cut-off says which executions fail. A
@@ -62,8 +68,8 @@ struct SpanNode {
 };
 
 enum class SpanStep : uint8_t {
-  kAnnounce = 1,  // key, name, said, failures_seen
-  kRefuse,        // key, cause
+  kAnnounce = 1,  // key, name, said, failures_seen, cause: what one of the calls has wrong
+  kRefuse,        // key, cause, apart
   kReserve,       // key, number, ticket, bytes
   kGranted,       // number
   kRevoke,        // number
@@ -71,7 +77,7 @@ enum class SpanStep : uint8_t {
   kAdmit,         // number
   kPublished,     // number
   kDecided,       // number
-  kFailed,        // key, cause, failures_seen: the number of this failure
+  kFailed,        // key, cause, failures_seen: the number of this failure, apart
   kFailedSeen,    // failures_seen
   kEnded,         // cause
   kPrepared,      // number, bytes: a digest
@@ -89,6 +95,8 @@ struct SpanMessage {
   Ticket ticket;
   uint64_t bytes = 0;  // Of the region on every rank.
   uint64_t failures_seen = 0;
+  bool apart =
+      false;  // What failed is a use of streams that have not met: the next of its number may be good.
   std::vector<std::pair<Rank, Announcement>> said;
   absl::Status cause;
 };

@@ -23,6 +23,7 @@ void Put(Rank rank, const Announcement& said, v1::WireAnnouncement& out) {
   out.set_demand(said.demand);
   out.set_stage_bytes(said.stage_bytes);
   out.set_out_bytes(said.out_bytes);
+  out.set_from_stream(said.from_stream);
 }
 
 Announcement Get(const v1::WireAnnouncement& in) {
@@ -38,7 +39,8 @@ Announcement Get(const v1::WireAnnouncement& in) {
                       .recv_capacity = in.recv_capacity(),
                       .demand = in.demand(),
                       .stage_bytes = in.stage_bytes(),
-                      .out_bytes = in.out_bytes()};
+                      .out_bytes = in.out_bytes(),
+                      .from_stream = in.from_stream()};
 }
 
 }  // namespace
@@ -61,6 +63,7 @@ v1::WireMessage ToProto(const SpanMessage& message) {
   out.set_ticket_leader(message.ticket.leader.value);
   out.set_bytes(message.bytes);
   out.set_failures_seen(message.failures_seen);
+  out.set_apart(message.apart);
   for (const auto& [rank, said] : message.said) Put(rank, said, *out.add_said());
   *out.mutable_cause() = StatusToProto(message.cause);
   return out;
@@ -87,6 +90,7 @@ std::optional<SpanMessage> FromProto(const v1::WireMessage& in) {
   message.ticket = {in.ticket_clock(), Incarnation(in.ticket_leader())};
   message.bytes = in.bytes();
   message.failures_seen = in.failures_seen();
+  message.apart = in.apart();
   for (const v1::WireAnnouncement& said : in.said()) {
     message.said.emplace_back(Rank(said.rank()), Get(said));
   }

@@ -7,10 +7,13 @@
 
 #include <csignal>
 #include <string>
+#include <vector>
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
 #include "tests/integration/cuda/on_cuda.h"
+#include "tests/integration/cuda/stream_rank.h"
+#include "tests/integration/cuda/stream_steps.h"
 
 namespace epd::testing {
 namespace {
@@ -19,6 +22,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 const std::vector<std::string> kStaging = {"--cuda_staging_bytes=512MiB",
@@ -79,6 +83,63 @@ TEST_F(CudaNodes, AKilledWorkerIsNamedEverySurvivorAbortsAndTheGroupGoesOnWithAN
   }
   EXPECT_GE(gpu_.CountNcclMarks('r'), 6) << "a new communicator";
   EXPECT_GE(gpu_.CountNcclMarks('a'), 2) << "both survivors aborted the first one";
+}
+
+// Calls from streams. On three ranks over two nodes one has more than the other, and no tokens on one of them.
+std::vector<ExchangeCase> StreamCases() {
+  ExchangeCase plain{
+      .num_ranks = 4, .num_experts = 8, .alignment = 4, .routing = Routing::kSomeMissing};
+  ExchangeCase uneven{.num_ranks = 3,
+                      .num_experts = 6,
+                      .top_k = 3,
+                      .hidden = 40,
+                      .dtype = EPD_DTYPE_BFLOAT16,
+                      .num_tokens = {5, 0, 9},
+                      .expert_owner = {2, 0, 1, 1, 0, 2}};
+  ExchangeCase drops{.num_ranks = 4, .capacity = 6, .drop = true};
+  std::vector<ExchangeCase> cases = {plain, uneven, drops};
+  for (ExchangeCase& c : cases) c.worker_executor = true;
+  return cases;
+}
+
+TEST_F(CudaNodes, StreamsOfSeveralNodesGetWhatPlainLoopsGiveAlsoInReplays) {
+  NodeFleet fleet(2, kStaging);
+  for (const ExchangeCase& c : StreamCases()) {
+    SCOPED_TRACE(c.ToString());
+    const auto body = [&c](JoinedRank& joined, Link&) {
+      StreamRank streams(FakeGpu::Library(), joined, c);
+      const uint32_t rank = joined.rank->rank();
+      std::string problem = streams.problem;
+      if (problem.empty()) problem = RunSteps(streams, c, rank, 0, 3);
+      if (problem.empty()) problem = ReplaySteps(streams, c, rank, 3, 60);
+      return problem;
+    };
+    auto ranks = fleet.StartRanks(c, body, kOnCuda);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+  for (int n = 0; n < 2; ++n) {
+    EXPECT_EQ(fleet.node(n).Log().find("worker ended"), std::string::npos);
+  }
+}
+
+TEST_F(CudaNodes, AKilledWorkerFailsAReplayOnEveryNodeAndTheNextEpochReplaysRight) {
+  NodeFleet fleet(2, kStaging);
+  const ExchangeCase c = StreamCases()[0];
+  const auto body = [&c](JoinedRank& joined, Link& link) {
+    return RunUntilKilled({c, ReplaySteps}, joined, link);
+  };
+  signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
+  auto ranks = fleet.StartRanks(c, body, kOnCuda);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
+  kill(fleet.node(1).worker_pid(), SIGKILL);
+  for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "again");
+  for (const auto& rank : ranks) rank->link().Say("go");
+  const std::vector<std::string> heard = FinishAll(ranks);
+  // 10: ABORTED, 14: UNAVAILABLE. Whoever is first says so: a stream, or epd.
+  EXPECT_THAT(heard,
+              Each(AllOf(StartsWith("step "), AnyOf(HasSubstr(": 10: "), HasSubstr(": 14: ")),
+                         Not(HasSubstr(", and left ")))));
+  EXPECT_GE(gpu_.CountNcclMarks('r'), 4) << "a new communicator";
 }
 
 TEST_F(CudaNodes, WhereANodeHasNoNcclTheGroupIsRefusedWithTheReason) {

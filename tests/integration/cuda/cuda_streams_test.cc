@@ -14,6 +14,7 @@
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/cuda/on_cuda.h"
 #include "tests/integration/cuda/stream_rank.h"
+#include "tests/integration/cuda/stream_steps.h"
 
 namespace epd::testing {
 namespace {
@@ -24,22 +25,6 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 using CudaStreams = OnFakeGpu;
-
-// What every rank gets in step `number`: other rows and routes in each.
-RankData DataOf(ExchangeCase c, uint32_t rank, uint32_t number) {
-  c.seed = number + 1;
-  return MakeExchange(c)[rank];
-}
-
-// Every step of a program, which is put anew each time, or what went wrong.
-std::string RunSteps(StreamRank& streams, const ExchangeCase& c, uint32_t rank, uint32_t first,
-                     uint32_t last) {
-  for (uint32_t n = first; n < last; ++n) {
-    const std::string problem = streams.Step(DataOf(c, rank, n));
-    if (!problem.empty()) return "step " + std::to_string(n) + ": " + problem;
-  }
-  return "";
-}
 
 std::vector<ExchangeCase> StreamCases(epd_executor executor) {
   ExchangeCase alone{.num_ranks = 1, .num_experts = 2};
@@ -113,12 +98,8 @@ TEST_P(Captured, OnceAndReplayedAThousandTimesWithOtherRowsAndRoutes) {
       daemon.socket_path(), c,
       [&](JoinedRank& joined, Link&) {
         StreamRank streams(FakeGpu::Library(), joined, c);
-        std::string problem = streams.problem;
-        if (problem.empty()) problem = streams.Capture();
-        for (uint32_t n = 0; n < 1000 && problem.empty(); ++n) {
-          problem = streams.Replay(DataOf(c, joined.rank->rank(), n));
-        }
-        return problem;
+        if (!streams.problem.empty()) return streams.problem;
+        return ReplaySteps(streams, c, joined.rank->rank(), 0, 1000);
       },
       OnCuda(GetParam()));
   EXPECT_THAT(FinishAll(ranks), Each(""));
@@ -165,23 +146,6 @@ TEST_F(CudaStreams, TooManyRowsFailThatReplayOnEveryRank) {
   }
 }
 
-struct Before {
-  uint64_t epoch;
-  uint64_t formation;
-};
-
-// Once all ranks have the new formation: three steps in it.
-std::string GoOn(StreamRank& streams, const ExchangeCase& c, JoinedRank& joined, Link& link,
-                 const Before& before) {
-  if (!streams.AwaitFormationAbove(before.formation)) return "no new formation";
-  link.Say("again");
-  if (link.Hear() != "go") return "no word of the others";
-  constexpr uint32_t kFirst = 1000;
-  const std::string problem = RunSteps(streams, c, joined.rank->rank(), kFirst, kFirst + 3);
-  if (!problem.empty()) return "after: " + problem;
-  return joined.rank->epoch() > before.epoch ? "" : "in the old epoch";
-}
-
 // Two steps; the worker dies behind the third one's prepare; the rest of that step.
 std::string SurviveAKill(const ExchangeCase& c, JoinedRank& joined, Link& link) {
   StreamRank streams(FakeGpu::Library(), joined, c);
@@ -198,21 +162,7 @@ std::string SurviveAKill(const ExchangeCase& c, JoinedRank& joined, Link& link) 
   if (link.Hear() != "killed") return "no word of the kill";
   const std::string failed = streams.Run(1, StreamRank::kNumCalls);
   if (failed.empty()) return "a plan of the worker that died was taken";
-  problem = GoOn(streams, c, joined, link, before);
-  return problem.empty() ? failed : problem + "; it had failed with " + failed;
-}
-
-// Steps until one fails, and then in the new epoch.
-std::string RunUntilKilled(const ExchangeCase& c, JoinedRank& joined, Link& link) {
-  StreamRank streams(FakeGpu::Library(), joined, c);
-  const uint32_t rank = joined.rank->rank();
-  std::string failed = streams.problem;
-  const Before before = {joined.rank->epoch(), streams.formation()};
-  for (uint32_t n = 0; failed.empty(); ++n) {
-    failed = streams.Step(DataOf(c, rank, n));
-    if (n == 0) link.Say(failed.empty() ? "running" : failed);
-  }
-  const std::string problem = GoOn(streams, c, joined, link, before);
+  problem = GoOn(streams, {c, RunSteps}, joined, link, before);
   return problem.empty() ? failed : problem + "; it had failed with " + failed;
 }
 
@@ -250,8 +200,10 @@ TEST_P(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
 }
 
 TEST_P(KilledWorker, FailsTheStepsThatAreInTheStreams) {
-  EXPECT_THAT(Kill(RunUntilKilled, "running", ""),
-              Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
+  const auto body = [](const ExchangeCase& c, JoinedRank& joined, Link& link) {
+    return RunUntilKilled({c, RunSteps}, joined, link);
+  };
+  EXPECT_THAT(Kill(body, "running", ""), Each(AllOf(HasSubstr(": 10: "), HasSubstr("worker"))));
 }
 
 }  // namespace

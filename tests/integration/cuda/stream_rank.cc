@@ -30,6 +30,11 @@ std::string Text(const Status& status) {
   return std::to_string(static_cast<int>(status.code)) + ": " + status.message;
 }
 
+bool AreZeros(const DeviceBytes& got) {
+  const std::vector<uint8_t> bytes = got.Copy<uint8_t>();
+  return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
 }  // namespace
 
 cuda::FakeGraph& DriverOf(const std::string& library) {
@@ -200,7 +205,9 @@ std::string StreamRank::Replay(const RankData& data) {
   if (cuda::FakeGraph::Replay(graph_, stream_) != cuda::kSuccess) return "the driver refused";
   if (std::string late = Await(); !late.empty()) return late;
   const std::string failed = Text(group_->Check());
-  return failed.empty() ? Compare(data) : failed;
+  const std::string difference = Compare(data, /*or_zeros=*/!failed.empty());
+  if (failed.empty() || difference.empty()) return failed.empty() ? difference : failed;
+  return failed + ", and left " + difference;
 }
 
 std::string StreamRank::Await() const {
@@ -209,28 +216,26 @@ std::string StreamRank::Await() const {
   return idle ? "" : "the stream does not end";
 }
 
-std::string StreamRank::Compare(const RankData& data) const {
+std::string StreamRank::Compare(const RankData& data, bool or_zeros) const {
+  const auto check = [or_zeros](const char* what, const DeviceBytes& got, const auto& expected) {
+    return or_zeros && AreZeros(got) ? "" : Difference(what, got, expected);
+  };
   const std::string differences[] = {
-      Difference("token_counts", counts_, data.token_counts),
-      Difference("total_recv", total_, std::vector<int32_t>{data.total_recv}),
-      Difference("dispatch rows", recv_, data.recv_tokens),
-      Difference("dispatch weights", recv_weights_, data.recv_weights),
-      Difference("combine rows", combined_, data.combined),
-      Difference("dispatch backward rows", grad_tokens_, data.combined),
-      Difference("dispatch backward weights", grad_weights_, data.weight_grads),
-      Difference("combine backward rows", grad_recv_, data.recv_tokens)};
+      check("token_counts", counts_, data.token_counts),
+      check("total_recv", total_, std::vector<int32_t>{data.total_recv}),
+      check("dispatch rows", recv_, data.recv_tokens),
+      check("dispatch weights", recv_weights_, data.recv_weights),
+      check("combine rows", combined_, data.combined),
+      check("dispatch backward rows", grad_tokens_, data.combined),
+      check("dispatch backward weights", grad_weights_, data.weight_grads),
+      check("combine backward rows", grad_recv_, data.recv_tokens)};
   for (const std::string& difference : differences) {
     if (!difference.empty()) return difference;
   }
   return "";
 }
 
-bool StreamRank::ReceivedNothing() const {
-  const std::vector<uint8_t> rows = recv_.Copy<uint8_t>();
-  const std::vector<float> weights = recv_weights_.Copy<float>();
-  return std::all_of(rows.begin(), rows.end(), [](uint8_t byte) { return byte == 0; }) &&
-         std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; });
-}
+bool StreamRank::ReceivedNothing() const { return AreZeros(recv_) && AreZeros(recv_weights_); }
 
 std::string StreamRank::Step(const RankData& data) {
   Load(data);

@@ -34,7 +34,7 @@ class StreamRank {
   // Its parts: puts calls [first, last) of a step, waits for the stream, and asks for failures.
   void Load(const RankData& data);
   std::string Run(size_t first, size_t last);
-  std::string Compare(const RankData& data) const;
+  std::string Compare(const RankData& data, bool or_zeros = false) const;
   // Whether dispatch has left zeros.
   bool ReceivedNothing() const;
   static constexpr size_t kNumCalls = 5;
@@ -42,7 +42,8 @@ class StreamRank {
   // Puts the calls of a step into a graph; no handler, site or host code is asked again in its replays. The
   // first error's text.
   std::string Capture();
-  // As Step.
+  bool captured() const { return !graph_.empty(); }
+  // As Step; a replay that fails leaves in each output what it would have given, or zeros.
   std::string Replay(const RankData& data);
 
   // Waits until every site speaks for a formation above `formation`. False: not in time.

@@ -230,6 +230,9 @@ void StreamWorld::Claim(uint32_t r, uint32_t index) {
   Slot& slot = ranks_[r].sites[index / 3].slots[index % 3];
   if (slot.word != shm::kArmed || Is(Sabotage::kForgetStream)) return;
   slot.word = shm::Claimed(++slot.last_claim);
+  taken_[r] += static_cast<char>('0' + index % 3);
+  taken_[r] += slot.request.demand > kCapacity ? '!' : '.';
+  taken_[r] += slot.request.formation == formation_ ? '=' : '<';
   slot.linked = OperationId();
   const Use use{.session = SessionId(r + 1), .slot = index, .claim = slot.last_claim};
   const bool pulled_open = shm::Ready(ranks_[r].sites[index / 3].slots[2].word) != 0;
@@ -296,6 +299,7 @@ void StreamWorld::Perform() {
 // epd answers from the records what the dead worker left open.
 void StreamWorld::Replace() {
   ++num_replaced_;
+  for (std::string& taken : taken_) taken.clear();
   moving_.reset();
   scan_ = 0;
   for (Rank& rank : ranks_) {

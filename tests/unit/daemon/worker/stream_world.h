@@ -60,6 +60,34 @@ class StreamWorld {
   uint64_t num_replaced() const { return num_replaced_; }
   uint64_t num_overflows() const { return num_overflows_; }
 
+  // ---- for a walk over all orders of events (stream_walk_test.cc) ----
+
+  // Streams end once each has made `num_cycles` uses, and workers are replaced so many times at most.
+  struct Limits {
+    uint64_t num_cycles = 0;
+    uint64_t num_replacements = 0;
+  };
+  // What may happen next.
+  enum class Event : uint8_t {
+    kStream0,
+    kStream1,
+    kClaim,
+    kMoveGood,
+    kMoveBad,
+    kRemap0,
+    kRemap1,
+    kReplace
+  };
+  static constexpr int kNumEvents = 8;
+  bool MayHappen(Event event, const Limits& limits) const;
+  void Happen(Event event);
+  // A stream's step that nobody else sees or changes, if there is one: no order of it and others matters.
+  std::optional<Event> Unseen(const Limits& limits) const;
+  // Two worlds with the same one go on alike.
+  std::string Fingerprint() const;
+  bool AllEnded(const Limits& limits) const;
+  const std::string& violation() const { return violation_; }
+
  private:
   struct Slot {
     uint64_t word = 0;
@@ -94,6 +122,7 @@ class StreamWorld {
   void Form();
   void WriteRequests(uint32_t rank);
   void ScanNext();
+  bool IsArmed(uint32_t slot) const;
   void RandomEvent();
   void FairRound();
   void StreamStep(uint32_t rank);
@@ -134,9 +163,10 @@ class StreamWorld {
   std::map<OperationId, absl::Status> decided_;
   std::map<OperationId, uint32_t> site_of_;
   std::map<OperationId, uint64_t> cycle_of_;
-  std::map<OperationId, uint32_t> told_;  // Codes of publishes.
-  std::map<OperationId, bool> over_;      // Operations that failed for too many rows: they had.
-  uint32_t scan_ = 0;                     // The slot that the worker looks at next.
+  std::map<OperationId, uint32_t> told_;      // Codes of publishes.
+  std::map<OperationId, bool> over_;          // Operations that failed for too many rows: they had.
+  uint32_t scan_ = 0;                         // The slot that the worker looks at next.
+  std::array<std::string, kNumRanks> taken_;  // What this worker has claimed of each.
   std::optional<OperationId> moving_;
   uint64_t next_operation_ = 1;
   uint64_t num_good_ = 0;
