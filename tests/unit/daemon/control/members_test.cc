@@ -198,6 +198,18 @@ TEST(MembersTest, AMissingWorkerIsWaitedForAndNamedWhenTheFormationIsLate) {
                                                    "node=n0 worker=cuda:1"));
 }
 
+TEST(MembersTest, AWorkerThatIsNotUpYetIsNotSaidToHaveAnotherNccl) {
+  SmallCluster c(1);
+  c.nodes[0].nccl_version = "2.28.3";
+  for (const WorkerName worker : {kFirst, kSecond}) c.KillWorker(0, worker);
+  c.StartWorker(0, kFirst);
+  c.Attach(0, 1);
+  c.JoinAt(0, 1, 1, GpuSpec(2), {0, 1}, {kFirst, kSecond});
+  EXPECT_EQ(c.Group().state, GroupState::kBootstrapping);
+  c.StartWorker(0, kSecond);
+  EXPECT_EQ(c.Group().state, GroupState::kReady);
+}
+
 TEST(MembersTest, RanksOfTheCpusWorkerAndOfAGpusAreRefusedByName) {
   SmallCluster c(1);
   c.Attach(0, 1);
