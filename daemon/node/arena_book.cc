@@ -49,7 +49,7 @@ absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, con
   std::set<SessionId> local;
   for (const Placement& member : reply.members) {
     const auto arena = it->second.arenas.find(member.rank);
-    const bool here = member.node == self;
+    const bool here = member.node == self && member.worker == reply.worker;
     if (here) local.insert(member.session);
     if (arena == it->second.arenas.end()) {
       if (!here) continue;

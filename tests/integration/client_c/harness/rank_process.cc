@@ -111,10 +111,17 @@ std::string JoinedRank::RunAndLeave(int num_steps) {
 std::vector<std::unique_ptr<RankProcess>> StartRanks(
     const std::string& socket, const ExchangeCase& c,
     const std::function<std::string(JoinedRank&, Link&)>& body, const JoinOptions& options) {
+  return StartRanks(socket, c, body, [&](uint32_t) { return options; });
+}
+
+std::vector<std::unique_ptr<RankProcess>> StartRanks(
+    const std::string& socket, const ExchangeCase& c,
+    const std::function<std::string(JoinedRank&, Link&)>& body,
+    const std::function<JoinOptions(uint32_t rank)>& options) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
   for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
     ranks.push_back(std::make_unique<RankProcess>([&](Link& link) -> std::string {
-      JoinedRank joined(socket, c, rank, options);
+      JoinedRank joined(socket, c, rank, options(rank));
       return joined.problem.empty() ? body(joined, link) : joined.problem;
     }));
   }

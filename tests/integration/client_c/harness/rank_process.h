@@ -74,6 +74,12 @@ std::vector<std::unique_ptr<RankProcess>> StartRanks(
     const std::string& socket, const ExchangeCase& c,
     const std::function<std::string(JoinedRank&, Link&)>& body, const JoinOptions& options = {});
 
+// ... with options of its own.
+std::vector<std::unique_ptr<RankProcess>> StartRanks(
+    const std::string& socket, const ExchangeCase& c,
+    const std::function<std::string(JoinedRank&, Link&)>& body,
+    const std::function<JoinOptions(uint32_t rank)>& options);
+
 // Finishes all; their reports by rank.
 std::vector<std::string> FinishAll(std::vector<std::unique_ptr<RankProcess>>& ranks,
                                    double seconds = kPatienceSeconds);

@@ -76,6 +76,19 @@ TEST(ArenaBookTest, RanksOfOtherNodesHaveNoArenaHere) {
   EXPECT_TRUE(joined.arenas(0).own());
 }
 
+TEST(ArenaBookTest, RanksOfTheNodesOtherWorkersHaveNoArenaHere) {
+  ArenaBook book;
+  ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
+  Placement other = Member(1, kSelf, 11);
+  other.worker = WorkerName{1};
+  v1::Joined joined;
+  const auto taken = book.Take(Reply(1, 10, {Member(0, kSelf, 10), other}), kSelf, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(joined.arenas_size(), 1);
+  EXPECT_FALSE(book.Take(Reply(1, 10, {Member(0, kSelf, 10)}), kSelf, joined).ok())
+      << "its one session has been told";
+}
+
 TEST(ArenaBookTest, DescriptorsAreDroppedAfterTheLastLocalSession) {
   ArenaBook book;
   ASSERT_TRUE(book.Put(Ready(1, {0, 1}), Fds(4)).ok());
