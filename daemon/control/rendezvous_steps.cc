@@ -200,7 +200,7 @@ void Rendezvous::Impl::NewEpoch(ClusterGroup& group, const absl::Status& why) {
 bool Rendezvous::Impl::StepCompare(ClusterGroup& group) {
   if (CommunicatorOf(group).id_known) return true;
   for (const auto& [id, bound] : CommunicatorOf(group).workers) {
-    if (!bound.worker) return false;  // It is not up yet, and has not said what it has.
+    if (!bound.worker) return false;  // Until it is up nobody knows what it has.
   }
   std::map<WorkerId, size_t> num_ranks;
   for (const auto& [rank, key] : group.holders) ++num_ranks[{key.node, WorkerOf(key, rank)}];
