@@ -48,10 +48,9 @@ absl::Status Serve(const ParsedSettings& parsed) {
   if (absl::Status bad = CheckPaths(settings); !bad.ok()) return bad;
   absl::StatusOr<InstanceLock> lock = InstanceLock::Take(settings.socket, kPredecessor);
   if (!lock.ok()) return lock.status();
-  absl::StatusOr<SharedSegment> records = CreateRecords();
-  if (!records.ok()) return records.status();
 
-  Node node(parsed, {kVersion, HostName(), *std::move(records)});
+  Node node(parsed, {kVersion, HostName()});
+  if (absl::Status bad = node.AddWorkers(); !bad.ok()) return bad;
   SignalWatch signals;
   const auto on_signal = [&](int) {
     node.BeginShutdown(settings.drain_deadline,

@@ -238,6 +238,9 @@ void ReadMember(WireReader& in, Joined::Member* member) {
       case 6:
         member->session_id = f.Uint();
         break;
+      case 7:
+        member->worker = Text(f);
+        break;
     }
   });
 }
@@ -270,6 +273,11 @@ void Read(WireReader& f, Joined* m) {
       break;
     case 9:
       m->lane_bytes = f.Uint();
+      break;
+    case 10:
+      ReadNested(f, [&slots = m->slots.emplace_back()](WireReader& in) {
+        if (in.field() == 1) slots.worker = Text(in);
+      });
       break;
   }
 }

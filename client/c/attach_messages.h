@@ -47,6 +47,9 @@ struct GroupSpec {
   bool operator==(const GroupSpec&) const = default;
 };
 
+// Of Attach::features.
+inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
+
 struct Attach {
   uint32_t min_version = kMinAttachVersion;
   uint32_t max_version = kMaxAttachVersion;
@@ -114,6 +117,10 @@ struct Joined {
     int32_t pid = 0;
     std::string client_name;
     uint64_t session_id = 0;
+    std::string worker;  // Empty: "cpu".
+  };
+  struct Slots {
+    std::string worker;
   };
   uint64_t request_id = 0;
   uint64_t group_id = 0;
@@ -124,6 +131,7 @@ struct Joined {
   GroupSpec spec;
   uint64_t lane_offset = 0;
   uint64_t lane_bytes = 0;
+  std::vector<Slots> slots;
 };
 
 struct JoinFailed {

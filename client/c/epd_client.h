@@ -149,9 +149,11 @@ typedef struct epd_join_args {
   const epd_group_spec* spec;
   const uint32_t* ranks; /* [num_ranks] this process's ranks. */
   size_t num_ranks;
-  const char* const* devices; /* [num_ranks] or NULL. For people. */
-  uint64_t min_epoch;         /* The group's epoch will be above it. */
-  int64_t deadline_ms;        /* 0: spec->form_ms. */
+  /* [num_ranks] or NULL. "cuda:1": the GPU, as this process counts it, that a rank of a group with backend=cuda
+   * is on; else for people. */
+  const char* const* devices;
+  uint64_t min_epoch;  /* The group's epoch will be above it. */
+  int64_t deadline_ms; /* 0: spec->form_ms. */
   const char*
       program; /* NULL or a name of this program, for people: at most 200 printable bytes, no spaces. */
   const char* metadata; /* NULL or anything, for people: at most 256 printable ASCII bytes. */

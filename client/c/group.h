@@ -17,12 +17,12 @@
 #include "client/c/lanes.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
+#include "client/c/slot_pool.h"
 #include "client/c/unique_fd.h"
 #include "kernels/routing_spec.h"
 
 namespace epd::client {
 
-using Clock = std::chrono::steady_clock;
 using Program = Digest;
 
 // Which operation a call belongs to; epd_key, resolved.
@@ -57,7 +57,8 @@ struct Formation {
   uint64_t formation = 0;
   GroupSpec spec;
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
-  std::vector<int32_t> expert_owner;  // As the kernels take it.
+  std::vector<std::shared_ptr<SlotPool>> slots;  // By rank: for the calls of those that are here.
+  std::vector<int32_t> expert_owner;             // As the kernels take it.
   uint64_t spec_hash = 0;
   // Of each arena of device memory: where operations on streams take turns. Bytes 0: no such arenas.
   uint64_t lane_offset = 0;

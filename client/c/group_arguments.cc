@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "client/c/machine_device.h"
 #include "client/c/struct_size.h"
 
 namespace epd::client {
@@ -120,6 +121,7 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
     join->devices.resize(args.num_ranks);
     for (size_t i = 0; i < args.num_ranks; ++i) {
       if (Status s = ReadText(args.devices[i], "devices", &join->devices[i]); !s.ok()) return s;
+      join->devices[i] = MachineDevice(join->devices[i], std::getenv("CUDA_VISIBLE_DEVICES"));
     }
   }
   join->min_epoch = args.min_epoch;

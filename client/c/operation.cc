@@ -100,7 +100,7 @@ class Call {
 };
 
 Status Call::Run(uint32_t rank, const CallKey& key) {
-  HeldSlot slot(session_.slots());
+  HeldSlot slot(*formation_.slots[rank]);
   if (!slot.valid()) {
     return MakeStatus(
         Code::kResourceExhausted,
@@ -198,7 +198,7 @@ void Call::SetKey(const CallKey& key) {
 // An announce with an error is never admitted: it fails with what the worker knows, or, where it has
 // not heard of the formation's end yet, ends the execution with `cause` for everybody.
 Status Call::AskWhyEnded(uint32_t rank, const CallKey& key, const Status& cause) {
-  HeldSlot slot(session_.slots());
+  HeldSlot slot(*formation_.slots[rank]);
   if (!slot.valid()) return cause;
   request_.rank = rank;
   SetKey(key);
@@ -279,7 +279,7 @@ Status Call::Read() {
   if (!status.ok()) return status;
   // Peers' regions are freed only after `ended` was set, so unset it proves that what was read was
   // meant for us.
-  if (session_.slots().ended()) {
+  if (formation_.slots[request_.rank]->ended()) {
     return MakeStatus(Code::kUnavailable, "the daemon ended this session while the rows were read");
   }
   if (!group_.IsCurrent(formation_)) {

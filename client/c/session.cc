@@ -15,22 +15,6 @@ namespace {
 // Waiting for ever, in a form that no arithmetic overflows.
 Clock::time_point Never() { return Clock::now() + std::chrono::hours(24 * 365); }
 
-Status CheckHeader(const shm::SlotsHeader& header, uint64_t bytes, const Attached& attached) {
-  if (header.magic != shm::kSlotsMagic || header.version != shm::kSegmentVersion ||
-      header.header_bytes != sizeof(shm::SlotsHeader) || header.segment_bytes != bytes ||
-      header.num_slots != shm::kSlotsPerSession || header.slot_bytes != sizeof(shm::Slot)) {
-    return MakeStatus(Code::kDataLoss,
-                      "the daemon's slots segment is of version %u with %u slots of %u bytes; this "
-                      "library knows version %u with %u of %zu; upgrade the older one",
-                      header.version, header.num_slots, header.slot_bytes, shm::kSegmentVersion,
-                      shm::kSlotsPerSession, sizeof(shm::Slot));
-  }
-  if (header.session_id != attached.session_id || header.incarnation != attached.incarnation) {
-    return MakeStatus(Code::kDataLoss, "the daemon sent another session's slots segment");
-  }
-  return {};
-}
-
 Status ForkedChild() {
   return MakeStatus(
       Code::kFailedPrecondition,
@@ -50,6 +34,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   client::Attach attach;
   attach.client_name = client_name;
   attach.client_version = EPD_CLIENT_VERSION;
+  attach.features = kTakesSlotsOfFurtherWorkers;
   if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;
   if (Status s = session->TakeAttached(deadline); !s.ok()) return s;
   *out = std::move(session);
@@ -84,16 +69,7 @@ Status Session::TakeAttached(Clock::time_point deadline) {
         "the daemon chose version %u of the attach protocol; this library speaks %u to %u",
         attached_.version, kMinAttachVersion, kMaxAttachVersion);
   }
-  const uint64_t bytes = sizeof(shm::SlotsSegment);
-  if (Status s = Mapping::Map(datagram.fds[0].get(), bytes, /*writable=*/true, &slots_mapping_);
-      !s.ok()) {
-    return s;
-  }
-  auto* segment = reinterpret_cast<shm::SlotsSegment*>(slots_mapping_.data());
-  if (Status s = CheckHeader(segment->header, bytes, attached_); !s.ok()) return s;
-  eventfd_ = std::move(datagram.fds[1]);
-  slots_ = std::make_unique<SlotPool>(segment, eventfd_.get());
-  return {};
+  return SessionSlots::Map(datagram.fds, 0, attached_, &cpu_slots_);
 }
 
 Session::~Session() { Disconnect(); }
@@ -116,7 +92,8 @@ bool Session::InForkedChild() {
   if (getpid() == pid_) return false;
   if (!abandoned_.exchange(true)) {
     socket_.Close();
-    eventfd_ = UniqueFd();
+    // Those of other workers stay open: only who holds the mutex sees them.
+    cpu_slots_->CloseEvent();
   }
   return true;
 }
@@ -241,8 +218,10 @@ void Session::Watch() {
     return closing_;
   };
   changed_.WaitUntil(mutex_, Clock::now() + kPoisonDelay, closing);
+  const auto further = further_slots_;  // No more of them come.
   lock.Unlock();
-  slots_->PoisonAll();
+  cpu_slots_->pool().PoisonAll();
+  for (const auto& [worker, slots] : further) slots->pool().PoisonAll();
 }
 
 }  // namespace epd::client

@@ -20,6 +20,7 @@
 #include "client/c/group.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
+#include "client/c/session_slots.h"
 #include "client/c/slot_pool.h"
 
 namespace epd::client {
@@ -71,7 +72,6 @@ class Session {
   Status lost();
 
   const std::string& path() const { return path_; }
-  SlotPool& slots() { return *slots_; }
 
  private:
   struct PendingRequest {
@@ -103,6 +103,10 @@ class Session {
 
   Status MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
                        std::shared_ptr<const Formation>* formation);
+  // Keeps the slots that came with `joined`, the first of `fds`.
+  Status TakeSlots(const Joined& joined, std::vector<UniqueFd>& fds);
+  // Those of each rank's worker, by rank.
+  Status FindSlots(const Joined& joined, std::vector<std::shared_ptr<SlotPool>>* slots);
   Status MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formation::Arena* mapped);
   void Finish(uint64_t request_id, Status status);
   std::shared_ptr<Group> FindGroup(uint64_t group_id);
@@ -113,9 +117,7 @@ class Session {
   const std::string path_;
   const int pid_;
   AttachSocket socket_;
-  UniqueFd eventfd_;
-  Mapping slots_mapping_;
-  std::unique_ptr<SlotPool> slots_;
+  std::shared_ptr<SessionSlots> cpu_slots_;  // Set once, by Attach.
   Attached attached_;
   std::atomic<bool> watched_ = false;
   std::atomic<bool> abandoned_ = false;
@@ -129,6 +131,8 @@ class Session {
   Status lost_ EPD_GUARDED_BY(mutex_);
   uint64_t last_request_id_ EPD_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, PendingRequest> pending_ EPD_GUARDED_BY(mutex_);
+  // By the worker's name.
+  std::map<std::string, std::shared_ptr<SessionSlots>> further_slots_ EPD_GUARDED_BY(mutex_);
   // By group id.
   std::map<uint64_t, std::shared_ptr<Group>> groups_ EPD_GUARDED_BY(mutex_);
   // Arenas that several groups share are mapped once: by device, inode, writable.

@@ -16,6 +16,7 @@ namespace epd::client {
 namespace {
 
 constexpr std::chrono::minutes kDefaultForm{5};
+constexpr char kCpuWorker[] = "cpu";
 // epd's own answer to a late join says who is missing, so it gets time to arrive.
 constexpr std::chrono::seconds kAnswerGrace{10};
 constexpr std::chrono::seconds kLeaveDeadline{10};
@@ -142,15 +143,45 @@ Status Session::MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formati
   return {};
 }
 
+Status Session::TakeSlots(const Joined& joined, std::vector<UniqueFd>& fds) {
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < joined.slots.size(); ++i) {
+    std::shared_ptr<SessionSlots>& kept = further_slots_[joined.slots[i].worker];
+    if (kept != nullptr) continue;
+    if (Status s = SessionSlots::Map(fds, 2 * i, attached_, &kept); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<SlotPool>>* slots) {
+  slots->assign(joined.spec.num_ranks, {cpu_slots_, &cpu_slots_->pool()});
+  MutexLock lock(mutex_);
+  for (const Joined::Member& member : joined.members) {
+    const bool own = member.session_id == attached_.session_id && member.node == attached_.node;
+    if (!own || member.rank >= slots->size()) continue;
+    if (member.worker.empty() || member.worker == kCpuWorker) continue;
+    const auto found = further_slots_.find(member.worker);
+    if (found == further_slots_.end() || found->second == nullptr) {
+      return MakeStatus(Code::kDataLoss, "the daemon sent no slots of worker %s, of rank %u",
+                        member.worker.c_str(), member.rank);
+    }
+    (*slots)[member.rank] = {found->second, &found->second->pool()};
+  }
+  return {};
+}
+
 Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
                               std::shared_ptr<const Formation>* out) {
   const auto num_fds = static_cast<size_t>(
       std::count_if(joined.arenas.begin(), joined.arenas.end(), &NeedsDescriptor));
-  if (fds.size() != num_fds) {
-    return MakeStatus(Code::kDataLoss,
-                      "the daemon announced %zu arenas with descriptors and sent %zu descriptors",
-                      num_fds, fds.size());
+  if (fds.size() != 2 * joined.slots.size() + num_fds) {
+    return MakeStatus(
+        Code::kDataLoss,
+        "the daemon announced %zu arenas with descriptors and slots of %zu workers, and "
+        "sent %zu descriptors",
+        num_fds, joined.slots.size(), fds.size());
   }
+  if (Status s = TakeSlots(joined, fds); !s.ok()) return s;
   auto formation = std::make_shared<Formation>();
   formation->group_id = joined.group_id;
   formation->epoch = joined.epoch;
@@ -171,10 +202,11 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
     FormatKernelError(error, text, sizeof text);
     return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s", text);
   }
+  if (Status s = FindSlots(joined, &formation->slots); !s.ok()) return s;
   formation->arenas.resize(num_ranks);
   formation->lane_offset = joined.lane_offset;
   formation->lane_bytes = joined.lane_bytes;
-  auto fd = fds.begin();
+  auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
   for (const Joined::Arena& arena : joined.arenas) {
     if (arena.rank >= num_ranks) {
       return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,

@@ -75,15 +75,16 @@ Status DeviceGroups::Find(const CallSite& site, int device,
   if (joined == nullptr)
     return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
   const std::shared_ptr<client::Session> session = joined->session;
-  const client::Status made = client::StreamGroup::Create(
-      {.slots = std::shared_ptr<client::SlotPool>(session, &session->slots()),
-       .lost = [session] { return session->lost(); },
-       .group = joined->group,
-       .rank = place.rank,
-       .device = device,
-       .driver = &driver.table,
-       .image = driver.image},
-      client::Clock::now() + kMapDeadline, &entry.group);
+  const std::shared_ptr<const client::Formation> formation = joined->group->current();
+  const client::Status made =
+      client::StreamGroup::Create({.slots = formation->slots[place.rank],
+                                   .lost = [session] { return session->lost(); },
+                                   .group = joined->group,
+                                   .rank = place.rank,
+                                   .device = device,
+                                   .driver = &driver.table,
+                                   .image = driver.image},
+                                  client::Clock::now() + kMapDeadline, &entry.group);
   if (!made.ok()) {
     entries_.erase({site.config.alias, device});
     return FromClient(made, place.group, place.rank);

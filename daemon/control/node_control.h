@@ -21,9 +21,9 @@ namespace epd {
 
 struct NodeOptions {
   NodeId node;
-  Incarnation incarnation;  // Random, this run of epd.
-  NodeFacts facts = {};     // Without NCCL's version, which the worker says.
-  std::set<WorkerName> workers = {kCpuWorker};
+  Incarnation incarnation;                      // Random, this run of epd.
+  NodeFacts facts = {};                         // Without NCCL's version, which the worker says.
+  std::set<WorkerName> workers = {kCpuWorker};  // At first; see WorkerAdded.
   // How often the report is repeated although nothing has changed; infinite when the coordinator is
   // in this process.
   absl::Duration report_interval = absl::Seconds(1);

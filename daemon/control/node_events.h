@@ -67,6 +67,11 @@ struct SessionDrained {
 
 // ---- workers ----
 
+// The node has one more worker, which is down. Nothing happens when it has it already.
+struct WorkerAdded {
+  WorkerName name;
+};
+
 struct WorkerStarted {
   Incarnation worker;
   bool has_nccl = false;
@@ -172,10 +177,11 @@ struct ShutdownRequested {
 // Time has passed.
 struct Tick {};
 
-using NodeEvent = std::variant<SessionAttached, SessionGone, JoinRequested, LeaveRequested,
-                               SessionDrained, WorkerStarted, WorkerDied, TenantReady, TenantFailed,
-                               TenantBroken, TenantDrained, UniqueIdMade, CommunicatorInitialised,
-                               CoordinatorConnected, ViewReceived, CoordinatorLost, CreateRequested,
-                               DrainRequested, CloseRequested, ShutdownRequested, Tick>;
+using NodeEvent =
+    std::variant<SessionAttached, SessionGone, JoinRequested, LeaveRequested, SessionDrained,
+                 WorkerAdded, WorkerStarted, WorkerDied, TenantReady, TenantFailed, TenantBroken,
+                 TenantDrained, UniqueIdMade, CommunicatorInitialised, CoordinatorConnected,
+                 ViewReceived, CoordinatorLost, CreateRequested, DrainRequested, CloseRequested,
+                 ShutdownRequested, Tick>;
 
 }  // namespace epd

@@ -100,6 +100,7 @@ class NodeControl::Impl {
   std::string Describe(const Membership& member, const std::string& phase) const;
 
   // ---- node_worker.cc ----
+  void On(const WorkerAdded& event);
   void On(const WorkerStarted& event);
   void On(const WorkerDied& event);
   void On(const TenantReady& event);

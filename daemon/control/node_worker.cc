@@ -7,6 +7,13 @@
 
 namespace epd {
 
+void NodeControl::Impl::On(const WorkerAdded& event) {
+  const auto [worker, added] = workers_.try_emplace(event.name);
+  if (!added) return;
+  worker->second.name = event.name;
+  dirty_ = true;
+}
+
 void NodeControl::Impl::On(const WorkerStarted& event) {
   WorkerStatus& worker = workers_.at(event.name);
   const auto next = kWorkerTransitions.Next(worker.state, WorkerEvent::kStarted);

@@ -43,6 +43,18 @@ void SayGoodbye(PacketChannel& channel, const absl::Status& status) {
   }
 }
 
+absl::StatusOr<SessionSlots> MakeSlots(SessionId session, uint64_t incarnation) {
+  absl::StatusOr<SharedSegment> segment = CreateSlots(session.value, incarnation);
+  if (!segment.ok()) return segment.status();
+  SessionSlots slots;
+  slots.segment = *std::move(segment);
+  slots.worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (slots.worker_event->valid()) return slots;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("epd has no descriptors left for this client (eventfd: ", std::strerror(errno),
+                   "); raise LimitNOFILE or end sessions"));
+}
+
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
@@ -181,15 +193,10 @@ void AttachServer::Attach(int fd, const v1::Attach& attach) {
   if (!status.ok()) return RefusePending(fd, status);
   session->id = SessionId(next_session_++);
   session->record_index = FreeRecordIndex();
-  absl::StatusOr<SharedSegment> slots = CreateSlots(session->id.value, options_.incarnation);
+  session->features = attach.features();
+  absl::StatusOr<SessionSlots> slots = MakeSlots(session->id, options_.incarnation);
   if (!slots.ok()) return RefusePending(fd, slots.status());
-  session->slots = *std::move(slots);
-  session->worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!session->worker_event->valid()) {
-    return RefusePending(fd, absl::ResourceExhaustedError(absl::StrCat(
-                                 "epd has no descriptors left for this client (eventfd: ",
-                                 std::strerror(errno), "); raise LimitNOFILE or end sessions")));
-  }
+  session->slots.emplace(kCpuWorker, *std::move(slots));
   session->client_name = attach.client_name().substr(0, kMaxClientNameBytes);
   session->client_version = attach.client_version().substr(0, kMaxClientNameBytes);
   session->since = MonotonicNow();
@@ -225,7 +232,8 @@ void AttachServer::Attach(int fd, const v1::Attach& attach) {
        {"client", kept.client_name}});
   // The worker learns of the session before the client can arm a slot.
   observer_.OnAttached(kept);
-  Send(id, message, {kept.slots.fd(), kept.worker_event});
+  const SessionSlots& first = kept.slots.at(kCpuWorker);
+  Send(id, message, {first.segment.fd(), first.worker_event});
 }
 
 void AttachServer::OnSession(SessionId id, uint32_t events) {
@@ -288,6 +296,17 @@ void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketCh
     return;
   }
   if (channel.wants_write()) loop_.SetEvents(channel.fd(), EPOLLIN | EPOLLOUT);
+}
+
+absl::Status AttachServer::OpenSlots(SessionId id, const WorkerName& worker) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return absl::UnavailableError("the session has ended");
+  std::map<WorkerName, SessionSlots>& slots = it->second->slots;
+  if (slots.count(worker) > 0) return absl::OkStatus();
+  absl::StatusOr<SessionSlots> made = MakeSlots(id, options_.incarnation);
+  if (!made.ok()) return made.status();
+  slots.emplace(worker, *std::move(made));
+  return absl::OkStatus();
 }
 
 void AttachServer::End(SessionId id, const absl::Status& status) {

@@ -56,6 +56,10 @@ class AttachServer {
   // Says Goodbye with `status` and closes the socket; OnDetached follows before this returns.
   void End(SessionId session, const absl::Status& status);
 
+  // Makes the session's slots for one more worker; there is nothing to do when it has them.
+  //   RESOURCE_EXHAUSTED  memory or descriptors
+  absl::Status OpenSlots(SessionId session, const WorkerName& worker);
+
   // Ends connections that did not attach in time.
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;

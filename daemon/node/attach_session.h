@@ -1,9 +1,10 @@
-// One attached client as the shell sees it: its socket, process and slots segment.
+// One attached client as the shell sees it: its socket, process and slots segments.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/worker_name.h"
 #include "daemon/node/segment.h"
 #include "daemon/packet/packet_channel.h"
 
@@ -35,19 +37,29 @@ absl::Status CheckPeer(uid_t peer, uid_t own);
 // True while the process of `peer` runs, as far as it can be known.
 bool ProcessAlive(const PeerCredentials& peer);
 
+// A session's way to one worker. No worker sees another one's.
+struct SessionSlots {
+  SharedSegment segment;
+  std::shared_ptr<UniqueFd> worker_event;  // The eventfd that wakes the worker.
+};
+
+// Of Attach.features.
+inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
+
 struct AttachSession {
   SessionId id;
-  uint32_t record_index = 0;  // Its block in the records segment.
+  uint32_t record_index = 0;  // Its block in every worker's records segment.
   PeerCredentials peer;
   std::string client_name;  // At most 200 bytes, as the client said; escape it before printing.
   std::string client_version;
   uint32_t version = 0;  // Of the protocol.
-  absl::Time since;      // Monotonic.
+  uint64_t features = 0;
+  absl::Time since;  // Monotonic.
   std::unique_ptr<PacketChannel> channel;
-  SharedSegment slots;
+  std::map<WorkerName, SessionSlots>
+      slots;  // Of the CPU's worker, and of others once it joined a group of theirs.
   bool has_arenas =
       false;  // It was sent descriptors of arenas, and may write to them while it lives.
-  std::shared_ptr<UniqueFd> worker_event;  // The eventfd that wakes the worker.
 };
 
 }  // namespace epd

@@ -36,11 +36,11 @@ absl::Status CheckWords(const GroupSpec& spec, const v1::Join& join) {
 
 }  // namespace
 
-ClientGateway::ClientGateway(Options options, EventSink sink, WorkerGateway& worker)
-    : options_(std::move(options)), sink_(std::move(sink)), worker_(worker) {}
+ClientGateway::ClientGateway(Options options, EventSink sink, WorkerSeats& workers)
+    : options_(std::move(options)), sink_(std::move(sink)), workers_(workers) {}
 
 void ClientGateway::OnAttached(const AttachSession& session) {
-  worker_.AddSession(session);
+  if (WorkerSeat* cpu = workers_.Find(kCpuWorker)) cpu->gateway.AddSession(session);
   SessionAttached event;
   event.session = session.id;
   event.pid = session.peer.pid;
@@ -54,7 +54,7 @@ void ClientGateway::OnAttached(const AttachSession& session) {
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
                                bool process_alive) {
   words_.erase(session.id);
-  worker_.EndSession(session, reason, process_alive);
+  workers_.EndSession(session, reason, process_alive);
   sink_(SessionGone{session.id, reason});
 }
 
@@ -86,6 +86,22 @@ void ClientGateway::OnClientMessage(const AttachSession& session,
   }
 }
 
+absl::StatusOr<WorkerName> ClientGateway::Seat(const AttachSession& session, const GroupSpec& spec,
+                                               const v1::Join& join) {
+  const std::vector<std::string> devices(join.devices().begin(), join.devices().end());
+  const absl::StatusOr<WorkerName> name = ChooseWorker(spec, devices, options_.served_gpus());
+  if (!name.ok() || session.slots.count(*name) > 0) return name;
+  if ((session.features & kTakesSlotsOfFurtherWorkers) == 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "group=", Title(spec), " backend=", spec.backend, ": this client library (",
+        session.client_version, ") knows one worker per node; upgrade it, or ask for backend=cpu"));
+  }
+  if (absl::Status added = workers_.Add(*name); !added.ok()) return added;
+  if (absl::Status made = server_->OpenSlots(session.id, *name); !made.ok()) return made;
+  workers_.Find(*name)->gateway.AddSession(session);
+  return name;
+}
+
 void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   absl::StatusOr<GroupSpec> spec = FromProto(join.spec(), options_.defaults);
   absl::Status bad = spec.status();
@@ -94,10 +110,14 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
   if (bad.ok()) bad = CheckWords(*spec, join);
+  absl::StatusOr<WorkerName> worker = kCpuWorker;
+  if (bad.ok()) worker = Seat(session, *spec, join);
+  bad.Update(worker.status());
   if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
 
   JoinRequested event;
   event.session = session.id;
+  event.worker = *worker;
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   KeepWords(session.id, join);

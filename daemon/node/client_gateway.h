@@ -8,10 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "daemon/control/worker_choice.h"
 #include "daemon/node/attach_server.h"
 #include "daemon/node/codec.h"
 #include "daemon/node/event_sink.h"
-#include "daemon/node/worker_gateway.h"
+#include "daemon/node/worker_seats.h"
 
 namespace epd {
 
@@ -24,9 +25,10 @@ class ClientGateway : public AttachObserver {
     SpecDefaults defaults;
     // Whether one more group of this name fits. RESOURCE_EXHAUSTED else.
     std::function<absl::Status(const std::string& name)> check_room;
+    std::function<ServedGpus()> served_gpus;
   };
 
-  ClientGateway(Options options, EventSink sink, WorkerGateway& worker);
+  ClientGateway(Options options, EventSink sink, WorkerSeats& workers);
   // The server calls this object and is called back by it.
   void SetServer(AttachServer* server) { server_ = server; }
 
@@ -45,12 +47,16 @@ class ClientGateway : public AttachObserver {
 
  private:
   void OnJoin(const AttachSession& session, const v1::Join& join);
+  // The worker that is to serve the Join. It has a seat then, and the session slots for it.
+  //   errors of ChooseWorker; UNIMPLEMENTED: an old client; RESOURCE_EXHAUSTED
+  absl::StatusOr<WorkerName> Seat(const AttachSession& session, const GroupSpec& spec,
+                                  const v1::Join& join);
   void OnDrained(const AttachSession& session, const v1::Drained& drained);
   void KeepWords(SessionId session, const v1::Join& join);
 
   Options options_;
   EventSink sink_;
-  WorkerGateway& worker_;
+  WorkerSeats& workers_;
   AttachServer* server_ = nullptr;
   // By (group, rank); a session is in one tenant of a group.
   std::map<SessionId, std::map<std::pair<std::string, Rank>, Words>> words_;

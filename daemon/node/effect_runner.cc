@@ -30,11 +30,11 @@ struct EffectRunner::NodeSwitch {
   Targets& to;
 
   void operator()(const SendReport& e) const { to.send_report(e.report); }
-  void operator()(const StartTenant& e) const { to.worker.Send(ToProto(e, to.self)); }
-  void operator()(const EndTenant& e) const { to.worker.Send(ToProto(e)); }
-  void operator()(const DrainTenant& e) const { to.worker.Send(ToProto(e)); }
-  void operator()(const MakeUniqueId& e) const { to.worker.Send(ToProto(e)); }
-  void operator()(const InitCommunicator& e) const { to.worker.Send(ToProto(e)); }
+  void operator()(const StartTenant& e) const { to.workers.Send(e.to, ToProto(e, to.self)); }
+  void operator()(const EndTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const ReplyJoined& e) const { runner.Reply(e); }
   void operator()(const ReplyFailed& e) const {
     v1::ServerMessage message;
@@ -65,7 +65,9 @@ struct EffectRunner::NodeSwitch {
   }
   void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
   void operator()(const Transition& e) const {
-    if (e.to == GroupState::kClosed) to.arenas.Forget(e.group);
+    if (e.to == GroupState::kClosed) {
+      for (const auto& [name, seat] : to.workers.all()) seat->arenas.Forget(e.group);
+    }
     Log(LevelOf(e.to, e.why), "group transition",
         {{"group", e.name},
          {"group_id", e.group.value},
@@ -97,6 +99,16 @@ void EffectRunner::Run(const RendezvousEffect& effect) {
        {"why", e.why.message()}});
 }
 
+PacketChannel::Fds EffectRunner::AddSlots(const ReplyJoined& effect, v1::Joined& joined) {
+  if (!effect.request || !effect.worker.on_gpu()) return {};
+  const AttachSession* session = to_.clients.Find(effect.session);
+  if (session == nullptr) return {};
+  const auto slots = session->slots.find(effect.worker);
+  if (slots == session->slots.end()) return {};
+  joined.add_slots()->set_worker(ToString(effect.worker));
+  return {slots->second.segment.fd(), slots->second.worker_event};
+}
+
 void EffectRunner::Reply(const ReplyJoined& effect) {
   v1::ServerMessage message;
   v1::Joined& joined = *message.mutable_joined();
@@ -113,8 +125,11 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
     member.set_pid(placement.pid);
     member.set_client_name(placement.client_name);
     member.set_session_id(placement.session.value);
+    if (placement.node == to_.self) member.set_worker(ToString(effect.worker));
   }
-  absl::StatusOr<PacketChannel::Fds> fds = to_.arenas.Take(effect, to_.self, joined);
+  WorkerSeat* const seat = to_.workers.Find(effect.worker);
+  if (seat == nullptr) return;
+  absl::StatusOr<PacketChannel::Fds> fds = seat->arenas.Take(effect, to_.self, joined);
   if (!fds.ok()) {
     Log(LogLevel::kError, "no arenas for a session",
         {{"group", effect.spec.name},
@@ -123,6 +138,8 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
          {"why", fds.status().message()}});
     return to_.clients.End(effect.session, fds.status());
   }
+  const PacketChannel::Fds slots = AddSlots(effect, joined);
+  fds->insert(fds->begin(), slots.begin(), slots.end());
   if (fds->size() > kMaxPacketFds) {
     return to_.clients.End(effect.session, absl::ResourceExhaustedError(absl::StrCat(
                                                "group=", Title(effect.spec), ": ", fds->size(),

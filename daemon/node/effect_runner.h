@@ -5,10 +5,9 @@
 
 #include "daemon/control/node_effects.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/node/arena_book.h"
 #include "daemon/node/attach_server.h"
 #include "daemon/node/order_book.h"
-#include "daemon/node/worker_supervisor.h"
+#include "daemon/node/worker_seats.h"
 
 namespace epd {
 
@@ -18,8 +17,7 @@ class EffectRunner {
   struct Targets {
     NodeId self;
     AttachServer& clients;
-    WorkerSupervisor& worker;
-    ArenaBook& arenas;
+    WorkerSeats& workers;
     OrderBook& orders;
     std::function<void(const NodeReport&)> send_report;
     std::function<void(const ClusterView&)> send_view;
@@ -34,6 +32,8 @@ class EffectRunner {
  private:
   struct NodeSwitch;
   void Reply(const ReplyJoined& effect);
+  // The session's slots for the worker of `effect`, where its Join is answered.
+  PacketChannel::Fds AddSlots(const ReplyJoined& effect, v1::Joined& joined);
 
   Targets to_;
 };

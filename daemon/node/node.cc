@@ -7,15 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/node/wire_address.h"
 #include "daemon/observe/log.h"
 
 namespace epd {
 namespace {
 
-// How long a question for status waits for a worker that may be stopped; well within the second
-// that is promised.
-constexpr absl::Duration kFiguresPatience = absl::Milliseconds(300);
 // A stopping worker closes its devices; then it is killed.
 constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
 
@@ -49,23 +45,25 @@ Node::Node(const ParsedSettings& settings, Options options)
       self_{settings.settings.node},
       incarnation_(RandomNumber()),
       started_(MonotonicNow()),
-      records_(std::move(options.records)),
       control_(ControlOptions()),
       rendezvous_(std::make_unique<Rendezvous>(CoordinatorOptions())),
-      worker_gateway_(
-          {host_, [this](GroupId group) { return DescribeGroup(group); },
-           [this](const v1::WorkerPast& past) { past_.Take(past); }},
-          [this](NodeEvent event) { Handle(std::move(event)); }, loop_, records_, arenas_),
-      worker_(WorkerOptions(), loop_, records_, worker_gateway_),
-      past_([this](const v1::ToWorker& message) { worker_.Send(message); }),
+      workers_({loop_,
+                [this](NodeEvent event) { Handle(std::move(event)); },
+                {kCpuWorker, host_, [this](GroupId group) { return DescribeGroup(group); },
+                 [this](const v1::WorkerPast& past) { past_.Take(past); }},
+                [this](const WorkerName& name) { return WorkerOptions(name); }}),
+      past_([this](const v1::ToWorker& message) {
+        SendToWorkerOf(GroupId(message.get_past().group_id()), message);
+      }),
       client_gateway_(
-          {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); }},
-          [this](NodeEvent event) { Handle(std::move(event)); }, worker_gateway_),
+          {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); },
+           [this] { return Gpus(); }},
+          [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
       clients_(ClientOptions(), loop_, client_gateway_),
       effects_(Targets()),
       idle_since_(started_) {
   leader_ = settings.settings.coordinator;
-  worker_gateway_.SetPeers(&worker_, &clients_);
+  workers_.SetServer(&clients_);
   client_gateway_.SetServer(&clients_);
 }
 
@@ -108,37 +106,6 @@ RendezvousOptions Node::CoordinatorOptions() const {
   return options;
 }
 
-WorkerSupervisor::Options Node::WorkerOptions() const {
-  const Settings& s = settings();
-  WorkerSupervisor::Options options;
-  options.binary = s.worker;
-  options.hello.set_incarnation(incarnation_);
-  options.hello.set_staging_bytes(s.staging_bytes);
-  options.hello.set_node(s.node);
-  options.hello.set_simd(s.simd);
-  *options.hello.mutable_spin() = ToProto(s.spin);
-  options.hello.set_nccl_library(s.nccl_library);
-  options.hello.set_cuda_staging_bytes(s.cuda_staging_bytes);
-  options.hello.set_staging(s.staging);
-  options.hello.set_cuda_device(static_cast<int32_t>(s.cuda_device));
-  *options.hello.mutable_cuda_limit() = ToProto(s.cuda_limit);
-  options.hello.set_max_num_sms(static_cast<int32_t>(s.max_num_sms));
-  const WireAddress wire = WireAddressOf(s);
-  options.hello.set_wire_listen(wire.listen);
-  options.hello.set_wire_advertise(wire.advertise);
-  options.hello.set_tls_ca(s.tls_ca);
-  options.hello.set_tls_cert(s.tls_cert);
-  options.hello.set_tls_key(s.tls_key);
-  if (!wire.problem.empty()) {
-    Log(LogLevel::kWarn, "the worker takes no streams of other nodes", {{"why", wire.problem}});
-  }
-  options.backoff.min = s.worker_backoff_min;
-  options.backoff.max = s.worker_backoff_max;
-  options.heartbeat = s.worker_heartbeat;
-  options.stuck = s.worker_stuck;
-  return options;
-}
-
 AttachServer::Options Node::ClientOptions() const {
   AttachServer::Options options;
   options.node = settings().node;
@@ -151,8 +118,7 @@ AttachServer::Options Node::ClientOptions() const {
 EffectRunner::Targets Node::Targets() {
   return {self_,
           clients_,
-          worker_,
-          arenas_,
+          workers_,
           orders_,
           [this](const NodeReport& report) { SendReportOut(report); },
           [this](const ClusterView& view) { SendViewOut(view); },
@@ -218,7 +184,7 @@ void Node::Run(std::function<void()> on_stopping) {
   const absl::Status ended = absl::UnavailableError("epd ends");
   while (!clients_.sessions().empty()) clients_.End(clients_.sessions().begin()->first, ended);
   for (Waiting& waiting : std::exchange(waiting_, {})) waiting.then();
-  worker_.Stop(MonotonicNow() + (hurry_ ? absl::ZeroDuration() : kWorkerEnds));
+  workers_.Stop(MonotonicNow() + (hurry_ ? absl::ZeroDuration() : kWorkerEnds));
   // Whoever asked meanwhile gets an answer: gRPC waits for every call that it has handed out.
   loop_.ClosePosts();
   loop_.RunPosted();
@@ -266,8 +232,7 @@ void Node::Turn() {
   loop_.RunOnce(events_.empty() ? NextDeadline() : MonotonicNow());
   DrainEvents();
   const absl::Time now = MonotonicNow();
-  worker_.Tick(now);
-  worker_gateway_.Sweep(now);
+  workers_.Tick(now);
   clients_.Tick(now);
   if (link_ != nullptr) link_->Tick(now);
   // The node before its coordinator: its report is the sign of life that the coordinator may be
@@ -284,44 +249,14 @@ void Node::Turn() {
 
 absl::Time Node::NextDeadline() const {
   absl::Time next =
-      std::min({worker_.NextDeadline(), worker_gateway_.NextSweep(), clients_.NextDeadline(),
-                control_.NextDeadline(), rendezvous_->NextDeadline(), past_.NextDeadline()});
+      std::min({workers_.NextDeadline(), clients_.NextDeadline(), control_.NextDeadline(),
+                rendezvous_->NextDeadline(), past_.NextDeadline()});
   for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
   if (link_ != nullptr) next = std::min(next, link_->NextDeadline());
   if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {
     next = std::min(next, idle_since_ + settings().idle_exit);
   }
   return next;
-}
-
-void Node::WithFreshFigures(std::function<void()> then) {
-  role_.AssertHeld();
-  const absl::Time now = MonotonicNow();
-  // A worker that owes an answer for longer is stopped or stuck; asking again would only make
-  // everybody wait.
-  if (!worker_.running() || now > worker_.figures().asked_at + kFiguresPatience) return then();
-  worker_.AskForSnapshot(now);
-  waiting_.push_back({now, now + kFiguresPatience, std::move(then)});
-}
-
-void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
-                      PastQuestions::Done done) {
-  role_.AssertHeld();
-  if (!worker_.running()) return done({});
-  past_.Ask(groups, max_of_rank, MonotonicNow(), std::move(done));
-}
-
-void Node::AnswerWaiting(absl::Time now) {
-  // An answer to a question that was asked before does just as well: it is as fresh as the
-  // heartbeat.
-  while (!waiting_.empty()) {
-    const Waiting& first = waiting_.front();
-    if (worker_.figures().snapshot_at < first.asked && now < first.until && worker_.running())
-      return;
-    const std::function<void()> then = std::move(waiting_.front().then);
-    waiting_.pop_front();
-    then();
-  }
 }
 
 void Node::CheckIdle(absl::Time now) {

@@ -16,7 +16,6 @@
 #include "absl/time/time.h"
 #include "daemon/control/node_control.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/node/arena_book.h"
 #include "daemon/node/attach_server.h"
 #include "daemon/node/client_gateway.h"
 #include "daemon/node/cluster_ports.h"
@@ -24,11 +23,9 @@
 #include "daemon/node/event_loop.h"
 #include "daemon/node/order_book.h"
 #include "daemon/node/past_questions.h"
-#include "daemon/node/segment.h"
 #include "daemon/node/settings.h"
 #include "daemon/node/thread_role.h"
-#include "daemon/node/worker_gateway.h"
-#include "daemon/node/worker_supervisor.h"
+#include "daemon/node/worker_seats.h"
 
 namespace epd {
 
@@ -51,7 +48,6 @@ class Node {
   struct Options {
     std::string version;  // Of epd.
     std::string host;
-    SharedSegment records;  // CreateRecords().
   };
 
   // `settings` outlives this. Starts nothing.
@@ -63,13 +59,15 @@ class Node {
   // `link`: to the epd of --coordinator, else null. `streams`: to other nodes when this epd
   // listens, else null. Before Run().
   void SetCluster(CoordinatorLink* link, ClusterStreams* streams);
+  // Gives the workers that start with epd their seats. Before Run(). Errors as WorkerSeats::Add.
+  absl::Status AddWorkers();
   // What AskNodes uses while this node coordinates, also when it does not listen. Before Run().
   void SetAsking(ClusterStreams& streams) { own_streams_ = &streams; }
   // Takes clients from `listener` (listening, SEQPACKET, non-blocking). Before Run(). Errors as
   // EventLoop::Add.
   absl::Status Listen(UniqueFd listener);
 
-  // Starts the worker and handles events until the node has shut down. `on_stopping` runs when the
+  // Starts the workers and handles events until the node has shut down. `on_stopping` runs when the
   // shutdown begins, before anybody is turned away: remove the socket there, so that no new client
   // finds a daemon that is about to end.
   void Run(std::function<void()> on_stopping);
@@ -90,9 +88,10 @@ class Node {
   // answer.
   OrderBook& orders() { return orders_; }
 
-  // Runs `then` once the worker's figures are fresh, or after a short wait if it does not answer.
+  // Runs `then` once all workers' figures are fresh, or after a short wait for one that does not
+  // answer.
   void WithFreshFigures(std::function<void()> then);
-  // Runs `done` with the last operations of the groups' ranks here; without what the worker does
+  // Runs `done` with the last operations of the groups' ranks here; without what their workers do
   // not say soon.
   void AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
                   PastQuestions::Done done);
@@ -107,9 +106,10 @@ class Node {
   const Settings& settings() const { return parsed_.settings; }
   const NodeControl& control() const { return control_; }
   const Rendezvous& rendezvous() const { return *rendezvous_; }
-  const WorkerSupervisor& worker() const { return worker_; }
+  const WorkerSeats::Map& workers() const { return workers_.all(); }
+  // The CPU's worker.
+  const WorkerSupervisor& worker() const { return workers_.Find(kCpuWorker)->supervisor; }
   const AttachServer& clients() const { return clients_; }
-  const SharedSegment& records() const { return records_; }
   const NodeId& id() const { return self_; }
   const std::string& host() const { return host_; }
   const std::string& version() const { return version_; }
@@ -142,7 +142,7 @@ class Node {
   }
 
  private:
-  // Work that waits for a snapshot of the worker.
+  // Work that waits for snapshots of the workers.
   struct Waiting {
     absl::Time asked;
     absl::Time until;
@@ -151,11 +151,14 @@ class Node {
 
   NodeOptions ControlOptions() const;
   RendezvousOptions CoordinatorOptions() const;
-  WorkerSupervisor::Options WorkerOptions() const;
+  WorkerSupervisor::Options WorkerOptions(const WorkerName& name) const;
+  ServedGpus Gpus() const;
   AttachServer::Options ClientOptions() const;
   EffectRunner::Targets Targets();
   absl::Status CheckRoom(const std::string& group) const;
   std::string DescribeGroup(GroupId group) const;
+  void SendToWorkerOf(GroupId group, const v1::ToWorker& message);
+  bool OwesFigures(absl::Time since) const;
 
   void FollowOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
   void KeepPersistent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
@@ -176,13 +179,10 @@ class Node {
   ThreadRole role_;
 
   EventLoop loop_;
-  SharedSegment records_;
-  ArenaBook arenas_;
   OrderBook orders_;
   NodeControl control_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  WorkerGateway worker_gateway_;
-  WorkerSupervisor worker_;
+  WorkerSeats workers_;
   PastQuestions past_;
   ClientGateway client_gateway_;
   AttachServer clients_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@
 #include "absl/time/time.h"
 
 namespace epd {
+
+// The GPUs that groups are served on.
+struct CudaDevices {
+  std::set<int32_t> ordinals = {};
+  bool on_demand = false;  // Each, from when a rank on it joins.
+};
 
 struct Settings {
   std::string socket;
@@ -26,7 +33,7 @@ struct Settings {
   std::string nccl_library;
   uint64_t cuda_staging_bytes = 0;
   std::string staging;
-  uint64_t cuda_device = 0;
+  CudaDevices cuda_devices;
   absl::Duration cuda_limit;
   uint64_t max_num_sms = 0;
 

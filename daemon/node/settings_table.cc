@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
+#include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "daemon/core/worker_name.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -48,6 +51,9 @@ struct Expect {
   std::string operator()(const BytesField& f) const {
     return absl::StrCat("bytes such as 2GiB, 512MiB or 1048576, at least ", f.min);
   }
+  std::string operator()(const DevicesField&) const {
+    return absl::StrCat("auto, none, or ordinals from 0 to ", kMaxCudaDevice, " such as 0,1");
+  }
   std::string operator()(const DurationField& f) const {
     return absl::StrCat(
         "a duration such as 250ms, 10s or 5m (a plain number is seconds), at least ",
@@ -61,6 +67,18 @@ bool ParseDuration(const std::string& text, absl::Duration* duration) {
   if (absl::ParseDuration(text, duration)) return true;
   if (!absl::SimpleAtod(text, &seconds)) return false;
   *duration = absl::Seconds(seconds);
+  return true;
+}
+
+bool ParseDevices(const std::string& text, CudaDevices* devices) {
+  *devices = {};
+  devices->on_demand = text == "auto";
+  if (text == "auto" || text == "none") return true;
+  for (const absl::string_view one : absl::StrSplit(text, ',')) {
+    const std::optional<WorkerName> name = ParseWorkerName(absl::StrCat("cuda:", one));
+    if (!name.has_value()) return false;
+    devices->ordinals.insert(name->cuda_device);
+  }
   return true;
 }
 
@@ -90,6 +108,7 @@ struct Store {
     settings.*f.field = bytes;
     return true;
   }
+  bool operator()(const DevicesField& f) const { return ParseDevices(value, &(settings.*f.field)); }
   bool operator()(const DurationField& f) const {
     absl::Duration duration;
     if (!ParseDuration(value, &duration) || duration < f.min || duration > absl::Hours(24 * 365))
@@ -144,12 +163,16 @@ std::vector<SettingRow> CudaSettings() {
   using S = Settings;
   return {
       {"cuda_staging_bytes", BytesField{&S::cuda_staging_bytes, 0}, "2GiB",
-       "Device memory that the worker reserves at its start, where there is a GPU, for groups with "
-       "backend=cuda; epctl status says what is left for clients. 0: no such groups."},
+       "Device memory that each GPU's worker reserves at its start for groups with backend=cuda; "
+       "epctl status says what is left for clients. 0: no such groups."},
       {"staging", ChoiceField{&S::staging, {"auto", "vmm", "ipc"}}, "auto",
        "How clients get at device memory: vmm (a descriptor, which keeps the memory alive), ipc (a "
        "CUDA IPC handle). auto: vmm where the driver has it, else ipc."},
-      {"cuda_device", CountField{&S::cuda_device, 0, 255}, "0", "Ordinal of the GPU."},
+      {"cuda_devices", DevicesField{&S::cuda_devices}, "auto",
+       "GPUs that groups with backend=cuda are served on, each by a worker process of its own. A "
+       "list of ordinals, 0,1: their workers start with epd, so that staging is reserved before "
+       "clients take the memory. none. auto: a GPU's worker starts, and reserves, when the first "
+       "rank on it joins."},
       {"cuda_limit", DurationField{&S::cuda_limit, absl::Milliseconds(1)}, "30s",
        "How long one operation's work on the GPU may take before the worker is replaced."},
       {"max_num_sms", CountField{&S::max_num_sms, 0, 1024}, "0",
@@ -173,9 +196,10 @@ std::vector<SettingRow> ClusterSettings() {
        "With `rendezvous`: host:port at which other nodes reach `listen`. Empty: as `listen`; "
        "without `listen` this node never coordinates."},
       {"wire_listen", TextField{&S::wire_listen}, "",
-       "host:port at which the worker takes rows of other nodes' workers; they are told this host. "
-       "Port 0: any two free ones. Else large rows come in at the port behind it. Empty: in a "
-       "cluster the host of `listen` (of `advertise`, where that "
+       "host:port at which the CPU's worker takes rows of other nodes' workers; they are told this "
+       "host. Port 0: any two free ones. Else large rows come in at the port behind it, and the "
+       "worker of GPU N has the ports 2N+2 and 2N+3 behind it. Empty: in a cluster the host of "
+       "`listen` (of `advertise`, where that "
        "is 0.0.0.0), or else the address with which this node reaches its coordinator; alone none. "
        "TLS and private addresses as for `listen`."},
       {"lease", DurationField{&S::lease, absl::Seconds(2)}, "3s",

@@ -27,6 +27,9 @@ struct BytesField {  // "2GiB", "512MiB", "1048576"
   uint64_t Settings::*field;
   uint64_t min;
 };
+struct DevicesField {  // "auto", "none", "0,1"
+  CudaDevices Settings::*field;
+};
 struct DurationField {  // "250ms", "10s", "5m"
   absl::Duration Settings::*field;
   absl::Duration min;
@@ -34,7 +37,7 @@ struct DurationField {  // "250ms", "10s", "5m"
 
 struct SettingRow {
   std::string name;
-  std::variant<TextField, ChoiceField, CountField, BytesField, DurationField> field;
+  std::variant<TextField, ChoiceField, CountField, BytesField, DevicesField, DurationField> field;
   std::string default_value;
   std::string help;
 };

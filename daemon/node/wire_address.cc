@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/tls/address.h"
@@ -54,11 +55,23 @@ std::string FirstOf(const std::string& rendezvous) {
   return rest.substr(0, rest.find_first_of(",/"));
 }
 
+// A worker takes two ports (wire_listen).
+std::string ForWorker(const std::string& address, const WorkerName& worker) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (!worker.on_gpu() || colon == std::string::npos ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port == 0) {
+    return address;
+  }
+  return absl::StrCat(address.substr(0, colon + 1),
+                      port + 2 * (static_cast<uint32_t>(worker.cuda_device) + 1));
+}
+
 }  // namespace
 
-WireAddress WireAddressOf(const Settings& settings) {
+WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker) {
   WireAddress wire;
-  wire.listen = settings.wire_listen;
+  wire.listen = ForWorker(settings.wire_listen, worker);
   if (wire.listen.empty()) {
     std::string host = Host(settings.listen);
     const bool any = host == "0.0.0.0" || host == "[::]";

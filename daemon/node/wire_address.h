@@ -1,8 +1,9 @@
-// Where this node's worker takes streams of other nodes' workers.
+// Where this node's workers take streams of other nodes' workers.
 #pragma once
 
 #include <string>
 
+#include "daemon/core/worker_name.h"
 #include "daemon/node/settings.h"
 
 namespace epd {
@@ -13,7 +14,8 @@ struct WireAddress {
   std::string problem;    // Why nowhere, where somebody may have expected it.
 };
 
-// `wire_listen`, or else what the cluster's own addresses give. May look a name up.
-WireAddress WireAddressOf(const Settings& settings);
+// `wire_listen`, or else what the cluster's own addresses give. May look a name up. An explicit port is
+// the CPU's worker's; each GPU's has the next two behind those of the one before.
+WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker = kCpuWorker);
 
 }  // namespace epd

@@ -32,7 +32,14 @@ void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server)
   server_ = server;
 }
 
+const SharedSegment* WorkerGateway::SlotsOf(const AttachSession& session) const {
+  const auto slots = session.slots.find(options_.name);
+  return slots == session.slots.end() ? nullptr : &slots->second.segment;
+}
+
 void WorkerGateway::SendAddSession(const AttachSession& session) {
+  const auto slots = session.slots.find(options_.name);
+  if (slots == session.slots.end()) return;
   v1::ToWorker message;
   v1::AddSession& add = *message.mutable_add_session();
   add.set_session_id(session.id.value);
@@ -40,7 +47,7 @@ void WorkerGateway::SendAddSession(const AttachSession& session) {
   add.set_host(options_.host);
   add.set_pid(session.peer.pid);
   add.set_client_name(session.client_name);
-  supervisor_->Send(message, {session.slots.fd(), session.worker_event});
+  supervisor_->Send(message, {slots->second.segment.fd(), slots->second.worker_event});
 }
 
 void WorkerGateway::AddSession(const AttachSession& session) {
@@ -54,7 +61,9 @@ void WorkerGateway::AddSession(const AttachSession& session) {
 
 void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
                                bool process_alive) {
-  MarkEnded(Slots(session.slots));
+  const SharedSegment* slots = SlotsOf(session);
+  if (slots == nullptr) return;
+  MarkEnded(Slots(*slots));
   if (process_alive) WatchProcess(session, cause);
   SendSessionDead(session.id, cause, process_alive);
 }
@@ -96,6 +105,7 @@ void WorkerGateway::OnWorkerSpawned() {
 
 void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) {
   WorkerStarted event;
+  event.name = options_.name;
   event.worker = Incarnation(incarnation);
   event.has_nccl = !ready.nccl_version().empty();
   event.nccl_problem = ready.nccl_problem();
@@ -104,7 +114,7 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
   event.local_address = ready.local_address();
   if (!ready.wire_problem().empty()) {
     Log(LogLevel::kError, "the worker takes no streams of other nodes",
-        {{"why", ready.wire_problem()}});
+        {{"worker", ToString(options_.name)}, {"why", ready.wire_problem()}});
   }
   sink_(event);
 }
@@ -124,7 +134,7 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
   next_sweep_ = absl::InfinitePast();
-  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why});
+  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why, options_.name});
 }
 
 std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {
@@ -137,19 +147,24 @@ void WorkerGateway::Sweep(absl::Time now) {
   if (supervisor_->running() || now < next_sweep_) return;
   int ended = 0;
   for (const auto& [id, session] : server_->sessions()) {
+    const SharedSegment* slots = SlotsOf(*session);
+    if (slots == nullptr) continue;
     ended +=
-        PoisonSession(Slots(session->slots), Records(records_), session->record_index,
+        PoisonSession(Slots(*slots), Records(records_), session->record_index,
                       [this](const shm::SlotRequest& request) { return PoisonMessage(request); });
   }
   next_sweep_ = now + kSweepEvery;
   if (ended > 0)
     Log(LogLevel::kWarn, "open operations ended for the worker",
-        {{"uses", ended}, {"why", down_because_}});
+        {{"worker", ToString(options_.name)}, {"uses", ended}, {"why", down_because_}});
 }
 
 absl::Time WorkerGateway::NextSweep() const {
-  if (supervisor_->running() || server_->sessions().empty()) return absl::InfiniteFuture();
-  return next_sweep_;
+  if (supervisor_->running()) return absl::InfiniteFuture();
+  for (const auto& [id, session] : server_->sessions()) {
+    if (SlotsOf(*session) != nullptr) return next_sweep_;
+  }
+  return absl::InfiniteFuture();
 }
 
 void WorkerGateway::OnTenantReady(Incarnation worker, const v1::TenantReady& ready,
@@ -191,7 +206,8 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
       const LogLevel level = severity <= 0   ? LogLevel::kInfo
                              : severity == 1 ? LogLevel::kWarn
                                              : LogLevel::kError;
-      return Log(level, "worker says", {{"text", message.log().text()}});
+      return Log(level, "worker says",
+                 {{"worker", ToString(options_.name)}, {"text", message.log().text()}});
     }
     case v1::FromWorker::kEvictSession: {
       const v1::EvictSession& evict = message.evict_session();
@@ -199,7 +215,8 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
     }
     case v1::FromWorker::kEnds:
       ends_because_ = message.ends().cause().message();
-      return Log(LogLevel::kError, "worker ends by itself", {{"why", ends_because_}});
+      return Log(LogLevel::kError, "worker ends by itself",
+                 {{"worker", ToString(options_.name)}, {"why", ends_because_}});
     case v1::FromWorker::kPast:
       return options_.on_past(message.past());
     case v1::FromWorker::kReady:     // A second one: of no consequence.

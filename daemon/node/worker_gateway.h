@@ -1,5 +1,5 @@
-// From what the worker does to what control understands; and epd's answers in a dead worker's
-// place.
+// From what one worker does to what control understands; and epd's answers in its place when it is
+// dead.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/worker_name.h"
 #include "daemon/node/arena_book.h"
 #include "daemon/node/attach_server.h"
 #include "daemon/node/event_loop.h"
@@ -24,6 +25,7 @@ namespace epd {
 class WorkerGateway : public WorkerObserver {
  public:
   struct Options {
+    WorkerName name;
     std::string host;
     // "group=... epoch=..." of a group id, for messages.
     std::function<std::string(GroupId)> describe_group;
@@ -35,7 +37,7 @@ class WorkerGateway : public WorkerObserver {
   // These call this object and are called back by it.
   void SetPeers(WorkerSupervisor* supervisor, AttachServer* server);
 
-  // A session has attached, or ended.
+  // A session has slots for this worker from now on, or ended.
   void AddSession(const AttachSession& session);
   void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
 
@@ -51,6 +53,8 @@ class WorkerGateway : public WorkerObserver {
 
  private:
   void SendAddSession(const AttachSession& session);
+  // The session's slots for this worker; null when it has none.
+  const SharedSegment* SlotsOf(const AttachSession& session) const;
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
   void WatchProcess(const AttachSession& session, const absl::Status& cause);
   void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);

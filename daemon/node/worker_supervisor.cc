@@ -85,7 +85,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   next_heartbeat_ = absl::InfiniteFuture();
   Enter(State::kStarting, now);
   Log(LogLevel::kInfo, "worker starting",
-      {{"worker_pid", child_->pid}, {"binary", options_.binary}});
+      {{"worker_pid", child_->pid}, {"worker", options_.name}, {"binary", options_.binary}});
 
   absl::Status watched =
       loop_.Add(channel_->fd(), EPOLLIN, [this](uint32_t events) { OnSocket(events); });
@@ -107,7 +107,9 @@ void WorkerSupervisor::StartFailed(absl::Time now, const absl::Status& why) {
   ++figures_.num_restarts;
   Enter(State::kBackingOff, now);
   Log(LogLevel::kError, "worker start failed",
-      {{"why", why.message()}, {"next_try", absl::FormatDuration(wait)}});
+      {{"worker", options_.name},
+       {"why", why.message()},
+       {"next_try", absl::FormatDuration(wait)}});
   observer_.OnWorkerDead(
       0, false, absl::UnavailableError(absl::StrCat("the worker does not start: ", why.message())));
 }
@@ -140,6 +142,7 @@ void WorkerSupervisor::OnMessage(const v1::FromWorker& message, std::vector<Uniq
     Enter(State::kRunning, now);
     Log(LogLevel::kInfo, "worker ready",
         {{"worker_pid", figures_.pid},
+         {"worker", options_.name},
          {"backend", message.ready().backend()},
          {"simd", message.ready().simd()},
          {"nccl", message.ready().nccl_version().empty() ? message.ready().nccl_problem()
@@ -191,6 +194,7 @@ void WorkerSupervisor::OnExit() {
   Log(LogLevel::kError, "worker ended",
       {{"worker_pid", pid},
        {"how", figures_.last_exit},
+       {"worker", options_.name},
        {"next_start", absl::FormatDuration(wait)}});
   observer_.OnWorkerDead(figures_.worker_incarnation, was_ready,
                          absl::AbortedError(absl::StrCat(
@@ -240,6 +244,10 @@ absl::Time WorkerSupervisor::NextDeadline() const {
   return std::min({next_heartbeat_, figures_.asked_at + options_.stuck, deaf_since_ + kEndsWithin});
 }
 
+void WorkerSupervisor::HangUp() {
+  if (channel_.has_value()) Disconnect();
+}
+
 void WorkerSupervisor::Stop(absl::Time deadline) {
   if (figures_.state == State::kStopped) return;
   if (channel_.has_value()) loop_.Remove(channel_->fd());
@@ -247,11 +255,14 @@ void WorkerSupervisor::Stop(absl::Time deadline) {
   if (child_.has_value()) {
     loop_.Remove(child_->pidfd.get());
     if (!EndsBy(*child_, deadline - MonotonicNow())) {
-      Log(LogLevel::kWarn, "worker killed at the end", {{"worker_pid", child_->pid}});
+      Log(LogLevel::kWarn, "worker killed at the end",
+          {{"worker_pid", child_->pid}, {"worker", options_.name}});
       Kill("it did not end in time");
       if (!EndsBy(*child_, kDiesWithin)) {
         Log(LogLevel::kError, "worker does not end",
-            {{"worker_pid", child_->pid}, {"waited", absl::FormatDuration(kDiesWithin)}});
+            {{"worker_pid", child_->pid},
+             {"worker", options_.name},
+             {"waited", absl::FormatDuration(kDiesWithin)}});
       }
     }
     figures_.last_exit = Reap(*child_);

@@ -43,6 +43,7 @@ class WorkerSupervisor {
   enum class State { kStarting, kRunning, kBackingOff, kStopped };
 
   struct Options {
+    std::string name;  // For the log.
     std::string binary;
     v1::WorkerHello hello;  // worker_incarnation is filled in at each start.
     Backoff::Policy backoff;
@@ -78,6 +79,9 @@ class WorkerSupervisor {
 
   // Asks for figures at once, unless an answer is awaited already.
   void AskForSnapshot(absl::Time now);
+
+  // Closes its socket, on which it begins to end by itself; Stop follows.
+  void HangUp();
 
   // Ends it: closes its socket, on which it exits by itself, and kills it at `deadline`. Returns
   // once it is reaped, or 5 s after the kill if the kernel cannot end it. No observer is called any

@@ -1,5 +1,7 @@
 #include "daemon/observe/doctor.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,12 +17,23 @@ DoctorFinding Finding(std::string what, bool ok, std::string found, std::string 
   return {std::move(what), false, std::move(found), std::move(consequence), std::move(fix)};
 }
 
-DoctorFinding Worker(const DaemonReport& daemon) {
-  const bool ok = daemon.worker_state == "RUNNING";
-  std::string found = daemon.worker_state;
-  if (!daemon.worker_exit.empty())
-    absl::StrAppend(&found, "; the last one ended: ", daemon.worker_exit);
-  return Finding("worker", ok, found, "no operation runs and no group forms until it is back",
+DoctorFinding Worker(const WorkerReading& worker) {
+  const bool on_gpu = worker.name != "cpu";
+  const std::string what = on_gpu ? absl::StrCat("worker ", worker.name) : "worker";
+  const bool running = worker.state == "RUNNING";
+  std::string found = worker.state;
+  if (!worker.gpu.empty()) absl::StrAppend(&found, ", ", worker.gpu);
+  if (worker.num_restarts > 0) {
+    absl::StrAppend(&found, "; replaced ", worker.num_restarts,
+                    " times, the last one ended: ", worker.last_exit);
+  }
+  if (running && !worker.problem.empty()) {
+    return Finding(what, false, worker.problem, "groups with backend=cuda are refused on this GPU",
+                   "see what is said of CUDA below, or leave the GPU out of cuda_devices");
+  }
+  return Finding(what, running, found,
+                 on_gpu ? "no group forms on this GPU until it is back; the others go on"
+                        : "no operation of the CPU's groups runs and none forms until it is back",
                  "look for 'worker' in epd's log; check the setting `worker`");
 }
 
@@ -88,8 +101,14 @@ DoctorFinding Folder(const MachineReport& machine) {
 }  // namespace
 
 std::vector<DoctorFinding> Diagnose(const MachineReport& machine, const DaemonReport& daemon) {
-  return {Worker(daemon),         Nccl(daemon),         HugePages(machine), Memory(machine, daemon),
-          Cores(machine, daemon), Descriptors(machine), Folder(machine)};
+  std::vector<DoctorFinding> found;
+  for (const WorkerReading& worker : daemon.workers) found.push_back(Worker(worker));
+  for (DoctorFinding& one :
+       std::vector{Nccl(daemon), HugePages(machine), Memory(machine, daemon),
+                   Cores(machine, daemon), Descriptors(machine), Folder(machine)}) {
+    found.push_back(std::move(one));
+  }
+  return found;
 }
 
 }  // namespace epd

@@ -32,13 +32,21 @@ struct MachineReport {
 // Reads /proc, /sys and the folder of `socket_path`. Fields that cannot be read stay empty.
 MachineReport ReadMachine(const std::string& socket_path);
 
+struct WorkerReading {
+  std::string name;   // "cpu", "cuda:0".
+  std::string state;  // "RUNNING" is fine.
+  uint32_t num_restarts = 0;
+  std::string last_exit;  // How the last one ended.
+  std::string gpu;        // Of a GPU's: its name.
+  std::string problem;    // ... or why it cannot use it.
+};
+
 // What epd itself knows.
 struct DaemonReport {
   uint64_t staging_bytes = 0;
   size_t num_sessions = 0;
-  std::string worker_state;  // "RUNNING" is fine.
-  std::string worker_exit;   // How the last one ended.
-  std::string nccl_version;  // Empty: none.
+  std::vector<WorkerReading> workers;  // The CPU's first.
+  std::string nccl_version;            // Empty: none.
   std::string nccl_path;
   std::string nccl_problem;
 };

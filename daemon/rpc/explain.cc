@@ -121,6 +121,21 @@ v1::FormationReport ToProto(const FormationReport& report) {
 
 namespace {
 
+void AddOpen(const Node& node, GroupId group, const WorkerSupervisor::Figures& figures,
+             v1::LocalExplanation& out) {
+  for (const v1::WorkerSnapshot::Operation& operation : figures.snapshot.operations()) {
+    if (operation.group_id() != group.value) continue;
+    v1::OpenOperation& added = *out.add_operations();
+    added.set_node(node.id().value);
+    added.set_kind(operation.kind());
+    added.set_phase(operation.phase());
+    added.set_key(operation.key());
+    *added.mutable_age() =
+        ToProto(FromProto(operation.age()) + (MonotonicNow() - figures.snapshot_at));
+    *added.mutable_waiting_for() = operation.waiting_for();
+  }
+}
+
 // All but the past.
 v1::LocalExplanation ExplainPresent(const Node& node, const std::string& name) {
   v1::LocalExplanation out;
@@ -128,17 +143,8 @@ v1::LocalExplanation ExplainPresent(const Node& node, const std::string& name) {
   for (const GroupStatus& group : KnownGroups(node)) {
     if (group.spec.name != name) continue;
     *out.mutable_group() = DescribeGroup(node, group);
-    const auto& figures = node.worker().figures();
-    for (const v1::WorkerSnapshot::Operation& operation : figures.snapshot.operations()) {
-      if (operation.group_id() != group.id.value) continue;
-      v1::OpenOperation& added = *out.add_operations();
-      added.set_node(node.id().value);
-      added.set_kind(operation.kind());
-      added.set_phase(operation.phase());
-      added.set_key(operation.key());
-      *added.mutable_age() =
-          ToProto(FromProto(operation.age()) + (MonotonicNow() - figures.snapshot_at));
-      *added.mutable_waiting_for() = operation.waiting_for();
+    for (const auto& [worker, seat] : node.workers()) {
+      AddOpen(node, group.id, seat->supervisor.figures(), out);
     }
   }
   const FormationReport* late = node.coordinates() ? node.rendezvous().LastReport(name) : nullptr;

@@ -12,8 +12,12 @@ void Fill(const Node& node, v1::GetDoctorResponse& response) {
   DaemonReport daemon;
   daemon.staging_bytes = node.settings().staging_bytes;
   daemon.num_sessions = node.clients().sessions().size();
-  daemon.worker_state = std::string(Name(figures.state));
-  daemon.worker_exit = figures.last_exit;
+  for (const auto& [name, seat] : node.workers()) {
+    const WorkerSupervisor::Figures& own = seat->supervisor.figures();
+    daemon.workers.push_back({ToString(name), std::string(Name(own.state)), own.num_restarts,
+                              own.last_exit, own.ready.cuda().name(),
+                              name.on_gpu() ? own.ready.cuda_problem() : ""});
+  }
   daemon.nccl_version = figures.ready.nccl_version();
   daemon.nccl_path = figures.ready.nccl_path();
   daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"

@@ -78,25 +78,40 @@ v1::MemoryRegion StagingRegion(const v1::WorkerSnapshot::ArenaSet& set,
   return region;
 }
 
-absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
-  std::map<uint64_t, GroupStatus> groups;
-  for (GroupStatus& group : KnownGroups(node)) groups[group.id.value] = std::move(group);
-  const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
+void FillWorker(const Node& node, const WorkerSeat& seat,
+                const std::map<uint64_t, GroupStatus>& groups, v1::GetMemoryResponse& response) {
+  const std::string worker = ToString(seat.name);
+  const int first = response.regions_size();
   // A dead worker's arenas are gone; its figures are not.
-  if (node.worker().running()) {
-    for (const auto& set : snapshot.arena_sets())
+  if (seat.supervisor.running()) {
+    for (const auto& set : seat.supervisor.figures().snapshot.arena_sets())
       *response.add_regions() = StagingRegion(set, groups, node.id());
-    response.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   }
   for (const auto& [id, session] : node.clients().sessions()) {
+    const auto slots = session->slots.find(seat.name);
+    if (slots == session->slots.end()) continue;
     v1::MemoryRegion region =
         WordsRegion(absl::StrCat("slots of session ", id.value, " (pid ", session->peer.pid, ")"),
-                    "slots", session->slots.bytes());
+                    "slots", slots->second.segment.bytes());
     region.add_session_ids(id.value);
     *response.add_regions() = std::move(region);
   }
-  *response.add_regions() = WordsRegion("outcome records", "records", node.records().bytes());
-  FillGpu(node.worker().figures(), *response.mutable_gpu());
+  *response.add_regions() = WordsRegion("outcome records", "records", seat.records.bytes());
+  for (int i = first; i < response.regions_size(); ++i) {
+    response.mutable_regions(i)->set_worker(worker);
+  }
+  if (seat.name.on_gpu()) FillGpu(seat, *response.add_gpus());
+}
+
+absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
+  std::map<uint64_t, GroupStatus> groups;
+  for (GroupStatus& group : KnownGroups(node)) groups[group.id.value] = std::move(group);
+  for (const auto& [name, seat] : node.workers()) FillWorker(node, *seat, groups, response);
+  if (response.gpus_size() > 0) *response.mutable_gpu() = response.gpus(0);
+  const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
+  if (node.worker().running()) {
+    response.set_pool_committed_bytes(snapshot.pool_committed_bytes());
+  }
   response.set_pool_bytes(node.settings().staging_bytes);
   response.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   return absl::OkStatus();

@@ -1,5 +1,9 @@
 #include <unistd.h>
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "daemon/node/codec.h"
 #include "daemon/rpc/answer.h"
@@ -25,8 +29,10 @@ v1::WorkerState ToProto(WorkerSupervisor::State state) {
   return v1::WORKER_STATE_UNSPECIFIED;
 }
 
-void FillWorker(const WorkerSupervisor::Figures& figures, v1::Worker& out) {
-  out.set_device("cpu");
+void FillWorker(const WorkerSeat& seat, v1::Worker& out) {
+  const WorkerSupervisor::Figures& figures = seat.supervisor.figures();
+  out.set_device(ToString(seat.name));
+  if (seat.name.on_gpu()) FillGpu(seat, *out.mutable_gpu());
   out.set_state(ToProto(figures.state));
   out.set_pid(figures.pid);
   out.set_worker_incarnation(figures.worker_incarnation);
@@ -37,15 +43,30 @@ void FillWorker(const WorkerSupervisor::Figures& figures, v1::Worker& out) {
   if (figures.pid != 0) *out.mutable_up() = epd::ToProto(MonotonicNow() - figures.since);
 }
 
+// Of all workers together.
+void FillTraffic(const Node& node, v1::GetStatusResponse& out) {
+  std::map<std::string, v1::NodeTraffic> by_node;
+  for (const auto& [name, seat] : node.workers()) {
+    for (const auto& one : seat->supervisor.figures().snapshot.traffic()) {
+      v1::NodeTraffic& sum = by_node[one.node()];
+      sum.set_node(one.node());
+      sum.set_sent_bytes(sum.sent_bytes() + one.sent_bytes());
+      sum.set_received_bytes(sum.received_bytes() + one.received_bytes());
+    }
+  }
+  for (auto& [name, sum] : by_node) *out.add_traffic() = std::move(sum);
+}
+
 }  // namespace
 
-void FillGpu(const WorkerSupervisor::Figures& figures, v1::Gpu& out) {
+void FillGpu(const WorkerSeat& seat, v1::Gpu& out) {
+  const WorkerSupervisor::Figures& figures = seat.supervisor.figures();
+  out.set_ordinal(seat.name.cuda_device);
   out.set_problem(figures.ready.cuda_problem());
   if (!figures.ready.has_cuda()) return;
   const v1::WorkerReady::Device& device = figures.ready.cuda();
   out.set_name(device.name());
   out.set_uuid(absl::BytesToHexString(device.uuid()));
-  out.set_ordinal(device.ordinal());
   out.set_memory_bytes(device.bytes());
   out.set_staging_bytes(device.staging_bytes());
   out.set_sharing(device.sharing());
@@ -61,23 +82,18 @@ absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   *out.mutable_up() = epd::ToProto(MonotonicNow() - node.started());
   out.set_health(health.health);
   for (const std::string& problem : health.problems) out.add_problems(problem);
-  FillWorker(node.worker().figures(), *out.add_workers());
+  for (const auto& [name, seat] : node.workers()) FillWorker(*seat, *out.add_workers());
   for (const GroupStatus& group : KnownGroups(node)) {
     out.set_num_groups(out.num_groups() + 1);
     if (group.state == GroupState::kReady) out.set_num_ready_groups(out.num_ready_groups() + 1);
   }
-  FillGpu(node.worker().figures(), *out.mutable_gpu());
+  if (out.workers_size() > 1) *out.mutable_gpu() = out.workers(1).gpu();
   out.set_num_sessions(static_cast<uint32_t>(node.clients().sessions().size()));
   const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
   out.set_pool_bytes(node.settings().staging_bytes);
   out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
-  for (const v1::WorkerSnapshot::NodeTraffic& one : snapshot.traffic()) {
-    v1::NodeTraffic& shown = *out.add_traffic();
-    shown.set_node(one.node());
-    shown.set_sent_bytes(one.sent_bytes());
-    shown.set_received_bytes(one.received_bytes());
-  }
+  FillTraffic(node, out);
   out.set_coordinator(node.leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());

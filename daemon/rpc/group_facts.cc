@@ -49,22 +49,50 @@ std::string LocalDigest(const Node& node, GroupId group) {
 
 bool IsNone(const std::string& digest) { return absl::StartsWith(digest, "none"); }
 
-const v1::WorkerSnapshot::Tenant* FindTenant(const Node& node, GroupId group) {
-  for (const auto& tenant : node.worker().figures().snapshot.tenants()) {
-    if (tenant.group_id() == group.value) return &tenant;
-  }
-  return nullptr;
-}
+// The oldest open operation of a group, and how old what its worker said is now; null: none.
+struct Oldest {
+  const v1::WorkerSnapshot::Operation* operation = nullptr;
+  absl::Duration said;
+  absl::Duration age() const { return FromProto(operation->age()) + said; }
+};
 
-// The oldest open operation of a group; null: none.
-const v1::WorkerSnapshot::Operation* OldestOperation(const Node& node, GroupId group) {
-  const v1::WorkerSnapshot::Operation* oldest = nullptr;
-  for (const auto& operation : node.worker().figures().snapshot.operations()) {
-    if (operation.group_id() != group.value) continue;
-    if (oldest == nullptr || FromProto(operation.age()) > FromProto(oldest->age()))
-      oldest = &operation;
+Oldest OldestOperation(const Node& node, GroupId group) {
+  Oldest oldest;
+  for (const auto& [name, seat] : node.workers()) {
+    const WorkerSupervisor::Figures& figures = seat->supervisor.figures();
+    for (const auto& operation : figures.snapshot.operations()) {
+      if (operation.group_id() != group.value) continue;
+      const Oldest one{&operation, MonotonicNow() - figures.snapshot_at};
+      if (oldest.operation == nullptr || one.age() > oldest.age()) oldest = one;
+    }
   }
   return oldest;
+}
+
+void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
+  for (const auto& [name, seat] : node.workers()) {
+    const v1::WorkerSnapshot& snapshot = seat->supervisor.figures().snapshot;
+    for (const auto& operation : snapshot.operations()) {
+      if (operation.group_id() == group.value)
+        out.set_num_open_operations(out.num_open_operations() + 1);
+    }
+    for (const auto& tenant : snapshot.tenants()) {
+      if (tenant.group_id() != group.value) continue;
+      out.set_generation(tenant.generation());
+      out.set_num_operations(tenant.num_operations());
+      out.set_num_failed(tenant.num_failed());
+      out.set_bytes_moved(out.bytes_moved() + tenant.bytes_moved());
+      *out.mutable_expert_routes() = tenant.expert_routes();
+    }
+  }
+}
+
+// Of this node, that serves the group; "" when it is not known here.
+std::string LocalWorker(const Node& node, GroupId group) {
+  for (const LocalGroupStatus& local : node.control().Groups()) {
+    if (local.view.id == group && local.view.epoch) return ToString(local.worker);
+  }
+  return "";
 }
 
 void FillHolder(const Placement& holder, v1::Rank& out) {
@@ -84,13 +112,12 @@ void FillWords(const Node& node, const std::string& group, const Placement& hold
 }
 
 // Where a living rank of a READY group stands in the group's oldest open operation.
-// `figures_age`: how old the worker's figures are; it may be stopped.
-void FillPhase(const v1::WorkerSnapshot::Operation& operation, absl::Duration figures_age,
-               v1::Rank& out) {
+void FillPhase(const Oldest& oldest, v1::Rank& out) {
+  const v1::WorkerSnapshot::Operation& operation = *oldest.operation;
   const auto& late = operation.waiting_for();
   const bool awaited = std::find(late.begin(), late.end(), out.rank()) != late.end();
   out.set_phase(awaited ? absl::StrCat("absent_in_", operation.phase()) : operation.phase());
-  *out.mutable_phase_age() = ToProto(FromProto(operation.age()) + figures_age);
+  *out.mutable_phase_age() = ToProto(oldest.age());
 }
 
 v1::GroupState ToProto(GroupState state) {
@@ -120,8 +147,9 @@ std::vector<GroupSummary> KnownSummaries(const Node& node) {
 std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) {
   std::map<uint32_t, v1::Rank> ranks;
   const absl::Duration age = MonotonicNow() - group.since;
-  const v1::WorkerSnapshot::Operation* oldest =
-      group.state == GroupState::kReady ? OldestOperation(node, group.id) : nullptr;
+  const Oldest oldest =
+      group.state == GroupState::kReady ? OldestOperation(node, group.id) : Oldest{};
+  const std::string worker = LocalWorker(node, group.id);
   const std::string hex = LocalDigest(node, group.id);
   const std::string digest = IsNone(hex) ? "" : absl::HexStringToBytes(hex);
   for (uint32_t rank = 0; rank < group.spec.num_ranks; ++rank) {
@@ -140,9 +168,8 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     const bool is_local = held.placement.node == node.id();
     if (is_local) FillWords(node, group.spec.name, held.placement, out);
     if (is_local) out.set_unique_id_sha256(digest);
-    if (oldest != nullptr) {
-      FillPhase(*oldest, MonotonicNow() - node.worker().figures().snapshot_at, out);
-    }
+    if (is_local) out.set_worker(worker);
+    if (oldest.operation != nullptr) FillPhase(oldest, out);
   }
   for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {
     ranks[ExpertOwner(group.spec, expert).value].add_experts(expert);
@@ -172,17 +199,7 @@ v1::Group DescribeGroup(const Node& node, const GroupStatus& group) {
   out.set_persistent(group.orchestrated);
   const std::string digest = LocalDigest(node, group.id);
   if (IsNone(digest)) out.set_unique_id_note(digest);
-  for (const auto& operation : node.worker().figures().snapshot.operations()) {
-    if (operation.group_id() == group.id.value)
-      out.set_num_open_operations(out.num_open_operations() + 1);
-  }
-  if (const v1::WorkerSnapshot::Tenant* tenant = FindTenant(node, group.id)) {
-    out.set_generation(tenant->generation());
-    out.set_num_operations(tenant->num_operations());
-    out.set_num_failed(tenant->num_failed());
-    out.set_bytes_moved(tenant->bytes_moved());
-    *out.mutable_expert_routes() = tenant->expert_routes();
-  }
+  AddTenantFigures(node, group.id, out);
   return out;
 }
 

@@ -24,8 +24,10 @@ uint32_t OpenOperations(const Node& node, const std::vector<v1::Rank>& ranks) {
   std::set<uint64_t> groups;
   for (const v1::Rank& rank : ranks) groups.insert(rank.group_id());
   uint32_t count = 0;
-  for (const auto& operation : node.worker().figures().snapshot.operations()) {
-    count += static_cast<uint32_t>(groups.count(operation.group_id()));
+  for (const auto& [name, seat] : node.workers()) {
+    for (const auto& operation : seat->supervisor.figures().snapshot.operations()) {
+      count += static_cast<uint32_t>(groups.count(operation.group_id()));
+    }
   }
   return count;
 }

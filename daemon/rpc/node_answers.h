@@ -7,7 +7,7 @@
 
 namespace epd {
 
-void FillGpu(const WorkerSupervisor::Figures& figures, v1::Gpu& out);
+void FillGpu(const WorkerSeat& seat, v1::Gpu& out);
 absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out);
 
 }  // namespace epd

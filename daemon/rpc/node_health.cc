@@ -19,22 +19,32 @@ void Add(NodeHealth& to, v1::Health health, std::string problem) {
   to.problems.push_back(std::move(problem));
 }
 
-void JudgeWorker(const Node& node, NodeHealth& to) {
-  const WorkerSupervisor::Figures& figures = node.worker().figures();
+bool IsStale(const WorkerSupervisor& worker) {
+  const WorkerSupervisor::Figures& figures = worker.figures();
+  if (!worker.running()) return figures.snapshot_at != absl::InfinitePast();
+  return MonotonicNow() > figures.asked_at + kStaleAfter;
+}
+
+// Of a GPU's the others, and epd, go on without.
+void JudgeWorker(const Node& node, const WorkerSeat& seat, NodeHealth& to) {
+  const WorkerSupervisor::Figures& figures = seat.supervisor.figures();
+  const std::string worker =
+      seat.name.on_gpu() ? absl::StrCat("the worker of ", ToString(seat.name)) : "the worker";
   const absl::Time now = MonotonicNow();
   if (figures.state == WorkerSupervisor::State::kRunning) {
-    if (!FiguresAreStale(node)) return;
+    if (!IsStale(seat.supervisor)) return;
     return Add(to, v1::HEALTH_DEGRADED,
                absl::StrCat(
-                   "the worker (pid ", figures.pid, ") has not answered for ",
+                   worker, " (pid ", figures.pid, ") has not answered for ",
                    absl::FormatDuration(absl::Trunc(now - figures.asked_at, absl::Milliseconds(1))),
                    "; it is replaced after ", absl::FormatDuration(node.settings().worker_stuck)));
   }
   const absl::Time up_at = std::max(figures.snapshot_at, node.started());
-  const v1::Health health = now - up_at > kLongDown ? v1::HEALTH_UNHEALTHY : v1::HEALTH_DEGRADED;
-  if (figures.last_exit.empty()) return Add(to, health, "the worker is starting");
+  const bool unhealthy = now - up_at > kLongDown && !seat.name.on_gpu();
+  const v1::Health health = unhealthy ? v1::HEALTH_UNHEALTHY : v1::HEALTH_DEGRADED;
+  if (figures.last_exit.empty()) return Add(to, health, absl::StrCat(worker, " is starting"));
   Add(to, health,
-      absl::StrCat("the worker ended (", figures.last_exit, ") and is being replaced; start ",
+      absl::StrCat(worker, " ended (", figures.last_exit, ") and is being replaced; start ",
                    figures.num_restarts + 1));
 }
 
@@ -48,15 +58,14 @@ void JudgeGroup(const GroupStatus& group, NodeHealth& to) {
 }  // namespace
 
 bool FiguresAreStale(const Node& node) {
-  const WorkerSupervisor::Figures& figures = node.worker().figures();
-  if (!node.worker().running()) return figures.snapshot_at != absl::InfinitePast();
-  return MonotonicNow() > figures.asked_at + kStaleAfter;
+  return std::any_of(node.workers().begin(), node.workers().end(),
+                     [](const auto& one) { return IsStale(one.second->supervisor); });
 }
 
 NodeHealth JudgeHealth(const Node& node) {
   NodeHealth judged;
   if (node.stopping()) Add(judged, v1::HEALTH_UNHEALTHY, "epd is stopping");
-  JudgeWorker(node, judged);
+  for (const auto& [name, seat] : node.workers()) JudgeWorker(node, *seat, judged);
   if (!node.coordinates() && !node.control().coordinator_connected()) {
     const std::string why = node.leader().empty()
                                 ? absl::StrCat("no coordinator: ", node.why_no_leader())

@@ -1,4 +1,5 @@
 // epd-worker: runs the operations of one device of the node. Started by epd, never by hand.
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -31,12 +32,8 @@ void Describe(const epd::cuda::CudaDevice& device, int ordinal, epd::v1::WorkerR
       device.total_bytes(), device.staging().budget_bytes(), /*num_clients=*/1));
 }
 
-// A machine whose GPU cannot be used serves all other groups.
+// Where the GPU cannot be used, the worker says to every group why.
 void AddCuda(const epd::v1::WorkerHello& hello, epd::ServedBackends& served) {
-  if (hello.cuda_staging_bytes() == 0) {
-    served.no_cuda = "epd was started with cuda_staging_bytes=0";
-    return;
-  }
   epd::cuda::CudaDeviceOptions options;
   options.ordinal = hello.cuda_device();
   options.staging_bytes = hello.cuda_staging_bytes();
@@ -52,7 +49,7 @@ void AddCuda(const epd::v1::WorkerHello& hello, epd::ServedBackends& served) {
     return;
   }
   Describe((*cuda)->device(), options.ordinal, served.cuda.emplace());
-  served.backends.push_back(*std::move(cuda));
+  served.backends.insert(served.backends.begin(), *std::move(cuda));
 }
 
 absl::StatusOr<epd::ServedBackends> Make(const epd::v1::WorkerHello& hello) {
@@ -60,13 +57,19 @@ absl::StatusOr<epd::ServedBackends> Make(const epd::v1::WorkerHello& hello) {
   if (!cpu.ok()) return cpu.status();
   epd::ServedBackends served;
   served.backends.push_back(*std::move(cpu));
-  AddCuda(hello, served);
+  if (!hello.has_cuda_device()) {
+    served.no_cuda = "it is the CPU's";
+  } else {
+    AddCuda(hello, served);
+  }
   return served;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Of whoever started epd. Workers count the machine's GPUs, as clients do when they name one to epd.
+  unsetenv("CUDA_VISIBLE_DEVICES");
   absl::string_view argument = argc == 2 ? argv[1] : "";
   if (absl::ConsumePrefix(&argument, epd::kUniqueIdFlag)) {
     return epd::UniqueIdChildMain(std::string(argument));

@@ -23,6 +23,7 @@ std::string OwnerOf(const epd::v1::MemoryRegion::Arena& arena) {
 
 std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   Table table({{"OWNER"},
+               {"WORKER"},
                {"KIND"},
                {"COMMITTED", Align::kRight},
                {"IN USE", Align::kRight},
@@ -33,11 +34,12 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   uint64_t in_use = 0;
   uint64_t quarantined = 0;
   for (const epd::v1::MemoryRegion& region : memory.regions()) {
-    table.AddRow({region.owner(), region.kind(), HumanBytes(region.committed_bytes()),
-                  HumanBytes(region.in_use_bytes()), HumanBytes(region.peak_bytes()),
-                  HumanBytes(region.quarantined_bytes()), HumanBytes(region.address_bytes())});
+    table.AddRow({region.owner(), region.worker(), region.kind(),
+                  HumanBytes(region.committed_bytes()), HumanBytes(region.in_use_bytes()),
+                  HumanBytes(region.peak_bytes()), HumanBytes(region.quarantined_bytes()),
+                  HumanBytes(region.address_bytes())});
     for (const epd::v1::MemoryRegion::Arena& arena : region.arenas()) {
-      table.AddRow({OwnerOf(arena), "arena", HumanBytes(arena.committed_bytes()),
+      table.AddRow({OwnerOf(arena), "", "arena", HumanBytes(arena.committed_bytes()),
                     HumanBytes(arena.in_use_bytes()), "", "", ""});
     }
     committed += region.committed_bytes();
@@ -46,11 +48,14 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   }
   // Peaks of regions need not fall together, and address space costs nothing: neither has a sum.
   table.AddRow(
-      {"all", "", HumanBytes(committed), HumanBytes(in_use), "", HumanBytes(quarantined), ""});
+      {"all", "", "", HumanBytes(committed), HumanBytes(in_use), "", HumanBytes(quarantined), ""});
+  table.DropIfEmpty(1);
+  std::string gpus;
+  for (const epd::v1::Gpu& gpu : memory.gpus()) gpus += GpuText(gpu);
   return absl::StrCat(table.ToString(),
                       "\nstaging pool: ", HumanBytes(memory.pool_committed_bytes()), " committed, ",
                       HumanBytes(memory.pool_peak_bytes()), " at most so far, of ",
-                      HumanBytes(memory.pool_bytes()), "\n", GpuText(memory.gpu()));
+                      HumanBytes(memory.pool_bytes()), "\n", gpus);
 }
 
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan) {

@@ -81,6 +81,7 @@ std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
                {"PID", Align::kRight},
                {"SESSION", Align::kRight},
                {"DEVICE"},
+               {"WORKER"},
                {"EXPERTS"},
                {"CLIENT"},
                {"PROGRAM"},
@@ -90,10 +91,10 @@ std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
                   rank.has_phase_age() ? HumanDuration(rank.phase_age()) : "", rank.host(),
                   rank.pid() == 0 ? "" : absl::StrCat(rank.pid()),
                   rank.session_id() == 0 ? "" : absl::StrCat(rank.session_id()), rank.device(),
-                  Experts(rank), Shortened(rank.client_name(), kMaxClientName), rank.program(),
-                  rank.metadata()});
+                  rank.worker(), Experts(rank), Shortened(rank.client_name(), kMaxClientName),
+                  rank.program(), rank.metadata()});
   }
-  for (const size_t optional : {12, 11, 1}) table.DropIfEmpty(optional);
+  for (const size_t optional : {13, 12, 9, 1}) table.DropIfEmpty(optional);
   return table.ToString();
 }
 

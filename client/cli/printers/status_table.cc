@@ -44,7 +44,9 @@ std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
 
 std::string GpuText(const epd::v1::Gpu& gpu) {
   if (gpu.name().empty() && gpu.problem().empty()) return "";
-  if (gpu.name().empty()) return absl::StrCat("gpu: none for backend=cuda: ", gpu.problem(), "\n");
+  if (gpu.name().empty())
+    return absl::StrCat("gpu: ", gpu.ordinal(), " cannot be used for backend=cuda: ", gpu.problem(),
+                        "\n");
   return absl::StrCat("gpu: ", gpu.ordinal(), " (", gpu.name(), "), ",
                       HumanBytes(gpu.staging_bytes()), " of ", HumanBytes(gpu.memory_bytes()),
                       " reserved for staging, shared by ", gpu.sharing(),
@@ -66,14 +68,14 @@ std::string StatusTable(const epd::v1::GetStatusResponse& status) {
                                HumanBytes(status.pool_bytes()))},
       {"coordinator", CoordinatorText(status)},
   });
-  absl::StrAppend(&text, GpuText(status.gpu()));
+  for (const epd::v1::Worker& worker : status.workers()) text += GpuText(worker.gpu());
   for (const std::string& problem : status.problems())
     absl::StrAppend(&text, "problem: ", problem, "\n");
   absl::StrAppend(&text, "\n", WorkersTable(status));
   if (status.traffic_size() > 0) absl::StrAppend(&text, "\n", TrafficTable(status));
   if (status.worker_snapshot_stale()) {
     text +=
-        "The worker does not answer (stopped, or the machine is overloaded): its figures are the "
+        "A worker does not answer (stopped, or the machine is overloaded): its figures are the "
         "last known.\n";
   }
   return text;

@@ -75,6 +75,7 @@ void FakeDriver::FillTable() {
   EPD_FAKE_CALL(primary_context_retain, "cuDevicePrimaryCtxRetain", kMayBlock,
                 (Context * context, Device device), {
                   ++d.retained_;
+                  d.device_ = device;
                   *context = reinterpret_cast<Context>(static_cast<uintptr_t>(device) + 1);
                   return kSuccess;
                 });

@@ -138,6 +138,11 @@ std::string FakeDriver::Leaks() const {
   return absl::StrJoin(leaks, ", ");
 }
 
+int FakeDriver::device() const {
+  std::lock_guard lock(mutex_);
+  return device_;
+}
+
 uint64_t FakeDriver::used_bytes() const {
   std::lock_guard lock(mutex_);
   return used_bytes_;

@@ -79,6 +79,8 @@ class FakeDriver {
   // What was made and not given back: "1 stream, 2 allocations"; "" when nothing.
   std::string Leaks() const;
   uint64_t used_bytes() const;
+  // The device whose context this process retained last; -1: none.
+  int device() const;
 
  private:
   struct Allocation {
@@ -151,6 +153,7 @@ class FakeDriver {
 
   bool initialised_ = false;
   int retained_ = 0;
+  int device_ = -1;
   bool current_ = false;
   uint64_t used_bytes_ = 0;
   uint64_t next_ = 1;

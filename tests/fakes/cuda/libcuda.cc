@@ -4,7 +4,8 @@
 //
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
 // where it looks for what is to happen next, and takes the file away: "poison" (a kernel's illegal access),
-// "stall" (streams stop for good); and where it writes each broken rule, into "violations".
+// "stall" (streams stop for good), of any device, or of the process that works on device 1 "poison.1";
+// and where it writes each broken rule, into "violations".
 #include <unistd.h>
 
 #include <chrono>
@@ -82,8 +83,11 @@ struct Loaded {
   }
 
   // Once for each time that somebody makes the file.
-  bool Told(const char* what) const {
-    return !folder.empty() && unlink((folder + "/" + what).c_str()) == 0;
+  bool Told(const std::string& what) const {
+    if (folder.empty()) return false;
+    const std::string file = folder + "/" + what;
+    return unlink(file.c_str()) == 0 ||
+           unlink((file + "." + std::to_string(driver.device())).c_str()) == 0;
   }
 
   void Run() {

@@ -26,6 +26,9 @@ using ::testing::StartsWith;
 
 using CudaGroups = OnFakeGpu;
 
+const JoinOptions kOnCpu = {.group = "cpu"};
+const JoinOptions kOnOtherGpu = {.group = "other", .backend = "cuda", .device = "cuda:1"};
+
 TEST_F(CudaGroups, EveryRankGetsWhatPlainLoopsGive) {
   RunningDaemon daemon({"--cuda_staging_bytes=2GiB"});
   for (ExchangeCase c : ExchangeCases()) {
@@ -50,17 +53,26 @@ TEST_F(CudaGroups, AnyExpertTableGivesWhatPlainLoopsGive) {
 
 class CudaFaults : public CudaGroups {
  protected:
-  // Runs a group of each backend, lets `strike` happen, and returns what the ranks of the first heard.
-  std::vector<std::string> Strike(RunningDaemon& daemon, const std::function<void()>& strike) {
+  // Runs a group on cuda:0 and one on each of `untouched`, lets `strike` happen, and returns what the
+  // ranks of the first heard. The others hear nothing, and go on in their epoch, until they are told
+  // to stop.
+  std::vector<std::string> Strike(RunningDaemon& daemon, const std::function<void()>& strike,
+                                  const std::vector<JoinOptions>& untouched = {kOnCpu}) {
     const ExchangeCase c{.num_ranks = 3, .num_experts = 6, .worker_executor = true};
     auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(100), kOnCuda);
-    auto others = StartRanks(daemon.socket_path(), c, FailAndRecover(100), {.group = "cpu"});
+    std::vector<std::unique_ptr<RankProcess>> others;
+    for (const JoinOptions& options : untouched) {
+      for (auto& rank : StartRanks(daemon.socket_path(), c, RunUntilTold, options)) {
+        others.push_back(std::move(rank));
+      }
+    }
     for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "ran");
     for (const auto& rank : others) EXPECT_EQ(rank->link().Hear(), "ran");
     strike();
-    // They share the worker, and with it the new epoch.
-    EXPECT_THAT(FinishAll(others), Each(StartsWith("[epd:ABORTED] group=cpu")));
-    return FinishAll(ranks);
+    std::vector<std::string> heard = FinishAll(ranks);
+    for (const auto& rank : others) rank->link().Say("stop");
+    EXPECT_THAT(FinishAll(others), Each(""));
+    return heard;
   }
 };
 
@@ -85,8 +97,58 @@ TEST_F(CudaFaults, AStreamThatNeverCompletesEndsTheWorkerAtItsDeadline) {
 
 TEST_F(CudaFaults, AKilledWorkerIsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
-  const auto heard = Strike(daemon, [&] { kill(daemon.worker_pid(), SIGKILL); });
+  const auto heard = Strike(daemon, [&] { kill(daemon.worker_pid("cuda:0"), SIGKILL); });
   EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+}
+
+// Two GPUs, a worker each.
+class TwoGpus : public CudaFaults {
+ protected:
+  TwoGpus() { setenv("EPD_FAKE_CUDA", "devices=2", 1); }
+  const std::vector<std::string> flags_ = {"--cuda_staging_bytes=256MiB", "--cuda_devices=0,1"};
+};
+
+TEST_F(TwoGpus, AKilledWorkerLeavesEpdServingAndTheOtherDevicesGroupsRunning) {
+  RunningDaemon daemon(flags_);
+  ASSERT_TRUE(Eventually(10, [&] { return daemon.worker_pid("cuda:1") > 0; }));
+  const pid_t other = daemon.worker_pid("cuda:1");
+  const pid_t cpu = daemon.worker_pid();
+  const auto heard =
+      Strike(daemon, [&] { kill(daemon.worker_pid("cuda:0"), SIGKILL); }, {kOnCpu, kOnOtherGpu});
+  EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:ABORTED] group=gpu"), HasSubstr("worker"))));
+  EXPECT_EQ(daemon.worker_pid("cuda:1"), other);
+  EXPECT_EQ(daemon.worker_pid(), cpu);
+}
+
+TEST_F(TwoGpus, AnIllegalAccessOnOneLeavesTheOtherDevicesGroupsRunning) {
+  RunningDaemon daemon(flags_);
+  const auto heard = Strike(daemon,
+                            [&] {
+                              gpu_.Tell("poison.0");
+                              EXPECT_TRUE(gpu_.Heard("poison.0"));
+                            },
+                            {kOnCpu, kOnOtherGpu});
+  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+  EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
+TEST_F(TwoGpus, OneSessionMayBeInGroupsOfSeveralWorkers) {
+  RunningDaemon daemon(flags_);
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
+  auto ranks = StartRanks(
+      daemon.socket_path(), c,
+      [&](JoinedRank& joined, Link&) -> std::string {
+        for (const JoinOptions& options : {kOnOtherGpu, kOnCpu}) {
+          ClientRank more(joined.client, c, joined.rank->rank());
+          if (const Result r = more.Join(options); !r.ok()) return r.message;
+          for (ClientRank* rank : {&more, joined.rank.get(), &more}) {
+            if (std::string p = rank->RunAndCompare(joined.data); !p.empty()) return p;
+          }
+        }
+        return "";
+      },
+      kOnCuda);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 std::string JoinProblem(const std::string& socket, const ExchangeCase& c,
@@ -125,6 +187,16 @@ TEST_F(CudaGroups, WhereThereIsNoDriverOrItIsNotWantedTheReasonIsSaid) {
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("libcuda.so.1")));
 }
 
+TEST_F(TwoGpus, ARankThatNamesNoGpuOrOneThatIsNotServedIsToldWhichThereAre) {
+  RunningDaemon daemon(flags_);
+  const ExchangeCase c{.num_ranks = 1, .num_experts = 2};
+  EXPECT_THAT(JoinProblem(daemon.socket_path(), c, {.group = "gpu", .backend = "cuda"}),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("cuda:0, cuda:1 are served here")));
+  EXPECT_THAT(
+      JoinProblem(daemon.socket_path(), c, {.group = "gpu", .backend = "cuda", .device = "cuda:2"}),
+      AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("only cuda:0, cuda:1")));
+}
+
 TEST_F(CudaGroups, EitherExecutorMayBeAskedFor) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
   const auto create = [&](const std::string& name, const std::string& executor) {
@@ -144,7 +216,8 @@ TEST_F(CudaGroups, EitherExecutorMayBeAskedFor) {
 
 TEST_F(CudaGroups, StatusAndMemorySayWhatIsReservedAndWhatIsLeftForClients) {
   setenv("EPD_FAKE_CUDA", "vmm=0", 1);
-  RunningDaemon daemon({"--cuda_staging_bytes=1GiB"});
+  RunningDaemon daemon({"--cuda_staging_bytes=1GiB", "--cuda_devices=0"});
+  ASSERT_TRUE(Eventually(10, [&] { return daemon.worker_pid("cuda:0") > 0; }));
   const std::string epctl = std::filesystem::absolute("client/cli/epctl");
   for (const char* command : {"status", "memory"}) {
     const auto json = RunChild(epctl, {"--socket=" + daemon.socket_path(), command, "-o", "json"},

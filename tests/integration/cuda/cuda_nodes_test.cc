@@ -70,7 +70,7 @@ TEST_F(CudaNodes, AKilledWorkerIsNamedEverySurvivorAbortsAndTheGroupGoesOnWithAN
   auto ranks = fleet.StartRanks(c, FailAndRecover(1000), kOnCuda);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
   EXPECT_EQ(gpu_.CountNcclMarks('r'), 3);
-  kill(fleet.node(1).worker_pid(), SIGKILL);
+  kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);
   const std::vector<std::string> heard = FinishAll(ranks);
   EXPECT_THAT(heard, Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),
                                 StartsWith("[epd:UNAVAILABLE] group=gpu"))));
@@ -131,7 +131,7 @@ TEST_F(CudaNodes, AKilledWorkerFailsAReplayOnEveryNodeAndTheNextEpochReplaysRigh
   signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
   auto ranks = fleet.StartRanks(c, body, kOnCuda);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
-  kill(fleet.node(1).worker_pid(), SIGKILL);
+  kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);
   for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "again");
   for (const auto& rank : ranks) rank->link().Say("go");
   const std::vector<std::string> heard = FinishAll(ranks);

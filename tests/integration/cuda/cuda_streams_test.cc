@@ -3,6 +3,7 @@
 // sites are right again in the new epoch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <csignal>
@@ -166,21 +167,25 @@ std::string SurviveAKill(const ExchangeCase& c, JoinedRank& joined, Link& link) 
   return problem.empty() ? failed : problem + "; it had failed with " + failed;
 }
 
-class KilledWorker : public CudaStreams, public ::testing::WithParamInterface<epd_executor> {
+// A handle of the dead worker's memory is unmapped like a descriptor of it, before the new one is mapped
+// at its place.
+class KilledWorker : public CudaStreams,
+                     public ::testing::WithParamInterface<std::tuple<epd_executor, const char*>> {
  protected:
   // Runs a group until every rank has said `when`, kills the worker, says `then`, and sees to it that all ranks
   // meet in the new formation. What they heard of the kill.
   std::vector<std::string> Kill(
       const std::function<std::string(const ExchangeCase&, JoinedRank&, Link&)>& body,
       const std::string& when, const std::string& then) {
-    RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
-    const ExchangeCase c = StreamCases(GetParam())[1];
+    const auto [executor, staging] = GetParam();
+    RunningDaemon daemon({"--cuda_staging_bytes=256MiB", std::string("--staging=") + staging});
+    const ExchangeCase c = StreamCases(executor)[1];
     auto ranks = StartRanks(
         daemon.socket_path(), c,
-        [&](JoinedRank& joined, Link& link) { return body(c, joined, link); }, OnCuda(GetParam()));
+        [&](JoinedRank& joined, Link& link) { return body(c, joined, link); }, OnCuda(executor));
     signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
     for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), when);
-    kill(daemon.worker_pid(), SIGKILL);
+    kill(daemon.worker_pid("cuda:0"), SIGKILL);
     if (!then.empty()) {
       for (const auto& rank : ranks) rank->link().Say(then);
     }
@@ -190,8 +195,12 @@ class KilledWorker : public CudaStreams, public ::testing::WithParamInterface<ep
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Executors, KilledWorker, ::testing::ValuesIn(kExecutors),
-                         [](const auto& info) { return NameOf(info.param); });
+INSTANTIATE_TEST_SUITE_P(Ways, KilledWorker,
+                         ::testing::Combine(::testing::ValuesIn(kExecutors),
+                                            ::testing::Values("vmm", "ipc")),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + std::get<1>(info.param);
+                         });
 
 // 10: ABORTED.
 TEST_P(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
@@ -204,6 +213,41 @@ TEST_P(KilledWorker, FailsTheStepsThatAreInTheStreams) {
     return RunUntilKilled({c, RunSteps}, joined, link);
   };
   EXPECT_THAT(Kill(body, "running", ""), Each(AllOf(HasSubstr(": 10: "), HasSubstr("worker"))));
+}
+
+// Steps, then steps once it hears a word, in one epoch.
+std::string RunAcross(StreamRank& streams, const ExchangeCase& c, JoinedRank& joined, Link& link) {
+  const uint64_t epoch = joined.rank->epoch();
+  const uint32_t rank = joined.rank->rank();
+  std::string problem = streams.problem;
+  if (problem.empty()) problem = RunSteps(streams, c, rank, 0, 3);
+  link.Say(problem.empty() ? "running" : problem);
+  if (link.Hear().empty()) return "no word of the kill";
+  if (problem.empty()) problem = RunSteps(streams, c, rank, 3, 6);
+  if (!problem.empty()) return problem;
+  return joined.rank->epoch() == epoch ? "" : "in another epoch";
+}
+
+TEST_F(CudaStreams, OfOneDeviceGoOnWhereAnothersWorkerIsKilled) {
+  setenv("EPD_FAKE_CUDA", "devices=2", 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=0,1"});
+  const ExchangeCase c = StreamCases(EPD_EXECUTOR_WORKER)[1];
+  JoinOptions second = OnCuda(EPD_EXECUTOR_WORKER);
+  second.device = "cuda:1";
+  auto ranks = StartRanks(
+      daemon.socket_path(), c,
+      [&](JoinedRank& joined, Link& link) {
+        StreamRank streams(FakeGpu::Library(), joined, c, /*device=*/1);
+        return RunAcross(streams, c, joined, link);
+      },
+      second);
+  for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "running");
+  ASSERT_TRUE(Eventually(10, [&] { return daemon.worker_pid("cuda:0") > 0; }));
+  const pid_t killed = daemon.worker_pid("cuda:0");
+  kill(killed, SIGKILL);
+  EXPECT_TRUE(Eventually(10, [&] { return daemon.worker_pid("cuda:0") != killed; }));
+  for (const auto& rank : ranks) rank->link().Say("killed");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_P(JaxHandlers, AKilledWorkerIsATypedErrorAndTheSameExecutableGoesOn) {
     return again.empty() ? failed : "never good again: " + again;
   });
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
-  kill(daemon.worker_pid(), SIGKILL);
+  kill(daemon.worker_pid("cuda:0"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks),
               Each(AllOf(StartsWith("[epd:ABORTED] group=handlers/default"), HasSubstr("worker"))));
 }

@@ -227,7 +227,7 @@ TEST_F(NcclEpGroups, AWorkerThatIsKilledTakesNoOtherNodesEpdWithIt) {
   NodeFleet fleet(3, kStaging);
   auto ranks = fleet.StartRanks(Basic(3), FailAndRecover(1000), kOnNcclEp);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
-  kill(fleet.node(1).worker_pid(), SIGKILL);
+  kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=ep"),
                                            StartsWith("[epd:UNAVAILABLE] group=ep"))));
 }

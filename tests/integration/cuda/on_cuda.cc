@@ -4,6 +4,17 @@ namespace epd::testing {
 
 std::string RunTwice(JoinedRank& joined, Link&) { return joined.RunAndLeave(2); }
 
+std::string RunUntilTold(JoinedRank& joined, Link& link) {
+  const uint64_t epoch = joined.rank->epoch();
+  for (bool first = true; first || link.Hear(/*seconds=*/0.001).empty(); first = false) {
+    const std::string problem = joined.rank->RunAndCompare(joined.data);
+    if (problem.find("left") != std::string::npos) break;
+    if (!problem.empty()) return problem;
+    if (first) link.Say("ran");
+  }
+  return joined.rank->epoch() == epoch ? "" : "in another epoch";
+}
+
 std::function<std::string(JoinedRank&, Link&)> FailAndRecover(int most_tries) {
   return [most_tries](JoinedRank& joined, Link& link) -> std::string {
     const uint64_t epoch = joined.rank->epoch();

@@ -11,7 +11,7 @@
 
 namespace epd::testing {
 
-inline const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda"};
+inline const JoinOptions kOnCuda = {.group = "gpu", .backend = "cuda", .device = "cuda:0"};
 
 // No call of any process breaks a rule of the driver or of NCCL.
 class OnFakeGpu : public ::testing::Test {
@@ -23,6 +23,10 @@ class OnFakeGpu : public ::testing::Test {
 
 // Two steps, then leaves. "" or what went wrong.
 std::string RunTwice(JoinedRank& joined, Link& link);
+
+// Says "ran" after the first exchange; exchanges until it hears a word, or a peer that did has left. All
+// are good, and in one epoch. "" or what went wrong.
+std::string RunUntilTold(JoinedRank& joined, Link& link);
 
 // Exchanges until one fails, and then until one is good again, in a later epoch. The first failure's
 // text. `most_tries`: from that failure on.

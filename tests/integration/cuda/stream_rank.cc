@@ -47,7 +47,8 @@ cuda::FakeGraph& DriverOf(const std::string& library) {
   return *capturing;
 }
 
-StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c)
+StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c,
+                       int device)
     : joined_(joined),
       case_(c),
       rank_(joined.rank->rank()),
@@ -68,7 +69,7 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
       grad_weights_(weights_.bytes),
       grad_recv_(recv_.bytes) {
   cuda::Context context = nullptr;
-  if (driver_.primary_context_retain(&context, 0) != cuda::kSuccess ||
+  if (driver_.primary_context_retain(&context, device) != cuda::kSuccess ||
       driver_.context_set_current(context) != cuda::kSuccess ||
       driver_.stream_create(&stream_, cuda::kStreamNonBlocking) != cuda::kSuccess) {
     problem = "the fake device has no context and stream";
@@ -80,15 +81,15 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
     return;
   }
   const std::shared_ptr<client::Session> session = joined.client->session;
-  const Status made = client::StreamGroup::Create(
-      {.slots = std::shared_ptr<client::SlotPool>(session, &session->slots()),
-       .lost = [session] { return session->lost(); },
-       .group = joined.rank->group()->group,
-       .rank = rank_,
-       .device = 0,
-       .driver = &driver_,
-       .image = cuda::KernelImage().data},
-      client::Clock::now() + std::chrono::seconds(20), &group_);
+  const Status made =
+      client::StreamGroup::Create({.slots = joined.rank->group()->group->current()->slots[rank_],
+                                   .lost = [session] { return session->lost(); },
+                                   .group = joined.rank->group()->group,
+                                   .rank = rank_,
+                                   .device = device,
+                                   .driver = &driver_,
+                                   .image = cuda::KernelImage().data},
+                                  client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
   if (problem.empty()) problem = Text(session->BeforeCall());
   if (problem.empty()) problem = AddSites();
@@ -248,7 +249,7 @@ uint64_t StreamRank::formation() const {
 }
 
 bool StreamRank::AwaitFormationAbove(uint64_t formation) const {
-  shm::SlotsSegment& segment = joined_.client->session->slots().segment();
+  shm::SlotsSegment& segment = joined_.rank->group()->group->current()->slots[rank_]->segment();
   return Eventually(kPatienceSeconds / 3, [&] {
     for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
       if ((segment.header.streamed[i / 64].load() >> (i % 64) & 1) == 0) continue;

@@ -22,8 +22,8 @@ cuda::FakeGraph& DriverOf(const std::string& library);
 // Not thread-safe. Destruction waits for nothing: the process ends with it.
 class StreamRank {
  public:
-  // `problem` is the first error's text. The rank has joined with backend=cuda.
-  StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c);
+  // `problem` is the first error's text. The rank has joined with backend=cuda, as one of `device`.
+  StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c, int device = 0);
   ~StreamRank();
   std::string problem;
 

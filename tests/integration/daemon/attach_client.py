@@ -68,7 +68,7 @@ class Client:
         return getattr(message, kind)
 
     def attach(self, **fields: object) -> pb.Attached:
-        values = {"min_version": 1, "max_version": 1, "client_name": "test"}
+        values = {"min_version": 1, "max_version": 1, "features": 1, "client_name": "test"}
         values.update(fields)
         self.send(attach=pb.Attach(**values))
         return self.expect("attached")

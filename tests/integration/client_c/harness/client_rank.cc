@@ -79,6 +79,8 @@ Result ClientRank::Join(const JoinOptions& options) {
   args.spec = &spec;
   args.ranks = &rank_;
   args.num_ranks = 1;
+  const char* const device = options.device.c_str();
+  args.devices = options.device.empty() ? nullptr : &device;
   args.program = options.program.c_str();
   args.metadata = options.metadata.c_str();
   const Error error;

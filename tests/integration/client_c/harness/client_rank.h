@@ -26,6 +26,7 @@ struct JoinOptions {
   std::string metadata = {};
   std::string backend = {};
   epd_executor executor = EPD_EXECUTOR_DEFAULT;  // Of cases that name none.
+  std::string device = {};                       // Of the rank.
   int64_t warn_after_ms = 0;
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;

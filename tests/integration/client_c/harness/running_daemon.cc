@@ -69,8 +69,7 @@ RunningDaemon::RunningDaemon(std::vector<std::string> flags, std::vector<std::st
                {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary()});
   words.insert(words.end(), flags.begin(), flags.end());
   pid_ = Spawn(std::move(words), log_path_);
-  const bool up =
-      Eventually(30, [&] { return Log().find("event=\"worker ready\"") != std::string::npos; });
+  const bool up = Eventually(30, [&] { return worker_pid() > 0; });
   EXPECT_TRUE(up) << Log();
 }
 
@@ -112,12 +111,15 @@ std::string RunningDaemon::listen_address() const {
   return log.substr(begin, log.find_first_of(" \n", begin) - begin);
 }
 
-pid_t RunningDaemon::worker_pid() const {
+pid_t RunningDaemon::worker_pid(const std::string& name) const {
   const std::string log = Log();
   const std::string key = "event=\"worker ready\" worker_pid=";
-  const size_t at = log.rfind(key);
-  return at == std::string::npos ? -1
-                                 : static_cast<pid_t>(std::stol(log.substr(at + key.size(), 12)));
+  for (size_t at = log.rfind(key); at != std::string::npos; at = log.rfind(key, at - 1)) {
+    const std::string line = log.substr(at, log.find('\n', at) - at);
+    if (line.find(" worker=" + name + " ") == std::string::npos) continue;
+    return static_cast<pid_t>(std::stol(line.substr(key.size(), 12)));
+  }
+  return -1;
 }
 
 }  // namespace epd::testing

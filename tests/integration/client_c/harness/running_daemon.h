@@ -38,8 +38,8 @@ class RunningDaemon {
 
   const std::string& socket_path() const { return socket_path_; }
   pid_t pid() const { return pid_; }
-  // The worker that runs now.
-  pid_t worker_pid() const;
+  // The worker of that name that runs now, or ran last; -1: there was none.
+  pid_t worker_pid(const std::string& name = "cpu") const;
   // SIGKILL, reaped.
   void Kill();
   std::string Log() const;

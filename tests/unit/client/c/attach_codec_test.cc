@@ -82,6 +82,8 @@ v1::ServerMessage FullJoined() {
   joined.set_formation(2);
   joined.set_lane_offset(64);
   joined.set_lane_bytes(4096);
+  joined.add_slots()->set_worker("cuda:0");
+  joined.add_slots()->set_worker("cuda:1");
   for (uint32_t rank = 0; rank < 3; ++rank) {
     v1::Joined::Arena& arena = *joined.add_arenas();
     arena.set_rank(rank);
@@ -99,6 +101,7 @@ v1::ServerMessage FullJoined() {
     member.set_pid(-1);
     member.set_client_name("python3 train.py");
     member.set_session_id(77);
+    member.set_worker("cuda:" + std::to_string(rank));
   }
   *joined.mutable_spec() = FullProto();
   return proto;
@@ -210,6 +213,9 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.members[1].node, "n1");
   EXPECT_EQ(message.members[1].pid, -1);
   EXPECT_EQ(message.members[1].session_id, 77u);
+  EXPECT_EQ(message.members[1].worker, "cuda:1");
+  ASSERT_EQ(message.slots.size(), 2u);
+  EXPECT_EQ(message.slots[1].worker, "cuda:1");
   EXPECT_EQ(message.spec, FullSpec());
 }
 

@@ -89,7 +89,25 @@ TEST(StatusTableTest, SaysTheProblemsAndShowsTheWorkers) {
       last_exit: "killed by signal 9 (SIGKILL)"
       up { seconds: 12 }
     }
-    workers { device: "cuda:0" state: WORKER_STATE_BACKING_OFF }
+    workers {
+      device: "cuda:0"
+      state: WORKER_STATE_BACKING_OFF
+      gpu { problem: "no driver" }
+    }
+    workers {
+      device: "cuda:1"
+      state: WORKER_STATE_RUNNING
+      pid: 44
+      backend: "cuda"
+      gpu {
+        name: "Some GPU"
+        ordinal: 1
+        memory_bytes: 8589934592
+        staging_bytes: 1073741824
+        sharing: "vmm"
+        client_memory_fraction: 0.75
+      }
+    }
     num_groups: 2
     num_ready_groups: 1
     num_sessions: 3
@@ -105,12 +123,15 @@ groups:       2 (1 ready)
 sessions:     3
 staging:      1.0 MiB committed, 2.0 MiB at most so far, of 8.0 GiB
 coordinator:  10.0.0.1:7000 (NOT connected)
+gpu: 0 cannot be used for backend=cuda: no driver
+gpu: 1 (Some GPU), 1.0 GiB of 8.0 GiB reserved for staging, shared by vmm; XLA_PYTHON_CLIENT_MEM_FRACTION of one client: 0.75
 problem: group train lost rank 1
 
 WORKER  STATE        PID   UP  RESTARTS  BACKEND  SIMD  LAST EXIT
 cpu     running       43  12s         1  cpu      avx2  killed by signal 9 (SIGKILL)
 cuda:0  backing-off    -    -         0  -        -     -
-The worker does not answer (stopped, or the machine is overloaded): its figures are the last known.
+cuda:1  running       44    -         0  cuda     -     -
+A worker does not answer (stopped, or the machine is overloaded): its figures are the last known.
 )");
 }
 

@@ -126,6 +126,30 @@ TEST(WorkersTest, AJoinForAWorkerThatIsNotThereIsRefusedByName) {
                     HasSubstr("no worker cuda:5")));
 }
 
+// A GPU's worker may start with the first Join for it: before it is up nobody knows what it has.
+TEST(WorkersTest, NodesAreComparedOnceTheirWorkersAreUp) {
+  NodeFacts facts;
+  facts.nccl_version = "2.30";
+  SmallCluster c(2, {facts, facts});
+  constexpr WorkerName kLate{5};
+  c.AttachAndJoin(0, 1, GpuSpec(2), {0});
+  c.Give(1, WorkerAdded{kLate});
+  c.Attach(1, 2);
+  c.Give(1, JoinRequested{SessionId{2},
+                          RequestId{1},
+                          GpuSpec(2),
+                          {Rank{1}},
+                          Epoch{},
+                          c.now + absl::Minutes(1),
+                          GroupId{77},
+                          {kLate}});
+  EXPECT_THAT(c.failed[1], IsEmpty());
+  EXPECT_THAT(c.joined[1], IsEmpty());
+  c.StartWorker(1, kLate);
+  EXPECT_THAT(c.joined[1], SizeIs(1));
+  EXPECT_THAT(c.joined[2], SizeIs(1));
+}
+
 TEST(WorkersTest, ATenantOfAGroupThatAnotherWorkerServesIsRefusedAndTheOtherGoesOn) {
   TwoGroups c;
   GroupSpec tenant = GpuSpec();

@@ -120,6 +120,24 @@ TEST(SettingsTest, PrintedConfigurationReadsBackAsTheSame) {
   }
 }
 
+TEST(SettingsTest, GpusAreAListNoneOrThoseThatRanksAreOn) {
+  const auto devices = [](const std::string& value) {
+    const auto parsed = ParseSettings({"--cuda_devices=" + value}, kMachine);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->settings.cuda_devices : CudaDevices{};
+  };
+  EXPECT_EQ(devices("3,0").ordinals, (std::set<int32_t>{0, 3}));
+  EXPECT_FALSE(devices("3,0").on_demand);
+  EXPECT_TRUE(devices("none").ordinals.empty());
+  EXPECT_FALSE(devices("none").on_demand);
+  EXPECT_TRUE(devices("auto").on_demand);
+  for (const char* bad : {"", "all", "0,", "256", "-1", "0;1"}) {
+    EXPECT_THAT(ErrorOf({std::string("--cuda_devices=") + bad}),
+                AllOf(HasSubstr("cuda_devices"), HasSubstr("auto, none, or ordinals")))
+        << bad;
+  }
+}
+
 TEST(SettingsTest, HelpExplainsEverySettingWithItsDefault) {
   const std::string help = HelpText(kMachine);
   const auto parsed = ParseSettings({}, kMachine);

@@ -32,6 +32,15 @@ TEST(WireAddressTest, IsWhatWasAskedForElseTheHostOfListenElseTheWayToTheOthers)
   EXPECT_THAT(WireAddressOf(settings).advertise, IsEmpty());
 }
 
+TEST(WireAddressTest, EachWorkerHasTwoPortsOfItsOwn) {
+  Settings settings;
+  settings.wire_listen = "10.9.2.3:7500";
+  EXPECT_EQ(WireAddressOf(settings, WorkerName{0}).listen, "10.9.2.3:7502");
+  EXPECT_EQ(WireAddressOf(settings, WorkerName{3}).listen, "10.9.2.3:7508");
+  settings.wire_listen = "10.9.2.3:0";
+  EXPECT_EQ(WireAddressOf(settings, WorkerName{3}).listen, "10.9.2.3:0");
+}
+
 TEST(WireAddressTest, AnyAddressIsAdvertisedByName) {
   Settings settings;
   settings.tls_ca = "ca.pem";

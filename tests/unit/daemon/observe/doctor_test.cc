@@ -32,7 +32,8 @@ DaemonReport GoodDaemon() {
   DaemonReport daemon;
   daemon.staging_bytes = 16 * kGib;
   daemon.num_sessions = 4;
-  daemon.worker_state = "RUNNING";
+  daemon.workers = {{.name = "cpu", .state = "RUNNING"},
+                    {.name = "cuda:1", .state = "RUNNING", .gpu = "Some GPU"}};
   daemon.nccl_version = "2.28.9";
   daemon.nccl_path = "/usr/lib/libnccl.so.2";
   return daemon;
@@ -47,7 +48,9 @@ TEST(DoctorTest, GoodMachineHasNoProblem) {
 
 TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
   const std::map<std::string, std::function<void(MachineReport&, DaemonReport&)>> problems = {
-      {"worker", [](MachineReport&, DaemonReport& d) { d.worker_state = "BACKING_OFF"; }},
+      {"worker", [](MachineReport&, DaemonReport& d) { d.workers[0].state = "BACKING_OFF"; }},
+      {"worker cuda:1",
+       [](MachineReport&, DaemonReport& d) { d.workers[1].problem = "no driver"; }},
       {"libnccl", [](MachineReport&,
                      DaemonReport& d) { d.nccl_version.clear(), d.nccl_problem = "not found"; }},
       {"huge pages for shared memory",

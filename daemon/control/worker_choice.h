@@ -1,0 +1,34 @@
+// Which worker of a node serves a Join.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/worker_name.h"
+
+namespace epd {
+
+// The node's GPUs that groups may be served on.
+struct ServedGpus {
+  std::set<WorkerName> workers = {};  // That there are.
+  // Of those that run: their GPUs' ids in hexadecimal digits.
+  std::map<WorkerName, std::string> uuids = {};
+  bool others = false;        // A GPU without a worker gets one when a rank is on it.
+  std::string why_none = {};  // Where there are none and none may come.
+};
+
+// A group's backend says what kind of worker; which GPU's, the device of its ranks ("cuda:1", or
+// "GPU-" and the first digits of its id, as their Join names them; other words name none), and where no rank names one the only GPU that has a
+// worker, or cuda:0 where none has one yet.
+//   FAILED_PRECONDITION  no GPU is served, or not the one that a rank is on
+//   INVALID_ARGUMENT     no rank names a device and several have a worker
+//   UNIMPLEMENTED        the ranks are on several devices
+absl::StatusOr<WorkerName> ChooseWorker(const GroupSpec& spec,
+                                        const std::vector<std::string>& devices,
+                                        const ServedGpus& gpus);
+
+}  // namespace epd
