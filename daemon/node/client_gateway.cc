@@ -117,7 +117,7 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
 
   JoinRequested event;
   event.session = session.id;
-  event.worker = *worker;
+  event.workers = {*worker};
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   KeepWords(session.id, join);

@@ -125,7 +125,7 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
     member.set_pid(placement.pid);
     member.set_client_name(placement.client_name);
     member.set_session_id(placement.session.value);
-    if (placement.node == to_.self) member.set_worker(ToString(effect.worker));
+    if (placement.node == to_.self) member.set_worker(ToString(placement.worker));
   }
   WorkerSeat* const seat = to_.workers.Find(effect.worker);
   if (seat == nullptr) return;

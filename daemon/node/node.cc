@@ -52,8 +52,8 @@ Node::Node(const ParsedSettings& settings, Options options)
                 {kCpuWorker, host_, [this](GroupId group) { return DescribeGroup(group); },
                  [this](const v1::WorkerPast& past) { past_.Take(past); }},
                 [this](const WorkerName& name) { return WorkerOptions(name); }}),
-      past_([this](const v1::ToWorker& message) {
-        SendToWorkerOf(GroupId(message.get_past().group_id()), message);
+      past_([this](const WorkerName& to, const v1::ToWorker& message) {
+        workers_.Send(to, message);
       }),
       client_gateway_(
           {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); },

@@ -157,7 +157,6 @@ class Node {
   EffectRunner::Targets Targets();
   absl::Status CheckRoom(const std::string& group) const;
   std::string DescribeGroup(GroupId group) const;
-  void SendToWorkerOf(GroupId group, const v1::ToWorker& message);
   bool OwesFigures(absl::Time since) const;
 
   void FollowOwn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);

@@ -97,21 +97,15 @@ bool Node::OwesFigures(absl::Time since) const {
   return false;
 }
 
-void Node::SendToWorkerOf(GroupId group, const v1::ToWorker& message) {
-  for (const LocalGroupStatus& local : control_.Groups()) {
-    if (local.view.id == group) workers_.Send(local.worker, message);
-  }
-}
-
 void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
                       PastQuestions::Done done) {
   role_.AssertHeld();
-  std::vector<GroupId> served;
+  std::vector<PastQuestions::Asked> served;
   for (const LocalGroupStatus& local : control_.Groups()) {
-    const WorkerSeat* seat = workers_.Find(local.worker);
-    if (seat == nullptr || !seat->supervisor.running()) continue;
-    if (std::find(groups.begin(), groups.end(), local.view.id) != groups.end()) {
-      served.push_back(local.view.id);
+    if (std::find(groups.begin(), groups.end(), local.view.id) == groups.end()) continue;
+    for (const WorkerName& name : local.workers) {
+      const WorkerSeat* seat = workers_.Find(name);
+      if (seat != nullptr && seat->supervisor.running()) served.push_back({local.view.id, name});
     }
   }
   past_.Ask(served, max_of_rank, MonotonicNow(), std::move(done));

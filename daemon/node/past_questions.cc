@@ -11,20 +11,20 @@ constexpr absl::Duration kPatience = absl::Milliseconds(300);
 
 }  // namespace
 
-void PastQuestions::Ask(const std::vector<GroupId>& groups, uint32_t max_of_rank, absl::Time now,
+void PastQuestions::Ask(const std::vector<Asked>& asked, uint32_t max_of_rank, absl::Time now,
                         Done done) {
-  if (groups.empty()) return done({});
+  if (asked.empty()) return done({});
   const uint64_t first = next_;
   Open& open = open_[first];
   open.until = now + kPatience;
   open.done = std::move(done);
-  for (const GroupId group : groups) {
+  for (const auto& [group, worker] : asked) {
     open.awaited[next_] = group;
     v1::ToWorker message;
     message.mutable_get_past()->set_request_id(next_++);
     message.mutable_get_past()->set_group_id(group.value);
     message.mutable_get_past()->set_max_operations(max_of_rank);
-    send_(message);
+    send_(worker, message);
   }
 }
 
@@ -32,7 +32,7 @@ void PastQuestions::Take(const v1::WorkerPast& past) {
   for (auto it = open_.begin(); it != open_.end(); ++it) {
     const auto asked = it->second.awaited.find(past.request_id());
     if (asked == it->second.awaited.end()) continue;
-    it->second.answers[asked->second] = past;
+    it->second.answers[asked->second].MergeFrom(past);
     it->second.awaited.erase(asked);
     if (!it->second.awaited.empty()) return;
     const Open ended = std::move(it->second);

@@ -30,7 +30,7 @@ using ArenaKey = std::pair<uint64_t, uint32_t>;
 // Every arena of a set has the same regions and the same committed pages, so each has an equal part
 // of the set's bytes.
 void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
-                const std::map<uint64_t, GroupStatus>& groups, const NodeId& self,
+                const std::map<uint64_t, GroupStatus>& groups, const WorkerId& self,
                 v1::MemoryRegion& region) {
   std::map<ArenaKey, v1::MemoryRegion::Arena> arenas;
   for (const uint64_t id : set.group_ids()) {
@@ -38,7 +38,7 @@ void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
     if (group == groups.end()) continue;
     for (const RankStatus& held : group->second.ranks) {
       const Placement& holder = held.placement;
-      if (holder.node != self) continue;
+      if (holder.server() != self) continue;
       v1::MemoryRegion::Arena& arena = arenas[{holder.session.value, holder.arena_index}];
       arena.set_session_id(holder.session.value);
       arena.set_pid(holder.pid);
@@ -54,7 +54,7 @@ void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
 }
 
 v1::MemoryRegion StagingRegion(const v1::WorkerSnapshot::ArenaSet& set,
-                               const std::map<uint64_t, GroupStatus>& known, const NodeId& self) {
+                               const std::map<uint64_t, GroupStatus>& known, const WorkerId& self) {
   std::vector<std::string> groups;
   for (const uint64_t id : set.group_ids()) {
     const auto group = known.find(id);
@@ -85,7 +85,7 @@ void FillWorker(const Node& node, const WorkerSeat& seat,
   // A dead worker's arenas are gone; its figures are not.
   if (seat.supervisor.running()) {
     for (const auto& set : seat.supervisor.figures().snapshot.arena_sets())
-      *response.add_regions() = StagingRegion(set, groups, node.id());
+      *response.add_regions() = StagingRegion(set, groups, {node.id(), seat.name});
   }
   for (const auto& [id, session] : node.clients().sessions()) {
     const auto slots = session->slots.find(seat.name);

@@ -79,20 +79,16 @@ void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
     for (const auto& tenant : snapshot.tenants()) {
       if (tenant.group_id() != group.value) continue;
       out.set_generation(tenant.generation());
-      out.set_num_operations(tenant.num_operations());
-      out.set_num_failed(tenant.num_failed());
+      // All of its workers see each operation, and each the routes and bytes of its ranks.
+      out.set_num_operations(std::max(out.num_operations(), tenant.num_operations()));
+      out.set_num_failed(std::max(out.num_failed(), tenant.num_failed()));
       out.set_bytes_moved(out.bytes_moved() + tenant.bytes_moved());
-      *out.mutable_expert_routes() = tenant.expert_routes();
+      out.mutable_expert_routes()->Resize(
+          std::max(out.expert_routes_size(), tenant.expert_routes_size()), 0);
+      for (int e = 0; e < tenant.expert_routes_size(); ++e)
+        out.set_expert_routes(e, out.expert_routes(e) + tenant.expert_routes(e));
     }
   }
-}
-
-// Of this node, that serves the group; "" when it is not known here.
-std::string LocalWorker(const Node& node, GroupId group) {
-  for (const LocalGroupStatus& local : node.control().Groups()) {
-    if (local.view.id == group && local.view.epoch) return ToString(local.worker);
-  }
-  return "";
 }
 
 void FillHolder(const Placement& holder, v1::Rank& out) {
@@ -149,7 +145,6 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
   const absl::Duration age = MonotonicNow() - group.since;
   const Oldest oldest =
       group.state == GroupState::kReady ? OldestOperation(node, group.id) : Oldest{};
-  const std::string worker = LocalWorker(node, group.id);
   const std::string hex = LocalDigest(node, group.id);
   const std::string digest = IsNone(hex) ? "" : absl::HexStringToBytes(hex);
   for (uint32_t rank = 0; rank < group.spec.num_ranks; ++rank) {
@@ -168,7 +163,7 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     const bool is_local = held.placement.node == node.id();
     if (is_local) FillWords(node, group.spec.name, held.placement, out);
     if (is_local) out.set_unique_id_sha256(digest);
-    if (is_local) out.set_worker(worker);
+    if (is_local) out.set_worker(ToString(held.placement.worker));
     if (oldest.operation != nullptr) FillPhase(oldest, out);
   }
   for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {
