@@ -1,6 +1,7 @@
 // What a node's control state wants done. The shell carries these out, in order, in one switch.
 #pragma once
 
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -84,8 +85,8 @@ struct ReplyJoined {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  SharedList<Placement> members;  // By rank.
-  WorkerName worker = {};         // That serves the first rank of the session.
+  SharedList<Placement> members;      // By rank.
+  std::set<WorkerName> workers = {};  // That serve the session's ranks.
 };
 struct ReplyFailed {
   SessionId session;

@@ -336,9 +336,15 @@ void NodeControl::Impl::TellJoined(Membership& member, const LocalGroup& group) 
   member.claim.joined = group.view.formation;
   member.deadline = absl::InfiniteFuture();
   member.told_to_wait = false;
-  Emit(ReplyJoined{member.claim.session, first ? member.claim.request : RequestId{}, followed_,
-                   group.view.id, group.view.epoch, group.view.formation, group.view.spec,
-                   group.view.members, member.claim.WorkerOf(0)});
+  Emit(ReplyJoined{member.claim.session,
+                   first ? member.claim.request : RequestId{},
+                   followed_,
+                   group.view.id,
+                   group.view.epoch,
+                   group.view.formation,
+                   group.view.spec,
+                   group.view.members,
+                   {member.claim.workers.begin(), member.claim.workers.end()}});
 }
 
 // A session that has not been told Joined for a formation has nothing in flight in it.

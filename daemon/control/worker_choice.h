@@ -1,4 +1,4 @@
-// Which worker of a node serves a Join.
+// Which workers of a node serve a Join.
 #pragma once
 
 #include <map>
@@ -21,14 +21,14 @@ struct ServedGpus {
   std::string why_none = {};  // Where there are none and none may come.
 };
 
-// A group's backend says what kind of worker; which GPU's, the device of its ranks ("cuda:1", or
-// "GPU-" and the first digits of its id, as their Join names them; other words name none), and where no rank names one the only GPU that has a
-// worker, or cuda:0 where none has one yet.
+// One for each rank of a Join, or one for all. A group's backend says what kind of worker; which GPU's,
+// the device of the rank ("cuda:1", or "GPU-" and the first digits of its id, as the Join names them; other
+// words name none), and where no rank names one the only GPU that has a worker, or cuda:0 where none has one
+// yet. `devices`: of the ranks, or none.
 //   FAILED_PRECONDITION  no GPU is served, or not the one that a rank is on
-//   INVALID_ARGUMENT     no rank names a device and several have a worker
-//   UNIMPLEMENTED        the ranks are on several devices
-absl::StatusOr<WorkerName> ChooseWorker(const GroupSpec& spec,
-                                        const std::vector<std::string>& devices,
-                                        const ServedGpus& gpus);
+//   INVALID_ARGUMENT     a rank names no device, and others do or several have a worker
+absl::StatusOr<std::vector<WorkerName>> ChooseWorkers(const GroupSpec& spec,
+                                                      const std::vector<std::string>& devices,
+                                                      const ServedGpus& gpus);
 
 }  // namespace epd

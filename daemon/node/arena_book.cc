@@ -36,7 +36,7 @@ absl::Status ArenaBook::Put(const v1::TenantReady& ready, std::vector<UniqueFd> 
   return absl::OkStatus();
 }
 
-absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, const NodeId& self,
+absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, const WorkerId& self,
                                                    v1::Joined& joined) {
   const auto it = groups_.find(reply.group);
   if (it == groups_.end() || it->second.formation != reply.formation) {
@@ -49,7 +49,7 @@ absl::StatusOr<PacketChannel::Fds> ArenaBook::Take(const ReplyJoined& reply, con
   std::set<SessionId> local;
   for (const Placement& member : reply.members) {
     const auto arena = it->second.arenas.find(member.rank);
-    const bool here = member.node == self && member.worker == reply.worker;
+    const bool here = member.server() == self;
     if (here) local.insert(member.session);
     if (arena == it->second.arenas.end()) {
       if (!here) continue;

@@ -24,11 +24,12 @@ class ArenaBook {
   //   INTERNAL  not two descriptors per arena
   absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
 
-  // Fills `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
+  // Adds to `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
   // of every rank of the group that has one here, its own read-write, the others read-only. After the last
   // local session the descriptors are dropped.
   //   INTERNAL  the formation's arenas are not there
-  absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const NodeId& self,
+  // `self`: the worker whose book this is.
+  absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const WorkerId& self,
                                           v1::Joined& joined);
 
   void Forget(GroupId group) { groups_.erase(group); }

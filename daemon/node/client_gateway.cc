@@ -86,20 +86,31 @@ void ClientGateway::OnClientMessage(const AttachSession& session,
   }
 }
 
-absl::StatusOr<WorkerName> ClientGateway::Seat(const AttachSession& session, const GroupSpec& spec,
-                                               const v1::Join& join) {
-  const std::vector<std::string> devices(join.devices().begin(), join.devices().end());
-  const absl::StatusOr<WorkerName> name = ChooseWorker(spec, devices, options_.served_gpus());
-  if (!name.ok() || session.slots.count(*name) > 0) return name;
+absl::Status ClientGateway::Seat(const AttachSession& session, const GroupSpec& spec,
+                                 const WorkerName& name) {
+  if (session.slots.count(name) > 0) return absl::OkStatus();
   if ((session.features & kTakesSlotsOfFurtherWorkers) == 0) {
     return absl::UnimplementedError(absl::StrCat(
         "group=", Title(spec), " backend=", spec.backend, ": this client library (",
         session.client_version, ") knows one worker per node; upgrade it, or ask for backend=cpu"));
   }
-  if (absl::Status added = workers_.Add(*name); !added.ok()) return added;
-  if (absl::Status made = server_->OpenSlots(session.id, *name); !made.ok()) return made;
-  workers_.Find(*name)->gateway.AddSession(session);
-  return name;
+  if (absl::Status added = workers_.Add(name); !added.ok()) return added;
+  if (absl::Status made = server_->OpenSlots(session.id, name); !made.ok()) return made;
+  workers_.Find(name)->gateway.AddSession(session);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<WorkerName>> ClientGateway::SeatAll(const AttachSession& session,
+                                                               const GroupSpec& spec,
+                                                               const v1::Join& join) {
+  const std::vector<std::string> devices(join.devices().begin(), join.devices().end());
+  absl::StatusOr<std::vector<WorkerName>> names =
+      ChooseWorkers(spec, devices, options_.served_gpus());
+  if (!names.ok()) return names;
+  for (const WorkerName& name : *names) {
+    if (absl::Status seated = Seat(session, spec, name); !seated.ok()) return seated;
+  }
+  return names;
 }
 
 void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
@@ -110,14 +121,14 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
   if (bad.ok()) bad = CheckWords(*spec, join);
-  absl::StatusOr<WorkerName> worker = kCpuWorker;
-  if (bad.ok()) worker = Seat(session, *spec, join);
-  bad.Update(worker.status());
+  absl::StatusOr<std::vector<WorkerName>> workers = std::vector<WorkerName>();
+  if (bad.ok()) workers = SeatAll(session, *spec, join);
+  bad.Update(workers.status());
   if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
 
   JoinRequested event;
   event.session = session.id;
-  event.workers = {*worker};
+  event.workers = *std::move(workers);
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   KeepWords(session.id, join);

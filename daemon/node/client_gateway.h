@@ -47,10 +47,11 @@ class ClientGateway : public AttachObserver {
 
  private:
   void OnJoin(const AttachSession& session, const v1::Join& join);
-  // The worker that is to serve the Join. It has a seat then, and the session slots for it.
-  //   errors of ChooseWorker; UNIMPLEMENTED: an old client; RESOURCE_EXHAUSTED
-  absl::StatusOr<WorkerName> Seat(const AttachSession& session, const GroupSpec& spec,
-                                  const v1::Join& join);
+  // The workers that are to serve the Join's ranks. They have seats then, and the session slots for each.
+  //   errors of ChooseWorkers; UNIMPLEMENTED: an old client; RESOURCE_EXHAUSTED
+  absl::StatusOr<std::vector<WorkerName>> SeatAll(const AttachSession& session,
+                                                  const GroupSpec& spec, const v1::Join& join);
+  absl::Status Seat(const AttachSession& session, const GroupSpec& spec, const WorkerName& name);
   void OnDrained(const AttachSession& session, const v1::Drained& drained);
   void KeepWords(SessionId session, const v1::Join& join);
 

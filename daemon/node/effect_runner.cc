@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/node/codec.h"
 #include "daemon/node/worker_codec.h"
 #include "daemon/observe/log.h"
@@ -100,13 +101,32 @@ void EffectRunner::Run(const RendezvousEffect& effect) {
 }
 
 PacketChannel::Fds EffectRunner::AddSlots(const ReplyJoined& effect, v1::Joined& joined) {
-  if (!effect.request || !effect.worker.on_gpu()) return {};
   const AttachSession* session = to_.clients.Find(effect.session);
-  if (session == nullptr) return {};
-  const auto slots = session->slots.find(effect.worker);
-  if (slots == session->slots.end()) return {};
-  joined.add_slots()->set_worker(ToString(effect.worker));
-  return {slots->second.segment.fd(), slots->second.worker_event};
+  PacketChannel::Fds fds;
+  if (!effect.request || session == nullptr) return fds;
+  for (const WorkerName& worker : effect.workers) {
+    const auto slots = session->slots.find(worker);
+    if (!worker.on_gpu() || slots == session->slots.end()) continue;
+    joined.add_slots()->set_worker(ToString(worker));
+    fds.push_back(slots->second.segment.fd());
+    fds.push_back(slots->second.worker_event);
+  }
+  return fds;
+}
+
+absl::StatusOr<PacketChannel::Fds> EffectRunner::TakeArenas(const ReplyJoined& effect,
+                                                            v1::Joined& joined) {
+  PacketChannel::Fds all;
+  for (const WorkerName& worker : effect.workers) {
+    WorkerSeat* const seat = to_.workers.Find(worker);
+    if (seat == nullptr) {
+      return absl::InternalError(absl::StrCat("there is no worker ", ToString(worker)));
+    }
+    absl::StatusOr<PacketChannel::Fds> fds = seat->arenas.Take(effect, {to_.self, worker}, joined);
+    if (!fds.ok()) return fds;
+    all.insert(all.end(), fds->begin(), fds->end());
+  }
+  return all;
 }
 
 void EffectRunner::Reply(const ReplyJoined& effect) {
@@ -127,9 +147,7 @@ void EffectRunner::Reply(const ReplyJoined& effect) {
     member.set_session_id(placement.session.value);
     if (placement.node == to_.self) member.set_worker(ToString(placement.worker));
   }
-  WorkerSeat* const seat = to_.workers.Find(effect.worker);
-  if (seat == nullptr) return;
-  absl::StatusOr<PacketChannel::Fds> fds = seat->arenas.Take(effect, to_.self, joined);
+  absl::StatusOr<PacketChannel::Fds> fds = TakeArenas(effect, joined);
   if (!fds.ok()) {
     Log(LogLevel::kError, "no arenas for a session",
         {{"group", effect.spec.name},

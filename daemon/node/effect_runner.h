@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "absl/status/statusor.h"
 #include "daemon/control/node_effects.h"
 #include "daemon/control/rendezvous.h"
 #include "daemon/node/attach_server.h"
@@ -32,8 +33,10 @@ class EffectRunner {
  private:
   struct NodeSwitch;
   void Reply(const ReplyJoined& effect);
-  // The session's slots for the worker of `effect`, where its Join is answered.
+  // The session's slots for the GPUs' workers of `effect`, where its Join is answered.
   PacketChannel::Fds AddSlots(const ReplyJoined& effect, v1::Joined& joined);
+  // The arenas that the workers of `effect` made for the session.
+  absl::StatusOr<PacketChannel::Fds> TakeArenas(const ReplyJoined& effect, v1::Joined& joined);
 
   Targets to_;
 };

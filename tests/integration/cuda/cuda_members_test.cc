@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/rank_process.h"
@@ -50,6 +53,63 @@ TEST_F(CudaMembers, EveryRankOnTwoGpusOfANodeGetsWhatPlainLoopsGive) {
   }
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
   EXPECT_GE(gpu_.CountNcclMarks('r'), 4) << "rows went between the devices by NCCL";
+}
+
+// Rank `first` on cuda:0 and the one behind it on cuda:1, of one session: each in a thread of its own, until it has
+// made `steps` good ones after an error if there is to be one. What they heard.
+std::string RunTwoGpus(const std::string& socket, const ExchangeCase& c, uint32_t first, Link& link,
+                       bool fails) {
+  JoinOptions options = kOnCuda;
+  options.device = "cuda:0";
+  options.also = {{first + 1, "cuda:1"}};
+  JoinedRank joined(socket, c, first, options);
+  if (!joined.problem.empty()) return joined.problem;
+  ClientRank other(joined.client, c, first + 1);
+  other.Borrow(*joined.rank);
+  const RankData of_other = MakeExchange(c)[first + 1];
+  std::string heard[2];
+  const auto run = [&](ClientRank& rank, const RankData& data, std::string* error) {
+    for (int step = 0; step < 3 && error->empty(); ++step) *error = rank.RunAndCompare(data);
+    if (!fails) return;
+    if (error->empty() && rank.rank() == first) link.Say("ran");
+    for (int step = 0; step < 10'000 && error->empty(); ++step) *error = rank.RunAndCompare(data);
+    std::string again = *error;
+    for (int step = 0; step < 1000 && !again.empty(); ++step) again = rank.RunAndCompare(data);
+    if (!again.empty()) *error = "never good again: " + again;
+  };
+  std::thread thread([&] { run(other, of_other, &heard[1]); });
+  run(*joined.rank, joined.data, &heard[0]);
+  thread.join();
+  return heard[0].empty() ? heard[1] : heard[0];
+}
+
+class CudaProcesses : public CudaMembers {
+ protected:
+  std::vector<std::unique_ptr<RankProcess>> Start(const RunningDaemon& daemon, bool fails) {
+    std::vector<std::unique_ptr<RankProcess>> processes;
+    for (const uint32_t first : {0, 2}) {
+      processes.push_back(std::make_unique<RankProcess>([&, first](Link& link) {
+        return RunTwoGpus(daemon.socket_path(), case_, first, link, fails);
+      }));
+    }
+    return processes;
+  }
+  const ExchangeCase case_{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
+};
+
+TEST_F(CudaProcesses, MayHaveRanksOnSeveralGpus) {
+  RunningDaemon daemon(flags_);
+  auto processes = Start(daemon, /*fails=*/false);
+  EXPECT_THAT(FinishAll(processes), Each(""));
+}
+
+TEST_F(CudaProcesses, WithRanksOnSeveralGpusGoOnWhenOneWorkerHasDied) {
+  RunningDaemon daemon(flags_);
+  auto processes = Start(daemon, /*fails=*/true);
+  for (const auto& process : processes) ASSERT_EQ(process->link().Hear(), "ran");
+  kill(daemon.worker_pid("cuda:1"), SIGKILL);
+  EXPECT_THAT(FinishAll(processes), Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),
+                                               StartsWith("[epd:UNAVAILABLE] group=gpu"))));
 }
 
 class CudaMemberKilled : public CudaMembers, public ::testing::WithParamInterface<std::string> {};

@@ -77,10 +77,15 @@ Result ClientRank::Join(const JoinOptions& options) {
   epd_join_args args = {};
   args.struct_size = sizeof args;
   args.spec = &spec;
-  args.ranks = &rank_;
-  args.num_ranks = 1;
-  const char* const device = options.device.c_str();
-  args.devices = options.device.empty() ? nullptr : &device;
+  std::vector<uint32_t> ranks = {rank_};
+  std::vector<const char*> devices = {options.device.c_str()};
+  for (const auto& [rank, device] : options.also) {
+    ranks.push_back(rank);
+    devices.push_back(device.c_str());
+  }
+  args.ranks = ranks.data();
+  args.num_ranks = ranks.size();
+  args.devices = options.device.empty() ? nullptr : devices.data();
   args.program = options.program.c_str();
   args.metadata = options.metadata.c_str();
   const Error error;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct JoinOptions {
   std::string backend = {};
   epd_executor executor = EPD_EXECUTOR_DEFAULT;  // Of cases that name none.
   std::string device = {};                       // Of the rank.
+  std::map<uint32_t, std::string> also = {};     // Further ranks of the session, on their devices.
   int64_t warn_after_ms = 0;
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;

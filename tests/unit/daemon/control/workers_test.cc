@@ -8,6 +8,7 @@ namespace epd {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -80,8 +81,8 @@ TEST(WorkersTest, WhatIsForAGroupGoesToItsWorker) {
   EXPECT_EQ(c.nodes[0].started[1].to, kGpu);
   EXPECT_EQ(c.nodes[0].inits[0].to, kCpuWorker);
   EXPECT_EQ(c.nodes[0].inits[1].to, kGpu);
-  EXPECT_EQ(c.joined[1][0].worker, kCpuWorker);
-  EXPECT_EQ(c.joined[2][0].worker, kGpu);
+  EXPECT_THAT(c.joined[1][0].workers, ElementsAre(kCpuWorker));
+  EXPECT_THAT(c.joined[2][0].workers, ElementsAre(kGpu));
   c.Gone(0, 2);
   ASSERT_THAT(c.nodes[0].ended, SizeIs(1));
   EXPECT_EQ(c.nodes[0].ended[0].to, kGpu);

@@ -9,7 +9,8 @@
 namespace epd {
 namespace {
 
-const NodeId kSelf{"here"};
+const NodeId kHere{"here"};
+const WorkerId kSelf{kHere, kCpuWorker};
 constexpr GroupId kGroup(7);
 
 Placement Member(uint32_t rank, const NodeId& node, uint64_t session) {
@@ -55,7 +56,7 @@ TEST(ArenaBookTest, OwnArenaIsWritableAndPeersAreReadOnly) {
   ASSERT_TRUE(book.Put(Ready(1, {0, 1}), std::move(fds)).ok());
   v1::Joined joined;
   const auto taken =
-      book.Take(Reply(1, 10, {Member(0, kSelf, 10), Member(1, kSelf, 11)}), kSelf, joined);
+      book.Take(Reply(1, 10, {Member(0, kHere, 10), Member(1, kHere, 11)}), kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   ASSERT_EQ(taken->size(), 2u);
   EXPECT_EQ((*taken)[0]->get(), own);
@@ -69,7 +70,7 @@ TEST(ArenaBookTest, RanksOfOtherNodesHaveNoArenaHere) {
   ArenaBook book;
   ASSERT_TRUE(book.Put(Ready(1, {1}), Fds(2)).ok());
   v1::Joined joined;
-  const auto taken = book.Take(Reply(1, 10, {Member(0, NodeId{"there"}, 10), Member(1, kSelf, 10)}),
+  const auto taken = book.Take(Reply(1, 10, {Member(0, NodeId{"there"}, 10), Member(1, kHere, 10)}),
                                kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(joined.arenas_size(), 1);
@@ -79,20 +80,20 @@ TEST(ArenaBookTest, RanksOfOtherNodesHaveNoArenaHere) {
 TEST(ArenaBookTest, RanksOfTheNodesOtherWorkersHaveNoArenaHere) {
   ArenaBook book;
   ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
-  Placement other = Member(1, kSelf, 11);
+  Placement other = Member(1, kHere, 11);
   other.worker = WorkerName{1};
   v1::Joined joined;
-  const auto taken = book.Take(Reply(1, 10, {Member(0, kSelf, 10), other}), kSelf, joined);
+  const auto taken = book.Take(Reply(1, 10, {Member(0, kHere, 10), other}), kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_EQ(joined.arenas_size(), 1);
-  EXPECT_FALSE(book.Take(Reply(1, 10, {Member(0, kSelf, 10)}), kSelf, joined).ok())
+  EXPECT_FALSE(book.Take(Reply(1, 10, {Member(0, kHere, 10)}), kSelf, joined).ok())
       << "its one session has been told";
 }
 
 TEST(ArenaBookTest, DescriptorsAreDroppedAfterTheLastLocalSession) {
   ArenaBook book;
   ASSERT_TRUE(book.Put(Ready(1, {0, 1}), Fds(4)).ok());
-  const std::vector<Placement> members = {Member(0, kSelf, 10), Member(1, kSelf, 11)};
+  const std::vector<Placement> members = {Member(0, kHere, 10), Member(1, kHere, 11)};
   v1::Joined joined;
   for (const uint64_t session : {10, 10, 11}) {
     EXPECT_TRUE(book.Take(Reply(1, session, members), kSelf, joined).ok()) << session;
@@ -105,7 +106,7 @@ TEST(ArenaBookTest, OnlyTheAskedFormationIsHandedOut) {
   ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
   ASSERT_TRUE(book.Put(Ready(2, {0}), Fds(2)).ok());
   v1::Joined joined;
-  const std::vector<Placement> members = {Member(0, kSelf, 10)};
+  const std::vector<Placement> members = {Member(0, kHere, 10)};
   EXPECT_FALSE(book.Take(Reply(1, 10, members), kSelf, joined).ok());
   EXPECT_TRUE(book.Take(Reply(2, 10, members), kSelf, joined).ok());
 }
@@ -133,7 +134,7 @@ TEST(ArenaBookTest, OfDeviceMemoryASessionGetsItsOwnAloneWhereTheWorkerMovesTheR
   ASSERT_TRUE(
       book.Put(OnDevice(Ready(1, {0, 1}), v1::ARENA_SHARING_DEVICE_DESCRIPTOR), std::move(fds))
           .ok());
-  ReplyJoined reply = Reply(1, 10, {Member(0, kSelf, 10), Member(1, kSelf, 11)});
+  ReplyJoined reply = Reply(1, 10, {Member(0, kHere, 10), Member(1, kHere, 11)});
   reply.spec.executor = Executor::kWorker;
   v1::Joined joined;
   const auto taken = book.Take(reply, kSelf, joined);
@@ -152,7 +153,7 @@ TEST(ArenaBookTest, AnArenaWithAHandleHasNoDescriptors) {
   EXPECT_FALSE(book.Put(ready, Fds(2)).ok());
   ASSERT_TRUE(book.Put(ready, {}).ok());
   v1::Joined joined;
-  const auto taken = book.Take(Reply(1, 10, {Member(0, kSelf, 10)}), kSelf, joined);
+  const auto taken = book.Take(Reply(1, 10, {Member(0, kHere, 10)}), kSelf, joined);
   ASSERT_TRUE(taken.ok()) << taken.status();
   EXPECT_TRUE(taken->empty());
   EXPECT_EQ(joined.arenas(0).handle().size(), 64u);
