@@ -126,22 +126,5 @@ TEST_F(ExchangeDeviceTest, AMemberIsAWorkerAndNotANode) {
   EXPECT_THAT(h.text(use), HasSubstr("rank=1"));
 }
 
-TEST_F(ExchangeDeviceTest, AStreamsCallInAGroupOfSeveralNodesIsRefusedByName) {
-  ExchangeHarness h{
-      {.staging_bytes = kPool, .device_staging_bytes = kDevice, .self = Incarnation(7)}};
-  TenantStart start = h.Start(OnDevice());
-  start.members[0].node = NodeId{"a"};
-  start.members[1].node = NodeId{"b"};
-  start.members[1].session = SessionId();
-  start.nodes = {{NodeId{"a"}, Incarnation(7), "a:1"}, {NodeId{"b"}, Incarnation(8), "b:1"}};
-  ASSERT_TRUE(h.exchange.StartTenant(std::move(start), h.now).ok());
-  h.Perform();
-  shm::SlotRequest request = h.Request(0);
-  request.step = shm::Step::kStreamAnnounce;
-  const Use use = h.Take(request);
-  EXPECT_EQ(h.code(use), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(h.text(use), HasSubstr("ranks on several; call from the host"));
-}
-
 }  // namespace
 }  // namespace epd
