@@ -67,7 +67,6 @@ struct LocalGroupStatus {
   TenantPhase tenant = TenantPhase::kNone;  // Of the worker that is least far.
   Formation tenant_formation;
   std::vector<WorkerName> workers;  // That serve it here, by name.
-  WorkerName worker;                // The first of them.
   std::string id_digest;  // SHA-256 (hex) that this node's workers reported, or "none: <reason>";
                           // empty before.
 };

@@ -44,9 +44,8 @@ struct JoinRequested {
   Epoch min_epoch;      // Highest epoch that the client has seen of this group.
   absl::Time deadline;  // Finite.
   GroupId proposed;     // A fresh random number, never zero: the id is made from it.
-  // Of this node, that are to serve the ranks: one for each, or one for all. None: `worker`, all of them.
-  std::vector<WorkerName> workers = {};
-  WorkerName worker = {};
+  // Of this node, that are to serve the ranks: one for each, or one for all.
+  std::vector<WorkerName> workers = {kCpuWorker};
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.

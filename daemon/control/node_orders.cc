@@ -254,7 +254,6 @@ std::vector<LocalGroupStatus> NodeControl::Impl::Groups() const {
       status.tenant_formation = tenant.work.formation;
       status.workers.push_back(name);
     }
-    if (!status.workers.empty()) status.worker = status.workers.front();
     const LocalCommunicator& shared = communicators_.at(group.view.communicator);
     for (const auto& [name, member] : shared.members) {
       if (member.work.init_epoch != group.view.epoch || !group.view.epoch) continue;

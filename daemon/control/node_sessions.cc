@@ -49,13 +49,11 @@ absl::Status NodeControl::Impl::CheckJoin(const JoinRequested& event) const {
     return absl::InvalidArgumentError(
         absl::StrCat(group, ": Join names no rank, expected at least one"));
   }
-  if (event.workers.size() > 1 && event.workers.size() != event.ranks.size()) {
+  if (event.workers.size() != 1 && event.workers.size() != event.ranks.size()) {
     return absl::InternalError(absl::StrCat(group, ": Join names ", event.ranks.size(),
                                             " ranks and ", event.workers.size(), " workers"));
   }
-  std::vector<WorkerName> named = event.workers;
-  if (named.empty()) named.push_back(event.worker);
-  for (const WorkerName& worker : named) {
+  for (const WorkerName& worker : event.workers) {
     if (workers_.count(worker) > 0) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(group, ": this node has no worker ", ToString(worker), "; see epctl status"));
@@ -108,7 +106,6 @@ void NodeControl::Impl::On(const JoinRequested& event) {
   claim.spec = event.spec;
   claim.ranks = event.ranks;
   claim.workers = event.workers;
-  if (claim.workers.empty()) claim.workers = {event.worker};
   claim.min_epoch = event.min_epoch;
   claim.proposed = event.proposed;
   dirty_ = true;
