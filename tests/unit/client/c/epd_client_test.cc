@@ -475,8 +475,8 @@ TEST(EpdClientTest, AJoinedThatLacksArenasIsRefused) {
   ClientRank rank(client, {.num_ranks = 1}, 0);
   const Result result = rank.Join();
   EXPECT_EQ(result.code, Number(Code::kDataLoss));
-  EXPECT_THAT(result.message,
-              HasSubstr("announced 1 arenas with descriptors and sent 0 descriptors"));
+  EXPECT_THAT(result.message, HasSubstr("announced 1 arenas with descriptors and slots of 0 "
+                                        "workers, and sent 0 descriptors"));
   epd_disconnect(client);
 }
 
