@@ -36,9 +36,9 @@ struct WorkerReading {
   std::string name;   // "cpu", "cuda:0".
   std::string state;  // "RUNNING" is fine.
   uint32_t num_restarts = 0;
-  std::string last_exit;  // How the last one ended.
-  std::string gpu;        // Of a GPU's: its name.
-  std::string problem;    // ... or why it cannot use it.
+  std::string last_exit = {};  // How the last one ended.
+  std::string gpu = {};        // Of a GPU's: its name.
+  std::string problem = {};    // ... or why it cannot use it.
 };
 
 // What epd itself knows.

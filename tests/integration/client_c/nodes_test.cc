@@ -180,7 +180,8 @@ TEST(NodesTest, AWorkerThatCannotBeReachedIsNamedAndNothingSpins) {
   for (const std::string& report : FinishAll(ranks)) {
     EXPECT_THAT(report, HasSubstr("[epd:UNAVAILABLE] group=test"));
     // Whichever of the two streams is given up first; the answers of node 0 are lost, too.
-    EXPECT_THAT(report, ContainsRegex("the stream to node n[01] at 10.78.0.[12]:[0-9]+ is lost"));
+    EXPECT_THAT(report,
+                ContainsRegex("the stream to node n[01] cpu at 10.78.0.[12]:[0-9]+ is lost"));
   }
   const std::string log = fleet.node(0).Log();
   int num_formations = 0;

@@ -128,7 +128,6 @@ TEST_F(CudaNodes, AKilledWorkerFailsAReplayOnEveryNodeAndTheNextEpochReplaysRigh
   const auto body = [&c](JoinedRank& joined, Link& link) {
     return RunUntilKilled({c, ReplaySteps}, joined, link);
   };
-  signal(SIGPIPE, SIG_IGN);  // A rank that has ended early is told things, too.
   auto ranks = fleet.StartRanks(c, body, kOnCuda);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
   kill(fleet.node(1).worker_pid("cuda:0"), SIGKILL);

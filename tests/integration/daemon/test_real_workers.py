@@ -174,6 +174,6 @@ def test_a_worker_that_accepts_streams_and_never_answers_is_named_and_hangs_nobo
         client.expect("joined")
         cause = client.expect("reform").cause
         assert cause.code == 14, cause
-        assert f"the stream to node m at 127.0.0.1:{port} is lost" in cause.message, cause
+        assert f"the stream to node m cpu at 127.0.0.1:{port} is lost" in cause.message, cause
         assert "rank=1" in cause.message, cause
         assert epd.api.call("GetStatus").workers[0].pid == epd.worker_pid() != 0

@@ -43,6 +43,7 @@ std::string Link::Hear(double seconds) const {
 }
 
 RankProcess::RankProcess(const std::function<std::string(Link&)>& body) {
+  signal(SIGPIPE, SIG_IGN);  // A rank that has ended is told things, too.
   int to_child[2];
   int to_test[2];
   if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(to_test, O_CLOEXEC) != 0) std::abort();
