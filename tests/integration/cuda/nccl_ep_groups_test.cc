@@ -15,6 +15,8 @@
 
 #include "tests/integration/client_c/harness/node_fleet.h"
 #include "tests/integration/cuda/on_cuda.h"
+#include "tests/integration/cuda/stream_rank.h"
+#include "tests/integration/cuda/stream_steps.h"
 
 namespace epd::testing {
 namespace {
@@ -124,6 +126,43 @@ class NcclEpGroups : public OnFakeGpu {
   const ScratchFolder folder_;
   const std::string marker_ = folder_.path() + "/marker";
 };
+
+// What JAX's programs do: calls in a stream, put anew and replayed.
+std::string RunStreams(const ExchangeCase& c, JoinedRank& joined) {
+  StreamRank streams(FakeGpu::Library(), joined, c);
+  std::string problem = streams.problem;
+  if (problem.empty()) problem = RunSteps(streams, c, joined.rank->rank(), 0, 3);
+  if (problem.empty()) problem = ReplaySteps(streams, c, joined.rank->rank(), 3, 30);
+  return problem;
+}
+
+TEST_F(NcclEpGroups, CallsInStreamsGetWhatPlainLoopsGiveAlsoInReplays) {
+  NodeFleet fleet(2, kStaging);
+  for (const bool drop : {false, true}) {
+    ExchangeCase c = Basic(2);
+    c.alignment = 4;
+    c.drop = drop;
+    if (drop) c.capacity = 10;
+    SCOPED_TRACE(c.ToString());
+    auto ranks = fleet.StartRanks(
+        c, [&c](JoinedRank& joined, Link&) { return RunStreams(c, joined); }, kOnNcclEp);
+    EXPECT_THAT(FinishAll(ranks), Each(""));
+  }
+  EXPECT_EQ(NumEnds(fleet, 2), 0);
+}
+
+TEST_F(NcclEpGroups, RanksOnTheGpusOfOneNodeGetWhatPlainLoopsGive) {
+  setenv("EPD_FAKE_CUDA", "devices=2", 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=512MiB", "--cuda_devices=0,1"});
+  const ExchangeCase c = Basic(2);
+  const auto on_either = [](uint32_t rank) {
+    JoinOptions options = kOnNcclEp;
+    options.device = rank == 0 ? "cuda:0" : "cuda:1";
+    return options;
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, on_either);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
 
 TEST_F(NcclEpGroups, EveryRankGetsWhatPlainLoopsGive) {
   for (const uint32_t num_ranks : {2u, 3u}) {

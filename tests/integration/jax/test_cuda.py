@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _PROGRAM = """
 import jax, epd.jax
 epd.jax.check()
@@ -35,3 +37,29 @@ def test_no_driver_is_a_reason_and_nothing_else_changes(tmp_path: Path) -> None:
     assert reason.startswith("[epd:FAILED_PRECONDITION]"), reason
     assert "libcuda.so.1" in reason
     assert result == "2"
+
+
+_JOINS = """
+import numpy as np, jax
+from epd.jax import Group, MeshResource
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("ep",))
+try:
+    Group("g", mesh=mesh, resource=MeshResource(ep_resource="ep"), num_experts=2, max_tokens_per_rank=8,
+          recv_capacity_per_rank=64, hidden_dim=16, job="none")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["EPD_BACKEND", "EPD_EXECUTOR"])
+def test_an_unknown_backend_or_executor_is_named_before_anybody_is_asked(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _JOINS],
+        env=os.environ | {name: "tpu", "JAX_PLATFORMS": "cpu", "EPD_SOCKET": "/none"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert f"{name}='tpu' is unknown; give" in run.stdout

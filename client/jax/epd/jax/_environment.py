@@ -10,6 +10,8 @@
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
                           tenants share the groups' ranks and memory, and exchange nothing; read by the C library
 ``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice
+``EPD_BACKEND``           what moves the rows of groups on GPUs, ``cuda`` (default) or ``nccl_ep``; groups on CPUs have
+                          no choice
 ``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
 ``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
@@ -17,7 +19,7 @@
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
 ========================  ================================================================================
 
-Ranks of a group must agree on the executor and the four times.
+Ranks of a group must agree on the executor, the backend and the four times.
 
 XLA has a deadline of its own: in a process with several CPU devices it ends the process 40 seconds
 after one of its own collectives began to wait for a device that is held up. To let a rank be absent
@@ -84,6 +86,14 @@ def executor() -> int:
     if text not in _EXECUTORS:
         raise ValueError(f"EPD_EXECUTOR={text!r} is unknown; give client or worker, or unset it")
     return _EXECUTORS[text]
+
+
+def gpu_backend() -> str:
+    """What moves rows on GPUs; ValueError for an unknown name."""
+    text = os.environ.get("EPD_BACKEND", "") or "cuda"
+    if text not in ("cuda", "nccl_ep"):
+        raise ValueError(f"EPD_BACKEND={text!r} is unknown; give cuda or nccl_ep, or unset it")
+    return text
 
 
 def socket_path() -> str:

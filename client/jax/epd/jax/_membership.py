@@ -97,7 +97,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
     if not membership.held:
         return
     sizes, deadlines = spec.config, _environment.deadlines()
-    executor = _environment.executor()
+    executor, gpu_backend = _environment.executor(), _environment.gpu_backend()
     job, instance = _job_and_instance(spec, membership)
     try:
         path = _connect()
@@ -127,7 +127,7 @@ def join(spec: config.GroupSpec, membership: Membership) -> None:
                 devices=_devices_here(),
                 program=membership.program,
                 metadata=membership.metadata,
-                backend="cuda" if _on_gpus(membership) else "",
+                backend=gpu_backend if _on_gpus(membership) else "",
             )
         )
     except BaseException:

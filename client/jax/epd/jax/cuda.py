@@ -6,8 +6,8 @@ from epd.jax import _ffi
 def enable_cuda() -> None:
     """Lets the operations of this process run on its GPUs. To be called before the first program with them is compiled.
 
-    Groups that are made from now on with a mesh of GPUs have their staging on the GPUs (``backend=cuda``). Calling it
-    again does nothing. A process that does not call it is as it would be without a GPU.
+    Groups that are made from now on with a mesh of GPUs have their staging on the GPUs (``backend=cuda``, or what
+    ``EPD_BACKEND`` says). Calling it again does nothing. A process that does not call it is as it would be without a GPU.
 
     Raises:
         EpError: FAILED_PRECONDITION: there is no CUDA driver, or it lacks stream memory operations; the text says which.
