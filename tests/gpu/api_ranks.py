@@ -2,9 +2,11 @@
 
     api_ranks.py --bin DIR [--ranks 4] [--processes 4] [--steps 200] [--executor worker] [--staging auto] streams PROGRAM
     api_ranks.py --bin DIR [--ranks 4] [--steps 50] [--executor worker] [--staging auto] jax WHEEL
+    api_ranks.py --bin DIR [--divide 1] [--executor worker] [--backend cuda] bench WHEEL
 
 ``streams``: PROGRAM's ranks put their calls into streams, several in a process or one. ``jax``: a process per rank runs
-api_rank.py with the package of WHEEL. DIR has epd, epd-worker and epctl.
+api_rank.py with the package of WHEEL. ``bench``: one process on all GPUs runs api_bench.py.
+DIR has epd, epd-worker and epctl.
 """
 
 import argparse
@@ -62,6 +64,8 @@ def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) ->
         return [[*command, f"--executor={options.executor}"]]
     with zipfile.ZipFile(options.what) as wheel:
         wheel.extractall(folder / "package")
+    if options.kind == "bench":
+        return [[sys.executable, str(_HERE / "api_bench.py"), str(options.divide)]]
     rank = [sys.executable, str(_HERE / "api_rank.py")]
     return [[*rank, str(r), str(options.ranks), str(options.steps)] for r in range(options.ranks)]
 
@@ -69,13 +73,15 @@ def _commands(options: argparse.Namespace, folder: pathlib.Path, socket: str) ->
 def _environment(options: argparse.Namespace, folder: pathlib.Path, socket: str) -> dict[str, str]:
     path = os.pathsep.join([str(folder / "package"), str(_REFERENCE)])
     # What ranks that share a GPU may take of it, beside the staging.
-    fraction = str(round(0.7 / options.ranks, 3))
+    processes = options.ranks if options.kind == "jax" else 1
+    fraction = str(round(0.7 / processes, 3))
     deadlines = {"EPD_ABSENT_TIMEOUT": "120", "EPD_FORM_TIMEOUT": "180"}
     return {
         **os.environ,
         **deadlines,
         "EPD_SOCKET": socket,
         "EPD_EXECUTOR": options.executor,
+        "EPD_BACKEND": options.backend,
         "PYTHONPATH": path,
         "XLA_PYTHON_CLIENT_MEM_FRACTION": fraction,
     }
@@ -123,9 +129,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--executor", choices=("worker", "client"), default="worker")
+    parser.add_argument("--divide", type=int, default=1)
+    parser.add_argument("--backend", choices=("cuda", "nccl_ep"), default="cuda")
     parser.add_argument("--staging", choices=("auto", "vmm", "ipc"), default="auto")
     parser.add_argument("--staging-bytes", default="4GiB")
-    parser.add_argument("kind", choices=("streams", "jax"))
+    parser.add_argument("kind", choices=("streams", "jax", "bench"))
     parser.add_argument("what")
     return parser.parse_args(arguments)
 
@@ -141,6 +149,9 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({"passed": False}))
             print(error, file=sys.stderr)
             return 1
+    if skipped := [result["skipped"] for result in results if "skipped" in result]:
+        print(json.dumps({"skipped": skipped[0]}))
+        return 0
     print(json.dumps({"passed": True, "executor": options.executor, "processes": results}))
     return 0
 

@@ -73,6 +73,7 @@ def _api_parts() -> list[Part]:
     streams = _installed("bin/stream_ranks", "bazel-bin/tests/integration/cuda/stream_ranks")
     wheel = _installed("wheel/epd-*.whl", "bazel-bin/client/jax/epd-*.whl")
     command = [sys.executable, str(_ROOT / "tests" / "gpu" / "api_ranks.py")]
+    no_jax = "" if epd and wheel else "no epd and wheel: unpack a bundle"
     made = []
     for executor in ("worker", "client"):
         over = [*command, "--bin", str(epd.parent) if epd else "", "--executor", executor]
@@ -88,10 +89,20 @@ def _api_parts() -> list[Part]:
                         skip=missing,
                     )
                 )
-        no_jax = "" if epd and wheel else "no epd and wheel: unpack a bundle"
         made.append(
             Part(
                 f"api jax {executor}", [*over, "jax", str(wheel)], 500, skip=no_jax or _why_no_jax()
+            )
+        )
+    for executor, backend in (("worker", "cuda"), ("client", "cuda"), ("worker", "nccl_ep")):
+        over = [*command, "--bin", str(epd.parent) if epd else "", "--executor", executor]
+        over += ["--backend", backend, "--staging-bytes", "16GiB"]
+        made.append(
+            Part(
+                f"bench api {backend} {executor}",
+                [*over, "bench", str(wheel)],
+                500,
+                skip=no_jax or _why_no_jax(),
             )
         )
     return made
