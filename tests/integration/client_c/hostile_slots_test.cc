@@ -195,10 +195,10 @@ TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
   EXPECT_THAT(FinishAll(ranks), Each(""));
   EXPECT_EQ(kill(worker, 0), 0);
   EXPECT_EQ(daemon.worker_pid(), worker) << "the worker was never replaced";
-  auto fresh =
-      StartRanks(daemon.socket_path(), c,
-                 [](JoinedRank& joined, Link&) { return joined.rank->RunAndCompare(joined.data); },
-                 {.group = "fresh"});
+  auto fresh = StartRanks(
+      daemon.socket_path(), c,
+      [](JoinedRank& joined, Link&) { return joined.rank->RunAndCompare(joined.data); },
+      JoinOptions{.group = "fresh"});
   EXPECT_THAT(FinishAll(fresh), Each(""));
 }
 
