@@ -236,7 +236,9 @@ void Exchange::AllAnnounced(Operation& operation, absl::Time now) {
   Tenant& tenant = *operation.tenant;
   if (MayMeet(operation)) EndAligning(operation);
   for (const Part& part : operation.parts) {
-    if (!part.problem.ok()) return FailWithExecution(operation, part.problem);
+    if (part.problem.ok()) continue;
+    const absl::Status problem = part.problem;  // A copy: the operation may end with it.
+    return FailWithExecution(operation, problem);
   }
   if (absl::Status status = CheckAgreement(operation, tenant); !status.ok()) {
     EndGeneration(tenant, status);
