@@ -122,7 +122,9 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     if (status.ok()) status = Entered(effect);
     if (absl::IsUnavailable(status)) return not_ready_.push_back(effect);
   } else if (effect.set) {
-    status = arena_problems_[effect.set];
+    const auto problem = arena_problems_.find(effect.set);
+    if (problem == arena_problems_.end()) return;  // It ended before its communicator was entered.
+    status = problem->second;
   }
   for (size_t i = 0; i < effect.ranks.size() && status.ok(); ++i) {
     const absl::StatusOr<ArenaShare> share = set->second.set->Share(static_cast<int>(i));

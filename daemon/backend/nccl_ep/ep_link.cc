@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/nccl_ep/ep_environment.h"
@@ -22,8 +23,11 @@ EpLink::EpLink(cuda::CudaDevice& device, const cuda::LoadedNccl& nccl, const EpL
     : device_(device), nccl_(nccl), options_(options), gate_(nccl.table, options.communicator) {}
 
 EpLink::~EpLink() {
-  // The call's thread is left to the end of the process, and so is what it uses.
-  if (thread_.open()) static_cast<void>(session_.release());
+  if (!thread_.open() && phase_ == Phase::kGone) return;
+  // A call's thread is left to the end of the process, and so is what it uses; and what the library made is
+  // destroyed together with the peers or, when this process ends first, not at all.
+  static auto* const left = new std::vector<const EpSession*>;
+  left->push_back(session_.release());
 }
 
 CommState EpLink::state() const {
