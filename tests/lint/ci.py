@@ -1,34 +1,23 @@
 """The checks of .ci/run that follow the tests. Each counts as one case in the closing line."""
 
-import pathlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+import compile_commands
 import layering
 import modules
 import skips
 import style
 import tally
+import tidy
 import tools
 import top_level
 import tree
 import words
 
 _OUT = tree.ROOT / "out"
-# Every folder with C++ code.
-_TARGETS = ["//client/...", "//daemon/...", "//kernels/...", "//proto/...", "//tests/..."]
-# clang-tidy parses every header again for each file; gRPC's, CLI11's and XLA's would take longer than all the rest, so
-# client/cli, client/jax and daemon/rpc are left to the two compilers.
-_TIDY_TARGETS = [
-    *("//client/c/...", "//client/cuda/...", "//kernels/..."),
-    *(
-        f"//daemon/{folder}/..."
-        for folder in ("backend", "control", "core", "node", "observe", "packet")
-    ),
-    "//daemon/worker/...",
-]
 
 
 def _bazel(*arguments: str) -> list[str]:
@@ -45,22 +34,13 @@ def _clang_build() -> list[str]:
         "--color=no",
         "--curses=no",
         "--show_progress_rate_limit=15",
-        *_TARGETS,
+        *compile_commands.ALL,
     )
 
 
 def _clang_tidy() -> list[str]:
-    info = subprocess.run(
-        ["bazel", "info", "execution_root"],
-        cwd=tree.ROOT,
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-    )
-    commands = tools.compile_commands(tree.ROOT, _TIDY_TARGETS)
-    if not commands:
-        return ["clang-tidy has no file to check"]
-    return tools.clang_tidy(pathlib.Path(info.stdout.strip()), commands)
+    """Checks the product's sources. Tests are left to the two compilers."""
+    return tidy.check(tree.ROOT, compile_commands.read(tree.ROOT, compile_commands.PRODUCT))
 
 
 def _allowed_skips() -> list[str]:

@@ -13,6 +13,7 @@ _COMMANDS = [
     "tests/long/run",
     ".ci/run",
     ".ci/format",
+    ".ci/compile_commands",
 ]
 
 

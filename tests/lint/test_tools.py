@@ -54,52 +54,6 @@ def test_shellcheck_checks_scripts_without_a_suffix(root: pathlib.Path) -> None:
     assert any("SC2086" in line for line in tools.shellcheck(root, _write(root, "bad", bad)))
 
 
-_LONG_FUNCTION = "int F(int x) {\n" + "  x += 1;\n" * 61 + "  return x;\n}\n"
-_MOVED = (
-    "#include <string>\n#include <utility>\n"
-    "int F(std::string s) {\n  std::string t = std::move(s);\n"
-    "  return static_cast<int>(s.size() + t.size());\n}\n"
-)
-_PARAMETERS = "int F(int a, int b, int c, int d, int e, int f) { return a + b + c + d + e + f; }\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        (_LONG_FUNCTION, "readability-function-size"),
-        (_PARAMETERS, "readability-function-size"),
-        (_MOVED, "bugprone-use-after-move"),
-        ("struct A {\n  A(int x);\n};\n", "google-explicit-constructor"),
-    ],
-    ids=["long", "parameters", "moved", "explicit"],
-)
-def test_clang_tidy(root: pathlib.Path, text: str, rule: str) -> None:
-    _write(root, "good.cc", "int F(int x) { return x; }\n")
-    _write(root, "bad.cc", text)
-    command = ["clang", "-std=c++20", "-c", "FILE", "-o", "x.o"]
-    assert tools.clang_tidy(root, {"good.cc": command}) == []
-    found = tools.clang_tidy(root, {"bad.cc": command})
-    assert found and all("bad.cc:" in line for line in found)
-    assert any(rule in line for line in found)
-
-
-def test_clang_tidy_gets_the_options_of_the_compile_command() -> None:
-    command = [
-        "/usr/bin/clang",
-        "-O2",
-        "-MD",
-        "-MF",
-        "a.d",
-        "-iquote",
-        ".",
-        "-c",
-        "a.cc",
-        "-o",
-        "a.o",
-    ]
-    assert tools.tidy_arguments(command) == ["-O2", "-iquote", "."]
-
-
 _UNGUARDED = """
 struct __attribute__((capability("mutex"))) Lock {
   void lock() __attribute__((acquire_capability()));

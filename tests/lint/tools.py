@@ -3,9 +3,6 @@
 A tool that is not installed is a complaint, never a pass.
 """
 
-import concurrent.futures
-import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -13,12 +10,9 @@ import sys
 import tree
 
 _RUFF = (sys.executable, "-m", "ruff")
-# g++'s options that clang does not know, and those that name outputs.
-_DROP = {"-MD", "-c", "-fno-canonical-system-headers", "-Wno-free-nonheap-object"}
-_DROP_WITH_VALUE = {"-MF", "-o"}
 
 
-def _run(command: list[str], cwd: pathlib.Path) -> list[str]:
+def run(command: list[str], cwd: pathlib.Path) -> list[str]:
     """Returns what a failing command printed, by line; nothing if it succeeded."""
     try:
         ended = subprocess.run(
@@ -41,7 +35,7 @@ def clang_format(root: pathlib.Path, paths: list[str]) -> list[str]:
     files = [path for path in paths if path.endswith(tree.CPP_SUFFIXES)]
     if not files:
         return []
-    printed = _run(["clang-format", "--dry-run", "-Werror", *files], root)
+    printed = run(["clang-format", "--dry-run", "-Werror", *files], root)
     errors = [line.split(":") for line in printed if "[-Wclang-format-violations]" in line]
     first: dict[str, str] = {}
     for path, line, *_ in errors:
@@ -53,7 +47,7 @@ def ruff(root: pathlib.Path, paths: list[str]) -> list[str]:
     files = [path for path in paths if path.endswith(".py")]
     if not files:
         return []
-    return _run([*_RUFF, "format", "--check", *files], root) + _run(
+    return run([*_RUFF, "format", "--check", *files], root) + run(
         [*_RUFF, "check", "--quiet", "--output-format=concise", *files], root
     )
 
@@ -66,46 +60,4 @@ def _is_shell(root: pathlib.Path, path: str) -> bool:
 
 def shellcheck(root: pathlib.Path, paths: list[str]) -> list[str]:
     files = [path for path in paths if _is_shell(root, path)]
-    return _run(["shellcheck", "--format=gcc", *files], root) if files else []
-
-
-def tidy_arguments(compile_arguments: list[str]) -> list[str]:
-    """Turns a compile command of Bazel's into what follows `clang-tidy FILE --`, the file left out."""
-    kept = []
-    arguments = iter(compile_arguments[1:])
-    for argument in arguments:
-        if argument in _DROP_WITH_VALUE:
-            next(arguments)
-        elif argument not in _DROP and not argument.endswith((".cc", ".d", ".o")):
-            kept.append(argument)
-    return kept
-
-
-def compile_commands(root: pathlib.Path, targets: list[str]) -> dict[str, list[str]]:
-    """Returns source -> arguments of its compilation with clang, for the sources in `targets`."""
-    query = f'mnemonic("CppCompile", {" + ".join(targets)})'
-    printed = subprocess.run(
-        ["bazel", "aquery", "--config=clang", "--noshow_progress", "--output=jsonproto", query],
-        cwd=root,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    commands = {}
-    for action in json.loads(printed.stdout).get("actions", []):
-        arguments = action["arguments"]
-        source = arguments[arguments.index("-c") + 1]
-        if not source.startswith(("bazel-out/", "external/")):
-            commands.setdefault(source, arguments)
-    return commands
-
-
-def clang_tidy(root: pathlib.Path, commands: dict[str, list[str]]) -> list[str]:
-    """Checks each source of `commands`, run from `root`, against the .clang-tidy above it."""
-
-    def one(source: str) -> list[str]:
-        arguments = tidy_arguments(commands[source])
-        printed = _run(["clang-tidy", "--quiet", source, "--", *arguments], root)
-        return [line for line in printed if "error:" in line] or printed
-
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        return sorted({line for lines in pool.map(one, sorted(commands)) for line in lines})
+    return run(["shellcheck", "--format=gcc", *files], root) if files else []
