@@ -115,7 +115,7 @@ AttachServer::Options Node::ClientOptions() const {
   return options;
 }
 
-EffectRunner::Targets Node::Targets() {
+EffectSender::Targets Node::Targets() {
   return {self_,
           clients_,
           workers_,

@@ -16,16 +16,16 @@
 #include "absl/time/time.h"
 #include "daemon/control/node_control.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/node/attach_server.h"
-#include "daemon/node/client_gateway.h"
+#include "daemon/node/attach/attach_server.h"
+#include "daemon/node/attach/client_gateway.h"
 #include "daemon/node/cluster_ports.h"
-#include "daemon/node/effect_runner.h"
-#include "daemon/node/event_loop.h"
-#include "daemon/node/order_book.h"
-#include "daemon/node/past_questions.h"
-#include "daemon/node/settings.h"
-#include "daemon/node/thread_role.h"
-#include "daemon/node/worker_seats.h"
+#include "daemon/node/effect_sender.h"
+#include "daemon/node/loop/event_loop.h"
+#include "daemon/node/loop/thread_role.h"
+#include "daemon/node/request_deduplicator.h"
+#include "daemon/node/settings/settings.h"
+#include "daemon/node/workers/past_questions.h"
+#include "daemon/node/workers/worker_table.h"
 
 namespace epd {
 
@@ -59,7 +59,7 @@ class Node {
   // `link`: to the epd of --coordinator, else null. `streams`: to other nodes when this epd
   // listens, else null. Before Run().
   void SetCluster(CoordinatorLink* link, ClusterStreams* streams);
-  // Gives the workers that start with epd their seats. Before Run(). Errors as WorkerSeats::Add.
+  // Enters the workers that start with epd. Before Run(). Errors as WorkerTable::Add.
   absl::Status AddWorkers();
   // What AskNodes uses while this node coordinates, also when it does not listen. Before Run().
   void SetAsking(ClusterStreams& streams) { own_streams_ = &streams; }
@@ -86,7 +86,7 @@ class Node {
 
   // Operators' orders. `done` is called once, now or later; the same key again gets the same
   // answer.
-  OrderBook& orders() { return orders_; }
+  RequestDeduplicator& orders() { return orders_; }
 
   // Runs `then` once all workers' figures are fresh, or after a short wait for one that does not
   // answer.
@@ -106,7 +106,7 @@ class Node {
   const Settings& settings() const { return parsed_.settings; }
   const NodeControl& control() const { return control_; }
   const Rendezvous& rendezvous() const { return *rendezvous_; }
-  const WorkerSeats::Map& workers() const { return workers_.all(); }
+  const WorkerTable::Map& workers() const { return workers_.all(); }
   // The CPU's worker.
   const WorkerSupervisor& worker() const { return workers_.Find(kCpuWorker)->supervisor; }
   const AttachServer& clients() const { return clients_; }
@@ -154,7 +154,7 @@ class Node {
   WorkerSupervisor::Options WorkerOptions(const WorkerName& name) const;
   ServedGpus Gpus() const;
   AttachServer::Options ClientOptions() const;
-  EffectRunner::Targets Targets();
+  EffectSender::Targets Targets();
   absl::Status CheckRoom(const std::string& group) const;
   std::string DescribeGroup(GroupId group) const;
   bool OwesFigures(absl::Time since) const;
@@ -178,14 +178,14 @@ class Node {
   ThreadRole role_;
 
   EventLoop loop_;
-  OrderBook orders_;
+  RequestDeduplicator orders_;
   NodeControl control_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  WorkerSeats workers_;
+  WorkerTable workers_;
   PastQuestions past_;
   ClientGateway client_gateway_;
   AttachServer clients_;
-  EffectRunner effects_;
+  EffectSender effects_;
 
   Leading leading_ ABSL_GUARDED_BY(role_);
   std::string leader_;

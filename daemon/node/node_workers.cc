@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "daemon/node/codec.h"
+#include "daemon/node/attach/codec.h"
 #include "daemon/node/node.h"
-#include "daemon/node/wire_address.h"
+#include "daemon/node/workers/wire_address.h"
 #include "daemon/observe/log.h"
 
 namespace epd {
@@ -69,10 +69,10 @@ ServedGpus Node::Gpus() const {
   gpus.others = wanted.on_demand;
   if (gpus.workers.empty() && !gpus.others)
     gpus.why_none = "epd was started with cuda_devices=none";
-  for (const auto& [name, seat] : workers_.all()) {
+  for (const auto& [name, entry] : workers_.all()) {
     if (!name.on_gpu()) continue;
     gpus.workers.insert(name);
-    const std::string& uuid = seat->supervisor.figures().ready.cuda().uuid();
+    const std::string& uuid = entry->supervisor.figures().ready.cuda().uuid();
     if (!uuid.empty()) gpus.uuids[name] = absl::BytesToHexString(uuid);
   }
   return gpus;
@@ -81,7 +81,7 @@ ServedGpus Node::Gpus() const {
 void Node::WithFreshFigures(std::function<void()> then) {
   role_.AssertHeld();
   const absl::Time now = MonotonicNow();
-  for (const auto& [name, seat] : workers_.all()) seat->supervisor.AskForSnapshot(now);
+  for (const auto& [name, entry] : workers_.all()) entry->supervisor.AskForSnapshot(now);
   if (!OwesFigures(now)) return then();
   waiting_.push_back({now, now + kFiguresPatience, std::move(then)});
 }
@@ -89,9 +89,9 @@ void Node::WithFreshFigures(std::function<void()> then) {
 // Whether a worker that can be waited for has not answered since `since`. One that owes an answer for
 // longer is stopped or stuck; waiting for it again would only make everybody wait.
 bool Node::OwesFigures(absl::Time since) const {
-  for (const auto& [name, seat] : workers_.all()) {
-    const WorkerSupervisor::Figures& figures = seat->supervisor.figures();
-    if (!seat->supervisor.running() || since > figures.asked_at + kFiguresPatience) continue;
+  for (const auto& [name, entry] : workers_.all()) {
+    const WorkerSupervisor::Figures& figures = entry->supervisor.figures();
+    if (!entry->supervisor.running() || since > figures.asked_at + kFiguresPatience) continue;
     if (figures.snapshot_at < since) return true;
   }
   return false;
@@ -104,8 +104,8 @@ void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
   for (const LocalGroupStatus& local : control_.Groups()) {
     if (std::find(groups.begin(), groups.end(), local.view.id) == groups.end()) continue;
     for (const WorkerName& name : local.workers) {
-      const WorkerSeat* seat = workers_.Find(name);
-      if (seat != nullptr && seat->supervisor.running()) served.push_back({local.view.id, name});
+      const WorkerEntry* entry = workers_.Find(name);
+      if (entry != nullptr && entry->supervisor.running()) served.push_back({local.view.id, name});
     }
   }
   past_.Ask(served, max_of_rank, MonotonicNow(), std::move(done));

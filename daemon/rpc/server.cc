@@ -16,13 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
-#include "daemon/rpc/chosen_coordinator.h"
-#include "daemon/rpc/cluster_service.h"
-#include "daemon/rpc/group_facts.h"
-#include "daemon/rpc/group_watchers.h"
-#include "daemon/rpc/link_policy.h"
-#include "daemon/rpc/node_service.h"
-#include "daemon/rpc/remote_coordinator.h"
+#include "daemon/rpc/cluster/chosen_coordinator.h"
+#include "daemon/rpc/cluster/cluster_service.h"
+#include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/cluster/remote_coordinator.h"
+#include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/group_watchers.h"
+#include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
 namespace {

@@ -11,7 +11,7 @@
 #include "daemon/backend/cuda/serve_cuda.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
-#include "daemon/worker/cuda_doctor_main.h"
+#include "daemon/doctor/cuda_doctor_main.h"
 #include "daemon/worker/worker_main.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Goal: a report or a view of another epd, of any version or damaged, is taken or refused; what is taken can be said
 // again.
-#include "daemon/rpc/cluster_codec.h"
+#include "daemon/rpc/cluster/cluster_codec.h"
 #include "proto/epd/v1/cluster.pb.h"
 #include "tests/fuzz/input.h"
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/node/peers.h"
-#include "daemon/node/settings.h"
+#include "daemon/node/settings/peers.h"
+#include "daemon/node/settings/settings.h"
 #include "tests/fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -22,7 +22,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
     "daemon/packet": _DAEMON_CORE,
-    "daemon/observe": _DAEMON_CORE | _WIRE | {"daemon/control"},
+    "daemon/observe": set(),
+    # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.
+    "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node"},
     # Of daemon/tls only what an address says about who can read along.
     "daemon/node": _DAEMON_CORE
     | _WIRE
@@ -32,7 +34,15 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/observe", "daemon/node", "daemon/store", "daemon/tls", "kernels"},
+    | {
+        "daemon/control",
+        "daemon/doctor",
+        "daemon/node",
+        "daemon/observe",
+        "daemon/store",
+        "daemon/tls",
+        "kernels",
+    },
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver"},
     # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE
@@ -40,6 +50,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     | {
         "daemon/control",
         "daemon/backend",
+        "daemon/doctor",
         "daemon/observe",
         "daemon/packet",
         "daemon/tls",

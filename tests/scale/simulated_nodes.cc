@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/rpc/cluster_codec.h"
+#include "daemon/rpc/cluster/cluster_codec.h"
 
 namespace epd::scale {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/control/node_control.h"
-#include "daemon/rpc/coordinator_stream.h"
+#include "daemon/rpc/cluster/coordinator_stream.h"
 #include "proto/epd/v1/cluster.grpc.pb.h"
 
 namespace epd::scale {

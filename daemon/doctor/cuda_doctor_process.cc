@@ -1,0 +1,106 @@
+#include "daemon/doctor/cuda_doctor_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+constexpr size_t kEnough = size_t{1} << 20;
+
+v1::GetDoctorResponse OnlyProblem(const std::string& problem) {
+  v1::GetDoctorResponse response;
+  v1::Finding& finding = *response.add_findings();
+  finding.set_what("cuda probe");
+  finding.set_found(problem);
+  finding.set_consequence(
+      "nothing is known of this node's GPUs; the cpu backend works all the same");
+  finding.set_fix("check the setting `worker`; run 'epd-worker --doctor-cuda=' by hand");
+  return response;
+}
+
+}  // namespace
+
+void CudaDoctorProcess::Ask(Done done) {
+  waiting_.push_back(std::move(done));
+  if (child_.has_value()) return;
+  if (const absl::Status started = Start(); !started.ok()) Finish(std::string(started.message()));
+}
+
+absl::Status CudaDoctorProcess::Start() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("pipe: ", std::strerror(errno)));
+  }
+  pipe_.reset(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  fcntl(theirs.get(), F_SETFL, 0);
+  output_.clear();
+  absl::StatusOr<Child> child =
+      Spawn(worker_binary_, {"--doctor-cuda=" + nccl_library_}, theirs.get());
+  if (!child.ok()) return child.status();
+  child_ = *std::move(child);
+  absl::Status watched = loop_.Add(pipe_.get(), EPOLLIN, [this](uint32_t) { Read(); });
+  watched.Update(loop_.Add(child_->pidfd.get(), EPOLLIN, [this](uint32_t) { OnExit(); }));
+  return watched;
+}
+
+// Takes what is there. At the end of the output the pipe is of no interest any more.
+void CudaDoctorProcess::Read() {
+  char part[4096];
+  while (pipe_.valid()) {
+    const ssize_t got = read(pipe_.get(), part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got > 0 && output_.size() < kEnough) {
+      output_.append(part, static_cast<size_t>(got));
+      continue;
+    }
+    loop_.Remove(pipe_.get());
+    pipe_.reset();
+  }
+}
+
+void CudaDoctorProcess::OnExit() {
+  Read();
+  const std::string how = Reap(*child_);
+  if (how.empty()) return;
+  Finish(how == "exited with status 0" ? ""
+                                       : absl::StrCat("the process that looks for CUDA ", how));
+}
+
+void CudaDoctorProcess::Finish(const std::string& problem) {
+  if (pipe_.valid()) loop_.Remove(pipe_.get());
+  pipe_.reset();
+  if (child_.has_value()) loop_.Remove(child_->pidfd.get());
+  child_.reset();
+  v1::GetDoctorResponse response;
+  if (!problem.empty()) {
+    response = OnlyProblem(problem);
+  } else if (!response.ParseFromString(output_)) {
+    response = OnlyProblem("the process that looks for CUDA said something else");
+  }
+  for (const Done& done : std::exchange(waiting_, {})) done(response);
+}
+
+void CudaDoctorProcess::FinishAll() {
+  if (child_.has_value()) {
+    syscall(SYS_pidfd_send_signal, child_->pidfd.get(), SIGKILL, nullptr, 0);
+    pollfd ended = {child_->pidfd.get(), POLLIN, 0};
+    poll(&ended, 1, /*timeout=*/1000);
+    Reap(*child_);
+  }
+  if (child_.has_value() || !waiting_.empty()) Finish("epd ends");
+}
+
+}  // namespace epd

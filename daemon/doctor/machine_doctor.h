@@ -1,0 +1,51 @@
+// What an operator should know about this machine, as epd sees it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/doctor/findings.h"
+
+namespace epd {
+
+// What the machine says; read by ReadMachine(), and made up by tests.
+struct MachineReport {
+  unsigned num_cores = 0;
+  uint64_t memory_bytes = 0;
+  uint64_t cgroup_limit_bytes = 0;  // 0: none.
+  uint64_t cgroup_used_bytes = 0;
+  std::string transparent_huge_pages;  // Of shared memory: "always within_size [advise] never ...".
+  uint64_t descriptors_limit = 0;
+  uint64_t descriptors_used = 0;
+  std::string socket_folder;
+  unsigned socket_folder_mode = 0;
+  uint64_t socket_folder_free_bytes = 0;
+};
+
+// Reads /proc, /sys and the folder of `socket_path`. Fields that cannot be read stay empty.
+MachineReport ReadMachine(const std::string& socket_path);
+
+struct WorkerReading {
+  std::string name;   // "cpu", "cuda:0".
+  std::string state;  // "RUNNING" is fine.
+  uint32_t num_restarts = 0;
+  std::string last_exit = {};  // How the last one ended.
+  std::string gpu = {};        // Of a GPU's: its name.
+  std::string problem = {};    // ... or why it cannot use it.
+};
+
+// What epd itself knows.
+struct DaemonReport {
+  uint64_t staging_bytes = 0;
+  size_t num_sessions = 0;
+  std::vector<WorkerReading> workers;  // The CPU's first.
+  std::string nccl_version;            // Empty: none.
+  std::string nccl_path;
+  std::string nccl_problem;
+};
+
+// Pure: all findings, good ones too, in a fixed order.
+std::vector<DoctorFinding> Diagnose(const MachineReport& machine, const DaemonReport& daemon);
+
+}  // namespace epd

@@ -1,0 +1,72 @@
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "daemon/doctor/machine_doctor.h"
+
+namespace epd {
+namespace {
+
+std::string ReadLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+uint64_t ReadNumber(const std::string& path) {
+  uint64_t number = 0;
+  std::ifstream file(path);
+  return file >> number ? number : 0;  // "max" is no number: no limit.
+}
+
+// The folder of this process in the unified hierarchy; "/sys/fs/cgroup" when it cannot be known.
+std::string CgroupFolder() {
+  const std::string line = ReadLine("/proc/self/cgroup");
+  const size_t path = line.rfind("::");
+  const std::string folder = path == std::string::npos ? "" : line.substr(path + 2);
+  return folder == "/" ? "/sys/fs/cgroup" : "/sys/fs/cgroup" + folder;
+}
+
+uint64_t CountDescriptors() {
+  DIR* folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  uint64_t count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count - 3;  // ".", ".." and the folder's own.
+}
+
+}  // namespace
+
+MachineReport ReadMachine(const std::string& socket_path) {
+  MachineReport report;
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  report.num_cores = cores > 0 ? static_cast<unsigned>(cores) : 1;
+  struct sysinfo memory;
+  if (sysinfo(&memory) == 0) report.memory_bytes = uint64_t{memory.totalram} * memory.mem_unit;
+  const std::string cgroup = CgroupFolder();
+  report.cgroup_limit_bytes = ReadNumber(cgroup + "/memory.max");
+  report.cgroup_used_bytes = ReadNumber(cgroup + "/memory.current");
+  report.transparent_huge_pages = ReadLine("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) report.descriptors_limit = files.rlim_cur;
+  report.descriptors_used = CountDescriptors();
+  report.socket_folder = socket_path.substr(0, socket_path.rfind('/'));
+  struct stat folder;
+  if (stat(report.socket_folder.c_str(), &folder) == 0)
+    report.socket_folder_mode = folder.st_mode & 07777;
+  struct statvfs space;
+  if (statvfs(report.socket_folder.c_str(), &space) == 0) {
+    report.socket_folder_free_bytes = uint64_t{space.f_bavail} * space.f_frsize;
+  }
+  return report;
+}
+
+}  // namespace epd

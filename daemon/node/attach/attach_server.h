@@ -1,0 +1,114 @@
+// The attach socket: accepts local clients, checks who they are, and carries their messages.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/node/attach/attach_session.h"
+#include "daemon/node/loop/event_loop.h"
+#include "proto/epd/v1/attach.pb.h"
+
+namespace epd {
+
+inline constexpr uint32_t kMinProtocolVersion = 1;
+inline constexpr uint32_t kMaxProtocolVersion = 1;
+
+// What the attach socket tells its owner. Called on the loop's thread; may call Send and End.
+class AttachObserver {
+ public:
+  virtual ~AttachObserver() = default;
+  // A client attached; it has been sent Attached.
+  virtual void OnAttached(const AttachSession& session) = 0;
+  // Join, Leave or Drained.
+  virtual void OnClientMessage(const AttachSession& session, const v1::ClientMessage& message) = 0;
+  // Its socket closed or its process ended (`process_alive` says which). Nothing can be sent any
+  // more; `session` is destroyed after this returns.
+  virtual void OnDetached(const AttachSession& session, const absl::Status& reason,
+                          bool process_alive) = 0;
+};
+
+class AttachServer {
+ public:
+  struct Options {
+    std::string node;
+    std::string version;  // Of epd, for Attached.
+    uint64_t incarnation = 0;
+    uint32_t max_sessions = shm::kMaxSessions;
+    absl::Duration attach_deadline = absl::Seconds(10);  // From accept to Attach.
+  };
+
+  // References must outlive this.
+  AttachServer(Options options, EventLoop& loop, AttachObserver& observer);
+  ~AttachServer();
+
+  // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
+  absl::Status Start(UniqueFd listener);
+
+  // Queues a message for a session; drops it when the session is gone. A client that does not read
+  // is ended.
+  void Send(SessionId session, const v1::ServerMessage& message, PacketChannel::Fds fds = {});
+
+  // Says Goodbye with `status` and closes the socket; OnDetached follows before this returns.
+  void End(SessionId session, const absl::Status& status);
+
+  // Makes the session's slots for one more worker; there is nothing to do when it has them.
+  //   RESOURCE_EXHAUSTED  memory or descriptors
+  absl::Status OpenSlots(SessionId session, const WorkerName& worker);
+
+  // Ends connections that did not attach in time.
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+
+  // Refuses everybody who has connected or attaches from now on, with `status`, and closes the
+  // listener.
+  void StopAccepting(const absl::Status& status);
+
+  const AttachSession* Find(SessionId session) const;
+  // All attached sessions, by id.
+  const std::map<SessionId, std::unique_ptr<AttachSession>>& sessions() const { return sessions_; }
+
+ private:
+  // A connection that has not sent Attach.
+  struct Pending {
+    PeerCredentials peer;
+    std::unique_ptr<PacketChannel> channel;
+    absl::Time deadline;
+  };
+
+  void OnListener();
+  bool AcceptOne();
+  void RefuseWithSpareFd();
+  void Admit(UniqueFd socket);
+  void OnPending(int fd);
+  void RefusePending(int fd, const absl::Status& status);
+  void Attach(int fd, const v1::Attach& attach);
+  void OnSession(SessionId id, uint32_t events);
+  // False: the session is gone.
+  bool HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
+  void OnProcessEnded(SessionId id);
+  void Detach(SessionId id, const absl::Status& reason, bool process_alive);
+  uint32_t FreeRecordIndex() const;
+
+  Options options_;
+  UniqueFd listener_;
+  absl::Time accept_again_ = absl::InfiniteFuture();  // Finite: the listener rests until then.
+  UniqueFd
+      spare_;  // Closed to accept one more and say why it is refused, when descriptors run out.
+  EventLoop& loop_;
+  AttachObserver& observer_;
+  absl::Status refusal_;  // Not OK: attaching is over.
+  uint64_t next_session_ = 1;
+  std::map<int, Pending> pending_;
+  std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
+};
+
+// OK when client and epd have a version in common; `*version` is the highest.
+//   UNIMPLEMENTED  none: names both ranges and which side to upgrade
+absl::Status NegotiateVersion(const v1::Attach& attach, uint32_t* version);
+
+}  // namespace epd

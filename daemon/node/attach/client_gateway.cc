@@ -1,0 +1,165 @@
+#include "daemon/node/attach/client_gateway.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
+// Of one session; a client must not fill epd's memory with names.
+constexpr size_t kMaxWords = 4096;
+constexpr size_t kMaxDeviceBytes = 64;
+constexpr size_t kMaxProgramBytes = 200;
+constexpr size_t kMaxMetadataBytes = 256;
+
+v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
+  v1::ServerMessage message;
+  message.mutable_join_failed()->set_request_id(request);
+  *message.mutable_join_failed()->mutable_status() = ToProto(status);
+  return message;
+}
+
+absl::Status CheckWords(const GroupSpec& spec, const v1::Join& join) {
+  const auto too_long = [&](const char* field, size_t got, size_t limit) {
+    return absl::InvalidArgumentError(absl::StrCat("group=", Title(spec), " ", field, ": got ", got,
+                                                   " bytes, expected at most ", limit));
+  };
+  if (join.program().size() > kMaxProgramBytes)
+    return too_long("program", join.program().size(), kMaxProgramBytes);
+  if (join.metadata().size() > kMaxMetadataBytes)
+    return too_long("metadata", join.metadata().size(), kMaxMetadataBytes);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ClientGateway::ClientGateway(Options options, EventSink sink, WorkerTable& workers)
+    : options_(std::move(options)), sink_(std::move(sink)), workers_(workers) {}
+
+void ClientGateway::OnAttached(const AttachSession& session) {
+  if (WorkerEntry* cpu = workers_.Find(kCpuWorker)) cpu->gateway.AddSession(session);
+  SessionAttached event;
+  event.session = session.id;
+  event.pid = session.peer.pid;
+  event.uid = session.peer.uid;
+  event.host = options_.host;
+  event.name = session.client_name;
+  event.version = session.client_version;
+  sink_(event);
+}
+
+void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
+                               bool process_alive) {
+  words_.erase(session.id);
+  workers_.EndSession(session, reason, process_alive);
+  sink_(SessionGone{session.id, reason});
+}
+
+const ClientGateway::Words* ClientGateway::WordsOf(SessionId session, const std::string& group,
+                                                   Rank rank) const {
+  const auto held = words_.find(session);
+  if (held == words_.end()) return nullptr;
+  const auto words = held->second.find({group, rank});
+  return words == held->second.end() ? nullptr : &words->second;
+}
+
+void ClientGateway::KeepWords(SessionId session, const v1::Join& join) {
+  auto& kept = words_[session];
+  for (int i = 0; i < join.ranks_size() && kept.size() < kMaxWords; ++i) {
+    Words& words = kept[{join.spec().name(), Rank(join.ranks(i))}];
+    words.device = i < join.devices_size() ? join.devices(i).substr(0, kMaxDeviceBytes) : "";
+    words.program = join.program();
+    words.metadata = join.metadata();
+  }
+}
+
+void ClientGateway::OnClientMessage(const AttachSession& session,
+                                    const v1::ClientMessage& message) {
+  if (message.has_join()) return OnJoin(session, message.join());
+  if (message.has_drained()) return OnDrained(session, message.drained());
+  if (message.has_leave()) {
+    sink_(LeaveRequested{session.id, RequestId(message.leave().request_id()),
+                         GroupId(message.leave().group_id())});
+  }
+}
+
+absl::Status ClientGateway::EnterWorker(const AttachSession& session, const GroupSpec& spec,
+                                        const WorkerName& name) {
+  if (session.slots.count(name) > 0) return absl::OkStatus();
+  if ((session.features & kTakesSlotsOfFurtherWorkers) == 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "group=", Title(spec), " backend=", spec.backend, ": this client library (",
+        session.client_version, ") knows one worker per node; upgrade it, or ask for backend=cpu"));
+  }
+  if (absl::Status added = workers_.Add(name); !added.ok()) return added;
+  if (absl::Status made = server_->OpenSlots(session.id, name); !made.ok()) return made;
+  workers_.Find(name)->gateway.AddSession(session);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<WorkerName>> ClientGateway::SeatAll(const AttachSession& session,
+                                                               const GroupSpec& spec,
+                                                               const v1::Join& join) {
+  const std::vector<std::string> devices(join.devices().begin(), join.devices().end());
+  absl::StatusOr<std::vector<WorkerName>> names =
+      ChooseWorkers(spec, devices, options_.served_gpus());
+  if (!names.ok()) return names;
+  for (const WorkerName& name : *names) {
+    if (absl::Status entered = EnterWorker(session, spec, name); !entered.ok()) return entered;
+  }
+  return names;
+}
+
+void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
+  absl::StatusOr<GroupSpec> spec = FromProto(join.spec(), options_.defaults);
+  absl::Status bad = spec.status();
+  if (bad.ok()) bad = Validate(*spec);
+  if (bad.ok()) bad = options_.check_room(spec->name);
+  if (bad.ok() && join.request_id() == 0)
+    bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
+  if (bad.ok()) bad = CheckWords(*spec, join);
+  absl::StatusOr<std::vector<WorkerName>> workers = std::vector<WorkerName>();
+  if (bad.ok()) workers = SeatAll(session, *spec, join);
+  bad.Update(workers.status());
+  if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
+
+  JoinRequested event;
+  event.session = session.id;
+  event.workers = *std::move(workers);
+  event.request = RequestId(join.request_id());
+  for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
+  KeepWords(session.id, join);
+  event.min_epoch = Epoch(join.min_epoch());
+  absl::Duration allowed = spec->deadlines.form;
+  if (join.has_deadline())
+    allowed = std::clamp(FromProto(join.deadline()), absl::ZeroDuration(), kLongestJoin);
+  event.deadline = MonotonicNow() + allowed;
+  event.proposed = GroupId(random_() | 1);
+  event.spec = *std::move(spec);
+  sink_(std::move(event));
+}
+
+void ClientGateway::OnDrained(const AttachSession& session, const v1::Drained& drained) {
+  SessionDrained event;
+  event.session = session.id;
+  event.group = GroupId(drained.group_id());
+  event.formation = Formation(drained.formation());
+  for (const v1::Drained::Count& count : drained.counts()) {
+    ExecutionCount out;
+    if (count.program().size() != out.program.size()) {
+      return server_->End(session.id, absl::InvalidArgumentError(absl::StrCat(
+                                          "Drained: got a program of ", count.program().size(),
+                                          " bytes, expected ", out.program.size())));
+    }
+    out.rank = Rank(count.rank());
+    std::copy(count.program().begin(), count.program().end(), out.program.begin());
+    out.begun = count.begun();
+    event.counts.push_back(out);
+  }
+  sink_(std::move(event));
+}
+
+}  // namespace epd

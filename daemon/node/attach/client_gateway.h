@@ -1,0 +1,68 @@
+// From what clients send to what control understands.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "daemon/control/worker_choice.h"
+#include "daemon/node/attach/attach_server.h"
+#include "daemon/node/attach/codec.h"
+#include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/worker_table.h"
+
+namespace epd {
+
+// Checks and translates; decides nothing. A message that makes no sense ends its session with
+// INVALID_ARGUMENT, one whose content is wrong is answered.
+class ClientGateway : public AttachObserver {
+ public:
+  struct Options {
+    std::string host;
+    SpecDefaults defaults;
+    // Whether one more group of this name fits. RESOURCE_EXHAUSTED else.
+    std::function<absl::Status(const std::string& name)> check_room;
+    std::function<ServedGpus()> served_gpus;
+  };
+
+  ClientGateway(Options options, EventSink sink, WorkerTable& workers);
+  // The server calls this object and is called back by it.
+  void SetServer(AttachServer* server) { server_ = server; }
+
+  void OnAttached(const AttachSession& session) override;
+  void OnClientMessage(const AttachSession& session, const v1::ClientMessage& message) override;
+  void OnDetached(const AttachSession& session, const absl::Status& reason,
+                  bool process_alive) override;
+
+  // What the session's Join said of this rank for people; null when it said nothing.
+  struct Words {
+    std::string device;
+    std::string program;
+    std::string metadata;
+  };
+  const Words* WordsOf(SessionId session, const std::string& group, Rank rank) const;
+
+ private:
+  void OnJoin(const AttachSession& session, const v1::Join& join);
+  // The workers that are to serve the Join's ranks. They are entered then, and the session slots for each.
+  //   errors of ChooseWorkers; UNIMPLEMENTED: an old client; RESOURCE_EXHAUSTED
+  absl::StatusOr<std::vector<WorkerName>> SeatAll(const AttachSession& session,
+                                                  const GroupSpec& spec, const v1::Join& join);
+  absl::Status EnterWorker(const AttachSession& session, const GroupSpec& spec,
+                           const WorkerName& name);
+  void OnDrained(const AttachSession& session, const v1::Drained& drained);
+  void KeepWords(SessionId session, const v1::Join& join);
+
+  Options options_;
+  EventSink sink_;
+  WorkerTable& workers_;
+  AttachServer* server_ = nullptr;
+  // By (group, rank); a session is in one tenant of a group.
+  std::map<SessionId, std::map<std::pair<std::string, Rank>, Words>> words_;
+  std::mt19937_64 random_{std::random_device{}()};
+};
+
+}  // namespace epd

@@ -1,0 +1,119 @@
+#include "daemon/node/attach/codec.h"
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+// OK and `*out` changed when the field is set and positive.
+absl::Status Take(const google::protobuf::Duration& field, bool present, const char* name,
+                  absl::Duration* out) {
+  if (!present) return absl::OkStatus();
+  const absl::Duration value = FromProto(field);
+  if (value <= absl::ZeroDuration() || value > absl::Hours(24 * 365)) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.deadlines.", name, ": got ",
+                                                   absl::FormatDuration(value),
+                                                   ", expected more than 0 and at most a year"));
+  }
+  *out = value;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::Status ToProto(const absl::Status& status) {
+  v1::Status proto;
+  proto.set_code(static_cast<int32_t>(status.code()));
+  proto.set_message(std::string(status.message()));
+  return proto;
+}
+
+absl::Status FromProto(const v1::Status& status) {
+  const bool known =
+      status.code() >= 0 && status.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return absl::Status(
+      known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
+      status.message());
+}
+
+google::protobuf::Duration ToProto(absl::Duration duration) {
+  google::protobuf::Duration proto;
+  absl::Duration rest;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &rest));
+  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return proto;
+}
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+v1::GroupSpec ToProto(const GroupSpec& spec) {
+  v1::GroupSpec proto;
+  proto.set_name(spec.name);
+  proto.set_instance(spec.instance);
+  proto.set_tenant(spec.tenant);
+  proto.set_num_ranks(spec.num_ranks);
+  proto.set_num_experts(spec.num_experts);
+  for (const Rank owner : spec.expert_owner) proto.add_expert_owner(owner.value);
+  proto.set_max_tokens_per_rank(spec.max_tokens_per_rank);
+  proto.set_recv_capacity_per_rank(spec.recv_capacity_per_rank);
+  proto.set_hidden(spec.hidden);
+  proto.set_top_k(spec.top_k);
+  proto.set_max_token_dtype(static_cast<v1::Dtype>(spec.max_token_dtype));
+  proto.set_drop_on_overflow(spec.drop_on_overflow);
+  proto.set_executor(static_cast<v1::Executor>(spec.executor));
+  proto.set_backend(spec.backend);
+  *proto.mutable_deadlines()->mutable_warn_after() = ToProto(spec.deadlines.warn_after);
+  *proto.mutable_deadlines()->mutable_absent() = ToProto(spec.deadlines.absent);
+  *proto.mutable_deadlines()->mutable_undecided() = ToProto(spec.deadlines.undecided);
+  *proto.mutable_deadlines()->mutable_form() = ToProto(spec.deadlines.form);
+  return proto;
+}
+
+absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaults& defaults) {
+  GroupSpec spec;
+  spec.name = proto.name();
+  spec.instance = proto.instance();
+  spec.tenant = proto.tenant();
+  spec.num_ranks = proto.num_ranks();
+  spec.num_experts = proto.num_experts();
+  for (const uint32_t owner : proto.expert_owner()) spec.expert_owner.emplace_back(owner);
+  spec.max_tokens_per_rank = proto.max_tokens_per_rank();
+  spec.recv_capacity_per_rank = proto.recv_capacity_per_rank();
+  spec.hidden = proto.hidden();
+  spec.top_k = proto.top_k();
+  spec.drop_on_overflow = proto.drop_on_overflow();
+  spec.backend = proto.backend().empty() ? "auto" : proto.backend();
+  if (!v1::Dtype_IsValid(proto.max_token_dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat("spec.max_token_dtype: got ",
+                                                   static_cast<int>(proto.max_token_dtype()),
+                                                   ", expected 1 to 3"));
+  }
+  spec.max_token_dtype = static_cast<Dtype>(proto.max_token_dtype());
+  if (!v1::Executor_IsValid(proto.executor())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "spec.executor: got ", static_cast<int>(proto.executor()), ", expected 0 to 2"));
+  }
+  spec.executor = static_cast<Executor>(proto.executor());
+  if (spec.executor == Executor::kDefault) {
+    // On a device it is the worker unless a group asks for the client, whoever moves this node's other rows.
+    spec.executor = spec.on_device() ? Executor::kWorker : defaults.executor;
+  }
+  spec.deadlines = defaults.deadlines;
+  const v1::Deadlines& d = proto.deadlines();
+  absl::Status taken =
+      Take(d.warn_after(), d.has_warn_after(), "warn_after", &spec.deadlines.warn_after);
+  taken.Update(Take(d.absent(), d.has_absent(), "absent", &spec.deadlines.absent));
+  taken.Update(Take(d.undecided(), d.has_undecided(), "undecided", &spec.deadlines.undecided));
+  taken.Update(Take(d.form(), d.has_form(), "form", &spec.deadlines.form));
+  if (!taken.ok()) return taken;
+  return spec;
+}
+
+std::string CodeName(absl::StatusCode code) { return absl::StatusCodeToString(code); }
+
+}  // namespace epd

@@ -1,0 +1,80 @@
+#include "daemon/node/attach/instance_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/node/attach/socket_file.h"
+#include "daemon/node/loop/event_loop.h"
+
+namespace epd {
+namespace {
+
+constexpr absl::Duration kRetry = absl::Milliseconds(20);
+
+bool IsStillAt(int fd, const std::string& path) {
+  struct stat held;
+  struct stat there;
+  return fstat(fd, &held) == 0 && stat(path.c_str(), &there) == 0 && held.st_ino == there.st_ino &&
+         held.st_dev == there.st_dev;
+}
+
+std::string ReadPid(int fd) {
+  char text[32] = {};
+  const ssize_t got = pread(fd, text, sizeof text - 1, 0);
+  const std::string pid(
+      absl::StripAsciiWhitespace(absl::string_view(text, got > 0 ? static_cast<size_t>(got) : 0)));
+  return pid.empty() ? "unknown" : pid;
+}
+
+void WritePid(int fd) {
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  // The pid is for people; the lock holds without it.
+  [[maybe_unused]] const int truncated = ftruncate(fd, 0);
+  [[maybe_unused]] const ssize_t written = pwrite(fd, pid.data(), pid.size(), 0);
+}
+
+}  // namespace
+
+absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
+                                                absl::Duration patience) {
+  const std::string path = socket_path + ".lock";
+  const absl::Time deadline = MonotonicNow() + patience;
+  for (;;) {
+    UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd.valid()) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("cannot open the lock file '", path, "': ", std::strerror(errno)));
+    }
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (!IsStillAt(fd.get(), path)) continue;  // Its last holder has just removed it.
+      WritePid(fd.get());
+      return InstanceLock(path, std::move(fd));
+    }
+    const std::string holder = ReadPid(fd.get());
+    if (SomebodyListens(socket_path)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("another epd (pid ", holder, ") serves this socket, '", socket_path,
+                       "'; use it, stop it, or give this one another --socket"));
+    }
+    if (MonotonicNow() >= deadline) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("another epd (pid ", holder, ") holds '", path,
+                       "' without serving: it starts or ends; wait for it, or stop it"));
+    }
+    absl::SleepFor(kRetry);
+  }
+}
+
+InstanceLock::~InstanceLock() {
+  if (fd_.valid() && IsStillAt(fd_.get(), path_)) unlink(path_.c_str());
+}
+
+}  // namespace epd

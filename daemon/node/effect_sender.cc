@@ -1,0 +1,169 @@
+#include "daemon/node/effect_sender.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/node/attach/codec.h"
+#include "daemon/node/workers/worker_codec.h"
+#include "daemon/observe/log.h"
+
+namespace epd {
+namespace {
+
+std::string StateName(GroupState state) {
+  return state == GroupState::kCount ? "none" : std::string(Name(state));
+}
+
+LogLevel LevelOf(GroupState to, const absl::Status& why) {
+  if (why.ok()) return LogLevel::kInfo;
+  return to == GroupState::kDegraded || to == GroupState::kReforming || to == GroupState::kClosed
+             ? LogLevel::kWarn
+             : LogLevel::kInfo;
+}
+
+}  // namespace
+
+// clang-format keeps one line per effect.
+struct EffectSender::NodeSwitch {
+  EffectSender& runner;
+  Targets& to;
+
+  void operator()(const SendReport& e) const { to.send_report(e.report); }
+  void operator()(const StartTenant& e) const { to.workers.Send(e.to, ToProto(e, to.self)); }
+  void operator()(const EndTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const ReplyJoined& e) const { runner.Reply(e); }
+  void operator()(const ReplyFailed& e) const {
+    v1::ServerMessage message;
+    message.mutable_join_failed()->set_request_id(e.request.value);
+    *message.mutable_join_failed()->mutable_status() = ToProto(e.status);
+    to.clients.Send(e.session, message);
+  }
+  void operator()(const ReplyLeft& e) const {
+    v1::ServerMessage message;
+    message.mutable_left()->set_request_id(e.request.value);
+    *message.mutable_left()->mutable_status() = ToProto(e.status);
+    to.clients.Send(e.session, message);
+  }
+  void operator()(const NotifyReform& e) const {
+    v1::ServerMessage message;
+    v1::Reform& reform = *message.mutable_reform();
+    reform.set_group_id(e.group.value);
+    reform.set_formation(e.formation.value);
+    *reform.mutable_cause() = ToProto(e.cause);
+    reform.set_wait(e.wait);
+    to.clients.Send(e.session, message);
+  }
+  void operator()(const NotifyGroupEnded& e) const {
+    v1::ServerMessage message;
+    message.mutable_group_ended()->set_group_id(e.group.value);
+    *message.mutable_group_ended()->mutable_status() = ToProto(e.status);
+    to.clients.Send(e.session, message);
+  }
+  void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
+  void operator()(const Transition& e) const {
+    if (e.to == GroupState::kClosed) {
+      for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
+    }
+    Log(LevelOf(e.to, e.why), "group transition",
+        {{"group", e.name},
+         {"group_id", e.group.value},
+         {"epoch", e.epoch.value},
+         {"rank", "all"},
+         {"formation", e.formation.value},
+         {"from", StateName(e.from)},
+         {"to", StateName(e.to)},
+         {"why", e.why.message()}});
+  }
+  void operator()(const RpcDone& e) const { to.orders.Finish(e.request, {e.status, e.group}); }
+  void operator()(const ShutdownDone&) const { to.shutdown_done(); }
+};
+
+void EffectSender::Run(const NodeEffect& effect) { std::visit(NodeSwitch{*this, to_}, effect); }
+
+void EffectSender::Run(const RendezvousEffect& effect) {
+  if (const auto* view = std::get_if<SendView>(&effect)) return to_.send_view(view->view);
+  const auto& e = std::get<GroupTransition>(effect);
+  Log(LogLevel::kDebug, "coordinator transition",
+      {{"group", e.name},
+       {"group_id", e.group.value},
+       {"epoch", e.epoch.value},
+       {"rank", "all"},
+       {"formation", e.formation.value},
+       {"from", StateName(e.from)},
+       {"to", StateName(e.to)},
+       {"cause", std::string(Name(e.event))},
+       {"why", e.why.message()}});
+}
+
+PacketChannel::Fds EffectSender::AddSlots(const ReplyJoined& effect, v1::Joined& joined) {
+  const AttachSession* session = to_.clients.Find(effect.session);
+  PacketChannel::Fds fds;
+  if (!effect.request || session == nullptr) return fds;
+  for (const WorkerName& worker : effect.workers) {
+    const auto slots = session->slots.find(worker);
+    if (!worker.on_gpu() || slots == session->slots.end()) continue;
+    joined.add_slots()->set_worker(ToString(worker));
+    fds.push_back(slots->second.segment.fd());
+    fds.push_back(slots->second.worker_event);
+  }
+  return fds;
+}
+
+absl::StatusOr<PacketChannel::Fds> EffectSender::TakeArenas(const ReplyJoined& effect,
+                                                            v1::Joined& joined) {
+  PacketChannel::Fds all;
+  for (const WorkerName& worker : effect.workers) {
+    WorkerEntry* const entry = to_.workers.Find(worker);
+    if (entry == nullptr) {
+      return absl::InternalError(absl::StrCat("there is no worker ", ToString(worker)));
+    }
+    absl::StatusOr<PacketChannel::Fds> fds = entry->arenas.Take(effect, {to_.self, worker}, joined);
+    if (!fds.ok()) return fds;
+    all.insert(all.end(), fds->begin(), fds->end());
+  }
+  return all;
+}
+
+void EffectSender::Reply(const ReplyJoined& effect) {
+  v1::ServerMessage message;
+  v1::Joined& joined = *message.mutable_joined();
+  joined.set_request_id(effect.request.value);
+  joined.set_group_id(effect.group.value);
+  joined.set_epoch(effect.epoch.value);
+  joined.set_formation(effect.formation.value);
+  *joined.mutable_spec() = ToProto(effect.spec);
+  for (const Placement& placement : effect.members) {
+    v1::Joined::Member& member = *joined.add_members();
+    member.set_rank(placement.rank.value);
+    member.set_node(placement.node.value);
+    member.set_host(placement.host);
+    member.set_pid(placement.pid);
+    member.set_client_name(placement.client_name);
+    member.set_session_id(placement.session.value);
+    if (placement.node == to_.self) member.set_worker(ToString(placement.worker));
+  }
+  absl::StatusOr<PacketChannel::Fds> fds = TakeArenas(effect, joined);
+  if (!fds.ok()) {
+    Log(LogLevel::kError, "no arenas for a session",
+        {{"group", effect.spec.name},
+         {"epoch", effect.epoch.value},
+         {"session", effect.session.value},
+         {"why", fds.status().message()}});
+    return to_.clients.End(effect.session, fds.status());
+  }
+  const PacketChannel::Fds slots = AddSlots(effect, joined);
+  fds->insert(fds->begin(), slots.begin(), slots.end());
+  if (fds->size() > kMaxPacketFds) {
+    return to_.clients.End(effect.session, absl::ResourceExhaustedError(absl::StrCat(
+                                               "group=", Title(effect.spec), ": ", fds->size(),
+                                               " ranks on one node, at most ", kMaxPacketFds)));
+  }
+  to_.clients.Send(effect.session, message, *std::move(fds));
+}
+
+}  // namespace epd

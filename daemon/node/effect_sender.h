@@ -1,0 +1,44 @@
+// Carries out control's effects: the one switch.
+#pragma once
+
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "daemon/control/node_effects.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/node/attach/attach_server.h"
+#include "daemon/node/request_deduplicator.h"
+#include "daemon/node/workers/worker_table.h"
+
+namespace epd {
+
+class EffectSender {
+ public:
+  // What effects act upon; all outlive the runner.
+  struct Targets {
+    NodeId self;
+    AttachServer& clients;
+    WorkerTable& workers;
+    RequestDeduplicator& orders;
+    std::function<void(const NodeReport&)> send_report;
+    std::function<void(const ClusterView&)> send_view;
+    std::function<void()> shutdown_done;
+  };
+
+  explicit EffectSender(Targets targets) : to_(std::move(targets)) {}
+
+  void Run(const NodeEffect& effect);
+  void Run(const RendezvousEffect& effect);
+
+ private:
+  struct NodeSwitch;
+  void Reply(const ReplyJoined& effect);
+  // The session's slots for the GPUs' workers of `effect`, where its Join is answered.
+  PacketChannel::Fds AddSlots(const ReplyJoined& effect, v1::Joined& joined);
+  // The arenas that the workers of `effect` made for the session.
+  absl::StatusOr<PacketChannel::Fds> TakeArenas(const ReplyJoined& effect, v1::Joined& joined);
+
+  Targets to_;
+};
+
+}  // namespace epd

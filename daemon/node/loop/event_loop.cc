@@ -1,0 +1,126 @@
+#include "daemon/node/loop/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+absl::Time MonotonicNow() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+EventLoop::EventLoop(size_t max_posted)
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      max_posted_(max_posted) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = 0;
+  if (!epoll_.valid() || !wake_.valid() ||
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+    std::fprintf(stderr, "epd: cannot make an epoll set: %s; raise the limit of open files\n",
+                 std::strerror(errno));
+    std::exit(1);
+  }
+}
+
+absl::Status EventLoop::Add(int fd, uint32_t events, Handler handler) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = next_id_;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
+  }
+  fd_of_id_[next_id_] = fd;
+  watches_[fd] = Watch{next_id_, std::make_shared<Handler>(std::move(handler))};
+  ++next_id_;
+  return absl::OkStatus();
+}
+
+void EventLoop::SetEvents(int fd, uint32_t events) {
+  const auto it = watches_.find(fd);
+  if (it == watches_.end()) return;
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = it->second.id;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void EventLoop::Remove(int fd) {
+  const auto it = watches_.find(fd);
+  if (it == watches_.end()) return;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  fd_of_id_.erase(it->second.id);
+  watches_.erase(it);
+}
+
+bool EventLoop::Post(std::function<void()> work) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (closed_ || posted_.size() >= max_posted_) return false;
+    posted_.push_back(std::move(work));
+  }
+  const uint64_t one = 1;
+  // A full counter wakes as well as one more.
+  [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
+  return true;
+}
+
+void EventLoop::ClosePosts() {
+  const absl::MutexLock lock(&mutex_);
+  closed_ = true;
+}
+
+void EventLoop::RunPosted() {
+  uint64_t count;
+  [[maybe_unused]] const ssize_t ignored = read(wake_.get(), &count, sizeof count);
+  std::deque<std::function<void()>> work;
+  {
+    const absl::MutexLock lock(&mutex_);
+    work.swap(posted_);
+  }
+  for (auto& run : work) run();
+}
+
+void EventLoop::RunOnce(absl::Time deadline) {
+  const absl::Duration left = deadline - MonotonicNow();
+  int timeout_ms = -1;
+  if (deadline != absl::InfiniteFuture()) {
+    // Rounded up, or the loop would spin through the last millisecond.
+    const absl::Duration up =
+        std::clamp(absl::Ceil(left, absl::Milliseconds(1)), absl::ZeroDuration(), absl::Hours(1));
+    timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(up));
+  }
+  std::array<epoll_event, 64> events;
+  const int count =
+      epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  bool posted = false;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t id = events[static_cast<size_t>(i)].data.u64;
+    if (id == 0) {
+      posted = true;
+      continue;
+    }
+    // An earlier handler of this turn may have removed it.
+    const auto fd = fd_of_id_.find(id);
+    if (fd == fd_of_id_.end()) continue;
+    const std::shared_ptr<Handler> handler = watches_.at(fd->second).handler;
+    (*handler)(events[static_cast<size_t>(i)].events);
+  }
+  if (posted) RunPosted();
+}
+
+}  // namespace epd

@@ -1,0 +1,50 @@
+#include "daemon/node/request_deduplicator.h"
+
+#include <utility>
+
+namespace epd {
+
+std::optional<RequestId> RequestDeduplicator::Begin(const std::string& key, Done done) {
+  const auto known = by_key_.find(key);
+  if (known != by_key_.end()) {
+    Order& order = orders_.at(known->second);
+    if (order.answer.has_value()) {
+      done(*order.answer);
+    } else {
+      order.waiting.push_back(std::move(done));
+    }
+    return std::nullopt;
+  }
+  const RequestId request(next_++);
+  Order& order = orders_[request];
+  order.waiting.push_back(std::move(done));
+  if (!key.empty()) {
+    order.key = key;
+    by_key_[key] = request;
+  }
+  return request;
+}
+
+void RequestDeduplicator::Finish(RequestId request, const Answer& answer) {
+  const auto it = orders_.find(request);
+  if (it == orders_.end() || it->second.answer.has_value()) return;
+  it->second.answer = answer;
+  const std::vector<Done> waiting = std::exchange(it->second.waiting, {});
+  finished_.push_back(request);
+  while (finished_.size() > max_finished_) {
+    by_key_.erase(orders_.at(finished_.front()).key);
+    orders_.erase(finished_.front());
+    finished_.pop_front();
+  }
+  for (const Done& done : waiting) done(answer);
+}
+
+void RequestDeduplicator::FinishAll(const absl::Status& status) {
+  std::vector<RequestId> open;
+  for (const auto& [request, order] : orders_) {
+    if (!order.answer.has_value()) open.push_back(request);
+  }
+  for (const RequestId request : open) Finish(request, Answer{status, GroupId()});
+}
+
+}  // namespace epd

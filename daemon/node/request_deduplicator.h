@@ -1,0 +1,53 @@
+// Operators' orders by request id: asking twice does a thing once and gets one answer.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// Not thread-safe; the control thread owns it. Remembers the last `max_finished` answers.
+class RequestDeduplicator {
+ public:
+  struct Answer {
+    absl::Status status;
+    GroupId group;
+  };
+  using Done = std::function<void(const Answer&)>;
+
+  explicit RequestDeduplicator(size_t max_finished = 1024) : max_finished_(max_finished) {}
+
+  // The number under which a new order goes to control; nothing when `key` is known: then `done` is
+  // called with its answer, now or when it comes. An empty key is never known. Keys are
+  // "<method>/<request_id>".
+  std::optional<RequestId> Begin(const std::string& key, Done done);
+
+  // Control's answer; calls everybody who asked. Unknown numbers are ignored.
+  void Finish(RequestId request, const Answer& answer);
+
+  // Answers everything that is open; for the end of the process.
+  void FinishAll(const absl::Status& status);
+
+ private:
+  struct Order {
+    std::string key;
+    std::vector<Done> waiting;
+    std::optional<Answer> answer;
+  };
+
+  const size_t max_finished_;
+  uint64_t next_ = 1;
+  std::map<RequestId, Order> orders_;
+  std::map<std::string, RequestId> by_key_;
+  std::deque<RequestId> finished_;
+};
+
+}  // namespace epd

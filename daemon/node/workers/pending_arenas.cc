@@ -1,0 +1,80 @@
+#include "daemon/node/workers/pending_arenas.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+absl::Status PendingArenas::Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds) {
+  const auto num_described =
+      std::count_if(ready.arenas().begin(), ready.arenas().end(),
+                    [](const v1::TenantReady::Arena& made) { return made.handle().empty(); });
+  if (fds.size() != 2 * static_cast<size_t>(num_described)) {
+    return absl::InternalError(absl::StrCat("the worker sent ", fds.size(), " descriptors for ",
+                                            num_described, " arenas, expected two each"));
+  }
+  Entry entry;
+  entry.formation = Formation(ready.formation());
+  entry.lane_offset = ready.lane_offset();
+  entry.lane_bytes = ready.lane_bytes();
+  size_t next = 0;
+  for (const v1::TenantReady::Arena& made : ready.arenas()) {
+    Arena arena;
+    arena.made = made;
+    if (!made.handle().empty()) {
+      entry.arenas[Rank(made.rank())] = std::move(arena);
+      continue;
+    }
+    arena.read_write = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    arena.read_only = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    entry.arenas[Rank(made.rank())] = std::move(arena);
+  }
+  groups_[GroupId(ready.group_id())] = std::move(entry);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PacketChannel::Fds> PendingArenas::Take(const ReplyJoined& reply,
+                                                       const WorkerId& self, v1::Joined& joined) {
+  const auto it = groups_.find(reply.group);
+  if (it == groups_.end() || it->second.formation != reply.formation) {
+    return absl::InternalError(
+        absl::StrCat("no arenas of formation ", reply.formation.value, " are there"));
+  }
+  joined.set_lane_offset(it->second.lane_offset);
+  joined.set_lane_bytes(it->second.lane_bytes);
+  PacketChannel::Fds fds;
+  std::set<SessionId> local;
+  for (const Placement& member : reply.members) {
+    const auto arena = it->second.arenas.find(member.rank);
+    const bool here = member.server() == self;
+    if (here) local.insert(member.session);
+    if (arena == it->second.arenas.end()) {
+      if (!here) continue;
+      return absl::InternalError(
+          absl::StrCat("the worker made no arena for rank ", member.rank.value));
+    }
+    const bool own = here && member.session == reply.session;
+    const v1::TenantReady::Arena& made = arena->second.made;
+    // A device knows no read-only descriptors; where the worker moves all rows, peers need none.
+    const bool on_device = made.sharing() != v1::ARENA_SHARING_MEMFD;
+    if (on_device && !own && reply.spec.executor == Executor::kWorker) continue;
+    v1::Joined::Arena& out = *joined.add_arenas();
+    out.set_rank(member.rank.value);
+    out.set_bytes(made.bytes());
+    out.set_own(own);
+    out.set_sharing(made.sharing());
+    out.set_handle(made.handle());
+    out.set_device_uuid(made.device_uuid());
+    if (!made.handle().empty()) continue;
+    fds.push_back(own ? arena->second.read_write : arena->second.read_only);
+  }
+  std::set<SessionId>& served = it->second.served;
+  served.insert(reply.session);
+  if (served.size() >= local.size()) groups_.erase(it);
+  return fds;
+}
+
+}  // namespace epd

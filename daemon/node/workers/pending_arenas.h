@@ -1,0 +1,55 @@
+// The arenas that the worker made for a formation, until every local session has been sent them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/control/node_effects.h"
+#include "daemon/core/ids.h"
+#include "daemon/packet/packet_channel.h"
+#include "proto/epd/v1/attach.pb.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+class PendingArenas {
+ public:
+  // Keeps the arenas of a TenantReady that is OK; those of the group's earlier formations are
+  // dropped.
+  //   INTERNAL  not two descriptors per arena
+  absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
+
+  // Adds to `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
+  // of every rank of the group that has one here, its own read-write, the others read-only. After the last
+  // local session the descriptors are dropped.
+  //   INTERNAL  the formation's arenas are not there
+  // `self`: the worker whose book this is.
+  absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const WorkerId& self,
+                                          v1::Joined& joined);
+
+  void Forget(GroupId group) { groups_.erase(group); }
+  // The worker is gone, and its arenas with it.
+  void Clear() { groups_.clear(); }
+
+ private:
+  struct Arena {
+    v1::TenantReady::Arena made;
+    std::shared_ptr<UniqueFd> read_write;  // Both null where the arena has a handle.
+    std::shared_ptr<UniqueFd> read_only;
+  };
+  struct Entry {
+    Formation formation;
+    uint64_t lane_offset = 0;
+    uint64_t lane_bytes = 0;
+    std::map<Rank, Arena> arenas;
+    std::set<SessionId> served;
+  };
+  std::map<GroupId, Entry> groups_;
+};
+
+}  // namespace epd

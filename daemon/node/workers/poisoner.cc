@@ -1,0 +1,124 @@
+#include "daemon/node/workers/poisoner.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "proto/epd/v1/slot_word.h"
+
+namespace epd {
+namespace {
+
+constexpr uint32_t kAborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
+
+void WakeAll(const void* futex) {
+  syscall(SYS_futex, futex, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Clients sleep on the upper half of the word.
+const void* DoneHalf(const std::atomic<uint64_t>& word) {
+  return reinterpret_cast<const char*>(&word) + sizeof(uint32_t);
+}
+
+void CopyText(absl::string_view text, char* out, size_t capacity) {
+  const size_t bytes = std::min(text.size(), capacity - 1);
+  std::memcpy(out, text.data(), bytes);
+  out[bytes] = '\0';
+}
+
+std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& records, uint64_t op_id) {
+  if (op_id == 0) return std::nullopt;
+  const shm::OperationRecord& record = records.operations[op_id % shm::kMaxOperations];
+  if (record.op_id.load(std::memory_order_acquire) != op_id) return std::nullopt;
+  RecordedOperation found;
+  found.op_id = op_id;
+  found.outcome = static_cast<shm::Outcome>(record.outcome.load(std::memory_order_acquire));
+  found.code = record.code;
+  found.cause.assign(record.cause, strnlen(record.cause, sizeof record.cause));
+  return found;
+}
+
+}  // namespace
+
+std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
+                                         const std::optional<RecordedOperation>& operation,
+                                         absl::string_view cause) {
+  const uint32_t ready = shm::Ready(word);
+  if (ready == 0) return std::nullopt;
+  const PoisonAnswer aborted{kAborted, std::string(cause)};
+  if (ready < shm::kFirstClaimId) return aborted;
+  if (static_cast<uint32_t>(claim) != ready || !operation.has_value()) return aborted;
+  const auto step = static_cast<shm::Step>(claim >> 32);
+  switch (operation->outcome) {
+    case shm::Outcome::kGood:
+      // Of a staged announce the worker has told the lanes before it wrote the outcome.
+      if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged ||
+          step == shm::Step::kStreamPublish) {
+        return PoisonAnswer{};
+      }
+      return aborted;
+    case shm::Outcome::kFailed:
+      if (operation->code == 0) return aborted;
+      return PoisonAnswer{operation->code, operation->cause};
+    case shm::Outcome::kUndecided:
+      return aborted;
+  }
+  return aborted;
+}
+
+void FailUndecided(shm::RecordsSegment& records, absl::string_view cause) {
+  for (shm::OperationRecord& record : records.operations) {
+    if (record.op_id.load(std::memory_order_acquire) == 0) continue;
+    if (record.outcome.load(std::memory_order_acquire) !=
+        static_cast<uint32_t>(shm::Outcome::kUndecided))
+      continue;
+    record.code = kAborted;
+    CopyText(cause, record.cause, sizeof record.cause);
+    record.outcome.store(static_cast<uint32_t>(shm::Outcome::kFailed), std::memory_order_release);
+  }
+}
+
+int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
+                  uint32_t record_index, const PoisonText& text) {
+  int ended = 0;
+  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
+    shm::Slot& slot = slots.slots[i];
+    const uint64_t word = slot.word.load(std::memory_order_acquire);
+    if (shm::Ready(word) == 0) {
+      // The worker may have died between its answer and the wake (the slot_word walk found it).
+      if (slot.sleeping.load(std::memory_order_seq_cst) != 0) WakeAll(DoneHalf(slot.word));
+      continue;
+    }
+    const shm::SlotRecord& record = records.slots[record_index][i];
+    const uint64_t claim = record.claim.load(std::memory_order_acquire);
+    const uint64_t op_id = record.op_id.load(std::memory_order_acquire);
+    shm::SlotRequest request;
+    std::memcpy(&request, &slot.request, sizeof request);
+    const std::optional<PoisonAnswer> answer =
+        DecidePoison(word, claim, FindOperation(records, op_id), text(request));
+    if (!answer.has_value()) continue;
+    // Of a slot that a GPU's stream arms the first failure stays until the client has taken it.
+    const uint64_t streamed = slots.header.streamed[i / 64].load(std::memory_order_relaxed);
+    const bool in_stream = (streamed >> (i % 64) & 1) != 0;
+    const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
+    if (!keeps) CopyText(answer->message, slot.reply.message, sizeof slot.reply.message);
+    if (!shm::Poison(slot.word, word, answer->code))
+      continue;  // The client's own watchdog was first.
+    if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
+    WakeAll(DoneHalf(slot.word));
+    ++ended;
+  }
+  return ended;
+}
+
+void MarkEnded(shm::SlotsSegment& slots) {
+  slots.header.ended.store(1, std::memory_order_seq_cst);
+  WakeAll(&slots.header.ended);
+}
+
+}  // namespace epd

@@ -1,0 +1,21 @@
+// Where this node's workers take streams of other nodes' workers.
+#pragma once
+
+#include <string>
+
+#include "daemon/core/worker_name.h"
+#include "daemon/node/settings/settings.h"
+
+namespace epd {
+
+struct WireAddress {
+  std::string listen;     // host:port to bind; empty: nowhere.
+  std::string advertise;  // What others are told instead of its host; empty: its host.
+  std::string problem;    // Why nowhere, where somebody may have expected it.
+};
+
+// `wire_listen`, or else what the cluster's own addresses give. May look a name up. An explicit port is
+// the CPU's worker's; each GPU's has the next two behind those of the one before.
+WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker = kCpuWorker);
+
+}  // namespace epd

@@ -1,0 +1,77 @@
+#include "daemon/node/workers/worker_codec.h"
+
+#include <string>
+
+#include "daemon/node/attach/codec.h"
+
+namespace epd {
+
+v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
+  v1::ToWorker message;
+  v1::StartTenant& start = *message.mutable_start_tenant();
+  start.set_group_id(effect.group.value);
+  start.set_epoch(effect.epoch.value);
+  start.set_formation(effect.formation.value);
+  start.set_communicator_id(effect.communicator.value);
+  *start.mutable_spec() = ToProto(effect.spec);
+  for (const Placement& placement : effect.members) {
+    v1::StartTenant::Member& member = *start.add_members();
+    member.set_rank(placement.rank.value);
+    const bool served = placement.node == self && placement.worker == effect.to;
+    member.set_session_id(served ? placement.session.value : 0);
+    member.set_worker(ToString(placement.worker));
+    member.set_arena_index(placement.arena_index);
+    member.set_host(placement.host);
+    member.set_pid(placement.pid);
+    member.set_client_name(placement.client_name);
+    member.set_node(placement.node.value);
+  }
+  for (const WorkerPlace& place : effect.workers) {
+    v1::StartTenant::Node& node = *start.add_nodes();
+    node.set_name(place.node.value);
+    node.set_worker(place.worker.value);
+    const bool near = place.node == self && !place.local_address.empty();
+    node.set_address(near ? place.local_address : place.wire_address);
+    node.set_worker_name(ToString(place.name));
+  }
+  for (const ExecutionBase& base : effect.bases) {
+    v1::StartTenant::Base& out = *start.add_bases();
+    out.set_rank(base.rank.value);
+    out.set_program(std::string(base.program.begin(), base.program.end()));
+    out.set_base(base.base);
+  }
+  *start.mutable_base_cause() = ToProto(effect.base_cause);
+  return message;
+}
+
+v1::ToWorker ToProto(const EndTenant& effect) {
+  v1::ToWorker message;
+  message.mutable_end_tenant()->set_group_id(effect.group.value);
+  message.mutable_end_tenant()->set_formation(effect.formation.value);
+  *message.mutable_end_tenant()->mutable_status() = ToProto(effect.status);
+  return message;
+}
+
+v1::ToWorker ToProto(const DrainTenant& effect) {
+  v1::ToWorker message;
+  message.mutable_drain_tenant()->set_group_id(effect.group.value);
+  message.mutable_drain_tenant()->set_formation(effect.formation.value);
+  return message;
+}
+
+v1::ToWorker ToProto(const MakeUniqueId& effect) {
+  v1::ToWorker message;
+  message.mutable_make_unique_id()->set_group_id(effect.group.value);
+  message.mutable_make_unique_id()->set_epoch(effect.epoch.value);
+  return message;
+}
+
+v1::ToWorker ToProto(const InitCommunicator& effect) {
+  v1::ToWorker message;
+  message.mutable_init_communicator()->set_group_id(effect.group.value);
+  message.mutable_init_communicator()->set_epoch(effect.epoch.value);
+  message.mutable_init_communicator()->set_unique_id(effect.id.bytes());
+  return message;
+}
+
+}  // namespace epd

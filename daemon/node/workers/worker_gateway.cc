@@ -1,0 +1,229 @@
+#include "daemon/node/workers/worker_gateway.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/node/attach/codec.h"
+#include "daemon/node/workers/poisoner.h"
+#include "daemon/observe/log.h"
+#include "proto/epd/v1/operation_kind.h"
+
+namespace epd {
+namespace {
+
+// Short against the second within which every rank has to know, long against the cost of a sweep.
+constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
+
+}  // namespace
+
+WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop,
+                             SharedSegment& records, PendingArenas& arenas)
+    : options_(std::move(options)),
+      sink_(std::move(sink)),
+      loop_(loop),
+      records_(records),
+      arenas_(arenas) {}
+
+void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server) {
+  supervisor_ = supervisor;
+  server_ = server;
+}
+
+const SharedSegment* WorkerGateway::SlotsOf(const AttachSession& session) const {
+  const auto slots = session.slots.find(options_.name);
+  return slots == session.slots.end() ? nullptr : &slots->second.segment;
+}
+
+void WorkerGateway::SendAddSession(const AttachSession& session) {
+  const auto slots = session.slots.find(options_.name);
+  if (slots == session.slots.end()) return;
+  v1::ToWorker message;
+  v1::AddSession& add = *message.mutable_add_session();
+  add.set_session_id(session.id.value);
+  add.set_record_index(session.record_index);
+  add.set_host(options_.host);
+  add.set_pid(session.peer.pid);
+  add.set_client_name(session.client_name);
+  supervisor_->Send(message, {slots->second.segment.fd(), slots->second.worker_event});
+}
+
+void WorkerGateway::AddSession(const AttachSession& session) {
+  // The block's last session is gone; its claims must not be mistaken for this one's.
+  for (shm::SlotRecord& record : Records(records_).slots[session.record_index]) {
+    record.claim.store(0, std::memory_order_relaxed);
+    record.op_id.store(0, std::memory_order_relaxed);
+  }
+  SendAddSession(session);
+}
+
+void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
+                               bool process_alive) {
+  const SharedSegment* slots = SlotsOf(session);
+  if (slots == nullptr) return;
+  MarkEnded(Slots(*slots));
+  if (process_alive) WatchProcess(session, cause);
+  SendSessionDead(session.id, cause, process_alive);
+}
+
+void WorkerGateway::SendSessionDead(SessionId session, const absl::Status& cause,
+                                    bool process_alive) {
+  v1::ToWorker message;
+  v1::SessionDead& dead = *message.mutable_session_dead();
+  dead.set_session_id(session.value);
+  *dead.mutable_cause() = ToProto(cause);
+  dead.set_process_alive(process_alive);
+  supervisor_->Send(message);
+}
+
+// Tells the worker a second time once the process is gone, so that the arenas are charged no
+// longer. When there is no descriptor left for that, they stay charged until the worker is
+// replaced.
+void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Status& cause) {
+  if (!session.peer.pidfd.valid() || !session.has_arenas) return;
+  const pid_t pid = session.peer.pid;
+  Lingering& process = lingering_[pid];
+  process.sessions[session.id] = cause;
+  if (process.pidfd.valid()) return;
+  process.pidfd.reset(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  const auto on_exit = [this, pid](uint32_t) {
+    const Lingering ended = std::move(lingering_.at(pid));
+    lingering_.erase(pid);
+    loop_.Remove(ended.pidfd.get());
+    for (const auto& [id, why] : ended.sessions) SendSessionDead(id, why, /*process_alive=*/false);
+  };
+  if (!process.pidfd.valid() || !loop_.Add(process.pidfd.get(), EPOLLIN, on_exit).ok()) {
+    lingering_.erase(pid);
+  }
+}
+
+void WorkerGateway::OnWorkerSpawned() {
+  for (const auto& [id, session] : server_->sessions()) SendAddSession(*session);
+}
+
+void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) {
+  WorkerStarted event;
+  event.name = options_.name;
+  event.worker = Incarnation(incarnation);
+  event.has_nccl = !ready.nccl_version().empty();
+  event.nccl_problem = ready.nccl_problem();
+  event.nccl_version = ready.nccl_version();
+  event.wire_address = ready.wire_address();
+  event.local_address = ready.local_address();
+  if (!ready.wire_problem().empty()) {
+    Log(LogLevel::kError, "the worker takes no streams of other nodes",
+        {{"worker", ToString(options_.name)}, {"why", ready.wire_problem()}});
+  }
+  sink_(event);
+}
+
+void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {
+  arenas_.Clear();
+  for (const auto& [pid, process] : lingering_) loop_.Remove(process.pidfd.get());
+  lingering_.clear();
+  absl::Status why = cause;
+  if (!ends_because_.empty()) {
+    why = absl::Status(cause.code(),
+                       absl::StrCat(cause.message(), " (it said: ", ends_because_, ")"));
+    ends_because_.clear();
+  }
+  down_because_ = std::string(why.message());
+  FailUndecided(Records(records_), down_because_);
+  // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
+  // client which calls again waits for the new epoch instead of failing anew.
+  next_sweep_ = absl::InfinitePast();
+  sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why, options_.name});
+}
+
+std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {
+  return absl::StrCat("[epd:ABORTED] ", options_.describe_group(GroupId(request.group_id)),
+                      " rank=", request.rank, " phase=", PhaseName(request.step), ": ",
+                      down_because_);
+}
+
+void WorkerGateway::Sweep(absl::Time now) {
+  if (supervisor_->running() || now < next_sweep_) return;
+  int ended = 0;
+  for (const auto& [id, session] : server_->sessions()) {
+    const SharedSegment* slots = SlotsOf(*session);
+    if (slots == nullptr) continue;
+    ended +=
+        PoisonSession(Slots(*slots), Records(records_), session->record_index,
+                      [this](const shm::SlotRequest& request) { return PoisonMessage(request); });
+  }
+  next_sweep_ = now + kSweepEvery;
+  if (ended > 0)
+    Log(LogLevel::kWarn, "open operations ended for the worker",
+        {{"worker", ToString(options_.name)}, {"uses", ended}, {"why", down_because_}});
+}
+
+absl::Time WorkerGateway::NextSweep() const {
+  if (supervisor_->running()) return absl::InfiniteFuture();
+  for (const auto& [id, session] : server_->sessions()) {
+    if (SlotsOf(*session) != nullptr) return next_sweep_;
+  }
+  return absl::InfiniteFuture();
+}
+
+void WorkerGateway::OnTenantReady(Incarnation worker, const v1::TenantReady& ready,
+                                  std::vector<UniqueFd> fds) {
+  const GroupId group(ready.group_id());
+  const Formation formation(ready.formation());
+  absl::Status status = FromProto(ready.status());
+  if (status.ok()) status = arenas_.Put(ready, std::move(fds));
+  if (status.ok()) return sink_(TenantReady{worker, group, formation});
+  sink_(TenantFailed{worker, group, formation, status});
+}
+
+void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
+                                    std::vector<UniqueFd> fds) {
+  const Incarnation worker(incarnation);
+  switch (message.body_case()) {
+    case v1::FromWorker::kTenantReady:
+      return OnTenantReady(worker, message.tenant_ready(), std::move(fds));
+    case v1::FromWorker::kTenantBroken: {
+      const v1::TenantBroken& broken = message.tenant_broken();
+      return sink_(TenantBroken{worker, GroupId(broken.group_id()), Formation(broken.formation()),
+                                FromProto(broken.cause())});
+    }
+    case v1::FromWorker::kTenantDrained:
+      return sink_(TenantDrained{worker, GroupId(message.tenant_drained().group_id()),
+                                 Formation(message.tenant_drained().formation())});
+    case v1::FromWorker::kUniqueIdMade: {
+      const v1::UniqueIdMade& made = message.unique_id_made();
+      return sink_(UniqueIdMade{worker, GroupId(made.group_id()), Epoch(made.epoch()),
+                                FromProto(made.status()), UniqueId(made.unique_id())});
+    }
+    case v1::FromWorker::kCommunicatorReady: {
+      const v1::CommunicatorReady& ready = message.communicator_ready();
+      return sink_(CommunicatorInitialised{worker, GroupId(ready.group_id()), Epoch(ready.epoch()),
+                                           FromProto(ready.status()), ready.unique_id_sha256()});
+    }
+    case v1::FromWorker::kLog: {
+      const int severity = message.log().severity();
+      const LogLevel level = severity <= 0   ? LogLevel::kInfo
+                             : severity == 1 ? LogLevel::kWarn
+                                             : LogLevel::kError;
+      return Log(level, "worker says",
+                 {{"worker", ToString(options_.name)}, {"text", message.log().text()}});
+    }
+    case v1::FromWorker::kEvictSession: {
+      const v1::EvictSession& evict = message.evict_session();
+      return server_->End(SessionId(evict.session_id()), FromProto(evict.cause()));
+    }
+    case v1::FromWorker::kEnds:
+      ends_because_ = message.ends().cause().message();
+      return Log(LogLevel::kError, "worker ends by itself",
+                 {{"worker", ToString(options_.name)}, {"why", ends_because_}});
+    case v1::FromWorker::kPast:
+      return options_.on_past(message.past());
+    case v1::FromWorker::kReady:     // A second one: of no consequence.
+    case v1::FromWorker::kSnapshot:  // The supervisor keeps it.
+    case v1::FromWorker::BODY_NOT_SET:
+      return;
+  }
+}
+
+}  // namespace epd

@@ -1,0 +1,81 @@
+// From what one worker does to what control understands; and epd's answers in its place when it is
+// dead.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "daemon/core/worker_name.h"
+#include "daemon/node/attach/attach_server.h"
+#include "daemon/node/loop/event_loop.h"
+#include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/pending_arenas.h"
+#include "daemon/node/workers/segment.h"
+#include "daemon/node/workers/worker_supervisor.h"
+
+namespace epd {
+
+// The order that keeps shared memory sound:
+//   a session ends    `ended` is set in its slots, then the worker is told and may free peers'
+//   regions a worker dies     it is reaped, undecided records become failed, open slots are
+//   poisoned, control hears of it
+class WorkerGateway : public WorkerObserver {
+ public:
+  struct Options {
+    WorkerName name;
+    std::string host;
+    // "group=... epoch=..." of a group id, for messages.
+    std::function<std::string(GroupId)> describe_group;
+    std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
+  };
+
+  WorkerGateway(Options options, EventSink sink, EventLoop& loop, SharedSegment& records,
+                PendingArenas& arenas);
+  // These call this object and are called back by it.
+  void SetPeers(WorkerSupervisor* supervisor, AttachServer* server);
+
+  // A session has slots for this worker from now on, or ended.
+  void AddSession(const AttachSession& session);
+  void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
+
+  // While no worker answers: ends what clients arm. Call at NextSweep().
+  void Sweep(absl::Time now);
+  absl::Time NextSweep() const;
+
+  void OnWorkerSpawned() override;
+  void OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) override;
+  void OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
+                       std::vector<UniqueFd> fds) override;
+  void OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) override;
+
+ private:
+  void SendAddSession(const AttachSession& session);
+  // The session's slots for this worker; null when it has none.
+  const SharedSegment* SlotsOf(const AttachSession& session) const;
+  void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
+  void WatchProcess(const AttachSession& session, const absl::Status& cause);
+  void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);
+  std::string PoisonMessage(const shm::SlotRequest& request) const;
+
+  Options options_;
+  EventSink sink_;
+  EventLoop& loop_;
+  SharedSegment& records_;
+  PendingArenas& arenas_;
+  WorkerSupervisor* supervisor_ = nullptr;
+  AttachServer* server_ = nullptr;
+  std::string ends_because_;  // What the worker that is ending said.
+  std::string down_because_ = "the worker is starting; repeat the step";
+  // Sessions that ended while their process lives on and may still write to its arenas, by pid.
+  struct Lingering {
+    UniqueFd pidfd;
+    std::map<SessionId, absl::Status> sessions;  // With the cause of their end.
+  };
+  std::map<pid_t, Lingering> lingering_;
+  absl::Time next_sweep_ = absl::InfinitePast();
+};
+
+}  // namespace epd

@@ -1,0 +1,126 @@
+// Keeps one epd-worker running: starts it, watches it, kills it when it is stuck, replaces it when
+// it is dead.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/node/loop/backoff.h"
+#include "daemon/node/loop/event_loop.h"
+#include "daemon/node/workers/segment.h"
+#include "daemon/node/workers/spawn.h"
+#include "daemon/packet/packet_channel.h"
+#include "proto/epd/v1/worker.pb.h"
+
+namespace epd {
+
+// What the supervisor tells its owner. Called on the loop's thread.
+class WorkerObserver {
+ public:
+  virtual ~WorkerObserver() = default;
+  // A new process exists and has been sent Hello; send it the sessions now.
+  virtual void OnWorkerSpawned() = 0;
+  // It serves. From here on it answers armed slots itself.
+  virtual void OnWorkerReady(uint64_t worker_incarnation, const v1::WorkerReady& ready) = 0;
+  virtual void OnWorkerMessage(uint64_t worker_incarnation, const v1::FromWorker& message,
+                               std::vector<UniqueFd> fds) = 0;
+  // It was reaped: nothing of it runs any more. `cause` is UNAVAILABLE and says how it ended and
+  // when it is replaced; `was_ready`: OnWorkerReady came before.
+  virtual void OnWorkerDead(uint64_t worker_incarnation, bool was_ready,
+                            const absl::Status& cause) = 0;
+};
+
+//   STARTING --WorkerReady--> RUNNING
+//      |  ^                      |
+//      |  +---- BACKING_OFF <----+  (reaped)       any --Stop()--> STOPPED
+//      +------------^
+class WorkerSupervisor {
+ public:
+  enum class State { kStarting, kRunning, kBackingOff, kStopped };
+
+  struct Options {
+    std::string name;  // For the log.
+    std::string binary;
+    v1::WorkerHello hello;  // worker_incarnation is filled in at each start.
+    Backoff::Policy backoff;
+    absl::Duration heartbeat = absl::Seconds(1);
+    absl::Duration stuck = absl::Seconds(30);
+  };
+
+  struct Figures {
+    State state = State::kBackingOff;
+    int pid = 0;
+    uint64_t worker_incarnation = 0;
+    uint32_t num_restarts = 0;
+    absl::Time since;  // Of `state`.
+    std::string last_exit;
+    v1::WorkerReady ready;        // Of the last worker that got so far.
+    v1::WorkerSnapshot snapshot;  // The newest; of a dead worker too.
+    absl::Time snapshot_at = absl::InfinitePast();
+    absl::Time asked_at = absl::InfiniteFuture();  // Since when a GetSnapshot is unanswered.
+  };
+
+  // `records` is sent to every worker. All references must outlive this.
+  WorkerSupervisor(Options options, EventLoop& loop, const SharedSegment& records,
+                   WorkerObserver& observer);
+  ~WorkerSupervisor();
+
+  // Runs what is due: the next start, a heartbeat, the end of a stuck worker.
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+
+  // Sends, if a worker is there; else the message is dropped (the next worker is told everything
+  // anew).
+  void Send(const v1::ToWorker& message, PacketChannel::Fds fds = {});
+
+  // Asks for figures at once, unless an answer is awaited already.
+  void AskForSnapshot(absl::Time now);
+
+  // Closes its socket, on which it begins to end by itself; Stop follows.
+  void HangUp();
+
+  // Ends it: closes its socket, on which it exits by itself, and kills it at `deadline`. Returns
+  // once it is reaped, or 5 s after the kill if the kernel cannot end it. No observer is called any
+  // more.
+  void Stop(absl::Time deadline);
+
+  const Figures& figures() const { return figures_; }
+  bool running() const { return figures_.state == State::kRunning; }
+
+ private:
+  void Start(absl::Time now);
+  void OnSocket(uint32_t events);
+  void OnExit();
+  void Disconnect();
+  void SendFailed(const absl::Status& why);
+  void OnMessage(const v1::FromWorker& message, std::vector<UniqueFd> fds);
+  void Kill(const std::string& why);
+  void StartFailed(absl::Time now, const absl::Status& why);
+  void Enter(State state, absl::Time now);
+
+  Options options_;
+  EventLoop& loop_;
+  const SharedSegment& records_;
+  WorkerObserver& observer_;
+  Backoff backoff_;
+  std::mt19937_64 random_{std::random_device{}()};
+
+  Figures figures_;
+  std::optional<Child> child_;
+  std::optional<PacketChannel> channel_;
+  std::string killed_because_;
+  absl::Time started_at_ = absl::InfinitePast();
+  absl::Time next_start_ = absl::InfinitePast();
+  absl::Time next_heartbeat_ = absl::InfiniteFuture();
+  absl::Time deaf_since_ = absl::InfiniteFuture();  // Its socket has closed.
+  uint64_t next_request_ = 1;
+};
+
+// "STARTING", "RUNNING", "BACKING_OFF", "STOPPED".
+absl::string_view Name(WorkerSupervisor::State state);
+
+}  // namespace epd

@@ -1,0 +1,58 @@
+#include "daemon/node/workers/worker_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace epd {
+
+absl::Status WorkerTable::Add(const WorkerName& name) {
+  if (entries_.count(name) > 0) return absl::OkStatus();
+  absl::StatusOr<SharedSegment> records = CreateRecords();
+  if (!records.ok()) return records.status();
+  WorkerGateway::Options said = parts_.gateway;
+  said.name = name;
+  auto entry = std::make_unique<WorkerEntry>(*std::move(records), std::move(said),
+                                             parts_.options(name), parts_.sink, parts_.loop);
+  entry->gateway.SetPeers(&entry->supervisor, server_);
+  entries_.emplace(name, std::move(entry));
+  parts_.sink(WorkerAdded{name});
+  return absl::OkStatus();
+}
+
+WorkerEntry* WorkerTable::Find(const WorkerName& name) const {
+  const auto entry = entries_.find(name);
+  return entry == entries_.end() ? nullptr : entry->second.get();
+}
+
+void WorkerTable::Send(const WorkerName& to, const v1::ToWorker& message) {
+  if (WorkerEntry* entry = Find(to); entry != nullptr) entry->supervisor.Send(message);
+}
+
+void WorkerTable::EndSession(const AttachSession& session, const absl::Status& cause,
+                             bool process_alive) {
+  for (const auto& [name, entry] : entries_)
+    entry->gateway.EndSession(session, cause, process_alive);
+}
+
+void WorkerTable::Tick(absl::Time now) {
+  for (const auto& [name, entry] : entries_) {
+    entry->supervisor.Tick(now);
+    entry->gateway.Sweep(now);
+  }
+}
+
+absl::Time WorkerTable::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [name, entry] : entries_) {
+    next = std::min({next, entry->supervisor.NextDeadline(), entry->gateway.NextSweep()});
+  }
+  return next;
+}
+
+void WorkerTable::Stop(absl::Time deadline) {
+  // All begin to end before the first is waited for.
+  for (const auto& [name, entry] : entries_) entry->supervisor.HangUp();
+  for (const auto& [name, entry] : entries_) entry->supervisor.Stop(deadline);
+}
+
+}  // namespace epd

@@ -1,0 +1,83 @@
+// The node's workers: one of the CPU, and one of each GPU that epd serves.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/worker_name.h"
+#include "daemon/node/attach/attach_server.h"
+#include "daemon/node/loop/event_loop.h"
+#include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/pending_arenas.h"
+#include "daemon/node/workers/segment.h"
+#include "daemon/node/workers/worker_gateway.h"
+#include "daemon/node/workers/worker_supervisor.h"
+
+namespace epd {
+
+// What stays of a worker when its process is replaced. Nothing of it is shared with another one's:
+// the end of one is no event for the others.
+struct WorkerEntry {
+  WorkerEntry(SharedSegment made, WorkerGateway::Options said, WorkerSupervisor::Options run,
+              const EventSink& sink, EventLoop& loop)
+      : name(said.name),
+        records(std::move(made)),
+        gateway(std::move(said), sink, loop, records, arenas),
+        supervisor(std::move(run), loop, records, gateway) {}
+  WorkerEntry(const WorkerEntry&) = delete;
+  WorkerEntry& operator=(const WorkerEntry&) = delete;
+
+  const WorkerName name;
+  SharedSegment records;
+  PendingArenas arenas;
+  WorkerGateway gateway;
+  WorkerSupervisor supervisor;
+};
+
+// Control thread.
+class WorkerTable {
+ public:
+  struct Parts {
+    EventLoop& loop;
+    EventSink sink;
+    WorkerGateway::Options gateway;  // But for the name.
+    std::function<WorkerSupervisor::Options(const WorkerName&)> options;
+  };
+  using Map = std::map<WorkerName, std::unique_ptr<WorkerEntry>>;
+
+  explicit WorkerTable(Parts parts) : parts_(std::move(parts)) {}
+  // Whose sessions the workers serve; before the first Add's worker starts.
+  void SetServer(AttachServer* server) { server_ = server; }
+
+  // Enters the worker, of which control is told; its process starts with the next Tick. Does nothing
+  // when it is there.
+  //   RESOURCE_EXHAUSTED  memory or descriptors
+  absl::Status Add(const WorkerName& name);
+
+  // Null: there is no such worker.
+  WorkerEntry* Find(const WorkerName& name) const;
+  const Map& all() const { return entries_; }
+
+  // Drops it when the worker is not there.
+  void Send(const WorkerName& to, const v1::ToWorker& message);
+
+  // Of every worker that the session has slots of.
+  void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
+
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+  // Ends all by `deadline`.
+  void Stop(absl::Time deadline);
+
+ private:
+  Parts parts_;
+  AttachServer* server_ = nullptr;
+  Map entries_;
+};
+
+}  // namespace epd

@@ -1,0 +1,171 @@
+#include "daemon/rpc/cluster/cluster_parts.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "daemon/node/attach/codec.h"
+
+namespace epd {
+namespace {
+
+void PutOne(Rank rank, const ProgramId& program, uint64_t count, ProgramCounts& out) {
+  v1::ProgramCount& added = *out.Add();
+  added.set_rank(rank.value);
+  added.set_program(std::string(program.begin(), program.end()));
+  added.set_count(count);
+}
+
+absl::Status GetProgram(const v1::ProgramCount& in, ProgramId& program) {
+  if (in.program().size() != program.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("program: got ", in.program().size(), " bytes, expected ", program.size()));
+  }
+  std::copy(in.program().begin(), in.program().end(), program.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Put(const std::vector<ExecutionCount>& counts, ProgramCounts& out) {
+  for (const ExecutionCount& count : counts) PutOne(count.rank, count.program, count.begun, out);
+}
+
+void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out) {
+  for (const ExecutionBase& base : bases) PutOne(base.rank, base.program, base.base, out);
+}
+
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts) {
+  for (const v1::ProgramCount& one : in) {
+    ExecutionCount count{Rank(one.rank()), {}, one.count()};
+    if (absl::Status bad = GetProgram(one, count.program); !bad.ok()) return bad;
+    counts.push_back(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases) {
+  for (const v1::ProgramCount& one : in) {
+    ExecutionBase base{Rank(one.rank()), {}, one.count()};
+    if (absl::Status bad = GetProgram(one, base.program); !bad.ok()) return bad;
+    bases.push_back(base);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GetName(const std::string& in, const char* field, WorkerName& name) {
+  if (in.empty()) return absl::OkStatus();
+  const std::optional<WorkerName> parsed = ParseWorkerName(in);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": got '", in, "', expected cpu or cuda:0"));
+  }
+  name = *parsed;
+  return absl::OkStatus();
+}
+
+v1::ClusterMember ToProto(const Placement& placement) {
+  v1::ClusterMember member;
+  member.set_rank(placement.rank.value);
+  member.set_node(placement.node.value);
+  member.set_session_id(placement.session.value);
+  member.set_arena_index(placement.arena_index);
+  member.set_host(placement.host);
+  member.set_pid(placement.pid);
+  member.set_client_name(placement.client_name);
+  member.set_client_version(placement.client_version);
+  member.set_worker(ToString(placement.worker));
+  return member;
+}
+
+absl::Status Get(const v1::ClusterMember& member, Placement& placement) {
+  placement.rank = Rank(member.rank());
+  placement.node = NodeId{member.node()};
+  placement.session = SessionId(member.session_id());
+  placement.arena_index = member.arena_index();
+  placement.host = member.host();
+  placement.pid = member.pid();
+  placement.client_name = member.client_name();
+  placement.client_version = member.client_version();
+  return GetName(member.worker(), "member.worker", placement.worker);
+}
+
+v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
+  v1::ClusterMemberColumns out;
+  absl::flat_hash_map<absl::string_view, uint32_t> known;
+  const auto index_of = [&](const std::string& text) {
+    const auto [at, fresh] = known.try_emplace(text, static_cast<uint32_t>(out.texts_size()));
+    if (fresh) out.add_texts(text);
+    return at->second;
+  };
+  std::map<WorkerName, uint32_t> of_worker;  // The names are made here: `known` would borrow them.
+  const auto index_of_worker = [&](const WorkerName& worker) {
+    const auto [at, fresh] = of_worker.try_emplace(worker, static_cast<uint32_t>(out.texts_size()));
+    if (fresh) out.add_texts(ToString(worker));
+    return at->second;
+  };
+  const bool on_gpus = std::any_of(members.begin(), members.end(),
+                                   [](const Placement& member) { return member.worker.on_gpu(); });
+  for (const Placement& member : members) {
+    if (on_gpus) out.add_workers(index_of_worker(member.worker));
+    out.add_ranks(member.rank.value);
+    out.add_sessions(member.session.value);
+    out.add_arena_indices(member.arena_index);
+    out.add_pids(member.pid);
+    out.add_nodes(index_of(member.node.value));
+    out.add_hosts(index_of(member.host));
+    out.add_client_names(index_of(member.client_name));
+    out.add_client_versions(index_of(member.client_version));
+  }
+  return out;
+}
+
+absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& members) {
+  const int num = in.ranks_size();
+  for (const int other :
+       {in.sessions_size(), in.arena_indices_size(), in.pids_size(), in.nodes_size(),
+        in.hosts_size(), in.client_names_size(), in.client_versions_size()}) {
+    if (other == num) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("member_columns: got columns of ", num, " and ", other, " members"));
+  }
+  if (in.workers_size() != 0 && in.workers_size() != num) {
+    return absl::InvalidArgumentError(absl::StrCat("member_columns: got columns of ", num, " and ",
+                                                   in.workers_size(), " members"));
+  }
+  absl::Status status;
+  const auto text = [&](uint32_t index) {
+    if (index < static_cast<uint32_t>(in.texts_size())) return in.texts(static_cast<int>(index));
+    status = absl::InvalidArgumentError(
+        absl::StrCat("member_columns: got text ", index, ", expected one of ", in.texts_size()));
+    return std::string();
+  };
+  members.reserve(members.size() + static_cast<size_t>(num));
+  for (int i = 0; i < num; ++i) {
+    Placement& member = members.emplace_back();
+    member.rank = Rank(in.ranks(i));
+    member.session = SessionId(in.sessions(i));
+    member.arena_index = in.arena_indices(i);
+    member.pid = in.pids(i);
+    member.node = NodeId{text(in.nodes(i))};
+    member.host = text(in.hosts(i));
+    member.client_name = text(in.client_names(i));
+    member.client_version = text(in.client_versions(i));
+    if (in.workers_size() != 0)
+      status.Update(GetName(text(in.workers(i)), "member_columns.workers", member.worker));
+  }
+  return status;
+}
+
+absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec) {
+  absl::StatusOr<GroupSpec> parsed = FromProto(in, SpecDefaults());
+  if (!parsed.ok()) return parsed.status();
+  spec = *std::move(parsed);
+  return Validate(spec);
+}
+
+}  // namespace epd

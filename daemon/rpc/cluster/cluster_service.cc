@@ -1,0 +1,233 @@
+#include "daemon/rpc/cluster/cluster_service.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/observe/log.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/cluster/cluster_codec.h"
+#include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/newest_writer.h"
+
+namespace epd {
+namespace {
+
+// A stream that has been silent for longer is not worth a refusal of its successor.
+constexpr absl::Duration kSilent = absl::Seconds(3);
+constexpr size_t kMaxArrived = 1 << 16;
+
+// A node of the first release says nothing of its protocol; it speaks version 1.
+absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_version) {
+  const uint32_t min = in.min_protocol() == 0 ? 1 : in.min_protocol();
+  const uint32_t max = in.max_protocol() == 0 ? 1 : in.max_protocol();
+  if (min <= kMaxClusterProtocol && max >= kMinClusterProtocol) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "node ", in.node(), " (epd ", in.facts().epd_version(), ") speaks cluster protocol ", min,
+      " to ", max, ", the coordinator (epd ", own_version, ") ", kMinClusterProtocol, " to ",
+      kMaxClusterProtocol, "; upgrade ",
+      min > kMaxClusterProtocol ? "the coordinator's node" : absl::StrCat("node ", in.node())));
+}
+
+}  // namespace
+
+class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>,
+                                          v1::ClusterView> {
+ public:
+  using OnMessage = std::function<void(v1::NodeReport)>;
+
+  // `on_message` is called on gRPC's threads, one call at a time.
+  void Start(OnMessage on_message) {
+    on_message_ = std::move(on_message);
+    StartRead(&incoming_);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    on_message_(std::exchange(incoming_, v1::NodeReport()));
+    StartRead(&incoming_);
+  }
+
+  // As Offer, but a question that has not gone out yet is kept.
+  void OfferView(v1::ClusterView view) {
+    Amend(v1::ClusterView(), [&](v1::ClusterView& waiting) {
+      view.mutable_questions()->Swap(waiting.mutable_questions());
+      waiting = std::move(view);
+    });
+  }
+
+  // Control thread only.
+  NodeId node;  // Empty until the first report.
+  Incarnation incarnation;
+  uint32_t protocol = kMinClusterProtocol;  // The highest that both sides speak.
+  absl::Time last_report;
+  std::string no_ids;  // See WhyNoIds; set once.
+
+ private:
+  v1::NodeReport incoming_;
+  OnMessage on_message_;
+};
+
+ClusterService::ClusterService(Node& node) : node_(node), asking_(node) {}
+ClusterService::~ClusterService() = default;
+
+grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
+    grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<ClusterStream>();
+  stream->no_ids = WhyNoIds(node_.settings(), context->peer());
+  const std::weak_ptr<ClusterStream> weak = stream;
+  if (!node_.loop().Post([this, stream] { Begin(stream); })) {
+    // Nobody but gRPC keeps a stream that is refused; it is leaked on purpose, for epd is ending.
+    (*new std::shared_ptr<ClusterStream>(stream))
+        ->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded")));
+    return stream.get();
+  }
+  stream->Start([this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); });
+  return stream.get();
+}
+
+// Any of gRPC's threads. What arrives while control is busy is taken together.
+void ClusterService::Arrived(const std::weak_ptr<ClusterStream>& stream, v1::NodeReport report) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (arrived_.size() >= kMaxArrived) return;  // The node's next one says it all again.
+    arrived_.push_back({stream, std::move(report)});
+    if (arrived_.size() > 1) return;  // Control has been told.
+  }
+  if (node_.loop().Post([this] { TakeArrived(); })) return;
+  const absl::MutexLock lock(&mutex_);
+  arrived_.clear();
+}
+
+void ClusterService::TakeArrived() {
+  std::vector<Arrival> arrived;
+  {
+    const absl::MutexLock lock(&mutex_);
+    arrived.swap(arrived_);
+  }
+  std::vector<NodeReport> reports;
+  for (const Arrival& one : arrived) {
+    const std::shared_ptr<ClusterStream> alive = one.stream.lock();
+    if (alive == nullptr) continue;
+    // What control was told for an earlier report may bring a new stream's first one along.
+    if (alive->node.value.empty()) Begin(alive);
+    absl::StatusOr<NodeReport> report = Check(*alive, one.report);
+    if (report.ok() && report->seq != 0) reports.push_back(*std::move(report));
+  }
+  if (reports.empty()) return;
+  node_.WithRendezvous(
+      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReports(at, reports); });
+}
+
+void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
+  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                [](const auto& known) { return known->done(); }),
+                 streams_.end());
+  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end())
+    streams_.push_back(stream);
+}
+
+absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
+  if (!node_.coordinates()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node ", node_.id().value, " does not coordinate, it follows ",
+        node_.leader().empty() ? "nobody" : node_.leader(), "; follow the same coordinator"));
+  }
+  const absl::Time now = MonotonicNow();
+  bool taken = report.node == node_.id();
+  for (const auto& other : streams_) {
+    if (other.get() == &stream || other->done() || other->node != report.node) continue;
+    const bool same_run = other->incarnation == report.incarnation;
+    if (!same_run && now < other->last_report + kSilent) {
+      taken = true;
+    } else {
+      other->node = NodeId();
+      other->End(ToGrpc(absl::AbortedError("the node has opened another stream")));
+    }
+  }
+  if (taken) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "another living epd is the node '", report.node.value, "'; give each node its own --node"));
+  }
+  stream.node = report.node;
+  stream.incarnation = report.incarnation;
+  Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
+  node_.WithRendezvous([&](Rendezvous& coordinator, absl::Time at) {
+    return coordinator.OnNodeConnected(at, report.node, report.incarnation, {stream.no_ids});
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
+                                                 const v1::NodeReport& message) {
+  absl::StatusOr<NodeReport> report = FromProto(message);
+  absl::Status bad = report.status();
+  if (bad.ok() && stream.node.value.empty()) {
+    bad = CheckProtocol(message, node_.version());
+    stream.protocol = std::clamp(message.max_protocol(), kMinClusterProtocol, kMaxClusterProtocol);
+    if (bad.ok()) bad = Introduce(stream, *report);
+  }
+  if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
+    bad = absl::InvalidArgumentError(absl::StrCat("got a report of node ", report->node.value,
+                                                  " on the stream of ", stream.node.value));
+  }
+  if (!bad.ok()) {
+    Log(LogLevel::kWarn, "node refused", {{"peer", message.node()}, {"why", bad.message()}});
+    stream.End(ToGrpc(bad));
+    return bad;
+  }
+  stream.last_report = MonotonicNow();
+  for (const v1::ClusterAnswer& answer : message.answers()) asking_.Take(stream.node, answer);
+  return report;
+}
+
+void ClusterService::Send(const ClusterView& view) {
+  for (const auto& stream : streams_) {
+    if (stream->node != view.node || stream->done()) continue;
+    v1::ClusterView message = ToProto(view, stream->protocol, &formations_);
+    if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
+    stream->OfferView(std::move(message));
+  }
+}
+
+void ClusterService::Ask(const v1::AskNodesRequest& request, OnAsked done) {
+  std::set<NodeId> asked;
+  for (const auto& stream : streams_) {
+    if (!stream->done() && !stream->node.value.empty()) asked.insert(stream->node);
+  }
+  const uint64_t number = asking_.Begin(request, asked, std::move(done));
+  for (const auto& stream : streams_) {
+    if (asked.count(stream->node) == 0 || stream->done()) continue;
+    v1::ClusterView fresh;
+    fresh.set_coordinator(node_.rendezvous().incarnation().value);
+    fresh.set_node(stream->node.value);
+    stream->Amend(std::move(fresh), [&](v1::ClusterView& view) {
+      v1::ClusterQuestion& question = *view.add_questions();
+      question.set_question_id(number);
+      question.set_method(request.method());
+      question.set_request(request.request());
+    });
+  }
+}
+
+grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* context,
+                                                   const v1::AskNodesRequest* request,
+                                                   v1::AskNodesResponse* response) {
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    if (!node_.coordinates()) {
+      return finish(absl::FailedPreconditionError(
+          absl::StrCat("node ", node_.id().value, " does not coordinate; ask ", node_.leader())));
+    }
+    Ask(*request, [response, finish](absl::StatusOr<v1::AskNodesResponse> answer) {
+      if (answer.ok()) *response = *std::move(answer);
+      finish(answer.status());
+    });
+  });
+}
+
+void ClusterService::FinishAll(const absl::Status& status) {
+  for (const auto& stream : streams_) stream->End(ToGrpc(status));
+}
+
+}  // namespace epd

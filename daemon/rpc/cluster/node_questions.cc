@@ -1,0 +1,108 @@
+#include "daemon/rpc/cluster/node_questions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/node/attach/codec.h"
+#include "daemon/rpc/node_api/explain.h"
+#include "daemon/rpc/node_api/node_answers.h"
+
+namespace epd {
+namespace {
+
+v1::ClusterAnswer Packed(const absl::Status& status, const google::protobuf::MessageLite& message) {
+  v1::ClusterAnswer answer;
+  *answer.mutable_status() = ToProto(status);
+  if (status.ok()) answer.set_response(message.SerializeAsString());
+  return answer;
+}
+
+absl::Status Unanswered(bool lost, absl::Duration ago) {
+  return absl::UnavailableError(
+      absl::StrCat(lost ? "it is lost; " : "it did not answer in time; ", "last seen ",
+                   absl::FormatDuration(absl::Trunc(ago, absl::Milliseconds(1))), " ago"));
+}
+
+}  // namespace
+
+void AnswerQuestion(Node& node, const std::string& method, const std::string& request,
+                    std::function<void(const v1::ClusterAnswer&)> done) {
+  if (method == "GetStatus") {
+    return node.WithFreshFigures([&node, done = std::move(done)] {
+      v1::GetStatusResponse response;
+      const absl::Status status = FillStatus(node, response);
+      done(Packed(status, response));
+    });
+  }
+  v1::ExplainGroupRequest parsed;
+  if (method == "ExplainLocal" && parsed.ParseFromString(request)) {
+    return ExplainLocally(node, parsed.name(),
+                          [done = std::move(done)](const v1::LocalExplanation& said) {
+                            done(Packed(absl::OkStatus(), said));
+                          });
+  }
+  done(Packed(absl::InvalidArgumentError(absl::StrCat("got the question '", method,
+                                                      "', expected GetStatus or ExplainLocal")),
+              parsed));
+}
+
+uint64_t NodeQuestions::Begin(const v1::AskNodesRequest& request, const std::set<NodeId>& asked,
+                              OnAsked done) {
+  const uint64_t number = next_++;
+  Open& open = open_[number];
+  open.awaited = asked;
+  open.awaited.insert(node_.id());
+  open.done = std::move(done);
+  open.alarm = std::make_unique<grpc::Alarm>();
+  const std::weak_ptr<int> weak = alive_;
+  open.alarm->Set(absl::ToChronoTime(absl::Now() + kAskPatience),
+                  [this, weak, number, &loop = node_.loop()](bool) {
+                    loop.Post([this, weak, number] {
+                      if (!weak.expired()) End(number);
+                    });
+                  });
+  AnswerQuestion(node_, request.method(), request.request(),
+                 [this, weak, number](const v1::ClusterAnswer& answer) {
+                   if (weak.expired()) return;
+                   v1::ClusterAnswer own = answer;
+                   own.set_question_id(number);
+                   Take(node_.id(), own);
+                 });
+  return number;
+}
+
+void NodeQuestions::Take(const NodeId& node, const v1::ClusterAnswer& answer) {
+  const auto it = open_.find(answer.question_id());
+  if (it == open_.end() || it->second.awaited.erase(node) == 0) return;
+  it->second.answers[node] = answer;
+  if (it->second.awaited.empty()) End(answer.question_id());
+}
+
+void NodeQuestions::End(uint64_t number) {
+  const auto it = open_.find(number);
+  if (it == open_.end()) return;
+  Open open = std::move(it->second);
+  open_.erase(it);
+  v1::AskNodesResponse response;
+  response.set_coordinator(node_.id().value);
+  const absl::Time now = MonotonicNow();
+  std::set<NodeId> known;
+  for (const NodeStatus& status : node_.rendezvous().Nodes()) {
+    v1::AskNodesResponse::Node& out = *response.add_nodes();
+    const absl::Duration ago = now - status.last_report;
+    out.set_node(status.node.value);
+    *out.mutable_last_seen() = ToProto(ago);
+    const auto answer = open.answers.find(status.node);
+    if (answer != open.answers.end()) {
+      *out.mutable_status() = answer->second.status();
+      out.set_response(answer->second.response());
+    } else {
+      *out.mutable_status() = ToProto(Unanswered(status.lost, ago));
+    }
+    known.insert(status.node);
+  }
+  open.done(std::move(response));
+}
+
+}  // namespace epd

@@ -1,0 +1,163 @@
+#include "daemon/rpc/cluster/remote_coordinator.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/observe/log.h"
+#include "daemon/rpc/cluster/cluster_codec.h"
+#include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/cluster/node_questions.h"
+
+namespace epd {
+namespace {
+
+constexpr Backoff::Policy kRetry = {absl::Milliseconds(100), absl::Seconds(5), absl::Seconds(30)};
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Settings& settings) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  // The back-off is ours; gRPC's own would add to it.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // How long a connection may take to open, TLS and all.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  arguments.SetInt("grpc.enable_http_proxy", 0);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  const auto credentials = ChannelCredentialsOf(TlsFilesOf(settings), LogRefusedPeer());
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace
+
+RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
+                                     std::function<void()> on_refused)
+    : address_(address),
+      node_(node),
+      on_refused_(std::move(on_refused)),
+      no_ids_(WhyNoIds(node.settings(), address)),
+      stub_(v1::Cluster::NewStub(MakeChannel(address, node.settings()))),
+      backoff_(kRetry) {}
+
+void RemoteCoordinator::Open(absl::Time now) {
+  opened_at_ = now;
+  last_heard_ = now;
+  connected_ = false;
+  const uint64_t number = ++stream_number_;
+  const std::weak_ptr<int> weak = alive_;
+  stream_ = std::make_unique<CoordinatorStream>(
+      *stub_, ToProto(Hello()),
+      [this, number, weak](v1::ClusterView view) {
+        node_.loop().Post([this, number, view = std::move(view), weak] {
+          if (!weak.expired()) OnView(number, view);
+        });
+      },
+      [this, number, weak](const absl::Status& status) {
+        node_.loop().Post([this, number, status, weak] {
+          if (!weak.expired()) OnEnd(number, status);
+        });
+      });
+}
+
+void RemoteCoordinator::OnView(uint64_t number, const v1::ClusterView& message) {
+  if (number != stream_number_ || stream_ == nullptr) return;
+  for (const v1::ClusterQuestion& question : message.questions()) OnQuestion(question);
+  if (message.seq() == 0) return;  // Nothing but questions.
+  absl::StatusOr<ClusterView> view = FromProto(message);
+  if (!view.ok()) {
+    Log(LogLevel::kError, "coordinator's view refused",
+        {{"coordinator", address_}, {"why", view.status().message()}});
+    return stream_->Cancel();
+  }
+  last_heard_ = MonotonicNow();
+  if (!connected_) {
+    connected_ = true;
+    Log(LogLevel::kInfo, "coordinator connected", {{"coordinator", address_}});
+    node_.Handle(CoordinatorConnected{view->coordinator});
+  }
+  node_.Handle(ViewReceived{*std::move(view)});
+}
+
+void RemoteCoordinator::OnQuestion(const v1::ClusterQuestion& question) {
+  AnswerQuestion(node_, question.method(), question.request(),
+                 [this, weak = std::weak_ptr<int>(alive_),
+                  number = question.question_id()](const v1::ClusterAnswer& said) {
+                   if (weak.expired() || stream_ == nullptr) return;
+                   v1::ClusterAnswer answer = said;
+                   answer.set_question_id(number);
+                   stream_->Answer(ToProto(Hello()), std::move(answer));
+                 });
+}
+
+void RemoteCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
+  struct Call {
+    grpc::ClientContext context;
+    v1::AskNodesRequest request;
+    v1::AskNodesResponse response;
+  };
+  if (!connected_) {
+    return done(absl::UnavailableError(
+        absl::StrCat("no connection to the coordinator ", address_, "; retry")));
+  }
+  auto call = std::make_shared<Call>();
+  call->request = request;
+  call->context.set_deadline(absl::ToChronoTime(absl::Now() + 2 * kAskPatience));
+  stub_->async()->AskNodes(
+      &call->context, &call->request, &call->response,
+      [call, done = std::move(done), &loop = node_.loop()](grpc::Status status) {
+        loop.Post([call, done, status] {
+          if (status.ok()) return done(call->response);
+          done(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                            status.error_message()));
+        });
+      });
+}
+
+NodeReport RemoteCoordinator::Hello() const {
+  NodeReport hello;
+  hello.node = node_.id();
+  hello.incarnation = node_.control().options().incarnation;
+  hello.facts = node_.control().options().facts;
+  return hello;
+}
+
+void RemoteCoordinator::OnEnd(uint64_t number, const absl::Status& status) {
+  if (number != stream_number_ || stream_ == nullptr) return;
+  stream_.reset();
+  const absl::Time now = MonotonicNow();
+  const absl::Duration wait = backoff_.AfterEnd(now - opened_at_);
+  next_try_ = now + wait;
+  const absl::Status cause = absl::UnavailableError(
+      absl::StrCat("no connection to the coordinator ", address_, ": ", status.message()));
+  Log(LogLevel::kWarn, "coordinator lost",
+      {{"coordinator", address_},
+       {"why", status.ToString()},
+       {"next_try", absl::FormatDuration(wait)}});
+  if (std::exchange(connected_, false)) node_.Handle(CoordinatorLost{cause});
+  // gRPC has no code of its own for it. Last: it may replace this object.
+  if (on_refused_ && absl::StrContains(status.message(), "Connection refused")) on_refused_();
+}
+
+void RemoteCoordinator::Send(const NodeReport& report) {
+  if (stream_ == nullptr) return;
+  v1::NodeReport message = ToProto(report);
+  if (!no_ids_.empty()) WithholdIds(no_ids_, message);
+  stream_->Offer(std::move(message));
+}
+
+void RemoteCoordinator::Tick(absl::Time now) {
+  if (stream_ == nullptr && now >= next_try_) return Open(now);
+  // Every report is answered; one that says nothing at all is as good as gone.
+  if (stream_ != nullptr && now >= last_heard_ + node_.node_silence()) {
+    last_heard_ = now;
+    stream_->Cancel();
+  }
+}
+
+absl::Time RemoteCoordinator::NextDeadline() const {
+  return stream_ == nullptr ? next_try_ : last_heard_ + node_.node_silence();
+}
+
+}  // namespace epd

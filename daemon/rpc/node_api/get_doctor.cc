@@ -1,0 +1,39 @@
+#include "daemon/doctor/machine_doctor.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/node_api/node_service.h"
+
+namespace epd {
+namespace {
+
+void Fill(const Node& node, v1::GetDoctorResponse& response) {
+  const WorkerSupervisor::Figures& figures = node.worker().figures();
+  DaemonReport daemon;
+  daemon.staging_bytes = node.settings().staging_bytes;
+  daemon.num_sessions = node.clients().sessions().size();
+  for (const auto& [name, entry] : node.workers()) {
+    const WorkerSupervisor::Figures& own = entry->supervisor.figures();
+    daemon.workers.push_back({ToString(name), std::string(Name(own.state)), own.num_restarts,
+                              own.last_exit, own.ready.cuda().name(),
+                              name.on_gpu() ? own.ready.cuda_problem() : ""});
+  }
+  daemon.nccl_version = figures.ready.nccl_version();
+  daemon.nccl_path = figures.ready.nccl_path();
+  daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"
+                                                             : figures.ready.nccl_problem();
+  AddFindings(Diagnose(ReadMachine(node.settings().socket), daemon), response);
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctorRequest*,
+                                           v1::GetDoctorResponse* response) {
+  return AnswerLater(context, node_, [this, response](const Finish& finish) {
+    Fill(node_, *response);
+    cuda_doctor_.Ask([response, finish](const v1::GetDoctorResponse& cuda) {
+      response->MergeFrom(cuda);
+      finish(absl::OkStatus());
+    });
+  });
+}
+
+}  // namespace epd

@@ -1,0 +1,103 @@
+#include "daemon/rpc/node_api/group_watchers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/newest_writer.h"
+#include "daemon/rpc/node_api/group_facts.h"
+
+namespace epd {
+
+class GroupWatch : public NewestWriter<grpc::ServerWriteReactor<v1::WatchGroupResponse>,
+                                       v1::WatchGroupResponse> {
+ public:
+  explicit GroupWatch(v1::WatchGroupRequest request) : request_(std::move(request)) {}
+
+  const std::string& name() const { return request_.name(); }
+  bool Means(const GroupSpec& spec) const {
+    return spec.name == request_.name() &&
+           (!request_.has_tenant() || spec.tenant == request_.tenant());
+  }
+
+  // Control thread only.
+  v1::Group last;        // As sent.
+  std::string last_key;  // Its parts that count as a change, serialised.
+
+ private:
+  const v1::WatchGroupRequest request_;
+};
+
+namespace {
+
+// Ages and traffic grow all the time; they are no reason to send.
+std::string ChangeKey(v1::Group group) {
+  group.clear_state_age();
+  group.clear_num_operations();
+  group.clear_num_failed();
+  group.clear_bytes_moved();
+  group.clear_expert_routes();
+  group.clear_num_open_operations();
+  for (v1::Rank& rank : *group.mutable_ranks()) rank.clear_phase_age();
+  return group.SerializeAsString();
+}
+
+}  // namespace
+
+GroupWatchers::GroupWatchers(Node& node) : node_(node) {}
+GroupWatchers::~GroupWatchers() = default;
+
+grpc::ServerWriteReactor<v1::WatchGroupResponse>* GroupWatchers::Watch(
+    const v1::WatchGroupRequest& request) {
+  const auto watch = std::make_shared<GroupWatch>(request);
+  // The queue's copy keeps it alive until the control thread has it. Without the queue it ends at
+  // once, and a stream that was refused is kept by nobody but gRPC, so it is leaked on purpose: epd
+  // is ending.
+  if (!node_.loop().Post([this, watch] { Begin(watch); })) {
+    auto* refused = new std::shared_ptr<GroupWatch>(watch);
+    (*refused)->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded; retry")));
+  }
+  return watch.get();
+}
+
+void GroupWatchers::Begin(const std::shared_ptr<GroupWatch>& watch) {
+  watches_.push_back(watch);
+  UpdateOne(*watch);
+}
+
+void GroupWatchers::UpdateOne(GroupWatch& watch) {
+  const std::vector<GroupStatus> groups = KnownGroups(node_);
+  const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupStatus& group) {
+    const bool same_one = watch.last.group_id() == 0 || watch.last.group_id() == group.id.value;
+    return watch.Means(group.spec) && same_one;
+  });
+  v1::WatchGroupResponse response;
+  if (found != groups.end()) {
+    v1::Group group = DescribeGroup(node_, *found);
+    std::string key = ChangeKey(group);
+    if (key == watch.last_key) return;
+    watch.last_key = std::move(key);
+    watch.last = group;
+    *response.mutable_group() = std::move(group);
+    return watch.Offer(std::move(response));
+  }
+  if (watch.last.group_id() == 0) return watch.End(ToGrpc(NoSuchGroup(node_, watch.name())));
+  watch.last.set_state(v1::GROUP_STATE_CLOSED);
+  *response.mutable_group() = watch.last;
+  watch.Offer(std::move(response));
+  watch.End(grpc::Status::OK);
+}
+
+void GroupWatchers::Update() {
+  watches_.erase(std::remove_if(watches_.begin(), watches_.end(),
+                                [](const auto& watch) { return watch->done(); }),
+                 watches_.end());
+  for (const auto& watch : watches_) UpdateOne(*watch);
+}
+
+void GroupWatchers::FinishAll(const absl::Status& status) {
+  for (const auto& watch : watches_) watch->End(ToGrpc(status));
+}
+
+}  // namespace epd

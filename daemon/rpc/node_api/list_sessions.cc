@@ -1,0 +1,62 @@
+#include <map>
+#include <set>
+#include <vector>
+
+#include "daemon/node/attach/codec.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/node_service.h"
+
+namespace epd {
+namespace {
+
+std::map<uint64_t, std::vector<v1::Rank>> LocalRanks(const Node& node) {
+  std::map<uint64_t, std::vector<v1::Rank>> by_session;
+  for (const GroupStatus& group : KnownGroups(node)) {
+    for (const v1::Rank& rank : DescribeRanks(node, group)) {
+      if (rank.node() == node.id().value) by_session[rank.session_id()].push_back(rank);
+    }
+  }
+  return by_session;
+}
+
+uint32_t OpenOperations(const Node& node, const std::vector<v1::Rank>& ranks) {
+  std::set<uint64_t> groups;
+  for (const v1::Rank& rank : ranks) groups.insert(rank.group_id());
+  uint32_t count = 0;
+  for (const auto& [name, entry] : node.workers()) {
+    for (const auto& operation : entry->supervisor.figures().snapshot.operations()) {
+      count += static_cast<uint32_t>(groups.count(operation.group_id()));
+    }
+  }
+  return count;
+}
+
+absl::Status Fill(const Node& node, v1::ListSessionsResponse& response) {
+  const auto ranks = LocalRanks(node);
+  for (const auto& [id, session] : node.clients().sessions()) {
+    v1::Session& out = *response.add_sessions();
+    out.set_session_id(id.value);
+    out.set_pid(session->peer.pid);
+    out.set_uid(session->peer.uid);
+    out.set_host(node.host());
+    out.set_client_name(session->client_name);
+    out.set_client_version(session->client_version);
+    out.set_protocol_version(session->version);
+    *out.mutable_age() = ToProto(MonotonicNow() - session->since);
+    const auto held = ranks.find(id.value);
+    if (held == ranks.end()) continue;
+    for (const v1::Rank& rank : held->second) *out.add_ranks() = rank;
+    out.set_num_open_operations(OpenOperations(node, held->second));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::ListSessions(Context* context, const v1::ListSessionsRequest*,
+                                              v1::ListSessionsResponse* response) {
+  return AnswerWithFigures(context, node_, [this, response] { return Fill(node_, *response); });
+}
+
+}  // namespace epd

@@ -1,0 +1,50 @@
+#include "daemon/node/attach/codec.h"
+#include "daemon/node/workers/segment.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/node_api/memory_plan.h"
+#include "daemon/rpc/node_api/node_service.h"
+
+namespace epd {
+namespace {
+
+absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defaults,
+                  uint64_t pool_bytes, v1::PlanMemoryResponse& response) {
+  absl::StatusOr<GroupSpec> spec = FromProto(request.spec(), defaults);
+  if (!spec.ok()) return spec.status();
+  if (spec->name.empty()) spec->name = "plan";  // A group that is only thought of needs no name.
+  if (const absl::Status bad = Validate(*spec); !bad.ok()) return bad;
+  GroupShape shape;
+  shape.num_ranks = spec->num_ranks;
+  shape.num_experts = spec->num_experts;
+  shape.top_k = spec->top_k;
+  shape.max_tokens_per_rank = spec->max_tokens_per_rank;
+  shape.recv_capacity_per_rank = spec->recv_capacity_per_rank;
+  shape.alignment = spec->alignment;
+  shape.hidden = spec->hidden;
+  shape.element_bytes = request.element_bytes() != 0
+                            ? request.element_bytes()
+                            : static_cast<uint64_t>(SizeBytes(spec->max_token_dtype));
+  shape.worker_executor = spec->executor == Executor::kWorker;
+  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape, pool_bytes);
+  if (!plan.ok()) return plan.status();
+  response.set_handle_mem_bytes(plan->handle_mem_bytes);
+  response.set_dispatch_bytes_per_rank(plan->dispatch_bytes_per_rank);
+  response.set_combine_bytes_per_rank(plan->combine_bytes_per_rank);
+  response.set_prepare_bytes_per_rank(plan->prepare_bytes_per_rank);
+  response.set_dispatch_backward_bytes_per_rank(plan->dispatch_backward_bytes_per_rank);
+  response.set_combine_backward_bytes_per_rank(plan->combine_backward_bytes_per_rank);
+  response.set_lanes_bytes_per_rank(plan->lanes_bytes_per_rank);
+  response.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::PlanMemory(Context* context, const v1::PlanMemoryRequest* request,
+                                            v1::PlanMemoryResponse* response) {
+  return Answer(context, node_, [this, request, response] {
+    return Fill(*request, node_.spec_defaults(), node_.settings().staging_bytes, *response);
+  });
+}
+
+}  // namespace epd

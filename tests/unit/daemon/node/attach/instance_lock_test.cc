@@ -1,0 +1,106 @@
+// Goal: one epd per socket; a killed one leaves nothing that stops the next, a living one is named.
+#include "daemon/node/attach/instance_lock.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "daemon/node/attach/socket_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+using testing::HasSubstr;
+
+class InstanceLockTest : public testing::Test {
+ protected:
+  InstanceLockTest() {
+    char pattern[] = "/tmp/epd-lock-XXXXXX";
+    folder_ = mkdtemp(pattern);
+    socket_ = folder_ + "/s";
+  }
+  ~InstanceLockTest() override {
+    for (const char* name : {"/s", "/s.lock", "/dir/s"}) unlink((folder_ + name).c_str());
+    rmdir((folder_ + "/dir").c_str());
+    rmdir(folder_.c_str());
+  }
+  bool LockFileExists() const { return access((socket_ + ".lock").c_str(), F_OK) == 0; }
+
+  std::string folder_;
+  std::string socket_;
+};
+
+TEST_F(InstanceLockTest, SecondEpdOnALivingSocketFailsAtOnceAndNamesThePid) {
+  const auto lock = InstanceLock::Take(socket_, absl::Seconds(5));
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  const auto listener = ListenAt(socket_);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const auto second = InstanceLock::Take(socket_, absl::InfiniteDuration());
+  EXPECT_TRUE(absl::IsAlreadyExists(second.status()));
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("another epd (pid " + std::to_string(getpid()) + ")"));
+}
+
+TEST_F(InstanceLockTest, PredecessorThatNoLongerListensIsWaitedForOnlySoLong) {
+  const auto lock = InstanceLock::Take(socket_, absl::ZeroDuration());
+  ASSERT_TRUE(lock.ok());
+  const auto second = InstanceLock::Take(socket_, absl::Milliseconds(50));
+  EXPECT_TRUE(absl::IsAlreadyExists(second.status()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("without serving"));
+}
+
+TEST_F(InstanceLockTest, EndLeavesNoFileAndTheNextTakesOver) {
+  { ASSERT_TRUE(InstanceLock::Take(socket_, absl::ZeroDuration()).ok()); }
+  EXPECT_FALSE(LockFileExists());
+  EXPECT_TRUE(InstanceLock::Take(socket_, absl::ZeroDuration()).ok());
+}
+
+TEST_F(InstanceLockTest, FileOfAKilledEpdIsTakenOver) {
+  std::ofstream(socket_ + ".lock") << "999999\n";
+  EXPECT_TRUE(InstanceLock::Take(socket_, absl::ZeroDuration()).ok());
+}
+
+TEST_F(InstanceLockTest, StaleSocketIsReplacedAndAnythingElseIsNot) {
+  { ASSERT_TRUE(ListenAt(socket_).ok()); }
+  EXPECT_FALSE(SomebodyListens(socket_));
+  const auto again = ListenAt(socket_);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(SomebodyListens(socket_));
+  unlink(socket_.c_str());
+  std::ofstream(socket_) << "precious";
+  EXPECT_TRUE(absl::IsFailedPrecondition(ListenAt(socket_).status()));
+  EXPECT_EQ(access(socket_.c_str(), F_OK), 0);
+}
+
+TEST(SocketPathTest, PathsThatNoSocketCanHaveAreRefusedWithTheLimit) {
+  const absl::Status longest = CheckSocketPath("/" + std::string(106, 'x'), "socket");
+  EXPECT_TRUE(longest.ok()) << longest;
+  const absl::Status too_long = CheckSocketPath("/" + std::string(107, 'x'), "socket");
+  EXPECT_TRUE(absl::IsInvalidArgument(too_long));
+  EXPECT_THAT(std::string(too_long.message()),
+              HasSubstr("got a path of 108 bytes, expected at most 107"));
+  for (const char* bad : {"", "relative/s", "/folder/"})
+    EXPECT_FALSE(CheckSocketPath(bad, "socket").ok()) << bad;
+}
+
+TEST_F(InstanceLockTest, FolderIsMadeForItsOwnerAndRefusedWhenEverybodyMayWrite) {
+  const std::string path = folder_ + "/dir/s";
+  ASSERT_TRUE(PrepareFolderOf(path).ok());
+  struct stat made;
+  ASSERT_EQ(stat((folder_ + "/dir").c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 07777, geteuid() == 0 ? 0755u : 0700u);
+  chmod((folder_ + "/dir").c_str(), 0777);
+  const absl::Status refused = PrepareFolderOf(path);
+  EXPECT_TRUE(absl::IsPermissionDenied(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("mode 0777"));
+  chmod((folder_ + "/dir").c_str(), 01777);
+  EXPECT_TRUE(PrepareFolderOf(path).ok()) << "sticky, as /tmp is";
+}
+
+}  // namespace
+}  // namespace epd

@@ -1,0 +1,152 @@
+// Goal: whoever configures epd gets what was written, or is told which line or flag is wrong and
+// what would be right.
+#include "daemon/node/settings/settings.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const MachineFacts kMachine = {"a7", "/run/epd", "/opt/epd/bin", uint64_t{8} << 30};
+
+std::string ErrorOf(const std::vector<std::string>& args) {
+  const absl::StatusOr<ParsedSettings> parsed = ParseSettings(args, kMachine);
+  return parsed.ok() ? "" : std::string(parsed.status().message());
+}
+
+EffectiveSetting Find(const ParsedSettings& parsed, const std::string& name) {
+  for (const EffectiveSetting& setting : parsed.effective) {
+    if (setting.name == name) return setting;
+  }
+  ADD_FAILURE() << "no setting " << name;
+  return {};
+}
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text) {
+    path_ = std::string(std::getenv("TEST_TMPDIR") ? std::getenv("TEST_TMPDIR") : "/tmp") +
+            "/epd.conf." + std::to_string(getpid());
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+  std::string flag() const { return "--config=" + path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(SettingsTest, DefaultsComeFromTheMachine) {
+  const auto parsed = ParseSettings({}, kMachine);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const Settings& s = parsed->settings;
+  EXPECT_EQ(s.socket, "/run/epd/epd.sock");
+  EXPECT_EQ(s.grpc_socket, "/run/epd/epd-grpc.sock");
+  EXPECT_EQ(s.node, "a7");
+  EXPECT_EQ(s.worker, "/opt/epd/bin/epd-worker");
+  EXPECT_EQ(s.staging_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(s.absent, absl::Minutes(10));
+  EXPECT_EQ(s.idle_exit, absl::ZeroDuration());
+}
+
+TEST(SettingsTest, FlagWinsOverFileAndFileOverDefault) {
+  const ConfigFile file("# comment\nspin = 1ms\nnode = from-file  # why\n\nstaging_bytes = 1GiB\n");
+  const auto parsed = ParseSettings({"--node=from-flag", file.flag()}, kMachine);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->settings.spin, absl::Milliseconds(1));
+  EXPECT_EQ(parsed->settings.node, "from-flag");
+  EXPECT_EQ(parsed->settings.staging_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(Find(*parsed, "spin").origin, Origin::kFile);
+  EXPECT_EQ(Find(*parsed, "node").origin, Origin::kFlag);
+  EXPECT_EQ(Find(*parsed, "socket").origin, Origin::kDefault);
+}
+
+TEST(SettingsTest, FlagsTakeBothSpellingsAndASeparateValue) {
+  const auto parsed =
+      ParseSettings({"--log-level", "warn", "--idle_exit=5", "--worker-stuck=1m30s"}, kMachine);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->settings.log_level, "warn");
+  EXPECT_EQ(parsed->settings.idle_exit, absl::Seconds(5));
+  EXPECT_EQ(parsed->settings.worker_stuck, absl::Seconds(90));
+}
+
+TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
+  EXPECT_THAT(ErrorOf({"--sokcet=x"}), AllOf(HasSubstr("flag --sokcet"), HasSubstr("'socket'")));
+  EXPECT_THAT(ErrorOf({"--spin=fast"}),
+              AllOf(HasSubstr("flag --spin"), HasSubstr("'fast'"), HasSubstr("duration")));
+  EXPECT_THAT(ErrorOf({"--spin=-1s"}), AllOf(HasSubstr("'-1s'"), HasSubstr("at least 0")));
+  EXPECT_THAT(ErrorOf({"--staging_bytes=2GB"}), AllOf(HasSubstr("'2GB'"), HasSubstr("2GiB")));
+  EXPECT_THAT(ErrorOf({"--staging_bytes=99999999999TiB"}), HasSubstr("expected bytes"));
+  EXPECT_THAT(ErrorOf({"--max_sessions=0"}), HasSubstr("a number from 1 to 1024"));
+  EXPECT_THAT(ErrorOf({"--executor=gpu"}),
+              AllOf(HasSubstr("'gpu'"), HasSubstr("auto, client, worker")));
+  EXPECT_THAT(ErrorOf({"socket"}), HasSubstr("expected --name=value"));
+  EXPECT_THAT(ErrorOf({"--socket"}), HasSubstr("the value is missing"));
+  EXPECT_THAT(ErrorOf({"--help=yes"}), HasSubstr("takes no value"));
+  EXPECT_THAT(ErrorOf({"--config=/does/not/exist"}), HasSubstr("cannot read '/does/not/exist'"));
+  EXPECT_THAT(ErrorOf({"--worker_backoff_min=5s", "--worker_backoff_max=1s"}),
+              HasSubstr("worker_backoff_max: got 1s"));
+}
+
+TEST(SettingsTest, ErrorInAFileNamesItsLine) {
+  const ConfigFile unknown("spin = 1ms\n\nspni = 2ms\n");
+  EXPECT_THAT(ErrorOf({unknown.flag()}),
+              AllOf(HasSubstr("line 3 of " + unknown.path()), HasSubstr("'spin'")));
+  const ConfigFile bad("spin = soon\n");
+  EXPECT_THAT(ErrorOf({bad.flag()}), AllOf(HasSubstr("line 1 of"), HasSubstr("'soon'")));
+  const ConfigFile no_equals("spin 1ms\n");
+  EXPECT_THAT(ErrorOf({no_equals.flag()}),
+              AllOf(HasSubstr("line 1 of"), HasSubstr("name = value")));
+}
+
+TEST(SettingsTest, PrintedConfigurationReadsBackAsTheSame) {
+  const auto first = ParseSettings({"--node=b8", "--spin=2ms", "--listen=127.0.0.1:0"}, kMachine);
+  ASSERT_TRUE(first.ok());
+  const ConfigFile file(PrintConfig(*first));
+  const auto again = ParseSettings({file.flag()}, kMachine);
+  ASSERT_TRUE(again.ok()) << again.status();
+  for (size_t i = 0; i < first->effective.size(); ++i) {
+    EXPECT_EQ(again->effective[i].value, first->effective[i].value) << first->effective[i].name;
+  }
+}
+
+TEST(SettingsTest, GpusAreAListNoneOrThoseThatRanksAreOn) {
+  const auto devices = [](const std::string& value) {
+    const auto parsed = ParseSettings({"--cuda_devices=" + value}, kMachine);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? parsed->settings.cuda_devices : CudaDevices{};
+  };
+  EXPECT_EQ(devices("3,0").ordinals, (std::set<int32_t>{0, 3}));
+  EXPECT_FALSE(devices("3,0").on_demand);
+  EXPECT_TRUE(devices("none").ordinals.empty());
+  EXPECT_FALSE(devices("none").on_demand);
+  EXPECT_TRUE(devices("auto").on_demand);
+  for (const char* bad : {"", "all", "0,", "256", "-1", "0;1"}) {
+    EXPECT_THAT(ErrorOf({std::string("--cuda_devices=") + bad}),
+                AllOf(HasSubstr("cuda_devices"), HasSubstr("auto, none, or ordinals")))
+        << bad;
+  }
+}
+
+TEST(SettingsTest, HelpExplainsEverySettingWithItsDefault) {
+  const std::string help = HelpText(kMachine);
+  const auto parsed = ParseSettings({}, kMachine);
+  ASSERT_TRUE(parsed.ok());
+  for (const EffectiveSetting& setting : parsed->effective) {
+    EXPECT_THAT(help, HasSubstr("--" + setting.name + "="));
+    EXPECT_GT(setting.help.size(), 10u) << setting.name;
+  }
+}
+
+}  // namespace
+}  // namespace epd

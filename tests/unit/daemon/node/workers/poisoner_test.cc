@@ -1,0 +1,156 @@
+// Goal: when the worker is dead, every open use ends exactly once, with what had been decided and
+// never with more.
+#include "daemon/node/workers/poisoner.h"
+
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/epd/v1/slot_word.h"
+
+namespace epd {
+namespace {
+
+using shm::Outcome;
+using shm::Step;
+
+constexpr uint32_t kAborted = 10;
+constexpr uint32_t kUnavailable = 14;
+
+uint64_t Claim(Step step, uint32_t id) { return uint64_t{static_cast<uint32_t>(step)} << 32 | id; }
+
+RecordedOperation Operation(Outcome outcome, uint32_t code = 0) {
+  return {5, outcome, code, code == 0 ? "" : "rank=2 is gone"};
+}
+
+TEST(DecidePoisonTest, ClosedWordsAreLeftAlone) {
+  for (const uint64_t word : {uint64_t{0}, shm::Answered(0), shm::Answered(kAborted)}) {
+    EXPECT_FALSE(DecidePoison(word, Claim(Step::kPublish, 2), Operation(Outcome::kGood), "dead")
+                     .has_value());
+  }
+}
+
+TEST(DecidePoisonTest, WalksEveryStepOutcomeAndClaim) {
+  for (const Step step : {Step::kAnnounce, Step::kPublish, Step::kPulled, Step::kAnnounceStaged}) {
+    for (const Outcome outcome : {Outcome::kUndecided, Outcome::kGood, Outcome::kFailed}) {
+      for (const uint32_t recorded_id : {2u, 3u}) {
+        const uint32_t code = outcome == Outcome::kFailed ? kUnavailable : 0;
+        const auto answer = DecidePoison(shm::Claimed(2), Claim(step, recorded_id),
+                                         Operation(outcome, code), "dead");
+        ASSERT_TRUE(answer.has_value());
+        uint32_t expected = kAborted;
+        if (recorded_id == 2 && outcome == Outcome::kFailed) expected = kUnavailable;
+        const bool says_good = step == Step::kPublish || step == Step::kAnnounceStaged;
+        if (recorded_id == 2 && outcome == Outcome::kGood && says_good) expected = 0;
+        EXPECT_EQ(answer->code, expected)
+            << "step " << static_cast<int>(step) << " outcome " << static_cast<int>(outcome)
+            << " recorded id " << recorded_id;
+        const std::string text = expected == 0          ? ""
+                                 : expected == kAborted ? "dead"
+                                                        : "rank=2 is gone";
+        EXPECT_EQ(answer->message, text);
+      }
+    }
+  }
+}
+
+TEST(DecidePoisonTest, ArmedButUnclaimedUseIsAbortedWhateverTheRecordSays) {
+  const auto answer =
+      DecidePoison(shm::kArmed, Claim(Step::kPublish, 1), Operation(Outcome::kGood), "dead");
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, kAborted);
+}
+
+TEST(DecidePoisonTest, FailedRecordWithoutACodeNeverBecomesAGoodAnswer) {
+  const auto answer = DecidePoison(shm::Claimed(2), Claim(Step::kPublish, 2),
+                                   Operation(Outcome::kFailed, 0), "dead");
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, kAborted);
+}
+
+class PoisonSessionTest : public testing::Test {
+ protected:
+  PoisonSessionTest()
+      : slots_(std::make_unique<shm::SlotsSegment>()),
+        records_(std::make_unique<shm::RecordsSegment>()) {}
+
+  // Slot `index` holds a claimed publish of operation `op_id`.
+  void ClaimPublish(uint32_t index, uint64_t op_id) {
+    records_->slots[kBlock][index].op_id = op_id;
+    records_->slots[kBlock][index].claim = Claim(Step::kPublish, 9);
+    slots_->slots[index].word = shm::Claimed(9);
+  }
+  void Decide(uint64_t op_id, Outcome outcome, uint32_t code) {
+    shm::OperationRecord& record = records_->operations[op_id % shm::kMaxOperations];
+    record.op_id = op_id;
+    record.outcome = static_cast<uint32_t>(outcome);
+    record.code = code;
+    snprintf(record.cause, sizeof record.cause, "cause of %d", static_cast<int>(op_id));
+  }
+  int Poison() {
+    return PoisonSession(*slots_, *records_, kBlock, [](const shm::SlotRequest& request) {
+      return "group " + std::to_string(request.group_id) + ": the worker is dead";
+    });
+  }
+  uint64_t Word(uint32_t index) const { return slots_->slots[index].word; }
+  std::string Message(uint32_t index) const { return slots_->slots[index].reply.message; }
+
+  static constexpr uint32_t kBlock = 3;
+  std::unique_ptr<shm::SlotsSegment> slots_;
+  std::unique_ptr<shm::RecordsSegment> records_;
+};
+
+TEST_F(PoisonSessionTest, EveryOpenUseEndsOnceWithItsOwnOutcome) {
+  slots_->slots[0].word = shm::kArmed;
+  slots_->slots[0].request.group_id = 77;
+  ClaimPublish(1, 100);
+  Decide(100, Outcome::kGood, 0);
+  ClaimPublish(2, 101);
+  Decide(101, Outcome::kFailed, kUnavailable);
+  ClaimPublish(shm::kSlotsPerSession - 1, 102);
+  Decide(102, Outcome::kUndecided, 0);
+
+  EXPECT_EQ(Poison(), 4);
+  EXPECT_EQ(Word(0), shm::Answered(kAborted));
+  EXPECT_EQ(Message(0), "group 77: the worker is dead");
+  EXPECT_EQ(Word(1), shm::Answered(0));
+  EXPECT_EQ(Word(2), shm::Answered(kUnavailable));
+  EXPECT_EQ(Message(2), "cause of 101");
+  EXPECT_EQ(Word(shm::kSlotsPerSession - 1), shm::Answered(kAborted));
+  EXPECT_EQ(Poison(), 0);
+}
+
+TEST_F(PoisonSessionTest, RecordOfANewerOperationAtTheSamePlaceIsNotMistaken) {
+  ClaimPublish(0, 100);
+  Decide(100 + shm::kMaxOperations, Outcome::kGood, 0);
+  EXPECT_EQ(Poison(), 1);
+  EXPECT_EQ(Word(0), shm::Answered(kAborted));
+}
+
+TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
+  Decide(100, Outcome::kUndecided, 0);
+  Decide(101, Outcome::kGood, 0);
+  FailUndecided(*records_, "the worker is dead");
+  const shm::OperationRecord& failed = records_->operations[100];
+  EXPECT_EQ(failed.outcome, static_cast<uint32_t>(Outcome::kFailed));
+  EXPECT_EQ(failed.code, kAborted);
+  EXPECT_STREQ(failed.cause, "the worker is dead");
+  EXPECT_EQ(records_->operations[101].outcome, static_cast<uint32_t>(Outcome::kGood));
+  EXPECT_EQ(records_->operations[0].outcome, static_cast<uint32_t>(Outcome::kUndecided))
+      << "a free record";
+}
+
+TEST_F(PoisonSessionTest, LongTextIsCutAndTerminated) {
+  slots_->slots[0].word = shm::kArmed;
+  PoisonSession(*slots_, *records_, kBlock,
+                [](const shm::SlotRequest&) { return std::string(9000, 'x'); });
+  EXPECT_EQ(Message(0).size(), shm::kMessageBytes - 1);
+}
+
+TEST_F(PoisonSessionTest, EndedIsSet) {
+  MarkEnded(*slots_);
+  EXPECT_EQ(slots_->header.ended, 1u);
+}
+
+}  // namespace
+}  // namespace epd

@@ -1,0 +1,82 @@
+// Goal: what a group will need is known before anything is allocated.
+#include "daemon/rpc/node_api/memory_plan.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace epd {
+namespace {
+
+constexpr uint64_t kPool = uint64_t{1} << 30;
+
+GroupShape Shape() {
+  GroupShape shape;
+  shape.num_ranks = 4;
+  shape.num_experts = 8;
+  shape.top_k = 2;
+  shape.max_tokens_per_rank = 512;
+  shape.recv_capacity_per_rank = 1280;
+  shape.hidden = 1024;
+  shape.element_bytes = 4;
+  return shape;
+}
+
+TEST(MemoryPlanTest, StageHoldsEveryTokenOnceAndEverySlotOnce) {
+  const auto plan = PlanGroupMemory(Shape(), kPool);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GE(plan->dispatch_bytes_per_rank, 512u * 4096);
+  EXPECT_LE(plan->dispatch_bytes_per_rank, 512u * 4096 + 64 * 1024)
+      << "tokens are staged once, not per expert";
+  EXPECT_GE(plan->combine_bytes_per_rank, 1280u * 4096);
+  EXPECT_LE(plan->combine_bytes_per_rank, 1280u * 4096 + 8192);
+  EXPECT_EQ(plan->dispatch_bytes_per_rank % 4096, 0u);
+}
+
+TEST(MemoryPlanTest, WorkerExecutorNeedsTheOutputsToo) {
+  GroupShape shape = Shape();
+  shape.worker_executor = true;
+  const auto with = PlanGroupMemory(shape, kPool);
+  const auto without = PlanGroupMemory(Shape(), kPool);
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_GE(with->dispatch_bytes_per_rank, without->dispatch_bytes_per_rank + 1280u * 4096);
+  EXPECT_GE(with->combine_bytes_per_rank, without->combine_bytes_per_rank + 512u * 4096);
+}
+
+TEST(MemoryPlanTest, NoLimitOnTopKMeansAsManyAsThereAreExperts) {
+  GroupShape shape = Shape();
+  shape.top_k = 0;
+  GroupShape eight = Shape();
+  eight.top_k = 8;
+  EXPECT_EQ(PlanGroupMemory(shape, kPool)->handle_mem_bytes,
+            PlanGroupMemory(eight, kPool)->handle_mem_bytes);
+}
+
+TEST(MemoryPlanTest, RowsOfWideElementsAreScatteredAtTheirWidthAndSummedAtFourBytes) {
+  GroupShape shape = Shape();
+  shape.element_bytes = 8;
+  const auto wide = PlanGroupMemory(shape, kPool);
+  const auto narrow = PlanGroupMemory(Shape(), kPool);
+  ASSERT_TRUE(wide.ok() && narrow.ok());
+  EXPECT_EQ(wide->dispatch_bytes_per_rank - narrow->dispatch_bytes_per_rank, 512u * 4096);
+  EXPECT_EQ(wide->combine_bytes_per_rank, narrow->combine_bytes_per_rank);
+}
+
+TEST(MemoryPlanTest, ElementsOfNoBytesAndOfMoreThanEightAreRefused) {
+  for (const uint64_t bytes : {0, 9}) {
+    GroupShape shape = Shape();
+    shape.element_bytes = bytes;
+    const auto plan = PlanGroupMemory(shape, kPool);
+    EXPECT_TRUE(absl::IsInvalidArgument(plan.status()));
+    EXPECT_NE(plan.status().message().find("element_bytes"), std::string::npos);
+  }
+}
+
+TEST(MemoryPlanTest, ShapeThatTheKernelsCannotServeIsRefused) {
+  GroupShape shape = Shape();
+  shape.num_ranks = 100000;
+  EXPECT_TRUE(absl::IsInvalidArgument(PlanGroupMemory(shape, kPool).status()));
+}
+
+}  // namespace
+}  // namespace epd
