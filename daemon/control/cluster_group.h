@@ -16,7 +16,7 @@
 #include "daemon/control/rendezvous.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/core/shared_list.h"
 
 namespace epd {
@@ -97,7 +97,7 @@ struct ClusterCommunicator {
 
 // What the holders of a group's ranks imply and is asked for in every step of a large group.
 struct DerivedFromHolders {
-  SharedList<Placement> members;  // By rank.
+  SharedList<RankHolder> members;  // By rank.
   std::set<WorkerId> workers;
   Epoch fits;  // The holders have been compared with this epoch, and can be in it; zero: with none.
 };
@@ -115,7 +115,7 @@ struct ClusterGroup {
   absl::Status cause;
   std::map<Rank, ClaimKey> holders;
   std::optional<DerivedFromHolders> derived;  // While it is up to date.
-  std::map<Rank, Placement> dead;
+  std::map<Rank, RankHolder> dead;
   std::map<Rank, absl::Time> left_at;  // Of `dead`.
   bool no_replacement = false;         // A rank has left by itself: the group ends when all have.
 

@@ -13,8 +13,8 @@ namespace {
 std::string Quoted(const GroupSpec& spec) { return absl::StrCat("group=", Title(spec)); }
 
 std::string DescribeOne(const RankPhase& rank) {
-  std::string out = Describe(rank.placement, rank.phase);
-  const Placement& who = rank.placement;
+  std::string out = Describe(rank.holder, rank.phase);
+  const RankHolder& who = rank.holder;
   if (!who.node.value.empty()) absl::StrAppend(&out, " node=", who.node.value);
   if (who.worker.on_gpu()) absl::StrAppend(&out, " worker=", ToString(who.worker));
   if (!who.client_name.empty()) absl::StrAppend(&out, " client=", who.client_name);
@@ -115,8 +115,8 @@ absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecB
       "; give every rank the same spec and join again"));
 }
 
-absl::Status RankClaimedTwiceError(const GroupSpec& spec, const Placement& holder,
-                                   const Placement& other) {
+absl::Status RankClaimedTwiceError(const GroupSpec& spec, const RankHolder& holder,
+                                   const RankHolder& other) {
   return absl::InvalidArgumentError(
       absl::StrCat(Quoted(spec), " phase=forming: rank ", holder.rank.value,
                    " was claimed twice: ", Describe(holder, "arrived"), " and ",
@@ -135,7 +135,7 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
       absl::StrCat(text, "; use another group name or instance, or end the holder"));
 }
 
-absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
+absl::Status TenantSpecError(const RankHolder& who, const GroupSpec& brought,
                              const GroupSpec& present) {
   std::string fields;
   for (const FieldDifference& d : Differences(Contract(brought), Contract(present))) {
@@ -152,8 +152,8 @@ std::string Named(const WorkerId& worker) {
   return worker.name.on_gpu() ? ToString(worker) : absl::StrCat("node ", worker.node.value);
 }
 
-absl::Status MixedWorkersError(const GroupSpec& spec, const Placement& got,
-                               const Placement& expected) {
+absl::Status MixedWorkersError(const GroupSpec& spec, const RankHolder& got,
+                               const RankHolder& expected) {
   return absl::UnimplementedError(absl::StrCat(
       Quoted(spec), " phase=bootstrapping: ", ToString(got.server()), " would serve ",
       Describe(got, "arrived"), ", but ", ToString(expected.server()), " ",
@@ -162,8 +162,8 @@ absl::Status MixedWorkersError(const GroupSpec& spec, const Placement& got,
       "backend"));
 }
 
-absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
-                              const Placement& expected, const std::string& other_tenant) {
+absl::Status TenantWorkerError(const GroupSpec& spec, const RankHolder& got,
+                               const RankHolder& expected, const std::string& other_tenant) {
   return absl::InvalidArgumentError(absl::StrCat(
       Quoted(spec), ": rank ", got.rank.value, " is on ", ToString(got.server()), " (",
       Describe(got, "arrived"), "), expected ", ToString(expected.server()), ", where tenant \"",

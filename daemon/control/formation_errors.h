@@ -10,13 +10,13 @@
 #include "daemon/control/snapshots.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 
 namespace epd {
 
 // A rank's holder and how far it is, e.g. "arrived", "not_drained", "worker_down".
 struct RankPhase {
-  Placement placement;
+  RankHolder holder;
   std::string phase;
   // How long ago its node last spoke of it; negative: not known.
   absl::Duration last_seen = -absl::Seconds(1);
@@ -24,7 +24,7 @@ struct RankPhase {
 
 // One session's Join and what it brought.
 struct SpecBrought {
-  Placement who;  // `rank` is the first of `ranks`.
+  RankHolder who;  // `rank` is the first of `ranks`.
   std::vector<Rank> ranks;
   GroupSpec spec;
 };
@@ -34,8 +34,8 @@ struct SpecBrought {
 absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecBrought>& brought);
 
 // INVALID_ARGUMENT: two sessions asked for one rank while the group was forming.
-absl::Status RankClaimedTwiceError(const GroupSpec& spec, const Placement& holder,
-                                   const Placement& other);
+absl::Status RankClaimedTwiceError(const GroupSpec& spec, const RankHolder& holder,
+                                   const RankHolder& other);
 
 // ALREADY_EXISTS: `holders` are living holders of ranks that the caller asked for; `differences`
 // may be empty.
@@ -44,16 +44,16 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
                            const std::vector<FieldDifference>& differences);
 
 // INVALID_ARGUMENT: another tenant (`present`) serves the group with another spec.
-absl::Status TenantSpecError(const Placement& who, const GroupSpec& brought,
+absl::Status TenantSpecError(const RankHolder& who, const GroupSpec& brought,
                              const GroupSpec& present);
 
 // UNIMPLEMENTED: the CPU's worker would serve one rank of the group, and a GPU's another.
-absl::Status MixedWorkersError(const GroupSpec& spec, const Placement& got,
-                               const Placement& expected);
+absl::Status MixedWorkersError(const GroupSpec& spec, const RankHolder& got,
+                               const RankHolder& expected);
 
 // INVALID_ARGUMENT: another tenant of the group has this rank on another node or worker.
-absl::Status TenantPlaceError(const GroupSpec& spec, const Placement& got,
-                              const Placement& expected, const std::string& other_tenant);
+absl::Status TenantWorkerError(const GroupSpec& spec, const RankHolder& got,
+                               const RankHolder& expected, const std::string& other_tenant);
 
 // Everything about a formation that is late: four sets, each complete. The text names so many of
 // each; the whole stands in the report.

@@ -13,7 +13,7 @@
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
 #include "daemon/core/worker_name.h"
@@ -35,11 +35,11 @@ struct StartTenant {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  SharedList<Placement>
+  SharedList<RankHolder>
       members;  // All ranks; those that `to` of this node does not serve are remote.
   SharedList<ExecutionBase> bases;
-  absl::Status base_cause;               // Executions below the bases fail with it.
-  SharedList<WorkerPlace> workers = {};  // All that serve the group.
+  absl::Status base_cause;                 // Executions below the bases fail with it.
+  SharedList<ServingWorker> workers = {};  // All that serve the group.
   WorkerName to = {};
   GroupId communicator = {};  // As in InitCommunicator.
 };
@@ -85,7 +85,7 @@ struct ReplyJoined {
   Epoch epoch;
   Formation formation;
   GroupSpec spec;
-  SharedList<Placement> members;      // By rank.
+  SharedList<RankHolder> members;     // By rank.
   std::set<WorkerName> workers = {};  // That serve the session's ranks.
 };
 struct ReplyFailed {

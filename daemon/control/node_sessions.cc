@@ -215,11 +215,11 @@ void NodeControl::Impl::FailMember(Membership& member, const absl::Status& statu
 std::string NodeControl::Impl::Describe(const Membership& member, const std::string& phase) const {
   std::string out;
   for (const Rank rank : member.claim.ranks) {
-    Placement placement;
-    placement.rank = rank;
-    placement.host = member.claim.host;
-    placement.pid = member.claim.pid;
-    absl::StrAppend(&out, out.empty() ? "" : "; ", epd::Describe(placement, phase));
+    RankHolder holder;
+    holder.rank = rank;
+    holder.host = member.claim.host;
+    holder.pid = member.claim.pid;
+    absl::StrAppend(&out, out.empty() ? "" : "; ", epd::Describe(holder, phase));
   }
   return out;
 }

@@ -132,7 +132,7 @@ std::vector<NodeControl::Impl::Membership*> NodeControl::Impl::MembersOf(GroupId
 
 bool NodeControl::Impl::LocalMembersLive(const LocalGroup& group) const {
   bool any = false;
-  for (const Placement& place : group.view.members) {
+  for (const RankHolder& place : group.view.members) {
     if (place.node != options_.node) continue;
     any = true;
     const bool live = std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {

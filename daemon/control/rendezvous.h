@@ -76,7 +76,7 @@ struct NodeLink {
 
 // A rank's holder and how far it is: "arrived", "notified", "drained", "ready".
 struct RankStatus {
-  Placement placement;
+  RankHolder holder;
   std::string phase;
 };
 
@@ -93,7 +93,7 @@ struct GroupStatus {
   absl::Status cause;             // Why it is not READY.
   std::vector<RankStatus> ranks;  // Held ones, by rank.
   std::vector<Rank> missing;
-  std::vector<Placement> dead;  // Last holders of missing ranks.
+  std::vector<RankHolder> dead;  // Last holders of missing ranks.
   std::string
       id_digest;  // SHA-256 (hex) of the unique id, as the workers report it, or "none: <reason>".
 };

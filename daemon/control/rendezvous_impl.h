@@ -129,7 +129,7 @@ class Rendezvous::Impl {
   GroupView ViewOf(ClusterGroup& group, const NodeId& node);
   void PutFormation(ClusterGroup& group, GroupView& view);
   const GroupWork* AnyWorkOf(const NodeId& node, GroupId group) const;
-  std::vector<Placement> OwnMembers(const ClusterGroup& group, const NodeId& node) const;
+  std::vector<RankHolder> OwnMembers(const ClusterGroup& group, const NodeId& node) const;
 
   // ---- look-ups ----
   KnownClaim* Find(const ClaimKey& key);
@@ -143,7 +143,7 @@ class Rendezvous::Impl {
   std::vector<ClusterGroup*> TenantsOf(const std::string& name);  // By tenant.
   ClusterCommunicator& CommunicatorOf(const ClusterGroup& group);
   const ClusterCommunicator& CommunicatorOf(const ClusterGroup& group) const;
-  Placement PlacementOf(const ClaimKey& key, Rank rank) const;
+  RankHolder PlacementOf(const ClaimKey& key, Rank rank) const;
   WorkerName WorkerOf(const ClaimKey& key, Rank rank) const;
   // Binds the epoch's ranks to the workers that their claims name.
   void BindWorkers(const ClusterGroup& group, ClusterCommunicator& communicator) const;
@@ -175,7 +175,7 @@ class Rendezvous::Impl {
   UsedIds used_ids_;
   Epoch max_epoch_;                                 // Highest that this coordinator has given out.
   std::map<std::string, FormationReport> reports_;  // By group name.
-  std::map<std::string, std::vector<std::pair<Placement, absl::Time>>> stale_;  // By group name.
+  std::map<std::string, std::vector<std::pair<RankHolder, absl::Time>>> stale_;  // By group name.
   // No later than the deadline of any claim; exact after each tick.
   absl::Time earliest_ = absl::InfiniteFuture();
   std::set<GroupId> kept_;  // What the next coordinator would hear of.
@@ -188,7 +188,7 @@ class Rendezvous::Impl {
   std::set<NodeId> dirty_nodes_;
   struct Told {
     SharedList<ExecutionBase> bases;
-    SharedList<WorkerPlace> workers;
+    SharedList<ServingWorker> workers;
   };
   std::map<GroupId, Told> told_;  // In all views of the present call.
   Effects effects_;

@@ -164,11 +164,11 @@ void Rendezvous::Impl::Release(const ClaimKey& key, ClaimFate fate, const absl::
   group.derived.reset();
   std::string who;
   for (const Rank rank : known->claim.ranks) {
-    const Placement placement = PlacementOf(key, rank);
+    const RankHolder holder = PlacementOf(key, rank);
     absl::StrAppend(&who, who.empty() ? "" : "; ",
-                    Describe(placement, fate == ClaimFate::kLeft ? "left" : "gone"));
+                    Describe(holder, fate == ClaimFate::kLeft ? "left" : "gone"));
     group.holders.erase(rank);
-    group.dead[rank] = placement;
+    group.dead[rank] = holder;
     group.left_at[rank] = now_;
   }
   if (fate == ClaimFate::kLeft && known->served) group.no_replacement = true;

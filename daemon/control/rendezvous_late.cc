@@ -61,10 +61,10 @@ absl::Status Rendezvous::Impl::LateError(const ClusterGroup& group, absl::Durati
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
     if (group.holders.count(Rank{r}) == 0) late.missing.push_back(Rank{r});
   }
-  for (const auto& [rank, placement] : group.dead) {
+  for (const auto& [rank, holder] : group.dead) {
     const auto left = group.left_at.find(rank);
     const absl::Time at = left == group.left_at.end() ? now_ : left->second;
-    late.dead.push_back({placement, "gone", now_ - at});
+    late.dead.push_back({holder, "gone", now_ - at});
   }
   AddWrong(group, late);
   absl::Status error = FormationLateError(late);

@@ -273,8 +273,8 @@ absl::Status Rendezvous::Impl::ComparePlaces(const ClusterGroup& group,
   for (const auto& [rank, key] : other.holders) {
     const ClaimKey& mine = group.holders.at(rank);
     if (mine.node == key.node && WorkerOf(mine, rank) == WorkerOf(key, rank)) continue;
-    return TenantPlaceError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
-                            other.spec.tenant);
+    return TenantWorkerError(group.spec, PlacementOf(mine, rank), PlacementOf(key, rank),
+                             other.spec.tenant);
   }
   return absl::OkStatus();
 }
@@ -331,10 +331,10 @@ const ClusterCommunicator& Rendezvous::Impl::CommunicatorOf(const ClusterGroup& 
   return communicators_.at(group.spec.name);
 }
 
-Placement Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
+RankHolder Rendezvous::Impl::PlacementOf(const ClaimKey& key, Rank rank) const {
   const KnownClaim* known = Find(key);
   EPD_CHECK(known != nullptr);
-  Placement out;
+  RankHolder out;
   out.rank = rank;
   out.node = key.node;
   out.session = key.session;

@@ -44,17 +44,17 @@ std::set<GroupId> Rendezvous::Impl::GroupsOf(const NodeId& id) const {
 }
 
 // By rank.
-std::vector<Placement> Rendezvous::Impl::OwnMembers(const ClusterGroup& group,
-                                                    const NodeId& id) const {
+std::vector<RankHolder> Rendezvous::Impl::OwnMembers(const ClusterGroup& group,
+                                                     const NodeId& id) const {
   const KnownNode& node = nodes_.at(id);
-  std::map<Rank, Placement> own;
+  std::map<Rank, RankHolder> own;
   for (const auto& [claim, known] : node.claims) {
     if (known.disposition != ClaimDisposition::kGranted || known.group != group.id) continue;
     const ClaimKey key{id, node.incarnation, claim.first, claim.second};
     for (const Rank rank : known.claim.ranks) own[rank] = PlacementOf(key, rank);
   }
-  std::vector<Placement> out;
-  for (auto& [rank, placement] : own) out.push_back(std::move(placement));
+  std::vector<RankHolder> out;
+  for (auto& [rank, holder] : own) out.push_back(std::move(holder));
   return out;
 }
 
@@ -68,7 +68,7 @@ const GroupWork* Rendezvous::Impl::AnyWorkOf(const NodeId& id, GroupId group) co
 DerivedFromHolders& Rendezvous::Impl::Derived(ClusterGroup& group) const {
   if (!group.derived.has_value()) {
     DerivedFromHolders& derived = group.derived.emplace();
-    std::vector<Placement> members;
+    std::vector<RankHolder> members;
     for (const auto& [rank, key] : group.holders) {
       members.push_back(PlacementOf(key, rank));
       // Neighbours are mostly served by one worker.
@@ -86,7 +86,7 @@ void Rendezvous::Impl::PutFormation(ClusterGroup& group, GroupView& view) {
   const auto [it, fresh] = told_.try_emplace(group.id);
   if (fresh) {
     it->second.bases = group.bases;
-    std::vector<WorkerPlace> workers;
+    std::vector<ServingWorker> workers;
     for (const auto& [id, bound] : CommunicatorOf(group).workers) {
       if (!bound.worker || !group.started) continue;
       const WorkerReport& worker = ReportOf(id);
@@ -119,7 +119,7 @@ GroupView Rendezvous::Impl::ViewOf(ClusterGroup& group, const NodeId& node) {
   } else if (!view.kept) {
     PutFormation(group, view);
   }
-  for (const auto& [rank, placement] : group.dead) view.dead.push_back(placement);
+  for (const auto& [rank, holder] : group.dead) view.dead.push_back(holder);
   view.base_cause = group.base_cause;
   const ClusterCommunicator& communicator = CommunicatorOf(group);
   view.communicator = communicator.id;
@@ -152,11 +152,11 @@ std::vector<GroupStatus> Rendezvous::Impl::Groups() const {
     status.since = group.since;
     status.cause = group.cause;
     for (const RankPhase& rank : HoldersOf(group, {}))
-      status.ranks.push_back({rank.placement, rank.phase});
+      status.ranks.push_back({rank.holder, rank.phase});
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
       if (group.holders.count(Rank{r}) == 0) status.missing.push_back(Rank{r});
     }
-    for (const auto& [rank, placement] : group.dead) status.dead.push_back(placement);
+    for (const auto& [rank, holder] : group.dead) status.dead.push_back(holder);
     const ClusterCommunicator& communicator = CommunicatorOf(group);
     status.communicator = communicator.id;
     if (group.epoch == communicator.epoch) status.id_digest = communicator.id_digest;

@@ -14,7 +14,7 @@
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/core/shared_list.h"
 #include "daemon/core/unique_id.h"
 #include "daemon/core/worker_name.h"
@@ -177,14 +177,14 @@ struct OrderAnswer {
 };
 
 // One of the workers that serve a group, for the others.
-struct WorkerPlace {
+struct ServingWorker {
   NodeId node;
   Incarnation worker;
   std::string wire_address;
   WorkerName name = {};
   std::string local_address = {};  // As in WorkerReport.
 
-  friend bool operator==(const WorkerPlace&, const WorkerPlace&) = default;
+  friend bool operator==(const ServingWorker&, const ServingWorker&) = default;
 };
 
 // One tenant of a group in which the node holds a rank. `started` says whether the tenants of
@@ -201,9 +201,9 @@ struct GroupView {
   bool wait = false;   // Whether READY comes back by itself (else calls fail at once).
   absl::Status cause;  // Why it is not READY.
   // By rank; may have gaps while forming or degraded. `own_members_only`: other nodes' are not said.
-  SharedList<Placement> members;
+  SharedList<RankHolder> members;
   bool own_members_only = false;
-  std::vector<Placement> dead;      // Last holders of ranks that are free, by rank.
+  std::vector<RankHolder> dead;     // Last holders of ranks that are free, by rank.
   SharedList<ExecutionBase> bases;  // Of `formation`; all ranks.
   absl::Status base_cause;          // Why executions below the bases fail.
   // Unique id of `epoch`.
@@ -212,7 +212,7 @@ struct GroupView {
   bool id_known = false;  // `unique_id` is decided; initialise the communicator with it.
   UniqueId unique_id;     // Empty: none, and `no_id_reason` says why; or it stays.
   std::string no_id_reason;              // "none: ..."
-  SharedList<WorkerPlace> workers;       // While `started`: of all nodes of the group.
+  SharedList<ServingWorker> workers;     // While `started`: of all nodes of the group.
   std::vector<WorkerName> node_workers;  // Of this node, in `epoch`, by name; none before an epoch.
   // `members`, `bases` and `workers` are left out: the node has said that it has those of
   // `formation`, and they are still the same.

@@ -137,15 +137,15 @@ void EffectSender::Reply(const ReplyJoined& effect) {
   joined.set_epoch(effect.epoch.value);
   joined.set_formation(effect.formation.value);
   *joined.mutable_spec() = ToProto(effect.spec);
-  for (const Placement& placement : effect.members) {
+  for (const RankHolder& holder : effect.members) {
     v1::Joined::Member& member = *joined.add_members();
-    member.set_rank(placement.rank.value);
-    member.set_node(placement.node.value);
-    member.set_host(placement.host);
-    member.set_pid(placement.pid);
-    member.set_client_name(placement.client_name);
-    member.set_session_id(placement.session.value);
-    if (placement.node == to_.self) member.set_worker(ToString(placement.worker));
+    member.set_rank(holder.rank.value);
+    member.set_node(holder.node.value);
+    member.set_host(holder.host);
+    member.set_pid(holder.pid);
+    member.set_client_name(holder.client_name);
+    member.set_session_id(holder.session.value);
+    if (holder.node == to_.self) member.set_worker(ToString(holder.worker));
   }
   absl::StatusOr<PacketChannel::Fds> fds = TakeArenas(effect, joined);
   if (!fds.ok()) {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/worker/cause_text.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/row_dtype.h"

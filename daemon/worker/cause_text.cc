@@ -6,7 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "proto/epd/v1/operation_kind.h"
 
 namespace epd {

@@ -72,17 +72,17 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
   if (!spec.ok()) return spec.status();
   start.spec = *std::move(spec);
   for (const v1::StartTenant::Member& member : message.members()) {
-    start.members.push_back(Placement{.rank = Rank(member.rank()),
-                                      .node = NodeId{member.node()},
-                                      .session = SessionId(member.session_id()),
-                                      .arena_index = member.arena_index(),
-                                      .host = member.host(),
-                                      .pid = member.pid(),
-                                      .client_name = member.client_name(),
-                                      .worker = NameOf(member.worker())});
+    start.members.push_back(RankHolder{.rank = Rank(member.rank()),
+                                       .node = NodeId{member.node()},
+                                       .session = SessionId(member.session_id()),
+                                       .arena_index = member.arena_index(),
+                                       .host = member.host(),
+                                       .pid = member.pid(),
+                                       .client_name = member.client_name(),
+                                       .worker = NameOf(member.worker())});
   }
   std::sort(start.members.begin(), start.members.end(),
-            [](const Placement& a, const Placement& b) { return a.rank < b.rank; });
+            [](const RankHolder& a, const RankHolder& b) { return a.rank < b.rank; });
   for (const v1::StartTenant::Node& node : message.nodes()) {
     start.nodes.push_back({.name = NodeId{node.name()},
                            .worker = Incarnation(node.worker()),

@@ -288,7 +288,7 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
     facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
   }
   const bool spans = std::any_of(start.members.begin(), start.members.end(),
-                                 [](const Placement& member) { return !member.session; });
+                                 [](const RankHolder& member) { return !member.session; });
   if (spans && start.on_device()) {
     if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
   }
@@ -309,7 +309,7 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
                 .epoch = start.epoch.value,
                 .workers = {},
                 .self = -1};
-  for (const Placement& member : start.members) {
+  for (const RankHolder& member : start.members) {
     const auto node =
         std::find_if(start.nodes.begin(), start.nodes.end(),
                      [&](const SpanNode& one) { return one.id() == member.server(); });

@@ -50,7 +50,7 @@ absl::Status Exchange::CheckStart(const TenantStart& start) const {
                      " members, expected num_ranks=", start.spec.num_ranks));
   }
   for (uint32_t r = 0; r < start.members.size(); ++r) {
-    const Placement& member = start.members[r];
+    const RankHolder& member = start.members[r];
     if (member.rank.value != r) {
       return absl::InvalidArgumentError(
           absl::StrCat("member ", r, " has rank ", member.rank.value, ", expected rank order"));
@@ -86,10 +86,10 @@ absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
   std::vector<Rank> ranks;
   uint32_t num_remote = 0;
   if (const auto& m = tenant->start.members;
-      std::any_of(m.begin(), m.end(), [](const Placement& member) { return !member.session; })) {
+      std::any_of(m.begin(), m.end(), [](const RankHolder& member) { return !member.session; })) {
     tenant->ended = StartSpan(*tenant);
   }
-  for (const Placement& member : tenant->start.members) {
+  for (const RankHolder& member : tenant->start.members) {
     const bool has_arena = member.session || tenant->span.has_value();
     tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(key.size()) : -1);
     if (!has_arena) continue;
@@ -204,7 +204,7 @@ void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool pr
   ForgetSession(session);
   for (auto& [unused, tenant] : tenants_) {
     std::vector<Rank> ranks;
-    for (const Placement& member : tenant->start.members) {
+    for (const RankHolder& member : tenant->start.members) {
       if (member.session == session) ranks.push_back(member.rank);
     }
     if (!ranks.empty() && !tenant->closed) EndFormation(*tenant, GoneCause(*tenant, ranks, cause));
@@ -218,7 +218,7 @@ void Exchange::ForgetSession(SessionId session) {
   std::erase_if(sites_, [&](const auto& site) { return site.first.first == session; });
   std::vector<Operation*> touched;
   for (auto& [unused, operation] : operations_) {
-    const std::vector<Placement>& members = operation->tenant->start.members;
+    const std::vector<RankHolder>& members = operation->tenant->start.members;
     for (uint32_t r = 0; r < members.size(); ++r) {
       if (members[r].session != session || operation->parts[r].state == PartState::kAbsent)
         continue;

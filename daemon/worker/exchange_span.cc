@@ -21,7 +21,7 @@ absl::Status Exchange::StartSpan(Tenant& tenant) {
   TenantSpan span;
   span.self = options_.self;
   span.nodes = start.nodes;
-  for (const Placement& member : start.members) {
+  for (const RankHolder& member : start.members) {
     const auto node =
         std::find_if(start.nodes.begin(), start.nodes.end(),
                      [&](const SpanNode& known) { return known.id() == member.server(); });

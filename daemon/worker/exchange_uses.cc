@@ -289,7 +289,7 @@ Operation* Exchange::FindForUse(const Use& use, const shm::SlotRequest& request,
     return nullptr;
   }
   Operation& operation = *found->second;
-  const std::vector<Placement>& members = operation.tenant->start.members;
+  const std::vector<RankHolder>& members = operation.tenant->start.members;
   if (request.rank >= members.size() || members[request.rank].session != use.session) {
     Refuse(use, ForStranger(absl::PermissionDeniedError(
                                 absl::StrCat("operation ", request.op_id, " has no rank ",

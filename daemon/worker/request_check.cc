@@ -143,7 +143,7 @@ absl::Status CheckPlace(const shm::SlotRequest& request, SessionId session, cons
   if (request.rank >= start.members.size()) {
     return Bad("rank", request.rank, absl::StrCat("less than num_ranks=", start.members.size()));
   }
-  const Placement& member = start.members[request.rank];
+  const RankHolder& member = start.members[request.rank];
   if (member.session != session) {
     return absl::PermissionDeniedError(
         absl::StrCat("rank ", request.rank, " belongs to session ", member.session.value, " (",

@@ -47,7 +47,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/worker/operation.h"
 
 namespace epd {

@@ -14,7 +14,7 @@
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/worker/effects.h"
 #include "daemon/worker/execution_book.h"
 #include "daemon/worker/operation.h"
@@ -28,8 +28,8 @@ struct TenantStart {
   GroupId group;
   Epoch epoch;
   Formation formation;
-  GroupSpec spec;                  // Every default filled in.
-  std::vector<Placement> members;  // [num_ranks], by rank; session 0: another worker serves it.
+  GroupSpec spec;                   // Every default filled in.
+  std::vector<RankHolder> members;  // [num_ranks], by rank; session 0: another worker serves it.
   std::vector<ExecutionBase> bases;
   absl::Status base_cause;
   std::vector<SpanNode> nodes = {};  // The workers that serve the group.

@@ -58,13 +58,13 @@ class World {
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       const bool local = group == 1 || (group == 2) == (rank < 2);
       if (local) exchange_.AddSession(SessionOf(rank));
-      start.members.push_back(Placement{.rank = Rank(rank),
-                                        .node = NodeId{local ? "here" : "there"},
-                                        .session = local ? SessionOf(rank) : SessionId(),
-                                        .arena_index = 0,
-                                        .host = "h",
-                                        .pid = 7,
-                                        .client_name = {}});
+      start.members.push_back(RankHolder{.rank = Rank(rank),
+                                         .node = NodeId{local ? "here" : "there"},
+                                         .session = local ? SessionOf(rank) : SessionId(),
+                                         .arena_index = 0,
+                                         .host = "h",
+                                         .pid = 7,
+                                         .client_name = {}});
     }
     if (group != 1) {
       start.nodes = {{NodeId{"here"}, kSelf, "a:1"}, {NodeId{"there"}, kOther, "b:1"}};

@@ -19,7 +19,7 @@ void Invariants::Fail(const std::string& invariant, const std::string& what) {
 
 void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch,
                                 Formation formation, const GroupSpec& spec,
-                                const std::vector<Placement>& members) {
+                                const std::vector<RankHolder>& members) {
   const auto [it, fresh] =
       started_.try_emplace({coordinator, group, formation}, Started{epoch, members, false, {}});
   const std::string where = absl::StrCat("group ", group.value, " formation ", formation.value);
@@ -28,13 +28,13 @@ void Invariants::CheckPlacement(Incarnation coordinator, GroupId group, Epoch ep
   if (!fresh && it->second.members != members)
     Fail("one_epoch", absl::StrCat(where, " has two placements"));
   std::map<Rank, WorkerId> places;
-  for (const Placement& member : members) places[member.rank] = member.server();
+  for (const RankHolder& member : members) places[member.rank] = member.server();
   const auto [known, first] = places_of_epoch_.try_emplace({coordinator, spec.name, epoch}, places);
   if (!first && known->second != places) {
     Fail("one_epoch",
          absl::StrCat(where, ": epoch ", epoch.value, " has two maps from ranks to workers"));
   }
-  for (const Placement& member : members) {
+  for (const RankHolder& member : members) {
     if (wishes_.count({member.session, spec.name, spec.tenant}) > 0) continue;
     Fail("own_tenant", absl::StrCat(where, ", tenant \"", spec.tenant, "\", has session ",
                                     member.session.value, ", which did not ask for it"));
@@ -61,10 +61,10 @@ void Invariants::SawView(const ClusterView& view) {
   }
 }
 
-std::vector<Placement> Invariants::MembersOf(Incarnation coordinator, GroupId group,
-                                             Formation formation) const {
+std::vector<RankHolder> Invariants::MembersOf(Incarnation coordinator, GroupId group,
+                                              Formation formation) const {
   const auto it = started_.find({coordinator, group, formation});
-  return it == started_.end() ? std::vector<Placement>() : it->second.members;
+  return it == started_.end() ? std::vector<RankHolder>() : it->second.members;
 }
 
 void Invariants::SawWorkerOf(const std::string& name, Rank rank, const WorkerName& worker) {
@@ -76,7 +76,7 @@ void Invariants::SawReady(const WorkerId& worker, GroupId group, Formation forma
 }
 
 void Invariants::SawGroupReady(Incarnation coordinator, GroupId group, Formation formation) {
-  for (const Placement& member : MembersOf(coordinator, group, formation)) {
+  for (const RankHolder& member : MembersOf(coordinator, group, formation)) {
     if (ready_.count({member.server(), group, formation}) > 0) continue;
     Fail("all_ready", absl::StrCat("group ", group.value, " formation ", formation.value,
                                    " is READY without ", ToString(member.server())));
@@ -86,7 +86,7 @@ void Invariants::SawGroupReady(Incarnation coordinator, GroupId group, Formation
 // It serves ranks, and those that asked for it.
 void Invariants::CheckWorkers(const std::string& node, const StartTenant& start) {
   bool serves = false;
-  for (const Placement& member : start.members) {
+  for (const RankHolder& member : start.members) {
     serves = serves || member.server() == WorkerId{NodeId{node}, start.to};
     const auto asked = worker_asked_.find({start.spec.name, member.rank});
     if (asked == worker_asked_.end() || asked->second == member.worker) continue;
@@ -134,9 +134,9 @@ void Invariants::CheckCut(Incarnation coordinator, GroupId group, Formation form
   for (const auto& [key, value] : now.bases) programs.insert(key.second);
   for (const ProgramId& program : programs) {
     std::optional<uint64_t> cut;
-    for (const Placement& member : now.members) {
+    for (const RankHolder& member : now.members) {
       bool stays = false;
-      for (const Placement& old : before->second.members) stays = stays || old == member;
+      for (const RankHolder& old : before->second.members) stays = stays || old == member;
       if (!stays) continue;
       const uint64_t delta =
           base(now, member.rank, program) - base(before->second, member.rank, program);

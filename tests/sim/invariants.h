@@ -45,7 +45,7 @@
 #include "daemon/control/rendezvous.h"
 #include "daemon/core/execution.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 
 namespace epd::sim {
 
@@ -91,8 +91,8 @@ class Invariants {
 
   // The base of (rank, program) in a formation that some node has started.
   // Of a formation that some node has started; else empty.
-  std::vector<Placement> MembersOf(Incarnation coordinator, GroupId group,
-                                   Formation formation) const;
+  std::vector<RankHolder> MembersOf(Incarnation coordinator, GroupId group,
+                                    Formation formation) const;
   uint64_t BaseOf(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
                   const ProgramId& program) const;
 
@@ -101,13 +101,13 @@ class Invariants {
  private:
   struct Started {
     Epoch epoch;
-    std::vector<Placement> members;
+    std::vector<RankHolder> members;
     bool has_bases = false;
     std::map<std::pair<Rank, ProgramId>, uint64_t> bases;
   };
 
   void CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch, Formation formation,
-                      const GroupSpec& spec, const std::vector<Placement>& members);
+                      const GroupSpec& spec, const std::vector<RankHolder>& members);
   void CheckWorkers(const std::string& node, const StartTenant& start);
   void CheckCut(Incarnation coordinator, GroupId group, Formation formation);
 

@@ -173,15 +173,15 @@ void World::CheckSettled() {
                                                std::string(Name(group.state))));
     }
     for (const RankStatus& rank : group.ranks) {
-      const Node& node = nodes_[IndexOf(rank.placement.node)];
-      const auto& serving = node.workers.at(rank.placement.worker).tenants;
+      const Node& node = nodes_[IndexOf(rank.holder.node)];
+      const auto& serving = node.workers.at(rank.holder.worker).tenants;
       if (group.state == GroupState::kReady && serving.count({group.id, group.formation}) == 0) {
-        invariants_.Fail("settled", absl::StrCat(ToString(rank.placement.server()),
-                                                 " does not serve ", group.spec.name));
+        invariants_.Fail("settled", absl::StrCat(ToString(rank.holder.server()), " does not serve ",
+                                                 group.spec.name));
       }
-      if (living.count({node.name, node.incarnation, rank.placement.session.value}) == 0) {
+      if (living.count({node.name, node.incarnation, rank.holder.session.value}) == 0) {
         invariants_.Fail("dead_hold",
-                         absl::StrCat("rank ", rank.placement.rank.value, " of ", group.spec.name,
+                         absl::StrCat("rank ", rank.holder.rank.value, " of ", group.spec.name,
                                       " belongs to a dead session of ", node.name));
       }
     }

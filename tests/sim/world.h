@@ -136,7 +136,7 @@ class World {
   void OnReform(size_t c, const NotifyReform& reform);
   GroupSpec SpecOf(int which, int instance, int tenant);
   void CheckUnharmed(const GroupTransition& transition);
-  bool IsSound(const Placement& member) const;
+  bool IsSound(const RankHolder& member) const;
   void Order(size_t i);
   Who WhoOf(size_t c) const;
   std::optional<size_t> RandomClient();

@@ -131,7 +131,7 @@ void World::PerformAll(const Rendezvous::Effects& effects) {
 }
 
 // Whether nothing has happened to the member that could be held against its tenant.
-bool World::IsSound(const Placement& member) const {
+bool World::IsSound(const RankHolder& member) const {
   constexpr absl::Duration kMemory = absl::Seconds(30);  // Of whatever was late, lost or repeated.
   const Node& node = nodes_[IndexOf(member.node)];
   if (node.connection == 0 || node.cut_off_at + kMemory > now_) return false;
@@ -156,7 +156,7 @@ void World::CheckUnharmed(const GroupTransition& t) {
   const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
   const bool sound =
       !members.empty() && std::all_of(members.begin(), members.end(),
-                                      [this](const Placement& member) { return IsSound(member); });
+                                      [this](const RankHolder& member) { return IsSound(member); });
   if (sound) {
     invariants_.Fail("unharmed",
                      absl::StrCat("group ", t.name, " ", t.group.value,
@@ -211,7 +211,7 @@ void World::SendToNode(ClusterView view) {
   if (connection == 0 || (options_.bug == Bug::kLoseLastViews && !faults_ && i == 0)) return;
   if (options_.bug == Bug::kSplitPlacement && i == 0) {
     for (GroupView& group : view.groups) {
-      std::vector<Placement> members = group.members.items();
+      std::vector<RankHolder> members = group.members.items();
       if (!members.empty()) members.back().pid += 1;
       group.members = std::move(members);
     }
@@ -291,7 +291,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     if (e->request && options_.bug == Bug::kAnswerTwice)
       invariants_.SawJoinAnswered(who(e->session), e->request);
     std::vector<Rank> ranks;
-    for (const Placement& member : e->members) {
+    for (const RankHolder& member : e->members) {
       if (member.node.value == name && member.session == e->session) ranks.push_back(member.rank);
     }
     FromNode(i, e->session, [this, joined = *e, ranks](size_t c) { OnJoined(c, joined, ranks); });

@@ -62,7 +62,7 @@ bool World::WorkersLive(const GroupTransition& t) const {
   constexpr absl::Duration kMemory = absl::Seconds(30);
   const auto members = invariants_.MembersOf(coordinator_->incarnation(), t.group, t.formation);
   if (members.empty()) return false;
-  return std::all_of(members.begin(), members.end(), [&](const Placement& member) {
+  return std::all_of(members.begin(), members.end(), [&](const RankHolder& member) {
     const Node& node = nodes_[IndexOf(member.node)];
     const auto worker = node.workers.find(member.worker);
     return worker != node.workers.end() && worker->second.incarnation != 0 &&
@@ -100,7 +100,7 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
   const auto key = std::make_pair(effect.group, effect.formation);
   const ArenaSetId set{next_arena_set_++};
   int arenas = 0;
-  for (const Placement& member : effect.members)
+  for (const RankHolder& member : effect.members)
     arenas += member.server() == WorkerId{NodeId{nodes_[i].name}, effect.to} ? 1 : 0;
   const bool fits =
       arenas > 0 && worker.pool->AddSet(set, arenas, kArena).ok() &&

@@ -47,7 +47,7 @@ absl::StatusOr<PacketChannel::Fds> PendingArenas::Take(const ReplyJoined& reply,
   joined.set_lane_bytes(it->second.lane_bytes);
   PacketChannel::Fds fds;
   std::set<SessionId> local;
-  for (const Placement& member : reply.members) {
+  for (const RankHolder& member : reply.members) {
     const auto arena = it->second.arenas.find(member.rank);
     const bool here = member.server() == self;
     if (here) local.insert(member.session);

@@ -14,19 +14,19 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
   start.set_formation(effect.formation.value);
   start.set_communicator_id(effect.communicator.value);
   *start.mutable_spec() = ToProto(effect.spec);
-  for (const Placement& placement : effect.members) {
+  for (const RankHolder& holder : effect.members) {
     v1::StartTenant::Member& member = *start.add_members();
-    member.set_rank(placement.rank.value);
-    const bool served = placement.node == self && placement.worker == effect.to;
-    member.set_session_id(served ? placement.session.value : 0);
-    member.set_worker(ToString(placement.worker));
-    member.set_arena_index(placement.arena_index);
-    member.set_host(placement.host);
-    member.set_pid(placement.pid);
-    member.set_client_name(placement.client_name);
-    member.set_node(placement.node.value);
+    member.set_rank(holder.rank.value);
+    const bool served = holder.node == self && holder.worker == effect.to;
+    member.set_session_id(served ? holder.session.value : 0);
+    member.set_worker(ToString(holder.worker));
+    member.set_arena_index(holder.arena_index);
+    member.set_host(holder.host);
+    member.set_pid(holder.pid);
+    member.set_client_name(holder.client_name);
+    member.set_node(holder.node.value);
   }
-  for (const WorkerPlace& place : effect.workers) {
+  for (const ServingWorker& place : effect.workers) {
     v1::StartTenant::Node& node = *start.add_nodes();
     node.set_name(place.node.value);
     node.set_worker(place.worker.value);

@@ -23,9 +23,9 @@ class EncodedFormations {
   void Put(const GroupView& group, v1::ClusterGroup& out);
 
  private:
-  SharedList<Placement> members_;
+  SharedList<RankHolder> members_;
   SharedList<ExecutionBase> bases_;
-  SharedList<WorkerPlace> workers_;
+  SharedList<ServingWorker> workers_;
   google::protobuf::UnknownFieldSet fields_;
 };
 

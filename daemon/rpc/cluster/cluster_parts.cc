@@ -68,33 +68,33 @@ absl::Status GetName(const std::string& in, const char* field, WorkerName& name)
   return absl::OkStatus();
 }
 
-v1::ClusterMember ToProto(const Placement& placement) {
+v1::ClusterMember ToProto(const RankHolder& holder) {
   v1::ClusterMember member;
-  member.set_rank(placement.rank.value);
-  member.set_node(placement.node.value);
-  member.set_session_id(placement.session.value);
-  member.set_arena_index(placement.arena_index);
-  member.set_host(placement.host);
-  member.set_pid(placement.pid);
-  member.set_client_name(placement.client_name);
-  member.set_client_version(placement.client_version);
-  member.set_worker(ToString(placement.worker));
+  member.set_rank(holder.rank.value);
+  member.set_node(holder.node.value);
+  member.set_session_id(holder.session.value);
+  member.set_arena_index(holder.arena_index);
+  member.set_host(holder.host);
+  member.set_pid(holder.pid);
+  member.set_client_name(holder.client_name);
+  member.set_client_version(holder.client_version);
+  member.set_worker(ToString(holder.worker));
   return member;
 }
 
-absl::Status Get(const v1::ClusterMember& member, Placement& placement) {
-  placement.rank = Rank(member.rank());
-  placement.node = NodeId{member.node()};
-  placement.session = SessionId(member.session_id());
-  placement.arena_index = member.arena_index();
-  placement.host = member.host();
-  placement.pid = member.pid();
-  placement.client_name = member.client_name();
-  placement.client_version = member.client_version();
-  return GetName(member.worker(), "member.worker", placement.worker);
+absl::Status Get(const v1::ClusterMember& member, RankHolder& holder) {
+  holder.rank = Rank(member.rank());
+  holder.node = NodeId{member.node()};
+  holder.session = SessionId(member.session_id());
+  holder.arena_index = member.arena_index();
+  holder.host = member.host();
+  holder.pid = member.pid();
+  holder.client_name = member.client_name();
+  holder.client_version = member.client_version();
+  return GetName(member.worker(), "member.worker", holder.worker);
 }
 
-v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
+v1::ClusterMemberColumns ToColumns(const std::vector<RankHolder>& members) {
   v1::ClusterMemberColumns out;
   absl::flat_hash_map<absl::string_view, uint32_t> known;
   const auto index_of = [&](const std::string& text) {
@@ -109,8 +109,8 @@ v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
     return at->second;
   };
   const bool on_gpus = std::any_of(members.begin(), members.end(),
-                                   [](const Placement& member) { return member.worker.on_gpu(); });
-  for (const Placement& member : members) {
+                                   [](const RankHolder& member) { return member.worker.on_gpu(); });
+  for (const RankHolder& member : members) {
     if (on_gpus) out.add_workers(index_of_worker(member.worker));
     out.add_ranks(member.rank.value);
     out.add_sessions(member.session.value);
@@ -124,7 +124,7 @@ v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members) {
   return out;
 }
 
-absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& members) {
+absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<RankHolder>& members) {
   const int num = in.ranks_size();
   for (const int other :
        {in.sessions_size(), in.arena_indices_size(), in.pids_size(), in.nodes_size(),
@@ -146,7 +146,7 @@ absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& mem
   };
   members.reserve(members.size() + static_cast<size_t>(num));
   for (int i = 0; i < num; ++i) {
-    Placement& member = members.emplace_back();
+    RankHolder& member = members.emplace_back();
     member.rank = Rank(in.ranks(i));
     member.session = SessionId(in.sessions(i));
     member.arena_index = in.arena_indices(i);

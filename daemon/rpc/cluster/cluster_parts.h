@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 #include "daemon/core/worker_name.h"
 #include "proto/epd/v1/cluster.pb.h"
 
@@ -25,13 +25,13 @@ absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases);
 // "cpu", "cuda:0"; empty, of an older epd: `name` stays as it is. INVALID_ARGUMENT: no worker's name.
 absl::Status GetName(const std::string& in, const char* field, WorkerName& name);
 
-v1::ClusterMember ToProto(const Placement& placement);
+v1::ClusterMember ToProto(const RankHolder& holder);
 // INVALID_ARGUMENT: as GetName.
-absl::Status Get(const v1::ClusterMember& in, Placement& placement);
+absl::Status Get(const v1::ClusterMember& in, RankHolder& holder);
 
-v1::ClusterMemberColumns ToColumns(const std::vector<Placement>& members);
+v1::ClusterMemberColumns ToColumns(const std::vector<RankHolder>& members);
 // INVALID_ARGUMENT: the columns are not equally long, or an index is out of range.
-absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<Placement>& members);
+absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<RankHolder>& members);
 
 // A spec that another epd has filled in and validated.
 absl::Status Get(const v1::GroupSpec& in, GroupSpec& spec);

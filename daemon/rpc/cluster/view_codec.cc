@@ -20,7 +20,7 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   *out.mutable_cause() = ToProto(group.cause);
   out.set_own_members_only(group.own_members_only);
   out.set_kept(group.kept);
-  for (const Placement& dead : group.dead) *out.add_dead() = ToProto(dead);
+  for (const RankHolder& dead : group.dead) *out.add_dead() = ToProto(dead);
   *out.mutable_base_cause() = ToProto(group.base_cause);
   out.set_id_wanted(group.id_maker.has_value());
   if (group.id_maker.has_value()) out.set_id_maker(ToString(*group.id_maker));
@@ -34,12 +34,12 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
 
 void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& out) {
   if (protocol < 2) {
-    for (const Placement& member : group.members) *out.add_members() = ToProto(member);
+    for (const RankHolder& member : group.members) *out.add_members() = ToProto(member);
   } else if (!group.members.empty()) {
     *out.mutable_member_columns() = ToColumns(group.members.items());
   }
   Put(group.bases.items(), *out.mutable_bases());
-  for (const WorkerPlace& place : group.workers) {
+  for (const ServingWorker& place : group.workers) {
     v1::ClusterWorker& worker = *out.add_workers();
     worker.set_node(place.node.value);
     worker.set_worker(place.worker.value);
@@ -79,13 +79,13 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.cause = FromProto(in.cause());
   group.own_members_only = in.own_members_only();
   group.kept = in.kept();
-  std::vector<Placement> members;
+  std::vector<RankHolder> members;
   absl::Status status = GetNodeWorkers(in, group);
   for (const v1::ClusterMember& member : in.members())
     status.Update(Get(member, members.emplace_back()));
   if (absl::Status bad = Get(in.member_columns(), members); !bad.ok()) return bad;
   if (!SaysWorkers(in) && !group.node_workers.empty()) {
-    for (Placement& member : members) member.worker = group.node_workers.front();
+    for (RankHolder& member : members) member.worker = group.node_workers.front();
   }
   group.members = std::move(members);
   for (const v1::ClusterMember& dead : in.dead())
@@ -95,7 +95,7 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.id_known = in.id_known();
   group.unique_id = UniqueId(in.unique_id());
   group.no_id_reason = in.no_id_reason();
-  std::vector<WorkerPlace> workers;
+  std::vector<ServingWorker> workers;
   for (const v1::ClusterWorker& worker : in.workers()) {
     workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address(),
                        WorkerName{}, worker.local_address()});

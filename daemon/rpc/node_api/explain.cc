@@ -15,12 +15,12 @@ namespace {
 
 v1::RankAccount ToAccount(const RankPhase& rank) {
   v1::RankAccount out;
-  out.set_rank(rank.placement.rank.value);
-  out.set_node(rank.placement.node.value);
-  out.set_host(rank.placement.host);
-  out.set_pid(rank.placement.pid);
-  out.set_client_name(rank.placement.client_name);
-  out.set_client_version(rank.placement.client_version);
+  out.set_rank(rank.holder.rank.value);
+  out.set_node(rank.holder.node.value);
+  out.set_host(rank.holder.host);
+  out.set_pid(rank.holder.pid);
+  out.set_client_name(rank.holder.client_name);
+  out.set_client_version(rank.holder.client_version);
   out.set_phase(rank.phase);
   if (rank.last_seen >= absl::ZeroDuration()) *out.mutable_last_seen() = ToProto(rank.last_seen);
   return out;
@@ -107,7 +107,7 @@ v1::FormationReport ToProto(const FormationReport& report) {
   for (const RankPhase& rank : report.arrived) *out.add_arrived() = ToAccount(rank);
   for (const Rank rank : report.missing) {
     const auto last = std::find_if(report.dead.begin(), report.dead.end(),
-                                   [&](const auto& dead) { return dead.placement.rank == rank; });
+                                   [&](const auto& dead) { return dead.holder.rank == rank; });
     v1::RankAccount& account = *out.add_missing();
     if (last != report.dead.end()) account = ToAccount(*last);
     account.set_rank(rank.value);

@@ -37,7 +37,7 @@ void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
     const auto group = groups.find(id);
     if (group == groups.end()) continue;
     for (const RankStatus& held : group->second.ranks) {
-      const Placement& holder = held.placement;
+      const RankHolder& holder = held.holder;
       if (holder.server() != self) continue;
       v1::MemoryRegion::Arena& arena = arenas[{holder.session.value, holder.arena_index}];
       arena.set_session_id(holder.session.value);

@@ -27,12 +27,12 @@ GroupStatus FromLocal(const LocalGroupStatus& local) {
   group.cause = view.cause;
   group.dead = view.dead;
   group.id_digest = local.id_digest;
-  for (const Placement& member : view.members) {
+  for (const RankHolder& member : view.members) {
     group.ranks.push_back({member, view.state == GroupState::kReady ? "ready" : "arrived"});
   }
   if (view.own_members_only) return group;  // The coordinator knows who is missing.
   std::set<Rank> held;
-  for (const Placement& member : view.members) held.insert(member.rank);
+  for (const RankHolder& member : view.members) held.insert(member.rank);
   for (uint32_t rank = 0; rank < view.spec.num_ranks; ++rank) {
     if (held.count(Rank(rank)) == 0) group.missing.emplace_back(rank);
   }
@@ -91,7 +91,7 @@ void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
   }
 }
 
-void FillHolder(const Placement& holder, v1::Rank& out) {
+void FillHolder(const RankHolder& holder, v1::Rank& out) {
   out.set_node(holder.node.value);
   out.set_host(holder.host);
   out.set_pid(holder.pid);
@@ -99,7 +99,8 @@ void FillHolder(const Placement& holder, v1::Rank& out) {
   out.set_session_id(holder.session.value);
 }
 
-void FillWords(const Node& node, const std::string& group, const Placement& holder, v1::Rank& out) {
+void FillWords(const Node& node, const std::string& group, const RankHolder& holder,
+               v1::Rank& out) {
   const ClientGateway::Words* words = node.WordsOf(holder.session, group, holder.rank);
   if (words == nullptr) return;
   out.set_device(words->device);
@@ -151,19 +152,19 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     ranks[rank].set_phase("missing");
     *ranks[rank].mutable_phase_age() = ToProto(age);
   }
-  for (const Placement& dead : group.dead) {
+  for (const RankHolder& dead : group.dead) {
     FillHolder(dead, ranks[dead.rank.value]);
     ranks[dead.rank.value].set_phase("dead");
   }
   for (const RankStatus& held : group.ranks) {
-    v1::Rank& out = ranks[held.placement.rank.value];
-    FillHolder(held.placement, out);
-    out.set_rank(held.placement.rank.value);
+    v1::Rank& out = ranks[held.holder.rank.value];
+    FillHolder(held.holder, out);
+    out.set_rank(held.holder.rank.value);
     out.set_phase(held.phase);
-    const bool is_local = held.placement.node == node.id();
-    if (is_local) FillWords(node, group.spec.name, held.placement, out);
+    const bool is_local = held.holder.node == node.id();
+    if (is_local) FillWords(node, group.spec.name, held.holder, out);
     if (is_local) out.set_unique_id_sha256(digest);
-    if (is_local) out.set_worker(ToString(held.placement.worker));
+    if (is_local) out.set_worker(ToString(held.holder.worker));
     if (oldest.operation != nullptr) FillPhase(oldest, out);
   }
   for (uint32_t expert = 0; expert < group.spec.num_experts; ++expert) {

@@ -137,13 +137,13 @@ void StreamWorker::StartTenant(uint64_t formation) {
   start.spec.backend = "cuda";
   start.spec.drop_on_overflow = s.sizes.drop_on_overflow;
   for (uint32_t r = 0; r < s.slots.size(); ++r) {
-    start.members.push_back(Placement{.rank = Rank(r),
-                                      .node = {},
-                                      .session = SessionId(r + 1),
-                                      .arena_index = 0,
-                                      .host = "h",
-                                      .pid = 1,
-                                      .client_name = {}});
+    start.members.push_back(RankHolder{.rank = Rank(r),
+                                       .node = {},
+                                       .session = SessionId(r + 1),
+                                       .arena_index = 0,
+                                       .host = "h",
+                                       .pid = 1,
+                                       .client_name = {}});
   }
   EXPECT_TRUE(s.exchange->StartTenant(std::move(start), absl::UnixEpoch()).ok());
   s.Perform();

@@ -43,7 +43,7 @@ TEST(MembersTest, EachWorkerOfTheNodeIsToldOfTheFormationWithEveryRanksWorker) {
                                             Field(&InitCommunicator::to, kSecond)));
   for (const StartTenant& start : c.nodes[0].started) {
     ASSERT_EQ(start.members.size(), 4u);
-    for (const Placement& member : start.members)
+    for (const RankHolder& member : start.members)
       EXPECT_EQ(member.worker, member.rank.value % 2 == 0 ? kFirst : kSecond);
     ASSERT_EQ(start.workers.size(), 2u);
     EXPECT_EQ(start.workers.items()[0].name, kFirst);
@@ -59,7 +59,7 @@ TEST(MembersTest, OneSessionMayHaveRanksAtSeveralWorkers) {
   c.JoinAt(0, 1, 1, GpuSpec(3), {2, 0, 1}, {kSecond, kFirst, kSecond});
   ASSERT_THAT(c.joined[1], SizeIs(1));
   ASSERT_EQ(c.joined[1][0].members.size(), 3u);
-  for (const Placement& member : c.joined[1][0].members)
+  for (const RankHolder& member : c.joined[1][0].members)
     EXPECT_EQ(member.worker, member.rank == Rank{0} ? kFirst : kSecond);
   EXPECT_THAT(c.nodes[0].started, SizeIs(2));
 }

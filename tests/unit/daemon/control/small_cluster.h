@@ -223,7 +223,7 @@ class SmallCluster {
       }
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);
-      if (!keep_members) node.started.back().members = std::vector<Placement>();
+      if (!keep_members) node.started.back().members = std::vector<RankHolder>();
       if (node.worker_answers && silent.count(e->to) == 0)
         Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
@@ -242,7 +242,7 @@ class SmallCluster {
                                       e->id.bytes()});
     } else if (const auto* e = std::get_if<ReplyJoined>(&effect)) {
       joined[e->session.value].push_back(*e);
-      if (!keep_members) joined[e->session.value].back().members = std::vector<Placement>();
+      if (!keep_members) joined[e->session.value].back().members = std::vector<RankHolder>();
     } else if (const auto* e = std::get_if<ReplyFailed>(&effect)) {
       failed[e->session.value].push_back(e->status);
     } else if (const auto* e = std::get_if<ReplyLeft>(&effect)) {

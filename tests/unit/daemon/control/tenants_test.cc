@@ -51,8 +51,8 @@ TEST(TenantsTest, ShareEpochAndCommunicatorAndNoSession) {
     EXPECT_EQ(node.inits.size(), 1u) << "one communicator is initialised once";
     EXPECT_EQ(node.started.size(), 2u);
   }
-  for (const Placement& member : c.joined[1][0].members) EXPECT_LE(member.session.value, 2u);
-  for (const Placement& member : c.joined[3][0].members) EXPECT_GE(member.session.value, 3u);
+  for (const RankHolder& member : c.joined[1][0].members) EXPECT_LE(member.session.value, 2u);
+  for (const RankHolder& member : c.joined[3][0].members) EXPECT_GE(member.session.value, 3u);
 }
 
 TEST(TenantsTest, ADeathInOneLeavesTheOtherAsItIs) {

@@ -102,7 +102,7 @@ TEST_F(ExchangeDeviceTest, AGroupThatTheDeviceCannotHoldIsRefusedWithTheNumbers)
 TEST_F(ExchangeDeviceTest, AMemberIsAWorkerAndNotANode) {
   const auto start = [](ExchangeHarness& h, const std::string& address) {
     TenantStart start = h.Start(OnDevice());
-    for (Placement& member : start.members) member.node = NodeId{"a"};
+    for (RankHolder& member : start.members) member.node = NodeId{"a"};
     start.members[0].worker = WorkerName{0};
     start.members[1].worker = WorkerName{1};
     start.members[1].session = SessionId();

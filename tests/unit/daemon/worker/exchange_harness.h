@@ -50,13 +50,13 @@ class ExchangeHarness {
                       .base_cause = absl::AbortedError("before the re-formation")};
     for (uint32_t r = 0; r < spec.num_ranks; ++r) {
       exchange.AddSession(SessionOf(r));
-      start.members.push_back(Placement{.rank = Rank(r),
-                                        .node = {},
-                                        .session = SessionOf(r),
-                                        .arena_index = 0,
-                                        .host = "host" + std::to_string(r),
-                                        .pid = static_cast<int32_t>(100 + r),
-                                        .client_name = {}});
+      start.members.push_back(RankHolder{.rank = Rank(r),
+                                         .node = {},
+                                         .session = SessionOf(r),
+                                         .arena_index = 0,
+                                         .host = "host" + std::to_string(r),
+                                         .pid = static_cast<int32_t>(100 + r),
+                                         .client_name = {}});
     }
     return start;
   }

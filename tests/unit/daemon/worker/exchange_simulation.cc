@@ -52,13 +52,13 @@ void Simulation::Form(SimGroup& group) {
                     .bases = {},
                     .base_cause = absl::AbortedError("re-formed")};
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
-    start.members.push_back(Placement{.rank = Rank(r),
-                                      .node = {},
-                                      .session = group.members[r],
-                                      .arena_index = 0,
-                                      .host = "h",
-                                      .pid = static_cast<int32_t>(r),
-                                      .client_name = {}});
+    start.members.push_back(RankHolder{.rank = Rank(r),
+                                       .node = {},
+                                       .session = group.members[r],
+                                       .arena_index = 0,
+                                       .host = "h",
+                                       .pid = static_cast<int32_t>(r),
+                                       .client_name = {}});
     for (uint32_t p = 0; p < kNumPrograms; ++p) {
       ProgramId program{};
       program[0] = static_cast<uint8_t>(p);

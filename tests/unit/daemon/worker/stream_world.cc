@@ -45,13 +45,13 @@ void StreamWorld::Form() {
   start.spec.drop_on_overflow = drops_;
   for (uint32_t r = 0; r < kNumRanks; ++r) {
     exchange_->AddSession(SessionId(r + 1));
-    start.members.push_back(Placement{.rank = epd::Rank(r),
-                                      .node = {},
-                                      .session = SessionId(r + 1),
-                                      .arena_index = 0,
-                                      .host = "h",
-                                      .pid = 1,
-                                      .client_name = {}});
+    start.members.push_back(RankHolder{.rank = epd::Rank(r),
+                                       .node = {},
+                                       .session = SessionId(r + 1),
+                                       .arena_index = 0,
+                                       .host = "h",
+                                       .pid = 1,
+                                       .client_name = {}});
   }
   if (!exchange_->StartTenant(std::move(start), now_).ok()) Violate("a sound tenant was refused");
   Perform();

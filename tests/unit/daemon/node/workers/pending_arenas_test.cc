@@ -13,8 +13,8 @@ const NodeId kHere{"here"};
 const WorkerId kSelf{kHere, kCpuWorker};
 constexpr GroupId kGroup(7);
 
-Placement Member(uint32_t rank, const NodeId& node, uint64_t session) {
-  Placement member;
+RankHolder Member(uint32_t rank, const NodeId& node, uint64_t session) {
+  RankHolder member;
   member.rank = Rank(rank);
   member.node = node;
   member.session = SessionId(session);
@@ -33,7 +33,7 @@ v1::TenantReady Ready(uint64_t formation, std::vector<uint32_t> ranks) {
   return ready;
 }
 
-ReplyJoined Reply(uint64_t formation, uint64_t session, std::vector<Placement> members) {
+ReplyJoined Reply(uint64_t formation, uint64_t session, std::vector<RankHolder> members) {
   ReplyJoined reply;
   reply.group = kGroup;
   reply.formation = Formation(formation);
@@ -80,7 +80,7 @@ TEST(PendingArenasTest, RanksOfOtherNodesHaveNoArenaHere) {
 TEST(PendingArenasTest, RanksOfTheNodesOtherWorkersHaveNoArenaHere) {
   PendingArenas book;
   ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
-  Placement other = Member(1, kHere, 11);
+  RankHolder other = Member(1, kHere, 11);
   other.worker = WorkerName{1};
   v1::Joined joined;
   const auto taken = book.Take(Reply(1, 10, {Member(0, kHere, 10), other}), kSelf, joined);
@@ -93,7 +93,7 @@ TEST(PendingArenasTest, RanksOfTheNodesOtherWorkersHaveNoArenaHere) {
 TEST(PendingArenasTest, DescriptorsAreDroppedAfterTheLastLocalSession) {
   PendingArenas book;
   ASSERT_TRUE(book.Put(Ready(1, {0, 1}), Fds(4)).ok());
-  const std::vector<Placement> members = {Member(0, kHere, 10), Member(1, kHere, 11)};
+  const std::vector<RankHolder> members = {Member(0, kHere, 10), Member(1, kHere, 11)};
   v1::Joined joined;
   for (const uint64_t session : {10, 10, 11}) {
     EXPECT_TRUE(book.Take(Reply(1, session, members), kSelf, joined).ok()) << session;
@@ -106,7 +106,7 @@ TEST(PendingArenasTest, OnlyTheAskedFormationIsHandedOut) {
   ASSERT_TRUE(book.Put(Ready(1, {0}), Fds(2)).ok());
   ASSERT_TRUE(book.Put(Ready(2, {0}), Fds(2)).ok());
   v1::Joined joined;
-  const std::vector<Placement> members = {Member(0, kHere, 10)};
+  const std::vector<RankHolder> members = {Member(0, kHere, 10)};
   EXPECT_FALSE(book.Take(Reply(1, 10, members), kSelf, joined).ok());
   EXPECT_TRUE(book.Take(Reply(2, 10, members), kSelf, joined).ok());
 }

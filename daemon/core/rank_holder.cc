@@ -1,4 +1,4 @@
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 
 #include <algorithm>
 
@@ -10,9 +10,9 @@ std::string ToString(const WorkerId& worker) {
   return absl::StrCat("node ", worker.node.value, " ", ToString(worker.name));
 }
 
-std::string Describe(const Placement& placement, const std::string& phase) {
-  return absl::StrCat("rank=", placement.rank.value, " host=", placement.host,
-                      " pid=", placement.pid, " phase=", phase);
+std::string Describe(const RankHolder& holder, const std::string& phase) {
+  return absl::StrCat("rank=", holder.rank.value, " host=", holder.host, " pid=", holder.pid,
+                      " phase=", phase);
 }
 
 std::string DescribeRanks(std::vector<Rank> ranks) {

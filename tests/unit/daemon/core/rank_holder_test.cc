@@ -1,5 +1,5 @@
 // Goal: messages name ranks in one form, and a unique id cannot be printed at all.
-#include "daemon/core/placement.h"
+#include "daemon/core/rank_holder.h"
 
 #include <gtest/gtest.h>
 
@@ -11,15 +11,15 @@
 namespace epd {
 namespace {
 
-TEST(PlacementTest, NamesRankHostPidAndPhase) {
-  Placement placement;
-  placement.rank = Rank{2};
-  placement.host = "a7";
-  placement.pid = 4711;
-  EXPECT_EQ(Describe(placement, "arrived"), "rank=2 host=a7 pid=4711 phase=arrived");
+TEST(RankHolderTest, NamesRankHostPidAndPhase) {
+  RankHolder holder;
+  holder.rank = Rank{2};
+  holder.host = "a7";
+  holder.pid = 4711;
+  EXPECT_EQ(Describe(holder, "arrived"), "rank=2 host=a7 pid=4711 phase=arrived");
 }
 
-TEST(PlacementTest, RanksAreWrittenAsRanges) {
+TEST(RankHolderTest, RanksAreWrittenAsRanges) {
   EXPECT_EQ(DescribeRanks({}), "none");
   EXPECT_EQ(DescribeRanks({Rank{7}, Rank{0}, Rank{2}, Rank{1}, Rank{1}}), "0-2, 7");
 }

@@ -22,7 +22,7 @@ struct WorkerId {
 std::string ToString(const WorkerId& worker);
 
 // The holder of one rank of a group.
-struct Placement {
+struct RankHolder {
   Rank rank;
   NodeId node;
   SessionId session;         // Of that node's epd.
@@ -34,11 +34,11 @@ struct Placement {
   WorkerName worker = {};  // Of its node, which serves it.
 
   WorkerId server() const { return {node, worker}; }
-  friend bool operator==(const Placement&, const Placement&) = default;
+  friend bool operator==(const RankHolder&, const RankHolder&) = default;
 };
 
 // "rank=2 host=a7 pid=4711 phase=arrived", the form that every message of epd uses.
-std::string Describe(const Placement& placement, const std::string& phase);
+std::string Describe(const RankHolder& holder, const std::string& phase);
 
 // "0-3, 7" for {0, 1, 2, 3, 7}; `ranks` need not be sorted. "none" when empty.
 std::string DescribeRanks(std::vector<Rank> ranks);
