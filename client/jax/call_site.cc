@@ -1,5 +1,6 @@
 #include "client/jax/call_site.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace epd::jax {
@@ -43,9 +44,9 @@ Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order
 
 std::uint32_t Executable::Add(const CallConfig& config) {
   // Tokens and capacity stay out: they may differ between ranks. So do the other sizes: a rank whose
-  // program has others must meet its peers, so that all are told. Programs that differ in these
+  // program has others must find its peers, so that all are told. Programs that differ in these
   // alone share their execution numbers, as two compilations of one do.
-  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.ranks};
+  const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.sizes.ranks};
   const client::MutexLock lock(mutex_);
   description_ += config.alias;
   description_ += '\0';
@@ -72,10 +73,28 @@ bool Executable::HasOneCall() const {
   return num_calls_ + names_.size() == 1;
 }
 
+epd_program_call CallOf(const CallSite& site, std::int64_t run_id, std::int32_t domain,
+                        std::int32_t position) {
+  epd_program_call call = {};
+  call.struct_size = sizeof call;
+  call.alias = site.config.alias.c_str();
+  call.domain = domain;
+  call.position = position;
+  if (!site.key.empty()) call.name = site.key.c_str();
+  const Digest& program = site.executable->Seal();
+  std::copy(program.begin(), program.end(), call.program);
+  call.executable = site.executable->id();
+  call.execution = static_cast<std::uint64_t>(run_id) + 1;  // 0 is no execution of XLA's there.
+  call.site = site.ordinal;
+  call.traced = &site.config.sizes;
+  return call;
+}
+
 std::optional<CallSite> AddCallSite(CallConfig config) {
   Compilation& current = Current();
   const client::MutexLock lock(current.mutex);
   if (current.executable == nullptr) current.executable = std::make_shared<Executable>();
+  config.sizes.struct_size = sizeof config.sizes;
   CallSite site;
   site.executable = current.executable;
   if (config.name.empty()) {

@@ -17,6 +17,7 @@
 
 #include "client/c/digest.h"
 #include "client/c/mutex.h"
+#include "client/program/epd_program.h"
 
 namespace epd::jax {
 
@@ -25,23 +26,16 @@ enum class Operation { kPrepare, kDispatch, kCombine, kDispatchBackward, kCombin
 // Name of the operation in messages, for example "dispatch".
 const char* OperationName(Operation operation);
 
-// Static attributes of a call. All are equal on all ranks, but for `tokens` and `capacity`.
+// Static attributes of a call. All are equal on all ranks, but for `tokens` and the capacity.
 struct CallConfig {
   Operation operation = Operation::kPrepare;
-  std::string alias;               // Which group of this process: "default".
-  std::string name;                // Static name by which ranks meet; empty: by the program.
-  bool by_rank = false;            // The position counts this process's ranks, not those along ep.
-  std::int64_t ranks = 0;          // R of the domain.
-  std::int64_t experts = 0;        // E of the domain.
-  std::int64_t local_experts = 0;  // Most experts of a rank: entries of token_counts.
-  std::int64_t owners = 0;         // Digest of the table of experts' owners; 0: contiguous.
-  std::int64_t max_tokens = 0;  // T_max; with ranks, experts and top_k it gives handle_mem's size.
+  std::string alias;          // Which group of this process: "default".
+  std::string name;           // Static name by which ranks find each other; empty: by the program.
+  epd_program_sizes sizes{};  // With the capacity of this call.
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;
-  std::int64_t hidden = 0;    // The group's; 0: prepare.
-  std::int64_t width = 0;     // Elements of a row of this call, 0: prepare.
-  std::int64_t tokens = 0;    // T of this call.
-  std::int64_t capacity = 0;  // C of this call, 0: prepare.
+  std::int64_t width = 0;   // Elements of a row of this call, 0: prepare.
+  std::int64_t tokens = 0;  // T of this call.
 };
 
 using client::Digest;
@@ -86,6 +80,10 @@ struct CallSite {
   std::uint32_t ordinal = 0;  // Among the calls without a name.
   std::string key;            // "<name>/<operation>" for a call with a name.
 };
+
+// The call of an execution (XLA's run id) at a place. What it points to is the site's.
+epd_program_call CallOf(const CallSite& site, std::int64_t run_id, std::int32_t domain,
+                        std::int32_t position);
 
 // Makes the next call of the compilation that goes on in this thread; nothing if its name is taken
 // by another call of the same operation there.

@@ -8,17 +8,23 @@
 // captures anything.
 #include <xla/ffi/api/ffi.h>
 
+#include <cstdio>
 #include <memory>
 #include <string>
 
-#include "client/jax/device_groups.h"
+#include "client/c/mutex.h"
+#include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
 #include "client/jax/ffi_site.h"
+#include "client/program/device_groups.h"
 
 namespace epd::jax {
 namespace {
 
 namespace ffi = ::xla::ffi;
+using client::Status;
+using program::DeviceGroups;
+using program::DeviceSites;
 
 shm::Kind KindOf(Operation operation) {
   switch (operation) {
@@ -37,7 +43,7 @@ shm::Kind KindOf(Operation operation) {
 }
 
 // `rows`: the element type of what moves; any for prepare.
-client::StreamCall CallOf(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
+client::StreamCall StreamCallOf(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
   const CallConfig& config = site.config;
   client::StreamCall call;
   call.kind = KindOf(config.operation);
@@ -53,7 +59,7 @@ client::StreamCall CallOf(const SiteState& site, std::uint32_t rank, ffi::DataTy
   call.alignment = static_cast<std::uint32_t>(config.alignment);
   call.num_tokens = static_cast<std::uint64_t>(config.tokens);
   if (config.operation == Operation::kPrepare) return call;
-  call.recv_capacity = static_cast<std::uint64_t>(config.capacity);
+  call.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
   call.dtype = static_cast<std::uint32_t>(DtypeOf(rows));
   call.row_bytes = static_cast<std::uint64_t>(config.width) * ffi::ByteWidth(rows);
   call.has_weights =
@@ -67,10 +73,19 @@ struct Target {
   client::HeldSite* site = nullptr;
 };
 
+// Those of a call site, which every call of it finds.
+DeviceSites& SitesOf(SiteState& site) {
+  static client::Mutex mutex;
+  const client::MutexLock lock(mutex);
+  if (site.devices == nullptr) site.devices = std::make_shared<DeviceSites>();
+  return *site.devices;
+}
+
 Status Resolve(SiteState* site, int device, ffi::DataType rows, Target* target) {
-  Status status = DeviceGroups::Shared().Find(*site, device, &target->group);
+  const epd_program_call call = CallOf(*site, 0, 0, 0);  // The device says which rank it is.
+  Status status = DeviceGroups::Shared().Find(call, device, &target->group);
   if (!status.ok()) return status;
-  return SitesOf(*site).Get(target->group, device, CallOf(*site, target->group->rank(), rows),
+  return SitesOf(*site).Get(target->group, device, StreamCallOf(*site, target->group->rank(), rows),
                             &target->site);
 }
 
@@ -79,9 +94,9 @@ ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType
   Target target;
   Status status = Resolve(site, device, rows, &target);
   if (status.ok()) {
-    status =
-        FromClient(target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream)),
-                   target.group->name(), target.group->rank());
+    status = program::InStream(
+        target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream)),
+        target.group->name(), target.group->rank());
   }
   return ToXla(status);
 }
@@ -175,3 +190,20 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_initialize, Initialize,
                                   .Attrs());
 
 }  // namespace epd::jax
+
+size_t epd_jax_cuda_problem(char* text, size_t text_bytes) {
+  const std::string& problem = epd::program::ProcessDriver().problem;
+  if (text_bytes > 0) std::snprintf(text, text_bytes, "%s", problem.c_str());
+  return problem.size();
+}
+
+int epd_jax_cuda_check(const char* alias, epd_error* error) {
+  const epd::client::Status status = epd::program::DeviceGroups::Shared().Check(alias);
+  error->code = static_cast<int32_t>(status.code);
+  std::snprintf(error->message, sizeof error->message, "%s", status.message.c_str());
+  return error->code;
+}
+
+void epd_jax_cuda_finalize(const char* alias) {
+  epd::program::DeviceGroups::Shared().Finalize(alias);
+}

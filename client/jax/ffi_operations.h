@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "client/c/epd_client.h"
-#include "client/jax/status.h"
+#include "client/c/status.h"
 
 namespace epd::jax {
 
@@ -70,7 +70,7 @@ inline epd_dtype DtypeOf(::xla::ffi::DataType type) {
   }
 }
 
-inline ::xla::ffi::Error ToXla(const Status& status) {
+inline ::xla::ffi::Error ToXla(const client::Status& status) {
   if (status.ok()) return ::xla::ffi::Error::Success();
   return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code), status.message);
 }

@@ -57,13 +57,14 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
   std::int64_t by_rank = 0;
   if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
   if (Read(attributes, "name", &name, &missing)) config.name = std::string(name);
+  epd_program_sizes& sizes = config.sizes;
   const std::pair<std::string_view, std::int64_t*> numbers[] = {
-      {"by_rank", &by_rank},        {"ranks", &config.ranks},
-      {"experts", &config.experts}, {"local_experts", &config.local_experts},
-      {"owners", &config.owners},   {"max_tokens", &config.max_tokens},
-      {"top_k", &config.top_k},     {"alignment", &config.alignment},
-      {"hidden", &config.hidden},   {"width", &config.width},
-      {"tokens", &config.tokens},   {"capacity", &config.capacity},
+      {"by_rank", &by_rank},       {"ranks", &sizes.ranks},
+      {"experts", &sizes.experts}, {"local_experts", &sizes.local_experts},
+      {"owners", &sizes.owners},   {"max_tokens", &sizes.max_tokens},
+      {"top_k", &config.top_k},    {"alignment", &config.alignment},
+      {"hidden", &sizes.hidden},   {"width", &config.width},
+      {"tokens", &config.tokens},  {"capacity", &sizes.recv_capacity},
   };
   for (const auto& [field, value] : numbers) Read(attributes, field, value, &missing);
   if (!missing.empty()) {
@@ -73,7 +74,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
             " phase=compile: " + OperationName(operation) + ": the program lacks the attributes " +
             missing + "; it was made by another version of epd.jax: lower it again"));
   }
-  config.by_rank = by_rank != 0;
+  sizes.by_rank = by_rank != 0 ? 1 : 0;
   std::optional<CallSite> site = AddCallSite(config);
   if (site.has_value()) return std::make_unique<SiteState>(*std::move(site));
   EndCompile();  // XLA gives this compilation up.

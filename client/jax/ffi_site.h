@@ -8,15 +8,17 @@
 
 #include "client/jax/call_site.h"
 
-namespace epd::jax {
-
+namespace epd::program {
 class DeviceSites;
+}
+
+namespace epd::jax {
 
 struct SiteState : CallSite {
   explicit SiteState(CallSite site) : CallSite(std::move(site)) {}
 
   // Of calls on GPUs; made by the first of them. Goes with the executable.
-  std::shared_ptr<DeviceSites> devices;
+  std::shared_ptr<program::DeviceSites> devices;
 
   static ::xla::ffi::TypeId id;  // Given by XLA when it first asks about a handler.
 };

@@ -1,7 +1,7 @@
 // The five XLA FFI handlers of the CPU platform.
 //
-// Asynchronous: XLA gets a future at once; a thread of the Completer makes the call of the C
-// library, which may wait for other ranks, and completes the future. XLA keeps operands and results
+// Asynchronous: XLA gets a future at once; a thread of its own makes the call, which may wait for
+// other ranks, and completes the future. XLA keeps operands and results
 // alive until then. Were the calls made on XLA's own threads, two independent ones that two ranks
 // start in different order would wait for each other for ever. A program with a single call cannot
 // do that, and makes it at once: handing over to another thread costs as much as exchanging a few
@@ -12,29 +12,20 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "client/jax/call_site.h"
-#include "client/jax/completer.h"
 #include "client/jax/ffi_operations.h"
 #include "client/jax/ffi_site.h"
-#include "client/jax/groups.h"
+#include "client/program/epd_program.h"
 #include "kernels/prepare_output.h"
 
 namespace epd::jax {
 namespace {
 
 namespace ffi = ::xla::ffi;
-
-ffi::Future Failed(Status status) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
-  promise.SetError(ToXla(status));
-  return future;
-}
 
 // Where a call runs.
 struct Place {
@@ -46,88 +37,59 @@ Place PlaceOf(Scalar domain, Scalar position) {
   return {*domain.typed_data(), *position.typed_data()};
 }
 
-// Makes the C library's call of one operation.
-using Exchange = std::function<int(const ActiveCall& call, epd_error* error)>;
+// One of the operations of epd_program.h.
+template <typename Args>
+using Function = int (*)(const epd_program_call*, const Args*, epd_error*);
 
-epd_key KeyOf(const CallSite& site, const ActiveCall& call) {
-  epd_key key = {};
-  key.struct_size = sizeof key;
-  if (!site.key.empty()) {
-    key.name = site.key.c_str();
-    key.execution = EPD_EXECUTION_NEXT;
-    return key;
+// A call on its way, with all that it needs: the executable may be dropped while its last execution
+// is under way.
+template <typename Args>
+struct Launched {
+  CallSite site;
+  std::int64_t run_id;
+  Place place;
+  Function<Args> function;
+  Args args;
+  ffi::Promise promise;
+
+  void Run() {
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    const epd_program_call call = CallOf(site, run_id, place.domain, place.position);
+    if (const int code = function(&call, &args, &error); code != EPD_OK) {
+      promise.SetError(ToXla({client::CodeFromNumber(code), error.message}));
+    } else {
+      promise.SetAvailable();  // Runs what follows in the program, here.
+    }
   }
-  std::copy(call.program().begin(), call.program().end(), key.program);
-  key.execution = call.number().execution;
-  key.ordinal = site.ordinal;
-  key.occurrence = call.number().occurrence;
-  return key;
-}
+};
 
-// Tells all ranks that this one cannot make the call.
-int Refuse(const CallSite& site, const ActiveCall& call, epd_error* error) {
-  epd_refuse_args args = {};
+template <typename Args>
+ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId run, Place place,
+                   Args args) {
   args.struct_size = sizeof args;
-  args.rank = call.rank();
-  args.key = KeyOf(site, call);
-  args.code = call.refusal().code;
-  args.text = call.refusal().message.c_str();
-  return epd_refuse(call.group(), &args, error);
-}
-
-Status RunCall(const CallSite& site, std::int64_t run_id, Place place, const Exchange& exchange) {
-  ActiveCall call;
-  Status status = Groups::Shared().Begin(site, run_id, place.domain, place.position, &call);
-  if (!status.ok()) return status;
-  epd_error error = {};
-  error.struct_size = sizeof error;
-  const int code = call.refusal().ok() ? exchange(call, &error) : Refuse(site, call, &error);
-  if (code != EPD_OK) status = FromError(code, error);
-  call.End(site, run_id, status);
-  return status;
-}
-
-ffi::Future Launch(const CallSite* site, ffi::RunId run, Place place, Exchange exchange) {
   ffi::Promise promise;
   ffi::Future future(promise);
+  auto launched = std::make_unique<Launched<Args>>(
+      Launched<Args>{*site, run.run_id, place, function, args, promise});
   if (site->executable->HasOneCall()) {
-    const Status status = RunCall(*site, run.run_id, place, exchange);
-    if (!status.ok()) return Failed(status);
-    promise.SetAvailable();
+    launched->Run();
     return future;
   }
-  // A copy: the executable may be dropped while its last execution is under way.
-  auto work = [site = *site, run_id = run.run_id, place, exchange = std::move(exchange),
-               promise]() mutable {
-    const Status status = RunCall(site, run_id, place, exchange);
-    exchange = nullptr;
-    if (status.ok()) {
-      promise.SetAvailable();  // Runs what follows in the program, here.
-    } else {
-      promise.SetError(ToXla(status));
-    }
+  const auto work = [](void* context) {
+    const std::unique_ptr<Launched<Args>> own(static_cast<Launched<Args>*>(context));
+    own->Run();
   };
-  if (!Completer::Shared().Run(std::move(work))) {
-    return Failed({kResourceExhausted,
-                   "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias +
-                       " rank=" + std::to_string(place.position) + " phase=begin: no thread for " +
-                       OperationName(site->config.operation) +
-                       ": the limit of threads of this process or user is reached"});
+  if (epd_program_start(work, launched.get(), nullptr) == EPD_OK) {
+    launched.release();
+  } else {
+    promise.SetError(ToXla({client::Code::kResourceExhausted,
+                            "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias + " rank=" +
+                                std::to_string(place.position) + " phase=begin: no thread for " +
+                                OperationName(site->config.operation) +
+                                ": the limit of threads of this process or user is reached"}));
   }
   return future;
-}
-
-// Launches `operation` of the C library on `args`, with what only the resolved call knows.
-template <typename Operation, typename Args>
-ffi::Future LaunchWith(Operation operation, const SiteState* site, ffi::RunId run, Place place,
-                       Args args) {
-  return Launch(
-      site, run, place,
-      [operation, site = CallSite(*site), args](const ActiveCall& call, epd_error* error) mutable {
-        args.rank = call.rank();
-        args.key = KeyOf(site, call);
-        return operation(call.group(), &args, error);
-      });
 }
 
 ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
@@ -137,7 +99,6 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                     ffi::Dictionary) {
   const Place place = PlaceOf(domain, rank);
   epd_prepare_args args = {};
-  args.struct_size = sizeof args;
   args.topk_idx = topk_idx.untyped_data();
   args.idx_bytes = topk_idx.element_type() == ffi::DataType::S64 ? 8 : 4;
   args.num_tokens = static_cast<std::uint64_t>(site->config.tokens);
@@ -149,14 +110,13 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   args.total_recv = total_recv->typed_data();
   args.handle_mem = handle_mem->typed_data();
   args.handle_mem_bytes = handle_mem->element_count();
-  return LaunchWith(epd_prepare, site, run, place, args);
+  return Launch(epd_program_prepare, site, run, place, args);
 }
 
 // What all calls that move rows say: the plan, and the sizes of the call site.
 template <typename Args>
 Args RowsArgs(const CallConfig& config, HandleMem handle_mem, ffi::DataType dtype) {
   Args args = {};
-  args.struct_size = sizeof args;
   args.handle_mem = handle_mem.untyped_data();
   args.handle_mem_bytes = handle_mem.element_count();
   args.top_k = static_cast<std::uint32_t>(config.top_k);
@@ -164,13 +124,13 @@ Args RowsArgs(const CallConfig& config, HandleMem handle_mem, ffi::DataType dtyp
   args.dtype = DtypeOf(dtype);
   args.hidden = static_cast<std::uint32_t>(config.width);
   args.num_tokens = static_cast<std::uint64_t>(config.tokens);
-  args.recv_capacity = static_cast<std::uint64_t>(config.capacity);
+  args.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
   return args;
 }
 
 // Dispatch and combine backward. `weights` and `recv_weights` are null in the latter.
-ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunId run, Place place,
-                    HandleMem handle_mem, ffi::AnyBuffer tokens, const float* weights,
+ffi::Future Scatter(Function<epd_scatter_args> function, SiteState* site, ffi::RunId run,
+                    Place place, HandleMem handle_mem, ffi::AnyBuffer tokens, const float* weights,
                     ffi::Result<ffi::AnyBuffer> recv_tokens, float* recv_weights) {
   auto args = RowsArgs<epd_scatter_args>(site->config, handle_mem, tokens.element_type());
   args.tokens = tokens.untyped_data();
@@ -178,26 +138,26 @@ ffi::Future Scatter(decltype(&epd_dispatch) exchange, SiteState* site, ffi::RunI
   args.recv_tokens = recv_tokens->untyped_data();
   PrepareOutput(args.recv_tokens, recv_tokens->size_bytes());
   args.recv_topk_weights = recv_weights;
-  return LaunchWith(exchange, site, run, place, args);
+  return Launch(function, site, run, place, args);
 }
 
 ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                      HandleMem handle_mem, ffi::AnyBuffer tokens, Weights weights,
                      ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> recv_tokens,
                      ffi::ResultBuffer<ffi::F32> recv_weights, ffi::Dictionary) {
-  return Scatter(epd_dispatch, site, run, PlaceOf(domain, rank), handle_mem, tokens,
+  return Scatter(epd_program_dispatch, site, run, PlaceOf(domain, rank), handle_mem, tokens,
                  weights.typed_data(), recv_tokens, recv_weights->typed_data());
 }
 
 ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                             HandleMem handle_mem, ffi::AnyBuffer grad, ffi::RemainingArgs,
                             ffi::Result<ffi::AnyBuffer> grad_expert_out, ffi::Dictionary) {
-  return Scatter(epd_combine_backward, site, run, PlaceOf(domain, rank), handle_mem, grad, nullptr,
-                 grad_expert_out, nullptr);
+  return Scatter(epd_program_combine_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
+                 nullptr, grad_expert_out, nullptr);
 }
 
 // Combine and dispatch backward. `recv_weights` and `weights` are null in the former.
-ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId run, Place place,
+ffi::Future Gather(Function<epd_gather_args> function, SiteState* site, ffi::RunId run, Place place,
                    HandleMem handle_mem, ffi::AnyBuffer expert_rows, const float* recv_weights,
                    ffi::Result<ffi::AnyBuffer> tokens, float* weights) {
   auto args = RowsArgs<epd_gather_args>(site->config, handle_mem, expert_rows.element_type());
@@ -206,21 +166,21 @@ ffi::Future Gather(decltype(&epd_combine) exchange, SiteState* site, ffi::RunId 
   args.tokens = tokens->untyped_data();
   PrepareOutput(args.tokens, tokens->size_bytes());
   args.topk_weights = weights;
-  return LaunchWith(exchange, site, run, place, args);
+  return Launch(function, site, run, place, args);
 }
 
 ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                     HandleMem handle_mem, ffi::AnyBuffer expert_out, ffi::RemainingArgs,
                     ffi::Result<ffi::AnyBuffer> tokens, ffi::Dictionary) {
-  return Gather(epd_combine, site, run, PlaceOf(domain, rank), handle_mem, expert_out, nullptr,
-                tokens, nullptr);
+  return Gather(epd_program_combine, site, run, PlaceOf(domain, rank), handle_mem, expert_out,
+                nullptr, tokens, nullptr);
 }
 
 ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                              HandleMem handle_mem, ffi::AnyBuffer grad, Weights grad_weights,
                              ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> grad_tokens,
                              ffi::ResultBuffer<ffi::F32> grad_topk_weights, ffi::Dictionary) {
-  return Gather(epd_dispatch_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
+  return Gather(epd_program_dispatch_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
                 grad_weights.typed_data(), grad_tokens, grad_topk_weights->typed_data());
 }
 

@@ -63,7 +63,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "client/c": _WIRE | {"kernels"},
     "client/cli": _WIRE,
     "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver"},
-    "client/jax": _WIRE | {"client/c", "client/cuda", "kernels", "kernels/cuda/driver"},
+    "client/program": _WIRE | {"client/c", "client/cuda", "kernels", "kernels/cuda/driver"},
+    "client/jax": _WIRE
+    | {"client/c", "client/cuda", "client/program", "kernels", "kernels/cuda/driver"},
     "client": _WIRE | {"client/c", "kernels"},
 }
 

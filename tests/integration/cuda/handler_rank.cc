@@ -1,7 +1,7 @@
 #include "tests/integration/cuda/handler_rank.h"
 
-#include "client/jax/device_groups.h"
 #include "client/jax/epd_jax.h"
+#include "client/program/device_groups.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
@@ -29,7 +29,7 @@ HandlerRank::HandlerRank(const std::string& socket, const ExchangeCase& c, uint3
       expert_weights_(c.recv_capacity() * sizeof(float)),
       counts_(c.num_local_experts(rank) * sizeof(int32_t)),
       total_(sizeof(int32_t)),
-      plan_(epd_jax_handle_mem_size(c.num_ranks, c.num_experts, c.max_tokens(), c.top_k)),
+      plan_(epd_program_handle_mem_size(c.num_ranks, c.num_experts, c.max_tokens(), c.top_k)),
       recv_(expert_out_.bytes),
       recv_weights_(expert_weights_.bytes),
       combined_(tokens_.bytes),
@@ -69,41 +69,40 @@ HandlerRank::HandlerRank(const std::string& socket, const ExchangeCase& c, uint3
 HandlerRank::~HandlerRank() {
   sites_.clear();
   epd_jax_cuda_finalize(kAlias);
-  epd_jax_finalize(kAlias);
+  epd_program_finalize(kAlias);
 }
 
 std::string HandlerRank::Join(const std::string& socket) {
-  const epd_jax_rank held = {.domain = 0, .position = rank_, .device = "cuda:0"};
-  epd_jax_group group = {};
+  const epd_program_rank held = {
+      .struct_size = sizeof held, .domain = 0, .position = rank_, .device = "cuda:0"};
+  epd_group_spec spec = {};
+  spec.struct_size = sizeof spec;
+  spec.instance = "1";
+  spec.num_ranks = case_.num_ranks;
+  spec.num_experts = case_.num_experts;
+  spec.max_tokens_per_rank = case_.max_tokens();
+  spec.recv_capacity_per_rank = case_.recv_capacity();
+  spec.hidden = case_.hidden;
+  spec.top_k = case_.top_k;
+  spec.max_token_dtype = case_.dtype;
+  spec.executor = case_.worker_executor ? EPD_EXECUTOR_WORKER : EPD_EXECUTOR_CLIENT;
+  spec.backend = "cuda";
+  epd_program_group group = {};
   group.struct_size = sizeof group;
   group.alias = kAlias;
   group.job = "handlers";
-  group.instance = "1";
   group.socket_path = socket.c_str();
-  group.daemon_path = "";
-  group.num_domains = 1;
-  group.ranks = case_.num_ranks;
-  group.experts = case_.num_experts;
+  group.spec = &spec;
   group.local_experts = case_.num_local_experts(rank_);
-  group.max_tokens = case_.max_tokens();
-  group.recv_capacity = case_.recv_capacity();
-  group.hidden = case_.hidden;
-  group.top_k = case_.top_k;
-  group.max_dtype = case_.dtype;
-  group.executor = case_.worker_executor ? EPD_EXECUTOR_WORKER : EPD_EXECUTOR_CLIENT;
   group.held = &held;
   group.num_held = 1;
   group.devices = "cuda:0";
-  group.program = "";
-  group.metadata = "";
-  group.backend = "cuda";
   epd_error error = NoError();
-  if (epd_jax_connect(socket.c_str(), "", &error) != EPD_OK) return error.message;
-  return epd_jax_bootstrap(&group, &error) == EPD_OK ? "" : error.message;
+  return epd_program_join(&group, &error) == EPD_OK ? "" : error.message;
 }
 
 std::string HandlerRank::OpenStream() {
-  const jax::CudaDriver& opened = jax::ProcessDriver();
+  const program::CudaDriver& opened = program::ProcessDriver();
   if (!opened.problem.empty()) return opened.problem;
   cuda::Context context = nullptr;
   if (opened.table.primary_context_retain(&context, 0) != cuda::kSuccess ||
@@ -134,7 +133,7 @@ std::string HandlerRank::Step(const RankData& data) {
 }
 
 std::string HandlerRank::Await() const {
-  const cuda::DriverTable& driver = jax::ProcessDriver().table;
+  const cuda::DriverTable& driver = program::ProcessDriver().table;
   const bool idle = Eventually(kPatienceSeconds / 3,
                                [&] { return driver.stream_query(stream_) == cuda::kSuccess; });
   return idle ? "" : "the stream does not end";

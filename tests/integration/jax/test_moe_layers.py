@@ -12,7 +12,7 @@ _SETUPS = [
     for program, processes, devices in (
         ("moe_layers", 1, 4),
         ("moe_meshes", 1, 4),
-        ("moe_layers_apart", 4, 1),
+        ("moe_layers_multiprocess", 4, 1),
         ("moe_modules", 1, 4),
     )
 ]

@@ -20,7 +20,7 @@ class Static:
     group: GroupSpec
     layout: Layout
     cfg: EpLayerConfig
-    name: str = ""  # By which ranks meet; "": by the program.
+    name: str = ""  # By which ranks find each other; "": by the program.
 
     @property
     def in_source_order(self) -> bool:

@@ -5,7 +5,7 @@
                           user's private one
 ``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
 ``EPD_DAEMON``            the ``epd`` to start; default: the one installed with this package, else the one on PATH
-``EPD_JOB``               name of the job; processes of one job meet; default: the scheduler's job id, else a nonce that
+``EPD_JOB``               name of the job; processes of one job find each other; default: the scheduler's job id, else a nonce that
                           JAX's distributed key-value store shares
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
                           tenants share the groups' ranks and memory, and exchange nothing; read by the C library
@@ -28,7 +28,6 @@ for longer there, set ``XLA_FLAGS=--xla_cpu_collective_call_terminate_timeout_se
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 # Variables in which schedulers hand out an id that all processes of a job share.
@@ -45,17 +44,8 @@ _SCHEDULER_JOB_VARIABLES = (
 _EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
 
-@dataclass(frozen=True)
-class Deadlines:
-    """Milliseconds; 0 leaves the daemon's default."""
-
-    warn_after_ms: int
-    absent_ms: int
-    undecided_ms: int
-    form_ms: int
-
-
-def _milliseconds(name: str) -> int:
+def milliseconds(name: str) -> int:
+    """A number of seconds in the variable, in milliseconds; 0: unset. ValueError if it is no number."""
     text = os.environ.get(name, "")
     if not text:
         return 0
@@ -68,16 +58,6 @@ def _milliseconds(name: str) -> int:
             f"{name}={text!r} is not a number of seconds; give 0.001 or more, or unset it"
         )
     return round(seconds * 1000)
-
-
-def deadlines() -> Deadlines:
-    """The four deadlines; ValueError if one is not a number."""
-    return Deadlines(
-        warn_after_ms=_milliseconds("EPD_WARN_AFTER"),
-        absent_ms=_milliseconds("EPD_ABSENT_TIMEOUT"),
-        undecided_ms=_milliseconds("EPD_UNDECIDED_TIMEOUT"),
-        form_ms=_milliseconds("EPD_FORM_TIMEOUT"),
-    )
 
 
 def executor() -> int:

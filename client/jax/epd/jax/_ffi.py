@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,103 +34,33 @@ class _Error(ctypes.Structure):
     ]
 
 
-class _Rank(ctypes.Structure):
+class Rank(ctypes.Structure):
+    """epd_program_rank."""
+
     _fields_ = [
+        ("struct_size", ctypes.c_size_t),
         ("domain", ctypes.c_uint32),
         ("position", ctypes.c_uint32),
         ("device", ctypes.c_char_p),
     ]
 
 
-class _Group(ctypes.Structure):
+class _Call(ctypes.Structure):
+    """epd_program_call."""
+
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("alias", ctypes.c_char_p),
-        ("job", ctypes.c_char_p),
-        ("instance", ctypes.c_char_p),
-        ("socket_path", ctypes.c_char_p),
-        ("daemon_path", ctypes.c_char_p),
-        ("num_domains", ctypes.c_uint32),
-        ("ranks", ctypes.c_uint32),
-        ("experts", ctypes.c_uint32),
-        ("local_experts", ctypes.c_uint32),
-        ("expert_owner", ctypes.POINTER(ctypes.c_uint32)),
-        ("owners", ctypes.c_int64),
-        ("max_tokens", ctypes.c_uint32),
-        ("recv_capacity", ctypes.c_uint32),
-        ("hidden", ctypes.c_uint32),
-        ("top_k", ctypes.c_uint32),
-        ("max_dtype", ctypes.c_int32),
-        ("drop_on_overflow", ctypes.c_int32),
-        ("executor", ctypes.c_int32),
-        ("by_rank", ctypes.c_int32),
-        ("warn_after_ms", ctypes.c_int64),
-        ("absent_ms", ctypes.c_int64),
-        ("undecided_ms", ctypes.c_int64),
-        ("form_ms", ctypes.c_int64),
-        ("held", ctypes.POINTER(_Rank)),
-        ("num_held", ctypes.c_size_t),
-        ("elsewhere", ctypes.POINTER(_Rank)),
-        ("num_elsewhere", ctypes.c_size_t),
-        ("devices", ctypes.c_char_p),
-        ("program", ctypes.c_char_p),
-        ("metadata", ctypes.c_char_p),
-        ("backend", ctypes.c_char_p),
+        ("domain", ctypes.c_int32),
+        ("position", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
+        ("program", ctypes.c_uint8 * 16),
+        ("execution", ctypes.c_uint64),
+        ("executable", ctypes.c_uint64),
+        ("site", ctypes.c_uint32),
+        ("occurrence", ctypes.c_uint32),
+        ("traced", ctypes.c_void_p),
     ]
-
-
-class _Meeting(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("alias", ctypes.c_char_p),
-        ("domain", ctypes.c_uint32),
-        ("position", ctypes.c_uint32),
-        ("key", ctypes.c_char_p),
-        ("ranks", ctypes.c_uint32),
-        ("experts", ctypes.c_uint32),
-        ("local_experts", ctypes.c_uint32),
-        ("max_tokens", ctypes.c_uint32),
-    ]
-
-
-@dataclass(frozen=True)
-class HeldRank:
-    """A rank of this process: its domain, its position along ep, and its device's name for people."""
-
-    domain: int
-    position: int
-    device: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """What the library needs to join the groups of an alias. See epd_jax.h."""
-
-    alias: str
-    job: str
-    instance: str
-    socket_path: str
-    num_domains: int
-    ranks: int
-    experts: int
-    local_experts: int
-    expert_owner: Sequence[int] | None
-    owners: int
-    max_tokens: int
-    recv_capacity: int
-    hidden: int
-    top_k: int
-    max_dtype: int
-    drop_on_overflow: bool
-    executor: int
-    by_rank: bool
-    deadlines: _environment.Deadlines
-    held: Sequence[HeldRank]
-    elsewhere: Sequence[HeldRank]
-    devices: str
-    program: str
-    metadata: str
-    backend: str = ""
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
@@ -164,26 +93,22 @@ def _load() -> ctypes.CDLL:
         raise ImportError(
             f"cannot load {path}: {error}; run deploy/setup, which builds and installs it"
         ) from error
-    library.epd_jax_connect.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Error)]
-    library.epd_jax_socket_path.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    library.epd_jax_socket_path.restype = ctypes.c_size_t
-    library.epd_jax_bootstrap.argtypes = [ctypes.POINTER(_Group), ctypes.POINTER(_Error)]
-    library.epd_jax_meet.argtypes = [ctypes.POINTER(_Meeting), ctypes.POINTER(_Error)]
-    library.epd_jax_refuse.argtypes = [
-        ctypes.POINTER(_Meeting),
-        ctypes.c_int32,
-        ctypes.c_char_p,
-        ctypes.POINTER(_Error),
-    ]
-    library.epd_jax_finalize.argtypes = [ctypes.c_char_p]
-    library.epd_jax_finalize.restype = None
-    library.epd_jax_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
-    library.epd_jax_handle_mem_size.restype = ctypes.c_size_t
+    error, text, size = ctypes.POINTER(_Error), ctypes.c_char_p, ctypes.c_size_t
+    library.epd_program_connect.argtypes = [text, text, error]
+    library.epd_program_socket_path.argtypes = [text, size]
+    library.epd_program_socket_path.restype = size
+    library.epd_program_join.argtypes = [ctypes.c_void_p, error]
+    library.epd_program_handshake.argtypes = [ctypes.POINTER(_Call), error]
+    library.epd_program_refuse.argtypes = [ctypes.POINTER(_Call), ctypes.c_int32, text, error]
+    library.epd_program_finalize.argtypes = [text]
+    library.epd_program_finalize.restype = None
+    library.epd_program_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
+    library.epd_program_handle_mem_size.restype = size
     library.epd_jax_end_compile.restype = None
-    library.epd_jax_cuda_problem.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    library.epd_jax_cuda_problem.restype = ctypes.c_size_t
-    library.epd_jax_cuda_check.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Error)]
-    library.epd_jax_cuda_finalize.argtypes = [ctypes.c_char_p]
+    library.epd_jax_cuda_problem.argtypes = [text, size]
+    library.epd_jax_cuda_problem.restype = size
+    library.epd_jax_cuda_check.argtypes = [text, error]
+    library.epd_jax_cuda_finalize.argtypes = [text]
     library.epd_jax_cuda_finalize.restype = None
     return library
 
@@ -244,95 +169,45 @@ def _checked(function, *arguments) -> None:
 
 def connect(socket_path: str) -> str:
     """Opens the process's session with the daemon and returns the path of its socket. EpError if there is none."""
-    _checked(_library.epd_jax_connect, socket_path.encode(), _environment.daemon_path().encode())
+    _checked(
+        _library.epd_program_connect, socket_path.encode(), _environment.daemon_path().encode()
+    )
     buffer = ctypes.create_string_buffer(4096)
-    _library.epd_jax_socket_path(buffer, len(buffer))
+    _library.epd_program_socket_path(buffer, len(buffer))
     return buffer.value.decode()
 
 
-def bootstrap(group: Group) -> None:
-    """Joins the groups of all domains held here; collective; EpError with the cause."""
-    held, elsewhere = (
-        (_Rank * len(ranks))(*[_Rank(r.domain, r.position, r.device.encode()) for r in ranks])
-        for ranks in (group.held, group.elsewhere)
-    )
-    deadlines = group.deadlines
-    owner = group.expert_owner
-    _checked(
-        _library.epd_jax_bootstrap,
-        ctypes.byref(
-            _Group(
-                struct_size=ctypes.sizeof(_Group),
-                alias=group.alias.encode(),
-                job=group.job.encode(),
-                instance=group.instance.encode(),
-                socket_path=group.socket_path.encode(),
-                daemon_path=_environment.daemon_path().encode(),
-                num_domains=group.num_domains,
-                ranks=group.ranks,
-                experts=group.experts,
-                local_experts=group.local_experts,
-                expert_owner=None if owner is None else (ctypes.c_uint32 * len(owner))(*owner),
-                owners=group.owners,
-                max_tokens=group.max_tokens,
-                recv_capacity=group.recv_capacity,
-                hidden=group.hidden,
-                top_k=group.top_k,
-                max_dtype=group.max_dtype,
-                drop_on_overflow=group.drop_on_overflow,
-                executor=group.executor,
-                by_rank=group.by_rank,
-                warn_after_ms=deadlines.warn_after_ms,
-                absent_ms=deadlines.absent_ms,
-                undecided_ms=deadlines.undecided_ms,
-                form_ms=deadlines.form_ms,
-                held=held,
-                num_held=len(group.held),
-                elsewhere=elsewhere,
-                num_elsewhere=len(group.elsewhere),
-                devices=group.devices.encode(),
-                program=group.program.encode(),
-                metadata=group.metadata.encode(),
-                backend=group.backend.encode(),
-            )
-        ),
-    )
+def join(group: ctypes.Structure) -> None:
+    """Joins the groups of all domains held here, see _group_struct; collective; EpError with the cause."""
+    _checked(_library.epd_program_join, ctypes.byref(group))
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A key under which the ranks of a domain meet, and the rank that speaks. See meeting.h."""
+class Handshake:
+    """What one rank can say under a key that all ranks of its domain know, outside of XLA's programs."""
 
     alias: str
     domain: int
     position: int
     key: str
-    ranks: int
-    experts: int
-    local_experts: int
-    max_tokens: int
 
-    def _given(self) -> _Meeting:
-        return _Meeting(
-            struct_size=ctypes.sizeof(_Meeting),
+    def _call(self) -> _Call:
+        return _Call(
+            struct_size=ctypes.sizeof(_Call),
             alias=self.alias.encode(),
             domain=self.domain,
             position=self.position,
-            key=self.key.encode(),
-            ranks=self.ranks,
-            experts=self.experts,
-            local_experts=self.local_experts,
-            max_tokens=self.max_tokens,
+            name=self.key.encode(),
         )
 
-    def come(self) -> None:
-        """Waits until all ranks have come. EpError: the cause, the same on every rank."""
-        _checked(_library.epd_jax_meet, ctypes.byref(self._given()))
+    def wait(self) -> None:
+        """Waits until all ranks wait. EpError: the cause, the same on every rank."""
+        _checked(_library.epd_program_handshake, ctypes.byref(self._call()))
 
     def refuse(self, code: str, text: str) -> None:
         """Makes the key's next use fail with ``text`` on every rank, and raises that EpError."""
-        given = self._given()
-        _checked(_library.epd_jax_refuse, ctypes.byref(given), _CODES.index(code), text.encode())
+        call = self._call()
+        _checked(_library.epd_program_refuse, ctypes.byref(call), _CODES.index(code), text.encode())
 
 
 @functools.cache
@@ -367,10 +242,10 @@ def cuda_finalize(alias: str) -> None:
 
 def finalize(alias: str) -> None:
     """Leaves the alias's groups, if there are any, and the session with the daemon if no other group is left."""
-    _library.epd_jax_finalize(alias.encode())
+    _library.epd_program_finalize(alias.encode())
 
 
 @functools.cache
 def handle_mem_size(ranks: int, experts: int, max_tokens: int, top_k: int) -> int:
     """Bytes of one rank's routing plan. Needs no daemon."""
-    return _library.epd_jax_handle_mem_size(ranks, experts, max_tokens, top_k)
+    return _library.epd_program_handle_mem_size(ranks, experts, max_tokens, top_k)

@@ -1,4 +1,4 @@
-"""Static names of operations: by them ranks meet whose programs differ.
+"""Static names of operations: by them ranks find each other whose programs differ.
 
 A name means one call of an operation in a program, since ranks count its uses: a name that is used twice in one program is
 refused. Here while tracing, as far as one trace sees it; what only the compiled program shows (a function that is called

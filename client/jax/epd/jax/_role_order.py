@@ -116,7 +116,7 @@ class _Walk:
 
 
 def first_key(closed: core.ClosedJaxpr) -> str | None:
-    """The key under which ranks meet in the program's first exchange, see ``call_site.h``; None: it makes none."""
+    """The key under which ranks make the program's first exchange, see ``call_site.h``; None: it makes none."""
     for eqn in _exchanges(closed.jaxpr):
         exchange = _exchange_of(eqn)
         operation = exchange.label.removeprefix("ep_").replace("_bwd", " backward")

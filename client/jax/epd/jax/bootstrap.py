@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from epd.jax import _checks, _ffi, _membership, config
+from epd.jax import _checks, _ffi, _join, config
 from epd.jax.group import Group
 from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, outer_axis
 
@@ -137,7 +137,7 @@ def ep_bootstrap(
     )
     group = Group.of_spec(
         config.GroupSpec(sizes_of_group, dtype),
-        _membership.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)),
+        _join.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)),
     )
     group.connect()
     config.set_default(group)
@@ -167,4 +167,4 @@ def ep_finalize() -> None:
     if group is None:
         _ffi.finalize(config.DEFAULT_ALIAS)
     else:
-        _membership.leave(group.spec)
+        _join.leave(group.spec)

@@ -2,7 +2,7 @@
 
 import jax
 
-from epd.jax import _primitives
+from epd.jax import _checked_operations
 from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
 
@@ -56,7 +56,7 @@ def checked_combine(
     name: str | None = None,
 ) -> jax.Array:
     """ep_combine in ``group``; ``function`` is what the caller called."""
-    return _primitives.combine(
+    return _checked_operations.combine(
         group,
         function,
         cfg,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from epd.jax import _checks, _names
 from epd.jax._call import Static, layout_for
-from epd.jax._primitives import (
+from epd.jax._checked_operations import (
     Payload,
     align_payload,
     arrays_of,

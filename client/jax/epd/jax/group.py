@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from epd.jax import _ffi, _membership, config
 from epd.jax import _group_arguments as _arguments
+from epd.jax import _join, config
 from epd.jax._group_arguments import GroupArguments
-from epd.jax._membership import Membership
+from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
 from epd.jax.mesh import MeshResource, outer_axis
@@ -33,8 +33,8 @@ class Group(GroupOperations):
     """Ranks that exchange tokens. Hashable by identity; several may be used in one process and in one program.
 
     Its methods are those of the functional API, with the same arguments, gradients, errors and contexts; in place of
-    the default group they act on this one. ``name=`` of an operation: static; ranks whose *programs differ* meet by it
-    (it may be used once per operation and program, and must be the same on all ranks); without it, ranks meet by their
+    the default group they act on this one. ``name=`` of an operation: static; ranks whose *programs differ* find each other by it
+    (it may be used once per operation and program, and must be the same on all ranks); without it, by their
     place in the program, which must be the same one on all ranks.
 
     Compiled programs stay valid when the group is left and joined again, by this object or another one of the same name
@@ -123,26 +123,26 @@ class Group(GroupOperations):
             resource=resource,
             mesh=None if mesh is None else found.abstract_mesh,
         )
-        membership = None
+        arguments = None
         if devices:
-            membership = _membership.along(
+            arguments = _join.along(
                 found,
                 names.ep_resource,
                 drop_on_overflow=given.drop_on_overflow,
                 job=given.job,
             )
-        self._set(spec, membership)
+        self._set(spec, arguments)
         if connect:
             self.connect()
 
-    def _set(self, spec: GroupSpec, membership: Membership | None) -> None:
-        self._spec, self._membership = spec, membership
+    def _set(self, spec: GroupSpec, arguments: JoinArguments | None) -> None:
+        self._spec, self._join_arguments = spec, arguments
 
     @classmethod
-    def of_spec(cls, spec: GroupSpec, membership: Membership) -> "Group":
+    def of_spec(cls, spec: GroupSpec, arguments: JoinArguments) -> "Group":
         """A group that is described already and not joined yet; for ep_bootstrap."""
         group = cls.__new__(cls)
-        group._set(spec, membership)
+        group._set(spec, arguments)
         return group
 
     @classmethod
@@ -169,7 +169,7 @@ class Group(GroupOperations):
         In a process of one rank, arrays are that rank's: R is 1 in every shape of the functional API, and no mesh is
         needed. In a process of several ranks they lie on the active mesh, of as many local devices as ranks along
         ``ep_resource``: R is their number, and the i-th device is the i-th of ``rank``. All processes run one program
-        (its text does not depend on the rank), or meet by ``name=``. Their numbers of tokens may differ, none included. In
+        (its text does not depend on the rank), or find each other by ``name=``. Their numbers of tokens may differ, none included. In
         the function of a program that makes them, calls without a name keep the order of the source; between functions
         (nested jit, ``jax.checkpoint``) their data orders them, which it cannot do on a rank without tokens: give it one
         token there whose indices are all -1.
@@ -178,7 +178,7 @@ class Group(GroupOperations):
             name: as for ``Group``.
             ranks: ranks of the group, in all processes together.
             rank: this process's rank, or its ranks in ascending order.
-            job: name of the job: the processes of one name meet. None: ``EPD_JOB``, else the scheduler's job id, else
+            job: name of the job: the processes of one name belong together. None: ``EPD_JOB``, else the scheduler's job id, else
                 what JAX's distributed key-value store agrees on.
             num_experts, max_tokens_per_rank, recv_capacity_per_rank, hidden_dim, max_token_dtype, drop_on_overflow,
                 max_top_k, expert_owner, resource, connect: as for ``Group``.
@@ -213,8 +213,8 @@ class Group(GroupOperations):
                 resource=resource,
                 ranks_here=len(held),
             ),
-            Membership(
-                held=tuple(_ffi.HeldRank(0, value, "") for value in held),
+            JoinArguments(
+                held=tuple(HeldRank(0, value, "") for value in held),
                 num_domains=1,
                 drop_on_overflow=given.drop_on_overflow,
                 job=given.job,
@@ -254,11 +254,11 @@ class Group(GroupOperations):
             ValueError: the group was made for an AbstractMesh; the job's name is not known.
             EpError: as for ``Group``.
         """
-        if self._membership is None:
+        if self._join_arguments is None:
             raise ValueError(
                 f"Group.connect: group {self.name!r} was made for an AbstractMesh, which has no devices; make it with a Mesh"
             )
-        _membership.join(self._spec, self._membership)
+        _join.join(self._spec, self._join_arguments)
 
     def finalize(self) -> None:
         """Leaves the group. Safe when called twice or never joined. Results in flight get ten seconds to come; operations
@@ -266,7 +266,7 @@ class Group(GroupOperations):
 
         Compiled programs stay valid: they run again after ``connect()``.
         """
-        _membership.leave(self._spec)
+        _join.leave(self._spec)
 
     def __enter__(self) -> "Group":
         return self

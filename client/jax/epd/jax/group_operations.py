@@ -4,7 +4,7 @@ import contextlib
 
 import jax
 
-from epd.jax import _checks, _primitives
+from epd.jax import _checked_operations, _checks
 from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.dispatch import checked_dispatch
@@ -127,7 +127,7 @@ class GroupOperations:
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_fwd`` in this group: arguments, result and errors as there, and ``name``."""
         with self._here():
-            return _primitives.dispatch_fwd(
+            return _checked_operations.dispatch_fwd(
                 self.spec,
                 "Group.dispatch_fwd",
                 cfg,
@@ -151,7 +151,7 @@ class GroupOperations:
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
         with self._here():
-            return _primitives.combine(
+            return _checked_operations.combine(
                 self.spec,
                 "Group.combine_fwd",
                 cfg,
@@ -175,7 +175,7 @@ class GroupOperations:
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_bwd`` in this group: arguments, result and errors as there, and ``name``."""
         with self._here():
-            return _primitives.dispatch_bwd(
+            return _checked_operations.dispatch_bwd(
                 self.spec,
                 "Group.dispatch_bwd",
                 cfg,
@@ -198,7 +198,7 @@ class GroupOperations:
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_bwd`` in this group: arguments, result and errors as there, and ``name``."""
         with self._here():
-            return _primitives.combine_bwd(
+            return _checked_operations.combine_bwd(
                 self.spec, "Group.combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank, name
             )
 

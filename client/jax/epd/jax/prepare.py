@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from epd.jax import _checks, _exchange, _ffi, _names
+from epd.jax import _checks, _exchange_primitive, _ffi, _names
 from epd.jax._call import Static, align_varying, ffi_call, layout_for, mapped
 from epd.jax._open_sharding import open_sharding
 from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
@@ -59,7 +59,7 @@ class _Prepare:
 
 def prepare(static: Static, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The checked operation; integers in, integers out: it has no gradient."""
-    results = _exchange.bind(_Prepare(static), [topk_idx], [])
+    results = _exchange_primitive.bind(_Prepare(static), [topk_idx], [])
     return tuple(open_sharding(static.layout, result) for result in results)
 
 

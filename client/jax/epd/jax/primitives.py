@@ -3,7 +3,7 @@ differentiate it forwards, backwards and again."""
 
 import jax
 
-from epd.jax import _primitives
+from epd.jax import _checked_operations
 from epd.jax.config import EpConfig, EpLayerConfig, bootstrapped, get_ep_config
 from epd.jax.mesh import _ep_domain_for_rank
 from epd.jax.prepare import ep_prepare
@@ -49,7 +49,7 @@ def ep_dispatch_fwd(
         At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop; INVALID_ARGUMENT,
         a plan of another group or call; DATA_LOSS, a damaged plan; ABORTED, a plan from before the group was re-formed.
     """
-    return _primitives.dispatch_fwd(
+    return _checked_operations.dispatch_fwd(
         bootstrapped(),
         "ep_dispatch_fwd",
         cfg,
@@ -85,7 +85,7 @@ def ep_combine_fwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _primitives.combine(
+    return _checked_operations.combine(
         bootstrapped(),
         "ep_combine_fwd",
         cfg,
@@ -119,7 +119,7 @@ def ep_dispatch_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _primitives.dispatch_bwd(
+    return _checked_operations.dispatch_bwd(
         bootstrapped(),
         "ep_dispatch_bwd",
         cfg,
@@ -148,6 +148,6 @@ def ep_combine_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _primitives.combine_bwd(
+    return _checked_operations.combine_bwd(
         bootstrapped(), "ep_combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank
     )

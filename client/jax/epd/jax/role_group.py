@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from epd.jax import _ffi, _membership, _place, config
+from epd.jax import _ffi, _join, _place, config
 from epd.jax import _group_arguments as _arguments
 from epd.jax._group_arguments import GroupArguments
-from epd.jax._membership import Membership
+from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax._role_streams import Side
 from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
 from epd.jax.dispatch import checked_dispatch
@@ -195,7 +195,7 @@ class RoleGroup:
             of_roles=True,
         )
         self._drop, self._job = given.drop_on_overflow, given.job
-        self._joined, self._num_meetings = False, 0
+        self._joined, self._num_handshakes = False, 0
         # Which program uses a name of an operation; what runs, to be ended with the group.
         self._users: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self._running: weakref.WeakSet = weakref.WeakSet()
@@ -233,24 +233,14 @@ class RoleGroup:
                     " on the same ranks, so ranks cannot tell which call is which; give each function its own names"
                 )
 
-    def next_meeting(self) -> str:
+    def next_handshake(self) -> str:
         """A key for one more ``roles`` of the group, which no name of an operation has; the same in every process."""
-        self._num_meetings += 1
-        return f"roles/{self._num_meetings}/begin"
+        self._num_handshakes += 1
+        return f"roles/{self._num_handshakes}/begin"
 
-    def at(self, domain: int, position: int, key: str) -> _ffi.Meeting:
+    def at(self, domain: int, position: int, key: str) -> _ffi.Handshake:
         """What the rank can say under the key."""
-        sizes = self._spec.config
-        return _ffi.Meeting(
-            alias=self._spec.alias,
-            domain=domain,
-            position=position,
-            key=key,
-            ranks=sizes.ep_size,
-            experts=sizes.num_experts,
-            local_experts=sizes.num_local_experts,
-            max_tokens=sizes.max_tokens_per_rank,
-        )
+        return _ffi.Handshake(self._spec.alias, domain, position, key)
 
     def connect(self, program: str, metadata: str, running: object) -> None:
         """Joins with this process's ranks, once; collective. ``running`` is closed before the group is left."""
@@ -261,13 +251,13 @@ class RoleGroup:
         held, elsewhere = [], []
         for domain, place, device in self._ranks():
             if device.process_index == here:
-                held.append(_ffi.HeldRank(domain, place, str(device)))
+                held.append(HeldRank(domain, place, str(device)))
             else:
                 who = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
-                elsewhere.append(_ffi.HeldRank(domain, place, who))
-        _membership.join(
+                elsewhere.append(HeldRank(domain, place, who))
+        _join.join(
             self._spec,
-            Membership(
+            JoinArguments(
                 tuple(held),
                 num_domains=self._meshes[Side.TOKENS].size,
                 drop_on_overflow=self._drop,
@@ -294,12 +284,12 @@ class RoleGroup:
         """Leaves the group: executions that have not begun are cancelled, others get the time that ``Group.finalize`` gives.
         Safe when called twice or never joined. ``roles`` joins it again.
         """
-        self._joined, self._num_meetings = False, 0
+        self._joined, self._num_handshakes = False, 0
         for running in list(self._running):
             running.close()
         self._running.clear()
         self._users.clear()
-        _membership.leave(self._spec)
+        _join.leave(self._spec)
 
     def __enter__(self) -> "RoleGroup":
         return self

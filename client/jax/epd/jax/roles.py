@@ -49,9 +49,9 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from epd.jax import _attendance, _names
 from epd.jax import _group_arguments as _arguments
-from epd.jax._attendance import Attendance
+from epd.jax import _names, _role_handshake
+from epd.jax._role_handshake import RoleHandshake
 from epd.jax._role_program import Program
 from epd.jax._role_streams import Side, Stream, check_number, streams_of
 from epd.jax.role_group import RoleGroup, check_meshes, mesh_argument
@@ -111,12 +111,12 @@ class Roles:
         group: RoleGroup,
         streams: Sequence[Stream],
         name: str,
-        meeting: str | None,
+        handshake: str | None,
     ):
         self._programs, self._group, self._name = programs, group, name or "roles"
         self._num_calls = 0
-        self._attendance = {
-            place: Attendance(meeting, functools.partial(group.at, *place))
+        self._handshakes = {
+            place: RoleHandshake(handshake, functools.partial(group.at, *place))
             for place in {(stream.domain, stream.position) for stream in streams}
         }
         self._streams = {
@@ -166,7 +166,7 @@ class Roles:
                     calls[stream] = program.execution(stream, arguments[stream.pair])
             except BaseException as error:
                 where = f"{self._name} of process {jax.process_index()}{failing}"
-                self._stay_away(number, _attendance.reason_of(where, error))
+                self._withdraw(number, _role_handshake.reason_of(where, error))
                 raise
             futures = {
                 stream: self._streams[stream].submit(self._execute, stream, number, call)
@@ -175,14 +175,14 @@ class Roles:
         return Started(functools.partial(self._finish, futures), list(futures.values()))
 
     def _execute(self, stream: Stream, number: int, call: Callable[[], Any]) -> Any:
-        self._attendance[stream.domain, stream.position].come(number)
+        self._handshakes[stream.domain, stream.position].agree(number)
         return call()
 
-    def _stay_away(self, number: int, reason: str) -> None:
+    def _withdraw(self, number: int, reason: str) -> None:
         """Tells the peers of all streams, each in its turn, as the streams' earlier calls may be under way."""
         told = [
             thread.submit(
-                self._attendance[stream.domain, stream.position].stay_away,
+                self._handshakes[stream.domain, stream.position].withdraw,
                 number,
                 reason,
                 self._programs[stream.pair].first_exchange,
@@ -291,6 +291,6 @@ def roles(
     check_number(sides, group.config.num_ep_groups)
     streams = streams_of(sides, group.config.num_ep_groups, jax.process_index())
     both = {side for side, _ in sides} == set(Side)
-    run = Roles(programs, group, streams, text, group.next_meeting() if both else None)
+    run = Roles(programs, group, streams, text, group.next_handshake() if both else None)
     group.connect(text, about, run)
     return run

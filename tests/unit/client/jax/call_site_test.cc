@@ -13,9 +13,9 @@ CallConfig Config(Operation operation, std::int64_t top_k = 2, std::int64_t toke
   CallConfig config;
   config.operation = operation;
   config.alias = "default";
-  config.ranks = 4;
-  config.experts = 8;
-  config.max_tokens = 16;
+  config.sizes.ranks = 4;
+  config.sizes.experts = 8;
+  config.sizes.max_tokens = 16;
   config.top_k = top_k;
   config.tokens = tokens;
   return config;
@@ -54,7 +54,7 @@ TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
 }
 
 // Ranks may bring different numbers of tokens to one operation; and a rank whose top_k is wrong must
-// meet the others to tell them. So neither may tell programs apart.
+// find the others to tell them. So neither may tell programs apart.
 TEST(CallSiteTest, TokensAndTopKAreNoPartOfTheDigest) {
   EndCompile();
   const Digest small = AddCallSite(Config(Operation::kPrepare, 2, 8))->executable->Seal();
@@ -80,7 +80,7 @@ TEST(CallSiteTest, ANameIsTakenOncePerProgramGroupAndOperation) {
   EXPECT_TRUE(AddCallSite(call).has_value());
 }
 
-// Programs that meet by name may differ elsewhere.
+// Programs of ranks that find each other by name may differ elsewhere.
 TEST(CallSiteTest, ANamedCallChangesNeitherDigestNorOrdinals) {
   EndCompile();
   const Digest plain = AddCallSite(Config(Operation::kPrepare))->executable->Seal();
@@ -102,6 +102,26 @@ TEST(CallSiteTest, CompilationsOfOtherThreadsDoNotMix) {
   EXPECT_EQ(theirs.ordinal, 0u);
   EXPECT_NE(theirs.executable, mine.executable);
   EXPECT_EQ(AddCallSite(Config(Operation::kDispatch))->ordinal, 1u);
+}
+
+TEST(CallSiteTest, ACallHoldsTheIdentityOfItsSite) {
+  EndCompile();
+  CallConfig config = Config(Operation::kPrepare);
+  AddCallSite(config);
+  const CallSite site = *AddCallSite(config);
+  config.name = "boundary";
+  const CallSite named = *AddCallSite(config);
+  EndCompile();
+  const epd_program_call call = CallOf(site, 0, 2, 3);
+  EXPECT_STREQ(call.alias, "default");
+  EXPECT_EQ(call.name, nullptr);
+  EXPECT_EQ(call.domain, 2);
+  EXPECT_EQ(call.position, 3);
+  EXPECT_EQ(call.site, 1u);
+  EXPECT_NE(call.execution, 0u) << "XLA's first run is an execution as any other";
+  EXPECT_EQ(call.executable, CallOf(named, 0, 2, 3).executable);
+  EXPECT_EQ(call.traced->max_tokens, 16);
+  EXPECT_STREQ(CallOf(named, 0, 2, 3).name, "boundary/prepare");
 }
 
 }  // namespace

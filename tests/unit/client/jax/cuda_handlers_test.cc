@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "client/jax/device_groups.h"
+#include "client/program/device_groups.h"
 #include "kernels/routing_plan.h"
 #include "tests/unit/client/cuda/stream_node.h"
 #include "tests/unit/client/jax/five_sites.h"
@@ -22,6 +22,9 @@ namespace {
 
 using client::StreamNode;
 using cuda::FakeGraph;
+using program::CudaDriver;
+using program::DeviceGroups;
+using program::ProcessDriver;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -114,9 +117,9 @@ class CudaHandlersTest : public ::testing::Test {
       processes_.push_back(std::make_unique<Process>(static_cast<int>(r)));
     }
     DeviceGroups::Shared().FindWith(
-        [this](const CallSite&, int device, std::shared_ptr<client::StreamGroup>* group) {
+        [this](const epd_program_call&, int device, std::shared_ptr<client::StreamGroup>* group) {
           *group = groups_[static_cast<size_t>(device)];
-          return Status();
+          return client::Status();
         });
     for (auto& process : processes_) {
       const Outcome outcome = Load(process->sites, process->device);

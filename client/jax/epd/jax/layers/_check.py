@@ -7,7 +7,7 @@ import numpy as np
 
 from epd.jax.config import GroupSpec
 from epd.jax.layers import parameters
-from epd.jax.layers._shards import Shards, shards_of
+from epd.jax.layers._mesh_mapping import Shards, shards_of
 from epd.jax.layers.config import MoeConfig
 from epd.jax.mesh import Layout
 

@@ -15,9 +15,9 @@ from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.dispatch import checked_dispatch
 from epd.jax.group import Group
-from epd.jax.layers import _shard, parameters
+from epd.jax.layers import _rank_computation, parameters
 from epd.jax.layers._check import checked_shards
-from epd.jax.layers._shards import Shards
+from epd.jax.layers._mesh_mapping import Shards
 from epd.jax.layers.config import MoeConfig, floating, of_kind
 
 
@@ -73,13 +73,13 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) 
     return max(1, ep_size * tokens_per_rank * min(config.router.top_k, local) + padding)
 
 
-def _losses(config: MoeConfig, shards: Shards, routed: _shard.Routed):
+def _losses(config: MoeConfig, shards: Shards, routed: _rank_computation.Routed):
     """-> loss, balance loss, z loss, each [R]."""
     if not config.wants_losses:
         return (jnp.zeros_like(routed.load[:, 0], jnp.float32),) * 3
     over_all = config.router.balance_over == "global"
     return shards.run(
-        functools.partial(_shard.losses, config, shards.num_carriers),
+        functools.partial(_rank_computation.losses, config, shards.num_carriers),
         (shards.tokens, PartitionSpec()),
         shards.tokens,
         routed.statistics,
@@ -111,7 +111,7 @@ def moe(
         token_mask: bool ``[leading]``, traced, or None; tokens where it is False (padding of sequences) go to no routed
             expert and count in no loss.
         group: static; None: the default group, of ep_bootstrap.
-        name: static; by which ranks of different programs meet, see Group. Once per program.
+        name: static; by which ranks of different programs find each other, see Group. Once per program.
 
     Returns:
         ``[leading, H]`` in the tokens' dtype, and a MoeAux.
@@ -140,7 +140,7 @@ def moe(
     shapes = parameters.shapes(config)
     specs = jax.tree.map(shards.spec, shapes, is_leaf=lambda n: isinstance(n, parameters.Shape))
     routed = shards.run(
-        functools.partial(_shard.route_tokens, config),
+        functools.partial(_rank_computation.route_tokens, config),
         (specs["router"], shards.tokens, shards.tokens),
         shards.tokens,
         params["router"],
@@ -151,7 +151,7 @@ def moe(
         spec, "moe", layer, routed.chosen, tokens, routed.weights, capacity, name
     )
     rows = shards.run(
-        functools.partial(_shard.apply_experts, config, shards),
+        functools.partial(_rank_computation.apply_experts, config, shards),
         (specs["experts"], shards.tokens, shards.tokens, shards.tokens),
         shards.tokens,
         params["experts"],
@@ -162,7 +162,7 @@ def moe(
     out = checked_combine(spec, "moe", layer, handle, rows, leading, None, name)
     if config.shared_ffn_dim:
         out = shards.run(
-            functools.partial(_shard.add_shared_experts, config, shards),
+            functools.partial(_rank_computation.add_shared_experts, config, shards),
             (specs["shared"], shards.tokens, shards.tokens),
             shards.tokens,
             params["shared"],

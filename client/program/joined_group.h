@@ -7,15 +7,12 @@
 
 #include "client/c/epd_client.h"
 #include "client/c/mutex.h"
-#include "client/jax/status.h"
+#include "client/program/group_config.h"
 
-namespace epd::jax {
+namespace epd::program {
 
-// Where the daemon is; empty: the C library looks for it.
-struct Endpoint {
-  std::string socket_path;
-  std::string daemon_path;  // Started if no daemon is found.
-};
+// A code and its text, as the C library reported them.
+Status FromError(int code, const epd_error& error);
 
 // One session with one epd, shared by all groups of this process.
 class Session {
@@ -39,20 +36,19 @@ class Session {
 };
 
 // This process's ranks in a group. The last user leaves it.
-class Membership {
+class JoinedGroup {
  public:
-  Membership(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number);
-  ~Membership();
-  Membership(const Membership&) = delete;
-  Membership& operator=(const Membership&) = delete;
+  JoinedGroup(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number);
+  ~JoinedGroup();
+  JoinedGroup(const JoinedGroup&) = delete;
+  JoinedGroup& operator=(const JoinedGroup&) = delete;
 
   epd_group* group() const;  // nullptr after Leave.
-  Session& session() const { return *session_; }
-  // Counts this process's memberships of the group, from 1.
+  // Counts this process's joins of the group, from 1.
   std::uint64_t number() const { return number_; }
   std::uint64_t epoch() const { return epoch_; }
 
-  // Why calls can no longer succeed here and a new membership is needed, or OK.
+  // Why calls can no longer succeed here and the group must be joined again, or OK.
   Status Check() const;
 
   // Leaves now: calls in flight fail. No new call may begin.
@@ -66,4 +62,4 @@ class Membership {
   epd_group* group_ EPD_GUARDED_BY(mutex_);
 };
 
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,4 +1,4 @@
-#include "client/jax/completer.h"
+#include "client/program/completer.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 constexpr std::chrono::seconds kIdleLifetime{30};
@@ -75,4 +75,4 @@ std::size_t Completer::num_threads() const {
   return num_threads_;
 }
 
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _names, _operations, _out_sharding, _place
+from epd.jax import _checks, _names, _out_sharding, _place, _row_exchanges
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
@@ -39,7 +39,7 @@ def dispatch_payload(
         if received and place is not None:
             place = _place.after(place, received[-1][:1])
         with _place.at(place):
-            received.append(_operations.dispatch(own, capacity, handle_mem, rows, topk_weights))
+            received.append(_row_exchanges.dispatch(own, capacity, handle_mem, rows, topk_weights))
     return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
 
 
@@ -141,7 +141,7 @@ def combine(
     check.done()
     name = _names.take(function, group, name, names)
     operands = align_varying(layout, [handle_mem, expert_out])
-    out = _operations.combine(Static(group, layout, cfg, name), leading, *operands)
+    out = _row_exchanges.combine(Static(group, layout, cfg, name), leading, *operands)
     return _out_sharding.constrain(out, spec, layout)
 
 
@@ -174,7 +174,7 @@ def dispatch_bwd(
     check.done()
     name = _names.take(function, group, name, ("dispatch backward",))
     operands = align_varying(layout, [handle_mem, grad, g_recv_topk_weights.astype(jnp.float32)])
-    grad_tokens, grad_weights = _operations.dispatch_backward(
+    grad_tokens, grad_weights = _row_exchanges.dispatch_backward(
         Static(group, layout, cfg, name), leading, *operands
     )
     return _out_sharding.constrain(grad_tokens, spec, layout), _out_sharding.constrain(
@@ -206,4 +206,4 @@ def combine_bwd(
     name = _names.take(function, group, name, ("combine backward",))
     operands = align_varying(layout, [handle_mem, grad])
     static = Static(group, layout, cfg, name)
-    return _operations.combine_backward(static, grad.shape[:-1], capacity, *operands)
+    return _row_exchanges.combine_backward(static, grad.shape[:-1], capacity, *operands)

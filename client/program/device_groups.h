@@ -1,4 +1,8 @@
 // This process's ranks on GPUs: which stream group a call on a device belongs to.
+//
+// In C++, where the rest of this folder is used through epd_program.h: a call in a stream keeps a site and its slots
+// between uses, which live and die with the framework's compiled program. They are client/cuda's objects, and what is
+// here only finds them by alias and device.
 #pragma once
 
 #include <functional>
@@ -10,11 +14,9 @@
 
 #include "client/c/mutex.h"
 #include "client/cuda/stream_group.h"
-#include "client/jax/groups.h"
+#include "client/program/groups.h"
 
-namespace epd::jax {
-
-struct SiteState;
+namespace epd::program {
 
 // The driver of this process, opened once.
 struct CudaDriver {
@@ -30,11 +32,13 @@ class DeviceGroups {
   // The one of this process, leaked: streams may outlive main().
   static DeviceGroups& Shared();
 
-  // The group that the site's call means on a device, made by the first call.
-  Status Find(const CallSite& site, int device, std::shared_ptr<client::StreamGroup>* group);
+  // The group that a call (its alias and sizes) means on a device, made by the first call.
+  Status Find(const epd_program_call& call, int device,
+              std::shared_ptr<client::StreamGroup>* group);
 
   // Finds groups in another way from now on, for tests of the handlers alone.
-  using Finder = std::function<Status(const CallSite&, int, std::shared_ptr<client::StreamGroup>*)>;
+  using Finder =
+      std::function<Status(const epd_program_call&, int, std::shared_ptr<client::StreamGroup>*)>;
   void FindWith(Finder finder);
 
   // The first failure since somebody asked, in the alias's groups; "": in any.
@@ -45,7 +49,7 @@ class DeviceGroups {
   struct Entry {
     std::string name;
     std::uint32_t rank = 0;
-    std::weak_ptr<Membership> membership;
+    std::weak_ptr<JoinedGroup> joined;
     std::shared_ptr<client::StreamGroup> group;
   };
   client::Mutex mutex_;
@@ -71,9 +75,7 @@ class DeviceSites {
   std::vector<Entry> past_ EPD_GUARDED_BY(mutex_);  // Of groups that were joined anew since.
 };
 
-// Those of a call site, which every call of it finds.
-DeviceSites& SitesOf(SiteState& site);
+// `status`, with its place before it.
+Status InStream(Status status, const std::string& group, std::uint32_t rank);
 
-Status FromClient(const client::Status& status, const std::string& group, std::uint32_t rank);
-
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from epd.jax._call import _varying
 from epd.jax.layers import router
-from epd.jax.layers._shards import Shards
+from epd.jax.layers._mesh_mapping import Shards
 from epd.jax.layers.config import MoeConfig
 from epd.jax.layers.grouped_gemm import rows_of_groups, sizes_within
 

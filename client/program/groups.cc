@@ -1,8 +1,9 @@
-#include "client/jax/groups.h"
+#include "client/program/groups.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <optional>
@@ -10,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/jax/domain.h"
-
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 constexpr std::chrono::milliseconds kFinalizeGrace{2000};
@@ -23,8 +22,7 @@ constexpr std::chrono::milliseconds kQuiet{20};
 // epoch joined last ("unknown" if no rank of the domain is held here), the rank.
 Status AtPlace(const Status& status, const GroupConfig& config, const Domain* held,
                std::int32_t domain, std::int32_t rank) {
-  return {status.code, "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias + "/" +
-                           std::to_string(domain) + " epoch=" +
+  return {status.code, "[epd:INVALID_ARGUMENT] group=" + config.NameOf(domain) + " epoch=" +
                            (held == nullptr ? "unknown" : std::to_string(held->epoch())) +
                            " rank=" + std::to_string(rank) + " phase=begin: " + status.message};
 }
@@ -37,7 +35,7 @@ struct Size {
 
 // OK, or INVALID_ARGUMENT: how a program's size differs from the group's, and what to do.
 Status Difference(const Size& size, const char* relation) {
-  return {kInvalidArgument,
+  return {Code::kInvalidArgument,
           std::string("this executable was traced with ") + size.field + "=" +
               std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
               size.field + "=" + std::to_string(size.bootstrapped) +
@@ -45,9 +43,10 @@ Status Difference(const Size& size, const char* relation) {
 }
 
 // With other ones, places in the program's mesh are none of the group's.
-Status CheckPlaces(const GroupConfig& config, const CallConfig& call) {
-  for (const Size& size : {Size{"ep_size", call.ranks, config.ranks},
-                           Size{"joined_by_rank", call.by_rank, config.by_rank}}) {
+Status CheckPlaces(const GroupConfig& config, const epd_program_sizes* traced) {
+  if (traced == nullptr) return {};
+  for (const Size& size : {Size{"ep_size", traced->ranks, config.spec.num_ranks},
+                           Size{"joined_by_rank", traced->by_rank, config.by_rank}}) {
     if (size.traced != size.bootstrapped) return Difference(size, "is not");
   }
   return {};
@@ -55,24 +54,28 @@ Status CheckPlaces(const GroupConfig& config, const CallConfig& call) {
 
 // OK, or INVALID_ARGUMENT: the call cannot be made, as the results' buffers have other sizes or the
 // program computes with another table of owners.
-Status CheckSizes(const GroupConfig& config, const CallConfig& call) {
-  const bool rows = call.operation != Operation::kPrepare;
-  for (const Size& size : {Size{"num_experts", call.experts, config.experts},
-                           Size{"num_local_experts", call.local_experts, config.local_experts},
-                           Size{"expert_owner's digest", call.owners, config.owners},
-                           Size{"max_tokens_per_rank", call.max_tokens, config.max_tokens},
-                           Size{"hidden_dim", rows ? call.hidden : config.hidden, config.hidden}}) {
+Status CheckSizes(const GroupConfig& config, const epd_program_sizes* traced) {
+  if (traced == nullptr) return {};
+  const epd_group_spec& spec = config.spec;
+  const std::int64_t hidden = traced->hidden == 0 ? spec.hidden : traced->hidden;
+  for (const Size& size :
+       {Size{"num_experts", traced->experts, spec.num_experts},
+        Size{"num_local_experts", traced->local_experts, config.local_experts},
+        Size{"expert_owner's digest", traced->owners, config.owners},
+        Size{"max_tokens_per_rank", traced->max_tokens, spec.max_tokens_per_rank},
+        Size{"hidden_dim", hidden, spec.hidden}}) {
     if (size.traced != size.bootstrapped) return Difference(size, "is not");
   }
-  const Size capacity = {"recv_capacity_per_rank", call.capacity, config.recv_capacity};
+  const Size capacity = {"recv_capacity_per_rank", traced->recv_capacity,
+                         spec.recv_capacity_per_rank};
   if (capacity.traced > capacity.bootstrapped) return Difference(capacity, "is more than");
   return {};
 }
 
 // `rank`: " rank=...", or empty where it is not known.
-Status NotBootstrapped(const std::string& alias, const std::string& rank) {
-  return {kFailedPrecondition,
-          "[epd:FAILED_PRECONDITION] group=" + alias + " epoch=none" + rank +
+Status NotBootstrapped(std::string_view alias, const std::string& rank) {
+  return {Code::kFailedPrecondition,
+          "[epd:FAILED_PRECONDITION] group=" + std::string(alias) + " epoch=none" + rank +
               " phase=begin: the group is not bootstrapped in this process; " +
               (alias == "default" ? "call ep_bootstrap" : "make it (epd.jax.Group) and keep it")};
 }
@@ -106,7 +109,7 @@ Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t posi
   const auto holder = config.elsewhere.find(
       {static_cast<std::uint32_t>(domain), static_cast<std::uint32_t>(position)});
   const std::string who = holder == config.elsewhere.end() ? "another process" : holder->second;
-  return {kInvalidArgument,
+  return {Code::kInvalidArgument,
           "a device of this process (" + config.devices + ") runs as domain " +
               std::to_string(domain) + ", position " + std::to_string(position) +
               " along ep of the program's mesh, which " + who +
@@ -115,11 +118,58 @@ Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t posi
               "the group anew with this mesh"};
 }
 
+// The call as `rank` makes it. One that is no part of an execution becomes one of its own, in an
+// executable that nobody else has.
+Runs::Call CallOf(const epd_program_call& call, std::uint32_t rank) {
+  static std::atomic<std::uint64_t> next_execution{1};
+  Runs::Call own = {.executable = call.executable,
+                    .execution = call.execution,
+                    .site = call.site,
+                    .occurrence = call.occurrence,
+                    .named = call.name != nullptr,
+                    .rank = rank};
+  std::copy_n(call.program, own.program.size(), own.program.begin());
+  if (call.execution == 0) {
+    own.executable = UINT64_MAX;
+    own.execution = next_execution.fetch_add(1, std::memory_order_relaxed);
+  }
+  return own;
+}
+
+int Refuse(const ActiveCall& call, epd_error* error) {
+  epd_refuse_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = call.rank();
+  args.key = call.key();
+  args.code = static_cast<std::int32_t>(call.refusal().code);
+  args.text = call.refusal().message.c_str();
+  return epd_refuse(call.group(), &args, error);
+}
+
 }  // namespace
 
-void ActiveCall::End(const CallSite& site, std::int64_t run_id, const Status& status) {
-  domain_->End({site, run_id, rank_}, membership_, status);
-  membership_ = nullptr;
+ActiveCall::ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* name,
+                       Domain::Begun begun)
+    : domain_(std::move(domain)), call_(call), name_(name), begun_(std::move(begun)) {}
+
+epd_key ActiveCall::key() const {
+  epd_key key = {};
+  key.struct_size = sizeof key;
+  if (call_.named) {
+    key.name = name_;
+    key.execution = EPD_EXECUTION_NEXT;
+    return key;
+  }
+  std::copy(call_.program.begin(), call_.program.end(), key.program);
+  key.execution = begun_.number.execution;
+  key.ordinal = call_.site;
+  key.occurrence = begun_.number.occurrence;
+  return key;
+}
+
+void ActiveCall::End(const Status& status) {
+  domain_->End(call_, begun_.joined, status);
+  begun_.joined = nullptr;
 }
 
 Groups& Groups::Shared() {
@@ -163,22 +213,19 @@ std::string Groups::socket_path() const {
   return session_ == nullptr ? "" : session_->socket_path();
 }
 
-Status Groups::Bootstrap(const GroupConfig& config) {
+Status Groups::Join(std::shared_ptr<const GroupConfig> config) {
+  if (Find(config->alias) != nullptr) {
+    return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + config->job + "/" +
+                                           config->alias +
+                                           " is bootstrapped already; finalize it first"};
+  }
   auto entry = std::make_shared<Entry>();
   entry->config = config;
-  {
-    const client::MutexLock lock(mutex_);
-    if (entries_.contains(config.alias)) {
-      return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + config.job + "/" +
-                                       config.alias +
-                                       " is bootstrapped already; finalize it first"};
-    }
-  }
-  const auto connect = [this, endpoint = config.endpoint](std::shared_ptr<Session>* session) {
+  const auto connect = [this, endpoint = config->endpoint](std::shared_ptr<Session>* session) {
     return LivingSession(endpoint, session);
   };
   // In ascending order in every process: two processes that share two domains never wait crosswise.
-  for (const auto& [index, ranks] : config.held) {
+  for (const auto& [index, ranks] : config->held) {
     auto domain = std::make_shared<Domain>(config, index, connect);
     const Status status = domain->Join();
     if (!status.ok()) {
@@ -188,14 +235,25 @@ Status Groups::Bootstrap(const GroupConfig& config) {
     entry->domains[index] = std::move(domain);
   }
   const client::MutexLock lock(mutex_);
-  entries_[config.alias] = std::move(entry);
+  entries_[config->alias] = std::move(entry);
   return {};
 }
 
-std::shared_ptr<const Groups::Entry> Groups::EntryOf(const std::string& alias) const {
+std::shared_ptr<const Groups::Entry> Groups::Find(std::string_view alias) const {
   const client::MutexLock lock(mutex_);
   const auto found = entries_.find(alias);
   return found == entries_.end() ? nullptr : found->second;
+}
+
+Status Groups::Wait(std::string_view alias) {
+  const std::shared_ptr<const Entry> entry = Find(alias);
+  if (entry == nullptr) return NotBootstrapped(alias, "");
+  for (const auto& [index, domain] : entry->domains) {
+    std::shared_ptr<JoinedGroup> joined;
+    const std::uint32_t rank = entry->config->held.at(index).begin()->first;
+    if (Status status = domain->Living(rank, &joined); !status.ok()) return status;
+  }
+  return {};
 }
 
 // Programs that are under way make further calls: they are let in until there are no more.
@@ -217,8 +275,8 @@ void Groups::AwaitQuiet(const Entry& entry) {
   }
 }
 
-void Groups::Finalize(const std::string& alias) {
-  const std::shared_ptr<const Entry> entry = EntryOf(alias);
+void Groups::Finalize(std::string_view alias) {
+  const std::shared_ptr<const Entry> entry = Find(alias);
   if (entry != nullptr) AwaitQuiet(*entry);
   bool last = false;
   {
@@ -236,33 +294,62 @@ void Groups::Finalize(const std::string& alias) {
   session = std::exchange(session_, nullptr);
 }
 
-Status Groups::Begin(const CallSite& site, std::int64_t run_id, std::int32_t domain,
-                     std::int32_t position, ActiveCall* call) {
-  const std::shared_ptr<const Entry> entry = EntryOf(site.config.alias);
+Status Groups::ResolveTo(const epd_program_call& call, Resolved* resolved) const {
+  const std::shared_ptr<const Entry> entry = Find(call.alias);
   if (entry == nullptr) {
-    return NotBootstrapped(site.config.alias, " rank=" + std::to_string(position));
+    return NotBootstrapped(call.alias, " rank=" + std::to_string(call.position));
   }
-  const GroupConfig& config = entry->config;
-  const auto found = entry->domains.find(static_cast<std::uint32_t>(domain));
-  const std::shared_ptr<Domain> held = found == entry->domains.end() ? nullptr : found->second;
+  const GroupConfig& config = *entry->config;
+  const auto found = entry->domains.find(static_cast<std::uint32_t>(call.domain));
+  if (found != entry->domains.end()) resolved->domain = found->second;
   const auto at_place = [&](const Status& status) {
-    return AtPlace(status, config, held.get(), domain, position);
+    return AtPlace(status, config, resolved->domain.get(), call.domain, call.position);
   };
-  if (const Status places = CheckPlaces(config, site.config); !places.ok()) return at_place(places);
-  const std::optional<std::uint32_t> rank = HeldRank(config, domain, position);
-  if (held == nullptr || !rank.has_value()) return at_place(NotHeld(config, domain, position));
-  call->refusal_ = CheckSizes(config, site.config);
-  call->domain_ = held;
-  call->rank_ = *rank;
-  return call->domain_->Begin({site, run_id, *rank}, call);
+  if (const Status places = CheckPlaces(config, call.traced); !places.ok()) return at_place(places);
+  const std::optional<std::uint32_t> rank = HeldRank(config, call.domain, call.position);
+  if (resolved->domain == nullptr || !rank.has_value()) {
+    return at_place(NotHeld(config, call.domain, call.position));
+  }
+  resolved->rank = *rank;
+  resolved->refusal = CheckSizes(config, call.traced);
+  return {};
 }
 
-Status Groups::OnDevice(const CallSite& site, const std::string& device, DevicePlace* place) {
-  const std::shared_ptr<const Entry> entry = EntryOf(site.config.alias);
-  if (entry == nullptr) {
-    return NotBootstrapped(site.config.alias, "");
-  }
-  const GroupConfig& config = entry->config;
+Status Groups::Resolve(const epd_program_call& call, std::uint32_t* rank) const {
+  Resolved resolved;
+  Status status = ResolveTo(call, &resolved);
+  if (status.ok()) *rank = resolved.rank;
+  return status;
+}
+
+Status Groups::Begin(const epd_program_call& call, ActiveCall* active) {
+  Resolved resolved;
+  if (Status status = ResolveTo(call, &resolved); !status.ok()) return status;
+  const Runs::Call own = CallOf(call, resolved.rank);
+  Domain::Begun begun;
+  begun.refusal = std::move(resolved.refusal);
+  if (Status status = resolved.domain->Begin(own, &begun); !status.ok()) return status;
+  *active = ActiveCall(std::move(resolved.domain), own, call.name, std::move(begun));
+  return {};
+}
+
+Status Groups::Run(const epd_program_call& call, const Exchange& exchange) {
+  ActiveCall active;
+  Status status = Begin(call, &active);
+  if (!status.ok()) return status;
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  status =
+      FromError(active.refusal().ok() ? exchange(active, &error) : Refuse(active, &error), error);
+  active.End(status);
+  return status;
+}
+
+Status Groups::OnDevice(const epd_program_call& call, const std::string& device,
+                        DevicePlace* place) {
+  const std::shared_ptr<const Entry> entry = Find(call.alias);
+  if (entry == nullptr) return NotBootstrapped(call.alias, "");
+  const GroupConfig& config = *entry->config;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> here;
   for (const auto& [domain, ranks] : config.held) {
     for (const auto& [rank, name] : ranks) {
@@ -270,23 +357,23 @@ Status Groups::OnDevice(const CallSite& site, const std::string& device, DeviceP
     }
   }
   if (here.size() != 1) {
-    return {kInvalidArgument, "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias +
-                                  " phase=begin: " + std::to_string(here.size()) +
-                                  " ranks of this process sit on " + device +
-                                  ", expected one (held here: " + HeldRanks(config) +
-                                  "); make the group with a mesh of this process's GPUs"};
+    return {Code::kInvalidArgument,
+            "[epd:INVALID_ARGUMENT] group=" + config.job + "/" + config.alias +
+                " phase=begin: " + std::to_string(here.size()) + " ranks of this process sit on " +
+                device + ", expected one (held here: " + HeldRanks(config) +
+                "); make the group with a mesh of this process's GPUs"};
   }
   const auto [domain, rank] = here.front();
   const std::shared_ptr<Domain> held = entry->domains.at(domain);
-  Status status = CheckPlaces(config, site.config);
-  if (status.ok()) status = CheckSizes(config, site.config);
+  Status status = CheckPlaces(config, call.traced);
+  if (status.ok()) status = CheckSizes(config, call.traced);
   if (!status.ok()) {
     return AtPlace(status, config, held.get(), static_cast<std::int32_t>(domain),
                    static_cast<std::int32_t>(rank));
   }
   place->group = held->name();
   place->rank = rank;
-  return held->Living(rank, &place->membership);
+  return held->Living(rank, &place->joined);
 }
 
-}  // namespace epd::jax
+}  // namespace epd::program

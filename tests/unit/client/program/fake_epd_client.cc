@@ -1,4 +1,4 @@
-#include "tests/unit/client/jax/fake_epd_client.h"
+#include "tests/unit/client/program/fake_epd_client.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -43,9 +43,10 @@ struct Arrival {
   const epd_prepare_args* prepare = nullptr;
   const epd_scatter_args* scatter = nullptr;
   const epd_gather_args* gather = nullptr;
+  const epd_refuse_args* refuse = nullptr;
 };
 
-struct Meeting {
+struct Operation {
   std::map<std::uint32_t, Arrival> arrivals;
   bool done = false;
   int code = 0;
@@ -56,7 +57,7 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Call> calls;
-  std::map<std::string, std::shared_ptr<Meeting>> meetings;
+  std::map<std::string, std::shared_ptr<Operation>> operations;
   int sessions = 0, groups = 0;
   int connect_code = 0, join_code = 0;
   std::string last_join;
@@ -86,25 +87,25 @@ Route* RoutesOf(void* plan) {
 }
 const Route* RoutesOf(const void* plan) { return RoutesOf(const_cast<void*>(plan)); }
 
-void MeetPrepare(const epd_group& group, Meeting& meeting) {
+void FinishPrepare(const epd_group& group, Operation& operation) {
   const std::int64_t ranks = group.spec.num_ranks, experts = group.spec.num_experts;
   const std::int64_t local = experts / ranks;
   std::vector<std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>>> zones(
       ranks, std::vector<std::vector<std::pair<std::uint32_t, std::uint64_t>>>(local));
-  for (auto& [rank, arrival] : meeting.arrivals) {
+  for (auto& [rank, arrival] : operation.arrivals) {
     const epd_prepare_args& args = *arrival.prepare;
     for (std::uint64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
       const std::int64_t expert = Index(args, i);
       if (expert >= experts) {
-        meeting.code = 3;
-        meeting.text = "[epd:INVALID_ARGUMENT] rank=" + std::to_string(rank) + ": expert index " +
-                       std::to_string(expert);
+        operation.code = 3;
+        operation.text = "[epd:INVALID_ARGUMENT] rank=" + std::to_string(rank) + ": expert index " +
+                         std::to_string(expert);
         return;
       }
       if (expert >= 0) zones[expert / local][expert % local].push_back({rank, i});
     }
   }
-  for (auto& [rank, arrival] : meeting.arrivals) {
+  for (auto& [rank, arrival] : operation.arrivals) {
     const epd_prepare_args& args = *arrival.prepare;
     std::memset(args.handle_mem, 0, args.handle_mem_bytes);
     *static_cast<PlanHead*>(args.handle_mem) = {kPlanMagic, static_cast<std::int32_t>(rank),
@@ -115,13 +116,13 @@ void MeetPrepare(const epd_group& group, Meeting& meeting) {
     }
   }
   for (std::int64_t owner = 0; owner < ranks; ++owner) {
-    const epd_prepare_args& own = *meeting.arrivals.at(owner).prepare;
+    const epd_prepare_args& own = *operation.arrivals.at(owner).prepare;
     const std::int64_t alignment = own.alignment == 0 ? 1 : own.alignment;
     std::int64_t slot = 0;
     for (std::int64_t e = 0; e < local; ++e) {
       const std::int64_t begin = slot;
       for (const auto& [rank, i] : zones[owner][e]) {
-        RoutesOf(meeting.arrivals.at(rank).prepare->handle_mem)[i] = {
+        RoutesOf(operation.arrivals.at(rank).prepare->handle_mem)[i] = {
             static_cast<std::int32_t>(owner), static_cast<std::int32_t>(slot++)};
       }
       slot = (slot + alignment - 1) / alignment * alignment;
@@ -135,21 +136,21 @@ std::size_t RowBytes(std::uint32_t hidden, epd_dtype dtype) {
   return std::size_t{hidden} * epd::shm::DtypeBytes(static_cast<std::uint32_t>(dtype));
 }
 
-void MeetScatter(Meeting& meeting) {
-  for (auto& [rank, arrival] : meeting.arrivals) {
+void FinishScatter(Operation& operation) {
+  for (auto& [rank, arrival] : operation.arrivals) {
     const epd_scatter_args& args = *arrival.scatter;
     std::memset(args.recv_tokens, 0, args.recv_capacity * RowBytes(args.hidden, args.dtype));
     if (args.recv_topk_weights != nullptr) {
       std::memset(args.recv_topk_weights, 0, args.recv_capacity * sizeof(float));
     }
   }
-  for (auto& [rank, arrival] : meeting.arrivals) {
+  for (auto& [rank, arrival] : operation.arrivals) {
     const epd_scatter_args& args = *arrival.scatter;
     const std::size_t row = RowBytes(args.hidden, args.dtype);
     for (std::uint64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
       const Route route = RoutesOf(args.handle_mem)[i];
       if (route.dst < 0) continue;
-      const epd_scatter_args& to = *meeting.arrivals.at(route.dst).scatter;
+      const epd_scatter_args& to = *operation.arrivals.at(route.dst).scatter;
       if (route.slot >= static_cast<std::int64_t>(to.recv_capacity)) continue;
       std::memcpy(static_cast<char*>(to.recv_tokens) + route.slot * row,
                   static_cast<const char*>(args.tokens) + i / args.top_k * row, row);
@@ -178,8 +179,8 @@ void Store(void* row, std::uint64_t i, float value, epd_dtype dtype) {
   static_cast<std::uint16_t*>(row)[i] = static_cast<std::uint16_t>(wide >> 16);
 }
 
-void MeetGather(Meeting& meeting) {
-  for (auto& [rank, arrival] : meeting.arrivals) {
+void FinishGather(Operation& operation) {
+  for (auto& [rank, arrival] : operation.arrivals) {
     const epd_gather_args& args = *arrival.gather;
     const std::size_t row = RowBytes(args.hidden, args.dtype);
     for (std::uint64_t t = 0; t < args.num_tokens; ++t) {
@@ -188,7 +189,7 @@ void MeetGather(Meeting& meeting) {
         const Route route = RoutesOf(args.handle_mem)[t * args.top_k + k];
         float weight = 0;
         if (route.dst >= 0) {
-          const epd_gather_args& from = *meeting.arrivals.at(route.dst).gather;
+          const epd_gather_args& from = *operation.arrivals.at(route.dst).gather;
           if (route.slot < static_cast<std::int64_t>(from.recv_capacity)) {
             const char* const source =
                 static_cast<const char*>(from.expert_rows) + route.slot * row;
@@ -204,41 +205,52 @@ void MeetGather(Meeting& meeting) {
   }
 }
 
-int Meet(epd_group* group, const std::string& operation, const epd_key& key, const Arrival& arrival,
-         const std::function<void(Meeting&)>& exchange, epd_error* error) {
+// Joins the operation that the other ranks know by the same key; the last one makes the exchange.
+int JoinOperation(epd_group* group, const std::string& what, const epd_key& key,
+                  const Arrival& arrival, const std::function<void(Operation&)>& exchange,
+                  epd_error* error) {
   World& w = world();
   std::unique_lock lock(w.mutex);
-  w.calls.push_back({operation, group->name, arrival.rank,
+  w.calls.push_back({what, group->name, arrival.rank,
                      std::vector<std::uint8_t>(key.program, key.program + 16), key.execution,
                      key.ordinal, key.occurrence});
   if (group->client->cut) return Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone");
-  const std::string id = group->name + '/' +
+  const std::string name = key.name == nullptr ? "" : key.name;
+  const std::uint64_t execution =
+      key.name == nullptr ? key.execution : group->begun[{arrival.rank, name}]++;
+  const std::string id = group->name + '/' + name + '/' +
                          std::string(reinterpret_cast<const char*>(key.program), 16) + '/' +
-                         std::to_string(key.execution) + '/' + std::to_string(key.ordinal) + '/' +
+                         std::to_string(execution) + '/' + std::to_string(key.ordinal) + '/' +
                          std::to_string(key.occurrence);
-  auto& slot = w.meetings[id];
-  if (slot == nullptr) slot = std::make_shared<Meeting>();
-  const std::shared_ptr<Meeting> meeting = slot;
-  meeting->arrivals[arrival.rank] = arrival;
-  if (meeting->arrivals.size() == group->spec.num_ranks) {
-    exchange(*meeting);
-    meeting->done = true;
-    w.meetings.erase(id);
+  auto& slot = w.operations[id];
+  if (slot == nullptr) slot = std::make_shared<Operation>();
+  const std::shared_ptr<Operation> operation = slot;
+  operation->arrivals[arrival.rank] = arrival;
+  if (arrival.refuse != nullptr) {
+    operation->code = arrival.refuse->code;
+    operation->text = arrival.refuse->text;
+  }
+  if (operation->arrivals.size() == group->spec.num_ranks) {
+    if (operation->code == 0) exchange(*operation);
+    operation->done = true;
+    w.operations.erase(id);
     w.changed.notify_all();
   }
-  const bool met = w.changed.wait_for(lock, std::chrono::seconds(20),
-                                      [&] { return meeting->done || group->client->cut; });
-  if (!met) return Fail(error, 4, "[epd:DEADLINE_EXCEEDED] " + operation + ": ranks are missing");
-  if (!meeting->done) return Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone");
-  return meeting->code == 0 ? 0 : Fail(error, meeting->code, meeting->text);
+  const bool ended = w.changed.wait_for(lock, std::chrono::seconds(20),
+                                        [&] { return operation->done || group->client->cut; });
+  if (!ended) return Fail(error, 4, "[epd:DEADLINE_EXCEEDED] " + what + ": ranks are missing");
+  if (!operation->done) return Fail(error, 14, "[epd:UNAVAILABLE] the daemon is gone");
+  return operation->code == 0 ? 0 : Fail(error, operation->code, operation->text);
 }
 
 int Scatter(epd_group* group, const char* name, const epd_scatter_args* args, epd_error* error) {
-  return Meet(group, name, args->key, {args->rank, nullptr, args, nullptr}, MeetScatter, error);
+  return JoinOperation(group, name, args->key, {.rank = args->rank, .scatter = args}, FinishScatter,
+                       error);
 }
 
 int Gather(epd_group* group, const char* name, const epd_gather_args* args, epd_error* error) {
-  return Meet(group, name, args->key, {args->rank, nullptr, nullptr, args}, MeetGather, error);
+  return JoinOperation(group, name, args->key, {.rank = args->rank, .gather = args}, FinishGather,
+                       error);
 }
 
 }  // namespace
@@ -265,7 +277,7 @@ int num_groups() {
 void Reset() {
   const std::lock_guard lock(world().mutex);
   world().calls.clear();
-  world().meetings.clear();
+  world().operations.clear();
   world().connect_code = world().join_code = 0;
 }
 void CutSessions() {
@@ -285,8 +297,6 @@ void FailNextJoin(int code) {
 }  // namespace epd::fake
 
 extern "C" {
-
-const char* epd_client_version(void) { return "fake"; }
 
 int epd_connect(const epd_connect_args*, epd_client** client, epd_error* error) {
   const std::lock_guard lock(world().mutex);
@@ -351,9 +361,9 @@ size_t epd_handle_mem_size(uint32_t, uint32_t, uint32_t max_tokens, uint32_t top
 }
 
 int epd_prepare(epd_group* group, const epd_prepare_args* args, epd_error* error) {
-  return Meet(
-      group, "prepare", args->key, {args->rank, args, nullptr, nullptr},
-      [group](Meeting& meeting) { MeetPrepare(*group, meeting); }, error);
+  return JoinOperation(
+      group, "prepare", args->key, {.rank = args->rank, .prepare = args},
+      [group](Operation& operation) { FinishPrepare(*group, operation); }, error);
 }
 
 int epd_dispatch(epd_group* group, const epd_scatter_args* args, epd_error* error) {
@@ -370,13 +380,8 @@ int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_err
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
-  return Meet(
-      group, "refuse", args->key, {args->rank, nullptr, nullptr, nullptr},
-      [args](Meeting& meeting) {
-        meeting.code = args->code;
-        meeting.text = args->text;
-      },
-      error);
+  return JoinOperation(
+      group, "refuse", args->key, {.rank = args->rank, .refuse = args}, [](Operation&) {}, error);
 }
 
 }  // extern "C"

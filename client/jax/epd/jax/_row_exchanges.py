@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from epd.jax import _exchange, _ffi
+from epd.jax import _exchange_primitive, _ffi
 from epd.jax._call import Static, ffi_call, mapped
 from epd.jax._kept_call import cut
 from epd.jax.config import DTYPE_CODES
@@ -209,9 +209,9 @@ def dispatch(
     leading = tuple(tokens.shape[:-1])
     if np.dtype(tokens.dtype) not in DTYPE_CODES:
         exchange = _DispatchBytes(static, leading, capacity)
-        return tuple(_exchange.bind(exchange, [handle_mem, tokens], [topk_weights]))
+        return tuple(_exchange_primitive.bind(exchange, [handle_mem, tokens], [topk_weights]))
     exchange = _Dispatch(static, leading, capacity)
-    return tuple(_exchange.bind(exchange, [handle_mem], [tokens, topk_weights]))
+    return tuple(_exchange_primitive.bind(exchange, [handle_mem], [tokens, topk_weights]))
 
 
 def combine(
@@ -219,7 +219,7 @@ def combine(
 ) -> jax.Array:
     """-> [leading, H]."""
     exchange = _Combine(static, leading, expert_out.shape[1])
-    (rows,) = _exchange.bind(exchange, [handle_mem], [expert_out])
+    (rows,) = _exchange_primitive.bind(exchange, [handle_mem], [expert_out])
     return cut(rows, (*leading, expert_out.shape[-1]))
 
 
@@ -232,7 +232,7 @@ def dispatch_backward(
 ):
     """-> grad_tokens [leading, H], grad_topk_weights f32 [leading, K]."""
     exchange = _DispatchBackward(static, leading, grad.shape[1])
-    return tuple(_exchange.bind(exchange, [handle_mem], [grad, g_recv_topk_weights]))
+    return tuple(_exchange_primitive.bind(exchange, [handle_mem], [grad, g_recv_topk_weights]))
 
 
 def combine_backward(
@@ -245,5 +245,5 @@ def combine_backward(
     """-> grad_expert_out [R, capacity, H]."""
     exchange = _CombineBackward(static, leading, capacity)
     if np.dtype(grad.dtype) not in DTYPE_CODES:  # Such rows have no gradient themselves.
-        return _exchange.bind(exchange, [handle_mem, grad], [])[0]
-    return _exchange.bind(exchange, [handle_mem], [grad])[0]
+        return _exchange_primitive.bind(exchange, [handle_mem, grad], [])[0]
+    return _exchange_primitive.bind(exchange, [handle_mem], [grad])[0]

@@ -1,11 +1,11 @@
-#include "client/jax/runs.h"
+#include "client/program/runs.h"
 
 #include <utility>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
-// Far more than XLA keeps under way; only old runs without calls in flight are forgotten.
+// Far more than a framework keeps under way; only old runs without calls in flight are forgotten.
 constexpr std::size_t kMaxRuns = 128;
 
 }  // namespace
@@ -13,7 +13,7 @@ constexpr std::size_t kMaxRuns = 128;
 const Runs::Run* Runs::Find(const Call& call) const {
   // The newest first: nearly always it is the one.
   for (auto run = runs_.rbegin(); run != runs_.rend(); ++run) {
-    if (run->run_id == call.run_id && run->executable == call.site.executable->id()) return &*run;
+    if (run->id == call.execution && run->executable == call.executable) return &*run;
   }
   return nullptr;
 }
@@ -22,13 +22,13 @@ Runs::Run* Runs::Find(const Call& call) {
   return const_cast<Run*>(std::as_const(*this).Find(call));
 }
 
-Runs::Run& Runs::Add(const Call& call, std::uint64_t membership) {
+Runs::Run& Runs::Add(const Call& call, std::uint64_t join) {
   while (runs_.size() >= kMaxRuns && runs_.front().in_flight == 0) runs_.pop_front();
   Run& run = runs_.emplace_back();
-  run.executable = call.site.executable->id();
-  run.run_id = call.run_id;
-  run.membership = membership;
-  run.program = call.site.executable->Seal();
+  run.executable = call.executable;
+  run.id = call.execution;
+  run.join = join;
+  run.program = call.program;
   return run;
 }
 
@@ -41,7 +41,7 @@ bool Runs::Overlaps(const Run& self, std::uint32_t rank) const {
       newer = true;
       continue;
     }
-    if (run.membership != self.membership || run.program != self.program) continue;
+    if (run.join != self.join || run.program != self.program) continue;
     const auto found = run.ranks.find(rank);
     if (found == run.ranks.end()) continue;
     if (!found->second.numbered) continue;
@@ -50,27 +50,27 @@ bool Runs::Overlaps(const Run& self, std::uint32_t rank) const {
   return false;
 }
 
-bool Runs::IsStale(const Call& call, std::uint64_t membership) const {
+bool Runs::IsStale(const Call& call, std::uint64_t join) const {
   const Run* const run = Find(call);
-  return run != nullptr && run->membership < membership;
+  return run != nullptr && run->join < join;
 }
 
-Runs::Outcome Runs::Start(const Call& call, std::uint64_t membership, const Begin& begin,
+Runs::Outcome Runs::Start(const Call& call, std::uint64_t join, const Begin& begin,
                           CallNumber* number) {
   Run* run = Find(call);
-  if (run == nullptr) run = &Add(call, membership);
-  if (run->membership < membership) return Outcome::kStale;
-  const bool named = !call.site.key.empty();
-  const bool overlaps = !named && Overlaps(*run, call.rank);
+  if (run == nullptr) run = &Add(call, join);
+  if (run->join < join) return Outcome::kStale;
+  if (!call.named) run->program = call.program;
+  const bool overlaps = !call.named && Overlaps(*run, call.rank);
   RankRun& rank = run->ranks[call.rank];
   ++rank.in_flight;
   ++run->in_flight;
   ++in_flight_;
-  if (named) return Outcome::kOk;
+  if (call.named) return Outcome::kOk;
   if (!rank.numbered) rank.execution = begin(call.rank, run->program);
   rank.numbered = true;
   number->execution = rank.execution;
-  number->occurrence = rank.occurrences[call.site.ordinal]++;
+  number->occurrence = call.occurrence == 0 ? rank.occurrences[call.site]++ : call.occurrence - 1;
   return overlaps ? Outcome::kOverlap : Outcome::kOk;
 }
 
@@ -82,8 +82,8 @@ void Runs::End(const Call& call) {
   --in_flight_;
 }
 
-void Runs::Condemn(const Call& call, std::uint64_t membership) {
-  if (Find(call) == nullptr) Add(call, membership);
+void Runs::Condemn(const Call& call, std::uint64_t join) {
+  if (Find(call) == nullptr) Add(call, join);
 }
 
-}  // namespace epd::jax
+}  // namespace epd::program

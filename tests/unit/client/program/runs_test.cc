@@ -1,41 +1,49 @@
-// Goal: ranks that execute the same programs in the same order number them alike, whatever XLA's
-// run ids are.
-#include "client/jax/runs.h"
+// Goal: ranks that execute the same programs in the same order number them alike, whatever
+// their executions are called.
+#include "client/program/runs.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <utility>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 using Outcome = Runs::Outcome;
 
-CallSite Site(Operation operation = Operation::kPrepare) {
-  EndCompile();
-  CallConfig config;
-  config.operation = operation;
-  config.alias = "default";
-  return *AddCallSite(config);
+// A call of the only site of a program of its own executable.
+Runs::Call Site(std::uint8_t program = 0) {
+  static std::uint64_t executables = 0;
+  Runs::Call call;
+  call.executable = ++executables;
+  call.program[0] = program;
+  return call;
 }
 
 class RunsTest : public testing::Test {
  protected:
   // Starts and ends a call.
-  CallNumber Call(const CallSite& site, std::int64_t run_id, std::uint32_t rank = 0) {
+  CallNumber Call(const Runs::Call& site, std::uint64_t run_id, std::uint32_t rank = 0) {
     CallNumber number;
     EXPECT_EQ(Start(site, run_id, rank, &number), Outcome::kOk);
-    runs_.End({site, run_id, rank});
+    runs_.End(At(site, run_id, rank));
     return number;
   }
 
-  Outcome Start(const CallSite& site, std::int64_t run_id, std::uint32_t rank, CallNumber* number) {
-    return runs_.Start({site, run_id, rank}, membership_, begin_, number);
+  Outcome Start(const Runs::Call& site, std::uint64_t run_id, std::uint32_t rank,
+                CallNumber* number) {
+    return runs_.Start(At(site, run_id, rank), join_, begin_, number);
+  }
+
+  static Runs::Call At(Runs::Call site, std::uint64_t run_id, std::uint32_t rank) {
+    site.execution = run_id;
+    site.rank = rank;
+    return site;
   }
 
   Runs runs_;
-  std::uint64_t membership_ = 1;
+  std::uint64_t join_ = 1;
   std::map<std::pair<std::uint32_t, Digest>, std::uint64_t> begun_;
   Runs::Begin begin_ = [this](std::uint32_t rank, const Digest& program) {
     return begun_[{rank, program}]++;
@@ -43,7 +51,7 @@ class RunsTest : public testing::Test {
 };
 
 TEST_F(RunsTest, UnseenRunIdsCountUpPerProgramAndRank) {
-  const CallSite one = Site(), two = Site(Operation::kCombine);
+  const Runs::Call one = Site(), two = Site(1);
   EXPECT_EQ(Call(one, 77).execution, 0u);
   EXPECT_EQ(Call(two, 78).execution, 0u);
   EXPECT_EQ(Call(one, 5).execution, 1u);  // Smaller than before: run ids have no order.
@@ -52,9 +60,9 @@ TEST_F(RunsTest, UnseenRunIdsCountUpPerProgramAndRank) {
 }
 
 TEST_F(RunsTest, CallsOfOneRunShareItsNumberAndLoopsCountOccurrences) {
-  const CallSite first = Site();
-  CallSite second = first;
-  second.ordinal = 1;
+  const Runs::Call first = Site();
+  Runs::Call second = first;
+  second.site = 1;
   EXPECT_EQ(Call(first, 9).occurrence, 0u);
   EXPECT_EQ(Call(second, 9).occurrence, 0u);
   EXPECT_EQ(Call(first, 9).occurrence, 1u);
@@ -63,62 +71,65 @@ TEST_F(RunsTest, CallsOfOneRunShareItsNumberAndLoopsCountOccurrences) {
 }
 
 TEST_F(RunsTest, ExecutablesOfOneDigestShareACounter) {
-  const CallSite train = Site(), eval = Site();
+  const Runs::Call train = Site(), eval = Site();
   EXPECT_EQ(Call(train, 1).execution, 0u);
   EXPECT_EQ(Call(eval, 1).execution, 1u);  // The same run id in another executable is another run.
   EXPECT_EQ(Call(train, 2).execution, 2u);
 }
 
 TEST_F(RunsTest, ARunThatOverlapsAnotherOfItsProgramOnTheRankIsRefused) {
-  const CallSite site = Site();
+  const Runs::Call site = Site();
   CallNumber number;
   ASSERT_EQ(Start(site, 1, 0, &number), Outcome::kOk);
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOverlap);
   EXPECT_EQ(number.execution, 1u) << "the refusal must reach the other ranks' second execution";
-  runs_.End({site, 2, 0});
+  runs_.End(At(site, 2, 0));
   EXPECT_EQ(Start(site, 2, 1, &number), Outcome::kOk) << "another rank is another device";
-  runs_.End({site, 1, 0});
+  runs_.End(At(site, 1, 0));
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOk);
   EXPECT_EQ(Start(site, 1, 0, &number), Outcome::kOverlap) << "an older run comes back";
 }
 
 TEST_F(RunsTest, CallsWithANameAreNotNumberedAndNeverOverlap) {
-  EndCompile();
-  CallConfig config;
-  config.name = "boundary";
-  const CallSite one = *AddCallSite(config);
-  EndCompile();
-  const CallSite other = *AddCallSite(config);
+  Runs::Call one = Site(), other = Site();
+  one.named = other.named = true;
   CallNumber number;
   ASSERT_EQ(Start(one, 1, 0, &number), Outcome::kOk);
   EXPECT_EQ(Start(other, 2, 0, &number), Outcome::kOk);
   EXPECT_TRUE(begun_.empty());
 }
 
-TEST_F(RunsTest, ARunOfAnEarlierMembershipIsStaleOnAllItsRanks) {
-  const CallSite site = Site();
+TEST_F(RunsTest, AnOccurrenceThatTheCallerGivesIsNotCounted) {
+  Runs::Call site = Site();
+  site.occurrence = 8;
+  EXPECT_EQ(Call(site, 9).occurrence, 7u);
+  EXPECT_EQ(Call(site, 9).occurrence, 7u);
+}
+
+TEST_F(RunsTest, ARunOfAnEarlierJoinIsStaleOnAllItsRanks) {
+  const Runs::Call site = Site();
   Call(site, 1, 0);
-  membership_ = 2;
+  join_ = 2;
   CallNumber number;
-  EXPECT_TRUE(runs_.IsStale({site, 1, 1}, 2));
+  EXPECT_TRUE(runs_.IsStale(At(site, 1, 1), 2));
   EXPECT_EQ(Start(site, 1, 1, &number), Outcome::kStale);
   EXPECT_EQ(Start(site, 2, 0, &number), Outcome::kOk);
 }
 
 TEST_F(RunsTest, ACondemnedRunIsStaleThoughItNeverBegan) {
-  const CallSite site = Site();
-  runs_.Condemn({site, 3, 0}, 1);
-  EXPECT_FALSE(runs_.IsStale({site, 3, 0}, 1));
-  EXPECT_TRUE(runs_.IsStale({site, 3, 0}, 2));
-  EXPECT_FALSE(runs_.IsStale({site, 4, 0}, 2));
+  const Runs::Call site = Site();
+  runs_.Condemn(At(site, 3, 0), 1);
+  EXPECT_FALSE(runs_.IsStale(At(site, 3, 0), 1));
+  EXPECT_TRUE(runs_.IsStale(At(site, 3, 0), 2));
+  EXPECT_FALSE(runs_.IsStale(At(site, 4, 0), 2));
 }
 
 TEST_F(RunsTest, ManyRunsAreNumberedWithoutGaps) {
-  const CallSite site = Site();
+  const Runs::Call site = Site();
   for (std::uint64_t run = 0; run < 1000; ++run) {
-    ASSERT_EQ(Call(site, static_cast<std::int64_t>(run * 7919 % 1009)).execution, run);
+    ASSERT_EQ(Call(site, run * 7919 % 1009).execution, run);
   }
 }
 
 }  // namespace
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,14 +1,11 @@
-#include "client/jax/device_groups.h"
+#include "client/program/device_groups.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "client/c/handles.h"
-#include "client/jax/epd_jax.h"
-#include "client/jax/ffi_site.h"
 #include "kernels/cuda/device_image.h"
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 // Staging is mapped at once: the group is READY already.
@@ -36,11 +33,9 @@ const CudaDriver& ProcessDriver() {
   return *driver;
 }
 
-Status FromClient(const client::Status& status, const std::string& group, std::uint32_t rank) {
-  if (status.ok()) return {};
-  const client::Status placed =
-      client::AtPlace(status, {.group = group, .rank = rank, .phase = "stream"});
-  return {static_cast<int>(placed.code), placed.message};
+Status InStream(Status status, const std::string& group, std::uint32_t rank) {
+  if (status.ok()) return status;
+  return client::AtPlace(std::move(status), {.group = group, .rank = rank, .phase = "stream"});
 }
 
 DeviceGroups& DeviceGroups::Shared() {
@@ -48,32 +43,32 @@ DeviceGroups& DeviceGroups::Shared() {
   return *groups;
 }
 
-Status DeviceGroups::Find(const CallSite& site, int device,
+Status DeviceGroups::Find(const epd_program_call& call, int device,
                           std::shared_ptr<client::StreamGroup>* group) {
   {
     const client::MutexLock lock(mutex_);
-    if (finder_ != nullptr) return finder_(site, device, group);
+    if (finder_ != nullptr) return finder_(call, device, group);
   }
   const CudaDriver& driver = ProcessDriver();
   if (!driver.problem.empty()) {
-    return {kFailedPrecondition,
-            "[epd:FAILED_PRECONDITION] group=" + site.config.alias +
+    return {Code::kFailedPrecondition,
+            "[epd:FAILED_PRECONDITION] group=" + std::string(call.alias) +
                 " phase=begin: this process cannot use its GPUs: " + driver.problem};
   }
   DevicePlace place;
-  const Status found = Groups::Shared().OnDevice(site, "cuda:" + std::to_string(device), &place);
+  const Status found = Groups::Shared().OnDevice(call, "cuda:" + std::to_string(device), &place);
   if (!found.ok()) return found;
   const client::MutexLock lock(mutex_);
-  Entry& entry = entries_[{site.config.alias, device}];
-  if (entry.group != nullptr && entry.membership.lock() == place.membership) {
+  Entry& entry = entries_[{call.alias, device}];
+  if (entry.group != nullptr && entry.joined.lock() == place.joined) {
     *group = entry.group;
     return {};
   }
   if (entry.group != nullptr) entry.group->Close();
   entry = {};
-  epd_group* const joined = place.membership->group();
+  epd_group* const joined = place.joined->group();
   if (joined == nullptr)
-    return {kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
+    return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
   const std::shared_ptr<client::Session> session = joined->session;
   const std::shared_ptr<const client::Formation> formation = joined->group->current();
   const client::Status made =
@@ -86,15 +81,15 @@ Status DeviceGroups::Find(const CallSite& site, int device,
                                    .image = driver.image},
                                   client::Clock::now() + kMapDeadline, &entry.group);
   if (!made.ok()) {
-    entries_.erase({site.config.alias, device});
-    return FromClient(made, place.group, place.rank);
+    entries_.erase({call.alias, device});
+    return InStream(made, place.group, place.rank);
   }
   // Nobody calls the C library for this session, whose watchdog starts with the first call.
   const client::Status watched = session->BeforeCall();
-  if (!watched.ok()) return FromClient(watched, place.group, place.rank);
+  if (!watched.ok()) return InStream(watched, place.group, place.rank);
   entry.name = place.group;
   entry.rank = place.rank;
-  entry.membership = place.membership;
+  entry.joined = place.joined;
   *group = entry.group;
   return {};
 }
@@ -117,7 +112,7 @@ Status DeviceGroups::Check(const std::string& alias) {
   }
   for (auto& [key, entry] : entries_) {
     if (!alias.empty() && key.first != alias) continue;
-    const Status status = FromClient(entry.group->Check(), entry.name, entry.rank);
+    const Status status = InStream(entry.group->Check(), entry.name, entry.rank);
     if (first.ok()) first = status;
   }
   return first;
@@ -131,18 +126,11 @@ void DeviceGroups::Finalize(const std::string& alias) {
       continue;
     }
     Entry& entry = it->second;
-    const Status status = FromClient(entry.group->Check(), entry.name, entry.rank);
+    const Status status = InStream(entry.group->Check(), entry.name, entry.rank);
     if (!status.ok()) left_.emplace(alias, status);
     entry.group->Close();
     it = entries_.erase(it);
   }
-}
-
-DeviceSites& SitesOf(SiteState& site) {
-  static client::Mutex mutex;
-  const client::MutexLock lock(mutex);
-  if (site.devices == nullptr) site.devices = std::make_shared<DeviceSites>();
-  return *site.devices;
 }
 
 Status DeviceSites::Get(const std::shared_ptr<client::StreamGroup>& group, int device,
@@ -154,23 +142,11 @@ Status DeviceSites::Get(const std::shared_ptr<client::StreamGroup>& group, int d
     if (entry.site != nullptr) past_.push_back(std::move(entry));
     entry = {};
     const client::Status added = group->AddSite(call, &entry.site);
-    if (!added.ok()) return FromClient(added, "", call.rank);
+    if (!added.ok()) return InStream(added, "", call.rank);
     entry.group = group;
   }
   *site = entry.site.get();
   return {};
 }
 
-}  // namespace epd::jax
-
-size_t epd_jax_cuda_problem(char* text, size_t text_bytes) {
-  const std::string& problem = epd::jax::ProcessDriver().problem;
-  if (text_bytes > 0) std::snprintf(text, text_bytes, "%s", problem.c_str());
-  return problem.size();
-}
-
-int epd_jax_cuda_check(const char* alias, epd_error* error) {
-  return epd::jax::Report(epd::jax::DeviceGroups::Shared().Check(alias), error);
-}
-
-void epd_jax_cuda_finalize(const char* alias) { epd::jax::DeviceGroups::Shared().Finalize(alias); }
+}  // namespace epd::program

@@ -1,9 +1,9 @@
 // Threads on which operations wait: each takes one operation at a time, and there are always
 // enough.
 //
-// Completing an XLA future runs the rest of the XLA program on the completing thread, which may
-// wait for other operations. So no operation may queue behind another one: a thread is made
-// whenever none is idle.
+// What a framework does once an operation has ended may run the rest of its program there (XLA's
+// futures do), which may wait for other operations. So no operation may queue behind another one: a
+// thread is made whenever none is idle.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 #include "client/c/mutex.h"
 
-namespace epd::jax {
+namespace epd::program {
 
 // Thread-safe. Never destroyed while a thread lives: use Shared().
 class Completer {
  public:
-  // The one of this process, made at first use and leaked: XLA programs may outlive main().
+  // The one of this process, made at first use and leaked: programs may outlive main().
   static Completer& Shared();
 
   // Runs `work` on a thread of its own, at once. False if the system gives no further thread.
@@ -41,4 +41,4 @@ class Completer {
   std::size_t num_threads_ EPD_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,5 +1,5 @@
 // Goal: no operation ever waits for another one's thread.
-#include "client/jax/completer.h"
+#include "client/program/completer.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 TEST(CompleterTest, WorkThatWaitsForLaterWorkIsNotStuck) {
@@ -58,4 +58,4 @@ TEST(CompleterTest, WorkIsDestroyedBeforeItsThreadSleeps) {
 }
 
 }  // namespace
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,8 +1,13 @@
-#include "client/jax/membership.h"
+#include "client/program/joined_group.h"
 
 #include <utility>
 
-namespace epd::jax {
+namespace epd::program {
+
+Status FromError(int code, const epd_error& error) {
+  if (code == EPD_OK) return {};
+  return {client::CodeFromNumber(code), error.message};
+}
 
 Status Session::Connect(const Endpoint& endpoint, std::shared_ptr<Session>* session) {
   epd_connect_args args = {};
@@ -31,32 +36,32 @@ Status Session::Check() const {
   return FromError(epd_check(client_, &error), error);
 }
 
-Membership::Membership(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number)
+JoinedGroup::JoinedGroup(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number)
     : session_(std::move(session)), number_(number), group_(group) {
   epd_group_info info = {};
   info.struct_size = sizeof info;
   if (epd_group_get_info(group_, &info) == EPD_OK) epoch_ = info.epoch;
 }
 
-Membership::~Membership() { Leave(); }
+JoinedGroup::~JoinedGroup() { Leave(); }
 
-epd_group* Membership::group() const {
+epd_group* JoinedGroup::group() const {
   const client::MutexLock lock(mutex_);
   return group_;
 }
 
-Status Membership::Check() const {
+Status JoinedGroup::Check() const {
   Status session = session_->Check();
   if (!session.ok()) return session;
   epd_group_info info = {};
   info.struct_size = sizeof info;
   epd_group* const joined = group();
   const int code = joined == nullptr ? 0 : epd_group_get_info(joined, &info);
-  if (code != EPD_OK) return {code, "the group was closed"};
+  if (code != EPD_OK) return {client::CodeFromNumber(code), "the group was closed"};
   return {};
 }
 
-void Membership::Leave() {
+void JoinedGroup::Leave() {
   const client::MutexLock lock(mutex_);
   if (group_ == nullptr) return;
   epd_error error = {};
@@ -64,4 +69,4 @@ void Membership::Leave() {
   epd_leave(std::exchange(group_, nullptr), &error);  // A lost session has left already.
 }
 
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,0 +1,106 @@
+"""Joining a group: which daemon, which job, which ranks of this process."""
+
+import logging
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from epd.jax import _environment, _ffi, _in_flight, _job, config
+from epd.jax._group_struct import HeldRank, JoinArguments, group_struct
+from epd.jax.mesh import domain_grid
+
+_log = logging.getLogger("epd.jax")
+
+
+def _name_of(device: jax.Device) -> str:
+    """Of a GPU: as XLA counts it in this process, which is how a call on it finds its rank; else for people."""
+    if device.platform in ("gpu", "cuda"):
+        return f"cuda:{device.local_hardware_id}"
+    return str(device)
+
+
+def along(
+    mesh: Mesh, ep_axis: str, *, drop_on_overflow: bool, job: str | None = None
+) -> JoinArguments:
+    """The arguments of a process whose devices in the mesh are its ranks; the other devices' ranks are elsewhere."""
+    held, elsewhere = [], []
+    grid = domain_grid(mesh, ep_axis)
+    for (domain, position), device in np.ndenumerate(grid):
+        if device.process_index == jax.process_index():
+            held.append(HeldRank(domain, position, _name_of(device)))
+        else:
+            whose = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
+            elsewhere.append(HeldRank(domain, position, whose))
+    return JoinArguments(
+        held=tuple(held),
+        num_domains=len(grid),
+        drop_on_overflow=drop_on_overflow,
+        job=job,
+        elsewhere=tuple(elsewhere),
+    )
+
+
+def _devices_here() -> str:
+    """This process's devices, for people."""
+    devices = jax.local_devices()
+    ids = ", ".join(str(device.id) for device in devices)
+    return f"process {jax.process_index()}, device ids {ids}, platform {devices[0].platform}"
+
+
+def _on_gpus(arguments: JoinArguments) -> bool:
+    return _ffi.cuda_enabled() and all(rank.device.startswith("cuda:") for rank in arguments.held)
+
+
+def _connect() -> str:
+    """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
+    asked = _environment.socket_path()
+    path = _ffi.connect(asked or _job.shared_socket())
+    agreed = _job.share_socket(path)
+    if asked or agreed == path:
+        return path
+    _ffi.finalize("")  # Closes the session with the daemon that only this process found.
+    return _ffi.connect(agreed)
+
+
+def _job_and_instance(spec: config.GroupSpec, arguments: JoinArguments) -> tuple[str, str]:
+    alone = len(arguments.held) == arguments.num_domains * spec.config.ep_size
+    job = arguments.job or _job.name(alone=alone)
+    # The nonce is for processes that share a key-value store, which those of a group joined by rank need not do.
+    named = arguments.job is not None or _environment.job()
+    return job, "" if spec.joined_by_rank and named else _job.instance()
+
+
+def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
+    """Joins with all ranks held here; collective. EpError with the cause, and then nothing is joined.
+
+    Raises:
+        ValueError: other processes hold ranks, and there is no way to agree with them on the job's name.
+    """
+    if not arguments.held:
+        return
+    job, instance = _job_and_instance(spec, arguments)
+    group = group_struct(
+        spec,
+        arguments,
+        job=job,
+        instance=instance,
+        on_gpus=_on_gpus(arguments),
+        devices=_devices_here(),
+    )
+    try:
+        path = _connect()
+        group.socket_path = path.encode()
+        _ffi.join(group)
+    except BaseException:
+        _ffi.finalize("")  # Closes the session, if no group uses it.
+        raise
+    _log.info("group=%s/%s ranks=%d socket=%s", job, spec.alias, len(arguments.held), path)
+
+
+def leave(spec: config.GroupSpec) -> None:
+    """Leaves; fine if nothing was joined. Results in flight get ten seconds to come, operations then two to end."""
+    _in_flight.await_results(spec.alias)
+    _ffi.cuda_finalize(spec.alias)
+    _ffi.finalize(spec.alias)
+    _ffi.cuda_check(spec.alias)

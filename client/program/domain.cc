@@ -1,0 +1,151 @@
+#include "client/program/domain.h"
+
+#include <utility>
+#include <vector>
+
+namespace epd::program {
+
+Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, Connect connect)
+    : config_(std::move(config)),
+      index_(index),
+      name_(config_->NameOf(index)),
+      connect_(std::move(connect)) {}
+
+std::uint64_t Domain::epoch() const {
+  const client::MutexLock lock(mutex_);
+  return last_epoch_;
+}
+
+Status Domain::Join() {
+  const client::MutexLock lock(mutex_);
+  return JoinLocked();
+}
+
+Status Domain::JoinLocked() {
+  std::shared_ptr<Session> session;
+  Status status = connect_(&session);
+  if (!status.ok()) return status;
+
+  std::vector<std::uint32_t> ranks;
+  std::vector<const char*> devices;
+  for (const auto& [rank, device] : config_->held.at(index_)) {
+    ranks.push_back(rank);
+    devices.push_back(device.c_str());
+  }
+  epd_group_spec spec = config_->spec;
+  spec.name = name_.c_str();
+  epd_join_args args = {};
+  args.struct_size = sizeof args;
+  args.spec = &spec;
+  args.ranks = ranks.data();
+  args.num_ranks = ranks.size();
+  args.devices = devices.data();
+  args.min_epoch = last_epoch_;
+  args.program = config_->program.c_str();
+  args.metadata = config_->metadata.c_str();
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  epd_group* group = nullptr;
+  const int code = epd_join(session->client(), &args, &group, &error);
+  if (code != EPD_OK) return FromError(code, error);
+  joined_ = std::make_shared<JoinedGroup>(std::move(session), group, ++num_joins_);
+  last_epoch_ = joined_->epoch();
+  return {};
+}
+
+std::string Domain::Place(std::uint32_t rank) const {
+  return "group=" + name_ + " epoch=" + std::to_string(last_epoch_) +
+         " rank=" + std::to_string(rank) + " phase=begin";
+}
+
+Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* lost) {
+  if (closed_) {
+    return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] " + Place(rank) +
+                                           ": the group was left (finalize); join it again"};
+  }
+  if (joined_ == nullptr) return {};
+  const Status living = joined_->Check();
+  if (living.ok()) return {};
+  *lost = std::exchange(joined_, nullptr);
+  return {living.code, living.message + "; " + Place(rank) +
+                           ": this call fails, the next one joins the group again"};
+}
+
+Status Domain::Begin(const Runs::Call& call, Begun* begun) {
+  std::shared_ptr<JoinedGroup> lost;  // Leaves after the lock.
+  const client::MutexLock lock(mutex_);
+  if (Status refused = CheckLocked(call.rank, &lost); !refused.ok()) {
+    if (lost != nullptr) runs_.Condemn(call, lost->number());
+    return refused;
+  }
+  const std::uint64_t current = joined_ != nullptr ? joined_->number() : num_joins_ + 1;
+  if (runs_.IsStale(call, current)) {
+    return {Code::kAborted,
+            "[epd:ABORTED] " + Place(call.rank) +
+                ": this execution began before the session with epd was lost; run it again"};
+  }
+  if (joined_ == nullptr) {
+    const Status joined = JoinLocked();
+    if (!joined.ok()) {
+      runs_.Condemn(call, num_joins_);
+      return joined;
+    }
+  }
+  const auto begin = [group = joined_->group()](std::uint32_t rank, const Digest& program) {
+    return epd_begin_execution(group, rank, program.data());
+  };
+  switch (runs_.Start(call, joined_->number(), begin, &begun->number)) {
+    case Runs::Outcome::kOk:
+      break;
+    case Runs::Outcome::kStale:
+      return {Code::kInternal,
+              "[epd:INTERNAL] " + Place(call.rank) + ": a stale execution was let through"};
+    case Runs::Outcome::kOverlap:
+      begun->refusal = {Code::kFailedPrecondition,
+                        "two executions of the same program are under way on this rank's device, "
+                        "so ranks cannot tell which is which; launch them from one thread, in the "
+                        "same order on all ranks"};
+      break;
+  }
+  ++num_begun_;
+  begun->joined = joined_;
+  begun->group = joined_->group();
+  return {};
+}
+
+void Domain::End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
+                 const Status& status) {
+  const bool lost = !status.ok() && !joined->Check().ok();
+  const client::MutexLock lock(mutex_);
+  runs_.End(call);
+  if (lost && joined_ == joined) joined_ = nullptr;  // This call reported it.
+}
+
+Status Domain::Living(std::uint32_t rank, std::shared_ptr<JoinedGroup>* joined) {
+  std::shared_ptr<JoinedGroup> lost;  // Leaves after the lock.
+  const client::MutexLock lock(mutex_);
+  if (Status refused = CheckLocked(rank, &lost); !refused.ok()) return refused;
+  if (joined_ == nullptr) {
+    if (Status status = JoinLocked(); !status.ok()) return status;
+  }
+  *joined = joined_;
+  return {};
+}
+
+Domain::Activity Domain::activity() const {
+  const client::MutexLock lock(mutex_);
+  return {.num_begun = num_begun_, .busy = joined_ != nullptr && joined_.use_count() > 1};
+}
+
+void Domain::Close() {
+  std::shared_ptr<JoinedGroup> last;
+  {
+    const client::MutexLock lock(mutex_);
+    closed_ = true;
+    last = std::move(joined_);
+    joined_ = nullptr;
+  }
+  if (last != nullptr) last->Leave();
+}
+
+}  // namespace epd::program

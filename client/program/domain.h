@@ -1,0 +1,85 @@
+// This process's ranks in one group of the daemon, and how they come back after a loss.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "client/c/mutex.h"
+#include "client/program/group_config.h"
+#include "client/program/joined_group.h"
+#include "client/program/runs.h"
+
+namespace epd::program {
+
+// Attached, until a call finds the session or the group ended. That call fails with the cause (once
+// per loss), and so do all calls of its execution; the first later one joins again.
+//
+//   attached --(loss found by a call)--> lost --(next execution)--> attached
+//
+// Thread-safe.
+class Domain {
+ public:
+  // Gives a living session, connecting if need be.
+  using Connect = std::function<Status(std::shared_ptr<Session>*)>;
+
+  Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, Connect connect);
+
+  const GroupConfig& config() const { return *config_; }
+  const std::string& name() const { return name_; }
+  // Of the last join; 0 before the first.
+  std::uint64_t epoch() const;
+
+  // Joins the group with all ranks held here. Blocks up to the forming deadline.
+  Status Join();
+
+  // A call that has begun, to be ended by End.
+  struct Begun {
+    std::shared_ptr<JoinedGroup> joined;
+    epd_group* group = nullptr;
+    CallNumber number;
+    Status refusal;  // Not OK: all ranks are to be told so, in place of the call.
+  };
+  // See ActiveCall.
+  Status Begin(const Runs::Call& call, Begun* begun);
+  void End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
+           const Status& status);
+
+  // The group for a call that is begun and ended unseen. A loss is reported once; then it joins again.
+  Status Living(std::uint32_t rank, std::shared_ptr<JoinedGroup>* joined);
+
+  // Calls begun so far, and whether any of them is under way.
+  struct Activity {
+    std::uint64_t num_begun = 0;
+    bool busy = false;
+    friend bool operator==(const Activity&, const Activity&) = default;
+  };
+  Activity activity() const;
+
+  // Leaves the group for good; calls under way fail.
+  void Close();
+
+ private:
+  Status JoinLocked() EPD_REQUIRES(mutex_);
+  // Why no call may begin: the group was left, or it is gone and is moved to `lost` then.
+  Status CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* lost) EPD_REQUIRES(mutex_);
+  // Where a call was when it failed here, for its error.
+  std::string Place(std::uint32_t rank) const EPD_REQUIRES(mutex_);
+
+  const std::shared_ptr<const GroupConfig> config_;
+  const std::uint32_t index_;
+  const std::string name_;
+  const Connect connect_;
+
+  mutable client::Mutex mutex_;
+  bool closed_ EPD_GUARDED_BY(mutex_) = false;
+  // nullptr: lost and reported, or never joined.
+  std::shared_ptr<JoinedGroup> joined_ EPD_GUARDED_BY(mutex_);
+  std::uint64_t num_joins_ EPD_GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_epoch_ EPD_GUARDED_BY(mutex_) = 0;
+  std::uint64_t num_begun_ EPD_GUARDED_BY(mutex_) = 0;
+  Runs runs_ EPD_GUARDED_BY(mutex_);
+};
+
+}  // namespace epd::program

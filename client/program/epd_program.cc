@@ -1,0 +1,180 @@
+#include "client/program/epd_program.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/c/struct_size.h"
+#include "client/program/completer.h"
+#include "client/program/groups.h"
+
+namespace epd::program {
+namespace {
+
+constexpr std::uint32_t kTopK = 1;  // Of a handshake.
+
+const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+int Report(const Status& status, epd_error* error) {
+  const int code = static_cast<int>(status.code);
+  if (status.ok() || error == nullptr || error->struct_size <= offsetof(epd_error, message)) {
+    return code;
+  }
+  error->code = code;
+  std::snprintf(error->message,
+                std::min(error->struct_size, sizeof *error) - offsetof(epd_error, message), "%s",
+                client::WithCode(status).message.c_str());
+  return code;
+}
+
+// A call as this library knows it.
+struct Call {
+  epd_program_call call;
+  epd_program_sizes traced;
+};
+
+Status ReadCall(const epd_program_call* given, Call* read) {
+  Status status = client::ReadStruct(given, "call", &read->call);
+  if (!status.ok()) return status;
+  read->call.alias = OrEmpty(read->call.alias);
+  if (read->call.traced == nullptr) return {};
+  status = client::ReadStruct(read->call.traced, "call.traced", &read->traced);
+  read->call.traced = &read->traced;
+  return status;
+}
+
+int Run(const epd_program_call* given, const Groups::Exchange& exchange, epd_error* error) {
+  Call read;
+  Status status = ReadCall(given, &read);
+  if (status.ok()) status = Groups::Shared().Run(read.call, exchange);
+  return Report(status, error);
+}
+
+// Makes the C library's call of one operation, with what only the resolved call knows.
+template <typename Args>
+int RunOperation(int (*operation)(epd_group*, const Args*, epd_error*),
+                 const epd_program_call* call, const Args* given, epd_error* error) {
+  Args args;
+  if (Status status = client::ReadStruct(given, "args", &args); !status.ok()) {
+    return Report(status, error);
+  }
+  args.struct_size = sizeof args;
+  const auto exchange = [&](const ActiveCall& active, epd_error* failure) {
+    args.rank = active.rank();
+    args.key = active.key();
+    return operation(active.group(), &args, failure);
+  };
+  return Run(call, exchange, error);
+}
+
+int Handshake(const ActiveCall& call, epd_error* error) {
+  const epd_group_spec& spec = call.config().spec;
+  std::vector<std::int32_t> token_counts(std::max(1u, call.config().local_experts));
+  std::vector<std::uint8_t> handle_mem(
+      epd_handle_mem_size(spec.num_ranks, spec.num_experts, spec.max_tokens_per_rank, kTopK));
+  std::int32_t total = 0;
+  epd_prepare_args args = {};
+  args.struct_size = sizeof args;
+  args.rank = call.rank();
+  args.key = call.key();
+  args.topk_idx = &total;  // Of no token.
+  args.idx_bytes = sizeof total;
+  args.top_k = kTopK;
+  args.token_counts = token_counts.data();
+  args.total_recv = &total;
+  args.handle_mem = handle_mem.data();
+  args.handle_mem_bytes = handle_mem.size();
+  return epd_prepare(call.group(), &args, error);
+}
+
+}  // namespace
+}  // namespace epd::program
+
+using epd::program::Groups;
+using epd::program::Report;
+using epd::program::RunOperation;
+using epd::program::Status;
+
+int epd_program_connect(const char* socket_path, const char* daemon_path, epd_error* error) {
+  return Report(Groups::Shared().Connect(
+                    {epd::program::OrEmpty(socket_path), epd::program::OrEmpty(daemon_path)}),
+                error);
+}
+
+size_t epd_program_socket_path(char* path, size_t path_bytes) {
+  const std::string found = Groups::Shared().socket_path();
+  if (path_bytes > 0) std::snprintf(path, path_bytes, "%s", found.c_str());
+  return found.size();
+}
+
+int epd_program_join(const epd_program_group* group, epd_error* error) {
+  std::shared_ptr<const epd::program::GroupConfig> config;
+  Status status = epd::program::GroupConfig::Read(group, &config);
+  if (status.ok()) status = Groups::Shared().Join(std::move(config));
+  return Report(status, error);
+}
+
+int epd_program_wait(const char* alias, epd_error* error) {
+  return Report(Groups::Shared().Wait(epd::program::OrEmpty(alias)), error);
+}
+
+void epd_program_finalize(const char* alias) {
+  Groups::Shared().Finalize(epd::program::OrEmpty(alias));
+}
+
+int epd_program_resolve(const epd_program_call* call, uint32_t* rank, epd_error* error) {
+  epd::program::Call read;
+  Status status = ReadCall(call, &read);
+  if (status.ok()) status = Groups::Shared().Resolve(read.call, rank);
+  return Report(status, error);
+}
+
+int epd_program_prepare(const epd_program_call* call, const epd_prepare_args* args,
+                        epd_error* error) {
+  return RunOperation(epd_prepare, call, args, error);
+}
+int epd_program_dispatch(const epd_program_call* call, const epd_scatter_args* args,
+                         epd_error* error) {
+  return RunOperation(epd_dispatch, call, args, error);
+}
+int epd_program_combine(const epd_program_call* call, const epd_gather_args* args,
+                        epd_error* error) {
+  return RunOperation(epd_combine, call, args, error);
+}
+int epd_program_dispatch_backward(const epd_program_call* call, const epd_gather_args* args,
+                                  epd_error* error) {
+  return RunOperation(epd_dispatch_backward, call, args, error);
+}
+int epd_program_combine_backward(const epd_program_call* call, const epd_scatter_args* args,
+                                 epd_error* error) {
+  return RunOperation(epd_combine_backward, call, args, error);
+}
+
+int epd_program_handshake(const epd_program_call* call, epd_error* error) {
+  return epd::program::Run(call, epd::program::Handshake, error);
+}
+
+int epd_program_refuse(const epd_program_call* call, int32_t code, const char* text,
+                       epd_error* error) {
+  epd_refuse_args args = {};
+  args.struct_size = sizeof args;
+  args.code = code;
+  args.text = text;
+  return RunOperation(epd_refuse, call, &args, error);
+}
+
+int epd_program_start(void (*work)(void* context), void* context, epd_error* error) {
+  if (epd::program::Completer::Shared().Run([=] { work(context); })) return EPD_OK;
+  return Report({epd::program::Code::kResourceExhausted,
+                 "no thread for an operation: the limit of threads of this process or user is "
+                 "reached"},
+                error);
+}
+
+size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,
+                                   uint32_t max_tokens_per_rank, uint32_t top_k) {
+  return epd_handle_mem_size(num_ranks, num_experts, max_tokens_per_rank, top_k);
+}
