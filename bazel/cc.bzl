@@ -1,5 +1,9 @@
 """C++ rules of epd: the native ones with epd's warnings as errors."""
 
+load(":version.bzl", "check_bazel")
+
+check_bazel()
+
 # clang-only warning groups stand in .bazelrc (--config=clang).
 EPD_COPTS = [
     "-Wall",
