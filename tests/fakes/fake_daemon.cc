@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -230,6 +231,18 @@ void FakeDaemon::Drain(Session& session, const v1::Drained& drained) {
     if (member.session == &session && drained.formation() == group->formation)
       member.drained = true;
   }
+  drained_.notify_all();
+}
+
+size_t FakeDaemon::num_drained() const {
+  size_t count = 0;
+  for (const auto& [name, group] : groups_) count += group->last_drained.size();
+  return count;
+}
+
+bool FakeDaemon::AwaitDrained(size_t count) {
+  std::unique_lock lock(mutex_);
+  return drained_.wait_for(lock, std::chrono::seconds(10), [&] { return num_drained() >= count; });
 }
 
 void FakeDaemon::AllowJoined(const std::string& name) {

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -56,6 +58,8 @@ class FakeDaemon {
   void SetEnded();
   // A copy of the last Drained of each session that sent one.
   std::vector<v1::Drained> drained();
+  // Waits until `count` Drained have come. False: not within ten seconds.
+  bool AwaitDrained(size_t count);
   int num_sessions();
   uint64_t eventfd_rings() const { return rings_; }
 
@@ -72,6 +76,7 @@ class FakeDaemon {
   void SendJoined(Group& group);
   void Drain(Session& session, const v1::Drained& drained);
   void Leave(Session& session, const v1::Leave& leave);
+  size_t num_drained() const;  // The mutex is held.
 
   void Work();
   bool Scan();
@@ -89,6 +94,7 @@ class FakeDaemon {
   std::atomic<bool> working_ = true;
   std::atomic<uint64_t> rings_ = 0;
   std::mutex mutex_;
+  std::condition_variable drained_;
   uint32_t publish_code_ = 0;
   std::string publish_message_;
   std::vector<std::unique_ptr<Session>> sessions_;

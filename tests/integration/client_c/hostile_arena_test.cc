@@ -14,6 +14,7 @@
 #include "client/c/status.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/seed/seed.h"
 
 namespace epd::testing {
 namespace {
@@ -106,8 +107,7 @@ class HostileArenaTest : public ::testing::TestWithParam<bool> {
  protected:
   // Runs the rounds in three ranks, one of which scribbles. `exact`: what is good must be right.
   void Run(const ExchangeCase& c, bool exact) {
-    const uint64_t seed = std::random_device{}();
-    std::printf("seed=%lu\n", static_cast<unsigned long>(seed));
+    const uint64_t seed = TestSeed();
     RunningDaemon daemon;
     const pid_t worker = daemon.worker_pid();
     const auto body = [seed, exact](JoinedRank& joined, Link& link) -> std::string {

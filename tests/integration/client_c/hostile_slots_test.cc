@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <random>
 #include <string>
@@ -17,6 +16,7 @@
 #include "proto/epd/v1/slot_word.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/seed/seed.h"
 
 namespace epd::testing {
 namespace {
@@ -165,8 +165,7 @@ std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t
 class HostileSlotsTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
-  const uint64_t seed = std::random_device{}();
-  std::printf("seed=%lu\n", static_cast<unsigned long>(seed));
+  const uint64_t seed = TestSeed();
   RunningDaemon daemon;
   const pid_t worker = daemon.worker_pid();
   const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};

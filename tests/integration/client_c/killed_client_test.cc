@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <random>
 #include <string>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/read_trap.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/seed/seed.h"
 
 namespace epd::testing {
 namespace {
@@ -117,8 +117,7 @@ TEST_P(KilledClientTest, OneThatHoldsARegionIsNamedWithinASecondAndTheGroupCanBe
 }
 
 TEST_P(KilledClientTest, OneUnderLoadIsNamedWithinASecondWhateverItWasDoing) {
-  const uint32_t seed = std::random_device{}();
-  std::printf("seed=%u\n", seed);
+  const uint32_t seed = TestSeed();
   std::mt19937 random(seed);
   RunningDaemon daemon;
   const ExchangeCase c = Case(3);

@@ -20,6 +20,7 @@
 #include "daemon/backend/sha256.h"
 #include "proto/epd/v1/slot_word.h"
 #include "tests/fakes/fake_epd.h"
+#include "tests/seed/seed.h"
 
 namespace epd {
 namespace {
@@ -223,14 +224,15 @@ TEST_F(WorkerProcess, SurvivesHostileWordsAndRequestsAndServesOthers) {
   Sessions(3);
   FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
   FakeSession& hostile = *epd_.sessions()[2];
-  const uint32_t seed = std::random_device{}();
-  SCOPED_TRACE(seed);
-  std::mt19937 random(seed);
+  std::mt19937 random(testing::TestSeed());
   for (int round = 0; round < 2000; ++round) {
     const uint32_t slot = random() % shm::kSlotsPerSession;
     shm::SlotRequest request = tenant.Announce(random() % 3);
     auto* bytes = reinterpret_cast<unsigned char*>(&request);
-    for (int i = 0; i < 8; ++i) bytes[random() % sizeof request] = static_cast<uint8_t>(random());
+    for (int i = 0; i < 8; ++i) {
+      const size_t at = random() % sizeof request;
+      bytes[at] = static_cast<uint8_t>(random());
+    }
     hostile.Arm(slot, request);
     if (round % 3 == 0) hostile.slot(slot).word.store(random() % 4);
     hostile.segment().header.armed[random() % 4].store(random());

@@ -10,9 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <future>
 #include <map>
+#include <semaphore>
+#include <string>
 #include <thread>
 
 #include "client/c/status.h"
@@ -233,16 +238,25 @@ TEST(EpdClientTest, CheckSeesALostSessionBeforeAnyOperation) {
   epd_disconnect(client);
 }
 
+// Waits until a thread of this process sleeps, or has ended.
+void AwaitSleep(pid_t thread) {
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  std::string state;
+  do {
+    std::this_thread::yield();
+    std::ifstream file(path);
+    std::string number, name;
+    if (!(file >> number >> name >> state)) return;
+  } while (state != "S");
+}
+
 // Tells the group that it is formed anew and waits until both ranks have drained.
 void Reform(FakeDaemon& daemon, bool wait, Code code, const char* text) {
   v1::Status cause;
   cause.set_code(Number(code));
   cause.set_message(text);
   daemon.ReformGroup("test", wait, cause);
-  for (int i = 0; i < 1000 && daemon.drained().size() < 2; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  ASSERT_EQ(daemon.drained().size(), 2u);
+  ASSERT_TRUE(daemon.AwaitDrained(2));
 }
 
 TEST(EpdClientTest, CallsWaitWhileTheGroupIsFormedAnewAndThenSucceed) {
@@ -254,13 +268,18 @@ TEST(EpdClientTest, CallsWaitWhileTheGroupIsFormedAnewAndThenSucceed) {
   ASSERT_EQ(daemon.drained()[0].counts_size(), 5) << "one per name";
   EXPECT_EQ(daemon.drained()[0].counts(0).begun(), 1u);
   std::atomic<bool> allowed = false;
+  std::promise<pid_t> callers[2];
   std::thread allow([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (std::promise<pid_t>& caller : callers) AwaitSleep(caller.get_future().get());
     allowed = true;
     daemon.AllowJoined("test");
   });
-  EXPECT_THAT(ranks.RunAndCompare(), Each(""));
-  EXPECT_TRUE(allowed) << "the calls waited for READY";
+  const auto results = ranks.OnAll([&](ClientRank& rank, const RankData& data) {
+    callers[rank.rank()].set_value(gettid());
+    std::string problem = rank.RunAndCompare(data);
+    return allowed ? problem : "did not wait for READY: " + problem;
+  });
+  EXPECT_THAT(results, Each(""));
   allow.join();
   epd_group_info info = {};
   info.struct_size = sizeof info;
@@ -277,10 +296,7 @@ TEST(EpdClientTest, CallsOfAGroupThatLostAPeerFailAtOnceAndCountAsBegun) {
   const Result result = ranks[0].Prepare(ranks.data()[0]);
   EXPECT_EQ(result.code, Number(Code::kUnavailable));
   EXPECT_THAT(result.message, HasSubstr("rank=1 host=h pid=1 is gone"));
-  for (int i = 0; i < 1000 && daemon.drained().size() < 3; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  ASSERT_EQ(daemon.drained().size(), 3u);
+  ASSERT_TRUE(daemon.AwaitDrained(3));
   EXPECT_EQ(daemon.drained()[0].counts(0).begun(), 1u);
   EXPECT_EQ(daemon.drained()[2].counts(0).begun(), 2u);
 }
@@ -298,14 +314,10 @@ TEST(EpdClientTest, AGroupThatWasClosedSaysWhy) {
   message.mutable_group_ended()->mutable_status()->set_message("an operator closed it");
   daemon.SetWorking(false);
   daemon.SendToAll(message);
-  // Whether the call began before or after the message came, it does not succeed; afterwards calls
-  // say why.
-  std::string text;
-  for (int i = 0; i < 500 && text.find("an operator closed it") == std::string::npos; ++i) {
-    if (epd_check(ranks.client(0), nullptr) != EPD_OK) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    if (i > 5) text = ranks[0].Prepare(ranks.data()[0]).message;
-  }
+  // What comes on the session after the message: then the message has been taken in.
+  ClientRank other(ranks.client(0), ExchangeCase{.num_ranks = 1}, 0);
+  ASSERT_TRUE(other.Join(JoinOptions{.group = "other"}).ok());
+  const std::string text = ranks[0].Prepare(ranks.data()[0]).message;
   EXPECT_THAT(text, HasSubstr("[epd:FAILED_PRECONDITION] group=test"));
   EXPECT_THAT(text, HasSubstr("an operator closed it"));
 }
@@ -316,7 +328,7 @@ TEST(EpdClientTest, TooManyOutstandingCallsAreRefusedAtOnce) {
   daemon.SetWorking(false);
   std::vector<Result> results(300);
   std::vector<std::thread> threads;
-  std::atomic<int> refused = 0;
+  std::counting_semaphore<> refused(0);
   for (size_t i = 0; i < results.size(); ++i) {
     threads.emplace_back([&, i] {
       RankData data = ranks.data()[0];
@@ -341,14 +353,13 @@ TEST(EpdClientTest, TooManyOutstandingCallsAreRefusedAtOnce) {
       args.handle_mem_bytes = plan.size();
       results[i].code = epd_prepare(ranks[0].group(), &args, &error);
       results[i].message = error.message;
-      if (results[i].code == Number(Code::kResourceExhausted)) ++refused;
+      if (results[i].code == Number(Code::kResourceExhausted)) refused.release();
     });
   }
-  for (int i = 0; i < 1000 && refused < 44; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(refused, 300 - 256);
+  for (int i = 0; i < 300 - 256; ++i) EXPECT_TRUE(refused.try_acquire_for(Seconds(10))) << i;
   daemon.CloseSessions();
   for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(refused.try_acquire()) << "the others waited for their answer";
 }
 
 TEST(EpdClientTest, AForkedChildIsRefusedAndItsParentGoesOn) {
