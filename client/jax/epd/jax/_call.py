@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-import numpy as np
+from jax.typing import DTypeLike
 
 from epd.jax import _place, _source_order
 from epd.jax._kept_call import kept_call
@@ -66,13 +67,14 @@ def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Arra
     return tuple(widen(array) for array in arrays)
 
 
-def _result(shape: Sequence[int], dtype, operand: jax.Array) -> jax.ShapeDtypeStruct:
+def _result(shape: Sequence[int], dtype: DTypeLike, operand: jax.Array) -> jax.ShapeDtypeStruct:
     """A result that varies as ``operand`` does."""
     if not _varying(operand):
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
     aval = jax.typeof(operand)
     if getattr(aval, "manual_axis_type", None) is None:
-        return jax.ShapeDtypeStruct(tuple(shape), dtype, vma=aval.vma)
+        varying: dict[str, Any] = {"vma": aval.vma}  # As older versions of JAX call it.
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, **varying)
     sharding = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec())
     return jax.ShapeDtypeStruct(
         tuple(shape), dtype, sharding=sharding, manual_axis_type=aval.manual_axis_type
@@ -82,7 +84,7 @@ def _result(shape: Sequence[int], dtype, operand: jax.Array) -> jax.ShapeDtypeSt
 def ffi_call(
     static: Static,
     target: str,
-    results: Sequence[tuple[Sequence[int], np.dtype]],
+    results: Sequence[tuple[Sequence[int], DTypeLike]],
     operands: Sequence[jax.Array],
     *,
     tokens: int,
@@ -100,7 +102,7 @@ def ffi_call(
     domain, position = _place.current() or static.layout.domain_and_position()
     if after is not None:
         domain, position = _place.after((domain, position), [after])
-    attributes = {
+    attributes: dict[str, int | str] = {
         "alias": static.group.alias,
         "name": static.name,
         "by_rank": int(static.group.joined_by_rank),
@@ -125,10 +127,10 @@ def ffi_call(
         [_result(shape, dtype, operands[0]) for shape, dtype in results],
         vmap_method="sequential",
     )
-    return call(domain, position, *operands, **attributes)
+    return list(call(domain, position, *operands, **attributes))
 
 
-def mapped(static: Static, shard: Callable, *operands: jax.Array):
+def mapped(static: Static, shard: Callable[..., Any], *operands: jax.Array) -> Any:
     """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes.
 
     Empty operands are made inside: XLA makes constants of them, and with jaxlib 0.11 the process ends in a segmentation
@@ -141,7 +143,7 @@ def mapped(static: Static, shard: Callable, *operands: jax.Array):
 
     before = _source_order.current()
 
-    def run(*present: jax.Array):
+    def run(*present: jax.Array) -> Any:
         given = iter(present)
         with _source_order.after(None if before is None else present[-1]):
             return shard(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from epd.jax import _checks, _names, _out_sharding, _place, _row_exchanges
 from epd.jax._call import Static, align_varying, layout_for
+from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout
 from epd.jax.prepare import integer_indices
@@ -32,7 +33,7 @@ def dispatch_payload(
     for number in range(1, len(leaves)):
         name = f"{static.name}.{number}" if static.name else ""
         statics.append(dataclasses.replace(static, name=name))
-    received = []
+    received: list[tuple[jax.Array, jax.Array]] = []
     for own, rows in zip(statics, leaves, strict=True):
         place = _place.current()
         # Of roles: in one order on all ranks, see _role_order.
@@ -121,7 +122,7 @@ def combine(
     handle_mem: jax.Array,
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_sharding=None,
+    out_sharding: SpecLike = None,
     name: str | None = None,
     *,
     names: tuple[str, ...] = ("combine",),
@@ -153,7 +154,7 @@ def dispatch_bwd(
     grad: jax.Array,
     g_recv_topk_weights: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_partition_spec=None,
+    out_partition_spec: SpecLike = None,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """ep_dispatch_bwd in ``group``."""

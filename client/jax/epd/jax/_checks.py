@@ -3,22 +3,24 @@
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from epd.jax import _out_sharding
 from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec, is_row_dtype
 from epd.jax.mesh import Layout
 
 
-def _symbolic(dim) -> str:
+def _symbolic(dim: object) -> str:
     """What to say of a size of ``jax.export.symbolic_shape``."""
     return f"the symbolic size {dim}: a compiled exchange has fixed sizes; export once per size"
 
 
-def static_int(function: str, name: str, value) -> int:
+def static_int(function: str, name: str, value: Any) -> int:
     """``value`` as int; TypeError if it is traced or no integer."""
     if jax.export.is_symbolic_dim(value):
         raise TypeError(f"{function}: {name} must be a static Python int, got {_symbolic(value)}")
@@ -30,13 +32,13 @@ def static_int(function: str, name: str, value) -> int:
         ) from error
 
 
-def leading_shape(function: str, num_local_tokens) -> tuple[int, ...]:
+def leading_shape(function: str, num_local_tokens: int | Sequence[int]) -> tuple[int, ...]:
     """``num_local_tokens`` as a shape: an int for [T, H], a tuple for [B, S, H]."""
     dims = num_local_tokens if isinstance(num_local_tokens, tuple | list) else (num_local_tokens,)
     return tuple(static_int(function, "num_local_tokens", dim) for dim in dims)
 
 
-def layer(function: str, cfg) -> EpLayerConfig:
+def layer(function: str, cfg: object) -> EpLayerConfig:
     """``cfg``; TypeError if it is something else."""
     if not isinstance(cfg, EpLayerConfig):
         raise TypeError(f"{function}: cfg must be an EpLayerConfig, got {type(cfg).__name__}")
@@ -90,7 +92,7 @@ class CallCheck:
         elif wrong := _out_sharding.wrong_sharding(name, array, self._layout):
             self._wrong.append(wrong)
 
-    def dtype(self, name: str, array: jax.Array, allowed: Sequence) -> None:
+    def dtype(self, name: str, array: jax.Array, allowed: Sequence[DTypeLike]) -> None:
         if np.dtype(array.dtype) not in [np.dtype(known) for known in allowed]:
             names = " or ".join(str(np.dtype(known)) for known in allowed)
             self._wrong.append(f"{name} has dtype {array.dtype}, expected {names}")

@@ -9,7 +9,7 @@ like are its *residuals*: it need not be linear in them and has no derivative wi
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -85,18 +85,20 @@ def _bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.A
 
 
 @_exchange.def_abstract_eval
-def _results(*avals, exchange: Exchange, num_residuals: int, jaxpr):
+def _results(*avals: Any, exchange: Exchange, num_residuals: int, jaxpr: Any) -> list[Any]:
     del avals, exchange, num_residuals
     return list(jaxpr.out_avals)
 
 
 @partial(jax.jit, static_argnums=0)
-def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays):
+def _compiled(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
     return list(exchange.run(residuals, operands))
 
 
 @_exchange.def_impl
-def _eager(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
+def _eager(
+    *arrays: jax.Array, exchange: Exchange, num_residuals: int, jaxpr: Any
+) -> list[jax.Array]:
     del jaxpr
     _check_mesh(exchange, arrays)
     # One call of XLA's, as every primitive is, also where JAX runs a program line by line.
@@ -140,12 +142,18 @@ def _check_values(exchange: Exchange, result: jax.Array) -> None:
             raise FloatingPointError(f"invalid value ({name}) encountered in {exchange.label}")
 
 
-def _inline(*arrays, exchange: Exchange, num_residuals: int, jaxpr):
+def _inline(*arrays: jax.Array, exchange: Exchange, num_residuals: int, jaxpr: Any) -> Any:
     del exchange, num_residuals
     return jaxpr_as_fun(jaxpr)(*arrays)
 
 
-def _lower(ctx, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
+def _lower(
+    ctx: mlir.LoweringRuleContext,
+    *arrays: Any,
+    exchange: Exchange,
+    num_residuals: int,
+    jaxpr: Any,
+) -> Any:
     before = None
     if exchange.static.in_source_order:
         sharded = exchange.static.layout.mesh is not None
@@ -154,7 +162,7 @@ def _lower(ctx, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
         rule = mlir.lower_fun(_inline, multiple_results=True)
         return rule(ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
 
-    def after(first, *arrays):
+    def after(first: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         with _source_order.after(first):
             return exchange.run(arrays[:num_residuals], arrays[num_residuals:])
 
@@ -166,7 +174,14 @@ def _lower(ctx, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
 _source_order.register_inline(_exchange, _lower)
 
 
-def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
+def _jvp(
+    primals: Arrays,
+    tangents: Sequence[Any],
+    *,
+    exchange: Exchange,
+    num_residuals: int,
+    jaxpr: Any,
+) -> tuple[list[jax.Array], list[Any]]:
     results = _exchange.bind(*primals, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
     for residual, tangent in zip(primals, tangents[:num_residuals], strict=False):
         if type(tangent) is ad.Zero or tangent.dtype == float0:
@@ -188,13 +203,20 @@ def _jvp(primals, tangents, *, exchange: Exchange, num_residuals: int, jaxpr):
 ad.primitive_jvps[_exchange] = _jvp
 
 
-def _transpose(cotangents, *arrays, exchange: Exchange, num_residuals: int, jaxpr):
+def _transpose(
+    cotangents: Sequence[Any],
+    *arrays: Any,
+    exchange: Exchange,
+    num_residuals: int,
+    jaxpr: Any,
+) -> list[jax.Array | None]:
     del jaxpr
     residuals, operands = arrays[:num_residuals], arrays[num_residuals:]
     gradients = _bind(
         exchange.transpose(), residuals, [ad.instantiate_zeros(ct) for ct in cotangents]
     )
-    return [None] * num_residuals + [
+    none: list[jax.Array | None] = [None] * num_residuals
+    return none + [
         gradient if ad.is_undefined_primal(operand) else None
         for gradient, operand in zip(gradients, operands, strict=True)
     ]
@@ -277,7 +299,15 @@ def _to_front(axis_size: int, array: jax.Array, dim: int | None) -> jax.Array:
     return jax.numpy.moveaxis(array, dim, 0)
 
 
-def _vmapped(axis, arrays, dims, *, exchange: Exchange, num_residuals: int, jaxpr):
+def _vmapped(
+    axis: Any,
+    arrays: Arrays,
+    dims: Sequence[int | None],
+    *,
+    exchange: Exchange,
+    num_residuals: int,
+    jaxpr: Any,
+) -> tuple[list[jax.Array], list[int]]:
     del jaxpr
     batched = tuple(dim is not None for dim in dims[:num_residuals])
     pairs = list(zip(arrays, dims, strict=True))

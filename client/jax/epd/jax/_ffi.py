@@ -3,10 +3,13 @@
 import ctypes
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
+from jaxlib import version as jaxlib
 
 from epd.jax import _environment
 from epd.jax.errors import EpError
@@ -70,8 +73,10 @@ def _runtime_ffi_api() -> tuple[int, int] | None:
         text = header.read_text()
     except OSError:
         return None
-    found = [re.search(rf"#define XLA_FFI_API_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR")]
-    return tuple(int(match.group(1)) for match in found) if all(found) else None
+    major, minor = (
+        re.search(rf"#define XLA_FFI_API_{part}\s+(\d+)", text) for part in ("MAJOR", "MINOR")
+    )
+    return (int(major[1]), int(minor[1])) if major and minor else None
 
 
 def _check_runtime(library: ctypes.CDLL) -> None:
@@ -80,7 +85,7 @@ def _check_runtime(library: ctypes.CDLL) -> None:
     built = (library.epd_jax_ffi_api_major(), library.epd_jax_ffi_api_minor())
     if runtime is not None and runtime < built:
         raise ImportError(
-            f"epd.jax was built for XLA's FFI API {built[0]}.{built[1]}, but jaxlib {jax.lib.__version__} has"
+            f"epd.jax was built for XLA's FFI API {built[0]}.{built[1]}, but jaxlib {jaxlib.__version__} has"
             f" {runtime[0]}.{runtime[1]}; use a newer jaxlib, or build epd with this one (deploy/setup)"
         )
 
@@ -93,13 +98,13 @@ def _load() -> ctypes.CDLL:
         raise ImportError(
             f"cannot load {path}: {error}; run deploy/setup, which builds and installs it"
         ) from error
-    error, text, size = ctypes.POINTER(_Error), ctypes.c_char_p, ctypes.c_size_t
-    library.epd_program_connect.argtypes = [text, text, error]
+    problem, text, size = ctypes.POINTER(_Error), ctypes.c_char_p, ctypes.c_size_t
+    library.epd_program_connect.argtypes = [text, text, problem]
     library.epd_program_socket_path.argtypes = [text, size]
     library.epd_program_socket_path.restype = size
-    library.epd_program_join.argtypes = [ctypes.c_void_p, error]
-    library.epd_program_handshake.argtypes = [ctypes.POINTER(_Call), error]
-    library.epd_program_refuse.argtypes = [ctypes.POINTER(_Call), ctypes.c_int32, text, error]
+    library.epd_program_join.argtypes = [ctypes.c_void_p, problem]
+    library.epd_program_handshake.argtypes = [ctypes.POINTER(_Call), problem]
+    library.epd_program_refuse.argtypes = [ctypes.POINTER(_Call), ctypes.c_int32, text, problem]
     library.epd_program_finalize.argtypes = [text]
     library.epd_program_finalize.restype = None
     library.epd_program_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
@@ -107,7 +112,7 @@ def _load() -> ctypes.CDLL:
     library.epd_jax_end_compile.restype = None
     library.epd_jax_cuda_problem.argtypes = [text, size]
     library.epd_jax_cuda_problem.restype = size
-    library.epd_jax_cuda_check.argtypes = [text, error]
+    library.epd_jax_cuda_check.argtypes = [text, problem]
     library.epd_jax_cuda_finalize.argtypes = [text]
     library.epd_jax_cuda_finalize.restype = None
     return library
@@ -140,8 +145,8 @@ def _follow_compilations(library: ctypes.CDLL) -> None:
     if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 11):
         library.epd_jax_follow_compiles_process_wide()
 
-    def on_duration(event: str, duration: float, **kwargs: object) -> None:
-        del duration, kwargs
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs, kwargs
         if event.startswith("/jax/core/compile/"):
             library.epd_jax_end_compile()
 
@@ -160,7 +165,7 @@ def _raise(code: int, error: _Error) -> None:
     raise EpError(name, text if text.startswith("[epd:") else f"[epd:{name}] {text}")
 
 
-def _checked(function, *arguments) -> None:
+def _checked(function: Callable[..., int], *arguments: Any) -> None:
     error = _Error(struct_size=ctypes.sizeof(_Error))
     code = function(*arguments, ctypes.byref(error))
     if code != 0:

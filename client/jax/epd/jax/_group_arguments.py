@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
+from jax.typing import DTypeLike
 
 from epd.jax import _checks, _names, config
 from epd.jax.config import EpConfig, GroupSpec
@@ -32,7 +33,7 @@ def positive(function: str, **sizes: object) -> dict[str, int]:
     return checked
 
 
-def row_dtype(function: str, max_token_dtype) -> np.dtype:
+def row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
     dtype = config.dtype_of(function, "max_token_dtype", max_token_dtype)
     if not config.is_row_dtype(dtype):
         raise ValueError(
@@ -160,7 +161,7 @@ class GroupArguments:
         function: str,
         name: object,
         *,
-        max_token_dtype: object,
+        max_token_dtype: DTypeLike,
         drop_on_overflow: object,
         max_top_k: object,
         expert_owner: Sequence[int] | None,

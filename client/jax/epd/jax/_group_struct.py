@@ -48,7 +48,7 @@ class _Joining:
     on_gpus: bool
 
 
-def _owners(j: _Joining) -> ctypes.Array | None:
+def _owners(j: _Joining) -> ctypes.Array[ctypes.c_uint32] | None:
     table = j.spec.expert_owner
     return None if table is None else (ctypes.c_uint32 * len(table))(*table)
 
@@ -113,7 +113,7 @@ class Group(ctypes.Structure):
     )
 
 
-def _ranks(ranks: Sequence[HeldRank]) -> ctypes.Array:
+def _ranks(ranks: Sequence[HeldRank]) -> ctypes.Array[Rank]:
     size = ctypes.sizeof(Rank)
     return (Rank * len(ranks))(
         *[Rank(size, rank.domain, rank.position, rank.device.encode()) for rank in ranks]

@@ -17,12 +17,18 @@ a nested jit's function into another: ranks without tokens may be out of step th
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+
+# What a call gives: shape and dtype of each result, and its attributes.
+_Results = tuple[tuple[tuple[int, ...], np.dtype], ...]
+_Attributes = tuple[tuple[str, int | str], ...]
 
 _kept_call = Primitive("epd_kept_call")
 _kept_call.multiple_results = True
@@ -30,9 +36,9 @@ _kept_call.multiple_results = True
 
 def kept_call(
     target: str,
-    results: Sequence[tuple[Sequence[int], np.dtype]],
+    results: Sequence[tuple[Sequence[int], DTypeLike]],
     *operands: jax.Array,
-    **attributes,
+    **attributes: int | str,
 ) -> list[jax.Array]:
     """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with one row of unspecified content in empty results.
 
@@ -53,11 +59,11 @@ def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 @_kept_call.def_abstract_eval
-def _results(*avals, target, results, attributes):
+def _results(*avals: Any, target: str, results: _Results, attributes: _Attributes) -> list[Any]:
     del target, attributes
     like = avals[2]
 
-    def result(shape, dtype):
+    def result(shape: tuple[int, ...], dtype: np.dtype) -> Any:
         spec = PartitionSpec(*(None,) * len(shape))
         sharding = NamedSharding(like.sharding.mesh, spec)
         return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
@@ -66,11 +72,17 @@ def _results(*avals, target, results, attributes):
 
 
 @_kept_call.def_impl
-def _eager(*operands, **params):
+def _eager(*operands: jax.Array, **params: Any) -> list[jax.Array]:
     return jax.jit(lambda *arrays: _kept_call.bind(*arrays, **params))(*operands)
 
 
-def _lower(ctx, *operands, target, results, attributes):
+def _lower(
+    ctx: mlir.LoweringRuleContext,
+    *operands: Any,
+    target: str,
+    results: _Results,
+    attributes: _Attributes,
+) -> Any:
     del results
     numbers = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
     return jax.ffi.ffi_lowering(target, has_side_effect=True)(ctx, *operands, **numbers)
@@ -79,7 +91,9 @@ def _lower(ctx, *operands, target, results, attributes):
 mlir.register_lowering(_kept_call, _lower)
 
 
-def _vmapped(arrays, dims, **params):
+def _vmapped(
+    arrays: Sequence[jax.Array], dims: Sequence[int | None], **params: Any
+) -> tuple[list[jax.Array], list[int]]:
     """One call after another, as ``jax.ffi.ffi_call(vmap_method="sequential")`` makes them."""
     fronts = [
         array if dim is None else jax.numpy.moveaxis(array, dim, 0)
@@ -87,8 +101,8 @@ def _vmapped(arrays, dims, **params):
     ]
     batched = [array for array, dim in zip(fronts, dims, strict=True) if dim is not None]
 
-    def one(own):
-        own = iter(own)
+    def one(shares: Sequence[jax.Array]) -> list[jax.Array]:
+        own = iter(shares)
         pairs = zip(fronts, dims, strict=True)
         return _kept_call.bind(
             *[array if dim is None else next(own) for array, dim in pairs], **params

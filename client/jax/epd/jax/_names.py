@@ -16,8 +16,12 @@ from jax._src import core
 from epd.jax.config import GroupSpec
 
 _MOST_BYTES = 120
-_taken: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_seen: contextvars.ContextVar[set | None] = contextvars.ContextVar("epd_names_seen", default=None)
+# A name that is taken: the group's alias, the name, the operation.
+_Use = tuple[str, str, str]
+_taken: weakref.WeakKeyDictionary[object, set[_Use]] = weakref.WeakKeyDictionary()
+_seen: contextvars.ContextVar[set[_Use] | None] = contextvars.ContextVar(
+    "epd_names_seen", default=None
+)
 
 
 def check_text(function: str, argument: str, text: object, most_bytes: int = _MOST_BYTES) -> str:
@@ -71,9 +75,9 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
 
 
 @contextlib.contextmanager
-def seen() -> Iterator[set[tuple[str, str, str]]]:
+def seen() -> Iterator[set[_Use]]:
     """Collects what is taken inside: the group's alias, the name, the operation."""
-    collected: set[tuple[str, str, str]] = set()
+    collected: set[_Use] = set()
     token = _seen.set(collected)
     try:
         yield collected

@@ -7,10 +7,12 @@ consumers to the value but not from the value to them: a consumer that pins it, 
 without any communication; a result that nobody pins is replicated; one that nobody reads costs nothing.
 """
 
+from typing import Any
+
 import jax
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import sdy
 from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
 from jax.interpreters import batching, mlir
 from jax.sharding import AxisType
 
@@ -24,7 +26,7 @@ _open_p.def_abstract_eval(lambda aval: aval)
 batching.defvectorized(_open_p)
 
 
-def _lower(ctx, value):
+def _lower(ctx: mlir.LoweringRuleContext, value: Any) -> list[Any]:
     del ctx
     if not jax.config.jax_use_shardy_partitioner:
         return [value]

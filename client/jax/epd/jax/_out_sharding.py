@@ -1,18 +1,25 @@
 """The sharding that a caller asks for with out_sharding or out_partition_spec."""
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from epd.jax.mesh import Layout
 
+# The mesh axes of one dimension, as callers give them, and of all dimensions.
+Entry: TypeAlias = str | Sequence[str] | None
+SpecLike: TypeAlias = PartitionSpec | Sequence[Entry] | None
+
 _SPEC = "the result's spec (out_sharding or out_partition_spec)"
 
 
-def _axes(entry) -> tuple[str, ...]:
+def _axes(entry: Entry) -> tuple[str, ...]:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
-def normalize(function: str, spec, rank: int) -> tuple | None:
+def normalize(function: str, spec: SpecLike, rank: int) -> tuple[Entry, ...] | None:
     """``spec`` (a tuple or PartitionSpec, or None) as a tuple of ``rank`` entries. ``function``: for messages.
 
     Raises:
@@ -33,7 +40,7 @@ def normalize(function: str, spec, rank: int) -> tuple | None:
     return entries + (None,) * (rank - len(entries))
 
 
-def mismatch(spec: tuple | None, layout: Layout) -> str | None:
+def mismatch(spec: tuple[Entry, ...] | None, layout: Layout) -> str | None:
     """What is wrong with a normalized spec on this mesh, or None."""
     if spec is None:
         return None
@@ -69,7 +76,7 @@ def wrong_sharding(name: str, array: jax.Array, layout: Layout) -> str | None:
     return f"{name} is sharded as {short[0]}, expected {short[1]}; use jax.sharding.reshard on it"
 
 
-def constrain(array: jax.Array, spec: tuple | None, layout: Layout) -> jax.Array:
+def constrain(array: jax.Array, spec: tuple[Entry, ...] | None, layout: Layout) -> jax.Array:
     """``array``, which lies as ``layout.spec``, laid out as ``spec``; no operation where that is the same."""
     if spec is None or layout.mesh is None:
         return array

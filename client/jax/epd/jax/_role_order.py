@@ -36,7 +36,7 @@ def _bodies(eqn: Any) -> list[Any]:
         for param in eqn.params.values()
         for value in (param if isinstance(param, tuple | list) else (param,))
     ]
-    open_ones = [value.jaxpr if isinstance(value, core.ClosedJaxpr) else value for value in values]
+    open_ones = [getattr(value, "jaxpr", value) for value in values]
     return [value for value in open_ones if isinstance(value, core.Jaxpr)]
 
 
@@ -52,7 +52,7 @@ def _exchanges(jaxpr: Any) -> Iterator[Any]:
 def _next_round(eqn: Any, body: Any, outputs: Sequence[int]) -> list[int]:
     """A loop's inputs in the next round: constants, what the last round handed on, and slices."""
 
-    def rank(var) -> int:
+    def rank(var: Any) -> int:
         return len(var.aval.shape)
 
     handed_on, num_slices = len(outputs), 0
@@ -76,7 +76,7 @@ class _Walk:
         """The chain's last exchange before each output, given that of each input."""
         known = dict(zip(jaxpr.invars, inputs, strict=True))
 
-        def follows(var) -> int:
+        def follows(var: Any) -> int:
             return 0 if isinstance(var, core.Literal) else known.get(var, 0)
 
         for eqn in jaxpr.eqns:
@@ -115,7 +115,7 @@ class _Walk:
         return self._last
 
 
-def first_key(closed: core.ClosedJaxpr) -> str | None:
+def first_key(closed: Any) -> str | None:
     """The key under which ranks make the program's first exchange, see ``call_site.h``; None: it makes none."""
     for eqn in _exchanges(closed.jaxpr):
         exchange = _exchange_of(eqn)
@@ -124,7 +124,7 @@ def first_key(closed: core.ClosedJaxpr) -> str | None:
     return None
 
 
-def check(function: str, closed: core.ClosedJaxpr) -> None:
+def check(function: str, closed: Any) -> None:
     """ValueError unless every exchange of the program is used, and follows from the one before."""
     jaxpr = closed.jaxpr
     live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)

@@ -14,14 +14,14 @@ from epd.jax._role_streams import Stream
 from epd.jax.role_group import RoleGroup, RoleLink
 
 
-def _leaf_name(path) -> str:
+def _leaf_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path) or "(the only one)"
 
 
 def _rank_shapes(number: int, shapes: Any, size: int) -> Any:
     """What one rank returns: ``shapes`` with the leading dimension divided."""
 
-    def one(path, shape):
+    def one(path: tuple[Any, ...], shape: Any) -> jax.ShapeDtypeStruct:
         if not hasattr(shape, "shape") or not hasattr(shape, "dtype"):
             raise TypeError(
                 f"roles: output {_leaf_name(path)} of out_shapes[{number}] must be a jax.ShapeDtypeStruct, got"
@@ -39,7 +39,7 @@ def _rank_shapes(number: int, shapes: Any, size: int) -> Any:
 
 def _check_outputs(number: int, got: Any, want: Any) -> None:
     """ValueError that names the first output that is not as out_shapes says."""
-    structures = [jax.tree.structure(tree) for tree in (got, want)]
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (got, want)]
     if structures[0] != structures[1]:
         raise ValueError(
             f"roles: function {number} returns {structures[0]}, but out_shapes[{number}] is {structures[1]}"
@@ -54,7 +54,7 @@ def _check_outputs(number: int, got: Any, want: Any) -> None:
             )
 
 
-def _share(number: int, path, leaf: Any, device: jax.Device) -> jax.Array:
+def _share(number: int, path: tuple[Any, ...], leaf: Any, device: jax.Device) -> jax.Array:
     """What ``device`` gets of an argument."""
     if not isinstance(leaf, jax.Array):
         return jax.device_put(leaf, device)
@@ -76,10 +76,11 @@ def _in_calling_thread(place: _place.Place) -> _place.Place:
     end. Streams that wait for their peers there would keep out those that the peers wait for.
     """
     shapes = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in place)
-    return tuple(jax.pure_callback(lambda *parts: parts, shapes, *place))
+    domain, position = jax.pure_callback(lambda *parts: parts, shapes, *place)
+    return domain, position
 
 
-def _name_of(function: Callable) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     while isinstance(function, partial):
         function = function.func
     return getattr(function, "__qualname__", type(function).__name__)
@@ -88,17 +89,19 @@ def _name_of(function: Callable) -> str:
 class Program:
     """One pair: its function, compiled for each device of this process, and what it returns."""
 
-    def __init__(self, number: int, mesh: Mesh, function: Callable, group: RoleGroup, shapes: Any):
+    def __init__(
+        self, number: int, mesh: Mesh, function: Callable[..., Any], group: RoleGroup, shapes: Any
+    ):
         self.number, self._group, self._mesh = number, group, mesh
         side = group.side_of(mesh)
         assert side is not None
         self.side, self.out_shapes = side, shapes
         self._rank_shapes = _rank_shapes(number, shapes, mesh.size)
-        self._executables: dict = {}
+        self._executables: dict[Any, Callable[..., Any]] = {}
         self.name = _name_of(function)
         self.first_exchange: str | None = None  # Its key, once the function was traced.
 
-        def role(place, arguments):
+        def role(place: _place.Place, arguments: tuple[Any, ...]) -> Any:
             link = RoleLink(group.spec, _in_calling_thread(place))
             outputs = jax.tree.map(jnp.asarray, function(link, *arguments))
             _check_outputs(number, outputs, self._rank_shapes)
@@ -140,7 +143,7 @@ class Program:
         """Global arrays of what this process's ranks returned, in the order of the mesh."""
         spec = PartitionSpec(tuple(self._mesh.axis_names))
 
-        def whole(shape, *shards):
+        def whole(shape: jax.ShapeDtypeStruct, *shards: jax.Array) -> jax.Array:
             sharding = NamedSharding(self._mesh, spec)
             return jax.make_array_from_single_device_arrays(shape.shape, sharding, shards)
 

@@ -42,7 +42,7 @@ MOST_PER_DEVICE = 32
 
 def check_number(pairs: Sequence[tuple[Side, Mesh]], num_token_ranks: int) -> None:
     """ValueError, in every process, if a device had more streams than XLA runs at once. ``pairs``: as for streams_of."""
-    numbers: Counter = Counter()
+    numbers: Counter[jax.Device] = Counter()
     for side, mesh in pairs:
         for device in mesh.devices.reshape(-1):
             numbers[device] += 1 if side is Side.TOKENS else num_token_ranks

@@ -10,6 +10,7 @@ import contextvars
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,13 +42,15 @@ def current() -> jax.Array | None:
     return _before.get()
 
 
-def register_inline(primitive: Primitive, rule: Callable) -> None:
+def register_inline(primitive: Primitive, rule: Callable[..., Any]) -> None:
     """A lowering that stands where the program has it. JAX may make a function of others, and use it again."""
-    cacheable = inspect.signature(mlir.register_lowering).parameters.get("cacheable")
-    mlir.register_lowering(primitive, rule, **({"cacheable": False} if cacheable else {}))
+    if "cacheable" in inspect.signature(mlir.register_lowering).parameters:
+        mlir.register_lowering(primitive, rule, cacheable=False)
+    else:
+        mlir.register_lowering(primitive, rule)
 
 
-def last_result(shards: int | None) -> tuple[ir.Value, jax.core.ShapedArray] | None:
+def last_result(shards: int | None) -> tuple[Any, jax.core.ShapedArray] | None:
     """The smallest result of the last operation before here that is a call of epd's or holds one; None if there is none.
 
     ``shards``: only an array that an exchange over a mesh gave, whose rows are split over so many shards.
@@ -67,7 +70,7 @@ def last_result(shards: int | None) -> tuple[ir.Value, jax.core.ShapedArray] | N
     return None
 
 
-def _size(value: ir.Value) -> int:
+def _size(value: Any) -> int:
     """Elements of an array of a known dtype; 0 of anything else."""
     array = isinstance(value.type, ir.RankedTensorType)
     if not array or str(value.type.element_type) not in _DTYPES:
@@ -75,7 +78,7 @@ def _size(value: ir.Value) -> int:
     return math.prod(value.type.shape)
 
 
-def _calls(operation) -> Iterator[bool]:
+def _calls(operation: Any) -> Iterator[bool]:
     """An item for each call of epd's in it; those of a function that it calls count as its own."""
     if operation.name == "stablehlo.custom_call":
         target = ir.StringAttr(operation.attributes["call_target_name"]).value
@@ -90,7 +93,7 @@ def _calls(operation) -> Iterator[bool]:
                 yield from _calls(inner.operation)
 
 
-def _functions(operation, name: str) -> Iterator:
+def _functions(operation: Any, name: str) -> Iterator[Any]:
     """The functions of that name in the module."""
     while operation.parent is not None:
         operation = operation.parent

@@ -4,13 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from epd.jax import _checks, _ffi, _join, config
 from epd.jax.group import Group
-from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, outer_axis
+from epd.jax.mesh import (
+    _ep_domain_for_rank,
+    active_device_mesh,
+    active_resource,
+    ep_axis_of,
+    outer_axis,
+)
 
 
-def _check_dtype(max_token_dtype) -> np.dtype:
+def _check_dtype(max_token_dtype: DTypeLike) -> np.dtype:
     dtype = config.dtype_of("ep_bootstrap", "max_token_dtype", max_token_dtype)
     if dtype not in config.DTYPE_CODES:
         raise NotImplementedError(
@@ -73,7 +80,7 @@ def ep_bootstrap(
     max_tokens_per_rank: int,
     recv_capacity_per_rank: int,
     hidden_dim: int,
-    max_token_dtype=jnp.bfloat16,
+    max_token_dtype: DTypeLike = jnp.bfloat16,
     max_num_sms: int = 0,
     drop_on_overflow: bool = False,
 ) -> None:
@@ -102,7 +109,7 @@ def ep_bootstrap(
         RuntimeError: already bootstrapped. Its subclass EpError: no daemon, or not all ranks came; see ``.code``.
     """
     dtype = _check_dtype(max_token_dtype)
-    ep_axis = active_resource().ep_resource
+    ep_axis = ep_axis_of(active_resource())
     given = {
         "world_size": world_size,
         "rank": rank,

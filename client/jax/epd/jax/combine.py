@@ -3,6 +3,7 @@
 import jax
 
 from epd.jax import _checked_operations
+from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
 
@@ -12,7 +13,7 @@ def ep_combine(
     token_counts: jax.Array,
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_sharding=None,
+    out_sharding: SpecLike = None,
 ) -> jax.Array:
     """Sums the rows that the experts made of a token, back on the token's rank. Unweighted. Collective; differentiable.
 
@@ -52,7 +53,7 @@ def checked_combine(
     handle_mem: jax.Array,
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_sharding=None,
+    out_sharding: SpecLike = None,
     name: str | None = None,
 ) -> jax.Array:
     """ep_combine in ``group``; ``function`` is what the caller called."""

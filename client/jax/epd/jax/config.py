@@ -8,6 +8,7 @@ from typing import Protocol
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
+from jax.typing import DTypeLike
 
 from epd.jax import _ffi
 from epd.jax.mesh import MeshResource
@@ -26,7 +27,7 @@ _BOUND_CODES = {1: 2, 2: 2, 4: 1, 8: 1}
 _SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
 
 
-def dtype_of(function: str, name: str, value: object) -> np.dtype:
+def dtype_of(function: str, name: str, value: DTypeLike) -> np.dtype:
     """``value`` as a dtype; TypeError naming it if it is none."""
     try:
         return np.dtype(value)
@@ -34,7 +35,7 @@ def dtype_of(function: str, name: str, value: object) -> np.dtype:
         raise TypeError(f"{function}: {name} {value!r} is no dtype") from error
 
 
-def is_row_dtype(dtype) -> bool:
+def is_row_dtype(dtype: DTypeLike) -> bool:
     """Whether dispatch can move rows of it: 1, 2, 4 or 8 bytes an element."""
     try:
         known = np.dtype(dtype)
@@ -60,7 +61,7 @@ class EpLayerConfig:
     top_k: int
     dispatch_output_per_expert_alignment: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         top_k, alignment = (
             self._integer(name) for name in ("top_k", "dispatch_output_per_expert_alignment")
         )
@@ -168,7 +169,8 @@ class GroupSpec:
 class HasSpec(Protocol):
     """The default group, as far as tracing looks at it."""
 
-    spec: GroupSpec
+    @property
+    def spec(self) -> GroupSpec: ...
 
 
 _default: HasSpec | None = None

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
+from jax.typing import DTypeLike
 
 from epd.jax import _group_arguments as _arguments
 from epd.jax import _join, config
@@ -26,7 +27,7 @@ from epd.jax._group_arguments import GroupArguments
 from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
-from epd.jax.mesh import MeshResource, outer_axis
+from epd.jax.mesh import MeshResource, ep_axis_of, outer_axis
 
 
 class Group(GroupOperations):
@@ -49,7 +50,7 @@ class Group(GroupOperations):
         max_tokens_per_rank: int,
         recv_capacity_per_rank: int,
         hidden_dim: int,
-        max_token_dtype=jnp.bfloat16,
+        max_token_dtype: DTypeLike = jnp.bfloat16,
         drop_on_overflow: bool = False,
         max_top_k: int = config.MAX_TOP_K,
         expert_owner: Sequence[int] | None = None,
@@ -108,26 +109,26 @@ class Group(GroupOperations):
         )
         names = _arguments.resource_of(function, resource)
         found = _arguments.mesh_of(function, mesh)
-        if names.ep_resource not in found.shape:
+        ep_axis = ep_axis_of(names)
+        if ep_axis not in found.shape:
             raise ValueError(
-                f"{function}: ep_resource is {names.ep_resource!r}, but the mesh's axes are {found.axis_names}"
+                f"{function}: ep_resource is {ep_axis!r}, but the mesh's axes are {found.axis_names}"
             )
         outer = outer_axis(names, found)
-        ep_size = found.shape[names.ep_resource]
-        devices = isinstance(found, Mesh)
+        ep_size = found.shape[ep_axis]
         spec = given.spec(
             world_size=found.size,
-            rank=jax.process_index() if devices else 0,
+            rank=jax.process_index() if isinstance(found, Mesh) else 0,
             ep_size=ep_size,
             num_ep_groups=1 if outer is None else found.shape[outer],
             resource=resource,
             mesh=None if mesh is None else found.abstract_mesh,
         )
         arguments = None
-        if devices:
+        if isinstance(found, Mesh):
             arguments = _join.along(
                 found,
-                names.ep_resource,
+                ep_axis,
                 drop_on_overflow=given.drop_on_overflow,
                 job=given.job,
             )
@@ -156,7 +157,7 @@ class Group(GroupOperations):
         max_tokens_per_rank: int,
         recv_capacity_per_rank: int,
         hidden_dim: int,
-        max_token_dtype=jnp.bfloat16,
+        max_token_dtype: DTypeLike = jnp.bfloat16,
         drop_on_overflow: bool = False,
         max_top_k: int = config.MAX_TOP_K,
         expert_owner: Sequence[int] | None = None,

@@ -5,6 +5,7 @@ import contextlib
 import jax
 
 from epd.jax import _checked_operations, _checks
+from epd.jax._out_sharding import SpecLike
 from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.dispatch import checked_dispatch
@@ -20,7 +21,7 @@ class GroupOperations:
         """What tracing knows of the group. Hashable, equal by value."""
         raise NotImplementedError
 
-    def _here(self) -> contextlib.AbstractContextManager:
+    def _here(self) -> contextlib.AbstractContextManager[None]:
         """Where operations run that are traced inside; the mesh says, unless overridden."""
         return contextlib.nullcontext()
 
@@ -85,7 +86,7 @@ class GroupOperations:
         token_counts: jax.Array | None,
         expert_out: jax.Array,
         num_local_tokens: int | tuple[int, ...],
-        out_sharding=None,
+        out_sharding: SpecLike = None,
         *,
         name: str | None = None,
     ) -> jax.Array:
@@ -145,7 +146,7 @@ class GroupOperations:
         handle_mem: jax.Array,
         expert_out: jax.Array,
         num_local_tokens: int | tuple[int, ...],
-        out_partition_spec=None,
+        out_partition_spec: SpecLike = None,
         *,
         name: str | None = None,
     ) -> jax.Array:
@@ -169,7 +170,7 @@ class GroupOperations:
         grad: jax.Array,
         g_recv_topk_weights: jax.Array,
         num_local_tokens: int | tuple[int, ...],
-        out_partition_spec=None,
+        out_partition_spec: SpecLike = None,
         *,
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:

@@ -55,6 +55,12 @@ def active_resource() -> MeshResource:
     return resource
 
 
+def ep_axis_of(resource: MeshResource) -> str:
+    """The ep_resource of the active MeshResource, or of a checked one."""
+    assert resource.ep_resource is not None
+    return resource.ep_resource
+
+
 def active_device_mesh() -> Mesh | None:
     """The mesh with devices that ``with mesh:`` or ``jax.set_mesh(mesh)`` made active, or None."""
     for mesh in (
@@ -126,7 +132,8 @@ def outer_axis(resource: MeshResource, mesh: Mesh | AbstractMesh) -> str | None:
             + " and ".join(f"{role} {axis!r} has size {size}" for role, axis, size in large)
             + "; name one of them in MeshResource, or merge them into one axis"
         )
-    return (large or named or [(None, None, 1)])[0][1]
+    carrying = large or named
+    return carrying[0][1] if carrying else None
 
 
 def leading_entry(axes: Sequence[str]) -> str | tuple[str, ...] | None:
@@ -203,7 +210,10 @@ def layout_without_mesh(whose: str = "this process joined with one rank") -> Lay
     Raises:
         ValueError: a mesh of several devices is active.
     """
-    meshes = [jax.sharding.get_abstract_mesh(), mesh_internal.thread_resources.env.physical_mesh]
+    meshes: list[Mesh | AbstractMesh] = [
+        jax.sharding.get_abstract_mesh(),
+        mesh_internal.thread_resources.env.physical_mesh,
+    ]
     for mesh in meshes:
         if mesh.size > 1:
             raise ValueError(
@@ -230,16 +240,17 @@ def current_layout(
     """
     resource = resource or active_resource()
     mesh = active_mesh(*operands, fallback=fallback)
-    _size(mesh, resource.ep_resource, "ep_resource")
+    ep_axis = ep_axis_of(resource)
+    _size(mesh, ep_axis, "ep_resource")
     outer = outer_axis(resource, mesh)
-    carriers = (resource.ep_resource,) if outer is None else (outer, resource.ep_resource)
+    carriers = (ep_axis,) if outer is None else (outer, ep_axis)
     manual = set(getattr(mesh, "manual_axes", ()))
     free = tuple(axis for axis in mesh.axis_names if axis not in manual)
     return Layout(
         mesh=mesh if free else None,
         axis_names=tuple(mesh.axis_names),
         mesh_shape=tuple(mesh.shape[axis] for axis in mesh.axis_names),
-        ep_axis=resource.ep_resource,
+        ep_axis=ep_axis,
         carriers=carriers,
         lead=tuple(axis for axis in carriers if axis in free),
         free=free,

@@ -9,6 +9,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from epd.jax import _checks, _exchange_primitive, _ffi, _names
 from epd.jax._call import Static, align_varying, ffi_call, layout_for, mapped
+from epd.jax._exchange_primitive import Arrays
 from epd.jax._open_sharding import open_sharding
 from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
 
@@ -36,11 +37,18 @@ class _Prepare:
     def mesh(self) -> Mesh | AbstractMesh | None:
         return self.static.layout.mesh
 
-    def run(self, residuals, operands):
+    def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         del operands
-        return mapped(self.static, self._shard, *residuals)
+        return tuple(mapped(self.static, self._shard, *residuals))
 
-    def _shard(self, topk_idx):
+    def transpose(self) -> "_Prepare":
+        raise NotImplementedError  # It has no operands.
+
+    def after(self, residuals: Arrays, results: Arrays) -> tuple["_Prepare", Arrays]:
+        del results
+        return self, residuals
+
+    def _shard(self, topk_idx: jax.Array) -> tuple[jax.Array, ...]:
         config = self.static.group.config
         return tuple(
             ffi_call(
@@ -60,7 +68,8 @@ class _Prepare:
 def prepare(static: Static, topk_idx: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The checked operation; integers in, integers out: it has no gradient."""
     results = _exchange_primitive.bind(_Prepare(static), [topk_idx], [])
-    return tuple(open_sharding(static.layout, result) for result in results)
+    counts, total, plan = (open_sharding(static.layout, result) for result in results)
+    return counts, total, plan
 
 
 def checked_prepare(

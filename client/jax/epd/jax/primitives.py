@@ -4,6 +4,7 @@ differentiate it forwards, backwards and again."""
 import jax
 
 from epd.jax import _checked_operations
+from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpConfig, EpLayerConfig, bootstrapped, get_ep_config
 from epd.jax.mesh import _ep_domain_for_rank
 from epd.jax.prepare import ep_prepare
@@ -66,7 +67,7 @@ def ep_combine_fwd(
     handle_mem: jax.Array,
     expert_out: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_partition_spec=None,
+    out_partition_spec: SpecLike = None,
 ) -> jax.Array:
     """Sums each token's expert rows back, unweighted, in float32 and in k order. Collective.
 
@@ -102,7 +103,7 @@ def ep_dispatch_bwd(
     grad: jax.Array,
     g_recv_topk_weights: jax.Array,
     num_local_tokens: int | tuple[int, ...],
-    out_partition_spec=None,
+    out_partition_spec: SpecLike = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Gradients of dispatch: of a token, the sum over its slots; of a weight, its slot's. Collective.
 

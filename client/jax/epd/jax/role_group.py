@@ -2,11 +2,13 @@
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from epd.jax import _ffi, _join, _place, config
 from epd.jax import _group_arguments as _arguments
@@ -30,22 +32,32 @@ class RoleLink(GroupOperations):
     def __init__(self, spec: GroupSpec, place: _place.Place):
         self._spec, self._place = spec, place
 
-    def tree_flatten(self):
+    def tree_flatten(self) -> tuple[_place.Place, GroupSpec]:
         return self._place, self._spec
 
     @classmethod
-    def tree_unflatten(cls, spec: GroupSpec, place) -> "RoleLink":
-        return cls(spec, tuple(place))
+    def tree_unflatten(cls, spec: GroupSpec, place: Iterable[jax.Array]) -> "RoleLink":
+        domain, position = place
+        return cls(spec, (domain, position))
 
     @property
     def spec(self) -> GroupSpec:
         """What tracing knows of the group. Hashable, equal by value."""
         return self._spec
 
-    def _here(self) -> contextlib.AbstractContextManager:
+    def _here(self) -> contextlib.AbstractContextManager[None]:
         return _place.at(self._place)
 
-    def dispatch(self, cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank, *, name=None):
+    def dispatch(
+        self,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: jax.Array,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+        *,
+        name: str | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
         """``Group.dispatch``, of one rank. Its prepare waits for the tokens, too: so it follows from what they follow from."""
         leaves = [leaf for leaf in jax.tree.leaves(tokens) if isinstance(leaf, jax.Array)]
         with _place.at(_place.after(self._place, leaves)):
@@ -61,7 +73,7 @@ class RoleLink(GroupOperations):
             )
 
     def nothing(
-        self, cfg: EpLayerConfig, dtype=None, *, after: jax.Array | None = None
+        self, cfg: EpLayerConfig, dtype: DTypeLike | None = None, *, after: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """What a rank without tokens brings to dispatch: (topk_idx, tokens, topk_weights) of one row, routed nowhere.
 
@@ -116,6 +128,16 @@ def mesh_argument(function: str, argument: str, mesh: object) -> Mesh:
     return mesh
 
 
+class _HasNumber(Protocol):
+    """A user of names, by its number among the functions."""
+
+    number: int
+
+
+class _CanClose(Protocol):
+    def close(self) -> None: ...
+
+
 class RoleGroup:
     """Token ranks (attention) and expert ranks on two meshes. ``roles`` joins it and runs the roles' functions."""
 
@@ -129,7 +151,7 @@ class RoleGroup:
         max_tokens_per_rank: int,
         recv_capacity_per_rank: int,
         hidden_dim: int,
-        max_token_dtype=jnp.bfloat16,
+        max_token_dtype: DTypeLike = jnp.bfloat16,
         drop_on_overflow: bool = False,
         max_top_k: int = config.MAX_TOP_K,
         expert_owner: Sequence[int] | None = None,
@@ -197,8 +219,10 @@ class RoleGroup:
         self._drop, self._job = given.drop_on_overflow, given.job
         self._joined, self._num_handshakes = False, 0
         # Which program uses a name of an operation; what runs, to be ended with the group.
-        self._users: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
-        self._running: weakref.WeakSet = weakref.WeakSet()
+        self._users: weakref.WeakValueDictionary[tuple[Side, str, str], _HasNumber] = (
+            weakref.WeakValueDictionary()
+        )
+        self._running: weakref.WeakSet[_CanClose] = weakref.WeakSet()
 
     @property
     def name(self) -> str:
@@ -223,8 +247,8 @@ class RoleGroup:
         """Whose mesh it is. None: none of the group's."""
         return next((side for side, known in self._meshes.items() if known == mesh), None)
 
-    def take_names(self, side: Side, names: set[tuple[str, str, str]], user: object) -> object:
-        """Notes that ``user`` (with ``number``) uses the names on that side; ValueError if another one does."""
+    def take_names(self, side: Side, names: set[tuple[str, str, str]], user: _HasNumber) -> None:
+        """Notes that ``user`` uses the names on that side; ValueError if another one does."""
         for _, name, operation in sorted(names):
             other = self._users.setdefault((side, name, operation), user)
             if other is not user:
@@ -242,7 +266,7 @@ class RoleGroup:
         """What the rank can say under the key."""
         return _ffi.Handshake(self._spec.alias, domain, position, key)
 
-    def connect(self, program: str, metadata: str, running: object) -> None:
+    def connect(self, program: str, metadata: str, running: _CanClose) -> None:
         """Joins with this process's ranks, once; collective. ``running`` is closed before the group is left."""
         self._running.add(running)
         if self._joined:

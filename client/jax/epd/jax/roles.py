@@ -77,7 +77,7 @@ def _metadata_text(metadata: object) -> str:
     return text
 
 
-def _listed(argument: str, value: object) -> list:
+def _listed(argument: str, value: object) -> list[Any]:
     if not isinstance(value, tuple | list):
         raise TypeError(f"roles: {argument} must be a list, got {type(value).__name__}")
     return list(value)
@@ -86,14 +86,14 @@ def _listed(argument: str, value: object) -> list:
 class Started:
     """One call of the roles' functions, under way."""
 
-    def __init__(self, finish: Callable[[], tuple], futures: Sequence[Future]):
+    def __init__(self, finish: Callable[[], tuple[Any, ...]], futures: Sequence[Future[Any]]):
         self._finish, self._futures = finish, futures
 
     def done(self) -> bool:
         """True if ``result`` would not wait."""
         return all(future.done() for future in self._futures)
 
-    def result(self) -> tuple:
+    def result(self) -> tuple[Any, ...]:
         """Waits for this process's executions, and returns what ``Roles`` returns. The first error is raised once all have
         ended; CancelledError: the group was finalized before they began.
         """
@@ -124,11 +124,11 @@ class Roles:
         }
         self._lock = threading.Lock()
 
-    def __call__(self, *arguments) -> tuple:
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """``start(*arguments).result()``."""
         return self.start(*arguments).result()
 
-    def start(self, *arguments) -> Started:
+    def start(self, *arguments: Any) -> Started:
         """Starts the functions of this process's devices and returns at once (after compiling, the first time).
 
         Several calls may be under way: those of one function on one device for one token rank come one after another.
@@ -191,10 +191,10 @@ class Roles:
         ]
         wait(told, _REFUSAL_SECONDS)
 
-    def _finish(self, futures: Mapping[Stream, Future]) -> tuple:
+    def _finish(self, futures: Mapping[Stream, Future[Any]]) -> tuple[Any, ...]:
         domains = range(self._group.config.num_ep_groups)
 
-        def results_of(program: Program, domain: int | None):
+        def results_of(program: Program, domain: int | None) -> Any:
             own = [
                 future.result()
                 for stream, future in futures.items()
@@ -216,7 +216,7 @@ class Roles:
 
 
 def roles(
-    pairs: Sequence[tuple[Mesh, Callable]],
+    pairs: Sequence[tuple[Mesh, Callable[..., Any]]],
     group: RoleGroup,
     out_shapes: Sequence[Any],
     *,

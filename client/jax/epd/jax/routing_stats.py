@@ -1,6 +1,7 @@
 """What a routing plan says about its step: routes per expert, drops, group sizes for a grouped product."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -49,7 +50,7 @@ def _int32(plan: jax.Array, offset: int, count: int = 1) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
-def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array):
+def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> RoutingStats:
     ranks, experts = spec.config.ep_size, spec.config.num_experts
     own = jnp.asarray(local_experts(spec))[_int32(plan, _RANK)[0]]
     alignment = _int32(plan, _ALIGNMENT)[0]
@@ -63,11 +64,13 @@ def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array):
     return RoutingStats(totals, jnp.clip(capacity - zone_begins, 0, zones), drops.sum(1))
 
 
-def _shards(spec: GroupSpec, capacity: int, handle_mem: jax.Array):
+def _shards(spec: GroupSpec, capacity: int, handle_mem: jax.Array) -> RoutingStats:
     return jax.vmap(functools.partial(_of_one_rank, spec, capacity))(handle_mem)
 
 
-def _mapped(layout: Layout, shard, handle_mem: jax.Array):
+def _mapped(
+    layout: Layout, shard: Callable[[jax.Array], RoutingStats], handle_mem: jax.Array
+) -> RoutingStats:
     if layout.mesh is None:
         return shard(handle_mem)
     return jax.shard_map(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,7 +14,12 @@ from epd.jax.mesh import Layout
 
 
 def checked_shards(
-    config: MoeConfig, params, tokens, token_mask, layout: Layout, group: GroupSpec
+    config: MoeConfig,
+    params: parameters.Parameters,
+    tokens: jax.Array,
+    token_mask: jax.Array | None,
+    layout: Layout,
+    group: GroupSpec,
 ) -> Shards:
     """How the layer lies on the mesh; ValueError with all that does not fit."""
     shards, wrong = shards_of(config.axes, layout, group.config.ep_size)
@@ -39,7 +45,7 @@ def checked_shards(
             f"token_mask is {token_mask.dtype}{list(token_mask.shape)}, expected bool{list(tokens.shape[:-1])}"
         )
     if shards.mlp in layout.axis_names:
-        wrong += _wrong_split(config, shards)
+        wrong += _wrong_split(config, shards, shards.mlp)
     wrong = wrong or _wrong_parameters(config, params, shards)
     if wrong:
         raise ValueError("moe: " + "; ".join(wrong))
@@ -69,16 +75,16 @@ def _wrong_for_group(config: MoeConfig, group: GroupSpec) -> list[str]:
     return wrong
 
 
-def _wrong_split(config: MoeConfig, shards: Shards) -> list[str]:
-    parts = shards.axis_size(shards.mlp)
+def _wrong_split(config: MoeConfig, shards: Shards, mlp: str) -> list[str]:
+    parts = shards.axis_size(mlp)
     return [
-        f"config.{name} {size} is not a multiple of the {parts} devices of axis {shards.mlp!r}"
+        f"config.{name} {size} is not a multiple of the {parts} devices of axis {mlp!r}"
         for name, size in (("ffn_dim", config.ffn_dim), ("shared_ffn_dim", config.shared_ffn_dim))
         if size % parts
     ]
 
 
-def _wrong_parameters(config: MoeConfig, params, shards: Shards) -> list[str]:
+def _wrong_parameters(config: MoeConfig, params: object, shards: Shards) -> list[str]:
     want = {
         (part, name): shards.sizes(shape)
         for part, shapes in parameters.shapes(config).items()

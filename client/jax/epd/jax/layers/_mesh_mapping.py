@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from epd.jax._call import _varying, align_varying
 from epd.jax.layers.config import Axes
@@ -37,7 +38,7 @@ class Shards:
 
     def _axis_of(self, role: str | None) -> str | None:
         """The mesh axis over which a parameter is split inside the layer; the caller's manual axes are split already."""
-        axis = {"expert": self.layout.ep_axis, "mlp": self.mlp}.get(role)
+        axis = self.layout.ep_axis if role == "expert" else self.mlp if role == "mlp" else None
         return axis if axis in self.layout.free else None
 
     def spec(self, shape: Shape) -> PartitionSpec:
@@ -48,24 +49,28 @@ class Shards:
         """A parameter's sizes as the caller sees them: all ranks' that this program's mesh splits, else one's."""
         layout = self.layout
         seen = layout.ep_size if layout.ep_axis in layout.free else 1
-        split = self.mlp is not None and self.mlp not in layout.free
+        split = 1
+        if self.mlp is not None and self.mlp not in layout.free:
+            split = self.axis_size(self.mlp)
 
         def size(whole: int, role: str | None) -> int:
             if role == "expert":
                 return whole // self.num_ranks * seen
-            return whole // self.axis_size(self.mlp) if role == "mlp" and split else whole
+            return whole // split if role == "mlp" else whole
 
         return tuple(map(size, shape.sizes, shape.roles))
 
-    def run(self, function: Callable, in_specs, out_specs, *operands):
+    def run(
+        self, function: Callable[..., Any], in_specs: Any, out_specs: Any, *operands: Any
+    ) -> Any:
         """``function`` of the shards of ``operands``, trees of arrays, whose specs are trees alike or prefixes.
 
         The gradient of a parameter that several ranks hold is summed over them once, and nothing else is communicated.
         """
         layout = self.layout
         leaves, structure = jax.tree.flatten(operands)
-        leaves = align_varying(layout, leaves)
-        operands = jax.tree.unflatten(structure, leaves)
+        aligned = align_varying(layout, leaves)
+        operands = jax.tree.unflatten(structure, aligned)
         if layout.mesh is None:
             return function(*operands)
         if layout.checks_manual:
@@ -78,8 +83,8 @@ class Shards:
             in_specs=in_specs,
             out_specs=out_specs,
             axis_names=set(layout.free),
-            check_vma=not layout.checks_manual or any(map(_varying, leaves)),
-        )(*self._placed(operands, in_specs))
+            check_vma=not layout.checks_manual or any(map(_varying, aligned)),
+        )(*self._placed(layout.mesh, operands, in_specs))
 
     def total(self, rows: jax.Array) -> jax.Array:
         """The sum [..] over all ranks of their ``rows`` [R, ..]."""
@@ -89,14 +94,16 @@ class Shards:
         total = self.run(add, (self.tokens,), PartitionSpec(), rows)
         return jax.lax.psum(total, manual) if manual else total
 
-    def _placed(self, operands, in_specs):
+    def _placed(
+        self, mesh: Mesh | AbstractMesh, operands: tuple[Any, ...], in_specs: Any
+    ) -> tuple[Any, ...]:
         """With Explicit axes, parameters that lie otherwise (embed) must be moved by name."""
-        types = dict(zip(self.layout.mesh.axis_names, self.layout.mesh.axis_types, strict=True))
+        types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         if all(types[axis] != AxisType.Explicit for axis in self.layout.free):
             return operands
         is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
         move = lambda spec, tree: jax.tree.map(lambda a: jax.sharding.reshard(a, spec), tree)  # noqa: E731
-        return jax.tree.map(move, in_specs, operands, is_leaf=is_spec)
+        return tuple(jax.tree.map(move, in_specs, operands, is_leaf=is_spec))
 
 
 def shards_of(axes: Axes, layout: Layout, num_ranks: int) -> tuple[Shards, list[str]]:

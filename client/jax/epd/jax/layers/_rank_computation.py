@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,9 @@ from epd.jax.layers.config import MoeConfig
 from epd.jax.layers.grouped_gemm import rows_of_groups, sizes_within
 
 _F32 = jnp.float32
+
+# One part of the parameters: "router", "experts" or "shared".
+Part: TypeAlias = dict[str, jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -38,7 +42,7 @@ class Routed:
     statistics: Statistics
 
 
-def _spread(params: dict, like: jax.Array) -> dict:
+def _spread(params: Part, like: jax.Array) -> Part:
     """``params``, varying over ranks as ``like`` does: so their gradients are summed over ranks in the parameters' own dtype,
     before any cast."""
     axes = _varying(like)
@@ -58,7 +62,9 @@ def _exact(rows: jax.Array, matrix: jax.Array) -> jax.Array:
 # ---- router ----
 
 
-def route_tokens(config: MoeConfig, params: dict, tokens, token_mask) -> Routed:
+def route_tokens(
+    config: MoeConfig, params: Part, tokens: jax.Array, token_mask: jax.Array | None
+) -> Routed:
     """-> Routed, of this rank's ``tokens`` [leading, H]."""
     cfg, params = config.router, _spread(params, tokens)
     logits = _exact(tokens, params["kernel"])
@@ -75,7 +81,9 @@ def route_tokens(config: MoeConfig, params: dict, tokens, token_mask) -> Routed:
     return Routed(routing.chosen, routing.weights, load.sum(0, keepdims=True), statistics)
 
 
-def losses(config: MoeConfig, num_ranks: int, statistics: Statistics, all_load):
+def losses(
+    config: MoeConfig, num_ranks: int, statistics: Statistics, all_load: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """-> loss, balance loss, z loss, each [1], of this rank, so that the means over ranks are the losses meant.
 
     ``all_load`` i32 [E]: of all ``num_ranks`` ranks, or None where a rank's own counts. The mean over ranks of
@@ -95,7 +103,14 @@ def losses(config: MoeConfig, num_ranks: int, statistics: Statistics, all_load):
 # ---- experts ----
 
 
-def _ffn(config: MoeConfig, params: dict, rows, product: Callable, bias: Callable, weights):
+def _ffn(
+    config: MoeConfig,
+    params: Part,
+    rows: jax.Array,
+    product: Callable[[jax.Array, jax.Array], jax.Array],
+    bias: Callable[[jax.Array], jax.Array],
+    weights: jax.Array | None,
+) -> jax.Array:
     """``down(activation(gate(rows)) * up(rows))`` in float32, without the last bias."""
 
     def linear(name: str) -> jax.Array:
@@ -112,7 +127,14 @@ def _ffn(config: MoeConfig, params: dict, rows, product: Callable, bias: Callabl
     return product(inner.astype(rows.dtype), params["down"])
 
 
-def apply_experts(config: MoeConfig, shards: Shards, params: dict, recv, weights, counts):
+def apply_experts(
+    config: MoeConfig,
+    shards: Shards,
+    params: Part,
+    recv: jax.Array,
+    weights: jax.Array,
+    counts: jax.Array,
+) -> jax.Array:
     """Each zone of ``recv`` [1, C, H] through its expert, times the routes' ``weights`` [1, C]; ``counts`` [1, n]."""
     rows, weights, sizes = recv[0], weights[0], sizes_within(counts[0], recv.shape[1])
     params = _spread(params, recv)
@@ -145,7 +167,9 @@ def _whole(shards: Shards, rows: jax.Array) -> jax.Array:
     return rows if shards.mlp is None else jax.lax.psum(rows, shards.mlp)
 
 
-def add_shared_experts(config: MoeConfig, shards: Shards, params: dict, tokens, out):
+def add_shared_experts(
+    config: MoeConfig, shards: Shards, params: Part, tokens: jax.Array, out: jax.Array
+) -> jax.Array:
     """``out`` [leading, H] plus what the shared experts make of ``tokens``."""
     params = _spread(params, tokens)
     dtype = tokens.dtype

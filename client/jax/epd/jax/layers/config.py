@@ -8,11 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from epd.jax.config import dtype_of
 from epd.jax.layers.grouped_gemm import RAGGED_DOT, GroupedGemm
 
-_ACTIVATIONS = {"silu": jax.nn.silu, "gelu": jax.nn.gelu, "relu": jax.nn.relu}
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "relu": jax.nn.relu,
+}
 
 
 def _wrong_count(name: str, value: Any, least: int) -> str | None:
@@ -104,7 +109,7 @@ class RouterConfig:
     balance_over: str = "global"
     z_loss: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         counts = ("num_experts", "top_k", "num_groups", "groups_kept")
         wrong = [_wrong_count(name, getattr(self, name), 1) for name in counts]
         wrong += [
@@ -158,7 +163,7 @@ class Axes:
     embed: str | None = None
     rules: tuple[tuple[str, str | None], ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         names = {name: getattr(self, name) for name in ("expert", "mlp", "embed")}
         wrong = [
             f"{name} is {value!r}; it must be a string or None"
@@ -224,7 +229,7 @@ class MoeConfig:
     recv_capacity: int | None = None
     axes: Axes = field(default_factory=Axes)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, kind in (("router", RouterConfig), ("gemm", GroupedGemm), ("axes", Axes)):
             if not isinstance(getattr(self, name), kind):
                 raise TypeError(
@@ -240,14 +245,18 @@ class MoeConfig:
         if self.recv_capacity is not None:
             wrong.append(_wrong_count("recv_capacity", self.recv_capacity, 1))
         if self.alignment is not None:
-            wrong.append(_wrong_count("alignment", self.alignment, 0) or self._wrong_alignment())
+            wrong.append(
+                _wrong_count("alignment", self.alignment, 0)
+                or self._wrong_alignment(self.alignment)
+            )
         if self.shared_gate and not self.shared_ffn_dim:
             wrong.append("shared_gate is set, but shared_ffn_dim is 0: there are no shared experts")
         _raise("MoeConfig", wrong)
 
-    def _wrong_alignment(self) -> str | None:
-        bad = self.alignment & (self.alignment - 1)
-        return f"alignment is {self.alignment}; it must be 0 or a power of two" if bad else None
+    @staticmethod
+    def _wrong_alignment(alignment: int) -> str | None:
+        bad = alignment & (alignment - 1)
+        return f"alignment is {alignment}; it must be 0 or a power of two" if bad else None
 
     @property
     def wants_losses(self) -> bool:
@@ -258,6 +267,6 @@ class MoeConfig:
     def activate(self) -> Callable[[jax.Array], jax.Array]:
         return self.activation if callable(self.activation) else _ACTIVATIONS[self.activation]
 
-    def alignment_for(self, dtype) -> int:
+    def alignment_for(self, dtype: DTypeLike) -> int:
         """Slots to whose multiples the zones of the receive buffer are padded, for tokens of ``dtype``."""
         return self.gemm.row_alignment(dtype) if self.alignment is None else self.alignment

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from epd.jax._checks import static_int
 
@@ -27,7 +28,7 @@ class GroupedGemm:
     function: Callable[..., jax.Array]
     alignments: tuple[tuple[int, int], ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not callable(self.function):
             raise ValueError(f"GroupedGemm: function is {self.function!r}; it must be callable")
         for size, rows in self.alignments:
@@ -36,7 +37,7 @@ class GroupedGemm:
                     f"GroupedGemm: alignments say {rows} rows for {size} bytes; it must be a power of two"
                 )
 
-    def row_alignment(self, dtype) -> int:
+    def row_alignment(self, dtype: DTypeLike) -> int:
         """Rows, a power of two, or 0: it does not matter."""
         return dict(self.alignments).get(np.dtype(dtype).itemsize, 0)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from epd.jax._call import layout_for
 from epd.jax._checks import static_int
@@ -41,7 +42,7 @@ class MoeAux:
     capacity: int = field(metadata={"static": True})
 
 
-def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) -> int:
+def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype: DTypeLike) -> int:
     """Receive slots of a rank that are enough for any routing: what to give to ep_bootstrap. All arguments are static.
 
     Args:
@@ -73,18 +74,22 @@ def recv_capacity(config: MoeConfig, tokens_per_rank: int, ep_size: int, dtype) 
     return max(1, ep_size * tokens_per_rank * min(config.router.top_k, local) + padding)
 
 
-def _losses(config: MoeConfig, shards: Shards, routed: _rank_computation.Routed):
+def _losses(
+    config: MoeConfig, shards: Shards, routed: _rank_computation.Routed
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """-> loss, balance loss, z loss, each [R]."""
     if not config.wants_losses:
-        return (jnp.zeros_like(routed.load[:, 0], jnp.float32),) * 3
+        zeros = jnp.zeros_like(routed.load[:, 0], jnp.float32)
+        return zeros, zeros, zeros
     over_all = config.router.balance_over == "global"
-    return shards.run(
+    loss, balance, z = shards.run(
         functools.partial(_rank_computation.losses, config, shards.num_carriers),
         (shards.tokens, PartitionSpec()),
         shards.tokens,
         routed.statistics,
         shards.total(routed.load) if over_all else None,
     )
+    return loss, balance, z
 
 
 def moe(

@@ -1,6 +1,7 @@
 """Moe as a module of flax.linen."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -63,21 +64,27 @@ class Moe(nn.Module):
         return moe(config, params, tokens, token_mask, group=self.group)
 
     def _config_here(self) -> MoeConfig:
-        axes, rules = self.config.axes, tuple(nn.get_logical_axis_rules())
+        axes = self.config.axes
+        rules: tuple[Any, ...] = tuple(nn.get_logical_axis_rules())
         if axes.rules or not rules:
             return self.config
         return dataclasses.replace(self.config, axes=dataclasses.replace(axes, rules=rules))
 
-    def _boxed(self, config: MoeConfig, shapes: dict, names: dict):
+    def _boxed(
+        self,
+        config: MoeConfig,
+        shapes: dict[str, parameters.Shape],
+        names: dict[str, tuple[str | None, ...]],
+    ) -> Callable[[jax.Array], dict[str, Any]]:
         """Makes one part of the parameters from a key."""
         rules = config.axes.rules
 
-        def box(value: jax.Array, dims: tuple[str | None, ...]):
+        def box(value: jax.Array, dims: tuple[str | None, ...]) -> nn.Partitioned[jax.Array]:
             if rules:
                 return nn.LogicallyPartitioned(value, dims, rules=rules)
             return nn.Partitioned(value, dims)
 
-        def make(key: jax.Array) -> dict:
+        def make(key: jax.Array) -> dict[str, Any]:
             keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
             return {
                 name: box(

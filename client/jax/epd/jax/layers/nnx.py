@@ -1,7 +1,10 @@
 """Moe as a module of flax.nnx."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from epd.jax.group import Group
 from epd.jax.layers import parameters
@@ -16,7 +19,7 @@ except ImportError as error:
     ) from error
 
 
-class RouterState(nnx.Variable):
+class RouterState(nnx.Variable[jax.Array]):
     """State of a router that no gradient moves: ``selection_bias``; see ``updated_selection_bias``."""
 
 
@@ -46,16 +49,18 @@ class Moe(nnx.Module):
         config: MoeConfig,
         *,
         rngs: nnx.Rngs,
-        param_dtype=jnp.float32,
+        param_dtype: DTypeLike = jnp.float32,
         group: Group | None = None,
     ):
         of_kind("Moe", "rngs", rngs, nnx.Rngs)
         floating("Moe", "param_dtype", param_dtype)
         self.config, self.group = config, group
         names = parameters.names(config, group)
-        rules = {"sharding_rules": config.axes.rules} if config.axes.rules else {}
+        rules: dict[str, Any] = {"sharding_rules": config.axes.rules} if config.axes.rules else {}
 
-        def variable(name: str, array: jax.Array, dims: tuple) -> nnx.Variable:
+        def variable(
+            name: str, array: jax.Array, dims: tuple[str | None, ...]
+        ) -> nnx.Variable[jax.Array]:
             kind = RouterState if name == "selection_bias" else nnx.Param
             return kind(array, out_sharding=dims, **rules)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from epd.jax.group import Group
 from epd.jax.layers.config import MoeConfig, floating, of_kind
@@ -64,7 +65,7 @@ def shapes(config: MoeConfig) -> dict[str, dict[str, Shape]]:
     return tree
 
 
-def _is_shape(node) -> bool:
+def _is_shape(node: object) -> bool:
     return isinstance(node, Shape)
 
 
@@ -106,14 +107,14 @@ def partition_specs(
     )
 
 
-def initializer(shape: Shape):
+def initializer(shape: Shape) -> jax.nn.initializers.Initializer:
     """``(key, sizes, dtype) -> array`` as Flax's initializers are: matrices normal with variance 1 / fan-in, biases 0."""
     if not shape.fan_in:
         return jax.nn.initializers.zeros
     return jax.nn.initializers.normal(1 / math.sqrt(shape.fan_in))
 
 
-def init_moe(config: MoeConfig, key: jax.Array, dtype=jnp.float32) -> Parameters:
+def init_moe(config: MoeConfig, key: jax.Array, dtype: DTypeLike = jnp.float32) -> Parameters:
     """Parameters to begin with: matrices normal with variance 1 / fan-in, biases 0.
 
     Args:

@@ -52,7 +52,12 @@ def _choose(config: RouterConfig, logits: jax.Array, selection_bias: jax.Array |
     return jax.lax.top_k(jax.lax.stop_gradient(ranked), config.top_k)[1].astype(jnp.int32)
 
 
-def _check(config: RouterConfig, logits, selection_bias, token_mask) -> None:
+def _check(
+    config: RouterConfig,
+    logits: jax.Array,
+    selection_bias: jax.Array | None,
+    token_mask: jax.Array | None,
+) -> None:
     experts, wrong = config.num_experts, []
     if logits.ndim < 1 or logits.shape[-1] != experts:
         wrong.append(f"logits have shape {list(logits.shape)}, expected [..., {experts}]")
