@@ -1,8 +1,10 @@
 """Counts test cases in the JUnit XML files that GoogleTest, Bazel and pytest write."""
 
+import collections
 import dataclasses
 import json
 import pathlib
+import re
 import xml.etree.ElementTree as ElementTree
 from typing import Literal
 
@@ -11,11 +13,12 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One test case. `reason` is why it failed or was skipped, on one line."""
+    """One test case. `reason` is why it failed or was skipped, on one line; `seconds` is how long it took."""
 
     name: str
     outcome: Outcome
     reason: str = ""
+    seconds: float = 0.0
 
 
 def _one_line(text: str | None, limit: int = 300) -> str:
@@ -26,17 +29,18 @@ def _one_line(text: str | None, limit: int = 300) -> str:
 def _case(element: ElementTree.Element, prefix: str) -> Case:
     parts = [element.get("classname", ""), element.get("name", "")]
     name = prefix + ".".join(part for part in parts if part)
+    seconds = float(element.get("time") or 0)
     for tag in ("failure", "error"):
         found = element.find(tag)
         if found is not None:
-            return Case(name, "failed", _one_line(found.get("message") or found.text))
+            return Case(name, "failed", _one_line(found.get("message") or found.text), seconds)
     skipped = element.find("skipped")
     if skipped is not None or element.get("result") == "skipped":
         text = "" if skipped is None else skipped.get("message") or skipped.text
-        return Case(name, "skipped", _one_line(text) or "no reason given")
+        return Case(name, "skipped", _one_line(text) or "no reason given", seconds)
     if element.get("status") == "notrun":
         return Case(name, "skipped", "disabled in the source")
-    return Case(name, "passed")
+    return Case(name, "passed", seconds=seconds)
 
 
 def cases_in(xml: pathlib.Path, prefix: str = "") -> list[Case]:
@@ -69,6 +73,19 @@ def report(cases: list[Case]) -> int:
                 print(f"{outcome.upper()} {case.name}: {case.reason}")
     print(closing_line(cases), flush=True)
     return 1 if any(case.outcome == "failed" for case in cases) else 0
+
+
+# What stands before the name of a single case: a test target of Bazel's, or a module of pytest's.
+_PART = re.compile(r"(//\S+|(?:\w+\.)*?test_\w+(?=\.))")
+
+
+def slowest(cases: list[Case], count: int = 10) -> list[str]:
+    """Returns a line for each of the parts that took longest: test targets, test modules, checks."""
+    seconds: collections.Counter[str] = collections.Counter()
+    for case in cases:
+        part = _PART.match(case.name)
+        seconds[part[0] if part else case.name] += case.seconds
+    return [f"{took:8.1f} s  {part}" for part, took in seconds.most_common(count)]
 
 
 def save(cases: list[Case], path: pathlib.Path) -> None:

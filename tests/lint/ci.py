@@ -1,5 +1,6 @@
 """The checks of .ci/run that follow the tests. Each counts as one case in the closing line."""
 
+import functools
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 import compile_commands
 import layering
 import modules
+import readmes
 import skips
 import style
 import tally
@@ -47,14 +49,21 @@ def _allowed_skips() -> list[str]:
     return skips.check_files(_OUT / "tests.json", tree.ROOT / ".ci" / "allowed_skips.txt")
 
 
-def _run_check(name: str, check: Callable[[], list[str]]) -> tally.Case:
+def run_check(name: str, check: Callable[[], list[str]]) -> tally.Case:
     start = time.monotonic()
     complaints = check()
     for complaint in complaints:
         print(f"  {complaint}")
     outcome = "failed" if complaints else "passed"
-    print(f"{outcome.upper():8} check {name} ({time.monotonic() - start:.1f} s)", flush=True)
-    return tally.Case(f"check {name}", outcome, f"{len(complaints)} complaints, see above")
+    seconds = time.monotonic() - start
+    print(f"{outcome.upper():8} check {name} ({seconds:.1f} s)", flush=True)
+    return tally.Case(f"check {name}", outcome, f"{len(complaints)} complaints, see above", seconds)
+
+
+def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
+    """The repository's own rules, over `files`."""
+    rules = (top_level, layering, words, style, modules, readmes)
+    return {rule.__name__.replace("_", " "): functools.partial(rule.check, files) for rule in rules}
 
 
 def main() -> int:
@@ -62,19 +71,19 @@ def main() -> int:
     paths = sorted(files)
     checks: dict[str, Callable[[], list[str]]] = {
         "allowed skips": _allowed_skips,
-        "top level": lambda: top_level.check(files),
-        "layering": lambda: layering.check(files),
-        "words": lambda: words.check(files),
-        "style": lambda: style.check(files),
-        "modules": lambda: modules.check(files),
+        **own_rules(files),
         "clang-format": lambda: tools.clang_format(tree.ROOT, paths),
         "ruff": lambda: tools.ruff(tree.ROOT, paths),
+        "mypy": lambda: tools.mypy(tree.ROOT),
         "shellcheck": lambda: tools.shellcheck(tree.ROOT, paths),
         "clang build": _clang_build,
         "clang-tidy": _clang_tidy,
     }
     cases = tally.load(_OUT / "tests.json")
-    cases += [_run_check(name, check) for name, check in checks.items()]
+    cases += [run_check(name, check) for name, check in checks.items()]
+    print("The ten slowest parts, as Bazel, pytest and the checks timed them:")
+    for line in tally.slowest(cases):
+        print(line)
     return tally.report(cases)
 
 

@@ -54,7 +54,7 @@ def read(root: pathlib.Path, targets: list[str]) -> Commands:
     headers = _bazel(
         root,
         *("query", "--noshow_progress", "--output=label"),
-        f'filter("^//.*\\.h$", kind("generated file", deps({union})))',
+        f'filter("^//.*\\.(h|inc)$", kind("generated file", deps({union})))',
     ).split()
     if headers:
         _bazel(root, "build", *_QUIETLY, *headers)

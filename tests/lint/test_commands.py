@@ -12,6 +12,7 @@ _COMMANDS = [
     "tests/bench/run",
     "tests/long/run",
     ".ci/run",
+    ".ci/quick",
     ".ci/format",
     ".ci/compile_commands",
 ]

@@ -8,7 +8,7 @@ import tally
 
 _GTEST = """<testsuites>
  <testsuite name="A">
-  <testcase name="Works" status="run" result="completed" classname="A"/>
+  <testcase name="Works" status="run" result="completed" classname="A" time="1.5"/>
   <testcase name="Breaks" status="run" result="completed" classname="A">
    <failure message="a.cc:3&#x0A;Expected 1"/></testcase>
   <testcase name="Skips" status="run" result="skipped" classname="A">
@@ -32,7 +32,7 @@ def _cases(tmp_path: pathlib.Path, text: str) -> list[tally.Case]:
 
 def test_googletest_results(tmp_path: pathlib.Path) -> None:
     assert _cases(tmp_path, _GTEST) == [
-        tally.Case("//a:t A.Works", "passed"),
+        tally.Case("//a:t A.Works", "passed", seconds=1.5),
         tally.Case("//a:t A.Breaks", "failed", "a.cc:3 Expected 1"),
         tally.Case("//a:t A.Skips", "skipped", "a.cc:9 no GPU"),
         tally.Case("//a:t A.DISABLED_Old", "skipped", "disabled in the source"),
@@ -68,6 +68,22 @@ def test_report_ends_with_the_closing_line_after_every_reason(
         "1 passed, 1 failed, 1 skipped",
     ]
     assert tally.report(cases[:2]) == 0
+
+
+def test_the_slowest_parts_are_targets_modules_and_checks() -> None:
+    cases = [
+        tally.Case("//a:t A.One", "passed", seconds=2),
+        tally.Case("//a:t A.Two", "failed", "Expected 1", seconds=3),
+        tally.Case("tests.lint.test_x.test_one[a.b]", "passed", seconds=4),
+        tally.Case("tests.lint.test_x.TestX.test_two", "skipped", "no GPU", seconds=0.5),
+        tally.Case("tests.lint.test_y.test_one", "passed", seconds=1),
+        tally.Case("check clang-tidy", "passed", seconds=700),
+    ]
+    assert tally.slowest(cases, 3) == [
+        "   700.0 s  check clang-tidy",
+        "     5.0 s  //a:t",
+        "     4.5 s  tests.lint.test_x",
+    ]
 
 
 def test_saved_results_are_read_back(tmp_path: pathlib.Path) -> None:

@@ -47,6 +47,27 @@ def test_ruff_check(root: pathlib.Path, text: str, rule: str) -> None:
     assert any(rule in line for line in found)
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("def f(x):\n    return x\n", "no-untyped-def"),
+        ("def f(x: int) -> str:\n    return x\n", "return-value"),
+        ("def f(x: str | None) -> int:\n    return len(x)\n", "arg-type"),
+        ("import epd.good\n\nepd.good.g()\n", "attr-defined"),
+    ],
+)
+def test_mypy(root: pathlib.Path, text: str, rule: str) -> None:
+    (root / "client" / "jax" / "epd").mkdir(parents=True)
+    (root / "tests" / "lint").mkdir(parents=True)
+    shutil.copy(tree.ROOT / "tests" / "lint" / "mypy.ini", root / "tests" / "lint")
+    _write(root, "client/jax/epd/__init__.py", "")
+    _write(root, "client/jax/epd/good.py", "def f(x: int) -> int:\n    return x\n")
+    assert tools.mypy(root) == []
+    _write(root, "client/jax/epd/bad.py", text)
+    found = tools.mypy(root)
+    assert any("epd/bad.py:" in line and rule in line for line in found)
+
+
 def test_shellcheck_checks_scripts_without_a_suffix(root: pathlib.Path) -> None:
     good = '#!/usr/bin/env bash\nset -e\ncp -- "$1" "$2"\n'
     bad = "#!/usr/bin/env bash\nset -e\ncp $1 $2\n"

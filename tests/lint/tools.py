@@ -52,6 +52,19 @@ def ruff(root: pathlib.Path, paths: list[str]) -> list[str]:
     )
 
 
+def mypy(root: pathlib.Path) -> list[str]:
+    """Checks the types of the Python package epd, as tests/lint/mypy.ini says."""
+    config = root / "tests" / "lint" / "mypy.ini"
+    return run(
+        [sys.executable, "-m", "mypy", f"--config-file={config}", "--no-error-summary"], root
+    )
+
+
+def pytest(root: pathlib.Path, files: list[str]) -> list[str]:
+    options = ("-q", "-c", "tests/pytest.ini", f"--rootdir={root}")
+    return run([sys.executable, "-m", "pytest", *options, *files], root)
+
+
 def _is_shell(root: pathlib.Path, path: str) -> bool:
     with (root / path).open("rb") as file:
         first = file.readline(80)
