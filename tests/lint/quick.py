@@ -118,7 +118,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", metavar="N", type=float, default=3.0, help="default: 3")
     options = parser.parse_args(arguments)
     deadline = time.monotonic() + 60 * options.minutes
-    paths = changed(tree.ROOT, options.base)
+    try:
+        paths = changed(tree.ROOT, options.base)
+    except subprocess.CalledProcessError:
+        parser.error(f"no commit in common with {options.base}; give --base")
     print(f"{len(paths)} files differ from {options.base}", flush=True)
     todo = checks(tree.ROOT, tree.read(), paths, deadline)
     return tally.report([ci.run_check(name, check) for name, check in todo.items()])
