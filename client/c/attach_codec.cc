@@ -269,10 +269,10 @@ void Read(WireReader& f, Joined* m) {
       ReadSpec(f, &m->spec);
       break;
     case 8:
-      m->lane_offset = f.Uint();
+      m->stream_region_offset = f.Uint();
       break;
     case 9:
-      m->lane_bytes = f.Uint();
+      m->stream_region_bytes = f.Uint();
       break;
     case 10:
       ReadNested(f, [&slots = m->slots.emplace_back()](WireReader& in) {

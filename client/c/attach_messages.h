@@ -129,8 +129,8 @@ struct Joined {
   std::vector<Arena> arenas;
   std::vector<Member> members;
   GroupSpec spec;
-  uint64_t lane_offset = 0;
-  uint64_t lane_bytes = 0;
+  uint64_t stream_region_offset = 0;
+  uint64_t stream_region_bytes = 0;
   std::vector<Slots> slots;
 };
 

@@ -14,7 +14,7 @@
 
 #include "client/c/attach_messages.h"
 #include "client/c/digest.h"
-#include "client/c/lanes.h"
+#include "client/c/eager_buffers.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
@@ -61,11 +61,11 @@ struct Formation {
   std::vector<int32_t> expert_owner;             // As the kernels take it.
   uint64_t spec_hash = 0;
   // Of each arena of device memory: where operations on streams take turns. Bytes 0: no such arenas.
-  uint64_t lane_offset = 0;
-  uint64_t lane_bytes = 0;
+  uint64_t stream_region_offset = 0;
+  uint64_t stream_region_bytes = 0;
   bool several_nodes = false;  // Not all ranks are on this node.
   std::chrono::nanoseconds spin{};
-  std::shared_ptr<Lanes> lanes = std::make_shared<Lanes>();
+  std::shared_ptr<EagerBuffers> eager_buffers = std::make_shared<EagerBuffers>();
 
   // What the kernels need for a call with these parameters. Borrows expert_owner.
   RoutingSpec Routing(uint32_t top_k, uint32_t alignment) const;

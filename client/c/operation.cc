@@ -42,7 +42,7 @@ class HeldSlot {
 
   bool valid() const { return index_ >= 0; }
   int index() const { return index_; }
-  bool OwnsLane() const { return pool_.OwnsLane(index_); }
+  bool OwnsEagerBuffer() const { return pool_.OwnsEagerBuffer(index_); }
   shm::Slot& operator*() { return pool_[index_]; }
 
   uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
@@ -75,14 +75,14 @@ class Call {
  private:
   Status Announce(HeldSlot& slot, const CallKey& key);
   void SetKey(const CallKey& key);
-  // Stages into the slot's lane if there is one and the rows are small. False: they are not staged.
+  // Stages into the slot's eager buffer if there is one and the rows are small. False: they are not staged.
   bool TryStage(const HeldSlot& slot, Status* status);
   Status Publish(HeldSlot& slot);
   Status Read();
   // Arms the slot with the request and waits. An answer with a code becomes its status.
-  Status Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
+  Status Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
   void TakeAdmission(const shm::SlotReply& reply);
-  void TakeLanes(const shm::Slot& slot);
+  void TakeEagerBuffers(const shm::Slot& slot);
   void AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes);
   void SetError(const Status& error);
 
@@ -129,16 +129,18 @@ void Call::SetError(const Status& error) {
 }
 
 bool Call::TryStage(const HeldSlot& slot, Status* status) {
-  const std::optional<uint64_t> lane = formation_.lanes->OffsetOf(slot.index());
+  const std::optional<uint64_t> eager_buffer = formation_.eager_buffers->OffsetOf(slot.index());
   const Formation::Arena& own = formation_.arenas[request_.rank];
-  if (!lane || !slot.OwnsLane() || request_.stage_bytes > shm::kLaneBytes) return false;
+  if (!eager_buffer || !slot.OwnsEagerBuffer() || request_.stage_bytes > shm::kEagerBufferBytes)
+    return false;
   if (formation_.spec.executor == Executor::kWorker || own.mapping == nullptr || !own.own ||
-      own.bytes() < shm::kLaneBytes || *lane > own.bytes() - shm::kLaneBytes) {
+      own.bytes() < shm::kEagerBufferBytes ||
+      *eager_buffer > own.bytes() - shm::kEagerBufferBytes) {
     return false;
   }
-  Admitted in_lane;
-  in_lane.region = {own.data() + *lane, shm::kLaneBytes};
-  *status = operation_.Stage(in_lane);
+  Admitted in_eager_buffer;
+  in_eager_buffer.region = {own.data() + *eager_buffer, shm::kEagerBufferBytes};
+  *status = operation_.Stage(in_eager_buffer);
   return status->ok();
 }
 
@@ -168,16 +170,16 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   const Deadlines& deadlines = formation_.spec.deadlines;
   const auto limit = Positive(deadlines.absent_ns, std::chrono::minutes(10)) +
                      Positive(deadlines.undecided_ns, std::chrono::seconds(30));
-  (*slot).lanes.good = 0;
+  (*slot).eager.good = 0;
   const shm::Step step = staged ? shm::Step::kAnnounceStaged : shm::Step::kAnnounce;
-  if (Status s = Use(slot, step, limit); !s.ok()) return s;
+  if (Status s = Submission(slot, step, limit); !s.ok()) return s;
   if (!own.ok()) return own;  // The worker took an error for good: it is not.
   request_.op_id = (*slot).reply.op_id;
-  published_ = staged && (*slot).lanes.good != 0;
+  published_ = staged && (*slot).eager.good != 0;
   if (published_) {
-    TakeLanes(*slot);
+    TakeEagerBuffers(*slot);
   } else {
-    formation_.lanes->Learn((*slot).lanes);
+    formation_.eager_buffers->Learn((*slot).eager);
     TakeAdmission((*slot).reply);
   }
   return {};
@@ -238,12 +240,13 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
   admitted_.stages = stages_;
 }
 
-void Call::TakeLanes(const shm::Slot& slot) {
+void Call::TakeEagerBuffers(const shm::Slot& slot) {
   admitted_.op_id = slot.reply.op_id;
   admitted_.plan_id = slot.reply.plan_id != 0 ? slot.reply.plan_id : slot.reply.op_id;
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
-    const int lane = rank < shm::kMaxLaneRanks ? slot.lanes.lane_of_rank[rank] : -1;
-    AddStage(rank, formation_.lanes->OffsetOf(lane), shm::kLaneBytes);
+    const int eager_buffer =
+        rank < shm::kMaxEagerRanks ? slot.eager.eager_buffer_of_rank[rank] : -1;
+    AddStage(rank, formation_.eager_buffers->OffsetOf(eager_buffer), shm::kEagerBufferBytes);
   }
   admitted_.stages = stages_;
 }
@@ -260,7 +263,7 @@ Status Call::Publish(HeldSlot& slot) {
   const Status own = admission_.ok() ? operation_.Stage(admitted_) : admission_;
   if (!own.ok()) SetError(own);
   const auto limit = Positive(formation_.spec.deadlines.undecided_ns, std::chrono::seconds(30));
-  if (Status s = Use(slot, shm::Step::kPublish, limit); !s.ok()) return s;
+  if (Status s = Submission(slot, shm::Step::kPublish, limit); !s.ok()) return s;
   out_offset_ = (*slot).reply.out_offset;
   return own;
 }
@@ -289,7 +292,7 @@ Status Call::Read() {
   return {};
 }
 
-Status Call::Use(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit) {
+Status Call::Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit) {
   request_.step = step;
   (*slot).request = request_;
   (*slot).reply.message[0] = '\0';

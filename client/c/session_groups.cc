@@ -204,8 +204,8 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
   }
   if (Status s = FindSlots(joined, &formation->slots); !s.ok()) return s;
   formation->arenas.resize(num_ranks);
-  formation->lane_offset = joined.lane_offset;
-  formation->lane_bytes = joined.lane_bytes;
+  formation->stream_region_offset = joined.stream_region_offset;
+  formation->stream_region_bytes = joined.stream_region_bytes;
   auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
   for (const Joined::Arena& arena : joined.arenas) {
     if (arena.rank >= num_ranks) {

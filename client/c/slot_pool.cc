@@ -121,7 +121,8 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
   }
   while (!answered()) {
     if (Clock::now() >= deadline) {
-      if (slot < kLaneBits) lost_lanes_.fetch_or(uint32_t{1} << slot, std::memory_order_relaxed);
+      if (slot < kEagerBits)
+        lost_eager_buffers_.fetch_or(uint32_t{1} << slot, std::memory_order_relaxed);
       PoisonOpen(slot, Code::kDeadlineExceeded);
       if (answered()) break;
       // Neither open nor answered: no legal step leads there, so none will lead out of it.

@@ -44,10 +44,11 @@ class SlotPool {
   bool EndOpen(int slot, Code code);
   bool ended() const { return segment_->header.ended.load(std::memory_order_acquire) != 0; }
 
-  // Whether the rows of this slot may stand in its lane: nobody reads an earlier use's any more.
+  // Whether the rows of this slot may stand in its eager buffer: nobody reads an earlier use's any more.
   // False for good once a wait for one ended by itself, because peers may have heard more.
-  bool OwnsLane(int slot) const {
-    return slot < kLaneBits && (lost_lanes_.load(std::memory_order_relaxed) >> slot & 1) == 0;
+  bool OwnsEagerBuffer(int slot) const {
+    return slot < kEagerBits &&
+           (lost_eager_buffers_.load(std::memory_order_relaxed) >> slot & 1) == 0;
   }
 
   // Arms a slot whose request is written, and wakes the worker if it sleeps.
@@ -69,9 +70,9 @@ class SlotPool {
   shm::SlotsSegment* const segment_;
   const int eventfd_;
   std::atomic<bool> poisoned_ = false;
-  std::atomic<uint32_t> lost_lanes_ = 0;  // Bit per slot that has a lane.
-  static constexpr int kLaneBits = std::numeric_limits<uint32_t>::digits;
-  static_assert(shm::kMaxLanes <= kLaneBits);
+  std::atomic<uint32_t> lost_eager_buffers_ = 0;  // Bit per slot that has an eager buffer.
+  static constexpr int kEagerBits = std::numeric_limits<uint32_t>::digits;
+  static_assert(shm::kMaxEagerBuffers <= kEagerBits);
   Mutex mutex_;
   std::vector<int> free_ EPD_GUARDED_BY(mutex_);
   std::deque<int> retired_ EPD_GUARDED_BY(mutex_);

@@ -100,22 +100,23 @@ bool MovesOwnRows(const StreamCall& call, const GroupSpec& group) {
   return group.executor == Executor::kClient && call.kind != shm::Kind::kPrepare;
 }
 
-LaneTables TakeLaneTables(uint32_t num_ranks, cuda::ScratchCursor& cursor) {
-  LaneTables tables;
+StreamRegionTables TakeStreamRegionTables(uint32_t num_ranks, cuda::ScratchCursor& cursor) {
+  StreamRegionTables tables;
   tables.targets = cursor.Take<cuda::RecvTarget>(num_ranks);
   tables.bare_targets = cursor.Take<cuda::RecvTarget>(num_ranks);
   tables.sources = cursor.Take<cuda::GatherSource>(num_ranks);
   return tables;
 }
 
-void FillLane(const LaneTables& tables, uint32_t rank, uint8_t* lane, uint64_t max_slots) {
-  uint8_t* const rows = lane + shm::SlotRowsOffset(max_slots);
-  auto* const weights = reinterpret_cast<float*>(lane + shm::kSlotWeightsOffset);
+void FillStreamRegion(const StreamRegionTables& tables, uint32_t rank, uint8_t* region,
+                      uint64_t max_slots) {
+  uint8_t* const rows = region + shm::SlotRowsOffset(max_slots);
+  auto* const weights = reinterpret_cast<float*>(region + shm::kSlotWeightsOffset);
   const auto slots = static_cast<int64_t>(max_slots);
   tables.targets[rank] = {rows, weights, slots};
   tables.bare_targets[rank] = {rows, nullptr, slots};
   static_assert(offsetof(shm::DeviceSlots, num_slots) == 0);
-  tables.sources[rank] = {rows, weights, slots, reinterpret_cast<const int64_t*>(lane)};
+  tables.sources[rank] = {rows, weights, slots, reinterpret_cast<const int64_t*>(region)};
 }
 
 MoveScratch TakeMoveScratch(const RoutingSpec& spec, int32_t num_locals,
@@ -137,11 +138,11 @@ std::array<LaunchList, 5> PushOf(const StreamCall& call, const RoutingSpec& spec
   const auto copy = [&](const Block& block) {
     return CopyBlock(block, places.announced, false, device);
   };
-  uint8_t* const rows = places.lane + shm::SlotRowsOffset(places.max_slots);
+  uint8_t* const rows = places.region + shm::SlotRowsOffset(places.max_slots);
   return {verify, Check(call, spec, buffers, places, device),
-          copy({places.num_slots, places.lane, 1, sizeof(int64_t)}),
+          copy({places.num_slots, places.region, 1, sizeof(int64_t)}),
           copy({buffers.rows, rows, call.recv_capacity, call.row_bytes}),
-          copy(WeightsBlock(buffers.weights, places.lane + shm::kSlotWeightsOffset,
+          copy(WeightsBlock(buffers.weights, places.region + shm::kSlotWeightsOffset,
                             call.has_weights ? call.recv_capacity : 0))};
 }
 
@@ -152,9 +153,9 @@ std::array<LaunchList, 3> TakeOf(const StreamCall& call, const RoutingSpec& spec
   const auto copy = [&](const Block& block) {
     return CopyBlock(block, places.published, false, device);
   };
-  const uint8_t* const rows = places.lane + shm::SlotRowsOffset(places.max_slots);
+  const uint8_t* const rows = places.region + shm::SlotRowsOffset(places.max_slots);
   return {copy({rows, buffers.out_rows, call.recv_capacity, call.row_bytes}),
-          copy(WeightsBlock(places.lane + shm::kSlotWeightsOffset, buffers.out_weights,
+          copy(WeightsBlock(places.region + shm::kSlotWeightsOffset, buffers.out_weights,
                             call.has_weights ? call.recv_capacity : 0)),
           ClearRest(call, spec, buffers, places, device)};
 }

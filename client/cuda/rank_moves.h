@@ -1,14 +1,14 @@
 // The client executor on a device: a rank's own kernels move its rows, in its own stream.
 //
 // Scatters push: between announce and publish each route's row goes straight out of the caller's buffer into
-// its slot of the receiver's lane; behind publish the receiver copies its lane out and clears padding and
-// tail. Gathers are pulled: expert rows are copied into the own lane before publish, and behind it each rank
-// sums them out of its peers' lanes into the caller's buffer. (On one device either direction costs the same;
+// its slot of the receiver's region; behind publish the receiver copies its region out and clears padding and
+// tail. Gathers are pulled: expert rows are copied into the own region before publish, and behind it each rank
+// sums them out of its peers' regions into the caller's buffer. (On one device either direction costs the same;
 // these two need the fewest bytes and no kernel that the worker executor has not.)
 //
-// Between a good announce and publish, and between a good publish and pulled, the lanes of all ranks are
+// Between a good announce and publish, and between a good publish and pulled, the regions of all ranks are
 // this operation's: the worker gives them to nobody else before every rank has come to its next step or is
-// dead. Outside of that no kernel touches a lane: each looks at the answer of its step first.
+// dead. Outside of that no kernel touches a region: each looks at the answer of its step first.
 //
 // Region layout: proto/epd/v1/region_layout.h. Lists hold constants only.
 #pragma once
@@ -25,15 +25,16 @@ namespace epd::client {
 // Whether the call's rows are this rank's to move. The counts of a prepare go through the worker.
 bool MovesOwnRows(const StreamCall& call, const GroupSpec& group);
 
-// Where each rank's lane is, as this rank's kernels take it. Written once: the addresses stay.
-struct LaneTables {
+// Where each rank's region is, as this rank's kernels take it. Written once: the addresses stay.
+struct StreamRegionTables {
   cuda::RecvTarget* targets = nullptr;       // [R]
   cuda::RecvTarget* bare_targets = nullptr;  // [R] of rows without weights.
   cuda::GatherSource* sources = nullptr;     // [R]
 };
-LaneTables TakeLaneTables(uint32_t num_ranks, cuda::ScratchCursor& cursor);
-// `tables` in host memory; `lane`: the device's address of the rank's lane.
-void FillLane(const LaneTables& tables, uint32_t rank, uint8_t* lane, uint64_t max_slots);
+StreamRegionTables TakeStreamRegionTables(uint32_t num_ranks, cuda::ScratchCursor& cursor);
+// `tables` in host memory; `region`: the device's address of the rank's region.
+void FillStreamRegion(const StreamRegionTables& tables, uint32_t rank, uint8_t* region,
+                      uint64_t max_slots);
 
 // Of one call site.
 struct MoveScratch {
@@ -48,8 +49,8 @@ MoveScratch TakeMoveScratch(const RoutingSpec& spec, int32_t num_locals,
 
 // Where the launches of a use read and write beside its buffers.
 struct RankPlaces {
-  uint8_t* lane = nullptr;  // The own one.
-  LaneTables tables;        // On the device.
+  uint8_t* region = nullptr;  // The own one.
+  StreamRegionTables tables;  // On the device.
   MoveScratch scratch;
   uint64_t max_slots = 0;               // recv_capacity_per_rank
   int32_t num_locals = 0;               // This rank's experts.

@@ -121,23 +121,23 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
     return CopyBlock(block, places.announced, false, device);
   };
   if (call.kind == shm::Kind::kPrepare) {
-    return {copy({places.scratch.own_counts, places.lane, 1, layout.stage_bytes}), {}, {}};
+    return {copy({places.scratch.own_counts, places.region, 1, layout.stage_bytes}), {}, {}};
   }
-  uint8_t* const stage = places.lane + shm::StageOffset(layout.plan_bytes);
+  uint8_t* const stage = places.region + shm::StageOffset(layout.plan_bytes);
   uint8_t* const weights = stage + shm::OutWeightsOffset(layout.rows * call.row_bytes);
-  return {
-      copy({buffers.handle_mem, places.lane, layout.plan_bytes / kPlanPieceBytes, kPlanPieceBytes}),
-      copy({buffers.rows, stage, layout.rows, call.row_bytes}),
-      copy(WeightsBlock(buffers.weights, weights, layout.num_weights))};
+  return {copy({buffers.handle_mem, places.region, layout.plan_bytes / kPlanPieceBytes,
+                kPlanPieceBytes}),
+          copy({buffers.rows, stage, layout.rows, call.row_bytes}),
+          copy(WeightsBlock(buffers.weights, weights, layout.num_weights))};
 }
 
 std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
                                     const StreamBuffers& buffers, const StreamPlaces& places,
                                     const DeviceShape& device) {
   const StreamLayout layout = LayoutOf(call, spec);
-  uint8_t* const out = places.lane + layout.out_offset;
+  uint8_t* const out = places.region + layout.out_offset;
   if (call.kind == shm::Kind::kPrepare) {
-    // Of a failed use the lane may not even be mapped any more, and only copies look at their gate before
+    // Of a failed use the region may not even be mapped any more, and only copies look at their gate before
     // they read.
     cuda::BuildPlanOnDeviceArgs args = BuildArgs(call, spec, buffers, places);
     args.counts = places.counts;

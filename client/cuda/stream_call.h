@@ -44,7 +44,7 @@ struct StreamBuffers {
   void* out_weights = nullptr;      // Scatters: [C]; gathers: [T, K].
 };
 
-// Bytes of a call in the lane where the worker moves its rows (proto/epd/v1/region_layout.h).
+// Bytes of a call in the region where the worker moves its rows (proto/epd/v1/region_layout.h).
 struct StreamLayout {
   uint64_t plan_bytes = 0;
   uint64_t rows = 0;         // In the stage,
@@ -59,13 +59,13 @@ StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec);
 
 // Where the launches of a use read and write beside its buffers.
 struct StreamPlaces {
-  uint8_t* lane = nullptr;
+  uint8_t* region = nullptr;
   const uint32_t* announced = nullptr;  // `done` of the site's slots, as the device sees them.
   const uint32_t* published = nullptr;
   const PlanIds* plan_ids = nullptr;  // Of a prepare: in the slot of its announce.
   cuda::PlanScratch scratch = {};     // Of a prepare.
   cuda::ReportWord* report = nullptr;
-  int32_t* counts = nullptr;  // [R, E], out of the lane: kernels read them also after a failure.
+  int32_t* counts = nullptr;  // [R, E], out of the region: kernels read them also after a failure.
 };
 
 //   INVALID_ARGUMENT  a buffer that the call needs is missing, or not aligned to 16 bytes
@@ -90,11 +90,11 @@ cuda::LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zero
 cuda::LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
                                  const StreamBuffers& buffers, const StreamPlaces& places,
                                  const cuda::DeviceShape& device);
-// Before publish: into the lane; nothing is written unless the announce was answered well.
+// Before publish: into the region; nothing is written unless the announce was answered well.
 std::array<cuda::LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& spec,
                                          const StreamBuffers& buffers, const StreamPlaces& places,
                                          const cuda::DeviceShape& device);
-// After publish: out of the lane; zeros unless the publish was answered well.
+// After publish: out of the region; zeros unless the publish was answered well.
 std::array<cuda::LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
                                           const StreamBuffers& buffers, const StreamPlaces& places,
                                           const cuda::DeviceShape& device);

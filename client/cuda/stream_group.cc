@@ -34,7 +34,7 @@ Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result c
 HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
 
 StreamGroup::StreamGroup(const StreamGroupArgs& args)
-    : args_(args), driver_(*args.driver), lanes_(*args.driver, args.device, args.rank) {}
+    : args_(args), driver_(*args.driver), regions_(*args.driver, args.device, args.rank) {}
 
 StreamGroup::~StreamGroup() {
   if (!retained_) return;
@@ -42,7 +42,7 @@ StreamGroup::~StreamGroup() {
   driver_.context_set_current(context_);
   if (scratch_ != 0) driver_.memory_free(scratch_);
   if (owner_address_ != 0) driver_.host_unregister(owner_.data());
-  lanes_.Unmap();
+  regions_.Unmap();
   kernels_.reset();
   slots_.reset();
   driver_.primary_context_release(args_.device);
@@ -120,7 +120,7 @@ Status StreamGroup::MakeScratch(const Formation& formation) {
   if (formation.spec.executor == Executor::kClient) {
     num_locals_ = NumLocalExperts(largest, static_cast<int32_t>(args_.rank));
     cuda::ScratchCursor tables(nullptr);
-    TakeLaneTables(formation.spec.num_ranks, tables);
+    TakeStreamRegionTables(formation.spec.num_ranks, tables);
     tables_bytes_ = tables.used();
     cuda::ScratchCursor move(nullptr);
     TakeMoveScratch(largest, num_locals_, move);
@@ -215,7 +215,7 @@ Status StreamGroup::AwaitOpen(Clock::time_point deadline) {
 
 StreamPlaces StreamGroup::WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const {
   StreamPlaces places;
-  places.lane = lane_;
+  places.region = region_;
   places.announced = held.site_->announced();
   places.published = held.site_->published();
   places.plan_ids = held.site_->plan_ids();
@@ -234,8 +234,8 @@ RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec)
   cuda::ScratchCursor at_tables(reinterpret_cast<void*>(tables));
   cuda::ScratchCursor cursor(reinterpret_cast<void*>(
       tables + tables_bytes_ + static_cast<uint64_t>(held.scratch_) * move_bytes_));
-  return {.lane = lane_,
-          .tables = TakeLaneTables(formation_->spec.num_ranks, at_tables),
+  return {.region = region_,
+          .tables = TakeStreamRegionTables(formation_->spec.num_ranks, at_tables),
           .scratch = TakeMoveScratch(spec, num_locals_, cursor),
           .max_slots = formation_->spec.recv_capacity_per_rank,
           .num_locals = num_locals_,
@@ -326,15 +326,16 @@ void StreamGroup::Run() {
 }
 
 void StreamGroup::Adopt(const Formation& formation) {
-  Status mapped = lanes_.Map(formation);
-  if (mapped.ok()) mapped = lanes_.WriteTables(formation, scratch_ + scratch_bytes_ * kMaxPrepares);
+  Status mapped = regions_.Map(formation);
+  if (mapped.ok())
+    mapped = regions_.WriteTables(formation, scratch_ + scratch_bytes_ * kMaxPrepares);
   MutexLock lock(mutex_);
   problem_ = mapped;
   if (mapped.ok()) {
     auto numbers = std::make_shared<Formation>(formation);
     numbers->arenas.clear();
     formation_ = std::move(numbers);
-    lane_ = lanes_.own(formation);
+    region_ = regions_.own(formation);
     adopted_ = true;
     open_ = true;
     for (Owned& owned : sites_) owned.site->Enter(*formation_);
@@ -367,7 +368,7 @@ void StreamGroup::Drain() {
     }
   }
   waiter.join();
-  lanes_.Unmap();
+  regions_.Unmap();
 }
 
 void StreamGroup::Guard(const Status& cause) {

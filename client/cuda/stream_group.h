@@ -22,8 +22,8 @@
 #include "client/c/group.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
-#include "client/cuda/lane_maps.h"
 #include "client/cuda/registered_slots.h"
+#include "client/cuda/stream_region_maps.h"
 #include "client/cuda/stream_site.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
@@ -123,8 +123,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   cuda::DeviceShape shape_;
   std::unique_ptr<cuda::KernelModule> kernels_;
   std::shared_ptr<RegisteredSlots> slots_;
-  LaneMaps lanes_;
-  cuda::DevicePointer scratch_ = 0;  // Of prepares, then the tables of lanes, then of moves.
+  StreamRegionMaps regions_;
+  cuda::DevicePointer scratch_ = 0;  // Of prepares, then the tables of regions, then of moves.
   uint64_t scratch_bytes_ = 0;       // Of one prepare.
   uint64_t tables_bytes_ = 0;        // 0: the worker moves all rows.
   uint64_t move_bytes_ = 0;          // Of one move.
@@ -141,7 +141,7 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status over_ EPD_GUARDED_BY(mutex_);        // Why nothing can be put any more.
   Status failure_ EPD_GUARDED_BY(mutex_);
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
-  uint8_t* lane_ EPD_GUARDED_BY(mutex_) = nullptr;                     // The own one.
+  uint8_t* region_ EPD_GUARDED_BY(mutex_) = nullptr;                   // The own one.
   struct Owned {
     std::unique_ptr<StreamSite> site;
     bool retired = false;

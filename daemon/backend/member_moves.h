@@ -3,10 +3,10 @@
 //
 //   StartMove       the sizes of what this member sends and receives are found
 //   TakePrepared    ... they are known, with a digest of what all members must have alike
-//   Turn            every member is prepared, with the same digest: the operation's place
+//   Issue           every member is prepared, with the same digest: the operation's place
 //   Backend::Poll   the move has ended
 //
-// Who calls Turn gives places without gaps, in the same order on all members, and gives one only when all
+// Who calls Issue gives places without gaps, in the same order on all members, and gives one only when all
 // are prepared; so a place is never waited for, and what never gets one is cancelled.
 #pragma once
 
@@ -32,7 +32,7 @@ struct LibraryGroup {
 };
 
 // One worker's membership.
-struct Membership {
+struct CommunicatorMember {
   uint64_t communicator = 0;
   uint64_t epoch = 0;
   std::vector<uint64_t> workers;  // By member: the incarnation of the worker.
@@ -46,7 +46,7 @@ struct PreparedMove {
 };
 
 // What the leader knows of all ranks.
-struct MoveTurn {
+struct IssuePlace {
   MoveId id = 0;
   uint64_t place = 0;
   std::vector<uint64_t> recv_capacity;  // [num_ranks]
@@ -61,7 +61,7 @@ class MemberMoves {
   //   FAILED_PRECONDITION  there is no id, or no NCCL (why)
   //   ABORTED              this communicator has ended
   //   RESOURCE_EXHAUSTED   the worker is in too many
-  virtual absl::Status Enter(const Membership& membership, absl::Time now) = 0;
+  virtual absl::Status Enter(const CommunicatorMember& membership, absl::Time now) = 0;
   // OK: every member has entered. UNAVAILABLE: not yet. Else: why not.
   virtual absl::Status Entered(uint64_t communicator, uint64_t epoch) const = 0;
   // A tenant needs it no more.
@@ -70,7 +70,7 @@ class MemberMoves {
   virtual void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) = 0;
 
   virtual std::vector<PreparedMove> TakePrepared() = 0;
-  virtual void Turn(const MoveTurn& turn, absl::Time now) = 0;
+  virtual void Issue(const IssuePlace& place, absl::Time now) = 0;
   // The move gets no turn; it ends with ABORTED.
   virtual void Cancel(MoveId id, absl::Time now) = 0;
 };

@@ -267,7 +267,7 @@ bool Rendezvous::Impl::TakeUniqueId(ClusterGroup& group, const GroupWork& work) 
   const bool travels = !communicator.IdStays();
   if (bad.ok() && travels && work.id.empty())
     bad = absl::UnavailableError("its bytes did not arrive");
-  if (bad.ok() && travels && !used_ids_.Use(work.id)) {
+  if (bad.ok() && travels && !used_ids_.Submission(work.id)) {
     bad = absl::AbortedError("it has served another epoch; an id serves one");
   }
   if (bad.ok()) {

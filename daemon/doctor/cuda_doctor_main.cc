@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/device/machine_probe.h"
 #include "daemon/doctor/cuda_doctor.h"
 #include "proto/epd/v1/node.pb.h"
 

@@ -7,12 +7,12 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "daemon/backend/cpu/cpu_backend.h"
-#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/device/machine_probe.h"
 #include "daemon/backend/cuda/serve_cuda.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/doctor/cuda_doctor_main.h"
-#include "daemon/worker/worker_main.h"
+#include "daemon/worker/shell/worker_main.h"
 
 namespace {
 

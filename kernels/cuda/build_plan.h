@@ -59,9 +59,9 @@ struct BuildPlanOnDeviceArgs {
 // Notes kCountRange and kTooManySlots faults; the threads of one block share the work. The index is
 // source * E + expert.
 EPD_HOST_DEVICE inline void NoteBadCounts(const RoutingSpec& spec, const std::int32_t* counts,
-                                          const Lane& lane, ReportWord* report) {
+                                          const ThreadPosition& thread, ReportWord* report) {
   const std::int64_t max_routes = spec.max_tokens * spec.top_k;
-  for (std::int32_t s = lane.thread; s < spec.num_ranks; s += lane.num_threads) {
+  for (std::int32_t s = thread.index; s < spec.num_ranks; s += thread.num_threads) {
     std::int64_t sum = 0;
     for (std::int32_t e = 0; e < spec.num_experts; ++e) {
       const std::int64_t rows = RowsOf(spec, counts, s, e);
@@ -82,21 +82,21 @@ struct PlaceExperts {
   EPD_HOST_DEVICE static std::int64_t Units(const Args&) { return 1; }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     if constexpr (kPhase == 0) {
-      NoteBadCounts(args.spec, args.counts, lane, args.report);
-      for (std::int32_t e = lane.thread; e < args.spec.num_experts; e += lane.num_threads) {
+      NoteBadCounts(args.spec, args.counts, thread, args.report);
+      for (std::int32_t e = thread.index; e < args.spec.num_experts; e += thread.num_threads) {
         AddUpExpert(args, e);
       }
     } else if constexpr (kPhase == 1) {
-      for (std::int32_t d = lane.thread; d < args.spec.num_ranks; d += lane.num_threads) {
+      for (std::int32_t d = thread.index; d < args.spec.num_ranks; d += thread.num_threads) {
         WalkRank(args, d);
       }
     } else if constexpr (kPhase == 2) {
-      if (lane.thread == 0) WriteHeader(args);
+      if (thread.index == 0) WriteHeader(args);
     } else {
       const PlanSections plan = SectionsOf(args.plan, args.spec, args.tiling.num_tokens);
-      for (std::int32_t e = lane.thread; e < args.spec.num_experts; e += lane.num_threads) {
+      for (std::int32_t e = thread.index; e < args.spec.num_experts; e += thread.num_threads) {
         const std::int32_t owner = ExpertOwner(args.spec, e);
         plan.experts[e].first_route += static_cast<std::int32_t>(args.scratch.rank_routes[owner]);
       }
@@ -174,22 +174,22 @@ struct PlaceRoutes {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Units(); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const Tile tile = TileOf(args.tiling, lane);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const Tile tile = TileOf(args.tiling, thread);
     if constexpr (kPhase == 0) {
-      LoadTile(args.experts, tile, lane, shared);
+      LoadTile(args.experts, tile, thread, shared);
     } else {
       if (!args.Open()) return;
-      if (tile.is_first_chunk) MarkMissing(args, tile, lane, shared);
+      if (tile.is_first_chunk) MarkMissing(args, tile, thread, shared);
       if (tile.column < args.spec.num_experts) Place(args, tile, shared);
     }
   }
 
  private:
-  EPD_HOST_DEVICE static void MarkMissing(const Args& args, const Tile& tile, const Lane& lane,
-                                          const Shared& shared) {
+  EPD_HOST_DEVICE static void MarkMissing(const Args& args, const Tile& tile,
+                                          const ThreadPosition& thread, const Shared& shared) {
     const PlanSections plan = SectionsOf(args.plan, args.spec, args.tiling.num_tokens);
-    for (std::int32_t i = lane.thread; i < tile.num_routes; i += lane.num_threads) {
+    for (std::int32_t i = thread.index; i < tile.num_routes; i += thread.num_threads) {
       if (shared.column[i] < 0) plan.table[tile.first_route + i] = {-1, 0};
     }
   }

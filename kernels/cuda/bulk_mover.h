@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "kernels/cuda/fan_out.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 
 namespace epd::cuda {
 
@@ -103,19 +103,20 @@ struct BulkMover {
   static constexpr std::int32_t kThreads = kBulkThreads;
   using Shared = BulkShared;
 
-  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const Lane& lane, Shared& shared) {
-    if (lane.InWarp() != 0 || !HasTarget(copy.to)) return;
+  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const ThreadPosition& thread,
+                                   Shared& shared) {
+    if (thread.InWarp() != 0 || !HasTarget(copy.to)) return;
     const RowPart& part = copy.part;
     const auto words = static_cast<std::int64_t>(copy.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts) * kWidth;
     Chunk chunk = {PartBegin(words, part.part, part.num_parts) * kWidth, end, 0};
-    if (chunk.begin < end) Load(copy.from, chunk, lane, shared);
+    if (chunk.begin < end) Load(copy.from, chunk, thread, shared);
     for (; chunk.begin < end; chunk = Next(chunk)) {
       if (Next(chunk).begin < end) {
         bulk::WaitStoresRead();
-        Load(copy.from, Next(chunk), lane, shared);
+        Load(copy.from, Next(chunk), thread, shared);
       }
-      Send(copy.to, chunk, lane, shared);
+      Send(copy.to, chunk, thread, shared);
     }
     bulk::WaitStoresRead();
   }
@@ -136,38 +137,39 @@ struct BulkMover {
     return {chunk.begin + kBulkChunkBytes, chunk.row_end, chunk.buffer ^ 1};
   }
 
-  EPD_HOST_DEVICE static void Load(const std::uint8_t* from, const Chunk& chunk, const Lane& lane,
-                                   Shared& shared) {
-    bulk::Load(shared.buffer[lane.Warp()][chunk.buffer], from + chunk.begin, chunk.Bytes(),
-               &shared.arrived[lane.Warp()][chunk.buffer]);
+  EPD_HOST_DEVICE static void Load(const std::uint8_t* from, const Chunk& chunk,
+                                   const ThreadPosition& thread, Shared& shared) {
+    bulk::Load(shared.buffer[thread.Warp()][chunk.buffer], from + chunk.begin, chunk.Bytes(),
+               &shared.arrived[thread.Warp()][chunk.buffer]);
   }
-  EPD_HOST_DEVICE static void Send(const RowTargets& to, const Chunk& chunk, const Lane& lane,
-                                   Shared& shared) {
-    std::uint32_t& parity = shared.parity[lane.Warp()];
-    bulk::WaitLoaded(&shared.arrived[lane.Warp()][chunk.buffer], (parity >> chunk.buffer) & 1);
+  EPD_HOST_DEVICE static void Send(const RowTargets& to, const Chunk& chunk,
+                                   const ThreadPosition& thread, Shared& shared) {
+    std::uint32_t& parity = shared.parity[thread.Warp()];
+    bulk::WaitLoaded(&shared.arrived[thread.Warp()][chunk.buffer], (parity >> chunk.buffer) & 1);
     parity ^= 1u << chunk.buffer;
     EPD_UNROLL
     for (int j = 0; j < kFanOut; ++j) {
       if (to.row[j] == nullptr) continue;
-      bulk::Store(to.row[j] + chunk.begin, shared.buffer[lane.Warp()][chunk.buffer], chunk.Bytes());
+      bulk::Store(to.row[j] + chunk.begin, shared.buffer[thread.Warp()][chunk.buffer],
+                  chunk.Bytes());
     }
     bulk::CommitStores();
   }
 };
 
 // Before the first and behind the last unit of a block.
-EPD_HOST_DEVICE inline void BeginShared(BulkShared& shared, const Lane& lane) {
-  if (lane.InWarp() != 0) return;
-  shared.parity[lane.Warp()] = 0;
-  for (std::uint64_t& barrier : shared.arrived[lane.Warp()]) bulk::InitBarrier(&barrier);
+EPD_HOST_DEVICE inline void BeginShared(BulkShared& shared, const ThreadPosition& thread) {
+  if (thread.InWarp() != 0) return;
+  shared.parity[thread.Warp()] = 0;
+  for (std::uint64_t& barrier : shared.arrived[thread.Warp()]) bulk::InitBarrier(&barrier);
   bulk::PublishBarriers();
 }
-EPD_HOST_DEVICE inline void EndShared(BulkShared&, const Lane& lane) {
-  if (lane.InWarp() == 0) bulk::WaitStoresDone();
+EPD_HOST_DEVICE inline void EndShared(BulkShared&, const ThreadPosition& thread) {
+  if (thread.InWarp() == 0) bulk::WaitStoresDone();
 }
 template <typename Shared>
-EPD_HOST_DEVICE inline void BeginShared(Shared&, const Lane&) {}
+EPD_HOST_DEVICE inline void BeginShared(Shared&, const ThreadPosition&) {}
 template <typename Shared>
-EPD_HOST_DEVICE inline void EndShared(Shared&, const Lane&) {}
+EPD_HOST_DEVICE inline void EndShared(Shared&, const ThreadPosition&) {}
 
 }  // namespace epd::cuda

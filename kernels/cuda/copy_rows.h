@@ -32,19 +32,19 @@ struct CopyRows {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const std::int64_t row = lane.Task();
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const std::int64_t row = thread.Task();
     if (row >= args.max_rows) return;
     const std::uint64_t offset = static_cast<std::uint64_t>(row) * args.row_bytes;
     const RowPart whole = {row, 0, 1};
     if (!args.gate.Open()) {
       if (!args.zeros) return;
-      return VectorMover<Mover::kWidth>::Zero(args.to + offset, args.row_bytes, whole, lane);
+      return VectorMover<Mover::kWidth>::Zero(args.to + offset, args.row_bytes, whole, thread);
     }
     if (args.num_rows != nullptr && row >= *args.num_rows) return;
     RowTargets to = {};
     to.row[0] = args.to + offset;
-    Mover::Copy({args.from + offset, to, args.row_bytes, whole}, lane, shared);
+    Mover::Copy({args.from + offset, to, args.row_bytes, whole}, thread, shared);
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 #include "kernels/cuda/vector_access.h"
 #include "kernels/host_device.h"
 
@@ -60,12 +60,12 @@ struct VectorMover {
   using Shared = NoShared;
 
   // Copies a part of a row to every target.
-  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const Lane& lane, Shared&) {
+  EPD_HOST_DEVICE static void Copy(const RowCopy& copy, const ThreadPosition& thread, Shared&) {
     if (!HasTarget(copy.to)) return;
     const RowPart& part = copy.part;
     const auto words = static_cast<std::int64_t>(copy.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
-    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); at < end;
+    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); at < end;
          at += kWarpThreads * kUnroll) {
       Word<kWidth> word[kUnroll];
       EPD_UNROLL
@@ -87,10 +87,10 @@ struct VectorMover {
 
   // Zeros in a part of the row at `to`.
   EPD_HOST_DEVICE static void Zero(std::uint8_t* to, std::uint64_t row_bytes, const RowPart& part,
-                                   const Lane& lane) {
+                                   const ThreadPosition& thread) {
     const auto words = static_cast<std::int64_t>(row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
-    for (std::int64_t i = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); i < end;
+    for (std::int64_t i = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); i < end;
          i += kWarpThreads) {
       StoreStreaming<kWidth>(to + i * kWidth, Word<kWidth>{});
     }

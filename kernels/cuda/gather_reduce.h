@@ -61,8 +61,8 @@ struct CheckTable {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    const std::int64_t flat = lane.unit * lane.num_threads + lane.thread;
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const std::int64_t flat = thread.unit * thread.num_threads + thread.index;
     if (flat >= args.num_routes || !Gate{args.status, nullptr}.Open()) return;
     const PlanRoute route = args.table[flat];
     if (route.dst_rank < -1 || route.dst_rank >= args.num_ranks || route.slot < 0) {
@@ -85,19 +85,19 @@ struct GatherReduce {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const RowPart part = PartOf(lane.Task(), args.num_parts);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const RowPart part = PartOf(thread.Task(), args.num_parts);
     if (part.row >= args.num_tokens) return;
     const bool open = args.gate.Open();
-    if (part.part == 0 && args.out_weights != nullptr) GatherWeights(args, part.row, open, lane);
+    if (part.part == 0 && args.out_weights != nullptr) GatherWeights(args, part.row, open, thread);
     const std::int32_t live = open ? CountLive(args, part.row) : 0;
     std::uint8_t* out = args.out + static_cast<std::uint64_t>(part.row) * args.row_bytes;
     if (live == 0) {
-      VectorMover<kWidth>::Zero(out, args.row_bytes, part, lane);
+      VectorMover<kWidth>::Zero(out, args.row_bytes, part, thread);
     } else if (live == 1) {
-      CopyOnly(args, part, out, lane, shared);
+      CopyOnly(args, part, out, thread, shared);
     } else {
-      Reduce(args, part, out, lane);
+      Reduce(args, part, out, thread);
     }
   }
 
@@ -140,7 +140,7 @@ struct GatherReduce {
 
   // One route's row keeps its bits.
   EPD_HOST_DEVICE static void CopyOnly(const Args& args, const RowPart& part, std::uint8_t* out,
-                                       const Lane& lane, Shared& shared) {
+                                       const ThreadPosition& thread, Shared& shared) {
     RowTargets to = {};
     to.row[0] = out;
     for (std::int32_t k = 0; k < args.top_k; ++k) {
@@ -149,7 +149,7 @@ struct GatherReduce {
       if (source == nullptr) continue;
       const std::uint8_t* row =
           source->rows + static_cast<std::uint64_t>(route.slot) * args.row_bytes;
-      VectorMover<kWidth>::Copy({row, to, args.row_bytes, part}, lane, shared);
+      VectorMover<kWidth>::Copy({row, to, args.row_bytes, part}, thread, shared);
     }
   }
 
@@ -180,11 +180,11 @@ struct GatherReduce {
   }
 
   EPD_HOST_DEVICE static void Reduce(const Args& args, const RowPart& part, std::uint8_t* out,
-                                     const Lane& lane) {
+                                     const ThreadPosition& thread) {
     const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
     const Sources first = RowsFrom(args, part.row, 0);
-    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + lane.InWarp(); at < end;
+    for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); at < end;
          at += kWarpThreads) {
       Sums sums = {};
       Add(first, at, sums);
@@ -201,8 +201,8 @@ struct GatherReduce {
   }
 
   EPD_HOST_DEVICE static void GatherWeights(const Args& args, std::int64_t token, bool open,
-                                            const Lane& lane) {
-    for (std::int32_t k = lane.InWarp(); k < args.top_k; k += kWarpThreads) {
+                                            const ThreadPosition& thread) {
+    for (std::int32_t k = thread.InWarp(); k < args.top_k; k += kWarpThreads) {
       const std::int64_t flat = token * args.top_k + k;
       const PlanRoute route = args.table[flat];
       const GatherSource* source = open ? Find(args, route) : nullptr;

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/bulk_mover.h"
 #include "kernels/cuda/host_run.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 
 namespace epd::cuda {
 
@@ -31,14 +31,14 @@ inline std::vector<std::int64_t> HostPositions(std::int64_t n, HostOrder order) 
 }
 
 template <typename Step, int kPhase>
-void RunPhasesOnHost(const typename Step::Args& args, Lane lane,
+void RunPhasesOnHost(const typename Step::Args& args, ThreadPosition thread,
                      const std::vector<std::int64_t>& threads, typename Step::Shared& shared) {
-  for (const std::int64_t thread : threads) {
-    lane.thread = static_cast<std::int32_t>(thread);
-    Step::template Run<kPhase>(args, lane, shared);
+  for (const std::int64_t index : threads) {
+    thread.index = static_cast<std::int32_t>(index);
+    Step::template Run<kPhase>(args, thread, shared);
   }
   if constexpr (kPhase + 1 < Step::kPhases) {
-    RunPhasesOnHost<Step, kPhase + 1>(args, lane, threads, shared);
+    RunPhasesOnHost<Step, kPhase + 1>(args, thread, threads, shared);
   }
 }
 
@@ -61,13 +61,13 @@ bool RunStepOnHost(const Launch& launch, HostOrder order) {
   const auto threads = HostPositions(launch.threads, order);
   for (const std::int64_t block : HostPositions(launch.grid, order)) {
     const auto shared = MakeHostShared<typename Step::Shared>();
-    Lane lane{block, 0, Step::kThreads};
-    for (const std::int64_t thread : threads) {
-      lane.thread = static_cast<std::int32_t>(thread);
-      BeginShared(*shared, lane);
+    ThreadPosition thread{block, 0, Step::kThreads};
+    for (const std::int64_t index : threads) {
+      thread.index = static_cast<std::int32_t>(index);
+      BeginShared(*shared, thread);
     }
-    for (; lane.unit < Step::Units(args); lane.unit += launch.grid) {
-      RunPhasesOnHost<Step, 0>(args, lane, threads, *shared);
+    for (; thread.unit < Step::Units(args); thread.unit += launch.grid) {
+      RunPhasesOnHost<Step, 0>(args, thread, threads, *shared);
     }
   }
   return true;

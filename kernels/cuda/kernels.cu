@@ -13,12 +13,12 @@ namespace epd::cuda {
 namespace {
 
 template <typename Step, int kPhase>
-__device__ void RunPhasesFrom(const typename Step::Args& args, const Lane& lane,
+__device__ void RunPhasesFrom(const typename Step::Args& args, const ThreadPosition& thread,
                               typename Step::Shared& shared) {
-  Step::template Run<kPhase>(args, lane, shared);
+  Step::template Run<kPhase>(args, thread, shared);
   if constexpr (kPhase + 1 < Step::kPhases) {
     __syncthreads();
-    RunPhasesFrom<Step, kPhase + 1>(args, lane, shared);
+    RunPhasesFrom<Step, kPhase + 1>(args, thread, shared);
   }
 }
 
@@ -26,16 +26,16 @@ template <typename Step>
 __device__ void RunUnits(const typename Step::Args& args) {
   extern __shared__ __align__(128) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<typename Step::Shared*>(shared_bytes);
-  Lane lane{blockIdx.x, static_cast<std::int32_t>(threadIdx.x),
-            static_cast<std::int32_t>(blockDim.x)};
-  BeginShared(shared, lane);
+  ThreadPosition thread{blockIdx.x, static_cast<std::int32_t>(threadIdx.x),
+                        static_cast<std::int32_t>(blockDim.x)};
+  BeginShared(shared, thread);
   __syncwarp();
-  for (; lane.unit < Step::Units(args); lane.unit += gridDim.x) {
-    RunPhasesFrom<Step, 0>(args, lane, shared);
+  for (; thread.unit < Step::Units(args); thread.unit += gridDim.x) {
+    RunPhasesFrom<Step, 0>(args, thread, shared);
     // The next unit's first phase overwrites what this one's last may still read.
     if constexpr (Step::kPhases > 1) __syncthreads();
   }
-  EndShared(shared, lane);
+  EndShared(shared, thread);
 }
 
 }  // namespace

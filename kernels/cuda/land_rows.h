@@ -92,17 +92,18 @@ struct IndexLandings {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    if (lane.unit == 0) {
-      FillRecvIndex<kPhase>(args.index, lane);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    if (thread.unit == 0) {
+      FillRecvIndex<kPhase>(args.index, thread);
       if (kPhase == 0 && args.sources != nullptr && Gate{args.gate.status, nullptr}.Open()) {
-        for (std::int32_t s = lane.thread; s < args.index.spec.num_ranks; s += lane.num_threads) {
+        for (std::int32_t s = thread.index; s < args.index.spec.num_ranks;
+             s += thread.num_threads) {
           OpenSource(args, s);
         }
       }
     } else if constexpr (kPhase == 0) {
-      const std::int64_t begin = (lane.unit - 1) * kSlotsPerUnit;
-      for (std::int64_t i = lane.thread; i < kSlotsPerUnit; i += lane.num_threads) {
+      const std::int64_t begin = (thread.unit - 1) * kSlotsPerUnit;
+      for (std::int64_t i = thread.index; i < kSlotsPerUnit; i += thread.num_threads) {
         if (begin + i < args.capacity) args.marks[begin + i] = -1;
       }
     }
@@ -145,8 +146,8 @@ struct MarkLandings {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    const std::int64_t n = lane.unit * lane.num_threads + lane.thread;
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const std::int64_t n = thread.unit * thread.num_threads + thread.index;
     if (n >= args.NumRowTasks() * args.TopK() || !Gate{args.gate.status, nullptr}.Open()) return;
     const LandedRoute route =
         args.RouteOf(n / args.TopK(), static_cast<std::int32_t>(n % args.TopK()));
@@ -172,8 +173,8 @@ struct VerifyMarks {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    const std::int64_t slot = lane.unit * lane.num_threads + lane.thread;
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const std::int64_t slot = thread.unit * thread.num_threads + thread.index;
     if (slot >= args.capacity || !Gate{args.gate.status, nullptr}.Open()) return;
     if (args.index.SourceOf(slot) >= 0 && args.marks[slot] < 0) {
       Note(args.report, KernelFault::kStageRouteCount, slot);
@@ -193,13 +194,13 @@ struct ZeroPadding {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    const std::int64_t slot = lane.Task();
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const std::int64_t slot = thread.Task();
     if (slot >= args.capacity) return;
     if (args.gate.Open() && args.index.SourceOf(slot) >= 0) return;
     Mover::Zero(args.recv_rows + static_cast<std::uint64_t>(slot) * args.row_bytes, args.row_bytes,
-                {slot, 0, 1}, lane);
-    if (args.recv_weights != nullptr && lane.InWarp() == 0) args.recv_weights[slot] = 0.0f;
+                {slot, 0, 1}, thread);
+    if (args.recv_weights != nullptr && thread.InWarp() == 0) args.recv_weights[slot] = 0.0f;
   }
 };
 
@@ -215,8 +216,8 @@ struct ExpandLandings {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const RowPart part = PartOf(lane.Task(), args.num_parts);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const RowPart part = PartOf(thread.Task(), args.num_parts);
     if (part.row >= args.NumRowTasks() || !args.gate.Open()) return;
     const LandedRoute first = args.RouteOf(part.row, 0);
     if (!args.Landed(first)) return;
@@ -224,9 +225,9 @@ struct ExpandLandings {
       RowTargets to;
       EPD_UNROLL
       for (int j = 0; j < kFanOut; ++j) {
-        to.row[j] = k + j < args.TopK() ? Open(args, part, k + j, lane) : nullptr;
+        to.row[j] = k + j < args.TopK() ? Open(args, part, k + j, thread) : nullptr;
       }
-      Mover::Copy({args.RowOf(first), to, args.row_bytes, part}, lane, shared);
+      Mover::Copy({args.RowOf(first), to, args.row_bytes, part}, thread, shared);
     }
   }
 
@@ -234,12 +235,12 @@ struct ExpandLandings {
   // The slot of a route, with its weight written by the first part; null if it has none, it is
   // dropped, or another route claims it.
   EPD_HOST_DEVICE static std::uint8_t* Open(const Args& args, const RowPart& part, std::int32_t k,
-                                            const Lane& lane) {
+                                            const ThreadPosition& thread) {
     const LandedRoute route = args.RouteOf(part.row, k);
     const LandingEntry entry = args.EntryOf(route);
     if (entry.slot < 0 || entry.slot >= args.capacity) return nullptr;
     if (args.marks[entry.slot] != args.ClaimOf(route)) return nullptr;
-    if (part.part == 0 && lane.InWarp() == 0 && args.recv_weights != nullptr) {
+    if (part.part == 0 && thread.InWarp() == 0 && args.recv_weights != nullptr) {
       args.recv_weights[entry.slot] = entry.weight;
     }
     return args.recv_rows + static_cast<std::uint64_t>(entry.slot) * args.row_bytes;

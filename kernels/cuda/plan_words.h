@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/build_plan.h"
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 #include "kernels/recv_layout.h"
 #include "kernels/routing_plan.h"
 
@@ -30,10 +30,10 @@ struct TellPlan {
   EPD_HOST_DEVICE static std::int64_t Units(const Args&) { return 1; }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
     if constexpr (kPhase == 0) {
-      shared.slots[lane.thread] = IsOfCall(args) ? SlotsOfThread(args, lane) : 0;
-    } else if (lane.thread == 0) {
+      shared.slots[thread.index] = IsOfCall(args) ? SlotsOfThread(args, thread) : 0;
+    } else if (thread.index == 0) {
       std::int64_t slots = 0;
       for (std::int32_t t = 0; t < kThreads; ++t) slots += shared.slots[t];
       *args.plan_id = reinterpret_cast<const PlanHeader*>(args.plan)->plan_id;
@@ -50,12 +50,13 @@ struct TellPlan {
            header.num_experts == want.num_experts && header.alignment == want.alignment;
   }
 
-  EPD_HOST_DEVICE static std::int64_t SlotsOfThread(const Args& args, const Lane& lane) {
+  EPD_HOST_DEVICE static std::int64_t SlotsOfThread(const Args& args,
+                                                    const ThreadPosition& thread) {
     const auto* counts =
         reinterpret_cast<const std::int32_t*>(args.plan + PlanCountsOffset(args.spec.num_experts));
     const ExpertRange range = OwnedExpertRange(args.spec, args.rank);
     std::int64_t slots = 0;
-    for (std::int32_t e = range.begin + lane.thread; e < range.end; e += lane.num_threads) {
+    for (std::int32_t e = range.begin + thread.index; e < range.end; e += thread.num_threads) {
       if (ExpertOwner(args.spec, e) != args.rank) continue;
       const std::int64_t zone = ZoneSlots(args.spec, counts, e);
       if (zone > 0) slots += zone;

@@ -47,13 +47,13 @@ struct PushDirect {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const RowPart part = PartOf(lane.Task(), args.num_parts);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const RowPart part = PartOf(thread.Task(), args.num_parts);
     if (part.row >= args.num_tokens || !args.gate.Open()) return;
-    if (part.part == 0) PushWeights(args, part.row, lane);
+    if (part.part == 0) PushWeights(args, part.row, thread);
     const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
     for (std::int32_t k = 0; k < args.top_k; k += kFanOut) {
-      Mover::Copy({row, Targets(args, part.row, k), args.row_bytes, part}, lane, shared);
+      Mover::Copy({row, Targets(args, part.row, k), args.row_bytes, part}, thread, shared);
     }
   }
 
@@ -79,8 +79,9 @@ struct PushDirect {
     return to;
   }
 
-  EPD_HOST_DEVICE static void PushWeights(const Args& args, std::int64_t token, const Lane& lane) {
-    for (std::int32_t k = lane.InWarp(); k < args.top_k; k += kWarpThreads) {
+  EPD_HOST_DEVICE static void PushWeights(const Args& args, std::int64_t token,
+                                          const ThreadPosition& thread) {
+    for (std::int32_t k = thread.InWarp(); k < args.top_k; k += kWarpThreads) {
       const std::int64_t flat = token * args.top_k + k;
       const PlanRoute route = args.table[flat];
       // A table is trusted no further than its checksum goes.

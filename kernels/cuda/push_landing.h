@@ -76,10 +76,10 @@ struct PlaceLandings {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Units(); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const Tile tile = TileOf(args.tiling, lane);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const Tile tile = TileOf(args.tiling, thread);
     if constexpr (kPhase == 0) {
-      LoadTile(args.routes, tile, lane, shared);
+      LoadTile(args.routes, tile, thread, shared);
     } else if (tile.column < args.spec.num_ranks) {
       std::int32_t row = args.tiles[tile.number * args.spec.num_ranks + tile.column];
       for (std::int32_t i = 0; i < tile.num_routes; ++i) {
@@ -87,7 +87,7 @@ struct PlaceLandings {
       }
     }
     if (kPhase == 1 && tile.is_first_chunk) {
-      for (std::int32_t i = lane.thread; i < tile.num_routes; i += lane.num_threads) {
+      for (std::int32_t i = thread.index; i < tile.num_routes; i += thread.num_threads) {
         if (shared.column[i] < 0) args.places[tile.first_route + i] = -1;
       }
     }
@@ -103,9 +103,9 @@ struct OpenLandings {
   EPD_HOST_DEVICE static std::int64_t Units(const Args&) { return 1; }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     const bool open = args.gate.Open();
-    for (std::int32_t d = lane.thread; d < args.spec.num_ranks; d += lane.num_threads) {
+    for (std::int32_t d = thread.index; d < args.spec.num_ranks; d += thread.num_threads) {
       args.rows_offset[d] = open ? OpenOne(args, d) : 0;
     }
   }
@@ -144,17 +144,17 @@ struct PushLandings {
   }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const RowPart part = PartOf(lane.Task(), args.num_parts);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const RowPart part = PartOf(thread.Task(), args.num_parts);
     if (part.row >= args.tiling.num_tokens || !args.gate.Open()) return;
     const std::uint8_t* row = args.rows + static_cast<std::uint64_t>(part.row) * args.row_bytes;
     for (std::int32_t k = 0; k < args.spec.top_k; k += kFanOut) {
       RowTargets to;
       EPD_UNROLL
       for (int j = 0; j < kFanOut; ++j) {
-        to.row[j] = k + j < args.spec.top_k ? Open(args, part, k + j, lane) : nullptr;
+        to.row[j] = k + j < args.spec.top_k ? Open(args, part, k + j, thread) : nullptr;
       }
-      Mover::Copy({row, to, args.row_bytes, part}, lane, shared);
+      Mover::Copy({row, to, args.row_bytes, part}, thread, shared);
     }
   }
 
@@ -162,7 +162,7 @@ struct PushLandings {
   // The landed row of route k, with its entries written by the first part; null if another route
   // of the token brings it, or none.
   EPD_HOST_DEVICE static std::uint8_t* Open(const Args& args, const RowPart& part, std::int32_t k,
-                                            const Lane& lane) {
+                                            const ThreadPosition& thread) {
     const std::int64_t first = part.row * args.spec.top_k;
     const LandingPlace place = args.places[first + k];
     if (place < 0) return nullptr;
@@ -172,7 +172,7 @@ struct PushLandings {
     if (part.part == 0) {
       auto* entries = reinterpret_cast<LandingEntry*>(base + sizeof(LandingHeader)) +
                       std::int64_t{place} * args.spec.top_k;
-      for (std::int32_t i = lane.InWarp(); i < args.spec.top_k; i += kWarpThreads) {
+      for (std::int32_t i = thread.InWarp(); i < args.spec.top_k; i += kWarpThreads) {
         const PlanRoute route = args.routes.table[first + i];
         const bool there = route.dst_rank == dst;
         const float weight = there && args.weights != nullptr ? args.weights[first + i] : 0.0f;

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 #include "kernels/host_device.h"
 #include "kernels/recv_layout.h"
 
@@ -54,20 +54,20 @@ inline constexpr int kRecvIndexPhases = 4;
 
 // Fills the index; the threads of one block share the work.
 template <int kPhase>
-EPD_HOST_DEVICE void FillRecvIndex(const RecvIndex& index, const Lane& lane) {
+EPD_HOST_DEVICE void FillRecvIndex(const RecvIndex& index, const ThreadPosition& thread) {
   const RoutingSpec& spec = index.spec;
   if constexpr (kPhase == 0) {
-    if (lane.thread != 0 || spec.expert_owner == nullptr) return;
+    if (thread.index != 0 || spec.expert_owner == nullptr) return;
     std::int32_t local = 0;
     for (std::int32_t e = 0; e < spec.num_experts && local < index.num_locals; ++e) {
       if (ExpertOwner(spec, e) == index.rank) index.local_experts[local++] = e;
     }
   } else if constexpr (kPhase == 1) {
-    for (std::int32_t l = lane.thread; l < index.num_locals; l += lane.num_threads) {
+    for (std::int32_t l = thread.index; l < index.num_locals; l += thread.num_threads) {
       index.zones[l] = ZoneSlots(spec, index.counts, index.Expert(l));
     }
   } else if constexpr (kPhase == 2) {
-    if (lane.thread != 0) return;
+    if (thread.index != 0) return;
     std::int64_t slot = 0;
     for (std::int32_t l = 0; l < index.num_locals; ++l) {
       const std::int64_t slots = index.zones[l];
@@ -76,7 +76,7 @@ EPD_HOST_DEVICE void FillRecvIndex(const RecvIndex& index, const Lane& lane) {
     }
     index.zones[index.num_locals] = slot;
   } else {
-    for (std::int32_t l = lane.thread; l < index.num_locals; l += lane.num_threads) {
+    for (std::int32_t l = thread.index; l < index.num_locals; l += thread.num_threads) {
       std::int64_t slot = index.zones[l];
       for (std::int32_t s = 0; s < spec.num_ranks; ++s) {
         index.segments[std::int64_t{l} * spec.num_ranks + s] = slot;

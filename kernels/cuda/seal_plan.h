@@ -37,24 +37,24 @@ struct SumPlan {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return PlanSumUnits(args.spec); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
     if constexpr (kPhase == 0) {
-      shared.sum[lane.thread] = args.gate.Open() ? SumPart(args, lane) : 0;
-    } else if (lane.thread == 0) {
+      shared.sum[thread.index] = args.gate.Open() ? SumPart(args, thread) : 0;
+    } else if (thread.index == 0) {
       std::uint64_t sum = 0;
       for (std::int32_t t = 0; t < kThreads; ++t) sum += shared.sum[t];
-      args.sums[lane.unit] = sum;
+      args.sums[thread.unit] = sum;
     }
   }
 
  private:
-  EPD_HOST_DEVICE static std::uint64_t SumPart(const Args& args, const Lane& lane) {
+  EPD_HOST_DEVICE static std::uint64_t SumPart(const Args& args, const ThreadPosition& thread) {
     const std::size_t used = ClaimedUsedBytes(args.plan, args.spec);
-    const std::int64_t begin = lane.unit * kPlanWordsPerUnit;
+    const std::int64_t begin = thread.unit * kPlanWordsPerUnit;
     const std::size_t unit_end = static_cast<std::size_t>(begin + kPlanWordsPerUnit) * 8;
     // A unit is a whole number of words, so only the last one sees the plan's own end.
-    return SumPlanWords(args.plan, used < unit_end ? used : unit_end, begin + lane.thread,
-                        lane.num_threads);
+    return SumPlanWords(args.plan, used < unit_end ? used : unit_end, begin + thread.index,
+                        thread.num_threads);
   }
 };
 
@@ -75,35 +75,37 @@ struct FinishPlan {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return PlanSumUnits(args.spec); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     const bool good = args.Open();
     const std::size_t used = good ? ClaimedUsedBytes(args.plan, args.spec) : 0;
-    ZeroWords(args, lane, used);
-    if (lane.unit != 0) return;
-    if (good && lane.thread == 0) {
+    ZeroWords(args, thread, used);
+    if (thread.unit != 0) return;
+    if (good && thread.index == 0) {
       reinterpret_cast<PlanHeader*>(args.plan)->checksum =
           AddPlanSums(args.scratch.sums, args.spec, used);
     }
-    if (!good) ZeroOutputs(args, lane);
+    if (!good) ZeroOutputs(args, thread);
   }
 
  private:
   // Used parts end at multiples of 4 bytes.
-  EPD_HOST_DEVICE static void ZeroWords(const Args& args, const Lane& lane, std::size_t used) {
+  EPD_HOST_DEVICE static void ZeroWords(const Args& args, const ThreadPosition& thread,
+                                        std::size_t used) {
     auto* words = reinterpret_cast<std::uint32_t*>(args.plan);
     const auto total = static_cast<std::int64_t>(RoutingPlanBytes(args.spec) / 4);
-    const std::int64_t begin = lane.unit * kPlanWordsPerUnit * 2;
+    const std::int64_t begin = thread.unit * kPlanWordsPerUnit * 2;
     std::int64_t end = begin + kPlanWordsPerUnit * 2;
     if (end > total) end = total;
-    for (std::int64_t i = begin + lane.thread; i < end; i += lane.num_threads) {
+    for (std::int64_t i = begin + thread.index; i < end; i += thread.num_threads) {
       if (i >= static_cast<std::int64_t>(used / 4)) words[i] = 0;
     }
   }
 
-  EPD_HOST_DEVICE static void ZeroOutputs(const Args& args, const Lane& lane) {
+  EPD_HOST_DEVICE static void ZeroOutputs(const Args& args, const ThreadPosition& thread) {
     const std::int32_t locals = NumLocalExperts(args.spec, args.rank);
-    for (std::int32_t i = lane.thread; i < locals; i += lane.num_threads) args.token_counts[i] = 0;
-    if (lane.thread == 0) *args.total_recv = 0;
+    for (std::int32_t i = thread.index; i < locals; i += thread.num_threads)
+      args.token_counts[i] = 0;
+    if (thread.index == 0) *args.total_recv = 0;
   }
 };
 
@@ -128,15 +130,15 @@ struct VerifyPlan {
   EPD_HOST_DEVICE static std::int64_t Units(const Args&) { return 1; }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     if (!Gate{args.status, nullptr}.Open()) return;
-    if (lane.thread == 0) {
+    if (thread.index == 0) {
       const KernelFault fault = Check(args);
       if (fault != KernelFault::kNone) Note(args.report, fault, 0);
     }
     const auto* counts =
         reinterpret_cast<const std::int32_t*>(args.plan + PlanCountsOffset(args.spec.num_experts));
-    NoteBadCounts(args.spec, counts, lane, args.report);
+    NoteBadCounts(args.spec, counts, thread, args.report);
   }
 
  private:

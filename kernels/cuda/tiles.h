@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/lane.h"
+#include "kernels/cuda/thread_position.h"
 #include "kernels/host_device.h"
 
 namespace epd::cuda {
@@ -43,14 +43,14 @@ struct Tile {
   std::int32_t column;  // of this thread; may be >= num_columns
 };
 
-EPD_HOST_DEVICE inline Tile TileOf(const Tiling& tiling, const Lane& lane) {
-  const std::int64_t number = lane.unit / tiling.Chunks();
-  const std::int64_t chunk = lane.unit % tiling.Chunks();
+EPD_HOST_DEVICE inline Tile TileOf(const Tiling& tiling, const ThreadPosition& thread) {
+  const std::int64_t number = thread.unit / tiling.Chunks();
+  const std::int64_t chunk = thread.unit % tiling.Chunks();
   const std::int64_t first_token = number * tiling.TokensPerTile();
   std::int64_t tokens = tiling.num_tokens - first_token;
   if (tokens > tiling.TokensPerTile()) tokens = tiling.TokensPerTile();
   return {number, first_token * tiling.top_k, static_cast<std::int32_t>(tokens * tiling.top_k),
-          chunk == 0, static_cast<std::int32_t>(chunk * kTileThreads + lane.thread)};
+          chunk == 0, static_cast<std::int32_t>(chunk * kTileThreads + thread.index)};
 }
 
 struct TileColumns {
@@ -59,9 +59,9 @@ struct TileColumns {
 
 // Fills `shared` from source.Read(flat, note_faults): the first phase of every walk.
 template <typename Source>
-EPD_HOST_DEVICE void LoadTile(const Source& source, const Tile& tile, const Lane& lane,
+EPD_HOST_DEVICE void LoadTile(const Source& source, const Tile& tile, const ThreadPosition& thread,
                               TileColumns& shared) {
-  for (std::int32_t i = lane.thread; i < tile.num_routes; i += lane.num_threads) {
+  for (std::int32_t i = thread.index; i < tile.num_routes; i += thread.num_threads) {
     shared.column[i] = source.Read(tile.first_route + i, tile.is_first_chunk);
   }
 }
@@ -81,10 +81,10 @@ struct CountTiles {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Units(); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    const Tile tile = TileOf(args.tiling, lane);
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    const Tile tile = TileOf(args.tiling, thread);
     if constexpr (kPhase == 0) {
-      LoadTile(args.source, tile, lane, shared);
+      LoadTile(args.source, tile, thread, shared);
     } else if (tile.column < args.tiling.num_columns) {
       std::int32_t count = 0;
       for (std::int32_t i = 0; i < tile.num_routes; ++i) count += shared.column[i] == tile.column;
@@ -107,8 +107,8 @@ struct SumTiles {
   EPD_HOST_DEVICE static std::int64_t Units(const Args& args) { return args.tiling.Chunks(); }
 
   template <int kPhase>
-  EPD_HOST_DEVICE static void Run(const Args& args, const Lane& lane, Shared&) {
-    const std::int64_t column = lane.unit * lane.num_threads + lane.thread;
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const std::int64_t column = thread.unit * thread.num_threads + thread.index;
     if (column >= args.tiling.num_columns) return;
     std::int32_t sum = 0;
     for (std::int64_t tile = 0; tile < args.tiling.NumTiles(); ++tile) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/core/unique_fd.h"
-#include "daemon/worker/mapping.h"
+#include "daemon/worker/shell/mapping.h"
 #include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/worker.pb.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <variant>
 
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 #include "tests/fuzz/input.h"
 
 namespace epd {
@@ -104,9 +104,9 @@ class World {
     return request;
   }
 
-  SpanMessage Message() {
-    SpanMessage message;
-    message.step = static_cast<SpanStep>(1 + in_.Below(12));
+  PeerMessage Message() {
+    PeerMessage message;
+    message.step = static_cast<LeaderStep>(1 + in_.Below(12));
     message.group = GroupId(1 + in_.Below(4));
     message.formation = Formation(1 + in_.Below(2));
     message.clock = in_.Below(2) == 0 ? in_.Take<uint8_t>() : in_.Take<uint64_t>();
@@ -179,17 +179,18 @@ class World {
     }
   }
 
-  SpanOperation Operation() { return {GroupId(1 + in_.Below(4)), Formation(1), in_.Below(6)}; }
+  PeerOperation Operation() { return {GroupId(1 + in_.Below(4)), Formation(1), in_.Below(6)}; }
 
   void TakeUse() {
     const shm::SlotRequest request = Request();
     // A client takes a slot again only when its use was answered.
-    const Use use{.session = SessionOf(in_.Below(kRanks)), .slot = in_.Below(4), .claim = ++claim_};
-    for (const Use& open : open_uses_) {
-      if (open.session == use.session && open.slot == use.slot) return;
+    const Submission submission{
+        .session = SessionOf(in_.Below(kRanks)), .slot = in_.Below(4), .claim = ++claim_};
+    for (const Submission& open : open_uses_) {
+      if (open.session == submission.session && open.slot == submission.slot) return;
     }
-    open_uses_.insert(use);
-    exchange_.Take(use, request, now_);
+    open_uses_.insert(submission);
+    exchange_.Take(submission, request, now_);
   }
 
   void Perform() {
@@ -201,8 +202,8 @@ class World {
     }
   }
 
-  void Do(const AnswerUse& e) {
-    EPD_FUZZ_CHECK(open_uses_.erase(e.use) == 1);
+  void Do(const AnswerSubmission& e) {
+    EPD_FUZZ_CHECK(open_uses_.erase(e.submission) == 1);
     if (e.operation) last_operation_ = e.operation;
   }
   void Do(const OpenRecord& e) { EPD_FUZZ_CHECK(records_.emplace(e.operation, false).second); }
@@ -232,10 +233,10 @@ class World {
   uint64_t formation_ = 1;
   uint32_t claim_ = 0;
   OperationId last_operation_{1};
-  std::set<Use> open_uses_;
+  std::set<Submission> open_uses_;
   std::map<OperationId, bool> records_;
   std::set<ArenaSetId> arenas_;
-  std::set<SpanOperation> wires_;
+  std::set<PeerOperation> wires_;
 };
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/worker/wire/buffer_reader.h"
-#include "daemon/worker/wire/landing.h"
-#include "daemon/worker/wire/span_codec.h"
+#include "daemon/worker/peer_streams/buffer_reader.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
+#include "daemon/worker/peer_streams/remote_regions.h"
 #include "proto/epd/v1/wire.pb.h"
 #include "tests/fuzz/input.h"
 
@@ -30,7 +30,7 @@ void Land(fuzz::Input& in) {
   const auto region = std::make_unique<char[]>(kRegion);
   std::memset(region.get(), kUntouched, kRegion);
   Landing landing;
-  const SpanOperation operation{GroupId(1), Formation(1), 1};
+  const PeerOperation operation{GroupId(1), Formation(1), 1};
   landing.Open(operation, kRegion, {{Rank(1), region.get()}});
   uint64_t taken = 0;
   for (int i = 0; i < 8 && !in.empty(); ++i) {
@@ -69,9 +69,9 @@ void Understand(fuzz::Input& in) {
   EPD_FUZZ_CHECK(kind.has_value() == (bytes.size() >= sizeof(uint32_t)));
   v1::WireMessage proto;
   if (!proto.ParseFromString(reader.Rest(sizeof(uint32_t)))) return;
-  const std::optional<SpanMessage> message = FromProto(proto);
+  const std::optional<PeerMessage> message = FromProto(proto);
   if (!message.has_value()) return;
-  const std::optional<SpanMessage> again = FromProto(ToProto(*message));
+  const std::optional<PeerMessage> again = FromProto(ToProto(*message));
   EPD_FUZZ_CHECK(again.has_value() && again->key == message->key && again->step == message->step);
   EPD_FUZZ_CHECK(again->said.size() == message->said.size());
 }

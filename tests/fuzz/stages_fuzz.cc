@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "daemon/worker/wire/stage_image.h"
+#include "daemon/worker/peer_streams/stage_image.h"
 #include "kernels/gather_reduce_rows.h"
 #include "kernels/plan_checksum.h"
 #include "kernels/routing_plan.h"

@@ -44,11 +44,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "kernels",
     },
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver"},
-    # Admission in the worker is made of control's pure parts.
     "daemon/worker": _DAEMON_CORE
     | _WIRE
     | {
-        "daemon/control",
         "daemon/backend",
         "daemon/doctor",
         "daemon/observe",

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "daemon/control/node_control.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/control/staging_pool.h"
+#include "daemon/worker/staging/staging_pool.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/options.h"
 #include "tests/sim/rng.h"

@@ -65,7 +65,7 @@ std::string PlanTable(const epd::v1::PlanMemoryResponse& plan) {
       {"one combine", HumanBytes(plan.combine_bytes_per_rank())},
       {"one backward of dispatch", HumanBytes(plan.dispatch_backward_bytes_per_rank())},
       {"one backward of combine", HumanBytes(plan.combine_backward_bytes_per_rank())},
-      {"lanes of small rows, per rank", HumanBytes(plan.lanes_bytes_per_rank())},
+      {"eager buffers, per rank", HumanBytes(plan.eager_bytes_per_rank())},
       {"op slots, per session", HumanBytes(plan.slots_bytes_per_session())},
       {"a routing plan (handle_mem), in the client", HumanBytes(plan.handle_mem_bytes())},
   });

@@ -11,8 +11,8 @@ namespace epd::cuda {
 
 CudaBackend::~CudaBackend() {
   // Communicators have no more time to end in order, and are aborted.
-  for (const auto& span : spans_) queue_.emplace_back(span->TakeMemory());
-  spans_.clear();
+  for (const auto& communicator : communicators_) queue_.emplace_back(communicator->TakeMemory());
+  communicators_.clear();
   // Sets that are left go before this; what they had is given back if the device is idle.
   if (lost_.ok()) Pump(now_);
 }
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(int num_aren
 void CudaBackend::StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                             absl::Time now) {
   if (group.communicator != 0) {
-    return StartSpan(id, static_cast<CudaArenas&>(arenas), group, job);
+    return StartWithPeers(id, static_cast<CudaArenas&>(arenas), group, job);
   }
   auto move = std::make_unique<Move>();
   move->id = id;
@@ -51,7 +51,7 @@ void CudaBackend::Abandon(CudaArenas* arenas, CudaArenas::Left left) {
     const auto* move = std::get_if<std::unique_ptr<Move>>(&request);
     return move != nullptr && (*move)->arenas == arenas;
   });
-  for (const auto& span : spans_) span->Forget(arenas);
+  for (const auto& communicator : communicators_) communicator->Forget(arenas);
   std::erase_if(moves_, [arenas](const auto& entry) { return entry.second->arenas == arenas; });
   if (!lost_.ok() || (left.memory.empty() && left.pages.empty())) return;
   queue_.emplace_back(std::move(left));
@@ -142,7 +142,7 @@ absl::StatusOr<std::vector<MovedRows>> CudaBackend::Poll(absl::Time now) {
     if (complete.ok()) {
       for (const WorkId id : *complete) Finish(id);
       Pump(now);
-      PollSpans(now);
+      PollCommunicators(now);
     } else {
       Lose(complete.status());
     }
@@ -154,8 +154,8 @@ absl::StatusOr<std::vector<MovedRows>> CudaBackend::Poll(absl::Time now) {
 void CudaBackend::Finish(WorkId id) {
   const auto found = moves_.find(id);
   if (found == moves_.end()) {  // Of a communicator, or its arenas went first.
-    for (const auto& span : spans_) {
-      if (span->Complete(id)) return;
+    for (const auto& communicator : communicators_) {
+      if (communicator->Complete(id)) return;
     }
     return;
   }
@@ -176,7 +176,8 @@ void CudaBackend::Finish(WorkId id) {
 
 bool CudaBackend::busy() const {
   if (!queue_.empty() || !moves_.empty() || !moved_.empty() || !prepared_.empty()) return true;
-  return std::any_of(spans_.begin(), spans_.end(), [](const auto& span) { return span->busy(); });
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [](const auto& communicator) { return communicator->busy(); });
 }
 
 }  // namespace epd::cuda

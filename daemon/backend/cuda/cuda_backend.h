@@ -18,11 +18,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/backend/backend.h"
-#include "daemon/backend/cuda/cuda_arenas.h"
-#include "daemon/backend/cuda/cuda_device.h"
-#include "daemon/backend/cuda/nccl_table.h"
-#include "daemon/backend/cuda/row_moves.h"
-#include "daemon/backend/cuda/span_communicator.h"
+#include "daemon/backend/cuda/device/cuda_device.h"
+#include "daemon/backend/cuda/members/member_communicator.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
+#include "daemon/backend/cuda/moves/row_moves.h"
+#include "daemon/backend/cuda/staging/cuda_arenas.h"
 
 namespace epd::cuda {
 
@@ -50,12 +50,12 @@ class CudaBackend : public Backend, public MemberMoves {
                                 const std::string& unique_id) override;
 
   MemberMoves* member_moves() override { return this; }
-  absl::Status Enter(const Membership& membership, absl::Time now) override;
+  absl::Status Enter(const CommunicatorMember& membership, absl::Time now) override;
   absl::Status Entered(uint64_t communicator, uint64_t epoch) const override;
   void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) override;
   void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) override;
   std::vector<PreparedMove> TakePrepared() override { return std::exchange(prepared_, {}); }
-  void Turn(const MoveTurn& turn, absl::Time now) override;
+  void Issue(const IssuePlace& place, absl::Time now) override;
   void Cancel(MoveId id, absl::Time now) override;
 
   const CudaDevice& device() const { return *device_; }
@@ -86,16 +86,16 @@ class CudaBackend : public Backend, public MemberMoves {
   void Abandon(CudaArenas* arenas, CudaArenas::Left left);
   void Lose(const absl::Status& why);
 
-  // cuda_backend_span.cc
+  // cuda_backend_members.cc
   struct KnownId {
     uint64_t epoch = 0;
     std::optional<NcclUniqueId> id;  // Until it is used.
   };
-  SpanCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
-  std::unique_ptr<MemberLink> LinkOf(const Membership& membership) const;
-  void StartSpan(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
+  MemberCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
+  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership) const;
+  void StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);
-  void PollSpans(absl::Time now);
+  void PollCommunicators(absl::Time now);
 
   std::unique_ptr<CudaDevice> device_;
   const absl::Duration limit_;
@@ -107,7 +107,7 @@ class CudaBackend : public Backend, public MemberMoves {
   const LoadedNccl* const nccl_;
   const std::string program_;
   std::map<uint64_t, KnownId> ids_;  // By communicator.
-  std::vector<std::unique_ptr<SpanCommunicator>> spans_;
+  std::vector<std::unique_ptr<MemberCommunicator>> communicators_;
   std::vector<PreparedMove> prepared_;
   absl::Time now_ = absl::InfinitePast();
   absl::Status lost_;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/device/machine_probe.h"
 
 namespace epd::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/device/machine_probe.h"
 #include "daemon/backend/nccl_ep/nccl_ep_library.h"
 #include "daemon/core/nccl_version.h"
 

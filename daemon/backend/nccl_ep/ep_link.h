@@ -17,8 +17,8 @@
 #include <optional>
 #include <string>
 
-#include "daemon/backend/cuda/cuda_device.h"
-#include "daemon/backend/cuda/member_link.h"
+#include "daemon/backend/cuda/device/cuda_device.h"
+#include "daemon/backend/cuda/members/member_link.h"
 #include "daemon/backend/nccl_ep/call_thread.h"
 #include "daemon/backend/nccl_ep/ep_session.h"
 

@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/backend/cuda/member_rows.h"
-#include "daemon/backend/cuda/row_moves.h"
-#include "daemon/backend/cuda/span_traffic.h"
+#include "daemon/backend/cuda/members/member_rows.h"
+#include "daemon/backend/cuda/members/member_traffic.h"
+#include "daemon/backend/cuda/moves/row_moves.h"
 #include "daemon/backend/member_moves.h"
 #include "daemon/backend/nccl_ep/ep_routing.h"
 
@@ -61,7 +61,7 @@ class EpRows : public cuda::MemberRows {
   const bool scatters_;
   size_t rank_ = 0;  // Of this member.
   RoutingSpec spec_;
-  cuda::SpanTraffic no_traffic_;
+  cuda::MemberTraffic no_traffic_;
   uint64_t stage_at_ = 0;    // From the start of the region.
   uint64_t plan_bytes_ = 0;  // Of it that can be in use.
   Layout layout_;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/nccl_table.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
 #include "daemon/backend/nccl_ep/nccl_ep_abi.h"
 
 namespace epd::nccl_ep {

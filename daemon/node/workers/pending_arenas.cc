@@ -18,8 +18,8 @@ absl::Status PendingArenas::Put(const v1::TenantReady& ready, std::vector<Unique
   }
   Entry entry;
   entry.formation = Formation(ready.formation());
-  entry.lane_offset = ready.lane_offset();
-  entry.lane_bytes = ready.lane_bytes();
+  entry.stream_region_offset = ready.stream_region_offset();
+  entry.stream_region_bytes = ready.stream_region_bytes();
   size_t next = 0;
   for (const v1::TenantReady::Arena& made : ready.arenas()) {
     Arena arena;
@@ -43,8 +43,8 @@ absl::StatusOr<PacketChannel::Fds> PendingArenas::Take(const ReplyJoined& reply,
     return absl::InternalError(
         absl::StrCat("no arenas of formation ", reply.formation.value, " are there"));
   }
-  joined.set_lane_offset(it->second.lane_offset);
-  joined.set_lane_bytes(it->second.lane_bytes);
+  joined.set_stream_region_offset(it->second.stream_region_offset);
+  joined.set_stream_region_bytes(it->second.stream_region_bytes);
   PacketChannel::Fds fds;
   std::set<SessionId> local;
   for (const RankHolder& member : reply.members) {

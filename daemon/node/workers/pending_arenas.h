@@ -44,8 +44,8 @@ class PendingArenas {
   };
   struct Entry {
     Formation formation;
-    uint64_t lane_offset = 0;
-    uint64_t lane_bytes = 0;
+    uint64_t stream_region_offset = 0;
+    uint64_t stream_region_bytes = 0;
     std::map<Rank, Arena> arenas;
     std::set<SessionId> served;
   };

@@ -56,7 +56,7 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
   const auto step = static_cast<shm::Step>(claim >> 32);
   switch (operation->outcome) {
     case shm::Outcome::kGood:
-      // Of a staged announce the worker has told the lanes before it wrote the outcome.
+      // Of a staged announce the worker has told the eager buffers before it wrote the outcome.
       if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged ||
           step == shm::Step::kStreamPublish) {
         return PoisonAnswer{};

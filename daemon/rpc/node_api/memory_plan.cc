@@ -75,12 +75,12 @@ void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& p
       stage(true), shm::OutBytes(tokens * row_bytes, tokens * static_cast<uint64_t>(spec.top_k)));
 }
 
-// As Staging::WantLanes, of a pool that nobody uses.
-uint64_t LanesBytes(const GroupShape& shape, uint64_t pool_bytes) {
-  if (shape.worker_executor || shape.num_ranks > shm::kMaxLaneRanks) return 0;
-  const uint64_t share = pool_bytes / shm::kLanePoolShare;
-  const uint64_t num_lanes = share / (shm::kLaneBytes * shape.num_ranks);
-  return std::min<uint64_t>(num_lanes, shm::kMaxLanes) * shm::kLaneBytes;
+// As Staging::WantEagerBuffers, of a pool that nobody uses.
+uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
+  if (shape.worker_executor || shape.num_ranks > shm::kMaxEagerRanks) return 0;
+  const uint64_t share = pool_bytes / shm::kEagerPoolShare;
+  const uint64_t num_eager_buffers = share / (shm::kEagerBufferBytes * shape.num_ranks);
+  return std::min<uint64_t>(num_eager_buffers, shm::kMaxEagerBuffers) * shm::kEagerBufferBytes;
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t poo
       Region(shape, 0).Bytes(counts_bytes, counts_bytes * shape.num_ranks);
   PlanScatters(shape, spec, plan);
   PlanGathers(shape, spec, plan);
-  plan.lanes_bytes_per_rank = LanesBytes(shape, pool_bytes);
+  plan.eager_bytes_per_rank = EagerBytes(shape, pool_bytes);
   return plan;
 }
 

@@ -27,7 +27,7 @@ struct MemoryPlan {
   uint64_t combine_bytes_per_rank = 0;
   uint64_t dispatch_backward_bytes_per_rank = 0;
   uint64_t combine_backward_bytes_per_rank = 0;
-  uint64_t lanes_bytes_per_rank = 0;  // Where small rows stand, for good; 0: there are none.
+  uint64_t eager_bytes_per_rank = 0;  // Where small rows stand, for good; 0: there are none.
 };
 
 // `pool_bytes`: of the node, which serves all ranks and has none of them in use.

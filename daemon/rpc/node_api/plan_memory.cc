@@ -33,7 +33,7 @@ absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defa
   response.set_prepare_bytes_per_rank(plan->prepare_bytes_per_rank);
   response.set_dispatch_backward_bytes_per_rank(plan->dispatch_backward_bytes_per_rank);
   response.set_combine_backward_bytes_per_rank(plan->combine_backward_bytes_per_rank);
-  response.set_lanes_bytes_per_rank(plan->lanes_bytes_per_rank);
+  response.set_eager_bytes_per_rank(plan->eager_bytes_per_rank);
   response.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return absl::OkStatus();
 }

@@ -34,8 +34,8 @@
 namespace epd::shm {
 
 inline constexpr uint64_t kRegionAlignment = 64;
-inline constexpr uint64_t kLanePoolShare =
-    64;  // All lanes take at most 1 / kLanePoolShare of the pool.
+inline constexpr uint64_t kEagerPoolShare =
+    64;  // All eager buffers take at most 1 / kEagerPoolShare of the pool.
 
 constexpr uint64_t RoundUpToRegionAlignment(uint64_t bytes) {
   return (bytes + kRegionAlignment - 1) & ~(kRegionAlignment - 1);

@@ -24,10 +24,10 @@ inline constexpr uint32_t kSlotsPerSession = 256;  // Outstanding operations of 
 inline constexpr uint32_t kMaxSessions = 1024;     // Blocks in the records segment.
 inline constexpr uint32_t kMaxOperations = 8192;   // Open operations of a node.
 inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its terminating zero.
-// A lane is the place in the own arena where the rows of slot i may stand before the operation is admitted.
-inline constexpr uint64_t kLaneBytes = 256 << 10;
-inline constexpr uint32_t kMaxLanes = 8;        // Of an arena: slots 0 to 7 have one.
-inline constexpr uint32_t kMaxLaneRanks = 256;  // Larger groups have no lanes.
+// An eager buffer is the place in the own arena where the rows of slot i may stand before the operation is admitted.
+inline constexpr uint64_t kEagerBufferBytes = 256 << 10;
+inline constexpr uint32_t kMaxEagerBuffers = 8;  // Of an arena: slots 0 to 7 have one.
+inline constexpr uint32_t kMaxEagerRanks = 256;  // Larger groups have no eager buffers.
 
 enum class Step : uint32_t {
   kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
@@ -35,15 +35,15 @@ enum class Step : uint32_t {
   kPublish = 2,
   // I have read what I need. Answered when the regions are free; nobody waits for it.
   kPulled = 3,
-  // Announce and publish in one: my rows stand in lane `op_id` of my arena. If every rank says so the answer is that
-  // of a publish (SlotLanes::good); else it is that of an announce, and the rows are to be staged once more. Only after
-  // a reply has told where the lanes are; client executor.
+  // Announce and publish in one: my rows stand in eager buffer `op_id` of my arena. If every rank says so the answer is that
+  // of a publish (SlotEagerBuffers::good); else it is that of an announce, and the rows are to be staged once more. Only after
+  // a reply has told where the eager buffers are; client executor.
   kAnnounceStaged = 4,
   // The three steps of a stream site, each in a slot of its own that a GPU's stream arms (slot_stream.h). The
   // request is the same at every use, but for the plan's id and the demand, which a kernel writes before the stream
   // arms: whose use it is, the worker counts. `op_id`: of an announce 0; of the others the slot of their site's
   // announce. A site's next announce is not answered before its `pulled` was claimed and answered. The operation's
-  // region is the lane of the tenant.
+  // region is the stream region of the tenant.
   kStreamAnnounce = 5,
   kStreamPublish = 6,
   kStreamPulled = 7,
@@ -66,7 +66,7 @@ enum class Kind : uint32_t {
 struct SlotRequest {
   Step step;
   Kind kind;
-  // Publish and pulled: as in the announce's reply. Announce: 0. Announce staged: the number of the lane.
+  // Publish and pulled: as in the announce's reply. Announce: 0. Announce staged: the number of the eager buffer.
   uint64_t op_id;
 
   uint64_t group_id;
@@ -120,13 +120,14 @@ struct SlotReply {
   uint64_t plan_id;
 };
 
-// What the worker says about lanes, beside a good reply. The client clears `good` before it arms.
-struct SlotLanes {
-  uint64_t offset;     // Lane i begins at offset + i * kLaneBytes, in every arena of the set.
-  uint32_t num_lanes;  // 0: the set has none.
+// What the worker says about eager buffers, beside a good reply. The client clears `good` before it arms.
+struct SlotEagerBuffers {
+  uint64_t
+      offset;  // Eager buffer i begins at offset + i * kEagerBufferBytes, in every arena of the set.
+  uint32_t num_eager_buffers;  // 0: the set has none.
   uint32_t
-      good;  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its lane.
-  uint8_t lane_of_rank[kMaxLaneRanks];
+      good;  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
+  uint8_t eager_buffer_of_rank[kMaxEagerRanks];
 };
 
 // What the plan of a stream's prepare is named after, for the kernels that build it. Written before a good answer to
@@ -144,12 +145,12 @@ struct alignas(64) Slot {
   uint32_t reserved[13];
   SlotRequest request;
   SlotReply reply;
-  SlotLanes lanes;
+  SlotEagerBuffers eager;
   PlanName plan_name;
   // Of a slot that a stream arms: the code of the first failed use since the client took the last one, its text in
   // reply.message. Replays run no code of the client's; it looks here when it has a chance to.
   std::atomic<uint32_t> failed;
-  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotLanes) -
+  uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotEagerBuffers) -
                   sizeof(PlanName) - 8];
 };
 static_assert(sizeof(Slot) == 4096);

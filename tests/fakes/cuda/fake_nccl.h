@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/nccl_table.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
 
 namespace epd::cuda {
 

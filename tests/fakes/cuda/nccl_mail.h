@@ -12,7 +12,7 @@
 #include <functional>
 #include <string>
 
-#include "daemon/backend/cuda/nccl_table.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
 
 namespace epd::cuda {
 

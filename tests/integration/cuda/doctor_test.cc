@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "daemon/backend/child_output.h"
-#include "daemon/backend/cuda/machine_probe.h"
+#include "daemon/backend/cuda/device/machine_probe.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
 namespace epd::testing {

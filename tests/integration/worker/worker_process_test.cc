@@ -99,11 +99,12 @@ TEST_F(WorkerProcess, RunsAnOperationOfTwoSessionsEndToEnd) {
   EXPECT_EQ(after.operations_size(), 0);
   EXPECT_EQ(after.tenants(0).num_operations(), 1u);
   EXPECT_THAT(after.tenants(0).expert_routes(), ElementsAre(2, 0, 1, 0));
-  // The lanes stay with the arenas.
-  const uint64_t lanes = 2 * shm::kLaneBytes * tenant.ranks[0]->slot(kSlot).lanes.num_lanes;
-  EXPECT_GT(lanes, 0u);
-  EXPECT_EQ(after.arena_sets(0).in_use_bytes(), lanes);
-  EXPECT_EQ(after.pool_committed_bytes(), lanes + 2 * 4096u);
+  // The eager buffers stay with the arenas.
+  const uint64_t eager =
+      2 * shm::kEagerBufferBytes * tenant.ranks[0]->slot(kSlot).eager.num_eager_buffers;
+  EXPECT_GT(eager, 0u);
+  EXPECT_EQ(after.arena_sets(0).in_use_bytes(), eager);
+  EXPECT_EQ(after.pool_committed_bytes(), eager + 2 * 4096u);
 }
 
 TEST_F(WorkerProcess, SleepsWhileNothingIsArmedAndWakesForTheNextUse) {

@@ -59,7 +59,7 @@ struct State {
   uint32_t next_id;
   uint32_t claim;        // Of the worker.
   uint32_t ghost_claim;  // 0: no ghost.
-  uint8_t use;           // Number of the client's open or next use.
+  uint8_t submission;    // Number of the client's open or next use.
   uint8_t open;          // Between arming and the end of the use.
   uint8_t client;
   uint8_t worker;
@@ -126,10 +126,10 @@ class Walk {
     return done;
   }
   // Somebody ended the open use; `use` is the one it was meant for.
-  void Ended(State& s, int use, const char* who) {
-    if (s.open == 0 || s.use != use) {
-      Violate(std::string(who) + " ended use " + std::to_string(s.use) +
-              (s.open ? "" : " (closed)") + ", it meant use " + std::to_string(use));
+  void Ended(State& s, int submission, const char* who) {
+    if (s.open == 0 || s.submission != submission) {
+      Violate(std::string(who) + " ended use " + std::to_string(s.submission) +
+              (s.open ? "" : " (closed)") + ", it meant use " + std::to_string(submission));
     }
     s.open = 0;
   }
@@ -196,8 +196,8 @@ void Walk::StepClient(State s) {
     case kTakeAnswer:
       if (s.open) Violate("the client took an answer of an open use");
       s.sleeping = s.sleeping_buffered = 0;
-      ++s.use;
-      s.client = s.use >= num_uses_ ? kClientDone : kArm;
+      ++s.submission;
+      s.client = s.submission >= num_uses_ ? kClientDone : kArm;
       break;
     default:
       return;
@@ -233,7 +233,7 @@ void Walk::StepWorker(State s) {
       if (Apply(s, [&](auto& word) { return shm::Claim(word, id); })) {
         if (!s.open) Violate("the worker claimed a closed use");
         s.claim = id;
-        s.claimed_use = s.use;
+        s.claimed_use = s.submission;
         s.worker = Is(PlantedBug::kSeparateEpoch)      ? kCheckEpoch
                    : Is(PlantedBug::kWakeBeforeAnswer) ? kEarlyLookSleeping
                                                        : kAnswer;
@@ -368,7 +368,7 @@ void Walk::StepPoisoner(State s, int which, bool because_of_death) {
     }
     if (!because_of_death) --s.poisons_left;
     p.seen = s.word;
-    p.saw_use = s.use;
+    p.saw_use = s.submission;
     p.pc = 1;
   } else if (p.pc == 1) {
     const uint64_t seen = p.seen;
@@ -377,7 +377,7 @@ void Walk::StepPoisoner(State s, int which, bool because_of_death) {
       word.store(shm::Answered(kAborted));
       return true;
     });
-    if (ended) Ended(s, seen == shm::kArmed && s.open ? s.use : p.saw_use, "a poison");
+    if (ended) Ended(s, seen == shm::kArmed && s.open ? s.submission : p.saw_use, "a poison");
     p.pc = ended ? 2 : 0;
     if (!ended) p = Poisoner{};
   } else {
@@ -407,8 +407,8 @@ void Walk::DrainBuffers(const State& s) {
 void Walk::CheckEnd(const State& s) {
   ++result_.num_ends;
   if (s.client != kClientDone) {
-    Violate("nobody moves, and the client waits for the answer of use " + std::to_string(s.use) +
-            (s.open ? " (open)" : " (ended: a wake was lost)"));
+    Violate("nobody moves, and the client waits for the answer of use " +
+            std::to_string(s.submission) + (s.open ? " (open)" : " (ended: a wake was lost)"));
   }
 }
 

@@ -80,8 +80,8 @@ v1::ServerMessage FullJoined() {
   joined.set_group_id(UINT64_MAX);
   joined.set_epoch(4);
   joined.set_formation(2);
-  joined.set_lane_offset(64);
-  joined.set_lane_bytes(4096);
+  joined.set_stream_region_offset(64);
+  joined.set_stream_region_bytes(4096);
   joined.add_slots()->set_worker("cuda:0");
   joined.add_slots()->set_worker("cuda:1");
   for (uint32_t rank = 0; rank < 3; ++rank) {
@@ -207,8 +207,8 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.arenas[2].sharing, ArenaSharing::kDeviceHandle);
   EXPECT_EQ(message.arenas[2].handle, std::string(64, 'h'));
   EXPECT_EQ(message.arenas[2].device_uuid, "0123456789abcdef");
-  EXPECT_EQ(message.lane_offset, 64u);
-  EXPECT_EQ(message.lane_bytes, 4096u);
+  EXPECT_EQ(message.stream_region_offset, 64u);
+  EXPECT_EQ(message.buffer_bytes, 4096u);
   ASSERT_EQ(message.members.size(), 3u);
   EXPECT_EQ(message.members[1].node, "n1");
   EXPECT_EQ(message.members[1].pid, -1);

@@ -294,13 +294,13 @@ TEST(PlanTableTest, SaysOfWhatEachFigureIs) {
               prepare_bytes_per_rank: 4096
               dispatch_backward_bytes_per_rank: 4198400
               combine_backward_bytes_per_rank: 8388608
-              lanes_bytes_per_rank: 2097152)pb")),
+              eager_bytes_per_rank: 2097152)pb")),
             R"(one prepare in flight, per rank:             4.0 KiB
 one dispatch:                                8.0 MiB
 one combine:                                 4.0 MiB
 one backward of dispatch:                    4.0 MiB
 one backward of combine:                     8.0 MiB
-lanes of small rows, per rank:               2.0 MiB
+eager buffers, per rank:                    2.0 MiB
 op slots, per session:                       256.0 KiB
 a routing plan (handle_mem), in the client:  20.0 KiB
 )");

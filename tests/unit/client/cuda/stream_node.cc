@@ -145,7 +145,7 @@ std::shared_ptr<const Formation> StreamNode::MakeFormation(uint32_t rank, uint64
   formation->epoch = number;
   formation->formation = number;
   formation->spec = ClientSpec();
-  formation->lane_bytes = kLaneBytes;
+  formation->stream_region_bytes = kEagerBufferBytes;
   formation->arenas.resize(kNumRanks);
   for (uint32_t r = 0; r < kNumRanks; ++r) {
     auto memory = std::make_shared<DeviceMemory>();
@@ -183,12 +183,12 @@ absl::Status StreamNode::Move(const MoveJob& job) {
   spec.num_experts = kNumExperts;
   spec.top_k = kTopK;
   spec.max_tokens = kMaxTokens;
-  const auto lane = [&](size_t r) { return arenas_[r]; };
+  const auto region = [&](size_t r) { return arenas_[r]; };
   const uint64_t stage_at = shm::StageOffset(RoutingPlanBytes(spec));
   if (job.kind == shm::Kind::kPrepare) {
     for (size_t to = 0; to < kNumRanks; ++to) {
       for (size_t from = 0; from < kNumRanks; ++from) {
-        std::memcpy(lane(to) + job.parts[to].out_offset + from * kNumExperts * 4, lane(from),
+        std::memcpy(region(to) + job.parts[to].out_offset + from * kNumExperts * 4, region(from),
                     kNumExperts * 4);
       }
     }
@@ -196,8 +196,8 @@ absl::Status StreamNode::Move(const MoveJob& job) {
   }
   const bool scatters = Scatters(job.kind);
   for (size_t r = 0; r < kNumRanks; ++r) {
-    std::memset(lane(r) + job.parts[r].out_offset, 0, job.parts[r].out_bytes);
-    const auto* header = reinterpret_cast<const PlanHeader*>(lane(r));
+    std::memset(region(r) + job.parts[r].out_offset, 0, job.parts[r].out_bytes);
+    const auto* header = reinterpret_cast<const PlanHeader*>(region(r));
     if (header->magic != kPlanMagic || header->plan_id != job.plan_id ||
         header->epoch != formation_ || header->group_id != kGroupId) {
       return absl::DataLossError("a staged plan is not the prepare's");
@@ -209,7 +209,7 @@ absl::Status StreamNode::Move(const MoveJob& job) {
   for (size_t r = 0; r < kNumRanks; ++r) {
     const MovePart& mine = job.parts[r];
     const auto* table =
-        reinterpret_cast<const PlanRoute*>(lane(r) + PlanTableOffset(kNumRanks, kNumExperts));
+        reinterpret_cast<const PlanRoute*>(region(r) + PlanTableOffset(kNumRanks, kNumExperts));
     for (uint64_t route = 0; route < mine.num_tokens * kTopK; ++route) {
       if (table[route].dst_rank < 0) continue;
       const auto other = static_cast<size_t>(table[route].dst_rank);
@@ -218,8 +218,8 @@ absl::Status StreamNode::Move(const MoveJob& job) {
       if (slot >= theirs.recv_capacity) continue;
       const uint64_t token = route / kTopK;
       if (scatters) {
-        uint8_t* const stage = lane(r) + stage_at;
-        uint8_t* const out = lane(other) + theirs.out_offset;
+        uint8_t* const stage = region(r) + stage_at;
+        uint8_t* const out = region(other) + theirs.out_offset;
         std::memcpy(out + slot * job.row_bytes, stage + token * job.row_bytes, job.row_bytes);
         if (job.has_weights) {
           const auto* weights = reinterpret_cast<const float*>(
@@ -229,8 +229,8 @@ absl::Status StreamNode::Move(const MoveJob& job) {
               weights[route];
         }
       } else {
-        uint8_t* const stage = lane(other) + stage_at;
-        uint8_t* const out = lane(r) + mine.out_offset;
+        uint8_t* const stage = region(other) + stage_at;
+        uint8_t* const out = region(r) + mine.out_offset;
         for (uint64_t h = 0; h < job.row_bytes / 4; ++h) {
           rows_of(out, 0, token)[h] += rows_of(stage, 0, slot)[h];
         }

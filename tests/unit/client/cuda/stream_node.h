@@ -31,7 +31,7 @@ class StreamNode {
   static constexpr uint32_t kHidden = 8;  // float32
   static constexpr uint64_t kGroupId = 77;
   static constexpr uint64_t kArenaBytes = uint64_t{2} << 20;
-  static constexpr uint64_t kLaneBytes = uint64_t{1} << 20;
+  static constexpr uint64_t kEagerBufferBytes = uint64_t{1} << 20;
 
   explicit StreamNode(Executor executor, bool drop_on_overflow = false);
   ~StreamNode();

@@ -12,9 +12,9 @@
 #include <variant>
 
 #include "daemon/core/unique_fd.h"
-#include "daemon/worker/exchange.h"
-#include "daemon/worker/outcome_records.h"
-#include "daemon/worker/session_slots.h"
+#include "daemon/worker/engine/exchange.h"
+#include "daemon/worker/shell/outcome_records.h"
+#include "daemon/worker/shell/session_slots.h"
 
 namespace epd {
 namespace {
@@ -45,8 +45,10 @@ struct StreamWorker::State {
       : slots(std::move(s)), sizes(z), mover(std::move(m)), records(MakeRecords()) {}
 
   void Perform();
-  void Run(const AnswerUse& answer) { sessions.at(answer.use.session).Answer(answer); }
-  void Run(const LinkUse& link) { sessions.at(link.use.session).Link(link); }
+  void Run(const AnswerSubmission& answer) {
+    sessions.at(answer.submission.session).Answer(answer);
+  }
+  void Run(const LinkSubmission& link) { sessions.at(link.submission.session).Link(link); }
   void Run(const OpenRecord& open) { records.OpenOperation(open.operation); }
   void Run(const DecideRecord& decide) { records.Decide(decide.operation, decide.status); }
   void Run(const CloseRecord& close) { records.CloseOperation(close.operation); }
@@ -104,8 +106,8 @@ void StreamWorker::Start() {
       {
         std::lock_guard lock(s.mutex);
         for (auto& [unused, session] : s.sessions) {
-          session.TakeArmed([&s](const Use& use, const shm::SlotRequest& request) {
-            s.exchange->Take(use, request, absl::UnixEpoch());
+          session.TakeArmed([&s](const Submission& submission, const shm::SlotRequest& request) {
+            s.exchange->Take(submission, request, absl::UnixEpoch());
           });
         }
         s.Perform();
@@ -157,7 +159,7 @@ void StreamWorker::Stop() {
 void StreamWorker::Replace() {
   Stop();
   for (auto& [unused, session] : state_->sessions) {
-    session.AbortOpenUses(absl::AbortedError("the worker died"));
+    session.AbortOpenSubmissions(absl::AbortedError("the worker died"));
   }
   Start();
 }

@@ -14,7 +14,7 @@ namespace epd {
 class StreamWorker {
  public:
   struct Sizes {
-    uint64_t device_bytes = 0;  // Of all arenas; their lanes begin at 0.
+    uint64_t device_bytes = 0;  // Of all arenas; their regions begin at 0.
     uint64_t group_id = 0;
     uint32_t num_experts = 0;
     uint32_t max_tokens = 0;

@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/worker/cause_text.h"
-#include "daemon/worker/control_codec.h"
-#include "daemon/worker/log_limiter.h"
-#include "daemon/worker/spin_policy.h"
-#include "daemon/worker/stream_pause.h"
+#include "daemon/worker/engine/cause_text.h"
+#include "daemon/worker/engine/log_limiter.h"
+#include "daemon/worker/engine/stream_pause.h"
+#include "daemon/worker/shell/control_codec.h"
+#include "daemon/worker/shell/spin_policy.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {

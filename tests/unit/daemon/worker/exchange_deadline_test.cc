@@ -21,8 +21,8 @@ class Deadline : public ::testing::Test {
  protected:
   void SetUp() override { h_.StartTenant(h_.Spec(3)); }
   OperationId Admitted(ExchangeHarness& h) {
-    const auto uses = h.AnnounceAll({h.Request(0), h.Request(1), h.Request(2)});
-    return h.operation(uses[0]);
+    const auto submissions = h.AnnounceAll({h.Request(0), h.Request(1), h.Request(2)});
+    return h.operation(submissions[0]);
   }
   ExchangeHarness h_;
 };
@@ -42,17 +42,17 @@ TEST_F(Deadline, AbsentRankIsNamedInTheLogAfterTwentySecondsOnce) {
 }
 
 TEST_F(Deadline, AbsentRankFailsTheOperationAfterTenMinutesAndTheLateComerAtOnce) {
-  const Use waits = h_.Take(h_.Request(0));
-  const Use also = h_.Take(h_.Request(1));
+  const Submission waits = h_.Take(h_.Request(0));
+  const Submission also = h_.Take(h_.Request(1));
   h_.Advance(absl::Seconds(20));
   h_.Advance(absl::Minutes(10) - absl::Seconds(20) - kTick);
   EXPECT_FALSE(h_.answered(waits));
   h_.Advance(kTick);
-  for (const Use& use : {waits, also}) {
-    EXPECT_EQ(h_.code(use), Code::kDeadlineExceeded);
-    EXPECT_THAT(h_.text(use), HasSubstr("rank=2 host=host2 pid=102 phase=absent"));
+  for (const Submission& submission : {waits, also}) {
+    EXPECT_EQ(h_.code(submission), Code::kDeadlineExceeded);
+    EXPECT_THAT(h_.text(submission), HasSubstr("rank=2 host=host2 pid=102 phase=absent"));
   }
-  const Use late = h_.Take(h_.Request(2));
+  const Submission late = h_.Take(h_.Request(2));
   EXPECT_EQ(h_.code(late), Code::kDeadlineExceeded);
   // All ranks meet again in the first execution above.
   const auto next = h_.AnnounceAll({h_.Request(0, 1), h_.Request(1, 1), h_.Request(2, 1)});
@@ -75,7 +75,7 @@ TEST_F(Deadline, UnpublishedOperationFailsThirtySecondsAfterAdmission) {
   h_.Advance(absl::Seconds(15));
   const auto rest = h_.AnnounceAll({h_.Request(1), h_.Request(2)});
   const OperationId op = h_.operation(rest[0]);
-  const Use waits = h_.Step(0, op, shm::Step::kPublish);
+  const Submission waits = h_.Step(0, op, shm::Step::kPublish);
   h_.Advance(absl::Seconds(30) - kTick);
   EXPECT_FALSE(h_.answered(waits));
   h_.Advance(kTick);
@@ -113,21 +113,21 @@ TEST_F(Deadline, WritersOfAFailedOperationHoldItForThirtySeconds) {
 TEST(DeadlineStaging, QueuedOperationsAreAdmittedInOrderAsRegionsComeBack) {
   ExchangeHarness h({.staging_bytes = 2 * 8192});
   h.StartTenant(h.Spec(2));
-  std::vector<std::vector<Use>> uses;
+  std::vector<std::vector<Submission>> submissions;
   for (uint64_t i = 0; i < 3; ++i) {
     shm::SlotRequest small[2] = {h.Dispatch(0, i), h.Dispatch(1, i)};
     if (i == 2) small[0].stage_bytes = small[1].stage_bytes = 100;  // Would fit beside the first.
-    uses.push_back(h.AnnounceAll({small[0], small[1]}));
+    submissions.push_back(h.AnnounceAll({small[0], small[1]}));
   }
-  EXPECT_EQ(h.code(uses[0][0]), Code::kOk);
-  EXPECT_FALSE(h.answered(uses[1][0]));
-  EXPECT_FALSE(h.answered(uses[2][0])) << "a later operation overtook";
-  const OperationId op = h.operation(uses[0][0]);
+  EXPECT_EQ(h.code(submissions[0][0]), Code::kOk);
+  EXPECT_FALSE(h.answered(submissions[1][0]));
+  EXPECT_FALSE(h.answered(submissions[2][0])) << "a later operation overtook";
+  const OperationId op = h.operation(submissions[0][0]);
   for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
     for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
   }
-  EXPECT_EQ(h.code(uses[1][0]), Code::kOk);
-  EXPECT_FALSE(h.answered(uses[2][0]));
+  EXPECT_EQ(h.code(submissions[1][0]), Code::kOk);
+  EXPECT_FALSE(h.answered(submissions[2][0]));
 }
 
 TEST(DeadlineStaging, NoStagingInTimeIsResourceExhaustedAndEndsNothingElse) {
@@ -150,10 +150,10 @@ TEST(DeadlineStaging, WhatCanNeverFitFailsAtOnce) {
   h.StartTenant(h.Spec(2));
   shm::SlotRequest large = h.Dispatch(0);
   large.stage_bytes = 9000;
-  const auto uses = h.AnnounceAll({large, h.Dispatch(1)});
-  for (const Use& use : uses) {
-    EXPECT_EQ(h.code(use), Code::kResourceExhausted);
-    EXPECT_THAT(h.text(use), AllOf(HasSubstr("9024"), HasSubstr("16384")));
+  const auto submissions = h.AnnounceAll({large, h.Dispatch(1)});
+  for (const Submission& submission : submissions) {
+    EXPECT_EQ(h.code(submission), Code::kResourceExhausted);
+    EXPECT_THAT(h.text(submission), AllOf(HasSubstr("9024"), HasSubstr("16384")));
   }
 }
 

@@ -1,11 +1,11 @@
-// Goal: a tenant on a device has arenas of its own with a lane for streams, its operations find memory that is there
+// Goal: a tenant on a device has arenas of its own with an eager buffer for streams, its operations find memory that is there
 // already, and nothing that a device still writes is given back or given to others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "daemon/worker/device_arenas.h"
+#include "daemon/worker/staging/device_arenas.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {
@@ -32,7 +32,7 @@ class ExchangeDeviceTest : public ::testing::Test {
   }
   // Announces and publishes on both ranks; the rows are being moved.
   OperationId StartMove() {
-    const std::vector<Use> announced = h_.AnnounceAll({Prepare(0), Prepare(1)});
+    const std::vector<Submission> announced = h_.AnnounceAll({Prepare(0), Prepare(1)});
     const OperationId operation = h_.operation(announced[0]);
     offset_ = h_.answers.at(announced[0]).region.offset;
     for (uint32_t r = 0; r < 2; ++r)
@@ -42,13 +42,13 @@ class ExchangeDeviceTest : public ::testing::Test {
   }
 
   ExchangeHarness h_{{.staging_bytes = kPool, .device_staging_bytes = kDevice}};
-  std::vector<Use> published_;
+  std::vector<Submission> published_;
   uint64_t offset_ = 0;
 };
 
-TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldALaneAtTheirStart) {
+TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldAStreamRegionAtTheirStart) {
   const DeviceArenas planned = PlanDeviceArenas(OnDevice());
-  EXPECT_EQ(planned.arena_bytes, 2 * planned.lane_bytes);
+  EXPECT_EQ(planned.arena_bytes, 2 * planned.buffer_bytes);
   ASSERT_TRUE(h_.exchange.StartTenant(h_.Start(OnDevice()), h_.now).ok());
   bool created = false;
   bool reported = false;
@@ -59,17 +59,17 @@ TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldALaneAtTheirStar
       EXPECT_EQ(create->arena_bytes, planned.arena_bytes);
     } else if (const auto* ready = std::get_if<ReportTenantReady>(&effect)) {
       reported = true;
-      EXPECT_EQ(ready->lane_offset, 0u);
-      EXPECT_EQ(ready->lane_bytes, planned.lane_bytes);
+      EXPECT_EQ(ready->stream_region_offset, 0u);
+      EXPECT_EQ(ready->buffer_bytes, planned.buffer_bytes);
     }
   }
   EXPECT_TRUE(created && reported);
 }
 
-TEST_F(ExchangeDeviceTest, AnOperationLiesBehindTheLaneAndNeedsNoPages) {
+TEST_F(ExchangeDeviceTest, AnOperationLiesBehindTheStreamRegionAndNeedsNoPages) {
   h_.StartTenant(OnDevice());
   const OperationId operation = StartMove();
-  EXPECT_EQ(offset_, PlanDeviceArenas(OnDevice()).lane_bytes);
+  EXPECT_EQ(offset_, PlanDeviceArenas(OnDevice()).buffer_bytes);
   EXPECT_THAT(h_.commits, IsEmpty());
   EXPECT_FALSE(h_.answered(published_[0])) << "the device has not said that it is done";
   h_.exchange.RowsMoved(operation, absl::OkStatus(), h_.now);
@@ -119,11 +119,11 @@ TEST_F(ExchangeDeviceTest, AMemberIsAWorkerAndNotANode) {
               HasSubstr("node a cuda:1 of rank 1 takes no streams"));
   ExchangeHarness h(options);
   start(h, "a:3");
-  const Use use = h.Take(Prepare(0));
-  EXPECT_FALSE(h.answered(use)) << "rank 1 has not announced";
+  const Submission submission = h.Take(Prepare(0));
+  EXPECT_FALSE(h.answered(submission)) << "rank 1 has not announced";
   h.exchange.PeerLost(Incarnation(8), absl::UnavailableError("the stream is lost"), h.now);
   h.Perform();
-  EXPECT_THAT(h.text(use), HasSubstr("rank=1"));
+  EXPECT_THAT(h.text(submission), HasSubstr("rank=1"));
 }
 
 }  // namespace

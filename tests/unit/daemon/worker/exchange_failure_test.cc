@@ -24,26 +24,26 @@ class Failure : public ::testing::Test {
   }
   // Announces on both ranks and returns the admitted operation.
   OperationId Admitted(uint64_t execution = 0) {
-    const auto uses = h_.AnnounceAll({h_.Request(0, execution), h_.Request(1, execution)});
-    EXPECT_EQ(h_.code(uses[0]), Code::kOk) << h_.text(uses[0]);
-    return h_.operation(uses[0]);
+    const auto submissions = h_.AnnounceAll({h_.Request(0, execution), h_.Request(1, execution)});
+    EXPECT_EQ(h_.code(submissions[0]), Code::kOk) << h_.text(submissions[0]);
+    return h_.operation(submissions[0]);
   }
   ExchangeHarness h_;
 };
 
 TEST_F(Failure, OwnInputErrorReachesTheRankThatWaits) {
-  const Use waits = h_.Take(h_.Request(0));
-  const Use bad = h_.Take(Bad(1));
-  for (const Use& use : {waits, bad}) {
-    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(use),
+  const Submission waits = h_.Take(h_.Request(0));
+  const Submission bad = h_.Take(Bad(1));
+  for (const Submission& submission : {waits, bad}) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission),
                 AllOf(HasSubstr("rank=1 host=host1 pid=101"), HasSubstr("topk_idx[3, 1] is 9")));
   }
 }
 
 TEST_F(Failure, OwnInputErrorReachesTheRankThatComesLater) {
   h_.Take(Bad(1));
-  const Use late = h_.Take(h_.Request(0));
+  const Submission late = h_.Take(h_.Request(0));
   EXPECT_EQ(h_.code(late), Code::kInvalidArgument);
   EXPECT_THAT(h_.text(late), HasSubstr("topk_idx[3, 1] is 9"));
   EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
@@ -63,7 +63,7 @@ TEST_F(Failure, ARankThatHasNotHeardOfTheNextFormationIsToldWhatHappenedInItsOwn
   ASSERT_TRUE(h_.exchange.StartTenant(next, h_.now).ok());
   h_.Perform();
   EXPECT_THAT(h_.text(h_.Take(h_.Request(0))), HasSubstr("topk_idx[3, 1] is 9"));
-  const Use later = h_.Take(h_.Request(0, 1));
+  const Submission later = h_.Take(h_.Request(0, 1));
   EXPECT_EQ(h_.code(later), Code::kAborted);
   EXPECT_THAT(h_.text(later), HasSubstr("the group was re-formed"));
 }
@@ -71,8 +71,8 @@ TEST_F(Failure, ARankThatHasNotHeardOfTheNextFormationIsToldWhatHappenedInItsOwn
 TEST_F(Failure, OwnInputErrorEndsItsExecutionAndNothingElse) {
   shm::SlotRequest same_execution = h_.Request(0);
   same_execution.ordinal = 4;
-  const Use sibling = h_.Take(same_execution);
-  const Use next = h_.Take(h_.Request(0, 1));
+  const Submission sibling = h_.Take(same_execution);
+  const Submission next = h_.Take(h_.Request(0, 1));
   h_.Take(Bad(1));
   EXPECT_EQ(h_.code(sibling), Code::kInvalidArgument);
   EXPECT_FALSE(h_.answered(next));
@@ -82,11 +82,11 @@ TEST_F(Failure, OwnInputErrorEndsItsExecutionAndNothingElse) {
 
 TEST_F(Failure, OwnErrorAtPublishFailsTheOthersToo) {
   const OperationId op = Admitted();
-  const Use waits = h_.Step(0, op, shm::Step::kPublish);
+  const Submission waits = h_.Step(0, op, shm::Step::kPublish);
   shm::SlotRequest bad = Bad(1);
   bad.step = shm::Step::kPublish;
   bad.op_id = op.value;
-  const Use guilty = h_.Take(bad);
+  const Submission guilty = h_.Take(bad);
   EXPECT_EQ(h_.code(waits), Code::kInvalidArgument);
   EXPECT_EQ(h_.code(guilty), Code::kInvalidArgument);
   EXPECT_THAT(h_.text(waits), HasSubstr("rank=1 host=host1 pid=101 phase=publish"));
@@ -96,11 +96,11 @@ TEST_F(Failure, OwnErrorAtPublishFailsTheOthersToo) {
 TEST_F(Failure, OverflowNamesRankDemandAndCapacity) {
   shm::SlotRequest over = h_.Dispatch(1);
   over.demand = 65;
-  const auto uses = h_.AnnounceAll({h_.Dispatch(0), over});
-  for (const Use& use : uses) {
-    EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
+  const auto submissions = h_.AnnounceAll({h_.Dispatch(0), over});
+  for (const Submission& submission : submissions) {
+    EXPECT_EQ(h_.code(submission), Code::kResourceExhausted);
     EXPECT_THAT(
-        h_.text(use),
+        h_.text(submission),
         HasSubstr(
             "rank=1 host=host1 pid=101 phase=announce would receive 65 slots, its capacity is 64"));
   }
@@ -120,7 +120,7 @@ TEST_F(Failure, OverflowIsNoErrorWhenTheGroupDrops) {
 TEST_F(Failure, DisagreementEndsTheGenerationOnAllPrograms) {
   shm::SlotRequest other_program = h_.Request(0);
   other_program.program[0] = 9;
-  const Use other = h_.Take(other_program);
+  const Submission other = h_.Take(other_program);
   shm::SlotRequest odd = h_.Request(1, 3);
   odd.top_k = 1;
   h_.AnnounceAll({h_.Request(0, 3), odd});
@@ -133,14 +133,14 @@ TEST_F(Failure, DisagreementEndsTheGenerationOnAllPrograms) {
 }
 
 TEST_F(Failure, DeadSessionFailsAllThatWaitAndAllThatComes) {
-  const Use waits = h_.Take(h_.Request(0));
+  const Submission waits = h_.Take(h_.Request(0));
   h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("its process was killed"), false,
                           h_.now);
   h_.Perform();
-  const Use later = h_.Take(h_.Request(0, 1));
-  for (const Use& use : {waits, later}) {
-    EXPECT_EQ(h_.code(use), Code::kUnavailable);
-    EXPECT_THAT(h_.text(use),
+  const Submission later = h_.Take(h_.Request(0, 1));
+  for (const Submission& submission : {waits, later}) {
+    EXPECT_EQ(h_.code(submission), Code::kUnavailable);
+    EXPECT_THAT(h_.text(submission),
                 AllOf(HasSubstr("rank=1 host=host1 pid=101"), HasSubstr("its process was killed")));
   }
 }
@@ -148,11 +148,11 @@ TEST_F(Failure, DeadSessionFailsAllThatWaitAndAllThatComes) {
 TEST_F(Failure, DeadSessionLetsAGoodOperationFinish) {
   const OperationId op = Admitted();
   h_.Step(1, op, shm::Step::kPublish);
-  const Use publish = h_.Step(0, op, shm::Step::kPublish);
+  const Submission publish = h_.Step(0, op, shm::Step::kPublish);
   h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
   h_.Perform();
   EXPECT_EQ(h_.code(publish), Code::kOk);
-  const Use pulled = h_.Step(0, op, shm::Step::kPulled);
+  const Submission pulled = h_.Step(0, op, shm::Step::kPulled);
   EXPECT_EQ(h_.code(pulled), Code::kOk);
   EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
 }
@@ -162,7 +162,7 @@ TEST_F(Failure, RankBetweenUsesHoldsTheRegionAndIsToldAtItsNextUse) {
   h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
   h_.Perform();
   EXPECT_GT(h_.exchange.staging().pool().in_use_bytes(), 0u) << "rank 0 still writes";
-  const Use publish = h_.Step(0, op, shm::Step::kPublish);
+  const Submission publish = h_.Step(0, op, shm::Step::kPublish);
   EXPECT_EQ(h_.code(publish), Code::kUnavailable);
   EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
   EXPECT_TRUE(h_.records.empty());
@@ -170,7 +170,7 @@ TEST_F(Failure, RankBetweenUsesHoldsTheRegionAndIsToldAtItsNextUse) {
 
 TEST_F(Failure, EndOfTheTenantAnswersAllAndDropsTheArenasWithTheLastHolder) {
   const OperationId op = Admitted();
-  const Use waits = h_.Take(h_.Request(0, 1));
+  const Submission waits = h_.Take(h_.Request(0, 1));
   h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("a new rank 1"), h_.now);
   h_.Perform();
   EXPECT_EQ(h_.code(waits), Code::kAborted);
@@ -194,11 +194,11 @@ TEST_F(Failure, BasesOfANewFormationFailOldExecutionsAndShiftTheOthers) {
     request.formation = 2;
     return h_.Take(request);
   };
-  const Use old = in_formation(0, 4);
+  const Submission old = in_formation(0, 4);
   EXPECT_EQ(h_.code(old), Code::kAborted);
   EXPECT_THAT(h_.text(old), HasSubstr("before the re-formation"));
-  const Use stayed = in_formation(0, 5);
-  const Use fresh = in_formation(1, 0);
+  const Submission stayed = in_formation(0, 5);
+  const Submission fresh = in_formation(1, 0);
   EXPECT_EQ(h_.code(stayed), Code::kOk);
   EXPECT_EQ(h_.operation(stayed), h_.operation(fresh));
 }
@@ -206,19 +206,19 @@ TEST_F(Failure, BasesOfANewFormationFailOldExecutionsAndShiftTheOthers) {
 TEST_F(Failure, StaleFormationIsAbortedWithBothValues) {
   shm::SlotRequest stale = h_.Request(0);
   stale.epoch = 2;
-  const Use use = h_.Take(stale);
-  EXPECT_EQ(h_.code(use), Code::kAborted);
-  EXPECT_THAT(h_.text(use),
+  const Submission submission = h_.Take(stale);
+  EXPECT_EQ(h_.code(submission), Code::kAborted);
+  EXPECT_THAT(h_.text(submission),
               AllOf(HasSubstr("epoch 2 formation 1"), HasSubstr("epoch 3 formation 1")));
 }
 
 TEST_F(Failure, DrainRefusesNewOperationsAndLetsOldOnesFinish) {
   const OperationId old = Admitted();
-  const Use half = h_.Take(h_.Request(0, 1));
+  const Submission half = h_.Take(h_.Request(0, 1));
   h_.exchange.DrainTenant(kGroup, Formation(1), h_.now);
   h_.Perform();
   EXPECT_EQ(h_.code(h_.Take(h_.Request(0, 2))), Code::kFailedPrecondition);
-  const Use other_half = h_.Take(h_.Request(1, 1));
+  const Submission other_half = h_.Take(h_.Request(1, 1));
   EXPECT_EQ(h_.code(half), Code::kOk);
   EXPECT_TRUE(h_.drained.empty());
   for (const OperationId op : {old, h_.operation(other_half)}) {
@@ -237,8 +237,9 @@ TEST_F(Failure, DrainOfAnIdleTenantIsReportedAtOnce) {
 
 TEST_F(Failure, NoMemoryForPagesIsAnErrorAndTheRegionComesBack) {
   h_.commit_status = absl::ResourceExhaustedError("the node has no memory");
-  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
-  for (const Use& use : uses) EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
+  const auto submissions = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
+  for (const Submission& submission : submissions)
+    EXPECT_EQ(h_.code(submission), Code::kResourceExhausted);
   EXPECT_EQ(h_.exchange.staging().pool().in_use_bytes(), 0u);
   h_.commit_status = absl::OkStatus();
   Admitted(1);
@@ -251,12 +252,12 @@ TEST_F(Failure, WorkerExecutorMovesAfterTheLastPublishAndBeforeTheOutcome) {
   h.StartTenant(spec);
   shm::SlotRequest requests[2] = {h.Request(0), h.Request(1)};
   for (auto& request : requests) request.out_bytes = 100;
-  const auto uses = h.AnnounceAll({requests[0], requests[1]});
-  const OperationId op = h.operation(uses[0]);
-  EXPECT_EQ(h.answers.at(uses[0]).region.out_offset, 64u);
-  const Use first = h.Step(0, op, shm::Step::kPublish);
+  const auto submissions = h.AnnounceAll({requests[0], requests[1]});
+  const OperationId op = h.operation(submissions[0]);
+  EXPECT_EQ(h.answers.at(submissions[0]).region.out_offset, 64u);
+  const Submission first = h.Step(0, op, shm::Step::kPublish);
   EXPECT_TRUE(h.moves.empty());
-  const Use second = h.Step(1, op, shm::Step::kPublish);
+  const Submission second = h.Step(1, op, shm::Step::kPublish);
   ASSERT_EQ(h.moves.size(), 1u);
   EXPECT_FALSE(h.answered(first));
   h.exchange.RowsMoved(op, absl::DataLossError("a stage is corrupt"), h.now);

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 
 namespace epd {
 
@@ -103,33 +103,37 @@ class ExchangeHarness {
   }
 
   // Takes a use of the rank's own session, or of `session`.
-  Use Take(const shm::SlotRequest& request, std::optional<SessionId> session = std::nullopt) {
-    const Use use{
+  Submission Take(const shm::SlotRequest& request,
+                  std::optional<SessionId> session = std::nullopt) {
+    const Submission submission{
         .session = session.value_or(SessionOf(request.rank)), .slot = 0, .claim = ++claim_};
-    exchange.Take(use, request, now);
+    exchange.Take(submission, request, now);
     Perform();
-    return use;
+    return submission;
   }
-  Use Step(uint32_t rank, OperationId operation, shm::Step step) {
+  Submission Step(uint32_t rank, OperationId operation, shm::Step step) {
     shm::SlotRequest request = Request(rank);
     request.step = step;
     request.op_id = operation.value;
     return Take(request);
   }
-  std::vector<Use> AnnounceAll(const std::vector<shm::SlotRequest>& requests) {
-    std::vector<Use> uses;
-    for (const shm::SlotRequest& request : requests) uses.push_back(Take(request));
-    return uses;
+  std::vector<Submission> AnnounceAll(const std::vector<shm::SlotRequest>& requests) {
+    std::vector<Submission> submissions;
+    for (const shm::SlotRequest& request : requests) submissions.push_back(Take(request));
+    return submissions;
   }
 
-  bool answered(const Use& use) const { return answers.contains(use); }
-  absl::StatusCode code(const Use& use) const {
-    return answered(use) ? answers.at(use).status.code() : absl::StatusCode::kUnknown;
+  bool answered(const Submission& submission) const { return answers.contains(submission); }
+  absl::StatusCode code(const Submission& submission) const {
+    return answered(submission) ? answers.at(submission).status.code() : absl::StatusCode::kUnknown;
   }
-  std::string text(const Use& use) const {
-    return answered(use) ? std::string(answers.at(use).status.message()) : "(not answered)";
+  std::string text(const Submission& submission) const {
+    return answered(submission) ? std::string(answers.at(submission).status.message())
+                                : "(not answered)";
   }
-  OperationId operation(const Use& use) const { return answers.at(use).operation; }
+  OperationId operation(const Submission& submission) const {
+    return answers.at(submission).operation;
+  }
 
   void Advance(absl::Duration by) {
     now += by;
@@ -150,11 +154,11 @@ class ExchangeHarness {
   Exchange exchange;
   absl::Time now = absl::UnixEpoch();
   absl::Status commit_status;
-  std::map<Use, AnswerUse> answers;
-  std::map<Use, std::vector<uint8_t>> lanes;
+  std::map<Submission, AnswerSubmission> answers;
+  std::map<Submission, std::vector<uint8_t>> eager;
   std::map<OperationId, absl::Status> decided;
   std::set<OperationId> records;
-  std::map<Use, OperationId> links;
+  std::map<Submission, OperationId> links;
   std::vector<MoveRows> moves;
   std::vector<std::string> logs;
   std::vector<EvictSession> evicted;
@@ -167,7 +171,7 @@ class ExchangeHarness {
   std::vector<uint64_t> count_offsets;
 
  private:
-  void Do(const LinkUse& e) { links[e.use] = e.operation; }
+  void Do(const LinkSubmission& e) { links[e.submission] = e.operation; }
   void Do(const OpenRecord& e) {
     EXPECT_TRUE(records.insert(e.operation).second) << "an operation id was used twice";
   }
@@ -176,13 +180,13 @@ class ExchangeHarness {
     EXPECT_TRUE(decided.emplace(e.operation, e.status).second) << "decided twice";
   }
   void Do(const CloseRecord& e) { EXPECT_EQ(records.erase(e.operation), 1u); }
-  void Do(const TellLanes& e) {
-    EXPECT_FALSE(answers.contains(e.use)) << "told the lanes after the answer";
-    EXPECT_EQ(e.operation, links[e.use]);
-    lanes[e.use] = e.lane_of_rank;
+  void Do(const NameEagerBuffers& e) {
+    EXPECT_FALSE(answers.contains(e.submission)) << "told the eager buffers after the answer";
+    EXPECT_EQ(e.operation, links[e.submission]);
+    eager[e.submission] = e.eager_buffer_of_rank;
   }
-  void Do(const AnswerUse& e) {
-    EXPECT_TRUE(answers.emplace(e.use, e).second) << "a use was answered twice";
+  void Do(const AnswerSubmission& e) {
+    EXPECT_TRUE(answers.emplace(e.submission, e).second) << "a use was answered twice";
     if (e.operation && !e.status.ok()) {
       EXPECT_TRUE(decided.contains(e.operation)) << "answered before the outcome was recorded";
     }

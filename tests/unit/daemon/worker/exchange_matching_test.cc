@@ -21,29 +21,29 @@ class Matching : public ::testing::Test {
 };
 
 TEST_F(Matching, AnnounceIsAnsweredOnceEveryRankHasAnnounced) {
-  const Use first = h_.Take(h_.Request(0));
-  const Use second = h_.Take(h_.Request(1));
+  const Submission first = h_.Take(h_.Request(0));
+  const Submission second = h_.Take(h_.Request(1));
   EXPECT_FALSE(h_.answered(first));
   EXPECT_FALSE(h_.answered(second));
-  const Use third = h_.Take(h_.Request(2));
-  for (const Use& use : {first, second, third}) {
-    EXPECT_EQ(h_.code(use), Code::kOk) << h_.text(use);
-    EXPECT_EQ(h_.operation(use), h_.operation(first));
-    EXPECT_EQ(h_.answers.at(use).region.offset, 0u);
-    EXPECT_EQ(h_.answers.at(use).region.bytes, 4096u);
-    EXPECT_EQ(h_.links.at(use), h_.operation(first));
+  const Submission third = h_.Take(h_.Request(2));
+  for (const Submission& submission : {first, second, third}) {
+    EXPECT_EQ(h_.code(submission), Code::kOk) << h_.text(submission);
+    EXPECT_EQ(h_.operation(submission), h_.operation(first));
+    EXPECT_EQ(h_.answers.at(submission).region.offset, 0u);
+    EXPECT_EQ(h_.answers.at(submission).region.bytes, 4096u);
+    EXPECT_EQ(h_.links.at(submission), h_.operation(first));
   }
 }
 
 TEST_F(Matching, WholeLifeFreesTheRegionAndClosesTheRecord) {
-  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1), h_.Request(2)});
-  const OperationId op = h_.operation(uses[0]);
-  std::vector<Use> publishes;
+  const auto submissions = h_.AnnounceAll({h_.Request(0), h_.Request(1), h_.Request(2)});
+  const OperationId op = h_.operation(submissions[0]);
+  std::vector<Submission> publishes;
   for (uint32_t r = 0; r < 3; ++r) publishes.push_back(h_.Step(r, op, shm::Step::kPublish));
-  for (const Use& use : publishes) EXPECT_EQ(h_.code(use), Code::kOk);
+  for (const Submission& submission : publishes) EXPECT_EQ(h_.code(submission), Code::kOk);
   EXPECT_EQ(h_.decided.at(op), absl::OkStatus());
   EXPECT_EQ(h_.num_count_routes, 1);
-  const Use early = h_.Step(0, op, shm::Step::kPulled);
+  const Submission early = h_.Step(0, op, shm::Step::kPulled);
   EXPECT_FALSE(h_.answered(early)) << "the region is still read by others";
   h_.Step(1, op, shm::Step::kPulled);
   h_.Step(2, op, shm::Step::kPulled);
@@ -54,9 +54,9 @@ TEST_F(Matching, WholeLifeFreesTheRegionAndClosesTheRecord) {
 }
 
 TEST_F(Matching, PublishIsAnsweredOnceAllHavePublished) {
-  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1), h_.Request(2)});
-  const OperationId op = h_.operation(uses[0]);
-  const Use first = h_.Step(0, op, shm::Step::kPublish);
+  const auto submissions = h_.AnnounceAll({h_.Request(0), h_.Request(1), h_.Request(2)});
+  const OperationId op = h_.operation(submissions[0]);
+  const Submission first = h_.Step(0, op, shm::Step::kPublish);
   h_.Step(1, op, shm::Step::kPublish);
   EXPECT_FALSE(h_.answered(first));
   EXPECT_FALSE(h_.decided.contains(op));
@@ -67,13 +67,13 @@ TEST_F(Matching, PublishIsAnsweredOnceAllHavePublished) {
 TEST_F(Matching, DifferentOrdersOnDifferentRanksPairUpByIdentity) {
   shm::SlotRequest other[3] = {h_.Request(0), h_.Request(1), h_.Request(2)};
   for (auto& request : other) request.ordinal = 5;
-  const Use a0 = h_.Take(h_.Request(0));
-  const Use b1 = h_.Take(other[1]);
-  const Use b2 = h_.Take(other[2]);
-  const Use b0 = h_.Take(other[0]);
-  const Use a2 = h_.Take(h_.Request(2));
+  const Submission a0 = h_.Take(h_.Request(0));
+  const Submission b1 = h_.Take(other[1]);
+  const Submission b2 = h_.Take(other[2]);
+  const Submission b0 = h_.Take(other[0]);
+  const Submission a2 = h_.Take(h_.Request(2));
   EXPECT_FALSE(h_.answered(a0));
-  const Use a1 = h_.Take(h_.Request(1));
+  const Submission a1 = h_.Take(h_.Request(1));
   EXPECT_EQ(h_.operation(a0), h_.operation(a1));
   EXPECT_EQ(h_.operation(a0), h_.operation(a2));
   EXPECT_EQ(h_.operation(b0), h_.operation(b1));
@@ -93,8 +93,8 @@ TEST_F(Matching, EveryPartOfTheKeyKeepsOperationsApart) {
 }
 
 TEST_F(Matching, SameKeyTwiceOnOneRankIsRefusedAndTheFirstStands) {
-  const Use first = h_.Take(h_.Request(0));
-  const Use again = h_.Take(h_.Request(0));
+  const Submission first = h_.Take(h_.Request(0));
+  const Submission again = h_.Take(h_.Request(0));
   EXPECT_EQ(h_.code(again), Code::kInvalidArgument);
   EXPECT_THAT(h_.text(again), HasSubstr("a key may be used once"));
   h_.Take(h_.Request(1));
@@ -105,10 +105,10 @@ TEST_F(Matching, SameKeyTwiceOnOneRankIsRefusedAndTheFirstStands) {
 TEST_F(Matching, DisagreementNamesBothValuesAndTheOddRankOnAllRanks) {
   shm::SlotRequest odd = h_.Dispatch(1);
   odd.dtype = 2;
-  const auto uses = h_.AnnounceAll({h_.Dispatch(0), odd, h_.Dispatch(2)});
-  for (const Use& use : uses) {
-    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(use),
+  const auto submissions = h_.AnnounceAll({h_.Dispatch(0), odd, h_.Dispatch(2)});
+  for (const Submission& submission : submissions) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission),
                 AllOf(HasSubstr("[epd:INVALID_ARGUMENT] group=g epoch=3 rank="),
                       HasSubstr("phase=announce: "), HasSubstr("dtype"), HasSubstr("on ranks 0, 2"),
                       HasSubstr("on ranks 1;"), HasSubstr("rank=1 host=host1 pid=101")));
@@ -121,9 +121,9 @@ TEST_F(Matching, EveryFieldOfTheFingerprintIsCompared) {
     h.StartTenant(h.Spec(3));
     shm::SlotRequest odd = h.Dispatch(2);
     change(odd);
-    const auto uses = h.AnnounceAll({h.Dispatch(0), h.Dispatch(1), odd});
-    EXPECT_EQ(h.code(uses[0]), Code::kInvalidArgument) << field;
-    EXPECT_THAT(h.text(uses[0]), HasSubstr(std::string("do not agree in ") + field + ":"));
+    const auto submissions = h.AnnounceAll({h.Dispatch(0), h.Dispatch(1), odd});
+    EXPECT_EQ(h.code(submissions[0]), Code::kInvalidArgument) << field;
+    EXPECT_THAT(h.text(submissions[0]), HasSubstr(std::string("do not agree in ") + field + ":"));
   };
   differs([](shm::SlotRequest& r) { r.kind = shm::Kind::kCombineBackward; }, "kind");
   differs([](shm::SlotRequest& r) { r.dtype = 3; }, "dtype");
@@ -140,9 +140,9 @@ TEST_F(Matching, WithoutAMajorityNobodyIsBlamed) {
   h.StartTenant(h.Spec(2));
   shm::SlotRequest other = h.Request(1);
   other.top_k = 1;
-  const auto uses = h.AnnounceAll({h.Request(0), other});
-  EXPECT_THAT(h.text(uses[0]), AllOf(HasSubstr("1 on ranks 1"), HasSubstr("2 on ranks 0"),
-                                     Not(HasSubstr("odd ones out"))));
+  const auto submissions = h.AnnounceAll({h.Request(0), other});
+  EXPECT_THAT(h.text(submissions[0]), AllOf(HasSubstr("1 on ranks 1"), HasSubstr("2 on ranks 0"),
+                                            Not(HasSubstr("odd ones out"))));
 }
 
 TEST_F(Matching, NamesMatchOneByOneInAnyOrder) {
@@ -150,8 +150,8 @@ TEST_F(Matching, NamesMatchOneByOneInAnyOrder) {
   for (auto& request : a) h_.SetName(request, "attention");
   shm::SlotRequest later = a[0];
   later.execution = 1;
-  const Use second = h_.Take(later);
-  const Use first = h_.Take(a[0]);
+  const Submission second = h_.Take(later);
+  const Submission first = h_.Take(a[0]);
   h_.Take(a[1]);
   h_.Take(a[2]);
   EXPECT_EQ(h_.code(first), Code::kOk);
@@ -172,8 +172,8 @@ TEST(MatchingGroups, ManyGroupsThatRunInTurnNeedTheStagingOfOne) {
   for (uint64_t g = 1; g <= 64; ++g) {
     shm::SlotRequest requests[2] = {h.Dispatch(0), h.Dispatch(1)};
     for (auto& request : requests) request.group_id = g;
-    const auto uses = h.AnnounceAll({requests[0], requests[1]});
-    const OperationId op = h.operation(uses[0]);
+    const auto submissions = h.AnnounceAll({requests[0], requests[1]});
+    const OperationId op = h.operation(submissions[0]);
     for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
       for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
     }

@@ -1,5 +1,5 @@
-// Goal: where ranks on a device move their rows into each other's lanes, the worker moves none, one rank's bad news is
-// everybody's, and no lane serves another operation while a rank may still write it, whatever has become of it.
+// Goal: where ranks on a device move their rows into each other's eager buffers, the worker moves none, one rank's bad news is
+// everybody's, and no eager buffer serves another operation while a rank may still write it, whatever has become of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,22 +40,22 @@ class RankMoves : public ::testing::Test {
     request.stage_bytes = shm::SlotsBytes(64, request.row_bytes);
     return request;
   }
-  Use Take(const shm::SlotRequest& request, uint32_t site) {
+  Submission Take(const shm::SlotRequest& request, uint32_t site) {
     const uint32_t offset = static_cast<uint32_t>(request.step) - 5;
-    const Use use{
+    const Submission submission{
         .session = h_.SessionOf(request.rank), .slot = site * 3 + offset, .claim = ++claim_};
-    h_.exchange.Take(use, request, h_.now);
+    h_.exchange.Take(submission, request, h_.now);
     h_.Perform();
-    return use;
+    return submission;
   }
-  Use Take(uint32_t rank, uint32_t site, Step step) {
+  Submission Take(uint32_t rank, uint32_t site, Step step) {
     return Take(Request(rank, site, step), site);
   }
-  std::vector<Use> TakeBoth(uint32_t site, Step step) {
+  std::vector<Submission> TakeBoth(uint32_t site, Step step) {
     return {Take(0, site, step), Take(1, site, step)};
   }
   // Rank 1's kernels have found `fault` in its plan.
-  Use PublishFault(KernelFault fault, uint64_t plan_epoch = 0) {
+  Submission PublishFault(KernelFault fault, uint64_t plan_epoch = 0) {
     shm::SlotRequest request = Request(1, 0, Step::kStreamPublish);
     request.demand = static_cast<uint64_t>(static_cast<int32_t>(fault));
     std::memcpy(request.text + kEpochAt, &plan_epoch, sizeof plan_epoch);
@@ -71,9 +71,9 @@ TEST_F(RankMoves, APublishIsAnsweredWhenEveryRankHasPublishedAndTheWorkerMovesNo
   ASSERT_TRUE(h_.answers.at(announced[1]).plan_name.has_value());
   EXPECT_EQ(h_.answers.at(announced[1]).plan_name->plan_id, 1u) << "what the plan must be of";
   EXPECT_EQ(h_.answers.at(announced[1]).plan_name->epoch, 3u);
-  const Use first = Take(0, 0, Step::kStreamPublish);
+  const Submission first = Take(0, 0, Step::kStreamPublish);
   EXPECT_FALSE(h_.answered(first));
-  const Use second = Take(1, 0, Step::kStreamPublish);
+  const Submission second = Take(1, 0, Step::kStreamPublish);
   EXPECT_EQ(h_.code(first), Code::kOk) << h_.text(first);
   EXPECT_EQ(h_.code(second), Code::kOk);
   EXPECT_THAT(h_.moves, IsEmpty());
@@ -97,19 +97,20 @@ TEST_F(RankMoves, TheCountsOfAPrepareGoThroughTheWorker) {
 
 TEST_F(RankMoves, WhatARanksKernelsFoundFailsEveryRank) {
   TakeBoth(0, Step::kStreamAnnounce);
-  const Use first = Take(0, 0, Step::kStreamPublish);
-  const Use second = PublishFault(KernelFault::kPlanEpoch, 2);
-  for (const Use& use : {first, second}) {
-    EXPECT_EQ(h_.code(use), Code::kAborted);
-    EXPECT_THAT(h_.text(use), AllOf(HasSubstr("rank=1"), HasSubstr("epoch of the routing plan"),
-                                    HasSubstr("got 2, expected 3")));
+  const Submission first = Take(0, 0, Step::kStreamPublish);
+  const Submission second = PublishFault(KernelFault::kPlanEpoch, 2);
+  for (const Submission& submission : {first, second}) {
+    EXPECT_EQ(h_.code(submission), Code::kAborted);
+    EXPECT_THAT(h_.text(submission),
+                AllOf(HasSubstr("rank=1"), HasSubstr("epoch of the routing plan"),
+                      HasSubstr("got 2, expected 3")));
   }
 }
 
 TEST_F(RankMoves, AnyReportIsNamed) {
   for (const uint64_t report : {uint64_t{0}, uint64_t{0xff}, uint64_t{12345678}}) {
     TakeBoth(0, Step::kStreamAnnounce);
-    const Use first = Take(0, 0, Step::kStreamPublish);
+    const Submission first = Take(0, 0, Step::kStreamPublish);
     shm::SlotRequest hostile = Request(1, 0, Step::kStreamPublish);
     hostile.demand = report;
     std::memset(hostile.text, 0xfe, sizeof hostile.text);
@@ -125,21 +126,21 @@ TEST_F(RankMoves, ARegionThatHoldsFewerSlotsThanTheGroupHasIsRefused) {
   Take(0, 0, Step::kStreamAnnounce);
   shm::SlotRequest request = Request(1, 0, Step::kStreamAnnounce);
   --request.stage_bytes;
-  const Use use = Take(request, 0);
-  EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-  EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity_per_rank=64"));
+  const Submission submission = Take(request, 0);
+  EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(submission), HasSubstr("recv_capacity_per_rank=64"));
 }
 
 TEST_F(RankMoves, MoreSlotsThanTheGroupHasAreRefused) {
   Take(0, 0, Step::kStreamAnnounce);
   shm::SlotRequest request = Request(1, 0, Step::kStreamAnnounce);
   request.recv_capacity = 65;
-  const Use use = Take(request, 0);
-  EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-  EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity is 65"));
+  const Submission submission = Take(request, 0);
+  EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(submission), HasSubstr("recv_capacity is 65"));
 }
 
-TEST_F(RankMoves, NoOtherOperationHasTheLanesWhileARankOfAFailedOneMayPush) {
+TEST_F(RankMoves, NoOtherOperationHasTheStreamRegionsWhileARankOfAFailedOneMayPush) {
   TakeBoth(0, Step::kStreamAnnounce);
   PublishFault(KernelFault::kPlanChecksum);
   const auto next = TakeBoth(1, Step::kStreamAnnounce);
@@ -155,7 +156,7 @@ TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayPushIntoItLives) {
   h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/true, h_.now);
   h_.exchange.EndTenant(kGroup, Formation(1), gone, h_.now);
   h_.Perform();
-  const Use published = Take(0, 0, Step::kStreamPublish);
+  const Submission published = Take(0, 0, Step::kStreamPublish);
   EXPECT_EQ(h_.code(published), Code::kAborted);
   EXPECT_THAT(h_.arenas, SizeIs(1));
   h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/false, h_.now);
@@ -166,14 +167,14 @@ TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayPushIntoItLives) {
 TEST_F(RankMoves, RanksOnSeveralNodesAreToldToLetTheWorkersMoveTheRows) {
   TenantStart start = h_.Start(OnDevice(), kGroup, 2);
   start.members[1].session = SessionId();
-  start.nodes = {SpanNode{}, SpanNode{}};
+  start.nodes = {PeerWorker{}, PeerWorker{}};
   ASSERT_TRUE(h_.exchange.StartTenant(std::move(start), h_.now).ok());
   h_.Perform();
   shm::SlotRequest request = Request(0, 0, Step::kStreamAnnounce);
   request.formation = 2;
-  const Use use = Take(request, 0);
-  EXPECT_EQ(h_.code(use), Code::kUnimplemented);
-  EXPECT_THAT(h_.text(use),
+  const Submission submission = Take(request, 0);
+  EXPECT_EQ(h_.code(submission), Code::kUnimplemented);
+  EXPECT_THAT(h_.text(submission),
               AllOf(HasSubstr("several devices or nodes"), HasSubstr("executor worker")));
 }
 

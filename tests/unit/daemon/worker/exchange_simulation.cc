@@ -37,7 +37,7 @@ void Simulation::AddGroup() {
     const bool share = !tenant && !groups_.empty() && r < groups_[0].members.size();
     group.members.push_back(share ? groups_[0].members[r] : NewSession());
   }
-  group.lanes.assign(group.spec.num_ranks, std::vector<Lane>(kNumPrograms));
+  group.runs.assign(group.spec.num_ranks, std::vector<ProgramRun>(kNumPrograms));
   group.bases.assign(group.spec.num_ranks, std::vector<uint64_t>(kNumPrograms));
   groups_.push_back(std::move(group));
   Form(groups_.back());
@@ -67,8 +67,8 @@ void Simulation::Form(SimGroup& group) {
   }
   group.broken = group.drained = false;
   group.diverged.clear();
-  for (std::vector<Lane>& lanes : group.lanes) {
-    for (Lane& lane : lanes) lane.own = lane.skipped = lane.skipped_before = 0;
+  for (std::vector<ProgramRun>& runs : group.runs) {
+    for (ProgramRun& run : runs) run.own = run.skipped = run.skipped_before = 0;
   }
   if (!exchange_.StartTenant(start, now_).ok()) Violate("a sound tenant was refused");
 }
@@ -84,7 +84,7 @@ void Simulation::Break(SimGroup& group) {
     uint64_t highest = 0;
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
       if (!alive_.contains(group.members[r])) continue;
-      const uint64_t begun = group.lanes[r][p].begun;
+      const uint64_t begun = group.runs[r][p].begun;
       highest = std::max(highest, begun > group.bases[r][p] ? begun - group.bases[r][p] : 0);
     }
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) group.bases[r][p] += highest;
@@ -92,7 +92,7 @@ void Simulation::Break(SimGroup& group) {
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
     if (alive_.contains(group.members[r])) continue;
     group.members[r] = NewSession();
-    group.lanes[r].assign(kNumPrograms, Lane());
+    group.runs[r].assign(kNumPrograms, ProgramRun());
     group.bases[r].assign(kNumPrograms, 0);
   }
   Form(group);
@@ -122,12 +122,12 @@ std::vector<Coming> Simulation::LateCalls(size_t g) {
   return late;
 }
 
-void Simulation::Refill(Lane& lane, uint32_t program) {
-  if (lane.num_running > 0 || !lane.ordinals.empty()) return;
-  lane.raw = lane.begun++;
+void Simulation::Refill(ProgramRun& run, uint32_t program) {
+  if (run.num_running > 0 || !run.ordinals.empty()) return;
+  run.raw = run.begun++;
   const bool named = program + 1 == kNumPrograms;
-  for (uint32_t o = 0; o < (named ? 1 : kOrdinals); ++o) lane.ordinals.push_back(o);
-  std::shuffle(lane.ordinals.begin(), lane.ordinals.end(), random_);
+  for (uint32_t o = 0; o < (named ? 1 : kOrdinals); ++o) run.ordinals.push_back(o);
+  std::shuffle(run.ordinals.begin(), run.ordinals.end(), random_);
 }
 
 void Simulation::BeginCall() {
@@ -135,19 +135,19 @@ void Simulation::BeginCall() {
   SimGroup& group = groups_[g];
   const auto rank = static_cast<uint32_t>(Roll(group.spec.num_ranks));
   // Calls of a broken group fail at once and say little.
-  if ((group.broken || group.lanes.empty()) && Chance(90)) return Break(group);
+  if ((group.broken || group.runs.empty()) && Chance(90)) return Break(group);
   const auto program = static_cast<uint32_t>(kNumPrograms - 1 - Roll(num_programs_));
   if (!alive_.contains(group.members[rank]) || frozen_.contains({g, rank})) return;
   if (std::optional<Coming> coming = NextCall(g, rank, program)) Announce(*std::move(coming));
 }
 
 std::optional<Coming> Simulation::NextCall(size_t g, uint32_t rank, uint32_t program) {
-  Lane& lane = groups_[g].lanes[rank][program];
-  Refill(lane, program);
-  if (lane.ordinals.empty()) return std::nullopt;
-  const uint32_t ordinal = lane.ordinals.back();
-  lane.ordinals.pop_back();
-  ++lane.num_running;
+  ProgramRun& run = groups_[g].runs[rank][program];
+  Refill(run, program);
+  if (run.ordinals.empty()) return std::nullopt;
+  const uint32_t ordinal = run.ordinals.back();
+  run.ordinals.pop_back();
+  ++run.num_running;
   return MakeCall(g, rank, program, ordinal);
 }
 
@@ -156,38 +156,40 @@ void Simulation::MeetAnew(SimGroup& group) {
   for (uint32_t p = 0; p + 1 < kNumPrograms; ++p) {
     // Raw numbers below the base are of an earlier formation.
     const auto begun = [&](uint32_t r) {
-      return std::max(group.lanes[r][p].begun, group.bases[r][p]);
+      return std::max(group.runs[r][p].begun, group.bases[r][p]);
     };
     const auto next = [&](uint32_t r) {
-      return begun(r) - group.bases[r][p] + group.lanes[r][p].Skipped(begun(r));
+      return begun(r) - group.bases[r][p] + group.runs[r][p].Skipped(begun(r));
     };
     uint64_t first = 0;
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) first = std::max(first, next(r));
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
-      Lane& lane = group.lanes[r][p];
+      ProgramRun& run = group.runs[r][p];
       const uint64_t ahead = first - next(r);
-      lane.skipped_before = lane.Skipped(begun(r));
-      lane.skipped += ahead;
-      lane.own = begun(r);
+      run.skipped_before = run.Skipped(begun(r));
+      run.skipped += ahead;
+      run.own = begun(r);
     }
   }
 }
 
-// A lane of the session's that is in no use of it, as its free slots are.
-std::optional<uint8_t> Simulation::FreeLane(const SimGroup& group, SessionId session) {
+// An eager buffer of the session's that is in no use of it, as its free slots are.
+std::optional<uint8_t> Simulation::FreeEagerBuffer(const SimGroup& group, SessionId session) {
   if (group.spec.executor == Executor::kWorker || Chance(10)) return std::nullopt;
-  for (uint8_t lane = 0; lane < lanes_[group.set].num_lanes; ++lane) {
+  for (uint8_t eager_buffer = 0; eager_buffer < eager_areas_[group.set].num_eager_buffers;
+       ++eager_buffer) {
     const bool busy = std::any_of(calls_.begin(), calls_.end(), [&](const Call& call) {
-      return call.session == session && call.lane == lane && call.state != CallState::kEnded;
+      return call.session == session && call.eager_buffer == eager_buffer &&
+             call.state != CallState::kEnded;
     });
-    if (!busy) return lane;
+    if (!busy) return eager_buffer;
   }
   return std::nullopt;
 }
 
 Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal) {
   const SimGroup& group = groups_[g];
-  const Lane& lane = group.lanes[rank][program];
+  const ProgramRun& run = group.runs[rank][program];
   shm::SlotRequest request = {};
   request.step = shm::Step::kAnnounce;
   request.kind = shm::Kind::kDispatch;
@@ -197,7 +199,7 @@ Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t 
   request.rank = rank;
   request.program[0] = static_cast<uint8_t>(program);
   request.has_name = program + 1 == kNumPrograms;
-  request.execution = lane.raw;
+  request.execution = run.raw;
   request.ordinal = ordinal;
   request.dtype = 1;
   request.row_bytes = 32;
@@ -214,13 +216,13 @@ Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t 
             .session = group.members[rank],
             .program = program,
             .identity = {g, group.formation, program,
-                         lane.raw - group.bases[rank][program] + lane.Skipped(lane.raw), ordinal},
+                         run.raw - group.bases[rank][program] + run.Skipped(run.raw), ordinal},
             .state = CallState::kAnnounced,
-            .use = {},
+            .submission = {},
             .operation = {},
             .set = group.set,
             .since = now_};
-  if (lane.raw < group.bases[rank][program]) std::get<1>(call.identity) = 0;  // Of no formation.
+  if (run.raw < group.bases[rank][program]) std::get<1>(call.identity) = 0;  // Of no formation.
   return {call, request};
 }
 
@@ -228,16 +230,17 @@ void Simulation::Announce(Coming coming) {
   auto& [call, request] = coming;
   const SimGroup& group = groups_[call.group];
   const bool current = call.formation == group.formation;
-  if (current && request.stage_bytes <= kLaneBytes) call.lane = FreeLane(group, call.session);
-  if (call.lane.has_value()) {
+  if (current && request.stage_bytes <= kEagerBufferBytes)
+    call.eager_buffer = FreeEagerBuffer(group, call.session);
+  if (call.eager_buffer.has_value()) {
     request.step = shm::Step::kAnnounceStaged;
-    request.op_id = *call.lane;
+    request.op_id = *call.eager_buffer;
   }
-  call.use = NewUse(call.session);
+  call.submission = NewSubmission(call.session);
   call.since = now_;
-  call_of_[call.use] = calls_.size();
+  call_of_[call.submission] = calls_.size();
   calls_.push_back(call);
-  exchange_.Take(call.use, request, now_);
+  exchange_.Take(call.submission, request, now_);
 }
 
 void Simulation::GoOn() {
@@ -248,24 +251,25 @@ void Simulation::GoOn() {
       ready.push_back(i);
   }
   if (ready.empty()) return BeginCall();
-  NextUse(calls_[ready[Roll(ready.size())]]);
+  NextSubmission(calls_[ready[Roll(ready.size())]]);
 }
 
-void Simulation::NextUse(Call& call) {
+void Simulation::NextSubmission(Call& call) {
   shm::SlotRequest request = {};
   request.step = call.state == CallState::kCopying ? shm::Step::kPublish : shm::Step::kPulled;
   request.rank = call.rank;
   request.op_id = call.operation.value;
   if (request.step == shm::Step::kPublish && Chance(1)) request.error_code = 15;
   call.state = request.step == shm::Step::kPublish ? CallState::kPublished : CallState::kPulled;
-  call.use = NewUse(call.session);
+  call.submission = NewSubmission(call.session);
   call.since = now_;
-  call_of_[call.use] = static_cast<size_t>(&call - calls_.data());
-  const Use use = call.use;
-  exchange_.Take(use, request, now_);
+  call_of_[call.submission] = static_cast<size_t>(&call - calls_.data());
+  const Submission submission = call.submission;
+  exchange_.Take(submission, request, now_);
   if (Is(Sabotage::kEarlyPulled) && request.step == shm::Step::kPulled && Chance(20)) {
-    Do(AnswerUse{.use = use, .status = {}, .operation = call.operation, .region = {}});
-    answered_early_.insert(use);
+    Do(AnswerSubmission{
+        .submission = submission, .status = {}, .operation = call.operation, .region = {}});
+    answered_early_.insert(submission);
   }
 }
 
@@ -345,9 +349,9 @@ void Simulation::Hostile() {
     return call.session == session && call.operation.value == request.op_id;
   });
   if (request.step != shm::Step::kAnnounce && of_honest_rank) return;
-  const Use use = NewUse(session);
-  stray_.insert(use);
-  exchange_.Take(use, request, now_);
+  const Submission submission = NewSubmission(session);
+  stray_.insert(submission);
+  exchange_.Take(submission, request, now_);
 }
 
 void Simulation::FinishMoves(bool all) {
@@ -418,7 +422,7 @@ void Simulation::Finish() {
   FinishMoves(true);
   for (size_t i = 0; i < calls_.size(); ++i) {
     while (!calls_[i].dead && calls_[i].holds()) {
-      NextUse(calls_[i]);
+      NextSubmission(calls_[i]);
       Perform();
     }
   }
@@ -433,8 +437,8 @@ void Simulation::CheckEnd() {
   for (const Call& call : calls_) {
     if (!call.dead && call.open()) return Violate("a claim was never answered");
   }
-  for (const Use& use : stray_) {
-    if (alive_.contains(use.session)) return Violate("a hostile claim was never answered");
+  for (const Submission& submission : stray_) {
+    if (alive_.contains(submission.session)) return Violate("a hostile claim was never answered");
   }
   if (exchange_.num_open_operations() != 0) Violate("operations are open after the end");
   if (exchange_.staging().pool().in_use_bytes() != 0) Violate("regions did not come back");

@@ -11,25 +11,25 @@ namespace epd {
 // notice.
 enum class Sabotage {
   kNone,
-  kDropAnswer,       // One answer in twenty never arrives.
-  kDoubleAnswer,     // An answer arrives twice.
-  kFlipOutcome,      // A rank hears an error although the outcome was good.
-  kOtherCause,       // A rank hears another cause than the record holds.
-  kDecideTwice,      // An outcome is written twice.
-  kAnswerUndecided,  // Answers overtake the record of their outcome.
-  kSharedRegion,     // An operation is told the region of another one.
-  kForgetDeadlines,  // Deadlines are never carried out.
-  kLoseRecord,       // A record is never given back.
-  kForgetProcess,    // The engine does not hear that a dead session's process lives.
-  kKeepArenas,       // Arenas of an ended group are never dropped.
-  kShareArenas,      // A tenant is given the arenas of another one.
-  kSpreadDeath,      // With a session of one tenant, one of another is said to be dead.
-  kForgetLanes,      // A rank is not told in which lanes its peers' rows stand.
-  kLateLanes,        // Ranks are told the lanes after the outcome.
-  kWrongLane,        // Ranks are told another lane than the one that rank 0 said.
-  kEarlyPulled,      // A pulled is answered while peers still read.
-  kRegionInLanes,    // A region overlaps the lanes.
-  kForgetEnded,      // A call of an ended formation is said to be of the next one.
+  kDropAnswer,            // One answer in twenty never arrives.
+  kDoubleAnswer,          // An answer arrives twice.
+  kFlipOutcome,           // A rank hears an error although the outcome was good.
+  kOtherCause,            // A rank hears another cause than the record holds.
+  kDecideTwice,           // An outcome is written twice.
+  kAnswerUndecided,       // Answers overtake the record of their outcome.
+  kSharedRegion,          // An operation is told the region of another one.
+  kForgetDeadlines,       // Deadlines are never carried out.
+  kLoseRecord,            // A record is never given back.
+  kForgetProcess,         // The engine does not hear that a dead session's process lives.
+  kKeepArenas,            // Arenas of an ended group are never dropped.
+  kShareArenas,           // A tenant is given the arenas of another one.
+  kSpreadDeath,           // With a session of one tenant, one of another is said to be dead.
+  kForgetEagerBuffers,    // A rank is not told in which eager buffers its peers' rows stand.
+  kLateEagerBuffers,      // Ranks are told the eager buffers after the outcome.
+  kWrongEagerBuffer,      // Ranks are told another eager buffer than the one that rank 0 said.
+  kEarlyPulled,           // A pulled is answered while peers still read.
+  kRegionInEagerBuffers,  // A region overlaps the eager buffers.
+  kForgetEnded,           // A call of an ended formation is said to be of the next one.
 };
 
 struct SimulationResult {
@@ -50,8 +50,8 @@ struct SimulationResult {
 //   - a claim is answered at most once;
 //   - tenants that have no session in common have no arena in common, and the death of a session
 //     ends no call of a tenant that it does not belong to;
-//   - every rank of an operation in lanes knows all lanes before the outcome is recorded, no lane
-//     comes back while a living peer may read it, and no region overlaps the lanes;
+//   - every rank of an operation in eager buffers knows all eager buffers before the outcome is recorded, no eager buffer
+//     comes back while a living peer may read it, and no region overlaps the eager buffers;
 // and after everything has ended: every claim of a living session was answered, every region,
 // record and arena came back.
 SimulationResult SimulateExchange(uint64_t seed, int num_events, Sabotage sabotage);

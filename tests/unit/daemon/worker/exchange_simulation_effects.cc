@@ -68,22 +68,22 @@ void Simulation::Do(const ReportTenantReady& report) {
   if (!arenas_.contains(e.set)) Violate("a tenant is ready without arenas");
 }
 
-void Simulation::Do(const TellLanes& e) {
-  const auto found = call_of_.find(e.use);
-  if (found != call_of_.end()) calls_[found->second].told = e.lane_of_rank;
+void Simulation::Do(const NameEagerBuffers& e) {
+  const auto found = call_of_.find(e.submission);
+  if (found != call_of_.end()) calls_[found->second].told = e.eager_buffer_of_rank;
 }
 
-void Simulation::Do(const AnswerUse& e) {
-  if (answered_early_.erase(e.use) > 0) return;
-  if (stray_.erase(e.use) > 0) return;
-  const auto found = call_of_.find(e.use);
+void Simulation::Do(const AnswerSubmission& e) {
+  if (answered_early_.erase(e.submission) > 0) return;
+  if (stray_.erase(e.submission) > 0) return;
+  const auto found = call_of_.find(e.submission);
   if (found == call_of_.end()) return Violate("a use was answered that is not open");
   Call& call = calls_[found->second];
   call_of_.erase(found);
   if (!call.dead) TakeAnswer(call, e);
 }
 
-void Simulation::TakeAnswer(Call& call, const AnswerUse& answer) {
+void Simulation::TakeAnswer(Call& call, const AnswerSubmission& answer) {
   if (!answer.status.ok()) {
     if (answer.operation) {
       const auto decided = decided_.find(answer.operation);
@@ -95,7 +95,7 @@ void Simulation::TakeAnswer(Call& call, const AnswerUse& answer) {
   }
   switch (call.state) {
     case CallState::kAnnounced:
-      return call.told.empty() ? TakeRegion(call, answer) : TakeLanes(call, answer);
+      return call.told.empty() ? TakeRegion(call, answer) : TakeEagerBuffers(call, answer);
     case CallState::kPublished: {
       const auto decided = decided_.find(answer.operation);
       if (decided == decided_.end() || !decided->second.good) {
@@ -109,13 +109,13 @@ void Simulation::TakeAnswer(Call& call, const AnswerUse& answer) {
   }
 }
 
-void Simulation::TakeRegion(Call& call, const AnswerUse& answer) {
+void Simulation::TakeRegion(Call& call, const AnswerSubmission& answer) {
   call.state = CallState::kCopying;
   call.operation = answer.operation;
   if (decided_.contains(call.operation)) Violate("a rank is to stage what was decided");
-  lanes_[call.set] = answer.region.lanes;
-  if (answer.region.offset < answer.region.lanes.num_lanes * kLaneBytes) {
-    Violate("a region overlaps the lanes");
+  eager_areas_[call.set] = answer.region.eager;
+  if (answer.region.offset < answer.region.eager.num_eager_buffers * kEagerBufferBytes) {
+    Violate("a region overlaps the eager buffers");
   }
   call.offset = answer.region.offset;
   call.bytes = answer.region.bytes;
@@ -140,19 +140,21 @@ void Simulation::TakeRegion(Call& call, const AnswerUse& answer) {
   regions_[call.operation] = {call.set, call.offset, call.bytes};
 }
 
-void Simulation::TakeLanes(Call& call, const AnswerUse& answer) {
+void Simulation::TakeEagerBuffers(Call& call, const AnswerSubmission& answer) {
   const auto decided = decided_.find(answer.operation);
   if (decided == decided_.end() || !decided->second.good) {
-    Violate("lanes may be read without a good outcome on record");
+    Violate("eager buffers may be read without a good outcome on record");
   }
   call.state = CallState::kReading;
   call.operation = answer.operation;
-  if (call.told.size() != groups_[call.group].spec.num_ranks) return Violate("lanes are missing");
+  if (call.told.size() != groups_[call.group].spec.num_ranks)
+    return Violate("eager buffers are missing");
   for (const Call& peer : calls_) {
     if (peer.identity != call.identity || peer.dead) continue;
-    if (peer.lane != call.told[peer.rank])
-      Violate("a rank is told a lane that its peer did not say");
-    if (peer.told.empty()) Violate("the outcome is good before every rank was told the lanes");
+    if (peer.eager_buffer != call.told[peer.rank])
+      Violate("a rank is told an eager buffer that its peer did not say");
+    if (peer.told.empty())
+      Violate("the outcome is good before every rank was told the eager buffers");
   }
 }
 
@@ -160,17 +162,17 @@ void Simulation::EndCall(Call& call, const absl::Status& status) {
   for (const Call& peer : calls_) {
     if (!call.told.empty() && !peer.dead && peer.state == CallState::kReading &&
         peer.operation == call.operation && &peer != &call) {
-      Violate("a lane came back while a peer may read it");
+      Violate("an eager buffer came back while a peer may read it");
     }
   }
   call.state = CallState::kEnded;
   call.failed = !status.ok();
   ++(status.ok() ? result_.num_good : result_.num_failed);
   SimGroup& group = groups_[call.group];
-  Lane& lane = group.lanes[call.rank][call.program];
+  ProgramRun& run = group.runs[call.rank][call.program];
   if (call.session == group.members[call.rank]) {
-    --lane.num_running;
-    if (!status.ok()) lane.ordinals.clear();  // The execution is over on this rank.
+    --run.num_running;
+    if (!status.ok()) run.ordinals.clear();  // The execution is over on this rank.
   }
   if (absl::StrContains(status.message(), "different programs") &&
       call.formation == group.formation &&
@@ -192,19 +194,22 @@ void Simulation::Perform() {
   for (Effects effects = exchange_.TakeEffects(); !effects.empty();
        effects = exchange_.TakeEffects()) {
     if (Is(Sabotage::kAnswerUndecided)) {
-      std::stable_partition(effects.begin(), effects.end(),
-                            [](const Effect& e) { return std::holds_alternative<AnswerUse>(e); });
+      std::stable_partition(effects.begin(), effects.end(), [](const Effect& e) {
+        return std::holds_alternative<AnswerSubmission>(e);
+      });
     }
-    if (Is(Sabotage::kLateLanes)) {
-      std::stable_partition(effects.begin(), effects.end(),
-                            [](const Effect& e) { return !std::holds_alternative<TellLanes>(e); });
+    if (Is(Sabotage::kLateEagerBuffers)) {
+      std::stable_partition(effects.begin(), effects.end(), [](const Effect& e) {
+        return !std::holds_alternative<NameEagerBuffers>(e);
+      });
     }
     for (Effect& effect : effects) {
-      if (auto* lanes = std::get_if<TellLanes>(&effect)) {
-        if (Is(Sabotage::kForgetLanes) && Chance(20)) continue;
-        if (Is(Sabotage::kWrongLane)) lanes->lane_of_rank[0] ^= 1;
+      if (auto* eager = std::get_if<NameEagerBuffers>(&effect)) {
+        if (Is(Sabotage::kForgetEagerBuffers) && Chance(20)) continue;
+        if (Is(Sabotage::kWrongEagerBuffer)) eager->eager_buffer_of_rank[0] ^= 1;
       }
-      if (auto* answer = std::get_if<AnswerUse>(&effect); answer != nullptr && answer->operation) {
+      if (auto* answer = std::get_if<AnswerSubmission>(&effect);
+          answer != nullptr && answer->operation) {
         if (Is(Sabotage::kDropAnswer) && Chance(5)) continue;
         if (Is(Sabotage::kDoubleAnswer) && Chance(5)) Do(*answer);
         if (Is(Sabotage::kFlipOutcome) && Chance(5)) answer->status = absl::InternalError("x: y");
@@ -212,8 +217,8 @@ void Simulation::Perform() {
           answer->status = absl::InternalError("x: another cause");
         }
         if (Is(Sabotage::kSharedRegion))
-          answer->region.offset = answer->region.lanes.num_lanes * kLaneBytes;
-        if (Is(Sabotage::kRegionInLanes)) answer->region.offset = 0;
+          answer->region.offset = answer->region.eager.num_eager_buffers * kEagerBufferBytes;
+        if (Is(Sabotage::kRegionInEagerBuffers)) answer->region.offset = 0;
       }
       if (const auto* decide = std::get_if<DecideRecord>(&effect);
           decide != nullptr && Is(Sabotage::kDecideTwice) && Chance(20)) {

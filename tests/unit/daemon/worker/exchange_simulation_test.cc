@@ -51,27 +51,28 @@ TEST_P(ExchangeSimulationFinds, ABrokenPromise) {
   FAIL() << "not noticed in " << kSeeds << " seeds";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ExchangeSimulationFinds,
-                         ::testing::Values(Planted{Sabotage::kDropAnswer, "DropAnswer"},
-                                           Planted{Sabotage::kDoubleAnswer, "DoubleAnswer"},
-                                           Planted{Sabotage::kFlipOutcome, "FlipOutcome"},
-                                           Planted{Sabotage::kOtherCause, "OtherCause"},
-                                           Planted{Sabotage::kDecideTwice, "DecideTwice"},
-                                           Planted{Sabotage::kAnswerUndecided, "AnswerUndecided"},
-                                           Planted{Sabotage::kSharedRegion, "SharedRegion"},
-                                           Planted{Sabotage::kForgetDeadlines, "ForgetDeadlines"},
-                                           Planted{Sabotage::kLoseRecord, "LoseRecord"},
-                                           Planted{Sabotage::kForgetProcess, "ForgetProcess"},
-                                           Planted{Sabotage::kKeepArenas, "KeepArenas"},
-                                           Planted{Sabotage::kShareArenas, "ShareArenas"},
-                                           Planted{Sabotage::kSpreadDeath, "SpreadDeath"},
-                                           Planted{Sabotage::kForgetLanes, "ForgetLanes"},
-                                           Planted{Sabotage::kLateLanes, "LateLanes"},
-                                           Planted{Sabotage::kWrongLane, "WrongLane"},
-                                           Planted{Sabotage::kEarlyPulled, "EarlyPulled"},
-                                           Planted{Sabotage::kRegionInLanes, "RegionInLanes"},
-                                           Planted{Sabotage::kForgetEnded, "ForgetEnded"}),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    All, ExchangeSimulationFinds,
+    ::testing::Values(Planted{Sabotage::kDropAnswer, "DropAnswer"},
+                      Planted{Sabotage::kDoubleAnswer, "DoubleAnswer"},
+                      Planted{Sabotage::kFlipOutcome, "FlipOutcome"},
+                      Planted{Sabotage::kOtherCause, "OtherCause"},
+                      Planted{Sabotage::kDecideTwice, "DecideTwice"},
+                      Planted{Sabotage::kAnswerUndecided, "AnswerUndecided"},
+                      Planted{Sabotage::kSharedRegion, "SharedRegion"},
+                      Planted{Sabotage::kForgetDeadlines, "ForgetDeadlines"},
+                      Planted{Sabotage::kLoseRecord, "LoseRecord"},
+                      Planted{Sabotage::kForgetProcess, "ForgetProcess"},
+                      Planted{Sabotage::kKeepArenas, "KeepArenas"},
+                      Planted{Sabotage::kShareArenas, "ShareArenas"},
+                      Planted{Sabotage::kSpreadDeath, "SpreadDeath"},
+                      Planted{Sabotage::kForgetEagerBuffers, "ForgetEagerBuffers"},
+                      Planted{Sabotage::kLateEagerBuffers, "LateEagerBuffers"},
+                      Planted{Sabotage::kWrongEagerBuffer, "WrongEagerBuffer"},
+                      Planted{Sabotage::kEarlyPulled, "EarlyPulled"},
+                      Planted{Sabotage::kRegionInEagerBuffers, "RegionInEagerBuffers"},
+                      Planted{Sabotage::kForgetEnded, "ForgetEnded"}),
+    NameOf);
 
 }  // namespace
 }  // namespace epd

@@ -1,5 +1,5 @@
 // Goal: a call site in a GPU's stream says the same at every use, and the engine knows which use it
-// is; its region is the tenant's lane; what has failed stays failed through all steps of the use.
+// is; its region is the tenant's eager buffer; what has failed stays failed through all steps of the use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,19 +11,19 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-constexpr uint64_t kLaneBytes = 4096;
+constexpr uint64_t kEagerBufferBytes = 4096;
 
 class Streams : public ::testing::Test {
  protected:
   explicit Streams(bool drop = false)
-      : h_({.staging_bytes = kPool, .stream_lane_bytes = kLaneBytes}) {
+      : h_({.staging_bytes = kPool, .stream_region_bytes = kEagerBufferBytes}) {
     GroupSpec spec = h_.Spec(2);
     spec.executor = Executor::kWorker;
     spec.drop_on_overflow = drop;
     h_.StartTenant(spec);
   }
   // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
-  Use Take(uint32_t rank, uint32_t site, shm::Step step, uint64_t formation = 1) {
+  Submission Take(uint32_t rank, uint32_t site, shm::Step step, uint64_t formation = 1) {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.step = step;
     request.op_id = step == shm::Step::kStreamAnnounce ? 0 : site * 3;
@@ -36,12 +36,13 @@ class Streams : public ::testing::Test {
     request.stage_bytes = 2000;
     request.out_bytes = 500;
     const uint32_t offset = static_cast<uint32_t>(step) - 5;
-    const Use use{.session = h_.SessionOf(rank), .slot = site * 3 + offset, .claim = ++claim_};
-    h_.exchange.Take(use, request, h_.now);
+    const Submission submission{
+        .session = h_.SessionOf(rank), .slot = site * 3 + offset, .claim = ++claim_};
+    h_.exchange.Take(submission, request, h_.now);
     h_.Perform();
-    return use;
+    return submission;
   }
-  std::vector<Use> TakeBoth(uint32_t site, shm::Step step) {
+  std::vector<Submission> TakeBoth(uint32_t site, shm::Step step) {
     return {Take(0, site, step), Take(1, site, step)};
   }
   void Move(const absl::Status& status = absl::OkStatus()) {
@@ -50,7 +51,7 @@ class Streams : public ::testing::Test {
     h_.Perform();
   }
   // A whole use of a site on both ranks; the answers of publish.
-  std::vector<Use> Run(uint32_t site, const absl::Status& status = absl::OkStatus()) {
+  std::vector<Submission> Run(uint32_t site, const absl::Status& status = absl::OkStatus()) {
     TakeBoth(site, shm::Step::kStreamAnnounce);
     const auto published = TakeBoth(site, shm::Step::kStreamPublish);
     Move(status);
@@ -70,11 +71,11 @@ class DroppingStreams : public Streams {
   DroppingStreams() : Streams(true) {}
 };
 
-TEST_F(Streams, TheLaneHoldsEveryOperation) {
+TEST_F(Streams, TheStreamRegionHoldsEveryOperation) {
   for (int n = 0; n < 3; ++n) {
-    const auto uses = TakeBoth(0, shm::Step::kStreamAnnounce);
-    EXPECT_EQ(h_.answers.at(uses[0]).region.offset, 0u);
-    EXPECT_EQ(h_.answers.at(uses[0]).region.out_offset, 2048u);
+    const auto submissions = TakeBoth(0, shm::Step::kStreamAnnounce);
+    EXPECT_EQ(h_.answers.at(submissions[0]).region.offset, 0u);
+    EXPECT_EQ(h_.answers.at(submissions[0]).region.out_offset, 2048u);
     TakeBoth(0, shm::Step::kStreamPublish);
     Move();
     TakeBoth(0, shm::Step::kStreamPulled);
@@ -86,10 +87,10 @@ TEST_F(Streams, TheLaneHoldsEveryOperation) {
 TEST_F(Streams, EveryUseIsAnOperationOfItsOwnAndSitesCountForThemselves) {
   std::set<OperationId> operations;
   for (const uint32_t site : {0u, 1u, 0u, 0u, 1u}) {
-    const auto uses = Run(site);
-    EXPECT_EQ(h_.code(uses[0]), Code::kOk) << h_.text(uses[0]);
-    EXPECT_EQ(h_.operation(uses[0]), h_.operation(uses[1]));
-    EXPECT_TRUE(operations.insert(h_.operation(uses[0])).second);
+    const auto submissions = Run(site);
+    EXPECT_EQ(h_.code(submissions[0]), Code::kOk) << h_.text(submissions[0]);
+    EXPECT_EQ(h_.operation(submissions[0]), h_.operation(submissions[1]));
+    EXPECT_TRUE(operations.insert(h_.operation(submissions[0])).second);
   }
 }
 
@@ -99,7 +100,7 @@ TEST_F(Streams, TheNextAnnounceWaitsUntilPulledWasClaimedAndAnswered) {
   Move();
   const auto next = TakeBoth(0, shm::Step::kStreamAnnounce);
   EXPECT_FALSE(h_.answered(next[0]));
-  const Use pulled = Take(0, 0, shm::Step::kStreamPulled);
+  const Submission pulled = Take(0, 0, shm::Step::kStreamPulled);
   EXPECT_FALSE(h_.answered(pulled)) << "rank 1 still reads";
   EXPECT_FALSE(h_.answered(next[0])) << "before its pulled";
   Take(1, 0, shm::Step::kStreamPulled);
@@ -107,10 +108,10 @@ TEST_F(Streams, TheNextAnnounceWaitsUntilPulledWasClaimedAndAnswered) {
   EXPECT_EQ(h_.code(next[0]), Code::kOk) << h_.text(next[0]);
 }
 
-TEST_F(Streams, OneOperationAtATimeHasTheLane) {
+TEST_F(Streams, OneOperationAtATimeHasTheStreamRegion) {
   TakeBoth(0, shm::Step::kStreamAnnounce);
   const auto second = TakeBoth(1, shm::Step::kStreamAnnounce);
-  EXPECT_FALSE(h_.answered(second[0])) << "the lane is taken";
+  EXPECT_FALSE(h_.answered(second[0])) << "the stream region is taken";
   TakeBoth(0, shm::Step::kStreamPublish);
   Move();
   TakeBoth(0, shm::Step::kStreamPulled);
@@ -119,18 +120,18 @@ TEST_F(Streams, OneOperationAtATimeHasTheLane) {
 
 TEST_F(Streams, AFailedUseFailsInAllItsStepsAndTheNextOneIsFree) {
   const auto failed = Run(0, absl::DataLossError("damaged"));
-  for (const Use& use : failed) {
-    EXPECT_EQ(h_.code(use), Code::kDataLoss);
-    EXPECT_THAT(h_.text(use), HasSubstr("damaged"));
+  for (const Submission& submission : failed) {
+    EXPECT_EQ(h_.code(submission), Code::kDataLoss);
+    EXPECT_THAT(h_.text(submission), HasSubstr("damaged"));
   }
   EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
   EXPECT_TRUE(h_.records.empty());
 }
 
 TEST_F(Streams, AnAnnounceThatFailsGivesItsCauseToThePublishBehindIt) {
-  const Use announced = Take(0, 0, shm::Step::kStreamAnnounce, /*formation=*/9);
+  const Submission announced = Take(0, 0, shm::Step::kStreamAnnounce, /*formation=*/9);
   EXPECT_EQ(h_.code(announced), Code::kAborted);
-  const Use published = Take(0, 0, shm::Step::kStreamPublish, 9);
+  const Submission published = Take(0, 0, shm::Step::kStreamPublish, 9);
   EXPECT_EQ(h_.code(published), Code::kAborted);
   EXPECT_EQ(h_.text(published), h_.text(announced));
   EXPECT_EQ(h_.code(Take(0, 0, shm::Step::kStreamPulled, 9)), Code::kOk);
@@ -146,24 +147,24 @@ TEST_F(Streams, StepsOfAnEarlierWorkersUseEndAtOnce) {
 
 TEST_F(Streams, RanksThatComeInAtDifferentCallsMeetAtOne) {
   // Rank 0 is at the program's last call, rank 1 at its second of three.
-  const Use ahead = Take(0, 2, shm::Step::kStreamAnnounce);
+  const Submission ahead = Take(0, 2, shm::Step::kStreamAnnounce);
   EXPECT_FALSE(h_.answered(ahead)) << "rank 1 may come there";
-  const Use second = Take(1, 1, shm::Step::kStreamAnnounce);
+  const Submission second = Take(1, 1, shm::Step::kStreamAnnounce);
   EXPECT_EQ(h_.code(ahead), Code::kAborted);
   EXPECT_THAT(h_.text(ahead), HasSubstr("different calls"));
   EXPECT_FALSE(h_.answered(second));
   for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
     Take(0, 2, step);
-  const Use first = Take(0, 0, shm::Step::kStreamAnnounce);
+  const Submission first = Take(0, 0, shm::Step::kStreamAnnounce);
   EXPECT_EQ(h_.code(second), Code::kAborted) << "an earlier call";
   EXPECT_FALSE(h_.answered(first));
   for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
     Take(1, 1, step);
-  const Use third = Take(1, 2, shm::Step::kStreamAnnounce);
+  const Submission third = Take(1, 2, shm::Step::kStreamAnnounce);
   EXPECT_EQ(h_.code(third), Code::kAborted);
   for (const shm::Step step : {shm::Step::kStreamPublish, shm::Step::kStreamPulled})
     Take(1, 2, step);
-  const Use met = Take(1, 0, shm::Step::kStreamAnnounce);
+  const Submission met = Take(1, 0, shm::Step::kStreamAnnounce);
   EXPECT_EQ(h_.code(met), Code::kOk) << h_.text(met);
   EXPECT_EQ(h_.operation(first), h_.operation(met));
   TakeBoth(0, shm::Step::kStreamPublish);
@@ -180,7 +181,7 @@ TEST_F(Streams, AStreamsPrepareIsToldWhatItsPlanIsNamedAfter) {
     h_.exchange.Take({h_.SessionOf(rank), 9, 77}, request, h_.now);
   }
   h_.Perform();
-  const AnswerUse& answer = h_.answers.at({h_.SessionOf(0), 9, 77});
+  const AnswerSubmission& answer = h_.answers.at({h_.SessionOf(0), 9, 77});
   ASSERT_TRUE(answer.plan_name.has_value());
   EXPECT_EQ(answer.plan_name->group_id, kGroup.value);
   EXPECT_EQ(answer.plan_name->epoch, 3u);
@@ -192,16 +193,18 @@ TEST_F(Streams, AnOverflowFailsThatUseOnEveryRankAndNoOther) {
   for (const uint64_t demand : {64u, 65u, 64u, 70u, 0u, 65u, 66u, 64u}) {
     demand_of_rank_1_ = demand;
     const bool good = demand <= 64;
-    const auto uses = TakeBoth(0, shm::Step::kStreamAnnounce);
+    const auto submissions = TakeBoth(0, shm::Step::kStreamAnnounce);
     const auto published = TakeBoth(0, shm::Step::kStreamPublish);
     if (good) Move();
     TakeBoth(0, shm::Step::kStreamPulled);
-    for (const Use& use : {uses[0], uses[1], published[0], published[1]}) {
-      EXPECT_EQ(h_.code(use), good ? Code::kOk : Code::kResourceExhausted) << h_.text(use);
+    for (const Submission& submission :
+         {submissions[0], submissions[1], published[0], published[1]}) {
+      EXPECT_EQ(h_.code(submission), good ? Code::kOk : Code::kResourceExhausted)
+          << h_.text(submission);
       if (good) continue;
-      EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
-      EXPECT_THAT(h_.text(use), HasSubstr(std::to_string(demand) + " slots"));
-      EXPECT_THAT(h_.text(use), HasSubstr("its capacity is 64"));
+      EXPECT_THAT(h_.text(submission), HasSubstr("rank=1 host="));
+      EXPECT_THAT(h_.text(submission), HasSubstr(std::to_string(demand) + " slots"));
+      EXPECT_THAT(h_.text(submission), HasSubstr("its capacity is 64"));
     }
   }
 }
@@ -215,10 +218,11 @@ TEST_F(DroppingStreams, AnOverflowIsNoError) {
 TEST_F(Streams, ACombineOfFewerSlotsThanTheRowsFillFailsOnEveryRank) {
   kind_ = shm::Kind::kCombine;
   demand_of_rank_1_ = 65;
-  for (const Use& use : TakeBoth(0, shm::Step::kStreamAnnounce)) {
-    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
-    EXPECT_THAT(h_.text(use), HasSubstr("recv_capacity: got 64 slots, the plan's rows fill 65"));
+  for (const Submission& submission : TakeBoth(0, shm::Step::kStreamAnnounce)) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission), HasSubstr("rank=1 host="));
+    EXPECT_THAT(h_.text(submission),
+                HasSubstr("recv_capacity: got 64 slots, the plan's rows fill 65"));
   }
 }
 
@@ -228,13 +232,13 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FirstToCome, ::testing::Values(0u, 1u));
 
 TEST_P(FirstToCome, AFirstUseThatFailsIsNotRememberedForTheNext) {
   plan_id_of_rank_1_ = 0;
-  const Use one = Take(GetParam(), 0, shm::Step::kStreamAnnounce);
+  const Submission one = Take(GetParam(), 0, shm::Step::kStreamAnnounce);
   EXPECT_FALSE(h_.answered(one));
-  const Use other = Take(1 - GetParam(), 0, shm::Step::kStreamAnnounce);
-  for (const Use& use : {one, other}) {
-    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(use), HasSubstr("rank=1 host="));
-    EXPECT_THAT(h_.text(use), HasSubstr("plan_id"));
+  const Submission other = Take(1 - GetParam(), 0, shm::Step::kStreamAnnounce);
+  for (const Submission& submission : {one, other}) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission), HasSubstr("rank=1 host="));
+    EXPECT_THAT(h_.text(submission), HasSubstr("plan_id"));
   }
   TakeBoth(0, shm::Step::kStreamPublish);
   TakeBoth(0, shm::Step::kStreamPulled);
@@ -242,30 +246,30 @@ TEST_P(FirstToCome, AFirstUseThatFailsIsNotRememberedForTheNext) {
   for (int n = 0; n < 3; ++n) EXPECT_EQ(h_.code(Run(0)[0]), Code::kOk);
 }
 
-TEST_F(Streams, WhatDoesNotFitIntoTheLaneSaysHowMuchThereIs) {
+TEST_F(Streams, WhatDoesNotFitIntoTheStreamRegionSaysHowMuchThereIs) {
   for (const uint32_t rank : {0u, 1u}) {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.step = shm::Step::kStreamAnnounce;
-    request.stage_bytes = kLaneBytes + 1;
+    request.stage_bytes = kEagerBufferBytes + 1;
     h_.exchange.Take({h_.SessionOf(rank), 0, 5}, request, h_.now);
   }
   h_.Perform();
-  const Use use{h_.SessionOf(0), 0, 5};
-  EXPECT_EQ(h_.code(use), Code::kResourceExhausted);
-  EXPECT_THAT(h_.text(use), HasSubstr(std::to_string(kLaneBytes)));
+  const Submission submission{h_.SessionOf(0), 0, 5};
+  EXPECT_EQ(h_.code(submission), Code::kResourceExhausted);
+  EXPECT_THAT(h_.text(submission), HasSubstr(std::to_string(kEagerBufferBytes)));
 }
 
 TEST_F(Streams, HostileStepsHarmNobodyElse) {
   shm::SlotRequest request = h_.Dispatch(0);
   request.step = shm::Step::kStreamPublish;
   request.op_id = shm::kSlotsPerSession;
-  const Use far{h_.SessionOf(0), 1, 90};
+  const Submission far{h_.SessionOf(0), 1, 90};
   h_.exchange.Take(far, request, h_.now);
   h_.Perform();
   EXPECT_EQ(h_.code(far), Code::kInvalidArgument);
   // The same slot three times, as if the client wrote over its word.
   Take(0, 0, shm::Step::kStreamAnnounce);
-  const Use held = Take(0, 0, shm::Step::kStreamAnnounce);
+  const Submission held = Take(0, 0, shm::Step::kStreamAnnounce);
   Take(0, 0, shm::Step::kStreamAnnounce);
   EXPECT_EQ(h_.code(held), Code::kDataLoss);
 }
@@ -280,7 +284,7 @@ TEST_F(Streams, ArenasGoWithTheTenantOnceNobodyCopies) {
 }
 
 TEST_F(Streams, RanksThatDoNotAllCallFromAStreamAreTold) {
-  const Use streamed = Take(0, 0, shm::Step::kStreamAnnounce);
+  const Submission streamed = Take(0, 0, shm::Step::kStreamAnnounce);
   shm::SlotRequest request = h_.Dispatch(1, 0);
   request.ordinal = 0;
   request.program[12] = 1;  // As the engine names a site's program.

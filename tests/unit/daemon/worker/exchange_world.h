@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 #include "tests/unit/daemon/worker/exchange_simulation.h"
 
 namespace epd::simulation {
@@ -19,7 +19,7 @@ namespace epd::simulation {
 inline constexpr absl::Duration kAbsent = absl::Seconds(60);
 inline constexpr absl::Duration kUndecided = absl::Seconds(30);
 inline constexpr absl::Duration kHold = absl::Seconds(30);
-inline constexpr uint64_t kLaneBytes = 2 * 4096;
+inline constexpr uint64_t kEagerBufferBytes = 2 * 4096;
 inline constexpr uint32_t kNumPrograms = 3;  // The last one is a name.
 inline constexpr uint32_t kOrdinals = 3;     // Operations of one execution.
 
@@ -36,13 +36,13 @@ struct Call {
   uint32_t program = 0;
   Identity identity;
   CallState state = CallState::kAnnounced;
-  Use use;
+  Submission submission;
   OperationId operation;
   ArenaSetId set;
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  std::optional<uint8_t> lane = {};  // Where its rows stand.
-  std::vector<uint8_t> told = {};    // [R] as the reply says.
+  std::optional<uint8_t> eager_buffer = {};  // Where its rows stand.
+  std::vector<uint8_t> told = {};            // [R] as the reply says.
   absl::Time since;
   bool dead = false;  // Its session is.
   bool failed = false;
@@ -56,7 +56,7 @@ struct Call {
 
 // One program on one rank: its executions one after the other, their operations in the rank's own
 // order.
-struct Lane {
+struct ProgramRun {
   uint64_t raw = 0;                // Of the running execution.
   uint64_t begun = 0;              // One above the highest.
   std::vector<uint32_t> ordinals;  // Still to issue in this execution.
@@ -80,8 +80,8 @@ struct SimGroup {
   GroupSpec spec;
   uint64_t formation = 0;
   std::vector<SessionId> members;
-  std::vector<std::vector<Lane>> lanes;      // [rank][program]
-  std::vector<std::vector<uint64_t>> bases;  // [rank][program]
+  std::vector<std::vector<ProgramRun>> runs;  // [rank][program]
+  std::vector<std::vector<uint64_t>> bases;   // [rank][program]
   ArenaSetId set;
   bool broken = false;
   bool drained = false;
@@ -98,9 +98,10 @@ class Simulation {
   Simulation(uint64_t seed, Sabotage sabotage)
       : random_(seed),
         sabotage_(sabotage),
-        exchange_({.staging_bytes = 16 * 4096 * (1 + Roll(4)),
-                   .hold_limit = kHold,
-                   .lanes = {.lane_bytes = kLaneBytes, .max_lanes = 3, .pool_share = 2}}) {}
+        exchange_(
+            {.staging_bytes = 16 * 4096 * (1 + Roll(4)),
+             .hold_limit = kHold,
+             .eager = {.buffer_bytes = kEagerBufferBytes, .max_buffers = 3, .pool_share = 2}}) {}
 
   SimulationResult Run(int num_events);
 
@@ -119,14 +120,14 @@ class Simulation {
   void Break(SimGroup& group);
   void StepWorld();
   void BeginCall();
-  void Refill(Lane& lane, uint32_t program);
+  void Refill(ProgramRun& run, uint32_t program);
   std::optional<Coming> NextCall(size_t g, uint32_t rank, uint32_t program);
   void MeetAnew(SimGroup& group);
   Coming MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t ordinal);
   void Announce(Coming coming);
   std::vector<Coming> LateCalls(size_t g);
   void GoOn();
-  void NextUse(Call& call);
+  void NextSubmission(Call& call);
   void KillSession();
   void Kill(SessionId session, bool process_alive);
   std::vector<size_t> CallsWithout(SessionId session) const;
@@ -134,16 +135,16 @@ class Simulation {
   void FinishMoves(bool all);
   void Advance(absl::Duration by);
   void Finish();
-  Use NewUse(SessionId session) { return Use{session, 0, ++claim_}; }
+  Submission NewSubmission(SessionId session) { return Submission{session, 0, ++claim_}; }
 
   // The engine's effects.
   void Perform();
-  void Do(const LinkUse&) {}
+  void Do(const LinkSubmission&) {}
   void Do(const OpenRecord& e);
   void Do(const DecideRecord& e);
   void Do(const CloseRecord& e);
-  void Do(const TellLanes& e);
-  void Do(const AnswerUse& e);
+  void Do(const NameEagerBuffers& e);
+  void Do(const AnswerSubmission& e);
   void Do(const CommitPages& e);
   void Do(const CreateArenas& e) { arenas_.insert(e.set); }
   void Do(const DropArenas& e);
@@ -161,10 +162,10 @@ class Simulation {
   void Do(const CancelMove&) {}
   void Do(const CloseWire&) {}
   void Do(const ReportTenantBroken&) {}
-  void TakeAnswer(Call& call, const AnswerUse& answer);
-  void TakeRegion(Call& call, const AnswerUse& answer);
-  void TakeLanes(Call& call, const AnswerUse& answer);
-  std::optional<uint8_t> FreeLane(const SimGroup& group, SessionId session);
+  void TakeAnswer(Call& call, const AnswerSubmission& answer);
+  void TakeRegion(Call& call, const AnswerSubmission& answer);
+  void TakeEagerBuffers(Call& call, const AnswerSubmission& answer);
+  std::optional<uint8_t> FreeEagerBuffer(const SimGroup& group, SessionId session);
   void EndCall(Call& call, const absl::Status& status);
 
   // The invariants.
@@ -187,10 +188,10 @@ class Simulation {
   std::set<std::pair<uint64_t, uint32_t>> frozen_;  // Ranks of groups that do nothing for now.
   std::vector<SimGroup> groups_;
   std::vector<Call> calls_;
-  std::map<Use, size_t> call_of_;
-  std::map<ArenaSetId, LaneArea> lanes_;  // As replies told.
-  std::set<Use> answered_early_;
-  std::set<Use> stray_;  // Hostile uses that are not answered yet.
+  std::map<Submission, size_t> call_of_;
+  std::map<ArenaSetId, EagerArea> eager_areas_;  // As replies told.
+  std::set<Submission> answered_early_;
+  std::set<Submission> stray_;  // Hostile uses that are not answered yet.
   std::map<OperationId, Ending> decided_;
   std::set<OperationId> records_;
   std::map<Identity, Ending> endings_;

@@ -25,9 +25,9 @@ class Hostile : public ::testing::Test {
               const std::function<void(shm::SlotRequest&)>& change) {
     shm::SlotRequest request = h_.Dispatch(0, next_execution_++);
     change(request);
-    const Use use = h_.Take(request, h_.SessionOf(0));
-    EXPECT_EQ(h_.code(use), code) << text << ": " << h_.text(use);
-    EXPECT_THAT(h_.text(use), HasSubstr(text));
+    const Submission submission = h_.Take(request, h_.SessionOf(0));
+    EXPECT_EQ(h_.code(submission), code) << text << ": " << h_.text(submission);
+    EXPECT_THAT(h_.text(submission), HasSubstr(text));
   }
   ExchangeHarness h_;
   uint64_t next_execution_ = 0;
@@ -81,19 +81,19 @@ TEST_F(Hostile, TextWithoutAnEndIsCutAndCleaned) {
   shm::SlotRequest request = h_.Request(0);
   request.error_code = 3;
   std::memset(request.text, '\n', sizeof request.text);
-  const Use use = h_.Take(request);
-  EXPECT_EQ(h_.text(use).find('\n'), std::string::npos);
-  EXPECT_THAT(h_.text(use), HasSubstr(std::string(sizeof request.text, '?')));
+  const Submission submission = h_.Take(request);
+  EXPECT_EQ(h_.text(submission).find('\n'), std::string::npos);
+  EXPECT_THAT(h_.text(submission), HasSubstr(std::string(sizeof request.text, '?')));
 }
 
 TEST_F(Hostile, StepsOfOthersOperationsAreRefused) {
-  const auto uses = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
-  const OperationId op = h_.operation(uses[0]);
+  const auto submissions = h_.AnnounceAll({h_.Request(0), h_.Request(1)});
+  const OperationId op = h_.operation(submissions[0]);
   h_.exchange.AddSession(SessionId(77));
   shm::SlotRequest publish = h_.Request(1);
   publish.step = shm::Step::kPublish;
   publish.op_id = op.value;
-  const Use foreign = h_.Take(publish, SessionId(77));
+  const Submission foreign = h_.Take(publish, SessionId(77));
   EXPECT_EQ(h_.code(foreign), Code::kPermissionDenied);
   EXPECT_EQ(h_.code(h_.Step(0, OperationId(op.value + 1), shm::Step::kPublish)), Code::kAborted);
   EXPECT_EQ(h_.code(h_.Step(0, op, shm::Step::kPulled)), Code::kInvalidArgument)
@@ -104,10 +104,10 @@ TEST_F(Hostile, StepsOfOthersOperationsAreRefused) {
 }
 
 TEST_F(Hostile, TooManyOpenOperationsAreRefusedWithoutHurtingOthers) {
-  Use last;
+  Submission last;
   for (uint64_t i = 0; i < shm::kSlotsPerSession; ++i) last = h_.Take(h_.Request(0, i));
   EXPECT_FALSE(h_.answered(last));
-  const Use over = h_.Take(h_.Request(0, shm::kSlotsPerSession));
+  const Submission over = h_.Take(h_.Request(0, shm::kSlotsPerSession));
   EXPECT_EQ(h_.code(over), Code::kResourceExhausted);
   EXPECT_THAT(h_.text(over), HasSubstr("256 operations open"));
   EXPECT_EQ(h_.code(h_.Take(h_.Request(1, 0))), Code::kOk);

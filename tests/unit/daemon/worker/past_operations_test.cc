@@ -1,6 +1,6 @@
 // Goal: of each rank the last 64 operations are known, with their fingerprint and how far it came,
 // and nothing of another rank's.
-#include "daemon/worker/past_operations.h"
+#include "daemon/worker/engine/past_operations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,9 +28,10 @@ class PastOperationsTest : public testing::Test {
   }
 
   void RunOnce(uint64_t execution) {
-    const std::vector<Use> uses = h.AnnounceAll({h.Request(0, execution), h.Request(1, execution)});
+    const std::vector<Submission> submissions =
+        h.AnnounceAll({h.Request(0, execution), h.Request(1, execution)});
     for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-      for (uint32_t rank = 0; rank < 2; ++rank) h.Step(rank, h.operation(uses[0]), step);
+      for (uint32_t rank = 0; rank < 2; ++rank) h.Step(rank, h.operation(submissions[0]), step);
     }
   }
 
@@ -46,7 +47,7 @@ TEST_F(PastOperationsTest, AnOpenOperationIsInThePhaseOfEachRank) {
   EXPECT_EQ(Past(0)[0].kind, "prepare");
   EXPECT_EQ(Past(0)[0].age, absl::Seconds(3));
   EXPECT_THAT(Past(0)[0].key, HasSubstr("execution=0 ordinal=0 occurrence=0"));
-  const Use last = h.Take(h.Request(1));
+  const Submission last = h.Take(h.Request(1));
   EXPECT_EQ(Past(0)[0].phase, "copying");
   h.Step(1, h.operation(last), shm::Step::kPublish);
   EXPECT_EQ(Past(0)[0].phase, "copying");

@@ -31,13 +31,13 @@ class Divergence : public ::testing::Test {
 TEST_F(Divergence, RanksInDifferentProgramsAllFailWithWhatDiffers) {
   shm::SlotRequest odd = In(2, 1);
   odd.top_k = 1;
-  const auto uses = h_.AnnounceAll({In(1, 0), odd, In(1, 2)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), odd, In(1, 2)});
   h_.Advance(kWarnAfter - kTick);
-  for (const Use& use : uses) EXPECT_FALSE(h_.answered(use));
+  for (const Submission& submission : submissions) EXPECT_FALSE(h_.answered(submission));
   h_.Advance(kTick);
-  for (const Use& use : uses) {
-    EXPECT_EQ(h_.code(use), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(use),
+  for (const Submission& submission : submissions) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission),
                 AllOf(HasSubstr("program=010000000000 execution=0 ordinal=0 occurrence=0 on ranks "
                                 "0, 2"),
                       HasSubstr("program=020000000000 execution=0 ordinal=0 occurrence=0 on ranks "
@@ -58,19 +58,19 @@ TEST_F(Divergence, AllMeetInTheirNextExecutionThoughTheyBeganDifferentNumbersOfT
 }
 
 TEST_F(Divergence, ProgramsThatDifferElsewhereAreNamed) {
-  const auto uses = h_.AnnounceAll({In(1, 0, 5), In(2, 1), In(3, 2)});
+  const auto submissions = h_.AnnounceAll({In(1, 0, 5), In(2, 1), In(3, 2)});
   h_.Advance(kWarnAfter);
-  EXPECT_EQ(h_.code(uses[0]), Code::kInvalidArgument);
-  EXPECT_THAT(h_.text(uses[0]), AllOf(HasSubstr("execution=5"), HasSubstr("program=03"),
-                                      HasSubstr("these calls agree")));
+  EXPECT_EQ(h_.code(submissions[0]), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(submissions[0]), AllOf(HasSubstr("execution=5"), HasSubstr("program=03"),
+                                             HasSubstr("these calls agree")));
 }
 
 TEST_F(Divergence, RanksWithoutTokensAreNamedIfOthersHaveSome) {
   shm::SlotRequest empty = In(2, 1);
   empty.num_tokens = 0;
-  const auto uses = h_.AnnounceAll({In(1, 0), empty, In(1, 2)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), empty, In(1, 2)});
   h_.Advance(kWarnAfter);
-  EXPECT_THAT(h_.text(uses[0]), HasSubstr("; ranks 1 have no tokens, "));
+  EXPECT_THAT(h_.text(submissions[0]), HasSubstr("; ranks 1 have no tokens, "));
   const auto alike = h_.AnnounceAll({In(1, 0, 1), In(2, 1, 1), In(1, 2, 1)});
   h_.Advance(kWarnAfter);
   EXPECT_EQ(h_.code(alike[0]), Code::kInvalidArgument);
@@ -80,40 +80,40 @@ TEST_F(Divergence, RanksWithoutTokensAreNamedIfOthersHaveSome) {
 TEST_F(Divergence, TheLastToComeSettlesIt) {
   h_.AnnounceAll({In(1, 0), In(2, 1)});
   h_.Advance(absl::Seconds(50));
-  const Use last = h_.Take(In(1, 2));
+  const Submission last = h_.Take(In(1, 2));
   h_.Advance(kWarnAfter);
   EXPECT_EQ(h_.code(last), Code::kInvalidArgument);
 }
 
 TEST_F(Divergence, ARankThatMayStillComeIsWaitedFor) {
-  const auto uses = h_.AnnounceAll({In(1, 0), In(2, 1)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), In(2, 1)});
   h_.Advance(kWarnAfter);
   h_.Advance(absl::Minutes(5));
-  for (const Use& use : uses) EXPECT_FALSE(h_.answered(use));
+  for (const Submission& submission : submissions) EXPECT_FALSE(h_.answered(submission));
   EXPECT_EQ(h_.logs.size(), 2u) << "each is named once";
 }
 
 TEST_F(Divergence, ARankWithCallsInSeveralExecutionsMayGoOn) {
-  const auto uses = h_.AnnounceAll({In(1, 0), In(2, 1), In(2, 2), In(1, 1)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), In(2, 1), In(2, 2), In(1, 1)});
   h_.Advance(kWarnAfter);
-  EXPECT_FALSE(h_.answered(uses[0]));
+  EXPECT_FALSE(h_.answered(submissions[0]));
   EXPECT_EQ(h_.code(h_.Take(In(1, 2))), Code::kOk);
 }
 
 TEST_F(Divergence, NamedCallsPromiseNoOrder) {
   shm::SlotRequest named = h_.Request(1);
   h_.SetName(named, "eval");
-  const auto uses = h_.AnnounceAll({In(1, 0), named, In(1, 2)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), named, In(1, 2)});
   h_.Advance(kWarnAfter);
-  EXPECT_FALSE(h_.answered(uses[0]));
+  EXPECT_FALSE(h_.answered(submissions[0]));
 }
 
 TEST_F(Divergence, OneProgramsCallsInAnotherOrderAreNoFinding) {
   shm::SlotRequest later = In(1, 1);
   later.ordinal = 6;
-  const auto uses = h_.AnnounceAll({In(1, 0), later, In(1, 2)});
+  const auto submissions = h_.AnnounceAll({In(1, 0), later, In(1, 2)});
   h_.Advance(kWarnAfter);
-  EXPECT_FALSE(h_.answered(uses[0]));
+  EXPECT_FALSE(h_.answered(submissions[0]));
 }
 
 TEST_F(Divergence, AShortWarningIsObeyedAndDoesNotSpin) {

@@ -130,9 +130,9 @@ void SpanWorld::Announce(int group, int rank, int name) {
   if (!quiet_ && Chance(60)) request.error_code = 3;
   if (!quiet_ && Chance(400)) request.alignment = 8;  // Others say 0: they disagree.
   caller.state = Caller::State::kAnnouncing;
-  caller.use = {.session = SessionOf(group, rank), .slot = 0, .claim = next_claim_++};
-  nodes_[node].uses[caller.use] = {group, {rank, name}};
-  nodes_[node].exchange.Take(caller.use, request, now_);
+  caller.submission = {.session = SessionOf(group, rank), .slot = 0, .claim = next_claim_++};
+  nodes_[node].submissions[caller.submission] = {group, {rank, name}};
+  nodes_[node].exchange.Take(caller.submission, request, now_);
   Perform(node);
 }
 
@@ -150,9 +150,9 @@ void SpanWorld::Publish(int group, int rank, int name) {
         .published.insert(Rank(request.rank));
   }
   caller.state = Caller::State::kPublishing;
-  caller.use.claim = next_claim_++;
-  nodes_[node].uses[caller.use] = {group, {rank, name}};
-  nodes_[node].exchange.Take(caller.use, request, now_);
+  caller.submission.claim = next_claim_++;
+  nodes_[node].submissions[caller.submission] = {group, {rank, name}};
+  nodes_[node].exchange.Take(caller.submission, request, now_);
   Perform(node);
 }
 
@@ -165,9 +165,9 @@ void SpanWorld::Pulled(int group, int rank, int name) {
   request.op_id = caller.operation.value;
   request.rank = static_cast<uint32_t>(rank);
   caller.state = Caller::State::kPulling;
-  caller.use.claim = next_claim_++;
-  nodes_[node].uses[caller.use] = {group, {rank, name}};
-  nodes_[node].exchange.Take(caller.use, request, now_);
+  caller.submission.claim = next_claim_++;
+  nodes_[node].submissions[caller.submission] = {group, {rank, name}};
+  nodes_[node].exchange.Take(caller.submission, request, now_);
   Perform(node);
 }
 
@@ -205,10 +205,10 @@ bool SpanWorld::DeliverMessage() {
   }
   if (ready.empty()) return false;
   const auto link = ready[Pick(ready.size())];
-  std::deque<SpanMessage>& stream = streams_[link];
+  std::deque<PeerMessage>& stream = streams_[link];
   const bool swap = sabotage_ == SpanSabotage::kSwapMessages && Chance(2);
   const auto next = stream.begin() + static_cast<ptrdiff_t>(swap ? Pick(stream.size()) : 0);
-  const SpanMessage message = std::move(*next);
+  const PeerMessage message = std::move(*next);
   stream.erase(next);
   nodes_[link.second].exchange.Receive(Incarnation(100 + link.first), message, now_);
   Perform(link.second);
@@ -238,11 +238,11 @@ bool SpanWorld::DeliverRows() {
 // Streams of a device run in order, and an operation ends when all members take part.
 bool SpanWorld::CanEnd(const DeviceMove& move) const {
   if (move.epoch != communicator_epoch_) return true;
-  if (move.state != DeviceMove::State::kTurn) return false;
+  if (move.state != DeviceMove::State::kIssue) return false;
   const bool first =
       std::none_of(device_moves_.begin(), device_moves_.end(), [&](const DeviceMove& other) {
         return other.node == move.node && other.epoch == move.epoch &&
-               other.state == DeviceMove::State::kTurn && other.place < move.place;
+               other.state == DeviceMove::State::kIssue && other.place < move.place;
       });
   return first && places_.at({move.epoch, move.place}).second == kNodes;
 }

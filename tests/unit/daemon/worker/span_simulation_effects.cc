@@ -47,7 +47,7 @@ void SpanWorld::Do(int node, const TakeTurn& e) {
       [&](const DeviceMove& one) { return one.node == node && one.operation == e.operation; });
   if (move == device_moves_.end()) return Violate("order: a turn of no move");
   if (move->state != DeviceMove::State::kPrepared) Violate("order: a turn at the wrong time");
-  move->state = DeviceMove::State::kTurn;
+  move->state = DeviceMove::State::kIssue;
   move->place = e.place;
   if (communicator_epoch_ != move->epoch) return;  // Aborted.
   uint64_t& next = next_place_[{node, move->epoch}];
@@ -63,7 +63,7 @@ void SpanWorld::Do(int node, const CancelMove& e) {
   for (size_t i = 0; i < device_moves_.size(); ++i) {
     const DeviceMove& move = device_moves_[i];
     if (move.node != node || move.operation != e.operation) continue;
-    if (move.state == DeviceMove::State::kTurn) Violate("order: cancelled after its turn");
+    if (move.state == DeviceMove::State::kIssue) Violate("order: cancelled after its turn");
     return EndDeviceMove(i, absl::AbortedError("cancelled"));
   }
 }
@@ -71,7 +71,7 @@ void SpanWorld::Do(int node, const CancelMove& e) {
 void SpanWorld::Do(int node, const OpenRecord& e) { nodes_[node].records.insert(e.operation); }
 void SpanWorld::Do(int node, const CloseRecord& e) { nodes_[node].records.erase(e.operation); }
 
-void SpanWorld::CheckOverlap(int node, const SpanOperation& operation, const OpenRegion& region) {
+void SpanWorld::CheckOverlap(int node, const PeerOperation& operation, const OpenRegion& region) {
   for (const auto& [other, open] : nodes_[node].open) {
     const bool apart = open.set != region.set || open.offset + open.bytes <= region.offset ||
                        region.offset + region.bytes <= open.offset;
@@ -101,14 +101,14 @@ void SpanWorld::Do(int, const SendRows& e) {
 
 void SpanWorld::Do(int node, const SendToPeer& e) {
   const int to = static_cast<int>(e.peer.value) - 100;
-  const SpanStep step = e.message.step;
-  if (step == SpanStep::kRevoked) ++result_.num_revoked;
+  const LeaderStep step = e.message.step;
+  if (step == LeaderStep::kRevoked) ++result_.num_revoked;
   if (sabotage_ == SpanSabotage::kLoseMessage && Chance(50)) return;
-  if (sabotage_ == SpanSabotage::kForgetRevoke && step == SpanStep::kRevoke) return;
-  std::deque<SpanMessage>& stream = streams_[{node, to}];
+  if (sabotage_ == SpanSabotage::kForgetRevoke && step == LeaderStep::kRevoke) return;
+  std::deque<PeerMessage>& stream = streams_[{node, to}];
   stream.push_back(e.message);
-  if (sabotage_ == SpanSabotage::kFlipOutcome && step == SpanStep::kDecided && Chance(10)) {
-    stream.back().step = SpanStep::kEnded;
+  if (sabotage_ == SpanSabotage::kFlipOutcome && step == LeaderStep::kDecided && Chance(10)) {
+    stream.back().step = LeaderStep::kEnded;
     stream.back().cause = absl::AbortedError("flipped");
   }
 }
@@ -118,14 +118,14 @@ void SpanWorld::Do(int, const ReportTenantBroken& e) {
   if (groups_[group].formation == e.formation.value) EndFormation(group, e.cause);
 }
 
-void SpanWorld::Do(int node, const AnswerUse& e) {
-  const auto found = nodes_[node].uses.find(e.use);
-  if (found == nodes_[node].uses.end()) return Violate("answers: a use was answered twice");
+void SpanWorld::Do(int node, const AnswerSubmission& e) {
+  const auto found = nodes_[node].submissions.find(e.submission);
+  if (found == nodes_[node].submissions.end()) return Violate("answers: a use was answered twice");
   const auto [group, who] = found->second;
-  nodes_[node].uses.erase(found);
+  nodes_[node].submissions.erase(found);
   const auto [rank, name] = who;
   Caller& caller = groups_[group].callers[rank][name];
-  const SpanOperation operation{GroupId(group + 1), Formation(groups_[group].formation),
+  const PeerOperation operation{GroupId(group + 1), Formation(groups_[group].formation),
                                 caller.number};
   if (caller.state == Caller::State::kAnnouncing && e.status.ok()) {
     caller.state = Caller::State::kCopying;

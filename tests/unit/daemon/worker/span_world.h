@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "daemon/control/cut_off.h"
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 #include "tests/unit/daemon/worker/span_simulation.h"
 
 namespace epd {
@@ -28,14 +28,14 @@ struct Caller {
   enum class State { kIdle, kAnnouncing, kCopying, kPublishing, kReading, kPulling };
   State state = State::kIdle;
   uint64_t begun = 0;  // Raw number of the next execution.
-  Use use;
+  Submission submission;
   OperationId operation;
   uint64_t number = 0;
   RegionView region;
 };
 
 struct RowsInFlight {
-  SpanOperation operation;
+  PeerOperation operation;
   int to = 0;
   Rank rank;
 };
@@ -52,8 +52,8 @@ struct SimNode {
                   .device_staging_bytes = uint64_t{256} << 20,
                   .self = Incarnation(100 + index)}) {}
   Exchange exchange;
-  std::map<SpanOperation, OpenRegion> open;
-  std::map<Use, std::pair<int, std::pair<int, int>>> uses;  // -> group, rank, name.
+  std::map<PeerOperation, OpenRegion> open;
+  std::map<Submission, std::pair<int, std::pair<int, int>>> submissions;  // -> group, rank, name.
   std::set<OperationId> records;
 };
 
@@ -64,11 +64,11 @@ struct MoveUnderWay {
 
 // A move by a communicator, on one of its members.
 struct DeviceMove {
-  enum class State { kPreparing, kPrepared, kTurn };
+  enum class State { kPreparing, kPrepared, kIssue };
   State state = State::kPreparing;
   int node = 0;
   OperationId operation;
-  SpanOperation name;
+  PeerOperation name;
   uint64_t epoch = 0;
   uint64_t place = 0;
 };
@@ -129,7 +129,7 @@ class SpanWorld {
 
   // span_simulation_effects.cc
   void Perform(int node);
-  void Do(int node, const AnswerUse& e);
+  void Do(int node, const AnswerSubmission& e);
   void Do(int node, const OpenWire& e);
   void Do(int node, const SendRows& e);
   void Do(int node, const SendToPeer& e);
@@ -143,22 +143,22 @@ class SpanWorld {
   void Do(int node, const MoveRows& e);
   void Do(int node, const TakeTurn& e);
   void Do(int node, const CancelMove& e);
-  void CheckOverlap(int node, const SpanOperation& operation, const OpenRegion& region);
+  void CheckOverlap(int node, const PeerOperation& operation, const OpenRegion& region);
 
   std::mt19937_64 random_;
   const SpanSabotage sabotage_;
   absl::Time now_ = absl::UnixEpoch();
   std::deque<SimNode> nodes_;
   SimGroup groups_[kGroups];
-  std::map<std::pair<int, int>, std::deque<SpanMessage>> streams_;
+  std::map<std::pair<int, int>, std::deque<PeerMessage>> streams_;
   std::vector<RowsInFlight> rows_;
   std::vector<MoveUnderWay> moves_;
   std::vector<DeviceMove> device_moves_;
   uint64_t communicator_epoch_ = 1;
   // By epoch and place: the operation, and how many members have taken part.
-  std::map<std::pair<uint64_t, uint64_t>, std::pair<SpanOperation, int>> places_;
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<PeerOperation, int>> places_;
   std::map<std::pair<int, uint64_t>, uint64_t> next_place_;  // By node and epoch.
-  std::map<SpanOperation, SimOperation> operations_;
+  std::map<PeerOperation, SimOperation> operations_;
   bool quiet_ = false;  // No more calls, faults or lost streams.
   uint32_t next_claim_ = 2;
   int events_ = 0;

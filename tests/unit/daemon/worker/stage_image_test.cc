@@ -1,7 +1,7 @@
 // Goal: of a stage another node gets each row once that its ranks need, at places where the pulling
 // kernels find it, and nothing else; a damaged stage is refused by name and never read beyond its
 // end.
-#include "daemon/worker/wire/stage_image.h"
+#include "daemon/worker/peer_streams/stage_image.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Goal: arenas live as long as somebody uses them, and those of a dead session's living process are
 // neither reused nor forgotten.
-#include "daemon/worker/staging.h"
+#include "daemon/worker/staging/staging.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ const ArenaSetKey kKey = {{SessionId(1), 0}, {SessionId(2), 0}};
 
 class StagingTest : public ::testing::Test {
  protected:
-  void Use(ArenaSetId set) {
+  void Submission(ArenaSetId set) {
     const StagingGrant grant = staging_.Allocate(set, kPage, RegionOwner(1)).value();
     staging_.Committed(set, grant.region.offset + grant.region.bytes);
     staging_.Free(grant.region);
@@ -53,7 +53,7 @@ TEST_F(StagingTest, PagesThatCouldNotBeMadeAreAskedForAgain) {
 
 TEST_F(StagingTest, SetOfALingeringProcessStaysChargedUntilItIsGone) {
   const ArenaSetId set = staging_.Acquire(kKey)->set;
-  Use(set);
+  Submission(set);
   staging_.SessionDead(SessionId(2), /*process_alive=*/true);
   EXPECT_THAT(staging_.Release(set), IsEmpty());
   EXPECT_EQ(staging_.pool().Sets()[0].quarantined_bytes, 2 * kPage);
@@ -65,13 +65,13 @@ TEST_F(StagingTest, SetOfALingeringProcessStaysChargedUntilItIsGone) {
 
 TEST_F(StagingTest, ProcessThatGoesWhileOthersStillUseTheSetHoldsNothingBack) {
   const ArenaSetId set = staging_.Acquire(kKey)->set;
-  Use(set);
+  Submission(set);
   staging_.SessionDead(SessionId(2), /*process_alive=*/true);
   EXPECT_THAT(staging_.ProcessGone(SessionId(2)), IsEmpty());
   EXPECT_THAT(staging_.Release(set), ElementsAre(set));
 }
 
-constexpr DeviceArenas kDevice = {.arena_bytes = 4 * kPage, .lane_bytes = 2 * kPage};
+constexpr DeviceArenas kDevice = {.arena_bytes = 4 * kPage, .buffer_bytes = 2 * kPage};
 
 class DeviceStagingTest : public ::testing::Test {
  protected:
@@ -85,11 +85,11 @@ TEST_F(DeviceStagingTest, ASetIsATenantsOwnAndItsMemoryIsThereFromTheStart) {
   EXPECT_EQ(staging_.arena_bytes(set), 4 * kPage);
   EXPECT_EQ(staging_.arena_bytes(host), 16 * kPage);
   const StagingGrant grant = staging_.Allocate(set, kPage, RegionOwner(1)).value();
-  EXPECT_EQ(grant.region, (Region{set, 2 * kPage, kPage})) << "behind the lane";
+  EXPECT_EQ(grant.region, (Region{set, 2 * kPage, kPage})) << "behind the stream region";
   EXPECT_EQ(grant.commit.bytes, 0u);
   EXPECT_TRUE(staging_.EverFits(set, 2 * kPage));
-  EXPECT_FALSE(staging_.EverFits(set, 3 * kPage)) << "the lane is for streams";
-  EXPECT_EQ(staging_.LanesOf(set), LaneArea());
+  EXPECT_FALSE(staging_.EverFits(set, 3 * kPage)) << "the stream region is for streams";
+  EXPECT_EQ(staging_.FindEagerArea(set), EagerArea());
   staging_.Free(grant.region);
   EXPECT_THAT(staging_.Release(set), ElementsAre(set));
   EXPECT_FALSE(staging_.Acquire(kKey)->created) << "the other set is still shared";

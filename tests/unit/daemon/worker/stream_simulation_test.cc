@@ -1,5 +1,5 @@
 // Goal: whatever the order in which streams arm, the worker claims, and workers are replaced, every
-// use of a site gets its own answer, all ranks the same one, one operation at a time has the lanes,
+// use of a site gets its own answer, all ranks the same one, one operation at a time has the eager buffers,
 // rows that a rank has no slots for fail that use on every rank or are dropped, as the group wants it,
 // and the streams go on, whoever moves the rows; and what checks this finds each mistake that is
 // planted.

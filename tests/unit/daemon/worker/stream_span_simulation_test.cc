@@ -1,4 +1,4 @@
-// Goal: calls from the streams of GPUs on several nodes meet use by use, have the lanes of every node one at a
+// Goal: calls from the streams of GPUs on several nodes meet use by use, have the eager buffers of every node one at a
 // time, end alike on all ranks with what is true of that use, and go on after a worker is lost; and what checks
 // this finds each mistake that is planted.
 #include <gtest/gtest.h>

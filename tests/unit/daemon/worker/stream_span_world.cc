@@ -107,18 +107,18 @@ void World::Take(uint32_t rank, shm::Step step) {
   request.plan_id = HasPlan(rank, stream.cycle) ? 1 : 0;
   request.demand = Overflows(rank, stream.cycle) ? kCapacity + 1 : kCapacity;
   const uint32_t slot = stream.site * 3 + (static_cast<uint32_t>(step) - 5);
-  stream.use = {.session = SessionId(rank + 1), .slot = slot, .claim = ++claim_};
-  nodes_[kNodeOf[rank]].Take(stream.use, request, now_);
+  stream.submission = {.session = SessionId(rank + 1), .slot = slot, .claim = ++claim_};
+  nodes_[kNodeOf[rank]].Take(stream.submission, request, now_);
   Perform(kNodeOf[rank]);
 }
 
-// All that touch a node's lanes do so for one operation.
-void World::CheckLanes() {
+// All that touch a node's eager buffers do so for one operation.
+void World::CheckStreamRegions() {
   for (uint32_t a = 0; a < kRanks; ++a) {
     for (uint32_t b = 0; b < a; ++b) {
       const bool both = streams_[a].touching && streams_[b].touching && kNodeOf[a] == kNodeOf[b];
       if (both && streams_[a].operation != streams_[b].operation) {
-        Violate("two operations were in the lanes of one node");
+        Violate("two operations were in the stream regions of one node");
       }
     }
   }
@@ -134,7 +134,7 @@ void World::NoteEnd(uint32_t rank, Code code) {
 
 void World::StreamStep(uint32_t rank) {
   Stream& stream = streams_[rank];
-  const auto answered = answers_.find(stream.use);
+  const auto answered = answers_.find(stream.submission);
   switch (stream.pc) {
     case Pc::kAnnounce:
       stream.spoke_for = stream.entered;
@@ -148,7 +148,7 @@ void World::StreamStep(uint32_t rank) {
       stream.operation = {stream.spoke_for, answered->second.plan_id};
       met_[stream.operation][rank] = stream.cycle;
       stream.touching = true;
-      return CheckLanes();
+      return CheckStreamRegions();
     case Pc::kPublish:
       stream.touching = false;
       stream.pc = Pc::kWaitPublish;
@@ -161,7 +161,7 @@ void World::StreamStep(uint32_t rank) {
       if (!answered->second.status.ok()) return;
       if (published_[stream.operation].size() < kRanks) Violate("good before all had published");
       stream.touching = true;
-      return CheckLanes();
+      return CheckStreamRegions();
     case Pc::kPulled:
       stream.touching = false;
       stream.pc = Pc::kAnnounce;
@@ -173,7 +173,7 @@ void World::StreamStep(uint32_t rank) {
 }
 
 // The ends of one use on all ranks of which they are known.
-void World::CheckUse(const std::map<uint32_t, End>& ends) {
+void World::CheckSubmission(const std::map<uint32_t, End>& ends) {
   std::optional<Code> code;
   bool over = false;
   bool planless = false;
@@ -202,13 +202,13 @@ void World::CheckEnds() {
     }
   }
   for (const auto& [formation, cycles] : first) {
-    std::map<uint64_t, std::map<uint32_t, End>> uses;
+    std::map<uint64_t, std::map<uint32_t, End>> submissions;
     for (const auto& [rank, ends] : ends_[formation]) {
       for (const End& end : ends) {
-        if (end.cycle >= cycles.at(rank)) uses[end.cycle - cycles.at(rank)][rank] = end;
+        if (end.cycle >= cycles.at(rank)) submissions[end.cycle - cycles.at(rank)][rank] = end;
       }
     }
-    for (const auto& [unused, ends] : uses) CheckUse(ends);
+    for (const auto& [unused, ends] : submissions) CheckSubmission(ends);
   }
 }
 
@@ -219,7 +219,7 @@ bool World::Deliver() {
   }
   if (ready.empty()) return false;
   const auto wire = ready[Roll(ready.size())];
-  const SpanMessage message = std::move(wires_[wire].front());
+  const PeerMessage message = std::move(wires_[wire].front());
   wires_[wire].pop_front();
   nodes_[wire.second].Receive(Incarnation(100 + wire.first), message, now_);
   Perform(wire.second);
@@ -324,17 +324,17 @@ void World::Perform(int node) {
   }
 }
 
-void World::Do(int, const AnswerUse& e) {
-  if (!answers_.emplace(e.use, e).second) Violate("a use was answered twice");
+void World::Do(int, const AnswerSubmission& e) {
+  if (!answers_.emplace(e.submission, e).second) Violate("a use was answered twice");
 }
 
 void World::Do(int node, const SendToPeer& e) {
-  std::deque<SpanMessage>& wire = wires_[{node, static_cast<int>(e.peer.value) - 100}];
+  std::deque<PeerMessage>& wire = wires_[{node, static_cast<int>(e.peer.value) - 100}];
   if (sabotage_ == Sabotage::kLoseMessage && Roll(50) == 0) return;
   wire.push_back(e.message);
-  SpanMessage& message = wire.back();
+  PeerMessage& message = wire.back();
   if (sabotage_ == Sabotage::kForgetApart) message.apart = false;
-  if (sabotage_ == Sabotage::kForgetCause && message.step == SpanStep::kAnnounce)
+  if (sabotage_ == Sabotage::kForgetCause && message.step == LeaderStep::kAnnounce)
     message.cause = {};
   for (auto& [unused, said] : message.said) {
     if (sabotage_ == Sabotage::kForgetStream) said.from_stream = false;
@@ -346,7 +346,7 @@ void World::Do(int node, const MoveRows& e) {
   for (uint32_t r = 0; r < kRanks; ++r) {
     const MovePart& part = e.job.parts[r];
     if (part.local != (kNodeOf[r] == node)) Violate("rows of another node's rank are moved");
-    if (part.stage_offset != 0) Violate("rows are moved that are in no lane");
+    if (part.stage_offset != 0) Violate("rows are moved that are in no stream region");
   }
   moves_.push_back({.node = node,
                     .operation = e.operation,

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 
 namespace epd::stream_span {
 
@@ -54,7 +54,7 @@ class World {
     uint32_t site = 0;
     Pc pc = Pc::kAnnounce;
     uint64_t cycle = 0;  // Uses so far: their truth follows from it.
-    Use use;
+    Submission submission;
     OperationName operation;
     bool touching = false;
     uint64_t entered = 1;  // The formation that its requests speak for.
@@ -83,9 +83,9 @@ class World {
   void StreamStep(uint32_t rank);
   void Take(uint32_t rank, shm::Step step);
   void NoteEnd(uint32_t rank, absl::StatusCode code);
-  void CheckLanes();
+  void CheckStreamRegions();
   void CheckEnds();
-  void CheckUse(const std::map<uint32_t, End>& ends);
+  void CheckSubmission(const std::map<uint32_t, End>& ends);
   bool Deliver();
   bool AdvanceMove();
   void EndMove(size_t index, const absl::Status& status);
@@ -94,7 +94,7 @@ class World {
   void FairRound();
 
   void Perform(int node);
-  void Do(int node, const AnswerUse& e);
+  void Do(int node, const AnswerSubmission& e);
   void Do(int node, const SendToPeer& e);
   void Do(int node, const MoveRows& e);
   void Do(int node, const TakeTurn& e);
@@ -109,8 +109,8 @@ class World {
   absl::Time now_ = absl::UnixEpoch();
   std::deque<Exchange> nodes_;
   std::array<Stream, kRanks> streams_;
-  std::map<std::pair<int, int>, std::deque<SpanMessage>> wires_;
-  std::map<Use, AnswerUse> answers_;
+  std::map<std::pair<int, int>, std::deque<PeerMessage>> wires_;
+  std::map<Submission, AnswerSubmission> answers_;
   std::vector<Move> moves_;
   std::map<OperationName, int> turns_;  // By formation and place: who has taken part.
   uint64_t formation_ = 0;

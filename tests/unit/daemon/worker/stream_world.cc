@@ -32,7 +32,7 @@ void StreamWorld::Violate(const std::string& what) {
 
 void StreamWorld::Form() {
   exchange_ = std::make_unique<Exchange>(ExchangeOptions{
-      .staging_bytes = kPool, .first_operation_id = next_operation_, .stream_lane_bytes = 4096});
+      .staging_bytes = kPool, .first_operation_id = next_operation_, .stream_region_bytes = 4096});
   next_operation_ += 1 << 20;
   TenantStart start{.group = kGroup,
                     .epoch = Epoch(1),
@@ -88,8 +88,8 @@ void StreamWorld::WriteRequests(uint32_t rank) {
   }
 }
 
-StreamWorld::Slot& StreamWorld::SlotOf(const Use& use) {
-  return ranks_[use.session.value - 1].sites[use.slot / 3].slots[use.slot % 3];
+StreamWorld::Slot& StreamWorld::SlotOf(const Submission& submission) {
+  return ranks_[submission.session.value - 1].sites[submission.slot / 3].slots[submission.slot % 3];
 }
 
 void StreamWorld::Arm(Slot& slot) {
@@ -97,7 +97,7 @@ void StreamWorld::Arm(Slot& slot) {
   slot.word = shm::kArmed;
 }
 
-// The stream reads or writes its lane on behalf of an operation, from here to its next step.
+// The stream reads or writes its eager buffer on behalf of an operation, from here to its next step.
 void StreamWorld::Touch(Rank& rank, OperationId operation) {
   rank.touching = true;
   rank.touched = operation;
@@ -107,22 +107,22 @@ void StreamWorld::Touch(Rank& rank, OperationId operation) {
   for (const Rank& other : ranks_) {
     const bool same_worker = other.mapped == rank.mapped;
     if (other.touching && same_worker && other.touched != operation) {
-      Violate("two operations were in one lane");
+      Violate("two operations were in one stream region");
     }
   }
 }
 
-// Before publish: stages the rows in the own lane, or puts them into the lanes of all ranks.
+// Before publish: stages the rows in the own eager buffer, or puts them into the eager buffers of all ranks.
 void StreamWorld::Copy(uint32_t r, OperationId operation) {
   Rank& rank = ranks_[r];
   Touch(rank, operation);
-  rank.lane = operation;
+  rank.in_region = operation;
   for (Rank& other : ranks_) {
     if (rank_moves() && other.mapped == rank.mapped) other.pushed[r] = operation;
   }
 }
 
-// Behind publish: what the worker, or all ranks, have put into the own lane.
+// Behind publish: what the worker, or all ranks, have put into the own eager buffer.
 void StreamWorld::Read(Rank& rank, OperationId operation) {
   Touch(rank, operation);
   if (!rank_moves() && rank.out != operation) {
@@ -234,27 +234,27 @@ void StreamWorld::Claim(uint32_t r, uint32_t index) {
   taken_[r] += slot.request.demand > kCapacity ? '!' : '.';
   taken_[r] += slot.request.formation == formation_ ? '=' : '<';
   slot.linked = OperationId();
-  const Use use{.session = SessionId(r + 1), .slot = index, .claim = slot.last_claim};
+  const Submission submission{.session = SessionId(r + 1), .slot = index, .claim = slot.last_claim};
   const bool pulled_open = shm::Ready(ranks_[r].sites[index / 3].slots[2].word) != 0;
   if (Is(Sabotage::kAnswerAtOnce) && index % 3 == 0 && pulled_open) {
     slot.word = shm::Answered(0);
     CheckPulled(ranks_[r].sites[index / 3]);
     return;
   }
-  exchange_->Take(use, slot.request, now_);
+  exchange_->Take(submission, slot.request, now_);
 }
 
-void StreamWorld::Do(const AnswerUse& e) {
-  Slot& slot = SlotOf(e.use);
-  if (slot.word != shm::Claimed(e.use.claim)) return;
+void StreamWorld::Do(const AnswerSubmission& e) {
+  Slot& slot = SlotOf(e.submission);
+  if (slot.word != shm::Claimed(e.submission.claim)) return;
   const auto code = static_cast<uint32_t>(e.status.code());
   slot.word = shm::Answered(code);
-  Rank& rank = ranks_[e.use.session.value - 1];
-  const uint32_t site = e.use.slot / 3;
-  if (e.use.slot % 3 == 0 && e.operation) {
-    CheckTold(static_cast<uint32_t>(e.use.session.value - 1), e.operation, e.status.code());
+  Rank& rank = ranks_[e.submission.session.value - 1];
+  const uint32_t site = e.submission.slot / 3;
+  if (e.submission.slot % 3 == 0 && e.operation) {
+    CheckTold(static_cast<uint32_t>(e.submission.session.value - 1), e.operation, e.status.code());
   }
-  if (e.use.slot % 3 == 0 && code == 0) {
+  if (e.submission.slot % 3 == 0 && code == 0) {
     CheckPulled(rank.sites[site]);
     slot.answered_as = e.operation;
     if (site_of_.emplace(e.operation, site).first->second != site) {
@@ -265,7 +265,7 @@ void StreamWorld::Do(const AnswerUse& e) {
       Violate("two uses of a site were one operation");
     }
   }
-  if (e.use.slot % 3 == 1 && e.operation) {
+  if (e.submission.slot % 3 == 1 && e.operation) {
     if (told_.emplace(e.operation, code).first->second != code) {
       Violate("the ranks of an operation were told different things");
     }
@@ -274,7 +274,7 @@ void StreamWorld::Do(const AnswerUse& e) {
 
 void StreamWorld::Do(const MoveRows& e) {
   for (const Rank& rank : ranks_) {
-    if (rank.lane != e.operation) Violate("rows were moved that are not staged");
+    if (rank.in_region != e.operation) Violate("rows were moved that are not staged");
   }
   moving_ = e.operation;
 }
@@ -321,7 +321,7 @@ void StreamWorld::Replace() {
   for (uint32_t r = 0; r < kNumRanks && Is(Sabotage::kSpeakUnmapped); ++r) WriteRequests(r);
 }
 
-// The client's CPU, once nothing of its streams touches the lane.
+// The client's CPU, once nothing of its streams touches the eager buffer.
 void StreamWorld::Remap(uint32_t r) {
   Rank& rank = ranks_[r];
   if (rank.mapped == formation_ || rank.touching) return;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/worker/exchange.h"
+#include "daemon/worker/engine/exchange.h"
 #include "proto/epd/v1/slot_word.h"
 
 namespace epd::streams {
@@ -104,11 +104,11 @@ class StreamWorld {
     uint32_t site = 0;
     Pc pc = Pc::kTell;
     uint64_t num_cycles = 0;
-    uint64_t mapped = 1;  // The formation whose staging stands at the lane's address.
-    OperationId lane;     // Whose rows stand in the own lane's stage,
-    OperationId out;      // and in its output. Client executor:
+    uint64_t mapped = 1;       // The formation whose staging stands at the eager buffer's address.
+    OperationId eager_buffer;  // Whose rows stand in the own eager buffer's stage,
+    OperationId out;           // and in its output. Client executor:
     std::array<OperationId, kNumRanks>
-        pushed;  // by sender, whose rows its peers put into its lane.
+        pushed;  // by sender, whose rows its peers put into its eager buffer.
     bool touching = false;
     OperationId touched;
   };
@@ -117,7 +117,7 @@ class StreamWorld {
   bool Is(Sabotage sabotage) const { return sabotage_ == sabotage; }
   void Violate(const std::string& what);
   static uint32_t SlotIndex(uint32_t site, uint32_t step) { return site * 3 + step; }
-  Slot& SlotOf(const Use& use);
+  Slot& SlotOf(const Submission& submission);
 
   void Form();
   void WriteRequests(uint32_t rank);
@@ -143,9 +143,9 @@ class StreamWorld {
   void Replace();
   void Remap(uint32_t rank);
 
-  void Do(const LinkUse& e) { SlotOf(e.use).linked = e.operation; }
+  void Do(const LinkSubmission& e) { SlotOf(e.submission).linked = e.operation; }
   void Do(const DecideRecord& e) { decided_[e.operation] = e.status; }
-  void Do(const AnswerUse& e);
+  void Do(const AnswerSubmission& e);
   void Do(const MoveRows& e);
   template <typename Other>
   void Do(const Other&) {}

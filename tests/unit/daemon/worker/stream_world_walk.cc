@@ -96,8 +96,8 @@ std::string StreamWorld::Fingerprint() const {
   for (uint32_t r = 0; r < kNumRanks; ++r) {
     const Rank& rank = ranks_[r];
     absl::StrAppend(&text, rank.site, ",", static_cast<int>(rank.pc), ",", rank.num_cycles, ",",
-                    rank.mapped, ",", rank.touching, ",", rank.touched.value, ",", rank.lane.value,
-                    ",", rank.out.value, ",", taken_[r], ";");
+                    rank.mapped, ",", rank.touching, ",", rank.touched.value, ",",
+                    rank.in_region.value, ",", rank.out.value, ",", taken_[r], ";");
     for (const OperationId from : rank.pushed) absl::StrAppend(&text, from.value, ",");
     for (const Site& site : rank.sites) {
       for (const Slot& slot : site.slots) {

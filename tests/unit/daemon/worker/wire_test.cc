@@ -1,6 +1,6 @@
 // Goal: two workers hear each other over streams of which the network knows the urgent ones; an
 // address that cannot be had is an error that says which and what to do.
-#include "daemon/worker/wire/wire.h"
+#include "daemon/worker/peer_streams/wire.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -19,8 +19,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
-#include "daemon/worker/wire/lane_loop.h"
-#include "daemon/worker/wire/urgent_socket.h"
+#include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/urgent_socket.h"
 
 namespace epd {
 namespace {
@@ -33,7 +33,7 @@ constexpr Incarnation kLeft(11);
 constexpr Incarnation kRight(22);
 
 std::unique_ptr<Wire> MakeWire(Incarnation self) {
-  KeepLanesApart();
+  GiveEachLoopItsThreads();
   return std::make_unique<Wire>(
       Wire::Options{.node = absl::StrCat("n", self.value), .self = self, .tls = {}});
 }
@@ -82,9 +82,9 @@ std::string NextEvent(Wire& wire) {
   return "nothing";
 }
 
-SpanMessage Message(uint64_t number) {
-  SpanMessage message;
-  message.step = SpanStep::kPublished;
+PeerMessage Message(uint64_t number) {
+  PeerMessage message;
+  message.step = LeaderStep::kPublished;
   message.number = number;
   return message;
 }

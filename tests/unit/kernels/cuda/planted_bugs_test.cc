@@ -12,24 +12,24 @@ namespace {
 
 // Moves all but the last, partly filled round of a warp.
 struct NoTailMover : VectorMover<4> {
-  static void Copy(RowCopy copy, const Lane& lane, NoShared& shared) {
+  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
     copy.row_bytes = copy.row_bytes / (kWidth * kWarpThreads) * (kWidth * kWarpThreads);
-    VectorMover<4>::Copy(copy, lane, shared);
+    VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
 // Forgets the last part of each row.
 struct LastPartMover : VectorMover<4> {
-  static void Copy(const RowCopy& copy, const Lane& lane, NoShared& shared) {
-    if (copy.part.part + 1 < copy.part.num_parts) VectorMover<4>::Copy(copy, lane, shared);
+  static void Copy(const RowCopy& copy, const ThreadPosition& thread, NoShared& shared) {
+    if (copy.part.part + 1 < copy.part.num_parts) VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
 // One thread reads a word beyond where it should.
 struct ShiftedMover : VectorMover<4> {
-  static void Copy(RowCopy copy, const Lane& lane, NoShared& shared) {
-    if (lane.InWarp() == 5) copy.from += kWidth;
-    VectorMover<4>::Copy(copy, lane, shared);
+  static void Copy(RowCopy copy, const ThreadPosition& thread, NoShared& shared) {
+    if (thread.InWarp() == 5) copy.from += kWidth;
+    VectorMover<4>::Copy(copy, thread, shared);
   }
 };
 
@@ -105,9 +105,9 @@ TEST_F(PlantedBugsTest, ASlotThatIsOneOffIsSeen) { EXPECT_FALSE(PushesRight<Vect
 struct SumPlanWithoutBarrier : SumPlan {
   static constexpr int kPhases = 1;
   template <int kPhase>
-  static void Run(const Args& args, const Lane& lane, Shared& shared) {
-    SumPlan::Run<0>(args, lane, shared);
-    SumPlan::Run<1>(args, lane, shared);
+  static void Run(const Args& args, const ThreadPosition& thread, Shared& shared) {
+    SumPlan::Run<0>(args, thread, shared);
+    SumPlan::Run<1>(args, thread, shared);
   }
 };
 

@@ -1,6 +1,6 @@
 // Goal: whatever dies, fails, comes late or is released, in whatever order, every survivor leaves the
 // communicator, nobody destroys one whose peer it knows to be lost, and nobody issues into it.
-#include "daemon/backend/cuda/communicator_machine.h"
+#include "daemon/backend/cuda/members/communicator_machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

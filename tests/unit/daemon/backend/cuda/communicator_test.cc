@@ -1,6 +1,6 @@
 // Goal: communicators form without blocking, move exact sizes, and after a loss are aborted by every
 // survivor and destroyed by none; whichever call fails, the next epoch forms.
-#include "daemon/backend/cuda/communicator.h"
+#include "daemon/backend/cuda/members/communicator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Goal: each thing that the CUDA backend needs of a device is tried by a real call, what fails is said
 // with the call's name, and nothing stays behind.
-#include "daemon/backend/cuda/device_probe.h"
+#include "daemon/backend/cuda/device/device_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Goal: what was put into a device's streams is known to be complete only when it is; a device that
 // fails or is late is said once and for all, and nothing is made while work is open.
-#include "daemon/backend/cuda/device_work.h"
+#include "daemon/backend/cuda/device/device_work.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/device_trials.h"
+#include "daemon/backend/cuda/device/device_trials.h"
 #include "tests/fakes/cuda/fake_driver.h"
 
 namespace epd::cuda {

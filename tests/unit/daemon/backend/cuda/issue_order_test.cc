@@ -1,6 +1,6 @@
 // Goal: operations of all tenants enter a communicator in one order on all of its ranks, however the
 // workers hear of them; without the order they would not, and the test can tell.
-#include "daemon/backend/cuda/issue_order.h"
+#include "daemon/backend/cuda/members/issue_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "daemon/backend/cuda/communicator.h"
+#include "daemon/backend/cuda/members/communicator.h"
 #include "tests/fakes/cuda/fake_nccl.h"
 
 namespace epd::cuda {

@@ -1,6 +1,6 @@
 // Goal: the NCCL that a GPU worker would use is what is found at run time; one that is absent or something
 // else is a reason, and never a crash.
-#include "daemon/backend/cuda/nccl_table.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Goal: a device's staging is reserved whole and handed out in both ways of sharing; every failure of
 // the driver is an error that leaves nothing behind, and nothing is made or taken away while a stream
 // works.
-#include "daemon/backend/cuda/staging_pool.h"
+#include "daemon/backend/cuda/staging/staging_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/device_trials.h"
+#include "daemon/backend/cuda/device/device_trials.h"
 #include "tests/fakes/cuda/fake_driver.h"
 
 namespace epd::cuda {

@@ -117,8 +117,8 @@ TEST(PendingArenasTest, WrongNumberOfDescriptorsIsTheWorkersBug) {
 }
 
 v1::TenantReady OnDevice(v1::TenantReady ready, v1::ArenaSharing sharing) {
-  ready.set_lane_offset(0);
-  ready.set_lane_bytes(4096);
+  ready.set_stream_region_offset(0);
+  ready.set_stream_region_bytes(4096);
   for (v1::TenantReady::Arena& arena : *ready.mutable_arenas()) {
     arena.set_sharing(sharing);
     arena.set_device_uuid("sixteen bytes...");
@@ -144,7 +144,7 @@ TEST(PendingArenasTest, OfDeviceMemoryASessionGetsItsOwnAloneWhereTheWorkerMoves
   ASSERT_EQ(joined.arenas_size(), 1);
   EXPECT_EQ(joined.arenas(0).sharing(), v1::ARENA_SHARING_DEVICE_DESCRIPTOR);
   EXPECT_EQ(joined.arenas(0).device_uuid(), "sixteen bytes...");
-  EXPECT_EQ(joined.lane_bytes(), 4096u);
+  EXPECT_EQ(joined.buffer_bytes(), 4096u);
 }
 
 TEST(PendingArenasTest, AnArenaWithAHandleHasNoDescriptors) {

@@ -1,4 +1,4 @@
-// Goal: the plan of a group's memory says to the page what the operations then ask for at their largest, and which lanes
+// Goal: the plan of a group's memory says to the page what the operations then ask for at their largest, and which stream regions
 // the worker makes.
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "client/c/prepare_operation.h"
 #include "client/c/rows_operation.h"
 #include "daemon/rpc/node_api/memory_plan.h"
-#include "daemon/worker/staging.h"
+#include "daemon/worker/staging/staging.h"
 #include "kernels/routing_plan.h"
 
 namespace epd {
@@ -177,14 +177,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MemoryPlanExactTest,
                                            Case{3, 5, 33, 129, EPD_DTYPE_FLOAT16, true},
                                            Case{4, 3, 21, 77, EPD_DTYPE_FLOAT32, true}));
 
-TEST(MemoryPlanLanesTest, AreThoseThatAnIdlePoolGives) {
+TEST(MemoryPlanEagerBuffersTest, AreThoseThatAnIdlePoolGives) {
   for (const uint64_t pool : {uint64_t{64} << 20, uint64_t{200} << 20, uint64_t{1} << 30}) {
     for (const uint32_t num_ranks : {1, 2, 4, 7, 16}) {
       Staging staging(pool, kPage);
       ArenaSetKey key;
       for (uint32_t rank = 0; rank < num_ranks; ++rank) key.emplace_back(SessionId(rank + 1), 0);
       const ArenaSetId set = staging.Acquire(key)->set;
-      staging.WantLanes(set);
+      staging.WantEagerBuffers(set);
       staging.Committed(set, pool);
       GroupShape shape;
       shape.num_ranks = num_ranks;
@@ -194,8 +194,8 @@ TEST(MemoryPlanLanesTest, AreThoseThatAnIdlePoolGives) {
       shape.recv_capacity_per_rank = num_ranks;
       shape.hidden = 8;
       shape.element_bytes = 4;
-      EXPECT_EQ(PlanGroupMemory(shape, pool)->lanes_bytes_per_rank,
-                staging.LanesOf(set).num_lanes * shm::kLaneBytes)
+      EXPECT_EQ(PlanGroupMemory(shape, pool)->eager_bytes_per_rank,
+                staging.FindEagerArea(set).num_eager_buffers * shm::kEagerBufferBytes)
           << num_ranks << " ranks, a pool of " << pool;
     }
   }

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "daemon/backend/cuda/nccl_table.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
 
 #if __has_include(<cuda.h>)
 #include <cuda.h>

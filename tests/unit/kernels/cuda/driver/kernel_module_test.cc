@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/backend/cuda/device_streams.h"
-#include "daemon/backend/cuda/device_trials.h"
+#include "daemon/backend/cuda/device/device_streams.h"
+#include "daemon/backend/cuda/device/device_trials.h"
 #include "kernels/cuda/device_image.h"
 #include "kernels/cuda/host_run.h"
 #include "kernels/cuda/scratch.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/backend/cuda/device_trials.h"
+#include "daemon/backend/cuda/device/device_trials.h"
 #include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/slot_word.h"
 #include "tests/fakes/cuda/fake_driver.h"

@@ -1,0 +1,120 @@
+#include "client/cuda/stream_region_maps.h"
+
+#include <chrono>
+#include <thread>
+
+#include "client/cuda/rank_moves.h"
+#include "kernels/cuda/scratch.h"
+
+namespace epd::client {
+namespace {
+
+constexpr std::chrono::microseconds kLook{100};
+
+Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
+  return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
+                    cuda::Describe(driver, call, code).c_str());
+}
+
+}  // namespace
+
+Status StreamRegionMaps::Map(const Formation& formation) {
+  if (Status s = MapRank(formation, rank_, &own_); !s.ok()) return s;
+  if (formation.spec.executor != Executor::kClient) return {};
+  Status s = MapPeers(formation);
+  if (!s.ok()) Unmap();
+  return s;
+}
+
+void StreamRegionMaps::Unmap() {
+  own_.Unmap();
+  for (const std::unique_ptr<StagingMap>& peer : peers_) {
+    if (peer != nullptr) peer->Unmap();
+  }
+}
+
+Status StreamRegionMaps::MapPeers(const Formation& formation) {
+  peers_.resize(formation.arenas.size());
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    if (rank == rank_) continue;
+    if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<StagingMap>(driver_, device_);
+    if (Status s = MapRank(formation, rank, peers_[rank].get()); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status StreamRegionMaps::MapRank(const Formation& formation, uint32_t rank, StagingMap* map) {
+  const std::shared_ptr<const DeviceMemory>& memory = formation.arenas[rank].device;
+  const char* const name = formation.spec.name.c_str();
+  if (memory == nullptr || formation.stream_region_bytes == 0) {
+    return MakeStatus(Code::kFailedPrecondition,
+                      "group=%s: the staging of rank %u is not on a device of this node; form it "
+                      "with backend=cuda, and with executor=worker where it spans nodes",
+                      name, rank);
+  }
+  cuda::Uuid uuid;
+  const cuda::Result code = driver_.device_get_uuid(&uuid, device_);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetUuid", code);
+  if (!memory->uuid.empty() && memory->uuid != std::string(uuid.bytes, sizeof uuid.bytes)) {
+    return MakeStatus(
+        Code::kFailedPrecondition,
+        "group=%s rank=%u: the daemon's staging of rank %u is on another device than "
+        "device %d of this process; %s",
+        name, rank_, rank, device_,
+        rank == rank_ ? "start epd for this device, or this process on that one"
+                      : "with executor=client all ranks are on one device; use executor=worker");
+  }
+  if (formation.stream_region_offset > memory->bytes ||
+      formation.stream_region_bytes > memory->bytes - formation.stream_region_offset) {
+    return MakeStatus(Code::kDataLoss, "the daemon's region does not lie in its arena");
+  }
+  return map->Map({.bytes = memory->bytes, .fd = &memory->fd, .handle = memory->handle});
+}
+
+std::vector<uint8_t> StreamRegionMaps::MakeTables(const Formation& formation) const {
+  cuda::ScratchCursor measure(nullptr);
+  TakeStreamRegionTables(formation.spec.num_ranks, measure);
+  std::vector<uint8_t> bytes(measure.used());
+  cuda::ScratchCursor cursor(bytes.data());
+  const StreamRegionTables tables = TakeStreamRegionTables(formation.spec.num_ranks, cursor);
+  for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+    const StagingMap& map = rank == rank_ ? own_ : *peers_[rank];
+    FillStreamRegion(tables, rank,
+                     reinterpret_cast<uint8_t*>(map.address() + formation.stream_region_offset),
+                     formation.spec.recv_capacity_per_rank);
+  }
+  return bytes;
+}
+
+Status StreamRegionMaps::WriteTables(const Formation& formation, cuda::DevicePointer tables) {
+  if (written_ || formation.spec.executor != Executor::kClient) return {};
+  std::vector<uint8_t> bytes = MakeTables(formation);
+  cuda::DevicePointer from = 0;
+  cuda::Result code = driver_.host_register(
+      bytes.data(), bytes.size(), cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuMemHostRegister", code);
+  code = driver_.host_get_device_pointer(&from, bytes.data(), 0);
+  const Status sent = code == cuda::kSuccess ? Send(from, tables, bytes.size())
+                                             : Refused(driver_, "cuMemHostGetDevicePointer", code);
+  driver_.host_unregister(bytes.data());
+  written_ = sent.ok();
+  return sent;
+}
+
+// In a stream of its own, in which nothing waits.
+Status StreamRegionMaps::Send(cuda::DevicePointer from, cuda::DevicePointer to,
+                              uint64_t bytes) const {
+  cuda::Stream stream = nullptr;
+  cuda::Result code = driver_.stream_create(&stream, cuda::kStreamNonBlocking);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuStreamCreate", code);
+  code = driver_.copy_async(to, from, bytes, stream);
+  if (code == cuda::kSuccess) {
+    while ((code = driver_.stream_query(stream)) == cuda::kNotReady) {
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+  driver_.stream_destroy(stream);
+  return code == cuda::kSuccess ? Status() : Refused(driver_, "cuMemcpyAsync", code);
+}
+
+}  // namespace epd::client

@@ -1,0 +1,180 @@
+// Groups on several nodes: which communicators this worker is in.
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/cuda_backend.h"
+#include "daemon/backend/nccl_ep/ep_link.h"
+
+namespace epd::cuda {
+namespace {
+
+std::string Name(uint64_t communicator, uint64_t epoch) {
+  return absl::StrCat("group_id=", communicator, " epoch=", epoch);
+}
+
+}  // namespace
+
+MemberCommunicator* CudaBackend::Find(uint64_t group_id, uint64_t epoch) const {
+  for (const auto& communicator : communicators_) {
+    const CommunicatorMember& in = communicator->membership();
+    if (in.communicator == group_id && in.epoch == epoch) return communicator.get();
+  }
+  return nullptr;
+}
+
+// Every node of the group is told so: the epoch before is over.
+absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
+                                           const std::string& unique_id) {
+  if (!unique_id.empty() && unique_id.size() != sizeof(NcclUniqueId)) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(group_id, epoch), ": a unique id of ",
+                                                   unique_id.size(), " bytes, expected ",
+                                                   sizeof(NcclUniqueId), " or none"));
+  }
+  for (const auto& communicator : communicators_) {
+    const CommunicatorMember& in = communicator->membership();
+    if (in.communicator != group_id || in.epoch >= epoch) continue;
+    communicator->End(absl::AbortedError(absl::StrCat(Name(group_id, in.epoch),
+                                                      ": the group forms again in epoch ", epoch)),
+                      now_);
+  }
+  KnownId known{.epoch = epoch, .id = std::nullopt};
+  if (!unique_id.empty()) {
+    known.id.emplace();
+    std::memcpy(known.id->bytes, unique_id.data(), unique_id.size());
+  }
+  ids_[group_id] = known;
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time now) {
+  const std::string name = Name(membership.communicator, membership.epoch);
+  if (MemberCommunicator* communicator = Find(membership.communicator, membership.epoch)) {
+    if (absl::Status entered = communicator->Entered();
+        !entered.ok() && !absl::IsUnavailable(entered)) {
+      return absl::AbortedError(absl::StrCat(
+          name, ": the communicator has ended: ", entered.message(), "; join the group again"));
+    }
+    ++communicator->num_users;
+    return absl::OkStatus();
+  }
+  if (nccl_ == nullptr || !nccl_->ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, ": rows of several nodes go by NCCL, which this node's worker cannot use: ",
+        nccl_ == nullptr ? "none was looked for" : nccl_->problem,
+        "; see epctl doctor, or ask for backend=cpu"));
+  }
+  const auto known = ids_.find(membership.communicator);
+  if (known == ids_.end() || known->second.epoch != membership.epoch ||
+      !known->second.id.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name,
+                     ": there is no unique id for its communicator; epctl doctor on the node "
+                     "of rank 0 says why"));
+  }
+  const absl::StatusOr<int> stream = FreeStream(now);
+  if (!stream.ok()) return stream.status();
+  communicators_.push_back(std::make_unique<MemberCommunicator>(
+      *device_, LinkOf(membership),
+      MemberCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
+      moved_, prepared_));
+  communicators_.back()->num_users = 1;
+  communicators_.back()->Begin(*known->second.id, now);
+  known->second.id.reset();
+  return absl::OkStatus();
+}
+
+std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) const {
+  const CommunicatorOptions options = {.group_id = in.communicator,
+                                       .epoch = in.epoch,
+                                       .num_ranks = static_cast<int>(in.workers.size()),
+                                       .rank = in.self};
+  if (!in.library.has_value()) return std::make_unique<NativeLink>(nccl_->table, options);
+  return std::make_unique<nccl_ep::EpLink>(
+      *device_, *nccl_,
+      nccl_ep::EpLinkOptions{
+          .communicator = options, .group = *in.library, .program = program_, .limit = limit_ / 2});
+}
+
+// The first stream of no communicator; else that of one whose tenants are gone, once it is through.
+absl::StatusOr<int> CudaBackend::FreeStream(absl::Time now) {
+  std::set<int> taken;
+  for (const auto& communicator : communicators_) taken.insert(communicator->stream());
+  for (int i = 0; i < kMaxCommunicators; ++i) {
+    if (!taken.contains(kNumMoveStreams + i)) return kNumMoveStreams + i;
+  }
+  for (auto it = communicators_.begin(); it != communicators_.end(); ++it) {
+    if ((*it)->num_users > 0 || (*it)->has_moves()) continue;
+    const int stream = (*it)->stream();
+    (*it)->End(absl::AbortedError("the communicator had no tenants"), now);
+    queue_.emplace_back((*it)->TakeMemory());
+    communicators_.erase(it);
+    return stream;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this worker serves ", kMaxCommunicators,
+                   " groups on several nodes, the most there may be; end one of them"));
+}
+
+absl::Status CudaBackend::Entered(uint64_t group_id, uint64_t epoch) const {
+  const MemberCommunicator* communicator = Find(group_id, epoch);
+  if (communicator == nullptr) return absl::AbortedError("the communicator has ended");
+  return communicator->Entered();
+}
+
+void CudaBackend::Leave(uint64_t group_id, uint64_t epoch, absl::Time) {
+  MemberCommunicator* communicator = Find(group_id, epoch);
+  if (communicator != nullptr && communicator->num_users > 0) --communicator->num_users;
+}
+
+void CudaBackend::WorkerLost(uint64_t worker, const std::string& who, absl::Time now) {
+  for (const auto& communicator : communicators_) {
+    const CommunicatorMember& in = communicator->membership();
+    if (std::find(in.workers.begin(), in.workers.end(), worker) == in.workers.end()) continue;
+    communicator->End(absl::AbortedError(absl::StrCat(Name(in.communicator, in.epoch), ": ", who,
+                                                      " is lost; the group forms again")),
+                      now, /*worker_gone=*/true);
+  }
+}
+
+void CudaBackend::StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group,
+                                 const MoveJob& job) {
+  MemberCommunicator* communicator = Find(group.communicator, group.epoch);
+  if (communicator == nullptr) {
+    return moved_.push_back({id, absl::AbortedError("the group's communicator has ended")});
+  }
+  auto move = std::make_unique<MemberMove>();
+  move->id = id;
+  move->arenas = &arenas;
+  move->group = group;
+  move->job = job;
+  communicator->Start(std::move(move));
+}
+
+void CudaBackend::Issue(const IssuePlace& place, absl::Time now) {
+  for (const auto& communicator : communicators_) {
+    if (communicator->Has(place.id)) return communicator->Issue(place, now);
+  }
+}
+
+void CudaBackend::Cancel(MoveId id, absl::Time now) {
+  for (const auto& communicator : communicators_) communicator->Cancel(id, now);
+}
+
+void CudaBackend::PollCommunicators(absl::Time now) {
+  for (const auto& communicator : communicators_) {
+    if (const absl::Status lost = communicator->Poll(now); !lost.ok()) Lose(lost);
+  }
+  for (auto it = communicators_.begin(); it != communicators_.end();) {
+    if (!(*it)->ended() || (*it)->has_moves() || (*it)->num_users > 0) {
+      ++it;
+      continue;
+    }
+    queue_.emplace_back((*it)->TakeMemory());
+    it = communicators_.erase(it);
+  }
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,115 @@
+#include "daemon/backend/cuda/device/cuda_device.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/device_image.h"
+
+namespace epd::cuda {
+namespace {
+
+constexpr int kLeastComputeMajor = 8;
+// Beside the staging, for plans and tables of moves.
+constexpr uint64_t kLeastScratch = uint64_t{8} << 20;
+constexpr uint64_t kScratchShare = 16;
+
+absl::Status Unusable(const DriverTable& driver, const char* call, Result code) {
+  return absl::FailedPreconditionError(epd::cuda::Describe(driver, call, code));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const DriverTable& driver,
+                                                             const CudaDeviceOptions& options) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(driver));
+  if (absl::Status described = device->Describe(options); !described.ok()) return described;
+  if (absl::Status prepared = device->Prepare(options); !prepared.ok()) return prepared;
+  return device;
+}
+
+absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
+  ordinal_ = options.ordinal;
+  if (const Result code = driver_.init(0); code != kSuccess) {
+    return Unusable(driver_, "cuInit", code);
+  }
+  if (const Result code = driver_.device_get(&device_, options.ordinal); code != kSuccess) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no device ", options.ordinal, ": ", epd::cuda::Describe(driver_, "cuDeviceGet", code)));
+  }
+  const auto attribute = [this](int which) {
+    int value = 0;
+    return driver_.device_get_attribute(&value, which, device_) == kSuccess ? value : 0;
+  };
+  const int major = attribute(kAttributeComputeMajor);
+  const int minor = attribute(kAttributeComputeMinor);
+  if (major < kLeastComputeMajor) {
+    return absl::FailedPreconditionError(absl::StrCat("device ", options.ordinal,
+                                                      " has compute capability ", major, ".", minor,
+                                                      ", expected at least 8.0"));
+  }
+  shape_.num_sms = std::max(1, attribute(kAttributeMultiprocessors));
+  shape_.compute_capability = 10 * major + minor;
+  shape_.max_num_sms = options.max_num_sms;
+  char name[128] = {};
+  driver_.device_get_name(name, sizeof name - 1, device_);
+  name_ = name;
+  Uuid uuid = {};
+  driver_.device_get_uuid(&uuid, device_);
+  uuid_.assign(uuid.bytes, sizeof uuid.bytes);
+  size_t total = 0;
+  driver_.device_total_memory(&total, device_);
+  total_bytes_ = total;
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::Prepare(const CudaDeviceOptions& options) {
+  if (const Result code = driver_.primary_context_retain(&context_, device_); code != kSuccess) {
+    return Unusable(driver_, "cuDevicePrimaryCtxRetain", code);
+  }
+  retained_ = true;
+  if (const Result code = driver_.context_set_current(context_); code != kSuccess) {
+    return Unusable(driver_, "cuCtxSetCurrent", code);
+  }
+  absl::StatusOr<DeviceStreams> streams =
+      DeviceStreams::Create(driver_, kNumMoveStreams + kMaxCommunicators);
+  if (!streams.ok()) return streams.status();
+  streams_.emplace(*std::move(streams));
+  LoadedKernels kernels =
+      KernelModule::Load(driver_, options.image == nullptr ? KernelImage().data : options.image);
+  if (!kernels.problem.empty()) return absl::FailedPreconditionError(kernels.problem);
+  kernels_ = std::move(kernels.module);
+  DeviceWork::Options work;
+  work.limit = options.limit;
+  absl::StatusOr<DeviceWork> made = DeviceWork::Create(driver_, *streams_, work);
+  if (!made.ok()) return made.status();
+  work_.emplace(*std::move(made));
+  StagingPoolOptions staging;
+  staging.device = device_;
+  staging.budget_bytes =
+      options.staging_bytes + std::max(kLeastScratch, options.staging_bytes / kScratchShare);
+  staging.sharing = options.sharing;
+  absl::StatusOr<std::unique_ptr<CudaStagingPool>> pool =
+      CudaStagingPool::Create(driver_, *streams_, staging);
+  if (!pool.ok()) return pool.status();
+  staging_ = *std::move(pool);
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  const bool idle = !streams_.has_value() || streams_->CheckIdle().ok();
+  if (!idle) {
+    // Taking anything away could wait for ever; the end of the process takes it all.
+    static_cast<void>(kernels_.release());
+    static_cast<void>(staging_.release());
+    return;
+  }
+  staging_.reset();
+  work_.reset();
+  kernels_.reset();
+  streams_.reset();
+  if (!retained_) return;
+  driver_.context_set_current(nullptr);
+  driver_.primary_context_release(device_);
+}
+
+}  // namespace epd::cuda

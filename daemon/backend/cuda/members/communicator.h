@@ -1,0 +1,90 @@
+// One rank's place in one NCCL communicator: formed, polled and ended without ever blocking on a peer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/backend/cuda/members/communicator_machine.h"
+#include "daemon/backend/cuda/members/nccl_table.h"
+
+namespace epd::cuda {
+
+struct CommunicatorOptions {
+  uint64_t group_id = 0;  // For messages.
+  uint64_t epoch = 0;
+  int num_ranks = 0;
+  int rank = 0;
+  int max_ctas = 0;  // 0: NCCL's choice.
+  absl::Duration form_limit = absl::Minutes(5);
+  absl::Duration end_limit = absl::Seconds(10);
+};
+
+// One peer's bytes of an operation. Ends without bytes are left out on both sides.
+struct PeerBytes {
+  int peer = 0;
+  const void* send = nullptr;
+  uint64_t send_bytes = 0;
+  void* receive = nullptr;
+  uint64_t receive_bytes = 0;
+};
+
+// Not thread-safe; time is an argument. The table outlives it.
+class Communicator {
+ public:
+  Communicator(const NcclTable& nccl, const CommunicatorOptions& options);
+  // Aborts what is not gone; that is local and blocks on no peer.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  CommState state() const { return machine_.state(); }
+  // Why it is being aborted or is gone; OK while it forms and serves, and after an orderly end.
+  const absl::Status& cause() const { return cause_; }
+  absl::Time next_deadline() const { return deadline_; }
+  // While it is READY: for what makes another one of it.
+  NcclComm handle() const { return comm_; }
+
+  // Enters; returns at once. `id` is a secret and is not kept.
+  void Begin(const NcclUniqueId& id, absl::Time now);
+  // Asks NCCL how things stand, and lets deadlines pass.
+  void Poll(absl::Time now);
+  // A member of the epoch is gone: everybody else aborts.
+  void PeerLost(const std::string& who, absl::Time now);
+  // No operation will come. What is open is cut off; else all ranks must release, within end_limit.
+  void Release(absl::Time now);
+
+  // Puts one operation's sends and receives into `stream`, as one group with exact sizes. It must be
+  // this communicator's turn (issue_order.h). The caller says when it is complete.
+  //   FAILED_PRECONDITION  it is not READY
+  //   ABORTED              NCCL refused; the communicator is being aborted
+  absl::Status Issue(const std::vector<PeerBytes>& peers, Stream stream, absl::Time now);
+  // Whether NCCL is still putting it there, in the background: until Poll has seen it done, nothing else
+  // may be put into that stream.
+  bool launching() const { return launching_; }
+  void Completed() { --num_open_; }
+  // The operation that was issued did not complete in time.
+  void OperationLate(absl::Time now);
+
+ private:
+  void Take(CommEvent event, const absl::Status& why, absl::Time now);
+  void Destroy(absl::Time now);
+  void Abort();
+  absl::Status Failure(const char* call, NcclResult code) const;
+  std::string Where() const;
+  NcclResult IssueOne(const PeerBytes& peer, Stream stream) const;
+
+  const NcclTable& nccl_;
+  const CommunicatorOptions options_;
+  CommMachine machine_;
+  NcclComm comm_ = nullptr;
+  int num_open_ = 0;
+  bool finalizing_ = false;
+  bool launching_ = false;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  absl::Status cause_;
+};
+
+}  // namespace epd::cuda

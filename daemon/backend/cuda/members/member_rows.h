@@ -1,0 +1,40 @@
+// One operation's rows on one member of a communicator: what is read to know all sizes, what goes into the
+// stream, and what came of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/backend/cuda/moves/move_steps.h"
+#include "kernels/cuda/launch.h"
+
+namespace epd::cuda {
+
+class MemberRows {
+ public:
+  virtual ~MemberRows() = default;
+
+  // Copies of what the sizes follow from, to `places.host`; 0 bytes: they are known already.
+  virtual uint64_t read_bytes() const = 0;
+  virtual StreamSteps Read(const MovePlaces& places) const = 0;
+  // It is there.
+  //   DATA_LOSS         a plan is corrupt, or two plans differ
+  //   INVALID_ARGUMENT  a plan cannot be served
+  virtual absl::Status TakeRead(const uint8_t* host) = 0;
+  // What all members must have alike, once it was read.
+  virtual const std::vector<int32_t>& counts() const = 0;
+  virtual const MoveRoom& room() const = 0;
+
+  // Every member is ready, and the job has the recv capacities of all ranks now. All members come to the
+  // same result.
+  virtual absl::Status TakeCapacities() = 0;
+  // Fills host memory of the places and says what to put into the stream.
+  virtual MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) = 0;
+  // Once that is complete. Errors as Backend::StartMove.
+  virtual absl::Status Outcome(const uint8_t* host) const = 0;
+};
+
+}  // namespace epd::cuda

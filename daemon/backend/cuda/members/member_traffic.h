@@ -1,0 +1,65 @@
+// What the workers of one operation send each other: which bytes, to whom, in which order. Pure.
+//
+// A communicator has one member per worker, and a worker may serve several ranks. Every worker computes
+// its own list from the same numbers (spec, counts, capacities), so a pair of members has the same
+// sizes in the same order on both sides, and nothing is exchanged but rows:
+//
+//   prepare            each rank's row of counts, to every other member
+//   scatter            a landing (kernels/cuda/landing.h) per source and destination rank, of the size
+//                      that the counts allow at most; ranks of one worker use landings, too
+//   gather             the slots of a rank's stage that belong to ranks of the other member, each to its
+//                      place in an image of that stage there; slots behind the capacity are dropped
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/routing_spec.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::cuda {
+
+// Equal on all members. `spec` borrows the experts' owners.
+struct TrafficShape {
+  shm::Kind kind = shm::Kind::kPrepare;
+  RoutingSpec spec;
+  uint64_t row_bytes = 0;
+  bool has_weights = false;             // Of a gather: weights go along.
+  std::vector<int> member_of_rank;      // [R]
+  std::vector<uint64_t> recv_capacity;  // [R] slots
+};
+
+enum class TrafficPlace {
+  kCounts,   // The table of counts [R, E].
+  kLanding,  // The landings, all in one area.
+  kStage,    // The stage of `rank`, or its image.
+};
+
+struct Transfer {
+  int peer = 0;
+  bool sends = false;
+  TrafficPlace place = TrafficPlace::kCounts;
+  int rank = 0;  // Whose bytes they are.
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+struct LandingPlaceOnDevice {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // 0: no rows, or of no rank of this member.
+};
+
+struct MemberTraffic {
+  std::vector<Transfer> transfers;             // In the order in which they are issued.
+  std::vector<LandingPlaceOnDevice> landings;  // [R, R] by source and destination; of a scatter.
+  uint64_t landing_bytes = 0;
+
+  uint64_t SentBytes() const;
+};
+
+// `counts` [R, E] fit the spec (CheckCounts); they are not looked at for a prepare.
+MemberTraffic PlanMemberTraffic(const TrafficShape& shape, const int32_t* counts, int self);
+
+}  // namespace epd::cuda

@@ -1,0 +1,65 @@
+// What the kernels of a move found, as a status for people.
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/moves/row_moves.h"
+#include "kernels/cuda/plan_report.h"
+
+namespace epd::cuda {
+namespace {
+
+absl::Status StatusOf(const KernelError& error, size_t rank) {
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  absl::StatusCode code = absl::StatusCode::kDataLoss;
+  if (error.code == KernelCode::kInvalidArgument) code = absl::StatusCode::kInvalidArgument;
+  if (error.code == KernelCode::kAborted) code = absl::StatusCode::kAborted;
+  return absl::Status(code, absl::StrCat("output of rank ", rank, ": ", text));
+}
+
+}  // namespace
+
+absl::Status RowMoves::Outcome(const uint8_t* host) const {
+  if (job_.kind == shm::Kind::kPrepare) return absl::OkStatus();
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    ReportWord word = kNoReport;
+    std::memcpy(&word, host + layout_.host_results + rank * sizeof word, sizeof word);
+    if (word == kNoReport) continue;
+    PlanHeader got = {};
+    std::memcpy(&got, host + HeadersAt() + rank * sizeof got, sizeof got);
+    const PlanHeader want = MakePlanHeader(
+        spec_, static_cast<int32_t>(rank), {group_.group_id, group_.epoch, job_.plan_id},
+        static_cast<int64_t>(job_.parts[rank].num_tokens), got.num_routes);
+    return StatusOf(ReadPlanReport(word, got, want), rank);
+  }
+  // Each rank's slots follow from its own counts: rows meet only where all plans have the same.
+  return CountsIn(host + CountsAt()).status();
+}
+
+absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) const {
+  const uint8_t* first = nullptr;
+  size_t first_rank = 0;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const uint8_t* counts = host + rank * counts_bytes();
+    if (first == nullptr) {
+      first = counts;
+      first_rank = rank;
+    } else if (std::memcmp(first, counts, counts_bytes()) != 0) {
+      return absl::DataLossError(absl::StrCat(
+          "output of rank ", rank, ": its plan has other counts than the plan of rank ", first_rank,
+          ", so one of the two is not of this prepare; prepare again"));
+    }
+  }
+  std::vector<int32_t> counts(counts_bytes() / sizeof(int32_t));
+  if (first != nullptr) std::memcpy(counts.data(), first, counts_bytes());
+  if (const KernelError bad = CheckCounts(spec_, counts.data()); !bad.ok()) {
+    return absl::DataLossError(absl::StrCat("output of rank ", first_rank,
+                                            ": the counts of its plan fit no group of this size; "
+                                            "prepare again"));
+  }
+  return counts;
+}
+
+}  // namespace epd::cuda

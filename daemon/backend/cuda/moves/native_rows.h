@@ -1,0 +1,46 @@
+// Rows by epd's own kernels and NCCL's sends and receives (row_moves.h, member_traffic.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/backend/cuda/members/member_rows.h"
+#include "daemon/backend/cuda/members/member_traffic.h"
+#include "daemon/backend/cuda/moves/row_moves.h"
+
+namespace epd::cuda {
+
+class NativeRows : public MemberRows {
+ public:
+  // `self`: this member. `group` and `job` are borrowed.
+  //   INVALID_ARGUMENT  a rank's sizes do not fit its region or the group
+  static absl::StatusOr<std::unique_ptr<MemberRows>> Create(const MoveGroup& group,
+                                                            const MoveJob& job, int self);
+
+  uint64_t read_bytes() const override;
+  StreamSteps Read(const MovePlaces& places) const override { return moves_->ReadCounts(places); }
+  absl::Status TakeRead(const uint8_t* host) override;
+  const std::vector<int32_t>& counts() const override { return counts_; }
+  const MoveRoom& room() const override { return moves_->room(); }
+  absl::Status TakeCapacities() override;
+  MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) override {
+    return moves_->Steps(places, device);
+  }
+  absl::Status Outcome(const uint8_t* host) const override;
+
+ private:
+  NativeRows(const MoveGroup& group, const MoveJob& job, int self)
+      : group_(group), job_(job), self_(self) {}
+  absl::Status Plan();
+  bool prepares() const { return job_.kind == shm::Kind::kPrepare; }
+
+  const MoveGroup& group_;
+  const MoveJob& job_;
+  const int self_;
+  MemberTraffic traffic_;
+  std::optional<RowMoves> moves_;
+  std::vector<int32_t> counts_;
+};
+
+}  // namespace epd::cuda

@@ -1,0 +1,347 @@
+#include "daemon/backend/cuda/moves/row_moves.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/move_routing.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/data_type.h"
+#include "proto/epd/v1/operation_kind.h"
+#include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/row_dtype.h"
+
+namespace epd::cuda {
+namespace {
+
+template <typename T>
+T* At(DevicePointer base, uint64_t offset) {
+  return reinterpret_cast<T*>(base + offset);
+}
+
+// The offset of the next `count` of them.
+template <typename T>
+uint64_t Take(ScratchCursor& cursor, int64_t count) {
+  const uint64_t at = cursor.used();
+  cursor.Take<T>(count);
+  return at;
+}
+
+}  // namespace
+
+absl::StatusOr<RowMoves> RowMoves::Create(const MoveGroup& group, const MoveJob& job,
+                                          const MemberTraffic* traffic) {
+  RowMoves moves(group, job, traffic);
+  if (absl::Status checked = moves.Check(); !checked.ok()) return checked;
+  moves.Arrange();
+  return moves;
+}
+
+bool RowMoves::scatters() const { return Scatters(job_.kind); }
+
+absl::Status RowMoves::Check() {
+  spec_ = RoutingOf(group_, job_);
+  if (const KernelError bad = CheckRoutingSpec(spec_); !bad.ok()) {
+    char text[400];
+    FormatKernelError(bad, text, sizeof text);
+    return absl::InvalidArgumentError(text);
+  }
+  const bool rows = job_.kind != shm::Kind::kPrepare;
+  if (rows && job_.row_bytes == 0) return absl::InvalidArgumentError("rows of 0 bytes");
+  if (rows && !scatters() &&
+      (!shm::IsReducible(job_.dtype) || job_.row_bytes % shm::DtypeBytes(job_.dtype) != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("rows of ", job_.row_bytes, " bytes of dtype ",
+                                                   job_.dtype, " cannot be summed"));
+  }
+  plan_bytes_ = rows ? RoutingPlanBytes(spec_) : 0;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    if (absl::Status checked = CheckPart(rank); !checked.ok()) return checked;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RowMoves::CheckPart(size_t rank) const {
+  const MovePart& part = job_.parts[rank];
+  uint64_t stage = uint64_t{group_.num_experts} * sizeof(int32_t);
+  uint64_t out = counts_bytes();
+  if (job_.kind != shm::Kind::kPrepare) {
+    if (part.num_tokens > group_.max_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ", part.num_tokens,
+                                                     " tokens, the group has at most ",
+                                                     group_.max_tokens));
+    }
+    const uint64_t tokens = shm::OutBytes(part.num_tokens * job_.row_bytes,
+                                          job_.has_weights ? part.num_tokens * job_.top_k : 0);
+    const uint64_t slots = shm::OutBytes(part.recv_capacity * job_.row_bytes,
+                                         job_.has_weights ? part.recv_capacity : 0);
+    stage = shm::StageOffset(plan_bytes_) + (scatters() ? tokens : slots);
+    out = scatters() ? slots : tokens;
+  }
+  if (part.stage_bytes < stage) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced a stage of ",
+                                                   part.stage_bytes, " bytes, expected ", stage));
+  }
+  if (part.out_bytes < out) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced an output of ",
+                                                   part.out_bytes, " bytes, expected ", out));
+  }
+  return absl::OkStatus();
+}
+
+void RowMoves::Arrange() {
+  const size_t ranks = num_ranks();
+  // Over no memory it only measures.
+  ScratchCursor cursor(nullptr);
+  if (job_.kind == shm::Kind::kPrepare) {
+    layout_.counts = Take<int32_t>(cursor, static_cast<int64_t>(counts_bytes() / 4));
+    room_ = {.device_bytes = cursor.used(), .host_bytes = counts_bytes()};
+    return;
+  }
+  ArrangeTables(cursor);
+  layout_.reports = Take<ReportWord>(cursor, static_cast<int64_t>(ranks));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    // A rank of another worker takes no room.
+    const int64_t here = local(rank) ? 1 : 0;
+    const int64_t locals = here * NumLocalExperts(spec_, static_cast<int32_t>(rank));
+    layout_.plans.push_back(Take<uint8_t>(cursor, here * static_cast<int64_t>(plan_bytes_)));
+    layout_.sums.push_back(Take<uint64_t>(cursor, here * PlanSumUnits(spec_)));
+    layout_.locals.push_back(Take<int32_t>(cursor, locals));
+    layout_.zones.push_back(Take<int64_t>(cursor, locals + 1));
+    layout_.segments.push_back(Take<int64_t>(cursor, locals * static_cast<int64_t>(ranks)));
+  }
+  if (spans() && scatters()) ArrangeLandings(cursor);
+  layout_.host_results = layout_.tables_bytes;
+  room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
+}
+
+// What the host fills in, at the start.
+void RowMoves::ArrangeTables(ScratchCursor& cursor) {
+  static_assert(sizeof(RecvTarget) <= sizeof(GatherSource));
+  const auto ranks = static_cast<int64_t>(num_ranks());
+  layout_.owners = Take<int32_t>(cursor, group_.num_experts);
+  layout_.targets = Take<GatherSource>(cursor, ranks);
+  for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
+    layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
+    layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
+  }
+  layout_.tables_bytes = cursor.used();
+}
+
+void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const int64_t here = local(rank) ? 1 : 0;
+    layout_.push_scratch.push_back(cursor.used());
+    PushLandingArgs unused;
+    if (local(rank)) TakePushScratch(spec_, cursor, &unused);
+    layout_.bounds.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
+    layout_.num_rows.push_back(Take<int64_t>(cursor, here * spec_.num_ranks));
+    layout_.marks.push_back(
+        Take<int64_t>(cursor, here * static_cast<int64_t>(job_.parts[rank].recv_capacity)));
+  }
+  // Landings begin at multiples of 64 bytes of the memory.
+  constexpr int64_t kAlignment = 64;
+  layout_.landings =
+      static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
+  Take<uint8_t>(cursor,
+                static_cast<int64_t>(layout_.landings - cursor.used() + traffic_->landing_bytes));
+}
+
+uint64_t RowMoves::HeadersAt() const {
+  return layout_.host_results + num_ranks() * sizeof(ReportWord);
+}
+
+uint64_t RowMoves::CountsAt() const { return HeadersAt() + num_ranks() * sizeof(PlanHeader); }
+
+DevicePointer RowMoves::Region(const MovePlaces& places, size_t rank) const {
+  const MovePart& part = job_.parts[rank];
+  return places.arenas[static_cast<size_t>(part.arena)] + part.stage_offset;
+}
+
+DevicePointer RowMoves::Stage(const MovePlaces& places, size_t rank) const {
+  return Region(places, rank) + shm::StageOffset(plan_bytes_);
+}
+
+DevicePointer RowMoves::Out(const MovePlaces& places, size_t rank) const {
+  const MovePart& part = job_.parts[rank];
+  return places.arenas[static_cast<size_t>(part.arena)] + part.out_offset;
+}
+
+RoutingSpec RowMoves::DeviceSpec(const MovePlaces& places) const {
+  RoutingSpec spec = spec_;
+  if (spec.expert_owner != nullptr) spec.expert_owner = At<int32_t>(places.device, layout_.owners);
+  return spec;
+}
+
+MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) const {
+  if (job_.kind == shm::Kind::kPrepare) return GatherCounts(places);
+  WriteTables(places);
+  MoveSteps steps;
+  steps.before.Copy(places.device, places.host_on_device, layout_.tables_bytes);
+  steps.before.Fill(places.device + layout_.reports, 0xff, num_ranks() * sizeof(ReportWord));
+  VerifyPlans(places, device, steps.before);
+  StreamSteps& last = spans() ? steps.after : steps.before;
+  if (spans()) steps.exchange = Exchange(places);
+  if (!scatters()) {
+    Gather(places, device, last);
+  } else if (spans()) {
+    PushToLandings(places, device, steps.before);
+    ExpandLandings(places, device, steps.after);
+  } else {
+    Scatter(places, device, steps.before);
+  }
+  TakeResults(places, last);
+  return steps;
+}
+
+MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
+  MoveSteps steps;
+  const uint64_t row = uint64_t{group_.num_experts} * sizeof(int32_t);
+  const DevicePointer all = places.device + layout_.counts;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (local(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);
+  }
+  if (spans()) steps.exchange = Exchange(places);
+  StreamSteps& last = spans() ? steps.after : steps.before;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (local(rank)) last.Copy(Out(places, rank), all, counts_bytes());
+  }
+  last.Copy(places.host_on_device, all, counts_bytes());
+  return steps;
+}
+
+void RowMoves::WriteTables(const MovePlaces& places) const {
+  if (!group_.expert_owner.empty()) {
+    std::memcpy(places.host + layout_.owners, group_.expert_owner.data(),
+                group_.expert_owner.size() * sizeof(int32_t));
+  }
+  if (spans() && scatters()) return WriteLandingTables(places);
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
+    const uint64_t rows_bytes = job_.parts[rank].recv_capacity * job_.row_bytes;
+    const DevicePointer at = scatters() ? Out(places, rank) : Stage(places, rank);
+    float* weights = job_.has_weights ? At<float>(at, shm::OutWeightsOffset(rows_bytes)) : nullptr;
+    uint8_t* const table = places.host + layout_.targets;
+    if (scatters()) {
+      const RecvTarget target{At<uint8_t>(at, 0), weights, slots};
+      std::memcpy(table + rank * sizeof target, &target, sizeof target);
+    } else {
+      const GatherSource source{At<const uint8_t>(at, 0), weights, slots, nullptr};
+      std::memcpy(table + rank * sizeof source, &source, sizeof source);
+    }
+  }
+}
+
+void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
+                           StreamSteps& steps) const {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const DevicePointer plan = places.device + layout_.plans[rank];
+    steps.Copy(plan, Region(places, rank), plan_bytes_);
+    VerifyPlan::Args args;
+    args.plan = At<const uint8_t>(plan, 0);
+    args.spec = DeviceSpec(places);
+    args.rank = static_cast<int32_t>(rank);
+    args.ids = {group_.group_id, group_.epoch, job_.plan_id};
+    args.num_tokens = static_cast<int64_t>(job_.parts[rank].num_tokens);
+    args.report = At<ReportWord>(places.device, layout_.reports) + rank;
+    steps.Launch(VerifyPlanLaunches(args, At<uint64_t>(places.device, layout_.sums[rank]), device));
+  }
+}
+
+LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
+  const RoutingSpec spec = DeviceSpec(places);
+  const MovePart& part = job_.parts[rank];
+  const DevicePointer out = Out(places, rank);
+  ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
+  LandRowsArgs args;
+  args.index = {.spec = spec,
+                .counts = At<const int32_t>(
+                    places.device, layout_.plans[rank] + PlanCountsOffset(spec.num_experts)),
+                .rank = static_cast<int32_t>(rank),
+                .num_locals = NumLocalExperts(spec_, static_cast<int32_t>(rank)),
+                .local_experts = At<int32_t>(places.device, layout_.locals[rank]),
+                .zones = At<int64_t>(places.device, layout_.zones[rank]),
+                .segments = At<int64_t>(places.device, layout_.segments[rank])};
+  args.row_bytes = job_.row_bytes;
+  args.recv_rows = At<uint8_t>(out, 0);
+  args.recv_weights =
+      job_.has_weights ? At<float>(out, shm::OutWeightsOffset(part.recv_capacity * job_.row_bytes))
+                       : nullptr;
+  args.capacity = static_cast<int64_t>(part.recv_capacity);
+  args.report = report;
+  args.gate = {nullptr, report};
+  return args;
+}
+
+void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
+                       StreamSteps& steps) const {
+  const RoutingSpec spec = DeviceSpec(places);
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    steps.Launch(LandRowsLaunches(LandArgs(places, rank), device));
+  }
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const MovePart& part = job_.parts[rank];
+    const DevicePointer stage = Stage(places, rank);
+    ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
+    PushDirectArgs args;
+    args.table = At<const PlanRoute>(
+        places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
+    args.rows = At<const uint8_t>(stage, 0);
+    args.weights =
+        job_.has_weights
+            ? At<const float>(stage, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
+            : nullptr;
+    args.targets = At<const RecvTarget>(places.device, layout_.targets);
+    args.num_tokens = static_cast<int64_t>(part.num_tokens);
+    args.row_bytes = job_.row_bytes;
+    args.top_k = spec.top_k;
+    args.num_ranks = spec.num_ranks;
+    args.report = report;
+    args.gate = {nullptr, report};
+    steps.Launch(PushDirectLaunches(args, device));
+  }
+}
+
+void RowMoves::Gather(const MovePlaces& places, const DeviceShape& device,
+                      StreamSteps& steps) const {
+  const RoutingSpec spec = DeviceSpec(places);
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const MovePart& part = job_.parts[rank];
+    const DevicePointer out = Out(places, rank);
+    GatherReduceArgs args;
+    args.table = At<const PlanRoute>(
+        places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
+    args.sources = At<const GatherSource>(places.device, layout_.targets);
+    args.out = At<uint8_t>(out, 0);
+    args.out_weights = job_.has_weights
+                           ? At<float>(out, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
+                           : nullptr;
+    args.num_tokens = static_cast<int64_t>(part.num_tokens);
+    args.row_bytes = job_.row_bytes;
+    args.top_k = spec.top_k;
+    args.num_ranks = spec.num_ranks;
+    steps.Launch(GatherReduceLaunches(args, static_cast<DataType>(job_.dtype),
+                                      At<ReportWord>(places.device, layout_.reports) + rank,
+                                      device));
+  }
+}
+
+void RowMoves::TakeResults(const MovePlaces& places, StreamSteps& steps) const {
+  const DevicePointer host = places.host_on_device;
+  steps.Copy(host + layout_.host_results, places.device + layout_.reports,
+             num_ranks() * sizeof(ReportWord));
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const DevicePointer plan = places.device + layout_.plans[rank];
+    steps.Copy(host + HeadersAt() + rank * sizeof(PlanHeader), plan, sizeof(PlanHeader));
+    steps.Copy(host + CountsAt() + rank * counts_bytes(),
+               plan + PlanCountsOffset(spec_.num_experts), counts_bytes());
+  }
+}
+
+const int32_t* RowMoves::Counts(const uint8_t* host) const {
+  return reinterpret_cast<const int32_t*>(host);
+}
+
+}  // namespace epd::cuda

@@ -1,0 +1,126 @@
+// The worker executor on a device: which copies and kernels move an operation's rows between its ranks'
+// regions (proto/epd/v1/region_layout.h), and what is to be read when they have.
+//
+// Every rank's plan is copied out of its region, checked, and used from the copy only, so that a client
+// that changes it meanwhile changes nothing. A scatter clears padding and tail, then pushes rows straight
+// into the receivers' outputs; a gather sums rows where they lie. Kernels of a rank whose plan is bad write
+// nothing but zeros.
+//
+// Of an operation on several nodes only the ranks of this worker are moved here; between workers rows go
+// as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather reads
+// images of the other workers' stages, which stand in their ranks' arenas here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/backend/cuda/members/member_traffic.h"
+#include "daemon/backend/cuda/moves/move_steps.h"
+#include "daemon/backend/move_job.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/routing_plan.h"
+
+namespace epd::cuda {
+
+// One operation. `group` and `job` are borrowed.
+class RowMoves {
+ public:
+  // `traffic`: of an operation on several nodes, borrowed; that of a gather may be planned later.
+  //   INVALID_ARGUMENT  a rank's sizes do not fit its region or the group
+  static absl::StatusOr<RowMoves> Create(const MoveGroup& group, const MoveJob& job,
+                                         const MemberTraffic* traffic = nullptr);
+
+  const MoveRoom& room() const { return room_; }
+  // Fills the tables in `places.host` and says what to put into a stream.
+  MoveSteps Steps(const MovePlaces& places, const DeviceShape& device) const;
+  // Copies of the counts [R, E] in each plan of this worker's ranks to `host`, for CountsIn.
+  StreamSteps ReadCounts(const MovePlaces& places) const;
+  uint64_t read_bytes() const { return num_ranks() * counts_bytes(); }
+  // Once they are complete: the counts that all plans have.
+  //   DATA_LOSS  two plans differ, or they are no counts of this group
+  absl::StatusOr<std::vector<int32_t>> CountsIn(const uint8_t* host) const;
+  // Where CountsIn finds the counts that the kernels saw, in the host memory of the steps.
+  uint64_t counts_seen_at() const { return CountsAt(); }
+  // The numbers that all workers of the operation must plan from.
+  TrafficShape Shape() const;
+  // Whether the images of other workers' stages fit, once their sizes are known.
+  //   INVALID_ARGUMENT  one does not
+  absl::Status CheckImages() const;
+  // Once the steps are complete: what the kernels found. Errors as Backend::StartMove.
+  absl::Status Outcome(const uint8_t* host) const;
+  // After a prepare: the counts [R, E] that the ranks staged.
+  const int32_t* Counts(const uint8_t* host) const;
+
+ private:
+  // Offsets in device memory. The tables lie at its start and are copied there from host memory.
+  struct Layout {
+    uint64_t owners = 0;
+    uint64_t targets = 0;  // RecvTarget or GatherSource of each rank.
+    uint64_t tables_bytes = 0;
+    uint64_t reports = 0;
+    uint64_t counts = 0;           // prepare only.
+    std::vector<uint64_t> plans;   // [R]
+    std::vector<uint64_t> sums;    // [R]
+    std::vector<uint64_t> locals;  // [R] of the index, as the next two.
+    std::vector<uint64_t> zones;
+    std::vector<uint64_t> segments;
+    // Of a scatter on several nodes; [R] all but the last, by sender or receiver.
+    std::vector<uint64_t> landing_targets;
+    std::vector<uint64_t> landing_sources;
+    std::vector<uint64_t> push_scratch;
+    std::vector<uint64_t> bounds;
+    std::vector<uint64_t> num_rows;
+    std::vector<uint64_t> marks;
+    uint64_t landings = 0;
+    uint64_t host_results = 0;  // In host memory: reports, headers, counts.
+  };
+  RowMoves(const MoveGroup& group, const MoveJob& job, const MemberTraffic* traffic)
+      : group_(group), job_(job), traffic_(traffic) {}
+
+  absl::Status Check();
+  absl::Status CheckPart(size_t rank) const;
+  void Arrange();
+  void ArrangeTables(ScratchCursor& cursor);
+  void ArrangeLandings(ScratchCursor& cursor);
+  bool scatters() const;
+  bool spans() const { return traffic_ != nullptr; }
+  bool local(size_t rank) const { return job_.parts[rank].local; }
+  size_t num_ranks() const { return job_.parts.size(); }
+  uint64_t counts_bytes() const { return num_ranks() * group_.num_experts * sizeof(int32_t); }
+  uint64_t HeadersAt() const;
+  uint64_t CountsAt() const;
+  RoutingSpec DeviceSpec(const MovePlaces& places) const;
+  void WriteTables(const MovePlaces& places) const;
+  MoveSteps GatherCounts(const MovePlaces& places) const;
+  void VerifyPlans(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;
+  // row_moves_members.cc
+  void WriteLandingTables(const MovePlaces& places) const;
+  void PushToLandings(const MovePlaces& places, const DeviceShape& device,
+                      StreamSteps& steps) const;
+  void ExpandLandings(const MovePlaces& places, const DeviceShape& device,
+                      StreamSteps& steps) const;
+  std::vector<PeerBytes> Exchange(const MovePlaces& places) const;
+  const LandingPlaceOnDevice& LandingOf(size_t source, size_t destination) const {
+    return traffic_->landings[source * num_ranks() + destination];
+  }
+  void TakeResults(const MovePlaces& places, StreamSteps& steps) const;
+  DevicePointer Region(const MovePlaces& places, size_t rank) const;
+  DevicePointer Stage(const MovePlaces& places, size_t rank) const;
+  DevicePointer Out(const MovePlaces& places, size_t rank) const;
+
+  const MoveGroup& group_;
+  const MoveJob& job_;
+  const MemberTraffic* const traffic_;
+  RoutingSpec spec_;  // Owners in host memory.
+  uint64_t plan_bytes_ = 0;
+  Layout layout_;
+  MoveRoom room_;
+};
+
+}  // namespace epd::cuda

@@ -1,0 +1,157 @@
+// The part of a move that has to do with other workers.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/moves/row_moves.h"
+#include "kernels/cuda/scratch.h"
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd::cuda {
+namespace {
+
+template <typename T>
+T* At(DevicePointer base, uint64_t offset) {
+  return reinterpret_cast<T*>(base + offset);
+}
+
+}  // namespace
+
+TrafficShape RowMoves::Shape() const {
+  TrafficShape shape{.kind = job_.kind,
+                     .spec = spec_,
+                     .row_bytes = job_.row_bytes,
+                     .has_weights = job_.has_weights,
+                     .member_of_rank = group_.member_of_rank,
+                     .recv_capacity = {}};
+  for (const MovePart& part : job_.parts) shape.recv_capacity.push_back(part.recv_capacity);
+  return shape;
+}
+
+StreamSteps RowMoves::ReadCounts(const MovePlaces& places) const {
+  StreamSteps steps;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    steps.Copy(places.host_on_device + rank * counts_bytes(),
+               Region(places, rank) + PlanCountsOffset(spec_.num_experts), counts_bytes());
+  }
+  return steps;
+}
+
+absl::Status RowMoves::CheckImages() const {
+  if (scatters() || job_.kind == shm::Kind::kPrepare) return absl::OkStatus();
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (local(rank)) continue;
+    const MovePart& part = job_.parts[rank];
+    const uint64_t needed =
+        shm::StageOffset(plan_bytes_) + shm::OutBytes(part.recv_capacity * job_.row_bytes,
+                                                      job_.has_weights ? part.recv_capacity : 0);
+    if (part.stage_bytes >= needed) continue;
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " stages ", needed,
+                                                   " bytes, its region on this node has ",
+                                                   part.stage_bytes));
+  }
+  return absl::OkStatus();
+}
+
+void RowMoves::WriteLandingTables(const MovePlaces& places) const {
+  const DevicePointer base = places.device + layout_.landings;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    for (size_t other = 0; other < num_ranks(); ++other) {
+      const LandingPlaceOnDevice& to = LandingOf(rank, other);
+      const LandingTarget target{to.bytes == 0 ? nullptr : At<uint8_t>(base, to.offset), to.bytes};
+      std::memcpy(places.host + layout_.landing_targets[rank] + other * sizeof target, &target,
+                  sizeof target);
+      const LandingPlaceOnDevice& from = LandingOf(other, rank);
+      const LandingSource source{from.bytes == 0 ? nullptr : At<const uint8_t>(base, from.offset),
+                                 from.bytes};
+      std::memcpy(places.host + layout_.landing_sources[rank] + other * sizeof source, &source,
+                  sizeof source);
+    }
+  }
+}
+
+void RowMoves::PushToLandings(const MovePlaces& places, const DeviceShape& device,
+                              StreamSteps& steps) const {
+  const RoutingSpec spec = DeviceSpec(places);
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    for (size_t other = 0; other < num_ranks(); ++other) {
+      // What an operation before has left there must not be taken for this one's.
+      const LandingPlaceOnDevice& landing = LandingOf(rank, other);
+      if (landing.bytes == 0) continue;
+      steps.Fill(places.device + layout_.landings + landing.offset, 0, sizeof(LandingHeader));
+    }
+    const MovePart& part = job_.parts[rank];
+    const DevicePointer stage = Stage(places, rank);
+    const DevicePointer plan = places.device + layout_.plans[rank];
+    ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
+    PushLandingArgs args;
+    ScratchCursor cursor(At<uint8_t>(places.device, layout_.push_scratch[rank]));
+    TakePushScratch(spec_, cursor, &args);
+    args.routes = {
+        .table = At<const PlanRoute>(plan, PlanTableOffset(spec.num_ranks, spec.num_experts)),
+        .top_k = spec.top_k,
+        .num_ranks = spec.num_ranks,
+        .report = report};
+    args.tiling = {static_cast<int64_t>(part.num_tokens), spec.top_k, spec.num_ranks};
+    args.spec = spec;
+    args.counts = At<const int32_t>(plan, PlanCountsOffset(spec.num_experts));
+    args.rank = static_cast<int32_t>(rank);
+    args.plan_id = job_.plan_id;
+    args.rows = At<const uint8_t>(stage, 0);
+    args.weights =
+        job_.has_weights
+            ? At<const float>(stage, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
+            : nullptr;
+    args.row_bytes = job_.row_bytes;
+    args.targets = At<const LandingTarget>(places.device, layout_.landing_targets[rank]);
+    args.report = report;
+    args.gate = {nullptr, report};
+    steps.Launch(PushLandingLaunches(args, device));
+  }
+}
+
+void RowMoves::ExpandLandings(const MovePlaces& places, const DeviceShape& device,
+                              StreamSteps& steps) const {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    LandRowsArgs args = LandArgs(places, rank);
+    args.plan_id = job_.plan_id;
+    args.sources = At<const LandingSource>(places.device, layout_.landing_sources[rank]);
+    args.bounds = At<int64_t>(places.device, layout_.bounds[rank]);
+    args.num_rows = At<int64_t>(places.device, layout_.num_rows[rank]);
+    args.marks = At<int64_t>(places.device, layout_.marks[rank]);
+    steps.Launch(LandRowsLaunches(args, device));
+  }
+}
+
+std::vector<PeerBytes> RowMoves::Exchange(const MovePlaces& places) const {
+  std::vector<PeerBytes> peers;
+  for (const Transfer& transfer : traffic_->transfers) {
+    DevicePointer at = transfer.offset;
+    switch (transfer.place) {
+      case TrafficPlace::kCounts:
+        at += places.device + layout_.counts;
+        break;
+      case TrafficPlace::kLanding:
+        at += places.device + layout_.landings;
+        break;
+      case TrafficPlace::kStage:
+        at += Stage(places, static_cast<size_t>(transfer.rank));
+        break;
+    }
+    PeerBytes one{.peer = transfer.peer};
+    if (transfer.sends) {
+      one.send = At<const void>(at, 0);
+      one.send_bytes = transfer.bytes;
+    } else {
+      one.receive = At<void>(at, 0);
+      one.receive_bytes = transfer.bytes;
+    }
+    peers.push_back(one);
+  }
+  return peers;
+}
+
+}  // namespace epd::cuda

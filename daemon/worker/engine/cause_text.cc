@@ -1,0 +1,71 @@
+#include "daemon/worker/engine/cause_text.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/core/rank_holder.h"
+#include "proto/epd/v1/operation_kind.h"
+
+namespace epd {
+namespace {
+
+constexpr size_t kDigestBytesShown = 6;
+// A message has kMessageBytes; further ranks are named by number only.
+constexpr size_t kMaxRanksInFull = 16;
+
+absl::Status WithPrefix(const absl::Status& status, absl::string_view place, uint32_t rank,
+                        shm::Step step) {
+  return absl::Status(status.code(), absl::StrCat("[epd:", absl::StatusCodeToString(status.code()),
+                                                  "] ", place, " rank=", rank, " phase=",
+                                                  PhaseName(step), ": ", status.message()));
+}
+
+}  // namespace
+
+std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
+                      const std::string& phase) {
+  const size_t num_named = std::min(ranks.size(), kMaxRanksInFull);
+  std::string text = absl::StrJoin(
+      ranks.begin(), ranks.begin() + num_named, "; ", [&](std::string* out, Rank rank) {
+        absl::StrAppend(out, Describe(tenant.start.members[rank.value], phase));
+      });
+  if (num_named < ranks.size()) {
+    absl::StrAppend(&text, "; and ranks ", DescribeRanks({ranks.begin() + num_named, ranks.end()}),
+                    " phase=", phase);
+  }
+  return text;
+}
+
+absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,
+                       shm::Step step) {
+  return WithPrefix(
+      status, absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value),
+      rank, step);
+}
+
+absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& request) {
+  return WithPrefix(status, absl::StrCat("group_id=", request.group_id, " epoch=", request.epoch),
+                    request.rank, request.step);
+}
+
+std::string SafeText(const char* text, size_t max_bytes) {
+  std::string safe(text, strnlen(text, max_bytes));
+  for (char& c : safe) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return safe;
+}
+
+std::string NameOf(const shm::SlotRequest& request) {
+  if (request.has_name != 0 && request.error_code == 0) {
+    return absl::StrCat("name=", SafeText(request.text, sizeof request.text));
+  }
+  return absl::StrCat(request.has_name != 0 ? "name_digest=" : "program=",
+                      absl::BytesToHexString(absl::string_view(
+                          reinterpret_cast<const char*>(request.program), kDigestBytesShown)));
+}
+
+}  // namespace epd

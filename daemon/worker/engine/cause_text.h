@@ -1,0 +1,33 @@
+// The one form of messages that reach clients and logs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/tenant.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// "rank=2 host=a7 pid=4711 phase=absent; rank=3 ..." for the ranks of a tenant.
+std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
+                      const std::string& phase);
+
+// `status` with its text as a client sees it: "[epd:CODE] group=g epoch=3 rank=0 phase=announce:
+// text".
+absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,
+                       shm::Step step);
+// The same where no tenant is known; `request` is copied out of client memory.
+absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& request);
+
+// Text that a client wrote, cut at its zero and at `max_bytes`, control characters replaced.
+std::string SafeText(const char* text, size_t max_bytes);
+
+// The static name of an operation, or "program=1f2e..." with the digest's first bytes.
+std::string NameOf(const shm::SlotRequest& request);
+
+}  // namespace epd

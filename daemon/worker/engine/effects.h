@@ -1,0 +1,216 @@
+// What the exchange engine asks its surroundings to do, in the order in which it must be done.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/backend/move_job.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/submission.h"
+#include "daemon/worker/staging/eager_area.h"
+#include "daemon/worker/staging/staging_pool.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// Write the operation into the use's slot record, so that epd can answer for a dead worker.
+struct LinkSubmission {
+  Submission submission;
+  OperationId operation;
+};
+
+// Take the operation's outcome record, undecided.
+struct OpenRecord {
+  OperationId operation;
+};
+
+// Write the outcome; before any answer that follows from it. `status` OK is a good outcome.
+struct DecideRecord {
+  OperationId operation;
+  absl::Status status;
+};
+
+// Give the outcome record back: everybody knows.
+struct CloseRecord {
+  OperationId operation;
+};
+
+// Where an operation's rows lie, for one rank. Offsets count from the start of the rank's arena.
+struct RegionView {
+  uint64_t offset = 0;  // Of the region; the stage stands there.
+  uint64_t bytes = 0;
+  uint64_t out_offset = 0;  // Worker executor: of this rank's output.
+  uint64_t out_bytes = 0;
+  EagerArea eager = {};  // Of the arena set.
+};
+
+// Write into the use's slot which operation it is and in which eager buffer each rank's rows stand; before the outcome, so that
+// epd can answer for a worker that dies in between.
+struct NameEagerBuffers {
+  Submission submission;
+  OperationId operation;
+  std::vector<uint8_t> eager_buffer_of_rank;  // [R]
+};
+
+// Answer a use. With an error, `region` is empty and `status` is the whole text for the client.
+struct AnswerSubmission {
+  Submission submission;
+  absl::Status status;
+  OperationId operation;
+  RegionView region;
+  uint64_t plan_id = 0;  // Of the operation on all nodes; a prepare's plan carries it.
+  std::optional<shm::PlanName> plan_name = {};  // For the kernels behind a stream's announce.
+  bool repeats = false;                         // An earlier step of the use was told the same.
+};
+
+// Make memory for [offset, offset + bytes) in all arenas of a set, after `trims`; report it with
+// Exchange::PagesCommitted.
+struct CommitPages {
+  OperationId operation;
+  Region range;
+  std::vector<Trim> trims;
+};
+
+// Make `num_arenas` arenas of `arena_bytes` each: of address space, where memory comes with
+// CommitPages, else of memory.
+struct CreateArenas {
+  ArenaSetId set;
+  int num_arenas = 0;
+  uint64_t arena_bytes = 0;
+  std::string backend;  // Of the groups that use them; "auto": the worker's first.
+};
+
+// Drop the arenas; no operation uses them any more.
+struct DropArenas {
+  ArenaSetId set;
+};
+
+// The tenant can take announces: send its arenas, once they are there.
+struct ReportTenantReady {
+  GroupId group;
+  Formation formation;
+  ArenaSetId set;
+  std::vector<Rank> ranks;  // [num_arenas] the rank of each arena.
+  // Of each arena: what the tenant's operations on streams take turns on; bytes 0: nothing.
+  uint64_t stream_region_offset = 0;
+  uint64_t stream_region_bytes = 0;
+};
+
+// No operation of a draining tenant is open.
+struct ReportTenantDrained {
+  GroupId group;
+  Formation formation;
+};
+
+// Move the rows of an operation between its ranks' regions (worker executor); report it with
+// Exchange::RowsMoved.
+struct MoveRows {
+  OperationId operation;
+  GroupId group;
+  Formation formation;
+  ArenaSetId set;
+  MoveJob job;
+};
+
+// Every member is prepared to move the operation's rows: it has `place` in the communicator's order.
+struct TakeTurn {
+  OperationId operation;
+  ArenaSetId set;
+  uint64_t place = 0;
+  std::vector<uint64_t> recv_capacity;  // [num_ranks]
+};
+
+// The operation has failed and gets no turn; report its end with Exchange::RowsMoved.
+struct CancelMove {
+  OperationId operation;
+  ArenaSetId set;
+};
+
+// Add the counts [E] that every rank staged for this prepare to the group's statistics. They are
+// client memory: any bytes. The region stays as it is until the effect returns.
+struct CountRoutes {
+  GroupId group;
+  Formation formation;
+  ArenaSetId set;
+  std::vector<uint64_t> offsets;  // By arena of the set.
+  uint32_t num_experts = 0;       // E
+};
+
+// Tell another node's worker; in order.
+struct SendToPeer {
+  Incarnation peer;
+  PeerMessage message;
+};
+
+// An operation on several nodes, as the streams between workers name it.
+struct PeerOperation {
+  GroupId group;
+  Formation formation;
+  uint64_t number = 0;
+
+  friend auto operator<=>(const PeerOperation&, const PeerOperation&) = default;
+};
+
+// Take rows of other nodes' ranks into the region of `operation`; report the last of each rank with
+// Exchange::RowsLanded.
+struct OpenWire {
+  PeerOperation operation;
+  ArenaSetId set;
+  uint64_t offset = 0;  // Of the region, in every arena.
+  uint64_t bytes = 0;
+  std::map<Rank, int> arenas;  // Of the ranks on other nodes.
+};
+
+// Send other nodes what a rank of this one has staged for them; report what cannot be sent with
+// Exchange::RowsRefused. The stage is client memory: any bytes.
+struct SendRows {
+  PeerOperation operation;
+  ArenaSetId set;
+  int arena = 0;
+  Rank rank;
+  uint64_t offset = 0;  // Of the region.
+  Announcement said;
+  std::map<Incarnation, std::vector<Rank>> destinations;  // Nodes, with all of their ranks.
+};
+
+// Neither send nor land rows of the operation any more: when this returns, nobody touches its
+// region.
+struct CloseWire {
+  PeerOperation operation;
+};
+
+// Tell epd that a formation on several nodes cannot go on and is to be formed anew.
+struct ReportTenantBroken {
+  GroupId group;
+  Formation formation;
+  absl::Status cause;
+};
+
+// Tell epd to end a session that holds a region of an ended operation for too long.
+struct EvictSession {
+  SessionId session;
+  absl::Status cause;
+};
+
+enum class Severity { kInfo = 0, kWarning = 1, kError = 2 };
+
+// A line for epd's log.
+struct LogLine {
+  Severity severity = Severity::kInfo;
+  std::string text;
+};
+
+using Effect =
+    std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
+                 AnswerSubmission, CommitPages, CreateArenas, DropArenas, ReportTenantReady,
+                 ReportTenantDrained, MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer,
+                 OpenWire, SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
+using Effects = std::vector<Effect>;
+
+}  // namespace epd

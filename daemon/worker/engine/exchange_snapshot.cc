@@ -1,0 +1,128 @@
+#include "daemon/worker/engine/exchange_snapshot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/exchange.h"
+
+namespace epd {
+namespace {
+
+std::string PhaseForPeople(Phase phase) {
+  switch (phase) {
+    case Phase::kGathering:
+      return "announce";
+    case Phase::kQueued:
+      return "queued";
+    case Phase::kAdmitted:
+      return "admitted";
+    case Phase::kMoving:
+      return "moving";
+    case Phase::kGood:
+      return "pulling";
+    case Phase::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string KindOf(const Operation& operation) {
+  for (const Part& part : operation.parts) {
+    if (part.state != PartState::kAbsent) return KindName(part.said.kind);
+  }
+  return "unknown";
+}
+
+std::string PhaseForPeople(PartState state) {
+  switch (state) {
+    case PartState::kAbsent:
+      return "absent";
+    case PartState::kAnnounced:
+      return "announce";
+    case PartState::kCopying:
+      return "copying";
+    case PartState::kPublished:
+      return "publish";
+    case PartState::kReading:
+      return "reading";
+    case PartState::kPulled:
+      return "pulled";
+    case PartState::kDone:
+      return "done";
+  }
+  return "unknown";
+}
+
+// A rank that ended well has gone through all phases; of one that did not the last one counts.
+std::string PhaseOfEnded(const PastOperation& past) {
+  if (past.code == absl::StatusCode::kOk) return "done";
+  return absl::StrCat("failed in ", PhaseForPeople(past.state));
+}
+
+}  // namespace
+
+std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,
+                                                       size_t max_lines, absl::Time now) const {
+  std::vector<ExchangeSnapshot::PastLine> lines;
+  const Tenant* tenant = CurrentTenant(group);
+  if (tenant == nullptr) return lines;
+  const size_t num_local = std::max<size_t>(tenant->past->num_callers(), 1);
+  const size_t depth = std::min(max_of_rank, max_lines / num_local);
+  for (uint32_t rank = 0; rank < tenant->past->num_ranks(); ++rank) {
+    for (const PastOperation& past : tenant->past->Newest(rank, depth)) {
+      const auto open = operations_.find(past.operation);
+      const bool ended = past.ended != absl::InfiniteFuture() || open == operations_.end();
+      lines.push_back(
+          {.rank = Rank(rank),
+           .kind = KindName(past.kind),
+           .key = absl::StrCat(past.name.data(), " ", Describe(past.key)),
+           .fingerprint = past.fingerprint,
+           .phase = ended ? PhaseOfEnded(past) : PhaseForPeople(open->second->parts[rank].state),
+           .age = now - past.announced,
+           .code = past.code});
+    }
+  }
+  return lines;
+}
+
+ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
+  ExchangeSnapshot snapshot;
+  for (const auto& [id, operation] : operations_) {
+    snapshot.operations.push_back({.operation = id.value,
+                                   .group = operation->tenant->start.group,
+                                   .kind = KindOf(*operation),
+                                   .phase = PhaseForPeople(operation->phase),
+                                   .age = now - operation->first_announce,
+                                   .waiting_for = operation->WaitingFor(),
+                                   .region_bytes = operation->region ? operation->region->bytes : 0,
+                                   .key = operation->Describe()});
+  }
+  for (const auto& [key, tenant] : tenants_) {
+    if (tenant->gone()) continue;
+    snapshot.tenants.push_back({.group = key.first,
+                                .formation = key.second,
+                                .generation = tenant->book.generation(),
+                                .num_good = tenant->num_good,
+                                .num_failed = tenant->num_failed,
+                                .bytes_moved = tenant->bytes_moved});
+  }
+  const StagingPool& pool = staging_.pool();
+  std::vector<StagingPool::SetStatus> sets = pool.Sets();
+  const std::vector<StagingPool::SetStatus> on_device = staging_.device_pool().Sets();
+  sets.insert(sets.end(), on_device.begin(), on_device.end());
+  for (const StagingPool::SetStatus& status : sets) {
+    ExchangeSnapshot::SetLine line{
+        .status = status, .groups = {}, .sessions = staging_.SessionsOf(status.id)};
+    for (const auto& [key, tenant] : tenants_) {
+      if (tenant->set == status.id && !tenant->gone()) line.groups.push_back(key.first);
+    }
+    snapshot.sets.push_back(std::move(line));
+  }
+  snapshot.pool_bytes = pool.budget_bytes();
+  snapshot.pool_committed_bytes = pool.committed_bytes();
+  snapshot.pool_peak_bytes = pool.peak_committed_bytes();
+  return snapshot;
+}
+
+}  // namespace epd

@@ -1,0 +1,94 @@
+#include "daemon/worker/engine/operation.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+std::string KindName(shm::Kind kind) {
+  switch (kind) {
+    case shm::Kind::kPrepare:
+      return "prepare";
+    case shm::Kind::kDispatch:
+      return "dispatch";
+    case shm::Kind::kCombine:
+      return "combine";
+    case shm::Kind::kDispatchBackward:
+      return "dispatch_backward";
+    case shm::Kind::kCombineBackward:
+      return "combine_backward";
+  }
+  return absl::StrCat("kind ", static_cast<uint32_t>(kind));
+}
+
+Announcement CopyAnnouncement(const shm::SlotRequest& request) {
+  return Announcement{
+      .dtype = request.dtype,
+      .has_weights = request.has_weights,
+      .top_k = request.top_k,
+      .alignment = request.alignment,
+      .row_bytes = request.row_bytes,
+      .plan_id = request.plan_id,
+      .spec_hash = request.spec_hash,
+      .kind = request.kind,
+      .num_tokens = request.num_tokens,
+      .recv_capacity = request.recv_capacity,
+      .demand = request.demand,
+      .stage_bytes = request.stage_bytes,
+      .out_bytes = request.out_bytes,
+      .plan_bytes = request.plan_bytes,
+  };
+}
+
+std::vector<Rank> Operation::In(PartState state) const {
+  std::vector<Rank> ranks;
+  for (uint32_t r = 0; r < parts.size(); ++r) {
+    if (parts[r].state == state) ranks.push_back(Rank(r));
+  }
+  return ranks;
+}
+
+bool Operation::Any(PartState state) const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [state](const Part& part) { return part.state == state; });
+}
+
+std::vector<Rank> Operation::WaitingFor() const {
+  switch (phase) {
+    case Phase::kGathering:
+      return In(PartState::kAbsent);
+    case Phase::kAdmitted:
+      return In(PartState::kCopying);
+    case Phase::kGood:
+      return In(PartState::kReading);
+    case Phase::kFailed: {
+      std::vector<Rank> ranks = In(PartState::kCopying);
+      const std::vector<Rank> reading = In(PartState::kReading);
+      ranks.insert(ranks.end(), reading.begin(), reading.end());
+      return ranks;
+    }
+    case Phase::kQueued:
+    case Phase::kMoving:
+      return {};
+  }
+  return {};
+}
+
+bool Operation::held() const {
+  return moving || Any(PartState::kCopying) || Any(PartState::kReading);
+}
+
+std::string Describe(const OperationKey& key) {
+  return absl::StrCat("execution=", key.execution.number, " ordinal=", key.ordinal,
+                      " occurrence=", key.occurrence);
+}
+
+std::string Operation::Describe() const {
+  const auto said = std::find_if(parts.begin(), parts.end(),
+                                 [](const Part& part) { return part.state != PartState::kAbsent; });
+  return absl::StrCat(said == parts.end() ? "operation" : KindName(said->said.kind), " ", name, " ",
+                      epd::Describe(key));
+}
+
+}  // namespace epd

@@ -1,0 +1,26 @@
+// Whether the ranks wait for each other in different programs, so that none can ever go on.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/tenant.h"
+
+namespace epd {
+
+// A rank runs the executions of its programs one after another (names promise no order, so named
+// operations do not count). If every rank waits since `since` or longer in an operation that
+// gathers, each in one execution only, and these belong to more than one program, then every rank
+// waits for one that waits for it: the wait has no end. One rank without such an operation, which
+// may be compiling or saving, and it is no finding.
+//
+// `undecided`: the tenant's undecided operations.
+//   INVALID_ARGUMENT  names each program with its ranks, the first field of the fingerprint in
+//                     which the calls differ, if any does, the ranks that are the odd ones out, and
+//                     those without tokens, if only some have none.
+absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Tenant& tenant,
+                             absl::Time since);
+
+}  // namespace epd

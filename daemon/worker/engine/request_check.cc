@@ -1,0 +1,196 @@
+#include "daemon/worker/engine/request_check.h"
+
+#include <bit>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/cause_text.h"
+#include "kernels/cuda/plan_report.h"
+#include "kernels/routing_plan.h"
+#include "proto/epd/v1/operation_kind.h"
+#include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/row_dtype.h"
+
+namespace epd {
+namespace {
+
+constexpr uint32_t kMaxStatusCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+constexpr uint32_t kMaxAlignment = 1u << 16;
+// Of a row: the widest element, with room for a quantised payload's scales.
+constexpr uint64_t kMaxRowBytes = uint64_t{kMaxHidden} * 8;
+
+absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", got, ", expected ", expected));
+}
+
+// Peers write into the region as far as the group's sizes go, and take no rank's word for less.
+absl::Status CheckDeviceSlots(const shm::SlotRequest& request, const Tenant& tenant) {
+  const GroupSpec& spec = tenant.start.spec;
+  if (!tenant.start.on_device() || tenant.worker_moves(request.kind)) return absl::OkStatus();
+  if (request.recv_capacity > spec.recv_capacity_per_rank) {
+    return Bad("recv_capacity", request.recv_capacity,
+               absl::StrCat("at most recv_capacity_per_rank=", spec.recv_capacity_per_rank));
+  }
+  const uint64_t element = shm::DtypeBytes(request.dtype);
+  if (!shm::Scatters(request.kind) && element != 0 && request.row_bytes % element != 0) {
+    return Bad("row_bytes", request.row_bytes,
+               absl::StrCat("a multiple of the ", element, " bytes of its dtype"));
+  }
+  const uint64_t slots_bytes = shm::SlotsBytes(spec.recv_capacity_per_rank, request.row_bytes);
+  if (request.stage_bytes < slots_bytes) {
+    return Bad("stage_bytes", request.stage_bytes,
+               absl::StrCat("at least ", slots_bytes,
+                            " for recv_capacity_per_rank=", spec.recv_capacity_per_rank, " slots"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, uint64_t limit) {
+  const GroupSpec& spec = tenant.start.spec;
+  if (request.num_tokens > spec.max_tokens_per_rank) {
+    return Bad("num_tokens", request.num_tokens,
+               absl::StrCat("at most max_tokens_per_rank=", spec.max_tokens_per_rank));
+  }
+  if (request.recv_capacity > kMaxSlots) {
+    return Bad("recv_capacity", request.recv_capacity, absl::StrCat("at most ", kMaxSlots));
+  }
+  if (request.kind == shm::Kind::kPrepare) {
+    const uint64_t counts_bytes = uint64_t{spec.num_experts} * sizeof(int32_t);
+    if (request.stage_bytes < counts_bytes) {
+      return Bad("stage_bytes", request.stage_bytes,
+                 absl::StrCat("at least ", counts_bytes, " for the counts of ", spec.num_experts,
+                              " experts"));
+    }
+  }
+  if (absl::Status slots = CheckDeviceSlots(request, tenant); !slots.ok()) return slots;
+  if (tenant.peers.has_value() && tenant.worker_executor() &&
+      shm::StageOffset(request.plan_bytes) > request.stage_bytes) {
+    return Bad("plan_bytes", request.plan_bytes,
+               absl::StrCat("within the stage_bytes=", request.stage_bytes));
+  }
+  if (request.stage_bytes > limit || request.out_bytes > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "staging of ", request.stage_bytes, " bytes and output of ", request.out_bytes,
+        " bytes exceed an arena of ", limit,
+        " bytes; start epd with a larger staging pool, or send fewer tokens per call"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
+  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? kMaxGroupTopK : tenant.start.spec.top_k;
+  if (request.top_k == 0 || request.top_k > max_top_k) {
+    return Bad("top_k", request.top_k, absl::StrCat("1 to ", max_top_k));
+  }
+  if (request.alignment > kMaxAlignment ||
+      (request.alignment != 0 && !std::has_single_bit(request.alignment))) {
+    return Bad("alignment", request.alignment,
+               absl::StrCat("0 or a power of two up to ", kMaxAlignment));
+  }
+  const bool prepare = request.kind == shm::Kind::kPrepare;
+  if (!prepare && (request.row_bytes == 0 || request.row_bytes > kMaxRowBytes)) {
+    return Bad("row_bytes", request.row_bytes, absl::StrCat("1 to ", kMaxRowBytes));
+  }
+  if (!prepare && request.plan_id == 0) return Bad("plan_id", 0, "the operation id of a prepare");
+  const bool moved = Scatters(request.kind) && shm::DtypeBytes(request.dtype) != 0;
+  if (!moved && !shm::IsReducible(request.dtype) && !(prepare && request.dtype == 0)) {
+    return Bad("dtype", request.dtype, "1 (float32), 2 (bfloat16) or 3 (float16)");
+  }
+  if (request.has_weights > 1) return Bad("has_weights", request.has_weights, "0 or 1");
+  return absl::OkStatus();
+}
+
+absl::Status ReadMoved(const shm::SlotRequest& request, const Announcement& said,
+                       const Tenant& tenant) {
+  PlanHeader got = {};
+  static_assert(sizeof got <= sizeof request.text);
+  std::memcpy(&got, request.text, sizeof got);
+  const GroupSpec& group = tenant.start.spec;
+  RoutingSpec spec;
+  spec.num_ranks = static_cast<int32_t>(group.num_ranks);
+  spec.num_experts = static_cast<int32_t>(group.num_experts);
+  spec.top_k = static_cast<int32_t>(said.top_k);
+  spec.alignment = static_cast<int32_t>(said.alignment);
+  spec.max_tokens = group.max_tokens_per_rank;
+  const PlanHeader want =
+      MakePlanHeader(spec, static_cast<int32_t>(request.rank),
+                     {tenant.start.group.value, tenant.start.epoch.value, said.plan_id},
+                     static_cast<int64_t>(said.num_tokens), got.num_routes);
+  const KernelError error = cuda::ReadPlanReport(request.demand, got, want);
+  if (error.ok()) return absl::OkStatus();
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  switch (error.code) {
+    case KernelCode::kInvalidArgument:
+      return absl::InvalidArgumentError(text);
+    case KernelCode::kAborted:
+      return absl::AbortedError(text);
+    default:
+      return absl::DataLossError(text);
+  }
+}
+
+}  // namespace
+
+absl::Status CheckPlace(const shm::SlotRequest& request, SessionId session, const Tenant& tenant) {
+  const TenantStart& start = tenant.start;
+  if (request.epoch != start.epoch.value || request.formation != start.formation.value) {
+    return absl::AbortedError(absl::StrCat("the call carries epoch ", request.epoch, " formation ",
+                                           request.formation, ", the group is at epoch ",
+                                           start.epoch.value, " formation ", start.formation.value,
+                                           "; prepare again in the new formation"));
+  }
+  if (request.rank >= start.members.size()) {
+    return Bad("rank", request.rank, absl::StrCat("less than num_ranks=", start.members.size()));
+  }
+  const RankHolder& member = start.members[request.rank];
+  if (member.session != session) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("rank ", request.rank, " belongs to session ", member.session.value, " (",
+                     Describe(member, "joined"), "), not to session ", session.value));
+  }
+  if (request.has_name > 1) return Bad("has_name", request.has_name, "0 or 1");
+  return absl::OkStatus();
+}
+
+absl::Status CheckOwnError(const shm::SlotRequest& request) {
+  if (request.error_code > kMaxStatusCode) {
+    return Bad("error_code", request.error_code, absl::StrCat("at most ", kMaxStatusCode));
+  }
+  if (request.error_code == 0) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(request.error_code),
+                      SafeText(request.text, sizeof request.text));
+}
+
+absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant,
+                           uint64_t max_region_bytes) {
+  if (absl::Status own = CheckOwnError(request); !own.ok()) return own;
+  const auto kind = static_cast<uint32_t>(request.kind);
+  if (kind < static_cast<uint32_t>(shm::Kind::kPrepare) ||
+      kind > static_cast<uint32_t>(shm::Kind::kCombineBackward)) {
+    return Bad("kind", kind, "1 to 5");
+  }
+  if (absl::Status status = CheckShape(request, tenant); !status.ok()) return status;
+  return CheckSizes(request, tenant, max_region_bytes);
+}
+
+absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant) {
+  const absl::Status own = CheckOwnError(request);
+  if (!own.ok() || !part.site.has_value() || tenant.worker_moves(part.said.kind)) return own;
+  return ReadMoved(request, part.said, tenant);
+}
+
+absl::Status CheckEagerBuffer(const shm::SlotRequest& request, const EagerArea& eager,
+                              const EagerOptions& options) {
+  if (request.op_id >= eager.num_eager_buffers) {
+    return Bad("eager buffer", request.op_id,
+               absl::StrCat("less than num_eager_buffers=", eager.num_eager_buffers));
+  }
+  if (request.stage_bytes > options.buffer_bytes) {
+    return Bad("stage_bytes", request.stage_bytes,
+               absl::StrCat("at most the ", options.buffer_bytes, " of an eager buffer"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace epd

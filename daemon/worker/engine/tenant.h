@@ -1,0 +1,91 @@
+// One formation of one tenant of a group: its ranks' sessions and what they have in common.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/execution.h"
+#include "daemon/core/group_spec.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/rank_holder.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/execution_history.h"
+#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/past_operations.h"
+#include "daemon/worker/staging/staging_pool.h"
+
+namespace epd {
+
+// What epd says when it starts a tenant.
+struct TenantStart {
+  GroupId group;
+  Epoch epoch;
+  Formation formation;
+  GroupSpec spec;                   // Every default filled in.
+  std::vector<RankHolder> members;  // [num_ranks], by rank; session 0: another worker serves it.
+  std::vector<ExecutionBase> bases;
+  absl::Status base_cause;
+  std::vector<PeerWorker> nodes = {};  // The workers that serve the group.
+  GroupId communicator = {};           // Of all tenants of the group.
+
+  // Its arenas are device memory.
+  bool on_device() const { return spec.on_device(); }
+};
+
+struct Tenant {
+  explicit Tenant(TenantStart s)
+      : start(std::move(s)), book(start.spec.num_ranks, start.bases, start.base_cause) {}
+
+  TenantStart start;
+  ExecutionHistory book;
+  ArenaSetId set;
+  std::vector<int> arena_of_rank;    // [num_ranks] index in the set; -1: none.
+  std::optional<TenantPeers> peers;  // Several workers serve the ranks.
+  uint64_t stream_region_bytes = 0;  // Of each arena, at its start; 0: not on a device.
+  OperationId stream_region_user;    // The operation on streams whose region that is.
+  // Streams block their ranks in order, so ranks that enter at different calls of their programs would
+  // wait for each other for ever. Until all ranks have met at one call, uses that cannot meet fail.
+  bool aligning = true;
+  uint32_t stream_round = 0;  // Counts the times that the ranks had to meet.
+  std::map<std::pair<Rank, ProgramId>, uint64_t>
+      stream_submissions;                      // By call site, since they met.
+  std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
+  uint64_t num_open = 0;                       // Operations that are not closed.
+  absl::Status ended;                          // Not OK: every announce fails with it.
+  bool closed = false;  // EndTenant came; the arenas go with the last open operation.
+  bool draining = false;
+  bool drain_reported = false;
+
+  uint64_t num_good = 0;
+  uint64_t num_failed = 0;
+  uint64_t bytes_moved = 0;
+  std::shared_ptr<PastOperations> past;  // Of earlier formations of the group, too.
+
+  // Only its cause is left.
+  bool gone() const { return closed && num_open == 0; }
+  // Its clients may stage small rows before they announce.
+  bool may_send_eagerly() const {
+    return !worker_executor() && !peers.has_value() && set && !start.on_device() &&
+           start.members.size() <= shm::kMaxEagerRanks;
+  }
+  bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
+  // Its rows go between workers from device to device, and not through this worker's streams.
+  bool by_communicator() const { return peers.has_value() && start.on_device(); }
+  // Whether this worker knows of every rank's announce.
+  bool leads() const { return !peers.has_value() || peers->leads(); }
+  bool worker_executor() const { return start.spec.executor == Executor::kWorker; }
+  // On a device the counts of a prepare go through the worker with either executor: they are few, and it
+  // keeps figures of them.
+  bool worker_moves(shm::Kind kind) const {
+    return worker_executor() || (start.on_device() && kind == shm::Kind::kPrepare);
+  }
+};
+
+}  // namespace epd

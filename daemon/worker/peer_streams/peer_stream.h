@@ -1,0 +1,75 @@
+// One stream from this worker to another one, and what waits to be sent on it.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "daemon/worker/peer_streams/outgoing_rows.h"
+#include "daemon/worker/peer_streams/stream_loop.h"
+
+namespace epd {
+
+// Told on the loop's threads.
+struct PeerStreamObserver {
+  std::function<void(const absl::Status&)> lost;  // Once.
+  std::function<void(const OutgoingRows&, const absl::Status&)> refused;
+  std::function<void(uint64_t bytes)> sent;  // Rows, with their frames.
+};
+
+// Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
+// before rows; rows of several operations take turns, a frame each.
+class PeerStream {
+ public:
+  // `loop` outlives the stream.
+  static std::shared_ptr<PeerStream> Start(StreamLoop& loop,
+                                           const std::shared_ptr<grpc::Channel>& channel,
+                                           grpc::ByteBuffer hello, PeerStreamObserver observer);
+
+  void Send(grpc::ByteBuffer message);
+  void Send(std::shared_ptr<OutgoingRows> rows);
+  // Ends the stream; nothing is told any more.
+  void Cancel();
+
+ private:
+  using Event = MethodEvent<PeerStream>;
+
+  PeerStream(StreamLoop& loop, const std::shared_ptr<grpc::Channel>& channel,
+             PeerStreamObserver observer)
+      : loop_(loop), stub_(channel), observer_(std::move(observer)) {}
+  void OnStarted(bool ok);
+  void OnWritten(bool ok);
+  void OnOver(bool ok);
+  // Starts the next write, unless one is under way.
+  void Pump();
+  bool NextFrame();
+  // Nothing is under way any more: this is to be dropped, without the lock.
+  std::shared_ptr<PeerStream> LetGo();
+
+  StreamLoop& loop_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  PeerStreamObserver observer_;
+  Event started_{this, &PeerStream::OnStarted};
+  Event written_{this, &PeerStream::OnWritten};
+  Event finished_{this, &PeerStream::OnOver};
+
+  std::mutex mutex_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  grpc::Status status_;  // Of the stream, once it is over.
+  bool writing_ = false;
+  bool over_ = false;
+  bool is_finished_ = false;
+  std::shared_ptr<PeerStream> self_;  // Until it is over and no write is under way.
+  grpc::ByteBuffer frame_;            // Being written.
+  std::deque<grpc::ByteBuffer> messages_;
+  std::deque<std::shared_ptr<OutgoingRows>> rows_;
+};
+
+}  // namespace epd

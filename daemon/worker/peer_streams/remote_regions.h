@@ -1,0 +1,46 @@
+// Where rows from other nodes may be written: regions of operations that are granted and not over.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/peer_streams/frame.h"
+
+namespace epd {
+
+// Thread-safe.
+class RemoteRegions {
+ public:
+  // [num_ranks of other nodes] where each one's region begins in this process.
+  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
+  // When it returns, nobody writes into the operation's region.
+  void Close(const PeerOperation& operation);
+
+  enum class Outcome {
+    kDropped,   // Nobody waits for these rows any more.
+    kMore,      // Taken.
+    kComplete,  // Taken, and it was all of the rank's.
+    kBad,       // Outside of the region, or more than was said.
+  };
+  // Writes the pieces of a frame, from `parts` in order.
+  Outcome Land(const RowsFrame& frame, const std::vector<RowsPiece>& pieces,
+               const std::vector<std::pair<const char*, size_t>>& parts);
+
+ private:
+  struct Place {
+    std::mutex writing;
+    bool open = true;
+    uint64_t bytes = 0;
+    std::map<Rank, char*> regions;
+    std::map<Rank, uint64_t> landed;
+  };
+  std::mutex mutex_;
+  std::map<PeerOperation, std::shared_ptr<Place>> places_;
+};
+
+}  // namespace epd

@@ -1,0 +1,227 @@
+#include "daemon/worker/peer_streams/stage_image.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/gather_stage.h"
+#include "kernels/recv_layout.h"
+#include "kernels/routing_plan.h"
+#include "kernels/scatter_stage.h"
+#include "proto/epd/v1/region_layout.h"
+
+namespace epd {
+namespace {
+
+absl::Status Damaged(absl::string_view field, uint64_t got, uint64_t expected) {
+  return absl::DataLossError(absl::StrCat("the published stage is damaged: ", field, " is ", got,
+                                          ", expected ", expected,
+                                          "; the process has written over its staging"));
+}
+
+// One load each: the value that is checked is the value that is used.
+template <typename T>
+T Load(const char* from) {
+  T value;
+  for (size_t i = 0; i < sizeof(T); i += 4) {
+    const uint32_t word = *reinterpret_cast<const volatile uint32_t*>(from + i);
+    std::memcpy(reinterpret_cast<char*>(&value) + i, &word, 4);
+  }
+  return value;
+}
+
+template <typename T>
+void Append(const T& value, std::string& to) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void AddMade(StageImage& image, uint64_t offset, uint64_t bytes) {
+  image.pieces.push_back({.offset = offset, .bytes = bytes, .from = nullptr});
+  image.bytes += bytes;
+}
+
+void AddRun(StageImage& image, uint64_t offset, uint64_t bytes, const char* from) {
+  if (bytes == 0) return;
+  if (!image.pieces.empty()) {
+    ImagePiece& last = image.pieces.back();
+    if (last.from != nullptr && last.offset + last.bytes == offset &&
+        last.from + last.bytes == from) {
+      last.bytes += bytes;
+      image.bytes += bytes;
+      return;
+    }
+  }
+  image.pieces.push_back({.offset = offset, .bytes = bytes, .from = from});
+  image.bytes += bytes;
+}
+
+absl::StatusOr<StageImage> ImageOfCounts(const PublishedStage& stage) {
+  StageImage image;
+  AddRun(image, 0, static_cast<uint64_t>(stage.spec.num_experts) * 4, stage.base);
+  return image;
+}
+
+// ---- scatter ----
+
+absl::Status CheckScatter(const PublishedStage& stage, const ScatterStageHeader& header) {
+  const auto ranks = static_cast<uint32_t>(stage.spec.num_ranks);
+  if (header.magic != kScatterStageMagic) {
+    return Damaged("magic", header.magic, kScatterStageMagic);
+  }
+  if (header.num_ranks != ranks) return Damaged("num_ranks", header.num_ranks, ranks);
+  if (header.row_bytes != stage.said.row_bytes) {
+    return Damaged("row_bytes", header.row_bytes, stage.said.row_bytes);
+  }
+  if (header.num_rows > stage.spec.max_tokens) {
+    return Damaged("num_rows", header.num_rows, static_cast<uint64_t>(stage.spec.max_tokens));
+  }
+  const uint64_t max_routes = uint64_t{header.num_rows} * static_cast<uint64_t>(stage.spec.top_k);
+  if (header.num_routes > max_routes) return Damaged("num_routes", header.num_routes, max_routes);
+  const ScatterStageShape shape = {header.num_rows, header.num_routes, stage.spec.num_ranks,
+                                   header.row_bytes};
+  const uint64_t total = ScatterStageBytes(shape);
+  if (total > stage.said.stage_bytes) return Damaged("bytes", total, stage.said.stage_bytes);
+  return absl::OkStatus();
+}
+
+// The routes to `destinations`, with rows numbered anew in the order of their first use.
+struct CutRoutes {
+  std::vector<uint32_t> begin;  // [R + 1]
+  std::vector<StageRoute> routes;
+  std::vector<uint32_t> rows;  // Old numbers, by new one.
+};
+
+absl::Status Cut(const PublishedStage& stage, const ScatterStageHeader& header,
+                 const std::vector<Rank>& destinations, CutRoutes& cut) {
+  const char* begins = stage.base + sizeof(ScatterStageHeader);
+  const char* routes = stage.base + ScatterRoutesOffset(stage.spec.num_ranks);
+  constexpr uint32_t kNew = UINT32_MAX;
+  std::vector<uint32_t> renamed(header.num_rows, kNew);
+  uint32_t taken = 0;  // Ranks share no routes, or the image would be larger than the stage.
+  for (int32_t rank = 0; rank < stage.spec.num_ranks; ++rank) {
+    cut.begin.push_back(static_cast<uint32_t>(cut.routes.size()));
+    const bool wanted = std::find(destinations.begin(), destinations.end(),
+                                  Rank(static_cast<uint32_t>(rank))) != destinations.end();
+    if (!wanted) continue;
+    const auto first = Load<uint32_t>(begins + 4 * rank);
+    const auto end = Load<uint32_t>(begins + 4 * (rank + 1));
+    if (end > header.num_routes || first > end) {
+      return Damaged("route_begin", first > end ? first : end, header.num_routes);
+    }
+    if (first < taken) return Damaged("route_begin", first, taken);
+    taken = end;
+    for (uint32_t i = first; i < end; ++i) {
+      auto route = Load<StageRoute>(routes + uint64_t{i} * sizeof(StageRoute));
+      if (route.row >= header.num_rows) return Damaged("route.row", route.row, header.num_rows);
+      uint32_t& row = renamed[route.row];
+      if (row == kNew) {
+        row = static_cast<uint32_t>(cut.rows.size());
+        cut.rows.push_back(route.row);
+      }
+      route.row = row;
+      cut.routes.push_back(route);
+    }
+  }
+  cut.begin.push_back(static_cast<uint32_t>(cut.routes.size()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StageImage> ImageOfScatter(const PublishedStage& stage,
+                                          const std::vector<Rank>& destinations) {
+  if (stage.said.stage_bytes < ScatterRoutesOffset(stage.spec.num_ranks)) {
+    return Damaged("bytes", stage.said.stage_bytes, ScatterRoutesOffset(stage.spec.num_ranks));
+  }
+  auto header = Load<ScatterStageHeader>(stage.base);
+  if (absl::Status status = CheckScatter(stage, header); !status.ok()) return status;
+  CutRoutes cut;
+  if (absl::Status status = Cut(stage, header, destinations, cut); !status.ok()) return status;
+  const ScatterStageShape old = {header.num_rows, header.num_routes, stage.spec.num_ranks,
+                                 header.row_bytes};
+  const ScatterStageShape shape = {static_cast<int64_t>(cut.rows.size()),
+                                   static_cast<int64_t>(cut.routes.size()), stage.spec.num_ranks,
+                                   header.row_bytes};
+  header.num_rows = static_cast<uint32_t>(cut.rows.size());
+  header.num_routes = static_cast<uint32_t>(cut.routes.size());
+  header.routes_offset = ScatterRoutesOffset(shape.num_ranks);
+  header.rows_offset = ScatterRowsOffset(shape);
+  header.total_bytes = ScatterStageBytes(shape);
+  StageImage image;
+  Append(header, image.made);
+  for (const uint32_t begin : cut.begin) Append(begin, image.made);
+  for (const StageRoute& route : cut.routes) Append(route, image.made);
+  AddMade(image, 0, image.made.size());
+  const char* rows = stage.base + ScatterRowsOffset(old);
+  for (size_t i = 0; i < cut.rows.size(); ++i) {
+    AddRun(image, header.rows_offset + i * header.row_bytes, header.row_bytes,
+           rows + cut.rows[i] * header.row_bytes);
+  }
+  return image;
+}
+
+// ---- gather ----
+
+absl::StatusOr<StageImage> ImageOfGather(const PublishedStage& stage,
+                                         const std::vector<Rank>& destinations) {
+  const RoutingSpec& spec = stage.spec;
+  const uint64_t counts_bytes = shm::CountsBytes(static_cast<uint64_t>(spec.num_ranks),
+                                                 static_cast<uint64_t>(spec.num_experts));
+  if (stage.said.stage_bytes < sizeof(GatherStageHeader) + counts_bytes) {
+    return Damaged("bytes", stage.said.stage_bytes, sizeof(GatherStageHeader) + counts_bytes);
+  }
+  const uint64_t stage_bytes = stage.said.stage_bytes - counts_bytes;
+  std::vector<int32_t> counts(static_cast<size_t>(spec.num_ranks) *
+                              static_cast<size_t>(spec.num_experts));
+  std::memcpy(counts.data(), stage.base + stage_bytes, counts.size() * sizeof(int32_t));
+  if (!CheckCounts(spec, counts.data()).ok()) return Damaged("counts", 1, 0);
+  const auto header = Load<GatherStageHeader>(stage.base);
+  if (header.magic != kGatherStageMagic) return Damaged("magic", header.magic, kGatherStageMagic);
+  if (header.row_bytes != stage.said.row_bytes) {
+    return Damaged("row_bytes", header.row_bytes, stage.said.row_bytes);
+  }
+  const GatherStageShape shape = {header.num_rows, header.row_bytes, header.has_weights != 0};
+  const uint64_t demand =
+      static_cast<uint64_t>(TotalRecv(spec, counts.data(), static_cast<int32_t>(stage.rank.value)));
+  if (header.num_rows > demand) return Damaged("num_rows", header.num_rows, demand);
+  if (GatherStageBytes(shape) > stage_bytes) {
+    return Damaged("total_bytes", GatherStageBytes(shape), stage_bytes);
+  }
+  StageImage image;
+  Append(header, image.made);
+  AddMade(image, 0, sizeof header);
+  const auto add = [&](uint64_t at, uint64_t each) {
+    for (int32_t e = 0; e < spec.num_experts; ++e) {
+      if (ExpertOwner(spec, e) != static_cast<int32_t>(stage.rank.value)) continue;
+      for (const Rank to : destinations) {
+        const auto rank = static_cast<int32_t>(to.value);
+        const int64_t begin = SourceBegin(spec, counts.data(), e, rank);
+        const int64_t end =
+            std::min<int64_t>(begin + RowsOf(spec, counts.data(), rank, e), header.num_rows);
+        if (end <= begin) continue;
+        const uint64_t offset = at + static_cast<uint64_t>(begin) * each;
+        AddRun(image, offset, static_cast<uint64_t>(end - begin) * each, stage.base + offset);
+      }
+    }
+  };
+  if (shape.has_weights) add(sizeof(GatherStageHeader), 4);
+  add(GatherRowsOffset(shape), header.row_bytes);
+  return image;
+}
+
+}  // namespace
+
+absl::StatusOr<StageImage> MakeImage(const PublishedStage& stage,
+                                     const std::vector<Rank>& destinations) {
+  switch (stage.said.kind) {
+    case shm::Kind::kPrepare:
+      return ImageOfCounts(stage);
+    case shm::Kind::kDispatch:
+    case shm::Kind::kCombineBackward:
+      return ImageOfScatter(stage, destinations);
+    case shm::Kind::kCombine:
+    case shm::Kind::kDispatchBackward:
+      return ImageOfGather(stage, destinations);
+  }
+  return absl::InternalError("no such kind of operation");
+}
+
+}  // namespace epd

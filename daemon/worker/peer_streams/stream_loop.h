@@ -1,0 +1,68 @@
+// The threads that serve the streams of one kind, in one direction.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace epd {
+
+// What a completion queue gives back.
+class StreamEvent {
+ public:
+  virtual ~StreamEvent() = default;
+  virtual void Happened(bool ok) = 0;
+};
+
+// Calls `method` of `object`, which outlives the operation.
+template <typename Object>
+class MethodEvent final : public StreamEvent {
+ public:
+  MethodEvent(Object* object, void (Object::*method)(bool)) : object_(object), method_(method) {}
+  void Happened(bool ok) override { (object_->*method_)(ok); }
+
+ private:
+  Object* const object_;
+  void (Object::*const method_)(bool);
+};
+
+enum class Carries { kSmall, kBulk };
+
+// Small operations must not wait until a thread has sent or landed somebody's large rows. So kinds of streams
+// share no threads: gRPC's own would serve all streams of the process. That holds as long as each
+// thread polls only what belongs to its own queue; GiveEachLoopItsThreads().
+class StreamLoop {
+ public:
+  StreamLoop(Carries what, std::string name, std::unique_ptr<grpc::CompletionQueue> queue);
+  // Waits for the end of all streams.
+  ~StreamLoop();
+  StreamLoop(const StreamLoop&) = delete;
+  StreamLoop& operator=(const StreamLoop&) = delete;
+
+  grpc::CompletionQueue* queue() { return queue_.get(); }
+  Carries carries() const { return what_; }
+  // A stream has operations under way until it is over.
+  void Began();
+  void Over();
+
+ private:
+  void Serve();
+
+  const Carries what_;
+  const std::string name_;
+  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_streams_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+// Before anything else of gRPC: its default way to poll lets every thread handle every connection.
+void GiveEachLoopItsThreads();
+
+}  // namespace epd

@@ -1,0 +1,157 @@
+#include "daemon/worker/peer_streams/wire.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/peer_streams/frame.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
+#include "proto/epd/v1/wire.pb.h"
+
+namespace epd {
+namespace {
+
+constexpr int kConnectMs = 5000;
+// A node that is cut off is noticed within the sum.
+constexpr int kPingEveryMs = 5000;
+constexpr int kPingAnswerMs = 5000;
+
+template <typename Proto>
+grpc::ByteBuffer Framed(FrameKind kind, const Proto& proto) {
+  std::string bytes(sizeof kind, '\0');
+  std::memcpy(bytes.data(), &kind, sizeof kind);
+  proto.AppendToString(&bytes);
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::ChannelArguments ArgumentsOf(uint32_t kind) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt("epd.stream_kind", static_cast<int>(kind));  // A connection of its own.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingEveryMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingAnswerMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return arguments;
+}
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Of the stream's port, from host:express,bulk.
+std::string AddressOf(const std::string& address, uint32_t kind) {
+  const size_t comma = address.rfind(',');
+  if (comma == std::string::npos) return address;
+  if (kind == kExpressStream) return address.substr(0, comma);
+  return absl::StrCat(HostOf(address), ":", address.substr(comma + 1));
+}
+
+}  // namespace
+
+Wire::Wire(Options options)
+    : options_(std::move(options)),
+      credentials_(ChannelCredentialsOf(options_.tls, TellRefused())),
+      express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
+      bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
+      server_(options_.self, remote_regions_, *inbox_, *traffic_) {}
+
+Wire::~Wire() {
+  for (auto& [unused, peer] : peers_) {
+    peer.express->Cancel();
+    peer.bulk->Cancel();
+  }
+  for (auto& [unused, gate] : gates_) gate->Shut();
+  peers_.clear();
+}
+
+OnRefusedPeer Wire::TellRefused() const {
+  return [inbox = inbox_](const absl::Status& why) { inbox->Put(PeerRefused{why}); };
+}
+
+absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::string& advertise) {
+  absl::StatusOr<std::string> bound =
+      server_.Start(listen, ServerCredentialsOf(options_.tls, TellRefused()));
+  if (!bound.ok() || advertise.empty()) return bound;
+  return absl::StrCat(advertise, bound->substr(HostOf(*bound).size()));
+}
+
+std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind) {
+  v1::WireHello hello;
+  hello.set_version(kWireVersion);
+  hello.set_node(options_.node);
+  hello.set_from(options_.self.value);
+  hello.set_to(node.worker.value);
+  hello.set_stream_kind(kind);
+  const std::string address = AddressOf(node.address, kind);
+  PeerStreamObserver observer;
+  observer.lost = [inbox = inbox_, node, address](const absl::Status& why) {
+    inbox->Put(PeerGone{node.worker, absl::UnavailableError(
+                                         absl::StrCat("the stream to ", ToString(node.id()), " at ",
+                                                      address, " is lost: ", why.message()))});
+  };
+  observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
+    inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});
+  };
+  observer.sent = [traffic = traffic_->Of(node.name.value)](uint64_t bytes) {
+    traffic->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  };
+  const auto channel = grpc::CreateCustomChannel(address, credentials_, ArgumentsOf(kind));
+  return PeerStream::Start(kind == kBulkStream ? bulk_loop_ : express_loop_, channel,
+                           Framed(FrameKind::kHello, hello), std::move(observer));
+}
+
+void Wire::Meet(const std::vector<PeerWorker>& nodes) {
+  for (const PeerWorker& node : nodes) {
+    if (node.worker == options_.self || node.address.empty() || peers_.contains(node.worker)) {
+      continue;
+    }
+    peers_[node.worker] = {Connect(node, kExpressStream), Connect(node, kBulkStream)};
+  }
+}
+
+void Wire::Send(Incarnation peer, const PeerMessage& message) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;  // Its loss has been told.
+  found->second.express->Send(Framed(FrameKind::kMessage, ToProto(message)));
+}
+
+void Wire::Send(RowsToSend rows) {
+  std::shared_ptr<StageGate>& gate = gates_[rows.operation];
+  if (gate == nullptr) gate = std::make_shared<StageGate>();
+  for (auto& [node, ranks] : rows.destinations) {
+    const auto peer = peers_.find(node);
+    if (peer == peers_.end()) continue;
+    auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
+                                                   std::move(ranks), gate);
+    if (rows.stage.said.stage_bytes <= kExpressBytes) {
+      peer->second.express->Send(std::move(outgoing));
+    } else {
+      task_thread_.Post([stream = peer->second.bulk, outgoing] { stream->Send(outgoing); });
+    }
+  }
+}
+
+void Wire::Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions) {
+  remote_regions_.Open(operation, bytes, std::move(regions));
+}
+
+void Wire::Close(const PeerOperation& operation) {
+  remote_regions_.Close(operation);
+  const auto gate = gates_.find(operation);
+  if (gate == gates_.end()) return;
+  gate->second->Shut();
+  gates_.erase(gate);
+}
+
+void Wire::Forget(Incarnation peer) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return;
+  found->second.express->Cancel();
+  found->second.bulk->Cancel();
+  peers_.erase(found);
+}
+
+}  // namespace epd

@@ -1,0 +1,90 @@
+// The streams between this worker and those of other nodes.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/tls/credentials.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/peer_streams/inbox.h"
+#include "daemon/worker/peer_streams/outgoing_rows.h"
+#include "daemon/worker/peer_streams/peer_stream.h"
+#include "daemon/worker/peer_streams/remote_regions.h"
+#include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/task_thread.h"
+#include "daemon/worker/peer_streams/traffic.h"
+#include "daemon/worker/peer_streams/wire_server.h"
+
+namespace epd {
+
+// A published stage and where it goes, with what the wire must know of the group.
+struct RowsToSend {
+  PeerOperation operation;
+  PublishedStage stage;
+  std::vector<int32_t> expert_owner;  // Empty: contiguous blocks.
+  std::map<Incarnation, std::vector<Rank>> destinations;
+};
+
+// Two streams to each worker, so that small operations do not wait behind large ones: one for
+// messages and small rows, one for large rows. Exec thread only; what comes in is in inbox().
+class Wire {
+ public:
+  struct Options {
+    std::string node;
+    Incarnation self;
+    TlsFiles tls;  // None: plain.
+  };
+  explicit Wire(Options options);
+  ~Wire();
+
+  // Takes streams at `listen`, host:port, and those of large rows at the port behind it, or any if
+  // the port is 0. Returns the address for other nodes, host:port,port, with the host `advertise`
+  // unless that is empty.
+  //   UNAVAILABLE  it cannot be bound
+  absl::StatusOr<std::string> Listen(const std::string& listen, const std::string& advertise);
+
+  // Connects to those that it is not connected with.
+  void Meet(const std::vector<PeerWorker>& nodes);
+  void Send(Incarnation peer, const PeerMessage& message);
+  // Rows may be read from the stage until Close().
+  void Send(RowsToSend rows);
+  // Rows may be written to `regions` until Close().
+  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
+  void Close(const PeerOperation& operation);
+
+  Inbox& inbox() { return *inbox_; }
+  // The peer's streams are lost: the next Meet() makes new ones.
+  void Forget(Incarnation peer);
+  const Traffic& traffic() const { return *traffic_; }
+
+ private:
+  struct Peer {
+    std::shared_ptr<PeerStream> express;
+    std::shared_ptr<PeerStream> bulk;
+  };
+  std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
+
+  OnRefusedPeer TellRefused() const;
+
+  const Options options_;
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();  // gRPC's threads hold it, too.
+  const std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  RemoteRegions remote_regions_;
+  std::map<PeerOperation, std::shared_ptr<StageGate>> gates_;
+  std::map<Incarnation, Peer> peers_;
+  StreamLoop express_loop_;
+  StreamLoop bulk_loop_;
+  WireServer server_;
+  TaskThread task_thread_;  // Large rows are cut to size there.
+};
+
+}  // namespace epd

@@ -1,0 +1,234 @@
+#include "daemon/worker/peer_streams/wire_server.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/peer_streams/buffer_reader.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
+#include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/urgent_socket.h"
+#include "proto/epd/v1/wire.pb.h"
+
+namespace epd {
+namespace {
+
+constexpr int kMaxFrameBytes = 16 << 20;
+constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
+constexpr int kPingEveryMs = 1000;
+
+// A frame's pieces never need more.
+constexpr uint32_t kMaxPieces = 1 << 16;
+
+}  // namespace
+
+// Where the streams of one kind come in.
+struct WireServer::Door {
+  grpc::AsyncGenericService service;
+  grpc::ServerCompletionQueue* queue = nullptr;  // The loop's.
+  std::unique_ptr<grpc::Server> server;
+  std::optional<StreamLoop> loop;  // Ends first: its streams wait for further ones at the server.
+};
+
+// Deletes itself when it is over.
+class WireServer::Stream {
+ public:
+  // Waits for the next call at `door`.
+  static void Await(WireServer& server, Door& door) {
+    auto* stream = new Stream(server, door);
+    door.loop->Began();
+    grpc::ServerCompletionQueue* queue = door.queue;
+    door.service.RequestCall(&stream->context_, &stream->stream_, queue, queue, &stream->called_);
+  }
+
+ private:
+  using Event = MethodEvent<Stream>;
+
+  Stream(WireServer& server, Door& door) : server_(server), door_(door) {}
+
+  void OnCalled(bool ok) {
+    if (!ok) return OnFinished(false);
+    Await(server_, door_);
+    // Its acknowledgements, without which the peer's small rows stand still.
+    if (door_.loop->carries() == Carries::kSmall) MarkUrgent(context_.peer());
+    if (context_.method() != kWireMethod) {
+      stream_.Finish(
+          grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"),
+          &finished_);
+      return;
+    }
+    stream_.Read(&buffer_, &read_);
+  }
+
+  void OnRead(bool ok) {
+    if (!ok) return End(grpc::Status::OK);
+    BufferReader reader(buffer_);
+    std::optional<uint32_t> kind = reader.Peek<uint32_t>();
+    grpc::Status problem;
+    if (!kind.has_value()) {
+      problem = Bad("an empty buffer");
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kRows) && greeted_) {
+      problem = TakeRows(reader);
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kMessage) && greeted_) {
+      problem = TakeMessage(reader);
+    } else if (*kind == static_cast<uint32_t>(FrameKind::kHello) && !greeted_) {
+      problem = TakeHello(reader);
+    } else {
+      problem = Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
+    }
+    if (!problem.ok()) return End(problem);
+    buffer_.Clear();
+    stream_.Read(&buffer_, &read_);
+  }
+
+  void OnFinished(bool) {
+    StreamLoop& loop = *door_.loop;
+    delete this;
+    loop.Over();
+  }
+
+  static grpc::Status Bad(const std::string& what) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "got " + what);
+  }
+
+  void End(const grpc::Status& status) {
+    if (greeted_) server_.Ended(this, peer_, kind_, status.error_message());
+    stream_.Finish(status, &finished_);
+  }
+
+  grpc::Status TakeHello(BufferReader& reader) {
+    v1::WireHello hello;
+    if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
+    if (hello.version() != kWireVersion) {
+      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                          absl::StrCat("node ", hello.node(), " speaks version ", hello.version(),
+                                       " of the protocol between workers, this node ", kWireVersion,
+                                       "; run one version of epd on all nodes"));
+    }
+    if (hello.to() != server_.self_.value || hello.from() == 0) {
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                          "the stream is for another worker; that one has been replaced, or the "
+                          "caller is of another cluster");
+    }
+    peer_ = Incarnation(hello.from());
+    kind_ = hello.stream_kind();
+    traffic_ = server_.traffic_.Of(hello.node());
+    greeted_ = true;
+    server_.Greeted(this, peer_, kind_);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status TakeMessage(BufferReader& reader) {
+    v1::WireMessage proto;
+    if (!proto.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("no message");
+    std::optional<PeerMessage> message = FromProto(proto);
+    if (!message.has_value()) return Bad(absl::StrCat("a message of step ", proto.step()));
+    server_.inbox_.Put(PeerSaid{peer_, *std::move(message)});
+    return grpc::Status::OK;
+  }
+
+  grpc::Status TakeRows(BufferReader& reader) {
+    traffic_->received_bytes.fetch_add(buffer_.Length(), std::memory_order_relaxed);
+    RowsFrame frame;
+    if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
+    std::vector<RowsPiece> pieces(frame.num_pieces);
+    if (!reader.Read(pieces.data(), pieces.size() * sizeof(RowsPiece))) return Bad("no pieces");
+    switch (server_.remote_regions_.Land(frame, pieces, reader.Parts())) {
+      case RemoteRegions::Outcome::kBad:
+        return Bad(absl::StrCat("rows of rank ", frame.rank, " outside of their region"));
+      case RemoteRegions::Outcome::kComplete:
+        server_.inbox_.Put(RowsCame{
+            {GroupId(frame.group), Formation(frame.formation), frame.number}, Rank(frame.rank)});
+        return grpc::Status::OK;
+      case RemoteRegions::Outcome::kMore:
+      case RemoteRegions::Outcome::kDropped:
+        return grpc::Status::OK;
+    }
+    return grpc::Status::OK;
+  }
+
+  WireServer& server_;
+  Door& door_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  Event called_{this, &Stream::OnCalled};
+  Event read_{this, &Stream::OnRead};
+  Event finished_{this, &Stream::OnFinished};
+  grpc::ByteBuffer buffer_;
+  bool greeted_ = false;
+  Incarnation peer_;
+  uint32_t kind_ = 0;
+  std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
+};
+
+WireServer::WireServer(Incarnation self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)
+    : self_(self), remote_regions_(landing), inbox_(inbox), traffic_(traffic) {}
+
+WireServer::~WireServer() {
+  for (const std::unique_ptr<Door>& door : doors_) {
+    door->server->Shutdown(std::chrono::system_clock::now());
+  }
+}
+
+absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
+                                     const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  auto door = std::make_unique<Door>();
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMaxFrameBytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
+  builder.AddListeningPort(address, credentials, &port);
+  builder.RegisterAsyncGenericService(&door->service);
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  door->queue = queue.get();
+  door->server = builder.BuildAndStart();
+  const bool bulk = kind == kBulkStream;
+  door->loop.emplace(bulk ? Carries::kBulk : Carries::kSmall, bulk ? "wire-in-bulk" : "wire-in",
+                     std::move(queue));
+  if (door->server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot take streams of other nodes on '", address, "' (",
+                     bulk ? "large rows come in at the port behind wire_listen's" : "wire_listen",
+                     "): it is not free, or not an address of this machine; give wire_listen a "
+                     "port that is free "
+                     "and whose next one is, too, or port 0"));
+  }
+  Stream::Await(*this, *door);
+  doors_.push_back(std::move(door));
+  return port;
+}
+
+absl::StatusOr<std::string> WireServer::Start(
+    const std::string& listen, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  const absl::StatusOr<int> express = Open(kExpressStream, listen, credentials);
+  if (!express.ok()) return express.status();
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  const bool any = listen.substr(host.size()) == ":0";
+  const absl::StatusOr<int> bulk =
+      Open(kBulkStream, absl::StrCat(host, ":", any ? 0 : *express + 1), credentials);
+  if (!bulk.ok()) return bulk.status();
+  return absl::StrCat(host, ":", *express, ",", *bulk);
+}
+
+void WireServer::Greeted(Stream* stream, Incarnation peer, uint32_t kind) {
+  const std::lock_guard lock(mutex_);
+  streams_[{peer, kind}] = stream;
+}
+
+void WireServer::Ended(Stream* stream, Incarnation peer, uint32_t kind, const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find({peer, kind});
+    if (found == streams_.end() || found->second != stream) return;
+    streams_.erase(found);
+  }
+  inbox_.Put(PeerGone{
+      peer, absl::UnavailableError(why.empty() ? "its stream to this node has ended"
+                                               : absl::StrCat("its stream was refused: ", why))});
+}
+
+}  // namespace epd

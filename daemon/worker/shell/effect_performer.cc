@@ -1,0 +1,364 @@
+#include "daemon/worker/shell/effect_performer.h"
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "daemon/worker/shell/control_codec.h"
+#include "daemon/worker/shell/library_group.h"
+
+namespace epd {
+
+// Some effects are answered at once (pages, rows), and the answers have effects of their own.
+void EffectPerformer::RunAll(absl::Time now) {
+  now_ = now;
+  for (Effects effects = exchange_.TakeEffects(); !effects.empty();
+       effects = exchange_.TakeEffects()) {
+    for (const Effect& effect : effects) {
+      std::visit([this](const auto& one) { Run(one); }, effect);
+    }
+  }
+}
+
+void EffectPerformer::RunRecords() {
+  for (const Effect& effect : exchange_.TakeEffects()) {
+    if (const auto* decide = std::get_if<DecideRecord>(&effect)) Run(*decide);
+  }
+}
+
+bool EffectPerformer::busy() const {
+  return std::any_of(backends_.begin(), backends_.end(),
+                     [](const auto& backend) { return backend->busy(); });
+}
+
+void EffectPerformer::PollBackends(absl::Time now) {
+  now_ = now;
+  for (const std::unique_ptr<Backend>& backend : backends_) TakeMoved(*backend);
+  for (const ReportTenantReady& effect : std::exchange(not_ready_, {})) Run(effect);
+  RunAll(now);
+}
+
+void EffectPerformer::TakeMoved(Backend& backend) {
+  const absl::StatusOr<std::vector<MovedRows>> moved = backend.Poll(now_);
+  if (!moved.ok()) {
+    device_lost_ = true;
+    if (status_.ok()) status_ = moved.status();
+    return;
+  }
+  MemberMoves* members = backend.member_moves();
+  const std::vector<PreparedMove> prepared =
+      members == nullptr ? std::vector<PreparedMove>() : members->TakePrepared();
+  for (const PreparedMove& one : prepared) {
+    exchange_.RowsPrepared(OperationId(one.id), one.digest, now_);
+  }
+  for (const MovedRows& one : *moved) {
+    exchange_.RowsMoved(OperationId(one.id), one.status, now_);
+  }
+}
+
+Backend& EffectPerformer::BackendNamed(absl::string_view name) const {
+  const auto found = std::find_if(backends_.begin(), backends_.end(),
+                                  [name](const auto& one) { return one->serves(name); });
+  return found == backends_.end() ? *backends_.front() : **found;
+}
+
+void EffectPerformer::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
+  const absl::Status sent = epd_.Send(message, fds);
+  if (status_.ok()) status_ = sent;
+}
+
+void EffectPerformer::Run(const LinkSubmission& effect) {
+  const auto session = sessions_.find(effect.submission.session);
+  if (session != sessions_.end()) session->second.Link(effect);
+}
+
+void EffectPerformer::Run(const NameEagerBuffers& effect) {
+  const auto session = sessions_.find(effect.submission.session);
+  if (session != sessions_.end()) session->second.Tell(effect);
+}
+
+void EffectPerformer::Run(const AnswerSubmission& effect) {
+  const auto session = sessions_.find(effect.submission.session);
+  if (session != sessions_.end()) session->second.Answer(effect);
+}
+
+void EffectPerformer::Run(const CommitPages& effect) {
+  for (const Trim& trim : effect.trims) {
+    const auto set = arenas_.find(trim.set);
+    if (set != arenas_.end()) set->second.set->Trim(trim.offset, trim.bytes);
+  }
+  const auto set = arenas_.find(effect.range.set);
+  const absl::Status done = set == arenas_.end()
+                                ? absl::InternalError("the arenas of the operation are gone")
+                                : set->second.set->Commit(effect.range.offset, effect.range.bytes);
+  exchange_.PagesCommitted(effect.operation, done, now_);
+}
+
+void EffectPerformer::Run(const CreateArenas& effect) {
+  Backend& backend = BackendNamed(effect.backend);
+  absl::StatusOr<std::unique_ptr<ArenaSet>> set =
+      backend.CreateArenas(effect.num_arenas, effect.arena_bytes);
+  if (set.ok()) {
+    arenas_[effect.set] = Arenas{.set = *std::move(set), .backend = &backend};
+  } else {
+    arena_problems_[effect.set] = set.status();
+  }
+}
+
+void EffectPerformer::Run(const ReportTenantReady& effect) {
+  v1::FromWorker message;
+  v1::TenantReady& ready = *message.mutable_tenant_ready();
+  ready.set_group_id(effect.group.value);
+  ready.set_formation(effect.formation.value);
+  ready.set_stream_region_offset(effect.stream_region_offset);
+  ready.set_stream_region_bytes(effect.stream_region_bytes);
+  std::vector<int> fds;
+  const auto set = arenas_.find(effect.set);
+  absl::Status status;
+  if (set != arenas_.end()) {
+    status = set->second.set->Ready();
+    if (status.ok()) status = Entered(effect);
+    if (absl::IsUnavailable(status)) return not_ready_.push_back(effect);
+  } else if (effect.set) {
+    const auto problem = arena_problems_.find(effect.set);
+    if (problem == arena_problems_.end()) return;  // It ended before its communicator was entered.
+    status = problem->second;
+  }
+  for (size_t i = 0; i < effect.ranks.size() && status.ok(); ++i) {
+    const absl::StatusOr<ArenaShare> share = set->second.set->Share(static_cast<int>(i));
+    status = share.status();
+    if (!share.ok()) break;
+    v1::TenantReady::Arena& arena = *ready.add_arenas();
+    arena.set_rank(effect.ranks[i].value);
+    ShareToProto(*share, arena);
+    if (share->read_write_fd < 0) continue;
+    fds.push_back(share->read_write_fd);
+    fds.push_back(share->read_only_fd);
+  }
+  if (!status.ok()) {
+    ready.clear_arenas();
+    fds.clear();
+    *ready.mutable_status() = StatusToProto(status);
+  }
+  Send(message, fds);
+}
+
+void EffectPerformer::Run(const ReportTenantDrained& effect) {
+  v1::FromWorker message;
+  message.mutable_tenant_drained()->set_group_id(effect.group.value);
+  message.mutable_tenant_drained()->set_formation(effect.formation.value);
+  Send(message);
+}
+
+void EffectPerformer::Run(const MoveRows& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  if (set == arenas_.end() || tenant == tenants_.end()) {
+    return exchange_.RowsMoved(effect.operation,
+                               absl::InternalError("the arenas of the operation are gone"), now_);
+  }
+  Backend& backend = *set->second.backend;
+  backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
+                    now_);
+  TakeMoved(backend);  // A CPU has moved them already.
+}
+
+void EffectPerformer::Run(const TakeTurn& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
+  set->second.backend->member_moves()->Issue(
+      {.id = effect.operation.value, .place = effect.place, .recv_capacity = effect.recv_capacity},
+      now_);
+  TakeMoved(*set->second.backend);
+}
+
+void EffectPerformer::Run(const CancelMove& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (set == arenas_.end() || set->second.backend->member_moves() == nullptr) return;
+  set->second.backend->member_moves()->Cancel(effect.operation.value, now_);
+  TakeMoved(*set->second.backend);
+}
+
+void EffectPerformer::Run(const CountRoutes& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  if (set == arenas_.end() || tenant == tenants_.end()) return;
+  std::vector<uint64_t>& routes = tenant->second.expert_routes;
+  routes.resize(effect.num_experts);
+  std::vector<int32_t> counts(effect.num_experts);
+  const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
+                               counts.size() * sizeof(int32_t));
+  for (int arena = 0; arena < set->second.set->num_arenas(); ++arena) {
+    const uint64_t offset = effect.offsets.at(static_cast<size_t>(arena));
+    if (!set->second.set->Read(arena, offset, bytes).ok()) continue;
+    for (uint32_t e = 0; e < effect.num_experts; ++e) {
+      // A client may have staged anything; a figure for people must not wrap because of it.
+      if (counts[e] > 0) routes[e] += static_cast<uint64_t>(counts[e]);
+    }
+  }
+}
+
+void EffectPerformer::Run(const SendToPeer& effect) {
+  if (wire_ != nullptr) wire_->Send(effect.peer, effect.message);
+}
+
+void EffectPerformer::Run(const OpenWire& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (wire_ == nullptr || set == arenas_.end()) return;
+  std::map<Rank, char*> regions;
+  for (const auto& [rank, arena] : effect.arenas) {
+    const absl::StatusOr<char*> mapped = set->second.set->Map(arena);
+    if (!mapped.ok()) {
+      return exchange_.RowsRefused(effect.operation, rank, mapped.status(), now_);
+    }
+    regions[rank] = *mapped + effect.offset;
+  }
+  wire_->Open(effect.operation, effect.bytes, std::move(regions));
+}
+
+void EffectPerformer::Run(const SendRows& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.operation.group, effect.operation.formation});
+  if (wire_ == nullptr || set == arenas_.end() || tenant == tenants_.end()) return;
+  const absl::StatusOr<char*> mapped = set->second.set->Map(effect.arena);
+  if (!mapped.ok()) {
+    return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
+  }
+  const MoveGroup& group = tenant->second.move;
+  PublishedStage stage{
+      .base = *mapped + effect.offset, .said = effect.said, .rank = effect.rank, .spec = {}};
+  stage.spec.num_ranks = static_cast<int32_t>(tenant->second.num_ranks);
+  stage.spec.num_experts = static_cast<int32_t>(group.num_experts);
+  stage.spec.top_k = static_cast<int32_t>(effect.said.top_k);
+  stage.spec.alignment = static_cast<int32_t>(effect.said.alignment);
+  stage.spec.max_tokens = group.max_tokens;
+  wire_->Send(RowsToSend{.operation = effect.operation,
+                         .stage = stage,
+                         .expert_owner = group.expert_owner,
+                         .destinations = effect.destinations});
+}
+
+void EffectPerformer::Run(const CloseWire& effect) {
+  if (wire_ != nullptr) wire_->Close(effect.operation);
+}
+
+void EffectPerformer::Run(const ReportTenantBroken& effect) {
+  v1::FromWorker message;
+  v1::TenantBroken& broken = *message.mutable_tenant_broken();
+  broken.set_group_id(effect.group.value);
+  broken.set_formation(effect.formation.value);
+  *broken.mutable_cause() = StatusToProto(effect.cause);
+  Send(message);
+}
+
+void EffectPerformer::Run(const EvictSession& effect) {
+  v1::FromWorker message;
+  message.mutable_evict_session()->set_session_id(effect.session.value);
+  *message.mutable_evict_session()->mutable_cause() = StatusToProto(effect.cause);
+  Send(message);
+}
+
+void EffectPerformer::Run(const LogLine& effect) {
+  if (!log_limiter_.Admit(now_)) return;
+  v1::FromWorker message;
+  message.mutable_log()->set_severity(static_cast<int32_t>(effect.severity));
+  std::string text = effect.text;
+  if (const uint64_t dropped = log_limiter_.TakeDropped(); dropped > 0) {
+    absl::StrAppend(&text, " (", dropped, " lines before this one were left out)");
+  }
+  message.mutable_log()->set_text(std::move(text));
+  Send(message);
+}
+
+absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now) {
+  now_ = now;
+  TenantFacts facts;
+  facts.num_ranks = start.spec.num_ranks;
+  facts.move = MoveGroup{.group_id = start.group.value,
+                         .epoch = start.epoch.value,
+                         .num_experts = start.spec.num_experts,
+                         .max_tokens = start.spec.max_tokens_per_rank,
+                         .expert_owner = {},
+                         .drop_on_overflow = start.spec.drop_on_overflow,
+                         .communicator = 0,
+                         .member_of_rank = {}};
+  for (const Rank owner : start.spec.expert_owner) {
+    facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
+  }
+  const bool spans = std::any_of(start.members.begin(), start.members.end(),
+                                 [](const RankHolder& member) { return !member.session; });
+  if (spans && start.on_device()) {
+    if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
+  }
+  if (start.spec.backend == "nccl_ep" && facts.members == nullptr) {
+    return SeveralRanksOnOneGpu(start);
+  }
+  tenants_[{start.group, start.formation}] = std::move(facts);
+  return absl::OkStatus();
+}
+
+// Members stand in the order of their first ranks.
+absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, TenantFacts& facts) {
+  facts.members = BackendNamed(start.spec.backend).member_moves();
+  if (facts.members == nullptr) {
+    return absl::FailedPreconditionError("this node's worker moves no rows between devices");
+  }
+  CommunicatorMember in{.communicator = start.communicator.value,
+                        .epoch = start.epoch.value,
+                        .workers = {},
+                        .self = -1};
+  for (const RankHolder& member : start.members) {
+    const auto node =
+        std::find_if(start.nodes.begin(), start.nodes.end(),
+                     [&](const PeerWorker& one) { return one.id() == member.server(); });
+    if (node == start.nodes.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          ToString(member.server()), " of rank ", member.rank.value, " has no run in this epoch"));
+    }
+    const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
+    const int index = static_cast<int>(known - in.workers.begin());
+    if (known == in.workers.end()) in.workers.push_back(node->worker.value);
+    if (member.session) in.self = index;
+    facts.move.member_of_rank.push_back(index);
+  }
+  if (start.spec.backend == "nccl_ep") {
+    if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start);
+    in.library = LibraryGroupOf(start.spec);
+  }
+  facts.move.communicator = in.communicator;
+  return facts.members->Enter(in, now_);
+}
+
+absl::Status EffectPerformer::Entered(const ReportTenantReady& effect) const {
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  if (tenant == tenants_.end() || tenant->second.members == nullptr) return absl::OkStatus();
+  const MoveGroup& move = tenant->second.move;
+  return tenant->second.members->Entered(move.communicator, move.epoch);
+}
+
+void EffectPerformer::RemoveTenant(GroupId group, Formation formation) {
+  const auto found = tenants_.find({group, formation});
+  if (found == tenants_.end()) return;
+  const MoveGroup& move = found->second.move;
+  if (found->second.members != nullptr) {
+    found->second.members->Leave(move.communicator, move.epoch, now_);
+  }
+  tenants_.erase(found);
+}
+
+void EffectPerformer::WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now) {
+  now_ = now;
+  for (const std::unique_ptr<Backend>& backend : backends_) {
+    if (backend->member_moves() == nullptr) continue;
+    backend->member_moves()->WorkerLost(worker.value, std::string(cause.message()), now);
+  }
+}
+
+const std::vector<uint64_t>* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
+  const auto found = tenants_.find({group, formation});
+  return found == tenants_.end() ? nullptr : &found->second.expert_routes;
+}
+
+}  // namespace epd

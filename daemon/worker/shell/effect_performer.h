@@ -1,0 +1,120 @@
+// Carries out the engine's effects: slots, records, arenas, messages to epd.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/backend/backend.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/exchange.h"
+#include "daemon/worker/engine/log_limiter.h"
+#include "daemon/worker/peer_streams/wire.h"
+#include "daemon/worker/shell/epd_socket.h"
+#include "daemon/worker/shell/outcome_records.h"
+#include "daemon/worker/shell/session_slots.h"
+
+namespace epd {
+
+using SessionTable = std::map<SessionId, SessionSlots>;
+
+// Exec thread only. All references outlive this.
+class EffectPerformer {
+ public:
+  // `backends`: at least one; the first serves groups that name none.
+  EffectPerformer(Exchange& exchange, SessionTable& sessions, OutcomeRecords& records,
+                  const Backends& backends, EpdSocket& epd, Wire* wire)
+      : exchange_(exchange),
+        sessions_(sessions),
+        records_(records),
+        backends_(backends),
+        epd_(epd),
+        wire_(wire) {}
+
+  // Carries out everything that the engine asks for, until it asks for nothing more.
+  void RunAll(absl::Time now);
+  // The same, but only the records are written: whoever reads them answers in this worker's place.
+  void RunRecords();
+  // Looks which moves have ended and which arenas are there, and carries out what follows. Call
+  // again and again while busy().
+  void PollBackends(absl::Time now);
+  bool busy() const;
+  void Log(const LogLine& line) { Run(line); }
+
+  // What is equal on all ranks, for row movement; told before the tenant starts.
+  //   any error  its rows cannot go between nodes (member_moves.h)
+  absl::Status AddTenant(const TenantStart& start, absl::Time now);
+  // Another node's worker is gone.
+  void WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now);
+  void RemoveTenant(GroupId group, Formation formation);
+  // Routes per expert since the formation started; empty before the first prepare.
+  const std::vector<uint64_t>* RoutesOf(GroupId group, Formation formation) const;
+
+  // The first error of the socket to epd or of a device, which ends the worker.
+  const absl::Status& status() const { return status_; }
+  bool device_lost() const { return device_lost_; }
+
+ private:
+  struct TenantFacts {
+    MoveGroup move;
+    uint32_t num_ranks = 0;
+    std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
+    MemberMoves* members = nullptr;       // Of move.communicator.
+  };
+  using TenantKey = std::pair<GroupId, Formation>;
+
+  void Run(const LinkSubmission& effect);
+  void Run(const OpenRecord& effect) { records_.OpenOperation(effect.operation); }
+  void Run(const DecideRecord& effect) { records_.Decide(effect.operation, effect.status); }
+  void Run(const CloseRecord& effect) { records_.CloseOperation(effect.operation); }
+  void Run(const NameEagerBuffers& effect);
+  void Run(const AnswerSubmission& effect);
+  void Run(const CommitPages& effect);
+  void Run(const CreateArenas& effect);
+  void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
+  void Run(const ReportTenantReady& effect);
+  void TakeMoved(Backend& backend);
+  Backend& BackendNamed(absl::string_view name) const;
+  absl::Status EnterCommunicator(const TenantStart& start, TenantFacts& facts);
+  // Of a tenant whose arenas are there.
+  absl::Status Entered(const ReportTenantReady& effect) const;
+  void Run(const ReportTenantDrained& effect);
+  void Run(const MoveRows& effect);
+  void Run(const TakeTurn& effect);
+  void Run(const CancelMove& effect);
+  void Run(const CountRoutes& effect);
+  void Run(const SendToPeer& effect);
+  void Run(const OpenWire& effect);
+  void Run(const SendRows& effect);
+  void Run(const CloseWire& effect);
+  void Run(const ReportTenantBroken& effect);
+  void Run(const EvictSession& effect);
+  void Run(const LogLine& effect);
+  void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
+
+  Exchange& exchange_;
+  SessionTable& sessions_;
+  OutcomeRecords& records_;
+  const Backends& backends_;
+  EpdSocket& epd_;
+  Wire* const wire_;  // Null: this worker has no streams to other nodes.
+  struct Arenas {
+    std::unique_ptr<ArenaSet> set;
+    Backend* backend = nullptr;
+  };
+  std::map<ArenaSetId, Arenas> arenas_;
+  std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
+  std::map<ArenaSetId, absl::Status> arena_problems_;
+  std::map<TenantKey, TenantFacts> tenants_;
+  LogLimiter log_limiter_;
+  absl::Status status_;
+  bool device_lost_ = false;
+  absl::Time now_;
+};
+
+}  // namespace epd

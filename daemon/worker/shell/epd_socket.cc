@@ -1,0 +1,53 @@
+#include "daemon/worker/shell/epd_socket.h"
+
+#include <fcntl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+constexpr size_t kMaxWaiting = 4096;
+constexpr size_t kMaxWaitingBytes = 64 << 20;
+
+absl::Status OfEpd(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("the socket to epd: ", status.message()));
+}
+
+}  // namespace
+
+EpdSocket::EpdSocket(UniqueFd socket)
+    : channel_(std::move(socket), kMaxWaiting, kMaxWaitingBytes) {}
+
+absl::StatusOr<std::optional<EpdMessage>> EpdSocket::Receive() {
+  bool would_block = false;
+  absl::StatusOr<Packet> packet = channel_.Receive(&would_block);
+  if (!packet.ok()) return OfEpd(packet.status());
+  if (would_block) return std::nullopt;
+  EpdMessage message;
+  message.fds = std::move(packet->fds);
+  if (!message.body.ParseFromString(packet->bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", packet->bytes.size(),
+                     " bytes that is not of worker.proto; epd and epd-worker are of "
+                     "different builds"));
+  }
+  return message;
+}
+
+absl::Status EpdSocket::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
+  PacketChannel::Fds sent;
+  for (const int fd : fds) {
+    sent.push_back(std::make_shared<UniqueFd>(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+  }
+  return OfEpd(channel_.Send(message.SerializeAsString(), std::move(sent)));
+}
+
+absl::Status EpdSocket::Flush() { return OfEpd(channel_.Flush()); }
+
+}  // namespace epd

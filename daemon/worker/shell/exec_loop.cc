@@ -1,0 +1,259 @@
+#include "daemon/worker/shell/exec_loop.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/worker/engine/stream_pause.h"
+#include "daemon/worker/shell/control_codec.h"
+#include "daemon/worker/shell/spin_policy.h"
+#include "daemon/worker/shell/thread_slice.h"
+
+namespace epd {
+namespace {
+
+// epoll's data of descriptors that are no session's.
+constexpr uint64_t kControl = UINT64_MAX;
+constexpr uint64_t kIdMaker = UINT64_MAX - 1;
+constexpr uint64_t kWire = UINT64_MAX - 2;
+// Control messages and deadlines are looked at this often under load, too.
+constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
+// Between two looks at a device that has work, once the loop spins no more: a device rings no bell.
+constexpr absl::Duration kDevicePeriod = absl::Microseconds(20);
+constexpr int kMaxSleepMs = 60'000;
+constexpr int kMaxEvents = 64;
+
+int NumCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+// Ids of one worker never meet another's, which may have left plans and uses behind.
+uint64_t FirstOperationId(uint64_t worker_incarnation) {
+  constexpr int kIncarnationShift = 40;
+  return (worker_incarnation << kIncarnationShift) | 1;
+}
+
+absl::Status Watch(int epoll, int fd, uint64_t data, uint32_t events, int operation) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = data;
+  if (epoll_ctl(epoll, operation, fd, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("epoll_ctl: ", std::strerror(errno)));
+}
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts parts,
+                   const volatile std::sig_atomic_t& stop)
+    : epd_(epd),
+      records_(std::move(parts.records)),
+      backends_(std::move(parts.backends)),
+      no_cuda_(std::move(parts.no_cuda)),
+      wire_(std::move(parts.wire)),
+      stop_(stop),
+      asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
+      num_cpus_(NumCpus()),
+      exchange_(ExchangeOptions{.staging_bytes = hello.staging_bytes(),
+                                .device_staging_bytes = hello.cuda_staging_bytes(),
+                                .first_operation_id = FirstOperationId(hello.worker_incarnation()),
+                                .self = Incarnation(hello.worker_incarnation())}),
+      performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get()),
+      id_maker_(std::move(parts.make_unique_id)) {}
+
+// CLOCK_MONOTONIC: never jumps, comparable with itself only.
+absl::Time ExecLoop::Now() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return absl::TimeFromTimespec(now);
+}
+
+absl::Status ExecLoop::SetUp() {
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) {
+    return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
+  }
+  absl::Status status = Watch(epoll_.get(), epd_.fd(), kControl, EPOLLIN, EPOLL_CTL_ADD);
+  if (!status.ok()) return status;
+  if (status = id_maker_.Start(); !status.ok()) return status;
+  status = Watch(epoll_.get(), id_maker_.ready_fd(), kIdMaker, EPOLLIN, EPOLL_CTL_ADD);
+  if (!status.ok() || wire_ == nullptr) return status;
+  return Watch(epoll_.get(), wire_->inbox().wakeup_fd(), kWire, EPOLLIN | EPOLLET, EPOLL_CTL_ADD);
+}
+
+absl::Status ExecLoop::Run() {
+  status_ = SetUp();
+  // On one node clients wake it in turn, and it would only take their core from them.
+  if (wire_ != nullptr) TakeShortSlices();
+  absl::Time next_control = absl::InfinitePast();
+  absl::Time spin_until = absl::InfinitePast();
+  absl::Time last_busy = absl::InfinitePast();
+  while (status_.ok() && stop_ == 0) {
+    const bool scanned = ScanSessions();
+    const bool busy = TakeWire() || scanned;
+    const absl::Time now = Now();
+    const bool device_busy = performer_.busy();
+    if (device_busy) performer_.PollBackends(now);
+    if (busy) {
+      last_busy = now;
+      spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
+    }
+    if (now >= next_control) {
+      next_control = now + kControlPeriod;
+      PollEvents(0);
+    } else if (!busy && now < spin_until) {
+      Relax();
+    } else if (!busy && device_busy) {
+      absl::SleepFor(kDevicePeriod);
+    } else if (!busy && HasStreams()) {
+      const absl::Duration pause =
+          StreamPause(exchange_.num_open_operations() > 0, now - last_busy);
+      if (pause > absl::ZeroDuration()) absl::SleepFor(pause);
+    } else if (!busy) {
+      Sleep();
+      next_control = Now() + kControlPeriod;
+    }
+    if (NextDeadline() <= now) {
+      exchange_.Tick(now);
+      performer_.RunAll(now);
+      SendMadeIds();
+    }
+    if (status_.ok()) status_ = performer_.status();
+  }
+  if (status_.ok()) status_ = absl::UnavailableError("asked to stop");
+  if (performer_.device_lost()) {
+    LeaveToEpd();
+  } else {
+    AbortEverything();
+  }
+  return status_;
+}
+
+bool ExecLoop::HasStreams() const {
+  return std::any_of(sessions_.begin(), sessions_.end(),
+                     [](const auto& session) { return session.second.has_streams(); });
+}
+
+bool ExecLoop::ScanSessions() {
+  int taken = 0;
+  absl::Time now;
+  const SessionSlots::Taker take = [&](const Submission& submission,
+                                       const shm::SlotRequest& request) {
+    if (taken++ == 0) now = Now();
+    exchange_.Take(submission, request, now);
+  };
+  for (auto& [unused, session] : sessions_) session.TakeArmed(take);
+  if (taken > 0) performer_.RunAll(now);
+  return taken > 0;
+}
+
+bool ExecLoop::TakeWire() {
+  if (wire_ == nullptr || wire_->inbox().empty()) return false;
+  const absl::Time now = Now();
+  for (WireEvent& event : wire_->inbox().Take()) {
+    if (const auto* said = std::get_if<PeerSaid>(&event)) {
+      exchange_.Receive(said->peer, said->message, now);
+    } else if (const auto* came = std::get_if<RowsCame>(&event)) {
+      exchange_.RowsLanded(came->operation, came->rank, now);
+    } else if (const auto* refused = std::get_if<StageRefused>(&event)) {
+      exchange_.RowsRefused(refused->operation, refused->rank, refused->cause, now);
+    } else if (const auto* foreign = std::get_if<PeerRefused>(&event)) {
+      performer_.Log(
+          LogLine{Severity::kWarning, absl::StrCat("peer refused: ", foreign->why.message())});
+    } else {
+      const auto& gone = std::get<PeerGone>(event);
+      wire_->Forget(gone.peer);
+      exchange_.PeerLost(gone.peer, gone.cause, now);
+      performer_.WorkerLost(gone.peer, gone.cause, now);
+    }
+    performer_.RunAll(now);
+  }
+  return true;
+}
+
+// Clients ring only while `asleep` is set. Either the last scan here sees what a client armed, or
+// the client, which fences between arming and reading `asleep`, sees the flag.
+void ExecLoop::Sleep() {
+  for (auto& [unused, session] : sessions_) session.SetAsleep(true);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool scanned = ScanSessions();
+  if (!TakeWire() && !scanned) PollEvents(TimeoutMs());
+  for (auto& [unused, session] : sessions_) session.SetAsleep(false);
+}
+
+absl::Time ExecLoop::NextDeadline() const {
+  return std::min(exchange_.next_deadline(), id_maker_.next_deadline());
+}
+
+int ExecLoop::TimeoutMs() const {
+  const absl::Time deadline = NextDeadline();
+  if (deadline == absl::InfiniteFuture()) return kMaxSleepMs;
+  const absl::Duration left = deadline - Now();
+  if (left <= absl::ZeroDuration()) return 0;
+  const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
+  return static_cast<int>(std::min<int64_t>(ms, kMaxSleepMs));
+}
+
+void ExecLoop::PollEvents(int timeout_ms) {
+  epoll_event events[kMaxEvents];
+  const int count = epoll_wait(epoll_.get(), events, kMaxEvents, timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t data = events[i].data.u64;
+    if (data == kControl) {
+      if ((events[i].events & EPOLLOUT) != 0) Fail(epd_.Flush());
+      if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) ReadControl();
+    } else if (data == kIdMaker) {
+      SendMadeIds();
+    }  // Else a session or a stream rang; the next scan sees why.
+  }
+  if (epd_.wants_write() != watches_write_) {
+    watches_write_ = epd_.wants_write();
+    const uint32_t wanted = EPOLLIN | (watches_write_ ? static_cast<uint32_t>(EPOLLOUT) : 0u);
+    Fail(Watch(epoll_.get(), epd_.fd(), kControl, wanted, EPOLL_CTL_MOD));
+  }
+}
+
+void ExecLoop::Fail(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+// Nobody else can answer any more: epd is gone, or about to reap this worker.
+void ExecLoop::AbortEverything() {
+  const absl::Status cause = absl::AbortedError(absl::StrCat(
+      "the node's worker stops: ", status_.message(), "; connect again once epd runs"));
+  const absl::Time now = Now();
+  exchange_.EndEverything(cause, now);
+  performer_.RunAll(now);
+  for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(cause);
+}
+
+// epd lives: once this process is gone it answers every open use from the records, after it has told
+// the clients to wait for the worker that replaces this one.
+void ExecLoop::LeaveToEpd() {
+  v1::FromWorker message;
+  *message.mutable_ends()->mutable_cause() = StatusToProto(status_);
+  epd_.Send(message).IgnoreError();
+  exchange_.EndEverything(absl::AbortedError(absl::StrCat(
+                              "the worker's device failed: ", status_.message(),
+                              "; the worker is being replaced: prepare again and repeat the step")),
+                          Now());
+  performer_.RunRecords();
+}
+
+}  // namespace epd

@@ -1,0 +1,62 @@
+#include "daemon/worker/shell/outcome_records.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
+  absl::StatusOr<Mapping> mapping = Mapping::Open(fd, sizeof(shm::RecordsSegment));
+  if (!mapping.ok()) return mapping.status();
+  const auto& header = static_cast<const shm::RecordsSegment*>(mapping->data())->header;
+  if (header.magic != shm::kRecordsMagic || header.version != shm::kSegmentVersion) {
+    return absl::DataLossError(absl::StrCat("the records segment has version ", header.version,
+                                            ", expected ", shm::kSegmentVersion,
+                                            "; epd and epd-worker are of different builds"));
+  }
+  OutcomeRecords records;
+  records.mapping_ = *std::move(mapping);
+  return records;
+}
+
+// The operation is cleared first: a death in between leaves an id that no open word carries.
+void OutcomeRecords::WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id) {
+  shm::SlotRecord& record = records().slots[record_index][slot];
+  record.op_id.store(0, std::memory_order_release);
+  record.claim.store((uint64_t{static_cast<uint32_t>(step)} << 32) | id, std::memory_order_release);
+}
+
+uint32_t OutcomeRecords::LastClaim(uint32_t record_index, uint32_t slot) const {
+  return static_cast<uint32_t>(
+      records().slots[record_index][slot].claim.load(std::memory_order_acquire));
+}
+
+void OutcomeRecords::Link(uint32_t record_index, uint32_t slot, OperationId operation) {
+  records().slots[record_index][slot].op_id.store(operation.value, std::memory_order_release);
+}
+
+void OutcomeRecords::OpenOperation(OperationId operation) {
+  shm::OperationRecord& record = Of(operation);
+  record.outcome.store(static_cast<uint32_t>(shm::Outcome::kUndecided), std::memory_order_relaxed);
+  record.code = 0;
+  record.cause[0] = '\0';
+  record.op_id.store(operation.value, std::memory_order_release);
+}
+
+void OutcomeRecords::Decide(OperationId operation, const absl::Status& status) {
+  shm::OperationRecord& record = Of(operation);
+  record.code = static_cast<uint32_t>(status.code());
+  const size_t bytes = std::min(status.message().size(), sizeof record.cause - 1);
+  std::memcpy(record.cause, status.message().data(), bytes);
+  record.cause[bytes] = '\0';
+  const shm::Outcome outcome = status.ok() ? shm::Outcome::kGood : shm::Outcome::kFailed;
+  record.outcome.store(static_cast<uint32_t>(outcome), std::memory_order_release);
+}
+
+void OutcomeRecords::CloseOperation(OperationId operation) {
+  Of(operation).op_id.store(0, std::memory_order_release);
+}
+
+}  // namespace epd

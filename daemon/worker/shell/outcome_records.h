@@ -1,0 +1,42 @@
+// Writes the records from which epd answers for a dead worker. The order of the stores matters: the
+// worker may die between any two.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/unique_fd.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/shell/mapping.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+class OutcomeRecords {
+ public:
+  //   DATA_LOSS  not a records segment of this version and size
+  static absl::StatusOr<OutcomeRecords> Open(const UniqueFd& fd);
+
+  // The use that `id` is about to claim; its operation is not known yet.
+  void WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id);
+  // The last claim id of a slot, an earlier worker's included; 0 for none.
+  uint32_t LastClaim(uint32_t record_index, uint32_t slot) const;
+
+  void Link(uint32_t record_index, uint32_t slot, OperationId operation);
+  void OpenOperation(OperationId operation);
+  void Decide(OperationId operation, const absl::Status& status);
+  void CloseOperation(OperationId operation);
+
+ private:
+  shm::RecordsSegment& records() const {
+    return *static_cast<shm::RecordsSegment*>(mapping_.data());
+  }
+  shm::OperationRecord& Of(OperationId operation) {
+    return records().operations[operation.value % shm::kMaxOperations];
+  }
+
+  Mapping mapping_;
+};
+
+}  // namespace epd

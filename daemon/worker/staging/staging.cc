@@ -1,0 +1,189 @@
+#include "daemon/worker/staging/staging.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    ++sets_.at(found->second).num_users;
+    return Lease{.set = found->second, .created = false};
+  }
+  const ArenaSetId id(next_set_++);
+  if (absl::Status added = pool_.AddSet(id, static_cast<int>(key.size()), arena_bytes());
+      !added.ok()) {
+    return added;
+  }
+  by_key_[key] = id;
+  Set& set = sets_[id];
+  set.key = key;
+  set.num_users = 1;
+  return Lease{.set = id, .created = true};
+}
+
+absl::StatusOr<Staging::Lease> Staging::AcquireOnDevice(const ArenaSetKey& key,
+                                                        const DeviceArenas& device) {
+  uint64_t taken = 0;
+  for (const auto& [unused, set] : sets_) taken += set.device_bytes * set.key.size();
+  const uint64_t needed = device.arena_bytes * key.size();
+  const uint64_t budget = device_pool_.budget_bytes();
+  if (needed > budget - taken) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the group needs ", device.arena_bytes, " bytes of device memory on each of ", key.size(),
+        " ranks, and ", budget - taken, " of ", budget,
+        " bytes of staging are free on the device; start epd with a larger cuda_staging_bytes, or "
+        "lower max_tokens_per_rank, recv_capacity_per_rank or hidden"));
+  }
+  const ArenaSetId id(next_set_++);
+  absl::Status added = device_pool_.AddSet(id, static_cast<int>(key.size()), device.arena_bytes);
+  if (!added.ok()) return added;
+  const absl::StatusOr<Allotment> stream =
+      device_pool_.Allocate(id, device.stream_region_bytes, RegionOwner(0));
+  if (!stream.ok()) return stream.status();
+  Set& set = sets_[id];
+  set.key = key;
+  set.num_users = 1;
+  set.device_bytes = device.arena_bytes;
+  set.committed_end = device.arena_bytes;
+  set.stream_region = stream->region;
+  return Lease{.set = id, .created = true};
+}
+
+uint64_t Staging::arena_bytes(ArenaSetId id) const {
+  const auto found = sets_.find(id);
+  const bool on_device = found != sets_.end() && found->second.device_bytes > 0;
+  return on_device ? found->second.device_bytes : arena_bytes();
+}
+
+uint64_t Staging::room_bytes(ArenaSetId id) const {
+  const Set& set = sets_.at(id);
+  if (set.device_bytes == 0) return pool_.budget_bytes() - eager_bytes_;
+  return (set.device_bytes - set.stream_region->bytes) * set.key.size();
+}
+
+std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
+  Set& set = sets_.at(id);
+  if (--set.num_users > 0) return {};
+  if (set.device_bytes == 0) by_key_.erase(set.key);
+  DropLanes(set);
+  if (!set.lingering.empty()) {
+    Quarantine(id, set);
+    return {};
+  }
+  return DropIfIdle(id) ? std::vector<ArenaSetId>{id} : std::vector<ArenaSetId>{};
+}
+
+void Staging::Quarantine(ArenaSetId id, Set& set) {
+  if (set.quarantined || set.committed_end == 0) return;
+  StagingPool& pool = PoolOf(set);
+  const absl::StatusOr<Allotment> all = pool.Allocate(id, set.committed_end, RegionOwner(0));
+  if (all.ok()) set.quarantined = pool.Quarantine(id, all->region.offset).ok();
+}
+
+void Staging::SessionDead(SessionId session, bool process_alive) {
+  if (!process_alive) return;
+  for (auto& [unused, set] : sets_) {
+    const bool member = std::any_of(set.key.begin(), set.key.end(),
+                                    [&](const auto& arena) { return arena.first == session; });
+    if (member) set.lingering.insert(session);
+  }
+}
+
+std::vector<ArenaSetId> Staging::ProcessGone(SessionId session) {
+  std::vector<ArenaSetId> ids;
+  for (auto& [id, set] : sets_) {
+    if (set.lingering.erase(session) == 0 || !set.lingering.empty() || set.num_users > 0) continue;
+    ids.push_back(id);
+  }
+  std::erase_if(ids, [&](ArenaSetId id) { return !DropIfIdle(id); });
+  return ids;
+}
+
+bool Staging::DropIfIdle(ArenaSetId id) {
+  StagingPool& pool = PoolOf(sets_.at(id));
+  if (sets_.at(id).quarantined) pool.Release(id, 0).IgnoreError();
+  if (!pool.RemoveSet(id).ok()) return false;
+  sets_.erase(id);
+  return true;
+}
+
+absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, RegionOwner owner) {
+  absl::StatusOr<Allotment> allotment = PoolOf(sets_.at(id)).Allocate(id, bytes, owner);
+  if (!allotment.ok()) return allotment.status();
+  StagingGrant grant{
+      .region = allotment->region, .trims = std::move(allotment->trims), .commit = {}};
+  for (const Trim& trim : grant.trims) {
+    uint64_t& committed = sets_.at(trim.set).committed_end;
+    committed = std::min(committed, trim.offset);
+  }
+  ++sets_.at(id).num_regions;
+  const uint64_t begin = sets_.at(id).committed_end;
+  const uint64_t end = grant.region.offset + grant.region.bytes;
+  if (end > begin) grant.commit = Region{.set = id, .offset = begin, .bytes = end - begin};
+  return grant;
+}
+
+// At offset 0 and nowhere else: a region that stays must not keep a long tail from being trimmed.
+void Staging::WantEagerBuffers(ArenaSetId id) {
+  Set& set = sets_.at(id);
+  if (set.eager.has_value() || set.num_regions > 0 || set.device_bytes > 0) return;
+  const uint64_t share = pool_.budget_bytes() / eager_options_.pool_share;
+  const uint64_t uncommitted = pool_.budget_bytes() - pool_.committed_bytes();
+  const uint64_t spare = std::min(share - eager_bytes_, uncommitted);
+  const uint64_t one = eager_options_.buffer_bytes * set.key.size();
+  const uint64_t num_eager_buffers = std::min<uint64_t>(eager_options_.max_buffers, spare / one);
+  if (num_eager_buffers == 0) return;
+  const absl::StatusOr<Allotment> area =
+      pool_.Allocate(id, num_eager_buffers * eager_options_.buffer_bytes, RegionOwner(0));
+  if (!area.ok()) return;
+  set.eager = area->region;
+  eager_bytes_ += num_eager_buffers * one;
+}
+
+void Staging::DropLanes(Set& set) {
+  if (set.stream_region.has_value()) {
+    device_pool_.Free(set.stream_region->set, set.stream_region->offset).IgnoreError();
+    set.stream_region.reset();
+  }
+  if (!set.eager.has_value()) return;
+  pool_.Free(set.eager->set, set.eager->offset).IgnoreError();
+  eager_bytes_ -= set.eager->bytes * set.key.size();
+  set.eager.reset();
+}
+
+EagerArea Staging::FindEagerArea(ArenaSetId id) const {
+  const auto found = sets_.find(id);
+  if (found == sets_.end() || !found->second.eager.has_value()) return {};
+  const Region& eager = *found->second.eager;
+  if (found->second.committed_end < eager.offset + eager.bytes) return {};
+  return {.offset = eager.offset,
+          .num_eager_buffers = static_cast<uint32_t>(eager.bytes / eager_options_.buffer_bytes)};
+}
+
+bool Staging::EverFits(ArenaSetId id, uint64_t bytes) const {
+  const uint64_t num_arenas = sets_.at(id).key.size();
+  if (sets_.at(id).device_bytes > 0) return bytes <= room_bytes(id) / num_arenas;
+  return pool_.EverFits(id, bytes + (eager_bytes_ + num_arenas - 1) / num_arenas);
+}
+
+void Staging::Free(const Region& region) {
+  Set& set = sets_.at(region.set);
+  if (PoolOf(set).Free(region.set, region.offset).ok()) --set.num_regions;
+}
+
+void Staging::Committed(ArenaSetId id, uint64_t end) {
+  uint64_t& committed = sets_.at(id).committed_end;
+  committed = std::max(committed, end);
+}
+
+std::vector<SessionId> Staging::SessionsOf(ArenaSetId id) const {
+  std::vector<SessionId> sessions;
+  for (const auto& [session, unused] : sets_.at(id).key) {
+    if (session) sessions.push_back(session);
+  }
+  return sessions;
+}
+
+}  // namespace epd
