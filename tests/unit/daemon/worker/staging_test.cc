@@ -71,7 +71,7 @@ TEST_F(StagingTest, ProcessThatGoesWhileOthersStillUseTheSetHoldsNothingBack) {
   EXPECT_THAT(staging_.Release(set), ElementsAre(set));
 }
 
-constexpr DeviceArenas kDevice = {.arena_bytes = 4 * kPage, .buffer_bytes = 2 * kPage};
+constexpr DeviceArenas kDevice = {.arena_bytes = 4 * kPage, .stream_region_bytes = 2 * kPage};
 
 class DeviceStagingTest : public ::testing::Test {
  protected:

@@ -104,9 +104,9 @@ class StreamWorld {
     uint32_t site = 0;
     Pc pc = Pc::kTell;
     uint64_t num_cycles = 0;
-    uint64_t mapped = 1;       // The formation whose staging stands at the eager buffer's address.
-    OperationId eager_buffer;  // Whose rows stand in the own eager buffer's stage,
-    OperationId out;           // and in its output. Client executor:
+    uint64_t mapped = 1;    // The formation whose staging stands at the eager buffer's address.
+    OperationId in_region;  // Whose rows stand in the stage of the own stream region,
+    OperationId out;        // and in its output. Client executor:
     std::array<OperationId, kNumRanks>
         pushed;  // by sender, whose rows its peers put into its eager buffer.
     bool touching = false;
