@@ -48,7 +48,7 @@ class ExchangeDeviceTest : public ::testing::Test {
 
 TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldAStreamRegionAtTheirStart) {
   const DeviceArenas planned = PlanDeviceArenas(OnDevice());
-  EXPECT_EQ(planned.arena_bytes, 2 * planned.buffer_bytes);
+  EXPECT_EQ(planned.arena_bytes, 2 * planned.stream_region_bytes);
   ASSERT_TRUE(h_.exchange.StartTenant(h_.Start(OnDevice()), h_.now).ok());
   bool created = false;
   bool reported = false;
@@ -60,7 +60,7 @@ TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldAStreamRegionAtT
     } else if (const auto* ready = std::get_if<ReportTenantReady>(&effect)) {
       reported = true;
       EXPECT_EQ(ready->stream_region_offset, 0u);
-      EXPECT_EQ(ready->buffer_bytes, planned.buffer_bytes);
+      EXPECT_EQ(ready->stream_region_bytes, planned.buffer_bytes);
     }
   }
   EXPECT_TRUE(created && reported);
@@ -69,7 +69,7 @@ TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldAStreamRegionAtT
 TEST_F(ExchangeDeviceTest, AnOperationLiesBehindTheStreamRegionAndNeedsNoPages) {
   h_.StartTenant(OnDevice());
   const OperationId operation = StartMove();
-  EXPECT_EQ(offset_, PlanDeviceArenas(OnDevice()).buffer_bytes);
+  EXPECT_EQ(offset_, PlanDeviceArenas(OnDevice()).stream_region_bytes);
   EXPECT_THAT(h_.commits, IsEmpty());
   EXPECT_FALSE(h_.answered(published_[0])) << "the device has not said that it is done";
   h_.exchange.RowsMoved(operation, absl::OkStatus(), h_.now);
