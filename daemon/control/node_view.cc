@@ -197,7 +197,7 @@ void NodeControl::Impl::Initialise(const GroupView& view, const UniqueId& id,
   member.init_asked = view.epoch;
   if (communicator.id_checked < view.epoch) {
     communicator.id_checked = view.epoch;
-    communicator.id_is_fresh = id.empty() || used_ids_.Submission(id);
+    communicator.id_is_fresh = id.empty() || used_ids_.MarkUsed(id);
   }
   if (communicator.id_is_fresh) {
     Emit(InitCommunicator{followed_, view.communicator, view.epoch, id, view.no_id_reason, name});

@@ -74,12 +74,6 @@ struct NodeLink {
 
 // ---- status ----
 
-// A rank's holder and how far it is: "arrived", "notified", "drained", "ready".
-struct RankStatus {
-  RankHolder holder;
-  std::string phase;
-};
-
 // One tenant of a group.
 struct GroupStatus {
   GroupId id;
@@ -88,10 +82,10 @@ struct GroupStatus {
   GroupState state = GroupState::kForming;
   Epoch epoch;
   Formation formation;
-  bool orchestrated = false;      // Created by hand: lives without leases until closed.
-  absl::Time since;               // Of `state`.
-  absl::Status cause;             // Why it is not READY.
-  std::vector<RankStatus> ranks;  // Held ones, by rank.
+  bool orchestrated = false;     // Created by hand: lives without leases until closed.
+  absl::Time since;              // Of `state`.
+  absl::Status cause;            // Why it is not READY.
+  std::vector<RankPhase> ranks;  // Held ones, by rank.
   std::vector<Rank> missing;
   std::vector<RankHolder> dead;  // Last holders of missing ranks.
   std::string
@@ -154,7 +148,7 @@ class Rendezvous {
   // When to call OnTick; InfiniteFuture when nothing waits.
   absl::Time NextDeadline() const;
 
-  Incarnation incarnation() const { return options_.incarnation; }
+  Incarnation incarnation() const;
   std::vector<GroupStatus> Groups() const;  // By name, then tenant; living ones only.
   // The same without the ranks, of which there may be thousands.
   std::vector<GroupSummary> Summaries() const;
@@ -169,9 +163,8 @@ class Rendezvous {
   std::vector<std::string> WaitsWithoutEnd() const;
 
  private:
-  class Impl;
-  RendezvousOptions options_;
-  std::unique_ptr<Impl> impl_;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace epd

@@ -64,7 +64,11 @@ struct Claim {
   ClaimFate fate = ClaimFate::kHeld;
   absl::Status fate_cause;  // Why it was released.
 
-  WorkerName WorkerOf(size_t index_of_rank) const;
+  // Which serves the rank at `index` of `ranks`.
+  WorkerName WorkerOf(size_t index) const {
+    if (workers.empty()) return kCpuWorker;
+    return index < workers.size() ? workers[index] : workers.front();
+  }
 };
 
 enum class TenantPhase { kNone, kStarting, kReady, kFailed, kDrained };

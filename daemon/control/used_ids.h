@@ -15,7 +15,7 @@ namespace epd {
 class UsedIds {
  public:
   // False: `id` was used before.
-  bool Submission(const UniqueId& id) {
+  bool MarkUsed(const UniqueId& id) {
     const size_t digest = std::hash<std::string>()(id.bytes());
     if (!known_.insert(digest).second) return false;
     order_.push_back(digest);

@@ -172,7 +172,7 @@ void World::CheckSettled() {
       invariants_.Fail("settled", absl::StrCat("group ", group.spec.name, " is ",
                                                std::string(Name(group.state))));
     }
-    for (const RankStatus& rank : group.ranks) {
+    for (const RankPhase& rank : group.ranks) {
       const Node& node = nodes_[IndexOf(rank.holder.node)];
       const auto& serving = node.workers.at(rank.holder.worker).tenants;
       if (group.state == GroupState::kReady && serving.count({group.id, group.formation}) == 0) {

@@ -36,7 +36,7 @@ void FillArenas(const v1::WorkerSnapshot::ArenaSet& set,
   for (const uint64_t id : set.group_ids()) {
     const auto group = groups.find(id);
     if (group == groups.end()) continue;
-    for (const RankStatus& held : group->second.ranks) {
+    for (const RankPhase& held : group->second.ranks) {
       const RankHolder& holder = held.holder;
       if (holder.server() != self) continue;
       v1::MemoryRegion::Arena& arena = arenas[{holder.session.value, holder.arena_index}];

@@ -156,7 +156,7 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     FillHolder(dead, ranks[dead.rank.value]);
     ranks[dead.rank.value].set_phase("dead");
   }
-  for (const RankStatus& held : group.ranks) {
+  for (const RankPhase& held : group.ranks) {
     v1::Rank& out = ranks[held.holder.rank.value];
     FillHolder(held.holder, out);
     out.set_rank(held.holder.rank.value);

@@ -1,0 +1,216 @@
+#include "daemon/control/rendezvous/formation_driver.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/control/cut_off.h"
+#include "daemon/control/formation_errors.h"
+
+namespace epd {
+namespace {
+
+constexpr absl::Duration kSoonBroken = absl::Seconds(10);
+constexpr absl::Duration kMinRest = absl::Milliseconds(50);
+constexpr absl::Duration kMaxRest = absl::Seconds(5);
+
+}  // namespace
+
+void FormationDriver::Advance(ClusterGroup& group) {
+  if (groups_.Communicator(group).epoch) CheckWorkers(group);
+  if (group.ranks.holders.empty()) {
+    if (!group.orchestrated) return groups_.End(group, GroupEvent::kFail, group.cause);
+    if (group.state != GroupState::kForming && group.state != GroupState::kDraining)
+      return groups_.Reset(group, group.cause);
+  }
+  switch (group.state) {
+    case GroupState::kForming:
+      if (!group.complete() || takeover_.InGrace()) return;
+      groups_.Fire(group, GroupEvent::kComplete, absl::OkStatus());
+      return Form(group);
+    case GroupState::kDegraded:
+      if (!group.complete()) return;
+      group.deadline = changes_.now() + group.spec.deadlines.form;
+      groups_.Fire(group, GroupEvent::kComplete, group.cause);
+      return Form(group);
+    case GroupState::kBootstrapping:
+    case GroupState::kReforming:
+      if (group.complete() && !takeover_.InGrace() && changes_.now() >= group.rest.until)
+        Form(group);
+      return;
+    case GroupState::kReady:
+      return AdvanceReady(group);
+    case GroupState::kDraining:
+      return AdvanceDraining(group);
+    case GroupState::kClosed:
+    case GroupState::kCount:
+      return;
+  }
+}
+
+void FormationDriver::CheckWorkers(ClusterGroup& group) {
+  ClusterCommunicator& communicator = groups_.Communicator(group);
+  const std::string lost = epochs_.LostWorkers(group);
+  const bool active = !group.ranks.holders.empty() &&
+                      (group.state == GroupState::kBootstrapping ||
+                       group.state == GroupState::kReady || group.state == GroupState::kReforming);
+  const bool behind = group.epoch < communicator.epoch;
+  if (!lost.empty() && (!active || behind)) communicator.stale = true;
+  if (!active || (lost.empty() && !behind) || !group.epoch) return;
+  const absl::Status cause =
+      behind
+          ? communicator.over
+          : absl::AbortedError(absl::StrCat(
+                Label(group), ": ", lost,
+                " has died; it is being replaced, calls made from now on wait for the new epoch"));
+  groups_.EndFormation(group, cause);
+  if (!behind) epochs_.Begin(group, cause);
+  group.epoch = communicator.epoch;
+  if (group.state == GroupState::kReady)
+    group.deadline = changes_.now() + group.spec.deadlines.form;
+  groups_.Fire(group, GroupEvent::kWorkerLost, cause);
+}
+
+void FormationDriver::Form(ClusterGroup& group) {
+  if (takeover_.Adopt(group)) return;
+  if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
+    groups_.EndFormation(group, group.cut.cause);
+    groups_.Fire(group, GroupEvent::kRecount, group.cause);
+  }
+  if (!SetUp(group)) return;
+  if (!group.started) {
+    if (const absl::Status bases = takeover_.RecoverBases(group); !bases.ok())
+      return groups_.End(group, GroupEvent::kFail, bases);
+    Start(group);
+  }
+  const absl::StatusOr<bool> served = Served(group);
+  if (!served.ok()) return groups_.End(group, GroupEvent::kFail, served.status());
+  if (!*served) return;
+  for (const ClaimKey& key : group.ranks.members()) claims_.MarkServed(key);
+  group.deadline = absl::InfiniteFuture();
+  group.cause = absl::OkStatus();
+  group.inherited.recovered = false;
+  groups_.Fire(group, GroupEvent::kServing, absl::OkStatus());
+}
+
+bool FormationDriver::SetUp(ClusterGroup& group) {
+  if (!group.started) {
+    if (const absl::Status entered = epochs_.Enter(group); !entered.ok()) {
+      groups_.End(group, GroupEvent::kFail, entered);
+      return false;
+    }
+    if (group.state == GroupState::kReforming && !SessionsDrained(group)) return false;
+  }
+  if (groups_.Communicator(group).initialised) return true;
+  const absl::StatusOr<bool> connected = epochs_.Connect(group);
+  if (!connected.ok()) groups_.End(group, GroupEvent::kFail, connected.status());
+  return connected.ok() && *connected;
+}
+
+bool FormationDriver::SessionsDrained(const ClusterGroup& group) const {
+  for (const ClaimKey& key : group.ranks.members()) {
+    const KnownClaim& known = claims_.At(key);
+    if (!known.since) continue;
+    if (!known.claim.drained.has_value() || known.claim.drained->after < group.formation)
+      return false;
+  }
+  return true;
+}
+
+void FormationDriver::Start(ClusterGroup& group) {
+  std::vector<Rank> staying;
+  std::vector<ExecutionCount> counts;
+  group.cut.drained.clear();
+  for (const ClaimKey& key : group.ranks.members()) {
+    const KnownClaim& known = claims_.At(key);
+    if (!known.since || !known.claim.drained.has_value()) continue;
+    staying.insert(staying.end(), known.claim.ranks.begin(), known.claim.ranks.end());
+    for (const ExecutionCount& count : known.claim.drained->counts) counts.push_back(count);
+    group.cut.drained[key] = *known.claim.drained;
+  }
+  group.cut.bases = CutOff(counts, group.cut.bases, staying);
+  if (group.inherited.formed) group.formation = std::max(group.formation, floors_.formation());
+  group.formation = Formation{group.formation.value + 1};
+  for (const ClaimKey& key : group.ranks.members()) claims_.Start(key, group.formation);
+  group.started = true;
+  groups_.Touch(group);
+}
+
+absl::StatusOr<bool> FormationDriver::Served(ClusterGroup& group) const {
+  bool ready = true;
+  for (const WorkerId& id : groups_.Derived(group).workers) {
+    const GroupWork* work = nodes_.Work(id, group.id);
+    if (work == nullptr || work->formation != group.formation) {
+      ready = false;
+      continue;
+    }
+    if (work->phase == TenantPhase::kFailed) {
+      return absl::Status(
+          work->tenant_status.code(),
+          absl::StrCat(Label(group), " phase=", std::string(Name(group.state)), ": ", Named(id),
+                       " cannot serve it: ", work->tenant_status.message()));
+    }
+    ready = ready && work->phase == TenantPhase::kReady;
+  }
+  return ready;
+}
+
+void FormationDriver::AdvanceReady(ClusterGroup& group) {
+  if (const GroupWork* work = BrokenWork(group); work != nullptr) {
+    // Nodes that cannot reach each other break every formation as soon as it has begun: without a
+    // rest the cluster would do nothing else.
+    const bool soon = changes_.now() - group.since < kSoonBroken;
+    FormationRest& rest = group.rest;
+    rest.length = soon ? std::clamp(2 * rest.length, kMinRest, kMaxRest) : absl::ZeroDuration();
+    rest.until = changes_.now() + rest.length;
+    // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
+    const bool by_nccl = group.spec.on_device() && groups_.Derived(group).workers.size() > 1;
+    if (by_nccl && absl::IsUnavailable(work->broken_cause))
+      groups_.Communicator(group).stale = true;
+    FormAgain(group, work->broken_cause);
+  } else if (Recounted(group)) {
+    FormAgain(group, absl::AbortedError(absl::StrCat(
+                         Label(group),
+                         " phase=re_forming: executions were begun while the group formed again")));
+  }
+}
+
+bool FormationDriver::Recounted(const ClusterGroup& group) const {
+  for (const auto& [key, used] : group.cut.drained) {
+    const KnownClaim* known = claims_.Find(key);
+    if (known == nullptr || !known->claim.drained.has_value()) continue;
+    if (known->claim.drained->after == used.after && *known->claim.drained != used) return true;
+  }
+  return false;
+}
+
+const GroupWork* FormationDriver::BrokenWork(ClusterGroup& group) const {
+  if (!group.started) return nullptr;
+  for (const WorkerId& id : groups_.Derived(group).workers) {
+    const GroupWork* work = nodes_.Work(id, group.id);
+    if (work != nullptr && work->broken == group.formation) return work;
+  }
+  return nullptr;
+}
+
+void FormationDriver::FormAgain(ClusterGroup& group, const absl::Status& why) {
+  groups_.EndFormation(group, why);
+  group.deadline = changes_.now() + group.spec.deadlines.form;
+  groups_.Fire(group, GroupEvent::kRecount, group.cause);
+}
+
+void FormationDriver::AdvanceDraining(ClusterGroup& group) {
+  for (const WorkerId& id : groups_.Derived(group).workers) {
+    const GroupWork* work = nodes_.Work(id, group.id);
+    if (work == nullptr) return;
+    const GroupWork* shared = nodes_.Work(id, groups_.Communicator(group).id);
+    // Its worker has died, and with it what was open.
+    if (shared != nullptr && shared->fenced >= group.epoch) continue;
+    if (work->formation != group.formation || work->phase != TenantPhase::kDrained) return;
+  }
+  groups_.EndDrained(group, absl::OkStatus());
+}
+
+}  // namespace epd

@@ -1,0 +1,162 @@
+#include "daemon/control/rendezvous/operator_orders.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+
+void OperatorOrders::Take(const NodeReport& report) {
+  std::map<RequestId, KnownOrder>& orders = orders_[report.node];
+  std::set<RequestId> reported;
+  for (const Order& order : report.orders) reported.insert(order.request);
+  std::erase_if(orders, [&](const auto& entry) { return reported.count(entry.first) == 0; });
+  for (const Order& order : report.orders) {
+    const auto [known, fresh] = orders.try_emplace(order.request);
+    if (!fresh) continue;
+    known->second.order = order;
+    known->second.deadline = changes_.now() + order.remaining;
+    if (keeps_) earliest_ = std::min(earliest_, known->second.deadline);
+    Execute(known->second);
+  }
+}
+
+void OperatorOrders::Execute(KnownOrder& known) {
+  const Order& order = known.order;
+  known.done = true;
+  if (order.kind == OrderKind::kCreate) return Create(known);
+  std::vector<ClusterGroup*> found;
+  if (!order.group) {
+    found = groups_.Tenants(order.name);
+  } else if (ClusterGroup* group = groups_.Find(order.group); group != nullptr) {
+    found.push_back(group);
+  }
+  if (found.empty()) {
+    known.status = absl::NotFoundError(
+        absl::StrCat(order.group ? absl::StrCat("no group has id ", order.group.value)
+                                 : absl::StrCat("no group is named \"", order.name, "\""),
+                     " (it may be closed); see epctl groups"));
+    return;
+  }
+  known.group = found.front()->id;
+  for (ClusterGroup* group : found) {
+    known.changed.insert(group->id);
+    const std::string what = Label(*group);
+    const bool serving =
+        group->state == GroupState::kReady || group->state == GroupState::kDraining;
+    if (order.kind == OrderKind::kClose || !serving) {
+      groups_.End(*group, GroupEvent::kClose,
+                  absl::FailedPreconditionError(
+                      absl::StrCat(what, " was closed by an operator; join again")));
+      continue;
+    }
+    group->deadline = std::min(group->deadline, known.deadline);
+    groups_.Fire(*group, GroupEvent::kDrain,
+                 absl::FailedPreconditionError(
+                     absl::StrCat(what, " phase=draining: an operator is closing the group")));
+    known.draining.insert(group->id);
+  }
+  known.done = known.draining.empty();
+}
+
+void OperatorOrders::Create(KnownOrder& known) {
+  const GroupSpec& spec = known.order.spec;
+  const auto refuse = [&](const ClusterGroup& group, std::vector<FieldDifference> differences) {
+    known.group = group.id;
+    known.status =
+        RankHeldError(group.spec, group.epoch, reports_.Holders(group), std::move(differences));
+  };
+  if (const ClusterGroup* group = groups_.ByName(spec.name, spec.tenant); group != nullptr) {
+    const auto differences = Differences(spec, group->spec);
+    if (!differences.empty() || !group->orchestrated) return refuse(*group, differences);
+    known.group = group->id;  // Said twice.
+    known.changed = {group->id};
+    return;
+  }
+  for (const ClusterGroup* other : groups_.Tenants(spec.name)) {
+    if (Contract(other->spec) == Contract(spec)) continue;
+    return refuse(*other, Differences(Contract(spec), Contract(other->spec)));
+  }
+  known.group =
+      groups_.Create(groups_.FreshId(known.order.proposed), spec, /*orchestrated=*/true).id;
+  known.changed = {known.group};
+}
+
+bool OperatorOrders::IsKept(const KnownOrder& known) const {
+  if (!keeps_) return true;
+  return std::all_of(known.changed.begin(), known.changed.end(), [&](GroupId id) {
+    const bool lives = groups_.Has(id) && groups_.At(id).orchestrated;
+    return lives == (kept_.count(id) > 0);
+  });
+}
+
+void OperatorOrders::Keep(const std::vector<PersistentGroup>& kept) {
+  kept_.clear();
+  for (const PersistentGroup& group : kept) kept_.insert(group.id);
+}
+
+void OperatorOrders::SetKept(const std::vector<PersistentGroup>& kept) {
+  Keep(kept);
+  for (const auto& [node, orders] : orders_) {
+    if (!orders.empty()) changes_.MarkNode(node);
+  }
+}
+
+void OperatorOrders::Expire() {
+  for (auto& [node, orders] : orders_) {
+    for (auto& [request, known] : orders) {
+      if (!known.done || known.deadline > changes_.now() || IsKept(known)) continue;
+      known.changed.clear();
+      known.status.Update(absl::UnavailableError(
+          "it is done, but the store has not taken it, and a new coordinator would not know of it; "
+          "see epctl doctor for the store's problem, then retry"));
+      changes_.MarkNode(node);
+    }
+  }
+}
+
+void OperatorOrders::TakeEnded(const EndedGroup& ended) {
+  for (auto& [node, orders] : orders_) {
+    for (auto& [request, known] : orders) {
+      if (known.done || known.draining.erase(ended.id) == 0) continue;
+      known.status.Update(ended.status);
+      if (!known.draining.empty()) continue;
+      known.done = true;
+      changes_.MarkNode(node);
+    }
+  }
+}
+
+std::vector<OrderAnswer> OperatorOrders::Answers(const NodeId& node) const {
+  std::vector<OrderAnswer> out;
+  const auto orders = orders_.find(node);
+  if (orders == orders_.end()) return out;
+  for (const auto& [request, known] : orders->second) {
+    if (known.done && IsKept(known)) out.push_back({request, known.status, known.group});
+  }
+  return out;
+}
+
+void OperatorOrders::Tighten() {
+  earliest_ = absl::InfiniteFuture();
+  for (const auto& [node, orders] : orders_) {
+    for (const auto& [request, known] : orders) {
+      if (known.done && !IsKept(known)) earliest_ = std::min(earliest_, known.deadline);
+    }
+  }
+}
+
+std::vector<std::string> OperatorOrders::WaitsWithoutEnd() const {
+  std::vector<std::string> out;
+  for (const auto& [node, orders] : orders_) {
+    for (const auto& [request, known] : orders) {
+      const bool lives = std::any_of(known.draining.begin(), known.draining.end(),
+                                     [&](GroupId group) { return groups_.Has(group); });
+      if (!known.done && !lives)
+        out.push_back(absl::StrCat("order ", request.value, " of ", node.value));
+    }
+  }
+  return out;
+}
+
+}  // namespace epd

@@ -1,0 +1,156 @@
+#include "daemon/control/rendezvous/view_maker.h"
+
+#include <utility>
+
+namespace epd {
+namespace {
+
+// Of groups that are larger, nodes hear of their own ranks only until a formation starts: all
+// members in every view would make the messages grow with the square of the ranks.
+constexpr uint32_t kManyRanks = 256;
+
+}  // namespace
+
+std::vector<RendezvousEffect> ViewMaker::Make(const std::set<NodeId>& nodes) {
+  std::vector<RendezvousEffect> out;
+  for (const NodeId& id : nodes) {
+    if (nodes_.Find(id) != nullptr) out.push_back(SendView{View(id)});
+  }
+  shared_.clear();
+  return out;
+}
+
+ClusterView ViewMaker::View(const NodeId& id) {
+  const KnownNode& node = nodes_.At(id);
+  ClusterView view;
+  view.coordinator = coordinator_;
+  view.seq = next_seq_++;
+  view.node = id;
+  view.node_incarnation = node.incarnation;
+  view.report_seq = node.taken_seq;
+  for (const ClaimKey& key : claims_.OfNode(id)) {
+    const KnownClaim& known = claims_.At(key);
+    view.claims.push_back({key.session, key.request, known.disposition, known.group, known.status});
+  }
+  view.orders = orders_.Answers(id);
+  for (const GroupId group : groups_.OfNode(id))
+    view.groups.push_back(ViewGroup(groups_.At(group), id));
+  return view;
+}
+
+// By rank.
+std::vector<RankHolder> ViewMaker::OwnMembers(const ClusterGroup& group, const NodeId& node) const {
+  std::map<Rank, RankHolder> own;
+  for (const ClaimKey& key : claims_.OfNode(node)) {
+    const KnownClaim& known = claims_.At(key);
+    if (known.disposition != ClaimDisposition::kGranted || known.group != group.id) continue;
+    for (const Rank rank : known.claim.ranks) own[rank] = claims_.Holder(key, rank);
+  }
+  std::vector<RankHolder> out;
+  for (auto& [rank, holder] : own) out.push_back(std::move(holder));
+  return out;
+}
+
+void ViewMaker::PutFormation(ClusterGroup& group, GroupView& view) {
+  const auto [it, fresh] = shared_.try_emplace(group.id);
+  if (fresh) {
+    it->second.bases = group.cut.bases;
+    std::vector<ServingWorker> workers;
+    for (const auto& [id, bound] : groups_.Communicator(group).workers) {
+      if (!bound.worker || !group.started) continue;
+      const WorkerReport& worker = nodes_.Worker(id);
+      workers.push_back(
+          {id.node, bound.worker, worker.wire_address, id.name, worker.local_address});
+    }
+    it->second.workers = std::move(workers);
+  }
+  view.members = groups_.Derived(group).members;
+  view.bases = it->second.bases;
+  view.workers = it->second.workers;
+}
+
+GroupView ViewMaker::ViewGroup(ClusterGroup& group, const NodeId& node) {
+  GroupView view;
+  view.id = group.id;
+  view.spec = group.spec;
+  view.state = group.state;
+  view.epoch = group.epoch;
+  view.formation = group.formation;
+  view.started = group.started;
+  view.wait = group.state != GroupState::kDegraded;
+  view.cause = group.cause;
+  const GroupWork* work = nodes_.AnyWork(node, group.id);
+  view.own_members_only = !group.started && group.spec.num_ranks > kManyRanks;
+  view.kept =
+      group.started && work != nullptr && work->heard == group.formation && group.complete();
+  if (view.own_members_only) {
+    view.members = OwnMembers(group, node);
+  } else if (!view.kept) {
+    PutFormation(group, view);
+  }
+  view.dead = group.former();
+  view.base_cause = group.cut.cause;
+  PutCommunicator(group, node, view);
+  return view;
+}
+
+void ViewMaker::PutCommunicator(const ClusterGroup& group, const NodeId& node,
+                                GroupView& view) const {
+  const ClusterCommunicator& communicator = groups_.Communicator(group);
+  view.communicator = communicator.id;
+  if (group.epoch == communicator.epoch) view.node_workers = communicator.WorkersOn(node);
+  const bool bootstraps =
+      group.epoch && group.epoch == communicator.epoch && !communicator.initialised &&
+      !communicator.stale &&
+      (group.state == GroupState::kBootstrapping || group.state == GroupState::kReforming);
+  const auto maker = communicator.worker_of.find(Rank{0});
+  const bool makes = maker != communicator.worker_of.end() && maker->second.node == node;
+  if (bootstraps && !communicator.id_known && makes) view.id_maker = maker->second.name;
+  view.id_stays = bootstraps && communicator.IdStays();
+  view.id_known = bootstraps && communicator.id_known;
+  if (view.id_known) view.unique_id = communicator.unique_id;
+  view.no_id_reason = communicator.no_id_reason;
+}
+
+std::vector<GroupStatus> ViewMaker::GroupStatuses() const {
+  std::vector<GroupStatus> out;
+  for (const auto& [names, id] : groups_.names()) {
+    const ClusterGroup& group = groups_.At(id);
+    GroupStatus status;
+    status.id = id;
+    status.spec = group.spec;
+    status.state = group.state;
+    status.epoch = group.epoch;
+    status.formation = group.formation;
+    status.orchestrated = group.orchestrated;
+    status.since = group.since;
+    status.cause = group.cause;
+    status.ranks = reports_.Holders(group);
+    status.missing = group.missing();
+    status.dead = group.former();
+    const ClusterCommunicator& communicator = groups_.Communicator(group);
+    status.communicator = communicator.id;
+    if (group.epoch == communicator.epoch) status.id_digest = communicator.id_digest;
+    out.push_back(std::move(status));
+  }
+  return out;
+}
+
+std::vector<GroupSummary> ViewMaker::GroupSummaries() const {
+  std::vector<GroupSummary> out;
+  for (const auto& [names, id] : groups_.names())
+    out.push_back({names.first, names.second, groups_.At(id).state});
+  return out;
+}
+
+std::vector<NodeStatus> ViewMaker::NodeStatuses() const {
+  std::vector<NodeStatus> out;
+  for (const auto& [id, node] : nodes_.all()) {
+    const WorkerReport& cpu = nodes_.Worker({id, kCpuWorker});
+    out.push_back({id, node.incarnation, cpu.incarnation, cpu.has_nccl, cpu.nccl_problem,
+                   node.last_seen, claims_.OfNode(id).size(), node.lost, node.facts});
+  }
+  return out;
+}
+
+}  // namespace epd
