@@ -1,36 +1,220 @@
+// How a node's parts work together: every event changes the records, then each group's view is
+// compared with what workers and sessions have been told and they are told the difference; at the
+// end the report goes out if it has changed.
 #include "daemon/control/node_control.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
-#include "daemon/control/node_impl.h"
+#include "daemon/control/node/attached_sessions.h"
+#include "daemon/control/node/coordinator_link.h"
+#include "daemon/control/node/local_communicators.h"
+#include "daemon/control/node/local_groups.h"
+#include "daemon/control/node/local_workers.h"
+#include "daemon/control/node/membership_table.h"
+#include "daemon/control/node/outbox.h"
+#include "daemon/control/node/pending_orders.h"
 
 namespace epd {
+namespace {
+
+absl::Status ShuttingDownError() {
+  return absl::UnavailableError("epd is shutting down; retry once it is back");
+}
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+struct NodeControl::Parts {
+  explicit Parts(const NodeOptions& options)
+      : link(options),
+        workers(options.workers, outbox),
+        sessions(outbox),
+        memberships(options.coordinator_grace, workers, link, outbox),
+        communicators(options.node, workers, link, outbox),
+        groups(options.node, workers, link, memberships, communicators, outbox),
+        orders(options.coordinator_grace, outbox) {}
+
+  void Take(const NodeEvent& event);
+  void Attach(const SessionAttached& event);
+  void DropSession(const SessionGone& event);
+  void Join(const JoinRequested& event);
+  absl::Status CheckSession(const AttachedSession& session) const;
+  void Leave(const LeaveRequested& event);
+  void TakeView(const ClusterView& view);
+  void BeginShutdown(absl::Time deadline);
+  void AdvanceShutdown();
+  // A coordinator that answers is earlier and says more; this is for one that does not.
+  void Expire();
+  void Report(const NodeFacts& facts);
+
+  Outbox outbox;
+  CoordinatorLink link;
+  LocalWorkers workers;
+  AttachedSessions sessions;
+  MembershipTable memberships;
+  LocalCommunicators communicators;
+  LocalGroups groups;
+  PendingOrders orders;
+  std::optional<absl::Time> shutdown_deadline;
+  bool shutdown_done = false;
+};
+
+void NodeControl::Parts::Take(const NodeEvent& event) {
+  std::visit(Overloaded{
+                 [&](const SessionAttached& e) { Attach(e); },
+                 [&](const SessionGone& e) { DropSession(e); },
+                 [&](const JoinRequested& e) { Join(e); },
+                 [&](const LeaveRequested& e) { Leave(e); },
+                 [&](const SessionDrained& e) { memberships.TakeDrained(e); },
+                 [&](const WorkerAdded& e) { workers.Add(e); },
+                 [&](const WorkerStarted& e) { workers.Start(e); },
+                 [&](const WorkerDied& e) {
+                   if (workers.End(e)) groups.LoseWorker(e);
+                 },
+                 [&](const TenantReady& e) { groups.TakeReady(e); },
+                 [&](const TenantFailed& e) { groups.TakeFailed(e); },
+                 [&](const TenantBroken& e) { groups.TakeBroken(e); },
+                 [&](const TenantDrained& e) { groups.TakeDrained(e); },
+                 [&](const UniqueIdMade& e) { communicators.TakeId(e); },
+                 [&](const CommunicatorInitialised& e) { communicators.TakeInitialised(e); },
+                 [&](const CoordinatorConnected& e) {
+                   link.Connect(e.coordinator);
+                   outbox.MarkChanged();
+                 },
+                 [&](const ViewReceived& e) { TakeView(e.view); },
+                 [&](const CoordinatorLost&) { link.Lose(); },
+                 [&](const CreateRequested& e) { orders.Create(e); },
+                 [&](const DrainRequested& e) { orders.Drain(e); },
+                 [&](const CloseRequested& e) { orders.Close(e); },
+                 [&](const ShutdownRequested& e) { BeginShutdown(e.deadline); },
+                 [&](const Tick&) { Expire(); },
+             },
+             event);
+}
+
+void NodeControl::Parts::Attach(const SessionAttached& event) {
+  sessions.Attach(event);
+  if (shutdown_deadline.has_value()) sessions.End(event.session, ShuttingDownError());
+}
+
+void NodeControl::Parts::DropSession(const SessionGone& event) {
+  if (!sessions.Remove(event.session)) return;
+  for (const LostMember& lost : memberships.Drop(event.session, event.reason)) groups.Lose(lost);
+}
+
+absl::Status NodeControl::Parts::CheckSession(const AttachedSession& session) const {
+  if (session.state != SessionState::kAttached)
+    return absl::FailedPreconditionError("the session is ending; attach again");
+  return shutdown_deadline.has_value() ? ShuttingDownError() : absl::OkStatus();
+}
+
+void NodeControl::Parts::Join(const JoinRequested& event) {
+  const AttachedSession* session = sessions.Find(event.session);
+  if (session == nullptr) return;
+  absl::Status status = CheckSession(*session);
+  if (status.ok()) status = memberships.Join(event, session->client);
+  if (!status.ok()) outbox.Add(ReplyFailed{event.session, event.request, status});
+}
+
+void NodeControl::Parts::Leave(const LeaveRequested& event) {
+  if (sessions.Find(event.session) == nullptr) return;
+  const absl::StatusOr<std::vector<LostMember>> left = memberships.Leave(event);
+  if (left.ok()) {
+    for (const LostMember& lost : *left) groups.Lose(lost);
+  }
+  outbox.Add(ReplyLeft{event.session, event.request, left.status()});
+}
+
+void NodeControl::Parts::TakeView(const ClusterView& view) {
+  if (!link.Accept(view)) return;
+  memberships.ForgetSeen(view.report_seq);
+  groups.Take(view);
+  memberships.TakeAnswers(view);
+  orders.TakeAnswers(view);
+}
+
+void NodeControl::Parts::BeginShutdown(absl::Time deadline) {
+  if (shutdown_deadline.has_value()) {
+    shutdown_deadline = std::min(*shutdown_deadline, deadline);
+    return;
+  }
+  shutdown_deadline = deadline;
+  const std::set<GroupId> serving = memberships.JoinedGroups();
+  memberships.FailWaiting(ShuttingDownError());
+  for (const GroupId group : serving) orders.DrainOwn(group, deadline);
+}
+
+void NodeControl::Parts::AdvanceShutdown() {
+  if (!shutdown_deadline.has_value() || shutdown_done) return;
+  if (memberships.AnyHeld() && outbox.now() < *shutdown_deadline) return;
+  memberships.FailAll(ShuttingDownError());
+  groups.EndAllTenants(ShuttingDownError());
+  sessions.EndAll(ShuttingDownError());
+  shutdown_done = true;
+  outbox.Add(ShutdownDone{});
+}
+
+void NodeControl::Parts::Expire() {
+  for (const MembershipTable::Key& key : memberships.Expired()) {
+    const GroupId group = memberships.At(key).claim.group;
+    const absl::Status late = memberships.LateError(key);
+    memberships.Fail(key, late);
+    groups.EndTenants(group, late);
+  }
+  orders.Expire(link.connected());
+}
+
+void NodeControl::Parts::Report(const NodeFacts& facts) {
+  if (!link.connected() || (!outbox.changed() && outbox.now() < link.next_report())) return;
+  outbox.ClearChanged();
+  NodeReport report = link.Begin(outbox.now());
+  report.facts = facts;
+  workers.PutInto(report);
+  memberships.PutInto(report);
+  communicators.PutInto(report);
+  groups.PutInto(report);
+  orders.PutInto(report);
+  outbox.Add(SendReport{std::move(report)});
+}
 
 NodeControl::NodeControl(const NodeOptions& options)
-    : options_(options), impl_(std::make_unique<Impl>(options)) {}
+    : options_(options), parts_(std::make_unique<Parts>(options)) {}
 NodeControl::~NodeControl() = default;
 
 NodeControl::Effects NodeControl::Handle(absl::Time now, const NodeEvent& event) {
-  return impl_->Handle(now, event);
+  parts_->outbox.Begin(now);
+  parts_->Take(event);
+  parts_->groups.Reconcile();
+  parts_->AdvanceShutdown();
+  parts_->Report(options_.facts);
+  return parts_->outbox.TakeEffects();
 }
-absl::Time NodeControl::NextDeadline() const { return impl_->NextDeadline(); }
-std::vector<SessionStatus> NodeControl::Sessions() const { return impl_->Sessions(); }
-std::vector<MembershipStatus> NodeControl::Memberships() const { return impl_->Memberships(); }
-std::vector<LocalGroupStatus> NodeControl::Groups() const { return impl_->Groups(); }
-std::vector<WorkerStatus> NodeControl::Workers() const { return impl_->Workers(); }
-bool NodeControl::coordinator_connected() const { return impl_->coordinator_connected(); }
-Incarnation NodeControl::coordinator() const { return impl_->coordinator(); }
-bool NodeControl::shutting_down() const { return impl_->shutting_down(); }
-std::vector<std::string> NodeControl::WaitsWithoutEnd() const { return impl_->WaitsWithoutEnd(); }
 
-NodeControl::Effects NodeControl::Impl::Handle(absl::Time now, const NodeEvent& event) {
-  now_ = std::max(now_, now);
-  std::visit([this](const auto& e) { On(e); }, event);
-  Reconcile();
-  AdvanceShutdown();
-  Report();
-  Effects out;
-  out.swap(effects_);
+absl::Time NodeControl::NextDeadline() const {
+  const absl::Time next = std::min({parts_->link.next_report(), parts_->memberships.NextDeadline(),
+                                    parts_->orders.NextDeadline()});
+  const bool ends = parts_->shutdown_deadline.has_value() && !parts_->shutdown_done;
+  return ends ? std::min(next, *parts_->shutdown_deadline) : next;
+}
+
+std::vector<MembershipStatus> NodeControl::Memberships() const {
+  return parts_->memberships.Statuses();
+}
+std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
+bool NodeControl::coordinator_connected() const { return parts_->link.connected(); }
+Incarnation NodeControl::coordinator() const { return parts_->link.followed(); }
+
+std::vector<std::string> NodeControl::WaitsWithoutEnd() const {
+  std::vector<std::string> out = parts_->memberships.WaitsWithoutEnd();
+  for (std::string& request : parts_->orders.WaitsWithoutEnd()) out.push_back(std::move(request));
   return out;
 }
 

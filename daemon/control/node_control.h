@@ -34,30 +34,12 @@ struct NodeOptions {
 
 // ---- status ----
 
-struct SessionStatus {
-  SessionId id;
-  int32_t pid = 0;
-  uint32_t uid = 0;
-  std::string host;
-  std::string name;
-  std::string version;
-  SessionState state = SessionState::kAttached;
-  absl::Time since;
-};
-
-// One lease: (group, tenant, ranks) -> session; or a Join that waits for one.
+// What a session holds of a group, or asks for.
 struct MembershipStatus {
   SessionId session;
-  RequestId request;
   MembershipState state = MembershipState::kWaiting;
   std::string group_name;
-  std::string tenant;
   GroupId group;  // Zero: not granted yet.
-  std::vector<Rank> ranks;
-  Formation joined;        // Zero: never.
-  absl::Time since;        // Of `state`.
-  absl::Time deadline;     // While waiting; else InfiniteFuture.
-  absl::Status waits_for;  // What the coordinator says it waits for.
 };
 
 // A group as this node sees it.
@@ -69,19 +51,6 @@ struct LocalGroupStatus {
   std::vector<WorkerName> workers;  // That serve it here, by name.
   std::string id_digest;  // SHA-256 (hex) that this node's workers reported, or "none: <reason>";
                           // empty before.
-};
-
-struct WorkerStatus {
-  WorkerName name;
-  WorkerState state = WorkerState::kDown;
-  Incarnation incarnation;
-  bool has_nccl = false;
-  std::string nccl_problem;
-  std::string nccl_version;
-  std::string wire_address;
-  std::string local_address;
-  absl::Status last_death;
-  int num_deaths = 0;
 };
 
 // Pure: every result is a function of the events so far. Not thread-safe; the control thread owns
@@ -105,21 +74,18 @@ class NodeControl {
   absl::Time NextDeadline() const;
 
   const NodeOptions& options() const { return options_; }
-  std::vector<SessionStatus> Sessions() const;  // By id.
-  std::vector<MembershipStatus> Memberships()
-      const;  // By session, then request. Released ones are left out.
+  // By session, then request. Released ones are left out.
+  std::vector<MembershipStatus> Memberships() const;
   std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
-  std::vector<WorkerStatus> Workers() const;     // By name.
   bool coordinator_connected() const;
   Incarnation coordinator() const;
-  bool shutting_down() const;
   // What waits although no deadline bounds it, in words; always empty unless there is a bug.
   std::vector<std::string> WaitsWithoutEnd() const;
 
  private:
-  class Impl;
+  struct Parts;
   NodeOptions options_;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace epd

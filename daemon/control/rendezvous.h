@@ -100,14 +100,8 @@ struct GroupSummary {
 
 struct NodeStatus {
   NodeId node;
-  Incarnation incarnation;
-  Incarnation worker;  // These three of the CPU's.
-  bool worker_has_nccl = false;
-  std::string nccl_problem;
   absl::Time last_report;
-  size_t num_claims = 0;
   bool lost = false;
-  NodeFacts facts;
 };
 
 // Pure: every result is a function of the arguments so far. Not thread-safe; the control thread

@@ -145,11 +145,7 @@ std::vector<GroupSummary> ViewMaker::GroupSummaries() const {
 
 std::vector<NodeStatus> ViewMaker::NodeStatuses() const {
   std::vector<NodeStatus> out;
-  for (const auto& [id, node] : nodes_.all()) {
-    const WorkerReport& cpu = nodes_.Worker({id, kCpuWorker});
-    out.push_back({id, node.incarnation, cpu.incarnation, cpu.has_nccl, cpu.nccl_problem,
-                   node.last_seen, claims_.OfNode(id).size(), node.lost, node.facts});
-  }
+  for (const auto& [id, node] : nodes_.all()) out.push_back({id, node.last_seen, node.lost});
   return out;
 }
 

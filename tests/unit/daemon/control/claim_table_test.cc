@@ -33,7 +33,7 @@ NodeReport MakeReport(std::vector<Claim> claims) {
   return report;
 }
 
-ClaimKey KeyOf(uint64_t session) {
+ClaimKey MakeKey(uint64_t session) {
   return {kNode, Incarnation{7}, SessionId{session}, RequestId{1}};
 }
 
@@ -43,10 +43,10 @@ TEST(ClaimTableTest, WaitingClaimsComeInOrderOfArrivalUntilTheyAreAnswered) {
   ClaimTable claims(changes);
   EXPECT_THAT(claims.Take(MakeReport({MakeClaim(9, kSecond)})), IsEmpty());
   EXPECT_THAT(claims.Take(MakeReport({MakeClaim(3, kSecond), MakeClaim(9, kSecond)})), IsEmpty());
-  EXPECT_THAT(claims.WaitingFor("moe"), ElementsAre(KeyOf(9), KeyOf(3)));
-  claims.Grant(KeyOf(9), GroupId{1});
-  EXPECT_THAT(claims.WaitingFor("moe"), ElementsAre(KeyOf(3)));
-  claims.Fail(KeyOf(3), absl::AbortedError("no"));
+  EXPECT_THAT(claims.WaitingFor("moe"), ElementsAre(MakeKey(9), MakeKey(3)));
+  claims.Grant(MakeKey(9), GroupId{1});
+  EXPECT_THAT(claims.WaitingFor("moe"), ElementsAre(MakeKey(3)));
+  claims.Fail(MakeKey(3), absl::AbortedError("no"));
   EXPECT_THAT(claims.WaitingFor("moe"), IsEmpty());
 }
 
@@ -58,9 +58,9 @@ TEST(ClaimTableTest, WhatANodeForgetsOrGivesUpIsReleased) {
   const std::vector<ReleasedClaim> released =
       claims.Take(MakeReport({MakeClaim(2, kSecond, ClaimFate::kLeft)}));
   ASSERT_EQ(released.size(), 2u);
-  EXPECT_EQ(released[0].key, KeyOf(1));
+  EXPECT_EQ(released[0].key, MakeKey(1));
   EXPECT_TRUE(released[0].vanished);
-  EXPECT_EQ(released[1].key, KeyOf(2));
+  EXPECT_EQ(released[1].key, MakeKey(2));
   EXPECT_EQ(released[1].fate, ClaimFate::kLeft);
   EXPECT_FALSE(released[1].vanished);
 }
@@ -71,13 +71,13 @@ TEST(ClaimTableTest, TheEarliestDeadlineIsThatOfAClaimThatStillHasToMeetOne) {
   ClaimTable claims(changes);
   claims.Take(MakeReport({MakeClaim(1, kSecond), MakeClaim(2, 2 * kSecond)}));
   EXPECT_EQ(claims.Earliest(), absl::UnixEpoch() + kSecond);
-  claims.Grant(KeyOf(1), GroupId{1});
-  claims.MarkServed(KeyOf(1));
+  claims.Grant(MakeKey(1), GroupId{1});
+  claims.MarkServed(MakeKey(1));
   claims.Tighten();
   EXPECT_EQ(claims.Earliest(), absl::UnixEpoch() + 2 * kSecond);
   changes.Begin(absl::UnixEpoch() + 2 * kSecond);
-  EXPECT_THAT(claims.Expired(), ElementsAre(KeyOf(2)));
-  claims.Fail(KeyOf(2), absl::DeadlineExceededError("late"));
+  EXPECT_THAT(claims.Expired(), ElementsAre(MakeKey(2)));
+  claims.Fail(MakeKey(2), absl::DeadlineExceededError("late"));
   claims.Tighten();
   EXPECT_EQ(claims.Earliest(), absl::InfiniteFuture());
 }
@@ -87,9 +87,9 @@ TEST(ClaimTableTest, ARankIsServedByTheWorkerOfItsPlaceInTheJoin) {
   changes.Begin(absl::UnixEpoch());
   ClaimTable claims(changes);
   claims.Take(MakeReport({MakeClaim(3, kSecond)}));
-  EXPECT_EQ(claims.Worker(KeyOf(3), Rank{5}), (WorkerId{kNode, WorkerName{0}}));
-  EXPECT_EQ(claims.Worker(KeyOf(3), Rank{3}), (WorkerId{kNode, WorkerName{1}}));
-  EXPECT_EQ(claims.Holder(KeyOf(3), Rank{3}).arena_index, 1u);
+  EXPECT_EQ(claims.Worker(MakeKey(3), Rank{5}), (WorkerId{kNode, WorkerName{0}}));
+  EXPECT_EQ(claims.Worker(MakeKey(3), Rank{3}), (WorkerId{kNode, WorkerName{1}}));
+  EXPECT_EQ(claims.Holder(MakeKey(3), Rank{3}).arena_index, 1u);
 }
 
 }  // namespace

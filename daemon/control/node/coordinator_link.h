@@ -1,0 +1,53 @@
+// What passes between a node and its coordinator: whom it follows, which views count, when a report
+// is due.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+#include "daemon/control/node_control.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+class CoordinatorLink {
+ public:
+  explicit CoordinatorLink(const NodeOptions& options)
+      : node_(options.node),
+        incarnation_(options.incarnation),
+        report_interval_(options.report_interval) {}
+
+  // Views of other coordinators are ignored from here on.
+  void Connect(Incarnation coordinator);
+  void Lose() { connected_ = false; }
+  // Whether the view is of the followed coordinator and newer than the last, and knows of this node.
+  bool Accept(const ClusterView& view);
+  // An epoch and a formation that a coordinator has told.
+  void Hear(Epoch epoch, Formation formation);
+
+  bool connected() const { return connected_; }
+  Incarnation followed() const { return followed_; }
+  Incarnation reported_to() const { return reported_to_; }  // The last that has taken a report.
+  uint64_t next_seq() const { return report_seq_ + 1; }     // Of the next report.
+
+  // When a report goes out although nothing has changed; InfiniteFuture while nobody is there.
+  absl::Time next_report() const { return connected_ ? next_report_ : absl::InfiniteFuture(); }
+  // The next report, without what the node's other parts know.
+  NodeReport Begin(absl::Time now);
+
+ private:
+  NodeId node_;
+  Incarnation incarnation_;
+  absl::Duration report_interval_;
+  bool connected_ = false;
+  Incarnation followed_;
+  Incarnation reported_to_;
+  uint64_t last_view_seq_ = 0;
+  Epoch max_epoch_;
+  Formation max_formation_;
+  uint64_t report_seq_ = 0;
+  absl::Time next_report_ = absl::InfiniteFuture();
+};
+
+}  // namespace epd

@@ -1,0 +1,97 @@
+// The groups that a node has members in or serves: what the coordinator says of each, and the
+// tenants that the workers run for it.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/control/node/coordinator_link.h"
+#include "daemon/control/node/local_communicators.h"
+#include "daemon/control/node/local_workers.h"
+#include "daemon/control/node/membership_table.h"
+#include "daemon/control/node/outbox.h"
+#include "daemon/control/node_control.h"
+#include "daemon/control/node_events.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/worker_name.h"
+
+namespace epd {
+
+class LocalGroups {
+ public:
+  LocalGroups(const NodeId& node, const LocalWorkers& workers, CoordinatorLink& link,
+              MembershipTable& memberships, LocalCommunicators& communicators, Outbox& outbox)
+      : node_(node),
+        workers_(workers),
+        link_(link),
+        memberships_(memberships),
+        communicators_(communicators),
+        outbox_(outbox) {}
+
+  // Takes the coordinator's view of each group; one that it does not name has ended.
+  void Take(const ClusterView& view);
+  // Brings workers and members of each group to what its view says: tells them the difference.
+  void Reconcile();
+
+  // The formation need not wait for the coordinator to hear of it: tenants end, peers are told.
+  void Lose(const LostMember& lost);
+  void LoseWorker(const WorkerDied& event);
+  // On all workers of this node.
+  void EndTenants(GroupId group, const absl::Status& status);
+  void EndAllTenants(const absl::Status& status);
+
+  // Workers' answers; one that is out of date is ignored.
+  void TakeReady(const TenantReady& event);
+  void TakeFailed(const TenantFailed& event);
+  void TakeBroken(const TenantBroken& event);
+  void TakeDrained(const TenantDrained& event);
+
+  std::vector<LocalGroupStatus> Statuses() const;  // By name, tenant, id.
+  void PutInto(NodeReport& report) const;
+
+ private:
+  // What a worker of this node does for a tenant of the group.
+  struct Tenant {
+    GroupWork work;
+    bool running = false;  // The worker has the tenant of work.formation.
+    bool drain_asked = false;
+  };
+
+  struct Group {
+    GroupView view;          // With what a coordinator that repeats nothing has said before.
+    Incarnation heard_from;  // The coordinator that has told members, bases and workers.
+    absl::Time since;
+    std::map<WorkerName, Tenant> tenants;  // Of the workers that serve it here.
+    Formation ended;  // All formations up to it are over on this node, whatever the view says.
+  };
+
+  void TakeView(Incarnation coordinator, const GroupView& theirs, Group& group);
+  // Who serves what here. A worker that has a tenant still keeps it until that has ended.
+  void AssignWorkers();
+  // That serve the group here, as the coordinator says, or, if it does not know, its members.
+  std::set<WorkerName> Serving(const GroupView& view) const;
+  void EndTenants(Group& group, const absl::Status& status);
+  void ForgetWork(const WorkerName& dead);
+  void ReconcileTenants(Group& group);
+  bool LocalMembersLive(const Group& group) const;
+  // The formation that sessions and workers should be in; zero: none.
+  static Formation Wanted(const Group& group);
+  // Whether every worker of this node that serves the group does so in `formation`.
+  static bool IsServed(const Group& group, Formation formation);
+  // The running tenant that an answer is about; null: it is out of date.
+  Tenant* Answering(Incarnation worker, GroupId group, Formation formation);
+
+  NodeId node_;
+  const LocalWorkers& workers_;
+  CoordinatorLink& link_;
+  MembershipTable& memberships_;
+  LocalCommunicators& communicators_;
+  Outbox& outbox_;
+  std::map<GroupId, Group> groups_;
+};
+
+}  // namespace epd

@@ -1,0 +1,43 @@
+// The lives of a node's workers.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "daemon/control/membership_state.h"
+#include "daemon/control/node/outbox.h"
+#include "daemon/control/node_events.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/worker_name.h"
+
+namespace epd {
+
+class LocalWorkers {
+ public:
+  LocalWorkers(const std::set<WorkerName>& names, Outbox& outbox);
+
+  void Add(const WorkerAdded& event);
+  void Start(const WorkerStarted& event);
+  // Returns whether a run has ended; false: it was an earlier one, or never began.
+  bool End(const WorkerDied& event);
+
+  bool Has(const WorkerName& name) const { return workers_.count(name) > 0; }
+  bool IsUp(const WorkerName& name) const;
+  // Whether this is its present run.
+  bool IsRun(const WorkerName& name, Incarnation worker) const;
+  void PutInto(NodeReport& report) const;
+
+ private:
+  struct Worker {
+    WorkerReport report;
+    WorkerState state = WorkerState::kDown;
+  };
+
+  void Fire(Worker& worker, WorkerEvent event);
+
+  Outbox& outbox_;
+  std::map<WorkerName, Worker> workers_;
+};
+
+}  // namespace epd

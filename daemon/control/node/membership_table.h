@@ -1,0 +1,114 @@
+// The Joins of a node's sessions: what each session asks for, holds, and has been told.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/control/membership_state.h"
+#include "daemon/control/node/coordinator_link.h"
+#include "daemon/control/node/local_workers.h"
+#include "daemon/control/node/outbox.h"
+#include "daemon/control/node_control.h"
+#include "daemon/control/node_events.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+// A Join from its request until the coordinator has seen its release.
+struct SessionMembership {
+  Claim claim;
+  MembershipState state = MembershipState::kWaiting;
+  absl::Time deadline;  // Of the Join, or of a re-formation that the session was told to wait for.
+  absl::Status waits_for;
+  Formation drained_of;       // The formation that the session named in its last Drained.
+  bool told_to_wait = false;  // In the last NotifyReform.
+  uint64_t released_seq = 0;  // First report that says so.
+
+  bool held() const { return state != MembershipState::kReleased; }
+};
+
+// A session that took part in a group's formation does so no more.
+struct LostMember {
+  GroupId group;
+  Formation formation;
+  bool left = false;  // By itself.
+  std::string who;    // Its ranks, for messages.
+};
+
+class MembershipTable {
+ public:
+  using Key = std::pair<SessionId, RequestId>;
+
+  MembershipTable(absl::Duration coordinator_grace, const LocalWorkers& workers,
+                  const CoordinatorLink& link, Outbox& outbox)
+      : grace_(coordinator_grace), workers_(workers), link_(link), outbox_(outbox) {}
+
+  // ---- what sessions want; nothing is answered here but what takes time ----
+  //   ALREADY_EXISTS  the session is a member of a group of this name; or as CheckJoin
+  absl::Status Join(const JoinRequested& event, const SessionAttached& client);
+  // Returns those that peers on this node have lost.
+  //   NOT_FOUND  the session is no member of the group
+  absl::StatusOr<std::vector<LostMember>> Leave(const LeaveRequested& event);
+  std::vector<LostMember> Drop(SessionId session, const absl::Status& reason);
+  void TakeDrained(const SessionDrained& event);
+
+  // ---- what the coordinator says ----
+  void TakeAnswers(const ClusterView& view);
+  // Forgets the released ones that the coordinator has seen.
+  void ForgetSeen(uint64_t report_seq);
+
+  // ---- what happens to a group ----
+  // Brings the group's members to what its view says. `wanted`: the formation that sessions should
+  // be in, or none; `serving`: it is READY here.
+  void Follow(const GroupView& view, Formation wanted, bool serving);
+  // Tells the group's joined members that its formation has ended.
+  void TellReform(GroupId group, const absl::Status& cause, bool wait);
+
+  // ---- ends with an error: answers a Join, or tells that the group has ended ----
+  void Fail(const Key& key, const absl::Status& status) { Fail(members_.at(key), status); }
+  void FailWaiting(const absl::Status& status);
+  void FailAll(const absl::Status& status);
+  std::vector<Key> Expired() const;  // At the call's time.
+  absl::Status LateError(const Key& key) const;
+
+  const SessionMembership& At(const Key& key) const { return members_.at(key); }
+  bool AnyHeld() const;
+  bool Holds(SessionId session, GroupId group) const;
+  std::set<GroupId> JoinedGroups() const;  // Of held ones that do not wait for their first answer.
+  std::set<WorkerName> WorkersOf(GroupId group) const;  // That serve its members.
+  absl::Time NextDeadline() const;
+  std::vector<MembershipStatus> Statuses() const;
+  std::vector<std::string> WaitsWithoutEnd() const;
+  void PutInto(NodeReport& report) const;
+
+ private:
+  std::vector<SessionMembership*> MembersOf(GroupId group);
+  // The only writer of a membership's state.
+  void Fire(SessionMembership& member, MembershipEvent event);
+  void Release(SessionMembership& member, MembershipEvent event, ClaimFate fate,
+               const absl::Status& cause);
+  void Lose(SessionMembership& member, MembershipEvent event, const absl::Status& cause,
+            std::vector<LostMember>& lost);
+  void Fail(SessionMembership& member, const absl::Status& status);
+  void TellReform(SessionMembership& member, const absl::Status& cause, bool wait);
+  void TellJoined(SessionMembership& member, const GroupView& view);
+  // A session that has not been told Joined for a formation has nothing in flight in it.
+  void AutoDrain(SessionMembership& member, Formation ended);
+  // When it ends by itself; a Join is left to the coordinator for the grace.
+  absl::Time EndsAt(const SessionMembership& member) const;
+
+  absl::Duration grace_;
+  const LocalWorkers& workers_;
+  const CoordinatorLink& link_;
+  Outbox& outbox_;
+  std::map<Key, SessionMembership> members_;
+};
+
+}  // namespace epd

@@ -1,0 +1,105 @@
+#include "daemon/control/node/pending_orders.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+Order MakeOrder(RequestId request, OrderKind kind, GroupId group, const std::string& name) {
+  Order order;
+  order.request = request;
+  order.kind = kind;
+  order.group = group;
+  order.name = name;
+  return order;
+}
+
+}  // namespace
+
+void PendingOrders::Create(const CreateRequested& event) {
+  if (absl::Status status = Validate(event.spec); !status.ok())
+    return outbox_.Add(RpcDone{event.request, status, GroupId{}});
+  Order order = MakeOrder(event.request, OrderKind::kCreate, GroupId{}, "");
+  order.spec = event.spec;
+  order.proposed = event.proposed;
+  Add(std::move(order), event.deadline);
+}
+
+void PendingOrders::Drain(const DrainRequested& event) {
+  Add(MakeOrder(event.request, OrderKind::kDrain, event.group, event.name), event.deadline);
+}
+
+void PendingOrders::Close(const CloseRequested& event) {
+  Add(MakeOrder(event.request, OrderKind::kClose, event.group, event.name), event.deadline);
+}
+
+void PendingOrders::DrainOwn(GroupId group, absl::Time deadline) {
+  Add(MakeOrder(RequestId{next_internal_++}, OrderKind::kDrain, group, ""), deadline,
+      /*internal=*/true);
+}
+
+void PendingOrders::Add(Order order, absl::Time deadline, bool internal) {
+  const RequestId request = order.request;
+  if (deadline == absl::InfiniteFuture()) {
+    const absl::Status status = absl::InvalidArgumentError("the request has no deadline");
+    return outbox_.Add(RpcDone{request, status, GroupId{}});
+  }
+  orders_[request] = {std::move(order), deadline, internal};
+  outbox_.MarkChanged();
+}
+
+void PendingOrders::TakeAnswers(const ClusterView& view) {
+  for (const OrderAnswer& answer : view.orders) {
+    const auto it = orders_.find(answer.request);
+    if (it == orders_.end()) continue;
+    if (!it->second.internal) outbox_.Add(RpcDone{answer.request, answer.status, answer.group});
+    orders_.erase(it);
+    outbox_.MarkChanged();
+  }
+}
+
+void PendingOrders::Expire(bool coordinator_connected) {
+  for (auto it = orders_.begin(); it != orders_.end();) {
+    const Pending& pending = it->second;
+    if (outbox_.now() < pending.deadline + grace_) {
+      ++it;
+      continue;
+    }
+    if (!pending.internal) {
+      const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+          "the coordinator has not answered", coordinator_connected ? "" : ", it cannot be reached",
+          "; see epctl doctor, then retry"));
+      outbox_.Add(RpcDone{it->first, status, pending.order.group});
+    }
+    it = orders_.erase(it);
+    outbox_.MarkChanged();
+  }
+}
+
+absl::Time PendingOrders::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [request, pending] : orders_) next = std::min(next, pending.deadline + grace_);
+  return next;
+}
+
+std::vector<std::string> PendingOrders::WaitsWithoutEnd() const {
+  std::vector<std::string> out;
+  for (const auto& [request, pending] : orders_) {
+    if (pending.deadline == absl::InfiniteFuture())
+      out.push_back(absl::StrCat("request ", request.value));
+  }
+  return out;
+}
+
+void PendingOrders::PutInto(NodeReport& report) const {
+  for (const auto& [request, pending] : orders_) {
+    Order& order = report.orders.emplace_back(pending.order);
+    order.remaining = std::max(absl::ZeroDuration(), pending.deadline - outbox_.now());
+  }
+}
+
+}  // namespace epd

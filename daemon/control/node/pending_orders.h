@@ -1,0 +1,51 @@
+// What operators have asked this node for, until the coordinator has answered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/control/node/outbox.h"
+#include "daemon/control/node_events.h"
+#include "daemon/control/snapshots.h"
+#include "daemon/core/ids.h"
+
+namespace epd {
+
+class PendingOrders {
+ public:
+  PendingOrders(absl::Duration coordinator_grace, Outbox& outbox)
+      : grace_(coordinator_grace), outbox_(outbox) {}
+
+  void Create(const CreateRequested& event);
+  void Drain(const DrainRequested& event);
+  void Close(const CloseRequested& event);
+  // For this node itself: nobody is told how it went.
+  void DrainOwn(GroupId group, absl::Time deadline);
+
+  void TakeAnswers(const ClusterView& view);
+  // Answers those whose deadline and grace are over.
+  void Expire(bool coordinator_connected);
+
+  absl::Time NextDeadline() const;
+  std::vector<std::string> WaitsWithoutEnd() const;
+  void PutInto(NodeReport& report) const;
+
+ private:
+  struct Pending {
+    Order order;
+    absl::Time deadline;
+    bool internal = false;
+  };
+
+  void Add(Order order, absl::Time deadline, bool internal = false);
+
+  absl::Duration grace_;
+  Outbox& outbox_;
+  std::map<RequestId, Pending> orders_;
+  uint64_t next_internal_ = uint64_t{1} << 63;
+};
+
+}  // namespace epd
