@@ -3,10 +3,6 @@
 // end the report goes out if it has changed.
 #include "daemon/control/node_control.h"
 
-#include <algorithm>
-#include <optional>
-#include <utility>
-
 #include "daemon/control/node/attached_sessions.h"
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_communicators.h"

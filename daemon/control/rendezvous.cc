@@ -3,10 +3,6 @@
 // whose view may have changed gets a new one.
 #include "daemon/control/rendezvous.h"
 
-#include <algorithm>
-#include <optional>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/claim_table.h"

@@ -1,7 +1,5 @@
 #include "daemon/control/node/attached_sessions.h"
 
-#include <optional>
-
 #include "daemon/core/check.h"
 
 namespace epd {

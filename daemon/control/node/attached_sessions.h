@@ -3,11 +3,9 @@
 
 #include <map>
 
-#include "absl/status/status.h"
 #include "daemon/control/membership_state.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node_events.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -2,12 +2,7 @@
 // is due.
 #pragma once
 
-#include <cstdint>
-
-#include "absl/time/time.h"
 #include "daemon/control/node_control.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -1,8 +1,5 @@
 #include "daemon/control/node/join_check.h"
 
-#include <set>
-#include <string>
-
 #include "absl/strings/str_cat.h"
 
 namespace epd {

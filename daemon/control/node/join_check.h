@@ -1,9 +1,7 @@
 // Whether a Join makes sense by itself.
 #pragma once
 
-#include "absl/status/status.h"
 #include "daemon/control/node/local_workers.h"
-#include "daemon/control/node_events.h"
 
 namespace epd {
 

@@ -1,7 +1,5 @@
 #include "daemon/control/node/local_communicators.h"
 
-#include <algorithm>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 

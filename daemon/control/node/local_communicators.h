@@ -2,19 +2,10 @@
 // initialised with it.
 #pragma once
 
-#include <map>
-#include <set>
-#include <string>
-
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/outbox.h"
-#include "daemon/control/node_events.h"
-#include "daemon/control/snapshots.h"
 #include "daemon/control/used_ids.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/unique_id.h"
-#include "daemon/core/worker_name.h"
 
 namespace epd {
 

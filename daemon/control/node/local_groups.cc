@@ -1,8 +1,6 @@
 #include "daemon/control/node/local_groups.h"
 
-#include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

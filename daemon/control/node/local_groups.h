@@ -2,22 +2,11 @@
 // tenants that the workers run for it.
 #pragma once
 
-#include <map>
-#include <set>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_communicators.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/membership_table.h"
 #include "daemon/control/node/outbox.h"
-#include "daemon/control/node_control.h"
-#include "daemon/control/node_events.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/worker_name.h"
 
 namespace epd {
 

@@ -1,7 +1,5 @@
 #include "daemon/control/node/local_workers.h"
 
-#include <optional>
-
 #include "daemon/core/check.h"
 
 namespace epd {

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <map>
-#include <set>
 
 #include "daemon/control/membership_state.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node_events.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/worker_name.h"
 
 namespace epd {
 

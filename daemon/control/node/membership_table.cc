@@ -1,12 +1,8 @@
 #include "daemon/control/node/membership_table.h"
 
-#include <algorithm>
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node/join_check.h"
 #include "daemon/core/check.h"
-#include "daemon/core/rank_holder.h"
 
 namespace epd {
 namespace {

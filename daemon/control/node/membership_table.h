@@ -1,23 +1,10 @@
 // The Joins of a node's sessions: what each session asks for, holds, and has been told.
 #pragma once
 
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "daemon/control/membership_state.h"
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/outbox.h"
-#include "daemon/control/node_control.h"
-#include "daemon/control/node_events.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -3,10 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
-#include <vector>
 
-#include "absl/time/time.h"
 #include "daemon/control/node_effects.h"
 
 namespace epd {

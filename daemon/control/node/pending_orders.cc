@@ -1,9 +1,5 @@
 #include "daemon/control/node/pending_orders.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {

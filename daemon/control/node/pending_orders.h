@@ -1,16 +1,10 @@
 // What operators have asked this node for, until the coordinator has answered.
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <string>
-#include <vector>
 
-#include "absl/time/time.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node_events.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -2,16 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -1,7 +1,5 @@
 #include "daemon/control/rendezvous/claim_table.h"
 
-#include <algorithm>
-
 namespace epd {
 namespace {
 

@@ -1,20 +1,7 @@
 // What sessions of all nodes ask for and hold: one claim per Join, and what the coordinator answers.
 #pragma once
 
-#include <compare>
-#include <cstdint>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "daemon/control/rendezvous/changes.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/rank_holder.h"
 
 namespace epd {
 

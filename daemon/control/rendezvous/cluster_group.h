@@ -1,25 +1,8 @@
 // The coordinator's records of a group: its tenants, and the communicator that they share.
 #pragma once
 
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "daemon/control/group_state.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/node_table.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/execution.h"
-#include "daemon/core/group_spec.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/rank_holder.h"
-#include "daemon/core/shared_list.h"
-#include "daemon/core/unique_id.h"
-#include "daemon/core/worker_name.h"
 
 namespace epd {
 

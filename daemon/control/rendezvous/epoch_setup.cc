@@ -1,13 +1,7 @@
 #include "daemon/control/rendezvous/epoch_setup.h"
 
-#include <algorithm>
-#include <map>
-#include <optional>
-#include <vector>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/control/formation_errors.h"
 
 namespace epd {
 namespace {

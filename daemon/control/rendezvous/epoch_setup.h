@@ -1,9 +1,6 @@
 // The epochs of a group: which workers serve its ranks, and how these get a communicator.
 #pragma once
 
-#include <string>
-
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/cluster_group.h"

@@ -1,13 +1,7 @@
 #include "daemon/control/rendezvous/formation_driver.h"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "daemon/control/cut_off.h"
-#include "daemon/control/formation_errors.h"
 
 namespace epd {
 namespace {

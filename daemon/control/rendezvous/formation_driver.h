@@ -1,8 +1,6 @@
 // How a group goes from complete to READY, and what throws it back.
 #pragma once
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/epoch_floors.h"

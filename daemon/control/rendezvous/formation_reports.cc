@@ -1,7 +1,5 @@
 #include "daemon/control/rendezvous/formation_reports.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace epd {

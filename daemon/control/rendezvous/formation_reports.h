@@ -1,14 +1,6 @@
 // Who of a group is how far, and what the coordinator says of a group that is late.
 #pragma once
 
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "daemon/control/formation_errors.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/cluster_group.h"

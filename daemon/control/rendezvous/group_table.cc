@@ -1,8 +1,5 @@
 #include "daemon/control/rendezvous/group_table.h"
 
-#include <algorithm>
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "daemon/core/check.h"
 

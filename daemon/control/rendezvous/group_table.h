@@ -2,22 +2,10 @@
 // states.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "daemon/control/group_state.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/cluster_group.h"
 #include "daemon/control/rendezvous/epoch_floors.h"
-#include "daemon/core/group_spec.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

@@ -2,17 +2,7 @@
 // of its workers and their work.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <utility>
-#include <vector>
-
-#include "absl/time/time.h"
 #include "daemon/control/rendezvous.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/ids.h"
-#include "daemon/core/rank_holder.h"
-#include "daemon/core/worker_name.h"
 
 namespace epd {
 

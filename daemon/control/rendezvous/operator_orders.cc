@@ -1,7 +1,5 @@
 #include "daemon/control/rendezvous/operator_orders.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace epd {

@@ -1,17 +1,9 @@
 // What operators want done to groups, until their nodes have heard how it went.
 #pragma once
 
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/formation_reports.h"
 #include "daemon/control/rendezvous/group_table.h"
-#include "daemon/control/snapshots.h"
 
 namespace epd {
 

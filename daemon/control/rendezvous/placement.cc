@@ -1,10 +1,6 @@
 #include "daemon/control/rendezvous/placement.h"
 
-#include <vector>
-
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/control/formation_errors.h"
 
 namespace epd {
 

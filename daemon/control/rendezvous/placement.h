@@ -1,13 +1,10 @@
 // Which waiting claim becomes a member of which group, and why one cannot enter.
 #pragma once
 
-#include <string>
-
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/formation_reports.h"
 #include "daemon/control/rendezvous/group_table.h"
 #include "daemon/control/rendezvous/takeover.h"
-#include "daemon/core/ids.h"
 
 namespace epd {
 

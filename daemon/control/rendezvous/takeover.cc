@@ -1,9 +1,5 @@
 #include "daemon/control/rendezvous/takeover.h"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 

@@ -2,13 +2,6 @@
 // serves as it is, so that nobody notices, and goes on with the rest from what the members remember.
 #pragma once
 
-#include <map>
-#include <set>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "daemon/control/rendezvous.h"
 #include "daemon/control/rendezvous/changes.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/epoch_setup.h"

@@ -1,7 +1,5 @@
 #include "daemon/control/rendezvous/view_maker.h"
 
-#include <utility>
-
 namespace epd {
 namespace {
 

@@ -1,20 +1,11 @@
 // What nodes and operators get to see.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
-
-#include "daemon/control/rendezvous.h"
 #include "daemon/control/rendezvous/claim_table.h"
 #include "daemon/control/rendezvous/formation_reports.h"
 #include "daemon/control/rendezvous/group_table.h"
 #include "daemon/control/rendezvous/node_table.h"
 #include "daemon/control/rendezvous/operator_orders.h"
-#include "daemon/control/snapshots.h"
-#include "daemon/core/shared_list.h"
 
 namespace epd {
 
