@@ -1,49 +1,17 @@
 #include "daemon/control/membership_state.h"
 
 namespace epd {
+namespace {
 
-std::string_view Name(MembershipState state) {
-  switch (state) {
-    case MembershipState::kWaiting:
-      return "waiting";
-    case MembershipState::kJoined:
-      return "joined";
-    case MembershipState::kNotified:
-      return "notified";
-    case MembershipState::kDrained:
-      return "drained";
-    case MembershipState::kReleased:
-      return "released";
-    case MembershipState::kCount:
-      break;
-  }
-  return "none";
-}
+constexpr std::string_view kMembershipStates[] = {"waiting", "joined", "notified", "drained",
+                                                  "released"};
+constexpr std::string_view kSessionStates[] = {"attached", "ending", "gone"};
+constexpr std::string_view kWorkerStates[] = {"down", "up"};
 
-std::string_view Name(SessionState state) {
-  switch (state) {
-    case SessionState::kAttached:
-      return "attached";
-    case SessionState::kEnding:
-      return "ending";
-    case SessionState::kGone:
-      return "gone";
-    case SessionState::kCount:
-      break;
-  }
-  return "none";
-}
+}  // namespace
 
-std::string_view Name(WorkerState state) {
-  switch (state) {
-    case WorkerState::kDown:
-      return "down";
-    case WorkerState::kUp:
-      return "up";
-    case WorkerState::kCount:
-      break;
-  }
-  return "none";
-}
+std::string_view Name(MembershipState state) { return NameIn(kMembershipStates, state, "none"); }
+std::string_view Name(SessionState state) { return NameIn(kSessionStates, state, "none"); }
+std::string_view Name(WorkerState state) { return NameIn(kWorkerStates, state, "none"); }
 
 }  // namespace epd

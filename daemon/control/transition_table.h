@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string_view>
 
 namespace epd {
 
@@ -42,5 +43,13 @@ class TransitionTable {
  private:
   std::array<std::array<std::optional<State>, kNumEvents>, kNumStates> next_{};
 };
+
+// The name of one of an enum's values, in their order; `none` for what is no value.
+template <typename Enum, size_t N>
+constexpr std::string_view NameIn(const std::string_view (&names)[N], Enum value,
+                                  std::string_view none) {
+  static_assert(N == static_cast<size_t>(Enum::kCount), "one name for each value");
+  return value < Enum::kCount ? names[static_cast<size_t>(value)] : none;
+}
 
 }  // namespace epd

@@ -5,18 +5,23 @@
 namespace epd {
 
 void OperatorOrders::Take(const NodeReport& report) {
-  std::map<RequestId, KnownOrder>& orders = orders_[report.node];
   std::set<RequestId> reported;
   for (const Order& order : report.orders) reported.insert(order.request);
-  std::erase_if(orders, [&](const auto& entry) { return reported.count(entry.first) == 0; });
+  std::erase_if(orders_, [&](const auto& entry) {
+    return entry.first.first == report.node && reported.count(entry.first.second) == 0;
+  });
   for (const Order& order : report.orders) {
-    const auto [known, fresh] = orders.try_emplace(order.request);
+    const auto [known, fresh] = orders_.try_emplace({report.node, order.request});
     if (!fresh) continue;
     known->second.order = order;
     known->second.deadline = changes_.now() + order.remaining;
     if (keeps_) earliest_ = std::min(earliest_, known->second.deadline);
     Execute(known->second);
   }
+}
+
+void OperatorOrders::DropNode(const NodeId& node) {
+  std::erase_if(orders_, [&](const auto& entry) { return entry.first.first == node; });
 }
 
 void OperatorOrders::Execute(KnownOrder& known) {
@@ -95,64 +100,54 @@ void OperatorOrders::Keep(const std::vector<PersistentGroup>& kept) {
 
 void OperatorOrders::SetKept(const std::vector<PersistentGroup>& kept) {
   Keep(kept);
-  for (const auto& [node, orders] : orders_) {
-    if (!orders.empty()) changes_.MarkNode(node);
-  }
+  for (const auto& [key, known] : orders_) changes_.MarkNode(key.first);
 }
 
 void OperatorOrders::Expire() {
-  for (auto& [node, orders] : orders_) {
-    for (auto& [request, known] : orders) {
-      if (!known.done || known.deadline > changes_.now() || IsKept(known)) continue;
-      known.changed.clear();
-      known.status.Update(absl::UnavailableError(
-          "it is done, but the store has not taken it, and a new coordinator would not know of it; "
-          "see epctl doctor for the store's problem, then retry"));
-      changes_.MarkNode(node);
-    }
+  for (auto& [key, known] : orders_) {
+    if (!known.done || known.deadline > changes_.now() || IsKept(known)) continue;
+    known.changed.clear();
+    known.status.Update(absl::UnavailableError(
+        "it is done, but the store has not taken it, and a new coordinator would not know of it; "
+        "see epctl doctor for the store's problem, then retry"));
+    changes_.MarkNode(key.first);
   }
 }
 
 void OperatorOrders::TakeEnded(const EndedGroup& ended) {
-  for (auto& [node, orders] : orders_) {
-    for (auto& [request, known] : orders) {
-      if (known.done || known.draining.erase(ended.id) == 0) continue;
-      known.status.Update(ended.status);
-      if (!known.draining.empty()) continue;
-      known.done = true;
-      changes_.MarkNode(node);
-    }
+  for (auto& [key, known] : orders_) {
+    if (known.done || known.draining.erase(ended.id) == 0) continue;
+    known.status.Update(ended.status);
+    if (!known.draining.empty()) continue;
+    known.done = true;
+    changes_.MarkNode(key.first);
   }
 }
 
 std::vector<OrderAnswer> OperatorOrders::Answers(const NodeId& node) const {
   std::vector<OrderAnswer> out;
-  const auto orders = orders_.find(node);
-  if (orders == orders_.end()) return out;
-  for (const auto& [request, known] : orders->second) {
-    if (known.done && IsKept(known)) out.push_back({request, known.status, known.group});
+  for (auto it = orders_.lower_bound({node, {}}); it != orders_.end(); ++it) {
+    const auto& [key, known] = *it;
+    if (key.first != node) break;
+    if (known.done && IsKept(known)) out.push_back({key.second, known.status, known.group});
   }
   return out;
 }
 
 void OperatorOrders::Tighten() {
   earliest_ = absl::InfiniteFuture();
-  for (const auto& [node, orders] : orders_) {
-    for (const auto& [request, known] : orders) {
-      if (known.done && !IsKept(known)) earliest_ = std::min(earliest_, known.deadline);
-    }
+  for (const auto& [key, known] : orders_) {
+    if (known.done && !IsKept(known)) earliest_ = std::min(earliest_, known.deadline);
   }
 }
 
 std::vector<std::string> OperatorOrders::WaitsWithoutEnd() const {
   std::vector<std::string> out;
-  for (const auto& [node, orders] : orders_) {
-    for (const auto& [request, known] : orders) {
-      const bool lives = std::any_of(known.draining.begin(), known.draining.end(),
-                                     [&](GroupId group) { return groups_.Has(group); });
-      if (!known.done && !lives)
-        out.push_back(absl::StrCat("order ", request.value, " of ", node.value));
-    }
+  for (const auto& [key, known] : orders_) {
+    const bool lives = std::any_of(known.draining.begin(), known.draining.end(),
+                                   [&](GroupId group) { return groups_.Has(group); });
+    if (!known.done && !lives)
+      out.push_back(absl::StrCat("order ", key.second.value, " of ", key.first.value));
   }
   return out;
 }

@@ -28,7 +28,7 @@ class OperatorOrders {
 
   // Carries out what is new in the report, and forgets what it does not repeat.
   void Take(const NodeReport& report);
-  void DropNode(const NodeId& node) { orders_.erase(node); }
+  void DropNode(const NodeId& node);
   // The next coordinator would hear of exactly these.
   void SetKept(const std::vector<PersistentGroup>& kept);
   // Orders that wait for the group's end are done.
@@ -55,7 +55,7 @@ class OperatorOrders {
   GroupTable& groups_;
   const FormationReports& reports_;
   std::set<GroupId> kept_;
-  std::map<NodeId, std::map<RequestId, KnownOrder>> orders_;
+  std::map<std::pair<NodeId, RequestId>, KnownOrder> orders_;
   absl::Time earliest_ = absl::InfiniteFuture();
 };
 
