@@ -29,9 +29,9 @@ grpc::ByteBuffer InSlices(std::string_view bytes, size_t cut) {
 void Land(fuzz::Input& in) {
   const auto region = std::make_unique<char[]>(kRegion);
   std::memset(region.get(), kUntouched, kRegion);
-  Landing landing;
+  RemoteRegions regions;
   const PeerOperation operation{GroupId(1), Formation(1), 1};
-  landing.Open(operation, kRegion, {{Rank(1), region.get()}});
+  regions.Open(operation, kRegion, {{Rank(1), region.get()}});
   uint64_t taken = 0;
   for (int i = 0; i < 8 && !in.empty(); ++i) {
     RowsFrame frame;
@@ -48,17 +48,17 @@ void Land(fuzz::Input& in) {
     }
     const std::string bytes = in.Text();
     BufferReader reader(InSlices(bytes, 1 + in.Below(64)));
-    const Landing::Outcome outcome = landing.Land(frame, pieces, reader.Parts());
+    const RemoteRegions::Outcome outcome = regions.Land(frame, pieces, reader.Parts());
     const bool mine = frame.rank == 1 && frame.number == 1;
-    if (outcome == Landing::Outcome::kBad) return;
-    EPD_FUZZ_CHECK(frame.number == 1 || outcome == Landing::Outcome::kDropped);
+    if (outcome == RemoteRegions::Outcome::kBad) return;
+    EPD_FUZZ_CHECK(frame.number == 1 || outcome == RemoteRegions::Outcome::kDropped);
     if (!mine) continue;
     taken += said;
     // Rows in excess are refused, and the last of them is noticed.
     EPD_FUZZ_CHECK(said <= bytes.size() && taken <= frame.total);
-    EPD_FUZZ_CHECK((outcome == Landing::Outcome::kComplete) == (taken == frame.total));
+    EPD_FUZZ_CHECK((outcome == RemoteRegions::Outcome::kComplete) == (taken == frame.total));
   }
-  landing.Close(operation);
+  regions.Close(operation);
 }
 
 void Understand(fuzz::Input& in) {
