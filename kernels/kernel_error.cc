@@ -163,22 +163,6 @@ void AddSimdLevels(const KernelError& error, Line* line) {
 
 }  // namespace
 
-const char* KernelCodeName(KernelCode code) {
-  switch (code) {
-    case KernelCode::kOk:
-      return "OK";
-    case KernelCode::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case KernelCode::kAborted:
-      return "ABORTED";
-    case KernelCode::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case KernelCode::kDataLoss:
-      return "DATA_LOSS";
-  }
-  return "UNKNOWN";
-}
-
 std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_t bytes) {
   Line line{buffer, bytes};
   if (bytes > 0) buffer[0] = '\0';
@@ -200,6 +184,12 @@ std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_
     line.Add("; %s", text->advice);
   }
   return line.length;
+}
+
+std::string ToString(const KernelError& error) {
+  char text[400];
+  FormatKernelError(error, text, sizeof text);
+  return text;
 }
 
 }  // namespace epd

@@ -3,17 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+
+#include "proto/epd/v1/code.h"
 
 namespace epd {
-
-// What the caller should do about it; maps one to one on the absl / XLA code of the same name.
-enum class KernelCode : std::int32_t {
-  kOk = 0,
-  kInvalidArgument,    // the call is wrong: fix it
-  kAborted,            // the plan is of another epoch: prepare again
-  kResourceExhausted,  // more rows than slots, and drops are not allowed
-  kDataLoss,           // a plan or a peer's stage is corrupt
-};
 
 // Which check failed. `got` and `expected` of KernelError are in the unit named here.
 enum class KernelFault : std::int32_t {
@@ -78,8 +72,12 @@ enum class KernelFault : std::int32_t {
 };
 
 // 0 cost on success: two enums and plain numbers. Fields that a fault does not use are -1 or 0.
+//   INVALID_ARGUMENT    the call is wrong: fix it
+//   ABORTED             the plan is of another epoch: prepare again
+//   RESOURCE_EXHAUSTED  more rows than slots, and drops are not allowed
+//   DATA_LOSS           a plan or a peer's stage is corrupt
 struct [[nodiscard]] KernelError {
-  KernelCode code = KernelCode::kOk;
+  Code code = Code::kOk;
   KernelFault fault = KernelFault::kNone;
   std::int32_t rank = -1;
   std::int32_t k = -1;
@@ -89,14 +87,13 @@ struct [[nodiscard]] KernelError {
   std::uint64_t expected = 0;
   const char* text = nullptr;  // borrowed: a literal, or what the caller passed in
 
-  bool ok() const { return code == KernelCode::kOk; }
+  bool ok() const { return code == Code::kOk; }
 };
-
-// Stable upper-case name, for example "DATA_LOSS".
-const char* KernelCodeName(KernelCode code);
 
 // Writes one line without the code's name: what was got, what was expected, what to do. Always
 // ends in NUL; truncates to `bytes`. Returns the length the whole text needs, like snprintf.
 std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_t bytes);
+// The same as a string.
+std::string ToString(const KernelError& error);
 
 }  // namespace epd

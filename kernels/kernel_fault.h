@@ -8,7 +8,7 @@
 namespace epd {
 
 template <typename Got, typename Expected>
-inline KernelError Fault(KernelCode code, KernelFault fault, Got got, Expected expected) {
+inline KernelError Fault(Code code, KernelFault fault, Got got, Expected expected) {
   KernelError error;
   error.code = code;
   error.fault = fault;
@@ -20,12 +20,12 @@ inline KernelError Fault(KernelCode code, KernelFault fault, Got got, Expected e
 
 template <typename Got, typename Expected>
 inline KernelError Invalid(KernelFault fault, Got got, Expected expected) {
-  return Fault(KernelCode::kInvalidArgument, fault, got, expected);
+  return Fault(Code::kInvalidArgument, fault, got, expected);
 }
 
 inline KernelError MissingArgument(const char* name) {
   KernelError error;
-  error.code = KernelCode::kInvalidArgument;
+  error.code = Code::kInvalidArgument;
   error.fault = KernelFault::kNullArgument;
   error.text = name;
   return error;

@@ -10,7 +10,7 @@ namespace {
 
 template <typename Got, typename Expected>
 KernelError Lost(KernelFault fault, Got got, Expected expected) {
-  return Fault(KernelCode::kDataLoss, fault, got, expected);
+  return Fault(Code::kDataLoss, fault, got, expected);
 }
 
 // The spec that the header itself claims; good for sizes only.
@@ -83,8 +83,8 @@ KernelError CheckExpected(const ViewPlanArgs& args, const PlanHeader& header) {
   for (const Field& field : fields) {
     if (field.got == field.expected) continue;
     const bool stale = field.fault == KernelFault::kPlanEpoch;
-    return Fault(stale ? KernelCode::kAborted : KernelCode::kInvalidArgument, field.fault,
-                 field.got, field.expected);
+    return Fault(stale ? Code::kAborted : Code::kInvalidArgument, field.fault, field.got,
+                 field.expected);
   }
   return {};
 }
@@ -101,7 +101,7 @@ KernelError CheckPlanCounts(const RoutingPlanView& view) {
       error = Lost(KernelFault::kPlanNumTokens, view.num_routes, routes);
     }
   }
-  if (!error.ok()) error.code = KernelCode::kDataLoss;
+  if (!error.ok()) error.code = Code::kDataLoss;
   return error;
 }
 

@@ -5,14 +5,15 @@
 
 #include "kernels/host_device.h"
 #include "kernels/kernel_error.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 
 // Bounds that let kernels keep per-rank and per-route state on the stack.
-inline constexpr std::int32_t kMaxRanks = 1024;
-inline constexpr std::int32_t kMaxTopK = 128;
-inline constexpr std::int32_t kMaxExperts = 1 << 16;
-inline constexpr std::int32_t kMaxAlignment = 1 << 16;
+inline constexpr std::int32_t kMaxRanks = limits::kPlanRanks;
+inline constexpr std::int32_t kMaxTopK = limits::kTopK;
+inline constexpr std::int32_t kMaxExperts = limits::kExperts;
+inline constexpr std::int32_t kMaxAlignment = limits::kAlignment;
 
 // Equal on every rank of a group. Plain data; `expert_owner` is borrowed.
 struct RoutingSpec {

@@ -16,7 +16,7 @@ std::atomic<std::int32_t> forced_level{-1};
 
 KernelError UnsupportedLevel(const char* name) {
   KernelError error;
-  error.code = KernelCode::kInvalidArgument;
+  error.code = Code::kInvalidArgument;
   error.fault = KernelFault::kSimdLevel;
   error.text = name;
   return error;

@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "client/c/status.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd::client {
 
 inline constexpr uint32_t kMinAttachVersion = 1;
-inline constexpr uint32_t kMaxAttachVersion = 1;
-inline constexpr size_t kMaxDatagramBytes = 256 * 1024;
 
 // Durations are nanoseconds; 0 is "not set", since no wait of zero is of use.
 struct Deadlines {
@@ -52,7 +51,7 @@ inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
 
 struct Attach {
   uint32_t min_version = kMinAttachVersion;
-  uint32_t max_version = kMaxAttachVersion;
+  uint32_t max_version = limits::kProtocolVersion;
   uint64_t features = 0;
   std::string client_name;
   std::string client_version;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "client/c/attach_messages.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd::client {
 namespace {
@@ -104,7 +105,7 @@ bool AttachSocket::WaitReadable(Clock::time_point deadline) const {
 }
 
 Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
-  std::string buffer(kMaxDatagramBytes, '\0');
+  std::string buffer(limits::kDatagramBytes, '\0');
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   while (true) {
     iovec part = {buffer.data(), buffer.size()};

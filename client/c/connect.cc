@@ -13,7 +13,6 @@
 namespace epd::client {
 namespace {
 
-constexpr size_t kMaxClientName = 200;
 constexpr std::chrono::milliseconds kRetryPause{20};
 
 std::string Environment(const char* name) {
@@ -30,7 +29,7 @@ std::string ClientName(const std::string& given) {
     name.assign(std::istreambuf_iterator<char>(file), {});
     while (!name.empty() && name.back() == '\0') name.pop_back();
   }
-  if (name.size() > kMaxClientName) name.resize(kMaxClientName);
+  if (name.size() > limits::kNameBytes) name.resize(limits::kNameBytes);
   for (char& c : name) {
     if (c == '\0') c = ' ';
     if (c < 0x20 || c > 0x7e) c = '?';

@@ -5,44 +5,39 @@
 
 #include "client/c/machine_device.h"
 #include "client/c/struct_size.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd::client {
 namespace {
-
-constexpr size_t kMaxTextBytes = 200;
-constexpr size_t kMaxRanksPerJoin = 1024;
-constexpr uint32_t kMaxExpertsPerGroup = 65536;
 
 // Protobuf refuses strings that are no UTF-8 and the daemon then ends the session: a bad text must
 // not get there.
 Status ReadText(const char* given, const char* what, std::string* out) {
   if (given == nullptr) return {};
   *out = given;
-  if (out->size() > kMaxTextBytes) {
+  if (out->size() > limits::kNameBytes) {
     return MakeStatus(Code::kInvalidArgument, "%s: got %zu bytes, at most %zu are allowed", what,
-                      out->size(), kMaxTextBytes);
+                      out->size(), limits::kNameBytes);
   }
-  for (const char c : *out) {
-    if (c > 0x20 && c < 0x7f) continue;
+  if (const size_t bad = text::FindBad(*out, text::IsWordByte); bad < out->size()) {
     return MakeStatus(Code::kInvalidArgument,
                       "%s: byte 0x%02x is not allowed; use printable ASCII without spaces", what,
-                      static_cast<unsigned char>(c));
+                      static_cast<unsigned char>((*out)[bad]));
   }
   return {};
 }
 
 Status ReadMetadata(const char* given, std::string* out) {
-  constexpr size_t kMaxMetadataBytes = 256;
   if (given != nullptr) *out = given;
-  if (out->size() > kMaxMetadataBytes) {
+  if (out->size() > limits::kMetadataBytes) {
     return MakeStatus(Code::kInvalidArgument, "metadata: got %zu bytes, at most %zu are allowed",
-                      out->size(), kMaxMetadataBytes);
+                      out->size(), limits::kMetadataBytes);
   }
-  for (const char c : *out) {
-    if (c >= 0x20 && c < 0x7f) continue;
+  if (const size_t bad = text::FindBad(*out, text::IsPrintableByte); bad < out->size()) {
     return MakeStatus(Code::kInvalidArgument,
                       "metadata: byte 0x%02x is not allowed; use printable ASCII",
-                      static_cast<unsigned char>(c));
+                      static_cast<unsigned char>((*out)[bad]));
   }
   return {};
 }
@@ -86,9 +81,9 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
   spec->num_ranks = s.num_ranks;
   spec->num_experts = s.num_experts;
   if (s.expert_owner != nullptr) {
-    if (s.num_experts > kMaxExpertsPerGroup) {
+    if (s.num_experts > limits::kExperts) {
       return MakeStatus(Code::kInvalidArgument, "spec.num_experts: got %u, at most %u are allowed",
-                        s.num_experts, kMaxExpertsPerGroup);
+                        s.num_experts, limits::kExperts);
     }
     spec->expert_owner.assign(s.expert_owner, s.expert_owner + s.num_experts);
   }
@@ -112,9 +107,9 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
   epd_join_args args;
   if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
   if (Status s = ReadSpec(args.spec, &join->spec); !s.ok()) return s;
-  if (args.ranks == nullptr || args.num_ranks == 0 || args.num_ranks > kMaxRanksPerJoin) {
+  if (args.ranks == nullptr || args.num_ranks == 0 || args.num_ranks > limits::kJoinRanks) {
     return MakeStatus(Code::kInvalidArgument, "ranks: got %zu, expected 1 to %zu", args.num_ranks,
-                      kMaxRanksPerJoin);
+                      limits::kJoinRanks);
   }
   join->ranks.assign(args.ranks, args.ranks + args.num_ranks);
   if (args.devices != nullptr) {

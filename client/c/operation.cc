@@ -245,7 +245,7 @@ void Call::TakeEagerBuffers(const shm::Slot& slot) {
   admitted_.plan_id = slot.reply.plan_id != 0 ? slot.reply.plan_id : slot.reply.op_id;
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
     const int eager_buffer =
-        rank < shm::kMaxEagerRanks ? slot.eager.eager_buffer_of_rank[rank] : -1;
+        rank < limits::kEagerRanks ? slot.eager.eager_buffer_of_rank[rank] : -1;
     AddStage(rank, formation_.eager_buffers->OffsetOf(eager_buffer), shm::kEagerBufferBytes);
   }
   admitted_.stages = stages_;
@@ -321,26 +321,7 @@ Status Call::Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds
 
 Status FromKernel(const KernelError& error) {
   if (error.ok()) return {};
-  Code code = Code::kInternal;
-  switch (error.code) {
-    case KernelCode::kOk:
-      break;
-    case KernelCode::kInvalidArgument:
-      code = Code::kInvalidArgument;
-      break;
-    case KernelCode::kAborted:
-      code = Code::kAborted;
-      break;
-    case KernelCode::kResourceExhausted:
-      code = Code::kResourceExhausted;
-      break;
-    case KernelCode::kDataLoss:
-      code = Code::kDataLoss;
-      break;
-  }
-  char text[400];
-  FormatKernelError(error, text, sizeof text);
-  return {code, text};
+  return {error.code, ToString(error)};
 }
 
 Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,

@@ -8,6 +8,7 @@
 
 #include "client/c/attach_codec.h"
 #include "client/c/epd_client.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd::client {
 namespace {
@@ -63,11 +64,11 @@ Status Session::TakeAttached(Clock::time_point deadline) {
                       path_.c_str(), message.index(), datagram.fds.size());
   }
   attached_ = *attached;
-  if (attached_.version < kMinAttachVersion || attached_.version > kMaxAttachVersion) {
+  if (attached_.version < kMinAttachVersion || attached_.version > limits::kProtocolVersion) {
     return MakeStatus(
         Code::kUnimplemented,
         "the daemon chose version %u of the attach protocol; this library speaks %u to %u",
-        attached_.version, kMinAttachVersion, kMaxAttachVersion);
+        attached_.version, kMinAttachVersion, limits::kProtocolVersion);
   }
   return SessionSlots::Map(datagram.fds, 0, attached_, &cpu_slots_);
 }

@@ -198,9 +198,8 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
     formation->expert_owner.push_back(static_cast<int32_t>(owner));
   }
   if (const KernelError error = CheckRoutingSpec(formation->Routing(1, 1)); !error.ok()) {
-    char text[256];
-    FormatKernelError(error, text, sizeof text);
-    return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s", text);
+    return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s",
+                      ToString(error).c_str());
   }
   if (Status s = FindSlots(joined, &formation->slots); !s.ok()) return s;
   formation->arenas.resize(num_ranks);

@@ -6,33 +6,6 @@
 
 namespace epd::client {
 
-const char* CodeName(Code code) {
-  static constexpr const char* kNames[] = {"OK",
-                                           "CANCELLED",
-                                           "UNKNOWN",
-                                           "INVALID_ARGUMENT",
-                                           "DEADLINE_EXCEEDED",
-                                           "NOT_FOUND",
-                                           "ALREADY_EXISTS",
-                                           "PERMISSION_DENIED",
-                                           "RESOURCE_EXHAUSTED",
-                                           "FAILED_PRECONDITION",
-                                           "ABORTED",
-                                           "OUT_OF_RANGE",
-                                           "UNIMPLEMENTED",
-                                           "INTERNAL",
-                                           "UNAVAILABLE",
-                                           "DATA_LOSS",
-                                           "UNAUTHENTICATED"};
-  const auto number = static_cast<size_t>(code);
-  return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
-}
-
-Code CodeFromNumber(int64_t number) {
-  if (number < 0 || number > static_cast<int64_t>(Code::kUnauthenticated)) return Code::kUnknown;
-  return static_cast<Code>(number);
-}
-
 Status MakeStatus(Code code, const char* format, ...) {
   va_list args;
   va_start(args, format);

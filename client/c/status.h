@@ -5,31 +5,13 @@
 #include <string>
 #include <string_view>
 
+#include "proto/epd/v1/code.h"
+
 namespace epd::client {
 
-// Numerically absl::StatusCode, grpc::StatusCode and the codes of epd_client.h.
-enum class Code : int32_t {
-  kOk = 0,
-  kCancelled = 1,
-  kUnknown = 2,
-  kInvalidArgument = 3,
-  kDeadlineExceeded = 4,
-  kNotFound = 5,
-  kAlreadyExists = 6,
-  kPermissionDenied = 7,
-  kResourceExhausted = 8,
-  kFailedPrecondition = 9,
-  kAborted = 10,
-  kOutOfRange = 11,
-  kUnimplemented = 12,
-  kInternal = 13,
-  kUnavailable = 14,
-  kDataLoss = 15,
-  kUnauthenticated = 16,
-};
-
-// "INVALID_ARGUMENT" and so on; an unknown number gives "UNKNOWN".
-const char* CodeName(Code code);
+using epd::Code;
+using epd::CodeFromNumber;
+using epd::CodeName;
 
 struct [[nodiscard]] Status {
   Code code = Code::kOk;
@@ -40,9 +22,6 @@ struct [[nodiscard]] Status {
 
 // Formats like printf.
 Status MakeStatus(Code code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-
-// The code of a number that came from outside: what is no error code becomes kUnknown.
-Code CodeFromNumber(int64_t number);
 
 // Where an operation stood, for the prefix of its error.
 struct ErrorPlace {

@@ -2,30 +2,27 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
 
 absl::Status BadField(const GroupSpec& spec, std::string_view field, const std::string& got,
                       std::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("group=", spec.name.substr(0, kMaxNameBytes), " spec field ", std::string(field),
-                   " is ", got, ", expected ", std::string(expected), "; fix the call"));
-}
-
-bool IsPrintableWord(const std::string& text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](unsigned char c) { return absl::ascii_isgraph(c); });
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group=", spec.name.substr(0, limits::kNameBytes), " spec field ", std::string(field), " is ",
+      got, ", expected ", std::string(expected), "; fix the call"));
 }
 
 absl::Status CheckWord(const GroupSpec& spec, std::string_view field, const std::string& text) {
-  if (text.size() > kMaxNameBytes) {
-    return BadField(spec, field, absl::StrCat(text.size(), " bytes long"), "at most 200 bytes");
+  if (text.size() > limits::kNameBytes) {
+    return BadField(spec, field, absl::StrCat(text.size(), " bytes long"),
+                    absl::StrCat("at most ", limits::kNameBytes, " bytes"));
   }
-  if (!IsPrintableWord(text)) {
+  if (!text::IsWord(text)) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec field ", std::string(field),
                      " has spaces or unprintable characters, expected ASCII 33 to 126"));
@@ -132,13 +129,13 @@ absl::Status Validate(const GroupSpec& spec) {
       CheckWord(spec, "name", spec.name),
       CheckWord(spec, "instance", spec.instance),
       CheckWord(spec, "tenant", spec.tenant),
-      CheckRange(spec, "num_ranks", spec.num_ranks, 1, kMaxGroupRanks),
-      CheckRange(spec, "num_experts", spec.num_experts, 1, kMaxGroupExperts),
-      CheckRange(spec, "max_tokens_per_rank", spec.max_tokens_per_rank, 1, kMaxSlots),
-      CheckRange(spec, "recv_capacity_per_rank", spec.recv_capacity_per_rank, 1, kMaxSlots),
-      CheckRange(spec, "hidden", spec.hidden, 1, kMaxHidden),
-      CheckRange(spec, "top_k", spec.top_k, 0, kMaxGroupTopK),
-      CheckRange(spec, "alignment", spec.alignment, 1, kMaxSlots),
+      CheckRange(spec, "num_ranks", spec.num_ranks, 1, limits::kGroupRanks),
+      CheckRange(spec, "num_experts", spec.num_experts, 1, limits::kExperts),
+      CheckRange(spec, "max_tokens_per_rank", spec.max_tokens_per_rank, 1, limits::kSlots),
+      CheckRange(spec, "recv_capacity_per_rank", spec.recv_capacity_per_rank, 1, limits::kSlots),
+      CheckRange(spec, "hidden", spec.hidden, 1, limits::kHidden),
+      CheckRange(spec, "top_k", spec.top_k, 0, limits::kTopK),
+      CheckRange(spec, "alignment", spec.alignment, 1, limits::kSlots),
   };
   for (const absl::Status& check : checks) {
     if (!check.ok()) return check;
@@ -160,6 +157,14 @@ absl::Status Validate(const GroupSpec& spec) {
   }
   if (absl::Status experts = CheckExperts(spec); !experts.ok()) return experts;
   return CheckDeadlines(spec);
+}
+
+absl::Status CheckServed(const GroupSpec& spec) {
+  if (spec.num_ranks <= limits::kServedRanks) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "num_ranks: got ", spec.num_ranks, ", expected at most ", limits::kServedRanks,
+      ": the staging of each rank has two descriptors, which one message must carry; use several "
+      "groups of fewer ranks"));
 }
 
 std::string Title(const GroupSpec& spec) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 
@@ -46,7 +47,7 @@ struct GroupSpec {
   uint32_t max_tokens_per_rank = 0;
   uint32_t recv_capacity_per_rank = 0;  // Slots of a receive buffer.
   uint32_t hidden = 0;                  // Elements of a token row.
-  uint32_t top_k = 0;                   // Largest top-k of any call; 0: no limit but kMaxGroupTopK.
+  uint32_t top_k = 0;                   // Largest top-k of any call; 0: no limit but limits::kTopK.
   uint32_t alignment = 1;               // Slots; each expert's zone starts at a multiple of it.
   Dtype max_token_dtype = Dtype::kUnspecified;
   bool drop_on_overflow = false;
@@ -59,16 +60,12 @@ struct GroupSpec {
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 
-inline constexpr uint32_t kMaxGroupRanks = 4096;
-inline constexpr uint32_t kMaxGroupExperts = 65536;
-inline constexpr uint32_t kMaxGroupTopK = 128;  // kernels/routing_spec.h.
-inline constexpr uint32_t kMaxHidden = 1u << 20;
-inline constexpr uint32_t kMaxSlots = 1u << 30;
-inline constexpr size_t kMaxNameBytes = 200;
-
 // OK when the spec can be served.
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed.
 absl::Status Validate(const GroupSpec& spec);
+// OK when this release's workers can serve it, too.
+//   UNIMPLEMENTED  more ranks than a worker serves
+absl::Status CheckServed(const GroupSpec& spec);
 
 // "moe", or "moe tenant=b": how messages name one tenant of a group after "group=".
 std::string Title(const GroupSpec& spec);

@@ -3,13 +3,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
 
 absl::Status Beyond(const GroupSpec& spec, const std::string& field, const std::string& got,
                     const std::string& limit) {
-  return absl::InvalidArgumentError(absl::StrCat("group=", spec.name.substr(0, kMaxNameBytes),
+  return absl::InvalidArgumentError(absl::StrCat("group=", spec.name.substr(0, limits::kNameBytes),
                                                  " spec field ", field, " is ", got,
                                                  ", but with backend=nccl_ep NCCL EP's limit is ",
                                                  limit, "; fix the call, or ask for backend=cuda"));

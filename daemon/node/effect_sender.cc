@@ -8,6 +8,7 @@
 #include "daemon/node/attach/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -158,10 +159,11 @@ void EffectSender::Reply(const ReplyJoined& effect) {
   }
   const PacketChannel::Fds slots = AddSlots(effect, joined);
   fds->insert(fds->begin(), slots.begin(), slots.end());
-  if (fds->size() > kMaxPacketFds) {
-    return to_.clients.End(effect.session, absl::ResourceExhaustedError(absl::StrCat(
-                                               "group=", Title(effect.spec), ": ", fds->size(),
-                                               " ranks on one node, at most ", kMaxPacketFds)));
+  if (fds->size() > limits::kDatagramFds) {
+    return to_.clients.End(effect.session,
+                           absl::ResourceExhaustedError(
+                               absl::StrCat("group=", Title(effect.spec), ": ", fds->size(),
+                                            " ranks on one node, at most ", limits::kDatagramFds)));
   }
   to_.clients.Send(effect.session, message, *std::move(fds));
 }

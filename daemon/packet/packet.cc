@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -38,11 +39,11 @@ absl::StatusOr<SendResult> SendPacket(int socket, absl::string_view bytes,
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPacketFds * sizeof(int))];
-  if (fds.size() > kMaxPacketFds) {
+  alignas(cmsghdr) char control[CMSG_SPACE(limits::kDatagramFds * sizeof(int))];
+  if (fds.size() > limits::kDatagramFds) {
     return absl::ResourceExhaustedError(absl::StrCat("a message with ", fds.size(),
                                                      " descriptors; one message carries at most ",
-                                                     kMaxPacketFds));
+                                                     limits::kDatagramFds));
   }
   if (!fds.empty()) {
     message.msg_control = control;
@@ -68,9 +69,9 @@ absl::StatusOr<SendResult> SendPacket(int socket, absl::string_view bytes,
 absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block) {
   *would_block = false;
   // One byte more than allowed tells a message that is too long from one that just fits.
-  static thread_local const std::unique_ptr<char[]> buffer(new char[kMaxPacketBytes + 1]);
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPacketFds * sizeof(int))];
-  iovec part = {buffer.get(), kMaxPacketBytes + 1};
+  static thread_local const std::unique_ptr<char[]> buffer(new char[limits::kDatagramBytes + 1]);
+  alignas(cmsghdr) char control[CMSG_SPACE(limits::kDatagramFds * sizeof(int))];
+  iovec part = {buffer.get(), limits::kDatagramBytes + 1};
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -91,20 +92,20 @@ absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block) {
   packet.fds = TakeFds(message);
   if (got == 0 && packet.fds.empty()) return absl::UnavailableError("the peer closed the socket");
   if (got == 0) return absl::InvalidArgumentError("a message without bytes");
-  if ((message.msg_flags & MSG_TRUNC) != 0 || static_cast<size_t>(got) > kMaxPacketBytes) {
+  if ((message.msg_flags & MSG_TRUNC) != 0 || static_cast<size_t>(got) > limits::kDatagramBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message longer than ", kMaxPacketBytes, " bytes"));
+        absl::StrCat("a message longer than ", limits::kDatagramBytes, " bytes"));
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message with more than ", kMaxPacketFds, " descriptors"));
+        absl::StrCat("a message with more than ", limits::kDatagramFds, " descriptors"));
   }
   packet.bytes.assign(buffer.get(), static_cast<size_t>(got));
   return packet;
 }
 
 void WidenSendBuffer(int socket) {
-  const int bytes = 2 * static_cast<int>(kMaxPacketBytes);
+  const int bytes = 2 * static_cast<int>(limits::kDatagramBytes);
   // Needs CAP_NET_ADMIN; without it the second call gives what the system allows.
   if (setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) == 0) return;
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);

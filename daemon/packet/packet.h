@@ -10,11 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "daemon/core/unique_fd.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
-
-inline constexpr size_t kMaxPacketBytes = 256 * 1024;
-inline constexpr size_t kMaxPacketFds = 250;  // The kernel's SCM_MAX_FD is 253.
 
 struct Packet {
   std::string bytes;
@@ -32,12 +30,12 @@ absl::StatusOr<SendResult> SendPacket(int socket, absl::string_view bytes,
 
 // Receives one datagram. An empty packet stands for "nothing there now" (`*would_block` set).
 //   UNAVAILABLE       end of file or a reset: the peer is gone
-//   INVALID_ARGUMENT  longer than kMaxPacketBytes, empty, or more descriptors than kMaxPacketFds;
+//   INVALID_ARGUMENT  longer than limits::kDatagramBytes, empty, or more descriptors than limits::kDatagramFds;
 //   all received
 //                     descriptors are closed
 absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block);
 
-// Lets a socket take datagrams of kMaxPacketBytes (the default send buffer of some kernels is
+// Lets a socket take datagrams of limits::kDatagramBytes (the default send buffer of some kernels is
 // smaller).
 void WidenSendBuffer(int socket);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 
@@ -22,9 +23,9 @@ absl::StatusOr<bool> PacketChannel::TrySend(const Queued& packet) {
 
 absl::Status PacketChannel::Send(std::string bytes, Fds fds) {
   Queued packet{std::move(bytes), std::move(fds)};
-  if (packet.bytes.size() > kMaxPacketBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("a message of ", packet.bytes.size(),
-                                                     " bytes; the limit is ", kMaxPacketBytes));
+  if (packet.bytes.size() > limits::kDatagramBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a message of ", packet.bytes.size(), " bytes; the limit is ", limits::kDatagramBytes));
   }
   if (queue_.empty()) {
     const absl::StatusOr<bool> sent = TrySend(packet);

@@ -46,7 +46,7 @@ class Puller {
     const std::int64_t demand = TotalRecv(plan_.spec, plan_.counts, plan_.rank);
     if (demand > args_.own_capacity && !args_.drop_on_overflow) {
       const KernelError error =
-          Fault(KernelCode::kResourceExhausted, KernelFault::kOverflow, demand, args_.own_capacity);
+          Fault(Code::kResourceExhausted, KernelFault::kOverflow, demand, args_.own_capacity);
       return AtRank(error, plan_.rank);
     }
     *source = {static_cast<const std::uint8_t*>(args_.own_rows), args_.own_weights,

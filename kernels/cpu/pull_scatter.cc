@@ -118,7 +118,7 @@ class Puller {
 
   KernelError RouteLost(KernelFault fault, std::int32_t s, std::int64_t got,
                         std::int64_t expected) const {
-    const KernelError error = Fault(KernelCode::kDataLoss, fault, got, expected);
+    const KernelError error = Fault(Code::kDataLoss, fault, got, expected);
     return AtIndex(AtRank(error, s), sources_[s].next);
   }
 
@@ -143,7 +143,7 @@ KernelError CheckArgs(const PullScatterArgs& args) {
   const std::int64_t demand = TotalRecv(plan.spec, plan.counts, plan.rank);
   if (demand > args.capacity && !args.drop_on_overflow) {
     const KernelError error =
-        Fault(KernelCode::kResourceExhausted, KernelFault::kOverflow, demand, args.capacity);
+        Fault(Code::kResourceExhausted, KernelFault::kOverflow, demand, args.capacity);
     return AtRank(error, plan.rank);
   }
   return {};

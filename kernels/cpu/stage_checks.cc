@@ -17,7 +17,7 @@ template <std::size_t N>
 KernelError CheckFields(const Field (&fields)[N], std::int32_t rank) {
   for (const Field& field : fields) {
     if (field.got != field.expected) {
-      return AtRank(Fault(KernelCode::kDataLoss, field.fault, field.got, field.expected), rank);
+      return AtRank(Fault(Code::kDataLoss, field.fault, field.got, field.expected), rank);
     }
   }
   return {};
@@ -25,7 +25,7 @@ KernelError CheckFields(const Field (&fields)[N], std::int32_t rank) {
 
 template <typename Got, typename Expected>
 KernelError Lost(KernelFault fault, std::int32_t rank, Got got, Expected expected) {
-  return AtRank(Fault(KernelCode::kDataLoss, fault, got, expected), rank);
+  return AtRank(Fault(Code::kDataLoss, fault, got, expected), rank);
 }
 
 // Room for a header, and aligned as regions are.

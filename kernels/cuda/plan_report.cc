@@ -58,7 +58,7 @@ void AddNumbers(const PlanHeader& got, const PlanHeader& want, KernelError& erro
 KernelError ReadPlanReport(ReportWord word, const PlanHeader& got, const PlanHeader& want) {
   KernelError error = ReadReport(word);
   if (error.ok()) return error;
-  if (IsOfAnother(error.fault)) error.code = KernelCode::kInvalidArgument;
+  if (IsOfAnother(error.fault)) error.code = Code::kInvalidArgument;
   AddNumbers(got, want, error);
   return error;
 }

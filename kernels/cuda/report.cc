@@ -9,11 +9,11 @@ KernelError ReadReport(ReportWord word) {
   error.index = static_cast<std::int64_t>(word >> 8);
   // Faults stand in the order of their causes: arguments, then counts, then plan and stages.
   if (error.fault == KernelFault::kPlanEpoch) {
-    error.code = KernelCode::kAborted;
+    error.code = Code::kAborted;
   } else if (error.fault < KernelFault::kPlanMagic) {
-    error.code = KernelCode::kInvalidArgument;
+    error.code = Code::kInvalidArgument;
   } else {
-    error.code = KernelCode::kDataLoss;
+    error.code = Code::kDataLoss;
   }
   return error;
 }

@@ -67,6 +67,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "client": _WIRE | {"client/c", "kernels"},
 }
 
+# What client, epd, worker and kernels must all know: plain C++, without Abseil or protobuf.
+_CONTRACT = {f"proto/epd/v1/{name}.h" for name in ("code", "limits", "text")}
+
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
 _NCCL = r"nccl.*|.*/nccl(_ep)?\.h"
 _CUDA_HEADERS = r"cuda\.h|cuda_runtime.*|driver_types\.h"
@@ -124,6 +127,8 @@ def _longest(path: str, table: dict) -> str | None:
 
 
 def _include_complaint(path: str, quote: str, included: str) -> str | None:
+    if included in _CONTRACT:
+        return None
     area = _longest(path, _MAY_INCLUDE)
     target = _longest(included, _MAY_INCLUDE)
     if quote == '"' and area and target and target != area and target not in _MAY_INCLUDE[area]:

@@ -4,6 +4,7 @@
 #include "client/cli/commands/command.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/version.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd::cli {
 namespace {
@@ -37,7 +38,7 @@ Report RunVersionOfAllNodes(const CommandContext& context) {
   for (const auto& node : NodesIn(report).nodes()) {
     const bool fits =
         !node.has_status() || (node.status().max_protocol_version() >= kMinProtocolVersion &&
-                               node.status().min_protocol_version() <= kMaxProtocolVersion);
+                               node.status().min_protocol_version() <= limits::kProtocolVersion);
     if (!fits) report.code = ExitCode::kVersion;
   }
   report.table = NodeVersionsTable(NodesIn(report));

@@ -4,6 +4,7 @@
 #include "client/cli/commands/command.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/report.pb.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd::cli {
 namespace {
@@ -20,11 +21,11 @@ ExitCode Compare(const epd::v1::GetStatusResponse& status, VersionReport& report
   report.set_daemon_min_protocol_version(status.min_protocol_version());
   report.set_daemon_max_protocol_version(status.max_protocol_version());
   const bool daemon_is_older = status.max_protocol_version() < kMinProtocolVersion;
-  const bool daemon_is_newer = status.min_protocol_version() > kMaxProtocolVersion;
+  const bool daemon_is_newer = status.min_protocol_version() > limits::kProtocolVersion;
   if (!daemon_is_older && !daemon_is_newer) return ExitCode::kOk;
   report.set_problem(
       absl::StrCat("no common protocol version: epctl ", kVersion, " speaks ",
-                   Range(kMinProtocolVersion, kMaxProtocolVersion), ", epd ", status.version(),
+                   Range(kMinProtocolVersion, limits::kProtocolVersion), ", epd ", status.version(),
                    " speaks ", Range(status.min_protocol_version(), status.max_protocol_version()),
                    "; upgrade ", daemon_is_older ? "epd" : "epctl and the clients of its release"));
   return ExitCode::kVersion;
@@ -36,7 +37,7 @@ Report RunVersion(const CommandContext& context) {
   auto version = std::make_unique<VersionReport>();
   version->set_epctl(kVersion);
   version->set_min_protocol_version(kMinProtocolVersion);
-  version->set_max_protocol_version(kMaxProtocolVersion);
+  version->set_max_protocol_version(limits::kProtocolVersion);
   ExitCode code = context.connect_failure.code;
   version->set_problem(context.connect_failure.error);
   if (context.connection != nullptr) {

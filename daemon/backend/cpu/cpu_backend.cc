@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cpu/memfd_arenas.h"
 #include "daemon/backend/cpu/row_mover.h"
+#include "daemon/backend/kernel_status.h"
 #include "daemon/backend/nccl_library.h"
 #include "kernels/simd.h"
 
@@ -12,11 +13,7 @@ namespace epd {
 
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const std::string& simd) {
   const KernelError error = SetSimdLevelByName(simd.empty() ? "auto" : simd.c_str());
-  if (!error.ok()) {
-    char text[400];
-    FormatKernelError(error, text, sizeof text);
-    return absl::InvalidArgumentError(text);
-  }
+  if (!error.ok()) return ToStatus(error);
   return std::unique_ptr<CpuBackend>(new CpuBackend());
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
 #include "kernels/gather_reduce_rows.h"
 #include "kernels/routing_plan.h"
@@ -19,13 +20,7 @@ namespace {
 
 absl::Status FromKernel(const KernelError& error, size_t rank) {
   if (error.ok()) return absl::OkStatus();
-  char text[400];
-  FormatKernelError(error, text, sizeof text);
-  absl::StatusCode code = absl::StatusCode::kDataLoss;
-  if (error.code == KernelCode::kInvalidArgument) code = absl::StatusCode::kInvalidArgument;
-  if (error.code == KernelCode::kAborted) code = absl::StatusCode::kAborted;
-  if (error.code == KernelCode::kResourceExhausted) code = absl::StatusCode::kResourceExhausted;
-  return absl::Status(code, absl::StrCat("output of rank ", rank, ": ", text));
+  return ToStatus(error, absl::StrCat("output of rank ", rank, ": "));
 }
 
 // One operation in work: mapped regions, private plans.

@@ -3,22 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/kernel_status.h"
 
 namespace epd::nccl_ep {
 namespace {
-
-absl::Status StatusOf(const KernelError& error) {
-  char text[400];
-  FormatKernelError(error, text, sizeof text);
-  switch (error.code) {
-    case KernelCode::kInvalidArgument:
-      return absl::InvalidArgumentError(text);
-    case KernelCode::kAborted:
-      return absl::AbortedError(text);
-    default:
-      return absl::DataLossError(text);
-  }
-}
 
 absl::Status Damaged(int32_t rank, const char* what) {
   return absl::DataLossError(
@@ -38,7 +26,7 @@ EpRouting::EpRouting(const RoutingPlanView& view)
 
 absl::StatusOr<EpRouting> EpRouting::FromPlan(const ViewPlanArgs& plan) {
   RoutingPlanView view;
-  if (const KernelError bad = ViewRoutingPlan(plan, &view); !bad.ok()) return StatusOf(bad);
+  if (const KernelError bad = ViewRoutingPlan(plan, &view); !bad.ok()) return ToStatus(bad);
   if (const KernelError bad = CheckCounts(view.spec, view.counts); !bad.ok()) {
     return Damaged(plan.rank, "has counts that fit no group of this size");
   }

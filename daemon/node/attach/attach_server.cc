@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/node/attach/codec.h"
 #include "daemon/observe/log.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -23,7 +24,6 @@ namespace {
 constexpr int kMessagesPerTurn = 16;
 constexpr size_t kMaxPending = 256;
 constexpr absl::Duration kRest = absl::Milliseconds(100);
-constexpr size_t kMaxClientNameBytes = 200;
 
 v1::ServerMessage Goodbye(const absl::Status& status) {
   v1::ServerMessage message;
@@ -60,16 +60,16 @@ UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }  // namespace
 
 absl::Status NegotiateVersion(const v1::Attach& attach, uint32_t* version) {
-  *version = std::min(attach.max_version(), kMaxProtocolVersion);
+  *version = std::min(attach.max_version(), limits::kProtocolVersion);
   if (attach.min_version() <= attach.max_version() &&
       *version >= std::max(attach.min_version(), kMinProtocolVersion)) {
     return absl::OkStatus();
   }
-  const bool client_is_newer = attach.min_version() > kMaxProtocolVersion;
+  const bool client_is_newer = attach.min_version() > limits::kProtocolVersion;
   return absl::UnimplementedError(
       absl::StrCat("the client speaks protocol versions ", attach.min_version(), "..",
                    attach.max_version(), ", epd speaks ", kMinProtocolVersion, "..",
-                   kMaxProtocolVersion, "; upgrade ", client_is_newer ? "epd" : "the client"));
+                   limits::kProtocolVersion, "; upgrade ", client_is_newer ? "epd" : "the client"));
 }
 
 AttachServer::AttachServer(Options options, EventLoop& loop, AttachObserver& observer)
@@ -197,8 +197,8 @@ void AttachServer::Attach(int fd, const v1::Attach& attach) {
   absl::StatusOr<SessionSlots> slots = MakeSlots(session->id, options_.incarnation);
   if (!slots.ok()) return RefusePending(fd, slots.status());
   session->slots.emplace(kCpuWorker, *std::move(slots));
-  session->client_name = attach.client_name().substr(0, kMaxClientNameBytes);
-  session->client_version = attach.client_version().substr(0, kMaxClientNameBytes);
+  session->client_name = attach.client_name().substr(0, limits::kNameBytes);
+  session->client_version = attach.client_version().substr(0, limits::kNameBytes);
   session->since = MonotonicNow();
 
   const SessionId id = session->id;

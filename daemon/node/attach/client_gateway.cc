@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -11,9 +12,6 @@ namespace {
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
 // Of one session; a client must not fill epd's memory with names.
 constexpr size_t kMaxWords = 4096;
-constexpr size_t kMaxDeviceBytes = 64;
-constexpr size_t kMaxProgramBytes = 200;
-constexpr size_t kMaxMetadataBytes = 256;
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
   v1::ServerMessage message;
@@ -27,10 +25,10 @@ absl::Status CheckWords(const GroupSpec& spec, const v1::Join& join) {
     return absl::InvalidArgumentError(absl::StrCat("group=", Title(spec), " ", field, ": got ", got,
                                                    " bytes, expected at most ", limit));
   };
-  if (join.program().size() > kMaxProgramBytes)
-    return too_long("program", join.program().size(), kMaxProgramBytes);
-  if (join.metadata().size() > kMaxMetadataBytes)
-    return too_long("metadata", join.metadata().size(), kMaxMetadataBytes);
+  if (join.program().size() > limits::kNameBytes)
+    return too_long("program", join.program().size(), limits::kNameBytes);
+  if (join.metadata().size() > limits::kMetadataBytes)
+    return too_long("metadata", join.metadata().size(), limits::kMetadataBytes);
   return absl::OkStatus();
 }
 
@@ -70,7 +68,8 @@ void ClientGateway::KeepWords(SessionId session, const v1::Join& join) {
   auto& kept = words_[session];
   for (int i = 0; i < join.ranks_size() && kept.size() < kMaxWords; ++i) {
     Words& words = kept[{join.spec().name(), Rank(join.ranks(i))}];
-    words.device = i < join.devices_size() ? join.devices(i).substr(0, kMaxDeviceBytes) : "";
+    words.device =
+        i < join.devices_size() ? join.devices(i).substr(0, limits::kDeviceNameBytes) : "";
     words.program = join.program();
     words.metadata = join.metadata();
   }
@@ -117,6 +116,7 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   absl::StatusOr<GroupSpec> spec = FromProto(join.spec(), options_.defaults);
   absl::Status bad = spec.status();
   if (bad.ok()) bad = Validate(*spec);
+  if (bad.ok()) bad = CheckServed(*spec);
   if (bad.ok()) bad = options_.check_room(spec->name);
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");

@@ -26,6 +26,7 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
     absl::StatusOr<GroupSpec> spec = FromProto(request->spec(), node_.spec_defaults());
     absl::Status bad = spec.status();
     if (bad.ok()) bad = Validate(*spec);
+    if (bad.ok()) bad = CheckServed(*spec);
     if (!bad.ok()) return finish(bad);
     const std::string name = spec->name;
     const auto done = [this, response, finish, name](const RequestDeduplicator::Answer& answer) {

@@ -8,6 +8,7 @@
 #include "kernels/routing_plan.h"
 #include "kernels/routing_spec.h"
 #include "kernels/scatter_stage.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/segment.h"
 
@@ -15,8 +16,6 @@ namespace epd {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr uint64_t kWidestMovedBytes = 8;
-constexpr uint64_t kWidestSummedBytes = 4;
 
 uint64_t Pages(uint64_t bytes) {
   return static_cast<uint64_t>(AlignUp(static_cast<int64_t>(bytes), kPageBytes));
@@ -62,7 +61,8 @@ void PlanScatters(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& 
 }
 
 void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& plan) {
-  const uint64_t row_bytes = shape.hidden * std::min(shape.element_bytes, kWidestSummedBytes);
+  const uint64_t row_bytes =
+      shape.hidden * std::min(shape.element_bytes, limits::kSummedElementBytes);
   const uint64_t tokens = shape.max_tokens_per_rank;
   const auto stage = [&](bool has_weights) {
     return GatherStageBytes({.num_rows = shape.recv_capacity_per_rank,
@@ -77,7 +77,7 @@ void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& p
 
 // As Staging::WantEagerBuffers, of a pool that nobody uses.
 uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
-  if (shape.worker_executor || shape.num_ranks > shm::kMaxEagerRanks) return 0;
+  if (shape.worker_executor || shape.num_ranks > limits::kEagerRanks) return 0;
   const uint64_t share = pool_bytes / shm::kEagerPoolShare;
   const uint64_t num_eager_buffers = share / (shm::kEagerBufferBytes * shape.num_ranks);
   return std::min<uint64_t>(num_eager_buffers, shm::kMaxEagerBuffers) * shm::kEagerBufferBytes;
@@ -88,13 +88,11 @@ uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
 absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t pool_bytes) {
   const RoutingSpec spec = ToRoutingSpec(shape);
   if (const KernelError bad = CheckRoutingSpec(spec); !bad.ok()) {
-    char text[256];
-    FormatKernelError(bad, text, sizeof text);
-    return absl::InvalidArgumentError(text);
+    return absl::InvalidArgumentError(ToString(bad));
   }
-  if (shape.element_bytes == 0 || shape.element_bytes > kWidestMovedBytes) {
+  if (shape.element_bytes == 0 || shape.element_bytes > limits::kMovedElementBytes) {
     return absl::InvalidArgumentError(absl::StrCat("element_bytes is ", shape.element_bytes,
-                                                   ", expected 1 to ", kWidestMovedBytes));
+                                                   ", expected 1 to ", limits::kMovedElementBytes));
   }
   MemoryPlan plan;
   plan.handle_mem_bytes = RoutingPlanBytes(spec);

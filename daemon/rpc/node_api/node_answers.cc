@@ -10,6 +10,7 @@
 #include "daemon/node/attach/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_health.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -98,7 +99,7 @@ absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   out.set_draining(node.stopping());
   out.set_worker_snapshot_stale(FiguresAreStale(node));
   out.set_min_protocol_version(kMinProtocolVersion);
-  out.set_max_protocol_version(kMaxProtocolVersion);
+  out.set_max_protocol_version(limits::kProtocolVersion);
   return absl::OkStatus();
 }
 

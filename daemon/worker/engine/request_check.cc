@@ -4,9 +4,11 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/kernel_status.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "kernels/cuda/plan_report.h"
 #include "kernels/routing_plan.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
@@ -15,9 +17,8 @@ namespace epd {
 namespace {
 
 constexpr uint32_t kMaxStatusCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-constexpr uint32_t kMaxAlignment = 1u << 16;
 // Of a row: the widest element, with room for a quantised payload's scales.
-constexpr uint64_t kMaxRowBytes = uint64_t{kMaxHidden} * 8;
+constexpr uint64_t kMaxRowBytes = uint64_t{limits::kHidden} * limits::kMovedElementBytes;
 
 absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", got, ", expected ", expected));
@@ -51,8 +52,8 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
     return Bad("num_tokens", request.num_tokens,
                absl::StrCat("at most max_tokens_per_rank=", spec.max_tokens_per_rank));
   }
-  if (request.recv_capacity > kMaxSlots) {
-    return Bad("recv_capacity", request.recv_capacity, absl::StrCat("at most ", kMaxSlots));
+  if (request.recv_capacity > limits::kSlots) {
+    return Bad("recv_capacity", request.recv_capacity, absl::StrCat("at most ", limits::kSlots));
   }
   if (request.kind == shm::Kind::kPrepare) {
     const uint64_t counts_bytes = uint64_t{spec.num_experts} * sizeof(int32_t);
@@ -78,14 +79,14 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
 }
 
 absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
-  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? kMaxGroupTopK : tenant.start.spec.top_k;
+  const uint32_t max_top_k = tenant.start.spec.top_k == 0 ? limits::kTopK : tenant.start.spec.top_k;
   if (request.top_k == 0 || request.top_k > max_top_k) {
     return Bad("top_k", request.top_k, absl::StrCat("1 to ", max_top_k));
   }
-  if (request.alignment > kMaxAlignment ||
+  if (request.alignment > limits::kAlignment ||
       (request.alignment != 0 && !std::has_single_bit(request.alignment))) {
     return Bad("alignment", request.alignment,
-               absl::StrCat("0 or a power of two up to ", kMaxAlignment));
+               absl::StrCat("0 or a power of two up to ", limits::kAlignment));
   }
   const bool prepare = request.kind == shm::Kind::kPrepare;
   if (!prepare && (request.row_bytes == 0 || request.row_bytes > kMaxRowBytes)) {
@@ -116,18 +117,7 @@ absl::Status ReadMoved(const shm::SlotRequest& request, const Announcement& said
       MakePlanHeader(spec, static_cast<int32_t>(request.rank),
                      {tenant.start.group.value, tenant.start.epoch.value, said.plan_id},
                      static_cast<int64_t>(said.num_tokens), got.num_routes);
-  const KernelError error = cuda::ReadPlanReport(request.demand, got, want);
-  if (error.ok()) return absl::OkStatus();
-  char text[400];
-  FormatKernelError(error, text, sizeof text);
-  switch (error.code) {
-    case KernelCode::kInvalidArgument:
-      return absl::InvalidArgumentError(text);
-    case KernelCode::kAborted:
-      return absl::AbortedError(text);
-    default:
-      return absl::DataLossError(text);
-  }
+  return ToStatus(cuda::ReadPlanReport(request.demand, got, want));
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ struct Tenant {
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
     return !worker_executor() && !peers.has_value() && set && !start.on_device() &&
-           start.members.size() <= shm::kMaxEagerRanks;
+           start.members.size() <= limits::kEagerRanks;
   }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
   // Its rows go between workers from device to device, and not through this worker's streams.

@@ -19,8 +19,6 @@ namespace {
 constexpr size_t kMaxRoutesShown = 16384;
 // Operations of the past in one message, with up to a hundred bytes each.
 constexpr size_t kMaxPastShown = 2048;
-// TenantReady carries two descriptors for each rank, of this node or of another.
-constexpr size_t kMaxTenantRanks = kMaxPacketFds / 2;
 
 }  // namespace
 
@@ -99,13 +97,9 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 }
 
 absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
-  if (start.members.size() > kMaxTenantRanks) {
-    return absl::UnimplementedError(absl::StrCat(
-        "num_ranks: got ", start.members.size(), ", expected at most ", kMaxTenantRanks,
-        ": the staging of each rank has two descriptors, which one message must carry; use several "
-        "groups of fewer ranks"));
-  }
-  if (absl::Status limits = CheckNcclEpLimits(start.spec); !limits.ok()) return limits;
+  absl::Status fits = epd::CheckServed(start.spec);
+  if (fits.ok()) fits = CheckNcclEpLimits(start.spec);
+  if (!fits.ok()) return fits;
   std::vector<std::string> served;
   for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
   return CheckServedBackend(start.spec.backend, served, no_cuda_);

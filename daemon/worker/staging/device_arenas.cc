@@ -4,6 +4,7 @@
 
 #include "kernels/routing_plan.h"
 #include "kernels/routing_spec.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -19,7 +20,7 @@ uint64_t DevicePages(uint64_t bytes) {
 }
 
 uint64_t LargestOperation(const GroupSpec& spec) {
-  const uint64_t top_k = spec.top_k != 0 ? spec.top_k : std::min(spec.num_experts, kMaxGroupTopK);
+  const uint64_t top_k = spec.top_k != 0 ? spec.top_k : std::min(spec.num_experts, limits::kTopK);
   RoutingSpec routing;
   routing.num_ranks = static_cast<int32_t>(spec.num_ranks);
   routing.num_experts = static_cast<int32_t>(spec.num_experts);

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/epd/v1/limits.h"
+
 namespace epd::shm {
 
 inline constexpr uint64_t kSlotsMagic = 0x31544f4c53445045;    // "EPDSLOT1", little endian.
@@ -27,7 +29,6 @@ inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its ter
 // An eager buffer is the place in the own arena where the rows of slot i may stand before the operation is admitted.
 inline constexpr uint64_t kEagerBufferBytes = 256 << 10;
 inline constexpr uint32_t kMaxEagerBuffers = 8;  // Of an arena: slots 0 to 7 have one.
-inline constexpr uint32_t kMaxEagerRanks = 256;  // Larger groups have no eager buffers.
 
 enum class Step : uint32_t {
   kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
@@ -127,7 +128,7 @@ struct SlotEagerBuffers {
   uint32_t num_eager_buffers;  // 0: the set has none.
   uint32_t
       good;  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
-  uint8_t eager_buffer_of_rank[kMaxEagerRanks];
+  uint8_t eager_buffer_of_rank[limits::kEagerRanks];
 };
 
 // What the plan of a stream's prepare is named after, for the kernels that build it. Written before a good answer to

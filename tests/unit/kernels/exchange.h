@@ -21,7 +21,7 @@ namespace epd {
 inline std::string Text(const KernelError& error) {
   char buffer[512];
   FormatKernelError(error, buffer, sizeof(buffer));
-  return std::string(KernelCodeName(error.code)) + ": " + buffer;
+  return std::string(CodeName(error.code)) + ": " + buffer;
 }
 
 #define EXPECT_OK(expression)                        \

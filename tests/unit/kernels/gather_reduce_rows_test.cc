@@ -228,7 +228,7 @@ TEST_F(OneRankTest, TooFewRowsWithoutDropsIsDataLoss) {
   PullGatherArgs args = PullArgs(*plans_, 0, refs, DataType::kFloat32, 4);
   args.out = out.data();
   const KernelError error = PullGather(args);
-  EXPECT_EQ(error.code, KernelCode::kDataLoss);
+  EXPECT_EQ(error.code, Code::kDataLoss);
   EXPECT_EQ(error.fault, KernelFault::kStageNumRows);
   EXPECT_EQ(error.rank, 0);
   EXPECT_EQ(error.got, 9u);

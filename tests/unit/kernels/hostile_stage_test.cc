@@ -118,7 +118,7 @@ TEST_F(HostileStageTest, EveryLieInAScatterHeaderIsNamed) {
     const std::vector<Region> stages = ScatterStages();
     std::memcpy(stages[1].data() + lie.offset, &lie.value, 4);
     const KernelError error = PullScatterFrom(Refs(stages));
-    EXPECT_EQ(error.code, KernelCode::kDataLoss) << lie.offset << " " << Text(error);
+    EXPECT_EQ(error.code, Code::kDataLoss) << lie.offset << " " << Text(error);
     EXPECT_EQ(error.fault, lie.fault) << lie.offset << " " << Text(error);
     EXPECT_EQ(error.rank, 1) << Text(error);
   }
@@ -142,7 +142,7 @@ TEST_F(HostileStageTest, EveryLieInAGatherHeaderIsNamed) {
     const std::vector<Region> stages = GatherStages();
     std::memcpy(stages[1].data() + lie.offset, &lie.value, 4);
     const KernelError error = PullGatherFrom(Refs(stages));
-    EXPECT_EQ(error.code, KernelCode::kDataLoss) << lie.offset << " " << Text(error);
+    EXPECT_EQ(error.code, Code::kDataLoss) << lie.offset << " " << Text(error);
     EXPECT_EQ(error.fault, lie.fault) << lie.offset << " " << Text(error);
     EXPECT_EQ(error.rank, 1) << Text(error);
   }

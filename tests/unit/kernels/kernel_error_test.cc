@@ -64,11 +64,11 @@ TEST(KernelErrorTest, TruncatesAndSaysHowMuchThereIs) {
 }
 
 TEST(KernelErrorTest, CodesHaveStableNames) {
-  EXPECT_STREQ(KernelCodeName(KernelCode::kOk), "OK");
-  EXPECT_STREQ(KernelCodeName(KernelCode::kInvalidArgument), "INVALID_ARGUMENT");
-  EXPECT_STREQ(KernelCodeName(KernelCode::kAborted), "ABORTED");
-  EXPECT_STREQ(KernelCodeName(KernelCode::kResourceExhausted), "RESOURCE_EXHAUSTED");
-  EXPECT_STREQ(KernelCodeName(KernelCode::kDataLoss), "DATA_LOSS");
+  EXPECT_STREQ(CodeName(Code::kOk), "OK");
+  EXPECT_STREQ(CodeName(Code::kInvalidArgument), "INVALID_ARGUMENT");
+  EXPECT_STREQ(CodeName(Code::kAborted), "ABORTED");
+  EXPECT_STREQ(CodeName(Code::kResourceExhausted), "RESOURCE_EXHAUSTED");
+  EXPECT_STREQ(CodeName(Code::kDataLoss), "DATA_LOSS");
 }
 
 }  // namespace

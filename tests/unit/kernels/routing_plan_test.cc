@@ -92,7 +92,7 @@ TEST_F(RoutingPlanArgumentsTest, IndexOfEOrMoreNamesTokenAndK) {
   const std::int64_t topk[] = {0, 1, 2, 5};
   std::int32_t counts[5] = {9, 9, 9, 9, 9};
   const KernelError error = CountRoutes(problem_.Spec(), {topk, IndexType::kInt64, 2}, counts);
-  EXPECT_EQ(error.code, KernelCode::kInvalidArgument);
+  EXPECT_EQ(error.code, Code::kInvalidArgument);
   EXPECT_EQ(error.fault, KernelFault::kExpertIndex);
   EXPECT_EQ(error.token, 1);
   EXPECT_EQ(error.k, 1);

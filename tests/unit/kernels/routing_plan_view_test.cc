@@ -44,7 +44,7 @@ TEST_F(RoutingPlanViewTest, AnyChangedByteOfTheUsedPartIsDataLoss) {
   std::uint8_t* bytes = plans_->Memory(0).data();
   for (std::size_t i = 0; i < plans_->View(0).used_bytes; ++i) {
     bytes[i] ^= 0x10;
-    EXPECT_EQ(View().code, KernelCode::kDataLoss) << "byte " << i;
+    EXPECT_EQ(View().code, Code::kDataLoss) << "byte " << i;
     bytes[i] ^= 0x10;
   }
   EXPECT_OK(View());
@@ -94,7 +94,7 @@ TEST_F(RoutingPlanViewTest, ASoundPlanOfSomethingElseNamesTheField) {
     ViewPlanArgs args = plans_->ViewArgs(0);
     other.change(&args);
     const KernelError error = ViewWith(args);
-    EXPECT_EQ(error.code, KernelCode::kInvalidArgument) << Text(error);
+    EXPECT_EQ(error.code, Code::kInvalidArgument) << Text(error);
     EXPECT_EQ(error.fault, other.fault) << Text(error);
   }
   ViewPlanArgs any = plans_->ViewArgs(0);
@@ -106,7 +106,7 @@ TEST_F(RoutingPlanViewTest, AnOlderEpochIsAborted) {
   ViewPlanArgs args = plans_->ViewArgs(0);
   args.ids.epoch = 8;
   const KernelError error = ViewWith(args);
-  EXPECT_EQ(error.code, KernelCode::kAborted);
+  EXPECT_EQ(error.code, Code::kAborted);
   EXPECT_EQ(error.fault, KernelFault::kPlanEpoch);
   EXPECT_EQ(error.got, 7u);
   EXPECT_EQ(error.expected, 8u);
@@ -123,7 +123,7 @@ TEST_F(RoutingPlanViewTest, MadeUpNumbersUnderAGoodChecksumAreRefused) {
   counts[7] = -5;
   Seal();
   EXPECT_EQ(View().fault, KernelFault::kCountRange);
-  EXPECT_EQ(View().code, KernelCode::kDataLoss);
+  EXPECT_EQ(View().code, Code::kDataLoss);
   counts[7] = 0;
   counts[0] += 1;
   Seal();

@@ -39,7 +39,7 @@ TEST(RoutingSpecTest, EveryFieldOutOfRangeIsNamed) {
     RoutingSpec spec = Good();
     bad.change(&spec);
     const KernelError error = CheckRoutingSpec(spec);
-    EXPECT_EQ(error.code, KernelCode::kInvalidArgument);
+    EXPECT_EQ(error.code, Code::kInvalidArgument);
     EXPECT_EQ(error.fault, bad.fault);
   }
 }

@@ -141,7 +141,7 @@ TEST_F(TwoRanksTest, OverflowWithoutDropsNamesRankDemandAndCapacityAndLeavesZero
   const std::vector<StageRef> refs = Refs(stages);
   const Region rows(7 * kRowBytes);
   const KernelError error = PullScatter(PullArgs(refs, rows));
-  EXPECT_EQ(error.code, KernelCode::kResourceExhausted);
+  EXPECT_EQ(error.code, Code::kResourceExhausted);
   EXPECT_EQ(error.fault, KernelFault::kOverflow);
   EXPECT_EQ(error.rank, 0);
   EXPECT_EQ(error.got, 8u);
@@ -172,7 +172,7 @@ TEST_F(TwoRanksTest, StageRefusesWrongArguments) {
   EXPECT_EQ(StageScatter(args).fault, KernelFault::kNullArgument);
   args = good;
   args.plan = nullptr;
-  EXPECT_EQ(StageScatter(args).code, KernelCode::kInvalidArgument);
+  EXPECT_EQ(StageScatter(args).code, Code::kInvalidArgument);
 }
 
 TEST_F(TwoRanksTest, PullRefusesWrongArguments) {

@@ -40,7 +40,7 @@ TEST_F(SimdTest, UnknownNamesChangeNothing) {
   ASSERT_TRUE(SetSimdLevel(SimdLevel::kScalar).ok());
   for (const char* name : {"", "AVX2", "avx1024", static_cast<const char*>(nullptr)}) {
     const KernelError error = SetSimdLevelByName(name);
-    EXPECT_EQ(error.code, KernelCode::kInvalidArgument);
+    EXPECT_EQ(error.code, Code::kInvalidArgument);
     EXPECT_EQ(error.fault, KernelFault::kSimdLevel);
     EXPECT_EQ(ActiveSimdLevel(), SimdLevel::kScalar);
   }

@@ -4,22 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/moves/row_moves.h"
+#include "daemon/backend/kernel_status.h"
 #include "kernels/cuda/plan_report.h"
 
 namespace epd::cuda {
-namespace {
-
-absl::Status StatusOf(const KernelError& error, size_t rank) {
-  char text[400];
-  FormatKernelError(error, text, sizeof text);
-  absl::StatusCode code = absl::StatusCode::kDataLoss;
-  if (error.code == KernelCode::kInvalidArgument) code = absl::StatusCode::kInvalidArgument;
-  if (error.code == KernelCode::kAborted) code = absl::StatusCode::kAborted;
-  return absl::Status(code, absl::StrCat("output of rank ", rank, ": ", text));
-}
-
-}  // namespace
-
 absl::Status RowMoves::Outcome(const uint8_t* host) const {
   if (job_.kind == shm::Kind::kPrepare) return absl::OkStatus();
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -31,7 +19,7 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
     const PlanHeader want = MakePlanHeader(
         spec_, static_cast<int32_t>(rank), {group_.group_id, group_.epoch, job_.plan_id},
         static_cast<int64_t>(job_.parts[rank].num_tokens), got.num_routes);
-    return StatusOf(ReadPlanReport(word, got, want), rank);
+    return ToStatus(ReadPlanReport(word, got, want), absl::StrCat("output of rank ", rank, ": "));
   }
   // Each rank's slots follow from its own counts: rows meet only where all plans have the same.
   return CountsIn(host + CountsAt()).status();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/data_type.h"
@@ -40,11 +41,7 @@ bool RowMoves::scatters() const { return Scatters(job_.kind); }
 
 absl::Status RowMoves::Check() {
   spec_ = RoutingOf(group_, job_);
-  if (const KernelError bad = CheckRoutingSpec(spec_); !bad.ok()) {
-    char text[400];
-    FormatKernelError(bad, text, sizeof text);
-    return absl::InvalidArgumentError(text);
-  }
+  if (const KernelError bad = CheckRoutingSpec(spec_); !bad.ok()) return ToStatus(bad);
   const bool rows = job_.kind != shm::Kind::kPrepare;
   if (rows && job_.row_bytes == 0) return absl::InvalidArgumentError("rows of 0 bytes");
   if (rows && !scatters() &&

@@ -7,6 +7,8 @@
 
 #include <functional>
 
+#include "proto/epd/v1/limits.h"
+
 namespace epd {
 namespace {
 
@@ -41,7 +43,7 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
       {"instance", [](GroupSpec& s) { s.instance = "\n"; }},
       {"tenant", [](GroupSpec& s) { s.tenant = "\x7f"; }},
       {"num_ranks", [](GroupSpec& s) { s.num_ranks = 0; }},
-      {"num_ranks", [](GroupSpec& s) { s.num_ranks = kMaxGroupRanks + 1; }},
+      {"num_ranks", [](GroupSpec& s) { s.num_ranks = limits::kGroupRanks + 1; }},
       {"num_experts", [](GroupSpec& s) { s.num_experts = 0; }},
       {"num_experts", [](GroupSpec& s) { s.num_experts = 6; }},
       {"expert_owner", [](GroupSpec& s) { s.expert_owner = {Rank{0}}; }},
@@ -52,8 +54,8 @@ TEST(GroupSpecTest, EveryBadFieldIsNamed) {
        }},
       {"max_tokens_per_rank", [](GroupSpec& s) { s.max_tokens_per_rank = 0; }},
       {"recv_capacity_per_rank", [](GroupSpec& s) { s.recv_capacity_per_rank = 0; }},
-      {"hidden", [](GroupSpec& s) { s.hidden = kMaxHidden + 1; }},
-      {"top_k", [](GroupSpec& s) { s.top_k = kMaxGroupTopK + 1; }},
+      {"hidden", [](GroupSpec& s) { s.hidden = limits::kHidden + 1; }},
+      {"top_k", [](GroupSpec& s) { s.top_k = limits::kTopK + 1; }},
       {"alignment", [](GroupSpec& s) { s.alignment = 0; }},
       {"max_token_dtype", [](GroupSpec& s) { s.max_token_dtype = Dtype::kUnspecified; }},
       {"backend", [](GroupSpec& s) { s.backend = "tpu"; }},

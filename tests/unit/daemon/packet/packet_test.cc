@@ -12,6 +12,7 @@
 #include "daemon/packet/packet_channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -53,9 +54,9 @@ TEST_F(PacketTest, BytesAndDescriptorsArriveTogetherAndCloseOnExec) {
 }
 
 TEST_F(PacketTest, LongestMessageFitsAndOneByteMoreIsRefused) {
-  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kMaxPacketBytes, 'x'), {}).ok());
-  ASSERT_EQ(Receive()->bytes.size(), kMaxPacketBytes);
-  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kMaxPacketBytes + 1, 'x'), {}).ok());
+  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(limits::kDatagramBytes, 'x'), {}).ok());
+  ASSERT_EQ(Receive()->bytes.size(), limits::kDatagramBytes);
+  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(limits::kDatagramBytes + 1, 'x'), {}).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(Receive().status()));
 }
 

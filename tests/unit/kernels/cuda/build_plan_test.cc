@@ -143,7 +143,7 @@ TEST_F(FaultTest, AnIndexBeyondTheExpertsNamesItsRoute) {
   build_->args.experts.topk = topk.data();
   Build();
   EXPECT_EQ(ReadReport(build_->report).fault, KernelFault::kExpertIndex);
-  EXPECT_EQ(ReadReport(build_->report).code, KernelCode::kInvalidArgument);
+  EXPECT_EQ(ReadReport(build_->report).code, Code::kInvalidArgument);
   EXPECT_EQ(ReadReport(build_->report).index, 3);
   ExpectZeros();
 }

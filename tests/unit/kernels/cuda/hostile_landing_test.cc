@@ -43,7 +43,7 @@ class HostileLandingTest : public testing::Test {
   void ExpectFault(KernelFault fault) {
     const KernelError error = Land();
     EXPECT_EQ(error.fault, fault);
-    EXPECT_EQ(error.code, KernelCode::kDataLoss);
+    EXPECT_EQ(error.code, Code::kDataLoss);
     EXPECT_EQ(recv_->rows.Copy(), reference::Bytes(recv_->rows.size(), 0));
     EXPECT_EQ(recv_->weights, std::vector<float>(recv_->weights.size(), 0.0f));
   }

@@ -141,7 +141,7 @@ TEST(LaunchTest, ReportsKeepTheSmallestFault) {
   Note(&report, KernelFault::kPlanRoute, 7);
   EXPECT_EQ(ReadReport(report).fault, KernelFault::kStageRouteSlot);
   EXPECT_EQ(ReadReport(report).index, 4);
-  EXPECT_EQ(ReadReport(report).code, KernelCode::kDataLoss);
+  EXPECT_EQ(ReadReport(report).code, Code::kDataLoss);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "daemon/node/attach/attach_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -34,7 +35,7 @@ v1::Attach Range(uint32_t min, uint32_t max) {
 TEST(NegotiateVersionTest, HighestCommonVersionIsTaken) {
   uint32_t version = 0;
   ASSERT_TRUE(NegotiateVersion(Range(1, 9), &version).ok());
-  EXPECT_EQ(version, kMaxProtocolVersion);
+  EXPECT_EQ(version, limits::kProtocolVersion);
   ASSERT_TRUE(NegotiateVersion(Range(0, 1), &version).ok());
   EXPECT_EQ(version, 1u);
 }
