@@ -56,6 +56,8 @@ def test_layering_refuses(path: str, line: str, complaint: str) -> None:
     [
         ("daemon/control/g.cc", '#include "daemon/core/ids.h"'),
         ("daemon/control/g.cc", '#include "absl/time/time.h"'),
+        ("daemon/control/g.cc", '#include "proto/epd/v1/limits.h"'),
+        ("kernels/k.h", '#include "proto/epd/v1/code.h"'),
         ("daemon/rpc/r.cc", '#include "proto/epd/v1/node.grpc.pb.h"'),
         ("daemon/worker/w.cc", '#include "daemon/backend/nccl_unique_id.h"'),
         ("daemon/backend/nccl_unique_id.cc", "#include <nccl.h>"),

@@ -119,6 +119,17 @@ TEST(GroupSpecTest, DifferencesNameEveryFieldWithBothValues) {
                           FieldDifference{"deadlines.form", "1m", "5m"}));
 }
 
+TEST(GroupSpecTest, MoreRanksThanAWorkerServesAreRefusedWithTheLimit) {
+  GroupSpec spec = Good();
+  spec.num_ranks = limits::kServedRanks;
+  EXPECT_TRUE(CheckServed(spec).ok());
+  ++spec.num_ranks;
+  const absl::Status refused = CheckServed(spec);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("num_ranks: got 126, expected at most 125"));
+}
+
 TEST(GroupSpecTest, EqualSpecsAreThoseWithoutDifferences) {
   GroupSpec got = Good();
   got.expert_owner.assign(8, Rank{0});
