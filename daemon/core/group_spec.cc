@@ -147,7 +147,7 @@ absl::Status Validate(const GroupSpec& spec) {
   if (spec.backend != "auto" && spec.backend != "cpu" && spec.backend != "cuda" &&
       spec.backend != "nccl_ep") {
     return BadField(spec, "backend",
-                    IsPrintableWord(spec.backend) ? spec.backend.substr(0, 40) : "unprintable",
+                    text::IsWord(spec.backend) ? spec.backend.substr(0, 40) : "unprintable",
                     "auto, cpu, cuda or nccl_ep");
   }
   if (spec.backend == "nccl_ep" && spec.executor == Executor::kClient) {
