@@ -144,7 +144,7 @@ TEST(PendingArenasTest, OfDeviceMemoryASessionGetsItsOwnAloneWhereTheWorkerMoves
   ASSERT_EQ(joined.arenas_size(), 1);
   EXPECT_EQ(joined.arenas(0).sharing(), v1::ARENA_SHARING_DEVICE_DESCRIPTOR);
   EXPECT_EQ(joined.arenas(0).device_uuid(), "sixteen bytes...");
-  EXPECT_EQ(joined.buffer_bytes(), 4096u);
+  EXPECT_EQ(joined.stream_region_bytes(), 4096u);
 }
 
 TEST(PendingArenasTest, AnArenaWithAHandleHasNoDescriptors) {
