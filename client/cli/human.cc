@@ -62,6 +62,8 @@ std::string HumanCount(uint64_t count) {
   return text;
 }
 
+std::string NonZero(uint64_t number) { return number == 0 ? "" : absl::StrCat(number); }
+
 std::string HumanRanges(const std::vector<uint32_t>& sorted) {
   if (sorted.empty()) return "-";
   std::string text;

@@ -23,6 +23,9 @@ std::string HumanDuration(const google::protobuf::Duration& duration);
 // Groups of three digits.
 std::string HumanCount(uint64_t count);
 
+// "" for 0, which stands for what is not known.
+std::string NonZero(uint64_t number);
+
 // {0,1,2,3,7} -> "0-3,7"; empty -> "-".
 std::string HumanRanges(const std::vector<uint32_t>& sorted);
 

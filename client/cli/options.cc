@@ -60,76 +60,129 @@ void AddGlobalOptions(CLI::App& app, Options& options) {
   app.add_option("--count", options.watch_count, "with --watch: how often; 0: until interrupted");
 }
 
-void AddGroup(CLI::App& command, Options& options, bool required) {
-  auto* option = command.add_option("group", options.group, "name of a group")->type_name("NAME");
-  if (required) option->required();
+enum class Group { kNone, kOptional, kRequired };
+
+struct CommandHelp {
+  const char* name;
+  Group group;
+  const char* help;
+};
+
+constexpr CommandHelp kCommands[] = {
+    {"status", Group::kNone, "the daemon, its workers, and whether all is well"},
+    {"groups", Group::kOptional, "groups and the state of each"},
+    {"sessions", Group::kNone, "attached processes and the ranks that they hold"},
+    {"ranks", Group::kOptional, "ranks: who holds each, and in which phase it is"},
+    {"memory", Group::kNone, "every byte of staging and shared memory with its owner"},
+    {"health", Group::kOptional, "one word per service and group; the exit code says it too"},
+    {"doctor", Group::kNone,
+     "what is missing or set up badly on this node; works without a daemon"},
+    {"drain", Group::kRequired,
+     "let a group's open operations finish, refuse new ones, then close it"},
+    {"close", Group::kRequired, "end a group at once; its open operations fail"},
+    {"create", Group::kRequired, "make a group that waits for its ranks and outlives them"},
+    {"plan", Group::kRequired, "the memory that such a group will need; makes nothing"},
+    {"config", Group::kNone, "the daemon's settings and where each comes from"},
+    {"version", Group::kNone, "versions of epctl and of the daemon"},
+    {"why", Group::kRequired,
+     "who waits for whom in a group and since when, and what each rank did last"},
+};
+
+// A number of the group that `create` and `plan` describe in the same words.
+struct SizeHelp {
+  const char* option;
+  void (epd::v1::GroupSpec::*set)(uint32_t);
+  bool required;
+  const char* help;
+};
+
+constexpr SizeHelp kSizes[] = {
+    {"--ranks", &epd::v1::GroupSpec::set_num_ranks, true, "places in the group"},
+    {"--experts", &epd::v1::GroupSpec::set_num_experts, true,
+     "split over the ranks in equal blocks"},
+    {"--max-tokens-per-rank", &epd::v1::GroupSpec::set_max_tokens_per_rank, true,
+     "of one dispatch"},
+    {"--recv-capacity-per-rank", &epd::v1::GroupSpec::set_recv_capacity_per_rank, true, "slots"},
+    {"--hidden", &epd::v1::GroupSpec::set_hidden, true, "elements of a token row"},
+    {"--top-k", &epd::v1::GroupSpec::set_top_k, false, "largest of any call; 0: 128, the most"},
+};
+
+using Words = std::vector<std::pair<std::string, int>>;
+
+// An option that is one of `words`; `set` gets the word's number.
+void AddChoice(CLI::App& command, const char* name, const Words& words, const char* help,
+               const std::function<void(int)>& set) {
+  std::vector<std::string> known;
+  for (const auto& [word, number] : words) known.push_back(word);
+  command
+      .add_option_function<std::string>(
+          name,
+          [words, set](const std::string& text) {
+            for (const auto& [word, number] : words) {
+              if (word == text) set(number);
+            }
+          },
+          help)
+      ->check(CLI::IsMember(known).description(""));
 }
 
-void AddAllNodes(CLI::App& command, Options& options) {
-  command.add_flag("--all-nodes", options.all_nodes, "of every node of the cluster");
-}
-
-// `create` and `plan` describe a group in the same words.
 void AddSpec(CLI::App& command, Options& options) {
-  AddGroup(command, options, true);
-  SpecOptions& spec = options.spec;
-  command.add_option("--ranks", spec.num_ranks, "places in the group")->required();
-  command.add_option("--experts", spec.num_experts, "split over the ranks in equal blocks")
-      ->required();
-  command.add_option("--max-tokens-per-rank", spec.max_tokens_per_rank, "of one dispatch")
-      ->required();
-  command.add_option("--recv-capacity-per-rank", spec.recv_capacity_per_rank, "slots")->required();
-  command.add_option("--hidden", spec.hidden, "elements of a token row")->required();
-  command.add_option("--top-k", spec.top_k, "largest of any call; 0: 1024");
-  command.add_option("--dtype", spec.dtype, "float32, bfloat16 (default) or float16")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}).description(""));
-  command.add_option("--instance", spec.instance, "one run of the job");
-  command.add_option("--tenant", spec.tenant, "whose sessions exchange with each other");
-  command.add_option("--executor", spec.executor, "auto (default), client or worker")
-      ->check(CLI::IsMember({"auto", "client", "worker"}).description(""));
-  command.add_option("--backend", spec.backend, "auto (default), cpu, cuda or nccl_ep");
-  command.add_flag("--drop-on-overflow", spec.drop_on_overflow, "instead of an error");
+  epd::v1::GroupSpec& spec = options.spec;
+  for (const SizeHelp& size : kSizes) {
+    command
+        .add_option_function<uint32_t>(
+            size.option, [&spec, set = size.set](uint32_t value) { (spec.*set)(value); }, size.help)
+        ->required(size.required);
+  }
+  spec.set_max_token_dtype(epd::v1::DTYPE_BFLOAT16);
+  AddChoice(command, "--dtype",
+            {{"float32", epd::v1::DTYPE_FLOAT32},
+             {"bfloat16", epd::v1::DTYPE_BFLOAT16},
+             {"float16", epd::v1::DTYPE_FLOAT16}},
+            "float32, bfloat16 (default) or float16",
+            [&spec](int dtype) { spec.set_max_token_dtype(static_cast<epd::v1::Dtype>(dtype)); });
+  AddChoice(command, "--executor",
+            {{"auto", epd::v1::EXECUTOR_UNSPECIFIED},
+             {"client", epd::v1::EXECUTOR_CLIENT},
+             {"worker", epd::v1::EXECUTOR_WORKER}},
+            "auto (default), client or worker",
+            [&spec](int who) { spec.set_executor(static_cast<epd::v1::Executor>(who)); });
+  command.add_option("--instance", *spec.mutable_instance(), "one run of the job");
+  command.add_option("--tenant", *spec.mutable_tenant(), "whose sessions exchange with each other");
+  spec.set_backend("auto");
+  command.add_option("--backend", *spec.mutable_backend(), "auto (default), cpu, cuda or nccl_ep");
+  command.add_flag_callback(
+      "--drop-on-overflow", [&spec] { spec.set_drop_on_overflow(true); }, "instead of an error");
 }
 
 void AddCommands(CLI::App& app, Options& options) {
-  AddAllNodes(*app.add_subcommand("status", "the daemon, its workers, and whether all is well"),
-              options);
-  AddGroup(*app.add_subcommand("groups", "groups and the state of each"), options, false);
-  app.add_subcommand("sessions", "attached processes and the ranks that they hold");
-  AddGroup(*app.add_subcommand("ranks", "ranks: who holds each, and in which phase it is"), options,
-           false);
-  app.add_subcommand("memory", "every byte of staging and shared memory with its owner");
-  AddGroup(
-      *app.add_subcommand("health", "one word per service and group; the exit code says it too"),
-      options, false);
-  app.add_subcommand("doctor",
-                     "what is missing or set up badly on this node; works without a daemon");
-  CLI::App& drain = *app.add_subcommand(
-      "drain", "let a group's open operations finish, refuse new ones, then close it");
-  AddGroup(drain, options, true);
-  AddDuration(drain, "--deadline", "operations still open then are cut off (default 30s)",
+  for (const CommandHelp& help : kCommands) {
+    CLI::App& command = *app.add_subcommand(help.name, help.help);
+    if (help.group == Group::kNone) continue;
+    command.add_option("group", options.group, "name of a group")
+        ->type_name("NAME")
+        ->required(help.group == Group::kRequired);
+  }
+  for (const char* name : {"status", "version"}) {
+    app.get_subcommand(name)->add_flag("--all-nodes", options.all_nodes,
+                                       "of every node of the cluster");
+  }
+  AddDuration(*app.get_subcommand("drain"), "--deadline",
+              "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });
-  drain.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
-  drain.add_option("--tenant", options.tenant, "only this one of the group's tenants");
-  CLI::App& close = *app.add_subcommand("close", "end a group at once; its open operations fail");
-  AddGroup(close, options, true);
-  close.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
-  close.add_option("--tenant", options.tenant, "only this one of the group's tenants");
-  AddSpec(*app.add_subcommand("create", "make a group that waits for its ranks and outlives them"),
-          options);
-  CLI::App& plan =
-      *app.add_subcommand("plan", "the memory that such a group will need; makes nothing");
-  AddSpec(plan, options);
-  plan.add_option("--element-bytes", options.spec.element_bytes,
-                  "of rows that dispatch moves, 1 to 8 (default: those of --dtype)")
+  for (const char* name : {"drain", "close"}) {
+    CLI::App& command = *app.get_subcommand(name);
+    command.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
+    command.add_option("--tenant", options.tenant, "only this one of the group's tenants");
+  }
+  for (const char* name : {"create", "plan"}) AddSpec(*app.get_subcommand(name), options);
+  app.get_subcommand("plan")
+      ->add_option("--element-bytes", options.element_bytes,
+                   "of rows that dispatch moves, 1 to 8 (default: those of --dtype)")
       ->check(CLI::Range(1, 8).description(""));
-  app.add_subcommand("config", "the daemon's settings and where each comes from");
-  AddAllNodes(*app.add_subcommand("version", "versions of epctl and of the daemon"), options);
-  CLI::App& why = *app.add_subcommand(
-      "why", "who waits for whom in a group and since when, and what each rank did last");
-  AddGroup(why, options, true);
-  why.add_flag("--history", options.all_past,
-               "all that is kept of the past, also what went well on every rank");
+  app.get_subcommand("why")->add_flag(
+      "--history", options.all_past,
+      "all that is kept of the past, also what went well on every rank");
 }
 
 }  // namespace

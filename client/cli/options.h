@@ -7,27 +7,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "proto/epd/v1/attach.pb.h"
 
 namespace epd::cli {
 
 enum class Output { kTable, kJson };
-
-// Of the group that `create` makes and `plan` weighs; 0 and "" are left unset.
-struct SpecOptions {
-  uint32_t num_ranks = 0;
-  uint32_t num_experts = 0;
-  uint32_t max_tokens_per_rank = 0;
-  uint32_t recv_capacity_per_rank = 0;
-  uint32_t hidden = 0;
-  uint32_t top_k = 0;
-  std::string dtype = "bfloat16";
-  std::string instance;
-  std::string tenant;
-  std::string executor = "auto";
-  std::string backend = "auto";
-  bool drop_on_overflow = false;
-  uint32_t element_bytes = 0;  // Of `plan`.
-};
 
 struct Options {
   std::string command;
@@ -43,7 +27,8 @@ struct Options {
   uint64_t epoch = 0;
   std::optional<std::string> tenant;  // Of drain and close; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);
-  SpecOptions spec;
+  epd::v1::GroupSpec spec;  // Of the group that `create` makes and `plan` weighs, but for its name.
+  uint32_t element_bytes = 0;  // Of `plan`.
 };
 
 struct ParsedOptions {

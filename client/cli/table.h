@@ -3,8 +3,17 @@
 //   Table table({{"RANK", Align::kRight}, {"HOST"}});
 //   table.AddRow({"0", "node7"});
 //   out << table.ToString();
+//
+// Most are data, a line for each column:
+//
+//   const Fields<Rank> fields = {
+//       {"RANK", [](const Rank& r) { return absl::StrCat(r.rank()); }, Align::kRight},
+//       {"HOST", [](const Rank& r) { return r.host(); }},
+//   };
+//   out << TableOf(ranks, fields, "no ranks\n");
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +44,34 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// A column and what a row says there; `optional`: left out where no row says anything.
+template <typename Row>
+struct Field {
+  std::string title;
+  std::function<std::string(const Row&)> cell;
+  Align align = Align::kLeft;
+  bool optional = false;
+};
+template <typename Row>
+using Fields = std::vector<Field<Row>>;
+
+// `none` (unless it is empty) if there are no rows.
+template <typename Row, typename Rows>
+std::string TableOf(const Rows& rows, const Fields<Row>& fields, const std::string& none) {
+  std::vector<Column> columns;
+  for (const Field<Row>& field : fields) columns.push_back({field.title, field.align});
+  Table table(std::move(columns));
+  for (const Row& row : rows) {
+    std::vector<std::string> cells;
+    for (const Field<Row>& field : fields) cells.push_back(field.cell(row));
+    table.AddRow(std::move(cells));
+  }
+  for (size_t i = fields.size(); i-- > 0;) {
+    if (fields[i].optional) table.DropIfEmpty(i);
+  }
+  return table.empty() && !none.empty() ? none : table.ToString();
+}
 
 // "label:  value" lines with the values in one column; pairs with an empty value are left out.
 std::string AlignedPairs(const std::vector<std::pair<std::string, std::string>>& pairs);

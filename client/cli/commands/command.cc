@@ -1,34 +1,21 @@
 #include "client/cli/commands/command.h"
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "client/cli/commands/node_commands.h"
 #include "client/cli/json.h"
 #include "client/cli/report.pb.h"
 
 namespace epd::cli {
 
 const std::vector<Command>& Commands() {
-  static const auto* const commands = new std::vector<Command>{
-      {"status", RunStatus, true, epd::v1::GetStatusResponse::descriptor()},
-      {"groups", RunGroups, true, epd::v1::ListGroupsResponse::descriptor()},
-      {"sessions", RunSessions, true, epd::v1::ListSessionsResponse::descriptor()},
-      {"ranks", RunRanks, true, epd::v1::ListRanksResponse::descriptor()},
-      {"memory", RunMemory, true, epd::v1::GetMemoryResponse::descriptor()},
-      {"health", RunHealth, true, HealthReport::descriptor()},
-      {"doctor", RunDoctor, false, DoctorReport::descriptor()},
-      {"drain", RunDrain, true, epd::v1::DrainGroupResponse::descriptor()},
-      {"close", RunClose, true, epd::v1::CloseGroupResponse::descriptor()},
-      {"create", RunCreate, true, epd::v1::CreateGroupResponse::descriptor()},
-      {"plan", RunPlan, true, epd::v1::PlanMemoryResponse::descriptor()},
-      {"config", RunConfig, true, epd::v1::GetConfigResponse::descriptor()},
-      {"version", RunVersion, false, VersionReport::descriptor()},
-      {"why", RunWhy, true, epd::v1::ExplainGroupResponse::descriptor()},
-      {"status --all-nodes", RunStatusOfAllNodes, true, epd::v1::ListNodesResponse::descriptor()},
-      {"version --all-nodes", RunVersionOfAllNodes, true, epd::v1::ListNodesResponse::descriptor()},
-  };
+  static const auto* const commands = [] {
+    auto* const all = new std::vector<Command>(NodeCommands());
+    all->push_back({"health", RunHealth, true, HealthReport::descriptor()});
+    all->push_back({"doctor", RunDoctor, false, DoctorReport::descriptor()});
+    all->push_back({"version", RunVersion, false, VersionReport::descriptor()});
+    return all;
+  }();
   return *commands;
 }
 
@@ -51,11 +38,6 @@ ExitCode ExitCodeOf(epd::v1::Health health) {
     default:
       return ExitCode::kUnhealthy;
   }
-}
-
-std::string NewRequestId() {
-  std::random_device random;
-  return absl::StrFormat("epctl-%08x%08x%08x%08x", random(), random(), random(), random());
 }
 
 }  // namespace epd::cli

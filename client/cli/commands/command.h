@@ -30,22 +30,9 @@ struct CommandContext {
   ConnectError connect_failure;      // Why there is no connection.
 };
 
-Report RunStatus(const CommandContext& context);
-Report RunGroups(const CommandContext& context);
-Report RunSessions(const CommandContext& context);
-Report RunRanks(const CommandContext& context);
-Report RunMemory(const CommandContext& context);
 Report RunHealth(const CommandContext& context);
 Report RunDoctor(const CommandContext& context);
-Report RunDrain(const CommandContext& context);
-Report RunClose(const CommandContext& context);
-Report RunCreate(const CommandContext& context);
-Report RunPlan(const CommandContext& context);
-Report RunConfig(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
-Report RunStatusOfAllNodes(const CommandContext& context);
-Report RunVersionOfAllNodes(const CommandContext& context);
-Report RunWhy(const CommandContext& context);
 
 struct Command {
   std::string name;
@@ -54,8 +41,7 @@ struct Command {
   const google::protobuf::Descriptor* output = nullptr;  // Of Report::message.
 };
 
-// All commands, in the order of --help. Each name is one of ParseOptions', perhaps with
-// " --all-nodes".
+// All commands. Each name is one of ParseOptions', perhaps with " --all-nodes".
 const std::vector<Command>& Commands();
 
 // JSON schemas of all commands' output and of a failed command's, by file name: "status.json", ...,
@@ -93,11 +79,5 @@ Report CallNodeFor(const CommandContext& context, const std::string& name,
 
 // 0, 1 or 7: what the daemon's own judgement means for scripts.
 ExitCode ExitCodeOf(epd::v1::Health health);
-
-// The group that `create` and `plan` were told of.
-epd::v1::GroupSpec SpecOf(const Options& options);
-
-// A new random id: repeating a request with the same one is harmless.
-std::string NewRequestId();
 
 }  // namespace epd::cli

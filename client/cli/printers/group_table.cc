@@ -114,35 +114,29 @@ std::string EnumWord(const std::string& value_name, const std::string& prefix) {
 }
 
 std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
-  if (groups.groups().empty()) return "no groups\n";
-  Table table({{"GROUP"},
-               {"TENANT"},
-               {"STATE"},
-               {"SINCE", Align::kRight},
-               {"RANKS", Align::kRight},
-               {"EXPERTS", Align::kRight},
-               {"HIDDEN", Align::kRight},
-               {"EPOCH", Align::kRight},
-               {"OPS", Align::kRight},
-               {"OPEN", Align::kRight},
-               {"FAILED", Align::kRight},
-               {"MOVED", Align::kRight}});
+  using G = epd::v1::Group;
+  const Fields<G> fields = {
+      {"GROUP", [](const G& g) { return g.spec().name(); }},
+      {"TENANT", [](const G& g) { return g.spec().tenant(); }, Align::kLeft, true},
+      {"STATE", StateOf},
+      {"SINCE", [](const G& g) { return HumanDuration(g.state_age()); }, Align::kRight},
+      {"RANKS", RanksHeld, Align::kRight},
+      {"EXPERTS", [](const G& g) { return absl::StrCat(g.spec().num_experts()); }, Align::kRight},
+      {"HIDDEN", [](const G& g) { return absl::StrCat(g.spec().hidden()); }, Align::kRight},
+      {"EPOCH", [](const G& g) { return absl::StrCat(g.epoch()); }, Align::kRight},
+      {"OPS", [](const G& g) { return HumanCount(g.num_operations()); }, Align::kRight},
+      {"OPEN", [](const G& g) { return absl::StrCat(g.num_open_operations()); }, Align::kRight},
+      {"FAILED", Failures, Align::kRight},
+      {"MOVED", [](const G& g) { return HumanBytes(g.bytes_moved()); }, Align::kRight},
+  };
   std::string errors;
-  for (const epd::v1::Group& group : groups.groups()) {
-    table.AddRow({group.spec().name(), group.spec().tenant(), StateOf(group),
-                  HumanDuration(group.state_age()), RanksHeld(group),
-                  absl::StrCat(group.spec().num_experts()), absl::StrCat(group.spec().hidden()),
-                  absl::StrCat(group.epoch()), HumanCount(group.num_operations()),
-                  absl::StrCat(group.num_open_operations()), Failures(group),
-                  HumanBytes(group.bytes_moved())});
-    if (!group.last_error().message().empty()) {
-      absl::StrAppend(&errors, "last error of ", group.spec().name(),
-                      group.spec().tenant().empty() ? "" : " tenant=", group.spec().tenant(), ": ",
-                      group.last_error().message(), "\n");
-    }
+  for (const G& group : groups.groups()) {
+    if (group.last_error().message().empty()) continue;
+    absl::StrAppend(&errors, errors.empty() ? "\n" : "", "last error of ", group.spec().name(),
+                    group.spec().tenant().empty() ? "" : " tenant=", group.spec().tenant(), ": ",
+                    group.last_error().message(), "\n");
   }
-  table.DropIfEmpty(1);
-  return absl::StrCat(table.ToString(), errors.empty() ? "" : "\n", errors);
+  return TableOf(groups.groups(), fields, "no groups\n") + errors;
 }
 
 std::string GroupDetails(const epd::v1::ListGroupsResponse& groups) {

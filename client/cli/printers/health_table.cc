@@ -23,12 +23,12 @@ std::string HealthTable(const HealthReport& health) {
   std::string text = absl::StrCat(EnumWord(epd::v1::Health_Name(health.health()), "HEALTH_"), "\n");
   for (const std::string& problem : health.problems())
     absl::StrAppend(&text, "problem: ", problem, "\n");
-  Table table({{"SERVICE"}, {"STATUS"}});
-  for (const HealthReport::Service& service : health.services()) {
-    table.AddRow(
-        {service.name().empty() ? "(node)" : service.name(), EnumWord(service.status(), "")});
-  }
-  return absl::StrCat(text, "\n", table.ToString());
+  using S = HealthReport::Service;
+  const Fields<S> fields = {
+      {"SERVICE", [](const S& s) { return s.name().empty() ? "(node)" : s.name(); }},
+      {"STATUS", [](const S& s) { return EnumWord(s.status(), ""); }},
+  };
+  return absl::StrCat(text, "\n", TableOf(health.services(), fields, ""));
 }
 
 std::string DoctorTable(const DoctorReport& doctor) {
@@ -40,11 +40,13 @@ std::string DoctorTable(const DoctorReport& doctor) {
 }
 
 std::string ConfigTable(const epd::v1::GetConfigResponse& config) {
-  Table table({{"SETTING"}, {"VALUE"}, {"FROM"}});
-  for (const epd::v1::Setting& setting : config.settings()) {
-    table.AddRow({setting.name(), setting.value(), setting.origin()});
-  }
-  return table.ToString() +
+  using S = epd::v1::Setting;
+  const Fields<S> fields = {
+      {"SETTING", [](const S& s) { return s.name(); }},
+      {"VALUE", [](const S& s) { return s.value(); }},
+      {"FROM", [](const S& s) { return s.origin(); }},
+  };
+  return TableOf(config.settings(), fields, "") +
          "\nepd --help explains each; --print-config prints them without a daemon.\n";
 }
 

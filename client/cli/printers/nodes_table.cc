@@ -12,10 +12,6 @@ namespace {
 
 using Entry = epd::v1::ListNodesResponse::Entry;
 
-std::string RoleOf(const Entry& node, const epd::v1::ListNodesResponse& nodes) {
-  return node.node() == nodes.coordinator() ? "coordinator" : "";
-}
-
 std::string MostCommonVersion(const epd::v1::ListNodesResponse& nodes) {
   std::map<std::string, int> votes;
   for (const Entry& node : nodes.nodes()) {
@@ -29,45 +25,51 @@ std::string MostCommonVersion(const epd::v1::ListNodesResponse& nodes) {
 }  // namespace
 
 std::string NodesTable(const epd::v1::ListNodesResponse& nodes) {
-  Table table({{"NODE"},
-               {"HEALTH"},
-               {"EPD"},
-               {"GROUPS", Align::kRight},
-               {"SESSIONS", Align::kRight},
-               {"SEEN", Align::kRight},
-               {"ROLE"},
-               {"PROBLEM"}});
-  for (const Entry& node : nodes.nodes()) {
-    const std::string seen = HumanDuration(node.last_seen());
-    if (!node.has_status()) {
-      table.AddRow({node.node(), "no answer", "", "", "", seen, RoleOf(node, nodes),
-                    node.problem().message()});
-      continue;
-    }
-    const epd::v1::GetStatusResponse& status = node.status();
-    table.AddRow({node.node(), EnumWord(epd::v1::Health_Name(status.health()), "HEALTH_"),
-                  status.version(), absl::StrCat(status.num_groups()),
-                  absl::StrCat(status.num_sessions()), seen, RoleOf(node, nodes),
-                  absl::StrJoin(status.problems(), "; ")});
-  }
-  return table.empty() ? "no nodes\n" : table.ToString();
+  // What only a node that answered says.
+  const auto answered = [](auto text) {
+    return [text](const Entry& n) { return n.has_status() ? text(n.status()) : std::string(); };
+  };
+  using S = epd::v1::GetStatusResponse;
+  const Fields<Entry> fields = {
+      {"NODE", [](const Entry& n) { return n.node(); }},
+      {"HEALTH",
+       [](const Entry& n) {
+         return n.has_status() ? EnumWord(epd::v1::Health_Name(n.status().health()), "HEALTH_")
+                               : "no answer";
+       }},
+      {"EPD", answered([](const S& s) { return s.version(); })},
+      {"GROUPS", answered([](const S& s) { return absl::StrCat(s.num_groups()); }), Align::kRight},
+      {"SESSIONS", answered([](const S& s) { return absl::StrCat(s.num_sessions()); }),
+       Align::kRight},
+      {"SEEN", [](const Entry& n) { return HumanDuration(n.last_seen()); }, Align::kRight},
+      {"ROLE",
+       [&](const Entry& n) { return n.node() == nodes.coordinator() ? "coordinator" : ""; }},
+      {"PROBLEM",
+       [](const Entry& n) {
+         return n.has_status() ? absl::StrJoin(n.status().problems(), "; ") : n.problem().message();
+       }},
+  };
+  return TableOf(nodes.nodes(), fields, "no nodes\n");
 }
 
 std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes) {
   const std::string most = MostCommonVersion(nodes);
-  Table table({{"NODE"}, {"EPD"}, {"PROTOCOL"}, {"SKEW"}});
-  for (const Entry& node : nodes.nodes()) {
-    if (!node.has_status()) {
-      table.AddRow({node.node(), "no answer", "", node.problem().message()});
-      continue;
-    }
-    const epd::v1::GetStatusResponse& status = node.status();
-    table.AddRow(
-        {node.node(), status.version(),
-         absl::StrCat(status.min_protocol_version(), " to ", status.max_protocol_version()),
-         status.version() == most ? "" : absl::StrCat("most nodes have ", most)});
-  }
-  return table.empty() ? "no nodes\n" : table.ToString();
+  const Fields<Entry> fields = {
+      {"NODE", [](const Entry& n) { return n.node(); }},
+      {"EPD", [](const Entry& n) { return n.has_status() ? n.status().version() : "no answer"; }},
+      {"PROTOCOL",
+       [](const Entry& n) {
+         return n.has_status() ? absl::StrCat(n.status().min_protocol_version(), " to ",
+                                              n.status().max_protocol_version())
+                               : "";
+       }},
+      {"SKEW",
+       [&](const Entry& n) {
+         if (!n.has_status()) return n.problem().message();
+         return n.status().version() == most ? "" : absl::StrCat("most nodes have ", most);
+       }},
+  };
+  return TableOf(nodes.nodes(), fields, "no nodes\n");
 }
 
 }  // namespace epd::cli

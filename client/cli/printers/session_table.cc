@@ -45,57 +45,44 @@ std::string Experts(const epd::v1::Rank& rank) {
 }  // namespace
 
 std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
-  if (sessions.sessions().empty()) return "no sessions\n";
-  Table table({{"SESSION", Align::kRight},
-               {"PID", Align::kRight},
-               {"UID", Align::kRight},
-               {"HOST"},
-               {"AGE", Align::kRight},
-               {"OPEN", Align::kRight},
-               {"CLIENT"},
-               {"VERSION"},
-               {"RANKS"},
-               {"PROGRAM"},
-               {"METADATA"}});
-  for (const epd::v1::Session& session : sessions.sessions()) {
-    table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()),
-                  absl::StrCat(session.uid()), session.host(), HumanDuration(session.age()),
-                  absl::StrCat(session.num_open_operations()),
-                  Shortened(session.client_name(), kMaxClientName), session.client_version(),
-                  RanksByGroup(session), Said(session, &epd::v1::Rank::program),
-                  Said(session, &epd::v1::Rank::metadata)});
-  }
-  table.DropIfEmpty(10);
-  table.DropIfEmpty(9);
-  return table.ToString();
+  using S = epd::v1::Session;
+  const Fields<S> fields = {
+      {"SESSION", [](const S& s) { return absl::StrCat(s.session_id()); }, Align::kRight},
+      {"PID", [](const S& s) { return absl::StrCat(s.pid()); }, Align::kRight},
+      {"UID", [](const S& s) { return absl::StrCat(s.uid()); }, Align::kRight},
+      {"HOST", [](const S& s) { return s.host(); }},
+      {"AGE", [](const S& s) { return HumanDuration(s.age()); }, Align::kRight},
+      {"OPEN", [](const S& s) { return absl::StrCat(s.num_open_operations()); }, Align::kRight},
+      {"CLIENT", [](const S& s) { return Shortened(s.client_name(), kMaxClientName); }},
+      {"VERSION", [](const S& s) { return s.client_version(); }},
+      {"RANKS", RanksByGroup},
+      {"PROGRAM", [](const S& s) { return Said(s, &epd::v1::Rank::program); }, Align::kLeft, true},
+      {"METADATA", [](const S& s) { return Said(s, &epd::v1::Rank::metadata); }, Align::kLeft,
+       true},
+  };
+  return TableOf(sessions.sessions(), fields, "no sessions\n");
 }
 
 std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
-  if (ranks.ranks().empty()) return "no ranks\n";
-  Table table({{"GROUP"},
-               {"TENANT"},
-               {"RANK", Align::kRight},
-               {"PHASE"},
-               {"FOR", Align::kRight},
-               {"HOST"},
-               {"PID", Align::kRight},
-               {"SESSION", Align::kRight},
-               {"DEVICE"},
-               {"WORKER"},
-               {"EXPERTS"},
-               {"CLIENT"},
-               {"PROGRAM"},
-               {"METADATA"}});
-  for (const epd::v1::Rank& rank : ranks.ranks()) {
-    table.AddRow({rank.group(), rank.tenant(), absl::StrCat(rank.rank()), rank.phase(),
-                  rank.has_phase_age() ? HumanDuration(rank.phase_age()) : "", rank.host(),
-                  rank.pid() == 0 ? "" : absl::StrCat(rank.pid()),
-                  rank.session_id() == 0 ? "" : absl::StrCat(rank.session_id()), rank.device(),
-                  rank.worker(), Experts(rank), Shortened(rank.client_name(), kMaxClientName),
-                  rank.program(), rank.metadata()});
-  }
-  for (const size_t optional : {13, 12, 9, 1}) table.DropIfEmpty(optional);
-  return table.ToString();
+  using R = epd::v1::Rank;
+  const Fields<R> fields = {
+      {"GROUP", [](const R& r) { return r.group(); }},
+      {"TENANT", [](const R& r) { return r.tenant(); }, Align::kLeft, true},
+      {"RANK", [](const R& r) { return absl::StrCat(r.rank()); }, Align::kRight},
+      {"PHASE", [](const R& r) { return r.phase(); }},
+      {"FOR", [](const R& r) { return r.has_phase_age() ? HumanDuration(r.phase_age()) : ""; },
+       Align::kRight},
+      {"HOST", [](const R& r) { return r.host(); }},
+      {"PID", [](const R& r) { return NonZero(r.pid()); }, Align::kRight},
+      {"SESSION", [](const R& r) { return NonZero(r.session_id()); }, Align::kRight},
+      {"DEVICE", [](const R& r) { return r.device(); }},
+      {"WORKER", [](const R& r) { return r.worker(); }, Align::kLeft, true},
+      {"EXPERTS", Experts},
+      {"CLIENT", [](const R& r) { return Shortened(r.client_name(), kMaxClientName); }},
+      {"PROGRAM", [](const R& r) { return r.program(); }, Align::kLeft, true},
+      {"METADATA", [](const R& r) { return r.metadata(); }, Align::kLeft, true},
+  };
+  return TableOf(ranks.ranks(), fields, "no ranks\n");
 }
 
 }  // namespace epd::cli

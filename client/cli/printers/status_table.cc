@@ -14,30 +14,29 @@ std::string CoordinatorText(const epd::v1::GetStatusResponse& status) {
 }
 
 std::string WorkersTable(const epd::v1::GetStatusResponse& status) {
-  Table table({{"WORKER"},
-               {"STATE"},
-               {"PID", Align::kRight},
-               {"UP", Align::kRight},
-               {"RESTARTS", Align::kRight},
-               {"BACKEND"},
-               {"SIMD"},
-               {"LAST EXIT"}});
-  for (const epd::v1::Worker& worker : status.workers()) {
-    table.AddRow(
-        {worker.device(), EnumWord(epd::v1::WorkerState_Name(worker.state()), "WORKER_STATE_"),
-         worker.pid() == 0 ? "" : absl::StrCat(worker.pid()),
-         worker.has_up() ? HumanDuration(worker.up()) : "", absl::StrCat(worker.num_restarts()),
-         worker.backend(), worker.simd(), worker.last_exit()});
-  }
-  return table.empty() ? "no workers\n" : table.ToString();
+  using W = epd::v1::Worker;
+  const Fields<W> fields = {
+      {"WORKER", [](const W& w) { return w.device(); }},
+      {"STATE",
+       [](const W& w) { return EnumWord(epd::v1::WorkerState_Name(w.state()), "WORKER_STATE_"); }},
+      {"PID", [](const W& w) { return NonZero(w.pid()); }, Align::kRight},
+      {"UP", [](const W& w) { return w.has_up() ? HumanDuration(w.up()) : ""; }, Align::kRight},
+      {"RESTARTS", [](const W& w) { return absl::StrCat(w.num_restarts()); }, Align::kRight},
+      {"BACKEND", [](const W& w) { return w.backend(); }},
+      {"SIMD", [](const W& w) { return w.simd(); }},
+      {"LAST EXIT", [](const W& w) { return w.last_exit(); }},
+  };
+  return TableOf(status.workers(), fields, "no workers\n");
 }
 
 std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
-  Table table({{"ROWS TO AND FROM"}, {"SENT", Align::kRight}, {"RECEIVED", Align::kRight}});
-  for (const epd::v1::NodeTraffic& one : status.traffic()) {
-    table.AddRow({one.node(), HumanBytes(one.sent_bytes()), HumanBytes(one.received_bytes())});
-  }
-  return table.ToString();
+  using N = epd::v1::NodeTraffic;
+  const Fields<N> fields = {
+      {"ROWS TO AND FROM", [](const N& n) { return n.node(); }},
+      {"SENT", [](const N& n) { return HumanBytes(n.sent_bytes()); }, Align::kRight},
+      {"RECEIVED", [](const N& n) { return HumanBytes(n.received_bytes()); }, Align::kRight},
+  };
+  return TableOf(status.traffic(), fields, "");
 }
 
 }  // namespace

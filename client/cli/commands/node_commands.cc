@@ -1,0 +1,167 @@
+#include "client/cli/commands/node_commands.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/version.h"
+#include "proto/epd/v1/limits.h"
+
+namespace epd::cli {
+namespace {
+
+using epd::v1::Node;
+
+// What is asked, and what the answer means. `fill` and `code` may be empty.
+template <typename Request, typename Response>
+struct Call {
+  const char* command;
+  const char* name;
+  grpc::Status (Node::Stub::*method)(grpc::ClientContext*, const Request&, Response*);
+  std::function<void(const Options&, Request&)> fill = {};
+  std::function<std::string(const Response&, const Options&)> table;
+  std::function<ExitCode(const Response&)> code = {};
+  // Beside --timeout: until then the daemon itself waits before it answers.
+  std::function<absl::Duration(const Options&)> patience = {};
+};
+
+template <typename Request, typename Response>
+Command Make(Call<Request, Response> call) {
+  const auto run = [call](const CommandContext& context) {
+    const Options& options = context.options;
+    Request request;
+    if (call.fill) call.fill(options, request);
+    const absl::Duration patience = call.patience ? call.patience(options) : absl::ZeroDuration();
+    Report report =
+        CallNodeFor(context, call.name, call.method, request, options.timeout + patience);
+    if (report.message == nullptr) return report;
+    const auto& response = static_cast<const Response&>(*report.message);
+    if (call.code) report.code = call.code(response);
+    report.table = call.table(response, options);
+    return report;
+  };
+  return {call.command, run, true, Response::descriptor()};
+}
+
+// A table that shows the answer whatever the options are.
+template <typename Response>
+auto Shown(std::string (*table)(const Response&)) {
+  return [table](const Response& response, const Options&) { return table(response); };
+}
+
+// A new random id: repeating a request with the same one is harmless.
+std::string NewRequestId() {
+  std::random_device random;
+  return absl::StrFormat("epctl-%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+template <typename Request>
+void NameGroup(const Options& options, Request& request) {
+  request.set_name(options.group);
+}
+
+// What `drain` and `close` end.
+template <typename Request>
+void NameTenant(const Options& options, Request& request) {
+  request.set_request_id(NewRequestId());
+  request.set_name(options.group);
+  request.set_epoch(options.epoch);
+  if (options.tenant.has_value()) request.set_tenant(*options.tenant);
+}
+
+void FillDrain(const Options& options, epd::v1::DrainGroupRequest& request) {
+  NameTenant(options, request);
+  const int64_t nanos = absl::ToInt64Nanoseconds(options.drain_deadline);
+  request.mutable_deadline()->set_seconds(nanos / 1'000'000'000);
+  request.mutable_deadline()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+}
+
+epd::v1::GroupSpec SpecOf(const Options& options) {
+  epd::v1::GroupSpec spec = options.spec;
+  spec.set_name(options.group);
+  return spec;
+}
+
+void FillCreate(const Options& options, epd::v1::CreateGroupRequest& request) {
+  request.set_request_id(NewRequestId());
+  *request.mutable_spec() = SpecOf(options);
+}
+
+void FillPlan(const Options& options, epd::v1::PlanMemoryRequest& request) {
+  *request.mutable_spec() = SpecOf(options);
+  request.set_element_bytes(options.element_bytes);
+}
+
+std::string CreatedTable(const epd::v1::CreateGroupResponse& created) {
+  epd::v1::ListGroupsResponse shown;
+  *shown.add_groups() = created.group();
+  return GroupsTable(shown);
+}
+
+ExitCode WorstOf(const epd::v1::ListNodesResponse& nodes) {
+  epd::v1::Health worst = epd::v1::HEALTH_OK;
+  for (const auto& node : nodes.nodes()) {
+    worst = std::max(worst, node.has_status() ? node.status().health() : epd::v1::HEALTH_DEGRADED);
+  }
+  return ExitCodeOf(worst);
+}
+
+ExitCode VersionsFit(const epd::v1::ListNodesResponse& nodes) {
+  const bool fit = std::all_of(nodes.nodes().begin(), nodes.nodes().end(), [](const auto& node) {
+    return !node.has_status() || (node.status().max_protocol_version() >= kMinProtocolVersion &&
+                                  node.status().min_protocol_version() <= limits::kProtocolVersion);
+  });
+  return fit ? ExitCode::kOk : ExitCode::kVersion;
+}
+
+}  // namespace
+
+std::vector<Command> NodeCommands() {
+  using namespace epd::v1;
+  return {
+      Make<GetStatusRequest, GetStatusResponse>(
+          {"status", "GetStatus", &Node::Stub::GetStatus, nullptr, Shown(StatusTable),
+           [](const auto& status) { return ExitCodeOf(status.health()); }}),
+      Make<ListGroupsRequest, ListGroupsResponse>(
+          {"groups", "ListGroups", &Node::Stub::ListGroups, NameGroup<ListGroupsRequest>,
+           [](const auto& groups, const Options& options) {
+             return options.group.empty() ? GroupsTable(groups) : GroupDetails(groups);
+           }}),
+      Make<ListSessionsRequest, ListSessionsResponse>(
+          {"sessions", "ListSessions", &Node::Stub::ListSessions, nullptr, Shown(SessionsTable)}),
+      Make<ListRanksRequest, ListRanksResponse>(
+          {"ranks", "ListRanks", &Node::Stub::ListRanks,
+           [](const Options& options, auto& request) { request.set_group(options.group); },
+           Shown(RanksTable)}),
+      Make<GetMemoryRequest, GetMemoryResponse>(
+          {"memory", "GetMemory", &Node::Stub::GetMemory, nullptr, Shown(MemoryTable)}),
+      Make<DrainGroupRequest, DrainGroupResponse>(
+          {"drain", "DrainGroup", &Node::Stub::DrainGroup, FillDrain, Shown(DrainTable), nullptr,
+           [](const Options& options) { return options.drain_deadline; }}),
+      Make<CloseGroupRequest, CloseGroupResponse>(
+          {"close", "CloseGroup", &Node::Stub::CloseGroup, NameTenant<CloseGroupRequest>,
+           [](const auto&, const Options& options) {
+             return absl::StrCat("group ", options.group, " is closed\n");
+           }}),
+      Make<CreateGroupRequest, CreateGroupResponse>(
+          {"create", "CreateGroup", &Node::Stub::CreateGroup, FillCreate, Shown(CreatedTable)}),
+      Make<PlanMemoryRequest, PlanMemoryResponse>(
+          {"plan", "PlanMemory", &Node::Stub::PlanMemory, FillPlan, Shown(PlanTable)}),
+      Make<GetConfigRequest, GetConfigResponse>(
+          {"config", "GetConfig", &Node::Stub::GetConfig, nullptr, Shown(ConfigTable)}),
+      Make<ExplainGroupRequest, ExplainGroupResponse>(
+          {"why", "ExplainGroup", &Node::Stub::ExplainGroup, NameGroup<ExplainGroupRequest>,
+           [](const auto& why, const Options& options) { return WhyText(why, options.all_past); }}),
+      Make<ListNodesRequest, ListNodesResponse>({"status --all-nodes", "ListNodes",
+                                                 &Node::Stub::ListNodes, nullptr, Shown(NodesTable),
+                                                 WorstOf}),
+      Make<ListNodesRequest, ListNodesResponse>({"version --all-nodes", "ListNodes",
+                                                 &Node::Stub::ListNodes, nullptr,
+                                                 Shown(NodeVersionsTable), VersionsFit}),
+  };
+}
+
+}  // namespace epd::cli
