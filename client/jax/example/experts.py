@@ -43,26 +43,14 @@ def _experts(recv: jax.Array, weights: jax.Array, counts: jax.Array, experts: di
     )(recv, weights, counts, experts["up"], experts["down"])
 
 
-def _flip_one_row(recv: jax.Array) -> jax.Array:
-    """Debug hook of --corrupt: the first row that the first rank received arrives with its signs flipped."""
-
-    def shard(recv):
-        first = (jax.lax.axis_index("dp") == 0) & (jax.lax.axis_index("ep") == 0)
-        return recv.at[:, 0].multiply(jnp.where(first, -1, 1).astype(recv.dtype))
-
-    return jax.shard_map(shard, in_specs=TOKENS, out_specs=TOKENS)(recv)
-
-
-def epd_moe(sizes: Sizes, slots: int, alignment: int, corrupt: bool = False) -> Moe:
-    """A Moe for model.forward. ``slots``: receive capacity of a rank."""
+def epd_moe(sizes: Sizes, slots: int, alignment: int, received=lambda recv, index: recv) -> Moe:
+    """A Moe for model.forward. ``slots``: receive capacity of a rank. ``received``: of a block's rows, as they came."""
     layer = ep.EpLayerConfig(top_k=sizes.top_k, dispatch_output_per_expert_alignment=alignment)
 
     def moe(block: dict, x: jax.Array, index: int):
         chosen, weights, load = _route(block["router"], x, sizes)
         recv, recv_weights, handle, counts, _ = ep.ep_dispatch(layer, chosen, x, weights, slots)
-        if corrupt and index == 0:
-            recv = _flip_one_row(recv)
-        rows = _experts(recv, recv_weights, counts, block["experts"])
+        rows = _experts(received(recv, index), recv_weights, counts, block["experts"])
         return ep.ep_combine(layer, handle, counts, rows, x.shape[:2]), chosen, load
 
     return moe

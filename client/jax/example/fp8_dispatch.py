@@ -3,9 +3,8 @@
     python fp8_dispatch.py                four ranks, a process each
     python fp8_dispatch.py --ranks 2
 
-It starts its processes itself; they never initialise jax.distributed, but join a group by name and rank. What arrives is
-dequantised and compared with the same computation in NumPy; exit status 0: equal. A quarter of bfloat16's bytes and a
-scale travel in place of float32 rows.
+It starts its processes itself; they never initialise jax.distributed, but join a group by name and rank. Half of bfloat16's
+bytes and a scale per 128 values travel.
 """
 
 import json
@@ -38,29 +37,12 @@ def dequantise(payload):
     )
 
 
-def expected(ranks: int, rank: int, idx, tokens):
-    """What a rank receives, in NumPy: expert-major, then by source rank, token, k."""
-    import numpy as np
-
-    experts_per_rank = 2
-    received = []
-    for expert in range(rank * experts_per_rank, (rank + 1) * experts_per_rank):
-        for source in range(ranks):
-            received += [tokens[source][t] for t, _ in np.argwhere(idx[source] == expert)]
-    return np.stack(received)
-
-
-def run_rank(ranks: int, rank: int, coordinator: str) -> int:
-    del coordinator  # Nobody needs one.
+def exchange(ranks: int, rank: int, idx, tokens, weights):
+    """-> the rows that this rank receives, dequantised; how many there are; what it sent."""
     import epd.jax as ep
     import jax
     import ml_dtypes
-    import numpy as np
 
-    rng = np.random.default_rng(0)
-    idx = rng.integers(0, 2 * ranks, (ranks, _TOKENS, _TOP_K)).astype(np.int32)
-    tokens = rng.standard_normal((ranks, _TOKENS, _HIDDEN)).astype(np.float32)
-    weights = rng.random(idx.shape).astype(np.float32)
     layer = ep.EpLayerConfig(top_k=_TOP_K)
     group = ep.Group.join(
         "fp8",
@@ -78,28 +60,28 @@ def run_rank(ranks: int, rank: int, coordinator: str) -> int:
     def step(idx, tokens, weights):
         payload = quantise(tokens)
         received, _, handle, _, total = group.dispatch(layer, idx, payload, weights, _SLOTS)
-        return dequantise(received), total, jax.tree.map(lambda leaf: leaf, payload)
+        return dequantise(received)[0], total[0, 0], payload
 
     with group:
-        rows, total, payload = jax.block_until_ready(step(idx[rank], tokens[rank], weights[rank]))
-    sent = []
-    for source in range(ranks):
-        blocks = tokens[source].reshape(_TOKENS, -1, _BLOCK)
-        scales = np.abs(blocks).max(-1, keepdims=True) / np.float32(448)
-        quantised = (blocks / scales).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        sent.append((quantised * scales).reshape(_TOKENS, _HIDDEN))
-    want = expected(ranks, rank, idx, sent)
-    got, live = np.asarray(rows)[0], int(np.asarray(total)[0, 0])
-    error = np.abs(got[:live] - want).max() if live == len(want) else np.inf
-    good = error <= 1e-6 * np.abs(want).max() and not got[live:].any()
-    lost = np.abs(want - expected(ranks, rank, idx, tokens)).max()
+        return jax.block_until_ready(step(idx, tokens, weights))
+
+
+def problem(ranks: int):
+    """-> indices, tokens and weights of all ranks."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    idx = rng.integers(0, 2 * ranks, (ranks, _TOKENS, _TOP_K)).astype(np.int32)
+    tokens = rng.standard_normal((ranks, _TOKENS, _HIDDEN)).astype(np.float32)
+    return idx, tokens, rng.random(idx.shape).astype(np.float32)
+
+
+def run_rank(ranks: int, rank: int, coordinator: str) -> int:
+    del coordinator  # Nobody needs one.
+    _, total, payload = exchange(ranks, rank, *(part[rank] for part in problem(ranks)))
     sizes = {name: leaf.nbytes for name, leaf in payload.items()}
-    if rank == 0 or not good:
-        print(
-            f"rank {rank}: {live} rows received, {'equal to' if good else 'DIFFERENT from'} NumPy's (largest difference"
-            f" {error:.1e}); quantisation itself changed values by at most {lost:.2f}; sent {json.dumps(sizes)} bytes"
-        )
-    return 0 if good else 1
+    print(f"rank {rank}: {total} rows received; sent {json.dumps(sizes)} bytes", flush=True)
+    return 0
 
 
 if __name__ == "__main__":

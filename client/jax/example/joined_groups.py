@@ -4,8 +4,7 @@
     python joined_groups.py --ranks 2
 
 Each process joins both groups by name and rank. "wide" has seven experts in a table, of which the last rank owns none;
-"narrow" has two experts per rank and shorter rows. The last rank has no tokens: it only computes for the others. Values and
-gradients are compared with a dense layer; exit status 0: equal.
+"narrow" has two experts per rank and shorter rows. The last rank has no tokens: it only computes for the others.
 """
 
 import sys
@@ -50,20 +49,27 @@ def through(group, idx, tokens, weights, layer):
     return group.combine(layer, handle, counts, out, len(tokens)), rows
 
 
-def run_rank(ranks: int, rank: int, coordinator: str) -> int:
-    del coordinator  # Nobody needs one.
-    import epd.jax as ep
-    import jax
-    import jax.numpy as jnp
+def problem(ranks: int, rank: int):
+    """-> rows [T, H], weights [T, K], indices in the wide and in the narrow group. The last rank has no tokens."""
     import numpy as np
 
-    layer = ep.EpLayerConfig(top_k=_TOP_K)
     rng = np.random.default_rng(rank)
     tokens = 0 if rank == ranks - 1 else _TOKENS
     rows = rng.standard_normal((tokens, _WIDE)).astype(np.float32)
     weights = rng.random((tokens, _TOP_K)).astype(np.float32)
     to_wide = rng.integers(0, 7, (tokens, _TOP_K)).astype(np.int32)
-    to_narrow = rng.integers(0, 2 * ranks, (tokens, _TOP_K)).astype(np.int32)
+    return rows, weights, to_wide, rng.integers(0, 2 * ranks, (tokens, _TOP_K)).astype(np.int32)
+
+
+def run_rank(ranks: int, rank: int, coordinator: str, check=lambda *results: None) -> int:
+    """``check(problem, loss, gradient)``: what is wrong with the results, or None."""
+    del coordinator  # Nobody needs one.
+    import epd.jax as ep
+    import jax
+    import numpy as np
+
+    layer = ep.EpLayerConfig(top_k=_TOP_K)
+    given = rows, weights, to_wide, to_narrow = problem(ranks, rank)
     wide, narrow = join(ranks, rank)
 
     def loss(rows):
@@ -71,24 +77,17 @@ def run_rank(ranks: int, rank: int, coordinator: str) -> int:
         second, in_narrow = through(narrow, to_narrow, rows[:, :_NARROW], weights, layer)
         return first.sum() + (second**2).sum(), (in_wide, in_narrow)
 
-    def dense(rows):
-        total = weights.sum(-1, keepdims=True)
-        narrow_rows = jnp.tanh(rows[:, :_NARROW]) * total
-        return (jnp.tanh(rows) * total).sum() + (narrow_rows**2).sum()
-
     with wide, narrow:
         (value, counts), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(rows)
-        value, gradient = float(value), np.asarray(gradient)
         in_wide, in_narrow = (np.asarray(count)[0].tolist() for count in counts)
-    want, wanted_gradient = jax.value_and_grad(dense)(rows)
-    error = max(abs(value - float(want)), *np.abs(gradient - wanted_gradient).ravel(), 0)
-    good = error <= 1e-3
+        wrong = check(given, float(value), np.asarray(gradient))
     print(
-        f"rank {rank}: {tokens} tokens; rows at its experts: wide {in_wide}, narrow {in_narrow};"
-        f" {'as' if good else 'NOT as'} the dense layer, by at most {error:.1e}",
+        f"rank {rank}: {len(rows)} tokens; rows at its experts: wide {in_wide}, narrow {in_narrow}",
         flush=True,
     )
-    return 0 if good else 1
+    if wrong:
+        print(f"rank {rank}: {wrong}", flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

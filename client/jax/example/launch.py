@@ -62,6 +62,14 @@ def guarded(body: Callable[[], int]) -> int:
         os._exit(1)
 
 
+def verdict(script: str, statuses: list[int]) -> int:
+    """Prints whether all processes ended well; the command's exit status."""
+    good = all(status == 0 for status in statuses)
+    text = "passed" if good else f"FAILED, exit status by process: {statuses}"
+    print(f"{pathlib.Path(script).stem}: {text}")
+    return 0 if good else 1
+
+
 def main(
     script: str, about: str, run_rank: Callable[[int, int, str], int], ranks: int, least: int = 1
 ) -> int:
@@ -82,8 +90,4 @@ def main(
         parser.error(f"--ranks: expected {least} or more")
     if args.rank is not None:
         return guarded(lambda: run_rank(args.ranks, args.rank, args.coordinator))
-    statuses = run(script, sys.argv[1:], args.ranks, args.timeout)
-    good = all(status == 0 for status in statuses)
-    verdict = "passed" if good else f"FAILED, exit status by process: {statuses}"
-    print(f"{pathlib.Path(script).stem}: {verdict}")
-    return 0 if good else 1
+    return verdict(script, run(script, sys.argv[1:], args.ranks, args.timeout))

@@ -1,6 +1,6 @@
 """A small transformer with a mixture of experts in every block, in plain JAX.
 
-The dispatch to the experts is a parameter of ``forward``: through epd (experts.py), or dense on one device.
+The dispatch to the experts is a parameter of ``forward``: see experts.py.
 """
 
 from collections.abc import Callable
@@ -116,27 +116,3 @@ def route(router: jax.Array, x: jax.Array, top_k: int) -> tuple[jax.Array, jax.A
     scores = jax.nn.softmax(x.astype(jnp.float32) @ router.astype(jnp.float32), axis=-1)
     weights, chosen = jax.lax.top_k(scores, top_k)
     return chosen.astype(jnp.int32), weights / jnp.sum(weights, -1, keepdims=True)
-
-
-def dense_moe(sizes: Sizes, routes: jax.Array) -> Moe:
-    """Every expert on every token, on one device: the reference. The experts are those of ``routes`` [blocks, B, S, K]:
-    two experts that score alike may be chosen differently by programs that round differently."""
-
-    def moe(block: dict, x: jax.Array, index: int):
-        scores = jax.nn.softmax(
-            x.astype(jnp.float32) @ block["router"].astype(jnp.float32), axis=-1
-        )
-        weights = jnp.take_along_axis(scores, routes[index], axis=-1)
-        weights = weights / jnp.sum(weights, -1, keepdims=True)
-
-        def product(formula: str, rows: jax.Array, weights: jax.Array) -> jax.Array:
-            return jnp.einsum(formula, rows.astype(jnp.float32), weights.astype(jnp.float32))
-
-        hidden = jax.nn.gelu(product("bsd,edf->besf", x, block["experts"]["up"])).astype(x.dtype)
-        outs = product("besf,efd->bsed", hidden, block["experts"]["down"])
-        picked = jnp.take_along_axis(outs, routes[index][..., None], axis=2)
-        mixed = (picked * weights[..., None]).astype(x.dtype).astype(jnp.float32).sum(2)
-        load = jnp.zeros((sizes.experts,), jnp.int32).at[routes[index].reshape(-1)].add(1)
-        return mixed.astype(x.dtype), routes[index], load
-
-    return moe

@@ -4,7 +4,16 @@ import importlib.util
 import subprocess
 
 import pytest
-from harness import ROOT, Setup, checks_of, clean_environment, python, report_of, running_daemon
+from harness import (
+    HERE,
+    ROOT,
+    Setup,
+    checks_of,
+    clean_environment,
+    python,
+    report_of,
+    running_daemon,
+)
 
 # Most of the time goes into compiling.
 _SETUPS = [
@@ -29,7 +38,8 @@ _CASES = [
     for setup in _SETUPS
     for check in checks_of(setup.program)
 ]
-_EXAMPLE = ROOT / "client" / "jax" / "example" / "deepseek_v3_moe.py"
+_EXAMPLES = ROOT / "client" / "jax" / "example"
+_CHECK = HERE / "examples" / "deepseek_v3_moe_check.py"
 
 
 @pytest.mark.parametrize(("setup", "check"), _CASES)
@@ -40,8 +50,8 @@ def test_check(setup: Setup, check: str):
 def test_port_of_a_public_model_equals_its_dense_block():
     with running_daemon() as daemon:
         ended = subprocess.run(
-            python(str(_EXAMPLE)),
-            env=clean_environment(EPD_SOCKET=daemon.socket),
+            python(str(_CHECK)),
+            env=clean_environment(EPD_SOCKET=daemon.socket, PYTHONPATH=str(_EXAMPLES)),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
