@@ -88,3 +88,22 @@ def test_a_process_that_cannot_name_its_job_is_refused_and_one_that_holds_all_ra
             assert ended.returncode == status, ended.stderr
             if status:
                 assert "ValueError" in ended.stderr and "EPD_JOB" in ended.stderr, ended.stderr
+
+
+def test_a_client_of_another_framework_exchanges_through_the_c_interface():
+    with running_daemon() as daemon:
+        processes = [
+            subprocess.Popen(
+                python(str(HERE / "scripts" / "program_client.py"), str(rank)),
+                env=_environment(daemon),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for rank, process in enumerate(processes):
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            assert out == f"program_client {rank}: fine; JAX is loaded: False\n"

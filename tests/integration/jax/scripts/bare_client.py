@@ -18,20 +18,20 @@ from pathlib import Path
 import epd
 import numpy as np
 
-_FLOAT32 = 1
+FLOAT32 = 1
 _NEXT = 2**64 - 1
 _TOKENS, _TOP_K, _EXPERTS, _HIDDEN, _CAPACITY = 4, 2, 2, 4, 64
 
 
-def _struct(name: str, /, **fields: type) -> type:
+def struct(name: str, /, **fields: type) -> type:
     """A struct of epd_client.h, which begins with its own size."""
     return type(
         name, (ctypes.Structure,), {"_fields_": [("struct_size", c_size_t), *fields.items()]}
     )
 
 
-_Error = _struct("epd_error", code=c_int32, message=c_char * 4096)
-_Connect = _struct(
+_Error = struct("epd_error", code=c_int32, message=c_char * 4096)
+_Connect = struct(
     "epd_connect_args",
     socket_path=c_char_p,
     client_name=c_char_p,
@@ -39,7 +39,7 @@ _Connect = _struct(
     no_autostart=c_int32,
     daemon_path=c_char_p,
 )
-_Spec = _struct(
+Spec = struct(
     "epd_group_spec",
     name=c_char_p,
     instance=c_char_p,
@@ -53,16 +53,16 @@ _Spec = _struct(
     top_k=c_uint32,
     max_token_dtype=c_uint32,
 )
-_Join = _struct(
+_Join = struct(
     "epd_join_args",
-    spec=POINTER(_Spec),
+    spec=POINTER(Spec),
     ranks=POINTER(c_uint32),
     num_ranks=c_size_t,
     devices=c_void_p,
     min_epoch=c_uint64,
     deadline_ms=c_int64,
 )
-_Key = _struct(
+_Key = struct(
     "epd_key",
     name=c_char_p,
     program=c_uint8 * 16,
@@ -70,7 +70,7 @@ _Key = _struct(
     ordinal=c_uint32,
     occurrence=c_uint32,
 )
-_Prepare = _struct(
+Prepare = struct(
     "epd_prepare_args",
     rank=c_uint32,
     key=_Key,
@@ -94,7 +94,7 @@ _PLAN = {
     "dtype": c_uint32,
     "hidden": c_uint32,
 }
-_Scatter = _struct(
+Scatter = struct(
     "epd_scatter_args",
     **_PLAN,
     num_tokens=c_uint64,
@@ -104,7 +104,7 @@ _Scatter = _struct(
     recv_tokens=c_void_p,
     recv_topk_weights=c_void_p,
 )
-_Gather = _struct(
+Gather = struct(
     "epd_gather_args",
     **_PLAN,
     recv_capacity=c_uint64,
@@ -122,39 +122,39 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(function, *arguments) -> None:
+def call(function, *arguments) -> None:
     error = _Error(struct_size=ctypes.sizeof(_Error))
     assert function(*arguments, ctypes.byref(error)) == 0, error.message.decode()
 
 
-def _args(kind: type, **fields: object) -> object:
+def args(kind: type, **fields: object) -> object:
     arrays = {k: v.ctypes.data if isinstance(v, np.ndarray) else v for k, v in fields.items()}
     return kind(struct_size=ctypes.sizeof(kind), **arrays)
 
 
 def _key(name: bytes) -> object:
-    return _args(_Key, name=name, execution=_NEXT)
+    return args(_Key, name=name, execution=_NEXT)
 
 
 def round_trip(group: bytes) -> None:
     """Connects anew, and dispatches to and combines from a group of its own with one rank: tokens come back twice."""
     library = _library()
     client, joined = c_void_p(), c_void_p()
-    _call(library.epd_connect, ctypes.byref(_args(_Connect)), ctypes.byref(client))
-    spec = _args(
-        _Spec,
+    call(library.epd_connect, ctypes.byref(args(_Connect)), ctypes.byref(client))
+    spec = args(
+        Spec,
         name=group,
         num_ranks=1,
         num_experts=_EXPERTS,
         max_tokens_per_rank=_TOKENS,
         recv_capacity_per_rank=_CAPACITY,
         hidden=_HIDDEN,
-        max_token_dtype=_FLOAT32,
+        max_token_dtype=FLOAT32,
     )
-    join = _args(_Join, spec=ctypes.pointer(spec), ranks=(c_uint32 * 1)(0), num_ranks=1)
-    _call(library.epd_join, client, ctypes.byref(join), ctypes.byref(joined))
+    join = args(_Join, spec=ctypes.pointer(spec), ranks=(c_uint32 * 1)(0), num_ranks=1)
+    call(library.epd_join, client, ctypes.byref(join), ctypes.byref(joined))
     _exchange(library, joined)
-    _call(library.epd_leave, joined)
+    call(library.epd_leave, joined)
     library.epd_disconnect(client)
 
 
@@ -163,8 +163,8 @@ def _exchange(library: ctypes.CDLL, joined: c_void_p) -> None:
     tokens = np.arange(_TOKENS * _HIDDEN, dtype=np.float32).reshape(_TOKENS, _HIDDEN)
     plan = np.zeros(library.epd_handle_mem_size(1, _EXPERTS, _TOKENS, _TOP_K), np.uint8)
     counts, total = np.zeros(_EXPERTS, np.int32), np.zeros(1, np.int32)
-    prepare = _args(
-        _Prepare,
+    prepare = args(
+        Prepare,
         key=_key(b"prepare"),
         topk_idx=idx,
         idx_bytes=4,
@@ -175,21 +175,21 @@ def _exchange(library: ctypes.CDLL, joined: c_void_p) -> None:
         handle_mem=plan,
         handle_mem_bytes=plan.size,
     )
-    _call(library.epd_prepare, joined, ctypes.byref(prepare))
+    call(library.epd_prepare, joined, ctypes.byref(prepare))
     assert total[0] == _TOKENS * _TOP_K, total
     common = {
         "handle_mem": plan,
         "handle_mem_bytes": plan.size,
         "top_k": _TOP_K,
-        "dtype": _FLOAT32,
+        "dtype": FLOAT32,
         "hidden": _HIDDEN,
         "num_tokens": _TOKENS,
         "recv_capacity": _CAPACITY,
     }
     weights = np.ones((_TOKENS, _TOP_K), np.float32)
     recv, recv_weights = np.zeros((_CAPACITY, _HIDDEN), np.float32), np.zeros(_CAPACITY, np.float32)
-    scatter = _args(
-        _Scatter,
+    scatter = args(
+        Scatter,
         key=_key(b"dispatch"),
         tokens=tokens,
         topk_weights=weights,
@@ -197,11 +197,11 @@ def _exchange(library: ctypes.CDLL, joined: c_void_p) -> None:
         recv_topk_weights=recv_weights,
         **common,
     )
-    _call(library.epd_dispatch, joined, ctypes.byref(scatter))
+    call(library.epd_dispatch, joined, ctypes.byref(scatter))
     np.testing.assert_array_equal(recv[:_TOKENS], tokens)
     out = np.zeros_like(tokens)
-    gather = _args(_Gather, key=_key(b"combine"), expert_rows=recv, tokens=out, **common)
-    _call(library.epd_combine, joined, ctypes.byref(gather))
+    gather = args(Gather, key=_key(b"combine"), expert_rows=recv, tokens=out, **common)
+    call(library.epd_combine, joined, ctypes.byref(gather))
     np.testing.assert_array_equal(out, 2 * tokens)
 
 
