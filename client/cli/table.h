@@ -10,7 +10,7 @@
 //       {"RANK", [](const Rank& r) { return absl::StrCat(r.rank()); }, Align::kRight},
 //       {"HOST", [](const Rank& r) { return r.host(); }},
 //   };
-//   out << TableOf(ranks, fields, "no ranks\n");
+//   out << MakeTable(ranks, fields, "no ranks\n");
 #pragma once
 
 #include <functional>
@@ -58,7 +58,7 @@ using Fields = std::vector<Field<Row>>;
 
 // `none` (unless it is empty) if there are no rows.
 template <typename Row, typename Rows>
-std::string TableOf(const Rows& rows, const Fields<Row>& fields, const std::string& none) {
+std::string MakeTable(const Rows& rows, const Fields<Row>& fields, const std::string& none) {
   std::vector<Column> columns;
   for (const Field<Row>& field : fields) columns.push_back({field.title, field.align});
   Table table(std::move(columns));

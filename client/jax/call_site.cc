@@ -25,19 +25,9 @@ std::atomic<std::uint64_t> next_executable_id{1};
 }  // namespace
 
 const char* OperationName(Operation operation) {
-  switch (operation) {
-    case Operation::kPrepare:
-      return "prepare";
-    case Operation::kDispatch:
-      return "dispatch";
-    case Operation::kCombine:
-      return "combine";
-    case Operation::kDispatchBackward:
-      return "dispatch backward";
-    case Operation::kCombineBackward:
-      return "combine backward";
-  }
-  return "unknown operation";
+  constexpr const char* kNames[] = {"prepare", "dispatch", "combine", "dispatch backward",
+                                    "combine backward"};
+  return kNames[static_cast<int>(operation) - static_cast<int>(Operation::kPrepare)];
 }
 
 Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {}
@@ -73,8 +63,8 @@ bool Executable::HasOneCall() const {
   return num_calls_ + names_.size() == 1;
 }
 
-epd_program_call CallOf(const CallSite& site, std::int64_t run_id, std::int32_t domain,
-                        std::int32_t position) {
+epd_program_call MakeCall(const CallSite& site, std::int64_t run_id, std::int32_t domain,
+                          std::int32_t position) {
   epd_program_call call = {};
   call.struct_size = sizeof call;
   call.alias = site.config.alias.c_str();

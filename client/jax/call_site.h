@@ -18,12 +18,13 @@
 #include "client/c/digest.h"
 #include "client/c/mutex.h"
 #include "client/program/epd_program.h"
+#include "proto/epd/v1/segment.h"
 
 namespace epd::jax {
 
-enum class Operation { kPrepare, kDispatch, kCombine, kDispatchBackward, kCombineBackward };
+using Operation = shm::Kind;
 
-// Name of the operation in messages, for example "dispatch".
+// Name of the operation in messages and keys, for example "dispatch backward".
 const char* OperationName(Operation operation);
 
 // Static attributes of a call. All are equal on all ranks, but for `tokens` and the capacity.
@@ -82,8 +83,8 @@ struct CallSite {
 };
 
 // The call of an execution (XLA's run id) at a place. What it points to is the site's.
-epd_program_call CallOf(const CallSite& site, std::int64_t run_id, std::int32_t domain,
-                        std::int32_t position);
+epd_program_call MakeCall(const CallSite& site, std::int64_t run_id, std::int32_t domain,
+                          std::int32_t position);
 
 // Makes the next call of the compilation that goes on in this thread; nothing if its name is taken
 // by another call of the same operation there.

@@ -26,27 +26,11 @@ using client::Status;
 using program::DeviceGroups;
 using program::DeviceSites;
 
-shm::Kind KindOf(Operation operation) {
-  switch (operation) {
-    case Operation::kPrepare:
-      return shm::Kind::kPrepare;
-    case Operation::kDispatch:
-      return shm::Kind::kDispatch;
-    case Operation::kCombine:
-      return shm::Kind::kCombine;
-    case Operation::kDispatchBackward:
-      return shm::Kind::kDispatchBackward;
-    case Operation::kCombineBackward:
-      return shm::Kind::kCombineBackward;
-  }
-  return shm::Kind::kPrepare;
-}
-
 // `rows`: the element type of what moves; any for prepare.
-client::StreamCall StreamCallOf(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
+client::StreamCall MakeStreamCall(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
   const CallConfig& config = site.config;
   client::StreamCall call;
-  call.kind = KindOf(config.operation);
+  call.kind = config.operation;
   call.rank = rank;
   if (site.key.empty()) {
     call.program = site.executable->Seal();
@@ -60,7 +44,7 @@ client::StreamCall StreamCallOf(const SiteState& site, std::uint32_t rank, ffi::
   call.num_tokens = static_cast<std::uint64_t>(config.tokens);
   if (config.operation == Operation::kPrepare) return call;
   call.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
-  call.dtype = static_cast<std::uint32_t>(DtypeOf(rows));
+  call.dtype = static_cast<std::uint32_t>(ToDtype(rows));
   call.row_bytes = static_cast<std::uint64_t>(config.width) * ffi::ByteWidth(rows);
   call.has_weights =
       config.operation == Operation::kDispatch || config.operation == Operation::kDispatchBackward;
@@ -74,7 +58,7 @@ struct Target {
 };
 
 // Those of a call site, which every call of it finds.
-DeviceSites& SitesOf(SiteState& site) {
+DeviceSites& FindSites(SiteState& site) {
   static client::Mutex mutex;
   const client::MutexLock lock(mutex);
   if (site.devices == nullptr) site.devices = std::make_shared<DeviceSites>();
@@ -82,11 +66,11 @@ DeviceSites& SitesOf(SiteState& site) {
 }
 
 Status Resolve(SiteState* site, int device, ffi::DataType rows, Target* target) {
-  const epd_program_call call = CallOf(*site, 0, 0, 0);  // The device says which rank it is.
+  const epd_program_call call = MakeCall(*site, 0, 0, 0);  // The device says which rank it is.
   Status status = DeviceGroups::Shared().Find(call, device, &target->group);
   if (!status.ok()) return status;
-  return SitesOf(*site).Get(target->group, device, StreamCallOf(*site, target->group->rank(), rows),
-                            &target->site);
+  return FindSites(*site).Get(target->group, device,
+                              MakeStreamCall(*site, target->group->rank(), rows), &target->site);
 }
 
 ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType rows,

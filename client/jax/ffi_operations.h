@@ -55,7 +55,7 @@ auto BindRows(Binding binding) {
       .Attrs();
 }
 
-inline epd_dtype DtypeOf(::xla::ffi::DataType type) {
+inline epd_dtype ToDtype(::xla::ffi::DataType type) {
   switch (type) {
     case ::xla::ffi::DataType::F32:
       return EPD_DTYPE_FLOAT32;

@@ -33,7 +33,7 @@ struct Place {
   std::int32_t position;
 };
 
-Place PlaceOf(Scalar domain, Scalar position) {
+Place ReadPlace(Scalar domain, Scalar position) {
   return {*domain.typed_data(), *position.typed_data()};
 }
 
@@ -55,7 +55,7 @@ struct Launched {
   void Run() {
     epd_error error = {};
     error.struct_size = sizeof error;
-    const epd_program_call call = CallOf(site, run_id, place.domain, place.position);
+    const epd_program_call call = MakeCall(site, run_id, place.domain, place.position);
     if (const int code = function(&call, &args, &error); code != EPD_OK) {
       promise.SetError(ToXla({client::CodeFromNumber(code), error.message}));
     } else {
@@ -97,7 +97,7 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                     ffi::ResultBuffer<ffi::S32> token_counts,
                     ffi::ResultBuffer<ffi::S32> total_recv, ffi::ResultBuffer<ffi::U8> handle_mem,
                     ffi::Dictionary) {
-  const Place place = PlaceOf(domain, rank);
+  const Place place = ReadPlace(domain, rank);
   epd_prepare_args args = {};
   args.topk_idx = topk_idx.untyped_data();
   args.idx_bytes = topk_idx.element_type() == ffi::DataType::S64 ? 8 : 4;
@@ -121,7 +121,7 @@ Args RowsArgs(const CallConfig& config, HandleMem handle_mem, ffi::DataType dtyp
   args.handle_mem_bytes = handle_mem.element_count();
   args.top_k = static_cast<std::uint32_t>(config.top_k);
   args.alignment = static_cast<std::uint32_t>(config.alignment);
-  args.dtype = DtypeOf(dtype);
+  args.dtype = ToDtype(dtype);
   args.hidden = static_cast<std::uint32_t>(config.width);
   args.num_tokens = static_cast<std::uint64_t>(config.tokens);
   args.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
@@ -145,14 +145,14 @@ ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank
                      HandleMem handle_mem, ffi::AnyBuffer tokens, Weights weights,
                      ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> recv_tokens,
                      ffi::ResultBuffer<ffi::F32> recv_weights, ffi::Dictionary) {
-  return Scatter(epd_program_dispatch, site, run, PlaceOf(domain, rank), handle_mem, tokens,
+  return Scatter(epd_program_dispatch, site, run, ReadPlace(domain, rank), handle_mem, tokens,
                  weights.typed_data(), recv_tokens, recv_weights->typed_data());
 }
 
 ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                             HandleMem handle_mem, ffi::AnyBuffer grad, ffi::RemainingArgs,
                             ffi::Result<ffi::AnyBuffer> grad_expert_out, ffi::Dictionary) {
-  return Scatter(epd_program_combine_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
+  return Scatter(epd_program_combine_backward, site, run, ReadPlace(domain, rank), handle_mem, grad,
                  nullptr, grad_expert_out, nullptr);
 }
 
@@ -172,7 +172,7 @@ ffi::Future Gather(Function<epd_gather_args> function, SiteState* site, ffi::Run
 ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
                     HandleMem handle_mem, ffi::AnyBuffer expert_out, ffi::RemainingArgs,
                     ffi::Result<ffi::AnyBuffer> tokens, ffi::Dictionary) {
-  return Gather(epd_program_combine, site, run, PlaceOf(domain, rank), handle_mem, expert_out,
+  return Gather(epd_program_combine, site, run, ReadPlace(domain, rank), handle_mem, expert_out,
                 nullptr, tokens, nullptr);
 }
 
@@ -180,7 +180,7 @@ ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Sca
                              HandleMem handle_mem, ffi::AnyBuffer grad, Weights grad_weights,
                              ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> grad_tokens,
                              ffi::ResultBuffer<ffi::F32> grad_topk_weights, ffi::Dictionary) {
-  return Gather(epd_program_dispatch_backward, site, run, PlaceOf(domain, rank), handle_mem, grad,
+  return Gather(epd_program_dispatch_backward, site, run, ReadPlace(domain, rank), handle_mem, grad,
                 grad_weights.typed_data(), grad_tokens, grad_topk_weights->typed_data());
 }
 

@@ -120,7 +120,7 @@ Status NotHeld(const GroupConfig& config, std::int32_t domain, std::int32_t posi
 
 // The call as `rank` makes it. One that is no part of an execution becomes one of its own, in an
 // executable that nobody else has.
-Runs::Call CallOf(const epd_program_call& call, std::uint32_t rank) {
+Runs::Call MakeCall(const epd_program_call& call, std::uint32_t rank) {
   static std::atomic<std::uint64_t> next_execution{1};
   Runs::Call own = {.executable = call.executable,
                     .execution = call.execution,
@@ -325,7 +325,7 @@ Status Groups::Resolve(const epd_program_call& call, std::uint32_t* rank) const 
 Status Groups::Begin(const epd_program_call& call, ActiveCall* active) {
   Resolved resolved;
   if (Status status = ResolveTo(call, &resolved); !status.ok()) return status;
-  const Runs::Call own = CallOf(call, resolved.rank);
+  const Runs::Call own = MakeCall(call, resolved.rank);
   Domain::Begun begun;
   begun.refusal = std::move(resolved.refusal);
   if (Status status = resolved.domain->Begin(own, &begun); !status.ok()) return status;

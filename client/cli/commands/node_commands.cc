@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <random>
-#include <utility>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,35 +15,33 @@ namespace {
 
 using epd::v1::Node;
 
-// What is asked, and what the answer means. `fill` and `code` may be empty.
+// What a command asks of its options and answers: `fill` and `code` may be empty; `patience`: how long the daemon itself may
+// wait before it answers, beside --timeout.
 template <typename Request, typename Response>
 struct Call {
-  const char* command;
-  const char* name;
-  grpc::Status (Node::Stub::*method)(grpc::ClientContext*, const Request&, Response*);
-  std::function<void(const Options&, Request&)> fill = {};
   std::function<std::string(const Response&, const Options&)> table;
+  std::function<void(const Options&, Request&)> fill = {};
   std::function<ExitCode(const Response&)> code = {};
-  // Beside --timeout: until then the daemon itself waits before it answers.
   std::function<absl::Duration(const Options&)> patience = {};
 };
 
 template <typename Request, typename Response>
-Command Make(Call<Request, Response> call) {
-  const auto run = [call](const CommandContext& context) {
+Command Make(const char* command, const char* name,
+             grpc::Status (Node::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+             std::type_identity_t<Call<Request, Response>> call) {
+  const auto run = [=](const CommandContext& context) {
     const Options& options = context.options;
     Request request;
     if (call.fill) call.fill(options, request);
     const absl::Duration patience = call.patience ? call.patience(options) : absl::ZeroDuration();
-    Report report =
-        CallNodeFor(context, call.name, call.method, request, options.timeout + patience);
+    Report report = CallNodeFor(context, name, method, request, options.timeout + patience);
     if (report.message == nullptr) return report;
     const auto& response = static_cast<const Response&>(*report.message);
     if (call.code) report.code = call.code(response);
     report.table = call.table(response, options);
     return report;
   };
-  return {call.command, run, true, Response::descriptor()};
+  return {command, run, true, Response::descriptor()};
 }
 
 // A table that shows the answer whatever the options are.
@@ -79,7 +77,7 @@ void FillDrain(const Options& options, epd::v1::DrainGroupRequest& request) {
   request.mutable_deadline()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
 }
 
-epd::v1::GroupSpec SpecOf(const Options& options) {
+epd::v1::GroupSpec MakeSpec(const Options& options) {
   epd::v1::GroupSpec spec = options.spec;
   spec.set_name(options.group);
   return spec;
@@ -87,11 +85,11 @@ epd::v1::GroupSpec SpecOf(const Options& options) {
 
 void FillCreate(const Options& options, epd::v1::CreateGroupRequest& request) {
   request.set_request_id(NewRequestId());
-  *request.mutable_spec() = SpecOf(options);
+  *request.mutable_spec() = MakeSpec(options);
 }
 
 void FillPlan(const Options& options, epd::v1::PlanMemoryRequest& request) {
-  *request.mutable_spec() = SpecOf(options);
+  *request.mutable_spec() = MakeSpec(options);
   request.set_element_bytes(options.element_bytes);
 }
 
@@ -121,46 +119,45 @@ ExitCode VersionsFit(const epd::v1::ListNodesResponse& nodes) {
 
 std::vector<Command> NodeCommands() {
   using namespace epd::v1;
+  using S = Node::Stub;
   return {
-      Make<GetStatusRequest, GetStatusResponse>(
-          {"status", "GetStatus", &Node::Stub::GetStatus, nullptr, Shown(StatusTable),
-           [](const auto& status) { return ExitCodeOf(status.health()); }}),
-      Make<ListGroupsRequest, ListGroupsResponse>(
-          {"groups", "ListGroups", &Node::Stub::ListGroups, NameGroup<ListGroupsRequest>,
-           [](const auto& groups, const Options& options) {
-             return options.group.empty() ? GroupsTable(groups) : GroupDetails(groups);
-           }}),
-      Make<ListSessionsRequest, ListSessionsResponse>(
-          {"sessions", "ListSessions", &Node::Stub::ListSessions, nullptr, Shown(SessionsTable)}),
-      Make<ListRanksRequest, ListRanksResponse>(
-          {"ranks", "ListRanks", &Node::Stub::ListRanks,
-           [](const Options& options, auto& request) { request.set_group(options.group); },
-           Shown(RanksTable)}),
-      Make<GetMemoryRequest, GetMemoryResponse>(
-          {"memory", "GetMemory", &Node::Stub::GetMemory, nullptr, Shown(MemoryTable)}),
-      Make<DrainGroupRequest, DrainGroupResponse>(
-          {"drain", "DrainGroup", &Node::Stub::DrainGroup, FillDrain, Shown(DrainTable), nullptr,
-           [](const Options& options) { return options.drain_deadline; }}),
-      Make<CloseGroupRequest, CloseGroupResponse>(
-          {"close", "CloseGroup", &Node::Stub::CloseGroup, NameTenant<CloseGroupRequest>,
-           [](const auto&, const Options& options) {
-             return absl::StrCat("group ", options.group, " is closed\n");
-           }}),
-      Make<CreateGroupRequest, CreateGroupResponse>(
-          {"create", "CreateGroup", &Node::Stub::CreateGroup, FillCreate, Shown(CreatedTable)}),
-      Make<PlanMemoryRequest, PlanMemoryResponse>(
-          {"plan", "PlanMemory", &Node::Stub::PlanMemory, FillPlan, Shown(PlanTable)}),
-      Make<GetConfigRequest, GetConfigResponse>(
-          {"config", "GetConfig", &Node::Stub::GetConfig, nullptr, Shown(ConfigTable)}),
-      Make<ExplainGroupRequest, ExplainGroupResponse>(
-          {"why", "ExplainGroup", &Node::Stub::ExplainGroup, NameGroup<ExplainGroupRequest>,
-           [](const auto& why, const Options& options) { return WhyText(why, options.all_past); }}),
-      Make<ListNodesRequest, ListNodesResponse>({"status --all-nodes", "ListNodes",
-                                                 &Node::Stub::ListNodes, nullptr, Shown(NodesTable),
-                                                 WorstOf}),
-      Make<ListNodesRequest, ListNodesResponse>({"version --all-nodes", "ListNodes",
-                                                 &Node::Stub::ListNodes, nullptr,
-                                                 Shown(NodeVersionsTable), VersionsFit}),
+      Make("status", "GetStatus", &S::GetStatus,
+           {.table = Shown(StatusTable),
+            .code = [](const auto& status) { return ExitCodeOf(status.health()); }}),
+      Make("groups", "ListGroups", &S::ListGroups,
+           {.table =
+                [](const auto& groups, const Options& options) {
+                  return options.group.empty() ? GroupsTable(groups) : GroupDetails(groups);
+                },
+            .fill = NameGroup<ListGroupsRequest>}),
+      Make("sessions", "ListSessions", &S::ListSessions, {.table = Shown(SessionsTable)}),
+      Make("ranks", "ListRanks", &S::ListRanks,
+           {.table = Shown(RanksTable),
+            .fill = [](const Options& options,
+                       auto& request) { request.set_group(options.group); }}),
+      Make("memory", "GetMemory", &S::GetMemory, {.table = Shown(MemoryTable)}),
+      Make("drain", "DrainGroup", &S::DrainGroup,
+           {.table = Shown(DrainTable),
+            .fill = FillDrain,
+            .patience = [](const Options& options) { return options.drain_deadline; }}),
+      Make("close", "CloseGroup", &S::CloseGroup,
+           {.table =
+                [](const auto&, const Options& options) {
+                  return absl::StrCat("group ", options.group, " is closed\n");
+                },
+            .fill = NameTenant<CloseGroupRequest>}),
+      Make("create", "CreateGroup", &S::CreateGroup,
+           {.table = Shown(CreatedTable), .fill = FillCreate}),
+      Make("plan", "PlanMemory", &S::PlanMemory, {.table = Shown(PlanTable), .fill = FillPlan}),
+      Make("config", "GetConfig", &S::GetConfig, {.table = Shown(ConfigTable)}),
+      Make("why", "ExplainGroup", &S::ExplainGroup,
+           {.table = [](const auto& why,
+                        const Options& options) { return WhyText(why, options.all_past); },
+            .fill = NameGroup<ExplainGroupRequest>}),
+      Make("status --all-nodes", "ListNodes", &S::ListNodes,
+           {.table = Shown(NodesTable), .code = WorstOf}),
+      Make("version --all-nodes", "ListNodes", &S::ListNodes,
+           {.table = Shown(NodeVersionsTable), .code = VersionsFit}),
   };
 }
 

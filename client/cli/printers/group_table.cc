@@ -136,7 +136,7 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
                     group.spec().tenant().empty() ? "" : " tenant=", group.spec().tenant(), ": ",
                     group.last_error().message(), "\n");
   }
-  return TableOf(groups.groups(), fields, "no groups\n") + errors;
+  return MakeTable(groups.groups(), fields, "no groups\n") + errors;
 }
 
 std::string GroupDetails(const epd::v1::ListGroupsResponse& groups) {

@@ -28,7 +28,7 @@ std::string HealthTable(const HealthReport& health) {
       {"SERVICE", [](const S& s) { return s.name().empty() ? "(node)" : s.name(); }},
       {"STATUS", [](const S& s) { return EnumWord(s.status(), ""); }},
   };
-  return absl::StrCat(text, "\n", TableOf(health.services(), fields, ""));
+  return absl::StrCat(text, "\n", MakeTable(health.services(), fields, ""));
 }
 
 std::string DoctorTable(const DoctorReport& doctor) {
@@ -46,7 +46,7 @@ std::string ConfigTable(const epd::v1::GetConfigResponse& config) {
       {"VALUE", [](const S& s) { return s.value(); }},
       {"FROM", [](const S& s) { return s.origin(); }},
   };
-  return TableOf(config.settings(), fields, "") +
+  return MakeTable(config.settings(), fields, "") +
          "\nepd --help explains each; --print-config prints them without a daemon.\n";
 }
 

@@ -49,7 +49,7 @@ std::string NodesTable(const epd::v1::ListNodesResponse& nodes) {
          return n.has_status() ? absl::StrJoin(n.status().problems(), "; ") : n.problem().message();
        }},
   };
-  return TableOf(nodes.nodes(), fields, "no nodes\n");
+  return MakeTable(nodes.nodes(), fields, "no nodes\n");
 }
 
 std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes) {
@@ -69,7 +69,7 @@ std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes) {
          return n.status().version() == most ? "" : absl::StrCat("most nodes have ", most);
        }},
   };
-  return TableOf(nodes.nodes(), fields, "no nodes\n");
+  return MakeTable(nodes.nodes(), fields, "no nodes\n");
 }
 
 }  // namespace epd::cli

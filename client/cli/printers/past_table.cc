@@ -132,8 +132,8 @@ std::vector<uint32_t> RanksOf(const epd::v1::ExplainGroupResponse& why, const st
   return {ranks.begin(), ranks.end()};
 }
 
-std::string TableOf(const std::vector<Line>& lines,
-                    const std::vector<std::vector<uint32_t>>& sets) {
+std::string LinesTable(const std::vector<Line>& lines,
+                       const std::vector<std::vector<uint32_t>>& sets) {
   std::vector<Column> columns = {{"BEGUN", Align::kRight}, {"KIND"}, {"CALL"}, {"FINGERPRINT"}};
   const size_t num_shown = std::min(sets.size(), kMaxColumns);
   for (size_t i = 0; i < num_shown; ++i) {
@@ -175,7 +175,7 @@ std::string OfTenant(const epd::v1::ExplainGroupResponse& why, const std::string
   std::string text =
       absl::StrCat("last operations", tenant.empty() ? "" : absl::StrCat(" of tenant ", tenant),
                    ", newest first; a call is program or name, execution.ordinal.occurrence:\n",
-                   TableOf(lines, SetsOf(lines, ranks)));
+                   LinesTable(lines, SetsOf(lines, ranks)));
   if (num_left > 0) {
     absl::StrAppend(&text, "and ", num_left, " before, done by all ranks (--history lists them)\n");
   }

@@ -60,7 +60,7 @@ std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
       {"METADATA", [](const S& s) { return Said(s, &epd::v1::Rank::metadata); }, Align::kLeft,
        true},
   };
-  return TableOf(sessions.sessions(), fields, "no sessions\n");
+  return MakeTable(sessions.sessions(), fields, "no sessions\n");
 }
 
 std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
@@ -82,7 +82,7 @@ std::string RanksTable(const epd::v1::ListRanksResponse& ranks) {
       {"PROGRAM", [](const R& r) { return r.program(); }, Align::kLeft, true},
       {"METADATA", [](const R& r) { return r.metadata(); }, Align::kLeft, true},
   };
-  return TableOf(ranks.ranks(), fields, "no ranks\n");
+  return MakeTable(ranks.ranks(), fields, "no ranks\n");
 }
 
 }  // namespace epd::cli

@@ -26,7 +26,7 @@ std::string WorkersTable(const epd::v1::GetStatusResponse& status) {
       {"SIMD", [](const W& w) { return w.simd(); }},
       {"LAST EXIT", [](const W& w) { return w.last_exit(); }},
   };
-  return TableOf(status.workers(), fields, "no workers\n");
+  return MakeTable(status.workers(), fields, "no workers\n");
 }
 
 std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
@@ -36,7 +36,7 @@ std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
       {"SENT", [](const N& n) { return HumanBytes(n.sent_bytes()); }, Align::kRight},
       {"RECEIVED", [](const N& n) { return HumanBytes(n.received_bytes()); }, Align::kRight},
   };
-  return TableOf(status.traffic(), fields, "");
+  return MakeTable(status.traffic(), fields, "");
 }
 
 }  // namespace

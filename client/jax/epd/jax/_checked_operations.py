@@ -124,10 +124,9 @@ def combine(
     num_local_tokens: int | tuple[int, ...],
     out_sharding: SpecLike = None,
     name: str | None = None,
-    *,
-    names: tuple[str, ...] = ("combine",),
+    names: tuple[str, ...] = ("combine", "combine backward"),
 ) -> jax.Array:
-    """ep_combine and ep_combine_fwd in ``group``, which differ in the operations that ``name`` is taken for: ``names``."""
+    """ep_combine in ``group``, and ep_combine_fwd, whose ``name`` is taken for other operations: ``names``."""
     cfg = _checks.layer(function, cfg)
     handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
     leading = _checks.leading_shape(function, num_local_tokens)

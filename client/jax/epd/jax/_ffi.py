@@ -118,26 +118,17 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-def _register_cuda(library: ctypes.CDLL) -> None:
-    initialize = jax.ffi.pycapsule(library.epd_jax_cuda_initialize)
+def _register(library: ctypes.CDLL, platform: str, prefix: str, **shared: object) -> None:
+    """The handlers ``<prefix><operation>`` of a platform; ``shared``: those of other stages, for all operations."""
     for target in FFI_TARGET_NAMES:
         operation = target.split(".")[1]
+        instantiate = getattr(library, f"epd_jax_{operation}_instantiate")
         handlers = {
-            "instantiate": jax.ffi.pycapsule(getattr(library, f"epd_jax_{operation}_instantiate")),
-            "initialize": initialize,
-            "execute": jax.ffi.pycapsule(getattr(library, f"epd_jax_cuda_{operation}")),
+            "instantiate": jax.ffi.pycapsule(instantiate),
+            "execute": jax.ffi.pycapsule(getattr(library, prefix + operation)),
+            **{stage: jax.ffi.pycapsule(handler) for stage, handler in shared.items()},
         }
-        jax.ffi.register_ffi_target(target, handlers, platform="CUDA", api_version=1)
-
-
-def _register(library: ctypes.CDLL) -> None:
-    for target in FFI_TARGET_NAMES:
-        symbol = "epd_jax_" + target.split(".")[1]
-        handlers = {
-            "instantiate": jax.ffi.pycapsule(getattr(library, symbol + "_instantiate")),
-            "execute": jax.ffi.pycapsule(getattr(library, symbol)),
-        }
-        jax.ffi.register_ffi_target(target, handlers, platform="cpu", api_version=1)
+        jax.ffi.register_ffi_target(target, handlers, platform=platform, api_version=1)
 
 
 def _follow_compilations(library: ctypes.CDLL) -> None:
@@ -155,7 +146,7 @@ def _follow_compilations(library: ctypes.CDLL) -> None:
 
 _library = _load()
 _check_runtime(_library)
-_register(_library)
+_register(_library, "cpu", "epd_jax_")
 _follow_compilations(_library)
 
 
@@ -225,7 +216,7 @@ def enable_cuda() -> None:
             "FAILED_PRECONDITION",
             f"[epd:FAILED_PRECONDITION] phase=begin: this process cannot use GPUs: {reason}; epctl doctor says what to do",
         )
-    _register_cuda(_library)
+    _register(_library, "CUDA", "epd_jax_cuda_", initialize=_library.epd_jax_cuda_initialize)
 
 
 def cuda_enabled() -> bool:

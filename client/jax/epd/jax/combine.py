@@ -4,7 +4,7 @@ import jax
 
 from epd.jax import _checked_operations
 from epd.jax._out_sharding import SpecLike
-from epd.jax.config import EpLayerConfig, GroupSpec, bootstrapped
+from epd.jax.config import EpLayerConfig, bootstrapped
 
 
 def ep_combine(
@@ -41,30 +41,6 @@ def ep_combine(
         At run time, on every rank, see ``epd.jax.errors``.
     """
     del token_counts
-    return checked_combine(
-        bootstrapped(), "ep_combine", cfg, handle_mem, expert_out, num_local_tokens, out_sharding
-    )
-
-
-def checked_combine(
-    group: GroupSpec,
-    function: str,
-    cfg: EpLayerConfig,
-    handle_mem: jax.Array,
-    expert_out: jax.Array,
-    num_local_tokens: int | tuple[int, ...],
-    out_sharding: SpecLike = None,
-    name: str | None = None,
-) -> jax.Array:
-    """ep_combine in ``group``; ``function`` is what the caller called."""
     return _checked_operations.combine(
-        group,
-        function,
-        cfg,
-        handle_mem,
-        expert_out,
-        num_local_tokens,
-        out_sharding,
-        name,
-        names=("combine", "combine backward"),
+        bootstrapped(), "ep_combine", cfg, handle_mem, expert_out, num_local_tokens, out_sharding
     )

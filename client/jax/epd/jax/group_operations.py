@@ -1,16 +1,20 @@
 """The operations of a group, as its methods."""
 
 import contextlib
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 
 from epd.jax import _checked_operations, _checks
 from epd.jax._out_sharding import SpecLike
-from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.dispatch import checked_dispatch
 from epd.jax.prepare import checked_prepare
 from epd.jax.routing_stats import RoutingStats, stats_of
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class GroupOperations:
@@ -24,6 +28,16 @@ class GroupOperations:
     def _here(self) -> contextlib.AbstractContextManager[None]:
         """Where operations run that are traced inside; the mesh says, unless overridden."""
         return contextlib.nullcontext()
+
+    def _run(
+        self,
+        function: str,
+        operation: Callable[Concatenate[GroupSpec, str, _Arguments], _Result],
+        *arguments: _Arguments.args,
+        **names: _Arguments.kwargs,
+    ) -> _Result:
+        with self._here():
+            return operation(self.spec, f"Group.{function}", *arguments, **names)
 
     def handle_mem_size(self, cfg: EpLayerConfig) -> int:
         """Bytes of one rank's routing plan, the same on all ranks. TypeError if ``cfg`` is no EpLayerConfig."""
@@ -42,8 +56,7 @@ class GroupOperations:
         Raises:
             As ep_prepare; ValueError, a name that is used twice in the program (while tracing or compiling).
         """
-        with self._here():
-            return checked_prepare(self.spec, "Group.prepare", cfg, topk_idx, name)
+        return self._run("prepare", checked_prepare, cfg, topk_idx, name)
 
     def dispatch(
         self,
@@ -67,17 +80,8 @@ class GroupOperations:
 
         Returns and raises as ep_dispatch; ValueError, a name that is used twice.
         """
-        with self._here():
-            return checked_dispatch(
-                self.spec,
-                "Group.dispatch",
-                cfg,
-                topk_idx,
-                tokens,
-                topk_weights,
-                recv_capacity_per_rank,
-                name,
-            )
+        given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank, name)
+        return self._run("dispatch", checked_dispatch, *given)
 
     def combine(
         self,
@@ -103,17 +107,8 @@ class GroupOperations:
         Returns and raises as ep_combine; ValueError, a name that is used twice.
         """
         del token_counts
-        with self._here():
-            return checked_combine(
-                self.spec,
-                "Group.combine",
-                cfg,
-                handle_mem,
-                expert_out,
-                num_local_tokens,
-                out_sharding,
-                name,
-            )
+        given = (cfg, handle_mem, expert_out, num_local_tokens, out_sharding, name)
+        return self._run("combine", _checked_operations.combine, *given)
 
     def dispatch_fwd(
         self,
@@ -127,18 +122,8 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        with self._here():
-            return _checked_operations.dispatch_fwd(
-                self.spec,
-                "Group.dispatch_fwd",
-                cfg,
-                handle_mem,
-                topk_idx,
-                tokens,
-                topk_weights,
-                recv_capacity_per_rank,
-                name,
-            )
+        given = (cfg, handle_mem, topk_idx, tokens, topk_weights, recv_capacity_per_rank, name)
+        return self._run("dispatch_fwd", _checked_operations.dispatch_fwd, *given)
 
     def combine_fwd(
         self,
@@ -151,17 +136,8 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        with self._here():
-            return _checked_operations.combine(
-                self.spec,
-                "Group.combine_fwd",
-                cfg,
-                handle_mem,
-                expert_out,
-                num_local_tokens,
-                out_partition_spec,
-                name,
-            )
+        given = (cfg, handle_mem, expert_out, num_local_tokens, out_partition_spec, name)
+        return self._run("combine_fwd", _checked_operations.combine, *given, names=("combine",))
 
     def dispatch_bwd(
         self,
@@ -175,18 +151,16 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        with self._here():
-            return _checked_operations.dispatch_bwd(
-                self.spec,
-                "Group.dispatch_bwd",
-                cfg,
-                handle_mem,
-                grad,
-                g_recv_topk_weights,
-                num_local_tokens,
-                out_partition_spec,
-                name,
-            )
+        given = (
+            cfg,
+            handle_mem,
+            grad,
+            g_recv_topk_weights,
+            num_local_tokens,
+            out_partition_spec,
+            name,
+        )
+        return self._run("dispatch_bwd", _checked_operations.dispatch_bwd, *given)
 
     def combine_bwd(
         self,
@@ -198,10 +172,8 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        with self._here():
-            return _checked_operations.combine_bwd(
-                self.spec, "Group.combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank, name
-            )
+        given = (cfg, handle_mem, grad, recv_capacity_per_rank, name)
+        return self._run("combine_bwd", _checked_operations.combine_bwd, *given)
 
     def routing_stats(
         self, handle_mem: jax.Array, recv_capacity_per_rank: int | None = None

@@ -50,16 +50,8 @@ def ep_dispatch_fwd(
         At run time, on every rank, see ``epd.jax.errors``: RESOURCE_EXHAUSTED, overflow without drop; INVALID_ARGUMENT,
         a plan of another group or call; DATA_LOSS, a damaged plan; ABORTED, a plan from before the group was re-formed.
     """
-    return _checked_operations.dispatch_fwd(
-        bootstrapped(),
-        "ep_dispatch_fwd",
-        cfg,
-        handle_mem,
-        topk_idx,
-        tokens,
-        topk_weights,
-        recv_capacity_per_rank,
-    )
+    given = (cfg, handle_mem, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+    return _checked_operations.dispatch_fwd(bootstrapped(), "ep_dispatch_fwd", *given)
 
 
 def ep_combine_fwd(
@@ -86,15 +78,8 @@ def ep_combine_fwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _checked_operations.combine(
-        bootstrapped(),
-        "ep_combine_fwd",
-        cfg,
-        handle_mem,
-        expert_out,
-        num_local_tokens,
-        out_partition_spec,
-    )
+    given = (cfg, handle_mem, expert_out, num_local_tokens, out_partition_spec)
+    return _checked_operations.combine(bootstrapped(), "ep_combine_fwd", *given, names=("combine",))
 
 
 def ep_dispatch_bwd(
@@ -120,16 +105,8 @@ def ep_dispatch_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _checked_operations.dispatch_bwd(
-        bootstrapped(),
-        "ep_dispatch_bwd",
-        cfg,
-        handle_mem,
-        grad,
-        g_recv_topk_weights,
-        num_local_tokens,
-        out_partition_spec,
-    )
+    given = (cfg, handle_mem, grad, g_recv_topk_weights, num_local_tokens, out_partition_spec)
+    return _checked_operations.dispatch_bwd(bootstrapped(), "ep_dispatch_bwd", *given)
 
 
 def ep_combine_bwd(
@@ -149,6 +126,5 @@ def ep_combine_bwd(
     Raises:
         As ep_dispatch_fwd.
     """
-    return _checked_operations.combine_bwd(
-        bootstrapped(), "ep_combine_bwd", cfg, handle_mem, grad, recv_capacity_per_rank
-    )
+    given = (cfg, handle_mem, grad, recv_capacity_per_rank)
+    return _checked_operations.combine_bwd(bootstrapped(), "ep_combine_bwd", *given)

@@ -112,16 +112,16 @@ TEST(CallSiteTest, ACallHoldsTheIdentityOfItsSite) {
   config.name = "boundary";
   const CallSite named = *AddCallSite(config);
   EndCompile();
-  const epd_program_call call = CallOf(site, 0, 2, 3);
+  const epd_program_call call = MakeCall(site, 0, 2, 3);
   EXPECT_STREQ(call.alias, "default");
   EXPECT_EQ(call.name, nullptr);
   EXPECT_EQ(call.domain, 2);
   EXPECT_EQ(call.position, 3);
   EXPECT_EQ(call.site, 1u);
   EXPECT_NE(call.execution, 0u) << "XLA's first run is an execution as any other";
-  EXPECT_EQ(call.executable, CallOf(named, 0, 2, 3).executable);
+  EXPECT_EQ(call.executable, MakeCall(named, 0, 2, 3).executable);
   EXPECT_EQ(call.traced->max_tokens, 16);
-  EXPECT_STREQ(CallOf(named, 0, 2, 3).name, "boundary/prepare");
+  EXPECT_STREQ(MakeCall(named, 0, 2, 3).name, "boundary/prepare");
 }
 
 }  // namespace

@@ -10,9 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from epd.jax import _checked_operations
 from epd.jax._call import layout_for
 from epd.jax._checks import static_int
-from epd.jax.combine import checked_combine
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.dispatch import checked_dispatch
 from epd.jax.group import Group
@@ -164,7 +164,7 @@ def moe(
         weights,
         counts,
     )
-    out = checked_combine(spec, "moe", layer, handle, rows, leading, None, name)
+    out = _checked_operations.combine(spec, "moe", layer, handle, rows, leading, None, name)
     if config.shared_ffn_dim:
         out = shards.run(
             functools.partial(_rank_computation.add_shared_experts, config, shards),
