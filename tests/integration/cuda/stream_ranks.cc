@@ -59,8 +59,8 @@ bool Read(int argc, char** argv, Options* options) {
 
 // The ranks of a process share the device's context, and what makes or takes away memory may block behind another
 // rank's stream: they are made one at a time, and all are there before one of them goes on.
-struct Meeting {
-  explicit Meeting(uint32_t ranks) : all(ranks) {}
+struct LocalRanks {
+  explicit LocalRanks(uint32_t ranks) : all(ranks) {}
   std::barrier<> all;
   std::mutex one_at_a_time;
 };
@@ -77,7 +77,7 @@ std::string RunSteps(StreamRank& streams, const ExchangeCase& shape, uint32_t ra
 }
 
 std::string RunRank(const Options& options, const ExchangeCase& shape, uint32_t rank,
-                    Meeting& meeting) {
+                    LocalRanks& local) {
   JoinOptions join;
   join.group = "stream-ranks";
   join.backend = "cuda";
@@ -87,14 +87,14 @@ std::string RunRank(const Options& options, const ExchangeCase& shape, uint32_t 
   std::string problem = joined.problem;
   std::optional<StreamRank> streams;
   if (problem.empty()) {
-    const std::lock_guard lock(meeting.one_at_a_time);
+    const std::lock_guard lock(local.one_at_a_time);
     problem = streams.emplace("libcuda.so.1", joined, shape).problem;
   }
-  meeting.all.arrive_and_wait();
+  local.all.arrive_and_wait();
   if (problem.empty()) problem = RunSteps(*streams, shape, rank, options.steps);
-  meeting.all.arrive_and_wait();
+  local.all.arrive_and_wait();
   streams.reset();
-  meeting.all.arrive_and_wait();
+  local.all.arrive_and_wait();
   return problem;
 }
 
@@ -102,9 +102,9 @@ std::string RunRank(const Options& options, const ExchangeCase& shape, uint32_t 
 std::string RunProcess(const Options& options, const ExchangeCase& shape, uint32_t process) {
   std::vector<std::string> problems(options.ranks);
   std::vector<std::thread> threads;
-  Meeting meeting((options.ranks - process - 1) / options.processes + 1);
+  LocalRanks local((options.ranks - process - 1) / options.processes + 1);
   for (uint32_t rank = process; rank < options.ranks; rank += options.processes) {
-    threads.emplace_back([&, rank] { problems[rank] = RunRank(options, shape, rank, meeting); });
+    threads.emplace_back([&, rank] { problems[rank] = RunRank(options, shape, rank, local); });
   }
   for (std::thread& thread : threads) thread.join();
   std::string all;

@@ -88,7 +88,7 @@ def check_two_micro_batches_are_in_flight_at_once(world: World):
         return link.combine(CFG, handle, counts, recv, TOKENS, name=name)
 
     def serve(batch: int, link):
-        def meet(rows):
+        def await_both(rows):
             arrived[batch].set()
             assert arrived[1 - batch].wait(30), "the other micro-batch is not in flight"
             return rows
@@ -96,7 +96,7 @@ def check_two_micro_batches_are_in_flight_at_once(world: World):
         idx, row, nothing = link.nothing(CFG)
         name = f"ffn{batch}"
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, row, nothing, SLOTS, name=name)
-        recv = jax.pure_callback(meet, recv, recv)
+        recv = jax.pure_callback(await_both, recv, recv)
         return link.combine(CFG, handle, counts, recv, 1, name=name)
 
     attention, experts = meshes_of(1, 1)
