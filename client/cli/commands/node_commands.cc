@@ -118,7 +118,6 @@ ExitCode VersionsFit(const epd::v1::ListNodesResponse& nodes) {
 }  // namespace
 
 std::vector<Command> NodeCommands() {
-  using namespace epd::v1;
   using S = Node::Stub;
   return {
       Make("status", "GetStatus", &S::GetStatus,
@@ -129,7 +128,7 @@ std::vector<Command> NodeCommands() {
                 [](const auto& groups, const Options& options) {
                   return options.group.empty() ? GroupsTable(groups) : GroupDetails(groups);
                 },
-            .fill = NameGroup<ListGroupsRequest>}),
+            .fill = NameGroup<epd::v1::ListGroupsRequest>}),
       Make("sessions", "ListSessions", &S::ListSessions, {.table = Shown(SessionsTable)}),
       Make("ranks", "ListRanks", &S::ListRanks,
            {.table = Shown(RanksTable),
@@ -145,7 +144,7 @@ std::vector<Command> NodeCommands() {
                 [](const auto&, const Options& options) {
                   return absl::StrCat("group ", options.group, " is closed\n");
                 },
-            .fill = NameTenant<CloseGroupRequest>}),
+            .fill = NameTenant<epd::v1::CloseGroupRequest>}),
       Make("create", "CreateGroup", &S::CreateGroup,
            {.table = Shown(CreatedTable), .fill = FillCreate}),
       Make("plan", "PlanMemory", &S::PlanMemory, {.table = Shown(PlanTable), .fill = FillPlan}),
@@ -153,7 +152,7 @@ std::vector<Command> NodeCommands() {
       Make("why", "ExplainGroup", &S::ExplainGroup,
            {.table = [](const auto& why,
                         const Options& options) { return WhyText(why, options.all_past); },
-            .fill = NameGroup<ExplainGroupRequest>}),
+            .fill = NameGroup<epd::v1::ExplainGroupRequest>}),
       Make("status --all-nodes", "ListNodes", &S::ListNodes,
            {.table = Shown(NodesTable), .code = WorstOf}),
       Make("version --all-nodes", "ListNodes", &S::ListNodes,
