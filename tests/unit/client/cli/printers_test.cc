@@ -300,7 +300,7 @@ one dispatch:                                8.0 MiB
 one combine:                                 4.0 MiB
 one backward of dispatch:                    4.0 MiB
 one backward of combine:                     8.0 MiB
-eager buffers, per rank:                    2.0 MiB
+eager buffers, per rank:                     2.0 MiB
 op slots, per session:                       256.0 KiB
 a routing plan (handle_mem), in the client:  20.0 KiB
 )");
