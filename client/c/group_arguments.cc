@@ -108,7 +108,7 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
   if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
   if (Status s = ReadSpec(args.spec, &join->spec); !s.ok()) return s;
   if (args.ranks == nullptr || args.num_ranks == 0 || args.num_ranks > limits::kJoinRanks) {
-    return MakeStatus(Code::kInvalidArgument, "ranks: got %zu, expected 1 to %zu", args.num_ranks,
+    return MakeStatus(Code::kInvalidArgument, "ranks: got %zu, expected 1 to %u", args.num_ranks,
                       limits::kJoinRanks);
   }
   join->ranks.assign(args.ranks, args.ranks + args.num_ranks);
