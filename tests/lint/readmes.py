@@ -5,7 +5,7 @@ root or from the README's folder; its last parts are enough (`programs/faults.py
 them. What is made later (out/, .venv/), and what has a `<placeholder>`, is left alone.
 
 A command is a line of a fenced block without a language, or of sh, bash or console, that begins with a file of this
-repository or with a program of epd's, Bazel, git, pip or Python. Before its block stands, on a line of its own,
+repository or with a program of epd's, Bazel, git, pip or Python. The targets that it names exist. Before its block stands, on a line of its own,
 `<!-- run by PATH -->`, a file in which every word of the commands occurs, or `<!-- not run: why -->`.
 """
 
@@ -141,23 +141,40 @@ def _command(line: str, files: tree.Tree) -> list[str] | None:
     return words if words[0] in files or words[0] in _PROGRAMS else None
 
 
+def _missing_target(label: str, files: tree.Tree) -> bool:
+    """Whether there is no such target: a package without BUILD, or a name that its BUILD does not have."""
+    package, _, name = label.removeprefix("//").removesuffix("...").rstrip("/").partition(":")
+    if label.endswith("..."):
+        return not any(path.startswith(package) for path in files)
+    name = name or package.rpartition("/")[2]
+    return f'"{name}"' not in files.get(f"{package}/BUILD", "")
+
+
 def _check_block(path: str, block: _Block, files: tree.Tree) -> list[str]:
     numbered = enumerate(block.lines, start=block.first)
     commands = [(number, words) for number, line in numbered if (words := _command(line, files))]
     if block.language not in _SHELLS or block.is_map or not commands:
         return []
+    complaints = [
+        f"{path}:{number}: there is no target {word}"
+        for number, words in commands
+        for word in words
+        if word.startswith("//") and _missing_target(word, files)
+    ]
     mark = _MARK.fullmatch(block.before)
     if not mark:
-        return [
+        return complaints + [
             f"{path}:{number}: say who runs '{' '.join(words)}': <!-- run by PATH --> or <!-- not run: why -->"
             for number, words in commands
         ]
     runner = mark["file"]
     if runner is None:
-        return []
+        return complaints
     if runner not in files:
-        return [f"{path}:{block.first}: {runner}, which should run the commands, does not exist"]
-    return [
+        return complaints + [
+            f"{path}:{block.first}: {runner}, which should run the commands, does not exist"
+        ]
+    return complaints + [
         f"{path}:{number}: {runner} should run this, but '{word}' does not occur in it"
         for number, words in commands
         for word in words

@@ -7,7 +7,7 @@ import tree
 _FILES = {
     "daemon/node/node.cc": "",
     "daemon/node/node_sessions.cc": "",
-    "daemon/BUILD": "",
+    "daemon/BUILD": 'cc_binary(name = "epd")\ncc_library(name = "daemon")\n',
     "tests/run": "#!/usr/bin/env bash\n",
     "tests/unit/x_test.py": 'run("tests/run", "--cpp-only")\n',
 }
@@ -29,6 +29,10 @@ def _check(text: str, path: str = "README.md") -> list[str]:
         ("README.md", "```python\nepd = Group()\n```\n\n```text\nepd ---> worker\n```\n"),
         ("README.md", "<!-- run by tests/unit/x_test.py -->\n\n```\ntests/run --cpp-only  # soon\n```\n"),
         ("README.md", "<!-- not run: needs two machines -->\n```sh\n$ epd --listen=a\n```\n"),
+        (
+            "README.md",
+            "<!-- not run: slow -->\n```\nbazel test //daemon/... //daemon:epd //daemon\n```\n",
+        ),
         ("daemon/x.md", "Not a README: `daemon/gone.cc`.\n"),
     ],
 )  # fmt: skip
@@ -53,6 +57,14 @@ def test_what_is_true_passes(path: str, text: str) -> None:
         (
             "<!-- not run: -->\n```sh\nepd\n```\n",
             "README.md:3: say who runs 'epd': <!-- run by PATH --> or <!-- not run: why -->",
+        ),
+        (
+            "<!-- not run: slow -->\n```\nbazel test //daemon:gone\n```\n",
+            "README.md:3: there is no target //daemon:gone",
+        ),
+        (
+            "<!-- not run: slow -->\n```\nbazel test //gone/...\n```\n",
+            "README.md:3: there is no target //gone/...",
         ),
         (
             "<!-- run by tests/gone.py -->\n```\ntests/run\n```\n",
