@@ -27,7 +27,7 @@ std::string Show(const Trial& trial) {
   return trial.problem().empty() ? "works" : trial.problem();
 }
 
-// As CUDA codes it: 13020 is 13.2.
+// CUDA codes 13.2 as 13020.
 std::string CudaVersion(int code) { return absl::StrCat(code / 1000, ".", code % 1000 / 10); }
 
 std::string Name(const Device& device) { return absl::StrCat("cuda:", device.ordinal()); }

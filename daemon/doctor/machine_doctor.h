@@ -15,7 +15,8 @@ struct MachineReport {
   uint64_t memory_bytes = 0;
   uint64_t cgroup_limit_bytes = 0;  // 0: none.
   uint64_t cgroup_used_bytes = 0;
-  std::string transparent_huge_pages;  // Of shared memory: "always within_size [advise] never ...".
+  std::string
+      transparent_huge_pages;  // The kernel's line for shared memory: "always within_size [advise] never ...".
   uint64_t descriptors_limit = 0;
   uint64_t descriptors_used = 0;
   std::string socket_folder;
@@ -31,8 +32,8 @@ struct WorkerReading {
   std::string state;  // "RUNNING" is fine.
   uint32_t num_restarts = 0;
   std::string last_exit = {};  // How the last one ended.
-  std::string gpu = {};        // Of a GPU's: its name.
-  std::string problem = {};    // ... or why it cannot use it.
+  std::string gpu = {};        // The GPU that it serves.
+  std::string problem = {};    // Why it cannot use that.
 };
 
 // What epd itself knows.

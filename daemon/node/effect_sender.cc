@@ -17,7 +17,7 @@ std::string StateName(GroupState state) {
   return state == GroupState::kCount ? "none" : std::string(Name(state));
 }
 
-LogLevel LevelOf(GroupState to, const absl::Status& why) {
+LogLevel ChooseLevel(GroupState to, const absl::Status& why) {
   if (why.ok()) return LogLevel::kInfo;
   return to == GroupState::kDegraded || to == GroupState::kReforming || to == GroupState::kClosed
              ? LogLevel::kWarn
@@ -28,7 +28,7 @@ LogLevel LevelOf(GroupState to, const absl::Status& why) {
 
 // clang-format keeps one line per effect.
 struct EffectSender::NodeSwitch {
-  EffectSender& runner;
+  EffectSender& sender;
   Targets& to;
 
   void operator()(const SendReport& e) const { to.send_report(e.report); }
@@ -37,7 +37,7 @@ struct EffectSender::NodeSwitch {
   void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
-  void operator()(const ReplyJoined& e) const { runner.Reply(e); }
+  void operator()(const ReplyJoined& e) const { sender.Reply(e); }
   void operator()(const ReplyFailed& e) const {
     v1::ServerMessage message;
     message.mutable_join_failed()->set_request_id(e.request.value);
@@ -70,7 +70,7 @@ struct EffectSender::NodeSwitch {
     if (e.to == GroupState::kClosed) {
       for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
     }
-    Log(LevelOf(e.to, e.why), "group transition",
+    Log(ChooseLevel(e.to, e.why), "group transition",
         {{"group", e.name},
          {"group_id", e.group.value},
          {"epoch", e.epoch.value},
@@ -80,13 +80,13 @@ struct EffectSender::NodeSwitch {
          {"to", StateName(e.to)},
          {"why", e.why.message()}});
   }
-  void operator()(const RpcDone& e) const { to.orders.Finish(e.request, {e.status, e.group}); }
+  void operator()(const RpcDone& e) const { to.requests.Finish(e.request, {e.status, e.group}); }
   void operator()(const ShutdownDone&) const { to.shutdown_done(); }
 };
 
-void EffectSender::Run(const NodeEffect& effect) { std::visit(NodeSwitch{*this, to_}, effect); }
+void EffectSender::Send(const NodeEffect& effect) { std::visit(NodeSwitch{*this, to_}, effect); }
 
-void EffectSender::Run(const RendezvousEffect& effect) {
+void EffectSender::Send(const RendezvousEffect& effect) {
   if (const auto* view = std::get_if<SendView>(&effect)) return to_.send_view(view->view);
   const auto& e = std::get<GroupTransition>(effect);
   Log(LogLevel::kDebug, "coordinator transition",

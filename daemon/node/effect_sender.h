@@ -1,4 +1,4 @@
-// Carries out control's effects: the one switch.
+// Sends control's effects to clients, workers, other epds and operators: the one switch.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ namespace epd {
 
 class EffectSender {
  public:
-  // What effects act upon; all outlive the runner.
+  // Where effects go; all outlive this.
   struct Targets {
     NodeId self;
     AttachServer& clients;
     WorkerTable& workers;
-    RequestDeduplicator& orders;
+    RequestDeduplicator& requests;
     std::function<void(const NodeReport&)> send_report;
     std::function<void(const ClusterView&)> send_view;
     std::function<void()> shutdown_done;
@@ -27,8 +27,8 @@ class EffectSender {
 
   explicit EffectSender(Targets targets) : to_(std::move(targets)) {}
 
-  void Run(const NodeEffect& effect);
-  void Run(const RendezvousEffect& effect);
+  void Send(const NodeEffect& effect);
+  void Send(const RendezvousEffect& effect);
 
  private:
   struct NodeSwitch;

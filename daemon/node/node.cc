@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
-#include <random>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/random_number.h"
+#include "daemon/node/workers/worker_options.h"
 #include "daemon/observe/log.h"
 
 namespace epd {
@@ -18,7 +18,7 @@ constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
 // Version of what workers say to each other across nodes; raise it when it changes.
 constexpr uint32_t kExchangeVersion = 1;
 
-// Of NVIDIA's kernel driver; "" without one.
+// NVIDIA's kernel driver; "" without one.
 std::string DriverVersion() {
   std::ifstream file("/sys/module/nvidia/version");
   std::string version;
@@ -26,244 +26,191 @@ std::string DriverVersion() {
   return version;
 }
 
-uint64_t RandomNumber() {
-  std::random_device device;
-  return (uint64_t{device()} << 32 | device()) | 1;
+NodeOptions ControlOptions(const NodeIdentity& identity, const Settings& settings) {
+  NodeOptions options;
+  options.node = identity.id;
+  options.incarnation = Incarnation(identity.incarnation);
+  options.facts.epd_version = identity.version;
+  options.facts.exchange = kExchangeVersion;
+  options.facts.driver_version = DriverVersion();
+  options.report_interval = settings.heartbeat;
+  // Alone with its coordinator in one process, nothing can be lost.
+  if (settings.coordinator.empty() && settings.listen.empty())
+    options.report_interval = absl::InfiniteDuration();
+  return options;
 }
 
-Executor ParseExecutor(const std::string& name) {
-  if (name == "client") return Executor::kClient;
-  return name == "worker" ? Executor::kWorker : Executor::kDefault;
+Coordination::Options CoordinationOptions(const NodeIdentity& identity, const Settings& settings) {
+  Coordination::Options options;
+  options.self = identity.id;
+  options.incarnation = Incarnation(identity.incarnation);
+  options.coordinator = settings.coordinator;
+  const bool alone = settings.listen.empty();
+  options.node_silence = alone ? absl::InfiniteDuration() : NodeSilence(settings);
+  options.start_grace = alone ? absl::ZeroDuration() : settings.start_grace;
+  return options;
+}
+
+AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings& settings) {
+  AttachServer::Options options;
+  options.node = identity.id.value;
+  options.version = identity.version;
+  options.incarnation = identity.incarnation;
+  options.max_sessions = static_cast<uint32_t>(settings.max_sessions);
+  return options;
+}
+
+SpecDefaults MakeSpecDefaults(const Settings& settings) {
+  SpecDefaults defaults;
+  defaults.deadlines = {settings.warn_after, settings.absent, settings.undecided, settings.form};
+  if (settings.executor == "client") defaults.executor = Executor::kClient;
+  if (settings.executor == "worker") defaults.executor = Executor::kWorker;
+  return defaults;
+}
+
+absl::Status CheckRoom(const NodeControl& control, uint64_t max_groups, const std::string& group) {
+  std::set<std::string> names;
+  for (const LocalGroupStatus& local : control.Groups()) names.insert(local.view.spec.name);
+  for (const MembershipStatus& member : control.Memberships()) names.insert(member.group_name);
+  if (names.count(group) != 0 || names.size() < max_groups) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("group=", group, ": this node has ", names.size(),
+                   " groups, its limit (max_groups); close some or raise it"));
+}
+
+std::string DescribeGroup(const NodeControl& control, GroupId group) {
+  for (const LocalGroupStatus& local : control.Groups()) {
+    if (local.view.id == group)
+      return absl::StrCat("group=", Title(local.view.spec), " epoch=", local.view.epoch.value);
+  }
+  return absl::StrCat("group_id=", group.value, " epoch=0");
 }
 
 }  // namespace
 
 Node::Node(const ParsedSettings& settings, Options options)
     : parsed_(settings),
-      version_(options.version),
-      host_(options.host),
-      self_{settings.settings.node},
-      incarnation_(RandomNumber()),
-      started_(MonotonicNow()),
-      control_(ControlOptions()),
-      rendezvous_(std::make_unique<Rendezvous>(CoordinatorOptions())),
+      identity_{NodeId{settings.settings.node}, options.host, options.version, RandomNumber(),
+                MonotonicNow()},
+      queue_(ControlOptions(identity_, this->settings()), role_,
+             [this](const NodeEffect& effect) { effects_.Send(effect); }),
+      coordination_(CoordinationOptions(identity_, this->settings()), role_,
+                    {[this](NodeEvent event) { Handle(std::move(event)); },
+                     [this](const RendezvousEffect& effect) { effects_.Send(effect); },
+                     [this] { queue_.MarkChanged(); }}),
       workers_({loop_,
                 [this](NodeEvent event) { Handle(std::move(event)); },
-                {kCpuWorker, host_, [this](GroupId group) { return DescribeGroup(group); },
+                {kCpuWorker, identity_.host,
+                 [this](GroupId group) { return DescribeGroup(control(), group); },
                  [this](const v1::WorkerPast& past) { past_.Take(past); }},
-                [this](const WorkerName& name) { return WorkerOptions(name); }}),
+                [this](const WorkerName& name) {
+                  return MakeWorkerOptions(this->settings(), identity_.incarnation, name);
+                }}),
+      figures_({[this](absl::Time now) { workers_.AskForFigures(now); },
+                [this](absl::Time since) {
+                  return workers_.OweFigures(since, FreshFigures::kPatience);
+                }}),
       past_([this](const WorkerName& to, const v1::ToWorker& message) {
         workers_.Send(to, message);
       }),
       client_gateway_(
-          {host_, spec_defaults(), [this](const std::string& name) { return CheckRoom(name); },
-           [this] { return Gpus(); }},
+          {identity_.host, MakeSpecDefaults(this->settings()),
+           [this](const std::string& name) {
+             return CheckRoom(control(), this->settings().max_groups, name);
+           },
+           [this] { return FindServedGpus(this->settings(), workers_); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
-      clients_(ClientOptions(), loop_, client_gateway_),
+      clients_(ClientOptions(identity_, this->settings()), loop_, client_gateway_),
       effects_(Targets()),
-      idle_since_(started_) {
-  leader_ = settings.settings.coordinator;
+      lifetime_(this->settings().idle_exit, identity_.started) {
   workers_.SetServer(&clients_);
   client_gateway_.SetServer(&clients_);
 }
 
 Node::~Node() = default;
 
-absl::Duration Node::node_silence() const {
-  const Settings& s = settings();
-  return s.node_silence > absl::ZeroDuration() ? s.node_silence : s.heartbeat * 5 / 2;
-}
-
-SpecDefaults Node::spec_defaults() const {
-  const Settings& s = settings();
-  SpecDefaults defaults;
-  defaults.deadlines = {s.warn_after, s.absent, s.undecided, s.form};
-  defaults.executor = ParseExecutor(s.executor);
-  return defaults;
-}
-
-NodeOptions Node::ControlOptions() const {
-  NodeOptions options;
-  options.node = self_;
-  options.incarnation = Incarnation(incarnation_);
-  options.facts.epd_version = version_;
-  options.facts.exchange = kExchangeVersion;
-  options.facts.driver_version = DriverVersion();
-  options.report_interval = settings().heartbeat;
-  // Alone with its coordinator in one process, nothing can be lost.
-  if (settings().coordinator.empty() && settings().listen.empty())
-    options.report_interval = absl::InfiniteDuration();
-  return options;
-}
-
-RendezvousOptions Node::CoordinatorOptions() const {
-  RendezvousOptions options;
-  options.incarnation = Incarnation(RandomNumber());
-  options.started_at = MonotonicNow();
-  const bool alone = settings().listen.empty();
-  options.node_silence = alone ? absl::InfiniteDuration() : node_silence();
-  options.start_grace = alone ? absl::ZeroDuration() : settings().start_grace;
-  return options;
-}
-
-AttachServer::Options Node::ClientOptions() const {
-  AttachServer::Options options;
-  options.node = settings().node;
-  options.version = version_;
-  options.incarnation = incarnation_;
-  options.max_sessions = static_cast<uint32_t>(settings().max_sessions);
-  return options;
-}
-
 EffectSender::Targets Node::Targets() {
-  return {self_,
+  return {identity_.id,
           clients_,
           workers_,
-          orders_,
-          [this](const NodeReport& report) { SendReportOut(report); },
-          [this](const ClusterView& view) { SendViewOut(view); },
-          [this] {
-            role_.AssertHeld();
-            done_ = true;
-          }};
+          requests_,
+          [this](const NodeReport& report) { coordination_.Report(report); },
+          [this](const ClusterView& view) { coordination_.Show(view); },
+          [this] { lifetime_.Finish(); }};
 }
 
-void Node::SetCluster(CoordinatorLink* link, ClusterStreams* streams) {
-  link_ = link;
-  streams_ = streams;
+absl::Status Node::AddWorkers() {
+  absl::Status added = workers_.Add(kCpuWorker);
+  for (const WorkerName& name : FindServedGpus(settings(), workers_).workers) {
+    if (added.ok()) added = workers_.Add(name);
+  }
+  return added;
 }
 
 absl::Status Node::Listen(UniqueFd listener) { return clients_.Start(std::move(listener)); }
 
-void Node::Handle(NodeEvent event) {
+void Node::WithFreshFigures(std::function<void()> then) {
   role_.AssertHeld();
-  events_.push_back(std::move(event));
+  figures_.Then(MonotonicNow(), std::move(then));
 }
 
-void Node::DrainEvents() {
-  while (!events_.empty()) {
-    const NodeEvent event = std::move(events_.front());
-    events_.pop_front();
-    changed_ = true;
-    for (const NodeEffect& effect : control_.Handle(MonotonicNow(), event)) effects_.Run(effect);
+void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
+                      PastQuestions::Done done) {
+  role_.AssertHeld();
+  std::vector<PastQuestions::Asked> served;
+  for (const LocalGroupStatus& local : control().Groups()) {
+    if (std::find(groups.begin(), groups.end(), local.view.id) == groups.end()) continue;
+    for (const WorkerName& name : local.workers) {
+      const WorkerEntry* entry = workers_.Find(name);
+      if (entry != nullptr && entry->supervisor.running()) served.push_back({local.view.id, name});
+    }
   }
-}
-
-void Node::WithRendezvous(const std::function<Rendezvous::Effects(Rendezvous&, absl::Time)>& call) {
-  role_.AssertHeld();
-  changed_ = true;
-  for (const RendezvousEffect& effect : call(*rendezvous_, MonotonicNow())) effects_.Run(effect);
-  if (leading_.resign && rendezvous_->max_epoch() >= leading_.resign_at)
-    std::exchange(leading_.resign, nullptr)();
-  KeepPersistent();
-}
-
-void Node::KeepPersistent() {
-  if (!leading_.keep) return;
-  std::vector<PersistentGroup> now = rendezvous_->Persistent();
-  if (now == leading_.persistent) return;
-  leading_.persistent = std::move(now);
-  leading_.keep(leading_.persistent);
-}
-
-void Node::SendReportOut(const NodeReport& report) {
-  if (link_ != nullptr) return link_->Send(report);
-  WithRendezvous([&](Rendezvous& own, absl::Time now) { return own.OnReport(now, report); });
-}
-
-void Node::SendViewOut(const ClusterView& view) {
-  if (view.node == self_) return Handle(ViewReceived{view});
-  if (streams_ != nullptr) streams_->Send(view);
+  past_.Ask(served, max_of_rank, MonotonicNow(), std::move(done));
 }
 
 void Node::Run(std::function<void()> on_stopping) {
   role_.Take();
   on_stopping_ = std::move(on_stopping);
-  if (link_ == nullptr) FollowOwn();
-  while (!done_) Turn();
+  coordination_.Start();
+  while (!lifetime_.ended()) Turn();
   const absl::Status ended = absl::UnavailableError("epd ends");
   while (!clients_.sessions().empty()) clients_.End(clients_.sessions().begin()->first, ended);
-  for (Waiting& waiting : std::exchange(waiting_, {})) waiting.then();
-  workers_.Stop(MonotonicNow() + (hurry_ ? absl::ZeroDuration() : kWorkerEnds));
+  figures_.FinishAll();
+  workers_.Stop(MonotonicNow() + (lifetime_.hurried() ? absl::ZeroDuration() : kWorkerEnds));
   // Whoever asked meanwhile gets an answer: gRPC waits for every call that it has handed out.
   loop_.ClosePosts();
   loop_.RunPosted();
-  orders_.FinishAll(ended);
-}
-
-void Node::FollowOwn() {
-  Handle(CoordinatorConnected{rendezvous_->incarnation()});
-  WithRendezvous([this](Rendezvous& own, absl::Time now) {
-    return own.OnNodeConnected(now, self_, Incarnation(incarnation_));
-  });
-}
-
-void Node::Lead(const Leading& how) {
-  role_.AssertHeld();
-  leading_ = how;
-  RendezvousOptions options = CoordinatorOptions();
-  options.floor = how.floor;
-  options.expected = how.expected;
-  options.expected.insert(self_);
-  options.persistent = how.persistent;
-  options.keeps_persistent = how.keep != nullptr;
-  rendezvous_ = std::make_unique<Rendezvous>(options);
-  link_ = nullptr;
-  FollowOwn();
-}
-
-void Node::StopLeading(CoordinatorLink& link, const absl::Status& why) {
-  role_.AssertHeld();
-  leading_ = Leading{};
-  rendezvous_ = std::make_unique<Rendezvous>(CoordinatorOptions());
-  link_ = &link;
-  Handle(CoordinatorLost{why});
-}
-
-void Node::SetLeader(std::string leader, std::string why_none) {
-  leader_ = std::move(leader);
-  why_no_leader_ = std::move(why_none);
+  requests_.FinishAll(ended);
 }
 
 void Node::Turn() {
-  DrainEvents();
-  if (std::exchange(changed_, false) && watcher_) watcher_();
-  if (done_) return;
-  loop_.RunOnce(events_.empty() ? NextDeadline() : MonotonicNow());
-  DrainEvents();
+  queue_.Drain();
+  queue_.ShowChanges();
+  if (lifetime_.ended()) return;
+  loop_.RunOnce(queue_.empty() ? NextDeadline() : MonotonicNow());
+  queue_.Drain();
   const absl::Time now = MonotonicNow();
   workers_.Tick(now);
   clients_.Tick(now);
-  if (link_ != nullptr) link_->Tick(now);
+  coordination_.TickLink(now);
   // The node before its coordinator: its report is the sign of life that the coordinator may be
   // waiting for.
-  if (now >= control_.NextDeadline()) Handle(Tick{});
-  DrainEvents();
-  if (now >= rendezvous_->NextDeadline()) {
-    WithRendezvous([](Rendezvous& own, absl::Time t) { return own.OnTick(t); });
-  }
-  AnswerWaiting(now);
+  if (now >= control().NextDeadline()) Handle(Tick{});
+  queue_.Drain();
+  coordination_.TickOwn(now);
+  figures_.Tick(now);
   past_.Tick(now);
   CheckIdle(now);
 }
 
 absl::Time Node::NextDeadline() const {
-  absl::Time next =
-      std::min({workers_.NextDeadline(), clients_.NextDeadline(), control_.NextDeadline(),
-                rendezvous_->NextDeadline(), past_.NextDeadline()});
-  for (const Waiting& waiting : waiting_) next = std::min(next, waiting.until);
-  if (link_ != nullptr) next = std::min(next, link_->NextDeadline());
-  if (settings().idle_exit > absl::ZeroDuration() && clients_.sessions().empty() && !stopping_) {
-    next = std::min(next, idle_since_ + settings().idle_exit);
-  }
-  return next;
+  return std::min({workers_.NextDeadline(), clients_.NextDeadline(), control().NextDeadline(),
+                   coordination_.NextDeadline(), figures_.NextDeadline(), past_.NextDeadline(),
+                   lifetime_.NextDeadline(!clients_.sessions().empty())});
 }
 
 void Node::CheckIdle(absl::Time now) {
-  if (!clients_.sessions().empty()) idle_since_ = now;
-  if (settings().idle_exit <= absl::ZeroDuration() || stopping_ ||
-      now < idle_since_ + settings().idle_exit)
-    return;
+  if (!lifetime_.IsIdle(now, !clients_.sessions().empty())) return;
   Log(LogLevel::kInfo, "ending: no session",
       {{"idle_exit", absl::FormatDuration(settings().idle_exit)}});
   BeginShutdown(absl::ZeroDuration(),
@@ -272,36 +219,13 @@ void Node::CheckIdle(absl::Time now) {
 
 void Node::BeginShutdown(absl::Duration deadline, const absl::Status& why) {
   role_.AssertHeld();
-  if (stopping_) {
-    hurry_ = true;
-    done_ = true;
-    return;
-  }
-  stopping_ = true;
-  changed_ = true;
+  if (!lifetime_.BeginEnd()) return;
+  queue_.MarkChanged();
   Log(LogLevel::kInfo, "stopping",
       {{"deadline", absl::FormatDuration(deadline)}, {"sessions", clients_.sessions().size()}});
   if (on_stopping_) on_stopping_();
   clients_.StopAccepting(why);
   Handle(ShutdownRequested{MonotonicNow() + deadline});
-}
-
-absl::Status Node::CheckRoom(const std::string& group) const {
-  std::set<std::string> names;
-  for (const LocalGroupStatus& local : control_.Groups()) names.insert(local.view.spec.name);
-  for (const MembershipStatus& member : control_.Memberships()) names.insert(member.group_name);
-  if (names.count(group) != 0 || names.size() < settings().max_groups) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("group=", group, ": this node has ", names.size(),
-                   " groups, its limit (max_groups); close some or raise it"));
-}
-
-std::string Node::DescribeGroup(GroupId group) const {
-  for (const LocalGroupStatus& local : control_.Groups()) {
-    if (local.view.id == group)
-      return absl::StrCat("group=", Title(local.view.spec), " epoch=", local.view.epoch.value);
-  }
-  return absl::StrCat("group_id=", group.value, " epoch=0");
 }
 
 }  // namespace epd

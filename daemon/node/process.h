@@ -7,7 +7,7 @@ namespace epd {
 
 // Standard descriptors are open (else the first sockets would take their numbers), files that epd
 // makes are its own (umask 077), and as many descriptors are allowed as the hard limit permits.
-// Before the first thread.
+// Call it before the first thread starts.
 void PrepareProcess();
 
 // Tells systemd (NOTIFY_SOCKET) something such as "READY=1". Does nothing without that variable.

@@ -20,7 +20,7 @@ bool IsPlain(absl::string_view value) {
   return !value.empty();
 }
 
-// In double quotes, on one line whatever it holds. UTF-8 stays readable.
+// Puts it into double quotes, on one line whatever it holds. UTF-8 stays readable.
 std::string Quote(absl::string_view value) {
   std::string quoted = "\"";
   for (const char c : value) {

@@ -22,7 +22,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, Node& nod
 grpc::ServerUnaryReactor* AnswerWithFigures(grpc::CallbackServerContext* context, Node& node,
                                             std::function<absl::Status()> fill);
 
-// For calls that end later: `start` runs on the control thread and calls `finish` exactly once, now
+// Serves a call that ends later: `start` runs on the control thread and calls `finish` exactly once, now
 // or later.
 using Finish = std::function<void(const absl::Status&)>;
 grpc::ServerUnaryReactor* AnswerLater(grpc::CallbackServerContext* context, Node& node,

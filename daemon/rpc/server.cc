@@ -29,7 +29,7 @@ namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
 constexpr std::chrono::seconds kStopPatience(1);
-// Of calls that were cancelled and do not end: epd gives up on an orderly end then.
+// epd gives up on an orderly end when calls that were cancelled have not ended by then.
 constexpr std::chrono::seconds kWaitPatience(10);
 
 }  // namespace
@@ -42,8 +42,8 @@ class RpcServer::Impl {
     if (!settings.coordinator.empty()) {
       coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
     }
-    node_.SetCluster(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
-    node_.SetAsking(cluster_);
+    node_.coordination().Connect(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
+    node_.coordination().SetAsking(cluster_);
     node_.SetWatcher([this] { OnChange(); });
   }
 
@@ -65,11 +65,12 @@ class RpcServer::Impl {
     builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
                              &unix_bound);
     if (!settings.listen.empty()) {
-      builder.AddListeningPort(
-          settings.listen, ServerCredentialsOf(TlsFilesOf(settings), LogRefusedPeer()), &tcp_bound);
+      builder.AddListeningPort(settings.listen,
+                               MakeServerCredentials(MakeTlsFiles(settings), LogRefusedPeer()),
+                               &tcp_bound);
     }
     builder.RegisterService(&service_);
-    // Also on the Unix socket, where nobody calls it: gRPC has one set of services per server.
+    // The Unix socket has it too, where nobody calls it: gRPC has one set of services per server.
     if (!settings.listen.empty()) builder.RegisterService(&cluster_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
@@ -88,7 +89,7 @@ class RpcServer::Impl {
           settings.advertise.empty() ? listen_address_ : settings.advertise;
       chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
                                                     tcp_bound == 0 ? "" : address);
-      node_.SetCluster(chosen_.get(), &cluster_);
+      node_.coordination().Connect(chosen_.get(), &cluster_);
     }
     SetServing(true);
     return absl::OkStatus();
@@ -126,7 +127,7 @@ class RpcServer::Impl {
   void Stop() {
     if (server_ == nullptr) return;
     node_.SetWatcher(nullptr);
-    node_.SetCluster(nullptr, nullptr);
+    node_.coordination().Connect(nullptr, nullptr);
     coordinator_.reset();
     chosen_.reset();
     watchers_.FinishAll(absl::UnavailableError("epd ends"));

@@ -61,7 +61,7 @@ std::string Contents(const std::string& path) {
 
 // A file that cannot be read gives an empty text, with which no handshake succeeds; the error of the
 // call names etcd, and LogIn names the password's file.
-std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(const EtcdAccess& access) {
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const EtcdAccess& access) {
   if (access.ca.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = Contents(access.ca);
@@ -80,7 +80,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const EtcdA
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt("grpc.enable_http_proxy", 0);
-  return grpc::CreateCustomChannel(address, CredentialsOf(access), arguments);
+  return grpc::CreateCustomChannel(address, MakeCredentials(access), arguments);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct EtcdAddress {
 struct EtcdAccess {
   std::string ca;             // PEM file: TLS.
   std::string cert;           // PEM files of this node's own certificate,
-  std::string key;            // ... where etcd wants one.
+  std::string key;            // Where etcd wants one.
   std::string user;           // Of etcd's users,
   std::string password_file;  // ... with the first line of this file.
 };
@@ -43,9 +43,6 @@ struct ClusterKeys {
   int64_t revision = 0;                      // Of the store.
   std::map<std::string, std::string> nodes;  // Living ones: name -> address.
 };
-
-// What a coordinator wants its successors to know, by key; opaque here.
-using KeptValues = std::map<std::string, std::string>;
 
 struct Won {
   int64_t revision = 0;
@@ -63,7 +60,7 @@ class EtcdCalls {
  public:
   EtcdCalls(const EtcdAddress& address, EtcdAccess access);
 
-  // In whole seconds, at least 2: etcd rounds up to that.
+  // Whole seconds, at least 2: etcd rounds up to that.
   absl::StatusOr<int64_t> GrantLease(absl::Duration ttl, absl::Duration patience);
   //   NOT_FOUND  it has expired
   absl::Status KeepAlive(int64_t lease, absl::Duration patience);
@@ -99,7 +96,7 @@ class EtcdCalls {
 
   template <typename Call>
   absl::Status Try(absl::Duration patience, Call call);
-  // With the token of `access_.user`, which it gets first where there is none.
+  // Calls with the token of `access_.user`, which it gets first where there is none.
   template <typename Call>
   grpc::Status CallOne(Endpoint& endpoint, absl::Time deadline, Call call);
   grpc::Status LogIn(Endpoint& endpoint, absl::Time deadline);

@@ -41,80 +41,41 @@ EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_ne
 }
 
 EtcdElection::~EtcdElection() {
-  {
-    const absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-    if (watching_ != nullptr) watching_->TryCancel();
-  }
+  inbox_.Stop();
   thread_.join();
   watch_.join();
 }
 
-bool EtcdElection::Stopping() {
-  const absl::MutexLock lock(&mutex_);
-  return stopping_;
-}
-
-void EtcdElection::Wake() {
-  const absl::MutexLock lock(&mutex_);
-  woken_ = true;
-}
-
-void EtcdElection::Refused(const Leadership& leader) {
-  const absl::MutexLock lock(&mutex_);
-  refused_.push_back(leader);
-  woken_ = true;
-}
-
-void EtcdElection::Keep(int64_t revision, KeptValues wanted, std::function<void()> kept) {
-  const absl::MutexLock lock(&mutex_);
-  wanted_ = {revision, std::move(wanted), std::move(kept)};
-  woken_ = true;
-}
-
 // A deposed coordinator's write fails by the revision; that it is deposed the watch says.
-void EtcdElection::WriteKept() {
-  std::optional<Wanted> wanted;
-  {
-    const absl::MutexLock lock(&mutex_);
-    wanted.swap(wanted_);
-  }
-  if (!wanted.has_value() || wanted->revision != leading_revision_) return;
-  if (wanted->values == stored_) return wanted->kept();
-  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted->values, Patience());
+void EtcdElection::WriteKept(KeepRequest wanted) {
+  if (wanted.revision != leading_revision_) return;
+  if (wanted.values == stored_) return wanted.kept();
+  const absl::Status done = calls_.Keep(leading_revision_, stored_, wanted.values, Patience());
   if (done.ok()) {
-    stored_ = wanted->values;
-    return wanted->kept();
+    stored_ = wanted.values;
+    return wanted.kept();
   }
   if (absl::IsAborted(done)) return;
   Perform(election_.OnStoreError(Now(), done));
-  const absl::MutexLock lock(&mutex_);
-  if (!wanted_.has_value()) wanted_ = std::move(wanted);
+  inbox_.PutBack(std::move(wanted));
 }
 
 void EtcdElection::Run() {
-  while (!Stopping()) {
+  while (!inbox_.stopping()) {
     Turn();
-    const absl::Time until = WaitUntil();
-    const absl::MutexLock lock(&mutex_);
-    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || woken_; };
-    mutex_.AwaitWithTimeout(absl::Condition(&due), std::max(until - Now(), absl::ZeroDuration()));
+    inbox_.Wait(std::max(WaitUntil() - Now(), absl::ZeroDuration()));
   }
   if (lease_ != 0) calls_.Revoke(lease_, kCallPatience).IgnoreError();
 }
 
 void EtcdElection::Turn() {
-  std::vector<Leadership> refused;
-  {
-    const absl::MutexLock lock(&mutex_);
-    if (std::exchange(woken_, false)) next_read_ = absl::InfinitePast();
-    refused.swap(refused_);
-  }
+  ElectionInbox::Taken asked = inbox_.Take();
+  if (asked.woken) next_read_ = absl::InfinitePast();
   Perform(election_.OnTick(Now()));
   if (Now() >= next_keepalive_) KeepLease();
   if (Now() >= next_read_) ReadKeys();
-  for (const Leadership& leader : refused) Perform(election_.OnRefused(Now(), leader));
-  WriteKept();
+  for (const Leadership& leader : asked.refused) Perform(election_.OnRefused(Now(), leader));
+  if (asked.keep.has_value()) WriteKept(*std::move(asked.keep));
   Perform(election_.OnTick(Now()));
 }
 
@@ -219,25 +180,17 @@ std::vector<std::string> EtcdElection::OthersToHear() const {
 }
 
 void EtcdElection::RunWatch() {
-  while (!Stopping()) {
+  while (!inbox_.stopping()) {
     grpc::ClientContext context;
-    {
-      const absl::MutexLock lock(&mutex_);
-      if (stopping_) return;
-      watching_ = &context;
-    }
+    if (!inbox_.BeginWatch([&context] { context.TryCancel(); })) return;
     const auto stream = calls_.Watch(&context);
     etcdserverpb::WatchResponse response;
-    while (stream->Read(&response)) Wake();
-    {
-      const absl::MutexLock lock(&mutex_);
-      watching_ = nullptr;
-    }
+    while (stream->Read(&response)) inbox_.Wake();
+    inbox_.EndWatch();
     context.TryCancel();
     stream->Finish();
-    Wake();
-    const absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kRetry);
+    inbox_.Wake();
+    inbox_.RestUntilStopped(kRetry);
   }
 }
 

@@ -2,16 +2,14 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "daemon/store/election.h"
+#include "daemon/store/election_inbox.h"
 #include "daemon/store/etcd_calls.h"
 
 namespace epd {
@@ -21,7 +19,7 @@ struct StoreNews {
   ElectionAction action;  // Lead, Follow, NoLeader or StoreProblem.
   // The other living nodes when the action is Lead: whom to listen to before anything is formed.
   std::vector<std::string> nodes;
-  KeptValues kept = {};  // Then, too: what earlier coordinators kept.
+  KeptValues kept = {};  // What earlier coordinators kept, then too.
 };
 
 // Two threads: one owns the election and calls etcd, one waits in the watch and wakes it.
@@ -39,23 +37,14 @@ class EtcdElection {
   ~EtcdElection();
 
   // Thread-safe: the coordinator `leader` refuses connections.
-  void Refused(const Leadership& leader);
-  // Thread-safe: as long as this node leads with `revision`, keep exactly this for its successors.
-  // Written soon, and again until etcd takes it; then `kept` is called on the election's thread. A
-  // later call replaces one that etcd has not taken.
-  void Keep(int64_t revision, KeptValues wanted, std::function<void()> kept);
+  void Refused(const Leadership& leader) { inbox_.Refuse(leader); }
+  // Thread-safe. Written soon, and again until etcd takes it; then `kept` is called on the
+  // election's thread. A later call replaces one that etcd has not taken.
+  void Keep(KeepRequest request) { inbox_.Keep(std::move(request)); }
 
  private:
-  struct Wanted {
-    int64_t revision = 0;
-    KeptValues values;
-    std::function<void()> kept;
-  };
-
   void Run();
   void RunWatch();
-  void Wake();
-  bool Stopping();
 
   // ---- the election's thread ----
   void Turn();
@@ -63,7 +52,7 @@ class EtcdElection {
   void ReadKeys();
   void Perform(const Election::Actions& actions);
   void TryToWin(const Campaign& campaign);
-  void WriteKept();
+  void WriteKept(KeepRequest wanted);
   void Tell(ElectionAction action);
   std::vector<std::string> OthersToHear() const;
   // How long one call may take: never past the moment at which a leader must step down.
@@ -83,12 +72,7 @@ class EtcdElection {
   int64_t leading_revision_ = 0;  // Of this node's last win.
   KeptValues stored_;             // What etcd keeps, since then.
 
-  absl::Mutex mutex_;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Leadership> refused_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Wanted> wanted_ ABSL_GUARDED_BY(mutex_);
-  grpc::ClientContext* watching_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  ElectionInbox inbox_;
   std::thread thread_;
   std::thread watch_;
 };

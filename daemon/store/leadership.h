@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "daemon/core/ids.h"
@@ -27,6 +28,9 @@ struct EpochBlock {
 
   friend bool operator==(const EpochBlock&, const EpochBlock&) = default;
 };
+
+// What a coordinator wants its successors to know, by key; opaque here.
+using KeptValues = std::map<std::string, std::string>;
 
 inline constexpr uint64_t kEpochsPerLeadership = 1 << 20;
 

@@ -64,8 +64,8 @@ std::shared_ptr<tls::CertificateProviderInterface> Watch(const TlsFiles& files) 
 
 }  // namespace
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const TlsFiles& files,
-                                                             OnRefusedPeer on_refused) {
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsFiles& files,
+                                                               OnRefusedPeer on_refused) {
   if (!files.enabled()) return grpc::InsecureServerCredentials();
   tls::TlsServerCredentialsOptions options(Watch(files));
   Fill(files, PeerRole::kClient, std::move(on_refused), options);
@@ -73,8 +73,8 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const TlsFiles& fil
   return tls::TlsServerCredentials(options);
 }
 
-std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const TlsFiles& files,
-                                                               OnRefusedPeer on_refused) {
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsFiles& files,
+                                                                 OnRefusedPeer on_refused) {
   if (!files.enabled()) return grpc::InsecureChannelCredentials();
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Watch(files));

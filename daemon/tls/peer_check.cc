@@ -44,7 +44,7 @@ std::vector<Certificate> Parse(const std::string& pem) {
   return out;
 }
 
-std::string SubjectOf(const X509& certificate) {
+std::string FormatSubject(const X509& certificate) {
   const Bio bio(BIO_new(BIO_s_mem()));
   X509_NAME_print_ex(bio.get(), X509_get_subject_name(&certificate), 0,
                      XN_FLAG_RFC2253 & ~ASN1_STRFLGS_ESC_MSB);
@@ -53,7 +53,7 @@ std::string SubjectOf(const X509& certificate) {
   return size > 0 ? std::string(text, static_cast<size_t>(size)) : "(no subject)";
 }
 
-std::string TextOf(const ASN1_TIME* time) {
+std::string FormatTime(const ASN1_TIME* time) {
   const Bio bio(BIO_new(BIO_s_mem()));
   ASN1_TIME_print(bio.get(), time);
   char* text = nullptr;
@@ -72,10 +72,10 @@ bool IsAddress(const std::string& host) {
 std::string Explain(int error, const X509& leaf, const std::string& host) {
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return absl::StrCat("has expired (valid until ", TextOf(X509_get0_notAfter(&leaf)),
+      return absl::StrCat("has expired (valid until ", FormatTime(X509_get0_notAfter(&leaf)),
                           "); renew it");
     case X509_V_ERR_CERT_NOT_YET_VALID:
-      return absl::StrCat("is not valid before ", TextOf(X509_get0_notBefore(&leaf)),
+      return absl::StrCat("is not valid before ", FormatTime(X509_get0_notBefore(&leaf)),
                           "; is a clock wrong?");
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
@@ -127,7 +127,7 @@ absl::StatusOr<Verdict> Verify(const PeerCertificate& peer, const std::string& c
     }
   }
   Verdict verdict;
-  verdict.subject = SubjectOf(*leaf.front());
+  verdict.subject = FormatSubject(*leaf.front());
   if (X509_verify_cert(context.get()) != 1) {
     verdict.error = X509_STORE_CTX_get_error(context.get());
     const X509* at = X509_STORE_CTX_get_current_cert(context.get());

@@ -39,7 +39,7 @@ absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, a
 //                        valid yet, is not signed by `ca`
 absl::Status CheckOwn(const TlsFiles& files, absl::Time now);
 
-// Of a file, or "" when it cannot be read.
+// The file's content, or "" when it cannot be read.
 std::string ReadPem(const std::string& path);
 
 }  // namespace epd

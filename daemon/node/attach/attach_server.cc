@@ -1,20 +1,12 @@
 #include "daemon/node/attach/attach_server.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/node/attach/codec.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/limits.h"
 
@@ -22,40 +14,6 @@ namespace epd {
 namespace {
 
 constexpr int kMessagesPerTurn = 16;
-constexpr size_t kMaxPending = 256;
-constexpr absl::Duration kRest = absl::Milliseconds(100);
-
-v1::ServerMessage Goodbye(const absl::Status& status) {
-  v1::ServerMessage message;
-  *message.mutable_goodbye()->mutable_status() = ToProto(status);
-  return message;
-}
-
-// Closing a Unix socket with unread messages makes the peer lose what was sent to it, so they are
-// read first.
-void SayGoodbye(PacketChannel& channel, const absl::Status& status) {
-  const absl::Status sent = channel.Send(Goodbye(status).SerializeAsString());
-  if (!sent.ok()) return;  // It does not listen.
-  shutdown(channel.fd(), SHUT_RDWR);
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
-    bool would_block = false;
-    if (!channel.Receive(&would_block).ok() || would_block) return;
-  }
-}
-
-absl::StatusOr<SessionSlots> MakeSlots(SessionId session, uint64_t incarnation) {
-  absl::StatusOr<SharedSegment> segment = CreateSlots(session.value, incarnation);
-  if (!segment.ok()) return segment.status();
-  SessionSlots slots;
-  slots.segment = *std::move(segment);
-  slots.worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (slots.worker_event->valid()) return slots;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("epd has no descriptors left for this client (eventfd: ", std::strerror(errno),
-                   "); raise LimitNOFILE or end sessions"));
-}
-
-UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
 
@@ -73,105 +31,19 @@ absl::Status NegotiateVersion(const v1::Attach& attach, uint32_t* version) {
 }
 
 AttachServer::AttachServer(Options options, EventLoop& loop, AttachObserver& observer)
-    : options_(std::move(options)), spare_(OpenSpare()), loop_(loop), observer_(observer) {}
+    : options_(std::move(options)),
+      loop_(loop),
+      observer_(observer),
+      listener_(options_.attach_deadline, loop,
+                [this](AttachListener::Arrival arrival) { Attach(std::move(arrival)); }) {}
 
 AttachServer::~AttachServer() {
-  if (listener_.valid()) loop_.Remove(listener_.get());
-  for (auto& [fd, pending] : pending_) loop_.Remove(fd);
-  for (auto& [id, session] : sessions_) {
-    loop_.Remove(session->channel->fd());
-    if (session->peer.pidfd.valid()) loop_.Remove(session->peer.pidfd.get());
-  }
-}
-
-absl::Status AttachServer::Start(UniqueFd listener) {
-  listener_ = std::move(listener);
-  return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
+  for (const auto& [id, session] : sessions_) Unwatch(*session);
 }
 
 const AttachSession* AttachServer::Find(SessionId session) const {
   const auto it = sessions_.find(session);
   return it == sessions_.end() ? nullptr : it->second.get();
-}
-
-void AttachServer::OnListener() {
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
-    if (!AcceptOne()) return;
-  }
-}
-
-bool AttachServer::AcceptOne() {
-  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid()) {
-    Admit(std::move(socket));
-    return true;
-  }
-  if (errno == EMFILE || errno == ENFILE) RefuseWithSpareFd();
-  return errno == EINTR || errno == ECONNABORTED;
-}
-
-// Without this the listener would stay readable and the loop would spin; where not even this helps,
-// because the limit was lowered below what is open, the listener rests for a moment.
-void AttachServer::RefuseWithSpareFd() {
-  spare_.reset();
-  UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const bool socket_taken = socket.valid();
-  if (socket_taken) {
-    PacketChannel channel(std::move(socket));
-    SayGoodbye(channel, absl::ResourceExhaustedError(
-                            "epd has no descriptors left; raise LimitNOFILE or end sessions"));
-  }
-  Log(LogLevel::kError, "no descriptors left for a client", {{"sessions", sessions_.size()}});
-  spare_ = OpenSpare();
-  if (socket_taken) return;
-  loop_.SetEvents(listener_.get(), 0);
-  accept_again_ = MonotonicNow() + kRest;
-}
-
-void AttachServer::Admit(UniqueFd socket) {
-  absl::StatusOr<PeerCredentials> peer = ReadPeer(socket.get());
-  auto channel = std::make_unique<PacketChannel>(std::move(socket));
-  absl::Status refused = peer.status();
-  if (refused.ok()) refused = refusal_;
-  if (refused.ok()) refused = CheckPeer(peer->uid, geteuid());
-  if (refused.ok() && pending_.size() >= kMaxPending) {
-    refused = absl::ResourceExhaustedError(
-        absl::StrCat(kMaxPending, " connections wait to attach; retry when they have"));
-  }
-  const int fd = channel->fd();
-  if (refused.ok()) refused = loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) { OnPending(fd); });
-  if (!refused.ok()) {
-    Log(LogLevel::kWarn, "connection refused",
-        {{"pid", peer.ok() ? peer->pid : 0}, {"why", refused.message()}});
-    return SayGoodbye(*channel, refused);
-  }
-  pending_[fd] =
-      Pending{*std::move(peer), std::move(channel), MonotonicNow() + options_.attach_deadline};
-}
-
-void AttachServer::RefusePending(int fd, const absl::Status& status) {
-  const auto it = pending_.find(fd);
-  Log(LogLevel::kWarn, "connection refused",
-      {{"pid", it->second.peer.pid}, {"why", status.message()}});
-  SayGoodbye(*it->second.channel, status);
-  loop_.Remove(fd);
-  pending_.erase(it);
-}
-
-void AttachServer::OnPending(int fd) {
-  Pending& pending = pending_.at(fd);
-  bool would_block = false;
-  absl::StatusOr<Packet> packet = pending.channel->Receive(&would_block);
-  if (would_block) return;
-  if (!packet.ok()) return RefusePending(fd, packet.status());
-  v1::ClientMessage message;
-  if (!packet->fds.empty() || !message.ParseFromString(packet->bytes) || !message.has_attach()) {
-    return RefusePending(
-        fd, absl::InvalidArgumentError(absl::StrCat(
-                "the first message: got ", packet->bytes.size(), " bytes and ", packet->fds.size(),
-                " descriptors that are no Attach, expected a ClientMessage with `attach`")));
-  }
-  Attach(fd, message.attach());
 }
 
 uint32_t AttachServer::FreeRecordIndex() const {
@@ -182,40 +54,51 @@ uint32_t AttachServer::FreeRecordIndex() const {
   return index;
 }
 
-void AttachServer::Attach(int fd, const v1::Attach& attach) {
-  auto session = std::make_unique<AttachSession>();
-  absl::Status status = NegotiateVersion(attach, &session->version);
-  if (status.ok() && sessions_.size() >= options_.max_sessions) {
-    status = absl::ResourceExhaustedError(
+absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& session) {
+  if (absl::Status bad = NegotiateVersion(attach, &session.version); !bad.ok()) return bad;
+  if (sessions_.size() >= options_.max_sessions) {
+    return absl::ResourceExhaustedError(
         absl::StrCat("epd serves ", sessions_.size(),
                      " sessions, its limit (max_sessions); end some or raise it"));
   }
-  if (!status.ok()) return RefusePending(fd, status);
-  session->id = SessionId(next_session_++);
-  session->record_index = FreeRecordIndex();
-  session->features = attach.features();
-  absl::StatusOr<SessionSlots> slots = MakeSlots(session->id, options_.incarnation);
-  if (!slots.ok()) return RefusePending(fd, slots.status());
-  session->slots.emplace(kCpuWorker, *std::move(slots));
-  session->client_name = attach.client_name().substr(0, limits::kNameBytes);
-  session->client_version = attach.client_version().substr(0, limits::kNameBytes);
-  session->since = MonotonicNow();
+  session.id = SessionId(next_session_++);
+  session.record_index = FreeRecordIndex();
+  session.features = attach.features();
+  session.client_name = attach.client_name().substr(0, limits::kNameBytes);
+  session.client_version = attach.client_version().substr(0, limits::kNameBytes);
+  session.since = MonotonicNow();
+  absl::StatusOr<WorkerSlots> slots = MakeWorkerSlots(session.id, options_.incarnation);
+  if (!slots.ok()) return slots.status();
+  session.slots.emplace(kCpuWorker, *std::move(slots));
+  return absl::OkStatus();
+}
+
+absl::Status AttachServer::Watch(const AttachSession& session) {
+  const SessionId id = session.id;
+  absl::Status watched = loop_.Add(session.channel->fd(), EPOLLIN,
+                                   [this, id](uint32_t events) { OnSession(id, events); });
+  if (!watched.ok() || !session.peer.pidfd.valid()) return watched;
+  watched = loop_.Add(session.peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
+    Detach(id, absl::UnavailableError("the client's process has ended"), /*process_alive=*/false);
+  });
+  if (!watched.ok()) loop_.Remove(session.channel->fd());
+  return watched;
+}
+
+void AttachServer::Unwatch(const AttachSession& session) {
+  loop_.Remove(session.channel->fd());
+  if (session.peer.pidfd.valid()) loop_.Remove(session.peer.pidfd.get());
+}
+
+void AttachServer::Attach(AttachListener::Arrival arrival) {
+  auto session = std::make_unique<AttachSession>();
+  session->peer = std::move(arrival.peer);
+  session->channel = std::move(arrival.channel);
+  absl::Status refused = Prepare(arrival.attach, *session);
+  if (refused.ok()) refused = Watch(*session);
+  if (!refused.ok()) return RefuseClient(*session->channel, session->peer.pid, refused);
 
   const SessionId id = session->id;
-  Pending pending = std::move(pending_.at(fd));
-  pending_.erase(fd);
-  loop_.Remove(fd);
-  session->peer = std::move(pending.peer);
-  session->channel = std::move(pending.channel);
-  status = loop_.Add(fd, EPOLLIN, [this, id](uint32_t events) { OnSession(id, events); });
-  if (status.ok() && session->peer.pidfd.valid()) {
-    status =
-        loop_.Add(session->peer.pidfd.get(), EPOLLIN, [this, id](uint32_t) { OnProcessEnded(id); });
-  }
-  if (!status.ok()) {
-    SayGoodbye(*session->channel, status);
-    return loop_.Remove(fd);
-  }
   v1::ServerMessage message;
   v1::Attached& attached = *message.mutable_attached();
   attached.set_version(session->version);
@@ -232,7 +115,7 @@ void AttachServer::Attach(int fd, const v1::Attach& attach) {
        {"client", kept.client_name}});
   // The worker learns of the session before the client can arm a slot.
   observer_.OnAttached(kept);
-  const SessionSlots& first = kept.slots.at(kCpuWorker);
+  const WorkerSlots& first = kept.slots.at(kCpuWorker);
   Send(id, message, {first.segment.fd(), first.worker_event});
 }
 
@@ -280,10 +163,6 @@ bool AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
   return sessions_.count(id) != 0;
 }
 
-void AttachServer::OnProcessEnded(SessionId id) {
-  Detach(id, absl::UnavailableError("the client's process has ended"), /*process_alive=*/false);
-}
-
 void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketChannel::Fds fds) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
@@ -291,7 +170,7 @@ void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketCh
   if (message.has_joined()) it->second->has_arenas = true;
   const absl::Status sent = channel.Send(message.SerializeAsString(), std::move(fds));
   if (!sent.ok()) {
-    // Not from here: the caller may be looking at the session.
+    // This ends it later, since the caller may be looking at the session.
     loop_.Post([this, id, sent] { End(id, sent); });
     return;
   }
@@ -301,9 +180,9 @@ void AttachServer::Send(SessionId id, const v1::ServerMessage& message, PacketCh
 absl::Status AttachServer::OpenSlots(SessionId id, const WorkerName& worker) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return absl::UnavailableError("the session has ended");
-  std::map<WorkerName, SessionSlots>& slots = it->second->slots;
+  std::map<WorkerName, WorkerSlots>& slots = it->second->slots;
   if (slots.count(worker) > 0) return absl::OkStatus();
-  absl::StatusOr<SessionSlots> made = MakeSlots(id, options_.incarnation);
+  absl::StatusOr<WorkerSlots> made = MakeWorkerSlots(id, options_.incarnation);
   if (!made.ok()) return made.status();
   slots.emplace(worker, *std::move(made));
   return absl::OkStatus();
@@ -321,46 +200,13 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
   const auto it = sessions_.find(id);
   const std::unique_ptr<AttachSession> session = std::move(it->second);
   sessions_.erase(it);
-  loop_.Remove(session->channel->fd());
-  if (session->peer.pidfd.valid()) loop_.Remove(session->peer.pidfd.get());
+  Unwatch(*session);
   Log(LogLevel::kInfo, "session ended",
       {{"session", id.value},
        {"pid", session->peer.pid},
        {"client", session->client_name},
        {"why", reason.message()}});
   observer_.OnDetached(*session, reason, process_alive);
-}
-
-void AttachServer::Tick(absl::Time now) {
-  if (now >= accept_again_ && listener_.valid()) {
-    accept_again_ = absl::InfiniteFuture();
-    loop_.SetEvents(listener_.get(), EPOLLIN);
-  }
-  std::vector<int> late;
-  for (const auto& [fd, pending] : pending_) {
-    if (now >= pending.deadline) late.push_back(fd);
-  }
-  for (const int fd : late) {
-    RefusePending(fd, absl::DeadlineExceededError(absl::StrCat(
-                          "no Attach within ", absl::FormatDuration(options_.attach_deadline))));
-  }
-}
-
-absl::Time AttachServer::NextDeadline() const {
-  absl::Time next = listener_.valid() ? accept_again_ : absl::InfiniteFuture();
-  for (const auto& [fd, pending] : pending_) next = std::min(next, pending.deadline);
-  return next;
-}
-
-void AttachServer::StopAccepting(const absl::Status& status) {
-  refusal_ = status;
-  if (!listener_.valid()) return;
-  // Whoever is in the queue already learns why; closing it would only reset them.
-  while (AcceptOne()) {
-  }
-  while (!pending_.empty()) RefusePending(pending_.begin()->first, status);
-  loop_.Remove(listener_.get());
-  listener_.reset();
 }
 
 }  // namespace epd

@@ -1,14 +1,16 @@
-// The attach socket: accepts local clients, checks who they are, and carries their messages.
+// The attached clients: their sessions, and the messages to and from them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
 #include "daemon/node/loop/event_loop.h"
 #include "proto/epd/v1/attach.pb.h"
@@ -46,7 +48,7 @@ class AttachServer {
   ~AttachServer();
 
   // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
-  absl::Status Start(UniqueFd listener);
+  absl::Status Start(UniqueFd listener) { return listener_.Start(std::move(listener)); }
 
   // Queues a message for a session; drops it when the session is gone. A client that does not read
   // is ended.
@@ -60,49 +62,34 @@ class AttachServer {
   absl::Status OpenSlots(SessionId session, const WorkerName& worker);
 
   // Ends connections that did not attach in time.
-  void Tick(absl::Time now);
-  absl::Time NextDeadline() const;
+  void Tick(absl::Time now) { listener_.Tick(now); }
+  absl::Time NextDeadline() const { return listener_.NextDeadline(); }
 
   // Refuses everybody who has connected or attaches from now on, with `status`, and closes the
   // listener.
-  void StopAccepting(const absl::Status& status);
+  void StopAccepting(const absl::Status& status) { listener_.Stop(status); }
 
   const AttachSession* Find(SessionId session) const;
   // All attached sessions, by id.
   const std::map<SessionId, std::unique_ptr<AttachSession>>& sessions() const { return sessions_; }
 
  private:
-  // A connection that has not sent Attach.
-  struct Pending {
-    PeerCredentials peer;
-    std::unique_ptr<PacketChannel> channel;
-    absl::Time deadline;
-  };
-
-  void OnListener();
-  bool AcceptOne();
-  void RefuseWithSpareFd();
-  void Admit(UniqueFd socket);
-  void OnPending(int fd);
-  void RefusePending(int fd, const absl::Status& status);
-  void Attach(int fd, const v1::Attach& attach);
+  void Attach(AttachListener::Arrival arrival);
+  // Version, room and slots of a session to be.
+  absl::Status Prepare(const v1::Attach& attach, AttachSession& session);
+  absl::Status Watch(const AttachSession& session);
+  void Unwatch(const AttachSession& session);
   void OnSession(SessionId id, uint32_t events);
   // False: the session is gone.
   bool HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
-  void OnProcessEnded(SessionId id);
   void Detach(SessionId id, const absl::Status& reason, bool process_alive);
   uint32_t FreeRecordIndex() const;
 
-  Options options_;
-  UniqueFd listener_;
-  absl::Time accept_again_ = absl::InfiniteFuture();  // Finite: the listener rests until then.
-  UniqueFd
-      spare_;  // Closed to accept one more and say why it is refused, when descriptors run out.
+  const Options options_;
   EventLoop& loop_;
   AttachObserver& observer_;
-  absl::Status refusal_;  // Not OK: attaching is over.
+  AttachListener listener_;
   uint64_t next_session_ = 1;
-  std::map<int, Pending> pending_;
   std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
 };
 

@@ -1,12 +1,14 @@
 #include "daemon/node/attach/attach_session.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -35,6 +37,18 @@ absl::Status CheckPeer(uid_t peer, uid_t own) {
   return absl::PermissionDeniedError(
       absl::StrCat("got a client of uid ", peer, ", expected uid ", own,
                    " (epd's) or 0; start an epd of your own, or run as uid ", own));
+}
+
+absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation) {
+  absl::StatusOr<SharedSegment> segment = CreateSlots(session.value, incarnation);
+  if (!segment.ok()) return segment.status();
+  WorkerSlots slots;
+  slots.segment = *std::move(segment);
+  slots.worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (slots.worker_event->valid()) return slots;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("epd has no descriptors left for this client (eventfd: ", std::strerror(errno),
+                   "); raise LimitNOFILE or end sessions"));
 }
 
 bool ProcessAlive(const PeerCredentials& peer) {

@@ -37,13 +37,16 @@ absl::Status CheckPeer(uid_t peer, uid_t own);
 // True while the process of `peer` runs, as far as it can be known.
 bool ProcessAlive(const PeerCredentials& peer);
 
-// A session's way to one worker. No worker sees another one's.
-struct SessionSlots {
+// A session's slots for one worker. No worker sees another one's.
+struct WorkerSlots {
   SharedSegment segment;
   std::shared_ptr<UniqueFd> worker_event;  // The eventfd that wakes the worker.
 };
 
-// Of Attach.features.
+//   RESOURCE_EXHAUSTED  memory or descriptors
+absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation);
+
+// A bit of Attach.features.
 inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
 
 struct AttachSession {
@@ -52,14 +55,14 @@ struct AttachSession {
   PeerCredentials peer;
   std::string client_name;  // At most 200 bytes, as the client said; escape it before printing.
   std::string client_version;
-  uint32_t version = 0;  // Of the protocol.
+  uint32_t version = 0;  // The protocol's.
   uint64_t features = 0;
   absl::Time since;  // Monotonic.
   std::unique_ptr<PacketChannel> channel;
-  std::map<WorkerName, SessionSlots>
-      slots;  // Of the CPU's worker, and of others once it joined a group of theirs.
-  bool has_arenas =
-      false;  // It was sent descriptors of arenas, and may write to them while it lives.
+  // For the CPU's worker, and for others once it joined a group of theirs.
+  std::map<WorkerName, WorkerSlots> slots;
+  // It was sent descriptors of arenas, and may write to them while it lives.
+  bool has_arenas = false;
 };
 
 }  // namespace epd

@@ -4,14 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/random_number.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
 
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
-// Of one session; a client must not fill epd's memory with names.
-constexpr size_t kMaxWords = 4096;
+// A session keeps no more, so that a client cannot fill epd's memory with names.
+constexpr size_t kMaxDetails = 4096;
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
   v1::ServerMessage message;
@@ -20,7 +21,7 @@ v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
   return message;
 }
 
-absl::Status CheckWords(const GroupSpec& spec, const v1::Join& join) {
+absl::Status CheckDetails(const GroupSpec& spec, const v1::Join& join) {
   const auto too_long = [&](const char* field, size_t got, size_t limit) {
     return absl::InvalidArgumentError(absl::StrCat("group=", Title(spec), " ", field, ": got ", got,
                                                    " bytes, expected at most ", limit));
@@ -51,27 +52,28 @@ void ClientGateway::OnAttached(const AttachSession& session) {
 
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
                                bool process_alive) {
-  words_.erase(session.id);
+  details_.erase(session.id);
   workers_.EndSession(session, reason, process_alive);
   sink_(SessionGone{session.id, reason});
 }
 
-const ClientGateway::Words* ClientGateway::WordsOf(SessionId session, const std::string& group,
-                                                   Rank rank) const {
-  const auto held = words_.find(session);
-  if (held == words_.end()) return nullptr;
-  const auto words = held->second.find({group, rank});
-  return words == held->second.end() ? nullptr : &words->second;
+const ClientGateway::RankDetails* ClientGateway::FindDetails(SessionId session,
+                                                             const std::string& group,
+                                                             Rank rank) const {
+  const auto held = details_.find(session);
+  if (held == details_.end()) return nullptr;
+  const auto details = held->second.find({group, rank});
+  return details == held->second.end() ? nullptr : &details->second;
 }
 
-void ClientGateway::KeepWords(SessionId session, const v1::Join& join) {
-  auto& kept = words_[session];
-  for (int i = 0; i < join.ranks_size() && kept.size() < kMaxWords; ++i) {
-    Words& words = kept[{join.spec().name(), Rank(join.ranks(i))}];
-    words.device =
+void ClientGateway::KeepDetails(SessionId session, const v1::Join& join) {
+  auto& kept = details_[session];
+  for (int i = 0; i < join.ranks_size() && kept.size() < kMaxDetails; ++i) {
+    RankDetails& details = kept[{join.spec().name(), Rank(join.ranks(i))}];
+    details.device =
         i < join.devices_size() ? join.devices(i).substr(0, limits::kDeviceNameBytes) : "";
-    words.program = join.program();
-    words.metadata = join.metadata();
+    details.program = join.program();
+    details.metadata = join.metadata();
   }
 }
 
@@ -99,9 +101,9 @@ absl::Status ClientGateway::EnterWorker(const AttachSession& session, const Grou
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<WorkerName>> ClientGateway::SeatAll(const AttachSession& session,
-                                                               const GroupSpec& spec,
-                                                               const v1::Join& join) {
+absl::StatusOr<std::vector<WorkerName>> ClientGateway::EnterWorkers(const AttachSession& session,
+                                                                    const GroupSpec& spec,
+                                                                    const v1::Join& join) {
   const std::vector<std::string> devices(join.devices().begin(), join.devices().end());
   absl::StatusOr<std::vector<WorkerName>> names =
       ChooseWorkers(spec, devices, options_.served_gpus());
@@ -120,9 +122,9 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   if (bad.ok()) bad = options_.check_room(spec->name);
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
-  if (bad.ok()) bad = CheckWords(*spec, join);
+  if (bad.ok()) bad = CheckDetails(*spec, join);
   absl::StatusOr<std::vector<WorkerName>> workers = std::vector<WorkerName>();
-  if (bad.ok()) workers = SeatAll(session, *spec, join);
+  if (bad.ok()) workers = EnterWorkers(session, *spec, join);
   bad.Update(workers.status());
   if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
 
@@ -131,13 +133,13 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   event.workers = *std::move(workers);
   event.request = RequestId(join.request_id());
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
-  KeepWords(session.id, join);
+  KeepDetails(session.id, join);
   event.min_epoch = Epoch(join.min_epoch());
   absl::Duration allowed = spec->deadlines.form;
   if (join.has_deadline())
     allowed = std::clamp(FromProto(join.deadline()), absl::ZeroDuration(), kLongestJoin);
   event.deadline = MonotonicNow() + allowed;
-  event.proposed = GroupId(random_() | 1);
+  event.proposed = GroupId(RandomNumber());
   event.spec = *std::move(spec);
   sink_(std::move(event));
 }

@@ -1,10 +1,9 @@
-// From what clients send to what control understands.
+// Translates what clients send to what control understands.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -37,32 +36,34 @@ class ClientGateway : public AttachObserver {
   void OnDetached(const AttachSession& session, const absl::Status& reason,
                   bool process_alive) override;
 
-  // What the session's Join said of this rank for people; null when it said nothing.
-  struct Words {
+  const SpecDefaults& defaults() const { return options_.defaults; }
+
+  // What a session's Join said of a rank for people.
+  struct RankDetails {
     std::string device;
     std::string program;
     std::string metadata;
   };
-  const Words* WordsOf(SessionId session, const std::string& group, Rank rank) const;
+  // Null when it said nothing.
+  const RankDetails* FindDetails(SessionId session, const std::string& group, Rank rank) const;
 
  private:
   void OnJoin(const AttachSession& session, const v1::Join& join);
-  // The workers that are to serve the Join's ranks. They are entered then, and the session slots for each.
+  // The workers that are to serve the Join's ranks: each is in the table then, and the session has slots for it.
   //   errors of ChooseWorkers; UNIMPLEMENTED: an old client; RESOURCE_EXHAUSTED
-  absl::StatusOr<std::vector<WorkerName>> SeatAll(const AttachSession& session,
-                                                  const GroupSpec& spec, const v1::Join& join);
+  absl::StatusOr<std::vector<WorkerName>> EnterWorkers(const AttachSession& session,
+                                                       const GroupSpec& spec, const v1::Join& join);
   absl::Status EnterWorker(const AttachSession& session, const GroupSpec& spec,
                            const WorkerName& name);
   void OnDrained(const AttachSession& session, const v1::Drained& drained);
-  void KeepWords(SessionId session, const v1::Join& join);
+  void KeepDetails(SessionId session, const v1::Join& join);
 
   Options options_;
   EventSink sink_;
   WorkerTable& workers_;
   AttachServer* server_ = nullptr;
   // By (group, rank); a session is in one tenant of a group.
-  std::map<SessionId, std::map<std::pair<std::string, Rank>, Words>> words_;
-  std::mt19937_64 random_{std::random_device{}()};
+  std::map<SessionId, std::map<std::pair<std::string, Rank>, RankDetails>> details_;
 };
 
 }  // namespace epd

@@ -114,6 +114,4 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
   return spec;
 }
 
-std::string CodeName(absl::StatusCode code) { return absl::StatusCodeToString(code); }
-
 }  // namespace epd

@@ -28,7 +28,4 @@ struct SpecDefaults {
 //   INVALID_ARGUMENT  an enum value or a deadline that cannot be represented: names the field
 absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& spec, const SpecDefaults& defaults);
 
-// "INVALID_ARGUMENT" ...: the code in the form that messages use.
-std::string CodeName(absl::StatusCode code);
-
 }  // namespace epd

@@ -1,6 +1,9 @@
 // How long to wait before the next start of something that keeps ending.
 #pragma once
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/time/time.h"
 
 namespace epd {
@@ -19,7 +22,10 @@ class Backoff {
   explicit Backoff(Policy policy) : policy_(policy), next_(policy.min) {}
 
   // The wait before the next start, after a run that lasted `ran_for`.
-  absl::Duration AfterEnd(absl::Duration ran_for);
+  absl::Duration AfterEnd(absl::Duration ran_for) {
+    if (ran_for >= policy_.healthy_after) next_ = policy_.min;
+    return std::exchange(next_, std::min(next_ * 2, policy_.max));
+  }
 
  private:
   Policy policy_;

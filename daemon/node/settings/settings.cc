@@ -1,3 +1,7 @@
+// Reads flags and file itself. CLI11, which epctl uses, keeps neither a value's origin nor its line,
+// takes unknown names and lines without '=' of a file in silence, and reads `--listen= --spin=1ms`
+// as the value "--spin=1ms" of `listen`: what would go are 50 lines, what would come to get these
+// back are more.
 #include "daemon/node/settings/settings.h"
 
 #include <algorithm>
@@ -177,16 +181,14 @@ absl::Status ChooseCoordinator(const MachineFacts& facts, Settings& s) {
 
 }  // namespace
 
+absl::Duration NodeSilence(const Settings& settings) {
+  return settings.node_silence > absl::ZeroDuration() ? settings.node_silence
+                                                      : settings.heartbeat * 5 / 2;
+}
+
 absl::string_view Name(Origin origin) {
-  switch (origin) {
-    case Origin::kDefault:
-      return "default";
-    case Origin::kFile:
-      return "file";
-    case Origin::kFlag:
-      return "flag";
-  }
-  return "";
+  constexpr absl::string_view kNames[] = {"default", "file", "flag"};
+  return kNames[static_cast<size_t>(origin)];
 }
 
 absl::StatusOr<ParsedSettings> ParseSettings(const std::vector<std::string>& args,

@@ -74,6 +74,9 @@ struct Settings {
   std::string log_file;
 };
 
+// A peer, node or coordinator, that is silent for so long counts as lost.
+absl::Duration NodeSilence(const Settings& settings);
+
 enum class Origin { kDefault, kFile, kFlag };
 absl::string_view Name(Origin origin);
 

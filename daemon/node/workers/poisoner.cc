@@ -56,7 +56,7 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
   const auto step = static_cast<shm::Step>(claim >> 32);
   switch (operation->outcome) {
     case shm::Outcome::kGood:
-      // Of a staged announce the worker has told the eager buffers before it wrote the outcome.
+      // The worker has told a staged announce's eager buffers before it wrote the outcome.
       if (step == shm::Step::kPublish || step == shm::Step::kAnnounceStaged ||
           step == shm::Step::kStreamPublish) {
         return PoisonAnswer{};
@@ -102,7 +102,7 @@ int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
     const std::optional<PoisonAnswer> answer =
         DecidePoison(word, claim, FindOperation(records, op_id), text(request));
     if (!answer.has_value()) continue;
-    // Of a slot that a GPU's stream arms the first failure stays until the client has taken it.
+    // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
     const uint64_t streamed = slots.header.streamed[i / 64].load(std::memory_order_relaxed);
     const bool in_stream = (streamed >> (i % 64) & 1) != 0;
     const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;

@@ -48,7 +48,7 @@ std::string SourceTowards(const std::string& peer) {
 }
 
 // host:port of the first one of etcd://host:port[,host:port...][/cluster].
-std::string FirstOf(const std::string& rendezvous) {
+std::string FirstAddress(const std::string& rendezvous) {
   const size_t scheme = rendezvous.find("://");
   if (scheme == std::string::npos) return "";
   const std::string rest = rendezvous.substr(scheme + 3);
@@ -69,7 +69,7 @@ std::string ForWorker(const std::string& address, const WorkerName& worker) {
 
 }  // namespace
 
-WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker) {
+WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker) {
   WireAddress wire;
   wire.listen = ForWorker(settings.wire_listen, worker);
   if (wire.listen.empty()) {
@@ -78,7 +78,7 @@ WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker) {
     if (any) wire.advertise = Host(settings.advertise);
     if (any && wire.advertise.empty()) host.clear();
     if (host.empty()) host = SourceTowards(settings.coordinator);
-    if (host.empty()) host = SourceTowards(FirstOf(settings.rendezvous));
+    if (host.empty()) host = SourceTowards(FirstAddress(settings.rendezvous));
     if (!host.empty()) wire.listen = absl::StrCat(host, ":0");
   }
   if (wire.listen.empty() || !settings.tls_ca.empty() || IsPrivate(HostOf(wire.listen))) {

@@ -16,6 +16,6 @@ struct WireAddress {
 
 // `wire_listen`, or else what the cluster's own addresses give. May look a name up. An explicit port is
 // the CPU's worker's; each GPU's has the next two behind those of the one before.
-WireAddress WireAddressOf(const Settings& settings, const WorkerName& worker = kCpuWorker);
+WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker = kCpuWorker);
 
 }  // namespace epd

@@ -32,7 +32,7 @@ void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server)
   server_ = server;
 }
 
-const SharedSegment* WorkerGateway::SlotsOf(const AttachSession& session) const {
+const SharedSegment* WorkerGateway::FindSlots(const AttachSession& session) const {
   const auto slots = session.slots.find(options_.name);
   return slots == session.slots.end() ? nullptr : &slots->second.segment;
 }
@@ -61,7 +61,7 @@ void WorkerGateway::AddSession(const AttachSession& session) {
 
 void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
                                bool process_alive) {
-  const SharedSegment* slots = SlotsOf(session);
+  const SharedSegment* slots = FindSlots(session);
   if (slots == nullptr) return;
   MarkEnded(Slots(*slots));
   if (process_alive) WatchProcess(session, cause);
@@ -147,7 +147,7 @@ void WorkerGateway::Sweep(absl::Time now) {
   if (supervisor_->running() || now < next_sweep_) return;
   int ended = 0;
   for (const auto& [id, session] : server_->sessions()) {
-    const SharedSegment* slots = SlotsOf(*session);
+    const SharedSegment* slots = FindSlots(*session);
     if (slots == nullptr) continue;
     ended +=
         PoisonSession(Slots(*slots), Records(records_), session->record_index,
@@ -162,7 +162,7 @@ void WorkerGateway::Sweep(absl::Time now) {
 absl::Time WorkerGateway::NextSweep() const {
   if (supervisor_->running()) return absl::InfiniteFuture();
   for (const auto& [id, session] : server_->sessions()) {
-    if (SlotsOf(*session) != nullptr) return next_sweep_;
+    if (FindSlots(*session) != nullptr) return next_sweep_;
   }
   return absl::InfiniteFuture();
 }

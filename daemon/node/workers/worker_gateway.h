@@ -1,4 +1,4 @@
-// From what one worker does to what control understands; and epd's answers in its place when it is
+// Translates what one worker does to what control understands, and answers in its place when it is
 // dead.
 #pragma once
 
@@ -41,7 +41,7 @@ class WorkerGateway : public WorkerObserver {
   void AddSession(const AttachSession& session);
   void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
 
-  // While no worker answers: ends what clients arm. Call at NextSweep().
+  // Ends what clients arm while no worker answers. Call at NextSweep().
   void Sweep(absl::Time now);
   absl::Time NextSweep() const;
 
@@ -54,7 +54,7 @@ class WorkerGateway : public WorkerObserver {
  private:
   void SendAddSession(const AttachSession& session);
   // The session's slots for this worker; null when it has none.
-  const SharedSegment* SlotsOf(const AttachSession& session) const;
+  const SharedSegment* FindSlots(const AttachSession& session) const;
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
   void WatchProcess(const AttachSession& session, const absl::Status& cause);
   void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);

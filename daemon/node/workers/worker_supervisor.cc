@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/random_number.h"
 #include "daemon/observe/log.h"
 
 namespace epd {
@@ -20,7 +21,7 @@ namespace {
 
 // Messages taken per turn of the loop, so that a chatty worker does not keep clients waiting.
 constexpr int kMessagesPerTurn = 64;
-// After its socket has closed.
+// It is killed this long after its socket has closed.
 constexpr absl::Duration kEndsWithin = absl::Seconds(1);
 // A killed process ends; only the kernel can delay it (a core dump, a disk that hangs).
 constexpr absl::Duration kDiesWithin = absl::Seconds(5);
@@ -34,17 +35,8 @@ bool EndsBy(const Child& child, absl::Duration patience) {
 }  // namespace
 
 absl::string_view Name(WorkerSupervisor::State state) {
-  switch (state) {
-    case WorkerSupervisor::State::kStarting:
-      return "STARTING";
-    case WorkerSupervisor::State::kRunning:
-      return "RUNNING";
-    case WorkerSupervisor::State::kBackingOff:
-      return "BACKING_OFF";
-    case WorkerSupervisor::State::kStopped:
-      return "STOPPED";
-  }
-  return "";
+  constexpr absl::string_view kNames[] = {"STARTING", "RUNNING", "BACKING_OFF", "STOPPED"};
+  return kNames[static_cast<size_t>(state)];
 }
 
 WorkerSupervisor::WorkerSupervisor(Options options, EventLoop& loop, const SharedSegment& records,
@@ -80,7 +72,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   deaf_since_ = absl::InfiniteFuture();
   started_at_ = now;
   figures_.pid = child_->pid;
-  figures_.worker_incarnation = random_() | 1;
+  figures_.worker_incarnation = RandomNumber();
   figures_.asked_at = now;  // WorkerReady is the first answer awaited.
   next_heartbeat_ = absl::InfiniteFuture();
   Enter(State::kStarting, now);

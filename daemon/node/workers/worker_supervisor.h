@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string>
 
 #include "absl/status/status.h"
@@ -107,7 +106,6 @@ class WorkerSupervisor {
   const SharedSegment& records_;
   WorkerObserver& observer_;
   Backoff backoff_;
-  std::mt19937_64 random_{std::random_device{}()};
 
   Figures figures_;
   std::optional<Child> child_;

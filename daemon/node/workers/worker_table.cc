@@ -34,6 +34,19 @@ void WorkerTable::EndSession(const AttachSession& session, const absl::Status& c
     entry->gateway.EndSession(session, cause, process_alive);
 }
 
+void WorkerTable::AskForFigures(absl::Time now) {
+  for (const auto& [name, entry] : entries_) entry->supervisor.AskForSnapshot(now);
+}
+
+bool WorkerTable::OweFigures(absl::Time since, absl::Duration patience) const {
+  for (const auto& [name, entry] : entries_) {
+    const WorkerSupervisor::Figures& figures = entry->supervisor.figures();
+    if (!entry->supervisor.running() || since > figures.asked_at + patience) continue;
+    if (figures.snapshot_at < since) return true;
+  }
+  return false;
+}
+
 void WorkerTable::Tick(absl::Time now) {
   for (const auto& [name, entry] : entries_) {
     entry->supervisor.Tick(now);

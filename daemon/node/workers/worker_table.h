@@ -66,8 +66,14 @@ class WorkerTable {
   // Drops it when the worker is not there.
   void Send(const WorkerName& to, const v1::ToWorker& message);
 
-  // Of every worker that the session has slots of.
+  // Tells every worker that the session has slots of.
   void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
+
+  // Asks all for figures. OweFigures: whether one that can be waited for has not answered since
+  // `since`; one that has owed an answer for `patience` is stopped or stuck, and waiting for it
+  // again would only make everybody wait.
+  void AskForFigures(absl::Time now);
+  bool OweFigures(absl::Time since, absl::Duration patience) const;
 
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;

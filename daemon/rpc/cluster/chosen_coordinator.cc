@@ -11,7 +11,7 @@ namespace epd {
 namespace {
 
 // Groups that operators made, as the store keeps them: an order to create each, with its id.
-KeptValues ValuesOf(const std::vector<PersistentGroup>& groups) {
+KeptValues MakeStoreValues(const std::vector<PersistentGroup>& groups) {
   KeptValues values;
   for (const PersistentGroup& group : groups) {
     v1::ClusterOrder order;
@@ -24,7 +24,7 @@ KeptValues ValuesOf(const std::vector<PersistentGroup>& groups) {
   return values;
 }
 
-std::vector<PersistentGroup> GroupsOf(const KeptValues& values) {
+std::vector<PersistentGroup> ParseGroups(const KeptValues& values) {
   std::vector<PersistentGroup> groups;
   for (const auto& [key, value] : values) {
     v1::ClusterOrder order;
@@ -48,7 +48,7 @@ std::vector<PersistentGroup> GroupsOf(const KeptValues& values) {
 ChosenCoordinator::ChosenCoordinator(Node& node, ClusterService& cluster, EtcdAddress etcd,
                                      const std::string& address)
     : node_(node), cluster_(cluster), etcd_(std::move(etcd)), address_(address) {
-  node_.SetLeader("", "the cluster's coordinator is not known yet");
+  node_.coordination().SetLeader("", "the cluster's coordinator is not known yet");
   Elect();
 }
 
@@ -78,14 +78,14 @@ void ChosenCoordinator::OnNews(const StoreNews& news) {
     StopLeading(std::string(none->why.message()));
     Forget(std::string(none->why.message()));
     Log(LogLevel::kWarn, "no coordinator", {{"why", none->why.message()}});
-    return node_.SetLeader("", std::string(none->why.message()));
+    return node_.coordination().SetLeader("", std::string(none->why.message()));
   }
   if (const auto* problem = std::get_if<StoreProblem>(&news.action)) {
-    if (problem->what.ok()) return node_.SetStoreProblem("");
+    if (problem->what.ok()) return node_.coordination().SetStoreProblem("");
     Log(LogLevel::kError, "etcd problem",
         {{"code", absl::StatusCodeToString(problem->what.code())},
          {"why", problem->what.message()}});
-    node_.SetStoreProblem(std::string(problem->what.message()));
+    node_.coordination().SetStoreProblem(std::string(problem->what.message()));
   }
 }
 
@@ -99,8 +99,8 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
        {"epochs_above", won.block.floor},
        {"epochs_up_to", won.block.ceiling},
        {"waits_for_nodes", nodes.size()}});
-  node_.SetStoreProblem("");
-  node_.SetLeader(absl::StrCat("(this node) ", node_.id().value), "");
+  node_.coordination().SetStoreProblem("");
+  node_.coordination().SetLeader(absl::StrCat("(this node) ", node_.id().value), "");
   Leading how;
   how.floor = Epoch(won.block.floor);
   for (const std::string& node : nodes) how.expected.insert(NodeId{node});
@@ -111,19 +111,20 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
       if (!weak.expired()) Elect();
     });
   };
-  how.persistent = GroupsOf(news.kept);
+  how.persistent = ParseGroups(news.kept);
   how.keep = [this, weak = std::weak_ptr<int>(alive_),
               revision = won.revision](const std::vector<PersistentGroup>& groups) {
     if (weak.expired() || election_ == nullptr) return;
-    election_->Keep(revision, ValuesOf(groups), [this, weak, revision, groups] {
-      node_.loop().Post([this, weak, revision, groups] {
-        if (weak.expired() || !leading_ || revision != revision_) return;
-        node_.WithRendezvous(
-            [&groups](Rendezvous& own, absl::Time now) { return own.OnKept(now, groups); });
-      });
-    });
+    election_->Keep({revision, MakeStoreValues(groups), [this, weak, revision, groups] {
+                       node_.loop().Post([this, weak, revision, groups] {
+                         if (weak.expired() || !leading_ || revision != revision_) return;
+                         node_.coordination().Call([&groups](Rendezvous& own, absl::Time now) {
+                           return own.OnKept(now, groups);
+                         });
+                       });
+                     }});
   };
-  node_.Lead(how);
+  node_.coordination().Lead(how);
 }
 
 void ChosenCoordinator::Follow(const Leadership& leader) {
@@ -131,8 +132,8 @@ void ChosenCoordinator::Follow(const Leadership& leader) {
   Forget(absl::StrCat("node ", leader.node, " coordinates now"));
   Log(LogLevel::kInfo, "following",
       {{"coordinator", leader.address}, {"node", leader.node}, {"revision", leader.revision}});
-  node_.SetStoreProblem("");
-  node_.SetLeader(leader.address, "");
+  node_.coordination().SetStoreProblem("");
+  node_.coordination().SetLeader(leader.address, "");
   remote_ = std::make_unique<RemoteCoordinator>(leader.address, node_,
                                                 [this, leader] { election_->Refused(leader); });
 }
@@ -145,7 +146,7 @@ void ChosenCoordinator::Forget(const std::string& why) {
 void ChosenCoordinator::StopLeading(const std::string& why) {
   if (!std::exchange(leading_, false)) return;
   Log(LogLevel::kWarn, "stepped down", {{"why", why}});
-  node_.StopLeading(*this, absl::UnavailableError(why));
+  node_.coordination().StopLeading(*this, absl::UnavailableError(why));
   cluster_.FinishAll(absl::UnavailableError(why));
 }
 
@@ -159,7 +160,8 @@ void ChosenCoordinator::Tick(absl::Time now) {
 
 void ChosenCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
   if (remote_ != nullptr) return remote_->Ask(request, std::move(done));
-  done(absl::UnavailableError(absl::StrCat("no coordinator: ", node_.why_no_leader(), "; retry")));
+  done(absl::UnavailableError(
+      absl::StrCat("no coordinator: ", node_.coordination().why_no_leader(), "; retry")));
 }
 
 absl::Time ChosenCoordinator::NextDeadline() const {

@@ -27,7 +27,7 @@ class ChosenCoordinator final : public CoordinatorLink {
 
  private:
   void Elect();
-  // Of the coordinator that was followed.
+  // Lets go of the coordinator that was followed.
   void Forget(const std::string& why);
   void OnNews(const StoreNews& news);
   void Lead(const epd::Lead& won, const StoreNews& news);

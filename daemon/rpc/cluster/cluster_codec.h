@@ -29,7 +29,7 @@ class EncodedFormations {
   google::protobuf::UnknownFieldSet fields_;
 };
 
-// For a node that speaks up to `protocol`. With `formations` the message is good for sending only.
+// Makes it for a node that speaks up to `protocol`. With `formations` the message is good for sending only.
 v1::ClusterView ToProto(const ClusterView& view, uint32_t protocol,
                         EncodedFormations* formations = nullptr);
 

@@ -49,7 +49,7 @@ class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport
     StartRead(&incoming_);
   }
 
-  // As Offer, but a question that has not gone out yet is kept.
+  // Does as Offer, but keeps a question that has not gone out yet.
   void OfferView(v1::ClusterView view) {
     Amend(v1::ClusterView(), [&](v1::ClusterView& waiting) {
       view.mutable_questions()->Swap(waiting.mutable_questions());
@@ -116,7 +116,7 @@ void ClusterService::TakeArrived() {
     if (report.ok() && report->seq != 0) reports.push_back(*std::move(report));
   }
   if (reports.empty()) return;
-  node_.WithRendezvous(
+  node_.coordination().Call(
       [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReports(at, reports); });
 }
 
@@ -129,10 +129,11 @@ void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
 }
 
 absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
-  if (!node_.coordinates()) {
+  if (!node_.coordination().is_here()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "node ", node_.id().value, " does not coordinate, it follows ",
-        node_.leader().empty() ? "nobody" : node_.leader(), "; follow the same coordinator"));
+        node_.coordination().leader().empty() ? "nobody" : node_.coordination().leader(),
+        "; follow the same coordinator"));
   }
   const absl::Time now = MonotonicNow();
   bool taken = report.node == node_.id();
@@ -153,7 +154,7 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
   stream.node = report.node;
   stream.incarnation = report.incarnation;
   Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
-  node_.WithRendezvous([&](Rendezvous& coordinator, absl::Time at) {
+  node_.coordination().Call([&](Rendezvous& coordinator, absl::Time at) {
     return coordinator.OnNodeConnected(at, report.node, report.incarnation, {stream.no_ids});
   });
   return absl::OkStatus();
@@ -164,7 +165,7 @@ absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
   absl::StatusOr<NodeReport> report = FromProto(message);
   absl::Status bad = report.status();
   if (bad.ok() && stream.node.value.empty()) {
-    bad = CheckProtocol(message, node_.version());
+    bad = CheckProtocol(message, node_.identity().version);
     stream.protocol = std::clamp(message.max_protocol(), kMinClusterProtocol, kMaxClusterProtocol);
     if (bad.ok()) bad = Introduce(stream, *report);
   }
@@ -200,7 +201,7 @@ void ClusterService::Ask(const v1::AskNodesRequest& request, OnAsked done) {
   for (const auto& stream : streams_) {
     if (asked.count(stream->node) == 0 || stream->done()) continue;
     v1::ClusterView fresh;
-    fresh.set_coordinator(node_.rendezvous().incarnation().value);
+    fresh.set_coordinator(node_.coordination().rendezvous().incarnation().value);
     fresh.set_node(stream->node.value);
     stream->Amend(std::move(fresh), [&](v1::ClusterView& view) {
       v1::ClusterQuestion& question = *view.add_questions();
@@ -215,9 +216,9 @@ grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* 
                                                    const v1::AskNodesRequest* request,
                                                    v1::AskNodesResponse* response) {
   return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
-    if (!node_.coordinates()) {
-      return finish(absl::FailedPreconditionError(
-          absl::StrCat("node ", node_.id().value, " does not coordinate; ask ", node_.leader())));
+    if (!node_.coordination().is_here()) {
+      return finish(absl::FailedPreconditionError(absl::StrCat(
+          "node ", node_.id().value, " does not coordinate; ask ", node_.coordination().leader())));
     }
     Ask(*request, [response, finish](absl::StatusOr<v1::AskNodesResponse> answer) {
       if (answer.ok()) *response = *std::move(answer);

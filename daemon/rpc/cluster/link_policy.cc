@@ -19,7 +19,7 @@ struct LastLine {
 
 }  // namespace
 
-TlsFiles TlsFilesOf(const Settings& settings) {
+TlsFiles MakeTlsFiles(const Settings& settings) {
   return {settings.tls_ca, settings.tls_cert, settings.tls_key};
 }
 
@@ -36,21 +36,22 @@ OnRefusedPeer LogRefusedPeer() {
 }
 
 absl::Status CheckListen(const Settings& settings) {
-  if (absl::Status own = CheckOwn(TlsFilesOf(settings), absl::Now()); !own.ok()) return own;
+  if (absl::Status own = CheckOwn(MakeTlsFiles(settings), absl::Now()); !own.ok()) return own;
   if (!settings.tls_ca.empty()) return absl::OkStatus();
-  if (!settings.wire_listen.empty() && !IsPrivate(HostOf(settings.wire_listen))) {
+  const struct {
+    const char* name;
+    const std::string& address;
+    const char* purpose;
+  } listeners[] = {{"wire_listen", settings.wire_listen, "take rows of other nodes"},
+                   {"listen", settings.listen, "serve gRPC"}};
+  for (const auto& [name, address, purpose] : listeners) {
+    if (address.empty() || IsPrivate(HostOf(address))) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot take rows of other nodes on '", settings.wire_listen,
-                     "' (wire_listen): without TLS only loopback and private addresses are taken; "
-                     "set tls_ca, tls_cert and tls_key, or name a private address"));
+        absl::StrCat("cannot ", purpose, " on '", address, "' (", name,
+                     "): without TLS only loopback and private addresses are taken; set tls_ca, "
+                     "tls_cert and tls_key, or name a private address"));
   }
   if (settings.listen.empty()) return absl::OkStatus();
-  if (!IsPrivate(HostOf(settings.listen))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot serve gRPC on '", settings.listen,
-                     "' (listen): without TLS only loopback and private addresses are taken; set "
-                     "tls_ca, tls_cert and tls_key, or name a private address"));
-  }
   Log(LogLevel::kInfo, "no TLS: whoever reaches the address is believed",
       {{"listen", settings.listen}, {"fix", "set tls_ca, tls_cert and tls_key"}});
   return absl::OkStatus();

@@ -9,7 +9,7 @@
 
 namespace epd {
 
-TlsFiles TlsFilesOf(const Settings& settings);
+TlsFiles MakeTlsFiles(const Settings& settings);
 
 // Logs a peer whose certificate is refused, at most once a second.
 OnRefusedPeer LogRefusedPeer();

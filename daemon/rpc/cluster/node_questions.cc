@@ -31,7 +31,7 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
   if (method == "GetStatus") {
     return node.WithFreshFigures([&node, done = std::move(done)] {
       v1::GetStatusResponse response;
-      const absl::Status status = FillStatus(node, response);
+      const absl::Status status = Fill(node, v1::GetStatusRequest(), response);
       done(Packed(status, response));
     });
   }
@@ -88,7 +88,7 @@ void NodeQuestions::End(uint64_t number) {
   response.set_coordinator(node_.id().value);
   const absl::Time now = MonotonicNow();
   std::set<NodeId> known;
-  for (const NodeStatus& status : node_.rendezvous().Nodes()) {
+  for (const NodeStatus& status : node_.coordination().rendezvous().Nodes()) {
     v1::AskNodesResponse::Node& out = *response.add_nodes();
     const absl::Duration ago = now - status.last_report;
     out.set_node(status.node.value);

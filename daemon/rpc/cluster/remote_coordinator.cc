@@ -26,7 +26,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Set
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt("grpc.enable_http_proxy", 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto credentials = ChannelCredentialsOf(TlsFilesOf(settings), LogRefusedPeer());
+  const auto credentials = MakeChannelCredentials(MakeTlsFiles(settings), LogRefusedPeer());
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
@@ -150,14 +150,14 @@ void RemoteCoordinator::Send(const NodeReport& report) {
 void RemoteCoordinator::Tick(absl::Time now) {
   if (stream_ == nullptr && now >= next_try_) return Open(now);
   // Every report is answered; one that says nothing at all is as good as gone.
-  if (stream_ != nullptr && now >= last_heard_ + node_.node_silence()) {
+  if (stream_ != nullptr && now >= last_heard_ + NodeSilence(node_.settings())) {
     last_heard_ = now;
     stream_->Cancel();
   }
 }
 
 absl::Time RemoteCoordinator::NextDeadline() const {
-  return stream_ == nullptr ? next_try_ : last_heard_ + node_.node_silence();
+  return stream_ == nullptr ? next_try_ : last_heard_ + NodeSilence(node_.settings());
 }
 
 }  // namespace epd

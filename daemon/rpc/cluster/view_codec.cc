@@ -49,7 +49,7 @@ void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& o
   }
 }
 
-// Of the node that the view is for. An older epd says one.
+// The workers of the node that the view is for. An older epd says one.
 absl::Status GetNodeWorkers(const v1::ClusterGroup& in, GroupView& group) {
   absl::Status status;
   if (in.node_workers().empty() && !in.worker().empty()) {

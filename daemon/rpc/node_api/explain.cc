@@ -35,22 +35,22 @@ std::string Named(const v1::Group& group, uint32_t rank) {
   return absl::StrCat("rank ", rank, " (nobody holds it)");
 }
 
-std::string AgeOf(const google::protobuf::Duration& age) {
+std::string FormatAge(const google::protobuf::Duration& age) {
   return absl::FormatDuration(absl::Trunc(FromProto(age), absl::Milliseconds(1)));
 }
 
 // "; the last that it did: ..." of the awaited rank, where its node keeps its past.
-std::string LastOf(const v1::ExplainGroupResponse& out, uint32_t rank) {
+std::string DescribeLast(const v1::ExplainGroupResponse& out, uint32_t rank) {
   for (const v1::RankPast& past : out.past()) {
     if (past.rank() != rank || past.operations().empty()) continue;
     const v1::PastOperation& last = past.operations(0);
     return absl::StrCat("; the last that rank ", rank, " began is ", last.kind(), " ", last.key(),
-                        ", ", AgeOf(last.age()), " ago, ", last.phase());
+                        ", ", FormatAge(last.age()), " ago, ", last.phase());
   }
   return absl::StrCat("; rank ", rank, " has begun nothing yet");
 }
 
-// Of the rank that most open operations wait for; the oldest one is the evidence.
+// Blames the rank that most open operations wait for; the oldest one is the evidence.
 bool BlameAwaited(v1::ExplainGroupResponse& out) {
   std::map<uint32_t, size_t> votes;
   for (const v1::OpenOperation& operation : out.operations()) {
@@ -72,8 +72,8 @@ bool BlameAwaited(v1::ExplainGroupResponse& out) {
     out.set_evidence(absl::StrCat(
         Named(out.group(), rank), " has not done '", operation.phase(), "' of ", operation.kind(),
         " ", operation.key(), "; ranks ", absl::StrJoin(waiting, ", "), " wait for it since ",
-        AgeOf(operation.age()), "; ", most->second, " of ", out.operations_size(),
-        " open operations wait for it", LastOf(out, rank)));
+        FormatAge(operation.age()), "; ", most->second, " of ", out.operations_size(),
+        " open operations wait for it", DescribeLast(out, rank)));
     return true;
   }
   return false;
@@ -87,7 +87,7 @@ bool BlameAbsent(v1::ExplainGroupResponse& out) {
       out.set_culprit(absl::StrCat("rank ", rank.rank()));
       out.set_evidence(absl::StrCat(
           Named(out.group(), rank.rank()), " is ", phase, ", and the group is ",
-          v1::GroupState_Name(out.group().state()), " since ", AgeOf(out.group().state_age()),
+          v1::GroupState_Name(out.group().state()), " since ", FormatAge(out.group().state_age()),
           out.group().has_last_error() ? absl::StrCat(": ", out.group().last_error().message())
                                        : ""));
       return true;
@@ -147,7 +147,8 @@ v1::LocalExplanation ExplainPresent(const Node& node, const std::string& name) {
       AddOpen(node, group.id, entry->supervisor.figures(), out);
     }
   }
-  const FormationReport* late = node.coordinates() ? node.rendezvous().LastReport(name) : nullptr;
+  const FormationReport* late =
+      node.coordination().is_here() ? node.coordination().rendezvous().LastReport(name) : nullptr;
   if (late != nullptr) *out.mutable_last_late() = ToProto(*late);
   return out;
 }

@@ -16,26 +16,26 @@ NodeService::Unary* NodeService::ExplainGroup(Context* context,
     question.set_method("ExplainLocal");
     question.set_request(request->SerializeAsString());
     const std::string name = request->name();
-    node_.AskNodes(question,
-                   [this, response, finish, name](absl::StatusOr<v1::AskNodesResponse> asked) {
-                     if (!asked.ok()) return finish(asked.status());
-                     response->set_name(name);
-                     response->set_coordinator(asked->coordinator());
-                     std::vector<v1::LocalExplanation> nodes;
-                     for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
-                       v1::LocalExplanation one;
-                       if (node.status().code() == 0 && one.ParseFromString(node.response())) {
-                         const bool first = node.node() == asked->coordinator();
-                         nodes.insert(first ? nodes.begin() : nodes.end(), one);
-                       } else {
-                         response->add_unanswered(
-                             absl::StrCat("node ", node.node(), ": ", node.status().message()));
-                       }
-                     }
-                     Explain(nodes, *response);
-                     const bool known = response->has_group() || response->has_last_late();
-                     finish(known ? absl::OkStatus() : NoSuchGroup(node_, name));
-                   });
+    node_.coordination().Ask(
+        question, [this, response, finish, name](absl::StatusOr<v1::AskNodesResponse> asked) {
+          if (!asked.ok()) return finish(asked.status());
+          response->set_name(name);
+          response->set_coordinator(asked->coordinator());
+          std::vector<v1::LocalExplanation> nodes;
+          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+            v1::LocalExplanation one;
+            if (node.status().code() == 0 && one.ParseFromString(node.response())) {
+              const bool first = node.node() == asked->coordinator();
+              nodes.insert(first ? nodes.begin() : nodes.end(), one);
+            } else {
+              response->add_unanswered(
+                  absl::StrCat("node ", node.node(), ": ", node.status().message()));
+            }
+          }
+          Explain(nodes, *response);
+          const bool known = response->has_group() || response->has_last_late();
+          finish(known ? absl::OkStatus() : NoSuchGroup(node_, name));
+        });
   });
 }
 

@@ -5,15 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
-#include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
 namespace {
 
-v1::MemoryRegion WordsRegion(std::string owner, std::string kind, uint64_t bytes) {
+v1::MemoryRegion WholeRegion(std::string owner, std::string kind, uint64_t bytes) {
   v1::MemoryRegion region;
   region.set_owner(std::move(owner));
   region.set_kind(std::move(kind));
@@ -91,19 +89,21 @@ void FillWorker(const Node& node, const WorkerEntry& entry,
     const auto slots = session->slots.find(entry.name);
     if (slots == session->slots.end()) continue;
     v1::MemoryRegion region =
-        WordsRegion(absl::StrCat("slots of session ", id.value, " (pid ", session->peer.pid, ")"),
+        WholeRegion(absl::StrCat("slots of session ", id.value, " (pid ", session->peer.pid, ")"),
                     "slots", slots->second.segment.bytes());
     region.add_session_ids(id.value);
     *response.add_regions() = std::move(region);
   }
-  *response.add_regions() = WordsRegion("outcome records", "records", entry.records.bytes());
+  *response.add_regions() = WholeRegion("outcome records", "records", entry.records.bytes());
   for (int i = first; i < response.regions_size(); ++i) {
     response.mutable_regions(i)->set_worker(worker);
   }
   if (entry.name.on_gpu()) FillGpu(entry, *response.add_gpus());
 }
 
-absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
+}  // namespace
+
+absl::Status Fill(const Node& node, const v1::GetMemoryRequest&, v1::GetMemoryResponse& response) {
   std::map<uint64_t, GroupStatus> groups;
   for (GroupStatus& group : KnownGroups(node)) groups[group.id.value] = std::move(group);
   for (const auto& [name, entry] : node.workers()) FillWorker(node, *entry, groups, response);
@@ -115,13 +115,6 @@ absl::Status Fill(const Node& node, v1::GetMemoryResponse& response) {
   response.set_pool_bytes(node.settings().staging_bytes);
   response.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   return absl::OkStatus();
-}
-
-}  // namespace
-
-NodeService::Unary* NodeService::GetMemory(Context* context, const v1::GetMemoryRequest*,
-                                           v1::GetMemoryResponse* response) {
-  return AnswerWithFigures(context, node_, [this, response] { return Fill(node_, *response); });
 }
 
 }  // namespace epd

@@ -99,13 +99,14 @@ void FillHolder(const RankHolder& holder, v1::Rank& out) {
   out.set_session_id(holder.session.value);
 }
 
-void FillWords(const Node& node, const std::string& group, const RankHolder& holder,
-               v1::Rank& out) {
-  const ClientGateway::Words* words = node.WordsOf(holder.session, group, holder.rank);
-  if (words == nullptr) return;
-  out.set_device(words->device);
-  out.set_program(words->program);
-  out.set_metadata(words->metadata);
+void FillDetails(const Node& node, const std::string& group, const RankHolder& holder,
+                 v1::Rank& out) {
+  const ClientGateway::RankDetails* details =
+      node.client_gateway().FindDetails(holder.session, group, holder.rank);
+  if (details == nullptr) return;
+  out.set_device(details->device);
+  out.set_program(details->program);
+  out.set_metadata(details->metadata);
 }
 
 // Where a living rank of a READY group stands in the group's oldest open operation.
@@ -127,14 +128,14 @@ static_assert(static_cast<int>(GroupState::kClosed) + 1 == v1::GROUP_STATE_CLOSE
 }  // namespace
 
 std::vector<GroupStatus> KnownGroups(const Node& node) {
-  if (node.coordinates()) return node.rendezvous().Groups();
+  if (node.coordination().is_here()) return node.coordination().rendezvous().Groups();
   std::vector<GroupStatus> groups;
   for (const LocalGroupStatus& local : node.control().Groups()) groups.push_back(FromLocal(local));
   return groups;
 }
 
 std::vector<GroupSummary> KnownSummaries(const Node& node) {
-  if (node.coordinates()) return node.rendezvous().Summaries();
+  if (node.coordination().is_here()) return node.coordination().rendezvous().Summaries();
   std::vector<GroupSummary> groups;
   for (const GroupStatus& group : KnownGroups(node))
     groups.push_back({group.spec.name, group.spec.tenant, group.state});
@@ -162,7 +163,7 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
     out.set_rank(held.holder.rank.value);
     out.set_phase(held.phase);
     const bool is_local = held.holder.node == node.id();
-    if (is_local) FillWords(node, group.spec.name, held.holder, out);
+    if (is_local) FillDetails(node, group.spec.name, held.holder, out);
     if (is_local) out.set_unique_id_sha256(digest);
     if (is_local) out.set_worker(ToString(held.holder.worker));
     if (oldest.operation != nullptr) FillPhase(oldest, out);

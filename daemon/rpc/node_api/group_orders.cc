@@ -1,19 +1,36 @@
-#include "daemon/rpc/node_api/group_orders.h"
-
+// CreateGroup, DrainGroup and CloseGroup: what operators order.
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/node/attach/codec.h"
+#include "daemon/node/random_number.h"
+#include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
+namespace {
 
-absl::Time OrderDeadline(bool present, const google::protobuf::Duration& duration,
-                         absl::Duration by_default) {
-  const absl::Duration asked = present ? FromProto(duration) : by_default;
-  return MonotonicNow() + std::clamp(asked, absl::ZeroDuration(), absl::Hours(24));
+using Done = RequestDeduplicator::Done;
+using Answered = RequestDeduplicator::Answer;
+
+// How long control may take to answer an order that waits for nobody.
+constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
+constexpr absl::Duration kDrainWithin = absl::Seconds(30);
+constexpr absl::Duration kLongestDrain = absl::Hours(24);
+
+std::string MakeKey(const char* method, const std::string& request_id) {
+  return request_id.empty() ? "" : absl::StrCat(method, "/", request_id);
 }
 
+// OK when the group exists and, if `epoch` is not 0, is in it.
+//   NOT_FOUND  no such group, or not any more
+//   ABORTED    another epoch: names both
 absl::Status CheckGroup(const Node& node, const std::string& name, uint64_t epoch) {
   for (const GroupStatus& group : KnownGroups(node)) {
     if (group.spec.name != name) continue;
@@ -25,6 +42,39 @@ absl::Status CheckGroup(const Node& node, const std::string& name, uint64_t epoc
   return NoSuchGroup(node, name);
 }
 
+// The id of the tenant that the request names, or zero, for all of them.
+//   errors of CheckGroup; NOT_FOUND: the group has no such tenant
+template <typename Request>
+absl::StatusOr<GroupId> FindTenant(const Node& node, const Request& request) {
+  if (absl::Status bad = CheckGroup(node, request.name(), request.epoch()); !bad.ok()) return bad;
+  if (!request.has_tenant()) return GroupId();
+  for (const GroupStatus& group : KnownGroups(node)) {
+    if (group.spec.name == request.name() && group.spec.tenant == request.tenant()) return group.id;
+  }
+  return absl::NotFoundError(absl::StrCat("group=", request.name(), " has no tenant \"",
+                                          absl::CHexEscape(request.tenant()),
+                                          "\"; see epctl groups"));
+}
+
+struct TenantOrder {
+  RequestId number;
+  GroupId tenant;
+};
+
+// An order that is new and makes sense; else `done` is called, now or later.
+template <typename Request>
+std::optional<TenantOrder> Begin(Node& node, const char* method, const Request& request,
+                                 Done done) {
+  const std::optional<RequestId> number =
+      node.requests().Begin(MakeKey(method, request.request_id()), std::move(done));
+  if (!number.has_value()) return std::nullopt;
+  const absl::StatusOr<GroupId> tenant = FindTenant(node, request);
+  if (tenant.ok()) return TenantOrder{*number, *tenant};
+  node.requests().Finish(*number, {tenant.status(), GroupId()});
+  return std::nullopt;
+}
+
+// The group by id or, when it is gone, what is left to say about it: name and CLOSED.
 v1::Group GroupOrClosed(const Node& node, GroupId id, const std::string& name) {
   for (const GroupStatus& group : KnownGroups(node)) {
     if (group.id == id || (!id && group.spec.name == name)) return DescribeGroup(node, group);
@@ -34,6 +84,57 @@ v1::Group GroupOrClosed(const Node& node, GroupId id, const std::string& name) {
   closed.mutable_spec()->set_name(name);
   closed.set_state(v1::GROUP_STATE_CLOSED);
   return closed;
+}
+
+}  // namespace
+
+NodeService::Unary* NodeService::CreateGroup(Context* context,
+                                             const v1::CreateGroupRequest* request,
+                                             v1::CreateGroupResponse* response) {
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    absl::StatusOr<GroupSpec> spec = FromProto(request->spec(), node_.spec_defaults());
+    absl::Status bad = spec.status();
+    if (bad.ok()) bad = Validate(*spec);
+    if (bad.ok()) bad = CheckServed(*spec);
+    if (!bad.ok()) return finish(bad);
+    const auto done = [this, response, finish, name = spec->name](const Answered& answer) {
+      if (answer.status.ok()) *response->mutable_group() = GroupOrClosed(node_, answer.group, name);
+      finish(answer.status);
+    };
+    const std::optional<RequestId> number =
+        node_.requests().Begin(MakeKey("create", request->request_id()), done);
+    if (!number.has_value()) return;
+    node_.Handle(CreateRequested{*number, *std::move(spec), GroupId(RandomNumber()),
+                                 MonotonicNow() + kAnswerWithin});
+  });
+}
+
+NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGroupRequest* request,
+                                            v1::DrainGroupResponse* response) {
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    const auto done = [this, request, response, finish](const Answered& answer) {
+      *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
+      finish(answer.status);
+    };
+    const std::optional<TenantOrder> order = Begin(node_, "drain", *request, done);
+    if (!order.has_value()) return;
+    const absl::Duration asked =
+        request->has_deadline() ? FromProto(request->deadline()) : kDrainWithin;
+    const absl::Duration allowed = std::clamp(asked, absl::ZeroDuration(), kLongestDrain);
+    node_.Handle(
+        DrainRequested{order->number, order->tenant, request->name(), MonotonicNow() + allowed});
+  });
+}
+
+NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGroupRequest* request,
+                                            v1::CloseGroupResponse*) {
+  return AnswerLater(context, node_, [this, request](const Finish& finish) {
+    const auto done = [finish](const Answered& answer) { finish(answer.status); };
+    const std::optional<TenantOrder> order = Begin(node_, "close", *request, done);
+    if (!order.has_value()) return;
+    node_.Handle(CloseRequested{order->number, order->tenant, request->name(),
+                                MonotonicNow() + kAnswerWithin});
+  });
 }
 
 }  // namespace epd

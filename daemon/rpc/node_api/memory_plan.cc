@@ -62,7 +62,7 @@ void PlanScatters(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& 
 
 void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& plan) {
   const uint64_t row_bytes =
-      shape.hidden * std::min(shape.element_bytes, limits::kSummedElementBytes);
+      shape.hidden * std::min<uint64_t>(shape.element_bytes, limits::kSummedElementBytes);
   const uint64_t tokens = shape.max_tokens_per_rank;
   const auto stage = [&](bool has_weights) {
     return GatherStageBytes({.num_rows = shape.recv_capacity_per_rank,
@@ -75,7 +75,7 @@ void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& p
       stage(true), shm::OutBytes(tokens * row_bytes, tokens * static_cast<uint64_t>(spec.top_k)));
 }
 
-// As Staging::WantEagerBuffers, of a pool that nobody uses.
+// Staging::WantEagerBuffers takes as much of a pool that nobody uses.
 uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
   if (shape.worker_executor || shape.num_ranks > limits::kEagerRanks) return 0;
   const uint64_t share = pool_bytes / shm::kEagerPoolShare;

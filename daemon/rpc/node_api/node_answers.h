@@ -1,4 +1,5 @@
-// What this node answers to more than one kind of caller. Control thread.
+// What this node answers from what it knows: the content of each RPC that neither changes nor asks
+// anything.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,7 +8,16 @@
 
 namespace epd {
 
+// Control thread. Errors: NOT_FOUND for a group that does not exist, INVALID_ARGUMENT for a spec.
+absl::Status Fill(const Node&, const v1::GetStatusRequest&, v1::GetStatusResponse&);
+absl::Status Fill(const Node&, const v1::GetMemoryRequest&, v1::GetMemoryResponse&);
+absl::Status Fill(const Node&, const v1::PlanMemoryRequest&, v1::PlanMemoryResponse&);
+// lists.cc
+absl::Status Fill(const Node&, const v1::GetConfigRequest&, v1::GetConfigResponse&);
+absl::Status Fill(const Node&, const v1::ListGroupsRequest&, v1::ListGroupsResponse&);
+absl::Status Fill(const Node&, const v1::ListRanksRequest&, v1::ListRanksResponse&);
+absl::Status Fill(const Node&, const v1::ListSessionsRequest&, v1::ListSessionsResponse&);
+
 void FillGpu(const WorkerEntry& entry, v1::Gpu& out);
-absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out);
 
 }  // namespace epd

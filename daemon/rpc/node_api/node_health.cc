@@ -25,7 +25,7 @@ bool IsStale(const WorkerSupervisor& worker) {
   return MonotonicNow() > figures.asked_at + kStaleAfter;
 }
 
-// Of a GPU's the others, and epd, go on without.
+// The others, and epd, go on without a GPU's.
 void JudgeWorker(const Node& node, const WorkerEntry& entry, NodeHealth& to) {
   const WorkerSupervisor::Figures& figures = entry.supervisor.figures();
   const std::string worker =
@@ -39,7 +39,7 @@ void JudgeWorker(const Node& node, const WorkerEntry& entry, NodeHealth& to) {
                    absl::FormatDuration(absl::Trunc(now - figures.asked_at, absl::Milliseconds(1))),
                    "; it is replaced after ", absl::FormatDuration(node.settings().worker_stuck)));
   }
-  const absl::Time up_at = std::max(figures.snapshot_at, node.started());
+  const absl::Time up_at = std::max(figures.snapshot_at, node.identity().started);
   const bool unhealthy = now - up_at > kLongDown && !entry.name.on_gpu();
   const v1::Health health = unhealthy ? v1::HEALTH_UNHEALTHY : v1::HEALTH_DEGRADED;
   if (figures.last_exit.empty()) return Add(to, health, absl::StrCat(worker, " is starting"));
@@ -66,14 +66,16 @@ NodeHealth JudgeHealth(const Node& node) {
   NodeHealth judged;
   if (node.stopping()) Add(judged, v1::HEALTH_UNHEALTHY, "epd is stopping");
   for (const auto& [name, entry] : node.workers()) JudgeWorker(node, *entry, judged);
-  if (!node.coordinates() && !node.control().coordinator_connected()) {
-    const std::string why = node.leader().empty()
-                                ? absl::StrCat("no coordinator: ", node.why_no_leader())
-                                : absl::StrCat("no connection to the coordinator ", node.leader());
+  if (!node.coordination().is_here() && !node.control().coordinator_connected()) {
+    const std::string why =
+        node.coordination().leader().empty()
+            ? absl::StrCat("no coordinator: ", node.coordination().why_no_leader())
+            : absl::StrCat("no connection to the coordinator ", node.coordination().leader());
     Add(judged, v1::HEALTH_DEGRADED,
         absl::StrCat(why, "; groups that are READY go on, no group can form"));
   }
-  if (!node.store_problem().empty()) Add(judged, v1::HEALTH_DEGRADED, node.store_problem());
+  if (!node.coordination().store_problem().empty())
+    Add(judged, v1::HEALTH_DEGRADED, node.coordination().store_problem());
   for (const GroupStatus& group : KnownGroups(node)) JudgeGroup(group, judged);
   return judged;
 }

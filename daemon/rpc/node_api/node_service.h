@@ -1,13 +1,14 @@
-// epd.v1.Node: one line per RPC; each is implemented in the file of its name.
+// epd.v1.Node: one line per RPC. Most answer with Fill() of their request's type (node_answers.h);
+// the others are implemented in the file of their name, orders in group_orders.cc.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
-
 #include "daemon/doctor/cuda_doctor_process.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_watchers.h"
+#include "daemon/rpc/node_api/node_answers.h"
 #include "proto/epd/v1/node.grpc.pb.h"
 
 namespace epd {
@@ -26,36 +27,68 @@ class NodeService final : public v1::Node::CallbackService {
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
 
+  // ---- what this node knows; the first five with fresh figures of the workers ----
   Unary* GetStatus(Context* context, const v1::GetStatusRequest* request,
-                   v1::GetStatusResponse* response) override;
-  Unary* ListGroups(Context* context, const v1::ListGroupsRequest* request,
-                    v1::ListGroupsResponse* response) override;
-  Unary* ListSessions(Context* context, const v1::ListSessionsRequest* request,
-                      v1::ListSessionsResponse* response) override;
-  Unary* ListRanks(Context* context, const v1::ListRanksRequest* request,
-                   v1::ListRanksResponse* response) override;
+                   v1::GetStatusResponse* response) override {
+    return TellFresh(context, request, response);
+  }
   Unary* GetMemory(Context* context, const v1::GetMemoryRequest* request,
-                   v1::GetMemoryResponse* response) override;
+                   v1::GetMemoryResponse* response) override {
+    return TellFresh(context, request, response);
+  }
+  Unary* ListGroups(Context* context, const v1::ListGroupsRequest* request,
+                    v1::ListGroupsResponse* response) override {
+    return TellFresh(context, request, response);
+  }
+  Unary* ListRanks(Context* context, const v1::ListRanksRequest* request,
+                   v1::ListRanksResponse* response) override {
+    return TellFresh(context, request, response);
+  }
+  Unary* ListSessions(Context* context, const v1::ListSessionsRequest* request,
+                      v1::ListSessionsResponse* response) override {
+    return TellFresh(context, request, response);
+  }
+  Unary* GetConfig(Context* context, const v1::GetConfigRequest* request,
+                   v1::GetConfigResponse* response) override {
+    return Tell(context, request, response);
+  }
   Unary* PlanMemory(Context* context, const v1::PlanMemoryRequest* request,
-                    v1::PlanMemoryResponse* response) override;
+                    v1::PlanMemoryResponse* response) override {
+    return Tell(context, request, response);
+  }
   Unary* GetDoctor(Context* context, const v1::GetDoctorRequest* request,
                    v1::GetDoctorResponse* response) override;
-  Unary* GetConfig(Context* context, const v1::GetConfigRequest* request,
-                   v1::GetConfigResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchGroupResponse>* WatchGroup(
+      Context*, const v1::WatchGroupRequest* request) override {
+    return watchers_.Watch(*request);
+  }
+
+  // ---- what all nodes know together ----
   Unary* ListNodes(Context* context, const v1::ListNodesRequest* request,
                    v1::ListNodesResponse* response) override;
   Unary* ExplainGroup(Context* context, const v1::ExplainGroupRequest* request,
                       v1::ExplainGroupResponse* response) override;
+
+  // ---- orders ----
   Unary* CreateGroup(Context* context, const v1::CreateGroupRequest* request,
                      v1::CreateGroupResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchGroupResponse>* WatchGroup(
-      Context* context, const v1::WatchGroupRequest* request) override;
   Unary* DrainGroup(Context* context, const v1::DrainGroupRequest* request,
                     v1::DrainGroupResponse* response) override;
   Unary* CloseGroup(Context* context, const v1::CloseGroupRequest* request,
                     v1::CloseGroupResponse* response) override;
 
  private:
+  template <typename Request, typename Response>
+  Unary* Tell(Context* context, const Request* request, Response* response) {
+    return Answer(context, node_,
+                  [this, request, response] { return Fill(node_, *request, *response); });
+  }
+  template <typename Request, typename Response>
+  Unary* TellFresh(Context* context, const Request* request, Response* response) {
+    return AnswerWithFigures(
+        context, node_, [this, request, response] { return Fill(node_, *request, *response); });
+  }
+
   Node& node_;
   GroupWatchers& watchers_;
   CudaDoctorProcess cuda_doctor_;

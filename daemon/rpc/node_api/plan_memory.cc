@@ -1,15 +1,12 @@
 #include "daemon/node/attach/codec.h"
 #include "daemon/node/workers/segment.h"
-#include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/memory_plan.h"
-#include "daemon/rpc/node_api/node_service.h"
+#include "daemon/rpc/node_api/node_answers.h"
 
 namespace epd {
-namespace {
-
-absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defaults,
-                  uint64_t pool_bytes, v1::PlanMemoryResponse& response) {
-  absl::StatusOr<GroupSpec> spec = FromProto(request.spec(), defaults);
+absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
+                  v1::PlanMemoryResponse& response) {
+  absl::StatusOr<GroupSpec> spec = FromProto(request.spec(), node.spec_defaults());
   if (!spec.ok()) return spec.status();
   if (spec->name.empty()) spec->name = "plan";  // A group that is only thought of needs no name.
   if (const absl::Status bad = Validate(*spec); !bad.ok()) return bad;
@@ -25,7 +22,7 @@ absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defa
                             ? request.element_bytes()
                             : static_cast<uint64_t>(SizeBytes(spec->max_token_dtype));
   shape.worker_executor = spec->executor == Executor::kWorker;
-  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape, pool_bytes);
+  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape, node.settings().staging_bytes);
   if (!plan.ok()) return plan.status();
   response.set_handle_mem_bytes(plan->handle_mem_bytes);
   response.set_dispatch_bytes_per_rank(plan->dispatch_bytes_per_rank);
@@ -36,15 +33,6 @@ absl::Status Fill(const v1::PlanMemoryRequest& request, const SpecDefaults& defa
   response.set_eager_bytes_per_rank(plan->eager_bytes_per_rank);
   response.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return absl::OkStatus();
-}
-
-}  // namespace
-
-NodeService::Unary* NodeService::PlanMemory(Context* context, const v1::PlanMemoryRequest* request,
-                                            v1::PlanMemoryResponse* response) {
-  return Answer(context, node_, [this, request, response] {
-    return Fill(*request, node_.spec_defaults(), node_.settings().staging_bytes, *response);
-  });
 }
 
 }  // namespace epd

@@ -53,7 +53,7 @@ std::string AddressOf(const std::string& address, uint32_t kind) {
 
 Wire::Wire(Options options)
     : options_(std::move(options)),
-      credentials_(ChannelCredentialsOf(options_.tls, TellRefused())),
+      credentials_(MakeChannelCredentials(options_.tls, TellRefused())),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
       server_(options_.self, remote_regions_, *inbox_, *traffic_) {}
@@ -73,7 +73,7 @@ OnRefusedPeer Wire::TellRefused() const {
 
 absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::string& advertise) {
   absl::StatusOr<std::string> bound =
-      server_.Start(listen, ServerCredentialsOf(options_.tls, TellRefused()));
+      server_.Start(listen, MakeServerCredentials(options_.tls, TellRefused()));
   if (!bound.ok() || advertise.empty()) return bound;
   return absl::StrCat(advertise, bound->substr(HostOf(*bound).size()));
 }

@@ -80,6 +80,15 @@ TEST(SettingsTest, FlagsTakeBothSpellingsAndASeparateValue) {
   EXPECT_EQ(parsed->settings.worker_stuck, absl::Seconds(90));
 }
 
+TEST(SettingsTest, AnEmptyValueIsAValueAndTakesNotTheNextFlag) {
+  const ConfigFile file("listen = 127.0.0.1:0\n");
+  const auto parsed = ParseSettings({file.flag(), "--listen=", "--spin=1ms"}, kMachine);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->settings.listen, "");
+  EXPECT_EQ(Find(*parsed, "listen").origin, Origin::kFlag);
+  EXPECT_EQ(parsed->settings.spin, absl::Milliseconds(1));
+}
+
 TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
   EXPECT_THAT(ErrorOf({"--sokcet=x"}), AllOf(HasSubstr("flag --sokcet"), HasSubstr("'socket'")));
   EXPECT_THAT(ErrorOf({"--spin=fast"}),

@@ -12,33 +12,33 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST(WireAddressTest, AloneThereIsNone) {
-  EXPECT_THAT(WireAddressOf(Settings()).listen, IsEmpty());
-  EXPECT_THAT(WireAddressOf(Settings()).problem, IsEmpty());
+  EXPECT_THAT(ChooseWireAddress(Settings()).listen, IsEmpty());
+  EXPECT_THAT(ChooseWireAddress(Settings()).problem, IsEmpty());
 }
 
 TEST(WireAddressTest, IsWhatWasAskedForElseTheHostOfListenElseTheWayToTheOthers) {
   Settings settings;
   settings.rendezvous = "etcd://127.0.0.1:2379,127.0.0.2:2379/training";
-  EXPECT_EQ(WireAddressOf(settings).listen, "127.0.0.1:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "127.0.0.1:0");
   settings.rendezvous = "";
   settings.coordinator = "127.0.0.1:7400";
-  EXPECT_EQ(WireAddressOf(settings).listen, "127.0.0.1:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "127.0.0.1:0");
   settings.listen = "10.1.2.3:7400";
-  EXPECT_EQ(WireAddressOf(settings).listen, "10.1.2.3:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "10.1.2.3:0");
   settings.listen = "[fd00::3]:7400";
-  EXPECT_EQ(WireAddressOf(settings).listen, "[fd00::3]:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "[fd00::3]:0");
   settings.wire_listen = "10.9.2.3:7500";
-  EXPECT_EQ(WireAddressOf(settings).listen, "10.9.2.3:7500");
-  EXPECT_THAT(WireAddressOf(settings).advertise, IsEmpty());
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "10.9.2.3:7500");
+  EXPECT_THAT(ChooseWireAddress(settings).advertise, IsEmpty());
 }
 
 TEST(WireAddressTest, EachWorkerHasTwoPortsOfItsOwn) {
   Settings settings;
   settings.wire_listen = "10.9.2.3:7500";
-  EXPECT_EQ(WireAddressOf(settings, WorkerName{0}).listen, "10.9.2.3:7502");
-  EXPECT_EQ(WireAddressOf(settings, WorkerName{3}).listen, "10.9.2.3:7508");
+  EXPECT_EQ(ChooseWireAddress(settings, WorkerName{0}).listen, "10.9.2.3:7502");
+  EXPECT_EQ(ChooseWireAddress(settings, WorkerName{3}).listen, "10.9.2.3:7508");
   settings.wire_listen = "10.9.2.3:0";
-  EXPECT_EQ(WireAddressOf(settings, WorkerName{3}).listen, "10.9.2.3:0");
+  EXPECT_EQ(ChooseWireAddress(settings, WorkerName{3}).listen, "10.9.2.3:0");
 }
 
 TEST(WireAddressTest, AnyAddressIsAdvertisedByName) {
@@ -46,23 +46,23 @@ TEST(WireAddressTest, AnyAddressIsAdvertisedByName) {
   settings.tls_ca = "ca.pem";
   settings.listen = "0.0.0.0:7400";
   settings.advertise = "epd-1.epd:7400";
-  EXPECT_EQ(WireAddressOf(settings).listen, "0.0.0.0:0");
-  EXPECT_EQ(WireAddressOf(settings).advertise, "epd-1.epd");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "0.0.0.0:0");
+  EXPECT_EQ(ChooseWireAddress(settings).advertise, "epd-1.epd");
   settings.advertise = "";
   settings.coordinator = "127.0.0.1:7400";
-  EXPECT_EQ(WireAddressOf(settings).listen, "127.0.0.1:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "127.0.0.1:0");
 }
 
 TEST(WireAddressTest, WithoutTlsAPublicAddressIsNotUsed) {
   Settings settings;
   for (const char* open : {"8.8.8.8:7400", "[2001:db8::1]:7400"}) {
     settings.listen = open;
-    const WireAddress wire = WireAddressOf(settings);
+    const WireAddress wire = ChooseWireAddress(settings);
     EXPECT_THAT(wire.listen, IsEmpty());
     EXPECT_THAT(wire.problem, HasSubstr("set tls_ca"));
   }
   settings.tls_ca = "ca.pem";
-  EXPECT_EQ(WireAddressOf(settings).listen, "[2001:db8::1]:0");
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "[2001:db8::1]:0");
 }
 
 }  // namespace

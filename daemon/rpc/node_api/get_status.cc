@@ -1,5 +1,3 @@
-#include "daemon/rpc/node_api/node_answers.h"
-
 #include <unistd.h>
 
 #include <map>
@@ -9,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "daemon/node/attach/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/node_api/node_health.h"
 #include "proto/epd/v1/limits.h"
 
@@ -16,18 +15,11 @@ namespace epd {
 namespace {
 
 v1::WorkerState ToProto(WorkerSupervisor::State state) {
-  switch (state) {
-    case WorkerSupervisor::State::kStarting:
-      return v1::WORKER_STATE_STARTING;
-    case WorkerSupervisor::State::kRunning:
-      return v1::WORKER_STATE_RUNNING;
-    case WorkerSupervisor::State::kBackingOff:
-      return v1::WORKER_STATE_BACKING_OFF;
-    case WorkerSupervisor::State::kStopped:
-      return v1::WORKER_STATE_STOPPED;
-  }
-  return v1::WORKER_STATE_UNSPECIFIED;
+  return static_cast<v1::WorkerState>(static_cast<int>(state) + 1);
 }
+static_assert(static_cast<int>(WorkerSupervisor::State::kStarting) + 1 ==
+              v1::WORKER_STATE_STARTING);
+static_assert(static_cast<int>(WorkerSupervisor::State::kStopped) + 1 == v1::WORKER_STATE_STOPPED);
 
 void FillWorker(const WorkerEntry& entry, v1::Worker& out) {
   const WorkerSupervisor::Figures& figures = entry.supervisor.figures();
@@ -43,7 +35,7 @@ void FillWorker(const WorkerEntry& entry, v1::Worker& out) {
   if (figures.pid != 0) *out.mutable_up() = epd::ToProto(MonotonicNow() - figures.since);
 }
 
-// Of all workers together.
+// Adds up what all workers moved.
 void FillTraffic(const Node& node, v1::GetStatusResponse& out) {
   std::map<std::string, v1::NodeTraffic> by_node;
   for (const auto& [name, entry] : node.workers()) {
@@ -73,13 +65,13 @@ void FillGpu(const WorkerEntry& entry, v1::Gpu& out) {
   out.set_client_memory_fraction(device.client_memory_fraction());
 }
 
-absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
+absl::Status Fill(const Node& node, const v1::GetStatusRequest&, v1::GetStatusResponse& out) {
   const NodeHealth health = JudgeHealth(node);
   out.set_node(node.id().value);
-  out.set_version(node.version());
+  out.set_version(node.identity().version);
   out.set_incarnation(node.control().options().incarnation.value);
   out.set_pid(getpid());
-  *out.mutable_up() = epd::ToProto(MonotonicNow() - node.started());
+  *out.mutable_up() = epd::ToProto(MonotonicNow() - node.identity().started);
   out.set_health(health.health);
   for (const std::string& problem : health.problems) out.add_problems(problem);
   for (const auto& [name, entry] : node.workers()) FillWorker(*entry, *out.add_workers());
@@ -94,7 +86,7 @@ absl::Status FillStatus(const Node& node, v1::GetStatusResponse& out) {
   out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   FillTraffic(node, out);
-  out.set_coordinator(node.leader());
+  out.set_coordinator(node.coordination().leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());
   out.set_worker_snapshot_stale(FiguresAreStale(node));

@@ -1,0 +1,175 @@
+#include "daemon/node/attach/attach_listener.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/node/attach/codec.h"
+#include "daemon/observe/log.h"
+
+namespace epd {
+namespace {
+
+constexpr int kConnectionsPerTurn = 16;
+constexpr int kMessagesRead = 16;  // SayGoodbye reads no more.
+constexpr size_t kMaxPending = 256;
+constexpr absl::Duration kRest = absl::Milliseconds(100);
+
+UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+UniqueFd Accept(const UniqueFd& listener) {
+  return UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+}  // namespace
+
+// Closing a Unix socket with unread messages makes the peer lose what was sent to it, so they are
+// read first.
+void SayGoodbye(PacketChannel& channel, const absl::Status& why) {
+  v1::ServerMessage message;
+  *message.mutable_goodbye()->mutable_status() = ToProto(why);
+  const absl::Status sent = channel.Send(message.SerializeAsString());
+  if (!sent.ok()) return;  // It does not listen.
+  shutdown(channel.fd(), SHUT_RDWR);
+  for (int i = 0; i < kMessagesRead; ++i) {
+    bool would_block = false;
+    if (!channel.Receive(&would_block).ok() || would_block) return;
+  }
+}
+
+void RefuseClient(PacketChannel& channel, pid_t pid, const absl::Status& why) {
+  Log(LogLevel::kWarn, "connection refused", {{"pid", pid}, {"why", why.message()}});
+  SayGoodbye(channel, why);
+}
+
+AttachListener::AttachListener(absl::Duration deadline, EventLoop& loop, OnArrival on_arrival)
+    : deadline_(deadline), loop_(loop), on_arrival_(std::move(on_arrival)), spare_(OpenSpare()) {}
+
+AttachListener::~AttachListener() {
+  if (listener_.valid()) loop_.Remove(listener_.get());
+  for (auto& [fd, pending] : pending_) loop_.Remove(fd);
+}
+
+absl::Status AttachListener::Start(UniqueFd listener) {
+  listener_ = std::move(listener);
+  return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
+}
+
+void AttachListener::OnListener() {
+  for (int i = 0; i < kConnectionsPerTurn; ++i) {
+    if (!AcceptOne()) return;
+  }
+}
+
+bool AttachListener::AcceptOne() {
+  UniqueFd socket = Accept(listener_);
+  if (socket.valid()) {
+    Admit(std::move(socket));
+    return true;
+  }
+  if (errno == EMFILE || errno == ENFILE) RefuseWithSpareFd();
+  return errno == EINTR || errno == ECONNABORTED;
+}
+
+// Without this the listener would stay readable and the loop would spin; where not even this helps,
+// because the limit was lowered below what is open, the listener rests for a moment.
+void AttachListener::RefuseWithSpareFd() {
+  spare_.reset();
+  UniqueFd socket = Accept(listener_);
+  const bool taken = socket.valid();
+  if (taken) {
+    PacketChannel channel(std::move(socket));
+    SayGoodbye(channel, absl::ResourceExhaustedError(
+                            "epd has no descriptors left; raise LimitNOFILE or end sessions"));
+  }
+  Log(LogLevel::kError, "no descriptors left for a client");
+  spare_ = OpenSpare();
+  if (taken) return;
+  loop_.SetEvents(listener_.get(), 0);
+  accept_again_ = MonotonicNow() + kRest;
+}
+
+void AttachListener::Admit(UniqueFd socket) {
+  absl::StatusOr<PeerCredentials> peer = ReadPeer(socket.get());
+  auto channel = std::make_unique<PacketChannel>(std::move(socket));
+  absl::Status refused = peer.status();
+  if (refused.ok()) refused = refusal_;
+  if (refused.ok()) refused = CheckPeer(peer->uid, geteuid());
+  if (refused.ok() && pending_.size() >= kMaxPending) {
+    refused = absl::ResourceExhaustedError(
+        absl::StrCat(kMaxPending, " connections wait to attach; retry when they have"));
+  }
+  const int fd = channel->fd();
+  if (refused.ok()) refused = loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) { OnPending(fd); });
+  if (!refused.ok()) return RefuseClient(*channel, peer.ok() ? peer->pid : 0, refused);
+  pending_[fd] = Pending{*std::move(peer), std::move(channel), MonotonicNow() + deadline_};
+}
+
+AttachListener::Pending AttachListener::Release(int fd) {
+  loop_.Remove(fd);
+  Pending released = std::move(pending_.at(fd));
+  pending_.erase(fd);
+  return released;
+}
+
+void AttachListener::Refuse(int fd, const absl::Status& why) {
+  const Pending refused = Release(fd);
+  RefuseClient(*refused.channel, refused.peer.pid, why);
+}
+
+void AttachListener::OnPending(int fd) {
+  bool would_block = false;
+  const absl::StatusOr<Packet> packet = pending_.at(fd).channel->Receive(&would_block);
+  if (would_block) return;
+  if (!packet.ok()) return Refuse(fd, packet.status());
+  v1::ClientMessage message;
+  if (!packet->fds.empty() || !message.ParseFromString(packet->bytes) || !message.has_attach()) {
+    return Refuse(
+        fd, absl::InvalidArgumentError(absl::StrCat(
+                "the first message: got ", packet->bytes.size(), " bytes and ", packet->fds.size(),
+                " descriptors that are no Attach, expected a ClientMessage with `attach`")));
+  }
+  Pending attached = Release(fd);
+  on_arrival_({std::move(attached.peer), std::move(attached.channel), message.attach()});
+}
+
+void AttachListener::Tick(absl::Time now) {
+  if (now >= accept_again_ && listener_.valid()) {
+    accept_again_ = absl::InfiniteFuture();
+    loop_.SetEvents(listener_.get(), EPOLLIN);
+  }
+  std::vector<int> late;
+  for (const auto& [fd, pending] : pending_) {
+    if (now >= pending.deadline) late.push_back(fd);
+  }
+  for (const int fd : late) {
+    Refuse(fd, absl::DeadlineExceededError(
+                   absl::StrCat("no Attach within ", absl::FormatDuration(deadline_))));
+  }
+}
+
+absl::Time AttachListener::NextDeadline() const {
+  absl::Time next = listener_.valid() ? accept_again_ : absl::InfiniteFuture();
+  for (const auto& [fd, pending] : pending_) next = std::min(next, pending.deadline);
+  return next;
+}
+
+void AttachListener::Stop(const absl::Status& why) {
+  refusal_ = why;
+  if (!listener_.valid()) return;
+  // Whoever is in the queue already learns why; closing it would only reset them.
+  while (AcceptOne()) {
+  }
+  while (!pending_.empty()) Refuse(pending_.begin()->first, why);
+  loop_.Remove(listener_.get());
+  listener_.reset();
+}
+
+}  // namespace epd
