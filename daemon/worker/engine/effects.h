@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "daemon/backend/move_job.h"
 #include "daemon/core/ids.h"
-#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/staging/eager_area.h"
 #include "daemon/worker/staging/staging_pool.h"
@@ -19,7 +19,7 @@
 
 namespace epd {
 
-// Write the operation into the use's slot record, so that epd can answer for a dead worker.
+// Write the operation into the submission's slot record, so that epd can answer for a dead worker.
 struct LinkSubmission {
   Submission submission;
   OperationId operation;
@@ -50,7 +50,7 @@ struct RegionView {
   EagerArea eager = {};  // Of the arena set.
 };
 
-// Write into the use's slot which operation it is and in which eager buffer each rank's rows stand; before the outcome, so that
+// Write into the submission's slot which operation it is and in which eager buffer each rank's rows stand; before the outcome, so that
 // epd can answer for a worker that dies in between.
 struct NameEagerBuffers {
   Submission submission;
@@ -58,7 +58,7 @@ struct NameEagerBuffers {
   std::vector<uint8_t> eager_buffer_of_rank;  // [R]
 };
 
-// Answer a use. With an error, `region` is empty and `status` is the whole text for the client.
+// Answer a submission. With an error, `region` is empty and `status` is the whole text for the client.
 struct AnswerSubmission {
   Submission submission;
   absl::Status status;
@@ -66,7 +66,7 @@ struct AnswerSubmission {
   RegionView region;
   uint64_t plan_id = 0;  // Of the operation on all nodes; a prepare's plan carries it.
   std::optional<shm::PlanName> plan_name = {};  // For the kernels behind a stream's announce.
-  bool repeats = false;                         // An earlier step of the use was told the same.
+  bool repeats = false;                         // An earlier step of the call was told the same.
 };
 
 // Make memory for [offset, offset + bytes) in all arenas of a set, after `trims`; report it with

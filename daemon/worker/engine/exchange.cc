@@ -1,18 +1,24 @@
 #include "daemon/worker/engine/exchange.h"
 
-#include <algorithm>
-#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/admission_queue.h"
 #include "daemon/worker/engine/cause_text.h"
+#include "daemon/worker/engine/deadline_watch.h"
+#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/failures.h"
 #include "daemon/worker/engine/leader_protocol.h"
-#include "daemon/worker/staging/device_arenas.h"
+#include "daemon/worker/engine/make_snapshot.h"
+#include "daemon/worker/engine/operation_phases.h"
+#include "daemon/worker/engine/operation_steps.h"
+#include "daemon/worker/engine/operation_table.h"
+#include "daemon/worker/engine/peer_messenger.h"
+#include "daemon/worker/engine/stream_sites.h"
+#include "daemon/worker/engine/tenant_table.h"
 
 namespace epd {
 namespace {
-
-// Ended formations that are remembered only to say why; the oldest is forgotten first.
-constexpr size_t kMaxEndedTenants = 4096;
 
 absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
                        const absl::Status& cause) {
@@ -23,230 +29,265 @@ absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
 
 }  // namespace
 
-Exchange::Exchange(ExchangeOptions options)
-    : options_(options),
-      staging_(options.staging_bytes, options.page_bytes, options.eager,
-               options.device_staging_bytes),
-      next_operation_(options.first_operation_id) {}
+// In the order in which they know each other.
+struct Exchange::Parts {
+  explicit Parts(const ExchangeOptions& options)
+      : staging(options.staging_bytes, options.page_bytes, options.eager,
+                options.device_staging_bytes),
+        table(options.first_operation_id, options.max_open_operations),
+        queue(staging),
+        tenants(options.self, options.stream_region_bytes, staging, queue, event),
+        messenger(options.self, event),
+        phases(options.hold_limit, {.table = table,
+                                    .sites = sites,
+                                    .queue = queue,
+                                    .tenants = tenants,
+                                    .staging = staging,
+                                    .event = event}),
+        failures(table, phases, messenger, event),
+        leader({.table = table,
+                .phases = phases,
+                .queue = queue,
+                .failures = failures,
+                .messenger = messenger,
+                .event = event}),
+        steps({.tenants = tenants,
+               .table = table,
+               .sites = sites,
+               .phases = phases,
+               .failures = failures,
+               .leader = leader,
+               .queue = queue,
+               .messenger = messenger,
+               .staging = staging,
+               .event = event}),
+        watch(table, phases, failures, leader, event) {}
 
-void Exchange::AddSession(SessionId session) { sessions_.try_emplace(session); }
+  EngineEvent event;
+  Staging staging;
+  OperationTable table;
+  StreamSites sites;
+  AdmissionQueue queue;
+  TenantTable tenants;
+  PeerMessenger messenger;
+  OperationPhases phases;
+  Failures failures;
+  LeaderProtocol leader;
+  OperationSteps steps;
+  DeadlineWatch watch;
 
-Tenant* Exchange::FindTenant(GroupId group, Formation formation) {
-  const auto found = tenants_.find({group, formation});
-  return found == tenants_.end() ? nullptr : found->second.get();
+  // A tenant of several workers one of which says something, else null.
+  Tenant* FindWithPeers(GroupId group, Formation formation) const {
+    Tenant* tenant = tenants.Find(group, formation);
+    return tenant != nullptr && tenant->peers.has_value() ? tenant : nullptr;
+  }
+  void Granted(Operation& operation) {
+    if (operation.tenant->peers.has_value()) {
+      leader.TellGranted(operation);
+    } else {
+      phases.Admit(operation);
+    }
+  }
+  void PumpQueue() {
+    while (std::optional<AdmissionQueue::Grant> grant = queue.Next()) {
+      Operation& operation = *grant->operation;
+      if (grant->blocked) return leader.AskRevokes(operation.ticket);
+      if (grant->commit.bytes == 0) {
+        Granted(operation);
+        continue;
+      }
+      event.Add(CommitPages{
+          .operation = operation.id, .range = grant->commit, .trims = std::move(grant->trims)});
+    }
+  }
+};
+
+Exchange::Exchange(const ExchangeOptions& options) : parts_(std::make_unique<Parts>(options)) {}
+Exchange::~Exchange() = default;
+
+void Exchange::FinishEvent() {
+  while (parts_->queue.changed() || parts_->sites.has_freed()) {
+    if (parts_->queue.TakeChange()) parts_->PumpQueue();
+    parts_->steps.TakeHeld();
+  }
 }
 
-Tenant* Exchange::CurrentTenant(GroupId group) const {
-  auto after = tenants_.upper_bound({group, Formation(UINT64_MAX)});
-  if (after == tenants_.begin()) return nullptr;
-  --after;
-  return after->first.first == group ? after->second.get() : nullptr;
-}
+// ---- sessions and tenants ----
 
-absl::Status Exchange::CheckStart(const TenantStart& start) const {
-  if (start.members.size() != start.spec.num_ranks || start.members.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the tenant has ", start.members.size(),
-                     " members, expected num_ranks=", start.spec.num_ranks));
-  }
-  for (uint32_t r = 0; r < start.members.size(); ++r) {
-    const RankHolder& member = start.members[r];
-    if (member.rank.value != r) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("member ", r, " has rank ", member.rank.value, ", expected rank order"));
+void Exchange::AddSession(SessionId session) { parts_->tenants.AddSession(session); }
+
+void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool process_alive,
+                           absl::Time now) {
+  parts_->event.now = now;
+  const bool known = parts_->tenants.Knows(session);
+  parts_->tenants.EndSession(session, process_alive);
+  if (known) {
+    parts_->table.ForgetSession(session);
+    parts_->sites.ForgetSession(session);
+    parts_->phases.EndPartsOf(session);
+    for (const auto& [unused, tenant] : parts_->tenants.all()) {
+      std::vector<Rank> ranks;
+      for (const RankHolder& member : tenant->start.members) {
+        if (member.session == session) ranks.push_back(member.rank);
+      }
+      if (ranks.empty() || tenant->closed) continue;
+      parts_->failures.EndFormation(*tenant, GoneCause(*tenant, ranks, cause));
     }
-    if (member.session && !sessions_.contains(member.session)) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", r, " belongs to session ",
-                                                     member.session.value, ", which is unknown"));
-    }
   }
-  return absl::OkStatus();
+  FinishEvent();
 }
 
 absl::Status Exchange::StartTenant(TenantStart start, absl::Time now) {
-  now_ = now;
-  if (absl::Status status = CheckStart(start); !status.ok()) return status;
-  const GroupId group = start.group;
-  if (Tenant* current = CurrentTenant(group); current != nullptr) {
-    if (current->start.formation >= start.formation) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "formation ", start.formation.value, " of group ", start.spec.name,
-          " is not above formation ", current->start.formation.value, ", which was started"));
-    }
-    EndTenant(group, current->start.formation, absl::AbortedError("the group was re-formed"), now);
+  parts_->event.now = now;
+  if (absl::Status status = parts_->tenants.CheckStart(start); !status.ok()) return status;
+  if (const Tenant* current = parts_->tenants.FindCurrent(start.group); current != nullptr) {
+    EndTenant(start.group, current->start.formation, absl::AbortedError("the group was re-formed"),
+              now);
   }
-  auto tenant = std::make_unique<Tenant>(std::move(start));
-  tenant->stream_region_bytes = options_.stream_region_bytes;
-  if (const Tenant* before = CurrentTenant(group); before != nullptr) {
-    tenant->past = before->past;
-  } else {
-    tenant->past = std::make_shared<PastOperations>(tenant->start.members.size());
-  }
-  ArenaSetKey key;
-  std::vector<Rank> ranks;
-  uint32_t num_remote = 0;
-  if (const auto& m = tenant->start.members;
-      std::any_of(m.begin(), m.end(), [](const RankHolder& member) { return !member.session; })) {
-    tenant->ended = StartWithPeers(*tenant);
-  }
-  for (const RankHolder& member : tenant->start.members) {
-    const bool has_arena = member.session || tenant->peers.has_value();
-    tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(key.size()) : -1);
-    if (!has_arena) continue;
-    // A rank of another node has an arena that only this worker writes.
-    key.emplace_back(member.session, member.session ? member.arena_index : num_remote++);
-    ranks.push_back(member.rank);
-  }
-  if (absl::Status taken = TakeArenas(*tenant, key); !taken.ok()) return taken;
-  effects_.push_back(ReportTenantReady{.group = group,
-                                       .formation = tenant->start.formation,
-                                       .set = tenant->set,
-                                       .ranks = std::move(ranks),
-                                       .stream_region_offset = 0,
-                                       .stream_region_bytes = tenant->stream_region_bytes});
-  const TenantKey tenant_key{group, tenant->start.formation};
-  tenants_[tenant_key] = std::move(tenant);
-  FinishEvent(now);
+  if (absl::Status started = parts_->tenants.Start(std::move(start)); !started.ok()) return started;
+  FinishEvent();
   return absl::OkStatus();
-}
-
-absl::Status Exchange::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
-  if (key.empty()) return absl::OkStatus();
-  absl::StatusOr<Staging::Lease> lease = absl::InternalError("");
-  if (tenant.start.on_device()) {
-    const DeviceArenas device = PlanDeviceArenas(tenant.start.spec);
-    lease = staging_.AcquireOnDevice(key, device);
-    tenant.stream_region_bytes = device.stream_region_bytes;
-  } else {
-    lease = staging_.Acquire(key);
-  }
-  if (!lease.ok()) return lease.status();
-  tenant.set = lease->set;
-  if (lease->created) {
-    effects_.push_back(CreateArenas{.set = lease->set,
-                                    .num_arenas = static_cast<int>(key.size()),
-                                    .arena_bytes = staging_.arena_bytes(lease->set),
-                                    .backend = tenant.start.spec.backend});
-  }
-  return absl::OkStatus();
-}
-
-void Exchange::EndFormation(Tenant& tenant, const absl::Status& cause) {
-  if (tenant.peers.has_value()) return EndWithPeers(tenant, cause, false, false);
-  if (tenant.ended.ok()) tenant.ended = cause;
-  for (Operation* operation : UndecidedOf(tenant)) FailOperation(*operation, tenant.ended);
 }
 
 void Exchange::EndTenant(GroupId group, Formation formation, const absl::Status& cause,
                          absl::Time now) {
-  now_ = now;
-  Tenant* tenant = FindTenant(group, formation);
+  parts_->event.now = now;
+  Tenant* tenant = parts_->tenants.Find(group, formation);
   if (tenant == nullptr) return;
-  EndFormation(*tenant, cause.ok() ? absl::AbortedError("the group has ended") : cause);
+  parts_->failures.EndFormation(*tenant,
+                                cause.ok() ? absl::AbortedError("the group has ended") : cause);
   tenant->closed = true;
-  ReleaseTenantIfIdle(*tenant);
-  ForgetEndedTenants();
-  FinishEvent(now);
+  parts_->tenants.ReleaseIfIdle(*tenant);
+  parts_->tenants.ForgetEnded();
+  FinishEvent();
 }
 
 void Exchange::EndEverything(const absl::Status& cause, absl::Time now) {
-  now_ = now;
-  for (auto& [unused, tenant] : tenants_) {
-    if (tenant->peers.has_value()) {
-      EndWithPeers(*tenant, cause, true, false);
-    } else {
-      EndFormation(*tenant, cause);
-    }
+  parts_->event.now = now;
+  for (const auto& [unused, tenant] : parts_->tenants.all()) {
+    parts_->failures.EndFormationAtOnce(*tenant, cause);
     tenant->closed = true;
-    ReleaseTenantIfIdle(*tenant);
+    parts_->tenants.ReleaseIfIdle(*tenant);
   }
-  RefuseHeld(cause);
-  FinishEvent(now);
+  parts_->steps.RefuseHeld(cause);
+  FinishEvent();
 }
 
 void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now) {
-  now_ = now;
-  Tenant* tenant = FindTenant(group, formation);
-  if (tenant == nullptr) {
-    effects_.push_back(ReportTenantDrained{.group = group, .formation = formation});
-    return;
+  parts_->event.now = now;
+  if (Tenant* tenant = parts_->tenants.Find(group, formation); tenant != nullptr) {
+    tenant->draining = true;
+    parts_->tenants.ReleaseIfIdle(*tenant);
+  } else {
+    parts_->event.Add(ReportTenantDrained{.group = group, .formation = formation});
   }
-  tenant->draining = true;
-  ReleaseTenantIfIdle(*tenant);
-  FinishEvent(now);
+  FinishEvent();
 }
 
-void Exchange::ReleaseTenantIfIdle(Tenant& tenant) {
-  if (tenant.num_open > 0) return;
-  if (tenant.draining && !tenant.drain_reported) {
-    tenant.drain_reported = true;
-    effects_.push_back(
-        ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
-  }
-  if (!tenant.closed || !tenant.set) return;
-  for (ArenaSetId set : staging_.Release(tenant.set)) effects_.push_back(DropArenas{.set = set});
-  tenant.set = ArenaSetId();
-  pump_ = true;
+// ---- operations ----
+
+void Exchange::Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now) {
+  parts_->event.now = now;
+  parts_->steps.Take(submission, request);
+  FinishEvent();
 }
 
-void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool process_alive,
+void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
+  parts_->event.now = now;
+  Operation* operation = parts_->table.Find(id);
+  if (operation == nullptr || operation->phase != Phase::kQueued) return;
+  if (status.ok()) {
+    parts_->queue.PagesCommitted(*operation);
+    parts_->Granted(*operation);
+  } else {
+    parts_->failures.FailWithExecution(*operation, status);
+  }
+  FinishEvent();
+}
+
+void Exchange::RowsMoved(OperationId id, const absl::Status& status, absl::Time now) {
+  parts_->event.now = now;
+  Operation* operation = parts_->table.Find(id);
+  if (operation == nullptr || !operation->moving) return;
+  parts_->steps.RowsMoved(*operation, status);
+  FinishEvent();
+}
+
+void Exchange::RowsPrepared(OperationId id, uint64_t digest, absl::Time now) {
+  parts_->event.now = now;
+  const Operation* operation = parts_->table.Find(id);
+  if (operation == nullptr || operation->phase != Phase::kMoving) return;
+  parts_->leader.RowsPrepared(*operation, digest);
+  FinishEvent();
+}
+
+// ---- several workers ----
+
+void Exchange::Receive(Incarnation from, const PeerMessage& message, absl::Time now) {
+  parts_->event.now = now;
+  parts_->messenger.Hear(message);
+  Tenant* tenant = parts_->FindWithPeers(message.group, message.formation);
+  if (tenant != nullptr && tenant->peers->Serves(from)) {
+    Operation* announced = parts_->leader.HandleMessage(*tenant, from, message);
+    if (announced != nullptr) parts_->steps.HandleAnnounced(*announced);
+  }
+  FinishEvent();
+}
+
+void Exchange::PeerLost(Incarnation peer, const absl::Status& cause, absl::Time now) {
+  parts_->event.now = now;
+  for (const auto& [unused, tenant] : parts_->tenants.all()) {
+    if (tenant->gone() || !tenant->peers.has_value() || !tenant->peers->Serves(peer)) continue;
+    parts_->failures.PeerLost(*tenant, peer, cause);
+  }
+  FinishEvent();
+}
+
+void Exchange::RowsLanded(const PeerOperation& name, Rank rank, absl::Time now) {
+  parts_->event.now = now;
+  const Tenant* tenant = parts_->FindWithPeers(name.group, name.formation);
+  Operation* operation = tenant == nullptr ? nullptr : parts_->leader.Find(*tenant, name.number);
+  if (operation == nullptr) return;
+  parts_->leader.RowsLanded(*operation, rank);
+  FinishEvent();
+}
+
+void Exchange::RowsRefused(const PeerOperation& name, Rank rank, const absl::Status& cause,
                            absl::Time now) {
-  now_ = now;
-  if (!sessions_.contains(session)) {
-    if (!process_alive) {
-      for (ArenaSetId set : staging_.ProcessGone(session)) effects_.push_back(DropArenas{set});
-      pump_ = true;
-    }
-    FinishEvent(now);
-    return;
-  }
-  staging_.SessionDead(session, process_alive);
-  ForgetSession(session);
-  for (auto& [unused, tenant] : tenants_) {
-    std::vector<Rank> ranks;
-    for (const RankHolder& member : tenant->start.members) {
-      if (member.session == session) ranks.push_back(member.rank);
-    }
-    if (!ranks.empty() && !tenant->closed) EndFormation(*tenant, GoneCause(*tenant, ranks, cause));
-  }
-  FinishEvent(now);
+  parts_->event.now = now;
+  const Tenant* tenant = parts_->FindWithPeers(name.group, name.formation);
+  Operation* operation = tenant == nullptr ? nullptr : parts_->leader.Find(*tenant, name.number);
+  if (operation == nullptr || !operation->undecided()) return;
+  parts_->failures.FailWithExecution(
+      *operation, absl::Status(cause.code(), absl::StrCat(NameRanks(*tenant, {rank}, "publish"),
+                                                          ": ", cause.message())));
+  FinishEvent();
 }
 
-// Nobody is left to answer; what its ranks held is free, unless the arenas stay charged as a whole.
-void Exchange::ForgetSession(SessionId session) {
-  sessions_.erase(session);
-  std::erase_if(sites_, [&](const auto& site) { return site.first.first == session; });
-  std::vector<Operation*> touched;
-  for (auto& [unused, operation] : operations_) {
-    const std::vector<RankHolder>& members = operation->tenant->start.members;
-    for (uint32_t r = 0; r < members.size(); ++r) {
-      if (members[r].session != session || operation->parts[r].state == PartState::kAbsent)
-        continue;
-      operation->tenant->past->Ended(*operation, r, absl::StatusCode::kUnavailable, now_);
-      operation->parts[r].state = PartState::kDone;
-      touched.push_back(operation.get());
-    }
-  }
-  std::sort(touched.begin(), touched.end());
-  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-  for (Operation* operation : touched) CloseIfOver(*operation);
+// ---- time, effects, figures ----
+
+void Exchange::Tick(absl::Time now) {
+  parts_->event.now = now;
+  parts_->watch.Tick();
+  FinishEvent();
 }
 
-void Exchange::FinishEvent(absl::Time now) {
-  while (pump_ || !freed_sites_.empty()) {
-    if (std::exchange(pump_, false)) PumpQueue(now);
-    TakeHeld(now);
-  }
+absl::Time Exchange::next_deadline() const { return parts_->table.next_deadline(); }
+
+Effects Exchange::TakeEffects() { return std::exchange(parts_->event.effects, {}); }
+
+ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
+  return MakeSnapshot(parts_->table, parts_->tenants, parts_->staging, now);
 }
 
-void Exchange::ForgetEndedTenants() {
-  size_t num_gone = 0;
-  for (const auto& [unused, tenant] : tenants_) num_gone += tenant->gone();
-  for (auto it = tenants_.begin(); num_gone > kMaxEndedTenants && it != tenants_.end();) {
-    const bool gone = it->second->gone();
-    it = gone ? tenants_.erase(it) : std::next(it);
-    num_gone -= gone;
-  }
+std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,
+                                                       size_t max_lines, absl::Time now) const {
+  const Tenant* tenant = parts_->tenants.FindCurrent(group);
+  if (tenant == nullptr) return {};
+  return ListPast(*tenant, parts_->table, max_of_rank, max_lines, now);
 }
+
+const Staging& Exchange::staging() const { return parts_->staging; }
+size_t Exchange::num_open_operations() const { return parts_->table.all().size(); }
 
 }  // namespace epd

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/execution.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/engine/announcement.h"
 
 namespace epd {
 
@@ -18,15 +19,6 @@ inline constexpr size_t kMaxPrograms = 65536;         // Of one tenant.
 inline constexpr size_t kMaxFailedExecutions = 4096;  // Of one tenant.
 inline constexpr size_t kMaxCutOffs = 32;             // Of one program.
 inline constexpr uint64_t kMaxExecution = uint64_t{1} << 62;
-
-// A program and one of its executions: the number that is the same on all ranks, counted from the
-// formation's base.
-struct Execution {
-  ProgramId program{};
-  uint64_t number = 0;
-
-  friend auto operator<=>(const Execution&, const Execution&) = default;
-};
 
 // Remembers, for one formation, why an execution cannot run any more, so that a rank that comes
 // late gets the cause that the others got, at once. An execution ends early when one of its

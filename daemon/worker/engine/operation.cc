@@ -6,41 +6,6 @@
 
 namespace epd {
 
-std::string KindName(shm::Kind kind) {
-  switch (kind) {
-    case shm::Kind::kPrepare:
-      return "prepare";
-    case shm::Kind::kDispatch:
-      return "dispatch";
-    case shm::Kind::kCombine:
-      return "combine";
-    case shm::Kind::kDispatchBackward:
-      return "dispatch_backward";
-    case shm::Kind::kCombineBackward:
-      return "combine_backward";
-  }
-  return absl::StrCat("kind ", static_cast<uint32_t>(kind));
-}
-
-Announcement CopyAnnouncement(const shm::SlotRequest& request) {
-  return Announcement{
-      .dtype = request.dtype,
-      .has_weights = request.has_weights,
-      .top_k = request.top_k,
-      .alignment = request.alignment,
-      .row_bytes = request.row_bytes,
-      .plan_id = request.plan_id,
-      .spec_hash = request.spec_hash,
-      .kind = request.kind,
-      .num_tokens = request.num_tokens,
-      .recv_capacity = request.recv_capacity,
-      .demand = request.demand,
-      .stage_bytes = request.stage_bytes,
-      .out_bytes = request.out_bytes,
-      .plan_bytes = request.plan_bytes,
-  };
-}
-
 std::vector<Rank> Operation::In(PartState state) const {
   std::vector<Rank> ranks;
   for (uint32_t r = 0; r < parts.size(); ++r) {
@@ -77,11 +42,6 @@ std::vector<Rank> Operation::WaitingFor() const {
 
 bool Operation::held() const {
   return moving || Any(PartState::kCopying) || Any(PartState::kReading);
-}
-
-std::string Describe(const OperationKey& key) {
-  return absl::StrCat("execution=", key.execution.number, " ordinal=", key.ordinal,
-                      " occurrence=", key.occurrence);
 }
 
 std::string Operation::Describe() const {

@@ -1,28 +1,12 @@
-// How operations on several nodes are named in messages. Private to exchange_leader*.cc.
+// How operations on several nodes are named in messages. Private to the engine.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "daemon/worker/engine/effects.h"
-#include "daemon/worker/engine/leader_protocol.h"
 #include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/engine/tenant.h"
 
 namespace epd {
-
-inline std::vector<Rank> RanksOf(const TenantPeers& peers, Incarnation node) {
-  std::vector<Rank> ranks;
-  for (uint32_t r = 0; r < peers.node_of_rank.size(); ++r) {
-    if (peers.node_of_rank[r] == node) ranks.push_back(Rank(r));
-  }
-  return ranks;
-}
-
-inline bool Serves(const TenantPeers& peers, Incarnation node) {
-  return std::any_of(peers.nodes.begin(), peers.nodes.end(),
-                     [node](const PeerWorker& known) { return known.worker == node; });
-}
 
 inline PeerOperation NameOf(const Operation& operation) {
   return {operation.tenant->start.group, operation.tenant->start.formation, operation.peers.number};

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/tenant.h"
+#include "daemon/worker/staging/eager_area.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {

@@ -11,7 +11,7 @@ namespace epd {
 // An operation: unique over all workers of a node's epd, never 0.
 using OperationId = StrongId<struct OperationIdTag, uint64_t>;
 
-// One claimed use of a slot. It is answered exactly once.
+// One claimed step of a slot. It is answered exactly once.
 struct Submission {
   SessionId session;
   uint32_t slot = 0;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,62 +9,40 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "daemon/core/execution.h"
-#include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
-#include "daemon/core/rank_holder.h"
-#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/execution_history.h"
-#include "daemon/worker/engine/leader_protocol.h"
-#include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/past_operations.h"
+#include "daemon/worker/engine/stream_round.h"
+#include "daemon/worker/engine/tenant_peers.h"
+#include "daemon/worker/engine/tenant_start.h"
 #include "daemon/worker/staging/staging_pool.h"
 
 namespace epd {
 
-// What epd says when it starts a tenant.
-struct TenantStart {
-  GroupId group;
-  Epoch epoch;
-  Formation formation;
-  GroupSpec spec;                   // Every default filled in.
-  std::vector<RankHolder> members;  // [num_ranks], by rank; session 0: another worker serves it.
-  std::vector<ExecutionBase> bases;
-  absl::Status base_cause;
-  std::vector<PeerWorker> nodes = {};  // The workers that serve the group.
-  GroupId communicator = {};           // Of all tenants of the group.
-
-  // Its arenas are device memory.
-  bool on_device() const { return spec.on_device(); }
+struct TenantCounters {
+  uint64_t num_good = 0;
+  uint64_t num_failed = 0;
+  uint64_t bytes_moved = 0;
 };
 
 struct Tenant {
   explicit Tenant(TenantStart s)
-      : start(std::move(s)), book(start.spec.num_ranks, start.bases, start.base_cause) {}
+      : start(std::move(s)), executions(start.spec.num_ranks, start.bases, start.base_cause) {}
 
   TenantStart start;
-  ExecutionHistory book;
+  ExecutionHistory executions;
   ArenaSetId set;
   std::vector<int> arena_of_rank;    // [num_ranks] index in the set; -1: none.
   std::optional<TenantPeers> peers;  // Several workers serve the ranks.
   uint64_t stream_region_bytes = 0;  // Of each arena, at its start; 0: not on a device.
-  OperationId stream_region_user;    // The operation on streams whose region that is.
-  // Streams block their ranks in order, so ranks that enter at different calls of their programs would
-  // wait for each other for ever. Until all ranks have met at one call, uses that cannot meet fail.
-  bool aligning = true;
-  uint32_t stream_round = 0;  // Counts the times that the ranks had to meet.
-  std::map<std::pair<Rank, ProgramId>, uint64_t>
-      stream_submissions;                      // By call site, since they met.
-  std::map<OperationKey, OperationId> by_key;  // Operations of `by_key` are not failed.
-  uint64_t num_open = 0;                       // Operations that are not closed.
-  absl::Status ended;                          // Not OK: every announce fails with it.
-  bool closed = false;  // EndTenant came; the arenas go with the last open operation.
+  StreamRound streams;               // Of calls in GPUs' streams.
+  uint64_t num_open = 0;             // Operations that are not closed; the operation table counts.
+  absl::Status ended;                // Not OK: every announce fails with it.
+  bool closed = false;               // EndTenant came; the arenas go with the last open operation.
   bool draining = false;
   bool drain_reported = false;
 
-  uint64_t num_good = 0;
-  uint64_t num_failed = 0;
-  uint64_t bytes_moved = 0;
+  TenantCounters counters;
   std::shared_ptr<PastOperations> past;  // Of earlier formations of the group, too.
 
   // Only its cause is left.

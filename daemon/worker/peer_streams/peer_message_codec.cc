@@ -63,7 +63,7 @@ v1::WireMessage ToProto(const PeerMessage& message) {
   out.set_ticket_leader(message.ticket.leader.value);
   out.set_bytes(message.bytes);
   out.set_failures_seen(message.failures_seen);
-  out.set_apart(message.apart);
+  out.set_unsynchronised(message.unsynchronised);
   for (const auto& [rank, said] : message.said) Put(rank, said, *out.add_said());
   *out.mutable_cause() = StatusToProto(message.cause);
   return out;
@@ -90,7 +90,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
   message.ticket = {in.ticket_clock(), Incarnation(in.ticket_leader())};
   message.bytes = in.bytes();
   message.failures_seen = in.failures_seen();
-  message.apart = in.apart();
+  message.unsynchronised = in.unsynchronised();
   for (const v1::WireAnnouncement& said : in.said()) {
     message.said.emplace_back(Rank(said.rank()), Get(said));
   }

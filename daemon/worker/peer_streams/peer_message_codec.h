@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/peer_message.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/core/ids.h"
-#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/announcement.h"
 #include "kernels/routing_spec.h"
 
 namespace epd {

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/worker/engine/effects.h"
-#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/peer_streams/inbox.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
 #include "daemon/worker/peer_streams/peer_stream.h"

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/worker/engine/effects.h"
-#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/peer_message.h"
 
 namespace epd {
 

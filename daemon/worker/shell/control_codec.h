@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
-#include "daemon/worker/engine/tenant.h"
+#include "daemon/worker/engine/tenant_start.h"
 #include "daemon/worker/shell/status_codec.h"
 #include "proto/epd/v1/worker.pb.h"
 

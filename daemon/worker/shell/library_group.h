@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/backend/member_moves.h"
-#include "daemon/worker/engine/tenant.h"
+#include "daemon/worker/engine/tenant_start.h"
 
 namespace epd {
 

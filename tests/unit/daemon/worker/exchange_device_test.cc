@@ -60,7 +60,7 @@ TEST_F(ExchangeDeviceTest, ArenasAreOfTheTenantsOwnDeviceAndHoldAStreamRegionAtT
     } else if (const auto* ready = std::get_if<ReportTenantReady>(&effect)) {
       reported = true;
       EXPECT_EQ(ready->stream_region_offset, 0u);
-      EXPECT_EQ(ready->stream_region_bytes, planned.buffer_bytes);
+      EXPECT_EQ(ready->stream_region_bytes, planned.stream_region_bytes);
     }
   }
   EXPECT_TRUE(created && reported);

@@ -333,7 +333,7 @@ void World::Do(int node, const SendToPeer& e) {
   if (sabotage_ == Sabotage::kLoseMessage && Roll(50) == 0) return;
   wire.push_back(e.message);
   PeerMessage& message = wire.back();
-  if (sabotage_ == Sabotage::kForgetApart) message.apart = false;
+  if (sabotage_ == Sabotage::kForgetApart) message.unsynchronised = false;
   if (sabotage_ == Sabotage::kForgetCause && message.step == LeaderStep::kAnnounce)
     message.cause = {};
   for (auto& [unused, said] : message.said) {

@@ -1,10 +1,9 @@
-#include "daemon/worker/engine/exchange_snapshot.h"
+#include "daemon/worker/engine/make_snapshot.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/worker/engine/exchange.h"
 
 namespace epd {
 namespace {
@@ -27,7 +26,7 @@ std::string PhaseForPeople(Phase phase) {
   return "unknown";
 }
 
-std::string KindOf(const Operation& operation) {
+std::string FindKind(const Operation& operation) {
   for (const Part& part : operation.parts) {
     if (part.state != PartState::kAbsent) return KindName(part.said.kind);
   }
@@ -62,23 +61,22 @@ std::string PhaseOfEnded(const PastOperation& past) {
 
 }  // namespace
 
-std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,
-                                                       size_t max_lines, absl::Time now) const {
+std::vector<ExchangeSnapshot::PastLine> ListPast(const Tenant& tenant, const OperationTable& table,
+                                                 size_t max_of_rank, size_t max_lines,
+                                                 absl::Time now) {
   std::vector<ExchangeSnapshot::PastLine> lines;
-  const Tenant* tenant = CurrentTenant(group);
-  if (tenant == nullptr) return lines;
-  const size_t num_local = std::max<size_t>(tenant->past->num_callers(), 1);
+  const size_t num_local = std::max<size_t>(tenant.past->num_callers(), 1);
   const size_t depth = std::min(max_of_rank, max_lines / num_local);
-  for (uint32_t rank = 0; rank < tenant->past->num_ranks(); ++rank) {
-    for (const PastOperation& past : tenant->past->Newest(rank, depth)) {
-      const auto open = operations_.find(past.operation);
-      const bool ended = past.ended != absl::InfiniteFuture() || open == operations_.end();
+  for (uint32_t rank = 0; rank < tenant.past->num_ranks(); ++rank) {
+    for (const PastOperation& past : tenant.past->Newest(rank, depth)) {
+      const Operation* open = table.Find(past.operation);
+      const bool ended = past.ended != absl::InfiniteFuture() || open == nullptr;
       lines.push_back(
           {.rank = Rank(rank),
            .kind = KindName(past.kind),
            .key = absl::StrCat(past.name.data(), " ", Describe(past.key)),
            .fingerprint = past.fingerprint,
-           .phase = ended ? PhaseOfEnded(past) : PhaseForPeople(open->second->parts[rank].state),
+           .phase = ended ? PhaseOfEnded(past) : PhaseForPeople(open->parts[rank].state),
            .age = now - past.announced,
            .code = past.code});
     }
@@ -86,35 +84,36 @@ std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max
   return lines;
 }
 
-ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
+ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
+                              const Staging& staging, absl::Time now) {
   ExchangeSnapshot snapshot;
-  for (const auto& [id, operation] : operations_) {
+  for (const auto& [id, operation] : table.all()) {
     snapshot.operations.push_back({.operation = id.value,
                                    .group = operation->tenant->start.group,
-                                   .kind = KindOf(*operation),
+                                   .kind = FindKind(*operation),
                                    .phase = PhaseForPeople(operation->phase),
                                    .age = now - operation->first_announce,
                                    .waiting_for = operation->WaitingFor(),
                                    .region_bytes = operation->region ? operation->region->bytes : 0,
                                    .key = operation->Describe()});
   }
-  for (const auto& [key, tenant] : tenants_) {
+  for (const auto& [key, tenant] : tenants.all()) {
     if (tenant->gone()) continue;
     snapshot.tenants.push_back({.group = key.first,
                                 .formation = key.second,
-                                .generation = tenant->book.generation(),
-                                .num_good = tenant->num_good,
-                                .num_failed = tenant->num_failed,
-                                .bytes_moved = tenant->bytes_moved});
+                                .generation = tenant->executions.generation(),
+                                .num_good = tenant->counters.num_good,
+                                .num_failed = tenant->counters.num_failed,
+                                .bytes_moved = tenant->counters.bytes_moved});
   }
-  const StagingPool& pool = staging_.pool();
+  const StagingPool& pool = staging.pool();
   std::vector<StagingPool::SetStatus> sets = pool.Sets();
-  const std::vector<StagingPool::SetStatus> on_device = staging_.device_pool().Sets();
+  const std::vector<StagingPool::SetStatus> on_device = staging.device_pool().Sets();
   sets.insert(sets.end(), on_device.begin(), on_device.end());
   for (const StagingPool::SetStatus& status : sets) {
     ExchangeSnapshot::SetLine line{
-        .status = status, .groups = {}, .sessions = staging_.SessionsOf(status.id)};
-    for (const auto& [key, tenant] : tenants_) {
+        .status = status, .groups = {}, .sessions = staging.SessionsOf(status.id)};
+    for (const auto& [key, tenant] : tenants.all()) {
       if (tenant->set == status.id && !tenant->gone()) line.groups.push_back(key.first);
     }
     snapshot.sets.push_back(std::move(line));

@@ -1,0 +1,65 @@
+// Who waits for staging: operations that every rank has announced, in the order of their tickets.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/tenant.h"
+#include "daemon/worker/staging/staging.h"
+
+namespace epd {
+
+// Gives regions: pages of the pool, or the stream region of a tenant. Whoever is first waits for regions that come back by
+// themselves, or that are taken back from those behind it, and nobody overtakes it, so it is not starved. An operation's
+// ticket, staging_bytes, in_stream_region and region are written here alone. Not thread-safe.
+class AdmissionQueue {
+ public:
+  explicit AdmissionQueue(Staging& staging) : staging_(staging) {}
+
+  // Whether there can ever be a region of `bytes` for the operation, which all have announced. `pool` names the
+  // pool for people.
+  //   INVALID_ARGUMENT     some ranks call from a device's stream and others do not
+  //   FAILED_PRECONDITION  ranks call from streams and there is no stream region
+  //   RESOURCE_EXHAUSTED   it is too large
+  absl::Status CheckFits(Operation& operation, uint64_t bytes, absl::string_view pool) const;
+
+  void Add(Operation& operation, uint64_t bytes, const Ticket& ticket);
+  // Of an operation that waits or has a region; nothing otherwise.
+  void Remove(Operation& operation);
+  void FreeRegion(Operation& operation);
+
+  // Something that operations wait for may have come back.
+  void NoteChange() { changed_ = true; }
+  // Whether Next may find something; forgets that it may.
+  bool TakeChange() { return std::exchange(changed_, false); }
+  bool changed() const { return changed_; }
+
+  struct Grant {
+    Operation* operation = nullptr;
+    bool blocked =
+        false;  // It is the first and gets nothing now: what is behind it is to give regions back.
+    Region commit;  // Not empty: pages that must be made first, after `trims`.
+    std::vector<Trim> trims;
+  };
+  // The next operation to get its region, which it has when this returns; null: nobody gets anything now.
+  std::optional<Grant> Next();
+  // The pages of the operation's region exist.
+  void PagesCommitted(const Operation& operation);
+
+ private:
+  bool GrantStreamRegion(Operation& operation);
+
+  Staging& staging_;
+  std::deque<Operation*> queue_;
+  std::set<const Tenant*> used_stream_regions_;
+  bool changed_ = false;
+};
+
+}  // namespace epd

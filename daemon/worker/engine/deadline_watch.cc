@@ -1,0 +1,104 @@
+#include "daemon/worker/engine/deadline_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/cause_text.h"
+#include "daemon/worker/engine/crossed_order.h"
+#include "daemon/worker/engine/program_divergence.h"
+
+namespace epd {
+namespace {
+
+// Between two looks at an operation that gathers; a warn_after below it is obeyed once.
+constexpr absl::Duration kShortestLook = absl::Seconds(1);
+
+}  // namespace
+
+void DeadlineWatch::Tick() {
+  while (Operation* due = table_.FindDue(event_.now)) HandleDeadline(*due);
+}
+
+void DeadlineWatch::HandleDeadline(Operation& operation) {
+  Tenant& tenant = *operation.tenant;
+  const absl::Duration age = event_.now - operation.phase_since;
+  // The leader had its time to say what became of the operation.
+  if (operation.undecided() && !tenant.ended.ok()) return phases_.Fail(operation, tenant.ended);
+  switch (operation.phase) {
+    case Phase::kGathering:
+      LookAtGathering(operation);
+      return;
+    case Phase::kQueued:
+      failures_.FailWithExecution(
+          operation,
+          absl::ResourceExhaustedError(absl::StrCat(
+              "no staging became free in ", absl::FormatDuration(age), " for ",
+              operation.staging_bytes, " bytes on each of ", operation.parts.size(),
+              " ranks; start epd with a larger staging pool, or run less at the same time")));
+      return;
+    case Phase::kAdmitted:
+      failures_.EndGeneration(
+          tenant,
+          absl::DeadlineExceededError(absl::StrCat(
+              operation.Describe(), " was admitted ", absl::FormatDuration(age),
+              " ago and is not published by ", NameRanks(tenant, operation.WaitingFor(), "publish"),
+              "; look at these processes, or raise the undecided deadline")));
+      return;
+    case Phase::kMoving:
+      failures_.EndGeneration(
+          tenant, absl::DeadlineExceededError(absl::StrCat(
+                      "the worker has not moved the rows of ", operation.Describe(), " in ",
+                      absl::FormatDuration(age), "; raise the undecided deadline")));
+      return;
+    case Phase::kGood:
+    case Phase::kFailed:
+      phases_.EvictHolders(operation);
+      return;
+  }
+}
+
+void DeadlineWatch::LookAtGathering(Operation& operation) {
+  Tenant& tenant = *operation.tenant;
+  const absl::Duration limit =
+      tenant.start.spec.deadlines.absent + (tenant.leads() ? absl::ZeroDuration() : kLeaderFirst);
+  const absl::Duration age = event_.now - operation.first_announce;
+  if (age >= limit) {
+    failures_.EndGeneration(
+        tenant, absl::DeadlineExceededError(
+                    absl::StrCat(operation.Describe(), " waits ", absl::FormatDuration(age),
+                                 " for ", NameRanks(tenant, operation.WaitingFor(), "absent"),
+                                 "; look at these processes, or raise the absent deadline")));
+    return;
+  }
+  const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;
+  const std::vector<Operation*> undecided = table_.FindUndecided(tenant);
+  if (absl::Status diverged = CheckDivergence(undecided, tenant, event_.now - warn_after);
+      !diverged.ok()) {
+    failures_.EndDivergedGeneration(tenant, diverged);
+    return;
+  }
+  if (!std::exchange(operation.warned, true)) WarnOfAbsent(operation, undecided, age);
+  table_.SetDeadline(operation, std::min(operation.first_announce + limit,
+                                         event_.now + std::max(warn_after, kShortestLook)));
+}
+
+void DeadlineWatch::WarnOfAbsent(const Operation& operation,
+                                 const std::vector<Operation*>& undecided, absl::Duration age) {
+  const Tenant& tenant = *operation.tenant;
+  std::string text =
+      absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
+                   " phase=announce: ", operation.Describe(), " waits ", absl::FormatDuration(age),
+                   " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
+  if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
+    absl::StrAppend(&text, "; crossed order: ", other->Describe(),
+                    " waits for ranks that have "
+                    "announced this one, and this one for ranks that have announced it; launch "
+                    "programs in one order on all ranks, or give the calls names");
+  }
+  event_.Add(LogLine{.severity = Severity::kWarning, .text = std::move(text)});
+  // So that the leader names those alone who are missing.
+  if (!operation.tenant->leads()) leader_.TellAnnounced(operation);
+}
+
+}  // namespace epd

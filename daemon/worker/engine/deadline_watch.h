@@ -1,0 +1,40 @@
+// What happens when an operation's deadline passes: who is late is named, then the generation ends; who holds on too
+// long loses its session.
+#pragma once
+
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/failures.h"
+#include "daemon/worker/engine/leader_protocol.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/operation_phases.h"
+#include "daemon/worker/engine/operation_table.h"
+
+namespace epd {
+
+// Owns nothing: deadlines are the table's, and set with each phase. Not thread-safe.
+class DeadlineWatch {
+ public:
+  DeadlineWatch(OperationTable& table, OperationPhases& phases, Failures& failures,
+                LeaderProtocol& leader, EngineEvent& event)
+      : table_(table), phases_(phases), failures_(failures), leader_(leader), event_(event) {}
+
+  // Carries out those that have passed.
+  void Tick();
+
+ private:
+  void HandleDeadline(Operation& operation);
+  void LookAtGathering(Operation& operation);
+  void WarnOfAbsent(const Operation& operation, const std::vector<Operation*>& undecided,
+                    absl::Duration age);
+
+  OperationTable& table_;
+  OperationPhases& phases_;
+  Failures& failures_;
+  LeaderProtocol& leader_;
+  EngineEvent& event_;
+};
+
+}  // namespace epd

@@ -1,0 +1,79 @@
+// One operation's way through its phases, what its ranks are answered on it, and its end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/admission_queue.h"
+#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/operation_table.h"
+#include "daemon/worker/engine/stream_sites.h"
+#include "daemon/worker/engine/submission.h"
+#include "daemon/worker/engine/tenant_table.h"
+#include "daemon/worker/staging/staging.h"
+
+namespace epd {
+
+// The only writer of Operation::phase. An outcome is decided once, recorded before anybody is told, and the same for
+// every rank. Owns nothing but its limit: what a phase changes is the other parts'. Not thread-safe.
+class OperationPhases {
+ public:
+  struct Parts {
+    OperationTable& table;
+    StreamSites& sites;
+    AdmissionQueue& queue;
+    TenantTable& tenants;
+    const Staging& staging;
+    EngineEvent& event;
+  };
+  // `hold_limit`: how long a client may keep a region after its operation's outcome.
+  OperationPhases(absl::Duration hold_limit, const Parts& parts)
+      : hold_limit_(hold_limit), parts_(parts) {}
+
+  // One that gathers.
+  Operation& Open(Tenant& tenant, const OperationKey& key, std::string name);
+  // It waits for staging.
+  void Queue(Operation& operation, uint64_t bytes, const Ticket& ticket);
+  // It has its region on every node: ranks may copy.
+  void Admit(Operation& operation);
+  // The worker moves its rows.
+  void StartMove(Operation& operation);
+  // This worker's part of the rows is done; other workers' may not be.
+  void ReportPublished(Operation& operation);
+  void DecideGood(Operation& operation);
+  // Nothing, if it has an outcome.
+  void Fail(Operation& operation, const absl::Status& cause);
+  // Once it has an outcome and nobody touches its region: answers who has pulled, gives everything back and
+  // destroys it.
+  void CloseIfOver(Operation& operation);
+  // No rows of other nodes may come or go.
+  void CloseWire(Operation& operation);
+
+  // The parts of a dead session's ranks are over: nobody is left to answer.
+  void EndPartsOf(SessionId session);
+  // The sessions that copy or read end: they have held the region of an operation that is over for too long.
+  void EvictHolders(Operation& operation);
+
+  void Answer(const Operation& operation, uint32_t rank, shm::Step step,
+              const absl::Status& status);
+  // Answers a submission that belongs to no operation.
+  void Refuse(const Submission& submission, const absl::Status& status);
+  // The rank's part is over: it was told the end.
+  void FinishPart(Operation& operation, uint32_t rank);
+
+ private:
+  void EnterPhase(Operation& operation, Phase phase);
+  void NameBuffers(const Operation& operation);
+  RegionView MakeView(const Operation& operation, uint32_t rank) const;
+  std::vector<uint64_t> StageOffsets(const Operation& operation) const;
+
+  const absl::Duration hold_limit_;
+  const Parts parts_;
+};
+
+}  // namespace epd

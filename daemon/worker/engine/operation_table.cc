@@ -1,0 +1,110 @@
+#include "daemon/worker/engine/operation_table.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+// A session's operations at one time; one slot serves one operation.
+constexpr size_t kMaxPartsPerSession = shm::kSlotsPerSession;
+
+uint64_t RecordSlot(uint64_t id) { return id % shm::kMaxOperations; }
+
+}  // namespace
+
+Operation& OperationTable::Open(Tenant& tenant, const OperationKey& key, std::string name,
+                                absl::Time now) {
+  while (record_slots_.contains(RecordSlot(next_id_))) ++next_id_;
+  const OperationId id(next_id_++);
+  record_slots_.insert(RecordSlot(id.value));
+  auto operation = std::make_unique<Operation>();
+  operation->id = id;
+  operation->tenant = &tenant;
+  operation->key = key;
+  operation->name = std::move(name);
+  operation->parts.resize(tenant.start.spec.num_ranks);
+  for (uint32_t r = 0; r < operation->parts.size(); ++r) {
+    if (!tenant.leads() && !tenant.local(r)) operation->parts[r].state = PartState::kDone;
+  }
+  operation->first_announce = now;
+  operation->phase_since = now;
+  by_key_[&tenant][key] = operation.get();
+  ++tenant.num_open;
+  return *by_id_.emplace(id, std::move(operation)).first->second;
+}
+
+void OperationTable::GiveUpKey(const Operation& operation) {
+  const auto keys = by_key_.find(operation.tenant);
+  if (keys == by_key_.end()) return;
+  const auto found = keys->second.find(operation.key);
+  if (found == keys->second.end() || found->second != &operation) return;
+  keys->second.erase(found);
+  if (keys->second.empty()) by_key_.erase(keys);
+}
+
+void OperationTable::Close(Operation& operation) {
+  SetDeadline(operation, absl::InfiniteFuture());
+  GiveUpKey(operation);
+  record_slots_.erase(RecordSlot(operation.id.value));
+  --operation.tenant->num_open;
+  by_id_.erase(operation.id);
+}
+
+Operation* OperationTable::Find(OperationId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second.get();
+}
+
+Operation* OperationTable::Find(const Tenant& tenant, const OperationKey& key) const {
+  const auto keys = by_key_.find(&tenant);
+  if (keys == by_key_.end()) return nullptr;
+  const auto found = keys->second.find(key);
+  return found == keys->second.end() ? nullptr : found->second;
+}
+
+std::vector<Operation*> OperationTable::FindUndecided(const Tenant& tenant) const {
+  std::vector<Operation*> undecided;
+  const auto keys = by_key_.find(&tenant);
+  if (keys == by_key_.end()) return undecided;
+  for (const auto& [unused, operation] : keys->second) {
+    if (operation->undecided()) undecided.push_back(operation);
+  }
+  return undecided;
+}
+
+absl::Status OperationTable::CheckRoom() const {
+  if (by_id_.size() < max_open_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(max_open_, " operations are open on this node, the most there may be"));
+}
+
+absl::Status OperationTable::CheckRoomFor(SessionId session) const {
+  const auto parts = num_parts_.find(session);
+  if (parts == num_parts_.end() || parts->second < kMaxPartsPerSession) return CheckRoom();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the session has ", kMaxPartsPerSession,
+                   " operations open, the most there may be; wait for some to end"));
+}
+
+void OperationTable::PartIsOver(SessionId session) {
+  const auto parts = num_parts_.find(session);
+  if (parts != num_parts_.end()) --parts->second;
+}
+
+void OperationTable::SetDeadline(Operation& operation, absl::Time deadline) {
+  if (operation.deadline != absl::InfiniteFuture()) {
+    deadlines_.erase({operation.deadline, operation.id});
+  }
+  operation.deadline = deadline;
+  if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, operation.id);
+}
+
+absl::Time OperationTable::next_deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : deadlines_.begin()->first;
+}
+
+Operation* OperationTable::FindDue(absl::Time now) const {
+  return next_deadline() <= now && !deadlines_.empty() ? Find(deadlines_.begin()->second) : nullptr;
+}
+
+}  // namespace epd

@@ -1,0 +1,44 @@
+// What is said to the other workers of a group, under Lamport's clock.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/peer_message.h"
+#include "daemon/worker/engine/tenant.h"
+
+namespace epd {
+
+// Draws tickets, and says with every message how far its clock is. Not thread-safe.
+class PeerMessenger {
+ public:
+  PeerMessenger(Incarnation self, EngineEvent& event) : self_(self), event_(event) {}
+
+  Incarnation self() const { return self_; }
+  // Behind every ticket that this worker has heard of.
+  Ticket DrawTicket() { return {++clock_, self_}; }
+  void Hear(const PeerMessage& message) { clock_ = std::max(clock_, message.clock); }
+
+  void Send(const Tenant& tenant, Incarnation to, PeerMessage message) {
+    message.group = tenant.start.group;
+    message.formation = tenant.start.formation;
+    message.clock = clock_;
+    event_.Add(SendToPeer{.peer = to, .message = std::move(message)});
+  }
+  // To all workers of the tenant but this one.
+  void SendToOthers(const Tenant& tenant, const PeerMessage& message) {
+    for (const PeerWorker& node : tenant.peers->nodes) {
+      if (node.worker != self_) Send(tenant, node.worker, message);
+    }
+  }
+
+ private:
+  const Incarnation self_;
+  EngineEvent& event_;
+  uint64_t clock_ = 0;
+};
+
+}  // namespace epd

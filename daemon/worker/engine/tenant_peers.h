@@ -1,0 +1,45 @@
+// What a worker knows about a tenant of which others serve ranks, too.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/peer_message.h"
+#include "daemon/worker/engine/submission.h"
+#include "daemon/worker/engine/tenant_start.h"
+
+namespace epd {
+
+struct TenantPeers {
+  Incarnation self;
+  Incarnation leader;
+  std::vector<PeerWorker> nodes;          // Itself included.
+  std::vector<Incarnation> node_of_rank;  // [num_ranks]
+  std::map<uint64_t, OperationId> by_number;
+
+  // The leader's failures that not everybody has seen: what was announced before is void.
+  struct Failure {
+    uint64_t seq = 0;
+    OperationKey key;
+    std::set<Incarnation> unseen;
+  };
+  std::vector<Failure> failures;
+  uint64_t last_failure = 0;  // Leader: the last one's number. Else: the last one seen.
+  bool leader_spoke = false;  // The leader has ended the formation, or is lost.
+  bool broken_reported = false;
+
+  bool leads() const { return self == leader; }
+  bool Serves(Incarnation node) const;
+  std::vector<Rank> RanksOf(Incarnation node) const;
+};
+
+// Of a tenant that starts, some of whose ranks have no session here.
+//   UNIMPLEMENTED        its ranks write into staging on several devices
+//   FAILED_PRECONDITION  a node takes no streams, or this worker is not of the formation; says what to do
+absl::StatusOr<TenantPeers> MakePeers(const TenantStart& start, Incarnation self);
+
+}  // namespace epd

@@ -1,0 +1,152 @@
+#include "daemon/worker/engine/tenant_table.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/staging/device_arenas.h"
+
+namespace epd {
+namespace {
+
+// Ended formations that are remembered only to say why; the oldest is forgotten first.
+constexpr size_t kMaxEndedTenants = 4096;
+
+}  // namespace
+
+void TenantTable::EndSession(SessionId session, bool process_alive) {
+  if (sessions_.erase(session) > 0) {
+    staging_.SessionDead(session, process_alive);
+  } else if (!process_alive) {
+    DropArenaSets(staging_.ProcessGone(session));
+  }
+}
+
+Tenant* TenantTable::Find(GroupId group, Formation formation) const {
+  const auto found = tenants_.find({group, formation});
+  return found == tenants_.end() ? nullptr : found->second.get();
+}
+
+Tenant* TenantTable::FindCurrent(GroupId group) const {
+  auto after = tenants_.upper_bound({group, Formation(UINT64_MAX)});
+  if (after == tenants_.begin()) return nullptr;
+  --after;
+  return after->first.first == group ? after->second.get() : nullptr;
+}
+
+Tenant* TenantTable::FindFor(const shm::SlotRequest& request) const {
+  const GroupId group(request.group_id);
+  Tenant* named = Find(group, Formation(request.formation));
+  return named != nullptr ? named : FindCurrent(group);
+}
+
+absl::Status TenantTable::CheckStart(const TenantStart& start) const {
+  if (start.members.size() != start.spec.num_ranks || start.members.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tenant has ", start.members.size(),
+                     " members, expected num_ranks=", start.spec.num_ranks));
+  }
+  for (uint32_t r = 0; r < start.members.size(); ++r) {
+    const RankHolder& member = start.members[r];
+    if (member.rank.value != r) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("member ", r, " has rank ", member.rank.value, ", expected rank order"));
+    }
+    if (member.session && !sessions_.contains(member.session)) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", r, " belongs to session ",
+                                                     member.session.value, ", which is unknown"));
+    }
+  }
+  const Tenant* current = FindCurrent(start.group);
+  if (current == nullptr || current->start.formation < start.formation) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      "formation ", start.formation.value, " of group ", start.spec.name,
+      " is not above formation ", current->start.formation.value, ", which was started"));
+}
+
+absl::Status TenantTable::Start(TenantStart start) {
+  auto tenant = std::make_unique<Tenant>(std::move(start));
+  const GroupId group = tenant->start.group;
+  const std::vector<RankHolder>& members = tenant->start.members;
+  tenant->stream_region_bytes = stream_region_bytes_;
+  const Tenant* before = FindCurrent(group);
+  tenant->past =
+      before != nullptr ? before->past : std::make_shared<PastOperations>(members.size());
+  if (std::any_of(members.begin(), members.end(),
+                  [](const RankHolder& member) { return !member.session; })) {
+    absl::StatusOr<TenantPeers> peers = MakePeers(tenant->start, self_);
+    if (peers.ok()) {
+      tenant->peers = *std::move(peers);
+    } else {
+      tenant->ended = peers.status();
+    }
+  }
+  ArenaSetKey key;
+  std::vector<Rank> ranks;
+  uint32_t num_remote = 0;
+  for (const RankHolder& member : members) {
+    const bool has_arena = member.session || tenant->peers.has_value();
+    tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(key.size()) : -1);
+    if (!has_arena) continue;
+    // A rank of another node has an arena that only this worker writes.
+    key.emplace_back(member.session, member.session ? member.arena_index : num_remote++);
+    ranks.push_back(member.rank);
+  }
+  if (absl::Status taken = TakeArenas(*tenant, key); !taken.ok()) return taken;
+  event_.Add(ReportTenantReady{.group = group,
+                               .formation = tenant->start.formation,
+                               .set = tenant->set,
+                               .ranks = std::move(ranks),
+                               .stream_region_offset = 0,
+                               .stream_region_bytes = tenant->stream_region_bytes});
+  tenants_[{group, tenant->start.formation}] = std::move(tenant);
+  return absl::OkStatus();
+}
+
+absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
+  if (key.empty()) return absl::OkStatus();
+  absl::StatusOr<Staging::Lease> lease = absl::InternalError("");
+  if (tenant.start.on_device()) {
+    const DeviceArenas device = PlanDeviceArenas(tenant.start.spec);
+    lease = staging_.AcquireOnDevice(key, device);
+    tenant.stream_region_bytes = device.stream_region_bytes;
+  } else {
+    lease = staging_.Acquire(key);
+  }
+  if (!lease.ok()) return lease.status();
+  tenant.set = lease->set;
+  if (lease->created) {
+    event_.Add(CreateArenas{.set = lease->set,
+                            .num_arenas = static_cast<int>(key.size()),
+                            .arena_bytes = staging_.arena_bytes(lease->set),
+                            .backend = tenant.start.spec.backend});
+  }
+  return absl::OkStatus();
+}
+
+void TenantTable::ReleaseIfIdle(Tenant& tenant) {
+  if (tenant.num_open > 0) return;
+  if (tenant.draining && !std::exchange(tenant.drain_reported, true)) {
+    event_.Add(
+        ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
+  }
+  if (!tenant.closed || !tenant.set) return;
+  DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));
+}
+
+void TenantTable::DropArenaSets(const std::vector<ArenaSetId>& sets) {
+  for (ArenaSetId set : sets) event_.Add(DropArenas{.set = set});
+  queue_.NoteChange();
+}
+
+void TenantTable::ForgetEnded() {
+  size_t num_gone = 0;
+  for (const auto& [unused, tenant] : tenants_) num_gone += tenant->gone();
+  for (auto it = tenants_.begin(); num_gone > kMaxEndedTenants && it != tenants_.end();) {
+    const bool gone = it->second->gone();
+    it = gone ? tenants_.erase(it) : std::next(it);
+    num_gone -= gone;
+  }
+}
+
+}  // namespace epd

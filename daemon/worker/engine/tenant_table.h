@@ -1,0 +1,72 @@
+// The sessions that a worker knows, the formations of its tenants, and the arenas that these have.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/admission_queue.h"
+#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/tenant.h"
+#include "daemon/worker/staging/staging.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// Owns tenants, from their start until they are forgotten: ended ones say why for a while. The queue is told when
+// arenas come back. Not thread-safe.
+class TenantTable {
+ public:
+  using ByFormation = std::map<std::pair<GroupId, Formation>, std::unique_ptr<Tenant>>;
+
+  TenantTable(Incarnation self, uint64_t stream_region_bytes, Staging& staging,
+              AdmissionQueue& queue, EngineEvent& event)
+      : self_(self),
+        stream_region_bytes_(stream_region_bytes),
+        staging_(staging),
+        queue_(queue),
+        event_(event) {}
+
+  void AddSession(SessionId session) { sessions_.insert(session); }
+  bool Knows(SessionId session) const { return sessions_.contains(session); }
+  // While its process lives, its arenas stay charged. A second call says that it is gone.
+  void EndSession(SessionId session, bool process_alive);
+
+  //   INVALID_ARGUMENT    a member is missing, or its session is unknown
+  //   ALREADY_EXISTS      this or a newer formation was started
+  absl::Status CheckStart(const TenantStart& start) const;
+  // What CheckStart takes. If the group cannot run here, the tenant has ended when this returns.
+  //   RESOURCE_EXHAUSTED  there is no room for its arenas
+  absl::Status Start(TenantStart start);
+  // Reports a drained tenant and gives the arenas of a closed one back, once no operation of it is open.
+  void ReleaseIfIdle(Tenant& tenant);
+  // The oldest ended formations, where there are too many.
+  void ForgetEnded();
+
+  Tenant* Find(GroupId group, Formation formation) const;
+  // The newest formation.
+  Tenant* FindCurrent(GroupId group) const;
+  // The one that a call is of, also if it has ended and is remembered, so that it says why its executions failed; else
+  // the newest.
+  Tenant* FindFor(const shm::SlotRequest& request) const;
+  const ByFormation& all() const { return tenants_; }
+
+ private:
+  absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
+  void DropArenaSets(const std::vector<ArenaSetId>& sets);
+
+  const Incarnation self_;
+  const uint64_t stream_region_bytes_;
+  Staging& staging_;
+  AdmissionQueue& queue_;
+  EngineEvent& event_;
+  std::set<SessionId> sessions_;
+  ByFormation tenants_;
+};
+
+}  // namespace epd
