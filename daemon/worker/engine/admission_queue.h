@@ -31,7 +31,7 @@ class AdmissionQueue {
   absl::Status CheckFits(Operation& operation, uint64_t bytes, absl::string_view pool) const;
 
   void Add(Operation& operation, uint64_t bytes, const Ticket& ticket);
-  // Of an operation that waits or has a region; nothing otherwise.
+  // It waits no more, if it does.
   void Remove(Operation& operation);
   void FreeRegion(Operation& operation);
 

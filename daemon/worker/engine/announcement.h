@@ -1,4 +1,4 @@
-// What a rank says of an operation when it announces it, and how operations are told apart.
+// What a rank says of an operation when it announces it, and what names an operation.
 #pragma once
 
 #include <compare>

@@ -253,7 +253,7 @@ void Failures::EndWithPeers(Tenant& tenant, const absl::Status& cause, bool lead
   if (peers.leader_spoke) CancelMoves(tenant);
 }
 
-// Of failed operations whose leader has said so before it gave them a place in the communicator's order.
+// Failed operations take no part if their leader has said so before it gave them a place in the communicator's order.
 void Failures::CancelMoves(const Tenant& tenant) {
   if (!tenant.by_communicator()) return;
   for (const auto& [id, operation] : table_.all()) {

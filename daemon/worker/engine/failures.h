@@ -48,7 +48,7 @@ class Failures {
   // Asks the leader, which may be this worker.
   void AskLeaderToFail(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                        bool unsynchronised);
-  // Of the leader. `unsynchronised`: the call is of streams; whether they are synchronised the leader knows.
+  // What the leader does. `unsynchronised`: the call is of streams; whether they are synchronised the leader knows.
   void FailAsLeader(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                     bool unsynchronised);
   // What `message` announces has failed before its worker knew.

@@ -40,7 +40,7 @@ class LeaderProtocol {
 
   // This worker's ranks, or those that have come, have announced the operation.
   void TellAnnounced(const Operation& operation);
-  // Of the leader: all have announced, and agree.
+  // The leader does so once all have announced, and agree.
   void AskReserve(Operation& operation, uint64_t bytes);
   // It has its region here.
   void TellGranted(Operation& operation);

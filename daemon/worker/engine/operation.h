@@ -31,7 +31,7 @@ struct Tenant;
 enum class Phase { kGathering, kQueued, kAdmitted, kMoving, kGood, kFailed };
 
 // Where one rank is in an operation. It may touch the region in kCopying and kReading only: between
-// a good answer and its next use.
+// a good answer and its next submission.
 enum class PartState {
   kAbsent,     // Has not announced.
   kAnnounced,  // Waits for its announce to be answered.
@@ -42,7 +42,7 @@ enum class PartState {
   kDone,       // Was told the end, or its session is dead.
 };
 
-// How far an operation of several nodes is; peers.h. The sets are the leader's.
+// How far an operation of several workers is; peer_message.h. The sets are the leader's.
 struct OperationPeers {
   uint64_t number = 0;  // The leader's; 0 until it asked for regions.
   std::set<Incarnation> granted;
@@ -59,10 +59,10 @@ struct Part {
   PartState state = PartState::kAbsent;
   Submission submission;  // Open in kAnnounced, kPublished and kPulled.
   Announcement said;      // From kAnnounced on.
-  // Of a call in a GPU's stream: what is wrong with its announce. Ranks in streams come to every call, in one
+  // What is wrong with the announce of a call in a GPU's stream. Ranks in streams come to every call, in one
   // order, so it is told once all are there; told earlier, it would leave them at different calls.
   absl::Status problem;
-  // Of a call in a GPU's stream: the slot of its site's announce.
+  // A call in a GPU's stream has the slot of its site's announce here.
   std::optional<uint32_t> site = {};
 };
 
@@ -75,7 +75,7 @@ struct Operation {
   std::vector<Part> parts;  // [num_ranks]
   absl::Status cause;       // Of kFailed.
   std::optional<Region> region;
-  bool in_stream_region = false;  // Called from streams: its region is the tenant's eager buffer.
+  bool in_stream_region = false;  // Called from streams: its region is the tenant's stream region.
   uint64_t staging_bytes = 0;     // Of one arena, once all have announced.
   bool moving = false;            // The worker executor touches the region.
   bool warned = false;            // Its absent ranks were named in the log.

@@ -34,7 +34,7 @@ class OperationTable {
   void Close(Operation& operation);
 
   Operation* Find(OperationId id) const;
-  // Of those that have not failed.
+  // One that has failed is not found.
   Operation* Find(const Tenant& tenant, const OperationKey& key) const;
   // In the order of their keys.
   std::vector<Operation*> FindUndecided(const Tenant& tenant) const;

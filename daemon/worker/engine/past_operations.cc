@@ -5,7 +5,7 @@
 namespace epd {
 namespace {
 
-// Of splitmix64: every bit of `word` changes half of the result's.
+// The last step of splitmix64: every bit of `word` changes half of the result's.
 uint64_t Mixed(uint64_t hash, uint64_t word) {
   uint64_t x = (hash ^ word) + 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;

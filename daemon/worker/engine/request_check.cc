@@ -17,7 +17,7 @@ namespace epd {
 namespace {
 
 constexpr uint32_t kMaxStatusCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-// Of a row: the widest element, with room for a quantised payload's scales.
+// The widest element of a row, with room for a quantised payload's scales.
 constexpr uint64_t kMaxRowBytes = uint64_t{limits::kHidden} * limits::kMovedElementBytes;
 
 absl::Status Bad(absl::string_view field, uint64_t got, absl::string_view expected) {

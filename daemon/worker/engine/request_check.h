@@ -35,7 +35,7 @@ absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant
 //   DATA_LOSS         the plan is damaged
 absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, const Tenant& tenant);
 
-// Of a sound announce whose rows are said to stand in an eager buffer: whether they can.
+// Whether the rows of a sound announce can stand in the eager buffer in which they are said to.
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed
 absl::Status CheckEagerBuffer(const shm::SlotRequest& request, const EagerArea& eager,
                               const EagerOptions& options);

@@ -13,7 +13,7 @@
 
 namespace epd {
 
-// Of one tenant. Streams block their ranks in order, so ranks that enter at different calls of their programs would
+// Counts the calls of one tenant. Streams block their ranks in order, so ranks that enter at different calls of their programs would
 // wait for each other for ever. Each round begins with synchronising them: until all ranks are at one call, all
 // calls have number 0, and those at which not everybody can be fail. Then the sites count. In each round they are
 // programs of their own, so that nothing of an earlier one is matched.

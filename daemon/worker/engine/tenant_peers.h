@@ -37,7 +37,7 @@ struct TenantPeers {
   std::vector<Rank> RanksOf(Incarnation node) const;
 };
 
-// Of a tenant that starts, some of whose ranks have no session here.
+// Makes them for a tenant that starts, some of whose ranks have no session here.
 //   UNIMPLEMENTED        its ranks write into staging on several devices
 //   FAILED_PRECONDITION  a node takes no streams, or this worker is not of the formation; says what to do
 absl::StatusOr<TenantPeers> MakePeers(const TenantStart& start, Incarnation self);
