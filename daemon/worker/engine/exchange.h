@@ -90,7 +90,7 @@ class Exchange {
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);
   void RowsMoved(OperationId operation, const absl::Status& status, absl::Time now);
 
-  // ---- operations on several nodes (leader_protocol.h) ----
+  // ---- operations on several workers (peer_message.h) ----
 
   // What MoveRows was told to move by a communicator can be, with what `digest` names.
   void RowsPrepared(OperationId operation, uint64_t digest, absl::Time now);
