@@ -8,7 +8,6 @@
 #include <string>
 
 #include "kernels/cuda/bulk_mover.h"
-#include "kernels/cuda/scatter_form.h"
 #include "tests/unit/kernels/cuda/device_exchange.h"
 
 namespace epd::cuda {
@@ -112,27 +111,6 @@ TEST(LaunchTest, TheHostKnowsEveryKernelByItsOwnName) {
 
 // Fewer bytes cross the link when tokens reach ranks several times over; one copy more is made where
 // they do not.
-TEST(LaunchTest, TheFormOfScatterIsTheOneThatMovesLess) {
-  const auto choose = [](int num_ranks, int top_k, bool writes_receive_buffer) {
-    RoutingSpec spec;
-    spec.num_ranks = num_ranks;
-    spec.num_experts = 256;
-    spec.top_k = top_k;
-    return ChooseScatterForm(spec, {0.13, writes_receive_buffer});
-  };
-  EXPECT_EQ(choose(8, 8, false), ScatterForm::kLanding);
-  EXPECT_EQ(choose(8, 8, true), ScatterForm::kLanding);
-  EXPECT_EQ(choose(64, 2, false), ScatterForm::kLanding) << "the expansion is the copy out";
-  EXPECT_EQ(choose(64, 1, true), ScatterForm::kDirect);
-  EXPECT_EQ(choose(64, 4, true), ScatterForm::kDirect);
-  EXPECT_EQ(choose(1, 8, true), ScatterForm::kDirect);
-  EXPECT_EQ(choose(1, 8, false), ScatterForm::kLanding);
-  RoutingSpec spec;
-  spec.num_ranks = 8;
-  spec.top_k = 8;
-  EXPECT_NEAR(8 / DistinctRanks(spec), 1.52, 0.01);
-}
-
 TEST(LaunchTest, ReportsKeepTheSmallestFault) {
   ReportWord report = kNoReport;
   EXPECT_TRUE(ReadReport(report).ok());
