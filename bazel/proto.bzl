@@ -110,3 +110,43 @@ def epd_py_proto(name, srcs, visibility = None):
         cmd = _PROTOC + "--python_out=$(GENDIR) $(SRCS)",
         visibility = visibility,
     )
+
+def epd_nanopb_library(name, src, options, deps = [], visibility = None):
+    """Messages of one .proto file as plain structs that nanopb reads and writes: "client/c/attach.nanopb.h".
+
+    Args:
+      name: of the library.
+      src: label of the .proto file; it imports nothing but Google's duration.proto.
+      options: nanopb's options file.
+      deps: what declares the types that the options name.
+      visibility: as usual.
+    """
+    proto = src.split(":")[-1]
+    stems = [_stem(proto) + ".nanopb", "google/protobuf/duration.nanopb"]
+    native.genrule(
+        name = name + "_gen",
+        srcs = [src, options],
+        outs = [stem + end for stem in stems for end in [".h", ".cc"]],
+        cmd = (
+            "nanopb_generator.py --quiet --extension=.nanopb --source-extension=.cc --cpp-descriptors " +
+            "-f $(location {options}) -I $$(dirname $(location {src})) -I /usr/include -D $(RULEDIR) " +
+            "--generated-include-format='#include \"{package}/%s\"' {proto} google/protobuf/duration.proto && " +
+            # The initializers that nanopb leaves to its users. Classes have constructors.
+            "sed -i -E '/std::/!s/^(    [a-zA-Z_][a-zA-Z0-9_:]* [a-z_0-9]+);/\\1 = {{}};/' $(RULEDIR)/{proto_header} " +
+            "$(RULEDIR)/google/protobuf/duration.nanopb.h"
+        ).format(
+            options = options,
+            package = native.package_name(),
+            proto = proto,
+            proto_header = stems[0] + ".h",
+            src = src,
+        ),
+    )
+    native.cc_library(
+        name = name,
+        srcs = [stem + ".cc" for stem in stems],
+        hdrs = [stem + ".h" for stem in stems],
+        copts = _GENERATED_COPTS + ["-fvisibility=hidden"],
+        visibility = visibility,
+        deps = deps + ["//bazel/third_party:nanopb"],
+    )

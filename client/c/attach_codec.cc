@@ -1,398 +1,253 @@
+// nanopb walks the messages and their numbers and booleans. What has no fixed size it hands to EpdAttachField below,
+// which finds the member's C++ type and calls the Write or Read of that type.
 #include "client/c/attach_codec.h"
 
-#include <utility>
+#include <pb_decode.h>
+#include <pb_encode.h>
 
-#include "client/c/wire.h"
+#include <array>
+#include <cstring>
+#include <type_traits>
 
 namespace epd::client {
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
+// More entries than any group has: a short message must not become much memory.
+constexpr size_t kMaxEntries = limits::kExperts;
 
-void WriteDuration(WireWriter& out, uint32_t field, int64_t ns) {
-  if (ns == 0) return;
-  WireWriter duration;
-  duration.Int(1, ns / kNanosPerSecond);
-  duration.Int(2, ns % kNanosPerSecond);
-  out.Nested(field, duration.str());
+template <typename Message>
+const pb_msgdesc_t* FieldsOf() {
+  return nanopb::MessageDescriptor<Message>::fields();
 }
 
-std::string Encode(const Attach& m) {
-  WireWriter out;
-  out.Uint(1, m.min_version);
-  out.Uint(2, m.max_version);
-  out.Uint(3, m.features);
-  out.Bytes(4, m.client_name);
-  out.Bytes(5, m.client_version);
-  return out.str();
+// ---- writing; fields with the default value are left out, as proto3 does ----
+
+// Of a stream whose state is a std::string.
+bool Append(pb_ostream_t* out, const pb_byte_t* bytes, size_t size) {
+  static_cast<std::string*>(out->state)->append(reinterpret_cast<const char*>(bytes), size);
+  return true;
 }
 
-std::string Encode(const Join& m) {
-  WireWriter out;
-  out.Uint(1, m.request_id);
-  out.Nested(2, EncodeGroupSpec(m.spec));
-  out.Packed(3, m.ranks);
-  for (const std::string& device : m.devices) out.Nested(4, device);
-  out.Uint(5, m.min_epoch);
-  WriteDuration(out, 6, m.deadline_ns);
-  out.Bytes(7, m.program);
-  out.Bytes(8, m.metadata);
-  return out.str();
+pb_ostream_t StreamTo(std::string* bytes) { return {&Append, bytes, SIZE_MAX, 0, nullptr}; }
+
+template <typename Message>
+std::string Encode(const Message& message) {
+  std::string bytes;
+  pb_ostream_t out = StreamTo(&bytes);
+  pb_encode(&out, FieldsOf<Message>(), &message);  // Cannot fail: the string grows.
+  return bytes;
 }
 
-std::string Encode(const Leave& m) {
-  WireWriter out;
-  out.Uint(1, m.request_id);
-  out.Uint(2, m.group_id);
-  return out.str();
+const std::string& Encode(const std::string& text) { return text; }
+
+// Present when empty too: an entry of a repeated field, or the body of a message.
+bool WriteEntry(pb_ostream_t* out, uint32_t tag, const std::string& bytes) {
+  return pb_encode_tag(out, PB_WT_STRING, tag) &&
+         pb_encode_string(out, reinterpret_cast<const pb_byte_t*>(bytes.data()), bytes.size());
 }
 
-std::string Encode(const Drained& m) {
-  WireWriter out;
-  out.Uint(1, m.group_id);
-  out.Uint(2, m.formation);
-  for (const Drained::Count& count : m.counts) {
-    WireWriter nested;
-    nested.Uint(1, count.rank);
-    nested.Bytes(2, count.program);
-    nested.Uint(3, count.begun);
-    out.Nested(3, nested.str());
+bool Write(pb_ostream_t* out, uint32_t tag, const std::string& text) {
+  return text.empty() || WriteEntry(out, tag, text);
+}
+
+bool Write(pb_ostream_t* out, uint32_t tag, const std::vector<uint32_t>& values) {
+  std::string packed;
+  pb_ostream_t stream = StreamTo(&packed);
+  for (const uint32_t value : values) pb_encode_varint(&stream, value);
+  return Write(out, tag, packed);
+}
+
+bool Write(pb_ostream_t* out, uint32_t tag, Duration ns) {
+  if (ns == 0) return true;
+  return WriteEntry(out, tag,
+                    Encode(google_protobuf_Duration{ns / kNanosPerSecond,
+                                                    static_cast<int32_t>(ns % kNanosPerSecond)}));
+}
+
+bool Write(pb_ostream_t* out, uint32_t tag, const Status& status) {
+  return Write(out, tag, Encode(epd_v1_Status{static_cast<int32_t>(status.code), status.message}));
+}
+
+template <typename Enum>
+requires std::is_enum_v<Enum>
+bool Write(pb_ostream_t* out, uint32_t tag, const Enum& value) {
+  const auto number = static_cast<uint64_t>(value);
+  return number == 0 || (pb_encode_tag(out, PB_WT_VARINT, tag) && pb_encode_varint(out, number));
+}
+
+template <typename Message>
+bool Write(pb_ostream_t* out, uint32_t tag, const Message& message) {
+  return Write(out, tag, Encode(message));
+}
+
+template <typename Entry>
+bool Write(pb_ostream_t* out, uint32_t tag, const std::vector<Entry>& entries) {
+  for (const Entry& entry : entries) {
+    if (!WriteEntry(out, tag, Encode(entry))) return false;
   }
-  return out.str();
+  return true;
 }
 
-// Runs `read(reader)` for each field of the nested message that `in` stands on.
-template <typename Read>
-void ReadNested(WireReader& in, Read read) {
-  WireReader nested(in.Bytes());
-  while (nested.Next()) read(nested);
-  if (!nested.ok()) in.Fail();
+// ---- reading ----
+
+// Of the stream of a whole message: all input passes here, so a sanitizer sees every byte that is read. nanopb has
+// checked `size` against what is left.
+bool Take(pb_istream_t* in, pb_byte_t* bytes, size_t size) {
+  const auto* const from = static_cast<const char*>(in->state);
+  std::memcpy(bytes, from, size);
+  in->state = const_cast<char*>(from + size);
+  return true;
+}
+
+// Whether a field came with a length, as texts and messages must: nanopb copies the others into a stream of its own.
+bool HasLength(const pb_istream_t* in) { return in->callback == &Take; }
+
+bool Read(pb_istream_t* in, std::string* text) {
+  text->resize(in->bytes_left);
+  return HasLength(in) && pb_read(in, reinterpret_cast<pb_byte_t*>(text->data()), text->size());
+}
+
+template <typename Enum>
+requires std::is_enum_v<Enum>
+bool Read(pb_istream_t* in, Enum* value) {
+  uint64_t number = 0;
+  if (HasLength(in) || !pb_decode_varint(in, &number) || in->bytes_left > 0) return false;
+  *value = static_cast<Enum>(number);
+  return true;
+}
+
+// What comes twice is merged, as protobuf does.
+template <typename Message>
+bool Read(pb_istream_t* in, Message* message) {
+  return HasLength(in) && pb_decode_ex(in, FieldsOf<Message>(), message, PB_DECODE_NOINIT);
 }
 
 // Saturates: a hostile duration must not overflow.
-int64_t ReadDuration(WireReader& in) {
-  int64_t seconds = 0;
-  int64_t nanos = 0;
-  ReadNested(in, [&](WireReader& f) {
-    if (f.field() == 1) seconds = static_cast<int64_t>(f.Uint());
-    if (f.field() == 2) nanos = static_cast<int32_t>(f.Uint());
-  });
-  int64_t ns = 0;
-  if (__builtin_mul_overflow(seconds, kNanosPerSecond, &ns) ||
-      __builtin_add_overflow(ns, nanos, &ns)) {
-    return seconds < 0 ? INT64_MIN : INT64_MAX;
+bool Read(pb_istream_t* in, Duration* ns) {
+  google_protobuf_Duration duration{};
+  if (!Read(in, &duration)) return false;
+  if (__builtin_mul_overflow(duration.seconds, kNanosPerSecond, ns) ||
+      __builtin_add_overflow(*ns, duration.nanos, ns)) {
+    *ns = duration.seconds < 0 ? INT64_MIN : INT64_MAX;
   }
-  return ns;
+  return true;
 }
 
-uint32_t U32(WireReader& in) { return static_cast<uint32_t>(in.Uint()); }
-std::string Text(WireReader& in) { return std::string(in.Bytes()); }
-
-void ReadStatus(WireReader& in, Status* status) {
-  ReadNested(in, [&](WireReader& f) {
-    if (f.field() == 1) status->code = CodeFromNumber(static_cast<int32_t>(f.Uint()));
-    if (f.field() == 2) status->message = Text(f);
-  });
+bool Read(pb_istream_t* in, Status* status) {
+  epd_v1_Status read{static_cast<int32_t>(status->code), std::move(status->message)};
+  if (!Read(in, &read)) return false;
+  *status = {CodeFromNumber(read.code), std::move(read.message)};
+  return true;
 }
 
-void ReadDeadlines(WireReader& in, Deadlines* deadlines) {
-  ReadNested(in, [&](WireReader& f) {
-    switch (f.field()) {
-      case 1:
-        deadlines->warn_after_ns = ReadDuration(f);
-        break;
-      case 2:
-        deadlines->absent_ns = ReadDuration(f);
-        break;
-      case 3:
-        deadlines->undecided_ns = ReadDuration(f);
-        break;
-      case 4:
-        deadlines->form_ns = ReadDuration(f);
-        break;
-    }
-  });
-}
-
-void ReadSpec(WireReader& in, GroupSpec* spec) {
-  ReadNested(in, [&](WireReader& f) {
-    switch (f.field()) {
-      case 1:
-        spec->name = Text(f);
-        break;
-      case 2:
-        spec->instance = Text(f);
-        break;
-      case 3:
-        spec->tenant = Text(f);
-        break;
-      case 4:
-        spec->num_ranks = U32(f);
-        break;
-      case 5:
-        spec->num_experts = U32(f);
-        break;
-      case 6:
-        f.Repeated([&](uint64_t v) { spec->expert_owner.push_back(static_cast<uint32_t>(v)); });
-        break;
-      case 7:
-        spec->max_tokens_per_rank = U32(f);
-        break;
-      case 8:
-        spec->recv_capacity_per_rank = U32(f);
-        break;
-      case 9:
-        spec->hidden = U32(f);
-        break;
-      case 10:
-        spec->top_k = U32(f);
-        break;
-      case 11:
-        spec->max_token_dtype = static_cast<int32_t>(f.Uint());
-        break;
-      case 12:
-        spec->drop_on_overflow = f.Uint() != 0;
-        break;
-      case 13:
-        spec->executor = static_cast<Executor>(static_cast<int32_t>(f.Uint()));
-        break;
-      case 14:
-        spec->backend = Text(f);
-        break;
-      case 15:
-        ReadDeadlines(f, &spec->deadlines);
-        break;
-    }
-  });
-}
-
-void Read(WireReader& f, Attached* m) {
-  switch (f.field()) {
-    case 1:
-      m->version = U32(f);
-      break;
-    case 2:
-      m->features = f.Uint();
-      break;
-    case 3:
-      m->session_id = f.Uint();
-      break;
-    case 4:
-      m->incarnation = f.Uint();
-      break;
-    case 5:
-      m->node = Text(f);
-      break;
-    case 6:
-      m->daemon_version = Text(f);
-      break;
-    case 7:
-      m->daemon_pid = U32(f);
-      break;
+// Packed, as proto3 writes numbers.
+bool Read(pb_istream_t* in, std::vector<uint32_t>* values) {
+  if (!HasLength(in)) return false;
+  while (in->bytes_left > 0) {
+    uint64_t value = 0;
+    if (values->size() == kMaxEntries || !pb_decode_varint(in, &value)) return false;
+    values->push_back(static_cast<uint32_t>(value));
   }
+  return true;
 }
 
-void ReadArena(WireReader& in, Joined::Arena* arena) {
-  ReadNested(in, [&](WireReader& f) {
-    switch (f.field()) {
-      case 1:
-        arena->rank = U32(f);
-        break;
-      case 2:
-        arena->bytes = f.Uint();
-        break;
-      case 3:
-        arena->own = f.Uint() != 0;
-        break;
-      case 4:
-        arena->sharing = static_cast<ArenaSharing>(f.Uint());
-        break;
-      case 5:
-        arena->handle = f.Bytes();
-        break;
-      case 6:
-        arena->device_uuid = f.Bytes();
-        break;
-    }
-  });
+template <typename Entry>
+bool Read(pb_istream_t* in, std::vector<Entry>* entries) {
+  return entries->size() < kMaxEntries && Read(in, &entries->emplace_back());
 }
 
-void ReadMember(WireReader& in, Joined::Member* member) {
-  ReadNested(in, [&](WireReader& f) {
-    switch (f.field()) {
-      case 1:
-        member->rank = U32(f);
-        break;
-      case 2:
-        member->node = Text(f);
-        break;
-      case 3:
-        member->host = Text(f);
-        break;
-      case 4:
-        member->pid = static_cast<int32_t>(f.Uint());
-        break;
-      case 5:
-        member->client_name = Text(f);
-        break;
-      case 6:
-        member->session_id = f.Uint();
-        break;
-      case 7:
-        member->worker = Text(f);
-        break;
-    }
-  });
+// ---- from a field to its member ----
+
+// Calls `call` with the member if its size is that of a T: attach.options said another type otherwise.
+template <typename T, typename Call>
+bool As(const pb_field_t* field, const Call& call) {
+  return field->data_size == sizeof(T) && call(static_cast<T*>(field->pData));
 }
 
-void Read(WireReader& f, Joined* m) {
-  switch (f.field()) {
-    case 1:
-      m->request_id = f.Uint();
-      break;
-    case 2:
-      m->group_id = f.Uint();
-      break;
-    case 3:
-      m->epoch = f.Uint();
-      break;
-    case 4:
-      m->formation = f.Uint();
-      break;
-    case 5:
-      ReadArena(f, &m->arenas.emplace_back());
-      break;
-    case 6:
-      ReadMember(f, &m->members.emplace_back());
-      break;
-    case 7:
-      ReadSpec(f, &m->spec);
-      break;
-    case 8:
-      m->stream_region_offset = f.Uint();
-      break;
-    case 9:
-      m->stream_region_bytes = f.Uint();
-      break;
-    case 10:
-      ReadNested(f, [&slots = m->slots.emplace_back()](WireReader& in) {
-        if (in.field() == 1) slots.worker = Text(in);
-      });
-      break;
+// The member's type follows from the field's place if its message has one type only, else from the field's own type.
+template <typename Call>
+bool WithMember(const pb_field_t* field, const Call& call) {
+  const bool repeated = PB_HTYPE(field->type) == PB_HTYPE_REPEATED;
+  const pb_msgdesc_t* const message = field->submsg_desc;
+  switch (PB_LTYPE(field->type)) {
+    case PB_LTYPE_STRING:
+    case PB_LTYPE_BYTES:
+      return repeated ? As<std::vector<std::string>>(field, call) : As<std::string>(field, call);
+    case PB_LTYPE_UVARINT:
+      if (repeated) return As<std::vector<uint32_t>>(field, call);
+      return field->descriptor == FieldsOf<GroupSpec>() ? As<Executor>(field, call)
+                                                        : As<ArenaSharing>(field, call);
   }
+  if (message == FieldsOf<google_protobuf_Duration>()) return As<Duration>(field, call);
+  if (message == FieldsOf<epd_v1_Status>()) return As<Status>(field, call);
+  if (message == FieldsOf<Deadlines>()) return As<Deadlines>(field, call);
+  if (message == FieldsOf<GroupSpec>()) return As<GroupSpec>(field, call);
+  if (message == FieldsOf<DrainedCount>()) return As<std::vector<DrainedCount>>(field, call);
+  if (message == FieldsOf<JoinedArena>()) return As<std::vector<JoinedArena>>(field, call);
+  if (message == FieldsOf<JoinedMember>()) return As<std::vector<JoinedMember>>(field, call);
+  if (message == FieldsOf<JoinedSlots>()) return As<std::vector<JoinedSlots>>(field, call);
+  return false;
 }
 
-void Read(WireReader& f, JoinFailed* m) {
-  if (f.field() == 1) m->request_id = f.Uint();
-  if (f.field() == 2) ReadStatus(f, &m->status);
+template <size_t kIndex>
+bool ReadBody(pb_istream_t* in, ServerMessage* message) {
+  if (message->index() != kIndex) message->emplace<kIndex>();
+  return Read(in, &std::get<kIndex>(*message));
 }
 
-void Read(WireReader& f, Left* m) {
-  if (f.field() == 1) m->request_id = f.Uint();
-  if (f.field() == 2) ReadStatus(f, &m->status);
-}
+// By the number in the oneof, which is the alternative's index.
+constexpr std::array kBodies = {&ReadBody<1>, &ReadBody<2>, &ReadBody<3>, &ReadBody<4>,
+                                &ReadBody<5>, &ReadBody<6>, &ReadBody<7>};
+static_assert(kBodies.size() + 1 == std::variant_size_v<ServerMessage>);
 
-void Read(WireReader& f, Reform* m) {
-  switch (f.field()) {
-    case 1:
-      m->group_id = f.Uint();
-      break;
-    case 2:
-      m->formation = f.Uint();
-      break;
-    case 3:
-      ReadStatus(f, &m->cause);
-      break;
-    case 4:
-      m->wait = f.Uint() != 0;
-      break;
+bool ReadBodies(pb_istream_t* in, ServerMessage* message) {
+  while (in->bytes_left > 0) {
+    pb_wire_type_t type = PB_WT_VARINT;
+    uint32_t tag = 0;
+    bool end = false;
+    if (!pb_decode_tag(in, &type, &tag, &end) || tag == 0) return false;
+    if (tag > kBodies.size()) {
+      if (!pb_skip_field(in, type)) return false;
+      continue;
+    }
+    pb_istream_t body;
+    if (type != PB_WT_STRING || !pb_make_string_substream(in, &body) ||
+        !kBodies[tag - 1](&body, message) || !pb_close_string_substream(in, &body)) {
+      return false;
+    }
   }
-}
-
-void Read(WireReader& f, GroupEnded* m) {
-  if (f.field() == 1) m->group_id = f.Uint();
-  if (f.field() == 2) ReadStatus(f, &m->status);
-}
-
-void Read(WireReader& f, Goodbye* m) {
-  if (f.field() == 1) ReadStatus(f, &m->status);
-}
-
-// One member of the oneof. A body that comes twice is merged, as protobuf does.
-template <typename Body>
-void ReadBody(WireReader& in, ServerMessage* message) {
-  if (!std::holds_alternative<Body>(*message)) *message = Body();
-  ReadNested(in, [&](WireReader& f) { Read(f, &std::get<Body>(*message)); });
+  return true;
 }
 
 }  // namespace
 
-std::string EncodeGroupSpec(const GroupSpec& spec) {
-  WireWriter out;
-  out.Bytes(1, spec.name);
-  out.Bytes(2, spec.instance);
-  out.Bytes(3, spec.tenant);
-  out.Uint(4, spec.num_ranks);
-  out.Uint(5, spec.num_experts);
-  out.Packed(6, spec.expert_owner);
-  out.Uint(7, spec.max_tokens_per_rank);
-  out.Uint(8, spec.recv_capacity_per_rank);
-  out.Uint(9, spec.hidden);
-  out.Uint(10, spec.top_k);
-  out.Int(11, spec.max_token_dtype);
-  out.Bool(12, spec.drop_on_overflow);
-  out.Int(13, static_cast<int32_t>(spec.executor));
-  out.Bytes(14, spec.backend);
-  WireWriter deadlines;
-  WriteDuration(deadlines, 1, spec.deadlines.warn_after_ns);
-  WriteDuration(deadlines, 2, spec.deadlines.absent_ns);
-  WriteDuration(deadlines, 3, spec.deadlines.undecided_ns);
-  WriteDuration(deadlines, 4, spec.deadlines.form_ns);
-  out.Bytes(15, deadlines.str());
-  return out.str();
-}
+std::string EncodeGroupSpec(const GroupSpec& spec) { return Encode(spec); }
 
 std::string EncodeClientMessage(const ClientMessage& message) {
-  WireWriter out;
+  std::string bytes;
+  pb_ostream_t out = StreamTo(&bytes);
   // The oneof's field numbers are the alternatives' positions.
-  const auto field = static_cast<uint32_t>(message.index() + 1);
-  std::visit([&](const auto& body) { out.Nested(field, Encode(body)); }, message);
-  return out.str();
+  const auto tag = static_cast<uint32_t>(message.index() + 1);
+  std::visit([&](const auto& body) { WriteEntry(&out, tag, Encode(body)); }, message);
+  return bytes;
 }
 
 Status DecodeServerMessage(std::string_view bytes, ServerMessage* message) {
   *message = UnknownMessage();
-  WireReader in(bytes);
-  while (in.Next()) {
-    switch (in.field()) {
-      case 1:
-        ReadBody<Attached>(in, message);
-        break;
-      case 2:
-        ReadBody<Joined>(in, message);
-        break;
-      case 3:
-        ReadBody<JoinFailed>(in, message);
-        break;
-      case 4:
-        ReadBody<Left>(in, message);
-        break;
-      case 5:
-        ReadBody<Reform>(in, message);
-        break;
-      case 6:
-        ReadBody<GroupEnded>(in, message);
-        break;
-      case 7:
-        ReadBody<Goodbye>(in, message);
-        break;
-    }
-  }
-  if (in.ok()) return {};
+  pb_istream_t in = {&Take, const_cast<char*>(bytes.data()), bytes.size(), nullptr};
+  if (ReadBodies(&in, message)) return {};
   return MakeStatus(Code::kDataLoss,
                     "the daemon sent %zu bytes that are not a message of the attach "
                     "protocol; is something else listening on this socket?",
                     bytes.size());
+}
+
+// Named in attach.options: nanopb calls it with one of the streams for each member that is not a plain number or boolean.
+extern "C" bool EpdAttachField(pb_istream_t* in, pb_ostream_t* out, const pb_field_t* field) {
+  return WithMember(field, [&](auto* member) {
+    return in != nullptr ? Read(in, member) : Write(out, field->tag, *member);
+  });
 }
 
 }  // namespace epd::client

@@ -13,7 +13,7 @@ std::string Listed(const std::vector<uint32_t>& ranks) {
 }
 
 std::chrono::nanoseconds FormDeadline(const Formation& formation) {
-  const int64_t ns = formation.spec.deadlines.form_ns;
+  const int64_t ns = formation.spec.deadlines.form;
   return ns > 0 ? std::chrono::nanoseconds(ns) : std::chrono::minutes(5);
 }
 

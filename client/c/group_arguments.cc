@@ -94,10 +94,10 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
   spec->max_token_dtype = s.max_token_dtype;
   spec->drop_on_overflow = s.drop_on_overflow != 0;
   if (Status t = ReadExecutor(s.executor, &spec->executor); !t.ok()) return t;
-  spec->deadlines = {.warn_after_ns = Nanoseconds(s.warn_after_ms),
-                     .absent_ns = Nanoseconds(s.absent_ms),
-                     .undecided_ns = Nanoseconds(s.undecided_ms),
-                     .form_ns = Nanoseconds(s.form_ms)};
+  spec->deadlines = {.warn_after = Nanoseconds(s.warn_after_ms),
+                     .absent = Nanoseconds(s.absent_ms),
+                     .undecided = Nanoseconds(s.undecided_ms),
+                     .form = Nanoseconds(s.form_ms)};
   return {};
 }
 
@@ -120,7 +120,7 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
     }
   }
   join->min_epoch = args.min_epoch;
-  join->deadline_ns = Nanoseconds(args.deadline_ms);
+  join->deadline = Nanoseconds(args.deadline_ms);
   if (Status s = ReadText(args.program, "program", &join->program); !s.ok()) return s;
   return ReadMetadata(args.metadata, &join->metadata);
 }

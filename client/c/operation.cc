@@ -153,7 +153,7 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
                      "put its rows; call from the CUDA platform, or form the group with "
                      "backend=cpu");
   }
-  if (own.ok() && formation_.spec.on_device() && formation_.spec.executor == Executor::kClient) {
+  if (own.ok() && IsOnDevice(formation_.spec) && formation_.spec.executor == Executor::kClient) {
     own = MakeStatus(Code::kFailedPrecondition,
                      "with executor client the rows of a group on a device are moved by kernels in "
                      "the stream of the call, which a CPU's call has none of; call from the CUDA "
@@ -168,8 +168,8 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
     SetError(own);
   }
   const Deadlines& deadlines = formation_.spec.deadlines;
-  const auto limit = Positive(deadlines.absent_ns, std::chrono::minutes(10)) +
-                     Positive(deadlines.undecided_ns, std::chrono::seconds(30));
+  const auto limit = Positive(deadlines.absent, std::chrono::minutes(10)) +
+                     Positive(deadlines.undecided, std::chrono::seconds(30));
   (*slot).eager.good = 0;
   const shm::Step step = staged ? shm::Step::kAnnounceStaged : shm::Step::kAnnounce;
   if (Status s = Submission(slot, step, limit); !s.ok()) return s;
@@ -262,7 +262,7 @@ void Call::AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t byte
 Status Call::Publish(HeldSlot& slot) {
   const Status own = admission_.ok() ? operation_.Stage(admitted_) : admission_;
   if (!own.ok()) SetError(own);
-  const auto limit = Positive(formation_.spec.deadlines.undecided_ns, std::chrono::seconds(30));
+  const auto limit = Positive(formation_.spec.deadlines.undecided, std::chrono::seconds(30));
   if (Status s = Submission(slot, shm::Step::kPublish, limit); !s.ok()) return s;
   out_offset_ = (*slot).reply.out_offset;
   return own;

@@ -12,7 +12,7 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
   DescribeRows(rows, plan_, request);
   request->has_weights = has_weights_ ? 1 : 0;
   drop_ = formation.spec.drop_on_overflow;
-  on_device_ = formation.spec.on_device();
+  on_device_ = IsOnDevice(formation.spec);
   row_bytes_ = request->row_bytes;
   return {};
 }

@@ -32,8 +32,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   AttachSocket socket;
   if (Status s = AttachSocket::Connect(path, deadline, &socket); !s.ok()) return s;
   std::shared_ptr<Session> session(new Session(path, std::move(socket)));
-  client::Attach attach;
-  attach.client_name = client_name;
+  client::Attach attach = MakeAttach(client_name);
   attach.client_version = EPD_CLIENT_VERSION;
   attach.features = kTakesSlotsOfFurtherWorkers;
   if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;

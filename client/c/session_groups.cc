@@ -22,8 +22,8 @@ constexpr std::chrono::seconds kAnswerGrace{10};
 constexpr std::chrono::seconds kLeaveDeadline{10};
 
 Clock::time_point JoinDeadline(const Join& join) {
-  int64_t ns = join.deadline_ns;
-  if (ns <= 0) ns = join.spec.deadlines.form_ns;
+  int64_t ns = join.deadline;
+  if (ns <= 0) ns = join.spec.deadlines.form;
   const auto wait = ns > 0 ? std::chrono::nanoseconds(ns) : std::chrono::nanoseconds(kDefaultForm);
   return Clock::now() + std::min<std::chrono::nanoseconds>(wait, std::chrono::hours(24)) +
          kAnswerGrace;
@@ -34,12 +34,12 @@ std::string Title(const GroupSpec& spec) {
   return spec.tenant.empty() ? spec.name : spec.name + " tenant=" + spec.tenant;
 }
 
-bool NeedsDescriptor(const Joined::Arena& arena) {
+bool NeedsDescriptor(const JoinedArena& arena) {
   return arena.sharing != ArenaSharing::kDeviceHandle;
 }
 
 // Only whoever has a device's context can map it.
-void TakeDeviceMemory(const Joined::Arena& arena, UniqueFd fd, Formation::Arena* taken) {
+void TakeDeviceMemory(const JoinedArena& arena, UniqueFd fd, Formation::Arena* taken) {
   auto memory = std::make_shared<DeviceMemory>();
   memory->bytes = arena.bytes;
   memory->fd = std::move(fd);
@@ -127,7 +127,7 @@ void Session::Finish(uint64_t request_id, Status status) {
   changed_.NotifyAll();
 }
 
-Status Session::MapArena(const UniqueFd& fd, const Joined::Arena& arena, Formation::Arena* mapped) {
+Status Session::MapArena(const UniqueFd& fd, const JoinedArena& arena, Formation::Arena* mapped) {
   struct stat stat = {};
   if (fstat(fd.get(), &stat) != 0) return MakeStatus(Code::kDataLoss, "fstat of an arena failed");
   MutexLock lock(mutex_);
@@ -156,7 +156,7 @@ Status Session::TakeSlots(const Joined& joined, std::vector<UniqueFd>& fds) {
 Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<SlotPool>>* slots) {
   slots->assign(joined.spec.num_ranks, {cpu_slots_, &cpu_slots_->pool()});
   MutexLock lock(mutex_);
-  for (const Joined::Member& member : joined.members) {
+  for (const JoinedMember& member : joined.members) {
     const bool own = member.session_id == attached_.session_id && member.node == attached_.node;
     if (!own || member.rank >= slots->size()) continue;
     if (member.worker.empty() || member.worker == kCpuWorker) continue;
@@ -187,7 +187,7 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
   formation->epoch = joined.epoch;
   formation->formation = joined.formation;
   formation->spec = joined.spec;
-  for (const Joined::Member& member : joined.members) {
+  for (const JoinedMember& member : joined.members) {
     if (member.node != joined.members[0].node) formation->several_nodes = true;
   }
   const uint32_t num_ranks = joined.spec.num_ranks;
@@ -206,7 +206,7 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
   formation->stream_region_offset = joined.stream_region_offset;
   formation->stream_region_bytes = joined.stream_region_bytes;
   auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
-  for (const Joined::Arena& arena : joined.arenas) {
+  for (const JoinedArena& arena : joined.arenas) {
     if (arena.rank >= num_ranks) {
       return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
                         num_ranks);

@@ -36,8 +36,7 @@ class HostileClient {
     const auto deadline = Clock::now() + std::chrono::seconds(20);
     if (client::Status s = client::AttachSocket::Connect(path, deadline, &socket_); !s.ok())
       return s.message;
-    client::Attach attach;
-    attach.client_name = "hostile";
+    const client::Attach attach = client::MakeAttach("hostile");
     if (client::Status s = socket_.Send(client::EncodeClientMessage(attach)); !s.ok())
       return s.message;
     if (client::Status s = socket_.Receive(deadline, &attached_); !s.ok()) return s.message;

@@ -71,8 +71,7 @@ class RawRank {
   std::string Attach(const std::string& path) {
     if (client::Status s = client::AttachSocket::Connect(path, Deadline(), &socket_); !s.ok())
       return s.message;
-    client::Attach attach;
-    attach.client_name = "raw";
+    const client::Attach attach = client::MakeAttach("raw");
     if (client::Status s = socket_.Send(client::EncodeClientMessage(attach)); !s.ok())
       return s.message;
     return Receive(2);

@@ -132,7 +132,7 @@ TEST(AttachCodecTest, ProtobufReadsJoinWithEveryFieldOfTheSpec) {
   join.min_epoch = 6;
   join.program = "attention";
   join.metadata = "layers 0 to 3";
-  join.deadline_ns = 3 * kSecond / 2;
+  join.deadline = 3 * kSecond / 2;
   const v1::ClientMessage proto = Parsed(join);
   ASSERT_TRUE(proto.has_join());
   EXPECT_EQ(proto.join().request_id(), 5u);
@@ -208,7 +208,7 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.arenas[2].handle, std::string(64, 'h'));
   EXPECT_EQ(message.arenas[2].device_uuid, "0123456789abcdef");
   EXPECT_EQ(message.stream_region_offset, 64u);
-  EXPECT_EQ(message.buffer_bytes, 4096u);
+  EXPECT_EQ(message.stream_region_bytes, 4096u);
   ASSERT_EQ(message.members.size(), 3u);
   EXPECT_EQ(message.members[1].node, "n1");
   EXPECT_EQ(message.members[1].pid, -1);
@@ -216,7 +216,7 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.members[1].worker, "cuda:1");
   ASSERT_EQ(message.slots.size(), 2u);
   EXPECT_EQ(message.slots[1].worker, "cuda:1");
-  EXPECT_EQ(message.spec, FullSpec());
+  EXPECT_EQ(EncodeGroupSpec(message.spec), EncodeGroupSpec(FullSpec()));
 }
 
 TEST(AttachCodecTest, ReadsTheStatusesOfTheOtherAnswers) {
@@ -315,14 +315,32 @@ TEST(AttachCodecTest, MutatedMessagesThatProtobufAcceptsReadTheSame) {
   EXPECT_GT(refused, 1000);
 }
 
+// Two bytes of an empty entry become a hundred of memory.
+TEST(AttachCodecTest, MoreEntriesThanAnyGroupHasAreRefused) {
+  v1::ServerMessage proto;
+  for (uint32_t i = 0; i < limits::kExperts; ++i) proto.mutable_joined()->add_members();
+  EXPECT_EQ(std::get<Joined>(Decoded(proto)).members.size(), limits::kExperts);
+  proto.mutable_joined()->add_members();
+  ServerMessage message;
+  EXPECT_EQ(DecodeServerMessage(proto.SerializeAsString(), &message).code, Code::kDataLoss);
+}
+
+// Joined { spec { name } }, the name as a varint, and Joined itself as one.
+TEST(AttachCodecTest, NumbersWhereTextsAndMessagesBelongAreRefused) {
+  ServerMessage message;
+  EXPECT_TRUE(DecodeServerMessage("\x12\x05\x3a\x03\x0a\x01x", &message).ok());
+  EXPECT_EQ(DecodeServerMessage("\x12\x04\x3a\x02\x08\x05", &message).code, Code::kDataLoss);
+  EXPECT_EQ(DecodeServerMessage("\x10\x05", &message).code, Code::kDataLoss);
+}
+
 TEST(AttachCodecTest, HostileDurationsSaturate) {
   v1::ServerMessage proto;
   auto& deadlines = *proto.mutable_joined()->mutable_spec()->mutable_deadlines();
   deadlines.mutable_absent()->set_seconds(INT64_MAX);
   deadlines.mutable_form()->set_seconds(INT64_MIN);
   const auto message = std::get<Joined>(Decoded(proto));
-  EXPECT_EQ(message.spec.deadlines.absent_ns, INT64_MAX);
-  EXPECT_EQ(message.spec.deadlines.form_ns, INT64_MIN);
+  EXPECT_EQ(message.spec.deadlines.absent, INT64_MAX);
+  EXPECT_EQ(message.spec.deadlines.form, INT64_MIN);
 }
 
 }  // namespace

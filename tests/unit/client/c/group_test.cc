@@ -22,7 +22,7 @@ class GroupTest : public ::testing::Test {
     formation->group_id = 7;
     formation->epoch = 1;
     formation->formation = number;
-    formation->spec.deadlines.form_ns = 50'000'000;
+    formation->spec.deadlines.form = 50'000'000;
     return formation;
   }
   void Ready(uint64_t formation = 1) { group_.OnJoined(MakeFormation(formation)); }
@@ -79,8 +79,10 @@ TEST_F(GroupTest, DrainedIsSaidOnceTheLastCallHasEnded) {
   ASSERT_THAT(sent_, SizeIs(1));
   EXPECT_EQ(sent_[0].group_id, 7u);
   EXPECT_EQ(sent_[0].formation, 1u);
-  const Drained::Count begun{2, std::string(kProgram.begin(), kProgram.end()), 1};
-  EXPECT_THAT(sent_[0].counts, ::testing::ElementsAre(begun));
+  ASSERT_THAT(sent_[0].counts, SizeIs(1));
+  EXPECT_EQ(sent_[0].counts[0].rank, 2u);
+  EXPECT_EQ(sent_[0].counts[0].program, std::string(kProgram.begin(), kProgram.end()));
+  EXPECT_EQ(sent_[0].counts[0].begun, 1u);
 }
 
 TEST_F(GroupTest, ANumberThatWasHandedOutButNeverArmedIsNotBegun) {
