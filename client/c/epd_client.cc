@@ -18,7 +18,8 @@
 #include "client/c/rows_operation.h"
 #include "client/c/struct_size.h"
 
-using namespace epd::client;
+// The C functions are global, and all that they use is the client's.
+using namespace epd::client;  // NOLINT(google-build-using-namespace)
 
 namespace {
 

@@ -59,7 +59,11 @@ Status GatherOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
   if (on_device_) {
-    StageTensor(to, args_.expert_rows, live_rows_, args_.recv_topk_weights, live_rows_,
+    StageTensor(to,
+                {.rows = args_.expert_rows,
+                 .num_rows = live_rows_,
+                 .weights = args_.recv_topk_weights,
+                 .num_weights = live_rows_},
                 args_.recv_capacity);
     return {};
   }

@@ -38,12 +38,11 @@ Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage)
   return FromKernel(StagePlan(plan_, admitted.region.data(), plan_bytes_));
 }
 
-void RowsOperation::StageTensor(std::byte* to, const void* rows, uint64_t num_rows,
-                                const float* weights, uint64_t num_weights,
-                                uint64_t capacity) const {
-  if (num_rows != 0) std::memcpy(to, rows, num_rows * row_bytes_);
-  if (weights == nullptr || num_weights == 0) return;
-  std::memcpy(to + shm::OutWeightsOffset(capacity * row_bytes_), weights, num_weights * 4);
+void RowsOperation::StageTensor(std::byte* to, const Tensor& tensor, uint64_t capacity) const {
+  if (tensor.num_rows != 0) std::memcpy(to, tensor.rows, tensor.num_rows * row_bytes_);
+  if (tensor.weights == nullptr || tensor.num_weights == 0) return;
+  std::memcpy(to + shm::OutWeightsOffset(capacity * row_bytes_), tensor.weights,
+              tensor.num_weights * 4);
 }
 
 void RowsOperation::CopyOutput(const std::byte* out, uint64_t num_rows, void* rows,

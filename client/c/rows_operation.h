@@ -20,9 +20,14 @@ class RowsOperation : public Operation {
                   uint64_t num_out_weights, shm::SlotRequest* request);
   // Puts the worker's copy of the plan, if it needs one, before the stage.
   Status StagePlanCopy(const Admitted& admitted, std::byte** stage) const;
-  // A stage for kernels: `num_rows` rows, and weights behind `capacity` of them.
-  void StageTensor(std::byte* to, const void* rows, uint64_t num_rows, const float* weights,
-                   uint64_t num_weights, uint64_t capacity) const;
+  struct Tensor {
+    const void* rows;
+    uint64_t num_rows;
+    const float* weights;  // Null: none.
+    uint64_t num_weights;
+  };
+  // A stage for kernels: the rows, and the weights behind `capacity` of them.
+  void StageTensor(std::byte* to, const Tensor& tensor, uint64_t capacity) const;
   void CopyOutput(const std::byte* out, uint64_t num_rows, void* rows, uint64_t num_weights,
                   float* weights) const;
   // Nothing where `to` is null or the size is not one: the arguments may be wrong.

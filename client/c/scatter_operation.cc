@@ -45,8 +45,12 @@ Status ScatterOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
   if (on_device_) {
-    StageTensor(to, args_.tokens, args_.num_tokens, args_.topk_weights,
-                args_.num_tokens * args_.top_k, args_.num_tokens);
+    StageTensor(to,
+                {.rows = args_.tokens,
+                 .num_rows = args_.num_tokens,
+                 .weights = args_.topk_weights,
+                 .num_weights = args_.num_tokens * args_.top_k},
+                args_.num_tokens);
     return {};
   }
   StageScatterArgs stage;

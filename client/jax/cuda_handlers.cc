@@ -85,6 +85,8 @@ ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType
   return ToXla(status);
 }
 
+// XLA hands every operand and result of a call over as an argument.
+// NOLINTBEGIN(readability-function-size)
 ffi::Error Prepare(SiteState* site, void* stream, std::int32_t device, Scalar, Scalar,
                    ffi::AnyBuffer topk_idx, ffi::RemainingArgs,
                    ffi::ResultBuffer<ffi::S32> token_counts, ffi::ResultBuffer<ffi::S32> total_recv,
@@ -127,6 +129,7 @@ ffi::Error WithoutWeights(SiteState* site, void* stream, std::int32_t device, Sc
   return Put(site, stream, device, rows.element_type(),
              RowBuffers(handle_mem, rows, nullptr, out_rows, nullptr));
 }
+// NOLINTEND(readability-function-size)
 
 // Of a call with rows: they are operand 3, of prepare that is none.
 ffi::Error Initialize(SiteState* site, std::int32_t device, ffi::RemainingArgs args,

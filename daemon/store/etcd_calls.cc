@@ -258,14 +258,14 @@ absl::StatusOr<ClusterKeys> EtcdCalls::Read(absl::Duration patience) {
   return keys;
 }
 
-absl::StatusOr<Won> EtcdCalls::Win(const Leadership& self, int64_t expected, uint64_t min_floor,
+absl::StatusOr<Won> EtcdCalls::Win(const Leadership& self, const Campaign& campaign,
                                    const ClusterKeys& seen, int64_t lease,
                                    absl::Duration patience) {
   Won won;
-  won.block.floor = std::max(seen.ceiling, min_floor);
+  won.block.floor = std::max(seen.ceiling, campaign.min_floor);
   won.block.ceiling = won.block.floor + kEpochsPerLeadership;
   etcdserverpb::TxnRequest txn;
-  CompareRevision(prefix_ + "coordinator", expected, txn);
+  CompareRevision(prefix_ + "coordinator", campaign.expected, txn);
   CompareRevision(prefix_ + "epochs", seen.ceiling_revision, txn);
   PutOp(prefix_ + "coordinator", Encode(self), lease, txn);
   PutOp(prefix_ + "epochs", absl::StrCat(won.block.ceiling), 0, txn);

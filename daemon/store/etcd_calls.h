@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/store/election.h"
 #include "daemon/store/leadership.h"
 #include "proto/etcd/rpc.grpc.pb.h"
 
@@ -69,11 +70,11 @@ class EtcdCalls {
   absl::Status Register(const std::string& node, const std::string& address, int64_t lease,
                         absl::Duration patience);
   absl::StatusOr<ClusterKeys> Read(absl::Duration patience);
-  // Puts `self` into the coordinator key, if its revision is `expected` and nobody has taken epochs
-  // since `seen` was read.
+  // Puts `self` into the coordinator key, if its revision is the one that `campaign` expects and
+  // nobody has taken epochs since `seen` was read.
   //   ABORTED  somebody was faster
-  absl::StatusOr<Won> Win(const Leadership& self, int64_t expected, uint64_t min_floor,
-                          const ClusterKeys& seen, int64_t lease, absl::Duration patience);
+  absl::StatusOr<Won> Win(const Leadership& self, const Campaign& campaign, const ClusterKeys& seen,
+                          int64_t lease, absl::Duration patience);
 
   // Makes what is kept equal to `wanted`, given that it is `stored`, if the coordinator key's
   // revision is still `revision`.

@@ -131,8 +131,7 @@ void EtcdElection::Perform(const Election::Actions& actions) {
 }
 
 void EtcdElection::TryToWin(const Campaign& campaign) {
-  const absl::StatusOr<Won> won =
-      calls_.Win(options_.self, campaign.expected, campaign.min_floor, keys_, lease_, Patience());
+  const absl::StatusOr<Won> won = calls_.Win(options_.self, campaign, keys_, lease_, Patience());
   next_read_ = absl::InfinitePast();
   if (won.ok()) {
     leading_revision_ = won->revision;

@@ -221,8 +221,9 @@ grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* 
           "node ", node_.id().value, " does not coordinate; ask ", node_.coordination().leader())));
     }
     Ask(*request, [response, finish](absl::StatusOr<v1::AskNodesResponse> answer) {
-      if (answer.ok()) *response = *std::move(answer);
-      finish(answer.status());
+      const absl::Status status = answer.status();
+      if (status.ok()) *response = *std::move(answer);
+      finish(status);
     });
   });
 }

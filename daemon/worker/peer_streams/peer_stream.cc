@@ -46,7 +46,7 @@ void PeerStream::Pump() {
 // Puts the next buffer into frame_. False: there is none.
 bool PeerStream::NextFrame() {
   if (!messages_.empty()) {
-    frame_ = std::move(messages_.front());
+    frame_ = messages_.front();  // Shares its slices.
     messages_.pop_front();
     return true;
   }
