@@ -16,8 +16,10 @@ void LocalCommunicators::Update(const std::map<GroupId, CommunicatorUse>& used) 
       work.group = id;
       work.worker = name;
     }
+    // Named, since clang 14 captures no structured binding.
+    const auto& workers = use.workers;
     std::erase_if(communicator.members,
-                  [&](const auto& entry) { return use.workers.count(entry.first) == 0; });
+                  [&](const auto& entry) { return workers.count(entry.first) == 0; });
   }
 }
 

@@ -64,10 +64,10 @@ void OperatorOrders::Execute(KnownOrder& known) {
 
 void OperatorOrders::Create(KnownOrder& known) {
   const GroupSpec& spec = known.order.spec;
-  const auto refuse = [&](const ClusterGroup& group, std::vector<FieldDifference> differences) {
+  const auto refuse = [&](const ClusterGroup& group,
+                          const std::vector<FieldDifference>& differences) {
     known.group = group.id;
-    known.status =
-        RankHeldError(group.spec, group.epoch, reports_.Holders(group), std::move(differences));
+    known.status = RankHeldError(group.spec, group.epoch, reports_.Holders(group), differences);
   };
   if (const ClusterGroup* group = groups_.ByName(spec.name, spec.tenant); group != nullptr) {
     const auto differences = Differences(spec, group->spec);
