@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import compile_commands
+import glossary
 import layering
 import modules
 import readmes
@@ -62,7 +63,7 @@ def run_check(name: str, check: Callable[[], list[str]]) -> tally.Case:
 
 def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
     """The repository's own rules, over `files`."""
-    rules = (top_level, layering, words, style, modules, readmes)
+    rules = (top_level, layering, glossary, words, style, modules, readmes)
     return {rule.__name__.replace("_", " "): functools.partial(rule.check, files) for rule in rules}
 
 

@@ -1,5 +1,6 @@
 """Goal: each check of the repository's own complains about the thing it is there for, and only then."""
 
+import glossary
 import layering
 import modules
 import pytest
@@ -68,6 +69,35 @@ def test_layering_refuses(path: str, line: str, complaint: str) -> None:
 )
 def test_layering_allows(path: str, line: str) -> None:
     assert _include(path, line) == []
+
+
+_GLOSSARY = {"daemon/README.md": "## Glossary\n\n*rank* a place in a group\n"}
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "complaint"),
+    [
+        ("daemon/worker/w.h", "uint64_t lane_bytes = 0;", "'lane' is retired"),
+        ("client/c/c.h", "class LaneMaps;", "'Lane' is retired"),
+        ("daemon/worker/w.h", "struct SpanMessage;", "'SpanMessage' is retired"),
+        ("daemon/node/n.h", "OrderBook orders;", "is retired; say history"),
+    ],
+)
+def test_glossary_refuses_retired_words(path: str, line: str, complaint: str) -> None:
+    [found] = glossary.check({path: line, **_GLOSSARY})
+    assert complaint in found
+
+
+@pytest.mark.parametrize("line", ["ControlPlane p;", "std::span<int> s;", "absl::Span<int> s;"])
+def test_glossary_allows_other_words(line: str) -> None:
+    assert glossary.check({"daemon/worker/w.h": line, **_GLOSSARY}) == []
+
+
+@pytest.mark.parametrize("num_words", [0, 26])
+def test_glossary_refuses_none_and_too_many(num_words: int) -> None:
+    words_of_it = " ".join(f"*w{i}* x" for i in range(num_words))
+    [found] = glossary.check({"daemon/README.md": f"## Glossary\n\n{words_of_it}\n"})
+    assert "expected 1 to 25" in found
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
   Set& set = sets_.at(id);
   if (--set.num_users > 0) return {};
   if (set.device_bytes == 0) by_key_.erase(set.key);
-  DropLanes(set);
+  DropEagerBuffers(set);
   if (!set.lingering.empty()) {
     Quarantine(id, set);
     return {};
@@ -142,7 +142,7 @@ void Staging::WantEagerBuffers(ArenaSetId id) {
   eager_bytes_ += num_eager_buffers * one;
 }
 
-void Staging::DropLanes(Set& set) {
+void Staging::DropEagerBuffers(Set& set) {
   if (set.stream_region.has_value()) {
     device_pool_.Free(set.stream_region->set, set.stream_region->offset).IgnoreError();
     set.stream_region.reset();

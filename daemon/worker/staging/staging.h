@@ -99,7 +99,7 @@ class Staging {
     std::optional<Region> stream_region;
   };
   StagingPool& PoolOf(const Set& set) { return set.device_bytes > 0 ? device_pool_ : pool_; }
-  void DropLanes(Set& set);
+  void DropEagerBuffers(Set& set);
   void Quarantine(ArenaSetId id, Set& set);
   bool DropIfIdle(ArenaSetId id);
 
