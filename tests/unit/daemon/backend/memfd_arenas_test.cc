@@ -38,11 +38,11 @@ TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
   ASSERT_TRUE(arenas->Commit(0, 4096).ok());
   std::memcpy(mapped + 10, "hello", 5);
   char text[5];
-  ASSERT_TRUE(arenas->Read(0, 10, absl::MakePeers(text)).ok());
+  ASSERT_TRUE(arenas->Read(0, 10, absl::MakeSpan(text)).ok());
   EXPECT_EQ(std::string(text, 5), "hello");
-  ASSERT_TRUE(arenas->Read(0, 8192, absl::MakePeers(text)).ok());
+  ASSERT_TRUE(arenas->Read(0, 8192, absl::MakeSpan(text)).ok());
   EXPECT_EQ(std::string(text, 5), std::string(5, '\0'));
-  EXPECT_EQ(arenas->Read(0, (1 << 20) - 2, absl::MakePeers(text)).code(),
+  EXPECT_EQ(arenas->Read(0, (1 << 20) - 2, absl::MakeSpan(text)).code(),
             absl::StatusCode::kDataLoss);
 }
 

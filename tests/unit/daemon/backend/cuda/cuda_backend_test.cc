@@ -230,10 +230,10 @@ TEST_F(CudaBackendTest, PrepareGivesEveryRankAllCountsAndTheWorkerReadsThemWitho
   std::vector<char> read(row);
   for (int r = 0; r < problem_.num_ranks; ++r) {
     EXPECT_EQ(mapped_[0][2 * kRegion + r * row], r + 1);
-    ASSERT_TRUE(arenas_->Read(r, kRegion, absl::MakePeers(read)).ok());
+    ASSERT_TRUE(arenas_->Read(r, kRegion, absl::MakeSpan(read)).ok());
     EXPECT_EQ(read.back(), r + 1);
   }
-  EXPECT_FALSE(arenas_->Read(0, 3 * kRegion, absl::MakePeers(read)).ok());
+  EXPECT_FALSE(arenas_->Read(0, 3 * kRegion, absl::MakeSpan(read)).ok());
 }
 
 TEST_F(CudaBackendTest, ABadPlanIsAnErrorThatNamesItsRankAndTheNextMoveIsGood) {
