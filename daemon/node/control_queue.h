@@ -18,8 +18,8 @@ class ControlQueue {
   using Perform = std::function<void(const NodeEffect&)>;
 
   // `role` outlives this. `perform` carries an effect out; it may push events.
-  ControlQueue(NodeOptions options, const ThreadRole& role, Perform perform)
-      : role_(role), control_(std::move(options)), perform_(std::move(perform)) {}
+  ControlQueue(const NodeOptions& options, const ThreadRole& role, Perform perform)
+      : role_(role), control_(options), perform_(std::move(perform)) {}
 
   void Push(NodeEvent event) {
     role_.AssertHeld();
