@@ -2,7 +2,6 @@
 
 #include "client/c/rows_operation.h"
 #include "kernels/gather_reduce_rows.h"
-#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd::client {
@@ -38,20 +37,6 @@ Status GatherOperation::Plan(const Formation& formation, shm::SlotRequest* reque
                       static_cast<unsigned long long>(args_.recv_capacity),
                       static_cast<unsigned long long>(request->demand));
   }
-  const int64_t live =
-      LiveSlots(static_cast<int64_t>(request->demand), static_cast<int64_t>(args_.recv_capacity));
-  const uint64_t stage_bytes =
-      GatherStageBytes({.num_rows = live, .row_bytes = row_bytes_, .has_weights = has_weights_});
-  counts_bytes_ = formation.several_nodes
-                      ? shm::CountsBytes(formation.spec.num_ranks, formation.spec.num_experts)
-                      : 0;
-  const uint64_t aligned =
-      counts_bytes_ == 0 ? stage_bytes : shm::RoundUpToRegionAlignment(stage_bytes);
-  live_rows_ = static_cast<uint64_t>(live);
-  const uint64_t tensor_bytes =
-      shm::OutBytes(args_.recv_capacity * row_bytes_, has_weights_ ? args_.recv_capacity : 0);
-  PlanRegion(formation, on_device_ ? tensor_bytes : aligned + counts_bytes_, args_.num_tokens,
-             args_.num_tokens * args_.top_k, request);
   return {};
 }
 
@@ -59,12 +44,7 @@ Status GatherOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
   if (on_device_) {
-    StageTensor(to,
-                {.rows = args_.expert_rows,
-                 .num_rows = live_rows_,
-                 .weights = args_.recv_topk_weights,
-                 .num_weights = live_rows_},
-                args_.recv_capacity);
+    StageTensor(to, args_.expert_rows, num_live_, args_.recv_topk_weights, num_live_);
     return {};
   }
   StageGatherArgs stage;
@@ -74,9 +54,9 @@ Status GatherOperation::Stage(const Admitted& admitted) {
   stage.capacity = static_cast<int64_t>(args_.recv_capacity);
   stage.row_bytes = row_bytes_;
   stage.stage = to;
-  stage.stage_bytes = stage_bytes_ - counts_bytes_;
+  stage.stage_bytes = region_.bare_stage_bytes();
   stage.skip_own_rows = !admitted.worker_executor;
-  if (counts_bytes_ != 0) {
+  if (region_.counts_bytes != 0) {
     const auto entries =
         static_cast<size_t>(plan_.spec.num_ranks) * static_cast<size_t>(plan_.spec.num_experts);
     std::memcpy(to + stage.stage_bytes, plan_.counts, entries * sizeof(int32_t));
@@ -101,8 +81,7 @@ Status GatherOperation::Pull(const Admitted& admitted) {
 }
 
 Status GatherOperation::TakeOutput(const Admitted&, const std::byte* out) {
-  CopyOutput(out, args_.num_tokens, args_.tokens, args_.num_tokens * args_.top_k,
-             args_.topk_weights);
+  CopyOutput(out, args_.tokens, args_.topk_weights);
   return {};
 }
 

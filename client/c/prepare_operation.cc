@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "client/c/plan_argument.h"
+#include "kernels/region/region_layout.h"
 
 namespace epd::client {
 
@@ -38,10 +39,12 @@ Status PrepareOperation::Plan(const Formation& formation, shm::SlotRequest* requ
   request->top_k = args_.top_k;
   request->alignment = args_.alignment == 0 ? 1 : args_.alignment;
   request->num_tokens = args_.num_tokens;
-  request->stage_bytes = counts_.size() * sizeof(int32_t);
-  if (formation.spec.executor == Executor::kWorker) {
-    request->out_bytes = request->stage_bytes * formation.spec.num_ranks;
-  }
+  const RegionLayout region = MakeLayout(
+      shm::Kind::kPrepare,
+      {.num_ranks = formation.spec.num_ranks, .num_experts = formation.spec.num_experts},
+      MakeStorage(IsOnDevice(formation.spec), formation.spec.executor == Executor::kWorker));
+  request->stage_bytes = region.stage_bytes;
+  request->out_bytes = region.out_bytes;
   return {};
 }
 

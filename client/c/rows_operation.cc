@@ -1,8 +1,7 @@
 #include "client/c/rows_operation.h"
 
+#include <algorithm>
 #include <cstring>
-
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
 
@@ -14,44 +13,44 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
   drop_ = formation.spec.drop_on_overflow;
   on_device_ = IsOnDevice(formation.spec);
   row_bytes_ = request->row_bytes;
+  num_live_ = std::min(request->demand, rows.recv_capacity);
+  const bool worker = formation.spec.executor == Executor::kWorker;
+  region_ = MakeLayout(kind_,
+                       {.num_ranks = formation.spec.num_ranks,
+                        .num_experts = formation.spec.num_experts,
+                        .num_tokens = rows.num_tokens,
+                        .num_slots = rows.recv_capacity,
+                        .top_k = rows.top_k,
+                        .row_bytes = row_bytes_,
+                        .has_weights = has_weights_,
+                        .plan_bytes = on_device_ ? RoutingPlanBytes(plan_.spec) : plan_.used_bytes,
+                        .num_routes = static_cast<uint64_t>(plan_.num_routes),
+                        .num_live = num_live_,
+                        .several_nodes = formation.several_nodes},
+                       MakeStorage(on_device_, worker));
+  request->plan_bytes = static_cast<uint32_t>(region_.plan_bytes);
+  request->stage_bytes = region_.stage_bytes;
+  request->out_bytes = region_.out_bytes;
   return {};
 }
 
-void RowsOperation::PlanRegion(const Formation& formation, uint64_t stage_bytes,
-                               uint64_t num_out_rows, uint64_t num_out_weights,
-                               shm::SlotRequest* request) {
-  const bool worker = formation.spec.executor == Executor::kWorker;
-  stage_bytes_ = stage_bytes;
-  plan_bytes_ = worker ? plan_.used_bytes : 0;
-  if (worker && on_device_) plan_bytes_ = RoutingPlanBytes(plan_.spec);
-  request->plan_bytes = static_cast<uint32_t>(plan_bytes_);
-  request->stage_bytes = shm::StageOffset(plan_bytes_) + stage_bytes_;
-  if (worker) {
-    request->out_bytes =
-        shm::OutBytes(num_out_rows * row_bytes_, has_weights_ ? num_out_weights : 0);
-  }
-}
-
 Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage) const {
-  *stage = admitted.region.data() + shm::StageOffset(plan_bytes_);
-  if (plan_bytes_ == 0) return {};
-  return FromKernel(StagePlan(plan_, admitted.region.data(), plan_bytes_));
+  *stage = admitted.region.data() + region_.stage_at;
+  if (region_.plan_bytes == 0) return {};
+  return FromKernel(StagePlan(plan_, admitted.region.data(), region_.plan_bytes));
 }
 
-void RowsOperation::StageTensor(std::byte* to, const Tensor& tensor, uint64_t capacity) const {
-  if (tensor.num_rows != 0) std::memcpy(to, tensor.rows, tensor.num_rows * row_bytes_);
-  if (tensor.weights == nullptr || tensor.num_weights == 0) return;
-  std::memcpy(to + shm::OutWeightsOffset(capacity * row_bytes_), tensor.weights,
-              tensor.num_weights * 4);
+void RowsOperation::StageTensor(std::byte* to, const void* rows, uint64_t num_rows,
+                                const float* weights, uint64_t num_weights) const {
+  if (num_rows != 0) std::memcpy(to, rows, num_rows * row_bytes_);
+  if (weights == nullptr || num_weights == 0) return;
+  std::memcpy(to + region_.weights_at, weights, num_weights * 4);
 }
 
-void RowsOperation::CopyOutput(const std::byte* out, uint64_t num_rows, void* rows,
-                               uint64_t num_weights, float* weights) const {
-  const uint64_t bytes = num_rows * row_bytes_;
-  if (bytes != 0) std::memcpy(rows, out, bytes);
-  if (weights != nullptr) {
-    std::memcpy(weights, out + shm::OutWeightsOffset(bytes), num_weights * 4);
-  }
+void RowsOperation::CopyOutput(const std::byte* out, void* rows, float* weights) const {
+  if (region_.out_rows != 0) std::memcpy(rows, out, region_.out_rows * row_bytes_);
+  if (weights == nullptr) return;
+  std::memcpy(weights, out + region_.out_weights_at, region_.num_out_weights * 4);
 }
 
 void RowsOperation::Zero(void* to, uint64_t count, uint64_t bytes_each) {

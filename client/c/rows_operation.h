@@ -4,6 +4,7 @@
 #include "client/c/epd_client.h"
 #include "client/c/operation.h"
 #include "client/c/plan_argument.h"
+#include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
 
 namespace epd::client {
@@ -13,23 +14,14 @@ class RowsOperation : public Operation {
  protected:
   RowsOperation(shm::Kind kind, bool has_weights) : kind_(kind), has_weights_(has_weights) {}
 
-  // Checks the arguments, and writes the fingerprint into `request`.
+  // Checks the arguments, and writes the fingerprint and the region's sizes into `request`.
   Status PlanRows(const Formation& formation, const RowsArguments& rows, shm::SlotRequest* request);
-  // Writes the sizes of the region and of the output into `request`. After PlanRows.
-  void PlanRegion(const Formation& formation, uint64_t stage_bytes, uint64_t num_out_rows,
-                  uint64_t num_out_weights, shm::SlotRequest* request);
   // Puts the worker's copy of the plan, if it needs one, before the stage.
   Status StagePlanCopy(const Admitted& admitted, std::byte** stage) const;
-  struct Tensor {
-    const void* rows;
-    uint64_t num_rows;
-    const float* weights;  // Null: none.
-    uint64_t num_weights;
-  };
-  // A stage for kernels: the rows, and the weights behind `capacity` of them.
-  void StageTensor(std::byte* to, const Tensor& tensor, uint64_t capacity) const;
-  void CopyOutput(const std::byte* out, uint64_t num_rows, void* rows, uint64_t num_weights,
-                  float* weights) const;
+  // A stage for kernels: rows, and their weights behind them; null: none.
+  void StageTensor(std::byte* to, const void* rows, uint64_t num_rows, const float* weights,
+                   uint64_t num_weights) const;
+  void CopyOutput(const std::byte* out, void* rows, float* weights) const;
   // Nothing where `to` is null or the size is not one: the arguments may be wrong.
   static void Zero(void* to, uint64_t count, uint64_t bytes_each);
 
@@ -44,8 +36,8 @@ class RowsOperation : public Operation {
   const bool has_weights_;
   RoutingPlanView plan_;
   uint64_t row_bytes_ = 0;
-  uint64_t plan_bytes_ = 0;  // Staged for the worker executor.
-  uint64_t stage_bytes_ = 0;
+  uint64_t num_live_ = 0;  // Filled slots of this rank's receive buffer.
+  RegionLayout region_;
   bool drop_ = false;
   bool on_device_ = false;  // Arenas are device memory (region_layout.h).
 };
@@ -86,8 +78,6 @@ class GatherOperation : public RowsOperation {
   Status CheckPointers() const;
 
   const epd_gather_args& args_;
-  uint64_t counts_bytes_ = 0;  // Behind the stage, for the workers of a group on several nodes.
-  uint64_t live_rows_ = 0;
 };
 
 }  // namespace epd::client

@@ -1,6 +1,5 @@
 #include "client/c/rows_operation.h"
 #include "kernels/scatter_rows.h"
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
 
@@ -30,14 +29,6 @@ Status ScatterOperation::Plan(const Formation& formation, shm::SlotRequest* requ
                       static_cast<unsigned long long>(args_.recv_capacity),
                       static_cast<unsigned long long>(request->demand));
   }
-  const uint64_t stage_bytes = ScatterStageBytes({.num_tokens = plan_.num_tokens,
-                                                  .num_routes = plan_.num_routes,
-                                                  .num_ranks = plan_.spec.num_ranks,
-                                                  .row_bytes = row_bytes_});
-  const uint64_t tensor_bytes = shm::OutBytes(args_.num_tokens * row_bytes_,
-                                              has_weights_ ? args_.num_tokens * args_.top_k : 0);
-  PlanRegion(formation, on_device_ ? tensor_bytes : stage_bytes, args_.recv_capacity,
-             args_.recv_capacity, request);
   return {};
 }
 
@@ -45,12 +36,7 @@ Status ScatterOperation::Stage(const Admitted& admitted) {
   std::byte* to = nullptr;
   if (Status s = StagePlanCopy(admitted, &to); !s.ok()) return s;
   if (on_device_) {
-    StageTensor(to,
-                {.rows = args_.tokens,
-                 .num_rows = args_.num_tokens,
-                 .weights = args_.topk_weights,
-                 .num_weights = args_.num_tokens * args_.top_k},
-                args_.num_tokens);
+    StageTensor(to, args_.tokens, args_.num_tokens, args_.topk_weights, region_.num_weights);
     return {};
   }
   StageScatterArgs stage;
@@ -60,7 +46,7 @@ Status ScatterOperation::Stage(const Admitted& admitted) {
   stage.num_tokens = static_cast<int64_t>(args_.num_tokens);
   stage.row_bytes = row_bytes_;
   stage.stage = to;
-  stage.stage_bytes = stage_bytes_;
+  stage.stage_bytes = region_.bare_stage_bytes();
   stage.skip_own_rows = !admitted.worker_executor;
   return FromKernel(StageScatter(stage));
 }
@@ -80,8 +66,7 @@ Status ScatterOperation::Pull(const Admitted& admitted) {
 }
 
 Status ScatterOperation::TakeOutput(const Admitted&, const std::byte* out) {
-  CopyOutput(out, args_.recv_capacity, args_.recv_tokens, args_.recv_capacity,
-             args_.recv_topk_weights);
+  CopyOutput(out, args_.recv_tokens, args_.recv_topk_weights);
   return {};
 }
 

@@ -4,7 +4,6 @@
 
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd::client {
 namespace {
@@ -86,25 +85,17 @@ Block WeightsBlock(const void* from, void* to, uint64_t num_weights) {
   return {from, to, num_weights / piece, piece * sizeof(float)};
 }
 
-StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec) {
-  StreamLayout layout;
-  if (call.kind == shm::Kind::kPrepare) {
-    layout.stage_bytes = static_cast<uint64_t>(spec.num_experts) * sizeof(int32_t);
-    layout.out_bytes = layout.stage_bytes * static_cast<uint64_t>(spec.num_ranks);
-  } else {
-    const uint64_t routes = call.num_tokens * call.top_k;
-    const bool scatters = Scatters(call.kind);
-    layout.plan_bytes = RoutingPlanBytes(spec);
-    layout.rows = scatters ? call.num_tokens : call.recv_capacity;
-    layout.out_rows = scatters ? call.recv_capacity : call.num_tokens;
-    if (call.has_weights) layout.num_weights = scatters ? routes : call.recv_capacity;
-    if (call.has_weights) layout.num_out_weights = scatters ? call.recv_capacity : routes;
-    layout.stage_bytes = shm::StageOffset(layout.plan_bytes) +
-                         shm::OutBytes(layout.rows * call.row_bytes, layout.num_weights);
-    layout.out_bytes = shm::OutBytes(layout.out_rows * call.row_bytes, layout.num_out_weights);
-  }
-  layout.out_offset = shm::RoundUpToRegionAlignment(layout.stage_bytes);
-  return layout;
+RegionLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec) {
+  return MakeLayout(call.kind,
+                    {.num_ranks = static_cast<uint64_t>(spec.num_ranks),
+                     .num_experts = static_cast<uint64_t>(spec.num_experts),
+                     .num_tokens = call.num_tokens,
+                     .num_slots = call.recv_capacity,
+                     .top_k = call.top_k,
+                     .row_bytes = call.row_bytes,
+                     .has_weights = call.has_weights,
+                     .plan_bytes = RoutingPlanBytes(spec)},
+                    RegionStorage::kDeviceWorker);
 }
 
 LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
@@ -116,15 +107,15 @@ LaunchList CountLaunchesOf(const StreamCall& call, const RoutingSpec& spec,
 std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& spec,
                                    const StreamBuffers& buffers, const StreamPlaces& places,
                                    const DeviceShape& device) {
-  const StreamLayout layout = LayoutOf(call, spec);
+  const RegionLayout layout = LayoutOf(call, spec);
   const auto copy = [&](const Block& block) {
     return CopyBlock(block, places.announced, false, device);
   };
   if (call.kind == shm::Kind::kPrepare) {
     return {copy({places.scratch.own_counts, places.region, 1, layout.stage_bytes}), {}, {}};
   }
-  uint8_t* const stage = places.region + shm::StageOffset(layout.plan_bytes);
-  uint8_t* const weights = stage + shm::OutWeightsOffset(layout.rows * call.row_bytes);
+  uint8_t* const stage = places.region + layout.stage_at;
+  uint8_t* const weights = stage + layout.weights_at;
   return {copy({buffers.handle_mem, places.region, layout.plan_bytes / kPlanPieceBytes,
                 kPlanPieceBytes}),
           copy({buffers.rows, stage, layout.rows, call.row_bytes}),
@@ -134,8 +125,8 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
 std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& spec,
                                     const StreamBuffers& buffers, const StreamPlaces& places,
                                     const DeviceShape& device) {
-  const StreamLayout layout = LayoutOf(call, spec);
-  uint8_t* const out = places.region + layout.out_offset;
+  const RegionLayout layout = LayoutOf(call, spec);
+  uint8_t* const out = places.region + layout.out_at;
   if (call.kind == shm::Kind::kPrepare) {
     // Of a failed use the region may not even be mapped any more, and only copies look at their gate before
     // they read.
@@ -147,7 +138,7 @@ std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& s
                   places.published, true, device),
         cuda::BuildPlanLaunches(args, device)};
   }
-  uint8_t* const weights = out + shm::OutWeightsOffset(layout.out_rows * call.row_bytes);
+  uint8_t* const weights = out + layout.out_weights_at;
   return {CopyBlock({out, buffers.out_rows, layout.out_rows, call.row_bytes}, places.published,
                     true, device),
           CopyBlock(WeightsBlock(weights, buffers.out_weights, layout.num_out_weights),

@@ -10,6 +10,7 @@
 #include "kernels/cuda/driver/cuda_abi.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/region/region_layout.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd::client {
@@ -44,18 +45,8 @@ struct StreamBuffers {
   void* out_weights = nullptr;      // Scatters: [C]; gathers: [T, K].
 };
 
-// Bytes of a call in the region where the worker moves its rows (proto/epd/v1/region_layout.h).
-struct StreamLayout {
-  uint64_t plan_bytes = 0;
-  uint64_t rows = 0;         // In the stage,
-  uint64_t num_weights = 0;  // and their weights.
-  uint64_t out_rows = 0;
-  uint64_t num_out_weights = 0;
-  uint64_t stage_bytes = 0;  // The plan copy included.
-  uint64_t out_offset = 0;
-  uint64_t out_bytes = 0;
-};
-StreamLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec);
+// Of a call whose rows the worker moves.
+RegionLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec);
 
 // Where the launches of a use read and write beside its buffers.
 struct StreamPlaces {

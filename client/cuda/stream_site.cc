@@ -138,15 +138,19 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   request.spec_hash = formation.spec_hash;
   request.num_tokens = call_.num_tokens;
   request.recv_capacity = call_.recv_capacity;
+  RegionLayout layout;
   if (MovesOwnRows(call_, formation.spec)) {
-    request.stage_bytes = shm::SlotsBytes(formation.spec.recv_capacity_per_rank, call_.row_bytes);
+    layout = MakeLayout(
+        call_.kind,
+        {.num_slots = formation.spec.recv_capacity_per_rank, .row_bytes = call_.row_bytes},
+        RegionStorage::kDeviceRanks);
     if (request.step == shm::Step::kStreamPublish) request.demand = cuda::kNoReport;
   } else {
-    const StreamLayout layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
-    request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
-    request.stage_bytes = layout.stage_bytes;
-    request.out_bytes = layout.out_bytes;
+    layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
   }
+  request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
+  request.stage_bytes = layout.stage_bytes;
+  request.out_bytes = layout.out_bytes;
   call_.name.copy(request.text, sizeof request.text - 1);
   SlotOf(step).request = request;
 }

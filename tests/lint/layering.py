@@ -19,6 +19,8 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # The CUDA driver's table, and kernels and slots on its streams: a worker and a client's handlers put the same
     # operations into streams, and a client may not include the daemon.
     "kernels/cuda/driver": _WIRE | {"kernels"},
+    # Sizes of stages and plans, added up for the kinds of operations that slots name.
+    "kernels/region": _WIRE | {"kernels"},
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
     "daemon/packet": _DAEMON_CORE,
@@ -42,8 +44,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/store",
         "daemon/tls",
         "kernels",
+        "kernels/region",
     },
-    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver"},
+    "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver", "kernels/region"},
     "daemon/worker": _DAEMON_CORE
     | _WIRE
     | {
@@ -53,14 +56,15 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "daemon/packet",
         "daemon/tls",
         "kernels",
+        "kernels/region",
     },
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE
     | {"daemon/control", "daemon/observe", "daemon/node", "daemon/rpc"},
-    "client/c": _WIRE | {"kernels"},
+    "client/c": _WIRE | {"kernels", "kernels/region"},
     "client/cli": _WIRE,
-    "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver"},
+    "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver", "kernels/region"},
     "client/program": _WIRE | {"client/c", "client/cuda", "kernels", "kernels/cuda/driver"},
     "client/jax": _WIRE
     | {"client/c", "client/cuda", "client/program", "kernels", "kernels/cuda/driver"},
@@ -97,6 +101,7 @@ _MUST_NOT_INCLUDE: dict[str, list[tuple[str, str]]] = {
     ],
     "client/c": [("Abseil", _ABSL), ("gRPC", _GRPC), ("CUDA", _CUDA), ("NCCL", _NCCL)],
     "kernels": [("Abseil", _ABSL), ("gRPC", _GRPC), ("protos", _PROTO), ("NCCL", _NCCL)],
+    "kernels/region": [("Abseil", _ABSL), ("gRPC", _GRPC), ("protobuf", _PROTOBUF)],
     # Without the driver's headers too; it knows a slot's words, and no message.
     "kernels/cuda/driver": [
         ("Abseil", _ABSL),

@@ -38,7 +38,9 @@ class Mover {
   absl::Status TakePlan(size_t rank);
   absl::Status Scatter(size_t rank);
   absl::Status Gather(size_t rank);
-  absl::Status CheckOut(size_t rank, uint64_t rows_bytes, uint64_t num_weights) const;
+  // Where the rank's output goes.
+  absl::StatusOr<RegionLayout> Output(size_t rank) const;
+  float* OutWeights(size_t rank, const RegionLayout& layout) const;
   char* Out(size_t rank) const { return bases_[rank] + job_.parts[rank].out_offset; }
   char* Region(size_t rank) const { return bases_[rank] + job_.parts[rank].stage_offset; }
 
@@ -92,18 +94,23 @@ absl::Status Mover::GatherCounts() {
   }
   for (size_t rank = 0; rank < num_ranks; ++rank) {
     if (!job_.parts[rank].local) continue;
-    if (absl::Status status = CheckOut(rank, all.size(), 0); !status.ok()) return status;
+    if (absl::Status status = Output(rank).status(); !status.ok()) return status;
     std::memcpy(Out(rank), all.data(), all.size());
   }
   return absl::OkStatus();
 }
 
-absl::Status Mover::CheckOut(size_t rank, uint64_t rows_bytes, uint64_t num_weights) const {
-  const uint64_t needed = shm::OutBytes(rows_bytes, num_weights);
-  if (job_.parts[rank].out_bytes >= needed) return absl::OkStatus();
+absl::StatusOr<RegionLayout> Mover::Output(size_t rank) const {
+  const RegionLayout layout = LayoutOf(group_, job_, rank, RegionStorage::kHostWorker);
+  if (job_.parts[rank].out_bytes >= layout.out_bytes) return layout;
   return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced an output of ",
                                                  job_.parts[rank].out_bytes, " bytes, expected ",
-                                                 needed));
+                                                 layout.out_bytes));
+}
+
+float* Mover::OutWeights(size_t rank, const RegionLayout& layout) const {
+  if (!job_.has_weights) return nullptr;
+  return reinterpret_cast<float*>(Out(rank) + layout.out_weights_at);
 }
 
 // The used part of a plan says itself how long it is; the copy takes what a plan of this group can
@@ -136,48 +143,37 @@ absl::Status Mover::TakePlan(size_t rank) {
 
 absl::Status Mover::Scatter(size_t rank) {
   const MovePart& part = job_.parts[rank];
-  const uint64_t rows_bytes = part.recv_capacity * job_.row_bytes;
-  const uint64_t num_weights = job_.has_weights ? part.recv_capacity : 0;
-  if (absl::Status status = CheckOut(rank, rows_bytes, num_weights); !status.ok()) return status;
-  char* out = Out(rank);
+  const absl::StatusOr<RegionLayout> output = Output(rank);
+  if (!output.ok()) return output.status();
   return FromKernel(
-      PullScatter(PullScatterArgs{
-          .plan = &plans_[rank],
-          .sources = stages_.data(),
-          .row_bytes = job_.row_bytes,
-          .capacity = static_cast<int64_t>(part.recv_capacity),
-          .recv_rows = out,
-          .recv_weights = job_.has_weights
-                              ? reinterpret_cast<float*>(out + shm::OutWeightsOffset(rows_bytes))
-                              : nullptr,
-          .drop_on_overflow = group_.drop_on_overflow,
-          .own_rows = nullptr,
-          .own_weights = nullptr}),
+      PullScatter(PullScatterArgs{.plan = &plans_[rank],
+                                  .sources = stages_.data(),
+                                  .row_bytes = job_.row_bytes,
+                                  .capacity = static_cast<int64_t>(part.recv_capacity),
+                                  .recv_rows = Out(rank),
+                                  .recv_weights = OutWeights(rank, *output),
+                                  .drop_on_overflow = group_.drop_on_overflow,
+                                  .own_rows = nullptr,
+                                  .own_weights = nullptr}),
       rank);
 }
 
 absl::Status Mover::Gather(size_t rank) {
   const MovePart& part = job_.parts[rank];
-  const uint64_t rows_bytes = part.num_tokens * job_.row_bytes;
-  const uint64_t num_weights = job_.has_weights ? part.num_tokens * job_.top_k : 0;
-  if (absl::Status status = CheckOut(rank, rows_bytes, num_weights); !status.ok()) return status;
-  char* out = Out(rank);
-  return FromKernel(
-      PullGather(PullGatherArgs{
-          .plan = &plans_[rank],
-          .sources = stages_.data(),
-          .dtype = static_cast<DataType>(job_.dtype),
-          .row_bytes = job_.row_bytes,
-          .num_tokens = static_cast<int64_t>(part.num_tokens),
-          .out = out,
-          .out_weights = job_.has_weights
-                             ? reinterpret_cast<float*>(out + shm::OutWeightsOffset(rows_bytes))
-                             : nullptr,
-          .drop_on_overflow = group_.drop_on_overflow,
-          .own_rows = nullptr,
-          .own_weights = nullptr,
-          .own_capacity = 0}),
-      rank);
+  const absl::StatusOr<RegionLayout> output = Output(rank);
+  if (!output.ok()) return output.status();
+  return FromKernel(PullGather(PullGatherArgs{.plan = &plans_[rank],
+                                              .sources = stages_.data(),
+                                              .dtype = static_cast<DataType>(job_.dtype),
+                                              .row_bytes = job_.row_bytes,
+                                              .num_tokens = static_cast<int64_t>(part.num_tokens),
+                                              .out = Out(rank),
+                                              .out_weights = OutWeights(rank, *output),
+                                              .drop_on_overflow = group_.drop_on_overflow,
+                                              .own_rows = nullptr,
+                                              .own_weights = nullptr,
+                                              .own_capacity = 0}),
+                    rank);
 }
 
 }  // namespace

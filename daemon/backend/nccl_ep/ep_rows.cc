@@ -10,7 +10,6 @@
 #include "daemon/core/nccl_ep_limits.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd::nccl_ep {
 namespace {
@@ -65,7 +64,6 @@ absl::Status EpRows::Check(int self) {
 }
 
 void EpRows::Arrange() {
-  stage_at_ = shm::StageOffset(RoutingPlanBytes(spec_));
   const auto tokens = static_cast<int64_t>(part().num_tokens);
   plan_bytes_ = std::min<uint64_t>(
       RoutingPlanBytes(spec_),
@@ -129,11 +127,10 @@ absl::Status EpRows::TakeCapacities() {
 cuda::MoveSteps EpRows::Steps(const cuda::MovePlaces& places, const cuda::DeviceShape&) {
   const MovePart& mine = part();
   const cuda::DevicePointer arena = places.arenas[static_cast<size_t>(mine.arena)];
-  const cuda::DevicePointer stage = arena + mine.stage_offset + stage_at_;
+  const RegionLayout region = LayoutOf(group_, job_, rank_, RegionStorage::kDeviceWorker);
+  const cuda::DevicePointer stage = arena + mine.stage_offset + region.stage_at;
   const cuda::DevicePointer out = arena + mine.out_offset;
-  const uint64_t in_rows = scatters_ ? mine.num_tokens : mine.recv_capacity;
-  const cuda::DevicePointer out_weights = out + shm::OutWeightsOffset(OutRows() * job_.row_bytes);
-  const uint64_t num_out_weights = scatters_ ? mine.recv_capacity : mine.num_tokens * job_.top_k;
+  const cuda::DevicePointer out_weights = out + region.out_weights_at;
 
   cuda::LibraryCall call{.kind = job_.kind,
                          .num_tokens = static_cast<int64_t>(mine.num_tokens),
@@ -152,11 +149,11 @@ cuda::MoveSteps EpRows::Steps(const cuda::MovePlaces& places, const cuda::Device
   steps.before.Copy(call.topk, places.host_on_device + layout_.topk,
                     landing_.size() * sizeof(int32_t));
   // What nobody writes reads as zeros: padding, the tail, tokens without a route.
-  steps.before.Fill(out, 0, OutRows() * job_.row_bytes);
+  steps.before.Fill(out, 0, region.out_rows * job_.row_bytes);
   if (job_.has_weights) {
-    call.weights_in = stage + shm::OutWeightsOffset(in_rows * job_.row_bytes);
+    call.weights_in = stage + region.weights_at;
     call.weights_out = out_weights;
-    steps.before.Fill(out_weights, 0, num_out_weights * sizeof(float));
+    steps.before.Fill(out_weights, 0, region.num_out_weights * sizeof(float));
   }
   if (job_.kind == shm::Kind::kDispatch) {
     call.weights_out = places.device + layout_.landing_weights;
@@ -167,7 +164,7 @@ cuda::MoveSteps EpRows::Steps(const cuda::MovePlaces& places, const cuda::Device
   }
   uint64_t live = 0;
   for (const int32_t zone : zones_) live += static_cast<uint64_t>(zone);
-  live = std::min(live, OutRows());
+  live = std::min(live, region.out_rows);
   if (lands_beside()) steps.after.Copy(out, call.rows_out, live * job_.row_bytes);
   if (scatters_ && job_.has_weights) {
     steps.after.Copy(out_weights, call.weights_out, live * sizeof(float));

@@ -52,7 +52,6 @@ class EpRows : public cuda::MemberRows {
   const MovePart& part() const { return job_.parts[rank_]; }
   size_t num_locals() const { return library_.num_experts / job_.parts.size(); }
   bool lands_beside() const { return scatters_ && part().recv_capacity < slots_; }
-  uint64_t OutRows() const { return scatters_ ? part().recv_capacity : part().num_tokens; }
 
   const MoveGroup& group_;
   const MoveJob& job_;
@@ -62,8 +61,7 @@ class EpRows : public cuda::MemberRows {
   size_t rank_ = 0;  // Of this member.
   RoutingSpec spec_;
   cuda::MemberTraffic no_traffic_;
-  uint64_t stage_at_ = 0;    // From the start of the region.
-  uint64_t plan_bytes_ = 0;  // Of it that can be in use.
+  uint64_t plan_bytes_ = 0;  // Of the region's plan that can be in use.
   Layout layout_;
   cuda::MoveRoom room_;
   std::optional<EpRouting> routing_;

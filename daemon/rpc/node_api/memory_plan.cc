@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/gather_stage.h"
 #include "kernels/kernel_error.h"
+#include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
-#include "kernels/routing_spec.h"
-#include "kernels/scatter_stage.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/segment.h"
 
@@ -32,47 +31,26 @@ RoutingSpec ToRoutingSpec(const GroupShape& shape) {
   return spec;
 }
 
-// One region: what is staged, and for the worker executor the plan before it and the output behind it.
-class Region {
- public:
-  Region(const GroupShape& shape, uint64_t plan_bytes)
-      : worker_(shape.worker_executor), plan_bytes_(worker_ ? plan_bytes : 0) {}
-
-  uint64_t Bytes(uint64_t stage_bytes, uint64_t out_bytes) const {
-    const uint64_t staged = shm::StageOffset(plan_bytes_) + stage_bytes;
-    return Pages(shm::RoundUpToRegionAlignment(staged) + (worker_ ? out_bytes : 0));
-  }
-
- private:
-  const bool worker_;
-  const uint64_t plan_bytes_;
-};
-
-void PlanScatters(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& plan) {
-  const uint64_t row_bytes = shape.hidden * shape.element_bytes;
-  const uint64_t slots = shape.recv_capacity_per_rank;
-  const uint64_t stage = ScatterStageBytes({.num_tokens = spec.max_tokens,
-                                            .num_routes = spec.max_tokens * spec.top_k,
-                                            .num_ranks = spec.num_ranks,
-                                            .row_bytes = row_bytes});
-  const Region region(shape, plan.handle_mem_bytes);
-  plan.dispatch_bytes_per_rank = region.Bytes(stage, shm::OutBytes(slots * row_bytes, slots));
-  plan.combine_backward_bytes_per_rank = region.Bytes(stage, shm::OutBytes(slots * row_bytes, 0));
-}
-
-void PlanGathers(const GroupShape& shape, const RoutingSpec& spec, MemoryPlan& plan) {
-  const uint64_t row_bytes =
-      shape.hidden * std::min<uint64_t>(shape.element_bytes, limits::kSummedElementBytes);
-  const uint64_t tokens = shape.max_tokens_per_rank;
-  const auto stage = [&](bool has_weights) {
-    return GatherStageBytes({.num_rows = shape.recv_capacity_per_rank,
-                             .row_bytes = row_bytes,
-                             .has_weights = has_weights});
-  };
-  const Region region(shape, plan.handle_mem_bytes);
-  plan.combine_bytes_per_rank = region.Bytes(stage(false), shm::OutBytes(tokens * row_bytes, 0));
-  plan.dispatch_backward_bytes_per_rank = region.Bytes(
-      stage(true), shm::OutBytes(tokens * row_bytes, tokens * static_cast<uint64_t>(spec.top_k)));
+uint64_t BytesOf(shm::Kind kind, const GroupShape& shape, const RoutingSpec& spec,
+                 uint64_t plan_bytes) {
+  const bool scatters = Scatters(kind);
+  const uint64_t element =
+      scatters ? shape.element_bytes
+               : std::min<uint64_t>(shape.element_bytes, limits::kSummedElementBytes);
+  const auto top_k = static_cast<uint64_t>(spec.top_k);
+  const RegionShape region = {
+      .num_ranks = shape.num_ranks,
+      .num_experts = shape.num_experts,
+      .num_tokens = shape.max_tokens_per_rank,
+      .num_slots = shape.recv_capacity_per_rank,
+      .top_k = top_k,
+      .row_bytes = shape.hidden * element,
+      .has_weights = kind == shm::Kind::kDispatch || kind == shm::Kind::kDispatchBackward,
+      .plan_bytes = plan_bytes,
+      .num_routes = shape.max_tokens_per_rank * top_k,
+      .num_live = shape.recv_capacity_per_rank};
+  return Pages(
+      MakeLayout(kind, region, MakeStorage(/*on_device=*/false, shape.worker_executor)).bytes());
 }
 
 // Staging::WantEagerBuffers takes as much of a pool that nobody uses.
@@ -96,11 +74,14 @@ absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t poo
   }
   MemoryPlan plan;
   plan.handle_mem_bytes = RoutingPlanBytes(spec);
-  const uint64_t counts_bytes = uint64_t{shape.num_experts} * sizeof(int32_t);
-  plan.prepare_bytes_per_rank =
-      Region(shape, 0).Bytes(counts_bytes, counts_bytes * shape.num_ranks);
-  PlanScatters(shape, spec, plan);
-  PlanGathers(shape, spec, plan);
+  const auto bytes_of = [&](shm::Kind kind) {
+    return BytesOf(kind, shape, spec, plan.handle_mem_bytes);
+  };
+  plan.prepare_bytes_per_rank = bytes_of(shm::Kind::kPrepare);
+  plan.dispatch_bytes_per_rank = bytes_of(shm::Kind::kDispatch);
+  plan.combine_bytes_per_rank = bytes_of(shm::Kind::kCombine);
+  plan.dispatch_backward_bytes_per_rank = bytes_of(shm::Kind::kDispatchBackward);
+  plan.combine_backward_bytes_per_rank = bytes_of(shm::Kind::kCombineBackward);
   plan.eager_bytes_per_rank = EagerBytes(shape, pool_bytes);
   return plan;
 }

@@ -91,7 +91,7 @@ RegionView OperationPhases::MakeView(const Operation& operation, uint32_t rank) 
   const Announcement& said = operation.parts[rank].said;
   return RegionView{.offset = region.offset,
                     .bytes = region.bytes,
-                    .out_offset = region.offset + shm::RoundUpToRegionAlignment(said.stage_bytes),
+                    .out_offset = region.offset + shm::OutOffset(said.stage_bytes),
                     .out_bytes = said.out_bytes,
                     .eager = operation.tenant->may_send_eagerly()
                                  ? parts_.staging.FindEagerArea(operation.tenant->set)

@@ -16,7 +16,7 @@ namespace epd {
 namespace {
 
 uint64_t NumStagingBytes(const Announcement& said) {
-  return shm::RoundUpToRegionAlignment(said.stage_bytes) + said.out_bytes;
+  return shm::OutOffset(said.stage_bytes) + said.out_bytes;
 }
 
 absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,

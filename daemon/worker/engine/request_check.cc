@@ -7,6 +7,7 @@
 #include "daemon/backend/kernel_status.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "kernels/cuda/plan_report.h"
+#include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
@@ -37,7 +38,11 @@ absl::Status CheckDeviceSlots(const shm::SlotRequest& request, const Tenant& ten
     return Bad("row_bytes", request.row_bytes,
                absl::StrCat("a multiple of the ", element, " bytes of its dtype"));
   }
-  const uint64_t slots_bytes = shm::SlotsBytes(spec.recv_capacity_per_rank, request.row_bytes);
+  const uint64_t slots_bytes =
+      MakeLayout(request.kind,
+                 {.num_slots = spec.recv_capacity_per_rank, .row_bytes = request.row_bytes},
+                 RegionStorage::kDeviceRanks)
+          .stage_bytes;
   if (request.stage_bytes < slots_bytes) {
     return Bad("stage_bytes", request.stage_bytes,
                absl::StrCat("at least ", slots_bytes,
@@ -56,7 +61,9 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
     return Bad("recv_capacity", request.recv_capacity, absl::StrCat("at most ", limits::kSlots));
   }
   if (request.kind == shm::Kind::kPrepare) {
-    const uint64_t counts_bytes = uint64_t{spec.num_experts} * sizeof(int32_t);
+    const uint64_t counts_bytes =
+        MakeLayout(request.kind, {.num_experts = spec.num_experts}, RegionStorage::kHostRanks)
+            .stage_bytes;
     if (request.stage_bytes < counts_bytes) {
       return Bad("stage_bytes", request.stage_bytes,
                  absl::StrCat("at least ", counts_bytes, " for the counts of ", spec.num_experts,

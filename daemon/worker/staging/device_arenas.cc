@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
 #include "kernels/routing_spec.h"
 #include "proto/epd/v1/limits.h"
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd {
 namespace {
@@ -27,16 +27,20 @@ uint64_t LargestOperation(const GroupSpec& spec) {
   routing.top_k = static_cast<int32_t>(top_k);
   routing.max_tokens = spec.max_tokens_per_rank;
   const auto element = static_cast<uint64_t>(SizeBytes(spec.max_token_dtype));
-  const uint64_t row_bytes = spec.hidden * (element == 0 ? kWidestElement : element);
-  const uint64_t tokens = spec.max_tokens_per_rank;
-  const uint64_t slots = spec.recv_capacity_per_rank;
+  const RegionShape shape = {.num_ranks = spec.num_ranks,
+                             .num_experts = spec.num_experts,
+                             .num_tokens = spec.max_tokens_per_rank,
+                             .num_slots = spec.recv_capacity_per_rank,
+                             .top_k = top_k,
+                             .row_bytes = spec.hidden * (element == 0 ? kWidestElement : element),
+                             .has_weights = true,
+                             .plan_bytes = RoutingPlanBytes(routing)};
+  const auto bytes_of = [&shape](shm::Kind kind) {
+    return MakeLayout(kind, shape, RegionStorage::kDeviceWorker).bytes();
+  };
   // A scatter stages tokens and gives slots, a gather the other way round.
-  const uint64_t rows =
-      shm::RoundUpToRegionAlignment(shm::OutBytes(tokens * row_bytes, tokens * top_k)) +
-      shm::RoundUpToRegionAlignment(shm::OutBytes(slots * row_bytes, slots));
-  const uint64_t counts =
-      shm::CountsBytes(1, spec.num_experts) + shm::CountsBytes(spec.num_ranks, spec.num_experts);
-  return std::max(shm::StageOffset(RoutingPlanBytes(routing)) + rows, counts);
+  return std::max({bytes_of(shm::Kind::kPrepare), bytes_of(shm::Kind::kDispatch),
+                   bytes_of(shm::Kind::kDispatchBackward)});
 }
 
 }  // namespace

@@ -26,7 +26,8 @@
 // stage_bytes is SlotsBytes, plan_bytes and out_bytes are 0.
 //
 // SlotRequest::stage_bytes counts everything up to the end of the stage, the plan copy included; out_bytes the output.
-// Offsets in the region are multiples of 64.
+// Offsets in the region are multiples of 64. What a call of given shapes needs in all is MakeLayout's to say
+// (kernels/region/region_layout.h).
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,9 @@ constexpr uint64_t RoundUpToRegionAlignment(uint64_t bytes) {
 
 // First byte of the stage, from the start of the region.
 constexpr uint64_t StageOffset(uint64_t plan_bytes) { return RoundUpToRegionAlignment(plan_bytes); }
+
+// First byte of the output, from the start of the region. `stage_bytes`: SlotRequest's.
+constexpr uint64_t OutOffset(uint64_t stage_bytes) { return RoundUpToRegionAlignment(stage_bytes); }
 
 // First byte of the weights, from the start of the output.
 constexpr uint64_t OutWeightsOffset(uint64_t rows_bytes) {

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/landing.h"
 #include "kernels/recv_layout.h"
-#include "proto/epd/v1/region_layout.h"
+#include "kernels/region/region_layout.h"
 
 namespace epd::cuda {
 namespace {
@@ -116,11 +116,14 @@ class Planner {
   }
 
   void Slots(int32_t source) {
-    const uint64_t rows_bytes =
-        shape_.recv_capacity[static_cast<size_t>(source)] * shape_.row_bytes;
+    const RegionLayout region =
+        MakeLayout(shape_.kind,
+                   {.num_slots = shape_.recv_capacity[static_cast<size_t>(source)],
+                    .row_bytes = shape_.row_bytes},
+                   RegionStorage::kDeviceWorker);
     for (const auto& [member, runs] : RunsOf(source)) {
       if (shape_.has_weights) {
-        AddRuns(source, member, runs, shm::OutWeightsOffset(rows_bytes), sizeof(float));
+        AddRuns(source, member, runs, region.weights_at, sizeof(float));
       }
       AddRuns(source, member, runs, 0, shape_.row_bytes);
     }

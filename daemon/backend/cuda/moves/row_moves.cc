@@ -8,7 +8,6 @@
 #include "kernels/cuda/scratch.h"
 #include "kernels/data_type.h"
 #include "proto/epd/v1/operation_kind.h"
-#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd::cuda {
@@ -59,28 +58,21 @@ absl::Status RowMoves::Check() {
 
 absl::Status RowMoves::CheckPart(size_t rank) const {
   const MovePart& part = job_.parts[rank];
-  uint64_t stage = uint64_t{group_.num_experts} * sizeof(int32_t);
-  uint64_t out = counts_bytes();
-  if (job_.kind != shm::Kind::kPrepare) {
-    if (part.num_tokens > group_.max_tokens) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ", part.num_tokens,
-                                                     " tokens, the group has at most ",
-                                                     group_.max_tokens));
-    }
-    const uint64_t tokens = shm::OutBytes(part.num_tokens * job_.row_bytes,
-                                          job_.has_weights ? part.num_tokens * job_.top_k : 0);
-    const uint64_t slots = shm::OutBytes(part.recv_capacity * job_.row_bytes,
-                                         job_.has_weights ? part.recv_capacity : 0);
-    stage = shm::StageOffset(plan_bytes_) + (scatters() ? tokens : slots);
-    out = scatters() ? slots : tokens;
+  if (part.num_tokens > group_.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ", part.num_tokens,
+                                                   " tokens, the group has at most ",
+                                                   group_.max_tokens));
   }
-  if (part.stage_bytes < stage) {
+  const RegionLayout layout = LayoutOf(rank);
+  if (part.stage_bytes < layout.stage_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced a stage of ",
-                                                   part.stage_bytes, " bytes, expected ", stage));
+                                                   part.stage_bytes, " bytes, expected ",
+                                                   layout.stage_bytes));
   }
-  if (part.out_bytes < out) {
+  if (part.out_bytes < layout.out_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced an output of ",
-                                                   part.out_bytes, " bytes, expected ", out));
+                                                   part.out_bytes, " bytes, expected ",
+                                                   layout.out_bytes));
   }
   return absl::OkStatus();
 }
@@ -155,7 +147,21 @@ DevicePointer RowMoves::Region(const MovePlaces& places, size_t rank) const {
 }
 
 DevicePointer RowMoves::Stage(const MovePlaces& places, size_t rank) const {
-  return Region(places, rank) + shm::StageOffset(plan_bytes_);
+  return Region(places, rank) + LayoutOf(rank).stage_at;
+}
+
+float* RowMoves::WeightsIn(const MovePlaces& places, size_t rank) const {
+  if (!job_.has_weights) return nullptr;
+  return At<float>(Stage(places, rank), LayoutOf(rank).weights_at);
+}
+
+float* RowMoves::WeightsOut(const MovePlaces& places, size_t rank) const {
+  if (!job_.has_weights) return nullptr;
+  return At<float>(Out(places, rank), LayoutOf(rank).out_weights_at);
+}
+
+RegionLayout RowMoves::LayoutOf(size_t rank) const {
+  return epd::LayoutOf(group_, job_, rank, RegionStorage::kDeviceWorker);
 }
 
 DevicePointer RowMoves::Out(const MovePlaces& places, size_t rank) const {
@@ -214,15 +220,13 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
   if (spans() && scatters()) return WriteLandingTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
-    const uint64_t rows_bytes = job_.parts[rank].recv_capacity * job_.row_bytes;
-    const DevicePointer at = scatters() ? Out(places, rank) : Stage(places, rank);
-    float* weights = job_.has_weights ? At<float>(at, shm::OutWeightsOffset(rows_bytes)) : nullptr;
     uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {
-      const RecvTarget target{At<uint8_t>(at, 0), weights, slots};
+      const RecvTarget target{At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank), slots};
       std::memcpy(table + rank * sizeof target, &target, sizeof target);
     } else {
-      const GatherSource source{At<const uint8_t>(at, 0), weights, slots, nullptr};
+      const GatherSource source{At<const uint8_t>(Stage(places, rank), 0), WeightsIn(places, rank),
+                                slots, nullptr};
       std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
   }
@@ -248,7 +252,6 @@ void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
 LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
   const RoutingSpec spec = DeviceSpec(places);
   const MovePart& part = job_.parts[rank];
-  const DevicePointer out = Out(places, rank);
   ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
   LandRowsArgs args;
   args.index = {.spec = spec,
@@ -260,10 +263,8 @@ LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
                 .zones = At<int64_t>(places.device, layout_.zones[rank]),
                 .segments = At<int64_t>(places.device, layout_.segments[rank])};
   args.row_bytes = job_.row_bytes;
-  args.recv_rows = At<uint8_t>(out, 0);
-  args.recv_weights =
-      job_.has_weights ? At<float>(out, shm::OutWeightsOffset(part.recv_capacity * job_.row_bytes))
-                       : nullptr;
+  args.recv_rows = At<uint8_t>(Out(places, rank), 0);
+  args.recv_weights = WeightsOut(places, rank);
   args.capacity = static_cast<int64_t>(part.recv_capacity);
   args.report = report;
   args.gate = {nullptr, report};
@@ -278,16 +279,12 @@ void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
   }
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const MovePart& part = job_.parts[rank];
-    const DevicePointer stage = Stage(places, rank);
     ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
     PushDirectArgs args;
     args.table = At<const PlanRoute>(
         places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
-    args.rows = At<const uint8_t>(stage, 0);
-    args.weights =
-        job_.has_weights
-            ? At<const float>(stage, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
-            : nullptr;
+    args.rows = At<const uint8_t>(Stage(places, rank), 0);
+    args.weights = WeightsIn(places, rank);
     args.targets = At<const RecvTarget>(places.device, layout_.targets);
     args.num_tokens = static_cast<int64_t>(part.num_tokens);
     args.row_bytes = job_.row_bytes;
@@ -305,15 +302,12 @@ void RowMoves::Gather(const MovePlaces& places, const DeviceShape& device,
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (!local(rank)) continue;
     const MovePart& part = job_.parts[rank];
-    const DevicePointer out = Out(places, rank);
     GatherReduceArgs args;
     args.table = At<const PlanRoute>(
         places.device, layout_.plans[rank] + PlanTableOffset(spec.num_ranks, spec.num_experts));
     args.sources = At<const GatherSource>(places.device, layout_.targets);
-    args.out = At<uint8_t>(out, 0);
-    args.out_weights = job_.has_weights
-                           ? At<float>(out, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
-                           : nullptr;
+    args.out = At<uint8_t>(Out(places, rank), 0);
+    args.out_weights = WeightsOut(places, rank);
     args.num_tokens = static_cast<int64_t>(part.num_tokens);
     args.row_bytes = job_.row_bytes;
     args.top_k = spec.top_k;

@@ -21,6 +21,7 @@
 #include "daemon/backend/move_job.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
 
 namespace epd::cuda {
@@ -113,6 +114,10 @@ class RowMoves {
   DevicePointer Region(const MovePlaces& places, size_t rank) const;
   DevicePointer Stage(const MovePlaces& places, size_t rank) const;
   DevicePointer Out(const MovePlaces& places, size_t rank) const;
+  // Null where the operation has none.
+  float* WeightsIn(const MovePlaces& places, size_t rank) const;
+  float* WeightsOut(const MovePlaces& places, size_t rank) const;
+  RegionLayout LayoutOf(size_t rank) const;
 
   const MoveGroup& group_;
   const MoveJob& job_;

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/moves/row_moves.h"
 #include "kernels/cuda/scratch.h"
-#include "proto/epd/v1/region_layout.h"
 
 namespace epd::cuda {
 namespace {
@@ -42,9 +41,7 @@ absl::Status RowMoves::CheckImages() const {
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (local(rank)) continue;
     const MovePart& part = job_.parts[rank];
-    const uint64_t needed =
-        shm::StageOffset(plan_bytes_) + shm::OutBytes(part.recv_capacity * job_.row_bytes,
-                                                      job_.has_weights ? part.recv_capacity : 0);
+    const uint64_t needed = LayoutOf(rank).stage_bytes;
     if (part.stage_bytes >= needed) continue;
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " stages ", needed,
                                                    " bytes, its region on this node has ",
@@ -83,7 +80,6 @@ void RowMoves::PushToLandings(const MovePlaces& places, const DeviceShape& devic
       steps.Fill(places.device + layout_.landings + landing.offset, 0, sizeof(LandingHeader));
     }
     const MovePart& part = job_.parts[rank];
-    const DevicePointer stage = Stage(places, rank);
     const DevicePointer plan = places.device + layout_.plans[rank];
     ReportWord* report = At<ReportWord>(places.device, layout_.reports) + rank;
     PushLandingArgs args;
@@ -99,11 +95,8 @@ void RowMoves::PushToLandings(const MovePlaces& places, const DeviceShape& devic
     args.counts = At<const int32_t>(plan, PlanCountsOffset(spec.num_experts));
     args.rank = static_cast<int32_t>(rank);
     args.plan_id = job_.plan_id;
-    args.rows = At<const uint8_t>(stage, 0);
-    args.weights =
-        job_.has_weights
-            ? At<const float>(stage, shm::OutWeightsOffset(part.num_tokens * job_.row_bytes))
-            : nullptr;
+    args.rows = At<const uint8_t>(Stage(places, rank), 0);
+    args.weights = WeightsIn(places, rank);
     args.row_bytes = job_.row_bytes;
     args.targets = At<const LandingTarget>(places.device, layout_.landing_targets[rank]);
     args.report = report;
