@@ -42,11 +42,17 @@ def layout_for(group: GroupSpec, *operands: jax.Array) -> Layout:
     return current_layout(*operands, resource=group.resource, fallback=group.mesh)
 
 
-def _varying(array: jax.Array) -> frozenset[str]:
+def varying(array: jax.Array) -> frozenset[str]:
     """Mesh axes over which the value may differ, as an enclosing shard_map with check_vma=True tracks them."""
     aval = jax.typeof(array)
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(manual.varying) if manual is not None else frozenset(getattr(aval, "vma", ()))
+
+
+def widened(array: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """``array``, varying over ``axes`` too."""
+    missing = tuple(sorted(axes - varying(array)))
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
 
 
 def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -58,23 +64,18 @@ def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Arra
     if not layout.checks_manual:
         return tuple(arrays)
     manual = set(layout.axis_names) - set(layout.free)
-    axes = frozenset().union(*map(_varying, arrays)) | (set(layout.carriers) & manual)
-
-    def widen(array: jax.Array) -> jax.Array:
-        missing = tuple(sorted(axes - _varying(array)))
-        return jax.lax.pcast(array, missing, to="varying") if missing else array
-
-    return tuple(widen(array) for array in arrays)
+    axes = frozenset().union(*map(varying, arrays)) | (set(layout.carriers) & manual)
+    return tuple(widened(array, axes) for array in arrays)
 
 
 def _result(shape: Sequence[int], dtype: DTypeLike, operand: jax.Array) -> jax.ShapeDtypeStruct:
     """A result that varies as ``operand`` does."""
-    if not _varying(operand):
+    if not varying(operand):
         return jax.ShapeDtypeStruct(tuple(shape), dtype)
     aval = jax.typeof(operand)
     if getattr(aval, "manual_axis_type", None) is None:
-        varying: dict[str, Any] = {"vma": aval.vma}  # As older versions of JAX call it.
-        return jax.ShapeDtypeStruct(tuple(shape), dtype, **varying)
+        older: dict[str, Any] = {"vma": aval.vma}  # As older versions of JAX call it.
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, **older)
     sharding = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec())
     return jax.ShapeDtypeStruct(
         tuple(shape), dtype, sharding=sharding, manual_axis_type=aval.manual_axis_type
@@ -90,18 +91,17 @@ def ffi_call(
     tokens: int,
     width: int = 0,
     capacity: int = 0,
-    after: jax.Array | None = None,
-) -> list[jax.Array]:
+    after: Sequence[jax.Array] = (),
+) -> tuple[jax.Array, ...]:
     """Calls ``target`` on this shard. ``results``: (shape, dtype) of each; sizes count this shard, ``width`` a row.
 
     A group joined by rank has a program per process, whose tokens differ in number, so XLA must leave all its calls alone.
     Results that are all empty come with one row then and without tokens on any rank, see ``_kept_call``; ``cut`` takes it
-    off. The call is made once ``after`` is there, a float array.
+    off. The call is made once ``after`` is there, float arrays.
     """
     config = static.group.config
-    domain, position = _place.current() or static.layout.domain_and_position()
-    if after is not None:
-        domain, position = _place.after((domain, position), [after])
+    place = _place.current() or static.layout.domain_and_position()
+    domain, position = _place.after(place, after)
     attributes: dict[str, int | str] = {
         "alias": static.group.alias,
         "name": static.name,
@@ -121,39 +121,36 @@ def ffi_call(
     if static.group.joined_by_rank or all(math.prod(shape) == 0 for shape, _ in results):
         before = _source_order.current()
         given = operands if before is None else [*operands, before]
-        return kept_call(target, results, domain, position, *given, **attributes)
+        return tuple(kept_call(target, results, domain, position, *given, **attributes))
     call = jax.ffi.ffi_call(
         target,
         [_result(shape, dtype, operands[0]) for shape, dtype in results],
         vmap_method="sequential",
     )
-    return list(call(domain, position, *operands, **attributes))
+    return tuple(call(domain, position, *operands, **attributes))
 
 
-def mapped(static: Static, shard: Callable[..., Any], *operands: jax.Array) -> Any:
+def mapped(layout: Layout, shard: Callable[..., Any], *operands: jax.Array) -> Any:
     """Runs ``shard`` on every shard: leading dimensions split over (outer, ep), replicated over all other axes.
 
     Empty operands are made inside: XLA makes constants of them, and with jaxlib 0.11 the process ends in a segmentation
     fault while it removes the operands that then nobody uses.
     """
-    layout = static.layout
     if layout.mesh is None:
         return shard(*operands)
-    shapes = [(operand.shape, operand.dtype) for operand in operands]
-
     before = _source_order.current()
 
     def run(*present: jax.Array) -> Any:
         given = iter(present)
+
+        def of_shard(operand: jax.Array) -> jax.Array:
+            if operand.size:
+                return next(given)
+            shape = (operand.shape[0] // layout.num_shards, *operand.shape[1:])
+            return jax.numpy.zeros(shape, operand.dtype)
+
         with _source_order.after(None if before is None else present[-1]):
-            return shard(
-                *(
-                    next(given)
-                    if math.prod(shape)
-                    else jax.numpy.zeros((shape[0] // layout.num_shards, *shape[1:]), dtype)
-                    for shape, dtype in shapes
-                )
-            )
+            return shard(*map(of_shard, operands))
 
     present = [operand for operand in operands if operand.size]
     present += [] if before is None else [before]

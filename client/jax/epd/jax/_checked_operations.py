@@ -1,209 +1,233 @@
-"""The single operations in a given group. ``function`` is what the caller called, for messages; arguments: primitives.py."""
+"""The operations, with their arguments checked while tracing; for the arguments see ``functional`` and ``primitives``."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from epd.jax import _checks, _names, _out_sharding, _place, _row_exchanges
+from epd.jax import _checks, _exchanges, _names, _out_sharding, _place
 from epd.jax._call import Static, align_varying, layout_for
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
-from epd.jax.mesh import Layout
-from epd.jax.prepare import integer_indices
 
 # One array, or a pytree of arrays that travel under one plan.
 Payload: TypeAlias = Any
 
 
-def arrays_of(function: str, tokens: Payload) -> Payload:
+def _indices(function: str, topk_idx: jax.Array) -> jax.Array:
+    """TypeError unless int32 or int64."""
+    topk_idx = jnp.asarray(topk_idx)
+    if topk_idx.dtype not in (jnp.int32, jnp.int64):
+        raise TypeError(f"{function}: topk_idx must be int32 or int64, got {topk_idx.dtype}")
+    return topk_idx
+
+
+def _floating(function: str, name: str, weights: jax.Array) -> jax.Array:
+    """TypeError unless floating."""
+    weights = jnp.asarray(weights)
+    if not jnp.issubdtype(weights.dtype, jnp.floating):
+        raise TypeError(f"{function}: {name} must have a floating dtype, got {weights.dtype}")
+    return weights
+
+
+def _arrays(function: str, tokens: Payload) -> Payload:
     """The payload's leaves as arrays; TypeError if there are none or one is no array."""
     if not jax.tree.leaves(tokens):
         raise TypeError(f"{function}: tokens has no arrays; expected an array or a pytree of them")
     return jax.tree.map(jnp.asarray, tokens)
 
 
-def dispatch_payload(
-    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
-) -> tuple[Payload, jax.Array]:
-    """A dispatch for each leaf; the weights that came with the first."""
-    leaves, tree = jax.tree.flatten(tokens)
-    statics = [static]
-    for number in range(1, len(leaves)):
-        name = f"{static.name}.{number}" if static.name else ""
-        statics.append(dataclasses.replace(static, name=name))
-    received: list[tuple[jax.Array, jax.Array]] = []
-    for own, rows in zip(statics, leaves, strict=True):
-        place = _place.current()
-        # Of roles: in one order on all ranks, see _role_order.
-        if received and place is not None:
-            place = _place.after(place, received[-1][:1])
-        with _place.at(place):
-            received.append(_row_exchanges.dispatch(own, capacity, handle_mem, rows, topk_weights))
-    return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
-
-
-def align_payload(
-    layout: Layout, first: jax.Array, tokens: Payload, weights: jax.Array
-) -> tuple[jax.Array, Payload, jax.Array]:
-    """``align_varying`` of all of them."""
-    leaves, tree = jax.tree.flatten(tokens)
-    first, weights, *leaves = align_varying(layout, [first, weights, *leaves])
-    return first, jax.tree.unflatten(tree, leaves), weights
-
-
-def check_tokens(
-    check: _checks.CallCheck,
-    cfg: EpLayerConfig,
-    topk_idx: jax.Array,
-    tokens: Payload,
-    topk_weights: jax.Array,
-    hidden: int,
+def _check_tokens(
+    check: _checks.CallCheck, topk_idx: jax.Array, tokens: Payload, topk_weights: jax.Array
 ) -> None:
     """The operands of a dispatch against each other and the bootstrapped sizes."""
     leading = topk_idx.shape[:-1]
     check.leading("topk_idx", leading)
     if isinstance(tokens, jax.Array):
-        check.shape("tokens", tokens, (*leading, hidden))
-        check.rows("tokens", tokens, summed=False)
+        check.rows("tokens", tokens, (*leading, check.sizes.hidden_dim), summed=False)
     else:
         for path, rows in jax.tree_util.tree_leaves_with_path(tokens):
             name = "tokens" + jax.tree_util.keystr(path)
             check.shape(name, rows, (*leading, "H"))
             if rows.ndim == len(leading) + 1:
                 check.payload(name, rows)
-    check.shape("topk_idx", topk_idx, (*leading, cfg.top_k))
-    check.shape("topk_weights", topk_weights, (*leading, cfg.top_k))
+    check.shape("topk_idx", topk_idx, (*leading, check.cfg.top_k))
+    check.shape("topk_weights", topk_weights, (*leading, check.cfg.top_k))
 
 
-def check_expert_rows(
-    check: _checks.CallCheck, shards: int, name: str, rows: jax.Array, hidden: int
-) -> None:
-    """[R, C, H] with C at most the bootstrapped capacity."""
-    check.shape(name, rows, (shards, "C", hidden))
-    check.rows(name, rows, summed=True)
-    if rows.ndim == 3:
-        check.capacity(rows.shape[1])
-
-
-def dispatch_fwd(
-    group: GroupSpec,
-    function: str,
-    cfg: EpLayerConfig,
-    handle_mem: jax.Array,
-    topk_idx: jax.Array,
-    tokens: Payload,
-    topk_weights: jax.Array,
-    recv_capacity_per_rank: int,
-    name: str | None = None,
+def _dispatch_payload(
+    static: Static, capacity: int, handle_mem: jax.Array, tokens: Payload, topk_weights: jax.Array
 ) -> tuple[Payload, jax.Array]:
-    """ep_dispatch_fwd in ``group``."""
-    cfg = _checks.layer(function, cfg)
-    topk_idx, handle_mem = integer_indices(function, topk_idx), jnp.asarray(handle_mem)
-    tokens, topk_weights = arrays_of(function, tokens), jnp.asarray(topk_weights)
-    _checks.floating_weights(function, "topk_weights", topk_weights)
-    capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = layout_for(group, *jax.tree.leaves(tokens), topk_idx)
-    check = _checks.CallCheck(function, group, layout, cfg)
-    check_tokens(check, cfg, topk_idx, tokens, topk_weights, group.config.hidden_dim)
-    check.handle(handle_mem)
-    check.capacity(capacity)
-    check.done()
-    name = _names.take(function, group, name, ("dispatch",))
-    operands = align_payload(layout, handle_mem, tokens, topk_weights.astype(jnp.float32))
-    return dispatch_payload(Static(group, layout, cfg, name), capacity, *operands)
+    """A dispatch for each leaf; the weights that came with the first."""
+    leaves, tree = jax.tree.flatten(tokens)
+    weights = topk_weights.astype(jnp.float32)
+    received: list[tuple[jax.Array, jax.Array]] = []
+    for number, rows in enumerate(leaves):
+        name = f"{static.name}.{number}" if static.name and number else static.name
+        place = _place.current()
+        # Of roles: in one order on all ranks, see _role_order.
+        if received and place is not None:
+            place = _place.after(place, received[-1][:1])
+        with _place.at(place):
+            own = dataclasses.replace(static, name=name)
+            received.append(_exchanges.dispatch(own, capacity, handle_mem, rows, weights))
+    return jax.tree.unflatten(tree, [rows for rows, _ in received]), received[0][1]
 
 
-def combine(
-    group: GroupSpec,
-    function: str,
-    cfg: EpLayerConfig,
-    handle_mem: jax.Array,
-    expert_out: jax.Array,
-    num_local_tokens: int | tuple[int, ...],
-    out_sharding: SpecLike = None,
-    name: str | None = None,
-    names: tuple[str, ...] = ("combine", "combine backward"),
-) -> jax.Array:
-    """ep_combine in ``group``, and ep_combine_fwd, whose ``name`` is taken for other operations: ``names``."""
-    cfg = _checks.layer(function, cfg)
-    handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
-    leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _out_sharding.normalize(function, out_sharding, len(leading) + 1)
-    layout = layout_for(group, expert_out, handle_mem)
-    check = _checks.CallCheck(function, group, layout, cfg)
-    check_expert_rows(check, layout.num_shards, "expert_out", expert_out, group.config.hidden_dim)
-    check.leading("num_local_tokens", leading)
-    check.handle(handle_mem)
-    if wrong := _out_sharding.mismatch(spec, layout):
-        check.other(wrong)
-    check.done()
-    name = _names.take(function, group, name, names)
-    operands = align_varying(layout, [handle_mem, expert_out])
-    out = _row_exchanges.combine(Static(group, layout, cfg, name), leading, *operands)
-    return _out_sharding.constrain(out, spec, layout)
+@dataclass(frozen=True)
+class Operation:
+    """A call of one of the operations: in which group, what the caller called, and its static name, if it has one.
 
+    Raises TypeError and, with all mismatches in one, ValueError.
+    """
 
-def dispatch_bwd(
-    group: GroupSpec,
-    function: str,
-    cfg: EpLayerConfig,
-    handle_mem: jax.Array,
-    grad: jax.Array,
-    g_recv_topk_weights: jax.Array,
-    num_local_tokens: int | tuple[int, ...],
-    out_partition_spec: SpecLike = None,
-    name: str | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """ep_dispatch_bwd in ``group``."""
-    cfg = _checks.layer(function, cfg)
-    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
-    g_recv_topk_weights = jnp.asarray(g_recv_topk_weights)
-    _checks.floating_weights(function, "g_recv_topk_weights", g_recv_topk_weights)
-    leading = _checks.leading_shape(function, num_local_tokens)
-    spec = _out_sharding.normalize(function, out_partition_spec, len(leading) + 1)
-    layout = layout_for(group, grad, handle_mem)
-    check = _checks.CallCheck(function, group, layout, cfg)
-    check_expert_rows(check, layout.num_shards, "grad", grad, group.config.hidden_dim)
-    check.shape("g_recv_topk_weights", g_recv_topk_weights, grad.shape[:2])
-    check.leading("num_local_tokens", leading)
-    check.handle(handle_mem)
-    if wrong := _out_sharding.mismatch(spec, layout):
-        check.other(wrong)
-    check.done()
-    name = _names.take(function, group, name, ("dispatch backward",))
-    operands = align_varying(layout, [handle_mem, grad, g_recv_topk_weights.astype(jnp.float32)])
-    grad_tokens, grad_weights = _row_exchanges.dispatch_backward(
-        Static(group, layout, cfg, name), leading, *operands
-    )
-    return _out_sharding.constrain(grad_tokens, spec, layout), _out_sharding.constrain(
-        grad_weights, spec, layout
-    )
+    group: GroupSpec
+    function: str
+    name: str | None = None
 
+    def _check(self, cfg: EpLayerConfig, *operands: jax.Array) -> _checks.CallCheck:
+        _checks.layer(self.function, cfg)
+        return _checks.CallCheck(self.function, self.group, layout_for(self.group, *operands), cfg)
 
-def combine_bwd(
-    group: GroupSpec,
-    function: str,
-    cfg: EpLayerConfig,
-    handle_mem: jax.Array,
-    grad: jax.Array,
-    recv_capacity_per_rank: int,
-    name: str | None = None,
-) -> jax.Array:
-    """ep_combine_bwd in ``group``."""
-    cfg = _checks.layer(function, cfg)
-    handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
-    capacity = _checks.static_int(function, "recv_capacity_per_rank", recv_capacity_per_rank)
-    layout = layout_for(group, grad, handle_mem)
-    check = _checks.CallCheck(function, group, layout, cfg)
-    check.leading("grad", grad.shape[:-1])
-    check.shape("grad", grad, (*grad.shape[:-1], group.config.hidden_dim))
-    check.rows("grad", grad, summed=False)
-    check.handle(handle_mem)
-    check.capacity(capacity)
-    check.done()
-    name = _names.take(function, group, name, ("combine backward",))
-    operands = align_varying(layout, [handle_mem, grad])
-    static = Static(group, layout, cfg, name)
-    return _row_exchanges.combine_backward(static, grad.shape[:-1], capacity, *operands)
+    def _static(self, check: _checks.CallCheck, *operations: str) -> Static:
+        """Ends the checks, and takes the name for ``operations``."""
+        check.done()
+        name = _names.take(self.function, self.group, self.name, operations)
+        return Static(self.group, check.layout, check.cfg, name)
+
+    def _capacity(self, recv_capacity_per_rank: int) -> int:
+        return _checks.static_int(self.function, "recv_capacity_per_rank", recv_capacity_per_rank)
+
+    def prepare(
+        self, cfg: EpLayerConfig, topk_idx: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        topk_idx = _indices(self.function, topk_idx)
+        check = self._check(cfg, topk_idx)
+        check.leading("topk_idx", topk_idx.shape[:-1])
+        check.shape("topk_idx", topk_idx, (*topk_idx.shape[:-1], cfg.top_k))
+        static = self._static(check, "prepare")
+        return _exchanges.prepare(static, *align_varying(static.layout, [topk_idx]))
+
+    def dispatch(
+        self,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: Payload,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+    ) -> tuple[Payload, jax.Array, jax.Array, jax.Array, jax.Array]:
+        given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+        static, capacity, topk_idx, *payload = self._dispatch(None, *given)
+        token_counts, total_recv_tokens, handle_mem = _exchanges.prepare(static, topk_idx)
+        received = _dispatch_payload(static, capacity, handle_mem, *payload)
+        return *received, handle_mem, token_counts, total_recv_tokens
+
+    def dispatch_fwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        topk_idx: jax.Array,
+        tokens: Payload,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+    ) -> tuple[Payload, jax.Array]:
+        given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+        return _dispatch_payload(*self._dispatch(jnp.asarray(handle_mem), *given))
+
+    def _dispatch(
+        self,
+        handle_mem: jax.Array | None,
+        cfg: EpLayerConfig,
+        topk_idx: jax.Array,
+        tokens: Payload,
+        topk_weights: jax.Array,
+        recv_capacity_per_rank: int,
+    ) -> tuple[Static, int, jax.Array, Payload, jax.Array]:
+        """The checked arguments of a dispatch: the plan (None: still to be made, of the indices that come instead), payload
+        and weights."""
+        topk_idx = _indices(self.function, topk_idx)
+        tokens = _arrays(self.function, tokens)
+        topk_weights = _floating(self.function, "topk_weights", topk_weights)
+        capacity = self._capacity(recv_capacity_per_rank)
+        leaves, tree = jax.tree.flatten(tokens)
+        check = self._check(cfg, *leaves, topk_idx)
+        _check_tokens(check, topk_idx, tokens, topk_weights)
+        if handle_mem is not None:
+            check.handle(handle_mem)
+        check.capacity(capacity)
+        planned = handle_mem is not None
+        made = ("dispatch",) if planned else ("prepare", "dispatch", "dispatch backward")
+        static = self._static(check, *made)
+        first = topk_idx if handle_mem is None else handle_mem
+        first, weights, *leaves = align_varying(static.layout, [first, topk_weights, *leaves])
+        return static, capacity, first, jax.tree.unflatten(tree, leaves), weights
+
+    def combine(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        expert_out: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_sharding: SpecLike = None,
+        names: tuple[str, ...] = ("combine", "combine backward"),
+    ) -> jax.Array:
+        """``names``: of the operations for which the name is taken."""
+        handle_mem, expert_out = jnp.asarray(handle_mem), jnp.asarray(expert_out)
+        leading = _checks.leading_shape(self.function, num_local_tokens)
+        spec = _out_sharding.normalize(self.function, out_sharding, len(leading) + 1)
+        check = self._check(cfg, expert_out, handle_mem)
+        check.expert_rows("expert_out", expert_out)
+        check.leading("num_local_tokens", leading)
+        check.handle(handle_mem)
+        check.out_spec(spec)
+        static = self._static(check, *names)
+        operands = align_varying(static.layout, [handle_mem, expert_out])
+        out = _exchanges.combine(static, leading, *operands)
+        return _out_sharding.constrain(out, spec, static.layout)
+
+    def dispatch_bwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        grad: jax.Array,
+        g_recv_topk_weights: jax.Array,
+        num_local_tokens: int | tuple[int, ...],
+        out_partition_spec: SpecLike = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
+        weights = _floating(self.function, "g_recv_topk_weights", g_recv_topk_weights)
+        leading = _checks.leading_shape(self.function, num_local_tokens)
+        spec = _out_sharding.normalize(self.function, out_partition_spec, len(leading) + 1)
+        check = self._check(cfg, grad, handle_mem)
+        check.expert_rows("grad", grad)
+        check.shape("g_recv_topk_weights", weights, grad.shape[:2])
+        check.leading("num_local_tokens", leading)
+        check.handle(handle_mem)
+        check.out_spec(spec)
+        static = self._static(check, "dispatch backward")
+        operands = align_varying(static.layout, [handle_mem, grad, weights.astype(jnp.float32)])
+        grad_tokens, grad_weights = (
+            _out_sharding.constrain(gradient, spec, static.layout)
+            for gradient in _exchanges.dispatch_backward(static, leading, *operands)
+        )
+        return grad_tokens, grad_weights
+
+    def combine_bwd(
+        self,
+        cfg: EpLayerConfig,
+        handle_mem: jax.Array,
+        grad: jax.Array,
+        recv_capacity_per_rank: int,
+    ) -> jax.Array:
+        handle_mem, grad = jnp.asarray(handle_mem), jnp.asarray(grad)
+        capacity = self._capacity(recv_capacity_per_rank)
+        check = self._check(cfg, grad, handle_mem)
+        check.leading("grad", grad.shape[:-1])
+        check.rows("grad", grad, (*grad.shape[:-1], check.sizes.hidden_dim), summed=False)
+        check.handle(handle_mem)
+        check.capacity(capacity)
+        static = self._static(check, "combine backward")
+        operands = align_varying(static.layout, [handle_mem, grad])
+        return _exchanges.combine_backward(static, capacity, *operands)

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from epd.jax import _out_sharding
 from epd.jax.config import DTYPE_CODES, EpLayerConfig, GroupSpec, is_row_dtype
@@ -45,25 +44,16 @@ def layer(function: str, cfg: object) -> EpLayerConfig:
     return cfg
 
 
-def floating_weights(function: str, name: str, weights: jax.Array) -> None:
-    """TypeError unless floating."""
-    if not jnp.issubdtype(weights.dtype, jnp.floating):
-        raise TypeError(f"{function}: {name} must have a floating dtype, got {weights.dtype}")
-
-
 class CallCheck:
     """Collects what is wrong with one call, and raises it all at once."""
 
     def __init__(self, function: str, group: GroupSpec, layout: Layout, cfg: EpLayerConfig):
-        self._function = function
-        self._group = group
-        self._sizes = group.config
-        self._layout = layout
-        self._cfg = cfg
+        self.sizes, self.layout, self.cfg = group.config, layout, cfg
+        self._function, self._group = function, group
         self._wrong: list[str] = []
         here = group.shards_here
-        ep_size = self._sizes.ep_size if here is None else here
-        devices = self._sizes.world_size if here is None else here
+        ep_size = self.sizes.ep_size if here is None else here
+        devices = self.sizes.world_size if here is None else here
         if layout.ep_size != ep_size:
             self._wrong.append(
                 f"the mesh's axis {layout.ep_axis!r} has size {layout.ep_size}, but {group.origin} saw {ep_size}"
@@ -89,22 +79,18 @@ class CallCheck:
         if not fits:
             text = ", ".join(str(dim) for dim in expected)
             self._wrong.append(f"{name} has shape {list(got)}, expected [{text}]")
-        elif wrong := _out_sharding.wrong_sharding(name, array, self._layout):
+        elif wrong := _out_sharding.wrong_sharding(name, array, self.layout):
             self._wrong.append(wrong)
 
-    def dtype(self, name: str, array: jax.Array, allowed: Sequence[DTypeLike]) -> None:
-        if np.dtype(array.dtype) not in [np.dtype(known) for known in allowed]:
-            names = " or ".join(str(np.dtype(known)) for known in allowed)
-            self._wrong.append(f"{name} has dtype {array.dtype}, expected {names}")
-
-    def rows(self, name: str, array: jax.Array, *, summed: bool) -> None:
-        """dtype of token rows: of any that is moved, or of those that can be ``summed``."""
+    def rows(
+        self, name: str, array: jax.Array, expected: Sequence[int | str], *, summed: bool
+    ) -> None:
+        """Token rows: their shape, and a dtype of those that are moved, or of those that can be ``summed``."""
+        self.shape(name, array, expected)
         widest = self._group.max_token_dtype
-        if not is_row_dtype(array.dtype):
-            self._wrong.append(
-                f"{name} has dtype {array.dtype}, expected one of 1, 2, 4 or 8 bytes"
-            )
-        elif np.dtype(array.dtype).itemsize > widest.itemsize:
+        if not self._movable(name, array):
+            return
+        if np.dtype(array.dtype).itemsize > widest.itemsize:
             self._wrong.append(
                 f"{name} has dtype {array.dtype}, wider than max_token_dtype {widest} of {self._group.origin}"
             )
@@ -113,30 +99,40 @@ class CallCheck:
                 f"{name} has dtype {array.dtype}, expected float32, bfloat16 or float16, which can be summed"
             )
 
+    def expert_rows(self, name: str, array: jax.Array) -> None:
+        """[R, C, H] with C at most the bootstrapped capacity."""
+        shape = (self.layout.num_shards, "C", self.sizes.hidden_dim)
+        self.rows(name, array, shape, summed=True)
+        if array.ndim == 3:
+            self.capacity(array.shape[1])
+
     def payload(self, name: str, array: jax.Array) -> None:
         """Rows of one array of several under one plan: of any width and dtype, as long as a row's bytes fit."""
         most = self._group.row_bytes
-        if not is_row_dtype(array.dtype):
-            self._wrong.append(
-                f"{name} has dtype {array.dtype}, expected one of 1, 2, 4 or 8 bytes"
-            )
-        elif not 0 < array.shape[-1] * np.dtype(array.dtype).itemsize <= most:
+        if not self._movable(name, array):
+            return
+        if not 0 < array.shape[-1] * np.dtype(array.dtype).itemsize <= most:
             self._wrong.append(
                 f"{name} has rows of {array.shape[-1]} x {array.dtype}, expected 1 to {most} bytes:"
                 f" hidden_dim x max_token_dtype of {self._group.origin}"
             )
 
+    def _movable(self, name: str, array: jax.Array) -> bool:
+        if not is_row_dtype(array.dtype):
+            text = f"{name} has dtype {array.dtype}, expected one of 1, 2, 4 or 8 bytes"
+            self._wrong.append(text)
+            return False
+        return True
+
     def handle(self, handle_mem: jax.Array) -> None:
-        self.shape(
-            "handle_mem",
-            handle_mem,
-            (self._layout.num_shards, self._group.handle_mem_size(self._cfg.top_k)),
-        )
-        self.dtype("handle_mem", handle_mem, (jnp.uint8,))
+        size = self._group.handle_mem_size(self.cfg.top_k)
+        self.shape("handle_mem", handle_mem, (self.layout.num_shards, size))
+        if handle_mem.dtype != jnp.uint8:
+            self._wrong.append(f"handle_mem has dtype {handle_mem.dtype}, expected uint8")
 
     def leading(self, name: str, leading: Sequence[int]) -> None:
         """The leading shape of tokens: divisible among the shards, and not too many for one."""
-        shards = self._layout.num_shards
+        shards = self.layout.num_shards
         if not leading:
             self._wrong.append(f"{name} has no leading dimension, expected [T, ...] or [B, S, ...]")
             return
@@ -153,20 +149,20 @@ class CallCheck:
             )
             return
         per_rank = math.prod(leading) // shards
-        if per_rank == 0 and self._layout.checks_manual and self._sizes.world_size > 1:
+        if per_rank == 0 and self.layout.checks_manual and self.sizes.world_size > 1:
             self._wrong.append(
                 f"{name} has no tokens, inside a shard_map of the caller's: XLA drops what has only empty results there, on"
                 " this rank alone, and the others would wait for it; call it outside of that shard_map (it maps itself), or"
                 " give the rank one token whose indices are all -1"
             )
-        if per_rank > self._sizes.max_tokens_per_rank:
+        if per_rank > self.sizes.max_tokens_per_rank:
             self._wrong.append(
                 f"{name} has {per_rank} tokens per rank, more than max_tokens_per_rank"
-                f" {self._sizes.max_tokens_per_rank} of {self._group.origin}"
+                f" {self.sizes.max_tokens_per_rank} of {self._group.origin}"
             )
 
     def capacity(self, capacity: int) -> None:
-        most = self._sizes.recv_capacity_per_rank
+        most = self.sizes.recv_capacity_per_rank
         if capacity < 1:
             self._wrong.append(f"recv_capacity_per_rank is {capacity}; it must be 1 or more")
         elif capacity > most:
@@ -174,8 +170,10 @@ class CallCheck:
                 f"recv_capacity_per_rank is {capacity}, more than {most} of {self._group.origin}"
             )
 
-    def other(self, text: str) -> None:
-        self._wrong.append(text)
+    def out_spec(self, spec: tuple[_out_sharding.Entry, ...] | None) -> None:
+        """A normalized spec of the result."""
+        if wrong := _out_sharding.mismatch(spec, self.layout):
+            self._wrong.append(wrong)
 
     def done(self) -> None:
         """Raises ValueError with every mismatch, or returns."""

@@ -9,14 +9,14 @@ like are its *residuals*: it need not be linear in them and has no derivative wi
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jax.dtypes import float0
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 
 from epd.jax import _place, _source_order
 from epd.jax._call import Static
@@ -26,43 +26,33 @@ from epd.jax.mesh import active_device_mesh
 Arrays = Sequence[jax.Array]
 
 
-class Exchange(Protocol):
+@dataclass(frozen=True)
+class Exchange:
     """Hashable and equal by value, without anything of this process. An exchange without operands has no transpose."""
 
-    @property
-    def static(self) -> Static:
-        """Its group, layout and name."""
-        ...
-
-    @property
-    def carriers(self) -> tuple[str, ...]:
-        """The mesh axes over which its rows are split."""
-        ...
+    target: ClassVar[str]  # XLA's custom call.
+    static: Static
 
     @property
     def label(self) -> str:
         """Its name for people."""
-        ...
-
-    @property
-    def mesh(self) -> Mesh | AbstractMesh | None:
-        """What it is traced with; None: manual over every axis, or no mesh at all."""
-        ...
+        return self.target.replace("epd1.", "ep_")
 
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         """The results as the caller sees them."""
-        ...
+        raise NotImplementedError
 
     def transpose(self) -> "Exchange":
         """The transpose in the operands, with the same residuals."""
-        ...
+        raise NotImplementedError
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple["Exchange", Arrays]:
         """The exchange of the tangents, and its residuals, once ``results`` are there.
 
         It may have fewer results: the first ones of this exchange then do not depend on the operands.
         """
-        ...
+        del results
+        return self, residuals
 
 
 _exchange = Primitive("epd_exchange")
@@ -74,7 +64,7 @@ def bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Ar
     place = _place.current()
     if place is None:
         return _bind(exchange, residuals, operands)
-    return _bind(_Placed(exchange), [*place, *residuals], operands)
+    return _bind(_Placed(exchange.static, exchange), [*place, *residuals], operands)
 
 
 def _bind(exchange: Exchange, residuals: Arrays, operands: Arrays) -> list[jax.Array]:
@@ -111,7 +101,7 @@ def _eager(
 
 def _check_mesh(exchange: Exchange, arrays: Arrays) -> None:
     """ValueError if there are no devices to run on: outside jit, an abstract mesh takes them from the operands."""
-    mesh = exchange.mesh
+    mesh = exchange.static.layout.mesh
     if not isinstance(mesh, AbstractMesh) or mesh.size == 1 or active_device_mesh() is not None:
         return
     shardings = [getattr(array, "sharding", None) for array in arrays]
@@ -226,26 +216,17 @@ ad.primitive_transposes[_exchange] = _transpose
 
 
 @dataclass(frozen=True)
-class _Wrapped:
+class _Wrapped(Exchange):
     """An exchange that is made in another way."""
 
     exchange: Exchange
 
     @property
-    def static(self) -> Static:
-        return self.exchange.static
-
-    @property
-    def carriers(self) -> tuple[str, ...]:
-        return self.exchange.carriers
-
-    @property
     def label(self) -> str:
         return self.exchange.label
 
-    @property
-    def mesh(self) -> Mesh | AbstractMesh | None:
-        return self.exchange.mesh
+    def transpose(self) -> "_Wrapped":
+        return replace(self, exchange=self.exchange.transpose())
 
 
 @dataclass(frozen=True)
@@ -257,12 +238,9 @@ class _Placed(_Wrapped):
         with _place.at((domain, position)):
             return self.exchange.run(rest, operands)
 
-    def transpose(self) -> "_Placed":
-        return _Placed(self.exchange.transpose())
-
     def after(self, residuals: Arrays, results: Arrays) -> tuple["_Placed", Arrays]:
         moved, rest = self.exchange.after(residuals[2:], results)
-        return _Placed(moved), [*residuals[:2], *rest]
+        return replace(self, exchange=moved), [*residuals[:2], *rest]
 
 
 @dataclass(frozen=True)
@@ -282,9 +260,6 @@ class _Batched(_Wrapped):
             spmd_axis_name=self.spmd_axes or None,
         )
         return tuple(run(list(residuals), list(operands)))
-
-    def transpose(self) -> "_Batched":
-        return replace(self, exchange=self.exchange.transpose())
 
     def after(self, residuals: Arrays, results: Arrays) -> tuple["_Batched", Arrays]:
         moved, all_residuals = self.exchange.after(residuals, results)
@@ -318,12 +293,15 @@ def _vmapped(
     operands = [_to_front(axis.size, array, dim) for array, dim in pairs[num_residuals:]]
     spmd = axis.spmd_name
     spmd = () if spmd is None else (spmd,) if isinstance(spmd, str) else tuple(spmd)
-    if taken := [name for name in spmd if name in exchange.carriers]:
+    carriers = exchange.static.layout.carriers
+    if taken := [name for name in spmd if name in carriers]:
         raise ValueError(
             f"vmap over an operation of epd: spmd_axis_name is {spmd}, but {taken} carries tokens already, as do all of"
-            f" {exchange.carriers}; name a mesh axis beside them, or none"
+            f" {carriers}; name a mesh axis beside them, or none"
         )
-    results = _bind(_Batched(exchange, axis.size, batched, spmd), residuals, operands)
+    results = _bind(
+        _Batched(exchange.static, exchange, axis.size, batched, spmd), residuals, operands
+    )
     return results, [0] * len(results)
 
 

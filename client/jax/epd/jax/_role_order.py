@@ -17,15 +17,8 @@ _EXCHANGE = "epd_exchange"
 _INLINED = ("jit", "pjit", "closed_call", "remat2", "custom_jvp_call", "custom_vjp_call")
 
 
-def _exchange_of(eqn: Any) -> Any:
-    exchange = eqn.params["exchange"]
-    while hasattr(exchange, "exchange"):
-        exchange = exchange.exchange
-    return exchange
-
-
 def _label(eqn: Any) -> str:
-    exchange = _exchange_of(eqn)
+    exchange = eqn.params["exchange"]
     return f"{exchange.label} of the name {exchange.static.name!r}"
 
 
@@ -118,7 +111,7 @@ class _Walk:
 def first_key(closed: Any) -> str | None:
     """The key under which ranks make the program's first exchange, see ``call_site.h``; None: it makes none."""
     for eqn in _exchanges(closed.jaxpr):
-        exchange = _exchange_of(eqn)
+        exchange = eqn.params["exchange"]
         operation = exchange.label.removeprefix("ep_").replace("_bwd", " backward")
         return f"{exchange.static.name}/{operation}"
     return None

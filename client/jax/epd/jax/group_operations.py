@@ -1,20 +1,15 @@
 """The operations of a group, as its methods."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterator
 
 import jax
 
-from epd.jax import _checked_operations, _checks
+from epd.jax import _checks
+from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
-from epd.jax.dispatch import checked_dispatch
-from epd.jax.prepare import checked_prepare
 from epd.jax.routing_stats import RoutingStats, stats_of
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 class GroupOperations:
@@ -29,15 +24,11 @@ class GroupOperations:
         """Where operations run that are traced inside; the mesh says, unless overridden."""
         return contextlib.nullcontext()
 
-    def _run(
-        self,
-        function: str,
-        operation: Callable[Concatenate[GroupSpec, str, _Arguments], _Result],
-        *arguments: _Arguments.args,
-        **names: _Arguments.kwargs,
-    ) -> _Result:
+    @contextlib.contextmanager
+    def _call(self, operation: str, name: str | None) -> Iterator[Operation]:
+        """A call of one of the methods below."""
         with self._here():
-            return operation(self.spec, f"Group.{function}", *arguments, **names)
+            yield Operation(self.spec, f"Group.{operation}", name)
 
     def handle_mem_size(self, cfg: EpLayerConfig) -> int:
         """Bytes of one rank's routing plan, the same on all ranks. TypeError if ``cfg`` is no EpLayerConfig."""
@@ -56,7 +47,8 @@ class GroupOperations:
         Raises:
             As ep_prepare; ValueError, a name that is used twice in the program (while tracing or compiling).
         """
-        return self._run("prepare", checked_prepare, cfg, topk_idx, name)
+        with self._call("prepare", name) as call:
+            return call.prepare(cfg, topk_idx)
 
     def dispatch(
         self,
@@ -80,8 +72,8 @@ class GroupOperations:
 
         Returns and raises as ep_dispatch; ValueError, a name that is used twice.
         """
-        given = (cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank, name)
-        return self._run("dispatch", checked_dispatch, *given)
+        with self._call("dispatch", name) as call:
+            return call.dispatch(cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
 
     def combine(
         self,
@@ -107,8 +99,8 @@ class GroupOperations:
         Returns and raises as ep_combine; ValueError, a name that is used twice.
         """
         del token_counts
-        given = (cfg, handle_mem, expert_out, num_local_tokens, out_sharding, name)
-        return self._run("combine", _checked_operations.combine, *given)
+        with self._call("combine", name) as call:
+            return call.combine(cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
 
     def dispatch_fwd(
         self,
@@ -122,8 +114,9 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        given = (cfg, handle_mem, topk_idx, tokens, topk_weights, recv_capacity_per_rank, name)
-        return self._run("dispatch_fwd", _checked_operations.dispatch_fwd, *given)
+        given = (cfg, handle_mem, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
+        with self._call("dispatch_fwd", name) as call:
+            return call.dispatch_fwd(*given)
 
     def combine_fwd(
         self,
@@ -136,8 +129,9 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_fwd`` in this group: arguments, result and errors as there, and ``name``."""
-        given = (cfg, handle_mem, expert_out, num_local_tokens, out_partition_spec, name)
-        return self._run("combine_fwd", _checked_operations.combine, *given, names=("combine",))
+        given = (cfg, handle_mem, expert_out, num_local_tokens, out_partition_spec)
+        with self._call("combine_fwd", name) as call:
+            return call.combine(*given, names=("combine",))
 
     def dispatch_bwd(
         self,
@@ -151,16 +145,9 @@ class GroupOperations:
         name: str | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """``epd.jax.primitives.ep_dispatch_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        given = (
-            cfg,
-            handle_mem,
-            grad,
-            g_recv_topk_weights,
-            num_local_tokens,
-            out_partition_spec,
-            name,
-        )
-        return self._run("dispatch_bwd", _checked_operations.dispatch_bwd, *given)
+        given = (cfg, handle_mem, grad, g_recv_topk_weights, num_local_tokens, out_partition_spec)
+        with self._call("dispatch_bwd", name) as call:
+            return call.dispatch_bwd(*given)
 
     def combine_bwd(
         self,
@@ -172,8 +159,8 @@ class GroupOperations:
         name: str | None = None,
     ) -> jax.Array:
         """``epd.jax.primitives.ep_combine_bwd`` in this group: arguments, result and errors as there, and ``name``."""
-        given = (cfg, handle_mem, grad, recv_capacity_per_rank, name)
-        return self._run("combine_bwd", _checked_operations.combine_bwd, *given)
+        with self._call("combine_bwd", name) as call:
+            return call.combine_bwd(cfg, handle_mem, grad, recv_capacity_per_rank)
 
     def routing_stats(
         self, handle_mem: jax.Array, recv_capacity_per_rank: int | None = None

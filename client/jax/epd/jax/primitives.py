@@ -3,11 +3,11 @@ differentiate it forwards, backwards and again."""
 
 import jax
 
-from epd.jax import _checked_operations
+from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpConfig, EpLayerConfig, bootstrapped, get_ep_config
+from epd.jax.functional import ep_prepare
 from epd.jax.mesh import _ep_domain_for_rank
-from epd.jax.prepare import ep_prepare
 
 __all__ = [
     "EpConfig",
@@ -51,7 +51,7 @@ def ep_dispatch_fwd(
         a plan of another group or call; DATA_LOSS, a damaged plan; ABORTED, a plan from before the group was re-formed.
     """
     given = (cfg, handle_mem, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
-    return _checked_operations.dispatch_fwd(bootstrapped(), "ep_dispatch_fwd", *given)
+    return Operation(bootstrapped(), "ep_dispatch_fwd").dispatch_fwd(*given)
 
 
 def ep_combine_fwd(
@@ -79,7 +79,7 @@ def ep_combine_fwd(
         As ep_dispatch_fwd.
     """
     given = (cfg, handle_mem, expert_out, num_local_tokens, out_partition_spec)
-    return _checked_operations.combine(bootstrapped(), "ep_combine_fwd", *given, names=("combine",))
+    return Operation(bootstrapped(), "ep_combine_fwd").combine(*given, names=("combine",))
 
 
 def ep_dispatch_bwd(
@@ -106,7 +106,7 @@ def ep_dispatch_bwd(
         As ep_dispatch_fwd.
     """
     given = (cfg, handle_mem, grad, g_recv_topk_weights, num_local_tokens, out_partition_spec)
-    return _checked_operations.dispatch_bwd(bootstrapped(), "ep_dispatch_bwd", *given)
+    return Operation(bootstrapped(), "ep_dispatch_bwd").dispatch_bwd(*given)
 
 
 def ep_combine_bwd(
@@ -127,4 +127,4 @@ def ep_combine_bwd(
         As ep_dispatch_fwd.
     """
     given = (cfg, handle_mem, grad, recv_capacity_per_rank)
-    return _checked_operations.combine_bwd(bootstrapped(), "ep_combine_bwd", *given)
+    return Operation(bootstrapped(), "ep_combine_bwd").combine_bwd(*given)

@@ -12,11 +12,11 @@ from jax.typing import DTypeLike
 
 from epd.jax import _ffi, _join, _place, config
 from epd.jax import _group_arguments as _arguments
+from epd.jax._checked_operations import Operation
 from epd.jax._group_arguments import GroupArguments
 from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax._role_streams import Side
 from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
-from epd.jax.dispatch import checked_dispatch
 from epd.jax.group_operations import GroupOperations
 
 
@@ -61,16 +61,8 @@ class RoleLink(GroupOperations):
         """``Group.dispatch``, of one rank. Its prepare waits for the tokens, too: so it follows from what they follow from."""
         leaves = [leaf for leaf in jax.tree.leaves(tokens) if isinstance(leaf, jax.Array)]
         with _place.at(_place.after(self._place, leaves)):
-            return checked_dispatch(
-                self._spec,
-                "RoleLink.dispatch",
-                cfg,
-                topk_idx,
-                tokens,
-                topk_weights,
-                recv_capacity_per_rank,
-                name,
-            )
+            call = Operation(self._spec, "RoleLink.dispatch", name)
+            return call.dispatch(cfg, topk_idx, tokens, topk_weights, recv_capacity_per_rank)
 
     def nothing(
         self, cfg: EpLayerConfig, dtype: DTypeLike | None = None, *, after: jax.Array | None = None

@@ -1,7 +1,6 @@
 """What a routing plan says about its step: routes per expert, drops, group sizes for a grouped product."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from epd.jax import _checks
-from epd.jax._call import layout_for
+from epd.jax._call import layout_for, mapped
 from epd.jax.config import GroupSpec, bootstrapped
-from epd.jax.mesh import Layout
 
 # Byte offsets in a plan, see kernels/routing_plan.h.
 _RANK, _ALIGNMENT, _EXPERTS = 48, 64, 96
@@ -64,25 +62,6 @@ def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> RoutingStat
     return RoutingStats(totals, jnp.clip(capacity - zone_begins, 0, zones), drops.sum(1))
 
 
-def _shards(spec: GroupSpec, capacity: int, handle_mem: jax.Array) -> RoutingStats:
-    return jax.vmap(functools.partial(_of_one_rank, spec, capacity))(handle_mem)
-
-
-def _mapped(
-    layout: Layout, shard: Callable[[jax.Array], RoutingStats], handle_mem: jax.Array
-) -> RoutingStats:
-    if layout.mesh is None:
-        return shard(handle_mem)
-    return jax.shard_map(
-        shard,
-        mesh=layout.mesh,
-        in_specs=layout.spec,
-        out_specs=layout.spec,
-        axis_names=set(layout.free),
-        check_vma=False,
-    )(handle_mem)
-
-
 def stats_of(
     group: GroupSpec, function: str, handle_mem: jax.Array, recv_capacity_per_rank: int | None
 ) -> RoutingStats:
@@ -111,7 +90,7 @@ def stats_of(
         )
     if wrong:
         raise ValueError(f"{function}: " + "; ".join(wrong))
-    return _mapped(layout, functools.partial(_shards, group, capacity), handle_mem)
+    return mapped(layout, jax.vmap(functools.partial(_of_one_rank, group, capacity)), handle_mem)
 
 
 def routing_stats(handle_mem: jax.Array, recv_capacity_per_rank: int | None = None) -> RoutingStats:

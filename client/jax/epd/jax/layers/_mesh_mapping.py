@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from epd.jax._call import _varying, align_varying
+from epd.jax._call import align_varying, varying
 from epd.jax.layers.config import Axes
 from epd.jax.layers.parameters import Shape
 from epd.jax.mesh import Layout
@@ -83,7 +83,7 @@ class Shards:
             in_specs=in_specs,
             out_specs=out_specs,
             axis_names=set(layout.free),
-            check_vma=not layout.checks_manual or any(map(_varying, aligned)),
+            check_vma=not layout.checks_manual or any(map(varying, aligned)),
         )(*self._placed(layout.mesh, operands, in_specs))
 
     def total(self, rows: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from epd.jax._call import _varying
+from epd.jax._call import varying, widened
 from epd.jax.layers import router
 from epd.jax.layers._mesh_mapping import Shards
 from epd.jax.layers.config import MoeConfig
@@ -45,13 +45,8 @@ class Routed:
 def _spread(params: Part, like: jax.Array) -> Part:
     """``params``, varying over ranks as ``like`` does: so their gradients are summed over ranks in the parameters' own dtype,
     before any cast."""
-    axes = _varying(like)
-
-    def widen(array: jax.Array) -> jax.Array:
-        missing = tuple(sorted(axes - _varying(array)))
-        return jax.lax.pcast(array, missing, to="varying") if missing else array
-
-    return jax.tree.map(widen, params)
+    axes = varying(like)
+    return jax.tree.map(lambda array: widened(array, axes), params)
 
 
 def _exact(rows: jax.Array, matrix: jax.Array) -> jax.Array:

@@ -10,11 +10,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
-from epd.jax import _checked_operations
 from epd.jax._call import layout_for
+from epd.jax._checked_operations import Operation
 from epd.jax._checks import static_int
 from epd.jax.config import EpLayerConfig, bootstrapped
-from epd.jax.dispatch import checked_dispatch
 from epd.jax.group import Group
 from epd.jax.layers import _rank_computation, parameters
 from epd.jax.layers._check import checked_shards
@@ -152,8 +151,9 @@ def moe(
         tokens,
         token_mask,
     )
-    recv, weights, handle, counts, total = checked_dispatch(
-        spec, "moe", layer, routed.chosen, tokens, routed.weights, capacity, name
+    operation = Operation(spec, "moe", name)
+    recv, weights, handle, counts, total = operation.dispatch(
+        layer, routed.chosen, tokens, routed.weights, capacity
     )
     rows = shards.run(
         functools.partial(_rank_computation.apply_experts, config, shards),
@@ -164,7 +164,7 @@ def moe(
         weights,
         counts,
     )
-    out = _checked_operations.combine(spec, "moe", layer, handle, rows, leading, None, name)
+    out = operation.combine(layer, handle, rows, leading)
     if config.shared_ffn_dim:
         out = shards.run(
             functools.partial(_rank_computation.add_shared_experts, config, shards),
