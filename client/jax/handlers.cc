@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "client/jax/call_site.h"
+#include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
 #include "client/jax/ffi_site.h"
 #include "client/program/epd_program.h"
@@ -115,75 +116,58 @@ ffi::Future Prepare(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
   return Launch(epd_program_prepare, site, run, place, args);
 }
 
-// What all calls that move rows say: the plan, and the sizes of the call site.
+// Dispatch and combine backward scatter rows, `weights` are null in the latter.
+void SetRows(epd_scatter_args& args, const void* rows, const float* weights, void* out_rows,
+             float* out_weights) {
+  args.tokens = rows;
+  args.topk_weights = weights;
+  args.recv_tokens = out_rows;
+  args.recv_topk_weights = out_weights;
+}
+
+// Combine and dispatch backward gather rows, `weights` are null in the former.
+void SetRows(epd_gather_args& args, const void* rows, const float* weights, void* out_rows,
+             float* out_weights) {
+  args.expert_rows = rows;
+  args.recv_topk_weights = weights;
+  args.tokens = out_rows;
+  args.topk_weights = out_weights;
+}
+
 template <typename Args>
-Args RowsArgs(const CallConfig& config, HandleMem handle_mem, ffi::DataType dtype) {
+ffi::Future MoveRows(Function<Args> function, SiteState* site, ffi::RunId run, Place place,
+                     HandleMem handle_mem, ffi::AnyBuffer rows, const float* weights,
+                     ffi::Result<ffi::AnyBuffer> out_rows, float* out_weights) {
+  const CallConfig& config = site->config;
   Args args = {};
   args.handle_mem = handle_mem.untyped_data();
   args.handle_mem_bytes = handle_mem.element_count();
   args.top_k = static_cast<std::uint32_t>(config.top_k);
   args.alignment = static_cast<std::uint32_t>(config.alignment);
-  args.dtype = ToDtype(dtype);
+  args.dtype = ToDtype(rows.element_type());
   args.hidden = static_cast<std::uint32_t>(config.width);
   args.num_tokens = static_cast<std::uint64_t>(config.tokens);
   args.recv_capacity = static_cast<std::uint64_t>(config.sizes.recv_capacity);
-  return args;
-}
-
-// Dispatch and combine backward. `weights` and `recv_weights` are null in the latter.
-ffi::Future Scatter(Function<epd_scatter_args> function, SiteState* site, ffi::RunId run,
-                    Place place, HandleMem handle_mem, ffi::AnyBuffer tokens, const float* weights,
-                    ffi::Result<ffi::AnyBuffer> recv_tokens, float* recv_weights) {
-  auto args = RowsArgs<epd_scatter_args>(site->config, handle_mem, tokens.element_type());
-  args.tokens = tokens.untyped_data();
-  args.topk_weights = weights;
-  args.recv_tokens = recv_tokens->untyped_data();
-  PrepareOutput(args.recv_tokens, recv_tokens->size_bytes());
-  args.recv_topk_weights = recv_weights;
+  SetRows(args, rows.untyped_data(), weights, out_rows->untyped_data(), out_weights);
+  PrepareOutput(out_rows->untyped_data(), out_rows->size_bytes());
   return Launch(function, site, run, place, args);
 }
 
-ffi::Future Dispatch(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                     HandleMem handle_mem, ffi::AnyBuffer tokens, Weights weights,
-                     ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> recv_tokens,
-                     ffi::ResultBuffer<ffi::F32> recv_weights, ffi::Dictionary) {
-  return Scatter(epd_program_dispatch, site, run, ReadPlace(domain, rank), handle_mem, tokens,
-                 weights.typed_data(), recv_tokens, recv_weights->typed_data());
+template <auto function>
+ffi::Future WithWeights(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                        HandleMem handle_mem, ffi::AnyBuffer rows, Weights weights,
+                        ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> out_rows,
+                        ffi::ResultBuffer<ffi::F32> out_weights, ffi::Dictionary) {
+  return MoveRows(function, site, run, ReadPlace(domain, rank), handle_mem, rows,
+                  weights.typed_data(), out_rows, out_weights->typed_data());
 }
 
-ffi::Future CombineBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                            HandleMem handle_mem, ffi::AnyBuffer grad, ffi::RemainingArgs,
-                            ffi::Result<ffi::AnyBuffer> grad_expert_out, ffi::Dictionary) {
-  return Scatter(epd_program_combine_backward, site, run, ReadPlace(domain, rank), handle_mem, grad,
-                 nullptr, grad_expert_out, nullptr);
-}
-
-// Combine and dispatch backward. `recv_weights` and `weights` are null in the former.
-ffi::Future Gather(Function<epd_gather_args> function, SiteState* site, ffi::RunId run, Place place,
-                   HandleMem handle_mem, ffi::AnyBuffer expert_rows, const float* recv_weights,
-                   ffi::Result<ffi::AnyBuffer> tokens, float* weights) {
-  auto args = RowsArgs<epd_gather_args>(site->config, handle_mem, expert_rows.element_type());
-  args.expert_rows = expert_rows.untyped_data();
-  args.recv_topk_weights = recv_weights;
-  args.tokens = tokens->untyped_data();
-  PrepareOutput(args.tokens, tokens->size_bytes());
-  args.topk_weights = weights;
-  return Launch(function, site, run, place, args);
-}
-
-ffi::Future Combine(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                    HandleMem handle_mem, ffi::AnyBuffer expert_out, ffi::RemainingArgs,
-                    ffi::Result<ffi::AnyBuffer> tokens, ffi::Dictionary) {
-  return Gather(epd_program_combine, site, run, ReadPlace(domain, rank), handle_mem, expert_out,
-                nullptr, tokens, nullptr);
-}
-
-ffi::Future DispatchBackward(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
-                             HandleMem handle_mem, ffi::AnyBuffer grad, Weights grad_weights,
-                             ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> grad_tokens,
-                             ffi::ResultBuffer<ffi::F32> grad_topk_weights, ffi::Dictionary) {
-  return Gather(epd_program_dispatch_backward, site, run, ReadPlace(domain, rank), handle_mem, grad,
-                grad_weights.typed_data(), grad_tokens, grad_topk_weights->typed_data());
+template <auto function>
+ffi::Future WithoutWeights(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                           HandleMem handle_mem, ffi::AnyBuffer rows, ffi::RemainingArgs,
+                           ffi::Result<ffi::AnyBuffer> out_rows, ffi::Dictionary) {
+  return MoveRows(function, site, run, ReadPlace(domain, rank), handle_mem, rows, nullptr, out_rows,
+                  nullptr);
 }
 // NOLINTEND(readability-function-size)
 
@@ -199,10 +183,20 @@ auto BindCall() {
 }  // namespace
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_prepare, Prepare, BindPrepare(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, Dispatch, BindRowsWithWeights(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, Combine, BindRows(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, DispatchBackward,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch, WithWeights<epd_program_dispatch>,
                               BindRowsWithWeights(BindCall()));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, CombineBackward, BindRows(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine, WithoutWeights<epd_program_combine>,
+                              BindRows(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, WithWeights<epd_program_dispatch_backward>,
+                              BindRowsWithWeights(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, WithoutWeights<epd_program_combine_backward>,
+                              BindRows(BindCall()));
 
 }  // namespace epd::jax
+
+int epd_jax_ffi_api_major(void) { return XLA_FFI_API_MAJOR; }
+int epd_jax_ffi_api_minor(void) { return XLA_FFI_API_MINOR; }
+
+void epd_jax_end_compile(void) { epd::jax::EndCompile(); }
+
+void epd_jax_follow_compiles_process_wide(void) { epd::jax::FollowCompilesProcessWide(); }

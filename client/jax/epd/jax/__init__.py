@@ -27,10 +27,10 @@ set from outside is in ``epd.jax._environment``. A failed operation raises the e
 from epd.jax import errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
 from epd.jax.bootstrap import default_group, ep_bootstrap, ep_finalize
-from epd.jax.config import EpLayerConfig, ep_handle_mem_size
+from epd.jax.config import EpLayerConfig
 from epd.jax.cuda import check, enable_cuda
 from epd.jax.errors import EpError, ep_errors
-from epd.jax.functional import ep_combine, ep_dispatch, ep_prepare
+from epd.jax.functional import ep_combine, ep_dispatch, ep_handle_mem_size, ep_prepare
 from epd.jax.group import Group
 from epd.jax.mesh import MeshResource, global_shard_guard
 from epd.jax.mesh import _ep_domain_for_rank as _ep_domain_for_rank  # TE has it here too.

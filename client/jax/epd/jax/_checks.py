@@ -37,11 +37,19 @@ def leading_shape(function: str, num_local_tokens: int | Sequence[int]) -> tuple
     return tuple(static_int(function, "num_local_tokens", dim) for dim in dims)
 
 
+def of_kind(function: str, name: str, value: Any, kind: type) -> Any:
+    """``value``; TypeError naming it if it is of another type."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise TypeError(
+            f"{function}: {name} must be {article} {kind.__name__}, got {type(value).__name__}"
+        )
+    return value
+
+
 def layer(function: str, cfg: object) -> EpLayerConfig:
     """``cfg``; TypeError if it is something else."""
-    if not isinstance(cfg, EpLayerConfig):
-        raise TypeError(f"{function}: cfg must be an EpLayerConfig, got {type(cfg).__name__}")
-    return cfg
+    return of_kind(function, "cfg", cfg, EpLayerConfig)
 
 
 class CallCheck:

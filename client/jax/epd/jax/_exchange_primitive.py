@@ -132,11 +132,6 @@ def _check_values(exchange: Exchange, result: jax.Array) -> None:
             raise FloatingPointError(f"invalid value ({name}) encountered in {exchange.label}")
 
 
-def _inline(*arrays: jax.Array, exchange: Exchange, num_residuals: int, jaxpr: Any) -> Any:
-    del exchange, num_residuals
-    return jaxpr_as_fun(jaxpr)(*arrays)
-
-
 def _lower(
     ctx: mlir.LoweringRuleContext,
     *arrays: Any,
@@ -149,8 +144,7 @@ def _lower(
         sharded = exchange.static.layout.mesh is not None
         before = _source_order.last_result(exchange.static.layout.num_shards if sharded else None)
     if before is None:
-        rule = mlir.lower_fun(_inline, multiple_results=True)
-        return rule(ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
+        return mlir.lower_fun(jaxpr_as_fun(jaxpr), multiple_results=True)(ctx, *arrays)
 
     def after(first: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         with _source_order.after(first):

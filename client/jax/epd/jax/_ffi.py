@@ -99,22 +99,23 @@ def _load() -> ctypes.CDLL:
             f"cannot load {path}: {error}; run deploy/setup, which builds and installs it"
         ) from error
     problem, text, size = ctypes.POINTER(_Error), ctypes.c_char_p, ctypes.c_size_t
-    library.epd_program_connect.argtypes = [text, text, problem]
-    library.epd_program_socket_path.argtypes = [text, size]
-    library.epd_program_socket_path.restype = size
-    library.epd_program_join.argtypes = [ctypes.c_void_p, problem]
-    library.epd_program_handshake.argtypes = [ctypes.POINTER(_Call), problem]
-    library.epd_program_refuse.argtypes = [ctypes.POINTER(_Call), ctypes.c_int32, text, problem]
-    library.epd_program_finalize.argtypes = [text]
-    library.epd_program_finalize.restype = None
-    library.epd_program_handle_mem_size.argtypes = [ctypes.c_uint32] * 4
-    library.epd_program_handle_mem_size.restype = size
-    library.epd_jax_end_compile.restype = None
-    library.epd_jax_cuda_problem.argtypes = [text, size]
-    library.epd_jax_cuda_problem.restype = size
-    library.epd_jax_cuda_check.argtypes = [text, problem]
-    library.epd_jax_cuda_finalize.argtypes = [text]
-    library.epd_jax_cuda_finalize.restype = None
+    call, code, number = ctypes.POINTER(_Call), ctypes.c_int, ctypes.c_uint32
+    signatures: dict[str, tuple[Any, ...]] = {  # The result's type, then the arguments'.
+        "program_connect": (code, text, text, problem),
+        "program_socket_path": (size, text, size),
+        "program_join": (code, ctypes.c_void_p, problem),
+        "program_handshake": (code, call, problem),
+        "program_refuse": (code, call, ctypes.c_int32, text, problem),
+        "program_finalize": (None, text),
+        "program_handle_mem_size": (size, number, number, number, number),
+        "jax_end_compile": (None,),
+        "jax_cuda_problem": (size, text, size),
+        "jax_cuda_check": (code, text, problem),
+        "jax_cuda_finalize": (None, text),
+    }
+    for name, (result, *arguments) in signatures.items():
+        function = getattr(library, f"epd_{name}")
+        function.restype, function.argtypes = result, arguments
     return library
 
 

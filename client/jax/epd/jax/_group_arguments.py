@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -33,7 +32,7 @@ def positive(function: str, **sizes: object) -> dict[str, int]:
     return checked
 
 
-def row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
+def _row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
     dtype = config.dtype_of(function, "max_token_dtype", max_token_dtype)
     if not config.is_row_dtype(dtype):
         raise ValueError(
@@ -42,57 +41,13 @@ def row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
     return dtype
 
 
-def owners(
-    function: str, expert_owner: Sequence[int] | None, num_experts: int, ranks: int
-) -> tuple[tuple[int, ...] | None, int]:
-    """The table, and the most experts of a rank. TypeError if it is no sequence of integers, ValueError if it does not fit."""
-    if expert_owner is None:
-        if num_experts % ranks:
-            raise ValueError(
-                f"{function}: num_experts is {num_experts}, which the {ranks} ranks do not divide; give expert_owner, the"
-                " rank of each expert"
-            )
-        return None, num_experts // ranks
-    try:
-        given = tuple(expert_owner)
-    except TypeError as error:
-        raise TypeError(
-            f"{function}: expert_owner must be a sequence of ranks, got {type(expert_owner).__name__}"
-        ) from error
-    table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in given)
-    if len(table) != num_experts:
-        raise ValueError(
-            f"{function}: expert_owner has {len(table)} entries; expected one for each of num_experts ({num_experts})"
-        )
-    wrong = [owner for owner in table if not 0 <= owner < ranks]
-    if wrong:
-        raise ValueError(
-            f"{function}: expert_owner names {_listed(wrong)}; expected ranks from 0 to {ranks - 1}"
-        )
-    return table, max(Counter(table).values())
-
-
-def top_k_of(function: str, max_top_k: object) -> int:
-    top_k = _checks.static_int(function, "max_top_k", max_top_k)
-    if not 1 <= top_k <= config.MAX_TOP_K:
-        raise ValueError(f"{function}: max_top_k is {top_k}; expected 1 to {config.MAX_TOP_K}")
-    return top_k
-
-
-def job_of(function: str, job: object) -> str | None:
-    return None if job is None else _names.check_text(function, "job", job, _MOST_JOB_BYTES)
-
-
 def resource_of(function: str, resource: object) -> MeshResource:
     if resource is None:
         return active_resource()
-    if not isinstance(resource, MeshResource):
-        raise TypeError(
-            f"{function}: resource must be a MeshResource, got {type(resource).__name__}"
-        )
-    if resource.ep_resource is None:
+    given: MeshResource = _checks.of_kind(function, "resource", resource, MeshResource)
+    if given.ep_resource is None:
         raise ValueError(f"{function}: resource has no ep_resource, the name of the axis of ranks")
-    return resource
+    return given
 
 
 def mesh_of(function: str, mesh: object) -> Mesh | AbstractMesh:
@@ -132,32 +87,11 @@ def label(function: str, argument: str, key: object, value: object, most_bytes: 
     return f"{key}={value}"
 
 
-def alias(function: str, name: object) -> str:
-    """The group's name; TypeError or ValueError if it cannot be one."""
-    text = _names.check_text(function, "name", name, MOST_NAME_BYTES)
-    if text == config.DEFAULT_ALIAS:
-        raise ValueError(
-            f"{function}: name is {text!r}, which is ep_bootstrap's; choose another one"
-        )
-    return text
-
-
-@dataclass(frozen=True)
 class GroupArguments:
-    """What Group and Group.join are both given, each checked once. ``sizes``: of GroupSpec.config, by name."""
+    """What Group, Group.join and RoleGroup are given alike, each checked once. ``sizes``: of GroupSpec.config, by name."""
 
-    function: str
-    alias: str
-    sizes: dict[str, int]
-    max_token_dtype: np.dtype
-    drop_on_overflow: bool
-    max_top_k: int
-    expert_owner: Sequence[int] | None
-    job: str | None
-
-    @classmethod
-    def checked(
-        cls,
+    def __init__(
+        self,
         function: str,
         name: object,
         *,
@@ -167,49 +101,72 @@ class GroupArguments:
         expert_owner: Sequence[int] | None,
         job: object,
         **sizes: object,
-    ) -> "GroupArguments":
-        """TypeError or ValueError naming the argument, as the public functions document. ``expert_owner``: see ``spec``."""
-        return cls(
-            function,
-            alias(function, name),
-            positive(function, **sizes),
-            row_dtype(function, max_token_dtype),
-            bool(drop_on_overflow),
-            top_k_of(function, max_top_k),
-            expert_owner,
-            job_of(function, job),
-        )
+    ):
+        """TypeError or ValueError naming the argument, as the public functions document. ``expert_owner``: see ``owners``."""
+        self._function = function
+        self.alias = _names.check_text(function, "name", name, MOST_NAME_BYTES)
+        if self.alias == config.DEFAULT_ALIAS:
+            raise ValueError(
+                f"{function}: name is {name!r}, which is ep_bootstrap's; choose another one"
+            )
+        self.sizes = positive(function, **sizes)
+        self._max_token_dtype = _row_dtype(function, max_token_dtype)
+        self._max_top_k = _checks.static_int(function, "max_top_k", max_top_k)
+        if not 1 <= self._max_top_k <= config.MAX_TOP_K:
+            raise ValueError(
+                f"{function}: max_top_k is {self._max_top_k}; expected 1 to {config.MAX_TOP_K}"
+            )
+        self._expert_owner = expert_owner
+        job = None if job is None else _names.check_text(function, "job", job, _MOST_JOB_BYTES)
+        self.joining: dict[str, Any] = {"drop_on_overflow": bool(drop_on_overflow), "job": job}
+
+    def owners(self, ranks: int) -> tuple[tuple[int, ...] | None, int]:
+        """The table of the experts' owners, and the most experts of a rank.
+
+        TypeError if it is no sequence of integers, ValueError if it or num_experts does not fit.
+        """
+        function, num_experts = self._function, self.sizes["num_experts"]
+        if self._expert_owner is None:
+            if num_experts % ranks:
+                raise ValueError(
+                    f"{function}: num_experts is {num_experts}, which the {ranks} ranks do not divide; give expert_owner, the"
+                    " rank of each expert"
+                )
+            return None, num_experts // ranks
+        try:
+            given = tuple(self._expert_owner)
+        except TypeError as error:
+            raise TypeError(
+                f"{function}: expert_owner must be a sequence of ranks, got {type(self._expert_owner).__name__}"
+            ) from error
+        table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in given)
+        if len(table) != num_experts:
+            raise ValueError(
+                f"{function}: expert_owner has {len(table)} entries; expected one for each of num_experts ({num_experts})"
+            )
+        if wrong := [owner for owner in table if not 0 <= owner < ranks]:
+            raise ValueError(
+                f"{function}: expert_owner names {_listed(wrong)}; expected ranks from 0 to {ranks - 1}"
+            )
+        return table, max(Counter(table).values())
 
     def spec(
-        self,
-        *,
-        world_size: int,
-        rank: int,
-        ep_size: int,
-        num_ep_groups: int = 1,
-        **place: Any,
+        self, owners: tuple[tuple[int, ...] | None, int], sizes: dict[str, int], **place: Any
     ) -> GroupSpec:
-        """The group on so many ranks. TypeError or ValueError of expert_owner and num_experts.
+        """The group.
 
         Args:
-            place: resource, mesh and ranks_here of GroupSpec.
+            owners: the table, and the most experts of a rank.
+            sizes: world_size, rank, ep_size and num_ep_groups of GroupSpec.config.
+            place: resource, mesh, ranks_here and of_roles of GroupSpec.
         """
-        table, most_experts = owners(
-            self.function, self.expert_owner, self.sizes["num_experts"], ep_size
-        )
+        table, most_experts = owners
         return GroupSpec(
-            EpConfig(
-                world_size=world_size,
-                rank=rank,
-                ep_size=ep_size,
-                num_ep_groups=num_ep_groups,
-                num_local_experts=most_experts,
-                **self.sizes,
-            ),
-            self.max_token_dtype,
+            EpConfig(num_local_experts=most_experts, **sizes, **self.sizes),
+            self._max_token_dtype,
             alias=self.alias,
-            origin=f"{self.function}({self.alias!r})",
-            max_top_k=self.max_top_k,
+            origin=f"{self._function}({self.alias!r})",
+            max_top_k=self._max_top_k,
             expert_owner=table,
             **place,
         )

@@ -1,16 +1,20 @@
 """Joining a group: which daemon, which job, which ranks of this process."""
 
 import logging
+import time
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from epd.jax import _environment, _ffi, _in_flight, _job, config
+from epd.jax import _environment, _ffi, _job, config
 from epd.jax._group_struct import HeldRank, JoinArguments, group_struct
 from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
+_RESULTS_SECONDS = 10.0
 
 
 def _name_of(device: jax.Device) -> str:
@@ -20,25 +24,30 @@ def _name_of(device: jax.Device) -> str:
     return str(device)
 
 
-def along(
-    mesh: Mesh, ep_axis: str, *, drop_on_overflow: bool, job: str | None = None
+def arguments_of(
+    ranks: Iterable[tuple[int, int, jax.Device]], num_domains: int, **given: Any
 ) -> JoinArguments:
-    """The arguments of a process whose devices in the mesh are its ranks; the other devices' ranks are elsewhere."""
+    """The arguments of a process whose devices are its ranks; the other devices' ranks are elsewhere.
+
+    Args:
+        ranks: domain, position and device of all ranks.
+        given: other fields of JoinArguments.
+    """
     held, elsewhere = [], []
-    grid = domain_grid(mesh, ep_axis)
-    for (domain, position), device in np.ndenumerate(grid):
+    for domain, position, device in ranks:
         if device.process_index == jax.process_index():
             held.append(HeldRank(domain, position, _name_of(device)))
         else:
             whose = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
             elsewhere.append(HeldRank(domain, position, whose))
-    return JoinArguments(
-        held=tuple(held),
-        num_domains=len(grid),
-        drop_on_overflow=drop_on_overflow,
-        job=job,
-        elsewhere=tuple(elsewhere),
-    )
+    return JoinArguments(tuple(held), num_domains, elsewhere=tuple(elsewhere), **given)
+
+
+def along(mesh: Mesh, ep_axis: str, **given: Any) -> JoinArguments:
+    """As ``arguments_of``, of ranks that stand along an axis."""
+    grid = domain_grid(mesh, ep_axis)
+    ranks = ((domain, position, device) for (domain, position), device in np.ndenumerate(grid))
+    return arguments_of(ranks, len(grid), **given)
 
 
 def _devices_here() -> str:
@@ -98,9 +107,32 @@ def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
     _log.info("group=%s/%s ranks=%d socket=%s", job, spec.alias, len(arguments.held), path)
 
 
+def _num_pending() -> int:
+    arrays = [array for array in jax.live_arrays() if not array.is_deleted()]
+    return sum(not array.is_ready() for array in arrays)
+
+
+def _await_results(group: str) -> None:
+    """Waits until every array that this process holds is there, not for ever; says so in the log if one is not.
+
+    A program that is cut off half-way fails on one device and may leave another one in a collective of XLA's, which ends the
+    process. Results that nobody holds are not seen.
+    """
+    deadline = time.monotonic() + _RESULTS_SECONDS
+    while (pending := _num_pending()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if pending:
+        _log.warning(
+            "group=%s phase=finalize: %d results are not there after %g s; the operations that they wait for fail",
+            group,
+            pending,
+            _RESULTS_SECONDS,
+        )
+
+
 def leave(spec: config.GroupSpec) -> None:
     """Leaves; fine if nothing was joined. Results in flight get ten seconds to come, operations then two to end."""
-    _in_flight.await_results(spec.alias)
+    _await_results(spec.alias)
     _ffi.cuda_finalize(spec.alias)
     _ffi.finalize(spec.alias)
     _ffi.cuda_check(spec.alias)

@@ -8,13 +8,15 @@ from jax.typing import DTypeLike
 
 from epd.jax import _checks, _ffi, _join, config
 from epd.jax.group import Group
-from epd.jax.mesh import (
-    _ep_domain_for_rank,
-    active_device_mesh,
-    active_resource,
-    ep_axis_of,
-    outer_axis,
-)
+from epd.jax.mesh import _ep_domain_for_rank, active_device_mesh, active_resource, group_sizes
+
+_group: Group | None = None
+
+
+def _set_default(group: Group | None) -> None:
+    global _group
+    _group = group
+    config.set_default(None if group is None else group.spec)
 
 
 def _check_dtype(max_token_dtype: DTypeLike) -> np.dtype:
@@ -109,7 +111,7 @@ def ep_bootstrap(
         RuntimeError: already bootstrapped. Its subclass EpError: no daemon, or not all ranks came; see ``.code``.
     """
     dtype = _check_dtype(max_token_dtype)
-    ep_axis = ep_axis_of(active_resource())
+    resource = active_resource()
     given = {
         "world_size": world_size,
         "rank": rank,
@@ -120,34 +122,21 @@ def ep_bootstrap(
         "hidden_dim": hidden_dim,
     }
     sizes = {name: _checks.static_int("ep_bootstrap", name, value) for name, value in given.items()}
-    world_size, rank = sizes.pop("world_size"), sizes.pop("rank")
     del sizes["max_num_sms"]
-    mesh = _active_mesh(world_size)
-    outer = outer_axis(active_resource(), mesh)
-    if ep_axis not in mesh.shape:
-        raise ValueError(
-            f"ep_bootstrap: ep_resource is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}"
-        )
-    ep_size = mesh.shape[ep_axis]
+    mesh = _active_mesh(sizes.pop("world_size"))
+    rank = sizes.pop("rank")
+    ep_axis, mesh_sizes = group_sizes(resource, mesh, "ep_bootstrap")
+    ep_size = mesh_sizes["ep_size"]
     _check_sizes(sizes, ep_size)
     _check_rank(mesh, ep_axis, rank)
-    if config.default() is not None:
+    if _group is not None:
         raise RuntimeError("ep_bootstrap: already bootstrapped; call ep_finalize() first")
-    num_ep_groups = 1 if outer is None else mesh.shape[outer]
-    sizes_of_group = config.EpConfig(
-        world_size=world_size,
-        rank=rank,
-        ep_size=ep_size,
-        num_ep_groups=num_ep_groups,
-        num_local_experts=sizes["num_experts"] // ep_size,
-        **sizes,
-    )
-    group = Group.of_spec(
-        config.GroupSpec(sizes_of_group, dtype),
-        _join.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)),
-    )
+    experts = sizes["num_experts"] // ep_size
+    of_group = config.EpConfig(rank=rank, num_local_experts=experts, **mesh_sizes, **sizes)
+    spec = config.GroupSpec(of_group, dtype)
+    group = Group.of_spec(spec, _join.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)))
     group.connect()
-    config.set_default(group)
+    _set_default(group)
 
 
 def default_group() -> Group:
@@ -157,9 +146,8 @@ def default_group() -> Group:
         RuntimeError: not bootstrapped.
     """
     config.bootstrapped()
-    group = config.default()
-    assert isinstance(group, Group)
-    return group
+    assert _group is not None
+    return _group
 
 
 def ep_finalize() -> None:
@@ -169,9 +157,9 @@ def ep_finalize() -> None:
     ended two seconds later fail. Compiled programs stay valid: they run again after an ``ep_bootstrap`` with the same sizes,
     and say which field differs otherwise. A process may also end without it.
     """
-    group = config.default()
-    config.set_default(None)
+    group = _group
+    _set_default(None)
     if group is None:
         _ffi.finalize(config.DEFAULT_ALIAS)
     else:
-        _join.leave(group.spec)
+        group.finalize()

@@ -3,7 +3,6 @@
 import hashlib
 import operator
 from dataclasses import dataclass
-from typing import Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -166,25 +165,13 @@ class GroupSpec:
         )
 
 
-class HasSpec(Protocol):
-    """The default group, as far as tracing looks at it."""
-
-    @property
-    def spec(self) -> GroupSpec: ...
+_default: GroupSpec | None = None
 
 
-_default: HasSpec | None = None
-
-
-def default() -> HasSpec | None:
-    """The default group, or None before ep_bootstrap."""
-    return _default
-
-
-def set_default(group: HasSpec | None) -> None:
-    """Sets or clears the default group; for ep_bootstrap and ep_finalize."""
+def set_default(spec: GroupSpec | None) -> None:
+    """Sets or clears what the default group was made for; for ep_bootstrap and ep_finalize."""
     global _default
-    _default = group
+    _default = spec
 
 
 def bootstrapped() -> GroupSpec:
@@ -193,24 +180,9 @@ def bootstrapped() -> GroupSpec:
         raise RuntimeError(
             "there is no expert-parallel group yet: call epd.jax.ep_bootstrap() first"
         )
-    return _default.spec
+    return _default
 
 
 def get_ep_config() -> EpConfig:
     """The sizes of the default group; RuntimeError when not bootstrapped."""
     return bootstrapped().config
-
-
-def ep_handle_mem_size(cfg: EpLayerConfig) -> int:
-    """Bytes of one rank's routing plan, the same on all ranks.
-
-    Raises:
-        RuntimeError: not bootstrapped.
-        TypeError: ``cfg`` is no EpLayerConfig.
-    """
-    spec = bootstrapped()
-    if not isinstance(cfg, EpLayerConfig):
-        raise TypeError(
-            f"ep_handle_mem_size: cfg must be an EpLayerConfig, got {type(cfg).__name__}"
-        )
-    return spec.handle_mem_size(cfg.top_k)

@@ -2,6 +2,7 @@
 
 import jax
 
+from epd.jax import _checks
 from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, bootstrapped
@@ -105,3 +106,14 @@ def ep_combine(
     del token_counts
     given = (cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
     return Operation(bootstrapped(), "ep_combine").combine(*given)
+
+
+def ep_handle_mem_size(cfg: EpLayerConfig) -> int:
+    """Bytes of one rank's routing plan, the same on all ranks.
+
+    Raises:
+        RuntimeError: not bootstrapped.
+        TypeError: ``cfg`` is no EpLayerConfig.
+    """
+    spec = bootstrapped()
+    return spec.handle_mem_size(_checks.layer("ep_handle_mem_size", cfg).top_k)

@@ -27,7 +27,7 @@ from epd.jax._group_arguments import GroupArguments
 from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
-from epd.jax.mesh import MeshResource, ep_axis_of, outer_axis
+from epd.jax.mesh import MeshResource, group_sizes
 
 
 class Group(GroupOperations):
@@ -94,7 +94,7 @@ class Group(GroupOperations):
                 DEADLINE_EXCEEDED, not all ranks came; INVALID_ARGUMENT, ranks gave different sizes.
         """
         function = "Group"
-        given = GroupArguments.checked(
+        given = GroupArguments(
             function,
             name,
             num_experts=num_experts,
@@ -109,29 +109,16 @@ class Group(GroupOperations):
         )
         names = _arguments.resource_of(function, resource)
         found = _arguments.mesh_of(function, mesh)
-        ep_axis = ep_axis_of(names)
-        if ep_axis not in found.shape:
-            raise ValueError(
-                f"{function}: ep_resource is {ep_axis!r}, but the mesh's axes are {found.axis_names}"
-            )
-        outer = outer_axis(names, found)
-        ep_size = found.shape[ep_axis]
+        ep_axis, mesh_sizes = group_sizes(names, found, function)
         spec = given.spec(
-            world_size=found.size,
-            rank=jax.process_index() if isinstance(found, Mesh) else 0,
-            ep_size=ep_size,
-            num_ep_groups=1 if outer is None else found.shape[outer],
+            given.owners(mesh_sizes["ep_size"]),
+            {"rank": jax.process_index() if isinstance(found, Mesh) else 0, **mesh_sizes},
             resource=resource,
             mesh=None if mesh is None else found.abstract_mesh,
         )
         arguments = None
         if isinstance(found, Mesh):
-            arguments = _join.along(
-                found,
-                ep_axis,
-                drop_on_overflow=given.drop_on_overflow,
-                job=given.job,
-            )
+            arguments = _join.along(found, ep_axis, **given.joining)
         self._set(spec, arguments)
         if connect:
             self.connect()
@@ -189,7 +176,7 @@ class Group(GroupOperations):
             Otherwise as ``Group``; ALREADY_EXISTS: another process holds the rank.
         """
         function = "Group.join"
-        given = GroupArguments.checked(
+        given = GroupArguments(
             function,
             name,
             num_experts=num_experts,
@@ -206,21 +193,14 @@ class Group(GroupOperations):
         held = _arguments.ranks_here(function, rank, ranks)
         if resource is not None:
             resource = _arguments.resource_of(function, resource)
-        group = cls.of_spec(
-            given.spec(
-                world_size=ranks,
-                rank=held[0],
-                ep_size=ranks,
-                resource=resource,
-                ranks_here=len(held),
-            ),
-            JoinArguments(
-                held=tuple(HeldRank(0, value, "") for value in held),
-                num_domains=1,
-                drop_on_overflow=given.drop_on_overflow,
-                job=given.job,
-            ),
+        spec = given.spec(
+            given.owners(ranks),
+            {"world_size": ranks, "rank": held[0], "ep_size": ranks, "num_ep_groups": 1},
+            resource=resource,
+            ranks_here=len(held),
         )
+        here = tuple(HeldRank(0, value, "") for value in held)
+        group = cls.of_spec(spec, JoinArguments(here, num_domains=1, **given.joining))
         if connect:
             group.connect()
         return group

@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import jax
@@ -55,12 +55,6 @@ def active_resource() -> MeshResource:
     return resource
 
 
-def ep_axis_of(resource: MeshResource) -> str:
-    """The ep_resource of the active MeshResource, or of a checked one."""
-    assert resource.ep_resource is not None
-    return resource.ep_resource
-
-
 def active_device_mesh() -> Mesh | None:
     """The mesh with devices that ``with mesh:`` or ``jax.set_mesh(mesh)`` made active, or None."""
     for mesh in (
@@ -87,15 +81,13 @@ def active_mesh(*operands: jax.Array, fallback: AbstractMesh | None = None) -> M
     if not physical.empty:
         return physical
     for operand in operands:
-        mesh = getattr(jax.typeof(operand).sharding, "mesh", None)
-        if mesh is not None and not mesh.empty:
-            return mesh
-        sharding = (
-            getattr(operand, "sharding", None) if not isinstance(operand, jax.core.Tracer) else None
-        )
-        mesh = getattr(sharding, "mesh", None)
-        if mesh is not None and not mesh.empty:
-            return mesh
+        shardings = [jax.typeof(operand).sharding]
+        if not isinstance(operand, jax.core.Tracer):
+            shardings.append(getattr(operand, "sharding", None))
+        for sharding in shardings:
+            mesh = getattr(sharding, "mesh", None)
+            if mesh is not None and not mesh.empty:
+                return mesh
     if fallback is not None:
         return fallback
     raise ValueError(
@@ -111,19 +103,23 @@ def _size(mesh: Mesh | AbstractMesh, axis: str, role: str) -> int:
     return mesh.shape[axis]
 
 
-def outer_axis(resource: MeshResource, mesh: Mesh | AbstractMesh) -> str | None:
-    """The axis beside ep that carries tokens: dp if its size is over 1, else fsdp if its size is, else the one named.
+def token_axes(
+    resource: MeshResource, mesh: Mesh | AbstractMesh, function: str = ""
+) -> tuple[str | None, str]:
+    """The axes that carry tokens: the outer one, or None, and ep.
+
+    The outer one is dp if its size is over 1, else fsdp if its size is, else the one named.
 
     Raises:
         ValueError: both are over 1; a name is no axis of the mesh.
     """
+    ep_axis = resource.ep_resource
+    assert ep_axis is not None
+    _size(mesh, ep_axis, f"{function}ep_resource")
     named = [
         (role, axis, _size(mesh, axis, role))
-        for role, axis in (
-            ("dp_resource", resource.dp_resource),
-            ("fsdp_resource", resource.fsdp_resource),
-        )
-        if axis is not None
+        for role in ("dp_resource", "fsdp_resource")
+        if (axis := getattr(resource, role)) is not None
     ]
     large = [entry for entry in named if entry[2] > 1]
     if len({axis for _, axis, _ in large}) > 1:
@@ -133,12 +129,19 @@ def outer_axis(resource: MeshResource, mesh: Mesh | AbstractMesh) -> str | None:
             + "; name one of them in MeshResource, or merge them into one axis"
         )
     carrying = large or named
-    return carrying[0][1] if carrying else None
+    return carrying[0][1] if carrying else None, ep_axis
 
 
-def leading_entry(axes: Sequence[str]) -> str | tuple[str, ...] | None:
-    """``axes`` as one entry of a PartitionSpec."""
-    return None if not axes else axes[0] if len(axes) == 1 else tuple(axes)
+def group_sizes(
+    resource: MeshResource, mesh: Mesh | AbstractMesh, function: str
+) -> tuple[str, dict[str, int]]:
+    """The ep axis, and the sizes of EpConfig that the mesh gives; ValueError as of ``token_axes``."""
+    outer, ep_axis = token_axes(resource, mesh, f"{function}: ")
+    return ep_axis, {
+        "world_size": mesh.size,
+        "ep_size": mesh.shape[ep_axis],
+        "num_ep_groups": 1 if outer is None else mesh.shape[outer],
+    }
 
 
 @dataclass(frozen=True)
@@ -150,14 +153,14 @@ class Layout:
     caller sees it.
     """
 
-    mesh: Mesh | AbstractMesh | None
-    axis_names: tuple[str, ...]
-    mesh_shape: tuple[int, ...]
-    ep_axis: str
-    carriers: tuple[str, ...]
-    lead: tuple[str, ...]
-    free: tuple[str, ...]
-    checks_manual: bool
+    mesh: Mesh | AbstractMesh | None = None
+    axis_names: tuple[str, ...] = ()
+    mesh_shape: tuple[int, ...] = ()
+    ep_axis: str = ""
+    carriers: tuple[str, ...] = ()
+    lead: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    checks_manual: bool = False
 
     @property
     def num_shards(self) -> int:
@@ -177,7 +180,7 @@ class Layout:
     @property
     def spec(self) -> PartitionSpec:
         """Of the leading dimension: (outer, ep), or ep."""
-        return PartitionSpec(leading_entry(self.lead))
+        return PartitionSpec(self.lead[0] if len(self.lead) == 1 else self.lead or None)
 
     def domain_and_position(self) -> tuple[jax.Array, jax.Array]:
         """int32 scalars of the device that runs this: its index over all axes but ep, and its position along ep."""
@@ -189,19 +192,6 @@ class Layout:
                 domain = domain * size + jax.lax.axis_index(axis)
             # An axis of size 1 adds nothing, and asking for its index would only tie the value to it.
         return domain, jax.lax.axis_index(self.ep_axis)
-
-
-# The one rank of a process that runs programs without a mesh.
-_ALONE = Layout(
-    mesh=None,
-    axis_names=(),
-    mesh_shape=(),
-    ep_axis="",
-    carriers=(),
-    lead=(),
-    free=(),
-    checks_manual=False,
-)
 
 
 def layout_without_mesh(whose: str = "this process joined with one rank") -> Layout:
@@ -220,7 +210,7 @@ def layout_without_mesh(whose: str = "this process joined with one rank") -> Lay
                 f"{whose}, but the active mesh {dict(mesh.shape)} has {mesh.size} devices; join with a rank for each of"
                 " them, or leave the mesh around the call"
             )
-    return _ALONE
+    return Layout()
 
 
 def current_layout(
@@ -240,9 +230,7 @@ def current_layout(
     """
     resource = resource or active_resource()
     mesh = active_mesh(*operands, fallback=fallback)
-    ep_axis = ep_axis_of(resource)
-    _size(mesh, ep_axis, "ep_resource")
-    outer = outer_axis(resource, mesh)
+    outer, ep_axis = token_axes(resource, mesh)
     carriers = (ep_axis,) if outer is None else (outer, ep_axis)
     manual = set(getattr(mesh, "manual_axes", ()))
     free = tuple(axis for axis in mesh.axis_names if axis not in manual)

@@ -10,11 +10,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from epd.jax import _ffi, _join, _place, config
-from epd.jax import _group_arguments as _arguments
+from epd.jax import _checks, _ffi, _join, _place, config
 from epd.jax._checked_operations import Operation
 from epd.jax._group_arguments import GroupArguments
-from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax._role_streams import Side
 from epd.jax.config import EpConfig, EpLayerConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
@@ -83,8 +81,7 @@ class RoleLink(GroupOperations):
             ValueError: ``after`` has another shape.
         """
         function = "RoleLink.nothing"
-        if not isinstance(cfg, EpLayerConfig):
-            raise TypeError(f"{function}: cfg must be an EpLayerConfig, got {type(cfg).__name__}")
+        _checks.layer(function, cfg)
         shape = (1, self._spec.config.hidden_dim)
         idx = jnp.full((1, cfg.top_k), -1, jnp.int32)
         weights = jnp.zeros((1, cfg.top_k), jnp.float32)
@@ -112,12 +109,9 @@ def check_meshes(function: str, meshes: Sequence[Mesh]) -> None:
                 )
 
 
-def mesh_argument(function: str, argument: str, mesh: object) -> Mesh:
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"{function}: {argument} must be a Mesh, got {type(mesh).__name__}")
-    if mesh.empty:
+def check_mesh(function: str, argument: str, mesh: object) -> None:
+    if _checks.of_kind(function, argument, mesh, Mesh).empty:
         raise ValueError(f"{function}: {argument} has no devices")
-    return mesh
 
 
 class _HasNumber(Protocol):
@@ -165,7 +159,7 @@ class RoleGroup:
                 mesh for both roles.
         """
         function = "RoleGroup"
-        given = GroupArguments.checked(
+        given = GroupArguments(
             function,
             name,
             num_experts=num_experts,
@@ -178,9 +172,8 @@ class RoleGroup:
             expert_owner=expert_owner,
             job=job,
         )
-        sizes = given.sizes
-        mesh_argument(function, "token_mesh", token_mesh)
-        mesh_argument(function, "expert_mesh", expert_mesh)
+        check_mesh(function, "token_mesh", token_mesh)
+        check_mesh(function, "expert_mesh", expert_mesh)
         check_meshes(function, (token_mesh, expert_mesh))
         if token_mesh == expert_mesh:
             raise ValueError(
@@ -189,26 +182,21 @@ class RoleGroup:
             )
         self._meshes = {Side.TOKENS: token_mesh, Side.EXPERTS: expert_mesh}
         tokens, experts = token_mesh.size, expert_mesh.size
-        table, most = _arguments.owners(function, expert_owner, sizes["num_experts"], experts)
+        table, most = given.owners(experts)
         if table is None:
-            table = tuple(e * experts // sizes["num_experts"] for e in range(sizes["num_experts"]))
-        self._spec = GroupSpec(
-            EpConfig(
-                world_size=tokens + experts,
-                rank=jax.process_index(),
-                ep_size=1 + experts,
-                num_ep_groups=tokens,
-                num_local_experts=most,
-                **sizes,
-            ),
-            given.max_token_dtype,
-            alias=given.alias,
-            origin=f"RoleGroup({given.alias!r})",
-            max_top_k=given.max_top_k,
-            expert_owner=tuple(1 + owner for owner in table),
+            num_experts = given.sizes["num_experts"]
+            table = tuple(e * experts // num_experts for e in range(num_experts))
+        self._spec = given.spec(
+            (tuple(1 + owner for owner in table), most),
+            {
+                "world_size": tokens + experts,
+                "rank": jax.process_index(),
+                "ep_size": 1 + experts,
+                "num_ep_groups": tokens,
+            },
             of_roles=True,
         )
-        self._drop, self._job = given.drop_on_overflow, given.job
+        self._joining = given.joining
         self._joined, self._num_handshakes = False, 0
         # Which program uses a name of an operation; what runs, to be ended with the group.
         self._users: weakref.WeakValueDictionary[tuple[Side, str, str], _HasNumber] = (
@@ -263,25 +251,10 @@ class RoleGroup:
         self._running.add(running)
         if self._joined:
             return
-        here = jax.process_index()
-        held, elsewhere = [], []
-        for domain, place, device in self._ranks():
-            if device.process_index == here:
-                held.append(HeldRank(domain, place, str(device)))
-            else:
-                who = f"device id {device.id} (platform {device.platform}) of process {device.process_index}"
-                elsewhere.append(HeldRank(domain, place, who))
+        num_domains = self._meshes[Side.TOKENS].size
+        about = {"program": program, "metadata": metadata}
         _join.join(
-            self._spec,
-            JoinArguments(
-                tuple(held),
-                num_domains=self._meshes[Side.TOKENS].size,
-                drop_on_overflow=self._drop,
-                job=self._job,
-                elsewhere=tuple(elsewhere),
-                program=program,
-                metadata=metadata,
-            ),
+            self._spec, _join.arguments_of(self._ranks(), num_domains, **about, **self._joining)
         )
         self._joined = True
 

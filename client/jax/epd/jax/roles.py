@@ -49,12 +49,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from epd.jax import _checks, _names, _role_handshake
 from epd.jax import _group_arguments as _arguments
-from epd.jax import _names, _role_handshake
 from epd.jax._role_handshake import RoleHandshake
 from epd.jax._role_program import Program
 from epd.jax._role_streams import Side, Stream, check_number, streams_of
-from epd.jax.role_group import RoleGroup, check_meshes, mesh_argument
+from epd.jax.role_group import RoleGroup, check_mesh, check_meshes
 
 _MOST_NAME_BYTES, _MOST_METADATA_BYTES = 200, 256
 _REFUSAL_SECONDS = 2  # That a failing call waits until its peers are told; afterwards it goes on in the background.
@@ -261,12 +261,11 @@ def roles(
     pairs = _listed("pairs", pairs)
     if not pairs:
         raise ValueError("roles: pairs is empty; expected at least one (mesh, function)")
-    if not isinstance(group, RoleGroup):
-        raise TypeError(f"roles: group must be a RoleGroup, got {type(group).__name__}")
+    _checks.of_kind("roles", "group", group, RoleGroup)
     for number, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"roles: pair {number} must be (mesh, function), got {pair!r}")
-        mesh_argument("roles", f"the mesh of pair {number}", pair[0])
+        check_mesh("roles", f"the mesh of pair {number}", pair[0])
         if not callable(pair[1]):
             raise TypeError(
                 f"roles: the function of pair {number} must be callable, got {type(pair[1]).__name__}"

@@ -33,13 +33,6 @@ def _wrong_choice(name: str, value: Any, allowed: Iterable[str]) -> str | None:
     return None if value in known else f"{name} is {value!r}; it must be one of {known}"
 
 
-def of_kind(function: str, name: str, value: Any, kind: type) -> Any:
-    """``value``; TypeError naming it if it is of another type."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{function}: {name} must be a {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
 def floating(function: str, name: str, dtype: Any) -> np.dtype:
     """``dtype``; TypeError if it is none, ValueError if it is not floating."""
     known = dtype_of(function, name, dtype)

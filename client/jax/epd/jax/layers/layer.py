@@ -12,13 +12,13 @@ from jax.typing import DTypeLike
 
 from epd.jax._call import layout_for
 from epd.jax._checked_operations import Operation
-from epd.jax._checks import static_int
+from epd.jax._checks import of_kind, static_int
 from epd.jax.config import EpLayerConfig, bootstrapped
 from epd.jax.group import Group
 from epd.jax.layers import _rank_computation, parameters
 from epd.jax.layers._check import checked_shards
 from epd.jax.layers._mesh_mapping import Shards
-from epd.jax.layers.config import MoeConfig, floating, of_kind
+from epd.jax.layers.config import MoeConfig, floating
 
 
 @jax.tree_util.register_dataclass

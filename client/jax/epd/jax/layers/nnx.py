@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from epd.jax._checks import of_kind
 from epd.jax.group import Group
 from epd.jax.layers import parameters
-from epd.jax.layers.config import MoeConfig, floating, of_kind
+from epd.jax.layers.config import MoeConfig, floating
 from epd.jax.layers.layer import MoeAux, moe
 
 try:

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
+from epd.jax._checks import of_kind
 from epd.jax.group import Group
-from epd.jax.layers.config import MoeConfig, floating, of_kind
+from epd.jax.layers.config import MoeConfig, floating
 from epd.jax.mesh import active_resource
 
 Parameters = dict[str, dict[str, jax.Array]]

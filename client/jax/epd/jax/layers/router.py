@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from epd.jax.layers.config import RouterConfig, of_kind
+from epd.jax._checks import of_kind
+from epd.jax.layers.config import RouterConfig
 
 
 @jax.tree_util.register_dataclass
