@@ -188,7 +188,22 @@ void GroupTable::End(ClusterGroup& group, GroupEvent event, const absl::Status& 
   TouchTenants(group);
   names_.erase({name, group.spec.tenant});
   groups_.erase(group.id);
-  if (Tenants(name).empty()) communicators_.erase(name);
+  if (Tenants(name).empty()) {
+    communicators_.erase(name);
+  } else {
+    DropUnusedEpoch(name);
+  }
+}
+
+void GroupTable::DropUnusedEpoch(const std::string& name) {
+  for (const ClusterGroup* tenant : Tenants(name)) {
+    if (tenant->state != GroupState::kForming) return;
+  }
+  ClusterCommunicator& communicator = communicators_.at(name);
+  const Epoch epoch = communicator.epoch;
+  communicator.Clear();
+  communicator.epoch = epoch;
+  communicator.stale = true;
 }
 
 void GroupTable::EndDrained(ClusterGroup& group, const absl::Status& for_orders) {
@@ -205,18 +220,8 @@ void GroupTable::Reset(ClusterGroup& group, const absl::Status& why) {
   group.cut.drained.clear();
   group.deadline = absl::InfiniteFuture();
   group.inherited.recovered = false;
-  ClusterCommunicator& communicator = Communicator(group);
-  const auto tenants = Tenants(group.spec.name);
-  const bool shared = std::any_of(tenants.begin(), tenants.end(), [&](const ClusterGroup* other) {
-    return other != &group && other->state != GroupState::kForming;
-  });
-  if (!shared) {
-    const Epoch epoch = communicator.epoch;
-    communicator.Clear();
-    communicator.epoch = epoch;
-    communicator.stale = true;
-  }
   Fire(group, GroupEvent::kEmptied, why);
+  DropUnusedEpoch(group.spec.name);
 }
 
 void GroupTable::Touch(const ClusterGroup& group) {

@@ -62,6 +62,10 @@ class GroupTable {
   void TouchTenants(const ClusterGroup& group);
 
  private:
+  // While no tenant of the name is beyond FORMING, nodes forget the communicator: whoever completes
+  // next begins another epoch.
+  void DropUnusedEpoch(const std::string& name);
+
   Incarnation coordinator_;
   Changes& changes_;
   ClaimTable& claims_;

@@ -93,6 +93,26 @@ TEST(TenantsTest, TheLastOneToLeaveTakesTheCommunicatorAway) {
   EXPECT_GT(StatusOf(c, "a").epoch, first.epoch);
 }
 
+// The nodes forget a communicator that none of their tenants is in.
+TEST(TenantsTest, OneThatFormsWhileTheOnlyOtherEndsBeginsAnEpochOfItsOwn) {
+  for (const size_t num_nodes : {1, 2}) {
+    SmallCluster c(num_nodes);
+    c.AttachAndJoin(0, 1, SpecOfTenant("a"), {0});
+    c.AttachAndJoin(num_nodes - 1, 2, SpecOfTenant("a"), {1});
+    const GroupStatus a = StatusOf(c, "a");
+    ASSERT_EQ(a.state, GroupState::kReady);
+    c.AttachAndJoin(0, 3, SpecOfTenant("b"), {0});
+    c.Gone(0, 1);
+    c.Gone(num_nodes - 1, 2);
+    ASSERT_EQ(c.coordinator->Groups().size(), 1u);
+    c.AttachAndJoin(num_nodes - 1, 4, SpecOfTenant("b"), {1});
+    EXPECT_EQ(StatusOf(c, "b").state, GroupState::kReady) << num_nodes << " nodes";
+    EXPECT_GT(StatusOf(c, "b").epoch, a.epoch);
+    EXPECT_EQ(c.joined[3].size(), 1u);
+    EXPECT_EQ(c.joined[4].size(), 1u);
+  }
+}
+
 TEST(TenantsTest, ALostWorkerBeginsOneNewEpochForAll) {
   SmallCluster c(2);
   FormTwo(c);
