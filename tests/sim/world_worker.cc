@@ -102,9 +102,8 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
   int arenas = 0;
   for (const RankHolder& member : effect.members)
     arenas += member.server() == WorkerId{NodeId{nodes_[i].name}, effect.to} ? 1 : 0;
-  const bool fits =
-      arenas > 0 && worker.pool->AddSet(set, arenas, kArena).ok() &&
-      worker.pool->Allocate(set, kPage * (1 + rng_.Below(8)), RegionOwner{effect.group.value}).ok();
+  const bool fits = arenas > 0 && worker.pool->AddSet(set, arenas, kArena).ok() &&
+                    worker.pool->Allocate(set, kPage * (1 + rng_.Below(8))).ok();
   if (!fits || (faults_ && rng_.Chance(2))) {
     FromWorker(
         i, effect.to,
@@ -121,8 +120,8 @@ void World::ToWorker(size_t i, const EndTenant& effect) {
   const auto it = worker.tenants.find({effect.group, effect.formation});
   if (it == worker.tenants.end()) return;
   if (options_.bug == Bug::kLeakRegion && rng_.Chance(50)) return;
-  for (const auto& region : worker.pool->Regions()) {
-    if (region.region.set == it->second) (void)worker.pool->Free(it->second, region.region.offset);
+  for (const Region& region : worker.pool->Regions()) {
+    if (region.set == it->second) (void)worker.pool->Free(it->second, region.offset);
   }
   (void)worker.pool->RemoveSet(it->second);
   worker.tenants.erase(it);
@@ -157,8 +156,7 @@ void World::UseStaging(size_t i) {
   if (worker.incarnation == 0 || worker.tenants.empty()) return;
   auto it = worker.tenants.begin();
   std::advance(it, rng_.Below(worker.tenants.size()));
-  const auto got = worker.pool->Allocate(it->second, kPage * (1 + rng_.Below(30)),
-                                         RegionOwner{it->first.first.value});
+  const auto got = worker.pool->Allocate(it->second, kPage * (1 + rng_.Below(30)));
   if (!got.ok() || rng_.Chance(50)) return;
   (void)worker.pool->Free(it->second, got->region.offset);
 }

@@ -94,8 +94,7 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
       operation->staging_bytes <= staging_.eager_options().buffer_bytes) {
     staging_.WantEagerBuffers(tenant.set);
   }
-  absl::StatusOr<StagingGrant> grant =
-      staging_.Allocate(tenant.set, operation->staging_bytes, RegionOwner(operation->id.value));
+  absl::StatusOr<StagingGrant> grant = staging_.Allocate(tenant.set, operation->staging_bytes);
   if (!grant.ok()) return Grant{.operation = operation, .blocked = true, .commit = {}, .trims = {}};
   queue_.erase(first);
   operation->region = grant->region;

@@ -12,19 +12,17 @@ constexpr size_t kMaxPieces = 2048;
 
 }  // namespace
 
-std::vector<OutgoingRows::Chosen> OutgoingRows::Choose(uint64_t* bytes) {
-  std::vector<Chosen> chosen;
-  *bytes = 0;
-  while (piece_ < image_->pieces.size() && *bytes < kFrameBytes && chosen.size() < kMaxPieces) {
+std::vector<ImagePiece> OutgoingRows::Choose() {
+  std::vector<ImagePiece> chosen;
+  uint64_t bytes = 0;
+  while (piece_ < image_->pieces.size() && bytes < kFrameBytes && chosen.size() < kMaxPieces) {
     const ImagePiece& piece = image_->pieces[piece_];
-    const uint64_t now = std::min(piece.bytes - done_, kFrameBytes - *bytes);
-    const char* from =
-        piece.from != nullptr ? piece.from + done_ : image_->made.data() + made_used_ + done_;
-    // Rows that lie one behind the other there are one piece, wherever they come from.
-    const uint64_t offset = piece.offset + done_;
-    chosen.push_back({{offset, now}, from});
-    *bytes += now;
-    done_ += now;
+    const char* from = piece.from != nullptr ? piece.from : image_->made.data() + made_used_;
+    chosen.push_back({.offset = piece.offset + done_,
+                      .bytes = std::min(piece.bytes - done_, kFrameBytes - bytes),
+                      .from = from + done_});
+    bytes += chosen.back().bytes;
+    done_ += chosen.back().bytes;
     if (done_ < piece.bytes) continue;
     if (piece.from == nullptr) made_used_ += piece.bytes;
     ++piece_;
@@ -43,15 +41,16 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> OutgoingRows::Next() {
   } else if (piece_ == image_->pieces.size()) {
     return std::nullopt;
   }
+  const std::vector<ImagePiece> chosen = Choose();
   uint64_t bytes = 0;
-  const std::vector<Chosen> chosen = Choose(&bytes);
+  // Rows that lie one behind the other there are one piece, wherever they come from.
   std::vector<RowsPiece> places;
-  for (const Chosen& one : chosen) {
-    if (!places.empty() && places.back().offset + places.back().bytes == one.place.offset) {
-      places.back().bytes += one.place.bytes;
-    } else {
-      places.push_back(one.place);
+  for (const ImagePiece& one : chosen) {
+    bytes += one.bytes;
+    if (places.empty() || places.back().offset + places.back().bytes != one.offset) {
+      places.push_back({one.offset, 0});
     }
+    places.back().bytes += one.bytes;
   }
   const RowsFrame frame{.rank = stage_.rank.value,
                         .group = operation_.group.value,
@@ -66,9 +65,9 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> OutgoingRows::Next() {
   to += sizeof frame;
   if (table > 0) std::memcpy(to, places.data(), table);
   to += table;
-  for (const Chosen& one : chosen) {
-    std::memcpy(to, one.from, one.place.bytes);
-    to += one.place.bytes;
+  for (const ImagePiece& one : chosen) {
+    std::memcpy(to, one.from, one.bytes);
+    to += one.bytes;
   }
   const grpc::Slice slice(raw, grpc::Slice::STEAL_REF);
   return grpc::ByteBuffer(&slice, 1);

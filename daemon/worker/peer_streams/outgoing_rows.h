@@ -55,11 +55,8 @@ class OutgoingRows {
   Rank rank() const { return stage_.rank; }
 
  private:
-  struct Chosen {
-    RowsPiece place;
-    const char* from = nullptr;
-  };
-  std::vector<Chosen> Choose(uint64_t* bytes);
+  // What the next frame carries, each with where it comes from.
+  std::vector<ImagePiece> Choose();
 
   const PeerOperation operation_;
   PublishedStage stage_;

@@ -35,33 +35,27 @@ void Append(const T& value, std::string& to) {
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-void AddMade(StageImage& image, uint64_t offset, uint64_t bytes) {
-  image.pieces.push_back({.offset = offset, .bytes = bytes, .from = nullptr});
-  image.bytes += bytes;
-}
-
+// `from`: null for the next bytes of `made`.
 void AddRun(StageImage& image, uint64_t offset, uint64_t bytes, const char* from) {
   if (bytes == 0) return;
+  image.bytes += bytes;
   if (!image.pieces.empty()) {
     ImagePiece& last = image.pieces.back();
     if (last.from != nullptr && last.offset + last.bytes == offset &&
         last.from + last.bytes == from) {
       last.bytes += bytes;
-      image.bytes += bytes;
       return;
     }
   }
   image.pieces.push_back({.offset = offset, .bytes = bytes, .from = from});
-  image.bytes += bytes;
-}
-
-absl::StatusOr<StageImage> ImageOfCounts(const PublishedStage& stage) {
-  StageImage image;
-  AddRun(image, 0, static_cast<uint64_t>(stage.spec.num_experts) * 4, stage.base);
-  return image;
 }
 
 // ---- scatter ----
+
+ScatterStageShape ShapeOf(const ScatterStageHeader& header) {
+  return {header.num_rows, header.num_routes, static_cast<int32_t>(header.num_ranks),
+          header.row_bytes};
+}
 
 absl::Status CheckScatter(const PublishedStage& stage, const ScatterStageHeader& header) {
   const auto ranks = static_cast<uint32_t>(stage.spec.num_ranks);
@@ -77,9 +71,7 @@ absl::Status CheckScatter(const PublishedStage& stage, const ScatterStageHeader&
   }
   const uint64_t max_routes = uint64_t{header.num_rows} * static_cast<uint64_t>(stage.spec.top_k);
   if (header.num_routes > max_routes) return Damaged("num_routes", header.num_routes, max_routes);
-  const ScatterStageShape shape = {header.num_rows, header.num_routes, stage.spec.num_ranks,
-                                   header.row_bytes};
-  const uint64_t total = ScatterStageBytes(shape);
+  const uint64_t total = ScatterStageBytes(ShapeOf(header));
   if (total > stage.said.stage_bytes) return Damaged("bytes", total, stage.said.stage_bytes);
   return absl::OkStatus();
 }
@@ -135,13 +127,10 @@ absl::StatusOr<StageImage> ImageOfScatter(const PublishedStage& stage,
   if (absl::Status status = CheckScatter(stage, header); !status.ok()) return status;
   CutRoutes cut;
   if (absl::Status status = Cut(stage, header, destinations, cut); !status.ok()) return status;
-  const ScatterStageShape old = {header.num_rows, header.num_routes, stage.spec.num_ranks,
-                                 header.row_bytes};
-  const ScatterStageShape shape = {static_cast<int64_t>(cut.rows.size()),
-                                   static_cast<int64_t>(cut.routes.size()), stage.spec.num_ranks,
-                                   header.row_bytes};
+  const char* rows = stage.base + ScatterRowsOffset(ShapeOf(header));
   header.num_rows = static_cast<uint32_t>(cut.rows.size());
   header.num_routes = static_cast<uint32_t>(cut.routes.size());
+  const ScatterStageShape shape = ShapeOf(header);
   header.routes_offset = ScatterRoutesOffset(shape.num_ranks);
   header.rows_offset = ScatterRowsOffset(shape);
   header.total_bytes = ScatterStageBytes(shape);
@@ -149,8 +138,7 @@ absl::StatusOr<StageImage> ImageOfScatter(const PublishedStage& stage,
   Append(header, image.made);
   for (const uint32_t begin : cut.begin) Append(begin, image.made);
   for (const StageRoute& route : cut.routes) Append(route, image.made);
-  AddMade(image, 0, image.made.size());
-  const char* rows = stage.base + ScatterRowsOffset(old);
+  AddRun(image, 0, image.made.size(), nullptr);
   for (size_t i = 0; i < cut.rows.size(); ++i) {
     AddRun(image, header.rows_offset + i * header.row_bytes, header.row_bytes,
            rows + cut.rows[i] * header.row_bytes);
@@ -187,7 +175,7 @@ absl::StatusOr<StageImage> ImageOfGather(const PublishedStage& stage,
   }
   StageImage image;
   Append(header, image.made);
-  AddMade(image, 0, sizeof header);
+  AddRun(image, 0, sizeof header, nullptr);
   const auto add = [&](uint64_t at, uint64_t each) {
     for (int32_t e = 0; e < spec.num_experts; ++e) {
       if (ExpertOwner(spec, e) != static_cast<int32_t>(stage.rank.value)) continue;
@@ -212,8 +200,11 @@ absl::StatusOr<StageImage> ImageOfGather(const PublishedStage& stage,
 absl::StatusOr<StageImage> MakeImage(const PublishedStage& stage,
                                      const std::vector<Rank>& destinations) {
   switch (stage.said.kind) {
-    case shm::Kind::kPrepare:
-      return ImageOfCounts(stage);
+    case shm::Kind::kPrepare: {
+      StageImage counts;
+      AddRun(counts, 0, uint64_t{4} * static_cast<uint64_t>(stage.spec.num_experts), stage.base);
+      return counts;
+    }
     case shm::Kind::kDispatch:
     case shm::Kind::kCombineBackward:
       return ImageOfScatter(stage, destinations);

@@ -39,8 +39,7 @@ absl::StatusOr<Staging::Lease> Staging::AcquireOnDevice(const ArenaSetKey& key,
   const ArenaSetId id(next_set_++);
   absl::Status added = device_pool_.AddSet(id, static_cast<int>(key.size()), device.arena_bytes);
   if (!added.ok()) return added;
-  const absl::StatusOr<Allotment> stream =
-      device_pool_.Allocate(id, device.stream_region_bytes, RegionOwner(0));
+  const absl::StatusOr<Allotment> stream = device_pool_.Allocate(id, device.stream_region_bytes);
   if (!stream.ok()) return stream.status();
   Set& set = sets_[id];
   set.key = key;
@@ -78,7 +77,7 @@ std::vector<ArenaSetId> Staging::Release(ArenaSetId id) {
 void Staging::Quarantine(ArenaSetId id, Set& set) {
   if (set.quarantined || set.committed_end == 0) return;
   StagingPool& pool = PoolOf(set);
-  const absl::StatusOr<Allotment> all = pool.Allocate(id, set.committed_end, RegionOwner(0));
+  const absl::StatusOr<Allotment> all = pool.Allocate(id, set.committed_end);
   if (all.ok()) set.quarantined = pool.Quarantine(id, all->region.offset).ok();
 }
 
@@ -109,8 +108,8 @@ bool Staging::DropIfIdle(ArenaSetId id) {
   return true;
 }
 
-absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes, RegionOwner owner) {
-  absl::StatusOr<Allotment> allotment = PoolOf(sets_.at(id)).Allocate(id, bytes, owner);
+absl::StatusOr<StagingGrant> Staging::Allocate(ArenaSetId id, uint64_t bytes) {
+  absl::StatusOr<Allotment> allotment = PoolOf(sets_.at(id)).Allocate(id, bytes);
   if (!allotment.ok()) return allotment.status();
   StagingGrant grant{
       .region = allotment->region, .trims = std::move(allotment->trims), .commit = {}};
@@ -136,7 +135,7 @@ void Staging::WantEagerBuffers(ArenaSetId id) {
   const uint64_t num_eager_buffers = std::min<uint64_t>(eager_options_.max_buffers, spare / one);
   if (num_eager_buffers == 0) return;
   const absl::StatusOr<Allotment> area =
-      pool_.Allocate(id, num_eager_buffers * eager_options_.buffer_bytes, RegionOwner(0));
+      pool_.Allocate(id, num_eager_buffers * eager_options_.buffer_bytes);
   if (!area.ok()) return;
   set.eager = area->region;
   eager_bytes_ += num_eager_buffers * one;

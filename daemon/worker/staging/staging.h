@@ -61,7 +61,7 @@ class Staging {
   std::vector<ArenaSetId> ProcessGone(SessionId session);
 
   // RESOURCE_EXHAUSTED: does not fit now.
-  absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes, RegionOwner owner);
+  absl::StatusOr<StagingGrant> Allocate(ArenaSetId set, uint64_t bytes);
   void Free(const Region& region);
   // Before the Allocate of a small operation: gives the set eager buffers if it has none, nothing else is
   // in use in it, and the pool has some to spare. Their pages are part of the next commit.

@@ -11,11 +11,6 @@ absl::Status NoSuchSet(ArenaSetId set) {
   return absl::NotFoundError(absl::StrCat("staging pool has no arena set ", set.value));
 }
 
-absl::Status NoSuchRegion(ArenaSetId set, uint64_t offset) {
-  return absl::NotFoundError(
-      absl::StrCat("no region starts at offset ", offset, " of arena set ", set.value));
-}
-
 }  // namespace
 
 StagingPool::StagingPool(uint64_t budget_bytes, uint64_t page_bytes)
@@ -71,7 +66,7 @@ absl::Status StagingPool::RemoveSet(ArenaSetId set) {
 
 bool StagingPool::EverFits(ArenaSetId set, uint64_t bytes) const {
   const auto it = sets_.find(set);
-  if (it == sets_.end() || bytes > it->second.arena_bytes) return false;
+  if (it == sets_.end() || bytes > it->second.arena_bytes) return false;  // Or rounding overflows.
   const uint64_t rounded = RoundUp(bytes);
   return rounded <= it->second.arena_bytes && rounded <= budget_bytes_ / it->second.num_arenas;
 }
@@ -111,8 +106,7 @@ void StagingPool::Carry(const Trim& trim) {
   committed_bytes_ -= trim.bytes * set.num_arenas;
 }
 
-absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t bytes,
-                                                RegionOwner owner) {
+absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t bytes) {
   const auto it = sets_.find(set_id);
   if (it == sets_.end()) return NoSuchSet(set_id);
   ArenaSet& set = it->second;
@@ -137,7 +131,7 @@ absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t byte
     for (const Trim& trim : out.trims) Carry(trim);
   }
   set.high_water = std::max(set.high_water, end);
-  set.regions[*offset] = {rounded, owner, /*quarantined=*/false};
+  set.regions[*offset] = {.bytes = rounded};
   committed_bytes_ += grow;
   peak_committed_bytes_ = std::max(peak_committed_bytes_, committed_bytes_);
   in_use_bytes_ += rounded * set.num_arenas;
@@ -149,58 +143,51 @@ absl::StatusOr<Allotment> StagingPool::Allocate(ArenaSetId set_id, uint64_t byte
   return out;
 }
 
-absl::Status StagingPool::Free(ArenaSetId set_id, uint64_t offset) {
-  const auto it = sets_.find(set_id);
-  if (it == sets_.end()) return NoSuchSet(set_id);
+absl::StatusOr<StagingPool::Held*> StagingPool::Find(ArenaSetId set, uint64_t offset) {
+  const auto it = sets_.find(set);
+  if (it == sets_.end()) return NoSuchSet(set);
   const auto region = it->second.regions.find(offset);
-  if (region == it->second.regions.end()) return NoSuchRegion(set_id, offset);
-  if (region->second.quarantined) {
+  if (region != it->second.regions.end()) return &region->second;
+  return absl::NotFoundError(
+      absl::StrCat("no region starts at offset ", offset, " of arena set ", set.value));
+}
+
+absl::Status StagingPool::Free(ArenaSetId set, uint64_t offset) {
+  const absl::StatusOr<Held*> held = Find(set, offset);
+  if (!held.ok()) return held.status();
+  if ((*held)->quarantined) {
     return absl::FailedPreconditionError(
-        absl::StrCat("region at offset ", offset, " of arena set ", set_id.value,
+        absl::StrCat("region at offset ", offset, " of arena set ", set.value,
                      " is quarantined; it is free once its process is gone"));
   }
-  in_use_bytes_ -= region->second.bytes * it->second.num_arenas;
-  it->second.regions.erase(region);
+  ArenaSet& in = sets_.at(set);
+  in_use_bytes_ -= (*held)->bytes * in.num_arenas;
+  in.regions.erase(offset);
   return absl::OkStatus();
 }
 
-absl::Status StagingPool::Quarantine(ArenaSetId set_id, uint64_t offset) {
-  const auto it = sets_.find(set_id);
-  if (it == sets_.end()) return NoSuchSet(set_id);
-  const auto region = it->second.regions.find(offset);
-  if (region == it->second.regions.end()) return NoSuchRegion(set_id, offset);
-  region->second.quarantined = true;
-  return absl::OkStatus();
+absl::Status StagingPool::Quarantine(ArenaSetId set, uint64_t offset) {
+  const absl::StatusOr<Held*> held = Find(set, offset);
+  if (held.ok()) (*held)->quarantined = true;
+  return held.status();
 }
 
-absl::Status StagingPool::Release(ArenaSetId set_id, uint64_t offset) {
-  const auto it = sets_.find(set_id);
-  if (it == sets_.end()) return NoSuchSet(set_id);
-  const auto region = it->second.regions.find(offset);
-  if (region == it->second.regions.end()) return NoSuchRegion(set_id, offset);
-  if (!region->second.quarantined) {
+absl::Status StagingPool::Release(ArenaSetId set, uint64_t offset) {
+  const absl::StatusOr<Held*> held = Find(set, offset);
+  if (!held.ok()) return held.status();
+  if (!(*held)->quarantined) {
     return absl::FailedPreconditionError(absl::StrCat("region at offset ", offset, " of arena set ",
-                                                      set_id.value, " is in use, not quarantined"));
+                                                      set.value, " is in use, not quarantined"));
   }
-  region->second.quarantined = false;
-  return Free(set_id, offset);
+  (*held)->quarantined = false;
+  return Free(set, offset);
 }
 
-std::vector<StagingPool::RegionStatus> StagingPool::Regions() const {
-  std::vector<RegionStatus> out;
+std::vector<Region> StagingPool::Regions() const {
+  std::vector<Region> out;
   for (const auto& [id, set] : sets_) {
-    for (const auto& [offset, held] : set.regions) {
-      out.push_back({{id, offset, held.bytes}, held.owner, held.quarantined});
-    }
+    for (const auto& [offset, held] : set.regions) out.push_back({id, offset, held.bytes});
   }
-  return out;
-}
-
-std::vector<StagingPool::RegionStatus> StagingPool::RegionsOf(RegionOwner owner) const {
-  std::vector<RegionStatus> out = Regions();
-  out.erase(std::remove_if(out.begin(), out.end(),
-                           [&](const RegionStatus& r) { return r.owner != owner; }),
-            out.end());
   return out;
 }
 

@@ -15,9 +15,6 @@ namespace epd {
 
 // An arena set: one arena for each rank of one set of peer sessions.
 using ArenaSetId = StrongId<struct ArenaSetIdTag, uint64_t>;
-// Whose region it is, e.g. an operation id; any number that the caller finds useful. Many regions
-// may share one.
-using RegionOwner = StrongId<struct RegionOwnerTag, uint64_t>;
 
 // Bytes of a region of `set`, the same range in every one of its arenas. Multiples of the page
 // size.
@@ -70,10 +67,8 @@ class StagingPool {
   // Takes the lowest free range of `bytes` (rounded up to pages; 0 counts as one page) in `set`.
   //   NOT_FOUND           no such set.
   //   RESOURCE_EXHAUSTED  does not fit, even after trimming every idle tail; the message has all
-  //   numbers. Retry once
-  //                       something was freed, unless `bytes` alone exceeds what the pool can ever
-  //                       give.
-  absl::StatusOr<Allotment> Allocate(ArenaSetId set, uint64_t bytes, RegionOwner owner);
+  //                       numbers. Retry once something was freed, unless EverFits() is false.
+  absl::StatusOr<Allotment> Allocate(ArenaSetId set, uint64_t bytes);
 
   // Returns the region at `offset`; the pages stay committed.
   //   NOT_FOUND            no such set, or no region starts there.
@@ -90,11 +85,6 @@ class StagingPool {
   // pointless.
   bool EverFits(ArenaSetId set, uint64_t bytes) const;
 
-  struct RegionStatus {
-    Region region;
-    RegionOwner owner;
-    bool quarantined = false;
-  };
   struct SetStatus {
     ArenaSetId id;
     int num_arenas = 0;
@@ -105,9 +95,8 @@ class StagingPool {
     uint64_t peak_in_use_bytes = 0;
   };
 
-  std::vector<RegionStatus> Regions() const;                     // By set, then offset.
-  std::vector<RegionStatus> RegionsOf(RegionOwner owner) const;  // By set, then offset.
-  std::vector<SetStatus> Sets() const;                           // By id.
+  std::vector<Region> Regions() const;  // By set, then offset; quarantined ones too.
+  std::vector<SetStatus> Sets() const;  // By id.
   uint64_t budget_bytes() const { return budget_bytes_; }
   uint64_t page_bytes() const { return page_bytes_; }
   uint64_t committed_bytes() const { return committed_bytes_; }
@@ -121,7 +110,6 @@ class StagingPool {
  private:
   struct Held {
     uint64_t bytes = 0;
-    RegionOwner owner;
     bool quarantined = false;
   };
   struct ArenaSet {
@@ -132,13 +120,13 @@ class StagingPool {
     std::map<uint64_t, Held> regions;  // By offset.
   };
 
+  // NOT_FOUND: there is no such set, or no region of it starts there.
+  absl::StatusOr<Held*> Find(ArenaSetId set, uint64_t offset);
   uint64_t RoundUp(uint64_t bytes) const;
-  // Lowest offset at which `bytes` are free, ignoring the budget; nothing when the arena is too
-  // small.
+  // Lowest offset at which `bytes` are free, ignoring the budget; nothing: the arena is too small.
   static std::optional<uint64_t> FirstFit(const ArenaSet& set, uint64_t bytes);
   static uint64_t EndOfLast(const ArenaSet& set);
-  // Plans trims of idle tails (largest first) of sets other than `keep` worth at least
-  // `needed_bytes`.
+  // Trims of idle tails (largest first) of sets other than `keep`, worth at least `needed_bytes`.
   std::vector<Trim> PlanTrims(ArenaSetId keep, uint64_t needed_bytes) const;
   void Carry(const Trim& trim);
 

@@ -14,28 +14,26 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 constexpr uint64_t kPage = 4096;
 constexpr ArenaSetId kA{1}, kB{2};
-constexpr RegionOwner kOwner{7};
 
 TEST(StagingPoolTest, TakesTheLowestFreeRangeInAllArenas) {
   StagingPool pool(100 * kPage, kPage);
   ASSERT_TRUE(pool.AddSet(kA, 2, 16 * kPage).ok());
-  EXPECT_EQ(pool.Allocate(kA, 1, kOwner)->region, (Region{kA, 0, kPage}));
-  EXPECT_EQ(pool.Allocate(kA, 2 * kPage, kOwner)->region, (Region{kA, kPage, 2 * kPage}));
+  EXPECT_EQ(pool.Allocate(kA, 1)->region, (Region{kA, 0, kPage}));
+  EXPECT_EQ(pool.Allocate(kA, 2 * kPage)->region, (Region{kA, kPage, 2 * kPage}));
   EXPECT_EQ(pool.in_use_bytes(), 6 * kPage);
   ASSERT_TRUE(pool.Free(kA, 0).ok());
-  EXPECT_EQ(pool.Allocate(kA, 2 * kPage, kOwner)->region.offset, 3 * kPage);
-  EXPECT_EQ(pool.Allocate(kA, kPage, kOwner)->region.offset, 0u);
+  EXPECT_EQ(pool.Allocate(kA, 2 * kPage)->region.offset, 3 * kPage);
+  EXPECT_EQ(pool.Allocate(kA, kPage)->region.offset, 0u);
 }
 
 TEST(StagingPoolTest, SetsThatAreUsedInTurnNeedTheBudgetOfOne) {
   StagingPool pool(10 * kPage, kPage);
   for (uint64_t s = 1; s <= 64; ++s) {
     ASSERT_TRUE(pool.AddSet(ArenaSetId{s}, 1, 16 * kPage).ok());
-    const auto got = pool.Allocate(ArenaSetId{s}, 8 * kPage, kOwner);
+    const auto got = pool.Allocate(ArenaSetId{s}, 8 * kPage);
     ASSERT_TRUE(got.ok()) << got.status();
     ASSERT_TRUE(pool.Free(ArenaSetId{s}, 0).ok());
   }
@@ -47,9 +45,9 @@ TEST(StagingPoolTest, TrimsOnlyWhatAnotherSetNeeds) {
   StagingPool pool(10 * kPage, kPage);
   ASSERT_TRUE(pool.AddSet(kA, 1, 16 * kPage).ok());
   ASSERT_TRUE(pool.AddSet(kB, 1, 16 * kPage).ok());
-  ASSERT_TRUE(pool.Allocate(kA, 8 * kPage, kOwner).ok());
+  ASSERT_TRUE(pool.Allocate(kA, 8 * kPage).ok());
   ASSERT_TRUE(pool.Free(kA, 0).ok());
-  const auto got = pool.Allocate(kB, 5 * kPage, kOwner);
+  const auto got = pool.Allocate(kB, 5 * kPage);
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_THAT(got->trims, ElementsAre(Trim{kA, 5 * kPage, 3 * kPage}));
 }
@@ -57,29 +55,28 @@ TEST(StagingPoolTest, TrimsOnlyWhatAnotherSetNeeds) {
 TEST(StagingPoolTest, ExhaustionSaysAllNumbersAndChangesNothing) {
   StagingPool pool(10 * kPage, kPage);
   ASSERT_TRUE(pool.AddSet(kA, 2, 16 * kPage).ok());
-  ASSERT_TRUE(pool.Allocate(kA, 4 * kPage, kOwner).ok());
-  const auto got = pool.Allocate(kA, 2 * kPage, kOwner);
+  ASSERT_TRUE(pool.Allocate(kA, 4 * kPage).ok());
+  const auto got = pool.Allocate(kA, 2 * kPage);
   EXPECT_EQ(got.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(got.status().message()), HasSubstr("budget 40960"));
   EXPECT_EQ(pool.in_use_bytes(), 8 * kPage);
   EXPECT_TRUE(pool.EverFits(kA, 5 * kPage));
   EXPECT_FALSE(pool.EverFits(kA, 6 * kPage));
   EXPECT_FALSE(pool.EverFits(kA, ~uint64_t{0}));
-  EXPECT_EQ(pool.Allocate(kA, ~uint64_t{0}, kOwner).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(pool.Allocate(kA, ~uint64_t{0}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(StagingPoolTest, QuarantinedRegionsAreNeitherFreedNorReused) {
   StagingPool pool(10 * kPage, kPage);
   ASSERT_TRUE(pool.AddSet(kA, 1, 16 * kPage).ok());
-  ASSERT_TRUE(pool.Allocate(kA, kPage, kOwner).ok());
+  ASSERT_TRUE(pool.Allocate(kA, kPage).ok());
   ASSERT_TRUE(pool.Quarantine(kA, 0).ok());
   EXPECT_EQ(pool.Free(kA, 0).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(pool.RemoveSet(kA).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(pool.Allocate(kA, kPage, kOwner)->region.offset, kPage);
+  EXPECT_EQ(pool.Allocate(kA, kPage)->region.offset, kPage);
   EXPECT_EQ(pool.Sets()[0].quarantined_bytes, kPage);
   ASSERT_TRUE(pool.Release(kA, 0).ok());
-  EXPECT_EQ(pool.Allocate(kA, kPage, kOwner)->region.offset, 0u);
+  EXPECT_EQ(pool.Allocate(kA, kPage)->region.offset, 0u);
   EXPECT_EQ(pool.Release(kA, 0).code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -87,7 +84,7 @@ TEST(StagingPoolTest, WrongIdsAreErrors) {
   StagingPool pool(10 * kPage, kPage);
   EXPECT_EQ(pool.AddSet(kA, 0, kPage).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(pool.AddSet(kA, 1, kPage - 1).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(pool.Allocate(kA, 1, kOwner).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(pool.Allocate(kA, 1).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(pool.AddSet(kA, 1, kPage).ok());
   EXPECT_EQ(pool.AddSet(kA, 1, kPage).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(pool.Free(kA, 0).code(), absl::StatusCode::kNotFound);
@@ -128,7 +125,7 @@ TEST(StagingPoolTest, AgreesWithANaiveModelInRandomRuns) {
       if (random() % 2 == 0) {
         const uint64_t pages = 1 + random() % 6;
         const int offset = models[s].LowestFit(pages);
-        const auto got = pool.Allocate(ArenaSetId(s + 1), pages * kPage - random() % kPage, kOwner);
+        const auto got = pool.Allocate(ArenaSetId(s + 1), pages * kPage - random() % kPage);
         if (got.ok()) {
           ASSERT_EQ(got->region.offset, offset * kPage);
           for (uint64_t p = 0; p < pages; ++p) models[s].used[offset + p] = true;
@@ -156,9 +153,8 @@ TEST(StagingPoolTest, AgreesWithANaiveModelInRandomRuns) {
       ASSERT_TRUE(pool.CheckConsistent().ok()) << pool.CheckConsistent();
       ASSERT_EQ(pool.in_use_bytes(),
                 (models[0].Cost() + models[1].Cost() + models[2].Cost()) * kPage);
-      ASSERT_EQ(pool.RegionsOf(kOwner).size(), held.size());
+      ASSERT_EQ(pool.Regions().size(), held.size());
     }
-    EXPECT_THAT(pool.RegionsOf(RegionOwner{8}), IsEmpty());
   }
 }
 

@@ -17,7 +17,7 @@ const ArenaSetKey kKey = {{SessionId(1), 0}, {SessionId(2), 0}};
 class StagingTest : public ::testing::Test {
  protected:
   void Submission(ArenaSetId set) {
-    const StagingGrant grant = staging_.Allocate(set, kPage, RegionOwner(1)).value();
+    const StagingGrant grant = staging_.Allocate(set, kPage).value();
     staging_.Committed(set, grant.region.offset + grant.region.bytes);
     staging_.Free(grant.region);
   }
@@ -37,18 +37,18 @@ TEST_F(StagingTest, SameKeySharesASetUntilItsLastUserGoes) {
 
 TEST_F(StagingTest, PagesAreMadeOnceAndFoundAgain) {
   const ArenaSetId set = staging_.Acquire(kKey)->set;
-  StagingGrant grant = staging_.Allocate(set, 2 * kPage, RegionOwner(1)).value();
+  StagingGrant grant = staging_.Allocate(set, 2 * kPage).value();
   EXPECT_EQ(grant.commit, (Region{set, 0, 2 * kPage}));
   staging_.Committed(set, 2 * kPage);
   staging_.Free(grant.region);
-  grant = staging_.Allocate(set, 3 * kPage, RegionOwner(2)).value();
+  grant = staging_.Allocate(set, 3 * kPage).value();
   EXPECT_EQ(grant.commit, (Region{set, 2 * kPage, kPage})) << "only what is not there";
 }
 
 TEST_F(StagingTest, PagesThatCouldNotBeMadeAreAskedForAgain) {
   const ArenaSetId set = staging_.Acquire(kKey)->set;
-  staging_.Free(staging_.Allocate(set, kPage, RegionOwner(1))->region);
-  EXPECT_EQ(staging_.Allocate(set, kPage, RegionOwner(2))->commit.bytes, kPage);
+  staging_.Free(staging_.Allocate(set, kPage)->region);
+  EXPECT_EQ(staging_.Allocate(set, kPage)->commit.bytes, kPage);
 }
 
 TEST_F(StagingTest, SetOfALingeringProcessStaysChargedUntilItIsGone) {
@@ -84,7 +84,7 @@ TEST_F(DeviceStagingTest, ASetIsATenantsOwnAndItsMemoryIsThereFromTheStart) {
   EXPECT_NE(set, host);
   EXPECT_EQ(staging_.arena_bytes(set), 4 * kPage);
   EXPECT_EQ(staging_.arena_bytes(host), 16 * kPage);
-  const StagingGrant grant = staging_.Allocate(set, kPage, RegionOwner(1)).value();
+  const StagingGrant grant = staging_.Allocate(set, kPage).value();
   EXPECT_EQ(grant.region, (Region{set, 2 * kPage, kPage})) << "behind the stream region";
   EXPECT_EQ(grant.commit.bytes, 0u);
   EXPECT_TRUE(staging_.EverFits(set, 2 * kPage));

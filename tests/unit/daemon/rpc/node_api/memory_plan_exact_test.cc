@@ -130,8 +130,7 @@ class Rank {
     const ArenaSetKey key{{SessionId(1), 0}};
     const auto lease = staging.Acquire(key);
     const auto grant = staging.Allocate(
-        lease->set, shm::RoundUpToRegionAlignment(request.stage_bytes) + request.out_bytes,
-        RegionOwner(1));
+        lease->set, shm::RoundUpToRegionAlignment(request.stage_bytes) + request.out_bytes);
     EXPECT_TRUE(grant.ok()) << grant.status();
     return grant.ok() ? grant->region.bytes : 0;
   }
