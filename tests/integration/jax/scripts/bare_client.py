@@ -1,6 +1,7 @@
 """The C library through ctypes: what a forked child can use, in which XLA has none of its threads."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import (
     POINTER,
     c_char,
@@ -20,7 +21,8 @@ import numpy as np
 
 FLOAT32 = 1
 _NEXT = 2**64 - 1
-_TOKENS, _TOP_K, _EXPERTS, _HIDDEN, _CAPACITY = 4, 2, 2, 4, 64
+TOKENS, TOP_K, HIDDEN, CAPACITY = 4, 2, 4, 64
+_EXPERTS = 2
 
 
 def struct(name: str, /, **fields: type) -> type:
@@ -132,10 +134,6 @@ def args(kind: type, **fields: object) -> object:
     return kind(struct_size=ctypes.sizeof(kind), **arrays)
 
 
-def _key(name: bytes) -> object:
-    return args(_Key, name=name, execution=_NEXT)
-
-
 def round_trip(group: bytes) -> None:
     """Connects anew, and dispatches to and combines from a group of its own with one rank: tokens come back twice."""
     library = _library()
@@ -146,63 +144,55 @@ def round_trip(group: bytes) -> None:
         name=group,
         num_ranks=1,
         num_experts=_EXPERTS,
-        max_tokens_per_rank=_TOKENS,
-        recv_capacity_per_rank=_CAPACITY,
-        hidden=_HIDDEN,
+        max_tokens_per_rank=TOKENS,
+        recv_capacity_per_rank=CAPACITY,
+        hidden=HIDDEN,
         max_token_dtype=FLOAT32,
     )
     join = args(_Join, spec=ctypes.pointer(spec), ranks=(c_uint32 * 1)(0), num_ranks=1)
     call(library.epd_join, client, ctypes.byref(join), ctypes.byref(joined))
-    _exchange(library, joined)
+
+    def operate(operation: str, kind: type, **fields: object) -> None:
+        key = args(_Key, name=operation.encode(), execution=_NEXT)
+        given = args(kind, key=key, **fields)
+        call(getattr(library, f"epd_{operation}"), joined, ctypes.byref(given))
+
+    tokens = np.arange(TOKENS * HIDDEN, dtype=np.float32).reshape(TOKENS, HIDDEN)
+    plan_bytes = library.epd_handle_mem_size(1, _EXPERTS, TOKENS, TOP_K)
+    total, recv = exchange(operate, plan_bytes, _EXPERTS, tokens)
+    assert total == TOKENS * TOP_K, total
+    np.testing.assert_array_equal(recv[:TOKENS], tokens)
     call(library.epd_leave, joined)
     library.epd_disconnect(client)
 
 
-def _exchange(library: ctypes.CDLL, joined: c_void_p) -> None:
-    idx = np.tile(np.arange(_TOP_K, dtype=np.int32), (_TOKENS, 1))
-    tokens = np.arange(_TOKENS * _HIDDEN, dtype=np.float32).reshape(_TOKENS, _HIDDEN)
-    plan = np.zeros(library.epd_handle_mem_size(1, _EXPERTS, _TOKENS, _TOP_K), np.uint8)
-    counts, total = np.zeros(_EXPERTS, np.int32), np.zeros(1, np.int32)
-    prepare = args(
-        Prepare,
-        key=_key(b"prepare"),
-        topk_idx=idx,
-        idx_bytes=4,
-        num_tokens=_TOKENS,
-        top_k=_TOP_K,
-        token_counts=counts,
-        total_recv=total,
-        handle_mem=plan,
-        handle_mem_bytes=plan.size,
-    )
-    call(library.epd_prepare, joined, ctypes.byref(prepare))
-    assert total[0] == _TOKENS * _TOP_K, total
-    common = {
+def exchange(
+    operate: Callable[..., None], plan_bytes: int, num_counts: int, tokens: np.ndarray
+) -> tuple[int, np.ndarray]:
+    """Each token to the first TOP_K experts, from where it comes back as often: -> slots needed, rows received.
+
+    ``operate(operation, kind of its arguments, **arguments)`` makes a call.
+    """
+    idx = np.tile(np.arange(TOP_K, dtype=np.int32), (TOKENS, 1))
+    plan = np.zeros(plan_bytes, np.uint8)
+    counts, total = np.zeros(num_counts, np.int32), np.zeros(1, np.int32)
+    given = {
         "handle_mem": plan,
         "handle_mem_bytes": plan.size,
-        "top_k": _TOP_K,
-        "dtype": FLOAT32,
-        "hidden": _HIDDEN,
-        "num_tokens": _TOKENS,
-        "recv_capacity": _CAPACITY,
+        "top_k": TOP_K,
+        "num_tokens": TOKENS,
     }
-    weights = np.ones((_TOKENS, _TOP_K), np.float32)
-    recv, recv_weights = np.zeros((_CAPACITY, _HIDDEN), np.float32), np.zeros(_CAPACITY, np.float32)
-    scatter = args(
-        Scatter,
-        key=_key(b"dispatch"),
-        tokens=tokens,
-        topk_weights=weights,
-        recv_tokens=recv,
-        recv_topk_weights=recv_weights,
-        **common,
-    )
-    call(library.epd_dispatch, joined, ctypes.byref(scatter))
-    np.testing.assert_array_equal(recv[:_TOKENS], tokens)
+    sums = {"token_counts": counts, "total_recv": total}
+    operate("prepare", Prepare, topk_idx=idx, idx_bytes=4, **sums, **given)
+    given |= {"dtype": FLOAT32, "hidden": HIDDEN, "recv_capacity": CAPACITY}
+    weights = np.ones((TOKENS, TOP_K), np.float32)
+    recv, recv_weights = np.zeros((CAPACITY, HIDDEN), np.float32), np.zeros(CAPACITY, np.float32)
+    received = {"recv_tokens": recv, "recv_topk_weights": recv_weights}
+    operate("dispatch", Scatter, tokens=tokens, topk_weights=weights, **received, **given)
     out = np.zeros_like(tokens)
-    gather = args(Gather, key=_key(b"combine"), expert_rows=recv, tokens=out, **common)
-    call(library.epd_combine, joined, ctypes.byref(gather))
-    np.testing.assert_array_equal(out, 2 * tokens)
+    operate("combine", Gather, expert_rows=recv, tokens=out, **given)
+    np.testing.assert_array_equal(out, TOP_K * tokens)
+    return int(total[0]), recv
 
 
 if __name__ == "__main__":

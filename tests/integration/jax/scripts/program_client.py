@@ -12,7 +12,7 @@ import bare_client as c
 import epd
 import numpy as np
 
-_RANKS, _TOKENS, _TOP_K, _HIDDEN, _CAPACITY = 2, 4, 2, 4, 64
+_RANKS = 2
 _Rank = c.struct("epd_program_rank", domain=c_uint32, position=c_uint32, device=c_char_p)
 _Group = c.struct(
     "epd_program_group",
@@ -45,9 +45,9 @@ def _run(library: ctypes.CDLL, rank: int) -> None:
         c.Spec,
         num_ranks=_RANKS,
         num_experts=2,
-        max_tokens_per_rank=_TOKENS,
-        recv_capacity_per_rank=_CAPACITY,
-        hidden=_HIDDEN,
+        max_tokens_per_rank=c.TOKENS,
+        recv_capacity_per_rank=c.CAPACITY,
+        hidden=c.HIDDEN,
         max_token_dtype=c.FLOAT32,
     )
     held = c.args(_Rank, position=rank, device=b"cpu")
@@ -77,47 +77,16 @@ def _call(rank: int, execution: int, site: int) -> object:
 
 
 def _step(library: ctypes.CDLL, rank: int, execution: int) -> None:
-    idx = np.tile(np.arange(_TOP_K, dtype=np.int32), (_TOKENS, 1))
-    tokens = rank + np.arange(_TOKENS * _HIDDEN, dtype=np.float32).reshape(_TOKENS, _HIDDEN)
-    plan = np.zeros(library.epd_program_handle_mem_size(_RANKS, 2, _TOKENS, _TOP_K), np.uint8)
-    counts, total = np.zeros(1, np.int32), np.zeros(1, np.int32)
-    prepare = c.args(
-        c.Prepare,
-        topk_idx=idx,
-        idx_bytes=4,
-        num_tokens=_TOKENS,
-        top_k=_TOP_K,
-        token_counts=counts,
-        total_recv=total,
-        handle_mem=plan,
-        handle_mem_bytes=plan.size,
-    )
-    c.call(library.epd_program_prepare, _call(rank, execution, 0), ctypes.byref(prepare))
-    assert total[0] == _RANKS * _TOKENS, total
-    common = {
-        "handle_mem": plan,
-        "handle_mem_bytes": plan.size,
-        "top_k": _TOP_K,
-        "dtype": c.FLOAT32,
-        "hidden": _HIDDEN,
-        "num_tokens": _TOKENS,
-        "recv_capacity": _CAPACITY,
-    }
-    weights = np.ones((_TOKENS, _TOP_K), np.float32)
-    recv, recv_weights = np.zeros((_CAPACITY, _HIDDEN), np.float32), np.zeros(_CAPACITY, np.float32)
-    out = np.zeros_like(tokens)
-    scatter = c.args(
-        c.Scatter,
-        tokens=tokens,
-        topk_weights=weights,
-        recv_tokens=recv,
-        recv_topk_weights=recv_weights,
-        **common,
-    )
-    c.call(library.epd_program_dispatch, _call(rank, execution, 1), ctypes.byref(scatter))
-    gather = c.args(c.Gather, expert_rows=recv, tokens=out, **common)
-    c.call(library.epd_program_combine, _call(rank, execution, 2), ctypes.byref(gather))
-    np.testing.assert_array_equal(out, 2 * tokens)
+    def operate(operation: str, kind: type, **fields: object) -> None:
+        site = ("prepare", "dispatch", "combine").index(operation)
+        function = getattr(library, f"epd_program_{operation}")
+        given = c.args(kind, **fields)
+        c.call(function, _call(rank, execution, site), ctypes.byref(given))
+
+    tokens = rank + np.arange(c.TOKENS * c.HIDDEN, dtype=np.float32).reshape(c.TOKENS, c.HIDDEN)
+    plan_bytes = library.epd_program_handle_mem_size(_RANKS, 2, c.TOKENS, c.TOP_K)
+    total, _ = c.exchange(operate, plan_bytes, 1, tokens)
+    assert total == _RANKS * c.TOKENS, total
 
 
 if __name__ == "__main__":
