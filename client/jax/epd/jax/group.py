@@ -208,11 +208,6 @@ class Group(GroupOperations):
     # ---- what it is ----
 
     @property
-    def spec(self) -> GroupSpec:
-        """What tracing knows of the group. Hashable, equal by value."""
-        return self._spec
-
-    @property
     def name(self) -> str:
         """The name in programs and in epctl."""
         return self._spec.alias

@@ -15,10 +15,12 @@ from epd.jax.routing_stats import RoutingStats, stats_of
 class GroupOperations:
     """What a Group can do with arrays. ``spec`` is all that they need of it."""
 
+    _spec: GroupSpec
+
     @property
     def spec(self) -> GroupSpec:
         """What tracing knows of the group. Hashable, equal by value."""
-        raise NotImplementedError
+        return self._spec
 
     def _here(self) -> contextlib.AbstractContextManager[None]:
         """Where operations run that are traced inside; the mesh says, unless overridden."""

@@ -38,11 +38,6 @@ class RoleLink(GroupOperations):
         domain, position = place
         return cls(spec, (domain, position))
 
-    @property
-    def spec(self) -> GroupSpec:
-        """What tracing knows of the group. Hashable, equal by value."""
-        return self._spec
-
     def _here(self) -> contextlib.AbstractContextManager[None]:
         return _place.at(self._place)
 
