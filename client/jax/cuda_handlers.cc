@@ -15,7 +15,6 @@
 #include "client/c/mutex.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
-#include "client/jax/ffi_site.h"
 #include "client/program/device_groups.h"
 
 namespace epd::jax {

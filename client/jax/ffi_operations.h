@@ -1,4 +1,5 @@
-// What the handlers of all platforms have in common: operands and results, element types, errors.
+// What the handlers of all platforms have in common: call sites, operands and results, element types,
+// errors.
 //
 // Operands begin with two int32: the domain (the index over all mesh axes but ep) and the position
 // along ep. They may end with one that nobody reads: it comes from the call that is to be made before
@@ -7,12 +8,28 @@
 
 #include <xla/ffi/api/ffi.h>
 
+#include <memory>
 #include <utility>
 
 #include "client/c/epd_client.h"
 #include "client/c/status.h"
+#include "client/jax/call_site.h"
+
+namespace epd::program {
+class DeviceSites;
+}
 
 namespace epd::jax {
+
+// A call site as XLA holds it: created by the instantiate stage, given to every execution.
+struct SiteState : CallSite {
+  explicit SiteState(CallSite site) : CallSite(std::move(site)) {}
+
+  // Of calls on GPUs; made by the first of them. Goes with the executable.
+  std::shared_ptr<program::DeviceSites> devices;
+
+  static ::xla::ffi::TypeId id;  // Given by XLA when it first asks about a handler.
+};
 
 using Scalar = ::xla::ffi::Buffer<::xla::ffi::S32>;
 using Counts = ::xla::ffi::Buffer<::xla::ffi::S32>;

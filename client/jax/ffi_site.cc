@@ -1,5 +1,3 @@
-#include "client/jax/ffi_site.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "client/c/mutex.h"
+#include "client/jax/ffi_operations.h"
 
 namespace epd::jax {
 

@@ -19,7 +19,6 @@
 #include "client/jax/call_site.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
-#include "client/jax/ffi_site.h"
 #include "client/program/epd_program.h"
 #include "kernels/prepare_output.h"
 

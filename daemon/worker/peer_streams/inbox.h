@@ -1,4 +1,4 @@
-// Hands events from gRPC's threads to the exec thread.
+// What reaches the exec thread from the streams, and how gRPC's threads hand it over.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -8,12 +8,39 @@
 #include <cstdint>
 #include <mutex>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "daemon/core/unique_fd.h"
-#include "daemon/worker/peer_streams/wire_events.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/peer_message.h"
 
 namespace epd {
+
+struct PeerSaid {
+  Incarnation peer;
+  PeerMessage message;
+};
+struct PeerGone {
+  Incarnation peer;
+  absl::Status cause;
+};
+struct RowsCame {
+  PeerOperation operation;
+  Rank rank;
+};
+struct StageRefused {
+  PeerOperation operation;
+  Rank rank;
+  absl::Status cause;
+};
+// Its certificate does not belong to this cluster.
+struct PeerRefused {
+  absl::Status why;
+};
+
+using WireEvent = std::variant<PeerSaid, PeerGone, RowsCame, StageRefused, PeerRefused>;
 
 // Thread-safe; one thread takes.
 class Inbox {
