@@ -58,7 +58,7 @@ def wrong_sharding(name: str, array: jax.Array, layout: Layout) -> str | None:
     types = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
     if AxisType.Explicit not in types.values():
         return None
-    sizes = dict(zip(layout.axis_names, layout.mesh_shape, strict=True))
+    sizes = layout.sizes
 
     def seen(spec: PartitionSpec) -> list[tuple[str, ...]]:
         entries = (*spec, *(None,) * (array.ndim - len(spec)))
@@ -80,7 +80,7 @@ def constrain(array: jax.Array, spec: tuple[Entry, ...] | None, layout: Layout) 
     """``array``, which lies as ``layout.spec``, laid out as ``spec``; no operation where that is the same."""
     if spec is None or layout.mesh is None:
         return array
-    sizes = dict(zip(layout.axis_names, layout.mesh_shape, strict=True))
+    sizes = layout.sizes
     wanted = [
         tuple(axis for axis in _axes(entry) if sizes[axis] > 1 and axis in layout.free)
         for entry in spec

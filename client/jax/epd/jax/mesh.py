@@ -163,15 +163,17 @@ class Layout:
     checks_manual: bool = False
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Of the mesh's axes."""
+        return dict(zip(self.axis_names, self.mesh_shape, strict=True))
+
+    @property
     def num_shards(self) -> int:
-        sizes = dict(zip(self.axis_names, self.mesh_shape, strict=True))
-        return math.prod(sizes[axis] for axis in self.lead)
+        return math.prod(self.sizes[axis] for axis in self.lead)
 
     @property
     def ep_size(self) -> int:
-        if not self.axis_names:
-            return 1
-        return self.mesh_shape[self.axis_names.index(self.ep_axis)]
+        return self.sizes.get(self.ep_axis, 1)
 
     @property
     def num_devices(self) -> int:
@@ -187,7 +189,7 @@ class Layout:
         domain = jax.numpy.int32(0)
         if not self.axis_names:
             return domain, jax.numpy.int32(0)
-        for axis, size in zip(self.axis_names, self.mesh_shape, strict=True):
+        for axis, size in self.sizes.items():
             if axis != self.ep_axis and size > 1:
                 domain = domain * size + jax.lax.axis_index(axis)
             # An axis of size 1 adds nothing, and asking for its index would only tie the value to it.

@@ -67,16 +67,16 @@ def _wrong_for_group(config: MoeConfig, group: GroupSpec) -> list[str]:
             "the group has an expert_owner, but the layer splits its parameters into contiguous blocks of experts; make"
             " the group without one"
         )
-    if group.joined_by_rank and config.wants_losses:
-        if config.router.balance_over == "global":
-            wrong.append(
-                "balance_over is 'global', but the group was joined by rank, so no mesh spans it; use 'rank' or 'sequence'"
-            )
+    over_all = config.wants_losses and config.router.balance_over == "global"
+    if group.joined_by_rank and over_all:
+        wrong.append(
+            "balance_over is 'global', but the group was joined by rank, so no mesh spans it; use 'rank' or 'sequence'"
+        )
     return wrong
 
 
 def _wrong_split(config: MoeConfig, shards: Shards, mlp: str) -> list[str]:
-    parts = shards.axis_size(mlp)
+    parts = shards.layout.sizes[mlp]
     return [
         f"config.{name} {size} is not a multiple of the {parts} devices of axis {mlp!r}"
         for name, size in (("ffn_dim", config.ffn_dim), ("shared_ffn_dim", config.shared_ffn_dim))

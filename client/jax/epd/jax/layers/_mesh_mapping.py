@@ -1,5 +1,6 @@
 """How a layer lies on the mesh while it is traced, and functions of one shard mapped over it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +29,7 @@ class Shards:
     @property
     def num_carriers(self) -> int:
         """Ranks that carry tokens, on all processes."""
-        size = 1
-        for axis in self.layout.carriers:
-            size *= self.axis_size(axis)
-        return size
-
-    def axis_size(self, axis: str) -> int:
-        return self.layout.mesh_shape[self.layout.axis_names.index(axis)]
+        return math.prod(self.layout.sizes[axis] for axis in self.layout.carriers)
 
     def _axis_of(self, role: str | None) -> str | None:
         """The mesh axis over which a parameter is split inside the layer; the caller's manual axes are split already."""
@@ -51,7 +46,7 @@ class Shards:
         seen = layout.ep_size if layout.ep_axis in layout.free else 1
         split = 1
         if self.mlp is not None and self.mlp not in layout.free:
-            split = self.axis_size(self.mlp)
+            split = layout.sizes[self.mlp]
 
         def size(whole: int, role: str | None) -> int:
             if role == "expert":
