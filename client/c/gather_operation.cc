@@ -31,11 +31,11 @@ Status GatherOperation::Plan(const Formation& formation, shm::SlotRequest* reque
                       static_cast<int>(args_.dtype));
   }
   if (Status s = PlanRows(formation, RowsOf(args_), request); !s.ok()) return s;
-  if (!drop_ && request->demand > args_.recv_capacity) {
+  if (!drop_ && request->announce.demand > args_.recv_capacity) {
     return MakeStatus(Code::kInvalidArgument,
                       "recv_capacity: got %llu slots, the plan's rows fill %llu",
                       static_cast<unsigned long long>(args_.recv_capacity),
-                      static_cast<unsigned long long>(request->demand));
+                      static_cast<unsigned long long>(request->announce.demand));
   }
   return {};
 }

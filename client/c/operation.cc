@@ -1,12 +1,11 @@
 #include "client/c/operation.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string>
 
 #include "proto/epd/v1/region_layout.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd::client {
 namespace {
@@ -19,13 +18,7 @@ std::chrono::nanoseconds Positive(int64_t ns, std::chrono::seconds fallback) {
   return ns > 0 ? std::chrono::nanoseconds(std::min<int64_t>(ns, INT64_MAX / 8)) : fallback;
 }
 
-void CopyText(std::string_view text, std::span<char> out) {
-  const size_t length = std::min(text.size(), out.size() - 1);
-  std::memcpy(out.data(), text.data(), length);
-  out[length] = '\0';
-}
-
-// A slot for one operation; it goes back to the pool in the state that its last use left it in.
+// A slot for one operation; it goes back to the pool in the state that its last submission left it in.
 class HeldSlot {
  public:
   explicit HeldSlot(SlotPool& pool) : pool_(pool), index_(pool.Acquire()) {}
@@ -43,6 +36,7 @@ class HeldSlot {
   bool valid() const { return index_ >= 0; }
   int index() const { return index_; }
   bool OwnsEagerBuffer() const { return pool_.OwnsEagerBuffer(index_); }
+  const shm::Area& eager_buffers() const { return pool_.view().eager_buffers(); }
   shm::Slot& operator*() { return pool_[index_]; }
 
   uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
@@ -82,7 +76,11 @@ class Call {
   // Arms the slot with the request and waits. An answer with a code becomes its status.
   Status Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
   void TakeAdmission(const shm::SlotReply& reply);
-  void TakeEagerBuffers(const shm::Slot& slot);
+  void TakeEagerBuffers(HeldSlot& slot);
+  void TakeNames(const shm::SlotReply& reply) {
+    admitted_.op_id = reply.op_id;
+    admitted_.plan_id = reply.plan_id != 0 ? reply.plan_id : reply.op_id;
+  }
   void AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t bytes);
   void SetError(const Status& error);
 
@@ -125,21 +123,21 @@ Status Call::Run(uint32_t rank, const CallKey& key) {
 
 void Call::SetError(const Status& error) {
   request_.error_code = static_cast<uint32_t>(error.code);
-  CopyText(error.message, request_.text);
+  text::Write(error.message, request_.error);
 }
 
 bool Call::TryStage(const HeldSlot& slot, Status* status) {
-  const std::optional<uint64_t> eager_buffer = formation_.eager_buffers->OffsetOf(slot.index());
+  const shm::Area& area = slot.eager_buffers();
+  const std::optional<uint64_t> eager_buffer =
+      formation_.eager_buffers->OffsetOf(slot.index(), area);
   const Formation::Arena& own = formation_.arenas[request_.rank];
-  if (!eager_buffer || !slot.OwnsEagerBuffer() || request_.stage_bytes > shm::kEagerBufferBytes)
-    return false;
+  if (!eager_buffer || !slot.OwnsEagerBuffer() || request_.stage_bytes > area.stride) return false;
   if (formation_.spec.executor == Executor::kWorker || own.mapping == nullptr || !own.own ||
-      own.bytes() < shm::kEagerBufferBytes ||
-      *eager_buffer > own.bytes() - shm::kEagerBufferBytes) {
+      own.bytes() < area.stride || *eager_buffer > own.bytes() - area.stride) {
     return false;
   }
   Admitted in_eager_buffer;
-  in_eager_buffer.region = {own.data() + *eager_buffer, shm::kEagerBufferBytes};
+  in_eager_buffer.region = {own.data() + *eager_buffer, area.stride};
   *status = operation_.Stage(in_eager_buffer);
   return status->ok();
 }
@@ -160,10 +158,10 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
                      "platform, or form the group with executor worker");
   }
   const bool staged = own.ok() && TryStage(slot, &own);
-  if (staged) request_.op_id = static_cast<uint64_t>(slot.index());
+  if (staged) request_.announce.eager_buffer = static_cast<uint32_t>(slot.index());
   SetKey(key);
   if (own.ok()) {
-    CopyText(key.name, request_.text);
+    text::Write(key.name, request_.announce.name);
   } else {
     SetError(own);
   }
@@ -174,12 +172,12 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   const shm::Step step = staged ? shm::Step::kAnnounceStaged : shm::Step::kAnnounce;
   if (Status s = Submission(slot, step, limit); !s.ok()) return s;
   if (!own.ok()) return own;  // The worker took an error for good: it is not.
-  request_.op_id = (*slot).reply.op_id;
+  request_.operation.op_id = (*slot).reply.op_id;
   published_ = staged && (*slot).eager.good != 0;
   if (published_) {
-    TakeEagerBuffers(*slot);
+    TakeEagerBuffers(slot);
   } else {
-    formation_.eager_buffers->Learn((*slot).eager);
+    formation_.eager_buffers->Learn((*slot).eager, slot.eager_buffers());
     TakeAdmission((*slot).reply);
   }
   return {};
@@ -209,8 +207,7 @@ Status Call::AskWhyEnded(uint32_t rank, const CallKey& key, const Status& cause)
   (*slot).request = request_;
   (*slot).reply.message[0] = '\0';
   const uint32_t answer = slot.ArmAndWait(Clock::now() + kAnswerGrace, formation_.spin);
-  const char* message = (*slot).reply.message;
-  const std::string text(message, strnlen(message, shm::kMessageBytes));
+  const std::string text(text::Read((*slot).reply.message));
   const Code code = CodeFromNumber(answer);
   // ABORTED: that worker knows of no such formation any more.
   return code == Code::kOk || code == Code::kAborted || text.empty() ? cause : Status{code, text};
@@ -219,8 +216,7 @@ Status Call::AskWhyEnded(uint32_t rank, const CallKey& key, const Status& cause)
 void Call::TakeAdmission(const shm::SlotReply& reply) {
   const uint64_t offset = reply.region_offset;
   const uint64_t bytes = reply.region_bytes;
-  admitted_.op_id = reply.op_id;
-  admitted_.plan_id = reply.plan_id != 0 ? reply.plan_id : reply.op_id;
+  TakeNames(reply);
   admitted_.worker_executor = formation_.spec.executor == Executor::kWorker;
   const Formation::Arena& own = formation_.arenas[request_.rank];
   const uint64_t arena_bytes = own.mapping == nullptr ? 0 : own.bytes();
@@ -240,13 +236,13 @@ void Call::TakeAdmission(const shm::SlotReply& reply) {
   admitted_.stages = stages_;
 }
 
-void Call::TakeEagerBuffers(const shm::Slot& slot) {
-  admitted_.op_id = slot.reply.op_id;
-  admitted_.plan_id = slot.reply.plan_id != 0 ? slot.reply.plan_id : slot.reply.op_id;
+void Call::TakeEagerBuffers(HeldSlot& slot) {
+  TakeNames((*slot).reply);
+  const shm::Area& area = slot.eager_buffers();
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
     const int eager_buffer =
-        rank < limits::kEagerRanks ? slot.eager.eager_buffer_of_rank[rank] : -1;
-    AddStage(rank, formation_.eager_buffers->OffsetOf(eager_buffer), shm::kEagerBufferBytes);
+        rank < limits::kEagerRanks ? (*slot).eager.eager_buffer_of_rank[rank] : -1;
+    AddStage(rank, formation_.eager_buffers->OffsetOf(eager_buffer, area), area.stride);
   }
   admitted_.stages = stages_;
 }
@@ -298,9 +294,7 @@ Status Call::Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds
   (*slot).reply.message[0] = '\0';
   const uint32_t answer = slot.ArmAndWait(Clock::now() + limit + kAnswerGrace, formation_.spin);
   if (answer == 0) return {};
-  Status status{CodeFromNumber(answer), {}};
-  const char* message = (*slot).reply.message;
-  status.message.assign(message, strnlen(message, shm::kMessageBytes));
+  Status status{CodeFromNumber(answer), std::string(text::Read((*slot).reply.message))};
   if (!status.message.empty()) return status;
   const Status lost = session_.lost();
   if (!lost.ok()) return lost;

@@ -79,7 +79,7 @@ void DescribeRows(const RowsArguments& args, const RoutingPlanView& plan,
   request->plan_id = plan.ids.plan_id;
   request->num_tokens = args.num_tokens;
   request->recv_capacity = args.recv_capacity;
-  request->demand = static_cast<uint64_t>(TotalRecv(plan.spec, plan.counts, plan.rank));
+  request->announce.demand = static_cast<uint64_t>(TotalRecv(plan.spec, plan.counts, plan.rank));
 }
 
 }  // namespace epd::client

@@ -13,7 +13,7 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
   drop_ = formation.spec.drop_on_overflow;
   on_device_ = IsOnDevice(formation.spec);
   row_bytes_ = request->row_bytes;
-  num_live_ = std::min(request->demand, rows.recv_capacity);
+  num_live_ = std::min(request->announce.demand, rows.recv_capacity);
   const bool worker = formation.spec.executor == Executor::kWorker;
   region_ = MakeLayout(kind_,
                        {.num_ranks = formation.spec.num_ranks,

@@ -23,11 +23,11 @@ Status ScatterOperation::Plan(const Formation& formation, shm::SlotRequest* requ
   if (Status s = CheckPointers(); !s.ok()) return s;
   if (Status s = PlanRows(formation, RowsOf(args_), request); !s.ok()) return s;
   // dispatch's overflow is the worker's to say: it knows every rank's demand.
-  if (!has_weights_ && !drop_ && request->demand > args_.recv_capacity) {
+  if (!has_weights_ && !drop_ && request->announce.demand > args_.recv_capacity) {
     return MakeStatus(Code::kInvalidArgument,
                       "recv_capacity: got %llu slots, the plan's rows need %llu",
                       static_cast<unsigned long long>(args_.recv_capacity),
-                      static_cast<unsigned long long>(request->demand));
+                      static_cast<unsigned long long>(request->announce.demand));
   }
   return {};
 }

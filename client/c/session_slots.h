@@ -15,7 +15,8 @@ namespace epd::client {
 class SessionSlots {
  public:
   // Maps what the daemon sent: fds[first] the segment, fds[first + 1] the eventfd, which is taken.
-  //   DATA_LOSS           no slots of this session, or of another version
+  //   DATA_LOSS           no slots of this session
+  //   UNIMPLEMENTED       slots of a version that this library does not read
   //   RESOURCE_EXHAUSTED  no address space
   static Status Map(std::vector<UniqueFd>& fds, size_t first, const Attached& attached,
                     std::shared_ptr<SessionSlots>* slots);
@@ -25,10 +26,8 @@ class SessionSlots {
   void CloseEvent() { event_ = UniqueFd(); }
 
  private:
-  SessionSlots(Mapping mapping, UniqueFd event)
-      : mapping_(std::move(mapping)),
-        event_(std::move(event)),
-        pool_(reinterpret_cast<shm::SlotsSegment*>(mapping_.data()), event_.get()) {}
+  SessionSlots(Mapping mapping, UniqueFd event, const shm::SlotsView& view)
+      : mapping_(std::move(mapping)), event_(std::move(event)), pool_(view, event_.get()) {}
 
   const Mapping mapping_;
   UniqueFd event_;

@@ -11,7 +11,8 @@
 
 #include "client/c/mutex.h"
 #include "client/c/status.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/slots_view.h"
 
 namespace epd::client {
 
@@ -26,25 +27,29 @@ std::chrono::nanoseconds SpinTime(uint32_t num_waiters);
 class SlotPool {
  public:
   // Borrows the segment; `eventfd` wakes the worker.
-  SlotPool(shm::SlotsSegment* segment, int eventfd);
+  SlotPool(const shm::SlotsView& view, int eventfd);
 
-  // A slot whose last use was answered. -1: all are outstanding.
+  // A slot whose last submission was answered. -1: all are outstanding.
   int Acquire();
-  // Gives back a slot whose last use was answered.
+  // Gives back a slot whose last submission was answered.
   void Release(int slot);
-  // Gives back a slot whose last use is armed: it is free once that is answered.
+  // Gives back a slot whose last submission is armed: it is free once that is answered.
   void Retire(int slot);
 
-  shm::Slot& operator[](int slot) { return segment_->slots[slot]; }
-  shm::SlotsSegment& segment() { return *segment_; }
+  shm::Slot& operator[](int slot) { return view_.slot(static_cast<uint32_t>(slot)); }
+  const shm::SlotsView& view() const { return view_; }
 
+  // Whether a submission of the slot is armed or claimed.
+  bool IsOpen(int slot) const {
+    return shm::Ready(WordOf(slot).load(std::memory_order_acquire)) != 0;
+  }
   // Whether a GPU's stream arms the slot: the worker looks at it without being rung for.
   void SetStreamed(int slot, bool streamed);
-  // Ends an open use of the slot with `code`: nobody else will. False: none was open.
+  // Ends an open submission of the slot with `code`: nobody else will. False: none was open.
   bool EndOpen(int slot, Code code);
-  bool ended() const { return segment_->header.ended.load(std::memory_order_acquire) != 0; }
+  bool ended() const { return view_.header().ended.load(std::memory_order_acquire) != 0; }
 
-  // Whether the rows of this slot may stand in its eager buffer: nobody reads an earlier use's any more.
+  // Whether the rows of this slot may stand in its eager buffer: nobody reads an earlier submission's any more.
   // False for good once a wait for one ended by itself, because peers may have heard more.
   bool OwnsEagerBuffer(int slot) const {
     return slot < kEagerBits &&
@@ -55,11 +60,11 @@ class SlotPool {
   void Arm(int slot);
 
   // Waits for the answer of an armed slot and returns its code. When `deadline` passes the wait
-  // ends the use itself, with DEADLINE_EXCEEDED, or with DATA_LOSS where the word is then neither
+  // ends the submission itself, with DEADLINE_EXCEEDED, or with DATA_LOSS where the word is then neither
   // open nor answered: somebody wrote over the segment.
   uint32_t Wait(int slot, Clock::time_point deadline, std::chrono::nanoseconds spin);
 
-  // Ends every open use with UNAVAILABLE, now and, in Arm, from now on: the daemon is gone.
+  // Ends every open submission with UNAVAILABLE, now and, in Arm, from now on: the daemon is gone.
   void PoisonAll();
 
  private:
@@ -67,7 +72,9 @@ class SlotPool {
   // If it sleeps.
   void WakeWorker() const;
 
-  shm::SlotsSegment* const segment_;
+  std::atomic<uint64_t>& WordOf(int slot) const { return view_.word(static_cast<uint32_t>(slot)); }
+
+  const shm::SlotsView view_;
   const int eventfd_;
   std::atomic<bool> poisoned_ = false;
   std::atomic<uint32_t> lost_eager_buffers_ = 0;  // Bit per slot that has an eager buffer.

@@ -9,7 +9,7 @@ namespace {
 
 struct Registry {
   Mutex mutex;
-  std::map<const shm::SlotsSegment*, std::weak_ptr<RegisteredSlots>> slots EPD_GUARDED_BY(mutex);
+  std::map<const void*, std::weak_ptr<RegisteredSlots>> slots EPD_GUARDED_BY(mutex);
 };
 
 // Leaked: a stream's thread may outlive main().
@@ -28,14 +28,15 @@ Status Failed(const cuda::DriverTable& driver, const char* call, cuda::Result co
 
 Status RegisteredSlots::Create(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool,
                                std::shared_ptr<RegisteredSlots>* out) {
-  shm::SlotsSegment* const segment = &pool->segment();
+  void* const segment = &pool->view().header();
+  const uint64_t bytes = pool->view().bytes();
   Registry& known = Known();
   MutexLock lock(known.mutex);
   std::weak_ptr<RegisteredSlots>& entry = known.slots[segment];
   if ((*out = entry.lock()) != nullptr) return {};
   std::shared_ptr<RegisteredSlots> made(new RegisteredSlots(driver, std::move(pool)));
   cuda::Result code = driver.host_register(
-      segment, sizeof *segment, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+      segment, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (code != cuda::kSuccess) return Failed(driver, "cuMemHostRegister", code);
   cuda::DevicePointer first = 0;
   code = driver.host_get_device_pointer(&first, segment, 0);
@@ -51,7 +52,7 @@ Status RegisteredSlots::Create(const cuda::DriverTable& driver, std::shared_ptr<
 
 RegisteredSlots::~RegisteredSlots() {
   if (first_ == 0) return;
-  shm::SlotsSegment* const segment = &pool_->segment();
+  void* const segment = &pool_->view().header();
   Registry& known = Known();
   MutexLock lock(known.mutex);
   const auto found = known.slots.find(segment);

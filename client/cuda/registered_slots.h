@@ -1,7 +1,7 @@
 // A session's slots as a GPU sees them: host memory, registered with the driver.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -22,16 +22,18 @@ class RegisteredSlots {
   RegisteredSlots(const RegisteredSlots&) = delete;
   RegisteredSlots& operator=(const RegisteredSlots&) = delete;
 
-  // As the device addresses it.
-  cuda::DevicePointer AddressOf(int slot) const { return first_ + SlotOffset(slot); }
+  // As the device addresses them: a slot, and its word.
+  cuda::DevicePointer AddressOf(int slot) const {
+    return first_ + pool_->view().OffsetOfSlot(static_cast<uint32_t>(slot));
+  }
+  cuda::DevicePointer AddressOfWord(int slot) const {
+    return first_ + pool_->view().OffsetOfWord(static_cast<uint32_t>(slot));
+  }
   SlotPool& pool() { return *pool_; }
 
  private:
   RegisteredSlots(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool)
       : driver_(driver), pool_(std::move(pool)) {}
-  static uint64_t SlotOffset(int slot) {
-    return offsetof(shm::SlotsSegment, slots) + static_cast<uint64_t>(slot) * sizeof(shm::Slot);
-  }
 
   const cuda::DriverTable& driver_;
   const std::shared_ptr<SlotPool> pool_;

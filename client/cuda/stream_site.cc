@@ -8,6 +8,7 @@
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd::client {
 namespace {
@@ -18,6 +19,8 @@ constexpr shm::Step kSteps[] = {shm::Step::kStreamAnnounce, shm::Step::kStreamPu
 static_assert(sizeof(PlanIds) == sizeof(shm::PlanName) &&
               offsetof(PlanIds, epoch) == offsetof(shm::PlanName, epoch) &&
               offsetof(PlanIds, plan_id) == offsetof(shm::PlanName, plan_id));
+
+static_assert(sizeof(PlanHeader) == shm::kPlanHeaderBytes);
 
 template <typename T>
 T* AsPointer(cuda::DevicePointer address) {
@@ -101,9 +104,9 @@ void StreamSite::Prepare() {
     slot.request = {};
     slot.reply = {};
     slot.failed.store(0, std::memory_order_release);
-    batches_[step] = cuda::ArmOperations(AddressOf(step));
+    batches_[step] = cuda::ArmOperations(WordOf(step));
     if (kSteps[step] != shm::Step::kStreamPulled) {
-      const auto wait = cuda::WaitOperations(AddressOf(step));
+      const auto wait = cuda::WaitOperations(WordOf(step));
       batches_[step].insert(batches_[step].end(), wait.begin(), wait.end());
     }
     slots_->pool().SetStreamed(indices_[static_cast<size_t>(step)], true);
@@ -123,7 +126,6 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   shm::SlotRequest request = {};
   request.step = kSteps[step];
   request.kind = call_.kind;
-  request.op_id = step == 0 ? 0 : static_cast<uint64_t>(indices_[0]);
   request.group_id = formation.group_id;
   request.epoch = formation.epoch;
   request.rank = call_.rank;
@@ -144,14 +146,20 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
         call_.kind,
         {.num_slots = formation.spec.recv_capacity_per_rank, .row_bytes = call_.row_bytes},
         RegionStorage::kDeviceRanks);
-    if (request.step == shm::Step::kStreamPublish) request.demand = cuda::kNoReport;
   } else {
     layout = LayoutOf(call_, formation.Routing(call_.top_k, call_.alignment));
   }
   request.plan_bytes = static_cast<uint32_t>(layout.plan_bytes);
   request.stage_bytes = layout.stage_bytes;
   request.out_bytes = layout.out_bytes;
-  call_.name.copy(request.text, sizeof request.text - 1);
+  if (request.step == shm::Step::kStreamAnnounce) {
+    text::Write(call_.name, request.announce.name);
+  } else {
+    request.stream = {.announce_slot = static_cast<uint32_t>(indices_[0]),
+                      .reserved = 0,
+                      .move_report = cuda::kNoReport,
+                      .plan_header = {}};
+  }
   SlotOf(step).request = request;
 }
 
@@ -172,11 +180,11 @@ void StreamSite::Enter(const Formation& formation) {
 }
 
 const uint32_t* StreamSite::Done(int step) const {
-  return AsPointer<const uint32_t>(AddressOf(step) + offsetof(shm::Slot, word) + 4);
+  return AsPointer<const uint32_t>(WordOf(step) + sizeof(uint32_t));
 }
 
 const PlanIds* StreamSite::plan_ids() const {
-  return AsPointer<const PlanIds>(AddressOf(0) + offsetof(shm::Slot, plan_name));
+  return AsPointer<const PlanIds>(slots_->AddressOf(indices_[0]) + offsetof(shm::Slot, plan_name));
 }
 
 const int64_t* StreamSite::num_slots() const {
@@ -184,7 +192,7 @@ const int64_t* StreamSite::num_slots() const {
 }
 
 cuda::DevicePointer StreamSite::RequestOf(int step) const {
-  return AddressOf(step) + offsetof(shm::Slot, request);
+  return slots_->AddressOf(indices_[static_cast<size_t>(step)]) + offsetof(shm::Slot, request);
 }
 
 Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
@@ -208,7 +216,7 @@ void StreamSite::PutAnnounce(const Surroundings& around, const StreamBuffers& bu
   args.spec = around.spec;
   args.rank = static_cast<int32_t>(call_.rank);
   args.plan_id = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, plan_id));
-  args.demand = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, demand));
+  args.demand = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, announce.demand));
   queue.Launch(cuda::TellPlanLaunches(args, around.device));
   queue.Batch(batches_[0]);
 }
@@ -220,7 +228,8 @@ void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& b
     queue.Fill(report, 0xff, sizeof *report);
     queue.Fill(buffers.token_counts, 0, buffers.num_token_counts * sizeof(int32_t));
     queue.Launch(CountLaunchesOf(call_, around.spec, buffers, around.places, around.device));
-    queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, demand), report, sizeof *report);
+    queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, announce.route_report), report,
+               sizeof *report);
     queue.Batch(batches_[0]);
   } else {
     PutAnnounce(around, buffers, queue);
@@ -246,8 +255,8 @@ void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers
        PushOf(call_, around.spec, buffers, *around.own, around.device)) {
     queue.Launch(list);
   }
-  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, demand), report, sizeof *report);
-  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, text), buffers.handle_mem,
+  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, stream.move_report), report, sizeof *report);
+  queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, stream.plan_header), buffers.handle_mem,
              sizeof(PlanHeader));
   queue.Batch(batches_[1]);
   for (const cuda::LaunchList& list :
@@ -265,8 +274,7 @@ Status StreamSite::TakeFailure() {
     // Behind pulled the outputs are there, or an earlier step has said why not. It may still be armed when its
     // worker dies, and the next one, which does not know it, answers with that.
     if (first.ok() && kSteps[step] != shm::Step::kStreamPulled) {
-      const char* text = slot.reply.message;
-      first = {CodeFromNumber(code), std::string(text, strnlen(text, shm::kMessageBytes))};
+      first = {CodeFromNumber(code), std::string(text::Read(slot.reply.message))};
     }
     slot.failed.store(0, std::memory_order_release);
   }
@@ -281,7 +289,7 @@ bool StreamSite::EndOpen(Code code) {
 
 bool StreamSite::open() const {
   for (int step = 0; step < kNumSteps; ++step) {
-    if (shm::Ready(SlotOf(step).word.load(std::memory_order_acquire)) != 0) return true;
+    if (slots_->pool().IsOpen(indices_[static_cast<size_t>(step)])) return true;
   }
   return false;
 }

@@ -67,8 +67,8 @@ class StreamSite {
       : slots_(std::move(slots)), call_(std::move(call)) {}
   void Prepare();
   shm::Slot& SlotOf(int step) const { return slots_->pool()[indices_[static_cast<size_t>(step)]]; }
-  cuda::DevicePointer AddressOf(int step) const {
-    return slots_->AddressOf(indices_[static_cast<size_t>(step)]);
+  cuda::DevicePointer WordOf(int step) const {
+    return slots_->AddressOfWord(indices_[static_cast<size_t>(step)]);
   }
   const uint32_t* Done(int step) const;
   void WriteRequest(int step, const Formation& formation);

@@ -123,15 +123,8 @@ void FakeDaemon::Accept() {
                     session->slots_fd, 0);
   if (data == MAP_FAILED) Die("mmap");
   session->segment = static_cast<shm::SlotsSegment*>(data);
-  shm::SlotsHeader& header = session->segment->header;
-  header.magic = options_.slots_magic;
-  header.version = shm::kSegmentVersion;
-  header.header_bytes = sizeof(shm::SlotsHeader);
-  header.segment_bytes = sizeof(shm::SlotsSegment);
-  header.num_slots = shm::kSlotsPerSession;
-  header.slot_bytes = sizeof(shm::Slot);
-  header.session_id = session->id;
-  header.incarnation = 7;
+  shm::SlotsView::Create(data, session->id, 7);
+  session->segment->header.magic = options_.slots_magic;
   sessions_.push_back(std::move(session));
 }
 

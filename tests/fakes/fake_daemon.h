@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "proto/epd/v1/attach.pb.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slots_view.h"
 
 namespace epd::fakes {
 

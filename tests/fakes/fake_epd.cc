@@ -53,14 +53,7 @@ FakeSession::FakeSession(uint64_t id, uint32_t record_index)
       segment_fd_(MakeSegment(sizeof(shm::SlotsSegment))),
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       mapping_(Mapping::Open(segment_fd_, sizeof(shm::SlotsSegment)).value()) {
-  shm::SlotsHeader& header = segment().header;
-  header.magic = shm::kSlotsMagic;
-  header.version = shm::kSegmentVersion;
-  header.header_bytes = sizeof(shm::SlotsHeader);
-  header.segment_bytes = sizeof(shm::SlotsSegment);
-  header.num_slots = shm::kSlotsPerSession;
-  header.slot_bytes = sizeof(shm::Slot);
-  header.session_id = id;
+  shm::SlotsView::Create(mapping_.data(), id, /*incarnation=*/0);
 }
 
 void FakeSession::Arm(uint32_t index, const shm::SlotRequest& request) {

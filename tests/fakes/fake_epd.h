@@ -11,7 +11,7 @@
 
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/shell/mapping.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slots_view.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {

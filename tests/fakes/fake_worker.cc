@@ -86,7 +86,7 @@ void FakeDaemon::Announce(Session& session, int slot, const shm::SlotRequest& re
   operation->bytes = std::max(operation->bytes, request.stage_bytes);
   if (request.error_code != 0 && operation->error_code == 0) {
     operation->error_code = request.error_code;
-    operation->error = "rank " + std::to_string(request.rank) + ": " + request.text;
+    operation->error = "rank " + std::to_string(request.rank) + ": " + request.error;
   }
   const auto& ranks = operation->ranks;
   if (!std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.announced; })) return;
@@ -105,7 +105,7 @@ void FakeDaemon::Announce(Session& session, int slot, const shm::SlotRequest& re
 }
 
 void FakeDaemon::Publish(Session& session, int slot, const shm::SlotRequest& request) {
-  const auto found = operations_.find(request.op_id);
+  const auto found = operations_.find(request.operation.op_id);
   if (found == operations_.end()) return Answer(session, slot, 10, "no such operation");
   Operation& operation = *found->second;
   operation.ranks[request.rank].slot = slot;
@@ -119,7 +119,7 @@ void FakeDaemon::Publish(Session& session, int slot, const shm::SlotRequest& req
 }
 
 void FakeDaemon::Pulled(Session& session, int slot, const shm::SlotRequest& request) {
-  const auto found = operations_.find(request.op_id);
+  const auto found = operations_.find(request.operation.op_id);
   if (found == operations_.end()) return Answer(session, slot, 10, "no such operation");
   Operation& operation = *found->second;
   operation.ranks[request.rank].slot = slot;

@@ -78,7 +78,15 @@ class World {
     shm::SlotRequest request = {};
     request.step = static_cast<shm::Step>(in_.Below(9));
     request.kind = static_cast<shm::Kind>(in_.Below(7));
-    request.op_id = last_operation_.value - in_.Below(3);
+    if (shm::IsAnnounce(request.step)) {
+      request.announce.demand = in_.Below(3) * 60;
+      request.announce.eager_buffer = in_.Below(4);
+    } else if (shm::IsStreamStep(request.step)) {
+      request.stream.announce_slot = in_.Below(4);
+      request.stream.move_report = in_.Below(2) == 0 ? ~uint64_t{0} : in_.Take<uint64_t>();
+    } else {
+      request.operation.op_id = last_operation_.value - in_.Below(3);
+    }
     request.group_id = 1 + in_.Below(3);
     request.epoch = 1;
     request.formation = 1;

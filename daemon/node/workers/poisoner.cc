@@ -1,35 +1,15 @@
 #include "daemon/node/workers/poisoner.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <climits>
 #include <cstring>
 
 #include "absl/status/status.h"
 #include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
 
 constexpr uint32_t kAborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
-
-void WakeAll(const void* futex) {
-  syscall(SYS_futex, futex, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-// Clients sleep on the upper half of the word.
-const void* DoneHalf(const std::atomic<uint64_t>& word) {
-  return reinterpret_cast<const char*>(&word) + sizeof(uint32_t);
-}
-
-void CopyText(absl::string_view text, char* out, size_t capacity) {
-  const size_t bytes = std::min(text.size(), capacity - 1);
-  std::memcpy(out, text.data(), bytes);
-  out[bytes] = '\0';
-}
 
 std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& records, uint64_t op_id) {
   if (op_id == 0) return std::nullopt;
@@ -39,7 +19,7 @@ std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& record
   found.op_id = op_id;
   found.outcome = static_cast<shm::Outcome>(record.outcome.load(std::memory_order_acquire));
   found.code = record.code;
-  found.cause.assign(record.cause, strnlen(record.cause, sizeof record.cause));
+  found.cause = text::Read(record.cause);
   return found;
 }
 
@@ -78,20 +58,20 @@ void FailUndecided(shm::RecordsSegment& records, absl::string_view cause) {
         static_cast<uint32_t>(shm::Outcome::kUndecided))
       continue;
     record.code = kAborted;
-    CopyText(cause, record.cause, sizeof record.cause);
+    text::Write(cause, record.cause);
     record.outcome.store(static_cast<uint32_t>(shm::Outcome::kFailed), std::memory_order_release);
   }
 }
 
-int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
+int PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
                   uint32_t record_index, const PoisonText& text) {
   int ended = 0;
-  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
-    shm::Slot& slot = slots.slots[i];
-    const uint64_t word = slot.word.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < slots.num_slots(); ++i) {
+    shm::Slot& slot = slots.slot(i);
+    const uint64_t word = slots.word(i).load(std::memory_order_acquire);
     if (shm::Ready(word) == 0) {
       // The worker may have died between its answer and the wake (the slot_word walk found it).
-      if (slot.sleeping.load(std::memory_order_seq_cst) != 0) WakeAll(DoneHalf(slot.word));
+      if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
       continue;
     }
     const shm::SlotRecord& record = records.slots[record_index][i];
@@ -103,22 +83,21 @@ int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
         DecidePoison(word, claim, FindOperation(records, op_id), text(request));
     if (!answer.has_value()) continue;
     // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
-    const uint64_t streamed = slots.header.streamed[i / 64].load(std::memory_order_relaxed);
-    const bool in_stream = (streamed >> (i % 64) & 1) != 0;
+    const bool in_stream = slots.streamed(i);
     const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
-    if (!keeps) CopyText(answer->message, slot.reply.message, sizeof slot.reply.message);
-    if (!shm::Poison(slot.word, word, answer->code))
+    if (!keeps) text::Write(answer->message, slot.reply.message);
+    if (!shm::Poison(slots.word(i), word, answer->code))
       continue;  // The client's own watchdog was first.
     if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
-    WakeAll(DoneHalf(slot.word));
+    shm::WakeAll(slots.DoneHalf(i));
     ++ended;
   }
   return ended;
 }
 
-void MarkEnded(shm::SlotsSegment& slots) {
-  slots.header.ended.store(1, std::memory_order_seq_cst);
-  WakeAll(&slots.header.ended);
+void MarkEnded(const shm::SlotsView& slots) {
+  slots.header().ended.store(1, std::memory_order_seq_cst);
+  shm::WakeAll(&slots.header().ended);
 }
 
 }  // namespace epd

@@ -1,4 +1,4 @@
-// Answers for a worker that is dead: ends every open use of a session's slots with what was
+// Answers for a worker that is dead: ends every open submission of a session's slots with what was
 // decided, or ABORTED.
 #pragma once
 
@@ -8,11 +8,11 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
-// What the records say about a claimed use, copied out of shared memory.
+// What the records say about a claimed submission, copied out of shared memory.
 struct RecordedOperation {
   uint64_t op_id = 0;
   shm::Outcome outcome = shm::Outcome::kUndecided;
@@ -20,14 +20,14 @@ struct RecordedOperation {
   std::string cause;
 };
 
-// The answer for one open use.
+// The answer for one open submission.
 struct PoisonAnswer {
   uint32_t code = 0;    // absl::StatusCode; 0: the operation was decided good.
   std::string message;  // Empty when code is 0.
 };
 
-// Decides the answer for `word`; nothing when no use is open. `claim` is SlotRecord::claim,
-// `operation` the record of SlotRecord::op_id if it is there. A use that nobody claimed, that the
+// Decides the answer for `word`; nothing when none is open. `claim` is SlotRecord::claim,
+// `operation` the record of SlotRecord::op_id if it is there. A submission that nobody claimed, that the
 // record does not know, or whose operation is undecided ends with ABORTED and `cause`. Only a
 // publish of an operation decided good ends well: an announce was not answered, so its rank never
 // published; a pulled says nothing that anybody still needs.
@@ -35,21 +35,21 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
                                          const std::optional<RecordedOperation>& operation,
                                          absl::string_view cause);
 
-// The whole message for an undecided use; the request is a copy, and as hostile as its client.
+// The whole message for an undecided submission; the request is a copy, and as hostile as its client.
 using PoisonText = std::function<std::string(const shm::SlotRequest&)>;
 
 // Marks every undecided operation as failed with ABORTED and `cause`. Once, after the worker was
 // reaped and before the first PoisonSession, so that all ranks of an operation get one outcome.
 void FailUndecided(shm::RecordsSegment& records, absl::string_view cause);
 
-// Ends every open use of the session whose block in the records is `record_index`, and wakes its
+// Ends every open submission of the session whose block in the records is `record_index`, and wakes its
 // waiters. May be repeated: a client that has not heard yet may arm again. Returns the number of
-// uses that it ended.
-int PoisonSession(shm::SlotsSegment& slots, const shm::RecordsSegment& records,
+// submissions that it ended.
+int PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
                   uint32_t record_index, const PoisonText& text);
 
 // Sets the session's `ended` word and wakes its waiters; before the worker hears of the end,
 // because from then on peers' regions may be given to others.
-void MarkEnded(shm::SlotsSegment& slots);
+void MarkEnded(const shm::SlotsView& slots);
 
 }  // namespace epd

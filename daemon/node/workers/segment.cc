@@ -61,15 +61,7 @@ absl::StatusOr<SharedSegment> CreateSlots(uint64_t session_id, uint64_t incarnat
   absl::StatusOr<SharedSegment> segment =
       SharedSegment::Create(absl::StrCat("epd-slots-", session_id), sizeof(shm::SlotsSegment));
   if (!segment.ok()) return segment;
-  shm::SlotsHeader& header = Slots(*segment).header;
-  header.magic = shm::kSlotsMagic;
-  header.version = shm::kSegmentVersion;
-  header.header_bytes = sizeof(shm::SlotsHeader);
-  header.segment_bytes = sizeof(shm::SlotsSegment);
-  header.num_slots = shm::kSlotsPerSession;
-  header.slot_bytes = sizeof(shm::Slot);
-  header.session_id = session_id;
-  header.incarnation = incarnation;
+  shm::SlotsView::Create(segment->data(), session_id, incarnation);
   return segment;
 }
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/core/unique_fd.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
@@ -38,8 +38,8 @@ class SharedSegment {
 
 // A slots segment with its header filled in. Errors as SharedSegment::Create.
 absl::StatusOr<SharedSegment> CreateSlots(uint64_t session_id, uint64_t incarnation);
-inline shm::SlotsSegment& Slots(const SharedSegment& s) {
-  return *static_cast<shm::SlotsSegment*>(s.data());
+inline shm::SlotsView Slots(const SharedSegment& s) {
+  return shm::SlotsView::OfThisVersion(s.data());
 }
 
 // The records segment with its header filled in.

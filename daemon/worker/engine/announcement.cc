@@ -32,7 +32,7 @@ Announcement CopyAnnouncement(const shm::SlotRequest& request) {
       .kind = request.kind,
       .num_tokens = request.num_tokens,
       .recv_capacity = request.recv_capacity,
-      .demand = request.demand,
+      .demand = request.announce.demand,
       .stage_bytes = request.stage_bytes,
       .out_bytes = request.out_bytes,
       .plan_bytes = request.plan_bytes,

@@ -34,6 +34,7 @@ struct Announcement {
   std::optional<uint8_t> eager_buffer = {};  // The rows stand there already.
   bool from_stream = false;                  // A GPU's stream calls, and not a CPU.
 };
+// `request` is an announce.
 Announcement CopyAnnouncement(const shm::SlotRequest& request);
 
 // A program and one of its executions: the number that is the same on all ranks, counted from the

@@ -1,13 +1,13 @@
 #include "daemon/worker/engine/cause_text.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/rank_holder.h"
 #include "proto/epd/v1/operation_kind.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -51,8 +51,8 @@ absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& req
                     request.rank, request.step);
 }
 
-std::string SafeText(const char* text, size_t max_bytes) {
-  std::string safe(text, strnlen(text, max_bytes));
+std::string SafeText(std::string_view text) {
+  std::string safe(text);
   for (char& c : safe) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
@@ -61,7 +61,7 @@ std::string SafeText(const char* text, size_t max_bytes) {
 
 std::string NameOf(const shm::SlotRequest& request) {
   if (request.has_name != 0 && request.error_code == 0) {
-    return absl::StrCat("name=", SafeText(request.text, sizeof request.text));
+    return absl::StrCat("name=", SafeText(text::Read(request.announce.name)));
   }
   return absl::StrCat(request.has_name != 0 ? "name_digest=" : "program=",
                       absl::BytesToHexString(absl::string_view(

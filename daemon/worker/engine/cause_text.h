@@ -24,10 +24,10 @@ absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_
 // The same where no tenant is known; `request` is copied out of client memory.
 absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& request);
 
-// Text that a client wrote, cut at its zero and at `max_bytes`, control characters replaced.
-std::string SafeText(const char* text, size_t max_bytes);
+// Text that a client wrote, control characters replaced.
+std::string SafeText(std::string_view text);
 
-// The static name of an operation, or "program=1f2e..." with the digest's first bytes.
+// The static name of the operation that `request` announces, or "program=1f2e..." with the digest's first bytes.
 std::string NameOf(const shm::SlotRequest& request);
 
 }  // namespace epd

@@ -25,12 +25,6 @@ absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,
   return absl::Status(problem.code(), absl::StrCat(place, ": ", problem.message()));
 }
 
-shm::SlotRequest NameOperation(const shm::SlotRequest& request, OperationId operation) {
-  shm::SlotRequest named = request;
-  named.op_id = operation.value;
-  return named;
-}
-
 }  // namespace
 
 void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& request) {
@@ -39,31 +33,32 @@ void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& 
     case shm::Step::kAnnounceStaged:
       return Announce(submission, request);
     case shm::Step::kPublish:
-      return Publish(submission, request);
+      return Publish(submission, request, OperationId(request.operation.op_id));
     case shm::Step::kPulled:
-      return Pulled(submission, request);
+      return Pulled(submission, request, OperationId(request.operation.op_id));
     case shm::Step::kStreamAnnounce:
       return StreamAnnounce(submission, request);
     case shm::Step::kStreamPublish:
     case shm::Step::kStreamPulled:
       break;
     default:
-      return parts_.phases.Refuse(
-          submission, ForStranger(absl::InvalidArgumentError(absl::StrCat(
-                                      "step is ", static_cast<uint32_t>(request.step),
-                                      ", expected 1 (announce), 2 (publish), 3 (pulled) or 4 "
-                                      "(announce staged), or 5 to 7 from a stream")),
-                                  request));
+      return RefuseStranger(
+          submission, request,
+          absl::InvalidArgumentError(absl::StrCat("step is ", static_cast<uint32_t>(request.step),
+                                                  ", expected 1 (announce), 2 (publish), 3 "
+                                                  "(pulled) or 4 (announce staged), or 5 to 7 "
+                                                  "from a stream")));
   }
-  if (request.op_id >= shm::kSlotsPerSession) {
-    return parts_.phases.Refuse(
-        submission,
-        ForStranger(absl::InvalidArgumentError(absl::StrCat(
-                        "the step names slot ", request.op_id,
-                        " as its site's announce, expected less than ", shm::kSlotsPerSession)),
-                    request));
+  const uint32_t site = request.stream.announce_slot;
+  if (site >= shm::kSlotsPerSession) {
+    return RefuseStranger(
+        submission, request,
+        absl::InvalidArgumentError(absl::StrCat("the step names slot ", site,
+                                                " as its site's announce, expected "
+                                                "less than ",
+                                                shm::kSlotsPerSession)));
   }
-  const StreamSiteKey key{submission.session, static_cast<uint32_t>(request.op_id)};
+  const StreamSiteKey key{submission.session, site};
   if (request.step == shm::Step::kStreamPublish) {
     StreamPublish(key, submission, request);
   } else {
@@ -71,17 +66,21 @@ void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& 
   }
 }
 
+void OperationSteps::RefuseStranger(const Submission& submission, const shm::SlotRequest& request,
+                                    const absl::Status& cause) {
+  parts_.phases.Refuse(submission, ForStranger(cause, request));
+}
+
 // ---- announce ----
 
 void OperationSteps::Announce(const Submission& submission, const shm::SlotRequest& request) {
   Tenant* tenant = parts_.tenants.FindFor(request);
   if (tenant == nullptr) {
-    return parts_.phases.Refuse(
-        submission, ForStranger(absl::AbortedError(absl::StrCat(
-                                    "this worker does not serve group id ", request.group_id,
-                                    " (the call carries epoch ", request.epoch, " formation ",
-                                    request.formation, "); join the group again")),
-                                request));
+    return RefuseStranger(
+        submission, request,
+        absl::AbortedError(absl::StrCat("this worker does not serve group id ", request.group_id,
+                                        " (the call carries epoch ", request.epoch, " formation ",
+                                        request.formation, "); join the group again")));
   }
   if (const absl::Status problem = CheckPlace(request, submission.session, *tenant);
       !problem.ok()) {
@@ -174,7 +173,7 @@ absl::Status OperationSteps::TakeAnnouncement(Part& part, const Tenant& tenant,
   const EagerArea eager =
       tenant.may_send_eagerly() ? staging.FindEagerArea(tenant.set) : EagerArea();
   status = CheckEagerBuffer(request, eager, staging.eager_options());
-  if (status.ok()) part.said.eager_buffer = static_cast<uint8_t>(request.op_id);
+  if (status.ok()) part.said.eager_buffer = static_cast<uint8_t>(request.announce.eager_buffer);
   return status;
 }
 
@@ -226,28 +225,29 @@ void OperationSteps::HandleAllAnnounced(Operation& operation) {
 
 // The operation that a publish or pulled means, or null after the submission was refused.
 Operation* OperationSteps::FindForSubmission(const Submission& submission,
-                                             const shm::SlotRequest& request, PartState expected) {
-  Operation* operation = parts_.table.Find(OperationId(request.op_id));
+                                             const shm::SlotRequest& request, OperationId id,
+                                             PartState expected) {
+  Operation* operation = parts_.table.Find(id);
   if (operation == nullptr) {
-    parts_.phases.Refuse(
-        submission, ForStranger(absl::AbortedError(absl::StrCat(
-                                    "operation ", request.op_id,
-                                    " is not open: it has ended, or an earlier worker ran it")),
-                                request));
+    RefuseStranger(
+        submission, request,
+        absl::AbortedError(absl::StrCat(
+            "operation ", id.value, " is not open: it has ended, or an earlier worker ran it")));
     return nullptr;
   }
   const std::vector<RankHolder>& members = operation->tenant->start.members;
   if (request.rank >= members.size() || members[request.rank].session != submission.session) {
-    parts_.phases.Refuse(submission,
-                         ForStranger(absl::PermissionDeniedError(absl::StrCat(
-                                         "operation ", request.op_id, " has no rank ", request.rank,
-                                         " of session ", submission.session.value)),
-                                     request));
+    RefuseStranger(submission, request,
+                   absl::PermissionDeniedError(absl::StrCat("operation ", id.value, " has no rank ",
+                                                            request.rank, " of session ",
+                                                            submission.session.value)));
     return nullptr;
   }
-  if (operation->parts[request.rank].state != expected) {
+  // A call in a stream goes on with a stream's steps, and what they carry.
+  const Part& part = operation->parts[request.rank];
+  if (part.state != expected || part.site.has_value() != IsStreamStep(request.step)) {
     const absl::Status unexpected = absl::InvalidArgumentError(
-        absl::StrCat("operation ", request.op_id, " (", operation->Describe(),
+        absl::StrCat("operation ", id.value, " (", operation->Describe(),
                      ") does not expect this step of rank ", request.rank, " now"));
     parts_.phases.Refuse(submission,
                          ForClient(unexpected, *operation->tenant, request.rank, request.step));
@@ -257,8 +257,9 @@ Operation* OperationSteps::FindForSubmission(const Submission& submission,
   return operation;
 }
 
-void OperationSteps::Publish(const Submission& submission, const shm::SlotRequest& request) {
-  Operation* operation = FindForSubmission(submission, request, PartState::kCopying);
+void OperationSteps::Publish(const Submission& submission, const shm::SlotRequest& request,
+                             OperationId id) {
+  Operation* operation = FindForSubmission(submission, request, id, PartState::kCopying);
   if (operation == nullptr) return;
   const Tenant& tenant = *operation->tenant;
   Part& part = operation->parts[request.rank];
@@ -296,8 +297,9 @@ void OperationSteps::RowsMoved(Operation& operation, const absl::Status& status)
   }
 }
 
-void OperationSteps::Pulled(const Submission& submission, const shm::SlotRequest& request) {
-  Operation* operation = FindForSubmission(submission, request, PartState::kReading);
+void OperationSteps::Pulled(const Submission& submission, const shm::SlotRequest& request,
+                            OperationId id) {
+  Operation* operation = FindForSubmission(submission, request, id, PartState::kReading);
   if (operation == nullptr) return;
   operation->parts[request.rank].state = PartState::kPulled;
   operation->parts[request.rank].submission = submission;
@@ -311,17 +313,14 @@ void OperationSteps::StreamAnnounce(const Submission& submission, const shm::Slo
   if (announced.begins) return Announce(submission, request);
   if (!announced.written_over.has_value()) return;
   const StreamSites::Held& held = *announced.written_over;
-  parts_.phases.Refuse(
-      held.submission,
-      ForStranger(absl::DataLossError("the op slot was written over"), held.request));
+  RefuseStranger(held.submission, held.request,
+                 absl::DataLossError("the op slot was written over"));
 }
 
 void OperationSteps::StreamPublish(const StreamSiteKey& key, const Submission& submission,
                                    const shm::SlotRequest& request) {
   const StreamSites::Published published = parts_.sites.TakePublish(key);
-  if (published.operation) {
-    return Publish(submission, NameOperation(request, published.operation));
-  }
+  if (published.operation) return Publish(submission, request, published.operation);
   const bool repeats = !published.cause.ok();
   const absl::Status status =
       repeats ? published.cause
@@ -347,7 +346,7 @@ void OperationSteps::StreamPulled(const StreamSiteKey& key, const Submission& su
                      operation->parts[request.rank].state == PartState::kReading;
   if (reads) {
     parts_.sites.TakePulled(key);
-    return Pulled(submission, NameOperation(request, *expected));
+    return Pulled(submission, request, *expected);
   }
   parts_.phases.Refuse(submission, absl::OkStatus());
   if (expected.has_value() && !*expected) parts_.sites.TakePulled(key);
@@ -361,7 +360,7 @@ void OperationSteps::TakeHeld() {
 
 void OperationSteps::RefuseHeld(const absl::Status& cause) {
   for (const StreamSites::Held& held : parts_.sites.TakeAllHeld()) {
-    parts_.phases.Refuse(held.submission, ForStranger(cause, held.request));
+    RefuseStranger(held.submission, held.request, cause);
   }
 }
 

@@ -49,6 +49,9 @@ class OperationSteps {
   void RowsMoved(Operation& operation, const absl::Status& status);
 
  private:
+  // Of a call whose tenant is not known.
+  void RefuseStranger(const Submission& submission, const shm::SlotRequest& request,
+                      const absl::Status& cause);
   void Announce(const Submission& submission, const shm::SlotRequest& request);
   void AnnounceInTenant(Tenant& tenant, const Submission& submission,
                         const shm::SlotRequest& request);
@@ -59,9 +62,9 @@ class OperationSteps {
                                 const shm::SlotRequest& request) const;
   void HandleAllAnnounced(Operation& operation);
   Operation* FindForSubmission(const Submission& submission, const shm::SlotRequest& request,
-                               PartState expected);
-  void Publish(const Submission& submission, const shm::SlotRequest& request);
-  void Pulled(const Submission& submission, const shm::SlotRequest& request);
+                               OperationId id, PartState expected);
+  void Publish(const Submission& submission, const shm::SlotRequest& request, OperationId id);
+  void Pulled(const Submission& submission, const shm::SlotRequest& request, OperationId id);
 
   void StreamAnnounce(const Submission& submission, const shm::SlotRequest& request);
   void StreamPublish(const StreamSiteKey& key, const Submission& submission,

@@ -13,6 +13,7 @@
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/row_dtype.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -111,8 +112,8 @@ absl::Status CheckShape(const shm::SlotRequest& request, const Tenant& tenant) {
 absl::Status ReadMoved(const shm::SlotRequest& request, const Announcement& said,
                        const Tenant& tenant) {
   PlanHeader got = {};
-  static_assert(sizeof got <= sizeof request.text);
-  std::memcpy(&got, request.text, sizeof got);
+  static_assert(sizeof got == sizeof request.stream.plan_header);
+  std::memcpy(&got, request.stream.plan_header, sizeof got);
   const GroupSpec& group = tenant.start.spec;
   RoutingSpec spec;
   spec.num_ranks = static_cast<int32_t>(group.num_ranks);
@@ -124,7 +125,7 @@ absl::Status ReadMoved(const shm::SlotRequest& request, const Announcement& said
       MakePlanHeader(spec, static_cast<int32_t>(request.rank),
                      {tenant.start.group.value, tenant.start.epoch.value, said.plan_id},
                      static_cast<int64_t>(said.num_tokens), got.num_routes);
-  return ToStatus(cuda::ReadPlanReport(request.demand, got, want));
+  return ToStatus(cuda::ReadPlanReport(request.stream.move_report, got, want));
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ absl::Status CheckOwnError(const shm::SlotRequest& request) {
   }
   if (request.error_code == 0) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(request.error_code),
-                      SafeText(request.text, sizeof request.text));
+                      SafeText(text::Read(request.error)));
 }
 
 absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant,
@@ -179,8 +180,8 @@ absl::Status CheckPublish(const shm::SlotRequest& request, const Part& part, con
 
 absl::Status CheckEagerBuffer(const shm::SlotRequest& request, const EagerArea& eager,
                               const EagerOptions& options) {
-  if (request.op_id >= eager.num_eager_buffers) {
-    return Bad("eager buffer", request.op_id,
+  if (request.announce.eager_buffer >= eager.num_eager_buffers) {
+    return Bad("eager buffer", request.announce.eager_buffer,
                absl::StrCat("less than num_eager_buffers=", eager.num_eager_buffers));
   }
   if (request.stage_bytes > options.buffer_bytes) {

@@ -6,21 +6,23 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "proto/epd/v1/operation_kind.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
 
 std::string DescribeFault(const shm::SlotRequest& request, const GroupSpec& spec) {
   if (request.kind == shm::Kind::kPrepare) {
-    if (request.demand == UINT64_MAX) return "";
+    const uint64_t report = request.announce.route_report;
+    if (report == UINT64_MAX) return "";
     return absl::StrCat(
         "topk_idx names an expert that the group does not have, or too many tokens (fault ",
-        request.demand & 0xff, " at index ", request.demand >> 8, ")");
+        report & 0xff, " at index ", report >> 8, ")");
   }
   if (request.kind == shm::Kind::kDispatch || spec.drop_on_overflow) return "";
-  if (request.demand <= request.recv_capacity) return "";
+  if (request.announce.demand <= request.recv_capacity) return "";
   return absl::StrCat("recv_capacity: got ", request.recv_capacity, " slots, the plan's rows ",
-                      Scatters(request.kind) ? "need " : "fill ", request.demand);
+                      Scatters(request.kind) ? "need " : "fill ", request.announce.demand);
 }
 
 }  // namespace
@@ -54,11 +56,9 @@ void StreamRound::Restart() {
 shm::SlotRequest ReportFault(const shm::SlotRequest& request, const GroupSpec& spec) {
   shm::SlotRequest reported = request;
   const std::string fault = DescribeFault(request, spec);
-  if (request.kind == shm::Kind::kPrepare) reported.demand = 0;
   if (fault.empty()) return reported;
   reported.error_code = static_cast<uint32_t>(absl::StatusCode::kInvalidArgument);
-  std::memset(reported.text, 0, sizeof reported.text);
-  fault.copy(reported.text, sizeof reported.text - 1);
+  text::Write(fault, reported.error);
   return reported;
 }
 

@@ -22,7 +22,7 @@ class StreamRound {
   using Call = std::pair<Rank, ProgramId>;
 
   bool synchronising() const { return synchronising_; }
-  // A call of a site, with the program and the execution that it is of. Sites count for themselves: which of them
+  // A call of a site, as it announces it, with the program and the execution that it is of. Sites count for themselves: which of them
   // run in one execution only the stream knows.
   shm::SlotRequest Count(const shm::SlotRequest& request);
   // All ranks are at one call, or have passed it. `waiting`: the calls in which ranks are.
@@ -36,7 +36,7 @@ class StreamRound {
   std::map<Call, uint64_t> num_calls_;  // In this round, since they were synchronised.
 };
 
-// The request with an error of its own for what a call on a CPU finds wrong before it announces, and a stream's
+// The announce with an error of its own for what a call on a CPU finds wrong before it announces, and a stream's
 // kernels only report. Of a dispatch that is too much for a rank all ranks hear as of an overflow.
 shm::SlotRequest ReportFault(const shm::SlotRequest& request, const GroupSpec& spec);
 

@@ -10,12 +10,14 @@
 
 namespace epd {
 
-absl::StatusOr<Mapping> Mapping::Open(const UniqueFd& fd, size_t bytes) {
+absl::StatusOr<Mapping> Mapping::Open(const UniqueFd& fd, size_t min_bytes) {
   struct stat facts = {};
-  if (fstat(fd.get(), &facts) != 0 || facts.st_size < static_cast<off_t>(bytes)) {
+  if (fstat(fd.get(), &facts) != 0 || facts.st_size < static_cast<off_t>(min_bytes)) {
     return absl::DataLossError(absl::StrCat("a segment of ", facts.st_size, " bytes, expected ",
-                                            bytes, "; epd and epd-worker are of different builds"));
+                                            min_bytes,
+                                            "; epd and epd-worker are of different builds"));
   }
+  const auto bytes = static_cast<size_t>(facts.st_size);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("mmap of a segment: ", std::strerror(errno)));

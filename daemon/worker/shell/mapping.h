@@ -12,10 +12,10 @@ namespace epd {
 
 class Mapping {
  public:
-  // Maps `bytes` of `fd` read-write; children do not inherit it.
-  //   DATA_LOSS           the segment is shorter
+  // Maps all of `fd` read-write; children do not inherit it.
+  //   DATA_LOSS           the segment is shorter than `min_bytes`
   //   RESOURCE_EXHAUSTED  address space
-  static absl::StatusOr<Mapping> Open(const UniqueFd& fd, size_t bytes);
+  static absl::StatusOr<Mapping> Open(const UniqueFd& fd, size_t min_bytes);
 
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
@@ -28,6 +28,7 @@ class Mapping {
   ~Mapping();
 
   void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
 
  private:
   void* data_ = nullptr;

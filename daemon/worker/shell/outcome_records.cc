@@ -1,9 +1,7 @@
 #include "daemon/worker/shell/outcome_records.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 
@@ -48,9 +46,7 @@ void OutcomeRecords::OpenOperation(OperationId operation) {
 void OutcomeRecords::Decide(OperationId operation, const absl::Status& status) {
   shm::OperationRecord& record = Of(operation);
   record.code = static_cast<uint32_t>(status.code());
-  const size_t bytes = std::min(status.message().size(), sizeof record.cause - 1);
-  std::memcpy(record.cause, status.message().data(), bytes);
-  record.cause[bytes] = '\0';
+  text::Write(status.message(), record.cause);
   const shm::Outcome outcome = status.ok() ? shm::Outcome::kGood : shm::Outcome::kFailed;
   record.outcome.store(static_cast<uint32_t>(outcome), std::memory_order_release);
 }

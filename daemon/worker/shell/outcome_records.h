@@ -18,7 +18,7 @@ class OutcomeRecords {
   //   DATA_LOSS  not a records segment of this version and size
   static absl::StatusOr<OutcomeRecords> Open(const UniqueFd& fd);
 
-  // The use that `id` is about to claim; its operation is not known yet.
+  // The submission that `id` is about to claim; its operation is not known yet.
   void WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id);
   // The last claim id of a slot, an earlier worker's included; 0 for none.
   uint32_t LastClaim(uint32_t record_index, uint32_t slot) const;

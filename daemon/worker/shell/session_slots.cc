@@ -1,28 +1,15 @@
 #include "daemon/worker/shell/session_slots.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <climits>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
-namespace {
-
-void WriteMessage(shm::SlotReply& reply, absl::string_view text) {
-  const size_t bytes = std::min(text.size(), sizeof reply.message - 1);
-  std::memcpy(reply.message, text.data(), bytes);
-  reply.message[bytes] = '\0';
-}
-
-}  // namespace
 
 absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t record_index,
                                                 const UniqueFd& segment, UniqueFd wakeup,
@@ -31,7 +18,7 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
     return absl::InvalidArgumentError(
         absl::StrCat("record_index is ", record_index, ", expected less than ", shm::kMaxSessions));
   }
-  absl::StatusOr<Mapping> mapping = Mapping::Open(segment, sizeof(shm::SlotsSegment));
+  absl::StatusOr<Mapping> mapping = Mapping::Open(segment, sizeof(shm::SlotsHeader));
   if (!mapping.ok()) return mapping.status();
   SessionSlots slots;
   slots.session_ = session;
@@ -39,14 +26,16 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
   slots.mapping_ = *std::move(mapping);
   slots.wakeup_ = std::move(wakeup);
   slots.records_ = &records;
-  const shm::SlotsHeader& header = slots.segment().header;
-  if (header.magic != shm::kSlotsMagic || header.version != shm::kSegmentVersion ||
-      header.session_id != session.value) {
-    return absl::DataLossError(absl::StrCat("the slots segment has version ", header.version,
-                                            " and session ", header.session_id, ", expected ",
-                                            shm::kSegmentVersion, " and ", session.value));
+  if (const shm::SegmentFault fault = shm::SlotsView::Open(
+          slots.mapping_.data(), slots.mapping_.bytes(), shm::kReadVersions, &slots.view_);
+      !fault.ok()) {
+    return absl::Status(static_cast<absl::StatusCode>(fault.code), fault.text);
   }
-  for (uint32_t slot = 0; slot < shm::kSlotsPerSession; ++slot) {
+  if (const uint64_t other = slots.view_.header().session_id; other != session.value) {
+    return absl::DataLossError(
+        absl::StrCat("the slots segment is of session ", other, ", expected ", session.value));
+  }
+  for (uint32_t slot = 0; slot < slots.view_.num_slots(); ++slot) {
     slots.last_claim_[slot] = records.LastClaim(record_index, slot);
   }
   return slots;
@@ -55,7 +44,7 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
 int SessionSlots::TakeArmed(const Taker& take) {
   int taken = 0;
   for (uint32_t word = 0; word < shm::kSlotsPerSession / 64; ++word) {
-    std::atomic<uint64_t>& armed = segment().header.armed[word];
+    std::atomic<uint64_t>& armed = view_.header().armed[word];
     if (armed.load(std::memory_order_relaxed) == 0) continue;
     uint64_t bits = armed.exchange(0, std::memory_order_acq_rel);
     for (; bits != 0; bits &= bits - 1) {
@@ -68,7 +57,7 @@ int SessionSlots::TakeArmed(const Taker& take) {
 int SessionSlots::TakeStreamed(const Taker& take) {
   int taken = 0;
   for (uint32_t word = 0; word < shm::kSlotsPerSession / 64; ++word) {
-    uint64_t bits = segment().header.streamed[word].load(std::memory_order_acquire);
+    uint64_t bits = view_.header().streamed[word].load(std::memory_order_acquire);
     for (; bits != 0; bits &= bits - 1) {
       taken += TakeSlot(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)), take);
     }
@@ -78,16 +67,15 @@ int SessionSlots::TakeStreamed(const Taker& take) {
 
 // Who waits in a stream reads no text: there the first failure stays until the client has taken it.
 void SessionSlots::WriteReason(uint32_t index, const absl::Status& status) {
-  shm::Slot& slot = segment().slots[index];
-  const uint64_t bits = segment().header.streamed[index / 64].load(std::memory_order_relaxed);
-  if ((bits >> (index % 64) & 1) == 0) return WriteMessage(slot.reply, status.message());
+  shm::Slot& slot = view_.slot(index);
+  if (!view_.streamed(index)) return text::Write(status.message(), slot.reply.message);
   if (status.ok() || slot.failed.load(std::memory_order_acquire) != 0) return;
-  WriteMessage(slot.reply, status.message());
+  text::Write(status.message(), slot.reply.message);
   slot.failed.store(static_cast<uint32_t>(status.code()), std::memory_order_release);
 }
 
 bool SessionSlots::has_streams() const {
-  for (const std::atomic<uint64_t>& word : segment().header.streamed) {
+  for (const std::atomic<uint64_t>& word : view_.header().streamed) {
     if (word.load(std::memory_order_relaxed) != 0) return true;
   }
   return false;
@@ -95,18 +83,20 @@ bool SessionSlots::has_streams() const {
 
 int SessionSlots::TakeAll(const Taker& take) {
   int taken = 0;
-  for (uint32_t slot = 0; slot < shm::kSlotsPerSession; ++slot) taken += TakeSlot(slot, take);
+  for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) taken += TakeSlot(slot, take);
   return taken;
 }
 
 bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
-  shm::Slot& slot = segment().slots[index];
-  if (slot.word.load(std::memory_order_acquire) != shm::kArmed) return false;
+  if (index >= view_.num_slots()) return false;
+  const shm::Slot& slot = view_.slot(index);
+  std::atomic<uint64_t>& word = view_.word(index);
+  if (word.load(std::memory_order_acquire) != shm::kArmed) return false;
   uint32_t& id = last_claim_[index];
   id = id == UINT32_MAX ? shm::kFirstClaimId : std::max(id + 1, shm::kFirstClaimId);
   records_->WriteClaim(record_index_, index, slot.request.step, id);
-  if (!shm::Claim(slot.word, id)) return false;
-  // Copied after the claim: before it, the use might have been ended and armed anew.
+  if (!shm::Claim(word, id)) return false;
+  // Copied after the claim: before it, the submission might have been ended and armed anew.
   shm::SlotRequest request;
   std::memcpy(&request, &slot.request, sizeof request);
   take(Submission{.session = session_, .slot = index, .claim = id}, request);
@@ -114,9 +104,10 @@ bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
 }
 
 void SessionSlots::Answer(const AnswerSubmission& answer) {
-  shm::Slot& slot = segment().slots[answer.submission.slot];
-  // A use that somebody else ended keeps its reply.
-  if (slot.word.load(std::memory_order_acquire) != shm::Claimed(answer.submission.claim)) return;
+  shm::Slot& slot = view_.slot(answer.submission.slot);
+  std::atomic<uint64_t>& word = view_.word(answer.submission.slot);
+  // A submission that somebody else ended keeps its reply.
+  if (word.load(std::memory_order_acquire) != shm::Claimed(answer.submission.claim)) return;
   shm::SlotReply& reply = slot.reply;
   reply.op_id = answer.operation.value;
   reply.region_offset = answer.region.offset;
@@ -128,15 +119,15 @@ void SessionSlots::Answer(const AnswerSubmission& answer) {
   reply.plan_id = answer.plan_id;
   if (answer.plan_name.has_value()) slot.plan_name = *answer.plan_name;
   if (!answer.repeats) WriteReason(answer.submission.slot, answer.status);
-  if (shm::Answer(slot.word, answer.submission.claim,
-                  static_cast<uint32_t>(answer.status.code()))) {
-    Wake(slot);
+  if (shm::Answer(word, answer.submission.claim, static_cast<uint32_t>(answer.status.code()))) {
+    Wake(answer.submission.slot);
   }
 }
 
 void SessionSlots::Tell(const NameEagerBuffers& eager) {
-  shm::Slot& slot = segment().slots[eager.submission.slot];
-  if (slot.word.load(std::memory_order_acquire) != shm::Claimed(eager.submission.claim)) return;
+  shm::Slot& slot = view_.slot(eager.submission.slot);
+  const uint64_t word = view_.word(eager.submission.slot).load(std::memory_order_acquire);
+  if (word != shm::Claimed(eager.submission.claim)) return;
   slot.reply.op_id = eager.operation.value;
   std::copy(eager.eager_buffer_of_rank.begin(), eager.eager_buffer_of_rank.end(),
             slot.eager.eager_buffer_of_rank);
@@ -144,25 +135,23 @@ void SessionSlots::Tell(const NameEagerBuffers& eager) {
 }
 
 void SessionSlots::AbortOpenSubmissions(const absl::Status& status) {
-  for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
-    shm::Slot& slot = segment().slots[i];
-    uint64_t word = slot.word.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < view_.num_slots(); ++i) {
+    const uint64_t word = view_.word(i).load(std::memory_order_acquire);
     if (shm::Ready(word) == 0) continue;
     WriteReason(i, status);
-    if (shm::Poison(slot.word, word, static_cast<uint32_t>(status.code()))) Wake(slot);
+    if (shm::Poison(view_.word(i), word, static_cast<uint32_t>(status.code()))) Wake(i);
   }
 }
 
 // The other half of Dekker's handshake is the client's: it sets `sleeping`, fences, reads the word.
-void SessionSlots::Wake(shm::Slot& slot) {
+void SessionSlots::Wake(uint32_t index) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (slot.sleeping.load(std::memory_order_relaxed) == 0) return;
-  const char* done_half = reinterpret_cast<const char*>(&slot.word) + sizeof(uint32_t);
-  syscall(SYS_futex, done_half, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  if (view_.slot(index).sleeping.load(std::memory_order_relaxed) == 0) return;
+  shm::WakeAll(view_.DoneHalf(index));
 }
 
 void SessionSlots::SetAsleep(bool asleep) {
-  segment().header.asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
+  view_.header().asleep.store(asleep ? 1 : 0, std::memory_order_relaxed);
 }
 
 }  // namespace epd

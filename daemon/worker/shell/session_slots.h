@@ -1,4 +1,4 @@
-// One session's op slots as the worker uses them: take armed uses, answer them, sleep and be woken.
+// One session's op slots as the worker uses them: take armed submissions, answer them, sleep and be woken.
 #pragma once
 
 #include <array>
@@ -11,40 +11,41 @@
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/mapping.h"
 #include "daemon/worker/shell/outcome_records.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
 // The segment is client memory: a client may change any word at any time. It can confuse its own
-// uses by that and nothing else. Exec thread only.
+// submissions by that and nothing else. Exec thread only.
 class SessionSlots {
  public:
   // `records` outlives this.
-  //   DATA_LOSS         not a slots segment of this version, or another session's
+  //   DATA_LOSS         not a slots segment, or another session's
+  //   UNIMPLEMENTED     a slots segment of a version that this worker does not read
   //   INVALID_ARGUMENT  record_index is out of range
   static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
                                            const UniqueFd& segment, UniqueFd wakeup,
                                            OutcomeRecords& records);
 
   using Taker = std::function<void(const Submission&, const shm::SlotRequest&)>;
-  // Claims every armed use that is marked, or whose slot a stream arms, and hands a private copy of each request to `take`.
-  // Returns the number of uses taken.
+  // Claims every armed submission that is marked, or whose slot a stream arms, and hands a private copy of each request to `take`.
+  // Returns how many it took.
   int TakeArmed(const Taker& take);
-  // The same without the marks, for uses armed before this worker knew the session.
+  // The same without the marks, for those armed before this worker knew the session.
   int TakeAll(const Taker& take);
 
   // Whether a GPU's stream may arm slots: it rings nothing, so somebody must look.
   bool has_streams() const;
 
-  // Writes the reply, ends the use if it is still this claim's, and wakes its waiter.
+  // Writes the reply, ends the submission if it is still this claim's, and wakes its waiter.
   void Answer(const AnswerSubmission& answer);
-  // Writes the eager buffers of a use that is to be answered.
+  // Writes the eager buffers of a submission that is to be answered.
   void Tell(const NameEagerBuffers& eager);
   void Link(const LinkSubmission& link) {
     records_->Link(record_index_, link.submission.slot, link.operation);
   }
 
-  // Ends every open use with `status`: this worker stops.
+  // Ends every open submission with `status`: this worker stops.
   void AbortOpenSubmissions(const absl::Status& status);
 
   // Before sleeping: after SetAsleep(true) of all sessions, scan once more.
@@ -54,15 +55,15 @@ class SessionSlots {
 
  private:
   SessionSlots() = default;
-  shm::SlotsSegment& segment() const { return *static_cast<shm::SlotsSegment*>(mapping_.data()); }
   int TakeStreamed(const Taker& take);
   void WriteReason(uint32_t index, const absl::Status& status);
   bool TakeSlot(uint32_t index, const Taker& take);
-  static void Wake(shm::Slot& slot);
+  void Wake(uint32_t index);
 
   SessionId session_;
   uint32_t record_index_ = 0;
   Mapping mapping_;
+  shm::SlotsView view_;
   UniqueFd wakeup_;
   OutcomeRecords* records_ = nullptr;
   std::array<uint32_t, shm::kSlotsPerSession> last_claim_ = {};

@@ -5,10 +5,11 @@
 //   slots    one per session; epd, the worker and that one client map it read-write. Everything in it except
 //            `word` transitions is advice from the client's side: whoever reads a request copies it first and
 //            trusts nothing in it.
-//   records  one per node; epd and the worker map it, no client. It says which use a claim belongs to and what
-//            was decided, so that epd can answer for a worker that is dead.
+//   records  one per node; epd and the worker map it, no client. It says which submission a claim belongs to and
+//            what was decided, so that epd can answer for a worker that is dead.
 //
-// The cycle of a slot's word is in slot_word.h; the steps of an operation are `Step` below.
+// The cycle of a slot's word is in slot_word.h; the steps of an operation are `Step` below. Readers find the areas of
+// a slots segment by its header (slots_view.h); tests/unit/proto/segment_layout_test.cc fixes every offset.
 #pragma once
 
 #include <atomic>
@@ -21,14 +22,17 @@ namespace epd::shm {
 
 inline constexpr uint64_t kSlotsMagic = 0x31544f4c53445045;    // "EPDSLOT1", little endian.
 inline constexpr uint64_t kRecordsMagic = 0x3143455253445045;  // "EPDSREC1", little endian.
-inline constexpr uint32_t kSegmentVersion = 1;
+// Of both segments. A new area, or more slots, is no new version: readers go by the header.
+inline constexpr uint32_t kSegmentVersion = 2;
 inline constexpr uint32_t kSlotsPerSession = 256;  // Outstanding operations of a session.
 inline constexpr uint32_t kMaxSessions = 1024;     // Blocks in the records segment.
 inline constexpr uint32_t kMaxOperations = 8192;   // Open operations of a node.
 inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its terminating zero.
 // An eager buffer is the place in the own arena where the rows of slot i may stand before the operation is admitted.
 inline constexpr uint64_t kEagerBufferBytes = 256 << 10;
-inline constexpr uint32_t kMaxEagerBuffers = 8;  // Of an arena: slots 0 to 7 have one.
+inline constexpr uint32_t kMaxEagerBuffers = 8;   // Of an arena: slots 0 to 7 have one.
+inline constexpr uint32_t kMaxAreas = 64;         // Of a slots segment, besides its header.
+inline constexpr uint32_t kPlanHeaderBytes = 96;  // sizeof(PlanHeader), kernels/routing_plan.h.
 
 enum class Step : uint32_t {
   kAnnounce = 1,  // Answered when every rank has announced and the operation is admitted.
@@ -36,19 +40,22 @@ enum class Step : uint32_t {
   kPublish = 2,
   // I have read what I need. Answered when the regions are free; nobody waits for it.
   kPulled = 3,
-  // Announce and publish in one: my rows stand in eager buffer `op_id` of my arena. If every rank says so the answer is that
-  // of a publish (SlotEagerBuffers::good); else it is that of an announce, and the rows are to be staged once more. Only after
-  // a reply has told where the eager buffers are; client executor.
+  // Announce and publish in one: my rows stand in an eager buffer of my arena. If every rank says so the answer is that
+  // of a publish (SlotEagerBuffers::good); else it is that of an announce, and the rows are to be staged once more.
+  // Only after a reply has told where the eager buffers are; client executor.
   kAnnounceStaged = 4,
-  // The three steps of a stream site, each in a slot of its own that a GPU's stream arms (slot_stream.h). The
-  // request is the same at every use, but for the plan's id and the demand, which a kernel writes before the stream
-  // arms: whose use it is, the worker counts. `op_id`: of an announce 0; of the others the slot of their site's
-  // announce. A site's next announce is not answered before its `pulled` was claimed and answered. The operation's
-  // region is the stream region of the tenant.
+  // The three steps of a stream site, each in a slot of its own that a GPU's stream arms (slot_stream.h). The request
+  // is the same at every submission, but for the plan's id, the demand and the reports, which kernels write before the
+  // stream arms: which call it is, the worker counts. A site's next announce is not answered before its `pulled` was
+  // claimed and answered. The operation's region is the stream region of the tenant.
   kStreamAnnounce = 5,
   kStreamPublish = 6,
   kStreamPulled = 7,
 };
+
+constexpr bool IsAnnounce(Step step) {
+  return step == Step::kAnnounce || step == Step::kAnnounceStaged || step == Step::kStreamAnnounce;
+}
 
 constexpr bool IsStreamStep(Step step) {
   return step == Step::kStreamAnnounce || step == Step::kStreamPublish ||
@@ -63,34 +70,56 @@ enum class Kind : uint32_t {
   kCombineBackward = 5,
 };
 
-// What a call says. Written by the client before it arms the slot.
-struct SlotRequest {
-  Step step;
-  Kind kind;
-  // Publish and pulled: as in the announce's reply. Announce: 0. Announce staged: the number of the eager buffer.
-  uint64_t op_id;
+// What the three announces say beside SlotRequest's own fields.
+struct AnnounceRequest {
+  uint64_t demand;  // Slots that this rank would need, from the plan; 0 for prepare.
+  // kStreamAnnounce of a prepare: what the kernel that counted the routes reports, all ones where they are good.
+  uint64_t route_report;
+  uint32_t eager_buffer;  // kAnnounceStaged: its number, where the rows stand.
+  uint32_t reserved;
+  char name[256];  // Zero-terminated or cut; where has_name is set.
+};
 
+// What kPublish and kPulled say.
+struct OperationRequest {
+  uint64_t op_id;  // As in the announce's reply.
+};
+
+// What kStreamPublish and kStreamPulled say.
+struct StreamRequest {
+  uint32_t announce_slot;  // Of the same site: names the site.
+  uint32_t reserved;
+  // kStreamPublish, client executor: what the kernels that checked the plan and moved the rows report, all ones where
+  // all is good, and the first bytes of the plan that they read.
+  uint64_t move_report;
+  uint8_t plan_header[kPlanHeaderBytes];
+};
+
+// What a call says. Written by the client before it arms the slot. The steps after an announce repeat what it said.
+struct SlotRequest {
+  Step step;  // Which member of the union below holds.
+  Kind kind;
   uint64_t group_id;
   uint64_t epoch;
   uint64_t formation;
   uint32_t rank;
-  // Worker executor: of the plan copy at the start of the region; see region_layout.h.
-  uint32_t plan_bytes;
+  // Non-zero: what this rank brings is bad; absl::StatusCode, its text in `error`.
+  uint32_t error_code;
 
   // Identity (DESIGN: matching). Operations of all ranks with equal identity are one operation.
-  uint8_t program[16];  // Digest of the executable, or of `name` when has_name is set.
+  uint8_t program[16];  // Digest of the executable, or of the name when has_name is set.
   uint64_t execution;   // Raw number since the Join, per (rank, program).
   uint32_t ordinal;     // Of the call site in its executable.
   uint32_t occurrence;  // Of this site within the execution.
   uint32_t has_name;
-  // Non-zero: this rank's own input is bad; absl::StatusCode, text in `text`.
-  uint32_t error_code;
 
-  // Fingerprint: must be equal on all ranks.
+  // Fingerprint: must be equal on all ranks, as must `kind`.
   uint32_t dtype;  // epd_dtype, of the rows; 0 for prepare.
   uint32_t has_weights;
   uint32_t top_k;
   uint32_t alignment;
+  uint32_t
+      plan_bytes;  // May differ. Worker executor: of the plan copy at the start of the region; region_layout.h.
   uint64_t row_bytes;
   uint64_t plan_id;  // Operation id of the prepare; 0 for prepare.
   uint64_t spec_hash;
@@ -98,36 +127,35 @@ struct SlotRequest {
   // May differ between ranks.
   uint64_t num_tokens;
   uint64_t recv_capacity;  // Slots of this call's receive buffer (dispatch).
-  // Slots that this rank would need, from the plan. Of a stream's prepare: what the kernel that counted the routes
-  // reports, all ones where they are good. Of a stream's publish, client executor: what the kernels that checked the
-  // plan and moved the rows report, as prepare's; the plan's header stands in `text`.
-  uint64_t demand;
-  uint64_t stage_bytes;  // What this rank will stage.
-  uint64_t out_bytes;    // Worker executor: what the worker will put out for this rank.
+  uint64_t stage_bytes;    // What this rank will stage.
+  uint64_t out_bytes;      // Worker executor: what the worker will put out for this rank.
 
-  char text[472];  // Zero-terminated: the name (has_name) or the error's text (error_code).
+  union {
+    AnnounceRequest announce;    // kAnnounce, kAnnounceStaged, kStreamAnnounce.
+    OperationRequest operation;  // kPublish, kPulled.
+    StreamRequest stream;        // kStreamPublish, kStreamPulled.
+  };
+  char error[472];  // Zero-terminated or cut; where error_code is set.
 };
-static_assert(sizeof(SlotRequest) == 640);
+static_assert(sizeof(SlotRequest) == 904);
 
 // What the worker says. Written before it answers the slot.
 struct SlotReply {
-  uint64_t op_id;
+  uint64_t op_id;          // 0: the submission belongs to no operation.
+  uint64_t plan_id;        // Of a prepare: what its plan is named after on all nodes. 0: op_id.
   uint64_t region_offset;  // In every arena of the set.
   uint64_t region_bytes;   // Of one arena; the largest stage of any rank, rounded up to pages.
   uint64_t out_offset;     // Worker executor: where this rank's output lies in its own arena.
   uint64_t out_bytes;
   char message[kMessageBytes];  // Zero-terminated, when the answer is an error.
-  // Of a prepare's plan: names the operation on all nodes; on one node its op_id. 0: op_id.
-  uint64_t plan_id;
 };
 
 // What the worker says about eager buffers, beside a good reply. The client clears `good` before it arms.
 struct SlotEagerBuffers {
-  uint64_t
-      offset;  // Eager buffer i begins at offset + i * kEagerBufferBytes, in every arena of the set.
+  uint64_t offset;  // Of the set's eager buffers in every arena; SlotsHeader::eager_buffers.
   uint32_t num_eager_buffers;  // 0: the set has none.
-  uint32_t
-      good;  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
+  // Of an announce staged: 1 if the outcome is good; each rank's rows stand in its eager buffer.
+  uint32_t good;
   uint8_t eager_buffer_of_rank[limits::kEagerRanks];
 };
 
@@ -143,29 +171,44 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> word;  // slot_word.h.
   // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
   std::atomic<uint32_t> sleeping;
-  uint32_t reserved[13];
+  // Of a slot that a stream arms: the code of the first failed submission since the client took the last one, its text
+  // in reply.message. Replays run no code of the client's; it looks here when it has a chance to.
+  std::atomic<uint32_t> failed;
+  uint32_t reserved[12];
   SlotRequest request;
   SlotReply reply;
   SlotEagerBuffers eager;
   PlanName plan_name;
-  // Of a slot that a stream arms: the code of the first failed use since the client took the last one, its text in
-  // reply.message. Replays run no code of the client's; it looks here when it has a chance to.
-  std::atomic<uint32_t> failed;
   uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotEagerBuffers) -
-                  sizeof(PlanName) - 8];
+                  sizeof(PlanName)];
 };
 static_assert(sizeof(Slot) == 4096);
-static_assert(offsetof(Slot, word) == 0 && offsetof(Slot, request) == 64);
 
+// Element i of an area begins at offset + i * stride; offsets are from the start of the segment where nothing else is
+// said. Later versions add areas behind these; a reader passes over those that it does not know.
+enum class AreaId : uint32_t {
+  kSlots = 0,  // Slot.
+  kWords = 1,  // The slots' words: today each stands in its slot.
+  // From SlotEagerBuffers::offset, in every arena: buffer i belongs to slot i. The worker may give fewer.
+  kEagerBuffers = 2,
+};
+
+struct Area {
+  uint64_t offset;
+  uint32_t stride;
+  uint32_t count;
+};
+
+// `magic` and `version` stand here in every version.
 struct alignas(4096) SlotsHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t header_bytes;
   uint64_t segment_bytes;
-  uint32_t num_slots;
-  uint32_t slot_bytes;
   uint64_t session_id;
   uint64_t incarnation;
+  uint32_t num_areas;
+  uint32_t reserved;
 
   // epd: the session has ended; whatever was read from peers' arenas since is void. Futex word.
   alignas(64) std::atomic<uint32_t> ended;
@@ -176,9 +219,11 @@ struct alignas(4096) SlotsHeader {
   // Client: bit per slot that a GPU's stream arms. A stream marks nothing and rings nothing: while a bit is set, the
   // worker looks at the slot's word again and again.
   alignas(64) std::atomic<uint64_t> streamed[kSlotsPerSession / 64];
+  alignas(64) Area areas[kMaxAreas];  // By AreaId.
 };
 static_assert(sizeof(SlotsHeader) == 4096);
 
+// As this version's writer lays a segment out.
 struct SlotsSegment {
   SlotsHeader header;
   Slot slots[kSlotsPerSession];

@@ -7,7 +7,7 @@
 //   wait     done >= 1                      signed and cyclic, as the hardware compares: codes stay far below 2^31
 //
 // Between the two stores the word is {0, 0}, which nobody claims, answers or poisons. Only CPUs change a word whose
-// ready is not 0, and only by compare-and-swap: a stream that finished late could otherwise complete the next use. So
+// ready is not 0, and only by compare-and-swap: a stream that finished late could otherwise complete the next submission. So
 // each step of a call site has a slot of its own, and the slots segment is registered with the driver by the client.
 #pragma once
 

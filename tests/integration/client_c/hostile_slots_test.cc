@@ -105,9 +105,8 @@ shm::SlotRequest Plausible(std::mt19937_64& random, const client::Joined& own, u
     return values.begin()[random() % values.size()];
   };
   shm::SlotRequest request = {};
-  request.step = static_cast<shm::Step>(any_of({1, 1, 1, 2, 3, 0, 77}));
+  request.step = static_cast<shm::Step>(any_of({1, 1, 1, 2, 3, 4, 5, 6, 7, 0, 77}));
   request.kind = static_cast<shm::Kind>(any_of({1, 2, 3, 4, 5, 0, 99}));
-  request.op_id = any_of({0, 1, 2, 3, random() % 1000, random()});
   request.group_id = any_of({own.group_id, own.group_id, victim, random()});
   request.epoch = any_of({own.epoch, own.epoch, own.epoch + 1, random()});
   request.formation = any_of({own.formation, own.formation, random()});
@@ -124,10 +123,20 @@ shm::SlotRequest Plausible(std::mt19937_64& random, const client::Joined& own, u
   request.row_bytes = any_of({0, 64, 1, ~0ull});
   request.num_tokens = any_of({0, 8, ~0ull});
   request.recv_capacity = any_of({0, 16, ~0ull});
-  request.demand = any_of({0, 16, ~0ull});
   request.stage_bytes = any_of({0, 4096, 1ull << 20, 1ull << 40, ~0ull, ~0ull - 4095});
   request.out_bytes = any_of({0, 4096, 1ull << 40, ~0ull});
-  std::memset(request.text, 'x', sizeof request.text);  // Not terminated.
+  const uint64_t number = any_of({0, 1, 2, 3, random() % 1000, random()});
+  if (shm::IsAnnounce(request.step)) {
+    request.announce.demand = any_of({0, 16, ~0ull});
+    request.announce.eager_buffer = static_cast<uint32_t>(number);
+    std::memset(request.announce.name, 'x', sizeof request.announce.name);  // Not terminated.
+  } else if (shm::IsStreamStep(request.step)) {
+    request.stream.announce_slot = static_cast<uint32_t>(number);
+    request.stream.move_report = any_of({0, random(), ~0ull});
+  } else {
+    request.operation.op_id = number;
+  }
+  std::memset(request.error, 'x', sizeof request.error);  // Nor is this.
   return request;
 }
 
@@ -154,7 +163,8 @@ std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t
       segment.header.asleep.store(static_cast<uint32_t>(ended >> 32));
       segment.header.magic = random();
       segment.header.session_id = random();
-      segment.header.num_slots = static_cast<uint32_t>(random());
+      FillRandomly(random, &segment.header.areas);
+      segment.header.num_areas = static_cast<uint32_t>(random());
     }
     client.Ring();
     if (round == kRounds) link.Say("wrote");

@@ -249,11 +249,11 @@ uint64_t StreamRank::formation() const {
 }
 
 bool StreamRank::AwaitFormationAbove(uint64_t formation) const {
-  shm::SlotsSegment& segment = joined_.rank->group()->group->current()->slots[rank_]->segment();
+  const shm::SlotsView& view = joined_.rank->group()->group->current()->slots[rank_]->view();
   return Eventually(kPatienceSeconds / 3, [&] {
     for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
-      if ((segment.header.streamed[i / 64].load() >> (i % 64) & 1) == 0) continue;
-      uint64_t& entered = segment.slots[i].request.formation;
+      if (!view.streamed(i)) continue;
+      uint64_t& entered = view.slot(i).request.formation;
       if (std::atomic_ref<uint64_t>(entered).load(std::memory_order_acquire) <= formation) {
         return false;
       }

@@ -15,7 +15,7 @@ from proto.epd.v1 import node_pb2 as pb
 
 _HEADER_BYTES = 4096
 _SLOT_BYTES = 4096
-_REPLY_MESSAGE_OFFSET = 64 + 640 + 5 * 8
+_REPLY_MESSAGE_OFFSET = 64 + 904 + 6 * 8
 _ARMED = 1
 _ABORTED = 10
 

@@ -59,7 +59,7 @@ class WorkerProcess : public ::testing::Test {
   void Step(FakeTenant& tenant, uint32_t rank, uint64_t op_id, shm::Step step) {
     shm::SlotRequest request = tenant.Announce(rank);
     request.step = step;
-    request.op_id = op_id;
+    request.operation.op_id = op_id;
     tenant.ranks[rank]->Arm(kSlot, request);
   }
   v1::WorkerSnapshot Snapshot() {

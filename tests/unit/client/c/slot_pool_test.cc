@@ -23,7 +23,7 @@ class SlotPoolTest : public ::testing::Test {
   SlotPoolTest()
       : segment_(std::make_unique<shm::SlotsSegment>()),
         eventfd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        pool_(segment_.get(), eventfd_) {}
+        pool_(shm::SlotsView::OfThisVersion(segment_.get()), eventfd_) {}
   ~SlotPoolTest() override { close(eventfd_); }
 
   uint64_t Rings() {

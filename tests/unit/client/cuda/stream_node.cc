@@ -60,11 +60,8 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
     slots_fds_.push_back(MakeMemory(sizeof(shm::SlotsSegment)));
     segments_.push_back(
         static_cast<shm::SlotsSegment*>(Map(slots_fds_[r], sizeof(shm::SlotsSegment))));
-    shm::SlotsHeader& slots = segments_[r]->header;
-    slots.magic = shm::kSlotsMagic;
-    slots.version = shm::kSegmentVersion;
-    slots.session_id = r + 1;
-    pools_.push_back(std::make_shared<SlotPool>(segments_[r], eventfd(0, EFD_NONBLOCK)));
+    const shm::SlotsView view = shm::SlotsView::Create(segments_[r], r + 1, /*incarnation=*/0);
+    pools_.push_back(std::make_shared<SlotPool>(view, eventfd(0, EFD_NONBLOCK)));
     groups_.push_back(std::make_shared<Group>("g", std::vector<uint32_t>{r},
                                               [this](const Drained&) { ++num_drained_; }));
   }

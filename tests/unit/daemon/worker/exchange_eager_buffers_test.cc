@@ -40,7 +40,7 @@ class EagerBuffers : public ::testing::Test {
   shm::SlotRequest Staged(uint32_t rank, uint64_t eager_buffer, uint64_t execution = 1) const {
     shm::SlotRequest request = h_.Dispatch(rank, execution);
     request.step = shm::Step::kAnnounceStaged;
-    request.op_id = eager_buffer;
+    request.announce.eager_buffer = static_cast<uint32_t>(eager_buffer);
     return request;
   }
   uint64_t in_use() const { return h_.exchange.staging().pool().in_use_bytes(); }
@@ -90,7 +90,7 @@ TEST_F(EagerBuffers, CountsOfAPrepareAreReadWhereTheyStand) {
   shm::SlotRequest requests[] = {h_.Request(0, 1), h_.Request(1, 1)};
   for (shm::SlotRequest& request : requests) {
     request.step = shm::Step::kAnnounceStaged;
-    request.op_id = 1 - request.rank;
+    request.announce.eager_buffer = 1 - request.rank;
   }
   h_.AnnounceAll({requests[0], requests[1]});
   EXPECT_EQ(h_.num_count_routes, 2);
@@ -104,7 +104,7 @@ TEST_F(EagerBuffers, DisagreementAndOverflowFailAsTheyDoWithoutEagerBuffers) {
   EXPECT_EQ(h_.code(submissions[0]), Code::kInvalidArgument);
   EXPECT_EQ(h_.code(submissions[1]), Code::kInvalidArgument);
   shm::SlotRequest full = Staged(1, 0, 0);
-  full.demand = 65;
+  full.announce.demand = 65;
   full.program[0] = 9;
   shm::SlotRequest peer = Staged(0, 0, 0);
   peer.program[0] = 9;

@@ -19,7 +19,7 @@ class Failure : public ::testing::Test {
   shm::SlotRequest Bad(uint32_t rank, uint64_t execution = 0) {
     shm::SlotRequest request = h_.Request(rank, execution);
     request.error_code = static_cast<uint32_t>(Code::kInvalidArgument);
-    std::strcpy(request.text, "topk_idx[3, 1] is 9, expected less than 4");
+    std::strcpy(request.error, "topk_idx[3, 1] is 9, expected less than 4");
     return request;
   }
   // Announces on both ranks and returns the admitted operation.
@@ -85,7 +85,7 @@ TEST_F(Failure, OwnErrorAtPublishFailsTheOthersToo) {
   const Submission waits = h_.Step(0, op, shm::Step::kPublish);
   shm::SlotRequest bad = Bad(1);
   bad.step = shm::Step::kPublish;
-  bad.op_id = op.value;
+  bad.operation.op_id = op.value;
   const Submission guilty = h_.Take(bad);
   EXPECT_EQ(h_.code(waits), Code::kInvalidArgument);
   EXPECT_EQ(h_.code(guilty), Code::kInvalidArgument);
@@ -95,7 +95,7 @@ TEST_F(Failure, OwnErrorAtPublishFailsTheOthersToo) {
 
 TEST_F(Failure, OverflowNamesRankDemandAndCapacity) {
   shm::SlotRequest over = h_.Dispatch(1);
-  over.demand = 65;
+  over.announce.demand = 65;
   const auto submissions = h_.AnnounceAll({h_.Dispatch(0), over});
   for (const Submission& submission : submissions) {
     EXPECT_EQ(h_.code(submission), Code::kResourceExhausted);
@@ -113,7 +113,7 @@ TEST_F(Failure, OverflowIsNoErrorWhenTheGroupDrops) {
   spec.drop_on_overflow = true;
   h.StartTenant(spec);
   shm::SlotRequest over = h.Dispatch(1);
-  over.demand = 65;
+  over.announce.demand = 65;
   EXPECT_EQ(h.code(h.AnnounceAll({h.Dispatch(0), over})[0]), Code::kOk);
 }
 

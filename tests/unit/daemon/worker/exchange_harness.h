@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/worker/engine/exchange.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 
@@ -91,7 +92,7 @@ class ExchangeHarness {
     request.plan_id = 1;
     request.has_weights = 1;
     request.recv_capacity = 64;
-    request.demand = 10;
+    request.announce.demand = 10;
     request.stage_bytes = 5000;
     return request;
   }
@@ -99,7 +100,7 @@ class ExchangeHarness {
     request.has_name = 1;
     std::memset(request.program, 0, sizeof request.program);
     std::memcpy(request.program, name.data(), std::min(name.size(), sizeof request.program));
-    std::strncpy(request.text, name.c_str(), sizeof request.text - 1);
+    text::Write(name, request.announce.name);
   }
 
   // Takes a use of the rank's own session, or of `session`.
@@ -114,7 +115,7 @@ class ExchangeHarness {
   Submission Step(uint32_t rank, OperationId operation, shm::Step step) {
     shm::SlotRequest request = Request(rank);
     request.step = step;
-    request.op_id = operation.value;
+    request.operation.op_id = operation.value;
     return Take(request);
   }
   std::vector<Submission> AnnounceAll(const std::vector<shm::SlotRequest>& requests) {

@@ -34,9 +34,12 @@ class RankMoves : public ::testing::Test {
   shm::SlotRequest Request(uint32_t rank, uint32_t site, Step step) const {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.step = step;
-    request.op_id = step == Step::kStreamAnnounce ? 0 : site * 3;
     request.ordinal = site;
-    request.demand = step == Step::kStreamPublish ? kGood : 0;
+    request.announce.demand = 0;
+    if (step != Step::kStreamAnnounce) {
+      request.stream = {
+          .announce_slot = site * 3, .reserved = 0, .move_report = kGood, .plan_header = {}};
+    }
     request.stage_bytes = shm::SlotsBytes(64, request.row_bytes);
     return request;
   }
@@ -57,8 +60,8 @@ class RankMoves : public ::testing::Test {
   // Rank 1's kernels have found `fault` in its plan.
   Submission PublishFault(KernelFault fault, uint64_t plan_epoch = 0) {
     shm::SlotRequest request = Request(1, 0, Step::kStreamPublish);
-    request.demand = static_cast<uint64_t>(static_cast<int32_t>(fault));
-    std::memcpy(request.text + kEpochAt, &plan_epoch, sizeof plan_epoch);
+    request.stream.move_report = static_cast<uint64_t>(static_cast<int32_t>(fault));
+    std::memcpy(request.stream.plan_header + kEpochAt, &plan_epoch, sizeof plan_epoch);
     return Take(request, 0);
   }
 
@@ -88,7 +91,7 @@ TEST_F(RankMoves, TheCountsOfAPrepareGoThroughTheWorker) {
       request.kind = shm::Kind::kPrepare;
       request.stage_bytes = 16;
       request.out_bytes = 32;
-      request.demand = step == Step::kStreamAnnounce ? kGood : 0;
+      if (step == Step::kStreamAnnounce) request.announce.route_report = kGood;
       Take(request, 0);
     }
   }
@@ -112,13 +115,22 @@ TEST_F(RankMoves, AnyReportIsNamed) {
     TakeBoth(0, Step::kStreamAnnounce);
     const Submission first = Take(0, 0, Step::kStreamPublish);
     shm::SlotRequest hostile = Request(1, 0, Step::kStreamPublish);
-    hostile.demand = report;
-    std::memset(hostile.text, 0xfe, sizeof hostile.text);
+    hostile.stream.move_report = report;
+    std::memset(hostile.stream.plan_header, 0xfe, sizeof hostile.stream.plan_header);
     Take(hostile, 0);
     EXPECT_NE(h_.code(first), Code::kOk);
     EXPECT_NE(h_.code(first), Code::kUnknown) << report;
     TakeBoth(0, Step::kStreamPulled);
   }
+}
+
+// What a CPU's publish carries is no report of kernels.
+TEST_F(RankMoves, APublishThatIsNoStreamsIsRefused) {
+  const auto announced = TakeBoth(0, Step::kStreamAnnounce);
+  const Submission foreign = h_.Step(1, h_.operation(announced[1]), Step::kPublish);
+  EXPECT_EQ(h_.code(foreign), Code::kInvalidArgument);
+  EXPECT_THAT(h_.text(foreign), HasSubstr("does not expect this step of rank 1 now"));
+  EXPECT_EQ(h_.code(TakeBoth(0, Step::kStreamPublish)[1]), Code::kOk);
 }
 
 // Peers write as far as the group's sizes go.

@@ -205,8 +205,8 @@ Coming Simulation::MakeCall(size_t g, uint32_t rank, uint32_t program, uint32_t 
   request.row_bytes = 32;
   request.plan_id = 1;
   const bool rough = Chance(3);
-  request.top_k = rough && Chance(25) ? 2 : 1;   // Now and then a rank disagrees,
-  request.demand = rough && Chance(25) ? 9 : 1;  // overflows,
+  request.top_k = rough && Chance(25) ? 2 : 1;            // Now and then a rank disagrees,
+  request.announce.demand = rough && Chance(25) ? 9 : 1;  // overflows,
   request.recv_capacity = 8;
   request.error_code = rough && Chance(25) ? 3 : 0;  // or has bad input.
   request.stage_bytes = rough && Chance(25) ? 1 << 30 : 4096 * Roll(4);
@@ -234,7 +234,7 @@ void Simulation::Announce(Coming coming) {
     call.eager_buffer = FreeEagerBuffer(group, call.session);
   if (call.eager_buffer.has_value()) {
     request.step = shm::Step::kAnnounceStaged;
-    request.op_id = *call.eager_buffer;
+    request.announce.eager_buffer = *call.eager_buffer;
   }
   call.submission = NewSubmission(call.session);
   call.since = now_;
@@ -258,7 +258,7 @@ void Simulation::NextSubmission(Call& call) {
   shm::SlotRequest request = {};
   request.step = call.state == CallState::kCopying ? shm::Step::kPublish : shm::Step::kPulled;
   request.rank = call.rank;
-  request.op_id = call.operation.value;
+  request.operation.op_id = call.operation.value;
   if (request.step == shm::Step::kPublish && Chance(1)) request.error_code = 15;
   call.state = request.step == shm::Step::kPublish ? CallState::kPublished : CallState::kPulled;
   call.submission = NewSubmission(call.session);
@@ -330,7 +330,7 @@ void Simulation::Hostile() {
   shm::SlotRequest request = {};
   request.step = static_cast<shm::Step>(Roll(5));
   request.kind = static_cast<shm::Kind>(Roll(8));
-  request.op_id = Roll(200);
+  request.operation.op_id = Roll(200);
   request.group_id = Roll(4);
   request.epoch = Roll(3);
   request.formation = Roll(3);
@@ -346,7 +346,7 @@ void Simulation::Hostile() {
   request.out_bytes = random_();
   // A publish or pulled in the name of a rank's honest call would be that rank's own.
   const bool of_honest_rank = std::any_of(calls_.begin(), calls_.end(), [&](const Call& call) {
-    return call.session == session && call.operation.value == request.op_id;
+    return call.session == session && call.operation.value == request.operation.op_id;
   });
   if (request.step != shm::Step::kAnnounce && of_honest_rank) return;
   const Submission submission = NewSubmission(session);

@@ -26,11 +26,14 @@ class Streams : public ::testing::Test {
   Submission Take(uint32_t rank, uint32_t site, shm::Step step, uint64_t formation = 1) {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.step = step;
-    request.op_id = step == shm::Step::kStreamAnnounce ? 0 : site * 3;
     request.ordinal = site;
     request.kind = kind_;
     request.has_weights = kind_ == shm::Kind::kDispatch;
-    if (rank == 1) request.demand = demand_of_rank_1_;
+    if (rank == 1) request.announce.demand = demand_of_rank_1_;
+    if (step != shm::Step::kStreamAnnounce) {
+      request.stream = {
+          .announce_slot = site * 3, .reserved = 0, .move_report = 0, .plan_header = {}};
+    }
     if (rank == 1) request.plan_id = plan_id_of_rank_1_;
     request.formation = formation;
     request.stage_bytes = 2000;
@@ -177,7 +180,8 @@ TEST_F(Streams, AStreamsPrepareIsToldWhatItsPlanIsNamedAfter) {
   for (const uint32_t rank : {0u, 1u}) {
     shm::SlotRequest request = h_.Request(rank);
     request.step = shm::Step::kStreamAnnounce;
-    request.demand = UINT64_MAX;  // The kernel that counted the routes found nothing wrong.
+    request.announce.route_report =
+        UINT64_MAX;  // The kernel that counted the routes found nothing wrong.
     h_.exchange.Take({h_.SessionOf(rank), 9, 77}, request, h_.now);
   }
   h_.Perform();
@@ -262,7 +266,7 @@ TEST_F(Streams, WhatDoesNotFitIntoTheStreamRegionSaysHowMuchThereIs) {
 TEST_F(Streams, HostileStepsHarmNobodyElse) {
   shm::SlotRequest request = h_.Dispatch(0);
   request.step = shm::Step::kStreamPublish;
-  request.op_id = shm::kSlotsPerSession;
+  request.stream.announce_slot = shm::kSlotsPerSession;
   const Submission far{h_.SessionOf(0), 1, 90};
   h_.exchange.Take(far, request, h_.now);
   h_.Perform();

@@ -80,10 +80,42 @@ TEST_F(Hostile, EveryNumberOfAnAnnounceIsChecked) {
 TEST_F(Hostile, TextWithoutAnEndIsCutAndCleaned) {
   shm::SlotRequest request = h_.Request(0);
   request.error_code = 3;
-  std::memset(request.text, '\n', sizeof request.text);
+  std::memset(request.error, '\n', sizeof request.error);
   const Submission submission = h_.Take(request);
   EXPECT_EQ(h_.text(submission).find('\n'), std::string::npos);
-  EXPECT_THAT(h_.text(submission), HasSubstr(std::string(sizeof request.text, '?')));
+  EXPECT_THAT(h_.text(submission), HasSubstr(std::string(sizeof request.error, '?')));
+}
+
+TEST_F(Hostile, NameWithoutAnEndIsCutAndCleaned) {
+  shm::SlotRequest request = h_.Request(0);
+  request.has_name = 1;
+  std::memset(request.announce.name, 0xff, sizeof request.announce.name);
+  std::memset(request.error, 'e', sizeof request.error);
+  const Submission waits = h_.Take(request);
+  EXPECT_FALSE(h_.answered(waits));
+  const std::string name = "name=" + std::string(sizeof request.announce.name, '\xff');
+  EXPECT_THAT(h_.text(h_.Take(request)), AllOf(HasSubstr(name + " "), HasSubstr("used once")));
+}
+
+// The union's members lie over each other: what a step does not have is not looked at, whatever stands there.
+TEST_F(Hostile, EachStepIsReadByItsTagOnly) {
+  const auto expect = [&](shm::Step step, unsigned char byte, Code code, const std::string& text) {
+    shm::SlotRequest request = h_.Dispatch(0, next_execution_++);
+    std::memset(&request.announce, byte, sizeof request.announce);
+    request.step = step;
+    const Submission submission = h_.Take(request, h_.SessionOf(0));
+    EXPECT_EQ(h_.code(submission), code) << static_cast<uint32_t>(step);
+    EXPECT_THAT(h_.text(submission), HasSubstr(text));
+  };
+  const std::string all = std::to_string(UINT64_MAX);
+  expect(shm::Step::kPublish, 0xff, Code::kAborted, "operation " + all + " is not open");
+  expect(shm::Step::kPulled, 0xff, Code::kAborted, "operation " + all + " is not open");
+  expect(shm::Step::kAnnounceStaged, 0xff, Code::kInvalidArgument, "eager buffer is 4294967295");
+  expect(shm::Step::kStreamPublish, 0xff, Code::kInvalidArgument, "names slot 4294967295");
+  expect(shm::Step::kStreamPulled, 0xff, Code::kInvalidArgument, "names slot 4294967295");
+  expect(shm::Step::kStreamPublish, 0, Code::kAborted, "an earlier worker");
+  expect(static_cast<shm::Step>(0), 0xff, Code::kInvalidArgument, "step is 0");
+  EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
 }
 
 TEST_F(Hostile, StepsOfOthersOperationsAreRefused) {
@@ -92,7 +124,7 @@ TEST_F(Hostile, StepsOfOthersOperationsAreRefused) {
   h_.exchange.AddSession(SessionId(77));
   shm::SlotRequest publish = h_.Request(1);
   publish.step = shm::Step::kPublish;
-  publish.op_id = op.value;
+  publish.operation.op_id = op.value;
   const Submission foreign = h_.Take(publish, SessionId(77));
   EXPECT_EQ(h_.code(foreign), Code::kPermissionDenied);
   EXPECT_EQ(h_.code(h_.Step(0, OperationId(op.value + 1), shm::Step::kPublish)), Code::kAborted);
@@ -119,7 +151,7 @@ TEST_F(Hostile, RandomRequestsAreAlwaysAnsweredOrOpen) {
   for (int i = 0; i < 5000; ++i) {
     const uint32_t rank = random() % 3;
     shm::SlotRequest request = h_.Dispatch(rank, random() % 4);
-    request.step = static_cast<shm::Step>(random() % 5);
+    request.step = static_cast<shm::Step>(random() % 9);
     auto* bytes = reinterpret_cast<unsigned char*>(&request);
     for (int b = 0; b < 6; ++b) {
       const size_t at = random() % sizeof request;

@@ -142,7 +142,7 @@ void SpanWorld::Publish(int group, int rank, int name) {
   shm::SlotRequest request = {};
   request.step = shm::Step::kPublish;
   request.group_id = static_cast<uint64_t>(group + 1);
-  request.op_id = caller.operation.value;
+  request.operation.op_id = caller.operation.value;
   request.rank = static_cast<uint32_t>(rank);
   if (!quiet_ && Chance(100)) request.error_code = 3;
   if (request.error_code == 0) {
@@ -162,7 +162,7 @@ void SpanWorld::Pulled(int group, int rank, int name) {
   shm::SlotRequest request = {};
   request.step = shm::Step::kPulled;
   request.group_id = static_cast<uint64_t>(group + 1);
-  request.op_id = caller.operation.value;
+  request.operation.op_id = caller.operation.value;
   request.rank = static_cast<uint32_t>(rank);
   caller.state = Caller::State::kPulling;
   caller.submission.claim = next_claim_++;

@@ -89,7 +89,6 @@ void World::Take(uint32_t rank, shm::Step step) {
   shm::SlotRequest request = {};
   request.step = step;
   request.kind = shm::Kind::kDispatch;
-  request.op_id = step == shm::Step::kStreamAnnounce ? 0 : stream.site * 3;
   request.group_id = kGroup.value;
   request.epoch = stream.entered;
   request.formation = stream.entered;
@@ -105,7 +104,11 @@ void World::Take(uint32_t rank, shm::Step step) {
   request.out_bytes = 2000;
   request.plan_bytes = 512;
   request.plan_id = HasPlan(rank, stream.cycle) ? 1 : 0;
-  request.demand = Overflows(rank, stream.cycle) ? kCapacity + 1 : kCapacity;
+  if (step == shm::Step::kStreamAnnounce) {
+    request.announce.demand = Overflows(rank, stream.cycle) ? kCapacity + 1 : kCapacity;
+  } else {
+    request.stream.announce_slot = stream.site * 3;
+  }
   const uint32_t slot = stream.site * 3 + (static_cast<uint32_t>(step) - 5);
   stream.submission = {.session = SessionId(rank + 1), .slot = slot, .claim = ++claim_};
   nodes_[kNodeOf[rank]].Take(stream.submission, request, now_);

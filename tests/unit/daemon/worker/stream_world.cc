@@ -64,10 +64,16 @@ void StreamWorld::WriteRequests(uint32_t rank) {
       const shm::SlotRequest before = request;
       request = {};
       request.plan_id = before.plan_id;  // The stream's to write, as the demand.
-      request.demand = before.demand;
       request.step = kSteps[step];
       request.kind = shm::Kind::kDispatch;
-      request.op_id = step == 0 ? 0 : SlotIndex(s, 0);
+      if (step == 0) {
+        request.announce.demand = before.announce.demand;
+      } else {  // What the kernels of this rank report: nothing wrong.
+        request.stream = {.announce_slot = SlotIndex(s, 0),
+                          .reserved = 0,
+                          .move_report = UINT64_MAX,
+                          .plan_header = {}};
+      }
       request.group_id = kGroup.value;
       request.epoch = 1;
       request.formation = formation_;
@@ -82,8 +88,6 @@ void StreamWorld::WriteRequests(uint32_t rank) {
       request.recv_capacity = kCapacity;
       request.stage_bytes = 1000;
       request.out_bytes = 100;
-      // What the kernels of this rank report: nothing wrong.
-      if (rank_moves() && step == 1) request.demand = UINT64_MAX;
     }
   }
 }
@@ -146,7 +150,7 @@ bool StreamWorld::HasPlan(uint32_t r) const {
 void StreamWorld::Tell(uint32_t r) {
   shm::SlotRequest& request = ranks_[r].sites[ranks_[r].site].slots[0].request;
   request.plan_id = HasPlan(r) ? 1 : 0;
-  request.demand = HasPlan(r) ? (Overflows(r) ? kCapacity + 1 : kCapacity) : 0;
+  request.announce.demand = HasPlan(r) ? (Overflows(r) ? kCapacity + 1 : kCapacity) : 0;
 }
 
 // What a rank's announce was answered with, against what is true of this use of its.
@@ -231,7 +235,7 @@ void StreamWorld::Claim(uint32_t r, uint32_t index) {
   if (slot.word != shm::kArmed || Is(Sabotage::kForgetStream)) return;
   slot.word = shm::Claimed(++slot.last_claim);
   taken_[r] += static_cast<char>('0' + index % 3);
-  taken_[r] += slot.request.demand > kCapacity ? '!' : '.';
+  taken_[r] += index % 3 == 0 && slot.request.announce.demand > kCapacity ? '!' : '.';
   taken_[r] += slot.request.formation == formation_ ? '=' : '<';
   slot.linked = OperationId();
   const Submission submission{.session = SessionId(r + 1), .slot = index, .claim = slot.last_claim};

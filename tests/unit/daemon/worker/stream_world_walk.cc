@@ -104,7 +104,7 @@ std::string StreamWorld::Fingerprint() const {
         const bool claimed = shm::Ready(slot.word) >= shm::kFirstClaimId;
         absl::StrAppend(&text, claimed ? "c" : absl::StrCat(slot.word), ",", slot.linked.value, ",",
                         slot.answered_as.value, ",", slot.request.formation, ",",
-                        slot.request.demand, ";");
+                        slot.request.announce.demand, ";");
       }
     }
   }

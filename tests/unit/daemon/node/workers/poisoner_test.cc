@@ -88,7 +88,7 @@ class PoisonSessionTest : public testing::Test {
     snprintf(record.cause, sizeof record.cause, "cause of %d", static_cast<int>(op_id));
   }
   int Poison() {
-    return PoisonSession(*slots_, *records_, kBlock, [](const shm::SlotRequest& request) {
+    return PoisonSession(view(), *records_, kBlock, [](const shm::SlotRequest& request) {
       return "group " + std::to_string(request.group_id) + ": the worker is dead";
     });
   }
@@ -96,6 +96,8 @@ class PoisonSessionTest : public testing::Test {
   std::string Message(uint32_t index) const { return slots_->slots[index].reply.message; }
 
   static constexpr uint32_t kBlock = 3;
+  shm::SlotsView view() const { return shm::SlotsView::OfThisVersion(slots_.get()); }
+
   std::unique_ptr<shm::SlotsSegment> slots_;
   std::unique_ptr<shm::RecordsSegment> records_;
 };
@@ -142,13 +144,13 @@ TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
 
 TEST_F(PoisonSessionTest, LongTextIsCutAndTerminated) {
   slots_->slots[0].word = shm::kArmed;
-  PoisonSession(*slots_, *records_, kBlock,
+  PoisonSession(view(), *records_, kBlock,
                 [](const shm::SlotRequest&) { return std::string(9000, 'x'); });
   EXPECT_EQ(Message(0).size(), shm::kMessageBytes - 1);
 }
 
 TEST_F(PoisonSessionTest, EndedIsSet) {
-  MarkEnded(*slots_);
+  MarkEnded(view());
   EXPECT_EQ(slots_->header.ended, 1u);
 }
 

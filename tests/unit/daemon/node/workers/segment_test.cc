@@ -19,12 +19,12 @@ using testing::HasSubstr;
 TEST(SegmentTest, SlotsSayWhatTheyAre) {
   const auto segment = CreateSlots(7, 9);
   ASSERT_TRUE(segment.ok()) << segment.status();
-  const shm::SlotsHeader& header = Slots(*segment).header;
+  const shm::SlotsHeader& header = Slots(*segment).header();
   EXPECT_EQ(header.magic, shm::kSlotsMagic);
   EXPECT_EQ(header.segment_bytes, sizeof(shm::SlotsSegment));
   EXPECT_EQ(header.session_id, 7u);
   EXPECT_EQ(header.incarnation, 9u);
-  EXPECT_EQ(Slots(*segment).slots[shm::kSlotsPerSession - 1].word, 0u);
+  EXPECT_EQ(Slots(*segment).word(shm::kSlotsPerSession - 1), 0u);
 }
 
 TEST(SegmentTest, RecordsSayWhatTheyAre) {
