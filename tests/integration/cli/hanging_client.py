@@ -2,7 +2,7 @@
 
     python hanging_client.py SOCKET RANK
 
-Prints "joined". Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
+Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
 and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
 """
 
@@ -154,7 +154,11 @@ def _call(library: ctypes.CDLL, group: ctypes.c_void_p, rank: int, key: str) -> 
 
 def main(socket: str, rank: int) -> None:
     library = _library()
-    group = _join(library, socket, rank)
+    try:
+        group = _join(library, socket, rank)
+    except RuntimeError as refusal:
+        print("refused", refusal, flush=True)
+        return
     print("joined", flush=True)
     for line in sys.stdin:
         key = line.strip()

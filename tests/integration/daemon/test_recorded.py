@@ -1,5 +1,5 @@
 """Goal: what the first release said, byte for byte, still works: its client and its node with today's epd, today's
-client and node with its answers."""
+client and node with its answers. Only its slots segment, of version 1, is refused, and both versions are named."""
 
 import concurrent.futures
 import contextlib
@@ -23,6 +23,7 @@ from proto.epd.v1 import attach_pb2
 
 _RELEASE = "0.1.0"
 _SEGMENT_BYTES_AT = 16  # In SlotsHeader, after magic, version and header_bytes.
+_AREAS_AT = 320
 
 
 def _kinds(messages: list[recordings.Message]) -> list[str]:
@@ -67,19 +68,38 @@ def _descriptors(message: recordings.Message, header: bytes) -> list[int]:
     return fds
 
 
-def test_todays_client_joins_with_recorded_answers(tmp_path):
+def _as_version_2(header: bytes) -> bytes:
+    """A recorded header of version 1 as version 2 lays it out (segment.h)."""
+    magic, _, header_bytes, segment_bytes = struct.unpack_from("<QIIQ", header)
+    session, incarnation = struct.unpack_from("<QQ", header, 32)
+    slots = struct.pack("<QII", header_bytes, 4096, segment_bytes // 4096 - 1)
+    eager_buffers = struct.pack("<QII", 0, 256 << 10, 8)
+    page = bytearray(len(header))
+    numbers = (magic, 2, header_bytes, segment_bytes, session, incarnation, 3, 0)
+    struct.pack_into("<QIIQQQII", page, 0, *numbers)
+    page[_AREAS_AT : _AREAS_AT + 48] = (
+        slots + slots + eager_buffers
+    )  # The words stand in the slots.
+    return bytes(page)
+
+
+def _answer(tmp_path, expected: str, make_header) -> tuple[str, list[str | None]]:
+    """What today's client says behind `expected` to the recorded answers, and what it asked."""
     recorded = recordings.load(f"{_RELEASE}-attach-rank0")
-    (header,) = [message.data for message in recorded if message.direction == "="]
+    (page,) = [message.data for message in recorded if message.direction == "="]
+    header = make_header(page)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(tmp_path / "epd.sock"))
     listener.listen(1)
-    asked: list[str] = []
+    asked: list[str | None] = []
 
     def serve() -> None:
         client, _ = listener.accept()
         for message in recordings.said(recorded, "<"):
-            said = attach_pb2.ClientMessage.FromString(client.recv(1 << 16))
-            asked.append(said.WhichOneof("body"))
+            data = client.recv(1 << 16)
+            if not data:
+                return
+            asked.append(attach_pb2.ClientMessage.FromString(data).WhichOneof("body"))
             fds = _descriptors(message, header)
             socket.send_fds(client, [message.data], fds)
             for fd in fds:
@@ -90,9 +110,21 @@ def test_todays_client_joins_with_recorded_answers(tmp_path):
     server = threading.Thread(target=serve, daemon=True)
     server.start()
     with contextlib.closing(hung_rank.HungRank(str(tmp_path / "epd.sock"), 0)) as rank:
-        rank.expect("joined")
+        text = rank.expect(expected)
     server.join(attach.DEADLINE_S)
+    return text, asked
+
+
+def test_todays_client_joins_with_recorded_answers(tmp_path):
+    _, asked = _answer(tmp_path, "joined", _as_version_2)
     assert asked == ["attach", "join"]
+
+
+def test_the_first_releases_segment_is_refused_with_both_versions(tmp_path):
+    text, asked = _answer(tmp_path, "refused", bytes)
+    assert text.startswith("[epd:UNIMPLEMENTED]")
+    assert "is of version 1, this side reads version 2; upgrade the older one" in text
+    assert asked == ["attach"]
 
 
 @pytest.fixture
