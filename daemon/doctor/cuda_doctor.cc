@@ -1,10 +1,13 @@
 #include "daemon/doctor/cuda_doctor.h"
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/nccl_version.h"
+#include "daemon/doctor/findings.h"
 
 namespace epd {
 namespace {
@@ -36,22 +39,16 @@ bool HasGpu(const v1::CudaProbe& probe) {
   return probe.gpu_hardware() || probe.devices_size() > 0 || !probe.kernel_driver().empty();
 }
 
-DoctorFinding Finding(std::string what, bool ok, std::string found, std::string consequence,
-                      std::string fix) {
-  if (ok) return {std::move(what), true, std::move(found), "", ""};
-  return {std::move(what), false, std::move(found), std::move(consequence), std::move(fix)};
+v1::Finding Probing(const v1::CudaProbe& probe, const std::string& end) {
+  return MakeFinding("cuda probe", false,
+                     absl::StrCat("the process that looks for CUDA ", end,
+                                  probe.step().empty() ? "" : absl::StrCat(" at ", probe.step())),
+                     "what comes after that step is unknown; epd itself is not touched",
+                     "run 'epd-worker --probe-cuda=' by hand to see what the library prints, and "
+                     "replace or remove that library");
 }
 
-DoctorFinding Probing(const v1::CudaProbe& probe, const std::string& end) {
-  return Finding("cuda probe", false,
-                 absl::StrCat("the process that looks for CUDA ", end,
-                              probe.step().empty() ? "" : absl::StrCat(" at ", probe.step())),
-                 "what comes after that step is unknown; epd itself is not touched",
-                 "run 'epd-worker --probe-cuda=' by hand to see what the library prints, and "
-                 "replace or remove that library");
-}
-
-DoctorFinding Driver(const v1::CudaProbe& probe) {
+v1::Finding Driver(const v1::CudaProbe& probe) {
   const v1::CudaProbe::Library& driver = probe.driver();
   const bool ok = driver.problem().empty() && Works(probe.init());
   std::string found;
@@ -65,10 +62,10 @@ DoctorFinding Driver(const v1::CudaProbe& probe) {
   if (!probe.missing_calls().empty()) {
     absl::StrAppend(&found, "; ", absl::StrJoin(probe.missing_calls(), ", "));
   }
-  return Finding("cuda driver", ok, found, kNoCuda, kInstallDriver);
+  return MakeFinding("cuda driver", ok, found, kNoCuda, kInstallDriver);
 }
 
-DoctorFinding DeviceItself(const Device& device) {
+v1::Finding DeviceItself(const Device& device) {
   const bool new_enough = device.compute_major() >= kOldestComputeMajor;
   const bool opens = Works(device.context());
   std::string found =
@@ -76,97 +73,97 @@ DoctorFinding DeviceItself(const Device& device) {
                    device.compute_minor(), ", ", device.multiprocessors(), " SMs, ",
                    device.free_bytes() >> 20, " of ", device.total_bytes() >> 20, " MiB free");
   if (!opens) absl::StrAppend(&found, "; a context: ", Show(device.context()));
-  return Finding(Name(device), new_enough && opens, found,
-                 absl::StrCat("the cuda backend cannot use ", Name(device)),
-                 new_enough
-                     ? "free the device, or set its compute mode to default (nvidia-smi -c 0)"
-                     : "use a GPU of compute capability 8.0 or newer");
+  return MakeFinding(Name(device), new_enough && opens, found,
+                     absl::StrCat("the cuda backend cannot use ", Name(device)),
+                     new_enough
+                         ? "free the device, or set its compute mode to default (nvidia-smi -c 0)"
+                         : "use a GPU of compute capability 8.0 or newer");
 }
 
-DoctorFinding Staging(const Device& device) {
+v1::Finding Staging(const Device& device) {
   const StagingWay way = BestStaging(device);
   const std::string found =
       absl::StrCat("virtual memory by descriptor: ", Show(device.virtual_memory()),
                    "; IPC handles: ", Show(device.ipc_handle()));
-  DoctorFinding finding =
-      Finding(absl::StrCat(Name(device), " staging"), way != StagingWay::kNone, found,
-              "clients cannot map this device's staging, so the cuda backend cannot use it",
-              "use a driver, container or virtual GPU that offers one of the two");
+  v1::Finding finding =
+      MakeFinding(absl::StrCat(Name(device), " staging"), way != StagingWay::kNone, found,
+                  "clients cannot map this device's staging, so the cuda backend cannot use it",
+                  "use a driver, container or virtual GPU that offers one of the two");
   if (way == StagingWay::kIpcHandle) {
-    finding.consequence = "staging is shared by IPC handles, which die with their worker";
-    finding.fix = "use a driver that exports virtual memory (not WSL2, not every virtual GPU)";
+    finding.set_consequence("staging is shared by IPC handles, which die with their worker");
+    finding.set_fix("use a driver that exports virtual memory (not WSL2, not every virtual GPU)");
   }
   return finding;
 }
 
-DoctorFinding MemoryOperations(const Device& device) {
-  return Finding(absl::StrCat(Name(device), " stream memory operations"),
-                 Works(device.stream_memory_operations()), Show(device.stream_memory_operations()),
-                 "a stream cannot wait for epd, so the cuda backend cannot use this device",
-                 "use driver 525 or newer on Linux; virtual GPUs and WSL2 may not offer them");
+v1::Finding MemoryOperations(const Device& device) {
+  return MakeFinding(absl::StrCat(Name(device), " stream memory operations"),
+                     Works(device.stream_memory_operations()),
+                     Show(device.stream_memory_operations()),
+                     "a stream cannot wait for epd, so the cuda backend cannot use this device",
+                     "use driver 525 or newer on Linux; virtual GPUs and WSL2 may not offer them");
 }
 
-DoctorFinding Peers(const v1::CudaProbe& probe) {
+v1::Finding Peers(const v1::CudaProbe& probe) {
   std::vector<std::string> without;
   for (const Device& device : probe.devices()) {
     for (const int peer : device.no_access_to()) {
       without.push_back(absl::StrCat(device.ordinal(), "->", peer));
     }
   }
-  return Finding("cuda peer access", without.empty(),
-                 without.empty()
-                     ? absl::StrCat("between all ", probe.devices_size(), " devices")
-                     : absl::StrCat("none from device to device: ", absl::StrJoin(without, ", ")),
-                 "rows between those devices go through NCCL, not straight over NVLink or PCIe",
-                 "see 'nvidia-smi topo -p2p r'; switch off ACS and IOMMU translation between them");
+  return MakeFinding(
+      "cuda peer access", without.empty(),
+      without.empty() ? absl::StrCat("between all ", probe.devices_size(), " devices")
+                      : absl::StrCat("none from device to device: ", absl::StrJoin(without, ", ")),
+      "rows between those devices go through NCCL, not straight over NVLink or PCIe",
+      "see 'nvidia-smi topo -p2p r'; switch off ACS and IOMMU translation between them");
 }
 
-DoctorFinding Mps(const v1::CudaProbe& probe) {
-  const bool on = std::any_of(probe.devices().begin(), probe.devices().end(),
-                              [](const Device& device) { return device.mps(); });
-  DoctorFinding finding{"cuda MPS", true, on ? "in use" : "not in use", "", ""};
+v1::Finding Mps(const v1::CudaProbe& probe) {
+  const bool on =
+      absl::c_any_of(probe.devices(), [](const Device& device) { return device.mps(); });
+  v1::Finding finding = MakeFinding("cuda MPS", true, on ? "in use" : "not in use");
   if (!on && probe.mps_control()) {
-    finding.found = "a control daemon's pipe is there, but contexts do not share the device";
+    finding.set_found("a control daemon's pipe is there, but contexts do not share the device");
   }
-  finding.consequence =
+  finding.set_consequence(
       on ? "a fault in one process of a GPU ends all processes on it"
-         : "epd's kernels and those of its clients take turns on a GPU and never overlap";
-  finding.fix = on ? "none needed; stop MPS (echo quit | nvidia-cuda-mps-control) for isolation"
-                   : "none needed; start MPS (nvidia-cuda-mps-control -d) for overlap";
+         : "epd's kernels and those of its clients take turns on a GPU and never overlap");
+  finding.set_fix(on ? "none needed; stop MPS (echo quit | nvidia-cuda-mps-control) for isolation"
+                     : "none needed; start MPS (nvidia-cuda-mps-control -d) for overlap");
   return finding;
 }
 
-DoctorFinding NcclEp(const v1::CudaProbe& probe) {
+v1::Finding NcclEp(const v1::CudaProbe& probe) {
   const v1::CudaProbe::Library& library = probe.nccl_ep();
   const std::string why = WhyNoNcclEp(probe);
-  DoctorFinding finding{"NCCL EP", true, "", "", ""};
-  finding.found = library.path().empty()
-                      ? absl::StrCat("none: ", library.problem())
-                      : absl::StrCat(NcclVersionText(library.version()), " at ", library.path());
-  if (why.empty()) {
-    absl::StrAppend(&finding.found, ", nvcc at ", probe.nvcc());
-    return finding;
-  }
-  if (!library.path().empty()) absl::StrAppend(&finding.found, "; ", why);
-  finding.consequence =
-      "groups that ask for backend=nccl_ep are refused; the others need none of it";
-  finding.fix =
+  std::string found = library.path().empty() ? absl::StrCat("none: ", library.problem())
+                                             : absl::StrCat(NcclVersionText(library.version()),
+                                                            " at ", library.path());
+  if (why.empty())
+    return MakeFinding("NCCL EP", true, absl::StrCat(found, ", nvcc at ", probe.nvcc()));
+  if (!library.path().empty()) absl::StrAppend(&found, "; ", why);
+  v1::Finding finding = MakeFinding("NCCL EP", true, found);
+  finding.set_consequence(
+      "groups that ask for backend=nccl_ep are refused; the others need none of it");
+  finding.set_fix(
       "if you want it: pip install nccl-extensions with NCCL 2.30.4 or newer, on GPUs of compute "
-      "capability 9.0, with nvcc on epd's PATH (or NCCL_EP_JIT_NVCC)";
+      "capability 9.0, with nvcc on epd's PATH (or NCCL_EP_JIT_NVCC)");
   return finding;
 }
 
-DoctorFinding Verdict(const v1::CudaProbe& probe) {
+v1::Finding Verdict(const v1::CudaProbe& probe) {
   const std::string why = WhyNoCuda(probe);
-  DoctorFinding finding{"cuda backend", true, "", "", ""};
-  finding.found = why.empty() ? "this machine has what it needs; over several nodes with NCCL"
-                              : absl::StrCat("this machine cannot run it: ", why);
-  finding.consequence = why.empty() ? "groups that ask for backend=cuda are served, those with "
-                                      "backend=auto run on the cpu backend"
-                                    : "backend=auto runs on the cpu backend; backend=cuda and "
-                                      "backend=nccl_ep are refused";
-  finding.fix = why.empty() ? "none needed; epctl status says what is reserved"
-                            : "use backend=auto or backend=cpu";
+  v1::Finding finding =
+      MakeFinding("cuda backend", true,
+                  why.empty() ? "this machine has what it needs; over several nodes with NCCL"
+                              : absl::StrCat("this machine cannot run it: ", why));
+  finding.set_consequence(why.empty() ? "groups that ask for backend=cuda are served, those with "
+                                        "backend=auto run on the cpu backend"
+                                      : "backend=auto runs on the cpu backend; backend=cuda and "
+                                        "backend=nccl_ep are refused");
+  finding.set_fix(why.empty() ? "none needed; epctl status says what is reserved"
+                              : "use backend=auto or backend=cpu");
   return finding;
 }
 
@@ -210,33 +207,33 @@ std::string WhyNoNcclEp(const v1::CudaProbe& probe) {
     return absl::StrCat("it needs NCCL 2.30.4, and there is ",
                         NcclVersionText(probe.nccl().version()));
   }
-  const bool any_new = std::any_of(
-      probe.devices().begin(), probe.devices().end(),
-      [](const Device& device) { return device.compute_major() >= kNcclEpComputeMajor; });
+  const bool any_new = absl::c_any_of(probe.devices(), [](const Device& device) {
+    return device.compute_major() >= kNcclEpComputeMajor;
+  });
   if (!any_new) return "it needs a GPU of compute capability 9.0";
   return probe.nvcc().empty() ? "it compiles its kernels with nvcc, and there is none" : "";
 }
 
-std::vector<DoctorFinding> DiagnoseCuda(const v1::CudaProbe& probe, const std::string& end) {
-  std::vector<DoctorFinding> findings;
-  if (!end.empty()) findings.push_back(Probing(probe, end));
+v1::GetDoctorResponse DiagnoseCuda(const v1::CudaProbe& probe, const std::string& end) {
+  v1::GetDoctorResponse response;
+  const auto add = [&](v1::Finding finding) { *response.add_findings() = std::move(finding); };
+  if (!end.empty()) add(Probing(probe, end));
   if (!HasGpu(probe)) {
-    findings.push_back(
-        {"cuda backend", true, "no NVIDIA GPU on this node; backend=auto is cpu", "", ""});
-    return findings;
+    add(MakeFinding("cuda backend", true, "no NVIDIA GPU on this node; backend=auto is cpu"));
+    return response;
   }
-  findings.push_back(Driver(probe));
+  add(Driver(probe));
   for (const Device& device : probe.devices()) {
-    findings.push_back(DeviceItself(device));
+    add(DeviceItself(device));
     if (!device.context().done() || !Works(device.context())) continue;
-    findings.push_back(Staging(device));
-    findings.push_back(MemoryOperations(device));
+    add(Staging(device));
+    add(MemoryOperations(device));
   }
-  if (probe.devices_size() > 1) findings.push_back(Peers(probe));
-  if (probe.devices_size() > 0) findings.push_back(Mps(probe));
-  findings.push_back(NcclEp(probe));
-  findings.push_back(Verdict(probe));
-  return findings;
+  if (probe.devices_size() > 1) add(Peers(probe));
+  if (probe.devices_size() > 0) add(Mps(probe));
+  add(NcclEp(probe));
+  add(Verdict(probe));
+  return response;
 }
 
 }  // namespace epd

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "daemon/doctor/findings.h"
 #include "proto/epd/v1/cuda_probe.pb.h"
+#include "proto/epd/v1/node.pb.h"
 
 namespace epd {
 
@@ -21,6 +20,6 @@ std::string WhyNoNcclEp(const v1::CudaProbe& probe);
 // Pure: all findings, good ones too, in a fixed order; a machine without a GPU has one, and it is good.
 // `end`: how the probing process ended, if not well. What is merely optional is good when it is
 // absent, and says all the same what that means and what to do.
-std::vector<DoctorFinding> DiagnoseCuda(const v1::CudaProbe& probe, const std::string& end);
+v1::GetDoctorResponse DiagnoseCuda(const v1::CudaProbe& probe, const std::string& end);
 
 }  // namespace epd

@@ -8,15 +8,13 @@
 
 #include "daemon/backend/cuda/device/machine_probe.h"
 #include "daemon/doctor/cuda_doctor.h"
-#include "proto/epd/v1/node.pb.h"
 
 namespace epd {
 
 int CudaDoctorMain(const std::string& nccl_library, const std::string& self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const cuda::ProbeResult result = cuda::ProbeInChild(self, nccl_library);
-  v1::GetDoctorResponse response;
-  AddFindings(DiagnoseCuda(result.probe, result.end), response);
+  const v1::GetDoctorResponse response = DiagnoseCuda(result.probe, result.end);
   return response.SerializeToFileDescriptor(kDoctorFd) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

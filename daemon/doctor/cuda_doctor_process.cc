@@ -9,9 +9,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/doctor/findings.h"
 
 namespace epd {
 namespace {
@@ -20,12 +20,10 @@ constexpr size_t kEnough = size_t{1} << 20;
 
 v1::GetDoctorResponse OnlyProblem(const std::string& problem) {
   v1::GetDoctorResponse response;
-  v1::Finding& finding = *response.add_findings();
-  finding.set_what("cuda probe");
-  finding.set_found(problem);
-  finding.set_consequence(
-      "nothing is known of this node's GPUs; the cpu backend works all the same");
-  finding.set_fix("check the setting `worker`; run 'epd-worker --doctor-cuda=' by hand");
+  *response.add_findings() =
+      MakeFinding("cuda probe", false, problem,
+                  "nothing is known of this node's GPUs; the cpu backend works all the same",
+                  "check the setting `worker`; run 'epd-worker --doctor-cuda=' by hand");
   return response;
 }
 

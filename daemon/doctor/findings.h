@@ -1,21 +1,23 @@
-// What an operator should know about a machine: each finding with its consequence and its fix.
+// How findings about a machine are made: each with its consequence and its fix.
 #pragma once
 
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "proto/epd/v1/node.pb.h"
 
 namespace epd {
 
-struct DoctorFinding {
-  std::string what;
-  bool ok = true;
-  std::string found;
-  std::string consequence;  // When not ok.
-  std::string fix;
-};
-
-void AddFindings(std::vector<DoctorFinding> findings, v1::GetDoctorResponse& response);
+// A good one says neither what follows nor what to do.
+inline v1::Finding MakeFinding(std::string what, bool ok, std::string found,
+                               std::string consequence = "", std::string fix = "") {
+  v1::Finding finding;
+  finding.set_what(std::move(what));
+  finding.set_ok(ok);
+  finding.set_found(std::move(found));
+  if (!ok) finding.set_consequence(std::move(consequence));
+  if (!ok) finding.set_fix(std::move(fix));
+  return finding;
+}
 
 }  // namespace epd

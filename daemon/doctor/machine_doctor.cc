@@ -5,19 +5,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "daemon/doctor/findings.h"
 
 namespace epd {
 namespace {
 
 std::string Mib(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-DoctorFinding Finding(std::string what, bool ok, std::string found, std::string consequence,
-                      std::string fix) {
-  if (ok) return {std::move(what), true, std::move(found), "", ""};
-  return {std::move(what), false, std::move(found), std::move(consequence), std::move(fix)};
-}
-
-DoctorFinding Worker(const WorkerReading& worker) {
+v1::Finding Worker(const WorkerReading& worker) {
   const bool on_gpu = worker.name != "cpu";
   const std::string what = on_gpu ? absl::StrCat("worker ", worker.name) : "worker";
   const bool running = worker.state == "RUNNING";
@@ -28,18 +23,20 @@ DoctorFinding Worker(const WorkerReading& worker) {
                     " times, the last one ended: ", worker.last_exit);
   }
   if (running && !worker.problem.empty()) {
-    return Finding(what, false, worker.problem, "groups with backend=cuda are refused on this GPU",
-                   "see what is said of CUDA below, or leave the GPU out of cuda_devices");
+    return MakeFinding(what, false, worker.problem,
+                       "groups with backend=cuda are refused on this GPU",
+                       "see what is said of CUDA below, or leave the GPU out of cuda_devices");
   }
-  return Finding(what, running, found,
-                 on_gpu ? "no group forms on this GPU until it is back; the others go on"
-                        : "no operation of the CPU's groups runs and none forms until it is back",
-                 "look for 'worker' in epd's log; check the setting `worker`");
+  return MakeFinding(what, running, found,
+                     on_gpu
+                         ? "no group forms on this GPU until it is back; the others go on"
+                         : "no operation of the CPU's groups runs and none forms until it is back",
+                     "look for 'worker' in epd's log; check the setting `worker`");
 }
 
-DoctorFinding Nccl(const DaemonReport& daemon) {
+v1::Finding Nccl(const DaemonReport& daemon) {
   const bool ok = !daemon.nccl_version.empty();
-  return Finding(
+  return MakeFinding(
       "libnccl", ok,
       ok ? absl::StrCat(daemon.nccl_version, " at ", daemon.nccl_path) : daemon.nccl_problem,
       "groups get no NCCL unique id; the cpu backend works all the same",
@@ -47,16 +44,16 @@ DoctorFinding Nccl(const DaemonReport& daemon) {
       "its path");
 }
 
-DoctorFinding HugePages(const MachineReport& machine) {
+v1::Finding HugePages(const MachineReport& machine) {
   const std::string& text = machine.transparent_huge_pages;
   const bool ok = absl::StrContains(text, "[always]") || absl::StrContains(text, "[within_size]") ||
                   absl::StrContains(text, "[advise]") || absl::StrContains(text, "[force]");
-  return Finding("huge pages for shared memory", ok, text.empty() ? "unknown" : text,
-                 "staging is made of 4 KiB pages: more page faults when it is first used",
-                 "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  return MakeFinding("huge pages for shared memory", ok, text.empty() ? "unknown" : text,
+                     "staging is made of 4 KiB pages: more page faults when it is first used",
+                     "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
 }
 
-DoctorFinding Memory(const MachineReport& machine, const DaemonReport& daemon) {
+v1::Finding Memory(const MachineReport& machine, const DaemonReport& daemon) {
   const bool limited =
       machine.cgroup_limit_bytes != 0 && machine.cgroup_limit_bytes < machine.memory_bytes;
   const uint64_t limit = limited ? machine.cgroup_limit_bytes : machine.memory_bytes;
@@ -64,32 +61,34 @@ DoctorFinding Memory(const MachineReport& machine, const DaemonReport& daemon) {
                                    limited ? " (limit of the cgroup" : " (of the machine");
   if (limited) absl::StrAppend(&found, ", ", Mib(machine.cgroup_used_bytes), " used");
   found += ")";
-  return Finding("memory limit", daemon.staging_bytes <= limit / 2, found,
-                 "a full pool can get clients or epd killed for memory",
-                 "set staging_bytes to at most half of the limit, or raise the limit (MemoryMax=)");
+  return MakeFinding(
+      "memory limit", daemon.staging_bytes <= limit / 2, found,
+      "a full pool can get clients or epd killed for memory",
+      "set staging_bytes to at most half of the limit, or raise the limit (MemoryMax=)");
 }
 
-DoctorFinding Cores(const MachineReport& machine, const DaemonReport& daemon) {
-  return Finding("cores", daemon.num_sessions <= machine.num_cores,
-                 absl::StrCat(machine.num_cores, " cores, ", daemon.num_sessions, " sessions"),
-                 "clients take turns on the cores; operations take longer, spinning makes it worse",
-                 "run fewer processes per node, or set spin=0s");
+v1::Finding Cores(const MachineReport& machine, const DaemonReport& daemon) {
+  return MakeFinding(
+      "cores", daemon.num_sessions <= machine.num_cores,
+      absl::StrCat(machine.num_cores, " cores, ", daemon.num_sessions, " sessions"),
+      "clients take turns on the cores; operations take longer, spinning makes it worse",
+      "run fewer processes per node, or set spin=0s");
 }
 
-DoctorFinding Descriptors(const MachineReport& machine) {
+v1::Finding Descriptors(const MachineReport& machine) {
   const bool ok = machine.descriptors_used + 1024 <= machine.descriptors_limit;
-  return Finding(
+  return MakeFinding(
       "open files", ok,
       absl::StrCat(machine.descriptors_used, " of ", machine.descriptors_limit, " in use"),
       "new clients are refused when they run out (4 per session, 2 per arena)",
       "raise the hard limit: LimitNOFILE=65536, or ulimit -Hn");
 }
 
-DoctorFinding Folder(const MachineReport& machine) {
+v1::Finding Folder(const MachineReport& machine) {
   const bool writable_by_all =
       (machine.socket_folder_mode & 0002) != 0 && (machine.socket_folder_mode & 01000) == 0;
   const bool full = machine.socket_folder_free_bytes < (1 << 20);
-  return Finding(
+  return MakeFinding(
       "runtime folder", !writable_by_all && !full,
       absl::StrFormat("%s, mode %04o, %s free", machine.socket_folder, machine.socket_folder_mode,
                       Mib(machine.socket_folder_free_bytes)),
@@ -100,15 +99,15 @@ DoctorFinding Folder(const MachineReport& machine) {
 
 }  // namespace
 
-std::vector<DoctorFinding> Diagnose(const MachineReport& machine, const DaemonReport& daemon) {
-  std::vector<DoctorFinding> found;
-  for (const WorkerReading& worker : daemon.workers) found.push_back(Worker(worker));
-  for (DoctorFinding& one :
+v1::GetDoctorResponse Diagnose(const MachineReport& machine, const DaemonReport& daemon) {
+  v1::GetDoctorResponse response;
+  for (const WorkerReading& worker : daemon.workers) *response.add_findings() = Worker(worker);
+  for (v1::Finding& finding :
        std::vector{Nccl(daemon), HugePages(machine), Memory(machine, daemon),
                    Cores(machine, daemon), Descriptors(machine), Folder(machine)}) {
-    found.push_back(std::move(one));
+    *response.add_findings() = std::move(finding);
   }
-  return found;
+  return response;
 }
 
 }  // namespace epd

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/doctor/findings.h"
+#include "proto/epd/v1/node.pb.h"
 
 namespace epd {
 
@@ -47,6 +47,6 @@ struct DaemonReport {
 };
 
 // Pure: all findings, good ones too, in a fixed order.
-std::vector<DoctorFinding> Diagnose(const MachineReport& machine, const DaemonReport& daemon);
+v1::GetDoctorResponse Diagnose(const MachineReport& machine, const DaemonReport& daemon);
 
 }  // namespace epd

@@ -20,7 +20,7 @@ void Fill(const Node& node, v1::GetDoctorResponse& response) {
   daemon.nccl_path = figures.ready.nccl_path();
   daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"
                                                              : figures.ready.nccl_problem();
-  AddFindings(Diagnose(ReadMachine(node.settings().socket), daemon), response);
+  response = Diagnose(ReadMachine(node.settings().socket), daemon);
 }
 
 }  // namespace

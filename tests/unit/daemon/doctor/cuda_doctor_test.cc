@@ -43,9 +43,9 @@ v1::CudaProbe GoodProbe() {
   return probe;
 }
 
-const DoctorFinding* Find(const std::vector<DoctorFinding>& findings, const std::string& what) {
-  for (const DoctorFinding& finding : findings) {
-    if (finding.what == what) return &finding;
+const v1::Finding* Find(const v1::GetDoctorResponse& said, const std::string& what) {
+  for (const v1::Finding& finding : said.findings()) {
+    if (finding.what() == what) return &finding;
   }
   return nullptr;
 }
@@ -53,23 +53,23 @@ const DoctorFinding* Find(const std::vector<DoctorFinding>& findings, const std:
 TEST(CudaDoctor, AMachineWithoutAGpuHasOneGoodFinding) {
   v1::CudaProbe probe;
   probe.mutable_driver()->set_problem("libcuda.so.1: cannot open shared object file");
-  const std::vector<DoctorFinding> findings = DiagnoseCuda(probe, "");
-  ASSERT_THAT(findings, SizeIs(1));
-  EXPECT_TRUE(findings[0].ok);
-  EXPECT_THAT(findings[0].found, HasSubstr("no NVIDIA GPU"));
+  const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+  ASSERT_THAT(said.findings(), SizeIs(1));
+  EXPECT_TRUE(said.findings(0).ok());
+  EXPECT_THAT(said.findings(0).found(), HasSubstr("no NVIDIA GPU"));
 }
 
 TEST(CudaDoctor, AGoodMachineHasNoProblemAndIsToldThatTheBackendIsNotThere) {
-  const std::vector<DoctorFinding> findings = DiagnoseCuda(GoodProbe(), "");
-  for (const DoctorFinding& finding : findings) {
-    EXPECT_TRUE(finding.ok) << finding.what << ": " << finding.found;
-    EXPECT_FALSE(finding.found.empty()) << finding.what;
+  const v1::GetDoctorResponse said = DiagnoseCuda(GoodProbe(), "");
+  for (const v1::Finding& finding : said.findings()) {
+    EXPECT_TRUE(finding.ok()) << finding.what() << ": " << finding.found();
+    EXPECT_FALSE(finding.found().empty()) << finding.what();
   }
-  EXPECT_THAT(Find(findings, "cuda backend")->found, HasSubstr("this machine has what it needs"));
-  EXPECT_THAT(Find(findings, "cuda backend")->consequence, HasSubstr("backend=cuda"));
-  EXPECT_EQ(Find(findings, "NCCL EP")->found,
+  EXPECT_THAT(Find(said, "cuda backend")->found(), HasSubstr("this machine has what it needs"));
+  EXPECT_THAT(Find(said, "cuda backend")->consequence(), HasSubstr("backend=cuda"));
+  EXPECT_EQ(Find(said, "NCCL EP")->found(),
             "0.2.0 at /usr/lib/libnccl_ep.so, nvcc at /usr/local/cuda/bin/nvcc");
-  EXPECT_EQ(Find(findings, "cuda driver")->found,
+  EXPECT_EQ(Find(said, "cuda driver")->found(),
             "CUDA 13.0 at /usr/lib/libcuda.so.580.65.06, kernel 580.65.06");
 }
 
@@ -92,13 +92,13 @@ TEST(CudaDoctor, EachProblemIsFoundAloneWithConsequenceAndFix) {
   for (const auto& [what, break_it] : problems) {
     Probe probe = GoodProbe();
     break_it(probe);
-    const std::vector<DoctorFinding> findings = DiagnoseCuda(probe, "");
-    ASSERT_NE(Find(findings, what), nullptr) << what;
-    for (const DoctorFinding& finding : findings) {
-      EXPECT_EQ(finding.ok, finding.what != what) << finding.what << " when " << what;
-      if (finding.ok) continue;
-      EXPECT_FALSE(finding.consequence.empty()) << finding.what;
-      EXPECT_FALSE(finding.fix.empty()) << finding.what;
+    const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+    ASSERT_NE(Find(said, what), nullptr) << what;
+    for (const v1::Finding& finding : said.findings()) {
+      EXPECT_EQ(finding.ok(), finding.what() != what) << finding.what() << " when " << what;
+      if (finding.ok()) continue;
+      EXPECT_FALSE(finding.consequence().empty()) << finding.what();
+      EXPECT_FALSE(finding.fix().empty()) << finding.what();
     }
   }
 }
@@ -108,9 +108,9 @@ TEST(CudaDoctor, IpcHandlesAloneAreGoodEnoughAndSaySo) {
   probe.mutable_devices(0)->mutable_virtual_memory()->set_problem("cuMemCreate: 801");
   EXPECT_EQ(BestStaging(probe.devices(0)), StagingWay::kIpcHandle);
   EXPECT_EQ(BestStaging(probe.devices(1)), StagingWay::kVirtualMemory);
-  const std::vector<DoctorFinding> findings = DiagnoseCuda(probe, "");
-  EXPECT_TRUE(Find(findings, "cuda:0 staging")->ok);
-  EXPECT_THAT(Find(findings, "cuda:0 staging")->consequence, HasSubstr("die with their worker"));
+  const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+  EXPECT_TRUE(Find(said, "cuda:0 staging")->ok());
+  EXPECT_THAT(Find(said, "cuda:0 staging")->consequence(), HasSubstr("die with their worker"));
   EXPECT_EQ(WhyNoCuda(probe), "");
 }
 
@@ -133,9 +133,9 @@ TEST(CudaDoctor, WhatNcclEpLacksIsNamedAndIsNoProblem) {
     Probe probe = GoodProbe();
     take_away(probe);
     EXPECT_THAT(WhyNoNcclEp(probe), HasSubstr(why));
-    const std::vector<DoctorFinding> findings = DiagnoseCuda(probe, "");
-    EXPECT_TRUE(Find(findings, "NCCL EP")->ok) << why;
-    EXPECT_THAT(Find(findings, "NCCL EP")->consequence, HasSubstr("backend=nccl_ep"));
+    const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+    EXPECT_TRUE(Find(said, "NCCL EP")->ok()) << why;
+    EXPECT_THAT(Find(said, "NCCL EP")->consequence(), HasSubstr("backend=nccl_ep"));
     EXPECT_EQ(WhyNoCuda(probe), "") << "the cuda backend needs none of it";
   }
 }
@@ -144,13 +144,12 @@ TEST(CudaDoctor, AProbeThatDiedSaysWhereAndWhatItHadFound) {
   v1::CudaProbe probe = GoodProbe();
   probe.set_step("libnccl_ep");
   probe.clear_nccl_ep();
-  const std::vector<DoctorFinding> findings =
-      DiagnoseCuda(probe, "was killed by signal 6 (Aborted)");
-  EXPECT_EQ(findings[0].what, "cuda probe");
-  EXPECT_FALSE(findings[0].ok);
-  EXPECT_EQ(findings[0].found,
+  const v1::GetDoctorResponse said = DiagnoseCuda(probe, "was killed by signal 6 (Aborted)");
+  EXPECT_EQ(said.findings(0).what(), "cuda probe");
+  EXPECT_FALSE(said.findings(0).ok());
+  EXPECT_EQ(said.findings(0).found(),
             "the process that looks for CUDA was killed by signal 6 (Aborted) at libnccl_ep");
-  EXPECT_TRUE(Find(findings, "cuda:1")->ok);
+  EXPECT_TRUE(Find(said, "cuda:1")->ok());
 }
 
 TEST(CudaDoctor, NoDeviceThatServesIsExplainedDeviceByDevice) {

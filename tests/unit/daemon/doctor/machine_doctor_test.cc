@@ -40,9 +40,10 @@ DaemonReport GoodDaemon() {
 }
 
 TEST(DoctorTest, GoodMachineHasNoProblem) {
-  for (const DoctorFinding& finding : Diagnose(GoodMachine(), GoodDaemon())) {
-    EXPECT_TRUE(finding.ok) << finding.what << ": " << finding.found;
-    EXPECT_FALSE(finding.found.empty()) << finding.what;
+  const v1::GetDoctorResponse said = Diagnose(GoodMachine(), GoodDaemon());
+  for (const v1::Finding& finding : said.findings()) {
+    EXPECT_TRUE(finding.ok()) << finding.what() << ": " << finding.found();
+    EXPECT_FALSE(finding.found().empty()) << finding.what();
   }
 }
 
@@ -64,11 +65,12 @@ TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
     MachineReport machine = GoodMachine();
     DaemonReport daemon = GoodDaemon();
     break_it(machine, daemon);
-    for (const DoctorFinding& finding : Diagnose(machine, daemon)) {
-      EXPECT_EQ(finding.ok, finding.what != what)
-          << finding.what << " when " << what << " is broken";
-      EXPECT_EQ(finding.fix.empty(), finding.ok) << finding.what;
-      EXPECT_EQ(finding.consequence.empty(), finding.ok) << finding.what;
+    const v1::GetDoctorResponse said = Diagnose(machine, daemon);
+    for (const v1::Finding& finding : said.findings()) {
+      EXPECT_EQ(finding.ok(), finding.what() != what)
+          << finding.what() << " when " << what << " is broken";
+      EXPECT_EQ(finding.fix().empty(), finding.ok()) << finding.what();
+      EXPECT_EQ(finding.consequence().empty(), finding.ok()) << finding.what();
     }
   }
 }
@@ -76,9 +78,9 @@ TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
 TEST(DoctorTest, StickyFolderOfEverybodyIsFineAndAFullOneIsNot) {
   MachineReport machine = GoodMachine();
   machine.socket_folder_mode = 01777;
-  EXPECT_TRUE(Diagnose(machine, GoodDaemon()).back().ok);
+  EXPECT_TRUE(Diagnose(machine, GoodDaemon()).findings().rbegin()->ok());
   machine.socket_folder_free_bytes = 0;
-  EXPECT_THAT(Diagnose(machine, GoodDaemon()).back().fix, HasSubstr("free space"));
+  EXPECT_THAT(Diagnose(machine, GoodDaemon()).findings().rbegin()->fix(), HasSubstr("free space"));
 }
 
 TEST(DoctorTest, ThisMachineCanBeRead) {
