@@ -1,8 +1,8 @@
 #include "daemon/node/settings/peers.h"
 
-#include <algorithm>
 #include <cstdint>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -99,7 +99,7 @@ absl::StatusOr<std::string> FirstPeer(const std::string& peers, const std::strin
 
 bool IsThisNode(const std::string& address, const std::vector<std::string>& own_names) {
   const std::string host = address.substr(0, address.rfind(':'));
-  return std::any_of(own_names.begin(), own_names.end(), [&](const std::string& own) {
+  return absl::c_any_of(own_names, [&](const std::string& own) {
     return !own.empty() && (host == own || absl::StartsWith(host, own + "."));
   });
 }

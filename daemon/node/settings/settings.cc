@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <fstream>
-#include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -45,13 +45,18 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 }
 
 absl::Status Unknown(const Given& given, const std::vector<SettingRow>& table) {
-  const auto nearest =
-      std::min_element(table.begin(), table.end(), [&](const SettingRow& a, const SettingRow& b) {
-        return EditDistance(a.name, given.name) < EditDistance(b.name, given.name);
-      });
+  const auto nearest = absl::c_min_element(table, [&](const SettingRow& a, const SettingRow& b) {
+    return EditDistance(a.name, given.name) < EditDistance(b.name, given.name);
+  });
   return absl::InvalidArgumentError(absl::StrCat(given.where, ": there is no setting '", given.name,
                                                  "'; did you mean '", nearest->name,
                                                  "'? `epd --help` lists all"));
+}
+
+absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
+  if (row.kind.store(value, settings)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("got '", value, "', expected ", row.kind.expected));
 }
 
 absl::StatusOr<std::vector<Given>> ReadFile(const std::string& path) {
@@ -122,9 +127,7 @@ absl::StatusOr<std::vector<Given>> TakeFile(std::vector<Given>& flags) {
     if (!file.ok()) return file;
     from_file.insert(from_file.end(), file->begin(), file->end());
   }
-  flags.erase(
-      std::remove_if(flags.begin(), flags.end(), [](const Given& g) { return g.name == "config"; }),
-      flags.end());
+  std::erase_if(flags, [](const Given& g) { return g.name == "config"; });
   return from_file;
 }
 
@@ -208,8 +211,8 @@ absl::StatusOr<ParsedSettings> ParseSettings(const std::vector<std::string>& arg
     }
   }
   for (const Given& given : *all) {
-    const auto row = std::find_if(table.begin(), table.end(),
-                                  [&](const SettingRow& r) { return r.name == given.name; });
+    const auto row =
+        absl::c_find_if(table, [&](const SettingRow& r) { return r.name == given.name; });
     if (row == table.end()) return Unknown(given, table);
     if (absl::Status bad = Assign(*row, given.value, parsed.settings); !bad.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(given.where, ": ", bad.message()));
@@ -245,7 +248,7 @@ std::string HelpText(const MachineFacts& facts) {
   for (const SettingRow& row : SettingTable(facts)) {
     absl::StrAppend(&text, "  --", row.name, "=",
                     row.default_value.empty() ? "(empty)" : row.default_value, "\n      ", row.help,
-                    "\n      Expects ", Expected(row), ".\n");
+                    "\n      Expects ", row.kind.expected, ".\n");
   }
   return text;
 }

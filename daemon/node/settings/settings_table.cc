@@ -1,10 +1,10 @@
 #include "daemon/node/settings/settings_table.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -36,31 +36,6 @@ bool ParseBytes(const std::string& text, uint64_t* bytes) {
   return false;
 }
 
-absl::Status Bad(const SettingRow& row, const std::string& value) {
-  return absl::InvalidArgumentError(absl::StrCat("got '", value, "', expected ", Expected(row)));
-}
-
-struct Expect {
-  std::string operator()(const TextField&) const { return "text"; }
-  std::string operator()(const ChoiceField& f) const {
-    return absl::StrCat("one of ", absl::StrJoin(f.choices, ", "));
-  }
-  std::string operator()(const CountField& f) const {
-    return absl::StrCat("a number from ", f.min, " to ", f.max);
-  }
-  std::string operator()(const BytesField& f) const {
-    return absl::StrCat("bytes such as 2GiB, 512MiB or 1048576, at least ", f.min);
-  }
-  std::string operator()(const DevicesField&) const {
-    return absl::StrCat("auto, none, or ordinals from 0 to ", kMaxCudaDevice, " such as 0,1");
-  }
-  std::string operator()(const DurationField& f) const {
-    return absl::StrCat(
-        "a duration such as 250ms, 10s or 5m (a plain number is seconds), at least ",
-        absl::FormatDuration(f.min));
-  }
-};
-
 // "10s", "1m30s", or a plain number of seconds.
 bool ParseDuration(const std::string& text, absl::Duration* duration) {
   double seconds;
@@ -82,57 +57,63 @@ bool ParseDevices(const std::string& text, CudaDevices* devices) {
   return true;
 }
 
-// True: `value` was good and is in `settings`.
-struct Store {
-  const std::string& value;
-  Settings& settings;
+// ---- the kinds of values ----
 
-  bool operator()(const TextField& f) const {
-    settings.*f.field = value;
-    return true;
-  }
-  bool operator()(const ChoiceField& f) const {
-    if (std::find(f.choices.begin(), f.choices.end(), value) == f.choices.end()) return false;
-    settings.*f.field = value;
-    return true;
-  }
-  bool operator()(const CountField& f) const {
-    uint64_t number;
-    if (!absl::SimpleAtoi(value, &number) || number < f.min || number > f.max) return false;
-    settings.*f.field = number;
-    return true;
-  }
-  bool operator()(const BytesField& f) const {
-    uint64_t bytes;
-    if (!ParseBytes(value, &bytes) || bytes < f.min) return false;
-    settings.*f.field = bytes;
-    return true;
-  }
-  bool operator()(const DevicesField& f) const { return ParseDevices(value, &(settings.*f.field)); }
-  bool operator()(const DurationField& f) const {
-    absl::Duration duration;
-    if (!ParseDuration(value, &duration) || duration < f.min || duration > absl::Hours(24 * 365))
-      return false;
-    settings.*f.field = duration;
-    return true;
-  }
-};
+SettingKind Text(std::string Settings::*field) {
+  return {"text", [=](const std::string& value, Settings& s) { return s.*field = value, true; }};
+}
+
+SettingKind OneOf(std::string Settings::*field, const std::vector<std::string>& choices) {
+  return {absl::StrCat("one of ", absl::StrJoin(choices, ", ")),
+          [=](const std::string& value, Settings& s) {
+            s.*field = value;
+            return absl::c_linear_search(choices, value);
+          }};
+}
+
+SettingKind Count(uint64_t Settings::*field, uint64_t min, uint64_t max) {
+  return {absl::StrCat("a number from ", min, " to ", max),
+          [=](const std::string& value, Settings& s) {
+            return absl::SimpleAtoi(value, &(s.*field)) && s.*field >= min && s.*field <= max;
+          }};
+}
+
+SettingKind Bytes(uint64_t Settings::*field, uint64_t min) {
+  return {absl::StrCat("bytes such as 2GiB, 512MiB or 1048576, at least ", min),
+          [=](const std::string& value, Settings& s) {
+            return ParseBytes(value, &(s.*field)) && s.*field >= min;
+          }};
+}
+
+SettingKind Time(absl::Duration Settings::*field, absl::Duration min) {
+  return {absl::StrCat("a duration such as 250ms, 10s or 5m (a plain number is seconds), at least ",
+                       absl::FormatDuration(min)),
+          [=](const std::string& value, Settings& s) {
+            return ParseDuration(value, &(s.*field)) && s.*field >= min &&
+                   s.*field <= absl::Hours(24 * 365);
+          }};
+}
+
+SettingKind Devices(CudaDevices Settings::*field) {
+  return {absl::StrCat("auto, none, or ordinals from 0 to ", kMaxCudaDevice, " such as 0,1"),
+          [=](const std::string& value, Settings& s) { return ParseDevices(value, &(s.*field)); }};
+}
+
+// ---- the rows ----
 
 std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
   using S = Settings;
   return {
-      {"socket", TextField{&S::socket}, facts.runtime_dir + "/epd.sock",
+      {"socket", Text(&S::socket), facts.runtime_dir + "/epd.sock",
        "Unix socket that local clients attach to; at most 107 bytes."},
-      {"grpc_socket", TextField{&S::grpc_socket}, "",
+      {"grpc_socket", Text(&S::grpc_socket), "",
        "Unix socket of the gRPC API; mode 0600, so only epd's user and root. Empty: beside "
-       "`socket`, with -grpc before "
-       "its ending."},
-      {"listen", TextField{&S::listen}, "",
+       "`socket`, with -grpc before its ending."},
+      {"listen", Text(&S::listen), "",
        "host:port of the gRPC API on TCP, also for other nodes when this epd coordinates. Port 0: "
-       "any free one. Empty: "
-       "no TCP. Without tls_ca it has no authentication, so only loopback and private addresses "
-       "are taken."},
-      {"node", TextField{&S::node}, facts.host_name, "This node's name; unique in the cluster."},
+       "any free one. Empty: no TCP. Without tls_ca it has no authentication, so only loopback and "
+       "private addresses are taken."},
+      {"node", Text(&S::node), facts.host_name, "This node's name; unique in the cluster."},
   };
 }
 
@@ -141,20 +122,20 @@ std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
   const std::string quarter =
       absl::StrCat(std::max<uint64_t>(facts.memory_bytes / 4 >> 20, 64), "MiB");
   return {
-      {"worker", TextField{&S::worker}, facts.binary_dir + "/epd-worker",
+      {"worker", Text(&S::worker), facts.binary_dir + "/epd-worker",
        "The epd-worker binary to start."},
-      {"staging_bytes", BytesField{&S::staging_bytes, 1 << 20}, quarter,
+      {"staging_bytes", Bytes(&S::staging_bytes, 1 << 20), quarter,
        "Budget of staging memory of this node. Default: a quarter of the memory (of the machine or "
        "of the cgroup)."},
-      {"executor", ChoiceField{&S::executor, {"auto", "client", "worker"}}, "auto",
+      {"executor", OneOf(&S::executor, {"auto", "client", "worker"}), "auto",
        "Who moves rows in groups that do not say: clients themselves, or the worker. auto: client "
        "on cpu."},
-      {"simd", ChoiceField{&S::simd, {"auto", "scalar", "avx2", "avx512"}}, "auto",
+      {"simd", OneOf(&S::simd, {"auto", "scalar", "avx2", "avx512"}), "auto",
        "Vector instructions of the worker; every level gives the same bits."},
-      {"spin", DurationField{&S::spin, absl::ZeroDuration()}, "50us",
+      {"spin", Time(&S::spin, absl::ZeroDuration()), "50us",
        "How long the worker looks for work before it sleeps. More is faster on idle cores, and "
        "burns them."},
-      {"nccl_library", TextField{&S::nccl_library}, "",
+      {"nccl_library", Text(&S::nccl_library), "",
        "Path of libnccl.so.2, for unique ids. Empty: the usual places."},
   };
 }
@@ -162,20 +143,20 @@ std::vector<SettingRow> WorkSettings(const MachineFacts& facts) {
 std::vector<SettingRow> CudaSettings() {
   using S = Settings;
   return {
-      {"cuda_staging_bytes", BytesField{&S::cuda_staging_bytes, 0}, "2GiB",
+      {"cuda_staging_bytes", Bytes(&S::cuda_staging_bytes, 0), "2GiB",
        "Device memory that each GPU's worker reserves at its start for groups with backend=cuda; "
        "epctl status says what is left for clients. 0: no such groups."},
-      {"staging", ChoiceField{&S::staging, {"auto", "vmm", "ipc"}}, "auto",
+      {"staging", OneOf(&S::staging, {"auto", "vmm", "ipc"}), "auto",
        "How clients get at device memory: vmm (a descriptor, which keeps the memory alive), ipc (a "
        "CUDA IPC handle). auto: vmm where the driver has it, else ipc."},
-      {"cuda_devices", DevicesField{&S::cuda_devices}, "auto",
+      {"cuda_devices", Devices(&S::cuda_devices), "auto",
        "GPUs that groups with backend=cuda are served on, each by a worker process of its own. A "
        "list of ordinals, 0,1: their workers start with epd, so that staging is reserved before "
        "clients take the memory. none. auto: a GPU's worker starts, and reserves, when the first "
        "rank on it joins."},
-      {"cuda_limit", DurationField{&S::cuda_limit, absl::Milliseconds(1)}, "30s",
+      {"cuda_limit", Time(&S::cuda_limit, absl::Milliseconds(1)), "30s",
        "How long one operation's work on the GPU may take before the worker is replaced."},
-      {"max_num_sms", CountField{&S::max_num_sms, 0, 1024}, "0",
+      {"max_num_sms", Count(&S::max_num_sms, 0, 1024), "0",
        "SMs that the kernels which move rows may occupy, so that others run beside them. 0: all."},
   };
 }
@@ -183,55 +164,54 @@ std::vector<SettingRow> CudaSettings() {
 std::vector<SettingRow> ClusterSettings() {
   using S = Settings;
   return {
-      {"coordinator", TextField{&S::coordinator}, "",
+      {"coordinator", Text(&S::coordinator), "",
        "host:port of the epd that coordinates the cluster. Empty, or this node itself: this epd "
        "coordinates."},
-      {"peers", TextField{&S::peers}, "",
+      {"peers", Text(&S::peers), "",
        "host:port,host:port,... of all nodes, or slurm:port for those of the Slurm job: the first "
        "coordinates. Instead of `coordinator`; the same on all nodes."},
-      {"rendezvous", TextField{&S::rendezvous}, "",
+      {"rendezvous", Text(&S::rendezvous), "",
        "etcd://host:port[,host:port...][/cluster]: the nodes choose a coordinator among themselves "
        "and replace one that dies. Instead of `coordinator`."},
-      {"advertise", TextField{&S::advertise}, "",
+      {"advertise", Text(&S::advertise), "",
        "With `rendezvous`: host:port at which other nodes reach `listen`. Empty: as `listen`; "
        "without `listen` this node never coordinates."},
-      {"wire_listen", TextField{&S::wire_listen}, "",
+      {"wire_listen", Text(&S::wire_listen), "",
        "host:port at which the CPU's worker takes rows of other nodes' workers; they are told this "
        "host. Port 0: any two free ones. Else large rows come in at the port behind it, and the "
        "worker of GPU N has the ports 2N+2 and 2N+3 behind it. Empty: in a cluster the host of "
-       "`listen` (of `advertise`, where that "
-       "is 0.0.0.0), or else the address with which this node reaches its coordinator; alone none. "
-       "TLS and private addresses as for `listen`."},
-      {"lease", DurationField{&S::lease, absl::Seconds(2)}, "3s",
+       "`listen` (of `advertise`, where that is 0.0.0.0), or else the address with which this node "
+       "reaches its coordinator; alone none. TLS and private addresses as for `listen`."},
+      {"lease", Time(&S::lease, absl::Seconds(2)), "3s",
        "With `rendezvous`: a coordinator that cannot reach etcd for so long is replaced."},
-      {"etcd_ca", TextField{&S::etcd_ca}, "",
+      {"etcd_ca", Text(&S::etcd_ca), "",
        "PEM file of the certificates that sign etcd's members: TLS to etcd. Empty: plain."},
-      {"etcd_cert", TextField{&S::etcd_cert}, "",
+      {"etcd_cert", Text(&S::etcd_cert), "",
        "PEM file of the certificate with which this node calls etcd, where etcd wants one "
        "(--client-cert-auth). With etcd_key."},
-      {"etcd_key", TextField{&S::etcd_key}, "", "PEM file of the private key of etcd_cert."},
-      {"etcd_user", TextField{&S::etcd_user}, "",
+      {"etcd_key", Text(&S::etcd_key), "", "PEM file of the private key of etcd_cert."},
+      {"etcd_user", Text(&S::etcd_user), "",
        "User of etcd that may read and write below /epd/. With etcd_password_file, and etcd_ca: no "
        "password is sent in the clear."},
-      {"etcd_password_file", TextField{&S::etcd_password_file}, "",
+      {"etcd_password_file", Text(&S::etcd_password_file), "",
        "File with the password of etcd_user in its first line. Read at each login."},
-      {"heartbeat", DurationField{&S::heartbeat, absl::Milliseconds(100)}, "3s",
+      {"heartbeat", Time(&S::heartbeat, absl::Milliseconds(100)), "3s",
        "How often a node says that it lives; the same on all nodes. The members of a group learn "
        "within three of them that a node is lost."},
-      {"node_silence", DurationField{&S::node_silence, absl::ZeroDuration()}, "0",
+      {"node_silence", Time(&S::node_silence, absl::ZeroDuration()), "0",
        "As the coordinator: a node that says nothing for so long is lost, and its sessions with "
        "it. 0: two and a half heartbeats."},
-      {"tls_ca", TextField{&S::tls_ca}, "",
+      {"tls_ca", Text(&S::tls_ca), "",
        "PEM file of the certificates that sign this cluster's nodes. With tls_cert and tls_key all "
        "links between epds are mutual TLS. Empty: plain."},
-      {"tls_cert", TextField{&S::tls_cert}, "",
+      {"tls_cert", Text(&S::tls_cert), "",
        "PEM file of this node's certificate, for server and client use; its subjectAltName names "
        "the host of `listen`. Read again when it changes."},
-      {"tls_key", TextField{&S::tls_key}, "", "PEM file of the private key of tls_cert."},
-      {"plain_unique_ids", ChoiceField{&S::plain_unique_ids, {"refuse", "allow"}}, "refuse",
+      {"tls_key", Text(&S::tls_key), "", "PEM file of the private key of tls_cert."},
+      {"plain_unique_ids", OneOf(&S::plain_unique_ids, {"refuse", "allow"}), "refuse",
        "Whether NCCL unique ids may cross a link that is neither TLS nor loopback. Whoever reads "
        "one can enter the communicator."},
-      {"start_grace", DurationField{&S::start_grace, absl::ZeroDuration()}, "2s",
+      {"start_grace", Time(&S::start_grace, absl::ZeroDuration()), "2s",
        "As the coordinator (with --listen): after its start it only hears for so long what groups "
        "there are already."},
   };
@@ -241,17 +221,16 @@ std::vector<SettingRow> DeadlineSettings() {
   using S = Settings;
   const absl::Duration tick = absl::Milliseconds(1);
   return {
-      {"warn_after", DurationField{&S::warn_after, tick}, "20s",
+      {"warn_after", Time(&S::warn_after, tick), "20s",
        "A living but absent rank is named in the log."},
-      {"absent", DurationField{&S::absent, tick}, "10m",
-       "A living but absent rank fails the operation."},
-      {"undecided", DurationField{&S::undecided, tick}, "30s",
+      {"absent", Time(&S::absent, tick), "10m", "A living but absent rank fails the operation."},
+      {"undecided", Time(&S::undecided, tick), "30s",
        "From an operation's admission to its outcome."},
-      {"form", DurationField{&S::form, tick}, "5m", "Forming or re-forming a group."},
-      {"drain_deadline", DurationField{&S::drain_deadline, absl::ZeroDuration()}, "30s",
+      {"form", Time(&S::form, tick), "5m", "Forming or re-forming a group."},
+      {"drain_deadline", Time(&S::drain_deadline, absl::ZeroDuration()), "30s",
        "After SIGTERM: how long open operations may take before they are cut off. A second SIGTERM "
        "ends at once."},
-      {"idle_exit", DurationField{&S::idle_exit, absl::ZeroDuration()}, "0",
+      {"idle_exit", Time(&S::idle_exit, absl::ZeroDuration()), "0",
        "End this long after the last session (or after the start); 0: never. For private daemons."},
   };
 }
@@ -260,15 +239,13 @@ std::vector<SettingRow> SupervisionSettings() {
   using S = Settings;
   const absl::Duration tick = absl::Milliseconds(1);
   return {
-      {"worker_backoff_min", DurationField{&S::worker_backoff_min, tick}, "100ms",
+      {"worker_backoff_min", Time(&S::worker_backoff_min, tick), "100ms",
        "Wait before a dead worker is replaced; doubles with each death up to worker_backoff_max, "
-       "and starts again after "
-       "a healthy minute."},
-      {"worker_backoff_max", DurationField{&S::worker_backoff_max, tick}, "30s",
-       "See worker_backoff_min."},
-      {"worker_heartbeat", DurationField{&S::worker_heartbeat, tick}, "1s",
+       "and starts again after a healthy minute."},
+      {"worker_backoff_max", Time(&S::worker_backoff_max, tick), "30s", "See worker_backoff_min."},
+      {"worker_heartbeat", Time(&S::worker_heartbeat, tick), "1s",
        "How often the worker is asked for figures."},
-      {"worker_stuck", DurationField{&S::worker_stuck, tick}, "30s",
+      {"worker_stuck", Time(&S::worker_stuck, tick), "30s",
        "A worker that has not answered for so long is killed and replaced."},
   };
 }
@@ -276,23 +253,16 @@ std::vector<SettingRow> SupervisionSettings() {
 std::vector<SettingRow> LimitAndLogSettings() {
   using S = Settings;
   return {
-      {"max_sessions", CountField{&S::max_sessions, 1, shm::kMaxSessions}, "1024",
+      {"max_sessions", Count(&S::max_sessions, 1, shm::kMaxSessions), "1024",
        "Clients attached at the same time."},
-      {"max_groups", CountField{&S::max_groups, 1, 65536}, "1024", "Groups at the same time."},
-      {"log_level", ChoiceField{&S::log_level, {"debug", "info", "warn", "error"}}, "info",
+      {"max_groups", Count(&S::max_groups, 1, 65536), "1024", "Groups at the same time."},
+      {"log_level", OneOf(&S::log_level, {"debug", "info", "warn", "error"}), "info",
        "The least severe line kept."},
-      {"log_file", TextField{&S::log_file}, "", "Where the log goes. Empty: standard error."},
+      {"log_file", Text(&S::log_file), "", "Where the log goes. Empty: standard error."},
   };
 }
 
 }  // namespace
-
-std::string Expected(const SettingRow& row) { return std::visit(Expect{}, row.field); }
-
-absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
-  if (!std::visit(Store{value, settings}, row.field)) return Bad(row, value);
-  return absl::OkStatus();
-}
 
 std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   std::vector<SettingRow> table;
