@@ -1,5 +1,3 @@
-#include "client/cli/cuda_check.h"
-
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -8,6 +6,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+
+#include "client/cli/local_checks.h"
 
 namespace epd::cli {
 namespace {

@@ -1,8 +1,6 @@
 #include "client/cli/epctl.h"
 
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
+#include "absl/algorithm/container.h"
 #include "client/cli/commands/command.h"
 #include "client/cli/human.h"
 #include "client/cli/json.h"
@@ -71,9 +69,8 @@ ExitCode RunEpctl(const std::vector<std::string>& args, const SearchContext& sea
     return parsed.is_help ? ExitCode::kOk : ExitCode::kUsage;
   }
   const Options& options = *parsed.options;
-  const auto command = std::find_if(Commands().begin(), Commands().end(), [&](const Command& each) {
-    return each.name == options.command;
-  });
+  const auto command = absl::c_find_if(
+      Commands(), [&](const Command& each) { return each.name == options.command; });
   if (options.watch.has_value()) return Watch(*command, options, search, terminal);
   const Report report = RunOnce(*command, options, search);
   Print(report, options, terminal);

@@ -49,7 +49,11 @@ std::string HumanDuration(absl::Duration duration) {
 }
 
 std::string HumanDuration(const google::protobuf::Duration& duration) {
-  return HumanDuration(absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos()));
+  return HumanDuration(ToDuration(duration));
+}
+
+absl::Duration ToDuration(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
 std::string HumanCount(uint64_t count) {

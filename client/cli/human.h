@@ -19,6 +19,7 @@ std::string HumanBytes(uint64_t bytes);
 // read as 0.
 std::string HumanDuration(absl::Duration duration);
 std::string HumanDuration(const google::protobuf::Duration& duration);
+absl::Duration ToDuration(const google::protobuf::Duration& duration);
 
 // Groups of three digits.
 std::string HumanCount(uint64_t count);

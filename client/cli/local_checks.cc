@@ -22,12 +22,34 @@ using Findings = google::protobuf::RepeatedPtrField<Finding>;
 // A session has a socket, a slots segment, an eventfd and an arena per rank of each set.
 constexpr rlim_t kMinOpenFiles = 1024;
 
-Finding& Add(Findings& findings, const std::string& what, bool ok, const std::string& found) {
+// A good one says neither what follows nor what to do.
+void Add(Findings& findings, const std::string& what, bool ok, const std::string& found,
+         const std::string& consequence = "", const std::string& fix = "") {
   Finding& finding = *findings.Add();
   finding.set_what(what);
   finding.set_ok(ok);
   finding.set_found(found);
-  return finding;
+  if (!ok) finding.set_consequence(consequence);
+  if (!ok) finding.set_fix(fix);
+}
+
+struct Advice {
+  const char* consequence;
+  const char* fix;
+};
+
+Advice Advise(ProbeResult result) {
+  switch (result) {
+    case ProbeResult::kRefused:
+      return {"clients that look here fail to connect",
+              "start epd again (it replaces a socket that nobody listens on), or remove the file"};
+    case ProbeResult::kDenied:
+      return {"this user cannot use that daemon", "run as the user who started epd, or as root"};
+    case ProbeResult::kTooLong:
+      return {"no program can connect to it", "choose a shorter path with --socket or EPD_SOCKET"};
+    default:
+      return {"", ""};
+  }
 }
 
 void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& findings) {
@@ -35,28 +57,18 @@ void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& find
   for (const SocketCandidate& candidate : candidates) {
     const std::string path = GrpcPath(candidate.attach_path);
     const Probe probe = ProbeSocket(path);
-    any = any || probe.result == ProbeResult::kListening;
+    const bool listens = probe.result == ProbeResult::kListening;
+    any = any || listens;
+    const Advice advice = Advise(probe.result);
     // A place that is merely empty is fine as long as another one is not.
-    const bool ok =
-        probe.result == ProbeResult::kListening || probe.result == ProbeResult::kMissing;
-    Finding& finding = Add(findings, absl::StrCat("socket: ", candidate.origin), ok,
-                           absl::StrCat(path, ": ", probe.text));
-    if (probe.result == ProbeResult::kRefused) {
-      finding.set_consequence("clients that look here fail to connect");
-      finding.set_fix(
-          "start epd again (it replaces a socket that nobody listens on), or remove the file");
-    } else if (probe.result == ProbeResult::kDenied) {
-      finding.set_consequence("this user cannot use that daemon");
-      finding.set_fix("run as the user who started epd, or as root");
-    } else if (probe.result == ProbeResult::kTooLong) {
-      finding.set_consequence("no program can connect to it");
-      finding.set_fix("choose a shorter path with --socket or EPD_SOCKET");
-    }
+    Add(findings, absl::StrCat("socket: ", candidate.origin),
+        listens || probe.result == ProbeResult::kMissing, absl::StrCat(path, ": ", probe.text),
+        advice.consequence, advice.fix);
   }
   if (!any) {
-    Finding& finding = Add(findings, "daemon", false, "no epd answers at any of these places");
-    finding.set_consequence("clients start a private daemon, or fail if EPD_AUTOSTART=0");
-    finding.set_fix("start one with 'epd' or 'systemctl start epd'");
+    Add(findings, "daemon", false, "no epd answers at any of these places",
+        "clients start a private daemon, or fail if EPD_AUTOSTART=0",
+        "start one with 'epd' or 'systemctl start epd'");
   }
 }
 
@@ -68,15 +80,11 @@ void CheckFolder(const SocketCandidate& candidate, unsigned uid, Findings& findi
   const bool is_private = candidate.origin == "this user's private daemon";
   const bool ok = S_ISDIR(entry.st_mode) &&
                   (!is_private || (entry.st_uid == uid && (entry.st_mode & 077) == 0));
-  Finding& finding =
-      Add(findings, absl::StrCat("folder: ", folder), ok,
-          absl::StrFormat("owner uid %d, mode %04o%s", entry.st_uid, entry.st_mode & 07777,
-                          S_ISDIR(entry.st_mode) ? "" : ", not a folder"));
-  if (!ok) {
-    finding.set_consequence("epd and the clients refuse it, since others could put a socket there");
-    finding.set_fix(absl::StrCat("expected owner uid ", uid,
-                                 " and mode 0700: remove it, or chown and chmod it"));
-  }
+  Add(findings, absl::StrCat("folder: ", folder), ok,
+      absl::StrFormat("owner uid %d, mode %04o%s", entry.st_uid, entry.st_mode & 07777,
+                      S_ISDIR(entry.st_mode) ? "" : ", not a folder"),
+      "epd and the clients refuse it, since others could put a socket there",
+      absl::StrCat("expected owner uid ", uid, " and mode 0700: remove it, or chown and chmod it"));
 }
 
 void CheckPrograms(Findings& findings) {
@@ -85,25 +93,19 @@ void CheckPrograms(Findings& findings) {
   for (const char* name : {"epd", "epd-worker"}) {
     const std::string path = self.parent_path() / name;
     const bool found = access(path.c_str(), X_OK) == 0;
-    Finding& finding =
-        Add(findings, absl::StrCat("program: ", name), found,
-            found ? path : absl::StrCat("not beside epctl (", self.parent_path().string(), ")"));
-    if (!found) {
-      finding.set_consequence("a private daemon starts only if EPD_DAEMON or PATH leads to one");
-      finding.set_fix("run deploy/setup, or set EPD_DAEMON");
-    }
+    Add(findings, absl::StrCat("program: ", name), found,
+        found ? path : absl::StrCat("not beside epctl (", self.parent_path().string(), ")"),
+        "a private daemon starts only if EPD_DAEMON or PATH leads to one",
+        "run deploy/setup, or set EPD_DAEMON");
   }
 }
 
 void CheckOpenFiles(Findings& findings) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const bool ok = limit.rlim_cur >= kMinOpenFiles;
-  Finding& finding = Add(findings, "limit: open files", ok, absl::StrCat(limit.rlim_cur));
-  if (!ok) {
-    finding.set_consequence("a daemon with many groups or sessions runs out of descriptors");
-    finding.set_fix(absl::StrCat("ulimit -n ", kMinOpenFiles, " or LimitNOFILE= in the unit"));
-  }
+  Add(findings, "limit: open files", limit.rlim_cur >= kMinOpenFiles, absl::StrCat(limit.rlim_cur),
+      "a daemon with many groups or sessions runs out of descriptors",
+      absl::StrCat("ulimit -n ", kMinOpenFiles, " or LimitNOFILE= in the unit"));
 }
 
 // Staging is shared memory, so these pages count against the memory that is free now.

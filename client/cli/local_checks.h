@@ -13,4 +13,8 @@ namespace epd::cli {
 void CheckLocally(const Options& options, const SearchContext& search,
                   google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings);
 
+// What there is of CUDA: runs the epd-worker beside epctl, which looks in a process of its own, and adds its
+// findings; none where there is no such program. Blocks for at most half a minute.
+void CheckCuda(google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings);
+
 }  // namespace epd::cli

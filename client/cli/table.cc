@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "absl/algorithm/container.h"
+
 namespace epd::cli {
 namespace {
 
 // Columns that a UTF-8 text takes: continuation bytes take none.
 size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
+  return static_cast<size_t>(absl::c_count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::string Pad(const std::string& text, size_t width, Align align) {
@@ -37,7 +38,7 @@ void Table::AddRow(std::vector<std::string> cells) {
 
 void Table::DropIfEmpty(size_t column) {
   const auto says_nothing = [&](const auto& row) { return row[column] == "-"; };
-  if (!std::all_of(rows_.begin(), rows_.end(), says_nothing)) return;
+  if (!absl::c_all_of(rows_, says_nothing)) return;
   const auto at = static_cast<std::ptrdiff_t>(column);
   columns_.erase(columns_.begin() + at);
   for (auto& row : rows_) row.erase(row.begin() + at);

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/commands/node_commands.h"
 #include "client/cli/json.h"
 #include "client/cli/report.pb.h"
 

@@ -50,6 +50,9 @@ std::map<std::string, std::string> OutputSchemas();
 
 // ---- for the commands' own use ----
 
+// Those that are one call of the Node service and its answer as a table.
+std::vector<Command> NodeCommands();
+
 // Calls `method` of the Node service with --timeout (`timeout` if given) and returns a report with
 // the response and code kOk, or with the failure.
 template <typename Request, typename Response>

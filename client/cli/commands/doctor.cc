@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "client/cli/commands/command.h"
-#include "client/cli/cuda_check.h"
 #include "client/cli/local_checks.h"
 #include "client/cli/printers/tables.h"
 #include "client/cli/report.pb.h"

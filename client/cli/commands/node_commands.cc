@@ -1,13 +1,12 @@
-#include "client/cli/commands/node_commands.h"
-
 #include <algorithm>
 #include <random>
 #include <type_traits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/commands/command.h"
 #include "client/cli/printers/tables.h"
-#include "client/cli/version.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd::cli {
@@ -108,9 +107,10 @@ ExitCode WorstOf(const epd::v1::ListNodesResponse& nodes) {
 }
 
 ExitCode VersionsFit(const epd::v1::ListNodesResponse& nodes) {
-  const bool fit = std::all_of(nodes.nodes().begin(), nodes.nodes().end(), [](const auto& node) {
-    return !node.has_status() || (node.status().max_protocol_version() >= kMinProtocolVersion &&
-                                  node.status().min_protocol_version() <= limits::kProtocolVersion);
+  const bool fit = absl::c_all_of(nodes.nodes(), [](const auto& node) {
+    return !node.has_status() ||
+           (node.status().max_protocol_version() >= limits::kMinProtocolVersion &&
+            node.status().min_protocol_version() <= limits::kProtocolVersion);
   });
   return fit ? ExitCode::kOk : ExitCode::kVersion;
 }

@@ -20,14 +20,14 @@ ExitCode Compare(const epd::v1::GetStatusResponse& status, VersionReport& report
   report.set_node(status.node());
   report.set_daemon_min_protocol_version(status.min_protocol_version());
   report.set_daemon_max_protocol_version(status.max_protocol_version());
-  const bool daemon_is_older = status.max_protocol_version() < kMinProtocolVersion;
+  const bool daemon_is_older = status.max_protocol_version() < limits::kMinProtocolVersion;
   const bool daemon_is_newer = status.min_protocol_version() > limits::kProtocolVersion;
   if (!daemon_is_older && !daemon_is_newer) return ExitCode::kOk;
-  report.set_problem(
-      absl::StrCat("no common protocol version: epctl ", kVersion, " speaks ",
-                   Range(kMinProtocolVersion, limits::kProtocolVersion), ", epd ", status.version(),
-                   " speaks ", Range(status.min_protocol_version(), status.max_protocol_version()),
-                   "; upgrade ", daemon_is_older ? "epd" : "epctl and the clients of its release"));
+  report.set_problem(absl::StrCat(
+      "no common protocol version: epctl ", kVersion, " speaks ",
+      Range(limits::kMinProtocolVersion, limits::kProtocolVersion), ", epd ", status.version(),
+      " speaks ", Range(status.min_protocol_version(), status.max_protocol_version()), "; upgrade ",
+      daemon_is_older ? "epd" : "epctl and the clients of its release"));
   return ExitCode::kVersion;
 }
 
@@ -36,7 +36,7 @@ ExitCode Compare(const epd::v1::GetStatusResponse& status, VersionReport& report
 Report RunVersion(const CommandContext& context) {
   auto version = std::make_unique<VersionReport>();
   version->set_epctl(kVersion);
-  version->set_min_protocol_version(kMinProtocolVersion);
+  version->set_min_protocol_version(limits::kMinProtocolVersion);
   version->set_max_protocol_version(limits::kProtocolVersion);
   ExitCode code = context.connect_failure.code;
   version->set_problem(context.connect_failure.error);

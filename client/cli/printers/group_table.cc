@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -26,14 +27,10 @@ std::string StateOf(const epd::v1::Group& group) {
 
 // "4/4": ranks that a living session holds, of all.
 std::string RanksHeld(const epd::v1::Group& group) {
-  const auto held = std::count_if(
-      group.ranks().begin(), group.ranks().end(),
-      [](const epd::v1::Rank& rank) { return rank.session_id() != 0 && rank.phase() != "dead"; });
+  const auto held = absl::c_count_if(group.ranks(), [](const epd::v1::Rank& rank) {
+    return rank.session_id() != 0 && rank.phase() != "dead";
+  });
   return absl::StrCat(held, "/", group.spec().num_ranks());
-}
-
-std::string Failures(const epd::v1::Group& group) {
-  return group.num_failed() == 0 ? "0" : HumanCount(group.num_failed());
 }
 
 std::string ExecutorOf(const epd::v1::GroupSpec& spec) {
@@ -62,7 +59,7 @@ std::string LoadTable(const epd::v1::Group& group) {
   if (total == 0) return "";
   std::vector<int> order(static_cast<size_t>(routes.size()));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return routes[a] > routes[b]; });
+  absl::c_stable_sort(order, [&](int a, int b) { return routes[a] > routes[b]; });
   Table table({{"EXPERT", Align::kRight}, {"ROUTES", Align::kRight}, {"OF MEAN", Align::kRight}});
   const double mean = static_cast<double>(total) / routes.size();
   for (size_t i = 0; i < std::min(order.size(), kBusiestExperts); ++i) {
@@ -95,9 +92,10 @@ std::string OneGroup(const epd::v1::Group& group) {
                     " receive slots per rank, overflow is ",
                     spec.drop_on_overflow() ? "dropped" : "an error")},
       {"runs on", absl::StrCat(spec.backend(), " backend, ", ExecutorOf(spec), " executor")},
-      {"operations", absl::StrCat(HumanCount(group.num_operations()), " done, ",
-                                  group.num_open_operations(), " open, ", Failures(group),
-                                  " failed, ", HumanBytes(group.bytes_moved()), " moved")},
+      {"operations",
+       absl::StrCat(HumanCount(group.num_operations()), " done, ", group.num_open_operations(),
+                    " open, ", HumanCount(group.num_failed()), " failed, ",
+                    HumanBytes(group.bytes_moved()), " moved")},
       {"unique id", UniqueId(group)},
       {"last error", group.last_error().message()},
   });
@@ -126,7 +124,7 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
       {"EPOCH", [](const G& g) { return absl::StrCat(g.epoch()); }, Align::kRight},
       {"OPS", [](const G& g) { return HumanCount(g.num_operations()); }, Align::kRight},
       {"OPEN", [](const G& g) { return absl::StrCat(g.num_open_operations()); }, Align::kRight},
-      {"FAILED", Failures, Align::kRight},
+      {"FAILED", [](const G& g) { return HumanCount(g.num_failed()); }, Align::kRight},
       {"MOVED", [](const G& g) { return HumanBytes(g.bytes_moved()); }, Align::kRight},
   };
   std::string errors;
@@ -151,7 +149,7 @@ std::string DrainTable(const epd::v1::DrainGroupResponse& drained) {
   const epd::v1::Group& group = drained.group();
   return absl::StrCat("group ", group.spec().name(), " is drained and ", StateOf(group), " (epoch ",
                       group.epoch(), ", ", HumanCount(group.num_operations()), " operations done, ",
-                      Failures(group), " failed)\n");
+                      HumanCount(group.num_failed()), " failed)\n");
 }
 
 }  // namespace epd::cli

@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <map>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/human.h"
@@ -17,8 +17,8 @@ std::string MostCommonVersion(const epd::v1::ListNodesResponse& nodes) {
   for (const Entry& node : nodes.nodes()) {
     if (node.has_status()) ++votes[node.status().version()];
   }
-  const auto most = std::max_element(
-      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      absl::c_max_element(votes, [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == votes.end() ? "" : most->first;
 }
 

@@ -1,15 +1,15 @@
-#include "client/cli/printers/past_table.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "client/cli/human.h"
+#include "client/cli/printers/tables.h"
 #include "client/cli/table.h"
 
 namespace epd::cli {
@@ -24,10 +24,6 @@ constexpr size_t kDigitsShown = 8;
 constexpr int kFewestKept = 4;
 // Of operations that went well everywhere, as an example of what is usual.
 constexpr size_t kWellShown = 3;
-
-absl::Duration AgeOf(const epd::v1::PastOperation& operation) {
-  return absl::Seconds(operation.age().seconds()) + absl::Nanoseconds(operation.age().nanos());
-}
 
 // One operation as all ranks see it.
 struct Line {
@@ -65,7 +61,7 @@ absl::Duration Horizon(const epd::v1::ExplainGroupResponse& why) {
   absl::Duration horizon = absl::InfiniteDuration();
   for (const epd::v1::RankPast& rank : why.past()) {
     if (depth < kFewestKept || rank.operations_size() < depth) continue;
-    horizon = std::min(horizon, AgeOf(rank.operations(depth - 1)));
+    horizon = std::min(horizon, ToDuration(rank.operations(depth - 1).age()));
   }
   return horizon;
 }
@@ -78,9 +74,9 @@ std::vector<Line> LinesOf(const epd::v1::ExplainGroupResponse& why, const std::s
     for (const epd::v1::PastOperation& operation : rank.operations()) {
       // Calls that do not agree in their kind have one key and are one operation.
       Line& line = by_key[operation.key()];
-      if (line.first == nullptr || AgeOf(operation) > line.age) {
+      if (line.first == nullptr || ToDuration(operation.age()) > line.age) {
         line.first = &operation;
-        line.age = AgeOf(operation);
+        line.age = ToDuration(operation.age());
       }
       line.fingerprints.insert(operation.fingerprint());
       line.phases[rank.rank()] = operation.phase();
@@ -91,13 +87,12 @@ std::vector<Line> LinesOf(const epd::v1::ExplainGroupResponse& why, const std::s
   for (auto& [unused, line] : by_key) {
     if (line.age <= horizon) lines.push_back(std::move(line));
   }
-  std::stable_sort(lines.begin(), lines.end(),
-                   [](const Line& a, const Line& b) { return a.age < b.age; });
+  absl::c_stable_sort(lines, [](const Line& a, const Line& b) { return a.age < b.age; });
   return lines;
 }
 
 bool WentWell(const Line& line, const std::vector<uint32_t>& ranks) {
-  return std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+  return absl::c_all_of(ranks, [&](uint32_t rank) {
     const auto phase = line.phases.find(rank);
     return phase != line.phases.end() && phase->second == "done";
   });
@@ -117,7 +112,7 @@ std::vector<std::vector<uint32_t>> SetsOf(const std::vector<Line>& lines,
   }
   std::vector<std::vector<uint32_t>> sets;
   for (auto& [unused, set] : by_phases) sets.push_back(std::move(set));
-  std::sort(sets.begin(), sets.end(), [](const auto& a, const auto& b) {
+  absl::c_sort(sets, [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() > b.size() : a < b;
   });
   return sets;

@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/human.h"
@@ -22,7 +22,7 @@ std::string RanksByGroup(const epd::v1::Session& session) {
   }
   return absl::StrJoin(ranks, " ", [](std::string* out, auto& entry) {
     std::vector<uint32_t> sorted = entry.second;
-    std::sort(sorted.begin(), sorted.end());
+    absl::c_sort(sorted);
     absl::StrAppend(out, entry.first, ":", HumanRanges(sorted));
   });
 }
@@ -38,7 +38,7 @@ std::string Said(const epd::v1::Session& session,
 
 std::string Experts(const epd::v1::Rank& rank) {
   std::vector<uint32_t> experts(rank.experts().begin(), rank.experts().end());
-  std::sort(experts.begin(), experts.end());
+  absl::c_sort(experts);
   return HumanRanges(experts);
 }
 

@@ -29,6 +29,11 @@ std::string NodesTable(const epd::v1::ListNodesResponse& nodes);
 std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes);
 // `all_past`: also the operations of the past that went well everywhere.
 std::string WhyText(const epd::v1::ExplainGroupResponse& why, bool all_past);
+// The last operations of a group's ranks, side by side: a line per operation, the newest first; a
+// column per set of ranks that are in the same phase of every one of them. Operations that all ranks
+// have done and that are followed by no other are counted only, unless `all`. Empty when nothing is
+// known. At most 100 columns wide.
+std::string PastText(const epd::v1::ExplainGroupResponse& why, bool all);
 
 // Client names may be whole command lines; tables show so much of them, JSON all.
 inline constexpr size_t kMaxClientName = 48;

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/human.h"
-#include "client/cli/printers/past_table.h"
 #include "client/cli/printers/tables.h"
 
 namespace epd::cli {

@@ -20,13 +20,13 @@ constexpr int kMessagesPerTurn = 16;
 absl::Status NegotiateVersion(const v1::Attach& attach, uint32_t* version) {
   *version = std::min(attach.max_version(), limits::kProtocolVersion);
   if (attach.min_version() <= attach.max_version() &&
-      *version >= std::max(attach.min_version(), kMinProtocolVersion)) {
+      *version >= std::max(attach.min_version(), limits::kMinProtocolVersion)) {
     return absl::OkStatus();
   }
   const bool client_is_newer = attach.min_version() > limits::kProtocolVersion;
   return absl::UnimplementedError(
       absl::StrCat("the client speaks protocol versions ", attach.min_version(), "..",
-                   attach.max_version(), ", epd speaks ", kMinProtocolVersion, "..",
+                   attach.max_version(), ", epd speaks ", limits::kMinProtocolVersion, "..",
                    limits::kProtocolVersion, "; upgrade ", client_is_newer ? "epd" : "the client"));
 }
 

@@ -17,8 +17,6 @@
 
 namespace epd {
 
-inline constexpr uint32_t kMinProtocolVersion = 1;
-
 // What the attach socket tells its owner. Called on the loop's thread; may call Send and End.
 class AttachObserver {
  public:

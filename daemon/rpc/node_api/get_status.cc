@@ -90,7 +90,7 @@ absl::Status Fill(const Node& node, const v1::GetStatusRequest&, v1::GetStatusRe
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());
   out.set_worker_snapshot_stale(FiguresAreStale(node));
-  out.set_min_protocol_version(kMinProtocolVersion);
+  out.set_min_protocol_version(limits::kMinProtocolVersion);
   out.set_max_protocol_version(limits::kProtocolVersion);
   return absl::OkStatus();
 }

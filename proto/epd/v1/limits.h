@@ -11,8 +11,10 @@ namespace epd::limits {
 
 // ---- messages between processes of one machine (daemon/packet, the attach socket) ----
 inline constexpr std::size_t kDatagramBytes = 256 * 1024;
-inline constexpr std::size_t kDatagramFds = 250;      // The kernel's SCM_MAX_FD is 253.
-inline constexpr std::uint32_t kProtocolVersion = 1;  // Of the attach socket and of node.proto.
+inline constexpr std::size_t kDatagramFds = 250;  // The kernel's SCM_MAX_FD is 253.
+// Of the attach socket and of node.proto, which versions all of epd's interfaces together.
+inline constexpr std::uint32_t kMinProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 1;
 
 // ---- ranks of a group ----
 // What the control plane forms, and is measured with.

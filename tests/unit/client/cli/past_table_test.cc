@@ -1,13 +1,12 @@
 // Goal: the last operations of a group's ranks stand side by side, so that the odd rank is seen at
 // a glance, in 100 columns.
-#include "client/cli/printers/past_table.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/printers/tables.h"
 
 namespace epd::cli {
 namespace {
