@@ -35,17 +35,9 @@ std::string Quote(absl::string_view value) {
 }
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarn:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
+  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                   spdlog::level::warn, spdlog::level::err};
+  return kLevels[static_cast<size_t>(level)];
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <initializer_list>
 #include <string>
-#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

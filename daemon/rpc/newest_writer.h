@@ -1,4 +1,4 @@
-// A server-side stream that always sends the newest message, however slow its reader is.
+// A stream that always sends the newest message, however slow its reader is.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,18 +12,13 @@
 
 namespace epd {
 
-// `Reactor` is a grpc::ServerWriteReactor<Message> or a ServerBidiReactor<..., Message>:
-// whatever has StartWrite(const Message*) and Finish(). The owner keeps the object until done(),
-// because gRPC keeps a pointer. Thread-safe.
+// `Reactor` is one of gRPC's that write `Message`. Thread-safe.
 template <typename Reactor, typename Message>
 class NewestWriter : public Reactor {
  public:
   // Sends `message`, or replaces one that has not gone out yet.
   void Offer(Message message) {
-    const absl::MutexLock lock(&mutex_);
-    if (ending_) return;
-    next_ = std::move(message);
-    if (!writing_) WriteNext();
+    Amend(Message(), [&](Message& next) { next = std::move(message); });
   }
 
   // Changes what has not gone out yet; when nothing waits, sends `fresh` with the change.
@@ -36,13 +31,13 @@ class NewestWriter : public Reactor {
     if (!writing_) WriteNext();
   }
 
-  // Ends the stream once what was offered is out. Later calls do nothing.
+  // Ends the stream, where this is the server's side, once what was offered is out. Later calls do nothing.
   void End(grpc::Status status) {
     const absl::MutexLock lock(&mutex_);
     if (ending_) return;
     ending_ = true;
     status_ = std::move(status);
-    if (!writing_) this->Finish(status_);
+    if (!writing_) FinishIt();
   }
 
   void OnWriteDone(bool ok) override {
@@ -53,14 +48,8 @@ class NewestWriter : public Reactor {
       ending_ = true;
       status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone");
     }
-    if (ending_) this->Finish(status_);
+    if (ending_) FinishIt();
   }
-
-  void OnCancel() override { End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone")); }
-
-  // The last thing that gRPC does with this object.
-  void OnDone() override { done_.store(true, std::memory_order_release); }
-  bool done() const { return done_.load(std::memory_order_acquire); }
 
  private:
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -70,12 +59,31 @@ class NewestWriter : public Reactor {
     this->StartWrite(&current_);
   }
 
+  void FinishIt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if constexpr (requires { this->Finish(grpc::Status()); }) this->Finish(status_);
+  }
+
   absl::Mutex mutex_;
   std::optional<Message> next_ ABSL_GUARDED_BY(mutex_);
   Message current_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The server's side. The owner keeps the object until done(), because gRPC keeps a pointer.
+template <typename Reactor, typename Message>
+class ServedWriter : public NewestWriter<Reactor, Message> {
+ public:
+  void OnCancel() override {
+    this->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
+  }
+
+  // The last thing that gRPC does with this object.
+  void OnDone() override { done_.store(true, std::memory_order_release); }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+
+ private:
   std::atomic<bool> done_{false};
 };
 

@@ -1,7 +1,6 @@
 #include "daemon/rpc/server.h"
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,20 +8,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <future>
-#include <map>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
-#include "daemon/rpc/cluster/chosen_coordinator.h"
-#include "daemon/rpc/cluster/cluster_service.h"
 #include "daemon/rpc/cluster/link_policy.h"
-#include "daemon/rpc/cluster/remote_coordinator.h"
 #include "daemon/rpc/node_api/group_facts.h"
-#include "daemon/rpc/node_api/group_watchers.h"
-#include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
 namespace {
@@ -34,145 +26,120 @@ constexpr std::chrono::seconds kWaitPatience(10);
 
 }  // namespace
 
-class RpcServer::Impl {
- public:
-  explicit Impl(Node& node)
-      : node_(node), watchers_(node), service_(node, watchers_), cluster_(node) {
-    const Settings& settings = node.settings();
-    if (!settings.coordinator.empty()) {
-      coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
-    }
-    node_.coordination().Connect(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
-    node_.coordination().SetAsking(cluster_);
-    node_.SetWatcher([this] { OnChange(); });
+RpcServer::RpcServer(Node& node)
+    : node_(node), watchers_(node), service_(node, watchers_), cluster_(node) {
+  const Settings& settings = node.settings();
+  if (!settings.coordinator.empty()) {
+    coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
   }
+  node_.coordination().Connect(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
+  node_.coordination().SetAsking(cluster_);
+  node_.SetWatcher([this] { OnChange(); });
+}
 
-  absl::Status Start() {
-    const Settings& settings = node_.settings();
-    if (absl::Status bad = CheckListen(settings); !bad.ok()) return bad;
-    absl::StatusOr<EtcdAddress> etcd = EtcdAddress();
-    if (!settings.rendezvous.empty()) etcd = ParseEtcdAddress(settings.rendezvous);
-    if (!etcd.ok()) return etcd.status();
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
-                               0);  // A second epd on a port must fail, not share it.
-    int unix_bound = 0;
-    int tcp_bound = 0;
-    unlink(settings.grpc_socket.c_str());  // Stale: the instance lock is held.
-    builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
-                             &unix_bound);
-    if (!settings.listen.empty()) {
-      builder.AddListeningPort(settings.listen,
-                               MakeServerCredentials(MakeTlsFiles(settings), LogRefusedPeer()),
-                               &tcp_bound);
-    }
-    builder.RegisterService(&service_);
-    // The Unix socket has it too, where nobody calls it: gRPC has one set of services per server.
-    if (!settings.listen.empty()) builder.RegisterService(&cluster_);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot serve gRPC on '", settings.grpc_socket, "'",
-          settings.listen.empty() ? "" : absl::StrCat(" and '", settings.listen, "' (listen)"),
-          "; is the address free and local?"));
-    }
-    chmod(settings.grpc_socket.c_str(), 0600);
-    if (tcp_bound != 0) {
-      listen_address_ =
-          absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
-    }
-    if (!settings.rendezvous.empty()) {
-      const std::string& address =
-          settings.advertise.empty() ? listen_address_ : settings.advertise;
-      chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
-                                                    tcp_bound == 0 ? "" : address);
-      node_.coordination().Connect(chosen_.get(), &cluster_);
-    }
-    SetServing(true);
-    return absl::OkStatus();
+absl::Status RpcServer::Start() {
+  const Settings& settings = node_.settings();
+  if (absl::Status bad = CheckListen(settings); !bad.ok()) return bad;
+  absl::StatusOr<EtcdAddress> etcd = EtcdAddress();
+  if (!settings.rendezvous.empty()) etcd = ParseEtcdAddress(settings.rendezvous);
+  if (!etcd.ok()) return etcd.status();
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
+                             0);  // A second epd on a port must fail, not share it.
+  int unix_bound = 0;
+  int tcp_bound = 0;
+  unlink(settings.grpc_socket.c_str());  // Stale: the instance lock is held.
+  builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
+                           &unix_bound);
+  if (!settings.listen.empty()) {
+    builder.AddListeningPort(settings.listen,
+                             MakeServerCredentials(MakeTlsFiles(settings), LogRefusedPeer()),
+                             &tcp_bound);
   }
-
-  void SetServing(bool serving) {
-    grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-    health->SetServingStatus("", serving);
-    health->SetServingStatus("epd.v1.Node", serving);
+  builder.RegisterService(&service_);
+  // The Unix socket has it too, where nobody calls it: gRPC has one set of services per server.
+  if (!settings.listen.empty()) builder.RegisterService(&cluster_);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot serve gRPC on '", settings.grpc_socket, "'",
+        settings.listen.empty() ? "" : absl::StrCat(" and '", settings.listen, "' (listen)"),
+        "; is the address free and local?"));
   }
-
-  // Control thread, after it handled something.
-  void OnChange() {
-    watchers_.Update();
-    std::map<std::string, bool> serving;
-    for (const auto& [name, ready] : group_serving_)
-      serving[name] = false;  // Unless it is still there.
-    // A group serves when all its tenants do; each tenant has a name of its own, too.
-    std::map<std::string, bool> all_ready;
-    for (const GroupSummary& group : KnownSummaries(node_)) {
-      const bool ready = group.state == GroupState::kReady;
-      const auto [all, first] = all_ready.emplace(group.name, ready);
-      all->second = all->second && ready;
-      if (!group.tenant.empty()) serving[absl::StrCat(group.name, "/", group.tenant)] = ready;
-    }
-    for (const auto& [name, ready] : all_ready) serving[name] = ready;
-    for (const auto& [name, ready] : serving) {
-      const auto known = group_serving_.find(name);
-      if (known != group_serving_.end() && known->second == ready) continue;
-      server_->GetHealthCheckService()->SetServingStatus("epd.group/" + name, ready);
-    }
-    group_serving_ = std::move(serving);
+  chmod(settings.grpc_socket.c_str(), 0600);
+  if (tcp_bound != 0) {
+    listen_address_ =
+        absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
   }
-
-  void Stop() {
-    if (server_ == nullptr) return;
-    node_.SetWatcher(nullptr);
-    node_.coordination().Connect(nullptr, nullptr);
-    coordinator_.reset();
-    chosen_.reset();
-    watchers_.FinishAll(absl::UnavailableError("epd ends"));
-    cluster_.FinishAll(absl::UnavailableError("epd ends"));
-    service_.FinishAll();
-    server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
-    WaitForCalls();
-    server_.reset();
+  if (!settings.rendezvous.empty()) {
+    const std::string& address = settings.advertise.empty() ? listen_address_ : settings.advertise;
+    chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
+                                                  tcp_bound == 0 ? "" : address);
+    node_.coordination().Connect(chosen_.get(), &cluster_);
   }
+  SetServing(true);
+  return absl::OkStatus();
+}
 
-  const std::string& listen_address() const { return listen_address_; }
+void RpcServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  health->SetServingStatus("epd.v1.Node", serving);
+}
 
- private:
-  // gRPC's Wait knows no deadline. A call that never ends holds this object, so there is no way on.
-  void WaitForCalls() {
-    std::promise<void> all_ended;
-    std::future<void> ended = all_ended.get_future();
-    std::thread waiter([this, &all_ended] {
-      server_->Wait();
-      all_ended.set_value();
-    });
-    if (ended.wait_for(kWaitPatience) == std::future_status::timeout) {
-      Log(LogLevel::kError, "gRPC calls do not end",
-          {{"waited_s", kWaitPatience.count()}, {"then", "epd ends without them"}});
-      _exit(EXIT_FAILURE);
-    }
-    waiter.join();
+void RpcServer::OnChange() {
+  watchers_.Update();
+  std::map<std::string, bool> serving;
+  for (const auto& [name, ready] : group_serving_)
+    serving[name] = false;  // Unless it is still there.
+  // A group serves when all its tenants do; each tenant has a name of its own, too.
+  std::map<std::string, bool> all_ready;
+  for (const GroupSummary& group : KnownSummaries(node_)) {
+    const bool ready = group.state == GroupState::kReady;
+    const auto [all, first] = all_ready.emplace(group.name, ready);
+    all->second = all->second && ready;
+    if (!group.tenant.empty()) serving[absl::StrCat(group.name, "/", group.tenant)] = ready;
   }
+  for (const auto& [name, ready] : all_ready) serving[name] = ready;
+  for (const auto& [name, ready] : serving) {
+    const auto known = group_serving_.find(name);
+    if (known != group_serving_.end() && known->second == ready) continue;
+    server_->GetHealthCheckService()->SetServingStatus("epd.group/" + name, ready);
+  }
+  group_serving_ = std::move(serving);
+}
 
-  Node& node_;
-  GroupWatchers watchers_;
-  NodeService service_;
-  ClusterService cluster_;
-  std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.
-  std::unique_ptr<ChosenCoordinator> chosen_;       // With --rendezvous.
-  std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
-  std::unique_ptr<grpc::Server> server_;
-  std::string listen_address_;
-};
+void RpcServer::Stop() {
+  if (server_ == nullptr) return;
+  node_.SetWatcher(nullptr);
+  node_.coordination().Connect(nullptr, nullptr);
+  coordinator_.reset();
+  chosen_.reset();
+  watchers_.FinishAll(absl::UnavailableError("epd ends"));
+  cluster_.FinishAll(absl::UnavailableError("epd ends"));
+  service_.FinishAll();
+  server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
+  WaitForCalls();
+  server_.reset();
+}
 
-RpcServer::RpcServer(Node& node) : impl_(std::make_unique<Impl>(node)) {}
-RpcServer::~RpcServer() { impl_->Stop(); }
-absl::Status RpcServer::Start() { return impl_->Start(); }
-const std::string& RpcServer::listen_address() const { return impl_->listen_address(); }
-void RpcServer::SetServing(bool serving) { impl_->SetServing(serving); }
-void RpcServer::Stop() { impl_->Stop(); }
+// gRPC's Wait knows no deadline. A call that never ends holds this object, so there is no way on.
+void RpcServer::WaitForCalls() {
+  std::promise<void> all_ended;
+  std::future<void> ended = all_ended.get_future();
+  std::thread waiter([this, &all_ended] {
+    server_->Wait();
+    all_ended.set_value();
+  });
+  if (ended.wait_for(kWaitPatience) == std::future_status::timeout) {
+    Log(LogLevel::kError, "gRPC calls do not end",
+        {{"waited_s", kWaitPatience.count()}, {"then", "epd ends without them"}});
+    _exit(EXIT_FAILURE);
+  }
+  waiter.join();
+}
 
 }  // namespace epd

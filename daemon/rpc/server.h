@@ -1,11 +1,19 @@
 // The gRPC side of epd: services, sockets, health, reflection.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/cluster/chosen_coordinator.h"
+#include "daemon/rpc/cluster/cluster_service.h"
+#include "daemon/rpc/cluster/remote_coordinator.h"
+#include "daemon/rpc/node_api/group_watchers.h"
+#include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
 
@@ -17,14 +25,14 @@ class RpcServer {
  public:
   // `node` outlives this.
   explicit RpcServer(Node& node);
-  ~RpcServer();
+  ~RpcServer() { Stop(); }
 
   // Call before Node::Run, on the thread that will run it.
   //   FAILED_PRECONDITION  an address cannot be bound
   //   as CheckListen       TLS files, or an address that needs them
   absl::Status Start();
   // "" without TCP, else host:port with the port that was bound.
-  const std::string& listen_address() const;
+  const std::string& listen_address() const { return listen_address_; }
 
   // What grpc.health.v1 says about the process as a whole. Control thread.
   void SetServing(bool serving);
@@ -33,8 +41,19 @@ class RpcServer {
   void Stop();
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // Control thread, after it handled something.
+  void OnChange();
+  void WaitForCalls();
+
+  Node& node_;
+  GroupWatchers watchers_;
+  NodeService service_;
+  ClusterService cluster_;
+  std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.
+  std::unique_ptr<ChosenCoordinator> chosen_;       // With --rendezvous.
+  std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
+  std::unique_ptr<grpc::Server> server_;
+  std::string listen_address_;
 };
 
 }  // namespace epd

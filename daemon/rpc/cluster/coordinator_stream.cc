@@ -20,32 +20,15 @@ CoordinatorStream::~CoordinatorStream() {
 }
 
 void CoordinatorStream::Answer(v1::NodeReport hello, v1::ClusterAnswer answer) {
-  const absl::MutexLock lock(&mutex_);
-  if (broken_) return;
-  if (!next_.has_value()) next_ = std::move(hello);
-  *next_->add_answers() = std::move(answer);
-  if (!writing_) WriteNext();
+  Amend(std::move(hello),
+        [&](v1::NodeReport& waiting) { *waiting.add_answers() = std::move(answer); });
 }
 
-void CoordinatorStream::Offer(v1::NodeReport report) {
-  const absl::MutexLock lock(&mutex_);
-  if (broken_) return;
-  if (next_.has_value()) report.mutable_answers()->Swap(next_->mutable_answers());
-  next_ = std::move(report);
-  if (!writing_) WriteNext();
-}
-
-void CoordinatorStream::WriteNext() {
-  current_ = *std::move(next_);
-  next_.reset();
-  writing_ = true;
-  StartWrite(&current_);
-}
-
-void CoordinatorStream::OnWriteDone(bool ok) {
-  const absl::MutexLock lock(&mutex_);
-  writing_ = false;
-  if (ok && next_.has_value() && !broken_) WriteNext();
+void CoordinatorStream::OfferReport(v1::NodeReport report) {
+  Amend(v1::NodeReport(), [&](v1::NodeReport& waiting) {
+    report.mutable_answers()->Swap(waiting.mutable_answers());
+    waiting = std::move(report);
+  });
 }
 
 void CoordinatorStream::OnReadDone(bool ok) {
@@ -53,10 +36,7 @@ void CoordinatorStream::OnReadDone(bool ok) {
     on_view_(std::exchange(incoming_, v1::ClusterView()));
     return StartRead(&incoming_);
   }
-  {
-    const absl::MutexLock lock(&mutex_);
-    broken_ = true;
-  }
+  End(grpc::Status::OK);
   RemoveHold();
 }
 
