@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+
 namespace epd {
 
 std::vector<ExecutionBase> CutOff(const std::vector<ExecutionCount>& counts,
@@ -16,7 +18,7 @@ std::vector<ExecutionBase> CutOff(const std::vector<ExecutionCount>& counts,
     cut.try_emplace(b.program, 0);
   }
   for (const ExecutionCount& c : counts) {
-    if (std::find(staying.begin(), staying.end(), c.rank) == staying.end()) continue;
+    if (!absl::c_linear_search(staying, c.rank)) continue;
     const auto base = base_of.find({c.rank, c.program});
     const uint64_t old_base = base == base_of.end() ? 0 : base->second;
     uint64_t& highest = cut[c.program];
@@ -30,7 +32,7 @@ std::vector<ExecutionBase> CutOff(const std::vector<ExecutionCount>& counts,
       if (next != 0) out.push_back({rank, program, next});
     }
   }
-  std::sort(out.begin(), out.end());
+  absl::c_sort(out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -33,8 +34,8 @@ std::string OddOnes(const std::string& what, const std::vector<NodeToCompare>& n
   std::map<std::string, size_t> votes;
   for (const NodeToCompare& node : nodes) votes[value(node.facts)] += node.num_ranks;
   if (votes.size() <= 1) return "";
-  const auto most = std::max_element(
-      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      absl::c_max_element(votes, [](const auto& a, const auto& b) { return a.second < b.second; });
   std::vector<std::string> odd;
   for (const NodeToCompare& node : nodes) {
     const std::string got = value(node.facts);
@@ -51,7 +52,7 @@ std::string OddOnes(const std::string& what, const std::vector<NodeToCompare>& n
 std::string OddClocks(const std::vector<NodeToCompare>& nodes) {
   std::vector<absl::Duration> offsets;
   for (const NodeToCompare& node : nodes) offsets.push_back(node.facts.clock_offset);
-  std::sort(offsets.begin(), offsets.end());
+  absl::c_sort(offsets);
   const absl::Duration median = offsets[offsets.size() / 2];
   std::vector<std::string> odd;
   for (const NodeToCompare& node : nodes) {

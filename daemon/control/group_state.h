@@ -52,53 +52,42 @@ enum class GroupEvent {
   kCount,
 };
 
-inline constexpr TransitionTable<GroupState, GroupEvent> kGroupTransitions{
-    (const TransitionRow<GroupState, GroupEvent>[]){
-        {GroupState::kForming, GroupEvent::kComplete, GroupState::kBootstrapping},
-        {GroupState::kForming, GroupEvent::kRankLost, GroupState::kForming},
-        {GroupState::kForming, GroupEvent::kRecovered, GroupState::kReforming},
-        {GroupState::kForming, GroupEvent::kEmptied, GroupState::kForming},
-        {GroupState::kForming, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kForming, GroupEvent::kClose, GroupState::kClosed},
+inline constexpr TransitionTable<GroupState, GroupEvent> kGroupTransitions = [] {
+  using S = GroupState;
+  using E = GroupEvent;
+  return TransitionTable<S, E>({
+      {E::kComplete, S::kBootstrapping, {S::kForming}},
+      {E::kComplete, S::kReforming, {S::kDegraded}},
+      {E::kServing, S::kReady, {S::kBootstrapping, S::kReforming}},
+      {E::kRankLost, S::kForming, {S::kForming, S::kBootstrapping}},
+      {E::kRankLost, S::kDegraded, {S::kReady, S::kDegraded, S::kReforming}},
+      {E::kRankLost, S::kDraining, {S::kDraining}},
+      {E::kWorkerLost, S::kBootstrapping, {S::kBootstrapping}},
+      {E::kWorkerLost, S::kReforming, {S::kReady, S::kReforming}},
+      {E::kRecount, S::kReforming, {S::kReady, S::kReforming}},
+      {E::kRecovered, S::kReforming, {S::kForming}},
+      {E::kDrain, S::kDraining, {S::kReady, S::kDraining}},
+      {E::kEmptied,
+       S::kForming,
+       {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming}},
+      {E::kFail,
+       S::kClosed,
+       {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming, S::kDraining}},
+      {E::kClose,
+       S::kClosed,
+       {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming, S::kDraining}},
+  });
+}();
 
-        {GroupState::kBootstrapping, GroupEvent::kServing, GroupState::kReady},
-        {GroupState::kBootstrapping, GroupEvent::kRankLost, GroupState::kForming},
-        {GroupState::kBootstrapping, GroupEvent::kWorkerLost, GroupState::kBootstrapping},
-        {GroupState::kBootstrapping, GroupEvent::kEmptied, GroupState::kForming},
-        {GroupState::kBootstrapping, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kBootstrapping, GroupEvent::kClose, GroupState::kClosed},
-
-        {GroupState::kReady, GroupEvent::kRankLost, GroupState::kDegraded},
-        {GroupState::kReady, GroupEvent::kWorkerLost, GroupState::kReforming},
-        {GroupState::kReady, GroupEvent::kRecount, GroupState::kReforming},
-        {GroupState::kReady, GroupEvent::kDrain, GroupState::kDraining},
-        {GroupState::kReady, GroupEvent::kEmptied, GroupState::kForming},
-        {GroupState::kReady, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kReady, GroupEvent::kClose, GroupState::kClosed},
-
-        {GroupState::kDegraded, GroupEvent::kComplete, GroupState::kReforming},
-        {GroupState::kDegraded, GroupEvent::kRankLost, GroupState::kDegraded},
-        {GroupState::kDegraded, GroupEvent::kEmptied, GroupState::kForming},
-        {GroupState::kDegraded, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kDegraded, GroupEvent::kClose, GroupState::kClosed},
-
-        {GroupState::kReforming, GroupEvent::kServing, GroupState::kReady},
-        {GroupState::kReforming, GroupEvent::kRankLost, GroupState::kDegraded},
-        {GroupState::kReforming, GroupEvent::kWorkerLost, GroupState::kReforming},
-        {GroupState::kReforming, GroupEvent::kRecount, GroupState::kReforming},
-        {GroupState::kReforming, GroupEvent::kEmptied, GroupState::kForming},
-        {GroupState::kReforming, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kReforming, GroupEvent::kClose, GroupState::kClosed},
-
-        {GroupState::kDraining, GroupEvent::kRankLost, GroupState::kDraining},
-        {GroupState::kDraining, GroupEvent::kDrain, GroupState::kDraining},
-        {GroupState::kDraining, GroupEvent::kFail, GroupState::kClosed},
-        {GroupState::kDraining, GroupEvent::kClose, GroupState::kClosed},
-    }};
-
-// "FORMING", "BOOTSTRAPPING", "READY", "DEGRADED", "RE_FORMING", "DRAINING", "CLOSED".
-std::string_view Name(GroupState state);
-// "complete", "serving", "rank_lost", ...
-std::string_view Name(GroupEvent event);
+inline std::string_view Name(GroupState state) {
+  return NameIn(
+      {"FORMING", "BOOTSTRAPPING", "READY", "DEGRADED", "RE_FORMING", "DRAINING", "CLOSED"}, state,
+      "NONE");
+}
+inline std::string_view Name(GroupEvent event) {
+  return NameIn({"complete", "serving", "rank_lost", "worker_lost", "recount", "recovered", "drain",
+                 "emptied", "fail", "close"},
+                event, "none");
+}
 
 }  // namespace epd

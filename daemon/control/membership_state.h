@@ -30,57 +30,53 @@ enum class MembershipEvent {
   kCount,
 };
 
-inline constexpr TransitionTable<MembershipState, MembershipEvent> kMembershipTransitions{
-    (const TransitionRow<MembershipState, MembershipEvent>[]){
-        {MembershipState::kWaiting, MembershipEvent::kServing, MembershipState::kJoined},
-        {MembershipState::kWaiting, MembershipEvent::kLeave, MembershipState::kReleased},
-        {MembershipState::kWaiting, MembershipEvent::kGone, MembershipState::kReleased},
-        {MembershipState::kWaiting, MembershipEvent::kFail, MembershipState::kReleased},
-
-        {MembershipState::kJoined, MembershipEvent::kReform, MembershipState::kNotified},
-        {MembershipState::kJoined, MembershipEvent::kLeave, MembershipState::kReleased},
-        {MembershipState::kJoined, MembershipEvent::kGone, MembershipState::kReleased},
-        {MembershipState::kJoined, MembershipEvent::kFail, MembershipState::kReleased},
-
-        {MembershipState::kNotified, MembershipEvent::kReform, MembershipState::kNotified},
-        {MembershipState::kNotified, MembershipEvent::kDrained, MembershipState::kDrained},
-        {MembershipState::kNotified, MembershipEvent::kLeave, MembershipState::kReleased},
-        {MembershipState::kNotified, MembershipEvent::kGone, MembershipState::kReleased},
-        {MembershipState::kNotified, MembershipEvent::kFail, MembershipState::kReleased},
-
-        {MembershipState::kDrained, MembershipEvent::kServing, MembershipState::kJoined},
-        {MembershipState::kDrained, MembershipEvent::kReform, MembershipState::kDrained},
-        {MembershipState::kDrained, MembershipEvent::kDrained, MembershipState::kDrained},
-        {MembershipState::kDrained, MembershipEvent::kLeave, MembershipState::kReleased},
-        {MembershipState::kDrained, MembershipEvent::kGone, MembershipState::kReleased},
-        {MembershipState::kDrained, MembershipEvent::kFail, MembershipState::kReleased},
-    }};
+inline constexpr TransitionTable<MembershipState, MembershipEvent> kMembershipTransitions = [] {
+  using S = MembershipState;
+  using E = MembershipEvent;
+  return TransitionTable<S, E>({
+      {E::kServing, S::kJoined, {S::kWaiting, S::kDrained}},
+      {E::kReform, S::kNotified, {S::kJoined, S::kNotified}},
+      {E::kReform, S::kDrained, {S::kDrained}},
+      {E::kDrained, S::kDrained, {S::kNotified, S::kDrained}},
+      {E::kLeave, S::kReleased, {S::kWaiting, S::kJoined, S::kNotified, S::kDrained}},
+      {E::kGone, S::kReleased, {S::kWaiting, S::kJoined, S::kNotified, S::kDrained}},
+      {E::kFail, S::kReleased, {S::kWaiting, S::kJoined, S::kNotified, S::kDrained}},
+  });
+}();
 
 // ATTACHED --kEnd--> ENDING --kGone--> GONE;  ATTACHED --kGone--> GONE
 enum class SessionState { kAttached, kEnding, kGone, kCount };
 enum class SessionEvent { kEnd, kGone, kCount };
 
-inline constexpr TransitionTable<SessionState, SessionEvent> kSessionTransitions{
-    (const TransitionRow<SessionState, SessionEvent>[]){
-        {SessionState::kAttached, SessionEvent::kEnd, SessionState::kEnding},
-        {SessionState::kAttached, SessionEvent::kGone, SessionState::kGone},
-        {SessionState::kEnding, SessionEvent::kGone, SessionState::kGone},
-    }};
+inline constexpr TransitionTable<SessionState, SessionEvent> kSessionTransitions = [] {
+  using S = SessionState;
+  using E = SessionEvent;
+  return TransitionTable<S, E>({
+      {E::kEnd, S::kEnding, {S::kAttached}},
+      {E::kGone, S::kGone, {S::kAttached, S::kEnding}},
+  });
+}();
 
 // DOWN --kStarted--> UP --kDied--> DOWN;  a start that fails: DOWN --kDied--> DOWN
 enum class WorkerState { kDown, kUp, kCount };
 enum class WorkerEvent { kStarted, kDied, kCount };
 
-inline constexpr TransitionTable<WorkerState, WorkerEvent> kWorkerTransitions{
-    (const TransitionRow<WorkerState, WorkerEvent>[]){
-        {WorkerState::kDown, WorkerEvent::kStarted, WorkerState::kUp},
-        {WorkerState::kDown, WorkerEvent::kDied, WorkerState::kDown},
-        {WorkerState::kUp, WorkerEvent::kDied, WorkerState::kDown},
-    }};
+inline constexpr TransitionTable<WorkerState, WorkerEvent> kWorkerTransitions = [] {
+  using S = WorkerState;
+  using E = WorkerEvent;
+  return TransitionTable<S, E>({
+      {E::kStarted, S::kUp, {S::kDown}},
+      {E::kDied, S::kDown, {S::kDown, S::kUp}},
+  });
+}();
 
-// Lower-case words for people: "waiting", "joined", "notified", ...; "attached", ...; "down", "up".
-std::string_view Name(MembershipState state);
-std::string_view Name(SessionState state);
-std::string_view Name(WorkerState state);
+// For people.
+inline std::string_view Name(MembershipState state) {
+  return NameIn({"waiting", "joined", "notified", "drained", "released"}, state, "none");
+}
+inline std::string_view Name(SessionState state) {
+  return NameIn({"attached", "ending", "gone"}, state, "none");
+}
+inline std::string_view Name(WorkerState state) { return NameIn({"down", "up"}, state, "none"); }
 
 }  // namespace epd

@@ -1,14 +1,11 @@
 // One node's control state: sessions, leases, local groups, waiting requests, workers' lives.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/control/membership_state.h"
 #include "daemon/control/node_effects.h"

@@ -4,10 +4,8 @@
 #include <set>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "daemon/control/group_state.h"
 #include "daemon/control/snapshots.h"
 #include "daemon/core/execution.h"
@@ -121,16 +119,8 @@ struct EndSession {
 
 // ---- others ----
 
-// This node has learnt of a transition; for its log. The coordinator's own log has all of them.
-struct Transition {
-  GroupId group;
-  std::string name;
-  Epoch epoch;
-  Formation formation;
-  GroupState from = GroupState::kCount;  // kCount: new to this node.
-  GroupState to = GroupState::kForming;
-  absl::Status why;
-};
+// GroupTransition: this node has learnt of it, without the event; for its log. The coordinator's own log has all.
+
 struct RpcDone {
   RequestId request;
   absl::Status status;
@@ -139,8 +129,9 @@ struct RpcDone {
 // All sessions have been told to end; the process may stop its workers and exit.
 struct ShutdownDone {};
 
-using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId,
-                                InitCommunicator, ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform,
-                                NotifyGroupEnded, EndSession, Transition, RpcDone, ShutdownDone>;
+using NodeEffect =
+    std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId, InitCommunicator,
+                 ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform, NotifyGroupEnded, EndSession,
+                 GroupTransition, RpcDone, ShutdownDone>;
 
 }  // namespace epd

@@ -40,7 +40,7 @@ struct JoinRequested {
   SessionId session;
   RequestId request;
   GroupSpec spec;  // Every default filled in.
-  std::vector<Rank> ranks;
+  std::vector<Rank> ranks = {};
   Epoch min_epoch;      // Highest epoch that the client has seen of this group.
   absl::Time deadline;  // Finite.
   GroupId proposed;     // A fresh random number, never zero: the id is made from it.
@@ -71,14 +71,9 @@ struct WorkerAdded {
   WorkerName name;
 };
 
+// `report.incarnation` is its new run.
 struct WorkerStarted {
-  Incarnation worker;
-  bool has_nccl = false;
-  std::string nccl_problem;  // When it has none.
-  std::string nccl_version = {};
-  std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
-  WorkerName name = {};
-  std::string local_address = {};  // ... and of its own node's; empty: at the same place.
+  WorkerReport report;
 };
 
 struct WorkerDied {
@@ -142,29 +137,16 @@ struct CoordinatorLost {
   absl::Status cause;
 };
 
-// ---- operators; each is answered by exactly one RpcDone, at the latest soon after `deadline` ----
+// ---- operators ----
 
-// The group lives without leases until it is closed.
-struct CreateRequested {
-  RequestId request;
-  GroupSpec spec;
-  GroupId proposed;  // A fresh random number, never zero.
+// Answered by exactly one RpcDone, at the latest soon after `deadline`.
+//   kCreate  the group lives without leases until it is closed
+//   kDrain   new operations get FAILED_PRECONDITION, open ones may finish until `deadline`; then the group
+//            is CLOSED. Done when it is: OK when all had finished, DEADLINE_EXCEEDED when some were cut off
+//   kClose   like a drain whose deadline has passed
+struct OrderRequested {
+  Order order;  // `remaining` is not used.
   absl::Time deadline;
-};
-// New operations get FAILED_PRECONDITION, open ones may finish until `deadline`; then the group is
-// CLOSED. Done when it is: OK when all had finished, DEADLINE_EXCEEDED when some were cut off.
-struct DrainRequested {
-  RequestId request;
-  GroupId group;  // Zero: by name.
-  std::string name;
-  absl::Time deadline;
-};
-// Like a drain whose deadline has passed.
-struct CloseRequested {
-  RequestId request;
-  GroupId group;  // Zero: by name.
-  std::string name;
-  absl::Time deadline;  // For the answer.
 };
 
 // Refuses joins, drains all groups of this node, then ends all sessions; at `deadline` ends them in
@@ -180,7 +162,6 @@ using NodeEvent =
     std::variant<SessionAttached, SessionGone, JoinRequested, LeaveRequested, SessionDrained,
                  WorkerAdded, WorkerStarted, WorkerDied, TenantReady, TenantFailed, TenantBroken,
                  TenantDrained, UniqueIdMade, CommunicatorInitialised, CoordinatorConnected,
-                 ViewReceived, CoordinatorLost, CreateRequested, DrainRequested, CloseRequested,
-                 ShutdownRequested, Tick>;
+                 ViewReceived, CoordinatorLost, OrderRequested, ShutdownRequested, Tick>;
 
 }  // namespace epd

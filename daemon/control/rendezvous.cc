@@ -160,8 +160,8 @@ Rendezvous::Rendezvous(const RendezvousOptions& options)
     : parts_(std::make_unique<Parts>(options)) {}
 Rendezvous::~Rendezvous() = default;
 
-Rendezvous::Effects Rendezvous::OnNodeConnected(absl::Time now, const NodeId& node,
-                                                Incarnation incarnation, const NodeLink& link) {
+Rendezvous::Effects Rendezvous::ConnectNode(absl::Time now, const NodeId& node,
+                                            Incarnation incarnation, const NodeLink& link) {
   parts_->Begin(now);
   if (parts_->nodes.Connect(parts_->changes.now(), node, incarnation, link))
     parts_->Drop(node, absl::UnavailableError(absl::StrCat("node ", node.value, " was restarted")));
@@ -170,11 +170,12 @@ Rendezvous::Effects Rendezvous::OnNodeConnected(absl::Time now, const NodeId& no
   return parts_->Finish();
 }
 
-Rendezvous::Effects Rendezvous::OnReport(absl::Time now, const NodeReport& report) {
-  return OnReports(now, {report});
+Rendezvous::Effects Rendezvous::TakeReport(absl::Time now, const NodeReport& report) {
+  return TakeReports(now, {report});
 }
 
-Rendezvous::Effects Rendezvous::OnReports(absl::Time now, const std::vector<NodeReport>& reports) {
+Rendezvous::Effects Rendezvous::TakeReports(absl::Time now,
+                                            const std::vector<NodeReport>& reports) {
   parts_->Begin(now);
   bool current = false;
   for (const NodeReport& report : reports) {
@@ -192,8 +193,8 @@ Rendezvous::Effects Rendezvous::OnReports(absl::Time now, const std::vector<Node
   return parts_->Finish();
 }
 
-Rendezvous::Effects Rendezvous::OnNodeLost(absl::Time now, const NodeId& id,
-                                           const absl::Status& cause) {
+Rendezvous::Effects Rendezvous::LoseNode(absl::Time now, const NodeId& id,
+                                         const absl::Status& cause) {
   parts_->changes.Begin(now);
   const KnownNode* node = parts_->nodes.Find(id);
   if (node == nullptr || node->lost) return {};
@@ -202,13 +203,13 @@ Rendezvous::Effects Rendezvous::OnNodeLost(absl::Time now, const NodeId& id,
   return parts_->Finish();
 }
 
-Rendezvous::Effects Rendezvous::OnKept(absl::Time now, const std::vector<PersistentGroup>& kept) {
+Rendezvous::Effects Rendezvous::SetKept(absl::Time now, const std::vector<PersistentGroup>& kept) {
   parts_->changes.Begin(now);
   parts_->orders.SetKept(kept);
   return parts_->Finish();
 }
 
-Rendezvous::Effects Rendezvous::OnTick(absl::Time now) {
+Rendezvous::Effects Rendezvous::Tick(absl::Time now) {
   parts_->Begin(now);
   for (const NodeId& id : parts_->nodes.Silent(parts_->changes.now())) {
     parts_->Lose(

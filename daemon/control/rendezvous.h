@@ -1,7 +1,6 @@
 // The coordinator: forms groups across nodes. Snapshots of nodes in, snapshots for nodes out.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,18 +22,6 @@ namespace epd {
 // Hand `view` to its node; a lost one is made good by the next report of that node.
 struct SendView {
   ClusterView view;
-};
-
-// For the one info line per transition. `from` == kCount: the group was created.
-struct GroupTransition {
-  GroupId group;
-  std::string name;
-  Epoch epoch;
-  Formation formation;
-  GroupState from = GroupState::kCount;
-  GroupState to = GroupState::kForming;
-  GroupEvent event = GroupEvent::kComplete;
-  absl::Status why;
 };
 
 using RendezvousEffect = std::variant<SendView, GroupTransition>;
@@ -63,7 +50,7 @@ struct RendezvousOptions {
   // What operators made before this coordinator's time. There again once the grace is over; those
   // that the nodes serve go on as they are.
   std::vector<PersistentGroup> persistent = {};
-  // Somebody keeps what operators make and says so with OnKept: only then are they answered.
+  // Somebody keeps what operators make and says so with SetKept: only then are they answered.
   bool keeps_persistent = false;
 };
 
@@ -75,16 +62,10 @@ struct NodeLink {
 // ---- status ----
 
 // One tenant of a group.
-struct GroupStatus {
-  GroupId id;
-  GroupId communicator;  // Equal for all tenants of the group.
-  GroupSpec spec;
-  GroupState state = GroupState::kForming;
-  Epoch epoch;
-  Formation formation;
+struct GroupStatus : GroupFacts {
+  GroupId communicator;          // Equal for all tenants of the group.
   bool orchestrated = false;     // Created by hand: lives without leases until closed.
   absl::Time since;              // Of `state`.
-  absl::Status cause;            // Why it is not READY.
   std::vector<RankPhase> ranks;  // Held ones, by rank.
   std::vector<Rank> missing;
   std::vector<RankHolder> dead;  // Last holders of missing ranks.
@@ -119,27 +100,27 @@ class Rendezvous {
   // A node's stream has opened. Whatever its earlier incarnations held is dead. Answers with a
   // view, from which the node learns this coordinator's incarnation. Reports of other incarnations
   // of the node are ignored from here on.
-  Effects OnNodeConnected(absl::Time now, const NodeId& node, Incarnation incarnation,
-                          const NodeLink& link = {});
+  Effects ConnectNode(absl::Time now, const NodeId& node, Incarnation incarnation,
+                      const NodeLink& link = {});
 
   // Always answers a current report with a view; ignores one whose incarnation is not the connected
   // one or whose seq is not above the last.
-  Effects OnReport(absl::Time now, const NodeReport& report);
+  Effects TakeReport(absl::Time now, const NodeReport& report);
   // As one after the other, with what follows from all of them together: thousands of nodes that
   // report at once cost little more than one, and each gets one view.
-  Effects OnReports(absl::Time now, const std::vector<NodeReport>& reports);
+  Effects TakeReports(absl::Time now, const std::vector<NodeReport>& reports);
 
   // The node is known to be dead (not merely disconnected): its sessions are dead too. `cause` says
   // why.
-  Effects OnNodeLost(absl::Time now, const NodeId& node, const absl::Status& cause);
+  Effects LoseNode(absl::Time now, const NodeId& node, const absl::Status& cause);
 
   // The next coordinator would hear of exactly these, see Persistent().
-  Effects OnKept(absl::Time now, const std::vector<PersistentGroup>& kept);
+  Effects SetKept(absl::Time now, const std::vector<PersistentGroup>& kept);
 
   // Runs what is due. Call at NextDeadline(); more often does no harm.
-  Effects OnTick(absl::Time now);
+  Effects Tick(absl::Time now);
 
-  // When to call OnTick; InfiniteFuture when nothing waits.
+  // When to call Tick; InfiniteFuture when nothing waits.
   absl::Time NextDeadline() const;
 
   Incarnation incarnation() const;

@@ -65,7 +65,7 @@ struct Claim {
   absl::Status fate_cause;  // Why it was released.
 
   // Which serves the rank at `index` of `ranks`.
-  WorkerName WorkerOf(size_t index) const {
+  WorkerName worker_of_rank(size_t index) const {
     if (workers.empty()) return kCpuWorker;
     return index < workers.size() ? workers[index] : workers.front();
   }
@@ -108,8 +108,8 @@ struct WorkerReport {
   Incarnation incarnation;  // Zero: down.
   bool has_nccl = false;
   std::string nccl_problem;  // Why there is no NCCL; empty when there is.
-  std::string nccl_version;
-  std::string wire_address;  // Where it takes streams of other nodes' workers; empty: nowhere.
+  std::string nccl_version = {};
+  std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
   std::string local_address = {};  // ... and of its own node's; empty: at the same place.
 
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
@@ -118,11 +118,11 @@ struct WorkerReport {
 // What must agree between the nodes of a group before their workers meet.
 struct NodeFacts {
   std::string epd_version;
-  uint32_t exchange = 0;       // Version of what workers say to each other.
-  std::string nccl_version;    // Of the worker that serves the group; empty: no NCCL.
-  std::string driver_version;  // Of the GPU; empty: none.
+  uint32_t exchange = 0;            // Version of what workers say to each other.
+  std::string nccl_version = {};    // Of the worker that serves the group; empty: no NCCL.
+  std::string driver_version = {};  // Of the GPU; empty: none.
   // Of its wall clock against the coordinator's, as the receiver of the report measured it.
-  absl::Duration clock_offset;
+  absl::Duration clock_offset = {};
 };
 
 enum class OrderKind { kCreate, kDrain, kClose };
@@ -131,11 +131,11 @@ enum class OrderKind { kCreate, kDrain, kClose };
 struct Order {
   RequestId request;
   OrderKind kind = OrderKind::kCreate;
-  GroupSpec spec;            // kCreate
-  GroupId proposed;          // kCreate: random.
-  GroupId group;             // kDrain, kClose; zero: by name.
-  std::string name;          // kDrain, kClose
-  absl::Duration remaining;  // Until its deadline, when it was first reported.
+  GroupSpec spec = {};            // kCreate
+  GroupId proposed = {};          // kCreate: random, never zero.
+  GroupId group = {};             // kDrain, kClose; zero: by name.
+  std::string name = {};          // kDrain, kClose
+  absl::Duration remaining = {};  // Until its deadline, when it was first reported.
 };
 
 // All that a node has. Ordered by `seq` within one (node, incarnation).
@@ -151,6 +151,20 @@ struct NodeReport {
   std::vector<Claim> claims;
   std::vector<GroupWork> work;
   std::vector<Order> orders;
+};
+
+// ---- on both sides ----
+
+// For the one info line per transition. `from` == kCount: the group is new.
+struct GroupTransition {
+  GroupId group;
+  std::string name;
+  Epoch epoch = {};
+  Formation formation = {};
+  GroupState from = GroupState::kCount;
+  GroupState to = GroupState::kForming;
+  absl::Status why = {};
+  GroupEvent event = GroupEvent::kCount;  // Of the coordinator.
 };
 
 // ---- coordinator to node ----
@@ -191,19 +205,25 @@ struct ServingWorker {
   friend bool operator==(const ServingWorker&, const ServingWorker&) = default;
 };
 
+// What everybody who speaks of one tenant of a group says of it.
+struct GroupFacts {
+  GroupId id;
+  GroupSpec spec;
+  GroupState state = GroupState::kForming;
+  Epoch epoch;  // Of the communicator, in which it is or last was; zero before the first bootstrap.
+  Formation formation;  // Zero before the first start.
+  absl::Status cause;   // Why it is not READY.
+
+  friend bool operator==(const GroupFacts&, const GroupFacts&) = default;
+};
+
 // One tenant of a group in which the node holds a rank. `started` says whether the tenants of
 // `formation` are to run; when it is false that formation, and all before it, has ended with
 // `cause`.
-struct GroupView {
-  GroupId id;
+struct GroupView : GroupFacts {
   GroupId communicator;  // Equal for all tenants of the group.
-  GroupSpec spec;
-  GroupState state = GroupState::kForming;
-  Epoch epoch;          // Zero before the first bootstrap.
-  Formation formation;  // Zero before the first start.
   bool started = false;
-  bool wait = false;   // Whether READY comes back by itself (else calls fail at once).
-  absl::Status cause;  // Why it is not READY.
+  bool wait = false;  // Whether READY comes back by itself (else calls fail at once).
   // By rank; may have gaps while forming or degraded. `own_members_only`: other nodes' are not said.
   SharedList<RankHolder> members;
   bool own_members_only = false;

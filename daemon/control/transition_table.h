@@ -4,17 +4,18 @@
 
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 
 namespace epd {
 
-// One line of a table: in state `from`, `event` leads to `to`.
+// One line of a table: `event` leads to `to` from each of these states.
 template <typename State, typename Event>
 struct TransitionRow {
-  State from;
   Event event;
   State to;
+  std::initializer_list<State> from;
 };
 
 // A full (state, event) matrix made from rows at compile time. Both enums are dense, start at 0 and
@@ -26,12 +27,13 @@ class TransitionTable {
   static constexpr size_t kNumEvents = static_cast<size_t>(Event::kCount);
 
   // A pair given twice does not compile (in a constant expression).
-  template <size_t N>
-  constexpr explicit TransitionTable(const TransitionRow<State, Event> (&rows)[N]) {
-    for (const auto& row : rows) {
-      auto& cell = next_[static_cast<size_t>(row.from)][static_cast<size_t>(row.event)];
-      if (cell.has_value()) throw "a (state, event) pair is listed twice";
-      cell = row.to;
+  constexpr explicit TransitionTable(std::initializer_list<TransitionRow<State, Event>> rows) {
+    for (const auto& [event, to, states] : rows) {
+      for (const State from : states) {
+        auto& cell = next_[static_cast<size_t>(from)][static_cast<size_t>(event)];
+        if (cell.has_value()) throw "a (state, event) pair is listed twice";
+        cell = to;
+      }
     }
   }
 

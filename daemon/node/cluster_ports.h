@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"

@@ -33,7 +33,7 @@ void Coordination::Start() {
   if (link_ != nullptr) return;
   ports_.control(CoordinatorConnected{rendezvous_->incarnation()});
   Call([this](Rendezvous& own, absl::Time now) {
-    return own.OnNodeConnected(now, options_.self, options_.incarnation);
+    return own.ConnectNode(now, options_.self, options_.incarnation);
   });
 }
 
@@ -56,7 +56,7 @@ void Coordination::KeepPersistent() {
 
 void Coordination::Report(const NodeReport& report) {
   if (link_ != nullptr) return link_->Send(report);
-  Call([&](Rendezvous& own, absl::Time now) { return own.OnReport(now, report); });
+  Call([&](Rendezvous& own, absl::Time now) { return own.TakeReport(now, report); });
 }
 
 void Coordination::Show(const ClusterView& view) {
@@ -70,7 +70,7 @@ void Coordination::TickLink(absl::Time now) {
 
 void Coordination::TickOwn(absl::Time now) {
   if (now < rendezvous_->NextDeadline()) return;
-  Call([](Rendezvous& own, absl::Time t) { return own.OnTick(t); });
+  Call([](Rendezvous& own, absl::Time t) { return own.Tick(t); });
 }
 
 absl::Time Coordination::NextDeadline() const {

@@ -27,7 +27,7 @@ struct Leading {
   Epoch resign_at{UINT64_MAX};
   std::function<void()> resign;
   std::vector<PersistentGroup> persistent = {};  // What operators made earlier.
-  // Called when that has changed, with all of it; Rendezvous::OnKept says that it is kept.
+  // Called when that has changed, with all of it; Rendezvous::SetKept says that it is kept.
   std::function<void(const std::vector<PersistentGroup>&)> keep = nullptr;
 };
 

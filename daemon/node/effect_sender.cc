@@ -39,10 +39,7 @@ struct EffectSender::NodeSwitch {
   void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const ReplyJoined& e) const { sender.Reply(e); }
   void operator()(const ReplyFailed& e) const {
-    v1::ServerMessage message;
-    message.mutable_join_failed()->set_request_id(e.request.value);
-    *message.mutable_join_failed()->mutable_status() = ToProto(e.status);
-    to.clients.Send(e.session, message);
+    to.clients.Send(e.session, JoinFailed(e.request.value, e.status));
   }
   void operator()(const ReplyLeft& e) const {
     v1::ServerMessage message;
@@ -66,7 +63,7 @@ struct EffectSender::NodeSwitch {
     to.clients.Send(e.session, message);
   }
   void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
-  void operator()(const Transition& e) const {
+  void operator()(const GroupTransition& e) const {
     if (e.to == GroupState::kClosed) {
       for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
     }
@@ -140,11 +137,7 @@ void EffectSender::Reply(const ReplyJoined& effect) {
   *joined.mutable_spec() = ToProto(effect.spec);
   for (const RankHolder& holder : effect.members) {
     v1::Joined::Member& member = *joined.add_members();
-    member.set_rank(holder.rank.value);
-    member.set_node(holder.node.value);
-    member.set_host(holder.host);
-    member.set_pid(holder.pid);
-    member.set_client_name(holder.client_name);
+    PutHolder(holder, member);
     member.set_session_id(holder.session.value);
     if (holder.node == to_.self) member.set_worker(ToString(holder.worker));
   }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "daemon/node/workers/worker_options.h"
@@ -27,37 +28,30 @@ std::string DriverVersion() {
 }
 
 NodeOptions ControlOptions(const NodeIdentity& identity, const Settings& settings) {
-  NodeOptions options;
-  options.node = identity.id;
-  options.incarnation = Incarnation(identity.incarnation);
-  options.facts.epd_version = identity.version;
-  options.facts.exchange = kExchangeVersion;
-  options.facts.driver_version = DriverVersion();
-  options.report_interval = settings.heartbeat;
   // Alone with its coordinator in one process, nothing can be lost.
-  if (settings.coordinator.empty() && settings.listen.empty())
-    options.report_interval = absl::InfiniteDuration();
-  return options;
+  const bool alone = settings.coordinator.empty() && settings.listen.empty();
+  return {.node = identity.id,
+          .incarnation = Incarnation(identity.incarnation),
+          .facts = {.epd_version = identity.version,
+                    .exchange = kExchangeVersion,
+                    .driver_version = DriverVersion()},
+          .report_interval = alone ? absl::InfiniteDuration() : settings.heartbeat};
 }
 
 Coordination::Options CoordinationOptions(const NodeIdentity& identity, const Settings& settings) {
-  Coordination::Options options;
-  options.self = identity.id;
-  options.incarnation = Incarnation(identity.incarnation);
-  options.coordinator = settings.coordinator;
   const bool alone = settings.listen.empty();
-  options.node_silence = alone ? absl::InfiniteDuration() : NodeSilence(settings);
-  options.start_grace = alone ? absl::ZeroDuration() : settings.start_grace;
-  return options;
+  return {.self = identity.id,
+          .incarnation = Incarnation(identity.incarnation),
+          .coordinator = settings.coordinator,
+          .node_silence = alone ? absl::InfiniteDuration() : NodeSilence(settings),
+          .start_grace = alone ? absl::ZeroDuration() : settings.start_grace};
 }
 
 AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings& settings) {
-  AttachServer::Options options;
-  options.node = identity.id.value;
-  options.version = identity.version;
-  options.incarnation = identity.incarnation;
-  options.max_sessions = static_cast<uint32_t>(settings.max_sessions);
-  return options;
+  return {.node = identity.id.value,
+          .version = identity.version,
+          .incarnation = identity.incarnation,
+          .max_sessions = static_cast<uint32_t>(settings.max_sessions)};
 }
 
 SpecDefaults MakeSpecDefaults(const Settings& settings) {
@@ -159,7 +153,7 @@ void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
   role_.AssertHeld();
   std::vector<PastQuestions::Asked> served;
   for (const LocalGroupStatus& local : control().Groups()) {
-    if (std::find(groups.begin(), groups.end(), local.view.id) == groups.end()) continue;
+    if (!absl::c_linear_search(groups, local.view.id)) continue;
     for (const WorkerName& name : local.workers) {
       const WorkerEntry* entry = workers_.Find(name);
       if (entry != nullptr && entry->supervisor.running()) served.push_back({local.view.id, name});

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
+
+#include "absl/algorithm/container.h"
 
 namespace epd {
 namespace {
@@ -20,22 +21,16 @@ absl::Time Now() {
   return absl::TimeFromTimespec(now);
 }
 
-Election::Options ElectionOptions(const Leadership& self, absl::Duration lease) {
-  Election::Options options;
-  options.node = self.node;
-  options.incarnation = self.incarnation;
-  options.can_lead = !self.address.empty();
-  options.lease = lease;
-  return options;
-}
-
 }  // namespace
 
 EtcdElection::EtcdElection(Options options, std::function<void(StoreNews)> on_news)
     : options_(std::move(options)),
       on_news_(std::move(on_news)),
       calls_(options_.etcd, options_.access),
-      election_(ElectionOptions(options_.self, options_.lease)) {
+      election_({.node = options_.self.node,
+                 .incarnation = options_.self.incarnation,
+                 .can_lead = !options_.self.address.empty(),
+                 .lease = options_.lease}) {
   thread_ = std::thread([this] { Run(); });
   watch_ = std::thread([this] { RunWatch(); });
 }
@@ -169,9 +164,8 @@ std::vector<std::string> EtcdElection::OthersToHear() const {
   if (settled_.leader.has_value()) {
     const std::string& last = settled_.leader->node;
     const auto lives = [&](const std::string& node) { return keys_.nodes.count(node) > 0; };
-    const bool only_it_is_gone = std::all_of(names.begin(), names.end(), [&](const auto& node) {
-      return lives(node) != (node == last);
-    });
+    const bool only_it_is_gone =
+        absl::c_all_of(names, [&](const auto& node) { return lives(node) != (node == last); });
     if (replaced || only_it_is_gone) names.erase(last);
   }
   names.erase(options_.self.node);

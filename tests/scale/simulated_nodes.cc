@@ -69,7 +69,8 @@ SimulatedNodes::SimulatedNodes(const Options& options) : options_(options) {
     node->control = std::make_unique<NodeControl>(control);
     node->stub = Dial(options.coordinator);
     nodes_.push_back(std::move(node));
-    Give(*nodes_.back(), WorkerStarted{nodes_.back()->worker, false, "simulated: no NCCL"});
+    Give(*nodes_.back(),
+         WorkerStarted{{kCpuWorker, nodes_.back()->worker, false, "simulated: no NCCL"}});
   }
 }
 

@@ -86,7 +86,7 @@ bool World::Step(absl::Time until) {
     queue_.erase(queue_.begin());
     what();
   } else if (who == -2) {
-    PerformAll(coordinator_->OnTick(now_));
+    PerformAll(coordinator_->Tick(now_));
   } else {
     Give(static_cast<size_t>(who), Tick{});
   }

@@ -226,13 +226,19 @@ void World::Order(size_t i) {
   invariants_.SawOrderAsked(nodes_[i].name, nodes_[i].incarnation, request);
   switch (rng_.Below(4)) {
     case 0:
-      Give(i, CreateRequested{request, spec, GroupId{Fresh()}, deadline});
+      Give(i, OrderRequested{{.request = request,
+                              .kind = OrderKind::kCreate,
+                              .spec = spec,
+                              .proposed = GroupId{Fresh()}},
+                             deadline});
       return;
     case 1:
-      Give(i, CloseRequested{request, GroupId{}, spec.name, deadline});
+      Give(i, OrderRequested{{.request = request, .kind = OrderKind::kClose, .name = spec.name},
+                             deadline});
       return;
     default:
-      Give(i, DrainRequested{request, GroupId{}, spec.name, deadline});
+      Give(i, OrderRequested{{.request = request, .kind = OrderKind::kDrain, .name = spec.name},
+                             deadline});
       return;
   }
 }

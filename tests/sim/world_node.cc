@@ -77,7 +77,7 @@ void World::Connect(size_t i) {
   node.newest_view = 0;
   Log(absl::StrCat(node.name, " connects"));
   const Rendezvous::Effects hello =
-      coordinator_->OnNodeConnected(now_, NodeId{node.name}, Incarnation{node.incarnation});
+      coordinator_->ConnectNode(now_, NodeId{node.name}, Incarnation{node.incarnation});
   Give(i, CoordinatorConnected{coordinator_->incarnation()});
   PerformAll(hello);
 }
@@ -197,7 +197,7 @@ void World::DeliverReport(size_t i, const NodeReport& report) {
       report.incarnation.value != node.incarnation || report.seq <= node.newest_report;
   if (report.incarnation.value == node.incarnation)
     node.newest_report = std::max(node.newest_report, report.seq);
-  const Rendezvous::Effects effects = coordinator_->OnReport(now_, report);
+  const Rendezvous::Effects effects = coordinator_->TakeReport(now_, report);
   // A report of an incarnation that the coordinator does not know to be over is news to it.
   if (stale && report.incarnation.value == node.incarnation) {
     invariants_.SawStaleDelivery("a repeated report", effects.size());

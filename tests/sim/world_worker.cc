@@ -23,8 +23,8 @@ void World::StartWorker(size_t i, const WorkerName& name) {
   worker.pool = std::make_unique<StagingPool>(kBudget, kPage);
   worker.tenants.clear();
   Log(absl::StrCat("worker ", ToString(name), " of ", node.name, " starts"));
-  Give(i, WorkerStarted{Incarnation{worker.incarnation}, node.has_nccl,
-                        node.has_nccl ? "" : "no libnccl.so.2", "", "", name});
+  Give(i, WorkerStarted{{name, Incarnation{worker.incarnation}, node.has_nccl,
+                         node.has_nccl ? "" : "no libnccl.so.2"}});
 }
 
 void World::StartWorkers(size_t i) {
@@ -50,7 +50,7 @@ void World::CrashWorker(size_t i, const WorkerName& name) {
       node.workers[other].pool = std::make_unique<StagingPool>(kBudget, kPage);
       node.workers[other].tenants.clear();
       Give(i, WorkerDied{run, absl::InternalError("signal 9"), other});
-      Give(i, WorkerStarted{run, node.has_nccl, "", "", "", other});
+      Give(i, WorkerStarted{{other, run, node.has_nccl, ""}});
     }
   }
   Give(i, WorkerDied{dead, absl::InternalError("signal 9"), name});

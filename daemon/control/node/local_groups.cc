@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
@@ -15,8 +16,8 @@ void LocalGroups::Take(const ClusterView& view) {
     const GroupState from = group.view.id ? group.view.state : GroupState::kCount;
     if (from != theirs.state) {
       group.since = outbox_.now();
-      outbox_.Add(Transition{theirs.id, Title(theirs.spec), theirs.epoch, theirs.formation, from,
-                             theirs.state, theirs.cause});
+      outbox_.Add(GroupTransition{theirs.id, Title(theirs.spec), theirs.epoch, theirs.formation,
+                                  from, theirs.state, theirs.cause});
     }
     TakeView(view.coordinator, theirs, group);
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
@@ -29,8 +30,8 @@ void LocalGroups::Take(const ClusterView& view) {
     }
     Group& group = groups_.at(id);
     EndTenants(group, why);
-    outbox_.Add(Transition{id, Title(group.view.spec), group.view.epoch, group.view.formation,
-                           group.view.state, GroupState::kClosed, why});
+    outbox_.Add(GroupTransition{id, Title(group.view.spec), group.view.epoch, group.view.formation,
+                                group.view.state, GroupState::kClosed, why});
     groups_.erase(id);
     outbox_.MarkChanged();
   }
@@ -90,10 +91,9 @@ void LocalGroups::AssignWorkers() {
 void LocalGroups::Reconcile() {
   for (auto& [id, group] : groups_) {
     const Formation wanted = Wanted(group);
-    const bool unwanted =
-        std::any_of(group.tenants.begin(), group.tenants.end(), [&](const auto& entry) {
-          return entry.second.running && entry.second.work.formation != wanted;
-        });
+    const bool unwanted = absl::c_any_of(group.tenants, [&](const auto& entry) {
+      return entry.second.running && entry.second.work.formation != wanted;
+    });
     if (unwanted) EndTenants(group, group.view.cause);
     communicators_.Advance(group.view);
     ReconcileTenants(group);
@@ -145,12 +145,11 @@ Formation LocalGroups::Wanted(const Group& group) {
 }
 
 bool LocalGroups::IsServed(const Group& group, Formation formation) {
-  return !group.tenants.empty() &&
-         std::all_of(group.tenants.begin(), group.tenants.end(), [&](const auto& entry) {
-           const Tenant& tenant = entry.second;
-           return tenant.running && tenant.work.formation == formation &&
-                  tenant.work.phase == TenantPhase::kReady;
-         });
+  return !group.tenants.empty() && absl::c_all_of(group.tenants, [&](const auto& entry) {
+    const Tenant& tenant = entry.second;
+    return tenant.running && tenant.work.formation == formation &&
+           tenant.work.phase == TenantPhase::kReady;
+  });
 }
 
 void LocalGroups::Lose(const LostMember& lost) {
@@ -283,7 +282,7 @@ std::vector<LocalGroupStatus> LocalGroups::Statuses() const {
     status.id_digest = communicators_.IdDigest(group.view.communicator, group.view.epoch);
     out.push_back(std::move(status));
   }
-  std::sort(out.begin(), out.end(), [](const LocalGroupStatus& a, const LocalGroupStatus& b) {
+  absl::c_sort(out, [](const LocalGroupStatus& a, const LocalGroupStatus& b) {
     return std::tie(a.view.spec.name, a.view.spec.tenant, a.view.id) <
            std::tie(b.view.spec.name, b.view.spec.tenant, b.view.id);
   });

@@ -23,10 +23,9 @@ void LocalWorkers::Add(const WorkerAdded& event) {
 }
 
 void LocalWorkers::Start(const WorkerStarted& event) {
-  Worker& worker = workers_.at(event.name);
+  Worker& worker = workers_.at(event.report.name);
   Fire(worker, WorkerEvent::kStarted);
-  worker.report = {event.name,         event.worker,       event.has_nccl,     event.nccl_problem,
-                   event.nccl_version, event.wire_address, event.local_address};
+  worker.report = event.report;
 }
 
 bool LocalWorkers::End(const WorkerDied& event) {

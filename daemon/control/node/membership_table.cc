@@ -1,5 +1,6 @@
 #include "daemon/control/node/membership_table.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node/join_check.h"
 #include "daemon/core/check.h"
@@ -8,7 +9,7 @@ namespace epd {
 namespace {
 
 bool Contains(const std::vector<Rank>& ranks, Rank rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  return absl::c_linear_search(ranks, rank);
 }
 
 // "rank=2 host=a7 pid=4711 phase=gone; rank=3 ..."
@@ -29,17 +30,16 @@ void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& r
            DrainRecord& record) {
   for (const ExecutionCount& count : counts) {
     if (!Contains(ranks, count.rank)) continue;
-    const auto same =
-        std::find_if(record.counts.begin(), record.counts.end(), [&](const ExecutionCount& c) {
-          return c.rank == count.rank && c.program == count.program;
-        });
+    const auto same = absl::c_find_if(record.counts, [&](const ExecutionCount& c) {
+      return c.rank == count.rank && c.program == count.program;
+    });
     if (same == record.counts.end()) {
       record.counts.push_back(count);
     } else {
       same->begun = std::max(same->begun, count.begun);
     }
   }
-  std::sort(record.counts.begin(), record.counts.end());
+  absl::c_sort(record.counts);
 }
 
 }  // namespace
@@ -221,12 +221,11 @@ absl::Status MembershipTable::LateError(const Key& key) const {
 }
 
 bool MembershipTable::AnyHeld() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return entry.second.held(); });
+  return absl::c_any_of(members_, [](const auto& entry) { return entry.second.held(); });
 }
 
 bool MembershipTable::Holds(SessionId session, GroupId group) const {
-  return std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+  return absl::c_any_of(members_, [&](const auto& entry) {
     return entry.first.first == session && entry.second.claim.group == group && entry.second.held();
   });
 }

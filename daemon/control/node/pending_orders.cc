@@ -3,39 +3,18 @@
 #include "absl/strings/str_cat.h"
 
 namespace epd {
-namespace {
 
-Order MakeOrder(RequestId request, OrderKind kind, GroupId group, const std::string& name) {
-  Order order;
-  order.request = request;
-  order.kind = kind;
-  order.group = group;
-  order.name = name;
-  return order;
-}
-
-}  // namespace
-
-void PendingOrders::Create(const CreateRequested& event) {
-  if (absl::Status status = Validate(event.spec); !status.ok())
-    return outbox_.Add(RpcDone{event.request, status, GroupId{}});
-  Order order = MakeOrder(event.request, OrderKind::kCreate, GroupId{}, "");
-  order.spec = event.spec;
-  order.proposed = event.proposed;
-  Add(std::move(order), event.deadline);
-}
-
-void PendingOrders::Drain(const DrainRequested& event) {
-  Add(MakeOrder(event.request, OrderKind::kDrain, event.group, event.name), event.deadline);
-}
-
-void PendingOrders::Close(const CloseRequested& event) {
-  Add(MakeOrder(event.request, OrderKind::kClose, event.group, event.name), event.deadline);
+void PendingOrders::Take(const OrderRequested& event) {
+  const Order& order = event.order;
+  const absl::Status bad =
+      order.kind == OrderKind::kCreate ? Validate(order.spec) : absl::OkStatus();
+  if (!bad.ok()) return outbox_.Add(RpcDone{order.request, bad, GroupId{}});
+  Add(order, event.deadline);
 }
 
 void PendingOrders::DrainOwn(GroupId group, absl::Time deadline) {
-  Add(MakeOrder(RequestId{next_internal_++}, OrderKind::kDrain, group, ""), deadline,
-      /*internal=*/true);
+  const RequestId request{next_internal_++};
+  Add({.request = request, .kind = OrderKind::kDrain, .group = group}, deadline, /*internal=*/true);
 }
 
 void PendingOrders::Add(Order order, absl::Time deadline, bool internal) {

@@ -13,9 +13,7 @@ class PendingOrders {
   PendingOrders(absl::Duration coordinator_grace, Outbox& outbox)
       : grace_(coordinator_grace), outbox_(outbox) {}
 
-  void Create(const CreateRequested& event);
-  void Drain(const DrainRequested& event);
-  void Close(const CloseRequested& event);
+  void Take(const OrderRequested& event);
   // For this node itself: nobody is told how it went.
   void DrainOwn(GroupId group, absl::Time deadline);
 

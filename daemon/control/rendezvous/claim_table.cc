@@ -103,12 +103,12 @@ RankHolder ClaimTable::Holder(const ClaimKey& key, Rank rank) const {
           .pid = claim.pid,
           .client_name = claim.client_name,
           .client_version = claim.client_version,
-          .worker = claim.WorkerOf(index)};
+          .worker = claim.worker_of_rank(index)};
 }
 
 WorkerId ClaimTable::Worker(const ClaimKey& key, Rank rank) const {
   const Claim& claim = At(key).claim;
-  return {key.node, claim.WorkerOf(claim.workers.size() > 1 ? IndexOf(claim, rank) : 0)};
+  return {key.node, claim.worker_of_rank(claim.workers.size() > 1 ? IndexOf(claim, rank) : 0)};
 }
 
 std::vector<ClaimKey> ClaimTable::WaitingFor(const std::string& name) const {

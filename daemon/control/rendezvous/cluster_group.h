@@ -72,18 +72,12 @@ struct GroupInheritance {
 
 // One tenant of a group. Everything but the epoch and the communicator is its own: states, sessions,
 // formations, instance, deadlines; nothing that one tenant does throws another back.
-struct ClusterGroup {
-  GroupId id;
-  GroupSpec spec;
+struct ClusterGroup : GroupFacts {
   bool orchestrated = false;
-  GroupState state = GroupState::kForming;
   absl::Time since;
   absl::Time deadline =
       absl::InfiniteFuture();  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
-  absl::Status cause;
   GroupRanks ranks;
-  Epoch epoch;  // Of the communicator, in which this tenant is or last was.
-  Formation formation;
   bool started = false;  // The formation.
   FormationCut cut;
   FormationRest rest;

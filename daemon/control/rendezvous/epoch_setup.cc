@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous/epoch_setup.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -12,8 +13,8 @@ bool WorksWithoutNccl(const GroupSpec& spec) {
 }
 
 bool AllUp(const ClusterCommunicator& communicator) {
-  return std::all_of(communicator.workers.begin(), communicator.workers.end(),
-                     [](const auto& entry) { return bool{entry.second.worker}; });
+  return absl::c_all_of(communicator.workers,
+                        [](const auto& entry) { return bool{entry.second.worker}; });
 }
 
 }  // namespace

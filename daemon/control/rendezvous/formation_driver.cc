@@ -83,10 +83,7 @@ void FormationDriver::Form(ClusterGroup& group) {
   if (!served.ok()) return groups_.End(group, GroupEvent::kFail, served.status());
   if (!*served) return;
   for (const ClaimKey& key : group.ranks.members()) claims_.MarkServed(key);
-  group.deadline = absl::InfiniteFuture();
-  group.cause = absl::OkStatus();
-  group.inherited.recovered = false;
-  groups_.Fire(group, GroupEvent::kServing, absl::OkStatus());
+  groups_.Serve(group);
 }
 
 bool FormationDriver::SetUp(ClusterGroup& group) {

@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous/formation_reports.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
@@ -15,7 +16,7 @@ std::vector<RankPhase> FormationReports::Holders(const ClusterGroup& group,
                                                  const std::vector<Rank>& ranks) const {
   std::vector<RankPhase> out;
   for (const auto& [rank, key] : group.ranks.holders) {
-    if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    if (!ranks.empty() && !absl::c_linear_search(ranks, rank)) continue;
     out.push_back({claims_.Holder(key, rank), Phase(group, rank),
                    changes_.now() - nodes_.At(key.node).last_seen});
   }

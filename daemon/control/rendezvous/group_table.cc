@@ -89,10 +89,7 @@ ClusterGroup& GroupTable::Create(GroupId id, const GroupSpec& spec, bool orchest
   names_[{spec.name, spec.tenant}] = id;
   const auto [communicator, fresh] = communicators_.try_emplace(spec.name);
   if (fresh) communicator->second.id = FreshId(id);
-  GroupTransition created;
-  created.group = id;
-  created.name = Title(spec);
-  changes_.Add(std::move(created));
+  changes_.Add({.group = id, .name = Title(spec), .event = GroupEvent::kComplete});
   Touch(group);
   return group;
 }
@@ -153,10 +150,17 @@ void GroupTable::Fire(ClusterGroup& group, GroupEvent event, const absl::Status&
   const std::optional<GroupState> next = kGroupTransitions.Next(group.state, event);
   EPD_CHECK(next.has_value());
   changes_.Add(
-      {group.id, Title(group.spec), group.epoch, group.formation, group.state, *next, event, why});
+      {group.id, Title(group.spec), group.epoch, group.formation, group.state, *next, why, event});
   if (group.state != *next) group.since = changes_.now();
   group.state = *next;
   Touch(group);
+}
+
+void GroupTable::Serve(ClusterGroup& group) {
+  group.deadline = absl::InfiniteFuture();
+  group.cause = absl::OkStatus();
+  group.inherited.recovered = false;
+  Fire(group, GroupEvent::kServing, absl::OkStatus());
 }
 
 void GroupTable::EndFormation(ClusterGroup& group, const absl::Status& cause) {

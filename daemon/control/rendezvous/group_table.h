@@ -46,6 +46,8 @@ class GroupTable {
   void DropNode(const NodeId& node, const absl::Status& cause);
   // The only writer of a group's state.
   void Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why);
+  // Its formation serves: nothing is wrong with it, and nothing waited for.
+  void Serve(ClusterGroup& group);
   void EndFormation(ClusterGroup& group, const absl::Status& cause);
   // Fails every member with `status` and closes the group; one made by an orchestrator forms again
   // after a formation error (event kFail). `group` is gone afterwards; operators who wait for that

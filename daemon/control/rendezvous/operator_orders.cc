@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous/operator_orders.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
@@ -87,7 +88,7 @@ void OperatorOrders::Create(KnownOrder& known) {
 
 bool OperatorOrders::IsKept(const KnownOrder& known) const {
   if (!keeps_) return true;
-  return std::all_of(known.changed.begin(), known.changed.end(), [&](GroupId id) {
+  return absl::c_all_of(known.changed, [&](GroupId id) {
     const bool lives = groups_.Has(id) && groups_.At(id).orchestrated;
     return lives == (kept_.count(id) > 0);
   });
@@ -144,8 +145,8 @@ void OperatorOrders::Tighten() {
 std::vector<std::string> OperatorOrders::WaitsWithoutEnd() const {
   std::vector<std::string> out;
   for (const auto& [key, known] : orders_) {
-    const bool lives = std::any_of(known.draining.begin(), known.draining.end(),
-                                   [&](GroupId group) { return groups_.Has(group); });
+    const bool lives =
+        absl::c_any_of(known.draining, [&](GroupId group) { return groups_.Has(group); });
     if (!known.done && !lives)
       out.push_back(absl::StrCat("order ", key.second.value, " of ", key.first.value));
   }

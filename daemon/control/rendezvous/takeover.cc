@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous/takeover.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -22,9 +23,9 @@ bool Serves(const KnownClaim& known, const GroupWork* tenant, const GroupWork* c
 
 void Takeover::Hold(const NodeReport& report) {
   held_[report.node] = report;
-  all_reported_ =
-      !expected_.empty() && std::all_of(expected_.begin(), expected_.end(),
-                                        [this](const NodeId& id) { return held_.count(id) > 0; });
+  all_reported_ = !expected_.empty() && absl::c_all_of(expected_, [this](const NodeId& id) {
+    return held_.count(id) > 0;
+  });
 }
 
 std::vector<NodeReport> Takeover::TakeHeld() {
@@ -120,16 +121,13 @@ bool Takeover::Adopt(ClusterGroup& group) {
   group.epoch = epoch;
   group.formation = formation;
   group.started = true;
-  group.inherited.recovered = false;
   group.cut.cause = absl::AbortedError(
       absl::StrCat("group=", group.spec.name, ": executions of an earlier formation have ended"));
   for (const ClaimKey& key : group.ranks.members()) {
     const Claim& claim = claims_.At(key).claim;
     group.cut.bases.insert(group.cut.bases.end(), claim.bases.begin(), claim.bases.end());
   }
-  group.deadline = absl::InfiniteFuture();
-  group.cause = absl::OkStatus();
-  groups_.Fire(group, GroupEvent::kServing, absl::OkStatus());
+  groups_.Serve(group);
   return true;
 }
 

@@ -69,14 +69,9 @@ void ViewMaker::PutFormation(ClusterGroup& group, GroupView& view) {
 
 GroupView ViewMaker::ViewGroup(ClusterGroup& group, const NodeId& node) {
   GroupView view;
-  view.id = group.id;
-  view.spec = group.spec;
-  view.state = group.state;
-  view.epoch = group.epoch;
-  view.formation = group.formation;
+  static_cast<GroupFacts&>(view) = group;
   view.started = group.started;
   view.wait = group.state != GroupState::kDegraded;
-  view.cause = group.cause;
   const GroupWork* work = nodes_.AnyWork(node, group.id);
   view.own_members_only = !group.started && group.spec.num_ranks > kManyRanks;
   view.kept =
@@ -115,14 +110,9 @@ std::vector<GroupStatus> ViewMaker::GroupStatuses() const {
   for (const auto& [names, id] : groups_.names()) {
     const ClusterGroup& group = groups_.At(id);
     GroupStatus status;
-    status.id = id;
-    status.spec = group.spec;
-    status.state = group.state;
-    status.epoch = group.epoch;
-    status.formation = group.formation;
+    static_cast<GroupFacts&>(status) = group;
     status.orchestrated = group.orchestrated;
     status.since = group.since;
-    status.cause = group.cause;
     status.ranks = reports_.Holders(group);
     status.missing = group.missing();
     status.dead = group.former();

@@ -1,7 +1,6 @@
 #include "daemon/node/attach/client_gateway.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
@@ -13,13 +12,6 @@ namespace {
 constexpr absl::Duration kLongestJoin = absl::Hours(24 * 365);
 // A session keeps no more, so that a client cannot fill epd's memory with names.
 constexpr size_t kMaxDetails = 4096;
-
-v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
-  v1::ServerMessage message;
-  message.mutable_join_failed()->set_request_id(request);
-  *message.mutable_join_failed()->mutable_status() = ToProto(status);
-  return message;
-}
 
 absl::Status CheckDetails(const GroupSpec& spec, const v1::Join& join) {
   const auto too_long = [&](const char* field, size_t got, size_t limit) {
@@ -40,14 +32,8 @@ ClientGateway::ClientGateway(Options options, EventSink sink, WorkerTable& worke
 
 void ClientGateway::OnAttached(const AttachSession& session) {
   if (WorkerEntry* cpu = workers_.Find(kCpuWorker)) cpu->gateway.AddSession(session);
-  SessionAttached event;
-  event.session = session.id;
-  event.pid = session.peer.pid;
-  event.uid = session.peer.uid;
-  event.host = options_.host;
-  event.name = session.client_name;
-  event.version = session.client_version;
-  sink_(event);
+  sink_(SessionAttached{session.id, session.peer.pid, session.peer.uid, options_.host,
+                        session.client_name, session.client_version});
 }
 
 void ClientGateway::OnDetached(const AttachSession& session, const absl::Status& reason,
@@ -128,19 +114,19 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   bad.Update(workers.status());
   if (!bad.ok()) return server_->Send(session.id, JoinFailed(join.request_id(), bad));
 
-  JoinRequested event;
-  event.session = session.id;
-  event.workers = *std::move(workers);
-  event.request = RequestId(join.request_id());
-  for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   KeepDetails(session.id, join);
-  event.min_epoch = Epoch(join.min_epoch());
-  absl::Duration allowed = spec->deadlines.form;
-  if (join.has_deadline())
-    allowed = std::clamp(FromProto(join.deadline()), absl::ZeroDuration(), kLongestJoin);
-  event.deadline = MonotonicNow() + allowed;
-  event.proposed = GroupId(RandomNumber());
-  event.spec = *std::move(spec);
+  const absl::Duration allowed =
+      join.has_deadline()
+          ? std::clamp(FromProto(join.deadline()), absl::ZeroDuration(), kLongestJoin)
+          : spec->deadlines.form;
+  JoinRequested event{.session = session.id,
+                      .request = RequestId(join.request_id()),
+                      .spec = *std::move(spec),
+                      .min_epoch = Epoch(join.min_epoch()),
+                      .deadline = MonotonicNow() + allowed,
+                      .proposed = GroupId(RandomNumber()),
+                      .workers = *std::move(workers)};
+  for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   sink_(std::move(event));
 }
 

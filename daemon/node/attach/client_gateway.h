@@ -1,7 +1,6 @@
 // Translates what clients send to what control understands.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>

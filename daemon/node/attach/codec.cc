@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
@@ -37,6 +36,13 @@ absl::Status FromProto(const v1::Status& status) {
   return absl::Status(
       known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
       status.message());
+}
+
+v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
+  v1::ServerMessage message;
+  message.mutable_join_failed()->set_request_id(request);
+  *message.mutable_join_failed()->mutable_status() = ToProto(status);
+  return message;
 }
 
 google::protobuf::Duration ToProto(absl::Duration duration) {

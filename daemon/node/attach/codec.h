@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/group_spec.h"
+#include "daemon/core/rank_holder.h"
 #include "google/protobuf/duration.pb.h"
 #include "proto/epd/v1/attach.pb.h"
 
@@ -13,10 +14,23 @@ namespace epd {
 v1::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::Status& status);
 
+// The answer to a Join that has failed.
+v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status);
+
 google::protobuf::Duration ToProto(absl::Duration duration);
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 
 v1::GroupSpec ToProto(const GroupSpec& spec);
+
+// The fields by which every message names a rank's holder.
+template <typename Message>
+void PutHolder(const RankHolder& holder, Message& out) {
+  out.set_rank(holder.rank.value);
+  out.set_node(holder.node.value);
+  out.set_host(holder.host);
+  out.set_pid(holder.pid);
+  out.set_client_name(holder.client_name);
+}
 
 // What unset fields of a spec stand for.
 struct SpecDefaults {

@@ -1,17 +1,15 @@
 #include "daemon/node/workers/pending_arenas.h"
 
-#include <algorithm>
-#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
 
 absl::Status PendingArenas::Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds) {
-  const auto num_described =
-      std::count_if(ready.arenas().begin(), ready.arenas().end(),
-                    [](const v1::TenantReady::Arena& made) { return made.handle().empty(); });
+  const auto num_described = absl::c_count_if(
+      ready.arenas(), [](const v1::TenantReady::Arena& made) { return made.handle().empty(); });
   if (fds.size() != 2 * static_cast<size_t>(num_described)) {
     return absl::InternalError(absl::StrCat("the worker sent ", fds.size(), " descriptors for ",
                                             num_described, " arenas, expected two each"));

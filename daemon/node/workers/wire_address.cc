@@ -16,10 +16,6 @@ std::string Host(const std::string& address) {
   return colon == std::string::npos ? address : address.substr(0, colon);
 }
 
-std::string Unbracketed(const std::string& host) {
-  return host.size() > 2 && host.front() == '[' ? host.substr(1, host.size() - 2) : host;
-}
-
 // The address that the kernel would send from; nothing is sent.
 std::string SourceTowards(const std::string& peer) {
   const size_t colon = peer.rfind(':');
@@ -27,8 +23,8 @@ std::string SourceTowards(const std::string& peer) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const std::string host = Unbracketed(Host(peer));
-  if (getaddrinfo(host.c_str(), peer.substr(colon + 1).c_str(), &hints, &found) != 0) return "";
+  if (getaddrinfo(HostOf(peer).c_str(), peer.substr(colon + 1).c_str(), &hints, &found) != 0)
+    return "";
   std::string source;
   for (const addrinfo* one = found; one != nullptr && source.empty(); one = one->ai_next) {
     const UniqueFd fd(socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));

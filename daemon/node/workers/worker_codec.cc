@@ -16,15 +16,11 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
   *start.mutable_spec() = ToProto(effect.spec);
   for (const RankHolder& holder : effect.members) {
     v1::StartTenant::Member& member = *start.add_members();
-    member.set_rank(holder.rank.value);
+    PutHolder(holder, member);
     const bool served = holder.node == self && holder.worker == effect.to;
     member.set_session_id(served ? holder.session.value : 0);
     member.set_worker(ToString(holder.worker));
     member.set_arena_index(holder.arena_index);
-    member.set_host(holder.host);
-    member.set_pid(holder.pid);
-    member.set_client_name(holder.client_name);
-    member.set_node(holder.node.value);
   }
   for (const ServingWorker& place : effect.workers) {
     v1::StartTenant::Node& node = *start.add_nodes();

@@ -104,19 +104,13 @@ void WorkerGateway::OnWorkerSpawned() {
 }
 
 void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) {
-  WorkerStarted event;
-  event.name = options_.name;
-  event.worker = Incarnation(incarnation);
-  event.has_nccl = !ready.nccl_version().empty();
-  event.nccl_problem = ready.nccl_problem();
-  event.nccl_version = ready.nccl_version();
-  event.wire_address = ready.wire_address();
-  event.local_address = ready.local_address();
+  const bool has_nccl = !ready.nccl_version().empty();
   if (!ready.wire_problem().empty()) {
     Log(LogLevel::kError, "the worker takes no streams of other nodes",
         {{"worker", ToString(options_.name)}, {"why", ready.wire_problem()}});
   }
-  sink_(event);
+  sink_(WorkerStarted{{options_.name, Incarnation(incarnation), has_nccl, ready.nccl_problem(),
+                       ready.nccl_version(), ready.wire_address(), ready.local_address()}});
 }
 
 void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {

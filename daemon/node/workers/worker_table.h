@@ -4,8 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"

@@ -119,7 +119,7 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
                        node_.loop().Post([this, weak, revision, groups] {
                          if (weak.expired() || !leading_ || revision != revision_) return;
                          node_.coordination().Call([&groups](Rendezvous& own, absl::Time now) {
-                           return own.OnKept(now, groups);
+                           return own.SetKept(now, groups);
                          });
                        });
                      }});

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "daemon/node/attach/codec.h"
@@ -70,13 +70,9 @@ absl::Status GetName(const std::string& in, const char* field, WorkerName& name)
 
 v1::ClusterMember ToProto(const RankHolder& holder) {
   v1::ClusterMember member;
-  member.set_rank(holder.rank.value);
-  member.set_node(holder.node.value);
+  PutHolder(holder, member);
   member.set_session_id(holder.session.value);
   member.set_arena_index(holder.arena_index);
-  member.set_host(holder.host);
-  member.set_pid(holder.pid);
-  member.set_client_name(holder.client_name);
   member.set_client_version(holder.client_version);
   member.set_worker(ToString(holder.worker));
   return member;
@@ -108,8 +104,8 @@ v1::ClusterMemberColumns ToColumns(const std::vector<RankHolder>& members) {
     if (fresh) out.add_texts(ToString(worker));
     return at->second;
   };
-  const bool on_gpus = std::any_of(members.begin(), members.end(),
-                                   [](const RankHolder& member) { return member.worker.on_gpu(); });
+  const bool on_gpus =
+      absl::c_any_of(members, [](const RankHolder& member) { return member.worker.on_gpu(); });
   for (const RankHolder& member : members) {
     if (on_gpus) out.add_workers(index_of_worker(member.worker));
     out.add_ranks(member.rank.value);

@@ -5,10 +5,10 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
-#include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 
@@ -33,7 +33,7 @@ absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_vers
 
 }  // namespace
 
-class ClusterStream : public NewestWriter<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>,
+class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>,
                                           v1::ClusterView> {
  public:
   using OnMessage = std::function<void(v1::NodeReport)>;
@@ -117,15 +117,12 @@ void ClusterService::TakeArrived() {
   }
   if (reports.empty()) return;
   node_.coordination().Call(
-      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.OnReports(at, reports); });
+      [&](Rendezvous& coordinator, absl::Time at) { return coordinator.TakeReports(at, reports); });
 }
 
 void ClusterService::Begin(const std::shared_ptr<ClusterStream>& stream) {
-  streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
-                                [](const auto& known) { return known->done(); }),
-                 streams_.end());
-  if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end())
-    streams_.push_back(stream);
+  std::erase_if(streams_, [](const auto& known) { return known->done(); });
+  if (!absl::c_linear_search(streams_, stream)) streams_.push_back(stream);
 }
 
 absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& report) {
@@ -155,7 +152,7 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
   stream.incarnation = report.incarnation;
   Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
   node_.coordination().Call([&](Rendezvous& coordinator, absl::Time at) {
-    return coordinator.OnNodeConnected(at, report.node, report.incarnation, {stream.no_ids});
+    return coordinator.ConnectNode(at, report.node, report.incarnation, {stream.no_ids});
   });
   return absl::OkStatus();
 }

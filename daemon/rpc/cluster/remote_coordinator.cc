@@ -144,7 +144,7 @@ void RemoteCoordinator::Send(const NodeReport& report) {
   if (stream_ == nullptr) return;
   v1::NodeReport message = ToProto(report);
   if (!no_ids_.empty()) WithholdIds(no_ids_, message);
-  stream_->Offer(std::move(message));
+  stream_->OfferReport(std::move(message));
 }
 
 void RemoteCoordinator::Tick(absl::Time now) {

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +19,7 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
   out.set_client_version(claim.client_version);
   *out.mutable_spec() = ToProto(claim.spec);
   for (const Rank rank : claim.ranks) out.add_ranks(rank.value);
-  out.set_worker(ToString(claim.WorkerOf(0)));
+  out.set_worker(ToString(claim.worker_of_rank(0)));
   if (claim.workers.size() > 1) {
     for (const WorkerName& worker : claim.workers) out.add_rank_workers(ToString(worker));
   }

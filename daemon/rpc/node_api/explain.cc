@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -15,11 +16,7 @@ namespace {
 
 v1::RankAccount ToAccount(const RankPhase& rank) {
   v1::RankAccount out;
-  out.set_rank(rank.holder.rank.value);
-  out.set_node(rank.holder.node.value);
-  out.set_host(rank.holder.host);
-  out.set_pid(rank.holder.pid);
-  out.set_client_name(rank.holder.client_name);
+  PutHolder(rank.holder, out);
   out.set_client_version(rank.holder.client_version);
   out.set_phase(rank.phase);
   if (rank.last_seen >= absl::ZeroDuration()) *out.mutable_last_seen() = ToProto(rank.last_seen);
@@ -57,16 +54,15 @@ bool BlameAwaited(v1::ExplainGroupResponse& out) {
     for (const uint32_t rank : operation.waiting_for()) ++votes[rank];
   }
   if (votes.empty()) return false;
-  const auto most = std::max_element(
-      votes.begin(), votes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most =
+      absl::c_max_element(votes, [](const auto& a, const auto& b) { return a.second < b.second; });
   const uint32_t rank = most->first;
   for (const v1::OpenOperation& operation : out.operations()) {
     const auto& late = operation.waiting_for();
-    if (std::find(late.begin(), late.end(), rank) == late.end()) continue;
+    if (!absl::c_linear_search(late, rank)) continue;
     std::vector<uint32_t> waiting;
     for (const v1::Rank& one : out.group().ranks()) {
-      if (std::find(late.begin(), late.end(), one.rank()) == late.end())
-        waiting.push_back(one.rank());
+      if (!absl::c_linear_search(late, one.rank())) waiting.push_back(one.rank());
     }
     out.set_culprit(absl::StrCat("rank ", rank));
     out.set_evidence(absl::StrCat(
@@ -106,8 +102,8 @@ v1::FormationReport ToProto(const FormationReport& report) {
   *out.mutable_allowed() = ToProto(report.allowed);
   for (const RankPhase& rank : report.arrived) *out.add_arrived() = ToAccount(rank);
   for (const Rank rank : report.missing) {
-    const auto last = std::find_if(report.dead.begin(), report.dead.end(),
-                                   [&](const auto& dead) { return dead.holder.rank == rank; });
+    const auto last =
+        absl::c_find_if(report.dead, [&](const auto& dead) { return dead.holder.rank == rank; });
     v1::RankAccount& account = *out.add_missing();
     if (last != report.dead.end()) account = ToAccount(*last);
     account.set_rank(rank.value);

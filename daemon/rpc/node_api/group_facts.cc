@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,16 +18,10 @@ namespace {
 GroupStatus FromLocal(const LocalGroupStatus& local) {
   const GroupView& view = local.view;
   GroupStatus group;
-  group.id = view.id;
+  static_cast<GroupFacts&>(group) = view;
   group.communicator = view.communicator;
-  group.spec = view.spec;
-  group.state = view.state;
-  group.epoch = view.epoch;
-  group.formation = view.formation;
   group.since = local.since;
-  group.cause = view.cause;
   group.dead = view.dead;
-  group.id_digest = local.id_digest;
   for (const RankHolder& member : view.members) {
     group.ranks.push_back({member, view.state == GroupState::kReady ? "ready" : "arrived"});
   }
@@ -92,10 +87,7 @@ void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
 }
 
 void FillHolder(const RankHolder& holder, v1::Rank& out) {
-  out.set_node(holder.node.value);
-  out.set_host(holder.host);
-  out.set_pid(holder.pid);
-  out.set_client_name(holder.client_name);
+  PutHolder(holder, out);
   out.set_session_id(holder.session.value);
 }
 
@@ -113,7 +105,7 @@ void FillDetails(const Node& node, const std::string& group, const RankHolder& h
 void FillPhase(const Oldest& oldest, v1::Rank& out) {
   const v1::WorkerSnapshot::Operation& operation = *oldest.operation;
   const auto& late = operation.waiting_for();
-  const bool awaited = std::find(late.begin(), late.end(), out.rank()) != late.end();
+  const bool awaited = absl::c_linear_search(late, out.rank());
   out.set_phase(awaited ? absl::StrCat("absent_in_", operation.phase()) : operation.phase());
   *out.mutable_phase_age() = ToProto(oldest.age());
 }
@@ -160,7 +152,6 @@ std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group) 
   for (const RankPhase& held : group.ranks) {
     v1::Rank& out = ranks[held.holder.rank.value];
     FillHolder(held.holder, out);
-    out.set_rank(held.holder.rank.value);
     out.set_phase(held.phase);
     const bool is_local = held.holder.node == node.id();
     if (is_local) FillDetails(node, group.spec.name, held.holder, out);

@@ -28,29 +28,24 @@ std::string MakeKey(const char* method, const std::string& request_id) {
   return request_id.empty() ? "" : absl::StrCat(method, "/", request_id);
 }
 
-// OK when the group exists and, if `epoch` is not 0, is in it.
-//   NOT_FOUND  no such group, or not any more
-//   ABORTED    another epoch: names both
-absl::Status CheckGroup(const Node& node, const std::string& name, uint64_t epoch) {
-  for (const GroupStatus& group : KnownGroups(node)) {
-    if (group.spec.name != name) continue;
-    if (epoch == 0 || epoch == group.epoch.value) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("group=", name, ": got epoch ", epoch,
-                                           ", expected the present one, ", group.epoch.value,
-                                           "; look at the group again"));
-  }
-  return NoSuchGroup(node, name);
-}
-
 // The id of the tenant that the request names, or zero, for all of them.
-//   errors of CheckGroup; NOT_FOUND: the group has no such tenant
+//   NOT_FOUND  no such group or tenant, or not any more
+//   ABORTED    the request is for another epoch than the present one: names both
 template <typename Request>
 absl::StatusOr<GroupId> FindTenant(const Node& node, const Request& request) {
-  if (absl::Status bad = CheckGroup(node, request.name(), request.epoch()); !bad.ok()) return bad;
-  if (!request.has_tenant()) return GroupId();
+  bool found = false;
   for (const GroupStatus& group : KnownGroups(node)) {
-    if (group.spec.name == request.name() && group.spec.tenant == request.tenant()) return group.id;
+    if (group.spec.name != request.name()) continue;
+    const bool first = !std::exchange(found, true);
+    if (first && request.epoch() != 0 && request.epoch() != group.epoch.value) {
+      return absl::AbortedError(absl::StrCat("group=", request.name(), ": got epoch ",
+                                             request.epoch(), ", expected the present one, ",
+                                             group.epoch.value, "; look at the group again"));
+    }
+    if (!request.has_tenant()) return GroupId();
+    if (group.spec.tenant == request.tenant()) return group.id;
   }
+  if (!found) return NoSuchGroup(node, request.name());
   return absl::NotFoundError(absl::StrCat("group=", request.name(), " has no tenant \"",
                                           absl::CHexEscape(request.tenant()),
                                           "\"; see epctl groups"));
@@ -104,8 +99,11 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
     const std::optional<RequestId> number =
         node_.requests().Begin(MakeKey("create", request->request_id()), done);
     if (!number.has_value()) return;
-    node_.Handle(CreateRequested{*number, *std::move(spec), GroupId(RandomNumber()),
-                                 MonotonicNow() + kAnswerWithin});
+    node_.Handle(OrderRequested{{.request = *number,
+                                 .kind = OrderKind::kCreate,
+                                 .spec = *std::move(spec),
+                                 .proposed = GroupId(RandomNumber())},
+                                MonotonicNow() + kAnswerWithin});
   });
 }
 
@@ -121,8 +119,11 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
     const absl::Duration asked =
         request->has_deadline() ? FromProto(request->deadline()) : kDrainWithin;
     const absl::Duration allowed = std::clamp(asked, absl::ZeroDuration(), kLongestDrain);
-    node_.Handle(
-        DrainRequested{order->number, order->tenant, request->name(), MonotonicNow() + allowed});
+    node_.Handle(OrderRequested{{.request = order->number,
+                                 .kind = OrderKind::kDrain,
+                                 .group = order->tenant,
+                                 .name = request->name()},
+                                MonotonicNow() + allowed});
   });
 }
 
@@ -132,7 +133,10 @@ NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGro
     const auto done = [finish](const Answered& answer) { finish(answer.status); };
     const std::optional<TenantOrder> order = Begin(node_, "close", *request, done);
     if (!order.has_value()) return;
-    node_.Handle(CloseRequested{order->number, order->tenant, request->name(),
+    node_.Handle(OrderRequested{{.request = order->number,
+                                 .kind = OrderKind::kClose,
+                                 .group = order->tenant,
+                                 .name = request->name()},
                                 MonotonicNow() + kAnswerWithin});
   });
 }

@@ -1,16 +1,15 @@
 #include "daemon/rpc/node_api/group_watchers.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/algorithm/container.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/rpc/node_api/group_facts.h"
 
 namespace epd {
 
-class GroupWatch : public NewestWriter<grpc::ServerWriteReactor<v1::WatchGroupResponse>,
+class GroupWatch : public ServedWriter<grpc::ServerWriteReactor<v1::WatchGroupResponse>,
                                        v1::WatchGroupResponse> {
  public:
   explicit GroupWatch(v1::WatchGroupRequest request) : request_(std::move(request)) {}
@@ -68,7 +67,7 @@ void GroupWatchers::Begin(const std::shared_ptr<GroupWatch>& watch) {
 
 void GroupWatchers::UpdateOne(GroupWatch& watch) {
   const std::vector<GroupStatus> groups = KnownGroups(node_);
-  const auto found = std::find_if(groups.begin(), groups.end(), [&](const GroupStatus& group) {
+  const auto found = absl::c_find_if(groups, [&](const GroupStatus& group) {
     const bool same_one = watch.last.group_id() == 0 || watch.last.group_id() == group.id.value;
     return watch.Means(group.spec) && same_one;
   });
@@ -90,9 +89,7 @@ void GroupWatchers::UpdateOne(GroupWatch& watch) {
 }
 
 void GroupWatchers::Update() {
-  watches_.erase(std::remove_if(watches_.begin(), watches_.end(),
-                                [](const auto& watch) { return watch->done(); }),
-                 watches_.end());
+  std::erase_if(watches_, [](const auto& watch) { return watch->done(); });
   for (const auto& watch : watches_) UpdateOne(*watch);
 }
 

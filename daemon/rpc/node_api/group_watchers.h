@@ -4,7 +4,6 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/rpc/node_api/group_facts.h"
 
@@ -58,8 +59,8 @@ void JudgeGroup(const GroupStatus& group, NodeHealth& to) {
 }  // namespace
 
 bool FiguresAreStale(const Node& node) {
-  return std::any_of(node.workers().begin(), node.workers().end(),
-                     [](const auto& one) { return IsStale(one.second->supervisor); });
+  return absl::c_any_of(node.workers(),
+                        [](const auto& one) { return IsStale(one.second->supervisor); });
 }
 
 NodeHealth JudgeHealth(const Node& node) {

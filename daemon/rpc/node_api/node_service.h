@@ -1,5 +1,5 @@
 // epd.v1.Node: one line per RPC. Most answer with Fill() of their request's type (node_answers.h);
-// the others are implemented in the file of their name, orders in group_orders.cc.
+// what is asked of all nodes is in cluster_answers.cc, orders are in group_orders.cc.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

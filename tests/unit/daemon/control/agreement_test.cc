@@ -135,8 +135,8 @@ TEST(AgreementTest, DevicesOfSeveralNodesShareAnIdWhichTheirWorkersAreTold) {
 
 TEST(UniqueIdTest, ALinkOnWhichIdsMayNotTravelCarriesNone) {
   SmallCluster c(2);
-  c.Perform(c.coordinator->OnNodeConnected(c.now, NodeId{"n1"}, c.nodes[1].incarnation,
-                                           {"unique ids do not travel unencrypted"}));
+  c.Perform(c.coordinator->ConnectNode(c.now, NodeId{"n1"}, c.nodes[1].incarnation,
+                                       {"unique ids do not travel unencrypted"}));
   c.AttachAndJoin(0, 1, SmallSpec(2), {0});
   c.AttachAndJoin(1, 2, SmallSpec(2), {1});
   ASSERT_EQ(c.Group().state, GroupState::kReady);

@@ -79,7 +79,7 @@ TEST(HeardTest, ANewCoordinatorIsNotBelievedToHaveToldAnything) {
 TEST(HeardTest, ANodeThatWasNotToldSaysSoAndStartsNothing) {
   NodeControl node({.node = NodeId{"n"}, .incarnation = Incarnation{7}});
   const absl::Time now = absl::FromUnixSeconds(1000);
-  node.Handle(now, WorkerStarted{Incarnation{8}, false, "no NCCL"});
+  node.Handle(now, WorkerStarted{{kCpuWorker, Incarnation{8}, false, "no NCCL"}});
   node.Handle(now, CoordinatorConnected{Incarnation{9}});
   ClusterView view;
   view.coordinator = Incarnation{9};
@@ -115,7 +115,7 @@ TEST(HeardTest, ReportsThatAreTakenTogetherHaveOneViewEach) {
   ASSERT_GT(c.held_reports.size(), kNodes);
   c.hold_reports = false;
   c.num_views = 0;
-  const Rendezvous::Effects effects = c.coordinator->OnReports(c.now, c.held_reports);
+  const Rendezvous::Effects effects = c.coordinator->TakeReports(c.now, c.held_reports);
   size_t num_views = 0;
   for (const RendezvousEffect& effect : effects) num_views += effect.index() == 0 ? 1 : 0;
   EXPECT_EQ(num_views, kNodes);

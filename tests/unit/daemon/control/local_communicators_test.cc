@@ -16,7 +16,7 @@ class LocalCommunicatorsTest : public testing::Test {
 
   void Start(Incarnation run) {
     WorkerStarted started;
-    started.worker = run;
+    started.report.incarnation = run;
     workers_.Start(started);
   }
 

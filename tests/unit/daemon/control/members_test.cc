@@ -67,8 +67,8 @@ TEST(MembersTest, OneSessionMayHaveRanksAtSeveralWorkers) {
 TEST(MembersTest, TheIdIsMadeByTheWorkerOfRankZeroAndStaysOnTheNode) {
   SmallCluster c(1);
   // Not even a link on which ids may not travel is in its way.
-  c.Perform(c.coordinator->OnNodeConnected(c.now, NodeId{"n0"}, c.nodes[0].incarnation,
-                                           {"unique ids do not travel unencrypted"}));
+  c.Perform(c.coordinator->ConnectNode(c.now, NodeId{"n0"}, c.nodes[0].incarnation,
+                                       {"unique ids do not travel unencrypted"}));
   c.Attach(0, 1);
   c.JoinAt(0, 1, 1, GpuSpec(2), {1, 0}, {kFirst, kSecond});
   ASSERT_EQ(c.Group().state, GroupState::kReady);
@@ -245,7 +245,8 @@ TEST(MembersTest, ARankThatMovesToAnotherWorkerOfItsNodeBringsANewEpoch) {
 TEST(MembersTest, DrainingWaitsForEveryWorkerOfTheNode) {
   OneGroup c;
   c.nodes[0].worker_answers = false;
-  c.Give(0, DrainRequested{RequestId{9}, GroupId{}, "gpu", c.now + absl::Seconds(5)});
+  c.Give(0, OrderRequested{{.request = RequestId{9}, .kind = OrderKind::kDrain, .name = "gpu"},
+                           c.now + absl::Seconds(5)});
   EXPECT_EQ(c.nodes[0].num_drains, 2);
   const StartTenant start = c.nodes[0].started[0];
   c.Give(0, TenantDrained{c.nodes[0].gpu_worker, start.group, start.formation});

@@ -17,8 +17,11 @@ class PersistentTest : public testing::Test {
   PersistentTest() : c(2) {}
 
   void Create(const GroupSpec& spec) {
-    c.Give(0, CreateRequested{RequestId{++request_}, spec, GroupId{500 + request_},
-                              c.now + absl::Minutes(1)});
+    c.Give(0, OrderRequested{{.request = RequestId{++request_},
+                              .kind = OrderKind::kCreate,
+                              .spec = spec,
+                              .proposed = GroupId{500 + request_}},
+                             c.now + absl::Minutes(1)});
     ASSERT_TRUE(c.rpcs[request_].at(0).status.ok());
   }
 
@@ -83,7 +86,9 @@ TEST_F(PersistentTest, WhatWasClosedIsNotKept) {
   Create(SmallSpec(2));
   Create(SmallSpec(2, "other"));
   EXPECT_THAT(c.coordinator->Persistent(), SizeIs(2));
-  c.Give(1, CloseRequested{RequestId{++request_}, GroupId{}, "other", c.now + absl::Minutes(1)});
+  c.Give(1, OrderRequested{
+                {.request = RequestId{++request_}, .kind = OrderKind::kClose, .name = "other"},
+                c.now + absl::Minutes(1)});
   ASSERT_THAT(c.coordinator->Persistent(), SizeIs(1));
   EXPECT_EQ(c.coordinator->Persistent()[0].spec.name, "moe");
 }
@@ -104,17 +109,20 @@ class KeptTest : public PersistentTest {
     NextCoordinator(absl::ZeroDuration());
   }
   void Order(const std::string& name) {
-    c.Give(0, CreateRequested{RequestId{++request_}, SmallSpec(2, name), GroupId{500 + request_},
-                              c.now + absl::Seconds(10)});
+    c.Give(0, OrderRequested{{.request = RequestId{++request_},
+                              .kind = OrderKind::kCreate,
+                              .spec = SmallSpec(2, name),
+                              .proposed = GroupId{500 + request_}},
+                             c.now + absl::Seconds(10)});
   }
-  void Store() { c.Perform(c.coordinator->OnKept(c.now, c.coordinator->Persistent())); }
+  void Store() { c.Perform(c.coordinator->SetKept(c.now, c.coordinator->Persistent())); }
 };
 
 TEST_F(KeptTest, ACreateIsAnsweredOnceItIsStored) {
   Order("moe");
   EXPECT_EQ(c.Group().spec.name, "moe");
   EXPECT_THAT(c.rpcs[request_], IsEmpty());
-  c.Perform(c.coordinator->OnKept(c.now, {}));  // Of before.
+  c.Perform(c.coordinator->SetKept(c.now, {}));  // Of before.
   EXPECT_THAT(c.rpcs[request_], IsEmpty());
   Store();
   ASSERT_THAT(c.rpcs[request_], SizeIs(1));
@@ -126,7 +134,8 @@ TEST_F(KeptTest, ACreateIsAnsweredOnceItIsStored) {
 TEST_F(KeptTest, ACloseIsAnsweredOnceTheStoreHasForgotten) {
   Order("moe");
   Store();
-  c.Give(1, CloseRequested{RequestId{77}, GroupId{}, "moe", c.now + absl::Seconds(10)});
+  c.Give(1, OrderRequested{{.request = RequestId{77}, .kind = OrderKind::kClose, .name = "moe"},
+                           c.now + absl::Seconds(10)});
   EXPECT_THAT(c.coordinator->Groups(), IsEmpty());
   EXPECT_THAT(c.rpcs[77], IsEmpty());
   Store();
@@ -150,7 +159,11 @@ TEST_F(KeptTest, AStoreThatTakesNothingIsNamed) {
 TEST_F(KeptTest, WhatIsRefusedNeedsNoStore) {
   Order("moe");
   Store();
-  c.Give(0, CreateRequested{RequestId{78}, SmallSpec(4), GroupId{900}, c.now + absl::Seconds(10)});
+  c.Give(0, OrderRequested{{.request = RequestId{78},
+                            .kind = OrderKind::kCreate,
+                            .spec = SmallSpec(4),
+                            .proposed = GroupId{900}},
+                           c.now + absl::Seconds(10)});
   ASSERT_THAT(c.rpcs[78], SizeIs(1));
   EXPECT_FALSE(c.rpcs[78][0].status.ok());
 }

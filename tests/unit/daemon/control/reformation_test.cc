@@ -182,7 +182,8 @@ TEST(ReformationTest, LeavingAnUnknownGroupIsNotFound) {
 TEST(ReformationTest, ADrainLetsOperationsFinishAndClosesTheGroup) {
   Pair c;
   c.nodes[0].worker_answers = false;
-  c.Give(0, DrainRequested{RequestId{50}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  c.Give(0, OrderRequested{{.request = RequestId{50}, .kind = OrderKind::kDrain, .name = "moe"},
+                           c.now + absl::Seconds(9)});
   EXPECT_EQ(c.Group().state, GroupState::kDraining);
   EXPECT_EQ(c.nodes[1].num_drains, 1);
   c.AttachAndJoin(0, 3, SmallSpec(2), {0});
@@ -198,7 +199,10 @@ TEST(ReformationTest, ADrainLetsOperationsFinishAndClosesTheGroup) {
 TEST(ReformationTest, ADrainThatIsLateCutsOffAndSaysSo) {
   Pair c;
   c.nodes[0].worker_answers = false;
-  c.Give(1, DrainRequested{RequestId{50}, c.joined[1][0].group, "", c.now + absl::Seconds(9)});
+  c.Give(1,
+         OrderRequested{
+             {.request = RequestId{50}, .kind = OrderKind::kDrain, .group = c.joined[1][0].group},
+             c.now + absl::Seconds(9)});
   c.Pass(absl::Seconds(9));
   EXPECT_EQ(c.rpcs[50].at(0).status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(c.group_ended[1].size(), 1u);
@@ -206,7 +210,11 @@ TEST(ReformationTest, ADrainThatIsLateCutsOffAndSaysSo) {
 
 TEST(ReformationTest, AnOrchestratedGroupOutlivesItsMembersUntilItIsClosed) {
   SmallCluster c(1);
-  c.Give(0, CreateRequested{RequestId{50}, SmallSpec(1), GroupId{5}, c.now + absl::Seconds(9)});
+  c.Give(0, OrderRequested{{.request = RequestId{50},
+                            .kind = OrderKind::kCreate,
+                            .spec = SmallSpec(1),
+                            .proposed = GroupId{5}},
+                           c.now + absl::Seconds(9)});
   ASSERT_TRUE(c.rpcs[50].at(0).status.ok());
   c.AttachAndJoin(0, 1, SmallSpec(1), {0});
   EXPECT_EQ(c.joined[1].at(0).group, c.rpcs[50][0].group);
@@ -214,16 +222,18 @@ TEST(ReformationTest, AnOrchestratedGroupOutlivesItsMembersUntilItIsClosed) {
   EXPECT_EQ(c.Group().state, GroupState::kForming);
   c.AttachAndJoin(0, 2, SmallSpec(1), {0});
   EXPECT_EQ(c.joined[2].at(0).epoch, Epoch{2});
-  c.Give(0, CloseRequested{RequestId{51}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  c.Give(0, OrderRequested{{.request = RequestId{51}, .kind = OrderKind::kClose, .name = "moe"},
+                           c.now + absl::Seconds(9)});
   EXPECT_TRUE(c.rpcs[51].at(0).status.ok());
   EXPECT_EQ(c.group_ended[2].at(0).code(), absl::StatusCode::kFailedPrecondition);
-  c.Give(0, CloseRequested{RequestId{52}, GroupId{}, "moe", c.now + absl::Seconds(9)});
+  c.Give(0, OrderRequested{{.request = RequestId{52}, .kind = OrderKind::kClose, .name = "moe"},
+                           c.now + absl::Seconds(9)});
   EXPECT_EQ(c.rpcs[52].at(0).status.code(), absl::StatusCode::kNotFound);
 }
 
 TEST(ReformationTest, ALostNodeTakesItsSessionsWithIt) {
   Pair c;
-  Rendezvous::Effects effects = c.coordinator->OnNodeLost(
+  Rendezvous::Effects effects = c.coordinator->LoseNode(
       c.now, NodeId{"n1"}, absl::UnavailableError("node n1 was silent for 10s"));
   c.Perform(effects);
   EXPECT_EQ(c.Group().state, GroupState::kDegraded);

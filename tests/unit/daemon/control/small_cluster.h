@@ -81,7 +81,7 @@ class SmallCluster {
 
   void Connect(size_t i) {
     const auto hello =
-        coordinator->OnNodeConnected(now, nodes[i].control->options().node, nodes[i].incarnation);
+        coordinator->ConnectNode(now, nodes[i].control->options().node, nodes[i].incarnation);
     Give(i, CoordinatorConnected{coordinator->incarnation()});
     Perform(hello);
   }
@@ -96,9 +96,8 @@ class SmallCluster {
 
   void StartWorker(size_t i, const WorkerName& name = kCpuWorker) {
     RunOf(i, name) = Incarnation{++next_incarnation_};
-    Give(i, WorkerStarted{RunOf(i, name), nodes[i].has_nccl,
-                          nodes[i].has_nccl ? "" : "no libnccl.so.2", nodes[i].nccl_version, "",
-                          name});
+    Give(i, WorkerStarted{{name, RunOf(i, name), nodes[i].has_nccl,
+                           nodes[i].has_nccl ? "" : "no libnccl.so.2", nodes[i].nccl_version}});
   }
 
   void KillWorker(size_t i, const WorkerName& name = kCpuWorker) {
@@ -150,7 +149,7 @@ class SmallCluster {
       for (const OneNode& node : nodes) next = std::min(next, node.control->NextDeadline());
       if (next > until) break;
       now = std::max(now, next);
-      Perform(coordinator->OnTick(now));
+      Perform(coordinator->Tick(now));
       for (size_t i = 0; i < nodes.size(); ++i) Give(i, Tick{});
     }
     now = until;
@@ -219,7 +218,7 @@ class SmallCluster {
       if (hold_reports) {
         held_reports.push_back(e->report);
       } else {
-        Perform(coordinator->OnReport(now, e->report));
+        Perform(coordinator->TakeReport(now, e->report));
       }
     } else if (const auto* e = std::get_if<StartTenant>(&effect)) {
       node.started.push_back(*e);

@@ -190,7 +190,8 @@ TEST(TenantsTest, EachHasItsOwnInstance) {
 TEST(TenantsTest, ADrainByNameTakesAllAndAnswersOnce) {
   SmallCluster c(1);
   FormTwo(c);
-  c.Give(0, DrainRequested{RequestId{77}, GroupId{}, "moe", c.now + absl::Seconds(30)});
+  c.Give(0, OrderRequested{{.request = RequestId{77}, .kind = OrderKind::kDrain, .name = "moe"},
+                           c.now + absl::Seconds(30)});
   EXPECT_TRUE(c.coordinator->Groups().empty());
   EXPECT_EQ(c.nodes[0].num_drains, 2);
   ASSERT_EQ(c.rpcs[77].size(), 1u);
@@ -200,7 +201,9 @@ TEST(TenantsTest, ADrainByNameTakesAllAndAnswersOnce) {
 TEST(TenantsTest, ADrainByIdLeavesTheOther) {
   SmallCluster c(1);
   FormTwo(c);
-  c.Give(0, DrainRequested{RequestId{77}, StatusOf(c, "a").id, "", c.now + absl::Seconds(30)});
+  c.Give(0, OrderRequested{
+                {.request = RequestId{77}, .kind = OrderKind::kDrain, .group = StatusOf(c, "a").id},
+                c.now + absl::Seconds(30)});
   ASSERT_EQ(c.rpcs[77].size(), 1u);
   EXPECT_EQ(StatusOf(c, "b").state, GroupState::kReady);
   EXPECT_EQ(c.coordinator->Groups().size(), 1u);
