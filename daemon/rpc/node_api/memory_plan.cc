@@ -63,7 +63,8 @@ uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
 
 }  // namespace
 
-absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t pool_bytes) {
+absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
+                                                       uint64_t pool_bytes) {
   const RoutingSpec spec = ToRoutingSpec(shape);
   if (const KernelError bad = CheckRoutingSpec(spec); !bad.ok()) {
     return absl::InvalidArgumentError(ToString(bad));
@@ -72,17 +73,18 @@ absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t poo
     return absl::InvalidArgumentError(absl::StrCat("element_bytes is ", shape.element_bytes,
                                                    ", expected 1 to ", limits::kMovedElementBytes));
   }
-  MemoryPlan plan;
-  plan.handle_mem_bytes = RoutingPlanBytes(spec);
+  v1::PlanMemoryResponse plan;
+  plan.set_handle_mem_bytes(RoutingPlanBytes(spec));
   const auto bytes_of = [&](shm::Kind kind) {
-    return BytesOf(kind, shape, spec, plan.handle_mem_bytes);
+    return BytesOf(kind, shape, spec, plan.handle_mem_bytes());
   };
-  plan.prepare_bytes_per_rank = bytes_of(shm::Kind::kPrepare);
-  plan.dispatch_bytes_per_rank = bytes_of(shm::Kind::kDispatch);
-  plan.combine_bytes_per_rank = bytes_of(shm::Kind::kCombine);
-  plan.dispatch_backward_bytes_per_rank = bytes_of(shm::Kind::kDispatchBackward);
-  plan.combine_backward_bytes_per_rank = bytes_of(shm::Kind::kCombineBackward);
-  plan.eager_bytes_per_rank = EagerBytes(shape, pool_bytes);
+  plan.set_prepare_bytes_per_rank(bytes_of(shm::Kind::kPrepare));
+  plan.set_dispatch_bytes_per_rank(bytes_of(shm::Kind::kDispatch));
+  plan.set_combine_bytes_per_rank(bytes_of(shm::Kind::kCombine));
+  plan.set_dispatch_backward_bytes_per_rank(bytes_of(shm::Kind::kDispatchBackward));
+  plan.set_combine_backward_bytes_per_rank(bytes_of(shm::Kind::kCombineBackward));
+  plan.set_eager_bytes_per_rank(EagerBytes(shape, pool_bytes));
+  plan.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "proto/epd/v1/node.pb.h"
 
 namespace epd {
 
@@ -19,19 +20,10 @@ struct GroupShape {
   bool worker_executor = false;  // The worker then keeps the plan and the output in staging too.
 };
 
-// Staging is that of one operation in flight, of one rank, at its largest.
-struct MemoryPlan {
-  uint64_t handle_mem_bytes = 0;  // Of one rank and one plan.
-  uint64_t prepare_bytes_per_rank = 0;
-  uint64_t dispatch_bytes_per_rank = 0;
-  uint64_t combine_bytes_per_rank = 0;
-  uint64_t dispatch_backward_bytes_per_rank = 0;
-  uint64_t combine_backward_bytes_per_rank = 0;
-  uint64_t eager_bytes_per_rank = 0;  // Where small rows stand, for good; 0: there are none.
-};
-
-// `pool_bytes`: of the node, which serves all ranks and has none of them in use.
+// Staging is that of one operation in flight, of one rank, at its largest. `pool_bytes`: of the node,
+// which serves all ranks and has none of them in use.
 //   INVALID_ARGUMENT  the kernels cannot serve this shape; says which field
-absl::StatusOr<MemoryPlan> PlanGroupMemory(const GroupShape& shape, uint64_t pool_bytes);
+absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
+                                                       uint64_t pool_bytes);
 
 }  // namespace epd

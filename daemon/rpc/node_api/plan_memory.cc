@@ -1,5 +1,6 @@
+#include <utility>
+
 #include "daemon/node/attach/codec.h"
-#include "daemon/node/workers/segment.h"
 #include "daemon/rpc/node_api/memory_plan.h"
 #include "daemon/rpc/node_api/node_answers.h"
 
@@ -22,17 +23,10 @@ absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
                             ? request.element_bytes()
                             : static_cast<uint64_t>(SizeBytes(spec->max_token_dtype));
   shape.worker_executor = spec->executor == Executor::kWorker;
-  const absl::StatusOr<MemoryPlan> plan = PlanGroupMemory(shape, node.settings().staging_bytes);
-  if (!plan.ok()) return plan.status();
-  response.set_handle_mem_bytes(plan->handle_mem_bytes);
-  response.set_dispatch_bytes_per_rank(plan->dispatch_bytes_per_rank);
-  response.set_combine_bytes_per_rank(plan->combine_bytes_per_rank);
-  response.set_prepare_bytes_per_rank(plan->prepare_bytes_per_rank);
-  response.set_dispatch_backward_bytes_per_rank(plan->dispatch_backward_bytes_per_rank);
-  response.set_combine_backward_bytes_per_rank(plan->combine_backward_bytes_per_rank);
-  response.set_eager_bytes_per_rank(plan->eager_bytes_per_rank);
-  response.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
-  return absl::OkStatus();
+  absl::StatusOr<v1::PlanMemoryResponse> plan =
+      PlanGroupMemory(shape, node.settings().staging_bytes);
+  if (plan.ok()) response = *std::move(plan);
+  return plan.status();
 }
 
 }  // namespace epd

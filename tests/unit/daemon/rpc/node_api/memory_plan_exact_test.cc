@@ -160,11 +160,11 @@ TEST_P(MemoryPlanExactTest, IsWhatTheOperationsAskFor) {
   const auto plan = PlanGroupMemory(shape, kPool);
   ASSERT_TRUE(plan.ok()) << plan.status();
   Rank rank(c);
-  EXPECT_EQ(plan->prepare_bytes_per_rank, rank.Prepare());
-  EXPECT_EQ(plan->dispatch_bytes_per_rank, rank.Scatter(shm::Kind::kDispatch));
-  EXPECT_EQ(plan->combine_backward_bytes_per_rank, rank.Scatter(shm::Kind::kCombineBackward));
-  EXPECT_EQ(plan->combine_bytes_per_rank, rank.Gather(shm::Kind::kCombine));
-  EXPECT_EQ(plan->dispatch_backward_bytes_per_rank, rank.Gather(shm::Kind::kDispatchBackward));
+  EXPECT_EQ(plan->prepare_bytes_per_rank(), rank.Prepare());
+  EXPECT_EQ(plan->dispatch_bytes_per_rank(), rank.Scatter(shm::Kind::kDispatch));
+  EXPECT_EQ(plan->combine_backward_bytes_per_rank(), rank.Scatter(shm::Kind::kCombineBackward));
+  EXPECT_EQ(plan->combine_bytes_per_rank(), rank.Gather(shm::Kind::kCombine));
+  EXPECT_EQ(plan->dispatch_backward_bytes_per_rank(), rank.Gather(shm::Kind::kDispatchBackward));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MemoryPlanExactTest,
@@ -193,7 +193,7 @@ TEST(MemoryPlanEagerBuffersTest, AreThoseThatAnIdlePoolGives) {
       shape.recv_capacity_per_rank = num_ranks;
       shape.hidden = 8;
       shape.element_bytes = 4;
-      EXPECT_EQ(PlanGroupMemory(shape, pool)->eager_bytes_per_rank,
+      EXPECT_EQ(PlanGroupMemory(shape, pool)->eager_bytes_per_rank(),
                 staging.FindEagerArea(set).num_eager_buffers * shm::kEagerBufferBytes)
           << num_ranks << " ranks, a pool of " << pool;
     }

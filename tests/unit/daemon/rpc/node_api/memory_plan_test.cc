@@ -25,12 +25,12 @@ GroupShape Shape() {
 TEST(MemoryPlanTest, StageHoldsEveryTokenOnceAndEverySlotOnce) {
   const auto plan = PlanGroupMemory(Shape(), kPool);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_GE(plan->dispatch_bytes_per_rank, 512u * 4096);
-  EXPECT_LE(plan->dispatch_bytes_per_rank, 512u * 4096 + 64 * 1024)
+  EXPECT_GE(plan->dispatch_bytes_per_rank(), 512u * 4096);
+  EXPECT_LE(plan->dispatch_bytes_per_rank(), 512u * 4096 + 64 * 1024)
       << "tokens are staged once, not per expert";
-  EXPECT_GE(plan->combine_bytes_per_rank, 1280u * 4096);
-  EXPECT_LE(plan->combine_bytes_per_rank, 1280u * 4096 + 8192);
-  EXPECT_EQ(plan->dispatch_bytes_per_rank % 4096, 0u);
+  EXPECT_GE(plan->combine_bytes_per_rank(), 1280u * 4096);
+  EXPECT_LE(plan->combine_bytes_per_rank(), 1280u * 4096 + 8192);
+  EXPECT_EQ(plan->dispatch_bytes_per_rank() % 4096, 0u);
 }
 
 TEST(MemoryPlanTest, WorkerExecutorNeedsTheOutputsToo) {
@@ -39,8 +39,8 @@ TEST(MemoryPlanTest, WorkerExecutorNeedsTheOutputsToo) {
   const auto with = PlanGroupMemory(shape, kPool);
   const auto without = PlanGroupMemory(Shape(), kPool);
   ASSERT_TRUE(with.ok() && without.ok());
-  EXPECT_GE(with->dispatch_bytes_per_rank, without->dispatch_bytes_per_rank + 1280u * 4096);
-  EXPECT_GE(with->combine_bytes_per_rank, without->combine_bytes_per_rank + 512u * 4096);
+  EXPECT_GE(with->dispatch_bytes_per_rank(), without->dispatch_bytes_per_rank() + 1280u * 4096);
+  EXPECT_GE(with->combine_bytes_per_rank(), without->combine_bytes_per_rank() + 512u * 4096);
 }
 
 TEST(MemoryPlanTest, NoLimitOnTopKMeansAsManyAsThereAreExperts) {
@@ -48,8 +48,8 @@ TEST(MemoryPlanTest, NoLimitOnTopKMeansAsManyAsThereAreExperts) {
   shape.top_k = 0;
   GroupShape eight = Shape();
   eight.top_k = 8;
-  EXPECT_EQ(PlanGroupMemory(shape, kPool)->handle_mem_bytes,
-            PlanGroupMemory(eight, kPool)->handle_mem_bytes);
+  EXPECT_EQ(PlanGroupMemory(shape, kPool)->handle_mem_bytes(),
+            PlanGroupMemory(eight, kPool)->handle_mem_bytes());
 }
 
 TEST(MemoryPlanTest, RowsOfWideElementsAreScatteredAtTheirWidthAndSummedAtFourBytes) {
@@ -58,8 +58,8 @@ TEST(MemoryPlanTest, RowsOfWideElementsAreScatteredAtTheirWidthAndSummedAtFourBy
   const auto wide = PlanGroupMemory(shape, kPool);
   const auto narrow = PlanGroupMemory(Shape(), kPool);
   ASSERT_TRUE(wide.ok() && narrow.ok());
-  EXPECT_EQ(wide->dispatch_bytes_per_rank - narrow->dispatch_bytes_per_rank, 512u * 4096);
-  EXPECT_EQ(wide->combine_bytes_per_rank, narrow->combine_bytes_per_rank);
+  EXPECT_EQ(wide->dispatch_bytes_per_rank() - narrow->dispatch_bytes_per_rank(), 512u * 4096);
+  EXPECT_EQ(wide->combine_bytes_per_rank(), narrow->combine_bytes_per_rank());
 }
 
 TEST(MemoryPlanTest, ElementsOfNoBytesAndOfMoreThanEightAreRefused) {
