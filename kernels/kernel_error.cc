@@ -15,9 +15,9 @@ enum class Number { kSigned, kUnsigned, kHex, kText };
 struct FaultText {
   KernelFault fault;
   const char* what;
-  Number number;
-  const char* bound;  // relation of `expected` to what would have been right
-  const char* advice;
+  Number number = Number::kSigned;
+  const char* bound = "expected";  // relation of `expected` to what would have been right
+  const char* advice = nullptr;    // null: that of the fault's kind
 };
 
 constexpr const char* kFixCall = "fix the call";
@@ -25,28 +25,26 @@ constexpr const char* kPrepareAgain = "use the handle_mem that this call's prepa
 constexpr const char* kReportPeer = "the peer's staging memory is damaged or not of this operation";
 
 constexpr FaultText kFaultTexts[] = {
-    {KernelFault::kNullArgument, "a required argument is missing", Number::kText, "", kFixCall},
-    {KernelFault::kNumRanks, "number of ranks", Number::kSigned, "from 1 to", kFixCall},
-    {KernelFault::kNumExperts, "number of experts", Number::kSigned, "from 1 to", kFixCall},
-    {KernelFault::kTopK, "top_k", Number::kSigned, "from 1 to", kFixCall},
+    {KernelFault::kNullArgument, "a required argument is missing", Number::kText, ""},
+    {KernelFault::kNumRanks, "number of ranks", Number::kSigned, "from 1 to"},
+    {KernelFault::kNumExperts, "number of experts", Number::kSigned, "from 1 to"},
+    {KernelFault::kTopK, "top_k", Number::kSigned, "from 1 to"},
     {KernelFault::kAlignment, "alignment in slots", Number::kSigned,
-     "0 or a power of two of at most", kFixCall},
-    {KernelFault::kMaxTokens, "max_tokens", Number::kSigned, "from 0 to", kFixCall},
-    {KernelFault::kExpertOwner, "owner of an expert", Number::kSigned, "from 0 to below", kFixCall},
-    {KernelFault::kRank, "rank", Number::kSigned, "from 0 to below", kFixCall},
+     "0 or a power of two of at most"},
+    {KernelFault::kMaxTokens, "max_tokens", Number::kSigned, "from 0 to"},
+    {KernelFault::kExpertOwner, "owner of an expert", Number::kSigned, "from 0 to below"},
+    {KernelFault::kRank, "rank", Number::kSigned, "from 0 to below"},
     {KernelFault::kNumTokens, "tokens of the call", Number::kSigned, "expected or at most",
      "pass the tokens that prepare was called for"},
     {KernelFault::kExpertIndex, "expert index in topk_idx", Number::kSigned, "must be below",
      "use an index below the number of experts, or a negative one for no route"},
-    {KernelFault::kRowBytes, "row bytes", Number::kUnsigned, "expected at least or a multiple of",
-     kFixCall},
-    {KernelFault::kCapacity, "receive capacity in slots", Number::kSigned, "from 0 to", kFixCall},
+    {KernelFault::kRowBytes, "row bytes", Number::kUnsigned, "expected at least or a multiple of"},
+    {KernelFault::kCapacity, "receive capacity in slots", Number::kSigned, "from 0 to"},
     {KernelFault::kDataType, "data type", Number::kSigned, "expected 1 (float32) to",
      "use float32, bfloat16 or float16"},
     {KernelFault::kIndexType, "index type", Number::kSigned, "expected 1 (int32) to",
      "use int32 or int64"},
-    {KernelFault::kBufferTooSmall, "bytes of a buffer", Number::kUnsigned, "expected at least",
-     kFixCall},
+    {KernelFault::kBufferTooSmall, "bytes of a buffer", Number::kUnsigned, "expected at least"},
     {KernelFault::kMisaligned, "address remainder", Number::kUnsigned, "expected 0 modulo",
      "align the buffer"},
     {KernelFault::kTooManySlots, "slots of a receive buffer", Number::kSigned, "at most",
@@ -55,63 +53,53 @@ constexpr FaultText kFaultTexts[] = {
      "the counts that a rank sent are damaged"},
     {KernelFault::kCountMismatch, "announced routes to expert", Number::kSigned, "topk_idx has",
      "pass the topk_idx that the counts were made from"},
-    {KernelFault::kPlanMagic, "magic of handle_mem", Number::kHex, "expected", kPrepareAgain},
-    {KernelFault::kPlanVersion, "version of the routing plan", Number::kUnsigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanHeaderBytes, "header bytes of the routing plan", Number::kUnsigned,
-     "expected", kPrepareAgain},
-    {KernelFault::kPlanBytes, "total bytes of the routing plan", Number::kUnsigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanTruncated, "bytes of handle_mem", Number::kUnsigned, "expected at least",
-     kPrepareAgain},
+    {KernelFault::kPlanMagic, "magic of handle_mem", Number::kHex},
+    {KernelFault::kPlanVersion, "version of the routing plan", Number::kUnsigned},
+    {KernelFault::kPlanHeaderBytes, "header bytes of the routing plan", Number::kUnsigned},
+    {KernelFault::kPlanBytes, "total bytes of the routing plan", Number::kUnsigned},
+    {KernelFault::kPlanTruncated, "bytes of handle_mem", Number::kUnsigned, "expected at least"},
     {KernelFault::kPlanChecksum, "checksum of the routing plan", Number::kHex, "expected",
      "handle_mem was overwritten since prepare; prepare again"},
     {KernelFault::kPlanGroup, "group id of the routing plan", Number::kHex, "expected",
      "handle_mem belongs to another group; prepare in this one"},
     {KernelFault::kPlanEpoch, "epoch of the routing plan", Number::kUnsigned, "expected",
      "the group was formed anew since prepare; prepare again"},
-    {KernelFault::kPlanId, "plan id", Number::kUnsigned, "expected", kPrepareAgain},
-    {KernelFault::kPlanRank, "rank of the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanNumRanks, "ranks in the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanNumExperts, "experts in the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanTopK, "top_k of the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanAlignment, "alignment of the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
-    {KernelFault::kPlanMaxTokens, "max_tokens of the routing plan", Number::kSigned, "expected",
-     kPrepareAgain},
+    {KernelFault::kPlanId, "plan id", Number::kUnsigned},
+    {KernelFault::kPlanRank, "rank of the routing plan"},
+    {KernelFault::kPlanNumRanks, "ranks in the routing plan"},
+    {KernelFault::kPlanNumExperts, "experts in the routing plan"},
+    {KernelFault::kPlanTopK, "top_k of the routing plan"},
+    {KernelFault::kPlanAlignment, "alignment of the routing plan"},
+    {KernelFault::kPlanMaxTokens, "max_tokens of the routing plan"},
     {KernelFault::kPlanNumTokens, "tokens or routes in the routing plan", Number::kSigned,
-     "at most", kPrepareAgain},
-    {KernelFault::kPlanRoute, "a route of the routing plan", Number::kSigned, "must be below",
-     kPrepareAgain},
-    {KernelFault::kStageTruncated, "bytes of a stage", Number::kUnsigned, "expected at least",
-     kReportPeer},
-    {KernelFault::kStageMagic, "magic of a stage", Number::kHex, "expected", kReportPeer},
-    {KernelFault::kStageVersion, "version of a stage", Number::kUnsigned, "expected", kReportPeer},
-    {KernelFault::kStagePlanId, "plan id of a stage", Number::kUnsigned, "expected", kReportPeer},
-    {KernelFault::kStageRank, "rank of a stage", Number::kSigned, "expected", kReportPeer},
-    {KernelFault::kStageNumRanks, "ranks in a stage", Number::kUnsigned, "expected", kReportPeer},
-    {KernelFault::kStageRowBytes, "row bytes of a stage", Number::kUnsigned, "expected",
-     kReportPeer},
+     "at most"},
+    {KernelFault::kPlanRoute, "a route of the routing plan", Number::kSigned, "must be below"},
+    {KernelFault::kStageTruncated, "bytes of a stage", Number::kUnsigned, "expected at least"},
+    {KernelFault::kStageMagic, "magic of a stage", Number::kHex},
+    {KernelFault::kStageVersion, "version of a stage", Number::kUnsigned},
+    {KernelFault::kStagePlanId, "plan id of a stage", Number::kUnsigned},
+    {KernelFault::kStageRank, "rank of a stage"},
+    {KernelFault::kStageNumRanks, "ranks in a stage", Number::kUnsigned},
+    {KernelFault::kStageRowBytes, "row bytes of a stage", Number::kUnsigned},
     {KernelFault::kStageNumRows, "rows or routes of a stage", Number::kUnsigned,
-     "expected or at most", kReportPeer},
-    {KernelFault::kStageWeights, "weights in a stage", Number::kUnsigned, "expected", kReportPeer},
-    {KernelFault::kStageOffset, "an offset or size in a stage", Number::kUnsigned, "expected",
-     kReportPeer},
+     "expected or at most"},
+    {KernelFault::kStageWeights, "weights in a stage", Number::kUnsigned},
+    {KernelFault::kStageOffset, "an offset or size in a stage", Number::kUnsigned},
     {KernelFault::kStageRouteBegin, "an end of the routes for this rank", Number::kUnsigned,
-     "at most", kReportPeer},
-    {KernelFault::kStageRouteCount, "routes for this rank", Number::kUnsigned, "the counts say",
-     kReportPeer},
-    {KernelFault::kStageRouteRow, "row of a route", Number::kUnsigned, "must be below",
-     kReportPeer},
-    {KernelFault::kStageRouteSlot, "slot of a route", Number::kUnsigned, "the plan says",
-     kReportPeer},
+     "at most"},
+    {KernelFault::kStageRouteCount, "routes for this rank", Number::kUnsigned, "the counts say"},
+    {KernelFault::kStageRouteRow, "row of a route", Number::kUnsigned, "must be below"},
+    {KernelFault::kStageRouteSlot, "slot of a route", Number::kUnsigned, "the plan says"},
     {KernelFault::kOverflow, "slots demanded", Number::kSigned, "capacity is",
      "raise recv_capacity_per_rank, or allow drops"},
 };
+
+// Faults stand in the order of their causes: the call, then the plan, then a peer's stage.
+const char* AdviceOn(const FaultText& text) {
+  if (text.advice != nullptr) return text.advice;
+  if (text.fault >= KernelFault::kStageTruncated) return kReportPeer;
+  return text.fault >= KernelFault::kPlanMagic ? kPrepareAgain : kFixCall;
+}
 
 const FaultText* FindText(KernelFault fault) {
   for (const FaultText& text : kFaultTexts) {
@@ -181,7 +169,7 @@ std::size_t FormatKernelError(const KernelError& error, char* buffer, std::size_
       line.Add(", %s ", text->bound);
       line.AddNumber(text->number, error.expected);
     }
-    line.Add("; %s", text->advice);
+    line.Add("; %s", AdviceOn(*text));
   }
   return line.length;
 }

@@ -1,7 +1,6 @@
 #include "kernels/simd.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -87,11 +86,6 @@ KernelError SetSimdLevelByName(const char* name) {
     if (std::strcmp(name, SimdLevelName(level)) == 0) return SetSimdLevel(level);
   }
   return UnsupportedLevel(name);
-}
-
-KernelError SetSimdLevelFromEnvironment() {
-  const char* name = std::getenv("EPD_SIMD");
-  return name == nullptr ? KernelError{} : SetSimdLevelByName(name);
 }
 
 }  // namespace epd

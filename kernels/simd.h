@@ -36,9 +36,4 @@ KernelError SetSimdLevel(SimdLevel level);
 //   kInvalidArgument  kSimdLevel: no such name, or not on this machine.
 KernelError SetSimdLevelByName(const char* name);
 
-// Applies the environment variable EPD_SIMD if it is set. For the edge to call once at start-up;
-// launchers never read the environment.
-//   kInvalidArgument  as SetSimdLevelByName.
-KernelError SetSimdLevelFromEnvironment();
-
 }  // namespace epd

@@ -34,10 +34,9 @@ void Add(LaunchList& list, const typename Step::Args& args, const DeviceShape& d
   list.Add<Step>(NameOf<Step>::kName, args, device);
 }
 
-// Adds the variant of a step that fits the rows.
+// Adds the variant of a step whose words fit the rows.
 template <template <typename> typename Step, typename Args>
-void AddMover(LaunchList& list, const Args& args, const DeviceShape& device) {
-  if (MovesInBulk(args.row_bytes, device)) return Add<Step<BulkMover>>(list, args, device);
+void AddVector(LaunchList& list, const Args& args, const DeviceShape& device) {
   switch (RowWidth(args.row_bytes)) {
     case 16:
       return Add<Step<VectorMover<16>>>(list, args, device);
@@ -50,17 +49,11 @@ void AddMover(LaunchList& list, const Args& args, const DeviceShape& device) {
   }
 }
 
-void AddZeroPadding(LaunchList& list, const LandRowsArgs& args, const DeviceShape& device) {
-  switch (RowWidth(args.row_bytes)) {
-    case 16:
-      return Add<ZeroPadding<VectorMover<16>>>(list, args, device);
-    case 4:
-      return Add<ZeroPadding<VectorMover<4>>>(list, args, device);
-    case 2:
-      return Add<ZeroPadding<VectorMover<2>>>(list, args, device);
-    default:
-      return Add<ZeroPadding<VectorMover<1>>>(list, args, device);
-  }
+// The same, or by bulk copies.
+template <template <typename> typename Step, typename Args>
+void AddMover(LaunchList& list, const Args& args, const DeviceShape& device) {
+  if (MovesInBulk(args.row_bytes, device)) return Add<Step<BulkMover>>(list, args, device);
+  AddVector<Step>(list, args, device);
 }
 
 template <DataType kType>
@@ -205,7 +198,7 @@ LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device) {
     Add<MarkLandings>(list, args, device);
     Add<VerifyMarks>(list, args, device);
   }
-  AddZeroPadding(list, args, device);
+  AddVector<ZeroPadding>(list, args, device);
   if (args.sources != nullptr && args.capacity > 0) AddMover<ExpandLandings>(list, args, device);
   return list;
 }

@@ -11,45 +11,30 @@ bool IsOfAnother(KernelFault fault) {
 }
 
 void AddNumbers(const PlanHeader& got, const PlanHeader& want, KernelError& error) {
-  const auto set = [&error](std::uint64_t is, std::uint64_t should) {
-    error.got = is;
-    error.expected = should;
-  };
-  switch (error.fault) {
-    case KernelFault::kPlanMagic:
-      return set(got.magic, want.magic);
-    case KernelFault::kPlanVersion:
-      return set(got.version, want.version);
-    case KernelFault::kPlanHeaderBytes:
-      return set(got.header_bytes, want.header_bytes);
-    case KernelFault::kPlanBytes:
-      return set(got.total_bytes, want.total_bytes);
-    case KernelFault::kPlanChecksum:
-      return set(got.checksum, 0);
-    case KernelFault::kPlanGroup:
-      return set(got.group_id, want.group_id);
-    case KernelFault::kPlanEpoch:
-      return set(got.epoch, want.epoch);
-    case KernelFault::kPlanId:
-      return set(got.plan_id, want.plan_id);
-    case KernelFault::kPlanRank:
-      return set(got.rank, want.rank);
-    case KernelFault::kPlanNumRanks:
-      return set(got.num_ranks, want.num_ranks);
-    case KernelFault::kPlanNumExperts:
-      return set(got.num_experts, want.num_experts);
-    case KernelFault::kPlanTopK:
-      return set(got.top_k, want.top_k);
-    case KernelFault::kPlanAlignment:
-      return set(got.alignment, want.alignment);
-    case KernelFault::kPlanMaxTokens:
-      return set(got.max_tokens, want.max_tokens);
-    case KernelFault::kNumTokens:
-      return set(want.num_tokens, got.num_tokens);
-    case KernelFault::kPlanNumTokens:
-      return set(got.num_tokens, want.max_tokens);
-    default:
-      return;
+  const struct {
+    KernelFault fault;
+    std::uint64_t got;
+    std::uint64_t expected;
+  } fields[] = {{KernelFault::kPlanMagic, got.magic, want.magic},
+                {KernelFault::kPlanVersion, got.version, want.version},
+                {KernelFault::kPlanHeaderBytes, got.header_bytes, want.header_bytes},
+                {KernelFault::kPlanBytes, got.total_bytes, want.total_bytes},
+                {KernelFault::kPlanChecksum, got.checksum, 0},
+                {KernelFault::kPlanGroup, got.group_id, want.group_id},
+                {KernelFault::kPlanEpoch, got.epoch, want.epoch},
+                {KernelFault::kPlanId, got.plan_id, want.plan_id},
+                {KernelFault::kPlanRank, got.rank, want.rank},
+                {KernelFault::kPlanNumRanks, got.num_ranks, want.num_ranks},
+                {KernelFault::kPlanNumExperts, got.num_experts, want.num_experts},
+                {KernelFault::kPlanTopK, got.top_k, want.top_k},
+                {KernelFault::kPlanAlignment, got.alignment, want.alignment},
+                {KernelFault::kPlanMaxTokens, got.max_tokens, want.max_tokens},
+                {KernelFault::kNumTokens, want.num_tokens, got.num_tokens},
+                {KernelFault::kPlanNumTokens, got.num_tokens, want.max_tokens}};
+  for (const auto& field : fields) {
+    if (field.fault != error.fault) continue;
+    error.got = field.got;
+    error.expected = field.expected;
   }
 }
 

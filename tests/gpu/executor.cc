@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "kernels/cuda/host_run.h"
+#include "tests/fakes/cuda/host_run.h"
 
 namespace epd::gpu {
 namespace {

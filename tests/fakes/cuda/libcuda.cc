@@ -19,8 +19,8 @@
 #include <string>
 #include <thread>
 
-#include "kernels/cuda/host_run.h"
 #include "tests/fakes/cuda/fake_driver.h"
+#include "tests/fakes/cuda/host_run.h"
 
 namespace {
 

@@ -4,8 +4,7 @@
 // may wait for each other. So each operation gets a place when it is admitted, from the leader of its
 // communicator, and every worker issues places one after the other, without a gap: an operation whose
 // rows are not staged yet holds back all that come after it. That is safe because an admitted operation
-// waits for nothing but copies; one that fails after its place was given has its place passed over, by
-// all workers, since the leader decides that before anybody is told to issue it.
+// waits for nothing but copies, and gets its place only once all members are prepared.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +19,7 @@ namespace epd::cuda {
 
 using OrderedOperation = uint64_t;  // An operation's id, unique in its communicator.
 
-// The leader's half: places from 0, in the order of admission, whatever tenant asks.
-class PlaceGiver {
- public:
-  uint64_t Give() { return next_++; }
-  uint64_t num_given() const { return next_; }
-
- private:
-  uint64_t next_ = 0;
-};
-
-// Every worker's half, for one communicator of one epoch. Holds only what was not issued yet. Pure; not
+// One worker's view of it, for one communicator of one epoch. Holds only what was not issued yet. Pure; not
 // thread-safe.
 class IssueOrder {
  public:
@@ -42,27 +31,17 @@ class IssueOrder {
   void Prepared(OrderedOperation operation);
   // It failed before it was admitted: it will never have a place.
   void Forget(OrderedOperation operation) { early_.erase(operation); }
-  // The leader has said, once, that nobody issues what has `place`.
-  //   ABORTED  it was issued here, so the communicator must be aborted
-  absl::Status PassedOver(uint64_t place);
 
   // The operation to be issued now, once; nothing while its turn has not come.
   std::optional<OrderedOperation> Next();
 
-  // What everything waits for: placed next, and not prepared. Nothing when the next place is not known.
-  std::optional<OrderedOperation> HeldBackBy() const;
-  uint64_t next_place() const { return next_; }
   size_t num_held() const { return at_.size() + early_.size(); }
 
  private:
   struct Entry {
-    std::optional<OrderedOperation> operation;
+    OrderedOperation operation = 0;
     bool prepared = false;
-    bool passed_over = false;
   };
-  void SkipPassedOver();
-  void Drop(std::map<uint64_t, Entry>::iterator entry);
-
   uint64_t next_ = 0;
   std::map<uint64_t, Entry> at_;                 // By place, from next_ on.
   std::map<OrderedOperation, uint64_t> places_;  // Of the operations in at_.

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/cuda/host_run.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
+#include "tests/fakes/cuda/host_run.h"
 
 namespace epd::client {
 namespace {

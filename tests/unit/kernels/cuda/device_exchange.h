@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/host_run.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
+#include "tests/fakes/cuda/host_run.h"
 #include "tests/unit/kernels/exchange.h"
 
 namespace epd::cuda {

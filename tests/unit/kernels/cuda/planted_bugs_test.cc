@@ -2,9 +2,9 @@
 // left out, a slot that is one off, a part that is skipped, a phase without its barrier.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/host_step.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/seal_plan.h"
+#include "tests/fakes/cuda/host_step.h"
 #include "tests/unit/kernels/cuda/device_exchange.h"
 
 namespace epd::cuda {

@@ -9,9 +9,9 @@
 #include <cstring>
 
 #include "daemon/backend/cuda/moves/row_moves.h"
-#include "kernels/cuda/host_run.h"
 #include "proto/epd/v1/region_layout.h"
 #include "tests/fakes/cuda/fake_driver.h"
+#include "tests/fakes/cuda/host_run.h"
 #include "tests/unit/kernels/exchange.h"
 
 namespace epd::cuda {

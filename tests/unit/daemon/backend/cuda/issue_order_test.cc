@@ -25,9 +25,7 @@ TEST(IssueOrder, IssuesByPlaceAndNotByReadiness) {
   ASSERT_TRUE(order.Placed(10, 0).ok());
   ASSERT_TRUE(order.Placed(20, 1).ok());
   EXPECT_EQ(order.Next(), std::nullopt);
-  EXPECT_THAT(order.HeldBackBy(), Optional(Eq(10u)));
   order.Prepared(10);
-  EXPECT_EQ(order.HeldBackBy(), std::nullopt);
   EXPECT_THAT(order.Next(), Optional(Eq(10u)));
   EXPECT_THAT(order.Next(), Optional(Eq(20u)));
   EXPECT_EQ(order.Next(), std::nullopt);
@@ -39,27 +37,6 @@ TEST(IssueOrder, WaitsForAPlaceThatItHasNotHeardOf) {
   order.Prepared(20);
   ASSERT_TRUE(order.Placed(20, 1).ok());
   EXPECT_EQ(order.Next(), std::nullopt);
-  EXPECT_EQ(order.HeldBackBy(), std::nullopt) << "nobody here can know what has place 0";
-}
-
-TEST(IssueOrder, WhatIsPassedOverHoldsNobodyBack) {
-  IssueOrder order;
-  for (OrderedOperation operation : {10, 20, 30}) {
-    ASSERT_TRUE(order.Placed(operation, (operation / 10) - 1).ok());
-  }
-  order.Prepared(30);
-  ASSERT_TRUE(order.PassedOver(1).ok());
-  ASSERT_TRUE(order.PassedOver(0).ok());
-  EXPECT_THAT(order.Next(), Optional(Eq(30u)));
-  EXPECT_EQ(order.num_held(), 0u);
-}
-
-TEST(IssueOrder, WhatWasIssuedCannotBePassedOver) {
-  IssueOrder order;
-  ASSERT_TRUE(order.Placed(10, 0).ok());
-  order.Prepared(10);
-  EXPECT_THAT(order.Next(), Optional(Eq(10u)));
-  EXPECT_EQ(order.PassedOver(0).code(), absl::StatusCode::kAborted);
 }
 
 TEST(IssueOrder, AnOperationThatNeverGetsAPlaceIsForgotten) {
@@ -99,15 +76,12 @@ class Tenants {
 
   // Returns what FakeNccl says of the pairing.
   std::string Run(bool ordered) {
-    PlaceGiver leader;
-    std::vector<uint64_t> places;
-    for (int i = 0; i < kOperations; ++i) places.push_back(leader.Give());
     for (int rank = 0; rank < kRanks; ++rank) {
       IssueOrder order;
       for (const int step : Shuffled(2 * kOperations)) {
         const OrderedOperation operation = static_cast<OrderedOperation>(step / 2);
         if (step % 2 == 0) {
-          EXPECT_TRUE(order.Placed(operation, places[operation]).ok());
+          EXPECT_TRUE(order.Placed(operation, /*place=*/operation).ok());
         } else {
           order.Prepared(operation);
           if (!ordered) Issue(rank, operation);
@@ -116,7 +90,7 @@ class Tenants {
           if (ordered) Issue(rank, *next);
         }
       }
-      EXPECT_EQ(order.next_place(), leader.num_given());
+      EXPECT_EQ(order.num_held(), 0u);
     }
     return nccl_.PairUp();
   }

@@ -13,9 +13,9 @@
 #include "daemon/backend/cuda/device/device_streams.h"
 #include "daemon/backend/cuda/device/device_trials.h"
 #include "kernels/cuda/device_image.h"
-#include "kernels/cuda/host_run.h"
 #include "kernels/cuda/scratch.h"
 #include "tests/fakes/cuda/fake_driver.h"
+#include "tests/fakes/cuda/host_run.h"
 #include "tests/unit/kernels/exchange.h"
 
 namespace epd::cuda {

@@ -1,10 +1,10 @@
-#include "kernels/cuda/host_run.h"
+#include "tests/fakes/cuda/host_run.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/host_step.h"
 #include "kernels/cuda/kernel_list.h"
+#include "tests/fakes/cuda/host_step.h"
 
 namespace epd::cuda {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/cuda/bulk_mover.h"
-#include "kernels/cuda/host_run.h"
 #include "kernels/cuda/thread_position.h"
+#include "tests/fakes/cuda/host_run.h"
 
 namespace epd::cuda {
 
