@@ -97,15 +97,13 @@ TEST_F(Deadline, LongReaderLosesItsSessionThirtySecondsAfterTheOutcome) {
   EXPECT_THAT(std::string(h_.evicted[0].cause.message()), HasSubstr("rank=2 host=host2 pid=102"));
   h_.Advance(absl::Minutes(1));
   EXPECT_THAT(h_.evicted, SizeIs(1)) << "asked again";
-  h_.exchange.SessionDead(h_.SessionOf(2), h_.evicted[0].cause, true, h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(2), h_.evicted[0].cause, true);
   EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
 }
 
 TEST_F(Deadline, WritersOfAFailedOperationHoldItForThirtySeconds) {
   Admitted(h_);
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("re-formed"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::AbortedError("re-formed"));
   h_.Advance(absl::Seconds(30));
   EXPECT_THAT(h_.evicted, SizeIs(3));
 }
@@ -123,9 +121,7 @@ TEST(DeadlineStaging, QueuedOperationsAreAdmittedInOrderAsRegionsComeBack) {
   EXPECT_FALSE(h.answered(submissions[1][0]));
   EXPECT_FALSE(h.answered(submissions[2][0])) << "a later operation overtook";
   const OperationId op = h.operation(submissions[0][0]);
-  for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-    for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
-  }
+  h.Finish(op);
   EXPECT_EQ(h.code(submissions[1][0]), Code::kOk);
   EXPECT_FALSE(h.answered(submissions[2][0]));
 }
@@ -162,9 +158,7 @@ TEST(DeadlineStaging, AnotherSetsIdlePagesAreTrimmed) {
   h.StartTenant(h.Spec(2), GroupId(7));
   h.StartTenant(h.Spec(1), GroupId(8));
   const OperationId op = h.operation(h.AnnounceAll({h.Dispatch(0), h.Dispatch(1)})[0]);
-  for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-    for (uint32_t r = 0; r < 2; ++r) h.Step(r, op, step);
-  }
+  h.Finish(op);
   shm::SlotRequest alone = h.Dispatch(0);
   alone.group_id = 8;
   EXPECT_EQ(h.code(h.Take(alone)), Code::kOk);

@@ -72,20 +72,17 @@ TEST_F(ExchangeDeviceTest, AnOperationLiesBehindTheStreamRegionAndNeedsNoPages) 
   EXPECT_EQ(offset_, PlanDeviceArenas(OnDevice()).stream_region_bytes);
   EXPECT_THAT(h_.commits, IsEmpty());
   EXPECT_FALSE(h_.answered(published_[0])) << "the device has not said that it is done";
-  h_.exchange.RowsMoved(operation, absl::OkStatus(), h_.now);
-  h_.Perform();
+  h_.RowsMoved(operation);
   EXPECT_EQ(h_.code(published_[0]), absl::StatusCode::kOk);
 }
 
 TEST_F(ExchangeDeviceTest, WhatTheDeviceStillWritesIsNotGivenBackWhenTheTenantEnds) {
   h_.StartTenant(OnDevice());
   const OperationId operation = StartMove();
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("ended"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::AbortedError("ended"));
   EXPECT_EQ(h_.code(published_[0]), absl::StatusCode::kAborted);
   EXPECT_THAT(h_.arenas, SizeIs(1));
-  h_.exchange.RowsMoved(operation, absl::OkStatus(), h_.now);
-  h_.Perform();
+  h_.RowsMoved(operation);
   EXPECT_THAT(h_.arenas, IsEmpty());
 }
 

@@ -31,16 +31,13 @@ class EagerBuffers : public ::testing::Test {
   AnswerSubmission RunInRegion(uint64_t execution) {
     const auto submissions = h_.AnnounceAll({h_.Request(0, execution), h_.Request(1, execution)});
     const OperationId operation = h_.operation(submissions[0]);
-    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-      for (const uint32_t rank : {0u, 1u}) h_.Step(rank, operation, step);
-    }
+    h_.Finish(operation);
     h_.moves.clear();
     return h_.answers.at(submissions[0]);
   }
   shm::SlotRequest Staged(uint32_t rank, uint64_t eager_buffer, uint64_t execution = 1) const {
     shm::SlotRequest request = h_.Dispatch(rank, execution);
-    request.step = shm::Step::kAnnounceStaged;
-    request.announce.eager_buffer = static_cast<uint32_t>(eager_buffer);
+    SetEagerBuffer(request, eager_buffer);
     return request;
   }
   uint64_t in_use() const { return h_.exchange.staging().pool().in_use_bytes(); }
@@ -89,8 +86,7 @@ TEST_F(EagerBuffers, OneThatIsNotStagedTakesEverybodyThroughARegion) {
 TEST_F(EagerBuffers, CountsOfAPrepareAreReadWhereTheyStand) {
   shm::SlotRequest requests[] = {h_.Request(0, 1), h_.Request(1, 1)};
   for (shm::SlotRequest& request : requests) {
-    request.step = shm::Step::kAnnounceStaged;
-    request.announce.eager_buffer = 1 - request.rank;
+    SetEagerBuffer(request, 1 - request.rank);
   }
   h_.AnnounceAll({requests[0], requests[1]});
   EXPECT_EQ(h_.num_count_routes, 2);
@@ -118,8 +114,7 @@ TEST_F(EagerBuffers, DisagreementAndOverflowFailAsTheyDoWithoutEagerBuffers) {
 TEST_F(EagerBuffers, DeathBeforeAllAnnouncedFailsThemAndAfterwardsLeavesTheOutcome) {
   const auto good = h_.AnnounceAll({Staged(0, 0), Staged(1, 0)});
   const Submission waiting = h_.Take(Staged(0, 1, 2));
-  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"));
   EXPECT_EQ(h_.code(waiting), Code::kUnavailable);
   EXPECT_TRUE(h_.decided.at(h_.operation(good[0])).ok());
   EXPECT_EQ(h_.code(h_.Step(0, h_.operation(good[0]), shm::Step::kPulled)), Code::kOk);
@@ -141,8 +136,7 @@ TEST_F(EagerBuffers, BufferThatDoesNotExistOrIsTooSmallFailsItsOperation) {
 
 TEST_F(EagerBuffers, TheyGoWithTheirArenas) {
   EXPECT_EQ(in_use(), 2 * kNumBuffers * kBuffer);
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("over"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::AbortedError("over"));
   EXPECT_EQ(in_use(), 0u);
   EXPECT_EQ(h_.exchange.staging().eager_bytes(), 0u);
   EXPECT_TRUE(h_.arenas.empty());
@@ -159,10 +153,7 @@ TEST_F(EagerBuffers, WhatFitsBesideThemIsTakenAndWhatDoesNotIsRefusedAtOnce) {
     }
     const auto submissions = h_.AnnounceAll({requests[0], requests[1]});
     EXPECT_EQ(h_.code(submissions[0]), bytes == room ? Code::kOk : Code::kResourceExhausted);
-    if (bytes != room) continue;
-    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-      for (const uint32_t rank : {0u, 1u}) h_.Step(rank, h_.operation(submissions[0]), step);
-    }
+    if (bytes == room) h_.Finish(h_.operation(submissions[0]));
   }
 }
 

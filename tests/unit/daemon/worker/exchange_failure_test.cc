@@ -51,8 +51,7 @@ TEST_F(Failure, OwnInputErrorReachesTheRankThatComesLater) {
 
 TEST_F(Failure, OwnInputErrorReachesTheRankThatComesAfterTheGuiltyOneHasLeft) {
   h_.Take(Bad(1));
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::UnavailableError("rank=1 has left"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::UnavailableError("rank=1 has left"));
   EXPECT_THAT(h_.text(h_.Take(h_.Request(0))), HasSubstr("topk_idx[3, 1] is 9"));
   EXPECT_THAT(h_.text(h_.Take(h_.Request(0, 1))), HasSubstr("rank=1 has left"));
 }
@@ -134,9 +133,7 @@ TEST_F(Failure, DisagreementEndsTheGenerationOnAllPrograms) {
 
 TEST_F(Failure, DeadSessionFailsAllThatWaitAndAllThatComes) {
   const Submission waits = h_.Take(h_.Request(0));
-  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("its process was killed"), false,
-                          h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(1), absl::UnavailableError("its process was killed"));
   const Submission later = h_.Take(h_.Request(0, 1));
   for (const Submission& submission : {waits, later}) {
     EXPECT_EQ(h_.code(submission), Code::kUnavailable);
@@ -149,8 +146,7 @@ TEST_F(Failure, DeadSessionLetsAGoodOperationFinish) {
   const OperationId op = Admitted();
   h_.Step(1, op, shm::Step::kPublish);
   const Submission publish = h_.Step(0, op, shm::Step::kPublish);
-  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"));
   EXPECT_EQ(h_.code(publish), Code::kOk);
   const Submission pulled = h_.Step(0, op, shm::Step::kPulled);
   EXPECT_EQ(h_.code(pulled), Code::kOk);
@@ -159,8 +155,7 @@ TEST_F(Failure, DeadSessionLetsAGoodOperationFinish) {
 
 TEST_F(Failure, RankBetweenUsesHoldsTheRegionAndIsToldAtItsNextUse) {
   const OperationId op = Admitted();
-  h_.exchange.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"), false, h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(1), absl::UnavailableError("killed"));
   EXPECT_GT(h_.exchange.staging().pool().in_use_bytes(), 0u) << "rank 0 still writes";
   const Submission publish = h_.Step(0, op, shm::Step::kPublish);
   EXPECT_EQ(h_.code(publish), Code::kUnavailable);
@@ -171,8 +166,7 @@ TEST_F(Failure, RankBetweenUsesHoldsTheRegionAndIsToldAtItsNextUse) {
 TEST_F(Failure, EndOfTheTenantAnswersAllAndDropsTheArenasWithTheLastHolder) {
   const OperationId op = Admitted();
   const Submission waits = h_.Take(h_.Request(0, 1));
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("a new rank 1"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::AbortedError("a new rank 1"));
   EXPECT_EQ(h_.code(waits), Code::kAborted);
   EXPECT_EQ(h_.code(h_.Take(h_.Request(0, 2))), Code::kAborted);
   EXPECT_EQ(h_.arenas.size(), 1u);
@@ -221,11 +215,7 @@ TEST_F(Failure, DrainRefusesNewOperationsAndLetsOldOnesFinish) {
   const Submission other_half = h_.Take(h_.Request(1, 1));
   EXPECT_EQ(h_.code(half), Code::kOk);
   EXPECT_TRUE(h_.drained.empty());
-  for (const OperationId op : {old, h_.operation(other_half)}) {
-    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-      for (uint32_t r = 0; r < 2; ++r) h_.Step(r, op, step);
-    }
-  }
+  for (const OperationId op : {old, h_.operation(other_half)}) h_.Finish(op);
   EXPECT_THAT(h_.drained, ElementsAre(Formation(1)));
 }
 
@@ -260,8 +250,7 @@ TEST_F(Failure, WorkerExecutorMovesAfterTheLastPublishAndBeforeTheOutcome) {
   const Submission second = h.Step(1, op, shm::Step::kPublish);
   ASSERT_EQ(h.moves.size(), 1u);
   EXPECT_FALSE(h.answered(first));
-  h.exchange.RowsMoved(op, absl::DataLossError("a stage is corrupt"), h.now);
-  h.Perform();
+  h.RowsMoved(op, absl::DataLossError("a stage is corrupt"));
   EXPECT_EQ(h.code(first), Code::kDataLoss);
   EXPECT_EQ(h.code(second), Code::kDataLoss);
 }

@@ -1,9 +1,8 @@
-// The engine with a fake time and surroundings that do what it asks and remember it.
+// One worker of the world (world/world.h) for directed tests: what it was asked for, and requests that are sound as they are.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,34 +10,25 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/worker/engine/exchange.h"
-#include "proto/epd/v1/text.h"
+#include "tests/unit/daemon/worker/world/make_request.h"
+#include "tests/unit/daemon/worker/world/world.h"
 
 namespace epd {
 
-inline constexpr GroupId kGroup{7};
 inline constexpr uint64_t kPool = 1 << 20;
 
-// Sessions 1..R hold ranks 0..R-1 of group `kGroup`.
+// Sessions 1..R hold ranks 0..R-1 of group `kGroup`. Every invariant of the world is checked.
 class ExchangeHarness {
+ private:
+  world::World world_;
+  world::Worker& worker_ = world_.worker(0);
+
  public:
   explicit ExchangeHarness(ExchangeOptions options = {.staging_bytes = kPool})
-      : exchange(options) {}
+      : world_({.engine = options}) {}
+  ~ExchangeHarness() { EXPECT_EQ(world_.violation().invariant, "") << world_.violation().what; }
 
-  static GroupSpec Spec(uint32_t num_ranks) {
-    GroupSpec spec;
-    spec.name = "g";
-    spec.num_ranks = num_ranks;
-    spec.num_experts = 4;
-    spec.max_tokens_per_rank = 16;
-    spec.recv_capacity_per_rank = 64;
-    spec.hidden = 8;
-    spec.top_k = 2;
-    spec.max_token_dtype = Dtype::kFloat32;
-    spec.executor = Executor::kClient;
-    return spec;
-  }
-
+  static GroupSpec Spec(uint32_t num_ranks) { return MakeSpec(num_ranks); }
   static SessionId SessionOf(uint32_t rank) { return SessionId(rank + 1); }
 
   TenantStart Start(const GroupSpec& spec, GroupId group = kGroup, uint64_t formation = 1) {
@@ -51,13 +41,7 @@ class ExchangeHarness {
                       .base_cause = absl::AbortedError("before the re-formation")};
     for (uint32_t r = 0; r < spec.num_ranks; ++r) {
       exchange.AddSession(SessionOf(r));
-      start.members.push_back(RankHolder{.rank = Rank(r),
-                                         .node = {},
-                                         .session = SessionOf(r),
-                                         .arena_index = 0,
-                                         .host = "host" + std::to_string(r),
-                                         .pid = static_cast<int32_t>(100 + r),
-                                         .client_name = {}});
+      start.members.push_back(MakeMember(r, SessionOf(r)));
     }
     return start;
   }
@@ -66,50 +50,30 @@ class ExchangeHarness {
     Perform();
   }
 
-  // A prepare of execution `execution` that is sound as it is.
   shm::SlotRequest Request(uint32_t rank, uint64_t execution = 0) const {
-    shm::SlotRequest request = {};
-    request.step = shm::Step::kAnnounce;
-    request.kind = shm::Kind::kPrepare;
-    request.group_id = kGroup.value;
-    request.epoch = 3;
-    request.formation = 1;
-    request.rank = rank;
-    request.program[0] = 1;
-    request.execution = execution;
-    request.top_k = 2;
-    request.alignment = 1;
-    request.num_tokens = 4;
-    request.stage_bytes = 16;
-    return request;
+    return MakePrepare({.rank = rank, .execution = execution});
   }
   shm::SlotRequest Dispatch(uint32_t rank, uint64_t execution = 0) const {
-    shm::SlotRequest request = Request(rank, execution);
-    request.kind = shm::Kind::kDispatch;
+    shm::SlotRequest request = MakeDispatch({.rank = rank, .execution = execution});
     request.ordinal = 1;
-    request.dtype = 1;
-    request.row_bytes = 32;
-    request.plan_id = 1;
     request.has_weights = 1;
-    request.recv_capacity = 64;
     request.announce.demand = 10;
     request.stage_bytes = 5000;
     return request;
   }
   static void SetName(shm::SlotRequest& request, const std::string& name) {
-    request.has_name = 1;
-    std::memset(request.program, 0, sizeof request.program);
-    std::memcpy(request.program, name.data(), std::min(name.size(), sizeof request.program));
-    text::Write(name, request.announce.name);
+    epd::SetName(request, name);
   }
 
-  // Takes a use of the rank's own session, or of `session`.
+  // Takes a submission of the rank's own session, or of `session`.
   Submission Take(const shm::SlotRequest& request,
                   std::optional<SessionId> session = std::nullopt) {
     const Submission submission{
         .session = session.value_or(SessionOf(request.rank)), .slot = 0, .claim = ++claim_};
-    exchange.Take(submission, request, now);
-    Perform();
+    return Take(submission, request);
+  }
+  Submission Take(const Submission& submission, const shm::SlotRequest& request) {
+    world_.Take(worker_, submission, request);
     return submission;
   }
   Submission Step(uint32_t rank, OperationId operation, shm::Step step) {
@@ -122,6 +86,13 @@ class ExchangeHarness {
     std::vector<Submission> submissions;
     for (const shm::SlotRequest& request : requests) submissions.push_back(Take(request));
     return submissions;
+  }
+
+  // Publish and pulled of two ranks.
+  void Finish(OperationId operation) {
+    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
+      for (uint32_t rank = 0; rank < 2; ++rank) Step(rank, operation, step);
+    }
   }
 
   bool answered(const Submission& submission) const { return answers.contains(submission); }
@@ -138,84 +109,43 @@ class ExchangeHarness {
 
   void Advance(absl::Duration by) {
     now += by;
-    exchange.Tick(now);
+    world_.Tick();
+  }
+  // Does what the engine asks for, pages included; rows move when the test says so.
+  void Perform() { world_.Perform(worker_); }
+  void RowsMoved(OperationId moved, const absl::Status& status = absl::OkStatus()) {
+    exchange.RowsMoved(moved, status, now);
+    Perform();
+  }
+  void EndTenant(const absl::Status& cause) {
+    exchange.EndTenant(kGroup, Formation(1), cause, now);
+    Perform();
+  }
+  void SessionDead(SessionId session, const absl::Status& cause, bool process_alive = false) {
+    exchange.SessionDead(session, cause, process_alive, now);
     Perform();
   }
 
-  // Does what the engine asks for, pages included; rows move when the test says so.
-  void Perform() {
-    for (Effects effects = exchange.TakeEffects(); !effects.empty();
-         effects = exchange.TakeEffects()) {
-      for (const Effect& effect : effects) {
-        std::visit([this](const auto& one) { Do(one); }, effect);
-      }
-    }
-  }
-
-  Exchange exchange;
-  absl::Time now = absl::UnixEpoch();
-  absl::Status commit_status;
-  std::map<Submission, AnswerSubmission> answers;
-  std::map<Submission, std::vector<uint8_t>> eager;
-  std::map<OperationId, absl::Status> decided;
-  std::set<OperationId> records;
-  std::map<Submission, OperationId> links;
-  std::vector<MoveRows> moves;
-  std::vector<std::string> logs;
-  std::vector<EvictSession> evicted;
-  std::vector<Region> commits;
-  std::vector<Trim> trims;
-  std::set<ArenaSetId> arenas;
-  std::vector<Formation> ready;
-  std::vector<Formation> drained;
-  int num_count_routes = 0;
-  std::vector<uint64_t> count_offsets;
+  Exchange& exchange = worker_.exchange;
+  absl::Time& now = world_.now;
+  absl::Status& commit_status = world_.commit_status;
+  std::map<Submission, AnswerSubmission>& answers = worker_.answers;
+  std::map<Submission, std::vector<uint8_t>>& eager = worker_.eager;
+  std::map<OperationId, absl::Status>& decided = worker_.decided;
+  std::set<OperationId>& records = worker_.records;
+  std::map<Submission, OperationId>& links = worker_.links;
+  std::vector<world::Move>& moves = worker_.moves;
+  std::vector<std::string>& logs = worker_.logs;
+  std::vector<EvictSession>& evicted = worker_.evicted;
+  std::vector<Region>& commits = worker_.commits;
+  std::vector<Trim>& trims = worker_.trims;
+  std::set<ArenaSetId>& arenas = worker_.arenas;
+  std::vector<Formation>& ready = worker_.ready;
+  std::vector<Formation>& drained = worker_.drained;
+  int& num_count_routes = worker_.num_count_routes;
+  std::vector<uint64_t>& count_offsets = worker_.count_offsets;
 
  private:
-  void Do(const LinkSubmission& e) { links[e.submission] = e.operation; }
-  void Do(const OpenRecord& e) {
-    EXPECT_TRUE(records.insert(e.operation).second) << "an operation id was used twice";
-  }
-  void Do(const DecideRecord& e) {
-    EXPECT_TRUE(records.contains(e.operation)) << "decided without a record";
-    EXPECT_TRUE(decided.emplace(e.operation, e.status).second) << "decided twice";
-  }
-  void Do(const CloseRecord& e) { EXPECT_EQ(records.erase(e.operation), 1u); }
-  void Do(const NameEagerBuffers& e) {
-    EXPECT_FALSE(answers.contains(e.submission)) << "told the eager buffers after the answer";
-    EXPECT_EQ(e.operation, links[e.submission]);
-    eager[e.submission] = e.eager_buffer_of_rank;
-  }
-  void Do(const AnswerSubmission& e) {
-    EXPECT_TRUE(answers.emplace(e.submission, e).second) << "a use was answered twice";
-    if (e.operation && !e.status.ok()) {
-      EXPECT_TRUE(decided.contains(e.operation)) << "answered before the outcome was recorded";
-    }
-  }
-  void Do(const CommitPages& e) {
-    commits.push_back(e.range);
-    trims.insert(trims.end(), e.trims.begin(), e.trims.end());
-    exchange.PagesCommitted(e.operation, commit_status, now);
-  }
-  void Do(const CreateArenas& e) { EXPECT_TRUE(arenas.insert(e.set).second); }
-  void Do(const DropArenas& e) { EXPECT_EQ(arenas.erase(e.set), 1u); }
-  void Do(const ReportTenantReady& e) { ready.push_back(e.formation); }
-  void Do(const ReportTenantDrained& e) { drained.push_back(e.formation); }
-  void Do(const MoveRows& e) { moves.push_back(e); }
-  void Do(const CountRoutes& e) {
-    ++num_count_routes;
-    count_offsets = e.offsets;
-  }
-  void Do(const SendToPeer&) {}
-  void Do(const OpenWire&) {}
-  void Do(const SendRows&) {}
-  void Do(const TakeTurn&) {}
-  void Do(const CancelMove&) {}
-  void Do(const CloseWire&) {}
-  void Do(const ReportTenantBroken&) {}
-  void Do(const EvictSession& e) { evicted.push_back(e); }
-  void Do(const LogLine& e) { logs.push_back(e.text); }
-
   uint32_t claim_ = 1;
 };
 

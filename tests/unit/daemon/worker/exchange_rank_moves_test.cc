@@ -33,23 +33,14 @@ class RankMoves : public ::testing::Test {
   // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
   shm::SlotRequest Request(uint32_t rank, uint32_t site, Step step) const {
     shm::SlotRequest request = h_.Dispatch(rank);
-    request.step = step;
-    request.ordinal = site;
     request.announce.demand = 0;
-    if (step != Step::kStreamAnnounce) {
-      request.stream = {
-          .announce_slot = site * 3, .reserved = 0, .move_report = kGood, .plan_header = {}};
-    }
+    SetStreamStep(request, site, step);
+    if (step != Step::kStreamAnnounce) SetGoodReport(request);
     request.stage_bytes = shm::SlotsBytes(64, request.row_bytes);
     return request;
   }
   Submission Take(const shm::SlotRequest& request, uint32_t site) {
-    const uint32_t offset = static_cast<uint32_t>(request.step) - 5;
-    const Submission submission{
-        .session = h_.SessionOf(request.rank), .slot = site * 3 + offset, .claim = ++claim_};
-    h_.exchange.Take(submission, request, h_.now);
-    h_.Perform();
-    return submission;
+    return h_.Take({h_.SessionOf(request.rank), StreamSlot(site, request.step), ++claim_}, request);
   }
   Submission Take(uint32_t rank, uint32_t site, Step step) {
     return Take(Request(rank, site, step), site);
@@ -166,13 +157,11 @@ TEST_F(RankMoves, ARanksStagingIsNotReusedWhileAProcessThatMayPushIntoItLives) {
   TakeBoth(0, Step::kStreamAnnounce);
   const absl::Status gone = absl::AbortedError("the session of rank 1 has ended");
   h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/true, h_.now);
-  h_.exchange.EndTenant(kGroup, Formation(1), gone, h_.now);
-  h_.Perform();
+  h_.EndTenant(gone);
   const Submission published = Take(0, 0, Step::kStreamPublish);
   EXPECT_EQ(h_.code(published), Code::kAborted);
   EXPECT_THAT(h_.arenas, SizeIs(1));
-  h_.exchange.SessionDead(h_.SessionOf(1), gone, /*process_alive=*/false, h_.now);
-  h_.Perform();
+  h_.SessionDead(h_.SessionOf(1), gone);
   EXPECT_THAT(h_.arenas, IsEmpty());
 }
 

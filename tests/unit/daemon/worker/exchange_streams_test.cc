@@ -25,33 +25,21 @@ class Streams : public ::testing::Test {
   // Site `s` has the slots 3s (announce), 3s + 1 and 3s + 2.
   Submission Take(uint32_t rank, uint32_t site, shm::Step step, uint64_t formation = 1) {
     shm::SlotRequest request = h_.Dispatch(rank);
-    request.step = step;
-    request.ordinal = site;
     request.kind = kind_;
     request.has_weights = kind_ == shm::Kind::kDispatch;
     if (rank == 1) request.announce.demand = demand_of_rank_1_;
-    if (step != shm::Step::kStreamAnnounce) {
-      request.stream = {
-          .announce_slot = site * 3, .reserved = 0, .move_report = 0, .plan_header = {}};
-    }
+    SetStreamStep(request, site, step);
     if (rank == 1) request.plan_id = plan_id_of_rank_1_;
     request.formation = formation;
     request.stage_bytes = 2000;
     request.out_bytes = 500;
-    const uint32_t offset = static_cast<uint32_t>(step) - 5;
-    const Submission submission{
-        .session = h_.SessionOf(rank), .slot = site * 3 + offset, .claim = ++claim_};
-    h_.exchange.Take(submission, request, h_.now);
-    h_.Perform();
-    return submission;
+    return h_.Take({h_.SessionOf(rank), StreamSlot(site, step), ++claim_}, request);
   }
   std::vector<Submission> TakeBoth(uint32_t site, shm::Step step) {
     return {Take(0, site, step), Take(1, site, step)};
   }
   void Move(const absl::Status& status = absl::OkStatus()) {
-    const OperationId operation = h_.moves.back().operation;
-    h_.exchange.RowsMoved(operation, status, h_.now);
-    h_.Perform();
+    h_.RowsMoved(h_.moves.back().operation, status);
   }
   // A whole use of a site on both ranks; the answers of publish.
   std::vector<Submission> Run(uint32_t site, const absl::Status& status = absl::OkStatus()) {
@@ -182,9 +170,8 @@ TEST_F(Streams, AStreamsPrepareIsToldWhatItsPlanIsNamedAfter) {
     request.step = shm::Step::kStreamAnnounce;
     request.announce.route_report =
         UINT64_MAX;  // The kernel that counted the routes found nothing wrong.
-    h_.exchange.Take({h_.SessionOf(rank), 9, 77}, request, h_.now);
+    h_.Take({h_.SessionOf(rank), 9, 77}, request);
   }
-  h_.Perform();
   const AnswerSubmission& answer = h_.answers.at({h_.SessionOf(0), 9, 77});
   ASSERT_TRUE(answer.plan_name.has_value());
   EXPECT_EQ(answer.plan_name->group_id, kGroup.value);
@@ -255,9 +242,8 @@ TEST_F(Streams, WhatDoesNotFitIntoTheStreamRegionSaysHowMuchThereIs) {
     shm::SlotRequest request = h_.Dispatch(rank);
     request.step = shm::Step::kStreamAnnounce;
     request.stage_bytes = kEagerBufferBytes + 1;
-    h_.exchange.Take({h_.SessionOf(rank), 0, 5}, request, h_.now);
+    h_.Take({h_.SessionOf(rank), 0, 5}, request);
   }
-  h_.Perform();
   const Submission submission{h_.SessionOf(0), 0, 5};
   EXPECT_EQ(h_.code(submission), Code::kResourceExhausted);
   EXPECT_THAT(h_.text(submission), HasSubstr(std::to_string(kEagerBufferBytes)));
@@ -268,8 +254,7 @@ TEST_F(Streams, HostileStepsHarmNobodyElse) {
   request.step = shm::Step::kStreamPublish;
   request.stream.announce_slot = shm::kSlotsPerSession;
   const Submission far{h_.SessionOf(0), 1, 90};
-  h_.exchange.Take(far, request, h_.now);
-  h_.Perform();
+  h_.Take(far, request);
   EXPECT_EQ(h_.code(far), Code::kInvalidArgument);
   // The same slot three times, as if the client wrote over its word.
   Take(0, 0, shm::Step::kStreamAnnounce);
@@ -280,8 +265,7 @@ TEST_F(Streams, HostileStepsHarmNobodyElse) {
 
 TEST_F(Streams, ArenasGoWithTheTenantOnceNobodyCopies) {
   TakeBoth(0, shm::Step::kStreamAnnounce);
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::UnavailableError("over"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::UnavailableError("over"));
   EXPECT_FALSE(h_.arenas.empty()) << "two ranks copy";
   EXPECT_EQ(h_.code(TakeBoth(0, shm::Step::kStreamPublish)[0]), Code::kUnavailable);
   EXPECT_TRUE(h_.arenas.empty());

@@ -161,11 +161,9 @@ TEST_F(Hostile, RandomRequestsAreAlwaysAnsweredOrOpen) {
     ASSERT_TRUE(h_.exchange.staging().pool().CheckConsistent().ok());
   }
   h_.Advance(absl::Minutes(11));
-  h_.exchange.EndTenant(kGroup, Formation(1), absl::AbortedError("end"), h_.now);
-  h_.Perform();
+  h_.EndTenant(absl::AbortedError("end"));
   h_.exchange.SessionDead(SessionId(1), absl::UnavailableError("end"), false, h_.now);
-  h_.exchange.SessionDead(SessionId(2), absl::UnavailableError("end"), false, h_.now);
-  h_.Perform();
+  h_.SessionDead(SessionId(2), absl::UnavailableError("end"));
   EXPECT_EQ(h_.exchange.num_open_operations(), 0u);
   EXPECT_TRUE(h_.arenas.empty());
 }

@@ -30,9 +30,7 @@ class PastOperationsTest : public testing::Test {
   void RunOnce(uint64_t execution) {
     const std::vector<Submission> submissions =
         h.AnnounceAll({h.Request(0, execution), h.Request(1, execution)});
-    for (const shm::Step step : {shm::Step::kPublish, shm::Step::kPulled}) {
-      for (uint32_t rank = 0; rank < 2; ++rank) h.Step(rank, h.operation(submissions[0]), step);
-    }
+    h.Finish(h.operation(submissions[0]));
   }
 
   ExchangeHarness h;
@@ -80,9 +78,7 @@ TEST_F(PastOperationsTest, CallsThatDoNotAgreeHaveOtherFingerprintsAndFail) {
 TEST_F(PastOperationsTest, ADeadSessionsOperationsEndWithItAndTheNextFormationShowsThem) {
   RunOnce(0);
   h.Take(h.Request(0, 1));
-  h.exchange.SessionDead(ExchangeHarness::SessionOf(0), absl::UnavailableError("killed"), false,
-                         h.now);
-  h.Perform();
+  h.SessionDead(ExchangeHarness::SessionOf(0), absl::UnavailableError("killed"));
   h.StartTenant(ExchangeHarness::Spec(2), kGroup, 2);
   const std::vector<Line> past = Past(0);
   ASSERT_THAT(past, SizeIs(2));

@@ -1,0 +1,250 @@
+#include "tests/unit/daemon/worker/world/simulation.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/unit/daemon/worker/world/callers.h"
+#include "tests/unit/daemon/worker/world/make_request.h"
+#include "tests/unit/daemon/worker/world/streams.h"
+
+namespace epd::world {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kDeviceBytes = uint64_t{256} << 20;
+
+void Finish(const World& world, SimulationResult& result) {
+  result.violation = world.violation();
+  result.last_steps = world.last_steps();
+  result.tally["formations"] = world.num_formations;
+  result.tally["revoked"] = world.num_revoked;
+  result.tally["turns"] = world.num_turns;
+  result.tally["cancelled"] = world.num_cancelled;
+}
+
+// Groups and tenants of one worker, with everything that clients can do.
+void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  WorldOptions options{.per_mille_of_moves_fail = 50, .per_mille_of_commits_fail = 30};
+  options.engine = {.staging_bytes = 16 * kPage * (1 + seed % 4),
+                    .hold_limit = absl::Seconds(30),
+                    .eager = {.buffer_bytes = 2 * kPage, .max_buffers = 3, .pool_share = 2}};
+  World world(options, seed, sabotage);
+  if (trace) world.Trace();
+  using enum Event;
+  Callers callers(world, {.events = {{90, kCall},
+                                     {61, kGoOn},
+                                     {10, kMove},
+                                     {16, kTime},
+                                     {1, kLongTime},
+                                     {4, kHostile},
+                                     {2, kFreeze},
+                                     {4, kThaw},
+                                     {1, kKill},
+                                     {2, kProcessGone},
+                                     {8, kControl}},
+                          .num_ordinals = 3});
+  const uint64_t num_groups = 1 + world.Roll(3);
+  for (uint64_t g = 0; g < num_groups; ++g) {
+    Group group;
+    group.spec = MakeSpec(static_cast<uint32_t>(2 + world.Roll(3)));
+    if (world.Chance(30)) group.spec.executor = Executor::kWorker;
+    group.spec.deadlines.absent = absl::Seconds(60);
+    // Later ones are tenants of the first group, of whom nothing is shared, or groups that share sessions, and so arenas,
+    // with it.
+    const bool tenant = g > 0 && world.Chance(50);
+    if (tenant) {
+      group.spec = world.groups[0].spec;
+      group.spec.tenant = absl::StrCat("tenant", g);
+    }
+    for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
+      const bool shares = g > 0 && !tenant && r < world.groups[0].members.size();
+      group.members.push_back(shares ? world.groups[0].members[r] : callers.NewSession());
+      group.worker_of.push_back(0);
+    }
+    callers.AddGroup(std::move(group));
+  }
+  callers.Run(200);
+  result.tally["good"] = callers.num_good();
+  result.tally["failed"] = callers.num_failed();
+  Finish(world, result);
+}
+
+// Six groups, which three workers lead by turns: two are GPUs of one node. Two groups are tenants of one communicator.
+void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  constexpr int kWorkers = 3;
+  WorldOptions options{
+      .num_workers = kWorkers, .two_on_one_node = true, .per_mille_of_moves_fail = 10};
+  // Room for one operation at a time, or for a few.
+  options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 240) * kPage,
+                    .device_staging_bytes = kDeviceBytes};
+  World world(options, seed, sabotage);
+  if (trace) world.Trace();
+  using enum Event;
+  Callers callers(world, {.events = {{300, kCall},
+                                     {300, kGoOn},
+                                     {600, kMessage},
+                                     {150, kRows},
+                                     {150, kMove},
+                                     {150, kTime},
+                                     {1, kCut}},
+                          .num_programs = 2,
+                          .prepares = true,
+                          .time = absl::Microseconds(1)});
+  for (int g = 0; g < 6; ++g) {
+    const bool on_device = g % kWorkers == 1;
+    Group group;
+    group.spec = MakeSpec(6);
+    group.spec.name = absl::StrCat("g", g);
+    group.spec.executor = g % 2 == 1 || on_device ? Executor::kWorker : Executor::kClient;
+    if (on_device) group.spec.backend = "cuda";
+    for (int r = 0; r < 6; ++r) {
+      group.worker_of.push_back((g + r / 2) % kWorkers);
+      group.members.push_back(callers.NewSession());
+    }
+    callers.AddGroup(std::move(group));
+  }
+  callers.Run(6000);
+  result.tally["good"] = callers.num_good();
+  result.tally["failed"] = callers.num_failed();
+  Finish(world, result);
+}
+
+void RunStreams(World& world, const StreamOptions& options, int num_events, bool trace,
+                SimulationResult& result) {
+  if (trace) world.Trace();
+  Streams streams(world, options);
+  streams.Run(num_events);
+  result.tally = {{"good", streams.num_good()},         {"bad", streams.num_bad()},
+                  {"refused", streams.num_refused()},   {"skipped", streams.num_skipped()},
+                  {"replaced", streams.num_replaced()}, {"overflows", streams.num_overflows()}};
+  Finish(world, result);
+}
+
+// Sites of two ranks; a lone one comes back before its last use is forgotten.
+template <Executor kExecutor>
+void RunStreamsOfOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  WorldOptions options;
+  options.engine = {.staging_bytes = uint64_t{1} << 20, .stream_region_bytes = kPage};
+  World world(options, seed, sabotage);
+  RunStreams(world,
+             {.executor = kExecutor,
+              .num_sites = 1 + static_cast<uint32_t>(seed % 2),
+              .drops = seed % 5 == 0,
+              .seed = seed},
+             3000, trace, result);
+}
+
+// Sites of four ranks on GPUs of three nodes.
+void RunStreamsOfWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  WorldOptions options{.num_workers = 3, .per_mille_of_moves_fail = 5};
+  options.engine = {.staging_bytes = uint64_t{1} << 20, .device_staging_bytes = kDeviceBytes};
+  World world(options, seed, sabotage);
+  RunStreams(world,
+             {.worker_of = {0, 1, 1, 2},
+              .on_device = true,
+              .num_sites = 3,
+              .scans = false,
+              .seed = seed,
+              .overflows_every = 43,
+              .lacks_plan_every = 53,
+              .cut_every = 1200},
+             8000, trace, result);
+}
+
+const Scenario kScenarios[] = {
+    {"OneWorker", 1500, RunOneWorker, {{"good", 1501}, {"failed", 1501}}},
+    {"Workers",
+     120,
+     RunWorkers,
+     {{"good", 1001},
+      {"failed", 501},
+      {"revoked", 11},
+      {"formations", 51},
+      {"turns", 1001},
+      {"cancelled", 11}}},
+    {"StreamsWorkerMoves",
+     300,
+     RunStreamsOfOneWorker<Executor::kWorker>,
+     {{"good", 300 * 50 + 1}, {"bad", 301}, {"replaced", 301}, {"overflows", 301}}},
+    {"StreamsRanksMove",
+     300,
+     RunStreamsOfOneWorker<Executor::kClient>,
+     {{"good", 300 * 50 + 1}, {"bad", 301}, {"replaced", 301}, {"overflows", 301}}},
+    {"StreamsOfWorkers",
+     150,
+     RunStreamsOfWorkers,
+     {{"good", 150 * 200 + 1},
+      {"refused", 150 * 10 + 1},
+      {"skipped", 151},
+      {"formations", 150 * 3 + 1}}},
+};
+
+#define EPD_PLANTED(scenario, sabotage, invariant) \
+  { scenario, Sabotage::k##sabotage, #sabotage, invariant }
+constexpr Planted kPlanted[] = {
+    EPD_PLANTED("OneWorker", DropAnswer, "progress"),
+    EPD_PLANTED("OneWorker", DoubleAnswer, "answers"),
+    EPD_PLANTED("OneWorker", FlipOutcome, "records"),
+    EPD_PLANTED("OneWorker", OtherCause, "agreement"),
+    EPD_PLANTED("OneWorker", DecideTwice, "records"),
+    EPD_PLANTED("OneWorker", AnswerUndecided, "records"),
+    EPD_PLANTED("OneWorker", SharedRegion, "exclusion"),
+    EPD_PLANTED("OneWorker", ForgetDeadlines, "deadlines"),
+    EPD_PLANTED("OneWorker", LoseRecord, "return"),
+    EPD_PLANTED("OneWorker", ForgetProcess, "arenas"),
+    EPD_PLANTED("OneWorker", KeepArenas, "return"),
+    EPD_PLANTED("OneWorker", ShareArenas, "arenas"),
+    EPD_PLANTED("OneWorker", SpreadDeath, "isolation"),
+    EPD_PLANTED("OneWorker", ForgetEagerBuffers, "eager buffers"),
+    EPD_PLANTED("OneWorker", LateEagerBuffers, "eager buffers"),
+    EPD_PLANTED("OneWorker", WrongEagerBuffer, "eager buffers"),
+    EPD_PLANTED("OneWorker", EarlyPulled, "eager buffers"),
+    EPD_PLANTED("OneWorker", RegionInEagerBuffers, "exclusion"),
+    EPD_PLANTED("OneWorker", ForgetEnded, "agreement"),
+    EPD_PLANTED("Workers", LoseMessage, "progress"),
+    EPD_PLANTED("Workers", SwapMessages, "order"),
+    EPD_PLANTED("Workers", ForgetRevoke, "progress"),
+    EPD_PLANTED("Workers", FlipDecision, "agreement"),
+    EPD_PLANTED("Workers", LateRows, "exclusion"),
+    EPD_PLANTED("Workers", PhantomRows, "truth"),
+    EPD_PLANTED("Workers", SharedWire, "exclusion"),
+    EPD_PLANTED("Workers", ForgetBases, "progress"),
+    EPD_PLANTED("Workers", SkipTurn, "order"),
+    EPD_PLANTED("Workers", ForgetCancel, "return"),
+    EPD_PLANTED("StreamsWorkerMoves", AnswerAtOnce, "order"),
+    EPD_PLANTED("StreamsWorkerMoves", SpeakUnmapped, "mapping"),
+    EPD_PLANTED("StreamsWorkerMoves", LeaveOpen, "progress"),
+    EPD_PLANTED("StreamsWorkerMoves", ForgetStream, "progress"),
+    EPD_PLANTED("StreamsWorkerMoves", TellLate, "truth"),
+    EPD_PLANTED("StreamsRanksMove", AnswerAtOnce, "order"),
+    EPD_PLANTED("StreamsRanksMove", SpeakUnmapped, "mapping"),
+    EPD_PLANTED("StreamsRanksMove", LeaveOpen, "progress"),
+    EPD_PLANTED("StreamsRanksMove", TellLate, "truth"),
+    EPD_PLANTED("StreamsRanksMove", PushUngated, "exclusion"),
+    EPD_PLANTED("StreamsRanksMove", PushLate, "exclusion"),
+    EPD_PLANTED("StreamsOfWorkers", LoseMessage, "progress"),
+    EPD_PLANTED("StreamsOfWorkers", ForgetUnsynchronised, "truth"),
+    EPD_PLANTED("StreamsOfWorkers", ForgetCause, "truth"),
+    EPD_PLANTED("StreamsOfWorkers", ForgetStreamCall, "progress"),
+    EPD_PLANTED("StreamsOfWorkers", ForgetDemand, "truth"),
+};
+#undef EPD_PLANTED
+
+}  // namespace
+
+std::span<const Scenario> Scenarios() { return kScenarios; }
+std::span<const Planted> PlantedBugs() { return kPlanted; }
+
+SimulationResult Simulate(const Scenario& scenario, uint64_t seed, Sabotage sabotage, bool trace) {
+  SimulationResult result;
+  scenario.run(seed, sabotage, trace, result);
+  return result;
+}
+
+std::string Explain(const Scenario& scenario, uint64_t seed, Sabotage sabotage) {
+  const SimulationResult result = Simulate(scenario, seed, sabotage, /*trace=*/true);
+  return absl::StrCat(scenario.name, ", EPD_SIM_SEED=", seed, ": ", result.violation.invariant,
+                      ": ", result.violation.what, "\nthe last steps:\n  ",
+                      absl::StrJoin(result.last_steps, "\n  "));
+}
+
+}  // namespace epd::world
