@@ -342,6 +342,7 @@ void Callers::Hostile() {
 }
 
 void Callers::Kill(SessionId session, bool process_alive) {
+  w_.Note(absl::StrCat("session ", session.value, " dies"));
   w_.alive.erase(session);
   if (process_alive) w_.lingering.insert(session);
   for (Group& group : w_.groups) {

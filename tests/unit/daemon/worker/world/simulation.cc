@@ -15,6 +15,17 @@ constexpr uint64_t kDeviceBytes = uint64_t{256} << 20;
 void Finish(const World& world, SimulationResult& result) {
   result.violation = world.violation();
   result.last_steps = world.last_steps();
+  const ExchangeOptions& engine = world.options().engine;
+  result.options =
+      absl::StrCat(world.num_workers(), " workers, staging_bytes=", engine.staging_bytes,
+                   ", stream_region_bytes=", engine.stream_region_bytes);
+  for (const Group& group : world.groups) {
+    absl::StrAppend(&result.options, "\n  group ", group.id.value, ": tenant '", group.spec.tenant,
+                    "', backend ", group.spec.backend, ", executor ",
+                    std::string(Name(group.spec.executor)),
+                    group.spec.drop_on_overflow ? ", drops" : "", ", ranks on workers ",
+                    absl::StrJoin(group.worker_of, " "));
+  }
   result.tally["formations"] = world.num_formations;
   result.tally["revoked"] = world.num_revoked;
   result.tally["turns"] = world.num_turns;
@@ -243,7 +254,7 @@ SimulationResult Simulate(const Scenario& scenario, uint64_t seed, Sabotage sabo
 std::string Explain(const Scenario& scenario, uint64_t seed, Sabotage sabotage) {
   const SimulationResult result = Simulate(scenario, seed, sabotage, /*trace=*/true);
   return absl::StrCat(scenario.name, ", EPD_SIM_SEED=", seed, ": ", result.violation.invariant,
-                      ": ", result.violation.what, "\nthe last steps:\n  ",
+                      ": ", result.violation.what, "\n", result.options, "\nthe last steps:\n  ",
                       absl::StrJoin(result.last_steps, "\n  "));
 }
 

@@ -13,10 +13,17 @@ namespace epd::world {
 // Runs in which nothing happens prove nothing: what they did, by name.
 using Tally = std::map<std::string, uint64_t>;
 
+struct SimulationResult {
+  Violation violation;
+  Tally tally;
+  std::string options;
+  std::deque<std::string> last_steps;
+};
+
 struct Scenario {
   const char* name;
   uint64_t num_seeds;  // From 1.
-  void (*run)(uint64_t seed, Sabotage sabotage, bool trace, class SimulationResult& result);
+  void (*run)(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result);
   Tally at_least;  // Over all seeds.
 };
 std::span<const Scenario> Scenarios();
@@ -29,17 +36,10 @@ struct Planted {
 };
 std::span<const Planted> PlantedBugs();
 
-class SimulationResult {
- public:
-  Violation violation;
-  Tally tally;
-  std::deque<std::string> last_steps;
-};
-
 // One seed of a scenario; deterministic.
 SimulationResult Simulate(const Scenario& scenario, uint64_t seed,
                           Sabotage sabotage = Sabotage::kNone, bool trace = false);
-// The violation with its seed and the last steps, for a failure.
+// The violation with its seed, the options and the last steps, for a failure.
 std::string Explain(const Scenario& scenario, uint64_t seed, Sabotage sabotage = Sabotage::kNone);
 
 }  // namespace epd::world

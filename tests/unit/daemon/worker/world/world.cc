@@ -79,6 +79,7 @@ TenantStart World::StartOf(const Group& group, int at) const {
 void World::Form(Group& group) {
   ++group.formation;
   ++num_formations;
+  Note(absl::StrCat("group ", group.id.value, " forms for the ", group.formation, ". time"));
   group.ended = group.leader_lost = false;
   if (group.by_communicator()) group.epoch = communicator_epoch;
   for (const int w : group.workers()) {
@@ -343,6 +344,7 @@ bool World::DeliverEverything() {
 void World::LosePeerStream() {
   const int a = static_cast<int>(Roll(workers_.size()));
   const int b = static_cast<int>((a + 1 + Roll(workers_.size() - 1)) % workers_.size());
+  Note(absl::StrCat("workers ", a, " and ", b, " lose each other"));
   peer_streams_[{a, b}].clear();
   peer_streams_[{b, a}].clear();
   std::erase_if(rows_, [&](const Rows& rows) {
@@ -373,7 +375,7 @@ void World::Check(const Happening& happening) {
 
 void World::Note(const std::string& what) {
   const bool again = !last_steps_.empty() && last_steps_.back() == what;
-  if (what.empty() || again || broken()) return;
+  if (!traces_ || what.empty() || again || broken()) return;
   last_steps_.push_back(what);
   if (last_steps_.size() > kMaxSteps) last_steps_.pop_front();
 }
