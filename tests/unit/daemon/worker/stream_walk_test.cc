@@ -1,4 +1,4 @@
-// Goal: one site on two ranks, used twice, with a worker that dies once and whose submissions epd answers: in every order of
+// Goal: one site on two ranks, called twice, with a worker that dies once and whose submissions epd answers: in every order of
 // the streams' steps, the worker's claims and answers, the end of a move, the death and the mapping of new staging no
 // invariant is broken and nobody waits for ever; and each mistake that is planted breaks the one that it names.
 #include <gtest/gtest.h>
@@ -20,18 +20,18 @@ using Pc = Streams::Pc;
 using Stream = Streams::Stream;
 
 constexpr uint32_t kNumRanks = 2;
-// In the first no rank ever has too many rows, in the second one has in its first use.
+// In the first no rank ever has too many rows, in the second one has in its first call.
 constexpr uint64_t kPlain = 2;
 constexpr uint64_t kOverflows = 8;
 
-// Streams end once each has made `num_cycles` uses, and workers are replaced so many times at most.
+// Streams end once each has made `num_cycles` calls, and workers are replaced so many times at most.
 struct Limits {
   uint64_t num_cycles = 0;
   uint64_t num_replacements = 0;
 };
-constexpr Limits kAUseAndADeath = {.num_cycles = 1, .num_replacements = 1};
-constexpr Limits kTwoUses = {.num_cycles = 2, .num_replacements = 0};
-constexpr Limits kTwoUsesAndADeath = {.num_cycles = 2, .num_replacements = 1};
+constexpr Limits kACallAndADeath = {.num_cycles = 1, .num_replacements = 1};
+constexpr Limits kTwoCalls = {.num_cycles = 2, .num_replacements = 0};
+constexpr Limits kTwoCallsAndADeath = {.num_cycles = 2, .num_replacements = 1};
 
 struct Model {
   Executor executor;
@@ -72,7 +72,7 @@ struct State {
 
   bool StreamMayGo(const Stream& stream) const {
     const auto& site = stream.sites[0];
-    // Uses that the ranks have lost need not be as many on each: who is done goes on for the other.
+    // Calls that the ranks have lost need not be as many on each: who is done goes on for the other.
     const bool enough = stream.cycle >= limits.num_cycles;
     if (stream.pc == Pc::kTell && enough)
       return !AllEnded() && stream.mapped == streams.formation();
@@ -275,9 +275,9 @@ TEST_P(StreamWalk, NoInvariantIsBrokenInAnyOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Executors, StreamWalk,
-                         ::testing::Values(Model{Executor::kWorker, kOverflows, kTwoUsesAndADeath},
-                                           Model{Executor::kClient, kPlain, kTwoUses},
-                                           Model{Executor::kClient, kOverflows, kAUseAndADeath}));
+                         ::testing::Values(Model{Executor::kWorker, kOverflows, kTwoCallsAndADeath},
+                                           Model{Executor::kClient, kPlain, kTwoCalls},
+                                           Model{Executor::kClient, kOverflows, kACallAndADeath}));
 
 class Planted : public ::testing::TestWithParam<Model> {};
 
@@ -291,12 +291,12 @@ Model With(Sabotage sabotage, const Limits& limits, const char* invariant) {
   return {Executor::kWorker, kOverflows, limits, sabotage, invariant};
 }
 INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,
-                         ::testing::Values(With(Sabotage::kAnswerAtOnce, kTwoUses, "order"),
-                                           With(Sabotage::kSpeakUnmapped, kTwoUsesAndADeath,
+                         ::testing::Values(With(Sabotage::kAnswerAtOnce, kTwoCalls, "order"),
+                                           With(Sabotage::kSpeakUnmapped, kTwoCallsAndADeath,
                                                 "mapping"),
-                                           With(Sabotage::kLeaveOpen, kTwoUsesAndADeath, "arming"),
-                                           With(Sabotage::kForgetStream, kTwoUses, "progress"),
-                                           With(Sabotage::kTellLate, kTwoUses, "truth")));
+                                           With(Sabotage::kLeaveOpen, kTwoCallsAndADeath, "arming"),
+                                           With(Sabotage::kForgetStream, kTwoCalls, "progress"),
+                                           With(Sabotage::kTellLate, kTwoCalls, "truth")));
 
 }  // namespace
 }  // namespace epd::world

@@ -83,7 +83,7 @@ std::string Agreement(const World& world, const Happening& h) {
     const auto told = world.told.find({h.worker->index, e->operation});
     if (StepOf(*h.worker, e->submission) == shm::Step::kStreamPublish && told != world.told.end() &&
         told->second != e->status.code())
-      return "the ranks of a use were told different things";
+      return "the ranks of a call were told different things";
   }
   return "";
 }
@@ -118,7 +118,7 @@ std::string Truth(const World& world, const Happening& h) {
     if (num_landed < num_ranks * (call.group->workers().size() - 1))
       return "good before all rows had landed";
   } else if (const auto* e = h.As<StreamTold>(); e != nullptr && e->code == Code::kOk) {
-    if (e->planless) return "a use went on without a plan";
+    if (e->planless) return "a call went on without a plan";
     if (e->over && !e->drops) return "rows were dropped in silence";
   } else if (const auto* e = h.As<AnswerSubmission>();
              e != nullptr && e->status.ok() &&
@@ -134,16 +134,16 @@ std::string Truth(const World& world, const Happening& h) {
   return "";
 }
 
-// Since the ranks of a formation met, the n-th use of one is the n-th use of every other: how they ended, and what was
+// Since the ranks of a formation met, the n-th call of one is the n-th call of every other: how they ended, and what was
 // wrong with them.
-struct Use {
+struct SiteCall {
   size_t num_ranks = 0;
   bool over = false;
   bool planless = false;
-  std::set<Code> codes;  // Those that say something of the use.
+  std::set<Code> codes;  // Those that say something of the call.
 };
 
-std::string UsesAreTrue(const World& world, const Happening& h) {
+std::string SiteCallsAreTrue(const World& world, const Happening& h) {
   if (h.As<Rests>() == nullptr && h.As<StepIsOver>() == nullptr) return "";
   if (!world.quiet && h.As<Rests>() == nullptr) return "";
   for (const auto& [unused, over] : world.overflows) {
@@ -155,31 +155,31 @@ std::string UsesAreTrue(const World& world, const Happening& h) {
     if (cycles.size() == group.spec.num_ranks) first.emplace(operation.formation.value, &cycles);
   }
   for (const auto& [formation, cycles] : first) {
-    std::map<uint64_t, Use> uses;
+    std::map<uint64_t, SiteCall> calls;
     const auto ends = world.ends.find(formation);
     if (ends == world.ends.end()) continue;
     for (const auto& [rank, of_rank] : ends->second) {
-      for (const UseEnd& end : of_rank) {
+      for (const SiteEnd& end : of_rank) {
         if (end.cycle < cycles->at(rank)) continue;
-        Use& use = uses[end.cycle - cycles->at(rank)];
-        ++use.num_ranks;
-        use.over |= end.over;
-        use.planless |= end.planless;
+        SiteCall& call = calls[end.cycle - cycles->at(rank)];
+        ++call.num_ranks;
+        call.over |= end.over;
+        call.planless |= end.planless;
         if (end.code == Code::kOk || end.code == Code::kInvalidArgument ||
             end.code == Code::kResourceExhausted || end.code == Code::kDataLoss)
-          use.codes.insert(end.code);
+          call.codes.insert(end.code);
       }
     }
     const bool drops = group.spec.drop_on_overflow;
-    for (const auto& [unused, use] : uses) {
-      if (use.codes.size() > 1) return "the ranks were told different things";
-      if (use.codes.empty() || use.num_ranks < group.spec.num_ranks) continue;
-      const Code code = *use.codes.begin();
-      if (code == Code::kOk && ((use.over && !drops) || use.planless))
-        return "a use was good that one rank had wrong";
-      if (code == Code::kResourceExhausted && (!use.over || drops))
+    for (const auto& [unused, call] : calls) {
+      if (call.codes.size() > 1) return "the ranks were told different things";
+      if (call.codes.empty() || call.num_ranks < group.spec.num_ranks) continue;
+      const Code code = *call.codes.begin();
+      if (code == Code::kOk && ((call.over && !drops) || call.planless))
+        return "a call was good that one rank had wrong";
+      if (code == Code::kResourceExhausted && (!call.over || drops))
         return "an overflow of nobody's";
-      if (code == Code::kInvalidArgument && !use.planless) return "an error of nobody's";
+      if (code == Code::kInvalidArgument && !call.planless) return "an error of nobody's";
     }
   }
   return "";
@@ -201,7 +201,7 @@ std::string Pairing(const World& world, const Happening& h) {
     if (cycles.size() < world.groups[0].spec.num_ranks) continue;
     const auto& base = *first.emplace(operation.formation.value, &cycles).first->second;
     for (const auto& [rank, cycle] : cycles) {
-      if (cycle - base.at(rank) != cycles.at(0) - base.at(0)) return "uses of two steps met";
+      if (cycle - base.at(rank) != cycles.at(0) - base.at(0)) return "calls of two steps met";
     }
   }
   return "";
@@ -419,7 +419,7 @@ std::string Return(const World& world, const Happening& h) {
 
 constexpr Invariant kInvariants[] = {
     {"records", Records},     {"answers", Answers},         {"eager buffers", EagerBuffers},
-    {"truth", Truth},         {"pairing", Pairing},         {"truth", UsesAreTrue},
+    {"truth", Truth},         {"pairing", Pairing},         {"truth", SiteCallsAreTrue},
     {"agreement", Agreement}, {"exclusion", Exclusion},     {"arenas", Arenas},
     {"isolation", Isolation}, {"deadlines", DeadlinesHold}, {"order", Order},
     {"mapping", Mapping},     {"arming", Arming},           {"pool", Pool},

@@ -20,7 +20,7 @@ struct Invariant {
 //                  their formation has ended; over several workers unless the leader's stream was lost
 //   truth          an operation is good only when every rank has published it, the rows of every rank are on every other
 //                  worker and no rank had anything wrong; an error is somebody's
-//   pairing        the calls of one operation are the same execution, or the same use of a site, on all ranks
+//   pairing        the calls of one operation are the same execution, or the same call of a site, on all ranks
 //   exclusion      a region overlaps no region of another open operation, no eager buffers and nothing that a living
 //                  client may touch; rows are written to open regions only; one operation at a time has a stream region,
 //                  and what a rank reads there is that operation's

@@ -130,7 +130,7 @@ void RunStreams(World& world, const StreamOptions& options, int num_events, bool
   Finish(world, result);
 }
 
-// Sites of two ranks; a lone one comes back before its last use is forgotten.
+// Sites of two ranks; a lone one comes back before its last call is forgotten.
 template <Executor kExecutor>
 void RunStreamsOfOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
   WorldOptions options;

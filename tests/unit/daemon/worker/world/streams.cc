@@ -37,7 +37,7 @@ Streams::Streams(World& world, const StreamOptions& options)
   }
 }
 
-// Routes differ at every use: what a rank needs is known to nobody before.
+// Routes differ at every call: what a rank needs is known to nobody before.
 bool Streams::Overflows(uint32_t r) const {
   return (streams_[r].cycle * 7 + r * 3 + options_.seed) % options_.overflows_every == 0;
 }

@@ -22,7 +22,7 @@ struct StreamOptions {
   // Slots are looked at in their order, and answered at the end; else each one as soon as it is armed.
   bool scans = true;
   bool drops = false;  // What is over a capacity.
-  uint64_t seed = 0;   // What is true of a use follows from it:
+  uint64_t seed = 0;   // What is true of a call follows from it:
   uint64_t overflows_every = 11;
   uint64_t lacks_plan_every = 17;
   int per_mille_replaced = 3;
@@ -54,7 +54,7 @@ class Streams {
     std::vector<std::array<Slot, 3>> sites;  // By step.
     uint32_t site = 0;
     Pc pc = Pc::kTell;
-    uint64_t cycle = 0;  // Uses so far.
+    uint64_t cycle = 0;  // Calls so far.
     uint64_t mapped =
         1;  // The formation whose staging is mapped, and for which its requests speak.
     uint64_t spoke_for = 1;    // When its announce was claimed.

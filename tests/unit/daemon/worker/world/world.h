@@ -148,7 +148,7 @@ struct Ends {
 struct Dies {
   std::vector<size_t> others;
 };
-// A use of a site goes on: `over`, `planless`: what is true of this rank's use.
+// A call of a site goes on: `over`, `planless`: what is true of this rank's call.
 struct StreamTold {
   Submission submission;
   OperationId operation;
@@ -156,7 +156,7 @@ struct StreamTold {
   bool drops = false;
   bool over = false;
   bool planless = false;
-  bool pulled_open = false;  // That of the site's last use.
+  bool pulled_open = false;  // That of the site's last call.
 };
 // A stream reads rows that were put there for `found`.
 struct StreamReads {
@@ -192,8 +192,8 @@ struct Happening {
   }
 };
 
-// How a use of a site ended for a rank, and what was true of it.
-struct UseEnd {
+// How a call of a site ended for a rank, and what was true of it.
+struct SiteEnd {
   uint64_t cycle = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
   bool over = false;
@@ -277,14 +277,14 @@ class World {
   std::map<Identity, absl::Status> endings;
   std::map<std::pair<uint64_t, uint64_t>, std::pair<PeerOperation, int>> places;  // Who takes part.
   std::map<std::pair<int, uint64_t>, uint64_t> next_place;       // By worker and communicator.
-  std::map<std::pair<int, OperationId>, absl::StatusCode> told;  // Ends of uses.
+  std::map<std::pair<int, OperationId>, absl::StatusCode> told;  // Ends of calls of sites.
   std::map<std::pair<GroupId, uint32_t>, OperationId>
       staged;  // Whose rows stand in a rank's stream region.
   std::map<std::pair<int, OperationId>, PeerOperation> names;  // Of operations of streams.
   std::map<OperationId, bool>
       overflows;  // One worker: what failed for too many rows, and whether a rank had them.
-  std::map<PeerOperation, std::map<uint32_t, uint64_t>> met;         // Cycles of the ranks in it.
-  std::map<uint64_t, std::map<uint32_t, std::vector<UseEnd>>> ends;  // By formation and rank.
+  std::map<PeerOperation, std::map<uint32_t, uint64_t>> met;          // Cycles of the ranks in it.
+  std::map<uint64_t, std::map<uint32_t, std::vector<SiteEnd>>> ends;  // By formation and rank.
   uint64_t communicator_epoch = 1;
   std::function<void(Worker&, const AnswerSubmission&)> on_answer = [](auto&, const auto&) {};
   std::function<void(Worker&, const Move&)> on_moved = [](auto&, const auto&) {};
