@@ -170,7 +170,7 @@ struct State {
         absl::StrAppend(&text, claimed ? "c" : absl::StrCat(slot.word), ",",
                         claimed && link != worker.links.end() ? link->second.value : 0, ",",
                         slot.answered_as.value, ",", slot.request.formation, ",",
-                        slot.request.demand, ";");
+                        slot.request.announce.demand, ";");
       }
     }
     for (const auto& line : worker.exchange.Snapshot(world.now).operations) {

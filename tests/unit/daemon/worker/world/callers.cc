@@ -161,7 +161,7 @@ Callers::Coming Callers::MakeCall(Group& group, uint32_t rank, uint8_t program, 
   if (options_.prepares && group.spec.executor == Executor::kWorker) request.plan_bytes = 16;
   if (!w_.quiet && w_.Chance(options_.prepares ? 2 : 3)) {
     if (w_.OneIn(8)) request.alignment = 8;          // Now and then a rank disagrees,
-    if (w_.OneIn(4)) request.demand = 65;            // overflows,
+    if (w_.OneIn(4)) request.announce.demand = 65;   // overflows,
     if (w_.OneIn(2)) request.error_code = 3;         // has bad input,
     if (w_.OneIn(4)) request.stage_bytes = 1 << 30;  // or wants more than there is.
   }
@@ -336,7 +336,7 @@ void Callers::Hostile() {
   const shm::SlotRequest request = MakeHostile(w_.random());
   // A publish or pulled in the name of a rank's honest call would be that rank's own.
   const bool of_honest_rank = std::any_of(w_.calls.begin(), w_.calls.end(), [&](const Call& call) {
-    return call.session == session && call.operation.value == request.op_id;
+    return call.session == session && call.operation.value == request.operation.op_id;
   });
   if (request.step != shm::Step::kAnnounce && of_honest_rank) return;
   w_.Take(w_.worker(0), {.session = session, .slot = 0, .claim = ++claim_}, request);

@@ -60,7 +60,8 @@ void Streams::WriteRequests(uint32_t rank) {
       request.stage_bytes = 1000;
       request.out_bytes = 100;
       if (options_.on_device) request.plan_bytes = 512;
-      if (step == 0) SetDemand(request, before.plan_id, before.demand);  // The stream's to write.
+      if (step == 0)
+        SetDemand(request, before.plan_id, before.announce.demand);  // The stream's to write.
       if (step == 1 && rank_moves()) SetGoodReport(request);
     }
   }
@@ -201,7 +202,7 @@ void Streams::Claim(uint32_t r, uint32_t index) {
   if (slot.word != shm::kArmed || w_.Is(Sabotage::kForgetStream)) return;
   slot.word = shm::Claimed(++slot.last_claim);
   stream.taken += static_cast<char>('0' + index % 3);
-  stream.taken += slot.request.demand > kCapacity ? '!' : '.';
+  stream.taken += index % 3 == 0 && slot.request.announce.demand > kCapacity ? '!' : '.';
   stream.taken += slot.request.formation == group_->formation ? '=' : '<';
   if (index % 3 == 0) stream.spoke_for = slot.request.formation;
   const bool pulled_open = num_replaced_ == 0 && shm::Ready(site[2].word) != 0;

@@ -226,7 +226,7 @@ void World::Take(Worker& worker, const Submission& submission, const shm::SlotRe
   if (Is(Sabotage::kEarlyPulled) && request.step == shm::Step::kPulled && Chance(20)) {
     const Effect early = AnswerSubmission{.submission = submission,
                                           .status = {},
-                                          .operation = OperationId(request.op_id),
+                                          .operation = OperationId(request.operation.op_id),
                                           .region = {}};
     Check({&worker, &early});
     Performer{*this, worker}(std::get<AnswerSubmission>(early));
