@@ -22,9 +22,6 @@ shm::Step StepOf(const Worker& worker, const Submission& submission) {
 bool IsPublish(shm::Step step) {
   return step == shm::Step::kPublish || step == shm::Step::kStreamPublish;
 }
-bool IsAnnounce(shm::Step step) {
-  return step == shm::Step::kAnnounce || step == shm::Step::kAnnounceStaged;
-}
 // Good or bad, and the cause without the rank that is told.
 std::string WithoutPlace(const absl::Status& status) {
   const std::string text(status.message());
@@ -209,7 +206,7 @@ std::string Pairing(const World& world, const Happening& h) {
 
 std::string Exclusion(const World& world, const Happening& h) {
   if (const auto* e = h.As<AnswerSubmission>(); e != nullptr && e->status.ok() && e->operation &&
-                                                IsAnnounce(StepOf(*h.worker, e->submission))) {
+                                                shm::IsAnnounce(StepOf(*h.worker, e->submission))) {
     if (h.worker->eager.contains(e->submission)) return "";
     const Call* const call = FindCall(world, e->submission);
     if (call == nullptr || call->dead) return "";
