@@ -13,8 +13,8 @@ namespace {
 absl::Status BadField(const GroupSpec& spec, std::string_view field, const std::string& got,
                       std::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "group=", spec.name.substr(0, limits::kNameBytes), " spec field ", std::string(field), " is ",
-      got, ", expected ", std::string(expected), "; fix the call"));
+      "group=", text::Clean(spec.name, limits::kNameBytes), " spec field ", std::string(field),
+      " is ", got, ", expected ", std::string(expected), "; fix the call"));
 }
 
 absl::Status CheckWord(const GroupSpec& spec, std::string_view field, const std::string& text) {

@@ -4,16 +4,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
 
 absl::Status Beyond(const GroupSpec& spec, const std::string& field, const std::string& got,
                     const std::string& limit) {
-  return absl::InvalidArgumentError(absl::StrCat("group=", spec.name.substr(0, limits::kNameBytes),
-                                                 " spec field ", field, " is ", got,
-                                                 ", but with backend=nccl_ep NCCL EP's limit is ",
-                                                 limit, "; fix the call, or ask for backend=cuda"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("group=", text::Clean(spec.name, limits::kNameBytes), " spec field ", field,
+                   " is ", got, ", but with backend=nccl_ep NCCL EP's limit is ", limit,
+                   "; fix the call, or ask for backend=cuda"));
 }
 
 }  // namespace

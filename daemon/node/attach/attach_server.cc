@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -64,8 +65,8 @@ absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& sess
   session.id = SessionId(next_session_++);
   session.record_index = FreeRecordIndex();
   session.features = attach.features();
-  session.client_name = attach.client_name().substr(0, limits::kNameBytes);
-  session.client_version = attach.client_version().substr(0, limits::kNameBytes);
+  session.client_name = text::Clean(attach.client_name(), limits::kNameBytes);
+  session.client_version = text::Clean(attach.client_version(), limits::kNameBytes);
   session.since = MonotonicNow();
   absl::StatusOr<WorkerSlots> slots = MakeWorkerSlots(session.id, options_.incarnation);
   if (!slots.ok()) return slots.status();

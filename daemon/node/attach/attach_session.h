@@ -53,7 +53,7 @@ struct AttachSession {
   SessionId id;
   uint32_t record_index = 0;  // Its block in every worker's records segment.
   PeerCredentials peer;
-  std::string client_name;  // At most 200 bytes, as the client said; escape it before printing.
+  std::string client_name;  // As the client said, made clean (text.h): at most 200 bytes.
   std::string client_version;
   uint32_t version = 0;  // The protocol's.
   uint64_t features = 0;

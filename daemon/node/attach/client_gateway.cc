@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -57,9 +58,9 @@ void ClientGateway::KeepDetails(SessionId session, const v1::Join& join) {
   for (int i = 0; i < join.ranks_size() && kept.size() < kMaxDetails; ++i) {
     RankDetails& details = kept[{join.spec().name(), Rank(join.ranks(i))}];
     details.device =
-        i < join.devices_size() ? join.devices(i).substr(0, limits::kDeviceNameBytes) : "";
+        i < join.devices_size() ? text::Clean(join.devices(i), limits::kDeviceNameBytes) : "";
     details.program = join.program();
-    details.metadata = join.metadata();
+    details.metadata = text::Clean(join.metadata(), limits::kMetadataBytes);
   }
 }
 

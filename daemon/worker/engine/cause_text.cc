@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/rank_holder.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/text.h"
 
@@ -51,13 +52,7 @@ absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& req
                     request.rank, request.step);
 }
 
-std::string SafeText(std::string_view text) {
-  std::string safe(text);
-  for (char& c : safe) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return safe;
-}
+std::string SafeText(std::string_view written) { return text::Clean(written, limits::kErrorBytes); }
 
 std::string NameOf(const shm::SlotRequest& request) {
   if (request.has_name != 0 && request.error_code == 0) {

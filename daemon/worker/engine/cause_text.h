@@ -24,8 +24,8 @@ absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_
 // The same where no tenant is known; `request` is copied out of client memory.
 absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& request);
 
-// Text that a client wrote, control characters replaced.
-std::string SafeText(std::string_view text);
+// Text that a client wrote, made clean (text.h).
+std::string SafeText(std::string_view written);
 
 // The static name of the operation that `request` announces, or "program=1f2e..." with the digest's first bytes.
 std::string NameOf(const shm::SlotRequest& request);

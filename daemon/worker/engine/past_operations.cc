@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "proto/epd/v1/text.h"
+
 namespace epd {
 namespace {
 
@@ -39,7 +41,7 @@ void PastOperations::Began(const Operation& operation, uint32_t rank, const Anno
                         .kind = said.kind,
                         .fingerprint = FingerprintOf(said),
                         .announced = now};
-  operation.name.copy(entry.name.data(), entry.name.size() - 1);
+  text::Cut(operation.name, entry.name.size() - 1).copy(entry.name.data(), entry.name.size() - 1);
 }
 
 // The newest entries first: an operation that ends is seldom older than a few.

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "daemon/worker/shell/status_codec.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -85,7 +87,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
   message.key.ordinal = in.ordinal();
   message.key.occurrence = in.occurrence();
   message.key.named = in.named();
-  message.name = in.name();
+  message.name = text::Clean(in.name(), limits::kOperationNameBytes);
   message.number = in.number();
   message.ticket = {in.ticket_clock(), Incarnation(in.ticket_leader())};
   message.bytes = in.bytes();

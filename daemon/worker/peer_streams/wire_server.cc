@@ -10,6 +10,8 @@
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
@@ -101,9 +103,10 @@ class WireServer::Stream {
   grpc::Status TakeHello(BufferReader& reader) {
     v1::WireHello hello;
     if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
+    const std::string node = text::Clean(hello.node(), limits::kNameBytes);
     if (hello.version() != kWireVersion) {
       return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                          absl::StrCat("node ", hello.node(), " speaks version ", hello.version(),
+                          absl::StrCat("node ", node, " speaks version ", hello.version(),
                                        " of the protocol between workers, this node ", kWireVersion,
                                        "; run one version of epd on all nodes"));
     }
@@ -114,7 +117,7 @@ class WireServer::Stream {
     }
     peer_ = Incarnation(hello.from());
     kind_ = hello.stream_kind();
-    traffic_ = server_.traffic_.Of(hello.node());
+    traffic_ = server_.traffic_.Of(node);
     greeted_ = true;
     server_.Greeted(this, peer_, kind_);
     return grpc::Status::OK;

@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
+
 namespace epd {
 
 absl::Status StatusFromProto(const v1::Status& status) {
@@ -9,7 +12,7 @@ absl::Status StatusFromProto(const v1::Status& status) {
       status.code() >= 0 && status.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   return absl::Status(
       known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
-      status.message());
+      text::Clean(status.message(), limits::kErrorBytes));
 }
 
 v1::Status StatusToProto(const absl::Status& status) {

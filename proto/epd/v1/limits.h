@@ -46,5 +46,7 @@ inline constexpr std::size_t kNameBytes =
     200;  // Of a group, tenant, instance, backend, client, program.
 inline constexpr std::size_t kMetadataBytes = 256;
 inline constexpr std::size_t kDeviceNameBytes = 64;
+inline constexpr std::size_t kOperationNameBytes = 512;  // As errors and `epctl why` show it.
+inline constexpr std::size_t kErrorBytes = 2560;         // Of an error's text.
 
 }  // namespace epd::limits

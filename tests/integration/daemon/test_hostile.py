@@ -1,5 +1,6 @@
 """Whatever a client sends or does not read, epd answers with a reason and goes on serving the others."""
 
+import json
 import os
 import resource
 import select
@@ -43,6 +44,16 @@ def _goodbye(client: attach.Client, code: int) -> str:
     assert status.code == code, status
     assert client.receive() is None
     return status.message
+
+
+def _epctl(daemon: epd_process.Daemon, *words: str) -> dict:
+    done = subprocess.run(
+        [epd_process.binary("epctl"), f"--socket={daemon.socket}", "-o", "json", *words],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +117,24 @@ def test_second_attach_and_a_drained_of_nonsense_end_the_session(served):
         drained.counts.add(rank=0, program=b"short", begun=1)
         client.send(drained=drained)
         assert "a program of 5 bytes, expected 16" in _goodbye(client, _INVALID_ARGUMENT)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 199 + "\u00e9", "x" * 198 + "\u4e16", "x" * 197 + "\U0001f600" * 9, "\x1b[31m\n" * 50],
+    ids=["two bytes", "three bytes", "four bytes", "control characters"],
+)
+def test_client_name_that_is_cut_inside_a_character_leaves_the_worker_alone(served, name):
+    worker = served.worker_pid()
+    with served.client() as client:
+        client.attach(client_name=name, client_version=name)
+        client.join(attach.spec("named", num_ranks=1), [0], devices=[name])
+        sessions = _epctl(served, "sessions")["sessions"]
+        ranks = _epctl(served, "ranks", "named")["ranks"]
+        shown = [sessions[-1]["client_name"], ranks[0]["client_name"], ranks[0]["device"]]
+        assert all(text and text.isprintable() for text in shown), shown
+        assert name.startswith(shown[0]) or "?" in shown[0]
+    assert served.worker_pid() == worker, "no worker was started again"
 
 
 def test_drained_and_leave_of_unknown_groups_do_no_harm(served):
