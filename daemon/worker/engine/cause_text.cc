@@ -40,6 +40,24 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
   return text;
 }
 
+absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
+                        absl::string_view why) {
+  const RankHolder* first = ranks.empty() ? nullptr : &tenant.start.members[ranks[0].value];
+  const std::string who =
+      first == nullptr
+          ? "a worker of the group"
+          : absl::StrCat("the worker of ", ToString(first->server()), " host=", first->host,
+                         ", which serves ranks ", DescribeRanks(ranks), ",");
+  return absl::UnavailableError(absl::StrCat(
+      who, " is gone: ", why,
+      "; call again: the group forms anew when it is back, or when others take its ranks"));
+}
+
+absl::Status WorkerStops(absl::string_view why) {
+  return absl::AbortedError(
+      absl::StrCat("the node's worker stops: ", why, "; connect again once epd runs"));
+}
+
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,
                        shm::Step step) {
   return WithPrefix(

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/tenant.h"
@@ -16,6 +17,14 @@ namespace epd {
 // "rank=2 host=a7 pid=4711 phase=absent; rank=3 ..." for the ranks of a tenant.
 std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
                       const std::string& phase);
+
+// UNAVAILABLE: the worker that serves `ranks` of a tenant is gone. It names the worker, its node and host, the ranks and
+// `why`; the ranks' processes may well live.
+absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
+                        absl::string_view why);
+
+// ABORTED: what clients of this node hear when their worker stops.
+absl::Status WorkerStops(absl::string_view why);
 
 // `status` with its text as a client sees it: "[epd:CODE] group=g epoch=3 rank=0 phase=announce:
 // text".

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/admission_queue.h"
 #include "daemon/worker/engine/cause_text.h"
@@ -80,6 +81,16 @@ struct Exchange::Parts {
   Tenant* FindWithPeers(GroupId group, Formation formation) const {
     Tenant* tenant = tenants.Find(group, formation);
     return tenant != nullptr && tenant->peers.has_value() ? tenant : nullptr;
+  }
+  // `end`: of one tenant. What is held back for none of them is refused with `cause`.
+  void EndAll(const absl::Status& cause, absl::Time now, absl::FunctionRef<void(Tenant&)> end) {
+    event.now = now;
+    for (const auto& [unused, tenant] : tenants.all()) {
+      end(*tenant);
+      tenant->closed = true;
+      tenants.ReleaseIfIdle(*tenant);
+    }
+    steps.RefuseHeld(cause);
   }
   void Granted(Operation& operation) {
     if (operation.tenant->peers.has_value()) {
@@ -163,13 +174,14 @@ void Exchange::EndTenant(GroupId group, Formation formation, const absl::Status&
 }
 
 void Exchange::EndEverything(const absl::Status& cause, absl::Time now) {
-  parts_->event.now = now;
-  for (const auto& [unused, tenant] : parts_->tenants.all()) {
-    parts_->failures.EndFormationAtOnce(*tenant, cause);
-    tenant->closed = true;
-    parts_->tenants.ReleaseIfIdle(*tenant);
-  }
-  parts_->steps.RefuseHeld(cause);
+  parts_->EndAll(cause, now,
+                 [&](Tenant& tenant) { parts_->failures.EndFormationAtOnce(tenant, cause); });
+  FinishEvent();
+}
+
+void Exchange::Stop(absl::string_view why, absl::Time now) {
+  parts_->EndAll(WorkerStops(why), now,
+                 [&](Tenant& tenant) { parts_->failures.EndWithWorker(tenant, why); });
   FinishEvent();
 }
 

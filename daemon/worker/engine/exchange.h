@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/effects.h"
@@ -80,8 +81,10 @@ class Exchange {
   void EndTenant(GroupId group, Formation formation, const absl::Status& cause, absl::Time now);
   void DrainTenant(GroupId group, Formation formation, absl::Time now);
 
-  // EndTenant for all of them: the worker stops.
+  // EndTenant for all of them: this worker is replaced for `cause`.
   void EndEverything(const absl::Status& cause, absl::Time now);
+  // The same: this worker stops, because `why`.
+  void Stop(absl::string_view why, absl::Time now);
 
   // A claimed submission. `request` is a private copy of client memory and may hold anything.
   void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);

@@ -98,6 +98,13 @@ void Failures::EndFormationAtOnce(Tenant& tenant, const absl::Status& cause) {
   EndFormation(tenant, cause);
 }
 
+void Failures::EndWithWorker(Tenant& tenant, absl::string_view why) {
+  EndFormationAtOnce(tenant,
+                     tenant.peers.has_value()
+                         ? WorkerLost(tenant, tenant.peers->RanksOf(tenant.peers->self), why)
+                         : WorkerStops(why));
+}
+
 // ---- streams of GPUs ----
 
 void Failures::SynchroniseStreams(Tenant& tenant) {
@@ -219,10 +226,8 @@ void Failures::OnEnded(Tenant& tenant, Incarnation from, const PeerMessage& mess
 
 void Failures::PeerLost(Tenant& tenant, Incarnation peer, const absl::Status& cause) {
   const TenantPeers& peers = *tenant.peers;
-  const absl::Status lost = absl::UnavailableError(
-      absl::StrCat(NameRanks(tenant, peers.RanksOf(peer), "lost"), ": ", cause.message(),
-                   "; the group forms anew when the node is back, or another takes its ranks"));
-  EndWithPeers(tenant, lost, peer == peers.leader, true);
+  EndWithPeers(tenant, WorkerLost(tenant, peers.RanksOf(peer), cause.message()),
+               peer == peers.leader, true);
 }
 
 // `leader_spoke`: the leader says so, or cannot say anything any more. `report`: epd does not know.

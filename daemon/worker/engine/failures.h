@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/engine_event.h"
 #include "daemon/worker/engine/operation.h"
@@ -36,6 +37,8 @@ class Failures {
   void EndFormation(Tenant& tenant, const absl::Status& cause);
   // This worker ends and will hear nothing more.
   void EndFormationAtOnce(Tenant& tenant, const absl::Status& cause);
+  // The same, and `why` is all that is known: ranks that other workers serve are told which worker of which node is gone.
+  void EndWithWorker(Tenant& tenant, absl::string_view why);
 
   // When every rank waits and no two sets of calls in streams match, all but one call fail; the ranks that made them
   // go on to their next ones, and so come to that one, or to an earlier one of the program, where they match.

@@ -3,15 +3,18 @@
 #include <sched.h>
 #include <sys/epoll.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/stream_pause.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
@@ -68,6 +71,7 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
       no_cuda_(std::move(parts.no_cuda)),
       wire_(std::move(parts.wire)),
       stop_(stop),
+      epd_pid_(getppid()),
       asked_spin_(absl::Seconds(hello.spin().seconds()) + absl::Nanoseconds(hello.spin().nanos())),
       num_cpus_(NumCpus()),
       exchange_(ExchangeOptions{.staging_bytes = hello.staging_bytes(),
@@ -136,7 +140,7 @@ absl::Status ExecLoop::Run() {
     }
     if (status_.ok()) status_ = performer_.status();
   }
-  if (status_.ok()) status_ = absl::UnavailableError("asked to stop");
+  if (status_.ok()) status_ = absl::UnavailableError("epd asked it to stop");
   if (performer_.device_lost()) {
     LeaveToEpd();
   } else {
@@ -235,12 +239,13 @@ void ExecLoop::Fail(const absl::Status& status) {
 
 // Nobody else can answer any more: epd is gone, or about to reap this worker.
 void ExecLoop::AbortEverything() {
-  const absl::Status cause = absl::AbortedError(absl::StrCat(
-      "the node's worker stops: ", status_.message(), "; connect again once epd runs"));
+  const std::string why = getppid() == epd_pid_
+                              ? std::string(status_.message())
+                              : absl::StrCat("its epd (pid ", epd_pid_, ") has ended");
   const absl::Time now = Now();
-  exchange_.EndEverything(cause, now);
+  exchange_.Stop(why, now);
   performer_.RunAll(now);
-  for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(cause);
+  for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(WorkerStops(why));
 }
 
 // epd lives: once this process is gone it answers every open use from the records, after it has told

@@ -1,6 +1,8 @@
 // The worker's only thread that matters: looks at all slots, feeds the engine, carries out effects.
 #pragma once
 
+#include <sys/types.h>
+
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -80,6 +82,7 @@ class ExecLoop {
   const std::string no_cuda_;
   const std::unique_ptr<Wire> wire_;
   const volatile std::sig_atomic_t& stop_;
+  const pid_t epd_pid_;
   const absl::Duration asked_spin_;
   const int num_cpus_;
   Exchange exchange_;
