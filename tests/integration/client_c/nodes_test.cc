@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
@@ -226,7 +229,29 @@ TEST(NodesTest, ALostNodeIsNamedAtOnceAndAReplacementCarriesOn) {
   for (int rank : {0, 1}) {
     const std::string report = ranks[static_cast<size_t>(rank)]->Finish();
     EXPECT_THAT(report, HasSubstr("UNAVAILABLE"));
-    EXPECT_THAT(report, HasSubstr("rank=2"));
+    EXPECT_THAT(report, ContainsRegex("rank=2|ranks 2-3"));
+  }
+}
+
+// Its epd coordinates, its worker leads: whoever speaks first, the others hear which node it was and whose ranks.
+TEST(NodesTest, WhenTheNodeOfRank0DiesAllOthersHearWhichItWas) {
+  NodeFleet fleet(3, {"--heartbeat=1s"});
+  const auto body = [](JoinedRank& joined, Link& link) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    link.Say("ready");
+    for (;;) {
+      if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
+        return problem;
+    }
+  };
+  auto ranks = fleet.StartRanks(ExchangeCase{.num_ranks = 6}, body);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ready");
+  fleet.Kill(0);
+  const std::vector<std::string> reports = FinishAll(ranks);
+  for (const size_t rank : {2, 3, 4, 5}) {
+    EXPECT_THAT(reports[rank], HasSubstr("UNAVAILABLE")) << "rank " << rank;
+    EXPECT_THAT(reports[rank], ContainsRegex("node[ =]n0")) << "rank " << rank;
+    EXPECT_THAT(reports[rank], ContainsRegex("rank=0|ranks 0-1")) << "rank " << rank;
   }
 }
 
