@@ -61,5 +61,15 @@ TEST(Cut, KeepsWholeCharacters) {
   EXPECT_EQ(Cut("\U0001f600", 3), "");
 }
 
+TEST(Write, CutsBetweenTwoCharactersAndEndsWithZero) {
+  char field[5] = "????";
+  Write(std::string("abcé"), field);
+  EXPECT_EQ(Read(field), "abc");
+  Write(std::string_view("abc"), field);
+  EXPECT_EQ(Read(field), "abc");
+  Write(std::string_view(), field);
+  EXPECT_EQ(Read(field), "");
+}
+
 }  // namespace
 }  // namespace epd::text
