@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 
+#include "client/c/c_status.h"
 #include "client/c/connect.h"
 #include "client/c/digest.h"
 #include "client/c/group_arguments.h"
@@ -22,32 +21,6 @@
 using namespace epd::client;  // NOLINT(google-build-using-namespace)
 
 namespace {
-
-int Report(const Status& status, epd_error* error) {
-  if (error != nullptr && error->struct_size > offsetof(epd_error, message)) {
-    error->code = static_cast<int32_t>(status.code);
-    const size_t room =
-        std::min(error->struct_size, sizeof(epd_error)) - offsetof(epd_error, message);
-    const size_t length = std::min(status.message.size(), room - 1);
-    std::memcpy(error->message, status.message.data(), length);
-    error->message[length] = '\0';
-  }
-  return static_cast<int>(status.code);
-}
-
-// Runs `body()`, which returns a Status, and turns what it throws into one.
-template <typename Body>
-int Guarded(epd_error* error, Body body) {
-  Status status;
-  try {
-    status = body();
-  } catch (const std::bad_alloc&) {
-    status = {Code::kResourceExhausted, "out of memory"};
-  } catch (const std::exception& e) {
-    status = {Code::kInternal, e.what()};
-  }
-  return Report(WithCode(std::move(status)), error);
-}
 
 Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);

@@ -8,6 +8,25 @@ namespace {
 
 using Ull = unsigned long long;
 
+}  // namespace
+
+uint64_t DtypeBytes(epd_dtype dtype) { return shm::DtypeBytes(static_cast<uint32_t>(dtype)); }
+
+Status CheckTokens(const Formation& formation, uint32_t top_k, uint64_t num_tokens) {
+  const GroupSpec& spec = formation.spec;
+  if (top_k == 0 || (spec.top_k != 0 && top_k > spec.top_k)) {
+    return MakeStatus(Code::kInvalidArgument, "top_k: got %u, the group was formed for 1 to %u",
+                      top_k, spec.top_k);
+  }
+  if (num_tokens > spec.max_tokens_per_rank) {
+    return MakeStatus(Code::kInvalidArgument,
+                      "num_tokens: got %llu, the group was formed for "
+                      "max_tokens_per_rank %u",
+                      static_cast<Ull>(num_tokens), spec.max_tokens_per_rank);
+  }
+  return {};
+}
+
 Status CheckSizes(const Formation& formation, const RowsArguments& args) {
   const GroupSpec& spec = formation.spec;
   const uint64_t element = DtypeBytes(args.dtype);
@@ -33,25 +52,6 @@ Status CheckSizes(const Formation& formation, const RowsArguments& args) {
                       static_cast<Ull>(args.recv_capacity), spec.recv_capacity_per_rank);
   }
   return CheckTokens(formation, args.top_k, args.num_tokens);
-}
-
-}  // namespace
-
-uint64_t DtypeBytes(epd_dtype dtype) { return shm::DtypeBytes(static_cast<uint32_t>(dtype)); }
-
-Status CheckTokens(const Formation& formation, uint32_t top_k, uint64_t num_tokens) {
-  const GroupSpec& spec = formation.spec;
-  if (top_k == 0 || (spec.top_k != 0 && top_k > spec.top_k)) {
-    return MakeStatus(Code::kInvalidArgument, "top_k: got %u, the group was formed for 1 to %u",
-                      top_k, spec.top_k);
-  }
-  if (num_tokens > spec.max_tokens_per_rank) {
-    return MakeStatus(Code::kInvalidArgument,
-                      "num_tokens: got %llu, the group was formed for "
-                      "max_tokens_per_rank %u",
-                      static_cast<Ull>(num_tokens), spec.max_tokens_per_rank);
-  }
-  return {};
 }
 
 Status CheckRows(const Formation& formation, const RowsArguments& args, RoutingPlanView* plan) {

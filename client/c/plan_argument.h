@@ -35,6 +35,9 @@ uint64_t DtypeBytes(epd_dtype dtype);
 //   DATA_LOSS         the plan is corrupt
 Status CheckRows(const Formation& formation, const RowsArguments& args, RoutingPlanView* plan);
 
+// Checks only sizes and dtype.
+Status CheckSizes(const Formation& formation, const RowsArguments& args);
+
 // Checks top_k and num_tokens against what the group was formed for.
 Status CheckTokens(const Formation& formation, uint32_t top_k, uint64_t num_tokens);
 

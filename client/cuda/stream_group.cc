@@ -245,6 +245,11 @@ RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec)
           .num_slots = held.site_->num_slots()};
 }
 
+std::shared_ptr<const Formation> StreamGroup::formation() {
+  MutexLock lock(mutex_);
+  return formation_;
+}
+
 std::vector<int>& StreamGroup::FreeScratchOf(const StreamCall& call) {
   return call.kind == shm::Kind::kPrepare ? free_scratch_ : free_moves_;
 }

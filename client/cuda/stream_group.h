@@ -87,6 +87,8 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
 
   uint32_t rank() const { return args_.rank; }
   const std::string& name() const { return args_.group->name(); }
+  // The last one whose staging was mapped, without its arenas.
+  std::shared_ptr<const Formation> formation();
 
   // The first use that has failed since the last time somebody asked; its outputs are zeros, on every rank.
   Status Check();

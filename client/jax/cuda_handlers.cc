@@ -13,6 +13,7 @@
 #include <string>
 
 #include "client/c/mutex.h"
+#include "client/cuda/open_stream_group.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
 #include "client/program/device_groups.h"
@@ -178,7 +179,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_initialize, Initialize,
 }  // namespace epd::jax
 
 size_t epd_jax_cuda_problem(char* text, size_t text_bytes) {
-  const std::string& problem = epd::program::ProcessDriver().problem;
+  const std::string& problem = epd::client::ProcessDriver().problem;
   if (text_bytes > 0) std::snprintf(text, text_bytes, "%s", problem.c_str());
   return problem.size();
 }

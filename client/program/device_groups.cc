@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "client/c/handles.h"
-#include "kernels/cuda/device_image.h"
+#include "client/cuda/open_stream_group.h"
 
 namespace epd::program {
 namespace {
@@ -11,27 +10,7 @@ namespace {
 // Staging is mapped at once: the group is READY already.
 constexpr std::chrono::seconds kMapDeadline{60};
 
-CudaDriver* Open() {
-  auto* const driver = new CudaDriver;
-  cuda::LoadedDriver loaded = cuda::LoadDriver();
-  driver->problem = loaded.problem;
-  driver->table = loaded.table;
-  driver->image = cuda::KernelImage().data;
-  if (!loaded.ok()) return driver;
-  if (!loaded.table.has_stream_memory_operations()) {
-    driver->problem = loaded.path + " has no stream memory operations";
-  } else if (const cuda::Result code = loaded.table.init(0); code != cuda::kSuccess) {
-    driver->problem = cuda::Describe(loaded.table, "cuInit", code);
-  }
-  return driver;
-}
-
 }  // namespace
-
-const CudaDriver& ProcessDriver() {
-  static const CudaDriver* const driver = Open();
-  return *driver;
-}
 
 Status InStream(Status status, const std::string& group, std::uint32_t rank) {
   if (status.ok()) return status;
@@ -49,7 +28,7 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
     const client::MutexLock lock(mutex_);
     if (finder_ != nullptr) return finder_(call, device, group);
   }
-  const CudaDriver& driver = ProcessDriver();
+  const client::CudaDriver& driver = client::ProcessDriver();
   if (!driver.problem.empty()) {
     return {Code::kFailedPrecondition,
             "[epd:FAILED_PRECONDITION] group=" + std::string(call.alias) +
@@ -69,24 +48,12 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
   epd_group* const joined = place.joined->group();
   if (joined == nullptr)
     return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
-  const std::shared_ptr<client::Session> session = joined->session;
-  const std::shared_ptr<const client::Formation> formation = joined->group->current();
-  const client::Status made =
-      client::StreamGroup::Create({.slots = formation->slots[place.rank],
-                                   .lost = [session] { return session->lost(); },
-                                   .group = joined->group,
-                                   .rank = place.rank,
-                                   .device = device,
-                                   .driver = &driver.table,
-                                   .image = driver.image},
-                                  client::Clock::now() + kMapDeadline, &entry.group);
+  const client::Status made = client::OpenStreamGroup(
+      *joined, place.rank, device, driver, client::Clock::now() + kMapDeadline, &entry.group);
   if (!made.ok()) {
     entries_.erase({call.alias, device});
     return InStream(made, place.group, place.rank);
   }
-  // Nobody calls the C library for this session, whose watchdog starts with the first call.
-  const client::Status watched = session->BeforeCall();
-  if (!watched.ok()) return InStream(watched, place.group, place.rank);
   entry.name = place.group;
   entry.rank = place.rank;
   entry.joined = place.joined;

@@ -18,14 +18,6 @@
 
 namespace epd::program {
 
-// The driver of this process, opened once.
-struct CudaDriver {
-  cuda::DriverTable table;
-  const void* image = nullptr;
-  std::string problem;  // "": calls can run on GPUs.
-};
-const CudaDriver& ProcessDriver();
-
 // Thread-safe.
 class DeviceGroups {
  public:

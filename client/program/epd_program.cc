@@ -1,12 +1,12 @@
 #include "client/program/epd_program.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "client/c/c_status.h"
 #include "client/c/struct_size.h"
 #include "client/program/completer.h"
 #include "client/program/groups.h"
@@ -14,21 +14,11 @@
 namespace epd::program {
 namespace {
 
+using client::Report;
+
 constexpr std::uint32_t kTopK = 1;  // Of a handshake.
 
 const char* OrEmpty(const char* text) { return text == nullptr ? "" : text; }
-
-int Report(const Status& status, epd_error* error) {
-  const int code = static_cast<int>(status.code);
-  if (status.ok() || error == nullptr || error->struct_size <= offsetof(epd_error, message)) {
-    return code;
-  }
-  error->code = code;
-  std::snprintf(error->message,
-                std::min(error->struct_size, sizeof *error) - offsetof(epd_error, message), "%s",
-                client::WithCode(status).message.c_str());
-  return code;
-}
 
 // A call as this library knows it.
 struct Call {
@@ -93,8 +83,8 @@ int Handshake(const ActiveCall& call, epd_error* error) {
 }  // namespace
 }  // namespace epd::program
 
+using epd::client::Report;
 using epd::program::Groups;
-using epd::program::Report;
 using epd::program::RunOperation;
 using epd::program::Status;
 

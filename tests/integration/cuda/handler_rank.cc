@@ -1,5 +1,6 @@
 #include "tests/integration/cuda/handler_rank.h"
 
+#include "client/cuda/open_stream_group.h"
 #include "client/jax/epd_jax.h"
 #include "client/program/device_groups.h"
 #include "tests/integration/client_c/harness/rank_process.h"
@@ -102,7 +103,7 @@ std::string HandlerRank::Join(const std::string& socket) {
 }
 
 std::string HandlerRank::OpenStream() {
-  const program::CudaDriver& opened = program::ProcessDriver();
+  const client::CudaDriver& opened = client::ProcessDriver();
   if (!opened.problem.empty()) return opened.problem;
   cuda::Context context = nullptr;
   if (opened.table.primary_context_retain(&context, 0) != cuda::kSuccess ||
@@ -133,7 +134,7 @@ std::string HandlerRank::Step(const RankData& data) {
 }
 
 std::string HandlerRank::Await() const {
-  const cuda::DriverTable& driver = program::ProcessDriver().table;
+  const cuda::DriverTable& driver = client::ProcessDriver().table;
   const bool idle = Eventually(kPatienceSeconds / 3,
                                [&] { return driver.stream_query(stream_) == cuda::kSuccess; });
   return idle ? "" : "the stream does not end";

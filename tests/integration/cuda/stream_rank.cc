@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "client/c/handles.h"
+#include "client/cuda/open_stream_group.h"
 #include "kernels/cuda/device_image.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
@@ -80,18 +81,10 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
     problem = "the device cannot reach the host's memory";
     return;
   }
-  const std::shared_ptr<client::Session> session = joined.client->session;
-  const Status made =
-      client::StreamGroup::Create({.slots = joined.rank->group()->group->current()->slots[rank_],
-                                   .lost = [session] { return session->lost(); },
-                                   .group = joined.rank->group()->group,
-                                   .rank = rank_,
-                                   .device = device,
-                                   .driver = &driver_,
-                                   .image = cuda::KernelImage().data},
-                                  client::Clock::now() + std::chrono::seconds(20), &group_);
+  const Status made = client::OpenStreamGroup(
+      *joined.rank->group(), rank_, device, {driver_, cuda::KernelImage().data, ""},
+      client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
-  if (problem.empty()) problem = Text(session->BeforeCall());
   if (problem.empty()) problem = AddSites();
 }
 

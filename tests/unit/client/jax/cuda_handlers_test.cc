@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "client/cuda/open_stream_group.h"
 #include "client/program/device_groups.h"
 #include "kernels/routing_plan.h"
 #include "tests/unit/client/cuda/stream_node.h"
@@ -20,11 +21,11 @@ extern "C" XLA_FFI_Error* epd_jax_cuda_combine_bwd(XLA_FFI_CallFrame*);
 namespace epd::jax {
 namespace {
 
+using client::CudaDriver;
+using client::ProcessDriver;
 using client::StreamNode;
 using cuda::FakeGraph;
-using program::CudaDriver;
 using program::DeviceGroups;
-using program::ProcessDriver;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
