@@ -22,13 +22,6 @@ Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
 }
 
-// With the group's name and the rank before it.
-Status InStream(const StreamGroup& group, Status status) {
-  if (status.ok()) return status;
-  return AtPlace(std::move(status),
-                 {.group = group.name(), .rank = group.rank(), .phase = "stream"});
-}
-
 Status Open(const epd_stream_open_args* given, epd_stream_group** out) {
   epd_stream_open_args args;
   if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
@@ -93,24 +86,13 @@ Status AddSite(epd_stream_group* streams, const epd_stream_call* given, epd_stre
 }
 
 Status Put(const epd_stream_site& site, const epd_stream_buffers* given, void* stream) {
-  epd_stream_buffers buffers;
-  if (Status s = ReadStruct(given, "buffers", &buffers); !s.ok()) return s;
+  StreamBuffers buffers;
+  if (Status s = ReadStruct<epd_stream_buffers>(given, "buffers", &buffers); !s.ok()) return s;
   if (buffers.topk_idx != nullptr && buffers.idx_bytes != 4 && buffers.idx_bytes != 8) {
     return MakeStatus(Code::kInvalidArgument, "idx_bytes: got %u, expected 4 or 8",
                       buffers.idx_bytes);
   }
-  return site.group->Put(*site.site,
-                         {.topk_idx = buffers.topk_idx,
-                          .idx_is_64 = buffers.idx_bytes == 8,
-                          .token_counts = buffers.token_counts,
-                          .num_token_counts = buffers.num_token_counts,
-                          .total_recv = buffers.total_recv,
-                          .handle_mem = buffers.handle_mem,
-                          .rows = buffers.rows,
-                          .weights = buffers.weights,
-                          .out_rows = buffers.out_rows,
-                          .out_weights = buffers.out_weights},
-                         static_cast<epd::cuda::Stream>(stream));
+  return site.group->Put(*site.site, buffers, static_cast<epd::cuda::Stream>(stream));
 }
 
 }  // namespace
@@ -123,7 +105,7 @@ int epd_stream_open(const epd_stream_open_args* args, epd_stream_group** streams
 int epd_stream_check(epd_stream_group* streams, epd_error* error) {
   return Guarded(error, [&] {
     if (streams == nullptr) return Null("streams");
-    return InStream(*streams->group, streams->group->Check());
+    return streams->group->Check();
   });
 }
 
@@ -145,6 +127,6 @@ int epd_stream_put(epd_stream_site* site, const epd_stream_buffers* buffers, voi
                    epd_error* error) {
   return Guarded(error, [&] {
     if (site == nullptr) return Null("site");
-    return InStream(*site->group, Put(*site, buffers, stream));
+    return Put(*site, buffers, stream);
   });
 }

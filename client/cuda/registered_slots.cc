@@ -18,13 +18,12 @@ Registry& Known() {
   return *registry;
 }
 
-Status Failed(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
-  return MakeStatus(Code::kFailedPrecondition,
-                    "the op slots cannot be registered with the CUDA driver: %s",
+}  // namespace
+
+Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
+  return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
                     cuda::Describe(driver, call, code).c_str());
 }
-
-}  // namespace
 
 Status RegisteredSlots::Create(const cuda::DriverTable& driver, std::shared_ptr<SlotPool> pool,
                                std::shared_ptr<RegisteredSlots>* out) {
@@ -37,12 +36,12 @@ Status RegisteredSlots::Create(const cuda::DriverTable& driver, std::shared_ptr<
   std::shared_ptr<RegisteredSlots> made(new RegisteredSlots(driver, std::move(pool)));
   cuda::Result code = driver.host_register(
       segment, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
-  if (code != cuda::kSuccess) return Failed(driver, "cuMemHostRegister", code);
+  if (code != cuda::kSuccess) return Refused(driver, "cuMemHostRegister", code);
   cuda::DevicePointer first = 0;
   code = driver.host_get_device_pointer(&first, segment, 0);
   if (code != cuda::kSuccess) {
     driver.host_unregister(segment);
-    return Failed(driver, "cuMemHostGetDevicePointer", code);
+    return Refused(driver, "cuMemHostGetDevicePointer", code);
   }
   made->first_ = first;
   entry = made;

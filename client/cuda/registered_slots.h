@@ -11,6 +11,9 @@
 
 namespace epd::client {
 
+// A call of the driver that has failed: FAILED_PRECONDITION.
+Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code);
+
 // Registered once for each session, whichever groups use it; unregistered with the last of them.
 // Create and the last release need the device's context current and nothing pending in its streams.
 class RegisteredSlots {

@@ -22,7 +22,7 @@ cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec&
   args.spec = spec;
   args.rank = static_cast<int32_t>(call.rank);
   args.ids_at = places.plan_ids;
-  args.experts = {buffers.topk_idx, buffers.idx_is_64 ? IndexType::kInt64 : IndexType::kInt32,
+  args.experts = {buffers.topk_idx, buffers.idx_bytes == 8 ? IndexType::kInt64 : IndexType::kInt32,
                   spec.num_experts, places.report};
   args.tiling = {static_cast<int64_t>(call.num_tokens), spec.top_k, spec.num_experts};
   args.plan = static_cast<uint8_t*>(buffers.handle_mem);

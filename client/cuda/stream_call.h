@@ -7,6 +7,7 @@
 
 #include "client/c/group.h"
 #include "client/c/status.h"
+#include "client/cuda/epd_stream.h"
 #include "kernels/cuda/driver/cuda_abi.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/scratch.h"
@@ -31,18 +32,9 @@ struct StreamCall {
   bool has_weights = false;
 };
 
-// Device memory of a use, by the parts that the operations play in it. All are aligned to 16 bytes.
-struct StreamBuffers {
-  const void* topk_idx = nullptr;  // prepare: [T, K]
-  bool idx_is_64 = false;
-  int32_t* token_counts = nullptr;  // prepare: [num_token_counts]
-  uint64_t num_token_counts = 0;    // May be more than this rank's experts; the rest gets zeros.
-  int32_t* total_recv = nullptr;    // prepare: [1]
-  void* handle_mem = nullptr;       // [RoutingPlanBytes]: out of prepare, in of the others.
-  const void* rows = nullptr;       // Scatters: [T, row_bytes]; gathers: [C, row_bytes].
-  const void* weights = nullptr;    // Scatters: [T, K]; gathers: [C]. Null without weights.
-  void* out_rows = nullptr;         // Scatters: [C, row_bytes]; gathers: [T, row_bytes].
-  void* out_weights = nullptr;      // Scatters: [C]; gathers: [T, K].
+// Device memory of a use; nothing of it is set at first.
+struct StreamBuffers : epd_stream_buffers {
+  StreamBuffers() : epd_stream_buffers{} {}
 };
 
 // Of a call whose rows the worker moves.

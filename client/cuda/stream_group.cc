@@ -24,11 +24,6 @@ constexpr std::chrono::seconds kQuiet{1};
 // For mapping the staging of a group that is READY.
 constexpr std::chrono::seconds kMapDeadline{60};
 
-Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
-  return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
-                    cuda::Describe(driver, call, code).c_str());
-}
-
 }  // namespace
 
 HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
@@ -166,16 +161,16 @@ RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
 
 Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* out) {
   std::unique_ptr<StreamSite> site;
-  if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return s;
+  if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return InPlace(std::move(s));
   MutexLock lock(mutex_);
   int scratch = -1;
   if (call.kind == shm::Kind::kPrepare || move_bytes_ != 0) {
     std::vector<int>& free = FreeScratchOf(call);
     if (free.empty()) {
-      return MakeStatus(Code::kResourceExhausted,
-                        "%d prepares or %d other calls of this rank are in programs of this "
-                        "process, the most there may be",
-                        kMaxPrepares, kMaxMoves);
+      return InPlace(MakeStatus(Code::kResourceExhausted,
+                                "%d prepares or %d other calls of this rank are in programs of "
+                                "this process, the most there may be",
+                                kMaxPrepares, kMaxMoves));
     }
     scratch = free.back();
     free.pop_back();
@@ -186,7 +181,16 @@ Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* o
   return {};
 }
 
+Status StreamGroup::InPlace(Status status) const {
+  return AtPlace(std::move(status), {.group = name(), .rank = rank(), .phase = "stream"});
+}
+
 Status StreamGroup::Put(const HeldSite& held, const StreamBuffers& buffers, cuda::Stream stream) {
+  return InPlace(PutUse(held, buffers, stream));
+}
+
+Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
+                           cuda::Stream stream) {
   const StreamCall& call = held.site_->call();
   if (Status s = CheckBuffers(call, buffers); !s.ok()) return s;
   if (Status s = Check(); !s.ok()) return s;
@@ -245,11 +249,6 @@ RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec)
           .num_slots = held.site_->num_slots()};
 }
 
-std::shared_ptr<const Formation> StreamGroup::formation() {
-  MutexLock lock(mutex_);
-  return formation_;
-}
-
 std::vector<int>& StreamGroup::FreeScratchOf(const StreamCall& call) {
   return call.kind == shm::Kind::kPrepare ? free_scratch_ : free_moves_;
 }
@@ -266,7 +265,7 @@ Status StreamGroup::Check() {
   }
   Status first = std::move(failure_);
   failure_ = {};
-  return first;
+  return InPlace(std::move(first));
 }
 
 void StreamGroup::Retire(StreamSite* site, int scratch) {

@@ -88,7 +88,10 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   uint32_t rank() const { return args_.rank; }
   const std::string& name() const { return args_.group->name(); }
   // The last one whose staging was mapped, without its arenas.
-  std::shared_ptr<const Formation> formation();
+  std::shared_ptr<const Formation> formation() {
+    MutexLock lock(mutex_);
+    return formation_;
+  }
 
   // The first use that has failed since the last time somebody asked; its outputs are zeros, on every rank.
   Status Check();
@@ -98,6 +101,9 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
 
  private:
   explicit StreamGroup(const StreamGroupArgs& args);
+  // With the group and the rank before its text.
+  Status InPlace(Status status) const;
+  Status PutUse(const HeldSite& site, const StreamBuffers& buffers, cuda::Stream stream);
   Status SetUp(const Formation& formation);
   Status MakeScratch(const Formation& formation);
   Status AllocateScratch(uint64_t bytes);

@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::chrono::microseconds kLook{100};
 
-Status Refused(const cuda::DriverTable& driver, const char* call, cuda::Result code) {
-  return MakeStatus(Code::kFailedPrecondition, "the device cannot be used: %s",
-                    cuda::Describe(driver, call, code).c_str());
-}
-
 }  // namespace
 
 Status StreamRegionMaps::Map(const Formation& formation) {

@@ -8,6 +8,7 @@
 
 #include "client/c/group.h"
 #include "client/c/status.h"
+#include "client/cuda/registered_slots.h"
 #include "client/cuda/staging_map.h"
 #include "kernels/cuda/driver/driver_table.h"
 

@@ -78,9 +78,7 @@ ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType
   Target target;
   Status status = Resolve(site, device, rows, &target);
   if (status.ok()) {
-    status = program::InStream(
-        target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream)),
-        target.group->name(), target.group->rank());
+    status = target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream));
   }
   return ToXla(status);
 }
@@ -93,7 +91,7 @@ ffi::Error Prepare(SiteState* site, void* stream, std::int32_t device, Scalar, S
                    ffi::ResultBuffer<ffi::U8> handle_mem, ffi::Dictionary) {
   client::StreamBuffers buffers;
   buffers.topk_idx = topk_idx.untyped_data();
-  buffers.idx_is_64 = topk_idx.element_type() == ffi::DataType::S64;
+  buffers.idx_bytes = topk_idx.element_type() == ffi::DataType::S64 ? 8 : 4;
   buffers.token_counts = token_counts->typed_data();
   buffers.num_token_counts = token_counts->element_count();
   buffers.total_recv = total_recv->typed_data();

@@ -12,11 +12,6 @@ constexpr std::chrono::seconds kMapDeadline{60};
 
 }  // namespace
 
-Status InStream(Status status, const std::string& group, std::uint32_t rank) {
-  if (status.ok()) return status;
-  return client::AtPlace(std::move(status), {.group = group, .rank = rank, .phase = "stream"});
-}
-
 DeviceGroups& DeviceGroups::Shared() {
   static auto* const groups = new DeviceGroups;
   return *groups;
@@ -52,10 +47,8 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
       *joined, place.rank, device, driver, client::Clock::now() + kMapDeadline, &entry.group);
   if (!made.ok()) {
     entries_.erase({call.alias, device});
-    return InStream(made, place.group, place.rank);
+    return client::AtPlace(made, {.group = place.group, .rank = place.rank, .phase = "stream"});
   }
-  entry.name = place.group;
-  entry.rank = place.rank;
   entry.joined = place.joined;
   *group = entry.group;
   return {};
@@ -79,7 +72,7 @@ Status DeviceGroups::Check(const std::string& alias) {
   }
   for (auto& [key, entry] : entries_) {
     if (!alias.empty() && key.first != alias) continue;
-    const Status status = InStream(entry.group->Check(), entry.name, entry.rank);
+    const Status status = entry.group->Check();
     if (first.ok()) first = status;
   }
   return first;
@@ -93,7 +86,7 @@ void DeviceGroups::Finalize(const std::string& alias) {
       continue;
     }
     Entry& entry = it->second;
-    const Status status = InStream(entry.group->Check(), entry.name, entry.rank);
+    const Status status = entry.group->Check();
     if (!status.ok()) left_.emplace(alias, status);
     entry.group->Close();
     it = entries_.erase(it);
@@ -109,7 +102,7 @@ Status DeviceSites::Get(const std::shared_ptr<client::StreamGroup>& group, int d
     if (entry.site != nullptr) past_.push_back(std::move(entry));
     entry = {};
     const client::Status added = group->AddSite(call, &entry.site);
-    if (!added.ok()) return InStream(added, "", call.rank);
+    if (!added.ok()) return added;
     entry.group = group;
   }
   *site = entry.site.get();

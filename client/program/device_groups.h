@@ -39,8 +39,6 @@ class DeviceGroups {
 
  private:
   struct Entry {
-    std::string name;
-    std::uint32_t rank = 0;
     std::weak_ptr<JoinedGroup> joined;
     std::shared_ptr<client::StreamGroup> group;
   };
@@ -66,8 +64,5 @@ class DeviceSites {
   std::map<int, Entry> entries_ EPD_GUARDED_BY(mutex_);
   std::vector<Entry> past_ EPD_GUARDED_BY(mutex_);  // Of groups that were joined anew since.
 };
-
-// `status`, with its place before it.
-Status InStream(Status status, const std::string& group, std::uint32_t rank);
 
 }  // namespace epd::program

@@ -132,14 +132,14 @@ client::StreamBuffers StreamRank::BuffersOf(size_t call) {
   switch (kCalls[call].kind) {
     case shm::Kind::kPrepare:
       b.topk_idx = topk_.On<uint8_t>();
-      b.idx_is_64 = true;
+      b.idx_bytes = 8;
       b.token_counts = counts_.On<int32_t>();
       b.num_token_counts = case_.num_local_experts(rank_);
       b.total_recv = total_.On<int32_t>();
       break;
     case shm::Kind::kDispatch:
       b.rows = tokens_.On<uint8_t>();
-      b.weights = weights_.On<uint8_t>();
+      b.weights = floats(weights_);
       b.out_rows = recv_.On<uint8_t>();
       b.out_weights = floats(recv_weights_);
       break;
@@ -149,7 +149,7 @@ client::StreamBuffers StreamRank::BuffersOf(size_t call) {
       break;
     case shm::Kind::kDispatchBackward:
       b.rows = expert_out_.On<uint8_t>();
-      b.weights = expert_weights_.On<uint8_t>();
+      b.weights = floats(expert_weights_);
       b.out_rows = grad_tokens_.On<uint8_t>();
       b.out_weights = floats(grad_weights_);
       break;

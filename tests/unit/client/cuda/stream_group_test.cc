@@ -74,7 +74,7 @@ class RankProgram {
     b.handle_mem = plan.data;
     if (i == 0) {
       b.topk_idx = topk.data;
-      b.idx_is_64 = true;
+      b.idx_bytes = 8;
       b.token_counts = counts.data;
       b.num_token_counts = counts.size;
       b.total_recv = total.data;

@@ -119,6 +119,7 @@ GroupSpec StreamNode::ClientSpec() const {
   spec.recv_capacity_per_rank = kCapacity;
   spec.hidden = kHidden;
   spec.top_k = kTopK;
+  spec.max_token_dtype = EPD_DTYPE_FLOAT32;
   spec.executor = executor_;
   spec.backend = "cuda";
   spec.drop_on_overflow = drop_on_overflow_;
