@@ -27,6 +27,7 @@ using ::testing::StartsWith;
 constexpr uint32_t kH = StreamNode::kHidden;
 constexpr uint32_t kC = StreamNode::kCapacity;
 constexpr uint32_t kR = StreamNode::kNumRanks;
+constexpr uint32_t kK = StreamNode::kTopK;
 
 epd_error NewError() {
   epd_error error = {};
@@ -53,17 +54,20 @@ struct Rank {
   explicit Rank(StreamNode& node, uint32_t rank)
       : streams(new epd_stream_group{node.Attach(rank)}), plan(PlanBytes()) {
     topk.data[0] = rank == 0 ? 2 : 0;
+    topk.data[1] = -1;  // No route.
     for (uint32_t h = 0; h < kH; ++h) tokens.data[h] = static_cast<float>(100 * rank + h);
     weights.data[0] = static_cast<float>(rank) + 0.5f;
+    weights.data[1] = 0;
   }
   static size_t PlanBytes() {
-    return epd_handle_mem_size(kR, StreamNode::kNumExperts, StreamNode::kMaxTokens, 1);
+    return epd_handle_mem_size(kR, StreamNode::kNumExperts, StreamNode::kMaxTokens, kK);
   }
   static epd_stream_call Sizes() {
     epd_stream_call call = {};
     call.struct_size = sizeof call;
     call.program[0] = 9;
-    call.top_k = 1;
+    call.top_k = kK;
+    call.alignment = 4;
     call.num_tokens = 1;
     call.recv_capacity = kC;
     call.dtype = EPD_DTYPE_FLOAT32;
@@ -79,11 +83,11 @@ struct Rank {
   epd_stream_group* streams;
   epd_stream_site* sites[kNumSites] = {};
   Device<uint8_t> plan;
-  Device<int64_t> topk{1};
+  Device<int64_t> topk{kK};
   Device<int32_t> counts{StreamNode::kNumExperts / kR};
   Device<int32_t> total{1};
-  Device<float> tokens{kH}, weights{1}, recv{kC * kH}, recv_weights{kC};
-  Device<float> combined{kH}, grad_tokens{kH}, grad_weights{1}, grad_recv{kC * kH};
+  Device<float> tokens{kH}, weights{kK}, recv{kC * kH}, recv_weights{kC};
+  Device<float> combined{kH}, grad_tokens{kH}, grad_weights{kK}, grad_recv{kC * kH};
 };
 
 class EpdStreamTest : public ::testing::Test {
@@ -127,7 +131,7 @@ TEST_F(EpdStreamTest, FiveOperationsInAStream) {
     const std::vector<float> own = ranks_[r]->tokens.Copy();
     const std::vector<float> others = ranks_[1 - r]->tokens.Copy();
     std::vector<float> received = ranks_[r]->recv.Copy();
-    EXPECT_THAT(ranks_[r]->total.Copy(), ElementsAre(1));
+    EXPECT_THAT(ranks_[r]->total.Copy(), ElementsAre(4));  // One row in a zone of four slots.
     EXPECT_EQ(std::vector<float>(received.begin(), received.begin() + kH), others);
     EXPECT_EQ(ranks_[r]->recv_weights.data[0], ranks_[1 - r]->weights.data[0]);
     EXPECT_EQ(ranks_[r]->combined.Copy(), own);
