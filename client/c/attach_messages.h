@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "client/c/attach.nanopb.h"
+#include "proto/epd/v1/backends.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd::client {
@@ -52,8 +53,6 @@ inline Attach MakeAttach(std::string client_name) {
 }
 
 // Whether the group's staging is memory of GPUs.
-inline bool IsOnDevice(const GroupSpec& spec) {
-  return spec.backend == "cuda" || spec.backend == "nccl_ep";
-}
+inline bool IsOnDevice(const GroupSpec& spec) { return epd::IsOnDevice(spec.backend); }
 
 }  // namespace epd::client

@@ -16,7 +16,6 @@ namespace epd::client {
 namespace {
 
 constexpr std::chrono::minutes kDefaultForm{5};
-constexpr char kCpuWorker[] = "cpu";
 // epd's own answer to a late join says who is missing, so it gets time to arrive.
 constexpr std::chrono::seconds kAnswerGrace{10};
 constexpr std::chrono::seconds kLeaveDeadline{10};
@@ -159,7 +158,7 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
   for (const JoinedMember& member : joined.members) {
     const bool own = member.session_id == attached_.session_id && member.node == attached_.node;
     if (!own || member.rank >= slots->size()) continue;
-    if (member.worker.empty() || member.worker == kCpuWorker) continue;
+    if (member.worker.empty() || member.worker == kCpuWorkerName) continue;
     const auto found = further_slots_.find(member.worker);
     if (found == further_slots_.end() || found->second == nullptr) {
       return MakeStatus(Code::kDataLoss, "the daemon sent no slots of worker %s, of rank %u",

@@ -77,9 +77,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string name() const = 0;
-  // Whether groups that ask for `backend` are served here.
-  virtual bool serves(absl::string_view backend) const { return backend == name(); }
+  virtual std::string name() const = 0;  // BackendTraits::served_by.
   virtual std::string simd() const = 0;
 
   // Begins to make arenas; ArenaSet::Ready says when they are there. Outlived by the backend.

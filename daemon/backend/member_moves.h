@@ -21,23 +21,14 @@
 
 namespace epd {
 
-// What a library that moves rows by itself is told of a group when it is made.
-struct LibraryGroup {
-  uint32_t num_experts = 0;
-  uint32_t max_tokens = 0;     // Per rank.
-  uint32_t recv_capacity = 0;  // Slots, per rank.
-  uint32_t top_k = 0;          // At most.
-  uint64_t row_bytes = 0;      // Of bfloat16.
-  bool drop_on_overflow = false;
-};
-
 // One worker's membership.
 struct CommunicatorMember {
   uint64_t communicator = 0;
   uint64_t epoch = 0;
   std::vector<uint64_t> workers;  // By member: the incarnation of the worker.
   int self = 0;
-  std::optional<LibraryGroup> library = {};  // Backend nccl_ep; every member has one rank.
+  // Of a backend with a library, which is told of the group when it is made; every member has one rank.
+  std::optional<GroupSpec> library = {};
 };
 
 struct PreparedMove {

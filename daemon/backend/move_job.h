@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "daemon/core/group_spec.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -15,13 +16,11 @@ using MoveId = uint64_t;
 struct MoveGroup {
   uint64_t group_id = 0;
   uint64_t epoch = 0;
-  uint32_t num_experts = 0;
-  uint32_t max_tokens = 0;            // Per rank.
-  std::vector<int32_t> expert_owner;  // [num_experts]; empty: contiguous blocks.
-  bool drop_on_overflow = false;
+  GroupSpec spec;
+  std::vector<int32_t> expert_owner = {};  // The spec's, as kernels take it.
   // Of a group on several nodes whose rows go by a communicator (member_moves.h).
   uint64_t communicator = 0;
-  std::vector<int> member_of_rank;  // [num_ranks]
+  std::vector<int> member_of_rank = {};  // [num_ranks]
 };
 
 // One rank's part. Sizes were checked against the region; everything in the region is client

@@ -10,10 +10,10 @@ namespace epd {
 // Borrows the group's table of owners. Not checked: see CheckRoutingSpec.
 inline RoutingSpec RoutingOf(const MoveGroup& group, const MoveJob& job) {
   return {.num_ranks = static_cast<int32_t>(job.parts.size()),
-          .num_experts = static_cast<int32_t>(group.num_experts),
+          .num_experts = static_cast<int32_t>(group.spec.num_experts),
           .top_k = static_cast<int32_t>(job.top_k),
           .alignment = static_cast<int32_t>(job.alignment),
-          .max_tokens = group.max_tokens,
+          .max_tokens = group.spec.max_tokens_per_rank,
           .expert_owner = group.expert_owner.empty() ? nullptr : group.expert_owner.data()};
 }
 
@@ -23,7 +23,7 @@ inline RegionLayout LayoutOf(const MoveGroup& group, const MoveJob& job, size_t 
   const MovePart& part = job.parts[rank];
   return MakeLayout(job.kind,
                     {.num_ranks = job.parts.size(),
-                     .num_experts = group.num_experts,
+                     .num_experts = group.spec.num_experts,
                      .num_tokens = part.num_tokens,
                      .num_slots = part.recv_capacity,
                      .top_k = job.top_k,

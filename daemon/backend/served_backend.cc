@@ -4,17 +4,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/epd/v1/backends.h"
 
 namespace epd {
 
-absl::Status CheckServedBackend(absl::string_view asked, const std::vector<std::string>& serving,
+absl::Status CheckServedBackend(const std::string& asked, const std::vector<std::string>& serving,
                                 absl::string_view no_cuda) {
-  if (asked == "auto") return absl::OkStatus();
-  // NCCL EP moves rows between cuda's devices; whether it is there is asked when a group enters.
-  const bool on_device = asked == "cuda" || asked == "nccl_ep";
-  const absl::string_view by = on_device ? "cuda" : asked;
+  // Whether a library is there that moves rows between devices is asked when a group enters.
+  const BackendTraits* const traits = FindBackend(asked);
+  const std::string by = traits == nullptr ? asked : traits->served_by;
+  if (traits != nullptr && by.empty()) return absl::OkStatus();
   if (std::find(serving.begin(), serving.end(), by) != serving.end()) return absl::OkStatus();
-  const bool no_device = on_device && !no_cuda.empty();
+  const bool no_device = IsOnDevice(asked) && !no_cuda.empty();
   return absl::FailedPreconditionError(absl::StrCat(
       "backend=", asked,
       no_device ? absl::StrCat(" cannot be served here: ", no_cuda, "; this node's worker serves ")

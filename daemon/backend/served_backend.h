@@ -13,7 +13,7 @@ namespace epd {
 // `asked`: of a group's spec; `serving`: the names of this worker's backends; `no_cuda`: why "cuda"
 // is not one of them, "" where nobody has looked. Only "auto" leaves the choice to the worker.
 //   FAILED_PRECONDITION  another one is asked for
-absl::Status CheckServedBackend(absl::string_view asked, const std::vector<std::string>& serving,
+absl::Status CheckServedBackend(const std::string& asked, const std::vector<std::string>& serving,
                                 absl::string_view no_cuda);
 
 }  // namespace epd

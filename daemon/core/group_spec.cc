@@ -1,9 +1,10 @@
 #include "daemon/core/group_spec.h"
 
-#include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/nccl_ep_limits.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -58,19 +59,24 @@ absl::Status CheckExperts(const GroupSpec& spec) {
 }
 
 absl::Status CheckDeadlines(const GroupSpec& spec) {
-  const struct {
-    std::string_view field;
-    absl::Duration value;
-  } all[] = {{"deadlines.warn_after", spec.deadlines.warn_after},
-             {"deadlines.absent", spec.deadlines.absent},
-             {"deadlines.undecided", spec.deadlines.undecided},
-             {"deadlines.form", spec.deadlines.form}};
-  for (const auto& one : all) {
-    if (one.value <= absl::ZeroDuration() || one.value == absl::InfiniteDuration()) {
-      return BadField(spec, one.field, absl::FormatDuration(one.value), "positive and finite");
+  for (const DeadlineField& field : kDeadlineFields) {
+    const absl::Duration value = spec.deadlines.*field.value;
+    if (value <= absl::ZeroDuration() || value == absl::InfiniteDuration()) {
+      return BadField(spec, absl::StrCat("deadlines.", field.name), absl::FormatDuration(value),
+                      "positive and finite");
     }
   }
   return absl::OkStatus();
+}
+
+// "auto, cpu, cuda or nccl_ep".
+std::string BackendNames() {
+  std::string names;
+  for (const BackendTraits& one : kBackends) {
+    const bool last = &one == std::end(kBackends) - 1;
+    absl::StrAppend(&names, names.empty() ? "" : last ? " or " : ", ", one.name);
+  }
+  return names;
 }
 
 std::string OwnersText(const std::vector<Rank>& owners) {
@@ -122,6 +128,11 @@ int SizeBytes(Dtype dtype) {
   return 0;
 }
 
+const BackendTraits& GroupSpec::traits() const {
+  const BackendTraits* const found = FindBackend(backend);
+  return found == nullptr ? kBackends[0] : *found;
+}
+
 absl::Status Validate(const GroupSpec& spec) {
   if (spec.name.empty())
     return absl::InvalidArgumentError("spec field name is empty, expected a group name");
@@ -144,25 +155,25 @@ absl::Status Validate(const GroupSpec& spec) {
     return BadField(spec, "max_token_dtype", std::string(Name(spec.max_token_dtype)),
                     "float32, bfloat16 or float16");
   }
-  if (spec.backend != "auto" && spec.backend != "cpu" && spec.backend != "cuda" &&
-      spec.backend != "nccl_ep") {
+  if (FindBackend(spec.backend) == nullptr) {
     return BadField(spec, "backend",
                     text::IsWord(spec.backend) ? spec.backend.substr(0, 40) : "unprintable",
-                    "auto, cpu, cuda or nccl_ep");
+                    BackendNames());
   }
-  if (spec.backend == "nccl_ep" && spec.executor == Executor::kClient) {
-    return BadField(spec, "executor",
-                    "client with backend=nccl_ep, whose rows only the worker moves",
-                    "worker, or none named; or backend=cuda");
+  if (!spec.traits().client_executor && spec.executor == Executor::kClient) {
+    return BadField(
+        spec, "executor",
+        absl::StrCat("client with backend=", spec.backend, ", whose rows only the worker moves"),
+        absl::StrCat("worker, or none named; or backend=", spec.traits().served_by));
   }
   if (absl::Status experts = CheckExperts(spec); !experts.ok()) return experts;
   return CheckDeadlines(spec);
 }
 
 absl::Status CheckServed(const GroupSpec& spec) {
-  if (spec.num_ranks <= limits::kServedRanks) return absl::OkStatus();
+  if (spec.num_ranks <= spec.traits().max_ranks) return CheckNcclEpLimits(spec);
   return absl::UnimplementedError(absl::StrCat(
-      "num_ranks: got ", spec.num_ranks, ", expected at most ", limits::kServedRanks,
+      "num_ranks: got ", spec.num_ranks, ", expected at most ", spec.traits().max_ranks,
       ": the staging of each rank has two descriptors, which one message must carry; use several "
       "groups of fewer ranks"));
 }
@@ -177,6 +188,10 @@ GroupSpec Contract(GroupSpec spec) {
   return spec;
 }
 
+uint64_t RowBytes(const GroupSpec& spec) {
+  return uint64_t{spec.hidden} * static_cast<uint64_t>(SizeBytes(spec.max_token_dtype));
+}
+
 Rank ExpertOwner(const GroupSpec& spec, uint32_t expert) {
   if (!spec.expert_owner.empty()) return spec.expert_owner[expert];
   return Rank{expert / (spec.num_experts / spec.num_ranks)};
@@ -189,9 +204,6 @@ std::vector<FieldDifference> Differences(const GroupSpec& got, const GroupSpec& 
   };
   const auto number = [&text](std::string field, uint64_t a, uint64_t b) {
     text(std::move(field), absl::StrCat(a), absl::StrCat(b));
-  };
-  const auto duration = [&out](std::string field, absl::Duration a, absl::Duration b) {
-    if (a != b) out.push_back({std::move(field), absl::FormatDuration(a), absl::FormatDuration(b)});
   };
   text("name", got.name, expected.name);
   text("instance", got.instance, expected.instance);
@@ -210,10 +222,13 @@ std::vector<FieldDifference> Differences(const GroupSpec& got, const GroupSpec& 
        expected.drop_on_overflow ? "true" : "false");
   text("executor", std::string(Name(got.executor)), std::string(Name(expected.executor)));
   text("backend", got.backend, expected.backend);
-  duration("deadlines.warn_after", got.deadlines.warn_after, expected.deadlines.warn_after);
-  duration("deadlines.absent", got.deadlines.absent, expected.deadlines.absent);
-  duration("deadlines.undecided", got.deadlines.undecided, expected.deadlines.undecided);
-  duration("deadlines.form", got.deadlines.form, expected.deadlines.form);
+  for (const DeadlineField& field : kDeadlineFields) {
+    const absl::Duration a = got.deadlines.*field.value;
+    const absl::Duration b = expected.deadlines.*field.value;
+    if (a == b) continue;
+    out.push_back(
+        {absl::StrCat("deadlines.", field.name), absl::FormatDuration(a), absl::FormatDuration(b)});
+  }
   return out;
 }
 

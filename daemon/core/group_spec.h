@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
-#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/backends.h"
 
 namespace epd {
 
@@ -34,6 +34,18 @@ struct Deadlines {
   friend bool operator==(const Deadlines&, const Deadlines&) = default;
 };
 
+// Every deadline, by its name in attach.proto: checks, comparisons and codecs go by this table.
+struct DeadlineField {
+  const char* name;
+  absl::Duration Deadlines::*value;
+};
+inline constexpr DeadlineField kDeadlineFields[] = {
+    {"warn_after", &Deadlines::warn_after},
+    {"absent", &Deadlines::absent},
+    {"undecided", &Deadlines::undecided},
+    {"form", &Deadlines::form},
+};
+
 // The contract of a group. Every rank's Join brings one; all must be equal.
 struct GroupSpec {
   std::string name;  // 1 to 200 printable ASCII characters, no spaces.
@@ -52,11 +64,12 @@ struct GroupSpec {
   Dtype max_token_dtype = Dtype::kUnspecified;
   bool drop_on_overflow = false;
   Executor executor = Executor::kDefault;
-  std::string backend = "auto";  // "auto", "cpu", "cuda" or "nccl_ep".
+  std::string backend = "auto";  // One of kBackends (proto/epd/v1/backends.h).
   Deadlines deadlines;
 
-  // Its staging is memory of GPUs.
-  bool on_device() const { return backend == "cuda" || backend == "nccl_ep"; }
+  // Of its backend; those of "auto" where the name is none.
+  const BackendTraits& traits() const;
+  bool on_device() const { return traits().on_device; }  // Its staging is memory of GPUs.
   friend bool operator==(const GroupSpec&, const GroupSpec&) = default;
 };
 
@@ -64,7 +77,8 @@ struct GroupSpec {
 //   INVALID_ARGUMENT  names the field, what was got and what is allowed.
 absl::Status Validate(const GroupSpec& spec);
 // OK when this release's workers can serve it, too.
-//   UNIMPLEMENTED  more ranks than a worker serves
+//   UNIMPLEMENTED     more ranks than a worker serves
+//   INVALID_ARGUMENT  beyond what the backend's library can do (nccl_ep_limits.h)
 absl::Status CheckServed(const GroupSpec& spec);
 
 // "moe", or "moe tenant=b": how messages name one tenant of a group after "group=".
@@ -72,6 +86,9 @@ std::string Title(const GroupSpec& spec);
 
 // What all tenants of a group have in common: `spec` without the tenant and its run of a job.
 GroupSpec Contract(GroupSpec spec);
+
+// Bytes of the widest row that is summed.
+uint64_t RowBytes(const GroupSpec& spec);
 
 // The rank that owns `expert` (< num_experts) of a valid spec.
 Rank ExpertOwner(const GroupSpec& spec, uint32_t expert);

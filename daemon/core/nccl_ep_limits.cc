@@ -11,16 +11,16 @@ namespace {
 
 absl::Status Beyond(const GroupSpec& spec, const std::string& field, const std::string& got,
                     const std::string& limit) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("group=", text::Clean(spec.name, limits::kNameBytes), " spec field ", field,
-                   " is ", got, ", but with backend=nccl_ep NCCL EP's limit is ", limit,
-                   "; fix the call, or ask for backend=cuda"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group=", text::Clean(spec.name, limits::kNameBytes), " spec field ", field, " is ", got,
+      ", but with backend=", spec.backend, " ", spec.traits().library, "'s limit is ", limit,
+      "; fix the call, or ask for backend=", spec.traits().served_by));
 }
 
 }  // namespace
 
 absl::Status CheckNcclEpLimits(const GroupSpec& spec) {
-  if (spec.backend != "nccl_ep") return absl::OkStatus();
+  if (!spec.traits().by_library()) return absl::OkStatus();
   if (spec.executor == Executor::kClient) {
     return Beyond(spec, "executor", "client", "the worker, which alone can die of the library");
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/doctor/findings.h"
+#include "proto/epd/v1/backends.h"
 
 namespace epd {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 std::string Mib(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 v1::Finding Worker(const WorkerReading& worker) {
-  const bool on_gpu = worker.name != "cpu";
+  const bool on_gpu = worker.name != kCpuWorkerName;
   const std::string what = on_gpu ? absl::StrCat("worker ", worker.name) : "worker";
   const bool running = worker.state == "RUNNING";
   std::string found = worker.state;

@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/limits.h"

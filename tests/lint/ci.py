@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import backends
 import compile_commands
 import glossary
 import layering
@@ -63,7 +64,7 @@ def run_check(name: str, check: Callable[[], list[str]]) -> tally.Case:
 
 def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
     """The repository's own rules, over `files`."""
-    rules = (top_level, layering, glossary, words, style, modules, readmes)
+    rules = (top_level, layering, backends, glossary, words, style, modules, readmes)
     return {rule.__name__.replace("_", " "): functools.partial(rule.check, files) for rule in rules}
 
 

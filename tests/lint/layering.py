@@ -24,19 +24,22 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/core": set(),
     "daemon/control": _DAEMON_CORE,
     "daemon/packet": _DAEMON_CORE,
+    # Values of daemon/core in messages: of clients, of workers, of the cluster.
+    "daemon/codec": _DAEMON_CORE | _WIRE,
     "daemon/observe": set(),
     # What epd runs and reads of a machine, and the worker's mode that it runs; probes stay with their backends.
     "daemon/doctor": _DAEMON_CORE | _WIRE | {"daemon/backend", "daemon/node"},
     # Of daemon/tls only what an address says about who can read along.
     "daemon/node": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/observe", "daemon/packet", "daemon/tls"},
+    | {"daemon/codec", "daemon/control", "daemon/observe", "daemon/packet", "daemon/tls"},
     "daemon/tls": set(),
     "daemon/store": _DAEMON_CORE | _WIRE,
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE
     | {
+        "daemon/codec",
         "daemon/control",
         "daemon/doctor",
         "daemon/node",
@@ -51,6 +54,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     | _WIRE
     | {
         "daemon/backend",
+        "daemon/codec",
         "daemon/doctor",
         "daemon/observe",
         "daemon/packet",
@@ -72,7 +76,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
 }
 
 # What client, epd, worker and kernels must all know: plain C++, without Abseil or protobuf.
-_CONTRACT = {f"proto/epd/v1/{name}.h" for name in ("code", "limits", "text")}
+_CONTRACT = {f"proto/epd/v1/{name}.h" for name in ("backends", "code", "limits", "text")}
 
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
 _NCCL = r"nccl.*|.*/nccl(_ep)?\.h"

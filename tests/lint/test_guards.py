@@ -1,5 +1,6 @@
 """Goal: each check of the repository's own complains about the thing it is there for, and only then."""
 
+import backends
 import glossary
 import layering
 import modules
@@ -143,6 +144,41 @@ def test_top_level_refuses_what_is_not_on_the_map(extra: str) -> None:
 def test_top_level_misses_what_is_on_the_map() -> None:
     (found,) = top_level.check({k: v for k, v in _TOP.items() if k != "README.md"})
     assert found == "README.md: is missing at the top level"
+
+
+_REGISTRY = {
+    "proto/epd/v1/backends.h": '{.name = "cpu"},\n{.name = "cuda",\n .on_device = true},\n'
+    '{.name = "nccl_ep",\n .on_device = true},\n'
+}
+_ENVIRONMENT = "client/jax/epd/jax/_environment.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "complaint"),
+    [
+        ("daemon/control/g.cc", 'if (spec.backend == "cuda") return;', "g.cc:1: the name of"),
+        ("client/c/g.h", 'return "nccl_ep" != spec.backend;', "g.h:1: the name of a backend"),
+        ("client/jax/a.py", 'if text not in ("cuda", "cpu"):', "a.py:1: the name of a backend"),
+        (_ENVIRONMENT, '_GPU_BACKENDS = ("cuda",)', "is not ['cuda', 'nccl_ep']"),
+        ("proto/epd/v1/backends.h", "", "no rows of backends"),
+    ],
+)
+def test_backends_refuses(path: str, text: str, complaint: str) -> None:
+    (found,) = backends.check(_REGISTRY | {path: text})
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("daemon/backend/cuda/c.cc", 'if (name == "cuda") return;'),
+        ("daemon/control/g.cc", 'return "cuda";  // "cuda" is what it says.'),
+        ("tests/unit/a_test.cc", 'EXPECT_TRUE(name == "cuda");'),
+        (_ENVIRONMENT, '_GPU_BACKENDS = ("cuda", "nccl_ep")'),
+    ],
+)
+def test_backends_allows(path: str, text: str) -> None:
+    assert backends.check(_REGISTRY | {path: text}) == []
 
 
 _HEADER = "// Says what.\n#pragma once\n"

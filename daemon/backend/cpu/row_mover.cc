@@ -86,7 +86,7 @@ absl::Status Mover::Run() {
 }
 
 absl::Status Mover::GatherCounts() {
-  const size_t row_bytes = size_t{group_.num_experts} * sizeof(int32_t);
+  const size_t row_bytes = size_t{group_.spec.num_experts} * sizeof(int32_t);
   const size_t num_ranks = job_.parts.size();
   std::vector<char> all(row_bytes * num_ranks);
   for (size_t rank = 0; rank < num_ranks; ++rank) {
@@ -152,7 +152,7 @@ absl::Status Mover::Scatter(size_t rank) {
                                   .capacity = static_cast<int64_t>(part.recv_capacity),
                                   .recv_rows = Out(rank),
                                   .recv_weights = OutWeights(rank, *output),
-                                  .drop_on_overflow = group_.drop_on_overflow,
+                                  .drop_on_overflow = group_.spec.drop_on_overflow,
                                   .own_rows = nullptr,
                                   .own_weights = nullptr}),
       rank);
@@ -169,7 +169,7 @@ absl::Status Mover::Gather(size_t rank) {
                                               .num_tokens = static_cast<int64_t>(part.num_tokens),
                                               .out = Out(rank),
                                               .out_weights = OutWeights(rank, *output),
-                                              .drop_on_overflow = group_.drop_on_overflow,
+                                              .drop_on_overflow = group_.spec.drop_on_overflow,
                                               .own_rows = nullptr,
                                               .own_weights = nullptr,
                                               .own_capacity = 0}),

@@ -36,9 +36,6 @@ class CudaBackend : public Backend, public MemberMoves {
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
-  bool serves(absl::string_view backend) const override {
-    return backend == "cuda" || backend == "nccl_ep";
-  }
   std::string simd() const override { return ""; }
   absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
                                                          uint64_t arena_bytes) override;

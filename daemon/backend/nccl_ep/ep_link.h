@@ -26,7 +26,7 @@ namespace epd::nccl_ep {
 
 struct EpLinkOptions {
   cuda::CommunicatorOptions communicator;
-  LibraryGroup group;
+  GroupSpec group;
   std::string program;   // Asks about the library (ep_environment.h).
   absl::Duration limit;  // For an operation, and for the end.
 };

@@ -24,7 +24,7 @@ absl::Status Beyond(const char* what, uint64_t got, uint64_t limit) {
 
 }  // namespace
 
-EpRows::EpRows(const MoveGroup& group, const MoveJob& job, const LibraryGroup& library)
+EpRows::EpRows(const MoveGroup& group, const MoveJob& job, const GroupSpec& library)
     : group_(group),
       job_(job),
       library_(library),
@@ -34,7 +34,7 @@ EpRows::EpRows(const MoveGroup& group, const MoveJob& job, const LibraryGroup& l
 
 absl::StatusOr<std::unique_ptr<cuda::MemberRows>> EpRows::Create(const MoveGroup& group,
                                                                  const MoveJob& job,
-                                                                 const LibraryGroup& library,
+                                                                 const GroupSpec& library,
                                                                  int self) {
   std::unique_ptr<EpRows> rows(new EpRows(group, job, library));
   if (absl::Status checked = rows->Check(self); !checked.ok()) return checked;
@@ -50,15 +50,15 @@ absl::Status EpRows::Check(int self) {
   if (found == group_.member_of_rank.end()) return absl::InternalError("a member without a rank");
   rank_ = static_cast<size_t>(found - group_.member_of_rank.begin());
   if (job_.dtype != kBfloat16Rows) return Beyond("dtype", job_.dtype, kBfloat16Rows);
-  if (job_.row_bytes != library_.row_bytes) {
-    return Beyond("row_bytes", job_.row_bytes, library_.row_bytes);
+  if (job_.row_bytes != RowBytes(library_)) {
+    return Beyond("row_bytes", job_.row_bytes, RowBytes(library_));
   }
   if (job_.top_k > library_.top_k) return Beyond("top_k", job_.top_k, library_.top_k);
   if (EffectiveAlignment(spec_) > kNcclEpMaxAlignment) {
     return Beyond("alignment", job_.alignment, kNcclEpMaxAlignment);
   }
-  if (part().recv_capacity > library_.recv_capacity) {
-    return Beyond("recv_capacity", part().recv_capacity, library_.recv_capacity);
+  if (part().recv_capacity > library_.recv_capacity_per_rank) {
+    return Beyond("recv_capacity", part().recv_capacity, library_.recv_capacity_per_rank);
   }
   return absl::OkStatus();
 }
@@ -117,7 +117,8 @@ absl::Status EpRows::TakeCapacities() {
   std::vector<uint64_t> capacity;
   for (const MovePart& one : job_.parts) capacity.push_back(one.recv_capacity);
   // Clients without drops have said so already; here it keeps the library from its trap.
-  absl::StatusOr<std::vector<int32_t>> landing = routing_->Land(capacity, group_.drop_on_overflow);
+  absl::StatusOr<std::vector<int32_t>> landing =
+      routing_->Land(capacity, group_.spec.drop_on_overflow);
   if (!landing.ok()) return landing.status();
   landing_ = *std::move(landing);
   zones_ = routing_->ZoneSlots(part().recv_capacity);

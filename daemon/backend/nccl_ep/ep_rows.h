@@ -24,7 +24,7 @@ class EpRows : public cuda::MemberRows {
   //   INVALID_ARGUMENT  sizes that do not fit, or beyond what the group was made for (which)
   static absl::StatusOr<std::unique_ptr<cuda::MemberRows>> Create(const MoveGroup& group,
                                                                   const MoveJob& job,
-                                                                  const LibraryGroup& library,
+                                                                  const GroupSpec& library,
                                                                   int self);
 
   uint64_t read_bytes() const override { return plan_bytes_; }
@@ -46,7 +46,7 @@ class EpRows : public cuda::MemberRows {
     uint64_t landing = 0;
     uint64_t landing_weights = 0;
   };
-  EpRows(const MoveGroup& group, const MoveJob& job, const LibraryGroup& library);
+  EpRows(const MoveGroup& group, const MoveJob& job, const GroupSpec& library);
   absl::Status Check(int self);
   void Arrange();
   const MovePart& part() const { return job_.parts[rank_]; }
@@ -55,7 +55,7 @@ class EpRows : public cuda::MemberRows {
 
   const MoveGroup& group_;
   const MoveJob& job_;
-  const LibraryGroup library_;
+  const GroupSpec library_;
   const uint64_t slots_;  // LibrarySlots.
   const bool scatters_;
   size_t rank_ = 0;  // Of this member.

@@ -46,12 +46,12 @@ using Matrix = Described<2>;
 
 }  // namespace
 
-uint32_t LibrarySlots(const LibraryGroup& group) {
+uint32_t LibrarySlots(const GroupSpec& group) {
   return static_cast<uint32_t>(
-      Up(std::max(group.recv_capacity, group.max_tokens), kNcclEpMaxAlignment));
+      Up(std::max(group.recv_capacity_per_rank, group.max_tokens_per_rank), kNcclEpMaxAlignment));
 }
 
-WarmUpRoom WarmUpRoomOf(const LibraryGroup& group, int num_ranks) {
+WarmUpRoom WarmUpRoomOf(const GroupSpec& group, int num_ranks) {
   constexpr uint64_t kUnit = 256;
   const uint64_t slots = LibrarySlots(group);
   WarmUpRoom room;
@@ -61,11 +61,11 @@ WarmUpRoom WarmUpRoomOf(const LibraryGroup& group, int num_ranks) {
     return at;
   };
   room.topk = take(group.top_k * sizeof(int32_t));
-  room.rows = take(group.row_bytes);
+  room.rows = take(RowBytes(group));
   room.weights = take(group.top_k * sizeof(float));
   room.zones = take(group.num_experts / static_cast<uint32_t>(num_ranks) * sizeof(int32_t));
   room.total = take(sizeof(int32_t));
-  room.landing = take(slots * group.row_bytes);
+  room.landing = take(slots * RowBytes(group));
   room.landing_weights = take(slots * sizeof(float));
   return room;
 }
@@ -101,12 +101,13 @@ absl::Status EpSession::Split() {
 }
 
 absl::Status EpSession::CreateGroup() {
-  const LibraryGroup& group = options_.group;
+  const GroupSpec& group = options_.group;
   GroupConfig config;
   config.num_experts = group.num_experts;
-  config.max_send_tokens = static_cast<uint32_t>(Up(group.max_tokens, kNcclEpTokenMultiple));
+  config.max_send_tokens =
+      static_cast<uint32_t>(Up(group.max_tokens_per_rank, kNcclEpTokenMultiple));
   config.max_recv_slots = LibrarySlots(group);
-  config.max_row_bytes = static_cast<uint32_t>(group.row_bytes);
+  config.max_row_bytes = static_cast<uint32_t>(RowBytes(group));
   config.timeout_ns = static_cast<uint64_t>(absl::ToInt64Nanoseconds(options_.timeout));
   config.overflow = group.drop_on_overflow ? kOverflowDrop : kOverflowTrap;
   config.top_k = group.top_k;
@@ -114,13 +115,13 @@ absl::Status EpSession::CreateGroup() {
 }
 
 absl::Status EpSession::WarmUp() {
-  const LibraryGroup& group = options_.group;
+  const GroupSpec& group = options_.group;
   const WarmUpRoom room = WarmUpRoomOf(group, options_.num_ranks);
   const cuda::DevicePointer at = options_.room;
   const auto slots = static_cast<int64_t>(LibrarySlots(group));
   cuda::LibraryCall call{.num_tokens = 1,
                          .top_k = static_cast<int32_t>(group.top_k),
-                         .hidden = static_cast<int64_t>(group.row_bytes / 2),
+                         .hidden = static_cast<int64_t>(RowBytes(group) / 2),
                          .alignment = 1,
                          .in_slots = slots,
                          .out_slots = slots,

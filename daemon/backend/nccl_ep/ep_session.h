@@ -19,7 +19,7 @@ namespace epd::nccl_ep {
 
 // Receive slots of the library's group: no fewer than tokens, and whole zones of any alignment, so that it
 // never has an overflow to act upon.
-uint32_t LibrarySlots(const LibraryGroup& group);
+uint32_t LibrarySlots(const GroupSpec& group);
 
 // Memory for the exchange that compiles all kernels: one token of each rank.
 struct WarmUpRoom {
@@ -32,7 +32,7 @@ struct WarmUpRoom {
   uint64_t landing_weights = 0;
   uint64_t bytes = 0;
 };
-WarmUpRoom WarmUpRoomOf(const LibraryGroup& group, int num_ranks);
+WarmUpRoom WarmUpRoomOf(const GroupSpec& group, int num_ranks);
 
 struct SessionOptions {
   const cuda::DriverTable* driver = nullptr;
@@ -42,7 +42,7 @@ struct SessionOptions {
   cuda::NcclComm parent = nullptr;  // Ready, with the members.
   int num_ranks = 0;
   int rank = 0;
-  LibraryGroup group;
+  GroupSpec group;
   cuda::Stream stream = nullptr;
   cuda::DevicePointer room = 0;  // [WarmUpRoom::bytes]; its topk has been set.
   absl::Duration timeout;        // Of the library's kernels for each other.

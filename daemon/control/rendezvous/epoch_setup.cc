@@ -7,11 +7,6 @@
 namespace epd {
 namespace {
 
-// The CPU backend works without NCCL; the others need a real unique id.
-bool WorksWithoutNccl(const GroupSpec& spec) {
-  return spec.backend == "cpu" || spec.backend == "auto";
-}
-
 bool AllUp(const ClusterCommunicator& communicator) {
   return absl::c_all_of(communicator.workers,
                         [](const auto& entry) { return bool{entry.second.worker}; });
@@ -129,7 +124,7 @@ absl::Status EpochSetup::CompareWorkers(const ClusterGroup& group) const {
     nodes.push_back({id, count, nodes_.At(id.node).facts});
     nodes.back().facts.nccl_version = nodes_.Worker(id).nccl_version;
   }
-  return CompareNodes(Title(group.spec), nodes, !WorksWithoutNccl(group.spec));
+  return CompareNodes(Title(group.spec), nodes, group.spec.on_device());
 }
 
 std::string EpochSetup::WhyNoId(const ClusterCommunicator& communicator) const {
@@ -153,8 +148,7 @@ absl::StatusOr<bool> EpochSetup::DecideId(const ClusterGroup& group) {
   if (communicator.id_known) return true;
   if (absl::Status agreed = CompareWorkers(group); !agreed.ok()) return agreed;
   if (const std::string why = WhyNoId(communicator); !why.empty()) {
-    const bool alone = group.spec.backend == "cuda" && communicator.workers.size() == 1;
-    if (!WorksWithoutNccl(group.spec) && !alone) {
+    if (!group.spec.traits().WorksAlone(communicator.workers.size())) {
       return absl::FailedPreconditionError(
           absl::StrCat(Label(group), " phase=bootstrapping: backend ", group.spec.backend,
                        " needs NCCL, but there is none: ", why, "; see epctl doctor"));
@@ -180,7 +174,7 @@ absl::Status EpochSetup::TakeId(const ClusterGroup& group, const GroupWork& work
     bad = absl::AbortedError("it has served another epoch; an id serves one");
   if (bad.ok()) {
     communicator.unique_id = work.id;
-  } else if (WorksWithoutNccl(group.spec)) {
+  } else if (!group.spec.on_device()) {
     communicator.no_id_reason = absl::StrCat("none: ", bad.message());
   } else {
     return absl::Status(

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "daemon/codec/codec.h"
 #include "daemon/control/worker_choice.h"
 #include "daemon/node/attach/attach_server.h"
-#include "daemon/node/attach/codec.h"
 #include "daemon/node/loop/event_sink.h"
 #include "daemon/node/workers/worker_table.h"
 

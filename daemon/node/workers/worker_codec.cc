@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 
 namespace epd {
 

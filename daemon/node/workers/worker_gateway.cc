@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/node/workers/poisoner.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/operation_kind.h"

@@ -1,7 +1,7 @@
 #include "daemon/node/workers/worker_options.h"
 
 #include "absl/strings/escaping.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/node/workers/wire_address.h"
 #include "daemon/observe/log.h"
 

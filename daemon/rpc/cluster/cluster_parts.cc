@@ -8,7 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 
 namespace epd {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/cluster_parts.h"
 

@@ -1,7 +1,7 @@
 #include <string>
 #include <utility>
 
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/cluster_parts.h"
 

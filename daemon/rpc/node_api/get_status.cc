@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/node_api/node_health.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 
 namespace epd {
 namespace {

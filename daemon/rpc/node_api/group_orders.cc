@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/node/random_number.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_facts.h"

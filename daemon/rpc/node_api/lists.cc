@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
 

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/memory_plan.h"
 #include "daemon/rpc/node_api/node_answers.h"
 

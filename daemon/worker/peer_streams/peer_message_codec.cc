@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "daemon/worker/shell/status_codec.h"
+#include "daemon/codec/codec.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -67,7 +67,7 @@ v1::WireMessage ToProto(const PeerMessage& message) {
   out.set_failures_seen(message.failures_seen);
   out.set_unsynchronised(message.unsynchronised);
   for (const auto& [rank, said] : message.said) Put(rank, said, *out.add_said());
-  *out.mutable_cause() = StatusToProto(message.cause);
+  *out.mutable_cause() = ToProto(message.cause);
   return out;
 }
 
@@ -96,7 +96,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
   for (const v1::WireAnnouncement& said : in.said()) {
     message.said.emplace_back(Rank(said.rank()), Get(said));
   }
-  message.cause = StatusFromProto(in.cause());
+  message.cause = FromProto(in.cause());
   return message;
 }
 

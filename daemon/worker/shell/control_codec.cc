@@ -14,46 +14,6 @@ namespace {
 constexpr size_t kMaxOperationsShown = 256;
 constexpr size_t kMaxRanksShown = 64;
 
-absl::Duration DurationOr(const google::protobuf::Duration& field, bool present,
-                          absl::Duration fallback) {
-  if (!present) return fallback;
-  return absl::Seconds(field.seconds()) + absl::Nanoseconds(field.nanos());
-}
-
-void SetDuration(absl::Duration value, google::protobuf::Duration* out) {
-  absl::Duration rest;
-  out->set_seconds(absl::IDivDuration(value, absl::Seconds(1), &rest));
-  out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
-}
-
-absl::StatusOr<GroupSpec> SpecFromProto(const v1::GroupSpec& message) {
-  GroupSpec spec;
-  spec.name = message.name();
-  spec.instance = message.instance();
-  spec.tenant = message.tenant();
-  spec.num_ranks = message.num_ranks();
-  spec.num_experts = message.num_experts();
-  for (const uint32_t owner : message.expert_owner()) spec.expert_owner.push_back(Rank(owner));
-  spec.max_tokens_per_rank = message.max_tokens_per_rank();
-  spec.recv_capacity_per_rank = message.recv_capacity_per_rank();
-  spec.hidden = message.hidden();
-  spec.top_k = message.top_k();
-  spec.max_token_dtype = static_cast<Dtype>(message.max_token_dtype());
-  spec.drop_on_overflow = message.drop_on_overflow();
-  spec.executor = static_cast<Executor>(message.executor());
-  spec.backend = message.backend();
-  const v1::Deadlines& limits = message.deadlines();
-  const Deadlines defaults;
-  spec.deadlines.warn_after =
-      DurationOr(limits.warn_after(), limits.has_warn_after(), defaults.warn_after);
-  spec.deadlines.absent = DurationOr(limits.absent(), limits.has_absent(), defaults.absent);
-  spec.deadlines.undecided =
-      DurationOr(limits.undecided(), limits.has_undecided(), defaults.undecided);
-  spec.deadlines.form = DurationOr(limits.form(), limits.has_form(), defaults.form);
-  if (absl::Status valid = Validate(spec); !valid.ok()) return valid;
-  return spec;
-}
-
 WorkerName NameOf(const std::string& text) { return ParseWorkerName(text).value_or(kCpuWorker); }
 
 }  // namespace
@@ -65,11 +25,12 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                     .spec = {},
                     .members = {},
                     .bases = {},
-                    .base_cause = StatusFromProto(message.base_cause()),
+                    .base_cause = FromProto(message.base_cause()),
                     .nodes = {},
                     .communicator = GroupId(message.communicator_id())};
-  absl::StatusOr<GroupSpec> spec = SpecFromProto(message.spec());
+  absl::StatusOr<GroupSpec> spec = FromProto(message.spec(), SpecDefaults());
   if (!spec.ok()) return spec.status();
+  if (absl::Status valid = Validate(*spec); !valid.ok()) return valid;
   start.spec = *std::move(spec);
   for (const v1::StartTenant::Member& member : message.members()) {
     start.members.push_back(RankHolder{.rank = Rank(member.rank()),
@@ -127,7 +88,7 @@ v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines)
     out.set_key(line.key);
     out.set_fingerprint(line.fingerprint);
     out.set_phase(line.phase);
-    SetDuration(line.age, out.mutable_age());
+    *out.mutable_age() = ToProto(line.age);
     out.set_code(static_cast<int32_t>(line.code));
   }
   return message;
@@ -143,7 +104,7 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
     out.set_group_id(line.group.value);
     out.set_kind(line.kind);
     out.set_phase(line.phase);
-    SetDuration(line.age, out.mutable_age());
+    *out.mutable_age() = ToProto(line.age);
     const size_t num_ranks = std::min(line.waiting_for.size(), kMaxRanksShown);
     for (size_t r = 0; r < num_ranks; ++r) out.add_waiting_for(line.waiting_for[r].value);
     out.set_region_bytes(line.region_bytes);

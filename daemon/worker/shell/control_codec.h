@@ -4,9 +4,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
+#include "daemon/codec/codec.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
 #include "daemon/worker/engine/tenant_start.h"
-#include "daemon/worker/shell/status_codec.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {

@@ -7,9 +7,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/shell/control_codec.h"
-#include "daemon/worker/shell/library_group.h"
+#include "proto/epd/v1/backends.h"
 
 namespace epd {
+namespace {
+
+// The refusal of a group of which a worker has more than one rank.
+absl::Status SeveralRanksOnOneGpu(const GroupSpec& spec) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "group=", Title(spec), ": a worker of the group has several of its ", spec.num_ranks,
+      " ranks, but with backend=", spec.backend, " ", spec.traits().library,
+      "'s limit is one rank per GPU, and two GPUs at least; place one rank on each GPU, or ask for "
+      "backend=",
+      spec.traits().served_by));
+}
+
+}  // namespace
 
 // Some effects are answered at once (pages, rows), and the answers have effects of their own.
 void EffectPerformer::RunAll(absl::Time now) {
@@ -58,9 +71,11 @@ void EffectPerformer::TakeMoved(Backend& backend) {
   }
 }
 
-Backend& EffectPerformer::BackendNamed(absl::string_view name) const {
-  const auto found = std::find_if(backends_.begin(), backends_.end(),
-                                  [name](const auto& one) { return one->serves(name); });
+Backend& EffectPerformer::BackendFor(const std::string& asked) const {
+  const BackendTraits* const traits = FindBackend(asked);
+  const auto found = std::find_if(backends_.begin(), backends_.end(), [&](const auto& one) {
+    return traits != nullptr && one->name() == traits->served_by;
+  });
   return found == backends_.end() ? *backends_.front() : **found;
 }
 
@@ -97,7 +112,7 @@ void EffectPerformer::Run(const CommitPages& effect) {
 }
 
 void EffectPerformer::Run(const CreateArenas& effect) {
-  Backend& backend = BackendNamed(effect.backend);
+  Backend& backend = BackendFor(effect.backend);
   absl::StatusOr<std::unique_ptr<ArenaSet>> set =
       backend.CreateArenas(effect.num_arenas, effect.arena_bytes);
   if (set.ok()) {
@@ -140,7 +155,7 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   if (!status.ok()) {
     ready.clear_arenas();
     fds.clear();
-    *ready.mutable_status() = StatusToProto(status);
+    *ready.mutable_status() = ToProto(status);
   }
   Send(message, fds);
 }
@@ -229,11 +244,11 @@ void EffectPerformer::Run(const SendRows& effect) {
   const MoveGroup& group = tenant->second.move;
   PublishedStage stage{
       .base = *mapped + effect.offset, .said = effect.said, .rank = effect.rank, .spec = {}};
-  stage.spec.num_ranks = static_cast<int32_t>(tenant->second.num_ranks);
-  stage.spec.num_experts = static_cast<int32_t>(group.num_experts);
+  stage.spec.num_ranks = static_cast<int32_t>(group.spec.num_ranks);
+  stage.spec.num_experts = static_cast<int32_t>(group.spec.num_experts);
   stage.spec.top_k = static_cast<int32_t>(effect.said.top_k);
   stage.spec.alignment = static_cast<int32_t>(effect.said.alignment);
-  stage.spec.max_tokens = group.max_tokens;
+  stage.spec.max_tokens = group.spec.max_tokens_per_rank;
   wire_->Send(RowsToSend{.operation = effect.operation,
                          .stage = stage,
                          .expert_owner = group.expert_owner,
@@ -249,14 +264,14 @@ void EffectPerformer::Run(const ReportTenantBroken& effect) {
   v1::TenantBroken& broken = *message.mutable_tenant_broken();
   broken.set_group_id(effect.group.value);
   broken.set_formation(effect.formation.value);
-  *broken.mutable_cause() = StatusToProto(effect.cause);
+  *broken.mutable_cause() = ToProto(effect.cause);
   Send(message);
 }
 
 void EffectPerformer::Run(const EvictSession& effect) {
   v1::FromWorker message;
   message.mutable_evict_session()->set_session_id(effect.session.value);
-  *message.mutable_evict_session()->mutable_cause() = StatusToProto(effect.cause);
+  *message.mutable_evict_session()->mutable_cause() = ToProto(effect.cause);
   Send(message);
 }
 
@@ -275,15 +290,8 @@ void EffectPerformer::Run(const LogLine& effect) {
 absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now) {
   now_ = now;
   TenantFacts facts;
-  facts.num_ranks = start.spec.num_ranks;
-  facts.move = MoveGroup{.group_id = start.group.value,
-                         .epoch = start.epoch.value,
-                         .num_experts = start.spec.num_experts,
-                         .max_tokens = start.spec.max_tokens_per_rank,
-                         .expert_owner = {},
-                         .drop_on_overflow = start.spec.drop_on_overflow,
-                         .communicator = 0,
-                         .member_of_rank = {}};
+  facts.move =
+      MoveGroup{.group_id = start.group.value, .epoch = start.epoch.value, .spec = start.spec};
   for (const Rank owner : start.spec.expert_owner) {
     facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
   }
@@ -292,8 +300,8 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   if (spans && start.on_device()) {
     if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
   }
-  if (start.spec.backend == "nccl_ep" && facts.members == nullptr) {
-    return SeveralRanksOnOneGpu(start);
+  if (start.spec.traits().by_library() && facts.members == nullptr) {
+    return SeveralRanksOnOneGpu(start.spec);
   }
   tenants_[{start.group, start.formation}] = std::move(facts);
   return absl::OkStatus();
@@ -301,7 +309,7 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
 
 // Members stand in the order of their first ranks.
 absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, TenantFacts& facts) {
-  facts.members = BackendNamed(start.spec.backend).member_moves();
+  facts.members = BackendFor(start.spec.backend).member_moves();
   if (facts.members == nullptr) {
     return absl::FailedPreconditionError("this node's worker moves no rows between devices");
   }
@@ -323,9 +331,9 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
     if (member.session) in.self = index;
     facts.move.member_of_rank.push_back(index);
   }
-  if (start.spec.backend == "nccl_ep") {
-    if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start);
-    in.library = LibraryGroupOf(start.spec);
+  if (start.spec.traits().by_library()) {
+    if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start.spec);
+    in.library = start.spec;
   }
   facts.move.communicator = in.communicator;
   return facts.members->Enter(in, now_);

@@ -62,7 +62,6 @@ class EffectPerformer {
  private:
   struct TenantFacts {
     MoveGroup move;
-    uint32_t num_ranks = 0;
     std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
     MemberMoves* members = nullptr;       // Of move.communicator.
   };
@@ -79,7 +78,8 @@ class EffectPerformer {
   void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
   void Run(const ReportTenantReady& effect);
   void TakeMoved(Backend& backend);
-  Backend& BackendNamed(absl::string_view name) const;
+  // Of a spec that CheckServedBackend has let in; the first one where that leaves the choice.
+  Backend& BackendFor(const std::string& asked) const;
   absl::Status EnterCommunicator(const TenantStart& start, TenantFacts& facts);
   // Of a tenant whose arenas are there.
   absl::Status Entered(const ReportTenantReady& effect) const;

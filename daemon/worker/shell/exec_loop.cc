@@ -252,7 +252,7 @@ void ExecLoop::AbortEverything() {
 // the clients to wait for the worker that replaces this one.
 void ExecLoop::LeaveToEpd() {
   v1::FromWorker message;
-  *message.mutable_ends()->mutable_cause() = StatusToProto(status_);
+  *message.mutable_ends()->mutable_cause() = ToProto(status_);
   epd_.Send(message).IgnoreError();
   exchange_.EndEverything(absl::AbortedError(absl::StrCat(
                               "the worker's device failed: ", status_.message(),

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/served_backend.h"
 #include "daemon/backend/sha256.h"
-#include "daemon/core/nccl_ep_limits.h"
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/exec_loop.h"
@@ -87,7 +86,7 @@ void ExecLoop::Handle(const v1::AddSession& message, std::vector<UniqueFd> fds) 
 
 void ExecLoop::Handle(const v1::SessionDead& message) {
   const SessionId id(message.session_id());
-  exchange_.SessionDead(id, StatusFromProto(message.cause()), message.process_alive(), Now());
+  exchange_.SessionDead(id, FromProto(message.cause()), message.process_alive(), Now());
   performer_.RunAll(Now());
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
@@ -97,9 +96,7 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 }
 
 absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
-  absl::Status fits = epd::CheckServed(start.spec);
-  if (fits.ok()) fits = CheckNcclEpLimits(start.spec);
-  if (!fits.ok()) return fits;
+  if (absl::Status fits = epd::CheckServed(start.spec); !fits.ok()) return fits;
   std::vector<std::string> served;
   for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
   return CheckServedBackend(start.spec.backend, served, no_cuda_);
@@ -119,14 +116,14 @@ void ExecLoop::Handle(const v1::StartTenant& message) {
   v1::FromWorker answer;
   answer.mutable_tenant_ready()->set_group_id(message.group_id());
   answer.mutable_tenant_ready()->set_formation(message.formation());
-  *answer.mutable_tenant_ready()->mutable_status() = StatusToProto(status);
+  *answer.mutable_tenant_ready()->mutable_status() = ToProto(status);
   Send(answer);
 }
 
 void ExecLoop::Handle(const v1::EndTenant& message) {
   const GroupId group(message.group_id());
   const Formation formation(message.formation());
-  exchange_.EndTenant(group, formation, StatusFromProto(message.status()), Now());
+  exchange_.EndTenant(group, formation, FromProto(message.status()), Now());
   performer_.RunAll(Now());
   performer_.RemoveTenant(group, formation);
 }
@@ -142,7 +139,7 @@ void ExecLoop::SendMadeIds() {
     v1::UniqueIdMade& answer = *message.mutable_unique_id_made();
     answer.set_group_id(made.request.group_id);
     answer.set_epoch(made.request.epoch);
-    *answer.mutable_status() = StatusToProto(made.status);
+    *answer.mutable_status() = ToProto(made.status);
     answer.set_unique_id(made.unique_id);
     Send(message);
   }
@@ -164,7 +161,7 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
     status = digest.status();
     if (digest.ok()) ready.set_unique_id_sha256(*digest);
   }
-  *ready.mutable_status() = StatusToProto(status);
+  *ready.mutable_status() = ToProto(status);
   Send(reply);
 }
 

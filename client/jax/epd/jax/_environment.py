@@ -43,6 +43,9 @@ _SCHEDULER_JOB_VARIABLES = (
 # Who moves the rows, by what EPD_EXECUTOR says: epd_executor of the C library.
 _EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
+# What may move rows on GPUs, the default first: those of proto/epd/v1/backends.h that are on a device, as a check sees to.
+_GPU_BACKENDS = ("cuda", "nccl_ep")
+
 
 def milliseconds(name: str) -> int:
     """A number of seconds in the variable, in milliseconds; 0: unset. ValueError if it is no number."""
@@ -70,9 +73,10 @@ def executor() -> int:
 
 def gpu_backend() -> str:
     """What moves rows on GPUs; ValueError for an unknown name."""
-    text = os.environ.get("EPD_BACKEND", "") or "cuda"
-    if text not in ("cuda", "nccl_ep"):
-        raise ValueError(f"EPD_BACKEND={text!r} is unknown; give cuda or nccl_ep, or unset it")
+    text = os.environ.get("EPD_BACKEND", "") or _GPU_BACKENDS[0]
+    if text not in _GPU_BACKENDS:
+        known = " or ".join(_GPU_BACKENDS)
+        raise ValueError(f"EPD_BACKEND={text!r} is unknown; give {known}, or unset it")
     return text
 
 

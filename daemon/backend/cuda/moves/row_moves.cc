@@ -58,10 +58,10 @@ absl::Status RowMoves::Check() {
 
 absl::Status RowMoves::CheckPart(size_t rank) const {
   const MovePart& part = job_.parts[rank];
-  if (part.num_tokens > group_.max_tokens) {
+  if (part.num_tokens > group_.spec.max_tokens_per_rank) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " announced ", part.num_tokens,
                                                    " tokens, the group has at most ",
-                                                   group_.max_tokens));
+                                                   group_.spec.max_tokens_per_rank));
   }
   const RegionLayout layout = LayoutOf(rank);
   if (part.stage_bytes < layout.stage_bytes) {
@@ -107,7 +107,7 @@ void RowMoves::Arrange() {
 void RowMoves::ArrangeTables(ScratchCursor& cursor) {
   static_assert(sizeof(RecvTarget) <= sizeof(GatherSource));
   const auto ranks = static_cast<int64_t>(num_ranks());
-  layout_.owners = Take<int32_t>(cursor, group_.num_experts);
+  layout_.owners = Take<int32_t>(cursor, group_.spec.num_experts);
   layout_.targets = Take<GatherSource>(cursor, ranks);
   for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
@@ -198,7 +198,7 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
 
 MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
   MoveSteps steps;
-  const uint64_t row = uint64_t{group_.num_experts} * sizeof(int32_t);
+  const uint64_t row = uint64_t{group_.spec.num_experts} * sizeof(int32_t);
   const DevicePointer all = places.device + layout_.counts;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     if (local(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);

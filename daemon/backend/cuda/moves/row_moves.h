@@ -90,7 +90,7 @@ class RowMoves {
   bool spans() const { return traffic_ != nullptr; }
   bool local(size_t rank) const { return job_.parts[rank].local; }
   size_t num_ranks() const { return job_.parts.size(); }
-  uint64_t counts_bytes() const { return num_ranks() * group_.num_experts * sizeof(int32_t); }
+  uint64_t counts_bytes() const { return num_ranks() * group_.spec.num_experts * sizeof(int32_t); }
   uint64_t HeadersAt() const;
   uint64_t CountsAt() const;
   RoutingSpec DeviceSpec(const MovePlaces& places) const;

@@ -32,12 +32,10 @@ class RowMover : public ::testing::Test {
     const RoutingSpec spec = problem_.Spec();
     group_ = {.group_id = kTestIds.group_id,
               .epoch = kTestIds.epoch,
-              .num_experts = static_cast<uint32_t>(spec.num_experts),
-              .max_tokens = static_cast<uint32_t>(spec.max_tokens),
-              .expert_owner = problem_.use_table ? problem_.owner : std::vector<int32_t>(),
-              .drop_on_overflow = false,
-              .communicator = 0,
-              .member_of_rank = {}};
+              .spec = {},
+              .expert_owner = problem_.use_table ? problem_.owner : std::vector<int32_t>()};
+    group_.spec.num_experts = static_cast<uint32_t>(spec.num_experts);
+    group_.spec.max_tokens_per_rank = static_cast<uint32_t>(spec.max_tokens);
     job_ = {.kind = shm::Kind::kDispatch,
             .dtype = 1,
             .has_weights = true,

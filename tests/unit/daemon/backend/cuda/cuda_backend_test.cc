@@ -41,12 +41,10 @@ class CudaBackendTest : public ::testing::Test {
     const RoutingSpec spec = problem_.Spec();
     group_ = {.group_id = kTestIds.group_id,
               .epoch = kTestIds.epoch,
-              .num_experts = static_cast<uint32_t>(spec.num_experts),
-              .max_tokens = static_cast<uint32_t>(spec.max_tokens),
-              .expert_owner = problem_.use_table ? problem_.owner : std::vector<int32_t>(),
-              .drop_on_overflow = false,
-              .communicator = 0,
-              .member_of_rank = {}};
+              .spec = {},
+              .expert_owner = problem_.use_table ? problem_.owner : std::vector<int32_t>()};
+    group_.spec.num_experts = static_cast<uint32_t>(spec.num_experts);
+    group_.spec.max_tokens_per_rank = static_cast<uint32_t>(spec.max_tokens);
     job_ = {.kind = shm::Kind::kDispatch,
             .dtype = 1,
             .has_weights = true,
@@ -217,7 +215,7 @@ TEST_F(CudaBackendTest, PrepareGivesEveryRankAllCountsAndTheWorkerReadsThemWitho
   arenas_ = Make();
   MapAll();
   job_.kind = shm::Kind::kPrepare;
-  const size_t row = group_.num_experts * sizeof(int32_t);
+  const size_t row = group_.spec.num_experts * sizeof(int32_t);
   for (int r = 0; r < problem_.num_ranks; ++r) {
     std::memset(mapped_[r] + kRegion, r + 1, row);
     job_.parts.push_back({.arena = r,

@@ -1,5 +1,5 @@
 // Goal: nothing is lost between the wire and control, and what cannot be understood is named.
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,6 +33,14 @@ TEST(CodecTest, SpecSurvivesTheWire) {
   const auto back = FromProto(ToProto(FullSpec()), SpecDefaults());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(*back, FullSpec());
+}
+
+TEST(CodecTest, EveryDeadlineOfTheMessageIsKnown) {
+  const google::protobuf::Descriptor& message = *v1::Deadlines::descriptor();
+  EXPECT_EQ(message.field_count(), static_cast<int>(std::size(kDeadlineFields)));
+  for (const DeadlineField& field : kDeadlineFields) {
+    EXPECT_NE(message.FindFieldByName(field.name), nullptr) << field.name;
+  }
 }
 
 TEST(CodecTest, UnsetFieldsTakeTheDaemonsDefaults) {

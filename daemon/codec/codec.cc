@@ -1,4 +1,4 @@
-#include "daemon/node/attach/codec.h"
+#include "daemon/codec/codec.h"
 
 #include <string>
 
@@ -7,18 +7,8 @@
 namespace epd {
 namespace {
 
-// OK and `*out` changed when the field is set and positive.
-absl::Status Take(const google::protobuf::Duration& field, bool present, const char* name,
-                  absl::Duration* out) {
-  if (!present) return absl::OkStatus();
-  const absl::Duration value = FromProto(field);
-  if (value <= absl::ZeroDuration() || value > absl::Hours(24 * 365)) {
-    return absl::InvalidArgumentError(absl::StrCat("spec.deadlines.", name, ": got ",
-                                                   absl::FormatDuration(value),
-                                                   ", expected more than 0 and at most a year"));
-  }
-  *out = value;
-  return absl::OkStatus();
+const google::protobuf::FieldDescriptor* InProto(const DeadlineField& field) {
+  return v1::Deadlines::descriptor()->FindFieldByName(field.name);
 }
 
 }  // namespace
@@ -35,7 +25,7 @@ absl::Status FromProto(const v1::Status& status) {
       status.code() >= 0 && status.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
   return absl::Status(
       known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
-      status.message());
+      text::Clean(status.message(), limits::kErrorBytes));
 }
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {
@@ -73,10 +63,11 @@ v1::GroupSpec ToProto(const GroupSpec& spec) {
   proto.set_drop_on_overflow(spec.drop_on_overflow);
   proto.set_executor(static_cast<v1::Executor>(spec.executor));
   proto.set_backend(spec.backend);
-  *proto.mutable_deadlines()->mutable_warn_after() = ToProto(spec.deadlines.warn_after);
-  *proto.mutable_deadlines()->mutable_absent() = ToProto(spec.deadlines.absent);
-  *proto.mutable_deadlines()->mutable_undecided() = ToProto(spec.deadlines.undecided);
-  *proto.mutable_deadlines()->mutable_form() = ToProto(spec.deadlines.form);
+  const google::protobuf::Reflection& deadlines = *proto.deadlines().GetReflection();
+  for (const DeadlineField& field : kDeadlineFields) {
+    deadlines.MutableMessage(proto.mutable_deadlines(), InProto(field))
+        ->CopyFrom(ToProto(spec.deadlines.*field.value));
+  }
   return proto;
 }
 
@@ -110,13 +101,19 @@ absl::StatusOr<GroupSpec> FromProto(const v1::GroupSpec& proto, const SpecDefaul
     spec.executor = spec.on_device() ? Executor::kWorker : defaults.executor;
   }
   spec.deadlines = defaults.deadlines;
-  const v1::Deadlines& d = proto.deadlines();
-  absl::Status taken =
-      Take(d.warn_after(), d.has_warn_after(), "warn_after", &spec.deadlines.warn_after);
-  taken.Update(Take(d.absent(), d.has_absent(), "absent", &spec.deadlines.absent));
-  taken.Update(Take(d.undecided(), d.has_undecided(), "undecided", &spec.deadlines.undecided));
-  taken.Update(Take(d.form(), d.has_form(), "form", &spec.deadlines.form));
-  if (!taken.ok()) return taken;
+  const google::protobuf::Reflection& deadlines = *proto.deadlines().GetReflection();
+  for (const DeadlineField& field : kDeadlineFields) {
+    if (!deadlines.HasField(proto.deadlines(), InProto(field))) continue;
+    google::protobuf::Duration given;
+    given.CopyFrom(deadlines.GetMessage(proto.deadlines(), InProto(field)));
+    const absl::Duration value = FromProto(given);
+    if (value <= absl::ZeroDuration() || value > absl::Hours(24 * 365)) {
+      return absl::InvalidArgumentError(absl::StrCat("spec.deadlines.", field.name, ": got ",
+                                                     absl::FormatDuration(value),
+                                                     ", expected more than 0 and at most a year"));
+    }
+    spec.deadlines.*field.value = value;
+  }
   return spec;
 }
 
