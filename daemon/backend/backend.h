@@ -111,4 +111,10 @@ class Backend {
 
 using Backends = std::vector<std::unique_ptr<Backend>>;
 
+// Which of a worker's backends serves groups that ask for `asked`: what is asked for by name and is not there is an error,
+// never another backend; only "auto" takes the first. `no_cuda`: why "cuda" is not one of them, "" where nobody has looked.
+//   FAILED_PRECONDITION  none
+absl::StatusOr<Backend*> FindServing(const Backends& backends, const std::string& asked,
+                                     absl::string_view no_cuda = "");
+
 }  // namespace epd

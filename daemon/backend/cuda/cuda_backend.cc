@@ -164,12 +164,7 @@ void CudaBackend::Finish(WorkId id) {
   const uint8_t* host = move->arenas->Places(move->block).host;
   moved_.push_back({id, move->rows->Outcome(host)});
   if (move->job.kind == shm::Kind::kPrepare) {
-    const size_t row = move->group.spec.num_experts * sizeof(int32_t);
-    const auto* counts = reinterpret_cast<const char*>(move->rows->Counts(host));
-    for (const MovePart& part : move->job.parts) {
-      move->arenas->KeepCounts(part.arena, part.stage_offset, {counts, row});
-      counts += row;
-    }
+    move->arenas->KeepCounts(move->job, host, move->group.spec.num_experts);
   }
   move->arenas->ReturnBlock(move->block);
 }

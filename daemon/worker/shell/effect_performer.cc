@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/shell/control_codec.h"
-#include "proto/epd/v1/backends.h"
 
 namespace epd {
 namespace {
@@ -72,11 +71,8 @@ void EffectPerformer::TakeMoved(Backend& backend) {
 }
 
 Backend& EffectPerformer::BackendFor(const std::string& asked) const {
-  const BackendTraits* const traits = FindBackend(asked);
-  const auto found = std::find_if(backends_.begin(), backends_.end(), [&](const auto& one) {
-    return traits != nullptr && one->name() == traits->served_by;
-  });
-  return found == backends_.end() ? *backends_.front() : **found;
+  const absl::StatusOr<Backend*> found = FindServing(backends_, asked);
+  return found.ok() ? **found : *backends_.front();
 }
 
 void EffectPerformer::Send(const v1::FromWorker& message, const std::vector<int>& fds) {

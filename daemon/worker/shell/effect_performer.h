@@ -78,7 +78,7 @@ class EffectPerformer {
   void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
   void Run(const ReportTenantReady& effect);
   void TakeMoved(Backend& backend);
-  // Of a spec that CheckServedBackend has let in; the first one where that leaves the choice.
+  // Of a spec that was let in.
   Backend& BackendFor(const std::string& asked) const;
   absl::Status EnterCommunicator(const TenantStart& start, TenantFacts& facts);
   // Of a tenant whose arenas are there.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/backend/served_backend.h"
 #include "daemon/backend/sha256.h"
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
@@ -97,9 +96,7 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
 
 absl::Status ExecLoop::CheckServed(const TenantStart& start) const {
   if (absl::Status fits = epd::CheckServed(start.spec); !fits.ok()) return fits;
-  std::vector<std::string> served;
-  for (const std::unique_ptr<Backend>& backend : backends_) served.push_back(backend->name());
-  return CheckServedBackend(start.spec.backend, served, no_cuda_);
+  return FindServing(backends_, start.spec.backend, no_cuda_).status();
 }
 
 void ExecLoop::Handle(const v1::StartTenant& message) {

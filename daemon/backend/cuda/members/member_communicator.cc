@@ -337,12 +337,7 @@ bool MemberCommunicator::Complete(WorkId id) {
   // Nobody knows how far NCCL was.
   if (status.ok() && link_->state() != CommState::kReady) status = Entered();
   if (status.ok() && move->job.kind == shm::Kind::kPrepare) {
-    const size_t row = move->group.spec.num_experts * sizeof(int32_t);
-    const auto* counts = reinterpret_cast<const char*>(host);
-    for (const MovePart& part : move->job.parts) {
-      move->arenas->KeepCounts(part.arena, part.stage_offset, {counts, row});
-      counts += row;
-    }
+    move->arenas->KeepCounts(move->job, host, move->group.spec.num_experts);
   }
   memory_.ReturnBlock(move->block);
   Finish(*move, status);

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "daemon/backend/cuda/members/communicator.h"
 #include "daemon/backend/cuda/members/library_call.h"
-#include "daemon/backend/cuda/moves/stream_steps.h"
 #include "kernels/cuda/driver/driver_table.h"
+#include "kernels/cuda/driver/kernel_module.h"
+#include "kernels/cuda/launch.h"
 
 namespace epd::cuda {
 
@@ -27,7 +29,34 @@ struct MovePlaces {
   uint8_t* host = nullptr;
 };
 
-// What goes into a stream, in order.
+// What goes into a stream, in order: copies, fills and kernels. Constants only; host memory in it is registered, so that
+// no copy waits.
+class StreamSteps {
+ public:
+  // Nothing for 0 bytes.
+  void Copy(DevicePointer to, DevicePointer from, uint64_t bytes);
+  void Fill(DevicePointer to, uint8_t byte, uint64_t bytes);
+  void Launch(const LaunchList& list) { steps_.emplace_back(list); }
+
+  // Puts everything into the stream; the driver's first bad code.
+  Result Put(const DriverTable& driver, const KernelModule& module, Stream stream) const;
+
+ private:
+  struct CopyStep {
+    DevicePointer to;
+    DevicePointer from;
+    uint64_t bytes;
+  };
+  struct FillStep {
+    DevicePointer to;
+    uint64_t bytes;
+    uint8_t byte;
+  };
+
+  std::vector<std::variant<CopyStep, FillStep, LaunchList>> steps_;
+};
+
+// An operation, in order.
 struct MoveSteps {
   StreamSteps before;
   std::vector<PeerBytes> exchange;     // With the other workers: by NCCL,

@@ -331,8 +331,4 @@ void RowMoves::TakeResults(const MovePlaces& places, StreamSteps& steps) const {
   }
 }
 
-const int32_t* RowMoves::Counts(const uint8_t* host) const {
-  return reinterpret_cast<const int32_t*>(host);
-}
-
 }  // namespace epd::cuda

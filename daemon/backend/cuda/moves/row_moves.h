@@ -50,10 +50,9 @@ class RowMoves {
   // Whether the images of other workers' stages fit, once their sizes are known.
   //   INVALID_ARGUMENT  one does not
   absl::Status CheckImages() const;
-  // Once the steps are complete: what the kernels found. Errors as Backend::StartMove.
+  // Once the steps are complete: what the kernels found; of a prepare the counts [R, E] that the ranks staged stand at
+  // `host`. Errors as Backend::StartMove.
   absl::Status Outcome(const uint8_t* host) const;
-  // After a prepare: the counts [R, E] that the ranks staged.
-  const int32_t* Counts(const uint8_t* host) const;
 
  private:
   // Offsets in device memory. The tables lie at its start and are copied there from host memory.

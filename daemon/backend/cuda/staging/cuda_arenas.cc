@@ -62,9 +62,13 @@ absl::StatusOr<ArenaShare> CudaArenas::Share(int arena) {
   return share;
 }
 
-void CudaArenas::KeepCounts(int arena, uint64_t offset, absl::Span<const char> counts) {
-  if (counts_.size() >= kMaxKept) counts_.clear();
-  counts_[{arena, offset}].assign(counts.begin(), counts.end());
+void CudaArenas::KeepCounts(const MoveJob& prepare, const uint8_t* counts, uint32_t num_experts) {
+  for (const MovePart& part : prepare.parts) {
+    if (counts_.size() >= kMaxKept) counts_.clear();
+    const uint8_t* const end = counts + num_experts * sizeof(int32_t);
+    counts_[{part.arena, part.stage_offset}].assign(counts, end);
+    counts = end;
+  }
 }
 
 absl::Status CudaArenas::Read(int arena, uint64_t offset, absl::Span<char> out) const {

@@ -42,8 +42,8 @@ class CudaArenas : public ArenaSet {
   absl::StatusOr<int> TakeBlock(const MoveRoom& room) { return memory_.TakeBlock(room); }
   void ReturnBlock(int block) { memory_.ReturnBlock(block); }
   MovePlaces Places(int block) const;
-  // Keeps the counts that a rank staged for a prepare, so that Read finds them.
-  void KeepCounts(int arena, uint64_t offset, absl::Span<const char> counts);
+  // Keeps what the ranks of a prepare have staged, so that Read finds it. `counts`: int32 [num_ranks, num_experts].
+  void KeepCounts(const MoveJob& prepare, const uint8_t* counts, uint32_t num_experts);
   int stream() const { return stream_; }
   const std::vector<DevicePointer>& arenas() const { return arenas_; }
 

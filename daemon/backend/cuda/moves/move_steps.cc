@@ -1,4 +1,4 @@
-#include "daemon/backend/cuda/moves/stream_steps.h"
+#include "daemon/backend/cuda/moves/move_steps.h"
 
 namespace epd::cuda {
 
