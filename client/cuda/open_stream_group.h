@@ -17,7 +17,7 @@ struct CudaDriver {
 };
 const CudaDriver& ProcessDriver();
 
-// Errors as StreamGroup::Create; and FAILED_PRECONDITION where `driver` cannot be used.
+// `driver` outlives the group and its thread. Errors as StreamGroup::Create; and FAILED_PRECONDITION where `driver` cannot be used.
 Status OpenStreamGroup(const epd_group& joined, uint32_t rank, int device, const CudaDriver& driver,
                        Clock::time_point deadline, std::shared_ptr<StreamGroup>* group);
 

@@ -81,9 +81,11 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
     problem = "the device cannot reach the host's memory";
     return;
   }
-  const Status made = client::OpenStreamGroup(
-      *joined.rank->group(), rank_, device, {driver_, cuda::KernelImage().data, ""},
-      client::Clock::now() + std::chrono::seconds(20), &group_);
+  // Outlives the group's thread.
+  static const auto* const driver = new client::CudaDriver{driver_, cuda::KernelImage().data, ""};
+  const Status made =
+      client::OpenStreamGroup(*joined.rank->group(), rank_, device, *driver,
+                              client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
   if (problem.empty()) problem = AddSites();
 }
