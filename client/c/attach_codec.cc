@@ -1,13 +1,13 @@
 // nanopb walks the messages and their numbers and booleans. What has no fixed size it hands to EpdAttachField below,
 // which finds the member's C++ type and calls the Write or Read of that type.
-#include "client/c/attach_codec.h"
-
 #include <pb_decode.h>
 #include <pb_encode.h>
 
 #include <array>
 #include <cstring>
 #include <type_traits>
+
+#include "client/c/attach_messages.h"
 
 namespace epd::client {
 namespace {

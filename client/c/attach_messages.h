@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "client/c/attach.nanopb.h"
@@ -54,5 +55,17 @@ inline Attach MakeAttach(std::string client_name) {
 
 // Whether the group's staging is memory of GPUs.
 inline bool IsOnDevice(const GroupSpec& spec) { return epd::IsOnDevice(spec.backend); }
+
+// ---- to bytes and back, in protobuf's format ----
+
+// The bytes of an epd.v1.ClientMessage.
+std::string EncodeClientMessage(const ClientMessage& message);
+
+// The bytes of an epd.v1.GroupSpec.
+std::string EncodeGroupSpec(const GroupSpec& spec);
+
+// Reads an epd.v1.ServerMessage; fields that it does not know are skipped, as protobuf does.
+//   DATA_LOSS  not a well-formed message; `message` is then unspecified.
+Status DecodeServerMessage(std::string_view bytes, ServerMessage* message);
 
 }  // namespace epd::client

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "client/c/attach_codec.h"
+#include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
 #include "proto/epd/v1/limits.h"
 

@@ -20,7 +20,6 @@
 #include "client/c/group.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
-#include "client/c/session_slots.h"
 #include "client/c/slot_pool.h"
 
 namespace epd::client {

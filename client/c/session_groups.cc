@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "client/c/attach_codec.h"
+#include "client/c/attach_messages.h"
 #include "client/c/session.h"
 
 #ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <variant>
 
-#include "client/c/attach_codec.h"
+#include "client/c/attach_messages.h"
 #include "proto/epd/v1/attach.pb.h"
 #include "tests/fuzz/input.h"
 

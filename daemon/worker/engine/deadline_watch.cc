@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
-#include "daemon/worker/engine/crossed_order.h"
 #include "daemon/worker/engine/program_divergence.h"
 
 namespace epd {

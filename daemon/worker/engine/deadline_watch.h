@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/failures.h"
 #include "daemon/worker/engine/leader_protocol.h"
 #include "daemon/worker/engine/operation.h"

@@ -5,10 +5,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "daemon/backend/move_job.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/peer_message.h"
@@ -212,5 +214,13 @@ using Effect =
                  ReportTenantDrained, MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer,
                  OpenWire, SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
+
+// The event that the engine works on: its time, and the effects that it has so far.
+struct EngineEvent {
+  absl::Time now;
+  Effects effects;
+
+  void Add(Effect effect) { effects.push_back(std::move(effect)); }
+};
 
 }  // namespace epd

@@ -1,6 +1,7 @@
 // What the engine is doing, for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@
 #include "daemon/worker/staging/staging_pool.h"
 
 namespace epd {
+
+class OperationTable;
+class Staging;
+class TenantTable;
+struct Tenant;
 
 struct ExchangeSnapshot {
   struct OperationLine {
@@ -53,5 +59,14 @@ struct ExchangeSnapshot {
   uint64_t pool_committed_bytes = 0;
   uint64_t pool_peak_bytes = 0;
 };
+
+ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
+                              const Staging& staging, absl::Time now);
+
+// The last operations of the tenant's ranks on this node, by rank, the newest first: `max_of_rank` of each, or as many
+// of each as make `max_lines` in all.
+std::vector<ExchangeSnapshot::PastLine> ListPast(const Tenant& tenant, const OperationTable& table,
+                                                 size_t max_of_rank, size_t max_lines,
+                                                 absl::Time now);
 
 }  // namespace epd

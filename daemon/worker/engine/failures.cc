@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
-#include "daemon/worker/engine/peer_naming.h"
 
 namespace epd {
 

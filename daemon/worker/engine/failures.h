@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "daemon/core/ids.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/operation_phases.h"
 #include "daemon/worker/engine/operation_table.h"

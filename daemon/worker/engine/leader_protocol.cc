@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
-#include "daemon/worker/engine/peer_naming.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {

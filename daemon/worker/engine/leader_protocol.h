@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/admission_queue.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/failures.h"
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/operation_phases.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
-#include "daemon/worker/engine/peer_naming.h"
+#include "daemon/worker/engine/peer_messenger.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/admission_queue.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/operation_table.h"
 #include "daemon/worker/engine/stream_sites.h"

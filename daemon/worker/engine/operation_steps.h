@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/worker/engine/admission_queue.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/failures.h"
 #include "daemon/worker/engine/leader_protocol.h"
 #include "daemon/worker/engine/operation.h"

@@ -44,6 +44,17 @@ std::string NoTokensHint(const Operation& together) {
       "-1");
 }
 
+// Some rank waits in `waiting` while `missing` still lacks it.
+bool WaitsFor(const Operation& missing, const Operation& waiting) {
+  for (size_t r = 0; r < missing.parts.size(); ++r) {
+    if (missing.parts[r].state == PartState::kAbsent &&
+        waiting.parts[r].state == PartState::kAnnounced) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Tenant& tenant,
@@ -71,6 +82,14 @@ absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Ten
                               : calls.message(),
                    NoTokensHint(together),
                    "; run the same programs on all ranks, in one order, or give the calls names"));
+}
+
+const Operation* FindCrossed(const Operation& operation, const std::vector<Operation*>& others) {
+  for (const Operation* other : others) {
+    if (other == &operation || other->phase != Phase::kGathering) continue;
+    if (WaitsFor(operation, *other) && WaitsFor(*other, operation)) return other;
+  }
+  return nullptr;
 }
 
 }  // namespace epd

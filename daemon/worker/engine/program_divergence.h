@@ -1,4 +1,4 @@
-// Whether the ranks wait for each other in different programs, so that none can ever go on.
+// Whether ranks wait for each other in different operations or programs, so that none can ever go on.
 #pragma once
 
 #include <vector>
@@ -22,5 +22,10 @@ namespace epd {
 //                     those without tokens, if only some have none.
 absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Tenant& tenant,
                              absl::Time since);
+
+// An operation among `others` that crosses `operation`: both gather, a rank that `operation` misses
+// has announced the other one, and a rank that the other one misses has announced `operation`.
+// That is what programs launched in different orders look like. Null when there is none.
+const Operation* FindCrossed(const Operation& operation, const std::vector<Operation*>& others);
 
 }  // namespace epd

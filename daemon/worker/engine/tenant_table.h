@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/admission_queue.h"
-#include "daemon/worker/engine/engine_event.h"
+#include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/tenant.h"
 #include "daemon/worker/staging/staging.h"
 #include "proto/epd/v1/segment.h"

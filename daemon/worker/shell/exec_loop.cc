@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/worker/engine/cause_text.h"
-#include "daemon/worker/engine/stream_pause.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
 #include "daemon/worker/shell/thread_slice.h"

@@ -1,4 +1,4 @@
-// How long the exec thread looks for work before it sleeps.
+// How long the exec thread looks for work before it sleeps, and between two looks.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,17 @@ namespace epd {
 inline absl::Duration SpinTime(absl::Duration asked, int num_cpus, int num_sessions) {
   constexpr absl::Duration kCrowded = absl::Microseconds(5);
   return num_cpus > num_sessions ? asked : std::min(asked, kCrowded);
+}
+
+// Between two looks at slots that GPU streams arm: a stream rings nothing.
+// `idle`: since something was last taken. While operations are open the next step of one is microseconds
+// away, but for ranks that are late; the longer nothing comes, the longer the pauses, up to what a step
+// may be delayed by.
+inline absl::Duration StreamPause(bool operations_open, absl::Duration idle) {
+  constexpr absl::Duration kBriefly = absl::Milliseconds(2);
+  constexpr absl::Duration kLongest = absl::Microseconds(50);
+  if (operations_open && idle < kBriefly) return absl::ZeroDuration();
+  return std::min(idle / 8, kLongest);
 }
 
 }  // namespace epd

@@ -1,15 +1,18 @@
 #include "daemon/worker/shell/worker_main.h"
 
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,7 +26,6 @@
 #include "daemon/worker/peer_streams/wire.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/exec_loop.h"
-#include "daemon/worker/shell/hello.h"
 
 namespace epd {
 namespace {
@@ -32,6 +34,7 @@ constexpr int kExitUsage = 2;
 constexpr char kLocalListen[] = "127.0.0.1:0";
 // How long the worker may take to answer everybody once it was told to stop.
 constexpr unsigned kStopSeconds = 5;
+constexpr int kHelloLimitMs = 30'000;
 
 volatile std::sig_atomic_t g_stop = 0;
 
@@ -74,6 +77,57 @@ int Usage() {
                "usage: epd-worker --control-fd=N\n"
                "epd starts its workers itself; N is the socket to it.\n");
   return kExitUsage;
+}
+
+// ---- the first words between epd and its worker ----
+
+// Waits for WorkerHello with its one descriptor.
+//   UNAVAILABLE        epd is gone
+//   DEADLINE_EXCEEDED  it says nothing for 30 s
+//   INVALID_ARGUMENT   it says something else
+absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket) {
+  for (;;) {
+    pollfd watched = {.fd = socket.fd(), .events = POLLIN, .revents = 0};
+    const int ready = poll(&watched, 1, kHelloLimitMs);
+    if (ready < 0 && errno == EINTR) return absl::UnavailableError("asked to stop");
+    if (ready <= 0) return absl::DeadlineExceededError("epd has not said hello in 30 s");
+    absl::StatusOr<std::optional<EpdMessage>> message = socket.Receive();
+    if (!message.ok()) return message.status();
+    if (!message->has_value()) continue;
+    if (!(*message)->body.has_hello() || (*message)->fds.size() != 1) {
+      return absl::InvalidArgumentError("epd's first message is not a hello with one descriptor");
+    }
+    if ((*message)->body.hello().staging_bytes() == 0) {
+      return absl::InvalidArgumentError("epd's hello names no staging_bytes");
+    }
+    return **std::move(message);
+  }
+}
+
+// Where it takes streams of other workers.
+struct WireAddresses {
+  std::string wire;     // Of all; empty: nowhere.
+  std::string local;    // Of its own node's; empty: at the same place.
+  std::string problem;  // Why nowhere.
+};
+
+v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& nccl,
+                            const WireAddresses& addresses) {
+  const Backend& backend = *served.backends.front();
+  v1::FromWorker message;
+  v1::WorkerReady& ready = *message.mutable_ready();
+  ready.set_backend(backend.name());
+  ready.set_simd(backend.simd());
+  ready.set_nccl_version(nccl.version());
+  ready.set_nccl_path(nccl.path());
+  ready.set_nccl_problem(nccl.problem());
+  ready.set_pid(getpid());
+  if (served.cuda.has_value()) *ready.mutable_cuda() = *served.cuda;
+  ready.set_cuda_problem(served.no_cuda);
+  ready.set_wire_address(addresses.wire);
+  ready.set_local_address(addresses.local);
+  ready.set_wire_problem(addresses.problem);
+  return message;
 }
 
 // Members find each other where the id was made, so whoever makes one that is used stays. Without a GPU

@@ -11,7 +11,7 @@ namespace epd::testing {
 namespace {
 
 int RunExample(const std::string& arguments) {
-  const int status = std::system(("client/c/exchange_example " + arguments).c_str());
+  const int status = std::system(("client/c/example/exchange_example " + arguments).c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

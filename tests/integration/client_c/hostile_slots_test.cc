@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "client/c/attach_codec.h"
+#include "client/c/attach_messages.h"
 #include "client/c/attach_socket.h"
 #include "client/c/mapping.h"
 #include "proto/epd/v1/segment.h"

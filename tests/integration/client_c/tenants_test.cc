@@ -13,7 +13,7 @@
 #include <sstream>
 #include <string>
 
-#include "client/c/attach_codec.h"
+#include "client/c/attach_messages.h"
 #include "client/c/attach_socket.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/read_trap.h"

@@ -1,13 +1,12 @@
 // Goal: the library's own codec and the real protobuf library read each other's bytes, field by
 // field, and bytes that are no message are refused and never read out of bounds (the test also runs
 // under the address sanitizer).
-#include "client/c/attach_codec.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
+#include "client/c/attach_messages.h"
 #include "proto/epd/v1/attach.pb.h"
 
 namespace epd::client {

@@ -4,7 +4,6 @@
 
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/log_limiter.h"
-#include "daemon/worker/engine/stream_pause.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"

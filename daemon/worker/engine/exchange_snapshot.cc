@@ -1,9 +1,12 @@
-#include "daemon/worker/engine/make_snapshot.h"
+#include "daemon/worker/engine/exchange_snapshot.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/operation_table.h"
+#include "daemon/worker/engine/tenant_table.h"
+#include "daemon/worker/staging/staging.h"
 
 namespace epd {
 namespace {
