@@ -24,7 +24,7 @@
 
 namespace epd::client {
 
-// A worker whose epd is gone answers the open uses from the outcome records; what it has not
+// A worker whose epd is gone answers the open submissions from the outcome records; what it has not
 // answered after this time is answered here.
 inline constexpr std::chrono::milliseconds kPoisonDelay{200};
 

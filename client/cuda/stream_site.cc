@@ -207,7 +207,7 @@ Status StreamSite::Put(const Surroundings& around, const StreamBuffers& buffers,
   return queue.status();
 }
 
-// Which plan, and how many slots this rank needs by it: the routes differ at every use, and what is armed
+// Which plan, and how many slots this rank needs by it: the routes differ at every call, and what is armed
 // with constants finds them in memory.
 void StreamSite::PutAnnounce(const Surroundings& around, const StreamBuffers& buffers,
                              Queue& queue) const {

@@ -17,7 +17,7 @@
 namespace epd::client {
 
 // The slots' requests are written here, by the CPU, once for each formation. Put then queues the same
-// bytes at every use; a captured graph replays them.
+// bytes at every call; a captured graph replays them.
 class StreamSite {
  public:
   // RESOURCE_EXHAUSTED: the session has no three slots left.
@@ -30,12 +30,12 @@ class StreamSite {
 
   const StreamCall& call() const { return call_; }
 
-  // From now on the site's uses belong to `formation`, whose staging is mapped.
+  // From now on the site's calls belong to `formation`, whose staging is mapped.
   void Enter(const Formation& formation);
   // The session cannot arm these slots any more; the worker need not look at them.
   void Forget();
 
-  // What a use needs beside the site, from its group.
+  // What a call needs beside the site, from its group.
   struct Surroundings {
     const cuda::DriverTable& driver;
     const cuda::KernelModule& kernels;
@@ -44,11 +44,11 @@ class StreamSite {
     StreamPlaces places;            // Where the worker moves the rows; else
     std::optional<RankPlaces> own;  // where this rank does.
   };
-  // Queues one use. Neither waits nor allocates.
+  // Queues one call. Neither waits nor allocates.
   //   INTERNAL  a driver's call failed; the text names it
   Status Put(const Surroundings& around, const StreamBuffers& buffers, cuda::Stream stream) const;
 
-  // The first failed use since the last call; OK: none.
+  // The first call that failed since the last TakeFailure; OK: none.
   Status TakeFailure();
   // Ends what is open, since nobody else will. True: something was.
   bool EndOpen(Code code);

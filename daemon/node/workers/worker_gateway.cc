@@ -150,7 +150,7 @@ void WorkerGateway::Sweep(absl::Time now) {
   next_sweep_ = now + kSweepEvery;
   if (ended > 0)
     Log(LogLevel::kWarn, "open operations ended for the worker",
-        {{"worker", ToString(options_.name)}, {"uses", ended}, {"why", down_because_}});
+        {{"worker", ToString(options_.name)}, {"submissions", ended}, {"why", down_because_}});
 }
 
 absl::Time WorkerGateway::NextSweep() const {

@@ -40,7 +40,7 @@ int NumCpus() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Ids of one worker never meet another's, which may have left plans and uses behind.
+// Ids of one worker never meet another's, which may have left plans and submissions behind.
 uint64_t FirstOperationId(uint64_t worker_incarnation) {
   constexpr int kIncarnationShift = 40;
   return (worker_incarnation << kIncarnationShift) | 1;
@@ -247,7 +247,7 @@ void ExecLoop::AbortEverything() {
   for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(WorkerStops(why));
 }
 
-// epd lives: once this process is gone it answers every open use from the records, after it has told
+// epd lives: once this process is gone it answers every open submission from the records, after it has told
 // the clients to wait for the worker that replaces this one.
 void ExecLoop::LeaveToEpd() {
   v1::FromWorker message;

@@ -234,7 +234,7 @@ static_assert(sizeof(SlotsSegment) == 4096 * (1 + kSlotsPerSession));
 
 enum class Outcome : uint32_t { kUndecided = 0, kGood = 1, kFailed = 2 };
 
-// Which use a claim id stands for. Written before the claim, so that every {id, 0} has its record.
+// Which submission a claim id stands for. Written before the claim, so that every {id, 0} has its record.
 struct SlotRecord {
   std::atomic<uint64_t> claim;  // (step << 32) | id.
   std::atomic<uint64_t> op_id;  // 0: not known yet.
