@@ -33,7 +33,7 @@ class Refusal : public Operation {
     }
   }
 
-  Status Plan(const Formation&, shm::SlotRequest*) override { return error_; }
+  Status Plan(const Formation&, epd::shm::SlotRequest*) override { return error_; }
   // Never reached: what is announced with an error is not admitted.
   Status Stage(const Admitted&) override { return error_; }
   Status Pull(const Admitted&) override { return error_; }
