@@ -18,14 +18,14 @@
  * Threads: all functions may be called from any thread; operations block the calling thread until they end, and
  * every operation ends: with its result, or with the cause, the same on every rank of the group. The library starts
  * no thread before the first operation; then one watchdog per client, which ends all waits when epd is gone.
- * Fork: a forked child must not submission its parent's objects (FAILED_PRECONDITION); it connects anew.
+ * Fork: a forked child must not use its parent's objects (FAILED_PRECONDITION); it connects anew.
  *
  * When the daemon is gone: calls in flight end within a second (UNAVAILABLE, or ABORTED if the worker said so first);
  * every later call of that client, and epd_check, says why. Then: epd_leave, epd_disconnect, epd_connect, epd_join.
  *
- * Environment: EPD_SOCKET (the socket to submission), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
+ * Environment: EPD_SOCKET (the socket to use), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
  * start), XDG_RUNTIME_DIR (where the private one lives), EPD_SPIN_US (how long a wait spins before it sleeps; default:
- * 50 where this process may submission more CPUs than the group has ranks, else 0).
+ * 50 where this process may use more CPUs than the group has ranks, else 0).
  *
  * Errors of every operation (the outputs are then zeros):
  *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
@@ -110,7 +110,7 @@ EPD_API void epd_disconnect(epd_client* client);
 /* EPD_OK while the session lives; else why it ended. Never blocks. */
 EPD_API int epd_check(epd_client* client, epd_error* error);
 
-/* The path of the socket in submission, valid until epd_disconnect. */
+/* The path of the socket in use, valid until epd_disconnect. */
 EPD_API const char* epd_socket_path(const epd_client* client);
 
 /* ---- group ---- */
@@ -192,7 +192,7 @@ EPD_API uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint
 #define EPD_EXECUTION_NEXT UINT64_MAX
 
 /* Identity of an operation: calls of all ranks with the same identity are one operation, in whatever order they come.
- * Either `name` (static, the same on all ranks; `execution` counts its submissions, EPD_EXECUTION_NEXT: the library counts per
+ * Either `name` (static, the same on all ranks; `execution` counts its uses, EPD_EXECUTION_NEXT: the library counts per
  * rank), or `program` with the execution's number, the ordinal of the call site and its occurrence in the execution. */
 typedef struct epd_key {
   size_t struct_size;
