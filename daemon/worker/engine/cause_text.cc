@@ -47,7 +47,8 @@ absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
       first == nullptr
           ? "a worker of the group"
           : absl::StrCat("the worker of ", ToString(first->server()), " host=", first->host,
-                         ", which serves ranks ", DescribeRanks(ranks), ",");
+                         ranks.size() == 1 ? ", which serves rank=" : ", which serves ranks=",
+                         DescribeRanks(ranks), ",");
   return absl::UnavailableError(absl::StrCat(
       who, " is gone: ", why,
       "; call again: the group forms anew when it is back, or when others take its ranks"));

@@ -229,7 +229,7 @@ TEST(NodesTest, ALostNodeIsNamedAtOnceAndAReplacementCarriesOn) {
   for (int rank : {0, 1}) {
     const std::string report = ranks[static_cast<size_t>(rank)]->Finish();
     EXPECT_THAT(report, HasSubstr("UNAVAILABLE"));
-    EXPECT_THAT(report, ContainsRegex("rank=2|ranks 2-3"));
+    EXPECT_THAT(report, ContainsRegex("rank=2|ranks=2-3"));
   }
 }
 
@@ -244,14 +244,14 @@ TEST(NodesTest, WhenTheNodeOfRank0DiesAllOthersHearWhichItWas) {
         return problem;
     }
   };
-  auto ranks = fleet.StartRanks(ExchangeCase{.num_ranks = 6}, body);
+  auto ranks = fleet.StartRanks(ExchangeCase{.num_ranks = 6, .num_experts = 6}, body);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ready");
   fleet.Kill(0);
   const std::vector<std::string> reports = FinishAll(ranks);
   for (const size_t rank : {2, 3, 4, 5}) {
     EXPECT_THAT(reports[rank], HasSubstr("UNAVAILABLE")) << "rank " << rank;
     EXPECT_THAT(reports[rank], ContainsRegex("node[ =]n0")) << "rank " << rank;
-    EXPECT_THAT(reports[rank], ContainsRegex("rank=0|ranks 0-1")) << "rank " << rank;
+    EXPECT_THAT(reports[rank], ContainsRegex("rank=0|ranks=0-1")) << "rank " << rank;
   }
 }
 

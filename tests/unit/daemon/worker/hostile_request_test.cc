@@ -93,7 +93,7 @@ TEST_F(Hostile, NameWithoutAnEndIsCutAndCleaned) {
   std::memset(request.error, 'e', sizeof request.error);
   const Submission waits = h_.Take(request);
   EXPECT_FALSE(h_.answered(waits));
-  const std::string name = "name=" + std::string(sizeof request.announce.name, '\xff');
+  const std::string name = "name=" + std::string(sizeof request.announce.name, '?');
   EXPECT_THAT(h_.text(h_.Take(request)), AllOf(HasSubstr(name + " "), HasSubstr("used once")));
 }
 
