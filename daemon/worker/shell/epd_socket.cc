@@ -16,8 +16,6 @@ constexpr size_t kMaxWaitingBytes = 64 << 20;
 
 absl::Status OfEpd(const absl::Status& status) {
   if (status.ok()) return status;
-  if (absl::IsUnavailable(status))
-    return absl::UnavailableError(absl::StrCat("its epd has ended: ", status.message()));
   return absl::Status(status.code(), absl::StrCat("the socket to epd: ", status.message()));
 }
 

@@ -1,5 +1,6 @@
 #include "daemon/worker/shell/exec_loop.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <time.h>
@@ -31,6 +32,8 @@ constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
 // Between two looks at a device that has work, once the loop spins no more: a device rings no bell.
 constexpr absl::Duration kDevicePeriod = absl::Microseconds(20);
 constexpr int kMaxSleepMs = 60'000;
+// From the signal of its end until its socket is closed.
+constexpr absl::Duration kEpdEnds = absl::Milliseconds(100);
 constexpr int kMaxEvents = 64;
 
 int NumCpus() {
@@ -236,11 +239,22 @@ void ExecLoop::Fail(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
+// The signal that comes with the end of epd comes before its socket is closed, while its other threads still end; with
+// each of them it comes again.
+bool ExecLoop::EpdHasEnded() const {
+  const absl::Time deadline = Now() + kEpdEnds;
+  for (absl::Duration left = kEpdEnds; left > absl::ZeroDuration(); left = deadline - Now()) {
+    pollfd socket = {.fd = epd_.fd(), .events = POLLRDHUP, .revents = 0};
+    const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)));
+    if (poll(&socket, 1, static_cast<int>(ms)) > 0) return true;
+  }
+  return false;
+}
+
 // Nobody else can answer any more: epd is gone, or about to reap this worker.
 void ExecLoop::AbortEverything() {
-  const std::string why = getppid() == epd_pid_
-                              ? std::string(status_.message())
-                              : absl::StrCat("its epd (pid ", epd_pid_, ") has ended");
+  const std::string why = EpdHasEnded() ? absl::StrCat("its epd (pid ", epd_pid_, ") has ended")
+                                        : std::string(status_.message());
   const absl::Time now = Now();
   exchange_.Stop(why, now);
   performer_.RunAll(now);

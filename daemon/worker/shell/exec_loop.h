@@ -73,6 +73,8 @@ class ExecLoop {
   void Fail(const absl::Status& status);
   // Whether a backend of this worker can serve the tenant.
   absl::Status CheckServed(const TenantStart& start) const;
+  // Waits a little for what then is likely.
+  bool EpdHasEnded() const;
   void AbortEverything();
   void LeaveToEpd();
 
