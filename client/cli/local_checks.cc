@@ -22,21 +22,21 @@ using Findings = google::protobuf::RepeatedPtrField<Finding>;
 // A session has a socket, a slots segment, an eventfd and an arena per rank of each set.
 constexpr rlim_t kMinOpenFiles = 1024;
 
+struct Advice {
+  std::string consequence;
+  std::string fix;
+};
+
 // A good one says neither what follows nor what to do.
 void Add(Findings& findings, const std::string& what, bool ok, const std::string& found,
-         const std::string& consequence = "", const std::string& fix = "") {
+         const Advice& advice) {
   Finding& finding = *findings.Add();
   finding.set_what(what);
   finding.set_ok(ok);
   finding.set_found(found);
-  if (!ok) finding.set_consequence(consequence);
-  if (!ok) finding.set_fix(fix);
+  if (!ok) finding.set_consequence(advice.consequence);
+  if (!ok) finding.set_fix(advice.fix);
 }
-
-struct Advice {
-  const char* consequence;
-  const char* fix;
-};
 
 Advice Advise(ProbeResult result) {
   switch (result) {
@@ -59,16 +59,15 @@ void CheckSockets(const std::vector<SocketCandidate>& candidates, Findings& find
     const Probe probe = ProbeSocket(path);
     const bool listens = probe.result == ProbeResult::kListening;
     any = any || listens;
-    const Advice advice = Advise(probe.result);
     // A place that is merely empty is fine as long as another one is not.
     Add(findings, absl::StrCat("socket: ", candidate.origin),
         listens || probe.result == ProbeResult::kMissing, absl::StrCat(path, ": ", probe.text),
-        advice.consequence, advice.fix);
+        Advise(probe.result));
   }
   if (!any) {
     Add(findings, "daemon", false, "no epd answers at any of these places",
-        "clients start a private daemon, or fail if EPD_AUTOSTART=0",
-        "start one with 'epd' or 'systemctl start epd'");
+        {"clients start a private daemon, or fail if EPD_AUTOSTART=0",
+         "start one with 'epd' or 'systemctl start epd'"});
   }
 }
 
@@ -83,8 +82,9 @@ void CheckFolder(const SocketCandidate& candidate, unsigned uid, Findings& findi
   Add(findings, absl::StrCat("folder: ", folder), ok,
       absl::StrFormat("owner uid %d, mode %04o%s", entry.st_uid, entry.st_mode & 07777,
                       S_ISDIR(entry.st_mode) ? "" : ", not a folder"),
-      "epd and the clients refuse it, since others could put a socket there",
-      absl::StrCat("expected owner uid ", uid, " and mode 0700: remove it, or chown and chmod it"));
+      {"epd and the clients refuse it, since others could put a socket there",
+       absl::StrCat("expected owner uid ", uid,
+                    " and mode 0700: remove it, or chown and chmod it")});
 }
 
 void CheckPrograms(Findings& findings) {
@@ -95,8 +95,8 @@ void CheckPrograms(Findings& findings) {
     const bool found = access(path.c_str(), X_OK) == 0;
     Add(findings, absl::StrCat("program: ", name), found,
         found ? path : absl::StrCat("not beside epctl (", self.parent_path().string(), ")"),
-        "a private daemon starts only if EPD_DAEMON or PATH leads to one",
-        "run deploy/setup, or set EPD_DAEMON");
+        {"a private daemon starts only if EPD_DAEMON or PATH leads to one",
+         "run deploy/setup, or set EPD_DAEMON"});
   }
 }
 
@@ -104,8 +104,8 @@ void CheckOpenFiles(Findings& findings) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   Add(findings, "limit: open files", limit.rlim_cur >= kMinOpenFiles, absl::StrCat(limit.rlim_cur),
-      "a daemon with many groups or sessions runs out of descriptors",
-      absl::StrCat("ulimit -n ", kMinOpenFiles, " or LimitNOFILE= in the unit"));
+      {"a daemon with many groups or sessions runs out of descriptors",
+       absl::StrCat("ulimit -n ", kMinOpenFiles, " or LimitNOFILE= in the unit")});
 }
 
 // Staging is shared memory, so these pages count against the memory that is free now.
@@ -118,7 +118,7 @@ void CheckMemory(Findings& findings) {
     if (words.size() < 2 || words[0] != "MemAvailable:" || !absl::SimpleAtoi(words[1], &kib))
       continue;
     Add(findings, "memory", true,
-        absl::StrCat(HumanBytes(kib * 1024), " available for staging and programs"));
+        absl::StrCat(HumanBytes(kib * 1024), " available for staging and programs"), {});
   }
 }
 

@@ -30,7 +30,7 @@ Status Open(const epd_stream_open_args* given, epd_stream_group** out) {
   const auto wait = args.timeout_ms <= 0
                         ? std::chrono::milliseconds(kOpenDeadline)
                         : std::chrono::milliseconds(std::min<int64_t>(args.timeout_ms, 1 << 30));
-  Status status = OpenStreamGroup(*args.group, args.rank, args.device, ProcessDriver(),
+  Status status = OpenStreamGroup({*args.group, args.rank, args.device}, ProcessDriver(),
                                   Clock::now() + wait, &opened->group);
   if (status.ok()) *out = opened.release();
   return status;

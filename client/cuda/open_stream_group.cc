@@ -28,8 +28,9 @@ const CudaDriver& ProcessDriver() {
   return *driver;
 }
 
-Status OpenStreamGroup(const epd_group& joined, uint32_t rank, int device, const CudaDriver& driver,
+Status OpenStreamGroup(const StreamPlace& place, const CudaDriver& driver,
                        Clock::time_point deadline, std::shared_ptr<StreamGroup>* group) {
+  const auto& [joined, rank, device] = place;
   if (!driver.problem.empty()) {
     return {Code::kFailedPrecondition, "this process cannot use its GPUs: " + driver.problem};
   }

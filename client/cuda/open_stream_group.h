@@ -17,8 +17,14 @@ struct CudaDriver {
 };
 const CudaDriver& ProcessDriver();
 
+struct StreamPlace {
+  const epd_group& joined;
+  uint32_t rank;
+  int device;
+};
+
 // `driver` outlives the group and its thread. Errors as StreamGroup::Create; and FAILED_PRECONDITION where `driver` cannot be used.
-Status OpenStreamGroup(const epd_group& joined, uint32_t rank, int device, const CudaDriver& driver,
+Status OpenStreamGroup(const StreamPlace& place, const CudaDriver& driver,
                        Clock::time_point deadline, std::shared_ptr<StreamGroup>* group);
 
 }  // namespace epd::client

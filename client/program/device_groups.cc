@@ -44,7 +44,7 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
   if (joined == nullptr)
     return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
   const client::Status made = client::OpenStreamGroup(
-      *joined, place.rank, device, driver, client::Clock::now() + kMapDeadline, &entry.group);
+      {*joined, place.rank, device}, driver, client::Clock::now() + kMapDeadline, &entry.group);
   if (!made.ok()) {
     entries_.erase({call.alias, device});
     return client::AtPlace(made, {.group = place.group, .rank = place.rank, .phase = "stream"});

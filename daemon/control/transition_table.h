@@ -27,7 +27,7 @@ class TransitionTable {
   static constexpr size_t kNumEvents = static_cast<size_t>(Event::kCount);
 
   // A pair given twice does not compile (in a constant expression).
-  constexpr explicit TransitionTable(std::initializer_list<TransitionRow<State, Event>> rows) {
+  constexpr TransitionTable(std::initializer_list<TransitionRow<State, Event>> rows) {
     for (const auto& [event, to, states] : rows) {
       for (const State from : states) {
         auto& cell = next_[static_cast<size_t>(from)][static_cast<size_t>(event)];

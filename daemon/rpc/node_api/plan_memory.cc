@@ -25,8 +25,9 @@ absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
   shape.worker_executor = spec->executor == Executor::kWorker;
   absl::StatusOr<v1::PlanMemoryResponse> plan =
       PlanGroupMemory(shape, node.settings().staging_bytes);
-  if (plan.ok()) response = *std::move(plan);
-  return plan.status();
+  if (!plan.ok()) return plan.status();
+  response = *std::move(plan);
+  return absl::OkStatus();
 }
 
 }  // namespace epd

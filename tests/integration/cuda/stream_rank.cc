@@ -84,7 +84,7 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
   // Outlives the group's thread.
   static const auto* const driver = new client::CudaDriver{driver_, cuda::KernelImage().data, ""};
   const Status made =
-      client::OpenStreamGroup(*joined.rank->group(), rank_, device, *driver,
+      client::OpenStreamGroup({*joined.rank->group(), rank_, device}, *driver,
                               client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
   if (problem.empty()) problem = AddSites();
