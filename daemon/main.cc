@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,13 +12,16 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/node/attach/instance_lock.h"
 #include "daemon/node/attach/socket_file.h"
 #include "daemon/node/loop/signals.h"
 #include "daemon/node/node.h"
 #include "daemon/node/process.h"
+#include "daemon/node/settings/reload.h"
 #include "daemon/node/settings/settings.h"
 #include "daemon/observe/log.h"
+#include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/server.h"
 #include "daemon/version.h"
 
@@ -40,23 +44,49 @@ absl::Status CheckPaths(const Settings& settings) {
   return checked;
 }
 
+// What SIGHUP asks a node's daemon for. A private one ignores it: it outlives the terminal that it was
+// started from.
+void ReadAgain(const std::vector<std::string>& args, const MachineFacts& facts,
+               ParsedSettings& current) {
+  if (current.settings.idle_exit > absl::ZeroDuration()) return;
+  const absl::StatusOr<ParsedSettings> next = ParseSettings(args, facts);
+  const Settings& log = next.ok() ? next->settings : current.settings;
+  absl::Status read = OpenLog(log.log_level, log.log_file);
+  read.Update(next.status());
+  if (!read.ok()) {
+    return Log(LogLevel::kError, "settings are bad, the old ones stay", {{"why", read.message()}});
+  }
+  const Reload reload = TakeOver(*next, facts, current);
+  Log(LogLevel::kInfo, "settings read again", {{"taken", absl::StrJoin(reload.taken, ",")}});
+  if (reload.need_restart.empty()) return;
+  Log(LogLevel::kWarn, "settings need a restart",
+      {{"changed", absl::StrJoin(reload.need_restart, ",")}});
+}
+
 // The start and stop order. Whatever is started later is stopped earlier:
-//   lock, segments, gRPC, attach socket, READY, [worker and control loop], STOPPING, sockets,
+//   lock, certificates, segments, gRPC, attach socket, READY, [worker and control loop], STOPPING, sockets,
 //   sessions, worker, gRPC
-absl::Status Serve(const ParsedSettings& parsed) {
+absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& facts,
+                   ParsedSettings& parsed) {
   const Settings& settings = parsed.settings;
   if (absl::Status bad = CheckPaths(settings); !bad.ok()) return bad;
   absl::StatusOr<InstanceLock> lock = InstanceLock::Take(settings.socket, kPredecessor);
   if (!lock.ok()) return lock.status();
 
-  Node node(parsed, {kVersion, HostName()});
+  const std::unique_ptr<CertificateFiles> certificates = MakeCertificateFiles(settings);
+  if (absl::Status bad = certificates->Start(); !bad.ok()) return bad;
+  Node node(parsed, {kVersion, HostName(), *certificates});
   if (absl::Status bad = node.AddWorkers(); !bad.ok()) return bad;
   SignalWatch signals;
-  const auto on_signal = [&](int) {
+  const auto on_signal = [&](int signal) {
+    if (signal == SIGHUP) return ReadAgain(args, facts, parsed);
     node.BeginShutdown(settings.drain_deadline,
                        absl::UnavailableError("this epd is stopping; connect again later"));
   };
   if (absl::Status bad = signals.Start(node.loop(), on_signal); !bad.ok()) return bad;
+
+  SupervisorWatchdog watchdog;
+  if (absl::Status bad = watchdog.Start(node.loop()); !bad.ok()) return bad;
 
   RpcServer rpc(node);
   if (absl::Status bad = rpc.Start(); !bad.ok()) return bad;
@@ -86,7 +116,7 @@ absl::Status Serve(const ParsedSettings& parsed) {
 int Main(const std::vector<std::string>& args) {
   PrepareProcess();
   const MachineFacts facts = ReadMachineFacts();
-  const absl::StatusOr<ParsedSettings> parsed = ParseSettings(args, facts);
+  absl::StatusOr<ParsedSettings> parsed = ParseSettings(args, facts);
   if (!parsed.ok()) {
     std::cerr << "epd: " << parsed.status().message() << "\n";
     return 2;
@@ -99,7 +129,7 @@ int Main(const std::vector<std::string>& args) {
   absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
   if (ended.ok()) {
     BlockSignals();
-    ended = Serve(*parsed);
+    ended = Serve(args, facts, *parsed);
   }
   if (ended.ok()) return 0;
   Log(LogLevel::kError, "cannot serve",

@@ -45,6 +45,15 @@ v1::Finding Nccl(const DaemonReport& daemon) {
       "its path");
 }
 
+v1::Finding Certificate(const DaemonReport& daemon) {
+  const std::string& problem = daemon.certificate_problem;
+  return MakeFinding("certificate", problem.empty(),
+                     problem.empty() ? absl::StrCat("ends on ", daemon.certificate_ends) : problem,
+                     "after its end no node believes this one: links that break stay broken",
+                     "put a new one into the files of tls_cert and tls_key, signed by tls_ca; they "
+                     "are read while epd runs");
+}
+
 v1::Finding HugePages(const MachineReport& machine) {
   const std::string& text = machine.transparent_huge_pages;
   const bool ok = absl::StrContains(text, "[always]") || absl::StrContains(text, "[within_size]") ||
@@ -103,6 +112,7 @@ v1::Finding Folder(const MachineReport& machine) {
 v1::GetDoctorResponse Diagnose(const MachineReport& machine, const DaemonReport& daemon) {
   v1::GetDoctorResponse response;
   for (const WorkerReading& worker : daemon.workers) *response.add_findings() = Worker(worker);
+  if (!daemon.certificate_ends.empty()) *response.add_findings() = Certificate(daemon);
   for (v1::Finding& finding :
        std::vector{Nccl(daemon), HugePages(machine), Memory(machine, daemon),
                    Cores(machine, daemon), Descriptors(machine), Folder(machine)}) {

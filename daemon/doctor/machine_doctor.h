@@ -44,6 +44,8 @@ struct DaemonReport {
   std::string nccl_version;            // Empty: none.
   std::string nccl_path;
   std::string nccl_problem;
+  std::string certificate_ends;  // Empty: links are plain.
+  std::string certificate_problem;
 };
 
 // Pure: all findings, good ones too, in a fixed order.

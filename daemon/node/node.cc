@@ -51,7 +51,7 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
   return {.node = identity.id.value,
           .version = identity.version,
           .incarnation = identity.incarnation,
-          .max_sessions = static_cast<uint32_t>(settings.max_sessions)};
+          .max_sessions = [&settings] { return settings.max_sessions; }};
 }
 
 SpecDefaults MakeSpecDefaults(const Settings& settings) {
@@ -84,6 +84,7 @@ std::string DescribeGroup(const NodeControl& control, GroupId group) {
 
 Node::Node(const ParsedSettings& settings, Options options)
     : parsed_(settings),
+      certificates_(options.certificates),
       identity_{NodeId{settings.settings.node}, options.host, options.version, RandomNumber(),
                 MonotonicNow()},
       queue_(ControlOptions(identity_, this->settings()), role_,
@@ -98,7 +99,8 @@ Node::Node(const ParsedSettings& settings, Options options)
                  [this](GroupId group) { return DescribeGroup(control(), group); },
                  [this](const v1::WorkerPast& past) { past_.Take(past); }},
                 [this](const WorkerName& name) {
-                  return MakeWorkerOptions(this->settings(), identity_.incarnation, name);
+                  return MakeWorkerOptions(this->settings(), certificates_.served(),
+                                           identity_.incarnation, name);
                 }}),
       figures_({[this](absl::Time now) { workers_.AskForFigures(now); },
                 [this](absl::Time since) {

@@ -25,6 +25,7 @@
 #include "daemon/node/workers/fresh_figures.h"
 #include "daemon/node/workers/past_questions.h"
 #include "daemon/node/workers/worker_table.h"
+#include "daemon/tls/certificate_files.h"
 
 namespace epd {
 
@@ -45,9 +46,10 @@ class Node {
   struct Options {
     std::string version;  // epd's.
     std::string host;
+    const CertificateFiles& certificates;  // Started; outlives the node, as `settings` does.
   };
 
-  // `settings` outlives this. Starts nothing.
+  // `settings` may change in what SIGHUP changes. Starts nothing.
   Node(const ParsedSettings& settings, Options options);
   ~Node();
   Node(const Node&) = delete;
@@ -91,6 +93,7 @@ class Node {
 
   const ParsedSettings& parsed() const { return parsed_; }
   const Settings& settings() const { return parsed_.settings; }
+  const CertificateFiles& certificates() const { return certificates_; }
   const NodeIdentity& identity() const { return identity_; }
   const NodeId& id() const { return identity_.id; }
   const NodeControl& control() const { return queue_.control(); }
@@ -110,6 +113,7 @@ class Node {
   absl::Time NextDeadline() const;
 
   const ParsedSettings& parsed_;
+  const CertificateFiles& certificates_;
   const NodeIdentity identity_;
   ThreadRole role_;
 

@@ -1,17 +1,23 @@
 #include "daemon/node/process.h"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
 
 namespace epd {
@@ -43,6 +49,26 @@ void NotifySupervisor(const std::string& state) {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
   sendto(socket_fd.get(), state.data(), state.size(), MSG_NOSIGNAL,
          reinterpret_cast<const sockaddr*>(&address), size);
+}
+
+absl::Status SupervisorWatchdog::Start(EventLoop& loop) {
+  const char* asked = std::getenv("WATCHDOG_USEC");
+  const char* of_whom = std::getenv("WATCHDOG_PID");
+  int64_t microseconds = 0;
+  int pid = 0;
+  if (asked == nullptr || !absl::SimpleAtoi(asked, &microseconds) || microseconds <= 0)
+    return absl::OkStatus();
+  if (of_whom != nullptr && (!absl::SimpleAtoi(of_whom, &pid) || pid != getpid()))
+    return absl::OkStatus();
+  timer_.reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const timespec half = absl::ToTimespec(absl::Microseconds(microseconds) / 2);
+  const itimerspec every = {.it_interval = half, .it_value = half};
+  if (!timer_.valid() || timerfd_settime(timer_.get(), 0, &every, nullptr) != 0)
+    return absl::ResourceExhaustedError(absl::StrCat("timerfd: ", std::strerror(errno)));
+  return loop.Add(timer_.get(), EPOLLIN, [fd = timer_.get()](uint32_t) {
+    uint64_t times;
+    if (read(fd, &times, sizeof times) == sizeof times) NotifySupervisor("WATCHDOG=1");
+  });
 }
 
 std::string HostName() {

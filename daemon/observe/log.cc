@@ -1,11 +1,13 @@
 #include "daemon/observe/log.h"
 
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/details/file_helper.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdio>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace epd {
@@ -40,24 +42,59 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
+// Writes to a file that can be exchanged meanwhile, or to standard error.
+class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  using File = std::unique_ptr<spdlog::details::file_helper>;
+
+  void Use(File file) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    file_ = std::move(file);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (file_ != nullptr) return file_->write(line);
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+  void flush_() override {
+    if (file_ != nullptr) return file_->flush();
+    std::fflush(stderr);
+  }
+
+  File file_;
+};
+
+std::shared_ptr<LogSink> SinkInUse() {
+  const std::shared_ptr<spdlog::logger> logger = spdlog::default_logger();
+  return logger->sinks().empty() ? nullptr
+                                 : std::dynamic_pointer_cast<LogSink>(logger->sinks().front());
+}
+
 }  // namespace
 
 absl::Status OpenLog(const std::string& level, const std::string& file) {
-  std::shared_ptr<spdlog::sinks::sink> sink;
+  LogSink::File opened;
   try {
-    if (file.empty()) {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    } else {
-      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file);
+    if (!file.empty()) {
+      opened = std::make_unique<spdlog::details::file_helper>();
+      opened->open(file);
     }
   } catch (const std::exception& e) {  // spdlog's way of saying that the file cannot be opened.
     return absl::InvalidArgumentError(absl::StrCat("log_file: got '", file, "': ", e.what()));
   }
-  auto logger = std::make_shared<spdlog::logger>("epd", std::move(sink));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
-  logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::debug);
-  spdlog::set_default_logger(std::move(logger));
+  std::shared_ptr<LogSink> sink = SinkInUse();
+  if (sink == nullptr) {
+    sink = std::make_shared<LogSink>();
+    auto logger = std::make_shared<spdlog::logger>("epd", sink);
+    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
+    logger->flush_on(spdlog::level::debug);
+    spdlog::set_default_logger(std::move(logger));
+  }
+  sink->Use(std::move(opened));
+  spdlog::default_logger()->set_level(spdlog::level::from_str(level));
   return absl::OkStatus();
 }
 

@@ -24,7 +24,8 @@ struct LogField {
 };
 
 // Opens the log; before it, lines go to standard error at level info. `file` empty: standard error.
-//   INVALID_ARGUMENT  the file cannot be opened
+// Again: takes the new level and opens the file anew, which is how logs rotate. Thread-safe.
+//   INVALID_ARGUMENT  the file cannot be opened; the log goes on as it was
 absl::Status OpenLog(const std::string& level, const std::string& file);
 
 // Writes "what key=value ...". Thread-safe. The line is on its way to the file when this returns.

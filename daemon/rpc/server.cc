@@ -56,7 +56,7 @@ absl::Status RpcServer::Start() {
                            &unix_bound);
   if (!settings.listen.empty()) {
     builder.AddListeningPort(settings.listen,
-                             MakeServerCredentials(MakeTlsFiles(settings), LogRefusedPeer()),
+                             MakeServerCredentials(node_.certificates().served(), LogRefusedPeer()),
                              &tcp_bound);
   }
   builder.RegisterService(&service_);

@@ -29,7 +29,7 @@ class RpcServer {
 
   // Call before Node::Run, on the thread that will run it.
   //   FAILED_PRECONDITION  an address cannot be bound
-  //   as CheckListen       TLS files, or an address that needs them
+  //   as CheckListen       an address that needs TLS
   absl::Status Start();
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const { return listen_address_; }

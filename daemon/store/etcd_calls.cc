@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "daemon/tls/address.h"
 
 namespace epd {
 namespace {
@@ -86,8 +87,10 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const EtcdA
 }  // namespace
 
 absl::StatusOr<EtcdAddress> ParseEtcdAddress(const std::string& text) {
-  const absl::Status bad = absl::InvalidArgumentError(absl::StrCat(
-      "rendezvous: got '", text, "', expected etcd://host:port[,host:port...][/name]"));
+  const absl::Status bad =
+      absl::InvalidArgumentError(absl::StrCat("rendezvous: got '", text,
+                                              "', expected etcd://host:port[,host:port...][/name] "
+                                              "with ports from 1 to 65535"));
   if (text.rfind(kScheme, 0) != 0) return bad;
   EtcdAddress address;
   std::string hosts = text.substr(sizeof(kScheme) - 1);
@@ -97,8 +100,7 @@ absl::StatusOr<EtcdAddress> ParseEtcdAddress(const std::string& text) {
   }
   address.endpoints = absl::StrSplit(hosts, ',');
   for (const std::string& endpoint : address.endpoints) {
-    const size_t colon = endpoint.rfind(':');
-    if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) return bad;
+    if (!IsHostPort(endpoint, 1)) return bad;
   }
   if (address.cluster.empty() || address.cluster.find_first_of(" /") != std::string::npos)
     return bad;

@@ -31,6 +31,20 @@ std::string HostOf(const std::string& address) {
   return rest.substr(0, colon);
 }
 
+bool IsHostPort(const std::string& text, uint32_t min_port, uint32_t max_port) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  const std::string host = text.substr(0, colon);
+  const std::string digits = text.substr(colon + 1);
+  const bool bracketed = host.front() == '[' && host.back() == ']' && host.size() > 2;
+  if (!bracketed && host.find_first_of(":[] /,") != std::string::npos) return false;
+  if (digits.empty() || digits.size() > 5 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return false;
+  const auto port = static_cast<uint32_t>(std::stoul(digits));
+  return port >= min_port && port <= max_port;
+}
+
 bool IsLoopback(const std::string& host) {
   if (host == "localhost" || host.rfind("unix", 0) == 0) return true;
   in_addr v4{};

@@ -14,9 +14,9 @@ namespace epd {
 // Told of every peer that is refused, on gRPC's threads; may be null.
 using OnRefusedPeer = std::function<void(const absl::Status&)>;
 
-// Both sides present a certificate and check the other's (peer_check.h). The files are read again
-// every second, so renewed certificates need no restart; open connections keep theirs.
-// CheckOwn() must have passed.
+// Both sides present a certificate and check the other's (peer_check.h). `files` are copies
+// (certificate_files.h), read again every second, so renewed certificates need no restart; open
+// connections keep theirs.
 //
 // gRPC's own check of chain and dates is off: it ends the handshake inside OpenSSL before anybody
 // else sees the certificate, with "verify failed" on one side and nothing on the other (1.51), so

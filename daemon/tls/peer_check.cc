@@ -7,6 +7,7 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -61,6 +62,12 @@ std::string FormatTime(const ASN1_TIME* time) {
   return std::string(text, static_cast<size_t>(std::max(size, 0L)));
 }
 
+absl::Time ToTime(const ASN1_TIME* time) {
+  std::tm parts = {};
+  ASN1_TIME_to_tm(time, &parts);
+  return absl::FromTimeT(timegm(&parts));
+}
+
 bool IsAddress(const std::string& host) {
   const std::unique_ptr<ASN1_OCTET_STRING, Freed<ASN1_OCTET_STRING_free>> parsed(
       a2i_IPADDRESS(host.c_str()));
@@ -87,7 +94,7 @@ std::string Explain(int error, const X509& leaf, const std::string& host) {
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
       return absl::StrCat("is not for '", host,
-                          "', which was called; name that in its subjectAltName");
+                          "', at which it is called; name that in its subjectAltName");
     case X509_V_ERR_INVALID_PURPOSE:
       return "is not made for this; it needs the extended key usages serverAuth and clientAuth";
     default:
@@ -139,8 +146,9 @@ absl::StatusOr<Verdict> Verify(const PeerCertificate& peer, const std::string& c
   return verdict;
 }
 
-absl::Status CheckReadable(const std::string& path, const std::string& setting) {
-  if (!ReadPem(path).empty()) return absl::OkStatus();
+absl::Status CheckReadable(const std::string& pem, const std::string& path,
+                           const std::string& setting) {
+  if (!pem.empty()) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(setting, ": cannot read '", path, "'"));
 }
 
@@ -149,6 +157,10 @@ absl::Status CheckReadable(const std::string& path, const std::string& setting) 
 std::string ReadPem(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TlsPems ReadPems(const TlsFiles& files) {
+  return {ReadPem(files.ca), ReadPem(files.cert), ReadPem(files.key)};
 }
 
 absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, absl::Time now) {
@@ -161,20 +173,23 @@ absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, a
       absl::StrCat("the peer's certificate (", verdict->subject, ") ", verdict->why));
 }
 
-absl::Status CheckOwn(const TlsFiles& files, absl::Time now) {
+absl::Status CheckOwn(const TlsFiles& files, const TlsPems& pems,
+                      const std::vector<std::string>& hosts, absl::Time now) {
   if (files.ca.empty() && files.cert.empty() && files.key.empty()) return absl::OkStatus();
   if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
     return absl::InvalidArgumentError(
         "tls_ca, tls_cert and tls_key: got some of them, expected all three or none");
   }
-  absl::Status readable = CheckReadable(files.ca, "tls_ca");
-  readable.Update(CheckReadable(files.cert, "tls_cert"));
-  readable.Update(CheckReadable(files.key, "tls_key"));
+  absl::Status readable = CheckReadable(pems.ca, files.ca, "tls_ca");
+  readable.Update(CheckReadable(pems.cert, files.cert, "tls_cert"));
+  readable.Update(CheckReadable(pems.key, files.key, "tls_key"));
   if (!readable.ok()) return readable;
-  const std::string cert = ReadPem(files.cert);
-  for (const PeerRole role : {PeerRole::kServer, PeerRole::kClient}) {
-    const absl::StatusOr<Verdict> verdict =
-        Verify({cert, cert, role, /*host=*/""}, ReadPem(files.ca), now);
+  std::vector<PeerCertificate> uses = {{pems.cert, pems.cert, PeerRole::kServer, ""},
+                                       {pems.cert, pems.cert, PeerRole::kClient, ""}};
+  for (const std::string& host : hosts)
+    uses.push_back({pems.cert, pems.cert, PeerRole::kServer, host});
+  for (const PeerCertificate& use : uses) {
+    const absl::StatusOr<Verdict> verdict = Verify(use, pems.ca, now);
     if (!verdict.ok())
       return absl::InvalidArgumentError(
           absl::StrCat("tls_cert '", files.cert, "': ", verdict.status().message()));
@@ -182,15 +197,23 @@ absl::Status CheckOwn(const TlsFiles& files, absl::Time now) {
       return absl::FailedPreconditionError(
           absl::StrCat("tls_cert '", files.cert, "' (", verdict->subject, ") ", verdict->why));
   }
-  const std::string key_pem = ReadPem(files.key);
-  const Bio key_bio = Open(key_pem);
+  const Bio key_bio = Open(pems.key);
   const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
   const bool fits =
-      key != nullptr && X509_check_private_key(Parse(cert).front().get(), key.get()) == 1;
+      key != nullptr && X509_check_private_key(Parse(pems.cert).front().get(), key.get()) == 1;
   ERR_clear_error();
   if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("tls_key '", files.key, "' is not the private key of tls_cert"));
+}
+
+Validity ValidityOf(const std::string& cert_pem) {
+  Validity validity;
+  for (const Certificate& one : Parse(cert_pem)) {
+    const absl::Time ends = ToTime(X509_get0_notAfter(one.get()));
+    if (ends < validity.ends) validity = {ToTime(X509_get0_notBefore(one.get())), ends};
+  }
+  return validity;
 }
 
 }  // namespace epd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -17,6 +18,17 @@ struct TlsFiles {
   bool enabled() const { return !ca.empty(); }
 };
 
+// What they hold.
+struct TlsPems {
+  std::string ca;
+  std::string cert;
+  std::string key;
+
+  bool operator==(const TlsPems&) const = default;
+};
+// A file that cannot be read gives "".
+TlsPems ReadPems(const TlsFiles& files);
+
 enum class PeerRole { kServer, kClient };
 
 struct PeerCertificate {
@@ -31,13 +43,21 @@ struct PeerCertificate {
 //                    another purpose: names the subject and what to do
 absl::Status CheckPeer(const PeerCertificate& peer, const std::string& ca_pem, absl::Time now);
 
-// Reads this node's files.
+// Whether this node's files, which hold `pems`, may serve. `hosts` are what other nodes call this one.
 //   INVALID_ARGUMENT     one or two of the three are missing; a file does not parse, or the key is
 //                        another certificate's
 //   NOT_FOUND            a file cannot be read
 //   FAILED_PRECONDITION  the own certificate would be refused by every peer: has expired, is not
-//                        valid yet, is not signed by `ca`
-absl::Status CheckOwn(const TlsFiles& files, absl::Time now);
+//                        valid yet, is not signed by `ca`, does not hold one of `hosts`
+absl::Status CheckOwn(const TlsFiles& files, const TlsPems& pems,
+                      const std::vector<std::string>& hosts, absl::Time now);
+
+// When the first of the certificates of `cert_pem` ends, and when that one began.
+struct Validity {
+  absl::Time begins = absl::InfinitePast();
+  absl::Time ends = absl::InfiniteFuture();
+};
+Validity ValidityOf(const std::string& cert_pem);
 
 // The file's content, or "" when it cannot be read.
 std::string ReadPem(const std::string& path);

@@ -33,8 +33,8 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     "daemon/node": _DAEMON_CORE
     | _WIRE
     | {"daemon/codec", "daemon/control", "daemon/observe", "daemon/packet", "daemon/tls"},
-    "daemon/tls": set(),
-    "daemon/store": _DAEMON_CORE | _WIRE,
+    "daemon/tls": _DAEMON_CORE,
+    "daemon/store": _DAEMON_CORE | _WIRE | {"daemon/tls"},
     # A memory plan is answered with the sizes that the planning code itself computes.
     "daemon/rpc": _DAEMON_CORE
     | _WIRE

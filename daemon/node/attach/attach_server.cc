@@ -57,7 +57,7 @@ uint32_t AttachServer::FreeRecordIndex() const {
 
 absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& session) {
   if (absl::Status bad = NegotiateVersion(attach, &session.version); !bad.ok()) return bad;
-  if (sessions_.size() >= options_.max_sessions) {
+  if (sessions_.size() >= options_.max_sessions()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("epd serves ", sessions_.size(),
                      " sessions, its limit (max_sessions); end some or raise it"));

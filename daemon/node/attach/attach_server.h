@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,7 +38,7 @@ class AttachServer {
     std::string node;
     std::string version;  // Of epd, for Attached.
     uint64_t incarnation = 0;
-    uint32_t max_sessions = shm::kMaxSessions;
+    std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
     absl::Duration attach_deadline = absl::Seconds(10);  // From accept to Attach.
   };
 

@@ -14,26 +14,28 @@
 namespace epd {
 namespace {
 
-sigset_t Terminations() {
+sigset_t Watched() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   return set;
 }
 
 }  // namespace
 
 void BlockSignals() {
-  sigset_t set = Terminations();
+  sigset_t set = Watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // A file-size limit is an error of fallocate, not the end.
-  signal(SIGHUP, SIG_IGN);   // A private daemon outlives the terminal that it was started from.
+  signal(SIGUSR1, SIG_IGN);
+  signal(SIGUSR2, SIG_IGN);
 }
 
 absl::Status SignalWatch::Start(EventLoop& loop, std::function<void(int)> handler) {
-  const sigset_t set = Terminations();
+  const sigset_t set = Watched();
   fd_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.valid())
     return absl::ResourceExhaustedError(absl::StrCat("signalfd: ", std::strerror(errno)));

@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT as events of the loop.
+// SIGTERM, SIGINT and SIGHUP as events of the loop.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,12 @@
 
 namespace epd {
 
-// Blocks SIGTERM and SIGINT in the calling thread and all that it starts, and ignores the signals
-// that would end epd for somebody else's doing (SIGPIPE, SIGXFSZ, SIGHUP). Before the first thread.
+// Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and all that it starts, and ignores the
+// signals that would end epd for somebody else's doing (SIGPIPE, SIGXFSZ) or that mean nothing to it
+// (SIGUSR1, SIGUSR2). Before the first thread.
 void BlockSignals();
 
-// Turns blocked SIGTERM and SIGINT into calls of a handler.
+// Turns the blocked signals into calls of a handler.
 class SignalWatch {
  public:
   // Errors as EventLoop::Add.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "daemon/tls/address.h"
 
 namespace epd {
 namespace {
@@ -44,13 +45,6 @@ bool ExpandRange(const std::string& range, std::vector<std::string>& out) {
   return true;
 }
 
-bool IsAddress(const std::string& peer) {
-  const size_t colon = peer.rfind(':');
-  uint32_t port = 0;
-  return colon != std::string::npos && colon > 0 &&
-         absl::SimpleAtoi(peer.substr(colon + 1), &port) && port > 0 && port < 65536;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> ExpandNodeList(const std::string& text) {
@@ -81,9 +75,11 @@ absl::StatusOr<std::vector<std::string>> ExpandNodeList(const std::string& text)
 absl::StatusOr<std::string> FirstPeer(const std::string& peers, const std::string& slurm_nodes) {
   const std::vector<std::string> list = absl::StrSplit(peers, ',');
   for (const std::string& peer : list) {
-    if (!IsAddress(peer)) {
+    if (!IsHostPort(peer, 1)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("peers: got '", peer, "', expected host:port,host:port,... or slurm:port"));
+          absl::StrCat("peers: got '", peer,
+                       "', expected host:port,host:port,... or slurm:port, "
+                       "ports from 1 to 65535"));
     }
   }
   if (!absl::StartsWith(list.front(), "slurm:")) return list.front();

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -27,6 +29,7 @@ struct Given {
   std::string value;
   Origin origin;
   std::string where;  // "flag --spin", "line 3 of /etc/epd.conf".
+  size_t number = 0;  // Of its argument or line.
 };
 
 std::string Canonical(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
@@ -60,6 +63,11 @@ absl::Status Assign(const SettingRow& row, const std::string& value, Settings& s
 }
 
 absl::StatusOr<std::vector<Given>> ReadFile(const std::string& path) {
+  // A folder opens as a file does, and reads as an empty one.
+  if (std::filesystem::is_directory(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("flag --config: got the folder '", path, "', expected a file in it"));
+  }
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(absl::StrCat("flag --config: cannot read '", path, "'"));
   std::vector<Given> given;
@@ -78,7 +86,7 @@ absl::StatusOr<std::vector<Given>> ReadFile(const std::string& path) {
     if (value.size() >= 2 && value.front() == '"' && value.back() == '"')
       value = value.substr(1, value.size() - 2);
     given.push_back({Canonical(absl::StripAsciiWhitespace(text.substr(0, equals))),
-                     std::string(value), Origin::kFile, where});
+                     std::string(value), Origin::kFile, where, static_cast<size_t>(number)});
   }
   return given;
 }
@@ -104,6 +112,7 @@ absl::StatusOr<std::vector<Given>> ReadFlags(const std::vector<std::string>& arg
                            : parsed.print_config) = true;
       continue;
     }
+    const size_t number = i + 1;
     std::string value;
     if (equals != absl::string_view::npos) {
       value = std::string(arg.substr(equals + 1));
@@ -113,9 +122,24 @@ absl::StatusOr<std::vector<Given>> ReadFlags(const std::vector<std::string>& arg
       return absl::InvalidArgumentError(
           absl::StrCat("flag --", name, ": the value is missing, expected --", name, "=..."));
     }
-    flags.push_back({name, value, Origin::kFlag, absl::StrCat("flag --", name)});
+    flags.push_back({name, value, Origin::kFlag, absl::StrCat("flag --", name), number});
   }
   return flags;
+}
+
+// A flag over a line of the file is no second time.
+absl::Status CheckGivenOnce(const std::vector<Given>& all) {
+  std::map<std::string, const Given*> first;
+  for (const Given& given : all) {
+    const auto [known, is_new] = first.emplace(given.name, &given);
+    if (is_new) continue;
+    const Given& before = *known->second;
+    const absl::string_view unit = given.origin == Origin::kFlag ? "argument " : "line ";
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.where, ": '", given.name, "' is given twice, in ", unit, before.number, " ('",
+        before.value, "') and ", unit, given.number, " ('", given.value, "'); keep one of them"));
+  }
+  return absl::OkStatus();
 }
 
 // Splits "--config" off the flags and reads its file.
@@ -125,6 +149,7 @@ absl::StatusOr<std::vector<Given>> TakeFile(std::vector<Given>& flags) {
     if (flag.name != "config") continue;
     absl::StatusOr<std::vector<Given>> file = ReadFile(flag.value);
     if (!file.ok()) return file;
+    if (absl::Status bad = CheckGivenOnce(*file); !bad.ok()) return bad;
     from_file.insert(from_file.end(), file->begin(), file->end());
   }
   std::erase_if(flags, [](const Given& g) { return g.name == "config"; });
@@ -200,6 +225,7 @@ absl::StatusOr<ParsedSettings> ParseSettings(const std::vector<std::string>& arg
   const std::vector<SettingRow> table = SettingTable(facts);
   absl::StatusOr<std::vector<Given>> flags = ReadFlags(args, parsed);
   if (!flags.ok()) return flags.status();
+  if (absl::Status bad = CheckGivenOnce(*flags); !bad.ok()) return bad;
   absl::StatusOr<std::vector<Given>> all = TakeFile(*flags);
   if (!all.ok()) return all.status();
   all->insert(all->end(), flags->begin(), flags->end());
@@ -248,7 +274,8 @@ std::string HelpText(const MachineFacts& facts) {
   for (const SettingRow& row : SettingTable(facts)) {
     absl::StrAppend(&text, "  --", row.name, "=",
                     row.default_value.empty() ? "(empty)" : row.default_value, "\n      ", row.help,
-                    "\n      Expects ", row.kind.expected, ".\n");
+                    "\n      Expects ", row.kind.expected, ".",
+                    row.live ? " Read again on SIGHUP.\n" : "\n");
   }
   return text;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "daemon/core/worker_name.h"
+#include "daemon/tls/address.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -63,6 +64,14 @@ SettingKind Text(std::string Settings::*field) {
   return {"text", [=](const std::string& value, Settings& s) { return s.*field = value, true; }};
 }
 
+SettingKind Address(std::string Settings::*field, uint32_t min_port, uint32_t max_port = 65535) {
+  return {absl::StrCat("host:port with a port from ", min_port, " to ", max_port, ", or nothing"),
+          [=](const std::string& value, Settings& s) {
+            s.*field = value;
+            return value.empty() || IsHostPort(value, min_port, max_port);
+          }};
+}
+
 SettingKind OneOf(std::string Settings::*field, const std::vector<std::string>& choices) {
   return {absl::StrCat("one of ", absl::StrJoin(choices, ", ")),
           [=](const std::string& value, Settings& s) {
@@ -109,7 +118,7 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
       {"grpc_socket", Text(&S::grpc_socket), "",
        "Unix socket of the gRPC API; mode 0600, so only epd's user and root. Empty: beside "
        "`socket`, with -grpc before its ending."},
-      {"listen", Text(&S::listen), "",
+      {"listen", Address(&S::listen, 0), "",
        "host:port of the gRPC API on TCP, also for other nodes when this epd coordinates. Port 0: "
        "any free one. Empty: no TCP. Without tls_ca it has no authentication, so only loopback and "
        "private addresses are taken."},
@@ -164,7 +173,7 @@ std::vector<SettingRow> CudaSettings() {
 std::vector<SettingRow> ClusterSettings() {
   using S = Settings;
   return {
-      {"coordinator", Text(&S::coordinator), "",
+      {"coordinator", Address(&S::coordinator, 1), "",
        "host:port of the epd that coordinates the cluster. Empty, or this node itself: this epd "
        "coordinates."},
       {"peers", Text(&S::peers), "",
@@ -173,10 +182,10 @@ std::vector<SettingRow> ClusterSettings() {
       {"rendezvous", Text(&S::rendezvous), "",
        "etcd://host:port[,host:port...][/cluster]: the nodes choose a coordinator among themselves "
        "and replace one that dies. Instead of `coordinator`."},
-      {"advertise", Text(&S::advertise), "",
+      {"advertise", Address(&S::advertise, 1), "",
        "With `rendezvous`: host:port at which other nodes reach `listen`. Empty: as `listen`; "
        "without `listen` this node never coordinates."},
-      {"wire_listen", Text(&S::wire_listen), "",
+      {"wire_listen", Address(&S::wire_listen, 0, 65534), "",
        "host:port at which the CPU's worker takes rows of other nodes' workers; they are told this "
        "host. Port 0: any two free ones. Else large rows come in at the port behind it, and the "
        "worker of GPU N has the ports 2N+2 and 2N+3 behind it. Empty: in a cluster the host of "
@@ -229,7 +238,8 @@ std::vector<SettingRow> DeadlineSettings() {
       {"form", Time(&S::form, tick), "5m", "Forming or re-forming a group."},
       {"drain_deadline", Time(&S::drain_deadline, absl::ZeroDuration()), "30s",
        "After SIGTERM: how long open operations may take before they are cut off. A second SIGTERM "
-       "ends at once."},
+       "ends at once.",
+       true},
       {"idle_exit", Time(&S::idle_exit, absl::ZeroDuration()), "0",
        "End this long after the last session (or after the start); 0: never. For private daemons."},
   };
@@ -254,11 +264,11 @@ std::vector<SettingRow> LimitAndLogSettings() {
   using S = Settings;
   return {
       {"max_sessions", Count(&S::max_sessions, 1, shm::kMaxSessions), "1024",
-       "Clients attached at the same time."},
-      {"max_groups", Count(&S::max_groups, 1, 65536), "1024", "Groups at the same time."},
+       "Clients attached at the same time.", true},
+      {"max_groups", Count(&S::max_groups, 1, 65536), "1024", "Groups at the same time.", true},
       {"log_level", OneOf(&S::log_level, {"debug", "info", "warn", "error"}), "info",
-       "The least severe line kept."},
-      {"log_file", Text(&S::log_file), "", "Where the log goes. Empty: standard error."},
+       "The least severe line kept.", true},
+      {"log_file", Text(&S::log_file), "", "Where the log goes. Empty: standard error.", true},
   };
 }
 

@@ -21,6 +21,7 @@ struct SettingRow {
   SettingKind kind;
   std::string default_value;
   std::string help;
+  bool live = false;  // Taken from the file on SIGHUP; the others need a restart.
 };
 
 // All settings, in the order of --help.

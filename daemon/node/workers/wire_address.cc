@@ -68,6 +68,12 @@ std::string ForWorker(const std::string& address, const WorkerName& worker) {
 WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker) {
   WireAddress wire;
   wire.listen = ForWorker(settings.wire_listen, worker);
+  if (!wire.listen.empty() && !IsHostPort(wire.listen, 0, 65534)) {
+    wire.problem = absl::StrCat("wire_listen '", settings.wire_listen, "' leaves the worker ",
+                                ToString(worker), " no two ports below 65536; choose a lower one");
+    wire.listen.clear();
+    return wire;
+  }
   if (wire.listen.empty()) {
     std::string host = Host(settings.listen);
     const bool any = host == "0.0.0.0" || host == "[::]";

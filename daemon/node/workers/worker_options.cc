@@ -7,8 +7,8 @@
 
 namespace epd {
 
-WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, uint64_t incarnation,
-                                            const WorkerName& name) {
+WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, const TlsFiles& tls,
+                                            uint64_t incarnation, const WorkerName& name) {
   WorkerSupervisor::Options options;
   options.name = ToString(name);
   options.binary = s.worker;
@@ -26,9 +26,9 @@ WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, uint64_t incarnat
   const WireAddress wire = ChooseWireAddress(s, name);
   options.hello.set_wire_listen(wire.listen);
   options.hello.set_wire_advertise(wire.advertise);
-  options.hello.set_tls_ca(s.tls_ca);
-  options.hello.set_tls_cert(s.tls_cert);
-  options.hello.set_tls_key(s.tls_key);
+  options.hello.set_tls_ca(tls.ca);
+  options.hello.set_tls_cert(tls.cert);
+  options.hello.set_tls_key(tls.key);
   if (!wire.problem.empty()) {
     Log(LogLevel::kWarn, "the worker takes no streams of other nodes",
         {{"worker", options.name}, {"why", wire.problem}});

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "daemon/node/workers/wire_address.h"
 #include "daemon/observe/log.h"
 #include "daemon/tls/address.h"
 
@@ -19,8 +20,26 @@ struct LastLine {
 
 }  // namespace
 
-TlsFiles MakeTlsFiles(const Settings& settings) {
-  return {settings.tls_ca, settings.tls_cert, settings.tls_key};
+std::vector<std::string> OwnHosts(const Settings& settings) {
+  const WireAddress wire = ChooseWireAddress(settings);
+  std::vector<std::string> hosts;
+  for (const std::string& address :
+       {settings.advertise.empty() ? settings.listen : settings.advertise,
+        wire.advertise.empty() ? wire.listen : wire.advertise}) {
+    const std::string host = HostOf(address);
+    if (!host.empty() && host != "0.0.0.0" && host != "::") hosts.push_back(host);
+  }
+  return hosts;
+}
+
+std::unique_ptr<CertificateFiles> MakeCertificateFiles(const Settings& settings) {
+  return std::make_unique<CertificateFiles>(
+      TlsFiles{settings.tls_ca, settings.tls_cert, settings.tls_key},
+      settings.tls_ca.empty() ? std::vector<std::string>() : OwnHosts(settings),
+      [](const absl::Status& news) {
+        if (news.ok()) return Log(LogLevel::kInfo, "certificate renewed");
+        Log(LogLevel::kError, "certificate needs an operator", {{"why", news.message()}});
+      });
 }
 
 OnRefusedPeer LogRefusedPeer() {
@@ -36,7 +55,6 @@ OnRefusedPeer LogRefusedPeer() {
 }
 
 absl::Status CheckListen(const Settings& settings) {
-  if (absl::Status own = CheckOwn(MakeTlsFiles(settings), absl::Now()); !own.ok()) return own;
   if (!settings.tls_ca.empty()) return absl::OkStatus();
   const struct {
     const char* name;

@@ -1,22 +1,28 @@
 // What may travel on a link between epds, and how its ends prove who they are.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/node/settings/settings.h"
+#include "daemon/tls/certificate_files.h"
 #include "daemon/tls/credentials.h"
 #include "proto/epd/v1/cluster.pb.h"
 
 namespace epd {
 
-TlsFiles MakeTlsFiles(const Settings& settings);
+// What other nodes call this one: its certificate must hold all of it. Without those of a wildcard.
+std::vector<std::string> OwnHosts(const Settings& settings);
+
+// This node's certificates, not started yet. Logs what becomes of them.
+std::unique_ptr<CertificateFiles> MakeCertificateFiles(const Settings& settings);
 
 // Logs a peer whose certificate is refused, at most once a second.
 OnRefusedPeer LogRefusedPeer();
 
 // Without TLS, whoever reaches `listen` or `wire_listen` is believed.
 //   FAILED_PRECONDITION  one is neither loopback nor private, and there is no TLS
-//   as CheckOwn          the files of tls_ca, tls_cert and tls_key
 absl::Status CheckListen(const Settings& settings);
 
 // Why unique ids may not travel to or from `peer` (host:port or gRPC's form); empty: they may.

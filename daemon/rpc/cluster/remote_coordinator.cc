@@ -15,7 +15,7 @@ namespace {
 
 constexpr Backoff::Policy kRetry = {absl::Milliseconds(100), absl::Seconds(5), absl::Seconds(30)};
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Settings& settings) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
@@ -26,7 +26,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Set
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt("grpc.enable_http_proxy", 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto credentials = MakeChannelCredentials(MakeTlsFiles(settings), LogRefusedPeer());
+  const auto credentials = MakeChannelCredentials(tls, LogRefusedPeer());
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
@@ -38,7 +38,7 @@ RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
       node_(node),
       on_refused_(std::move(on_refused)),
       no_ids_(WhyNoIds(node.settings(), address)),
-      stub_(v1::Cluster::NewStub(MakeChannel(address, node.settings()))),
+      stub_(v1::Cluster::NewStub(MakeChannel(address, node.certificates().served()))),
       backoff_(kRetry) {}
 
 void RemoteCoordinator::Open(absl::Time now) {

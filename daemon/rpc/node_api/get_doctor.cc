@@ -1,3 +1,4 @@
+#include "absl/time/clock.h"
 #include "daemon/doctor/machine_doctor.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/node_service.h"
@@ -20,6 +21,11 @@ void Fill(const Node& node, v1::GetDoctorResponse& response) {
   daemon.nccl_path = figures.ready.nccl_path();
   daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"
                                                              : figures.ready.nccl_problem();
+  if (node.certificates().served().enabled()) {
+    const CertificateState state = node.certificates().state();
+    daemon.certificate_ends = absl::FormatTime(state.validity.ends);
+    daemon.certificate_problem = CertificateProblem(state, absl::Now());
+  }
   response = Diagnose(ReadMachine(node.settings().socket), daemon);
 }
 

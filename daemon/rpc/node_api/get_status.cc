@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/time/clock.h"
 #include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
@@ -49,6 +50,14 @@ void FillTraffic(const Node& node, v1::GetStatusResponse& out) {
   for (auto& [name, sum] : by_node) *out.add_traffic() = std::move(sum);
 }
 
+void FillCertificate(const Node& node, v1::GetStatusResponse& out) {
+  if (!node.certificates().served().enabled()) return;
+  const CertificateState state = node.certificates().state();
+  v1::Certificate& certificate = *out.mutable_certificate();
+  *certificate.mutable_left() = epd::ToProto(state.validity.ends - absl::Now());
+  certificate.set_problem(CertificateProblem(state, absl::Now()));
+}
+
 }  // namespace
 
 void FillGpu(const WorkerEntry& entry, v1::Gpu& out) {
@@ -86,6 +95,7 @@ absl::Status Fill(const Node& node, const v1::GetStatusRequest&, v1::GetStatusRe
   out.set_pool_committed_bytes(snapshot.pool_committed_bytes());
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   FillTraffic(node, out);
+  FillCertificate(node, out);
   out.set_coordinator(node.coordination().leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());

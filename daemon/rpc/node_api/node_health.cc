@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/rpc/node_api/group_facts.h"
 
 namespace epd {
@@ -77,6 +78,8 @@ NodeHealth JudgeHealth(const Node& node) {
   }
   if (!node.coordination().store_problem().empty())
     Add(judged, v1::HEALTH_DEGRADED, node.coordination().store_problem());
+  std::string certificate = CertificateProblem(node.certificates().state(), absl::Now());
+  if (!certificate.empty()) Add(judged, v1::HEALTH_DEGRADED, std::move(certificate));
   for (const GroupStatus& group : KnownGroups(node)) JudgeGroup(group, judged);
   return judged;
 }

@@ -69,7 +69,8 @@ void WatchForTheEnd() {
   sigaction(SIGTERM, &action, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGINT, SIG_IGN);  // A terminal's Ctrl-C is for epd, which then ends us in order.
+  // A terminal's Ctrl-C, its end and whatever an operator asks of a daemon are for epd.
+  for (const int of_epd : {SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) signal(of_epd, SIG_IGN);
 }
 
 int Usage() {

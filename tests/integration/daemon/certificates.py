@@ -25,10 +25,10 @@ class Authority:
         )
 
     def sign(self, name: str, *hosts: str, days: int = 1) -> list[str]:
-        """Makes name.pem and name.key for `hosts` (addresses); negative days: it has expired.
+        """Makes name.pem and name.key for `hosts` (addresses; none: the loopback); negative days: it has expired.
 
         Returns epd's flags."""
-        alternatives = ",".join(f"IP:{host}" for host in hosts) or "DNS:nobody"
+        alternatives = ",".join(f"IP:{host}" for host in hosts or ["127.0.0.1"])
         (self.folder / f"{name}.ext").write_text(
             f"subjectAltName={alternatives}\nextendedKeyUsage=serverAuth,clientAuth\n"
         )

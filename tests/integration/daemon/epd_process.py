@@ -65,14 +65,15 @@ class Daemon:
         return str(script)
 
     def command(self, *flags: str) -> list[str]:
-        return [
-            binary("epd"),
+        """A setting may be given once: those of ``flags`` stand for the usual ones."""
+        usual = [
             f"--socket={self.socket}",
             f"--worker={self._worker_script()}",
             "--staging_bytes=64MiB",
             "--drain_deadline=5s",
-            *flags,
         ]
+        given = {flag.partition("=")[0] for flag in flags}
+        return [binary("epd"), *(u for u in usual if u.partition("=")[0] not in given), *flags]
 
     def start(self, *flags: str, quirks: str = "", wrap: tuple[str, ...] = ()) -> "Daemon":
         starts = self.log().count('event="serving"') if self._log.exists() else 0

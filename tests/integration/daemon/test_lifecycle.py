@@ -120,6 +120,8 @@ def test_file_in_the_place_of_the_socket_is_kept(daemon):
         ("--sokcet=/tmp/x", "did you mean 'socket'"),
         ("--spin=fast", "flag --spin: got 'fast', expected a duration"),
         ("--config=/does/not/exist", "cannot read"),
+        ("--config=/etc", "got the folder '/etc', expected a file"),
+        ("--listen=127.0.0.1:70000", "flag --listen: got '127.0.0.1:70000', expected host:port"),
     ],
 )
 def test_bad_flag_is_a_usage_error_that_says_what_is_expected(daemon, flag, says):
@@ -142,6 +144,62 @@ def test_print_config_help_and_version_do_not_start_anything(daemon):
     assert "--worker_stuck=30s" in _run(daemon, "--help").stdout
     assert _run(daemon, "--version").stdout.startswith("epd ")
     assert "epd.sock" not in _names(daemon.folder)
+
+
+def test_setting_that_is_given_twice_is_an_error(daemon):
+    ended = _run(daemon, "--spin=1ms", "--spin=2ms")
+    assert ended.returncode == 2 and "'spin' is given twice" in ended.stderr
+
+
+def test_hangup_reopens_the_log_and_reads_what_may_change(daemon):
+    config, log = daemon.folder / "epd.conf", daemon.folder / "own.log"
+    config.write_text("max_sessions = 1\n")
+    command = daemon.command(f"--config={config}", f"--log_file={log}")
+    daemon.process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env=epd_process.environment()
+    )
+
+    def hang_up(says: str) -> str:
+        """What a new log file holds once it says so."""
+        log.rename(daemon.folder / "old.log")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait.until(lambda: log.exists() and says in log.read_text(), says)
+        return log.read_text()
+
+    wait.until(lambda: log.exists() and "worker ready" in log.read_text(), "it serves")
+    with daemon.client() as first:
+        first.attach()
+        with daemon.client() as second:
+            second.send(attach=attach.pb.Attach(min_version=1, max_version=1))
+            assert "max_sessions" in second.expect("goodbye").status.message
+        config.write_text("max_sessions = 2\nspin = 7ms\n")
+        text = hang_up("settings need a restart")
+        assert "taken=max_sessions" in text and "changed=spin" in text
+        with daemon.client() as second:
+            second.attach()
+        config.write_text("max_sessions = many\n")
+        assert "line 1 of" in hang_up("settings are bad, the old ones stay")
+        with daemon.client() as second:
+            second.attach()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_that_mean_nothing_end_nobody(daemon, number):
+    daemon.start()
+    worker = daemon.worker_pid()
+    daemon.process.send_signal(number)
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+    assert daemon.process.poll() is None and daemon.worker_pid() == worker
+
+
+def test_private_daemon_outlives_its_terminal(daemon):
+    daemon.start("--idle_exit=1h")
+    daemon.process.send_signal(signal.SIGHUP)
+    with daemon.client() as client:
+        client.attach()
+    assert "settings read again" not in daemon.log()
 
 
 def _serves(daemon) -> bool:
@@ -185,6 +243,22 @@ def test_readiness_is_told_to_the_supervisor(daemon):
         assert notify.recv(64) == b"READY=1"
         daemon.process.send_signal(signal.SIGTERM)
         assert notify.recv(64) == b"STOPPING=1"
+
+
+def test_the_supervisors_watchdog_hears_of_a_loop_that_turns_and_of_no_other(daemon):
+    path = str(daemon.folder / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.settimeout(10)
+        notify.bind(path)
+        daemon.start(wrap=("env", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=400000"))
+        assert notify.recv(64) == b"READY=1"
+        assert [notify.recv(64) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        daemon.process.send_signal(signal.SIGSTOP)
+        notify.settimeout(1)
+        with pytest.raises(TimeoutError):
+            for _ in range(3):  # One or two may be on their way.
+                notify.recv(64)
+        daemon.process.send_signal(signal.SIGCONT)
 
 
 def test_idle_daemon_ends_after_its_last_session_and_leaves_nothing(daemon):

@@ -6,7 +6,6 @@ import shutil
 import certificates
 import epd_process
 import pytest
-import wait
 from node_calls import NodeApi
 
 
@@ -80,45 +79,76 @@ def test_a_coordinator_of_another_cluster_is_refused_by_the_node(start, cluster,
     second.wait_for_log("coordinator lost")
 
 
-def test_a_coordinator_at_an_address_that_its_certificate_lacks_is_refused(start, cluster):
-    first = start("a", "--listen=127.0.0.1:0", *cluster.sign("a2", "127.0.0.9"))
-    second = _follow(start, first, *cluster.sign("b"))
-    _refused(second, "CN=a2", "is not for '127.0.0.1'", "subjectAltName")
+def _ends(tmp_path, says: str, *flags: str) -> None:
+    """An epd with these flags ends at once, and says why."""
+    daemon = epd_process.Daemon(tmp_path)
+    with pytest.raises(AssertionError, match=says):
+        daemon.start(*flags)
+    assert daemon.process.wait(10) == 1
 
 
-def test_an_expired_certificate_is_refused_at_the_start_and_by_peers(start, cluster, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "host"),
+    [
+        (["--listen=127.0.0.1:0"], "127.0.0.1"),
+        (["--listen=127.0.0.9:0", "--advertise=epd-0.epd:7400"], "epd-0.epd"),
+        (["--wire_listen=127.0.0.1:0"], "127.0.0.1"),
+        (["--coordinator=127.0.0.1:1"], "127.0.0.1"),  # The way there is where rows come in.
+    ],
+)
+def test_an_address_that_the_own_certificate_lacks_is_refused_at_the_start(
+    tmp_path, cluster, place, host
+):
+    says = f"tls_cert .*CN=a2.* is not for '{host}', at which it is called; name that in its subj"
+    _ends(tmp_path, says, *place, *cluster.sign("a2", "127.0.0.9"))
+
+
+def test_a_coordinator_by_a_name_that_its_certificate_lacks_is_refused(start, cluster):
     first = _coordinator(start, cluster)
-    (tmp_path / "own").mkdir()
-    own = epd_process.Daemon(tmp_path / "own")
-    with pytest.raises(AssertionError, match="CN=old.* has expired .*renew it"):
-        own.start(*cluster.sign("old", days=-1))
-    assert own.process.wait(10) == 1
-    # One that expires while epd runs: the files are replaced behind its back.
+    port = first.listen_address().rpartition(":")[2]
+    second = start("b", f"--coordinator=localhost:{port}", *cluster.sign("b", "127.0.0.1", "::1"))
+    _refused(second, "CN=a", "is not for 'localhost'", "subjectAltName")
+
+
+def test_an_expired_certificate_is_refused_at_the_start(tmp_path, cluster):
+    _ends(tmp_path, "CN=old.* has expired .*renew it", *cluster.sign("old", days=-1))
+
+
+def test_files_that_turn_bad_do_not_serve_and_are_told_until_they_are_good(start, cluster):
+    """The old ones go on serving, for new links, too."""
+    first = _coordinator(start, cluster)
+    port = first.listen_address().rpartition(":")[2]
     second = _follow(start, first, *cluster.sign("b"))
     second.wait_for_log("coordinator connected")
-    cluster.sign("b", days=-1)
-    port = first.listen_address().rpartition(":")[2]
 
-    def connections() -> int:
-        return second.log().count("coordinator connected")
+    def without_key() -> None:
+        cluster.sign("b")
+        (cluster.folder / "b.key").write_text("no key")
 
-    def refused() -> bool:
-        """Whether it shows the expired one when it connects anew; it reads its files once a second."""
-        before = connections()
-        assert first.stop(30) == 0
-        first.start("--node=a", f"--listen=127.0.0.1:{port}", *cluster.flags("a"))
-        wait.until(
-            lambda: "peer refused" in first.log() or connections() > before,
-            "the second node to try again",
-            30,
-        )
-        return "peer refused" in first.log()
-
-    wait.until(refused, "the expired certificate to be read", 60)
-    _refused(first, "CN=b", "has expired", "renew it")
-    connected = connections()
-    cluster.sign("b")
-    second.wait_for_log("coordinator connected", connected + 1, seconds=30)
+    bad = {
+        "has expired": lambda: cluster.sign("b", days=-1),
+        "is not for '127.0.0.1'": lambda: cluster.sign("b", "127.0.0.9"),
+        "is not the private key": without_key,
+        "tls_cert: cannot read": (cluster.folder / "b.pem").unlink,
+    }
+    with NodeApi(f"unix:{second.grpc_socket}") as api:
+        good = api.GetStatus().certificate
+        assert 0 < good.left.seconds <= 24 * 3600 and not good.problem
+        for number, (says, spoil) in enumerate(bad.items(), 1):
+            spoil()
+            second.wait_for_log("certificate needs an operator", number)
+            status = api.GetStatus()
+            assert says in status.certificate.problem
+            assert status.certificate.problem in status.problems
+            assert status.certificate.left.seconds > 0
+            found = {one.what: one for one in api.GetDoctor().findings}["certificate"]
+            assert says in found.found and not found.ok
+            assert first.stop(30) == 0
+            first.start("--node=a", f"--listen=127.0.0.1:{port}", *cluster.flags("a"))
+            second.wait_for_log("coordinator connected", number + 1, seconds=30)
+        cluster.sign("b")
+        second.wait_for_log("certificate renewed")
+        assert not api.GetStatus().certificate.problem
 
 
 def test_a_plain_peer_is_refused_in_both_directions(start, cluster):
@@ -140,17 +170,11 @@ def test_a_plain_peer_is_refused_in_both_directions(start, cluster):
     ],
 )
 def test_bad_tls_settings_end_epd_with_the_reason(tmp_path, flags, says):
-    daemon = epd_process.Daemon(tmp_path)
-    with pytest.raises(AssertionError, match=says):
-        daemon.start(*flags)
-    assert daemon.process.wait(10) == 1
+    _ends(tmp_path, says, *flags)
 
 
 def test_the_key_of_another_certificate_is_an_error(tmp_path, cluster):
     cluster.sign("a3")
     cluster.sign("b3")
     shutil.copy(cluster.folder / "b3.key", cluster.folder / "a3.key")
-    daemon = epd_process.Daemon(tmp_path)
-    with pytest.raises(AssertionError, match="is not the private key of tls_cert"):
-        daemon.start(*cluster.flags("a3"))
-    assert daemon.process.wait(10) == 1
+    _ends(tmp_path, "is not the private key of tls_cert", *cluster.flags("a3"))

@@ -36,6 +36,7 @@ DaemonReport GoodDaemon() {
                     {.name = "cuda:1", .state = "RUNNING", .gpu = "Some GPU"}};
   daemon.nccl_version = "2.28.9";
   daemon.nccl_path = "/usr/lib/libnccl.so.2";
+  daemon.certificate_ends = "2027-01-01";
   return daemon;
 }
 
@@ -54,6 +55,8 @@ TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
        [](MachineReport&, DaemonReport& d) { d.workers[1].problem = "no driver"; }},
       {"libnccl", [](MachineReport&,
                      DaemonReport& d) { d.nccl_version.clear(), d.nccl_problem = "not found"; }},
+      {"certificate",
+       [](MachineReport&, DaemonReport& d) { d.certificate_problem = "ends in 12 days"; }},
       {"huge pages for shared memory",
        [](MachineReport& m, DaemonReport&) { m.transparent_huge_pages = "always advise [never]"; }},
       {"memory limit", [](MachineReport& m, DaemonReport&) { m.cgroup_limit_bytes = 20 * kGib; }},

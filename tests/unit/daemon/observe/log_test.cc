@@ -1,10 +1,19 @@
 // Goal: a line stays one line and its fields stay apart, whatever a client calls itself.
 #include "daemon/observe/log.h"
 
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace epd {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
 
 TEST(LogTest, PlainValuesStandBareAndOthersAreQuoted) {
   EXPECT_EQ(FormatLine("group transition",
@@ -20,6 +29,30 @@ TEST(LogTest, HostileValueCannotForgeALineOrAField) {
 
 TEST(LogTest, TextOfOtherLanguagesStaysReadable) {
   EXPECT_EQ(FormatLine("x", {{"client", std::string("grün")}}), "event=\"x\" client=grün");
+}
+
+std::string Content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(LogTest, OpenedAgainItGoesOnInANewFileAndOneThatCannotBeOpenedChangesNothing) {
+  const std::string path = testing::TempDir() + "/log_test.log";
+  std::remove(path.c_str());
+  ASSERT_TRUE(OpenLog("info", path).ok());
+  Log(LogLevel::kInfo, "first");
+  std::rename(path.c_str(), (path + ".1").c_str());
+  Log(LogLevel::kInfo, "second");
+  ASSERT_TRUE(OpenLog("warn", path).ok());
+  Log(LogLevel::kInfo, "quiet");
+  Log(LogLevel::kWarn, "third");
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenLog("info", "/proc/no/such/file")));
+  Log(LogLevel::kInfo, "quiet");
+  Log(LogLevel::kError, "fourth");
+  EXPECT_THAT(Content(path + ".1"), AllOf(HasSubstr("first"), HasSubstr("second")));
+  EXPECT_THAT(Content(path),
+              AllOf(HasSubstr("third"), HasSubstr("fourth"), Not(HasSubstr("quiet"))));
+  ASSERT_TRUE(OpenLog("info", "").ok());
 }
 
 TEST(LogTest, FileThatCannotBeOpenedIsAnError) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "daemon/node/settings/reload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,7 +15,10 @@ namespace epd {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 const MachineFacts kMachine = {"a7", "/run/epd", "/opt/epd/bin", uint64_t{8} << 30};
 
@@ -105,6 +109,58 @@ TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
   EXPECT_THAT(ErrorOf({"--config=/does/not/exist"}), HasSubstr("cannot read '/does/not/exist'"));
   EXPECT_THAT(ErrorOf({"--worker_backoff_min=5s", "--worker_backoff_max=1s"}),
               HasSubstr("worker_backoff_max: got 1s"));
+}
+
+TEST(SettingsTest, APortThatThereIsNotIsRefusedWhereverAnAddressIsSet) {
+  for (const char* name : {"listen", "coordinator", "advertise", "wire_listen"}) {
+    const std::string flag = std::string("--") + name + "=";
+    for (const char* bad : {"127.0.0.1:70000", "127.0.0.1:65536", "127.0.0.1", ":7400", "a:b",
+                            "a:", "a:-1", "::1:7400", "[]:1", "a b:1", "127.0.0.1:4294971760"}) {
+      EXPECT_THAT(ErrorOf({flag + bad}),
+                  AllOf(HasSubstr(std::string("flag --") + name), HasSubstr(bad),
+                        HasSubstr("host:port with a port from")));
+    }
+    for (const char* good : {"", "127.0.0.1:7400", "[::1]:7400", "epd-0.epd:1", "a:65534"})
+      EXPECT_EQ(ErrorOf({flag + good, "--node=x"}), "") << good;
+  }
+  EXPECT_EQ(ErrorOf({"--listen=0.0.0.0:0"}), "");
+  EXPECT_THAT(ErrorOf({"--coordinator=a:0"}), HasSubstr("from 1 to 65535"));
+  EXPECT_THAT(ErrorOf({"--wire_listen=a:65535"}), HasSubstr("from 0 to 65534"))
+      << "large rows take the port behind it";
+}
+
+TEST(SettingsTest, ASettingThatIsGivenTwiceIsAnErrorThatNamesBothPlaces) {
+  EXPECT_THAT(ErrorOf({"--spin=1ms", "--node=a", "--spin", "2ms"}),
+              AllOf(HasSubstr("'spin' is given twice"), HasSubstr("argument 1 ('1ms')"),
+                    HasSubstr("argument 3 ('2ms')")));
+  EXPECT_THAT(ErrorOf({"--log-level=info", "--log_level=info"}), HasSubstr("given twice"));
+  const ConfigFile file("spin = 1ms\n# a comment\nspin = 2ms\n");
+  EXPECT_THAT(ErrorOf({file.flag()}), AllOf(HasSubstr("line 3 of " + file.path()),
+                                            HasSubstr("line 1 ('1ms') and line 3 ('2ms')")));
+  EXPECT_THAT(ErrorOf({file.flag(), file.flag()}), HasSubstr("'config' is given twice"));
+}
+
+TEST(SettingsTest, AFolderIsNoConfiguration) {
+  EXPECT_THAT(ErrorOf({"--config=/etc"}),
+              AllOf(HasSubstr("flag --config"), HasSubstr("the folder '/etc'")));
+}
+
+TEST(SettingsTest, AFileThatIsReadAgainChangesWhatMayChangeAndNamesTheRest) {
+  auto current = ParseSettings({"--node=a", "--max_groups=5"}, kMachine);
+  ASSERT_TRUE(current.ok());
+  const ConfigFile file("log_level = warn\nmax_sessions = 7\nspin = 3ms\nmax_groups = 9\n");
+  const auto next = ParseSettings({"--node=a", "--max_groups=5", file.flag()}, kMachine);
+  ASSERT_TRUE(next.ok());
+  const Reload reload = TakeOver(*next, kMachine, *current);
+  EXPECT_THAT(reload.taken, UnorderedElementsAre("log_level", "max_sessions"));
+  EXPECT_THAT(reload.need_restart, ElementsAre("spin"));
+  EXPECT_EQ(current->settings.max_sessions, 7u);
+  EXPECT_EQ(current->settings.log_level, "warn");
+  EXPECT_EQ(current->settings.max_groups, 5u) << "the flag wins over the file";
+  EXPECT_EQ(current->settings.spin, absl::Microseconds(50));
+  EXPECT_EQ(Find(*current, "max_sessions").origin, Origin::kFile);
+  EXPECT_EQ(Find(*current, "spin").origin, Origin::kDefault);
+  EXPECT_THAT(TakeOver(*next, kMachine, *current).taken, IsEmpty());
 }
 
 TEST(SettingsTest, ErrorInAFileNamesItsLine) {

@@ -27,13 +27,13 @@ ServedGpus Served(const std::vector<std::string>& args) {
 
 TEST(MakeWorkerOptionsTest, AGpusWorkerIsToldItsDeviceAndTheCpusIsNot) {
   const Settings settings = Parsed({"--worker_stuck=7s", "--node=b8"});
-  const WorkerSupervisor::Options gpu = MakeWorkerOptions(settings, 42, WorkerName{3});
+  const WorkerSupervisor::Options gpu = MakeWorkerOptions(settings, {}, 42, WorkerName{3});
   EXPECT_EQ(gpu.name, "cuda:3");
   EXPECT_EQ(gpu.hello.cuda_device(), 3);
   EXPECT_EQ(gpu.hello.incarnation(), 42u);
   EXPECT_EQ(gpu.hello.node(), "b8");
   EXPECT_EQ(gpu.stuck, absl::Seconds(7));
-  EXPECT_FALSE(MakeWorkerOptions(settings, 42, kCpuWorker).hello.has_cuda_device());
+  EXPECT_FALSE(MakeWorkerOptions(settings, {}, 42, kCpuWorker).hello.has_cuda_device());
 }
 
 TEST(FindServedGpusTest, AListIsServedFromTheStartAndNothingElse) {
