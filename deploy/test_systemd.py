@@ -1,13 +1,23 @@
 """Goal: the unit and the example configuration fit the epd that they come with."""
 
 import configparser
+import os
 import pathlib
 import re
+import shutil
 import subprocess
+import sys
 
+import pytest
 import running_epd
 
+sys.path.insert(0, str(running_epd.ROOT / "tests" / "integration" / "daemon"))
+
+import attach_client  # noqa: E402
+import epd_process  # noqa: E402
+
 _FOLDER = pathlib.Path(__file__).with_name("systemd")
+_FILTER = re.compile(r"^SystemCallFilter=(.*)$", re.MULTILINE)
 
 
 def _print_config(path: pathlib.Path) -> dict[str, tuple[str, str]]:
@@ -37,10 +47,70 @@ def test_what_the_example_comments_out_is_accepted_too(tmp_path):
     assert sum(origin == "file" for _, origin in settings.values()) >= 6
 
 
-def test_the_unit_stops_later_than_epd_drains():
+def _service() -> configparser.SectionProxy:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(_FOLDER / "epd.service")
+    return unit["Service"]
+
+
+def test_a_hang_is_noticed_and_a_reload_is_a_hangup():
+    service = _service()
+    assert int(service["WatchdogSec"]) >= 10
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+
+
+def _analyze(*words: str) -> str:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    ended = subprocess.run(
+        ["systemd-analyze", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_unit_exposes_little():
+    said = _analyze("security", "--offline=true", "--threshold=40", str(_FOLDER / "epd.service"))
+    assert float(re.search(r"exposure level for epd.service: ([\d.]+)", said)[1]) < 4.0, said
+
+
+def _calls(name: str) -> set[str]:
+    """The system calls of a set of systemd's, such as @system-service."""
+    lines = _analyze("syscall-filter", name).splitlines()[1:]
+    words = {line.strip() for line in lines if not line.strip().startswith("#")}
+    sets = {word for word in words if word.startswith("@")}
+    return words - sets | {call for one in sets for call in _calls(one)}
+
+
+def test_epd_and_its_worker_serve_with_what_the_unit_leaves_them(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root has capabilities to lose")
+    allowed, denied = _FILTER.findall((_FOLDER / "epd.service").read_text())
+    calls = _calls(allowed) - _calls(denied.removeprefix("~"))
+    listed = tmp_path / "calls"
+    listed.write_text(" ".join(calls))
+    confined = (
+        sys.executable,
+        str(running_epd.ROOT / "tests/integration/confined.py"),
+        str(listed),
+    )
+    daemon = epd_process.Daemon(tmp_path)
+    try:
+        daemon.start(f"--worker={epd_process.binary('epd-worker')}", wrap=confined)
+        daemon.worker_pid()
+        status = pathlib.Path(f"/proc/{daemon.process.pid}/status").read_text()
+        assert re.search(r"CapEff:\t0+\n", status) and re.search(r"Seccomp:\t2\n", status)
+        with daemon.client() as client:
+            client.attach()
+            client.join(attach_client.spec(num_ranks=1), [0])
+        assert "killed by" not in daemon.log() and "permitted" not in daemon.log(), daemon.log()
+    finally:
+        assert daemon.stop() == 0
+
+
+def test_the_unit_stops_later_than_epd_drains():
+    service = _service()
     drain = _print_config(_FOLDER / "epd.conf")["drain_deadline"][0]
-    assert int(unit["Service"]["TimeoutStopSec"]) > int(drain.removesuffix("s"))
-    assert unit["Service"]["Type"] == "notify"
+    assert int(service["TimeoutStopSec"]) > int(drain.removesuffix("s"))
+    assert service["Type"] == "notify"
