@@ -22,6 +22,17 @@ Compilation& Current() {
 
 std::atomic<std::uint64_t> next_executable_id{1};
 
+// Those that live. Leaked: the last ones end with the process.
+struct Living {
+  client::Mutex mutex;
+  std::set<const Executable*> executables EPD_GUARDED_BY(mutex);
+};
+
+Living& AllLiving() {
+  static Living* const living = new Living;
+  return *living;
+}
+
 }  // namespace
 
 const char* OperationName(Operation operation) {
@@ -30,16 +41,28 @@ const char* OperationName(Operation operation) {
   return kNames[static_cast<int>(operation) - static_cast<int>(Operation::kPrepare)];
 }
 
-Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {}
+Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {
+  const client::MutexLock lock(AllLiving().mutex);
+  AllLiving().executables.insert(this);
+}
+
+Executable::~Executable() {
+  const client::MutexLock lock(AllLiving().mutex);
+  AllLiving().executables.erase(this);
+}
 
 std::uint32_t Executable::Add(const CallConfig& config) {
   // Tokens and capacity stay out: they may differ between ranks. So do the other sizes: a rank whose
   // program has others must find its peers, so that all are told. Programs that differ in these
-  // alone share their execution numbers, as two compilations of one do.
+  // alone share their execution numbers, as two compilations of one do. The function's name tells apart
+  // those that exchange alike, as training and evaluation do: they must not meet.
   const std::int64_t numbers[] = {static_cast<std::int64_t>(config.operation), config.sizes.ranks};
   const client::MutexLock lock(mutex_);
-  description_ += config.alias;
-  description_ += '\0';
+  aliases_.insert(config.alias);
+  for (const std::string& text : {config.alias, config.program}) {
+    description_ += text;
+    description_ += '\0';
+  }
   description_.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
   return num_calls_++;
 }
@@ -55,7 +78,13 @@ const Digest& Executable::Seal() {
 
 bool Executable::AddNamed(const std::string& group, const std::string& key) {
   const client::MutexLock lock(mutex_);
+  aliases_.insert(group);
   return names_.emplace(group, key).second;
+}
+
+bool Executable::Names(const std::string& alias) const {
+  const client::MutexLock lock(mutex_);
+  return aliases_.count(alias) != 0;
 }
 
 bool Executable::HasOneCall() const {
@@ -95,6 +124,13 @@ std::optional<CallSite> AddCallSite(CallConfig config) {
   }
   site.config = std::move(config);
   return site;
+}
+
+bool IsNamed(const std::string& alias) {
+  const client::MutexLock lock(AllLiving().mutex);
+  const auto& executables = AllLiving().executables;
+  return std::any_of(executables.begin(), executables.end(),
+                     [&alias](const Executable* one) { return one->Names(alias); });
 }
 
 void EndCompile() {

@@ -32,6 +32,7 @@ struct CallConfig {
   Operation operation = Operation::kPrepare;
   std::string alias;          // Which group of this process: "default".
   std::string name;           // Static name by which ranks find each other; empty: by the program.
+  std::string program;        // Name of the function that was compiled: "jit_train_step".
   epd_program_sizes sizes{};  // With the capacity of this call.
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;
@@ -45,6 +46,9 @@ using client::Digest;
 class Executable {
  public:
   Executable();
+  ~Executable();
+  Executable(const Executable&) = delete;
+  Executable& operator=(const Executable&) = delete;
 
   // Unique in this process.
   std::uint64_t id() const { return id_; }
@@ -56,9 +60,13 @@ class Executable {
   // False if there is one already.
   bool AddNamed(const std::string& group, const std::string& key);
 
-  // Digest of the calls, the same on every rank that compiled the same program. Seals the
-  // executable: XLA instantiates every call before it executes the first.
+  // Digest of the calls and of the names of the functions that they were compiled in, the same on every
+  // rank that compiled the same program. Seals the executable: XLA instantiates every call before it
+  // executes the first.
   const Digest& Seal();
+
+  // Whether it has a call in the alias's group.
+  bool Names(const std::string& alias) const;
 
   // True if no second call of an execution can be under way beside one: there is no other call
   // site, and the uses of one site in a loop come one after another.
@@ -71,6 +79,7 @@ class Executable {
   std::string description_ EPD_GUARDED_BY(mutex_);
   std::uint32_t num_calls_ EPD_GUARDED_BY(mutex_) = 0;
   std::set<std::pair<std::string, std::string>> names_ EPD_GUARDED_BY(mutex_);  // Group and key.
+  std::set<std::string> aliases_ EPD_GUARDED_BY(mutex_);
   Digest digest_{};  // Fixed once sealed.
 };
 
@@ -89,6 +98,9 @@ epd_program_call MakeCall(const CallSite& site, std::int64_t run_id, std::int32_
 // Makes the next call of the compilation that goes on in this thread; nothing if its name is taken
 // by another call of the same operation there.
 std::optional<CallSite> AddCallSite(CallConfig config);
+
+// Whether an executable that lives has a call in the alias's group.
+bool IsNamed(const std::string& alias);
 
 // The next AddCallSite of this thread begins another executable.
 void EndCompile();

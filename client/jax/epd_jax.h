@@ -19,6 +19,9 @@ int epd_jax_ffi_api_minor(void);
 /* A compilation in this thread has ended (or begins). */
 void epd_jax_end_compile(void);
 
+/* 1 if a program that is compiled and lives has a call in the alias's group, else 0. */
+int epd_jax_is_named(const char* alias);
+
 /* For JAX before 0.11, see call_site.h. */
 void epd_jax_follow_compiles_process_wide(void);
 

@@ -53,9 +53,11 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
   std::string missing;
   std::string_view alias;
   std::string_view name;
+  std::string_view program;
   std::int64_t by_rank = 0;
   if (Read(attributes, "alias", &alias, &missing)) config.alias = std::string(alias);
   if (Read(attributes, "name", &name, &missing)) config.name = std::string(name);
+  if (Read(attributes, "program", &program, &missing)) config.program = std::string(program);
   epd_program_sizes& sizes = config.sizes;
   const std::pair<std::string_view, std::int64_t*> numbers[] = {
       {"by_rank", &by_rank},       {"ranks", &sizes.ranks},

@@ -198,4 +198,6 @@ int epd_jax_ffi_api_minor(void) { return XLA_FFI_API_MINOR; }
 
 void epd_jax_end_compile(void) { epd::jax::EndCompile(); }
 
+int epd_jax_is_named(const char* alias) { return epd::jax::IsNamed(alias) ? 1 : 0; }
+
 void epd_jax_follow_compiles_process_wide(void) { epd::jax::FollowCompilesProcessWide(); }

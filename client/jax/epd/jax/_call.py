@@ -9,7 +9,7 @@ import jax
 from jax.typing import DTypeLike
 
 from epd.jax import _place, _source_order
-from epd.jax._kept_call import kept_call
+from epd.jax._kept_call import custom_call
 from epd.jax.config import EpLayerConfig, GroupSpec
 from epd.jax.mesh import Layout, current_layout, layout_without_mesh
 
@@ -68,21 +68,7 @@ def align_varying(layout: Layout, arrays: Sequence[jax.Array]) -> tuple[jax.Arra
     return tuple(widened(array, axes) for array in arrays)
 
 
-def _result(shape: Sequence[int], dtype: DTypeLike, operand: jax.Array) -> jax.ShapeDtypeStruct:
-    """A result that varies as ``operand`` does."""
-    if not varying(operand):
-        return jax.ShapeDtypeStruct(tuple(shape), dtype)
-    aval = jax.typeof(operand)
-    if getattr(aval, "manual_axis_type", None) is None:
-        older: dict[str, Any] = {"vma": aval.vma}  # As older versions of JAX call it.
-        return jax.ShapeDtypeStruct(tuple(shape), dtype, **older)
-    sharding = jax.sharding.NamedSharding(aval.sharding.mesh, jax.sharding.PartitionSpec())
-    return jax.ShapeDtypeStruct(
-        tuple(shape), dtype, sharding=sharding, manual_axis_type=aval.manual_axis_type
-    )
-
-
-def ffi_call(
+def call(
     static: Static,
     target: str,
     results: Sequence[tuple[Sequence[int], DTypeLike]],
@@ -118,16 +104,10 @@ def ffi_call(
         "tokens": tokens,
         "capacity": capacity,
     }
-    if static.group.joined_by_rank or all(math.prod(shape) == 0 for shape, _ in results):
-        before = _source_order.current()
-        given = operands if before is None else [*operands, before]
-        return tuple(kept_call(target, results, domain, position, *given, **attributes))
-    call = jax.ffi.ffi_call(
-        target,
-        [_result(shape, dtype, operands[0]) for shape, dtype in results],
-        vmap_method="sequential",
-    )
-    return tuple(call(domain, position, *operands, **attributes))
+    kept = static.group.joined_by_rank or all(math.prod(shape) == 0 for shape, _ in results)
+    before = _source_order.current() if kept else None
+    given = operands if before is None else [*operands, before]
+    return tuple(custom_call(target, results, kept, domain, position, *given, **attributes))
 
 
 def mapped(layout: Layout, shard: Callable[..., Any], *operands: jax.Array) -> Any:

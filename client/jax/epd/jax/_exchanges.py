@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from epd.jax import _ffi
-from epd.jax._call import Static, ffi_call, mapped
+from epd.jax._call import Static, call, mapped
 from epd.jax._exchange_primitive import Arrays, Exchange, bind
 from epd.jax._kept_call import cut
 from epd.jax._open_sharding import open_sharding
@@ -36,7 +36,7 @@ class _Prepare(Exchange):
             ((1, self.static.handle_mem_size), jnp.uint8),
         ]
         tokens = math.prod(topk_idx.shape[:-1])
-        return ffi_call(self.static, self.target, results, [topk_idx], tokens=tokens)
+        return call(self.static, self.target, results, [topk_idx], tokens=tokens)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Rows(Exchange):
         if self.with_weights:
             top_k = () if self.to_experts else (self.static.cfg.top_k,)
             results.append(((*lead, *top_k), np.dtype(np.float32)))
-        return ffi_call(
+        return call(
             self.static,
             self.target,
             results,

@@ -1,4 +1,6 @@
-"""A custom call that XLA makes wherever JAX's program has it: where XLA might drop, merge or move it on some ranks alone.
+"""A custom call of epd's as a JAX primitive. What it knows only when it is lowered: the name of the function that is compiled.
+
+A *kept* one is made by XLA wherever JAX's program has it: where XLA might drop, merge or move it on some ranks alone.
 
 **Without tokens on any rank** the results of some calls are all empty. XLA replaces empty arrays by constants and so drops
 the call. So it gives arrays of one row, which leave shard_map (Shardy makes constants of a computation's empty results, the
@@ -22,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Primitive
+from jax.extend.mlir import ir
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
@@ -30,37 +33,42 @@ from jax.typing import DTypeLike
 _Results = tuple[tuple[tuple[int, ...], np.dtype], ...]
 _Attributes = tuple[tuple[str, int | str], ...]
 
-_kept_call = Primitive("epd_kept_call")
-_kept_call.multiple_results = True
+_call = Primitive("epd_call")
+_call.multiple_results = True
 
 
-def kept_call(
+def custom_call(
     target: str,
     results: Sequence[tuple[Sequence[int], DTypeLike]],
+    kept: bool,
     *operands: jax.Array,
     **attributes: int | str,
 ) -> list[jax.Array]:
-    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with one row of unspecified content in empty results.
+    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with the attribute ``program``, and with one row of
+    unspecified content in empty results of a kept call.
 
     The results vary as the third operand does.
     """
+    least = 1 if kept else 0
     rows = tuple(
-        (tuple(max(1, size) for size in shape), np.dtype(dtype)) for shape, dtype in results
+        (tuple(max(least, size) for size in shape), np.dtype(dtype)) for shape, dtype in results
     )
     static = tuple(sorted(attributes.items()))
-    return _kept_call.bind(*operands, target=target, results=rows, attributes=static)
+    return _call.bind(*operands, target=target, results=rows, kept=kept, attributes=static)
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """``array``, without the row that ``kept_call`` gave it beyond ``shape``."""
+    """``array``, without the row that a kept call gave it beyond ``shape``."""
     if array.shape == shape:
         return array
     return jax.lax.slice(array, (0,) * array.ndim, shape)
 
 
-@_kept_call.def_abstract_eval
-def _results(*avals: Any, target: str, results: _Results, attributes: _Attributes) -> list[Any]:
-    del target, attributes
+@_call.def_abstract_eval
+def _results(
+    *avals: Any, target: str, results: _Results, kept: bool, attributes: _Attributes
+) -> list[Any]:
+    del target, kept, attributes
     like = avals[2]
 
     def result(shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -71,9 +79,9 @@ def _results(*avals: Any, target: str, results: _Results, attributes: _Attribute
     return [result(shape, dtype) for shape, dtype in results]
 
 
-@_kept_call.def_impl
+@_call.def_impl
 def _eager(*operands: jax.Array, **params: Any) -> list[jax.Array]:
-    return jax.jit(lambda *arrays: _kept_call.bind(*arrays, **params))(*operands)
+    return jax.jit(lambda *arrays: _call.bind(*arrays, **params))(*operands)
 
 
 def _lower(
@@ -81,14 +89,17 @@ def _lower(
     *operands: Any,
     target: str,
     results: _Results,
+    kept: bool,
     attributes: _Attributes,
 ) -> Any:
     del results
-    numbers = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
-    return jax.ffi.ffi_lowering(target, has_side_effect=True)(ctx, *operands, **numbers)
+    given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
+    name = ctx.module_context.module.operation.attributes["sym_name"]
+    given["program"] = ir.StringAttr(name).value
+    return jax.ffi.ffi_lowering(target, has_side_effect=kept)(ctx, *operands, **given)
 
 
-mlir.register_lowering(_kept_call, _lower)
+mlir.register_lowering(_call, _lower)
 
 
 def _vmapped(
@@ -104,12 +115,10 @@ def _vmapped(
     def one(shares: Sequence[jax.Array]) -> list[jax.Array]:
         own = iter(shares)
         pairs = zip(fronts, dims, strict=True)
-        return _kept_call.bind(
-            *[array if dim is None else next(own) for array, dim in pairs], **params
-        )
+        return _call.bind(*[array if dim is None else next(own) for array, dim in pairs], **params)
 
     results = jax.lax.map(one, batched)
     return results, [0] * len(results)
 
 
-batching.primitive_batchers[_kept_call] = _vmapped
+batching.primitive_batchers[_call] = _vmapped

@@ -53,6 +53,35 @@ TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
   EXPECT_NE(one, digest({Config(Operation::kPrepare), renamed}));
 }
 
+// Training and evaluation exchange alike; the function's name is what tells them apart.
+TEST(CallSiteTest, FunctionsOfOtherNamesAreOtherPrograms) {
+  EndCompile();
+  CallConfig train = Config(Operation::kPrepare);
+  train.program = "jit_train";
+  const Digest trained = AddCallSite(train)->executable->Seal();
+  EndCompile();
+  EXPECT_EQ(AddCallSite(train)->executable->Seal(), trained);
+  EndCompile();
+  CallConfig evaluate = train;
+  evaluate.program = "jit_evaluate";
+  EXPECT_NE(AddCallSite(evaluate)->executable->Seal(), trained);
+  EndCompile();
+}
+
+TEST(CallSiteTest, AGroupIsNamedAsLongAsAnExecutableHasACallInIt) {
+  EndCompile();
+  CallConfig call = Config(Operation::kPrepare);
+  call.alias = "collected";
+  call.name = "boundary";
+  EXPECT_FALSE(IsNamed("collected"));
+  std::optional<CallSite> site = AddCallSite(call);
+  EndCompile();
+  EXPECT_TRUE(IsNamed("collected"));
+  EXPECT_FALSE(IsNamed("another"));
+  site.reset();
+  EXPECT_FALSE(IsNamed("collected"));
+}
+
 // Ranks may bring different numbers of tokens to one operation; and a rank whose top_k is wrong must
 // find the others to tell them. So neither may tell programs apart.
 TEST(CallSiteTest, TokensAndTopKAreNoPartOfTheDigest) {

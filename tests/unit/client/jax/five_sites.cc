@@ -21,6 +21,7 @@ std::unique_ptr<FakeSite> NewSite(const SiteSizes& sizes, Handler* instantiate, 
   auto site = std::make_unique<FakeSite>(instantiate, &epd_jax_cuda_initialize, execute);
   site->Attribute("alias", "default");
   site->Attribute("name", "");
+  site->Attribute("program", "jit_step");
   const std::pair<const char*, int64_t> numbers[] = {{"by_rank", 0},
                                                      {"ranks", sizes.ranks},
                                                      {"experts", sizes.experts},
