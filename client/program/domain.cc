@@ -11,9 +11,11 @@ Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, C
       name_(config_->NameOf(index)),
       connect_(std::move(connect)) {}
 
-std::uint64_t Domain::epoch() const {
+int Domain::State() const {
+  if (joining_) return EPD_PROGRAM_JOINING;
   const client::MutexLock lock(mutex_);
-  return last_epoch_;
+  if (closed_) return EPD_PROGRAM_LEFT;
+  return joined_ != nullptr && joined_->Check().ok() ? EPD_PROGRAM_READY : EPD_PROGRAM_LOST;
 }
 
 Status Domain::Join() {
@@ -22,6 +24,11 @@ Status Domain::Join() {
 }
 
 Status Domain::JoinLocked() {
+  struct Joining {  // As the flag says, also after an error.
+    explicit Joining(std::atomic<bool>& flag) : flag(flag) { flag = true; }
+    ~Joining() { flag = false; }
+    std::atomic<bool>& flag;
+  } const joining(joining_);
   std::shared_ptr<Session> session;
   Status status = connect_(&session);
   if (!status.ok()) return status;
@@ -40,7 +47,7 @@ Status Domain::JoinLocked() {
   args.ranks = ranks.data();
   args.num_ranks = ranks.size();
   args.devices = devices.data();
-  args.min_epoch = last_epoch_;
+  args.min_epoch = epoch();
   args.program = config_->program.c_str();
   args.metadata = config_->metadata.c_str();
   epd_error error = {};
@@ -54,8 +61,8 @@ Status Domain::JoinLocked() {
 }
 
 std::string Domain::Place(std::uint32_t rank) const {
-  return "group=" + name_ + " epoch=" + std::to_string(last_epoch_) +
-         " rank=" + std::to_string(rank) + " phase=begin";
+  return "group=" + name_ + " epoch=" + std::to_string(epoch()) + " rank=" + std::to_string(rank) +
+         " phase=begin";
 }
 
 Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* lost) {

@@ -1,6 +1,7 @@
 // This process's ranks in one group of the daemon, and how they come back after a loss.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,7 +30,9 @@ class Domain {
   const GroupConfig& config() const { return *config_; }
   const std::string& name() const { return name_; }
   // Of the last join; 0 before the first.
-  std::uint64_t epoch() const;
+  std::uint64_t epoch() const { return last_epoch_.load(std::memory_order_relaxed); }
+  // One of EPD_PROGRAM_*.
+  int State() const;
 
   // Joins the group with all ranks held here. Blocks up to the forming deadline.
   Status Join();
@@ -77,7 +80,8 @@ class Domain {
   // nullptr: lost and reported, or never joined.
   std::shared_ptr<JoinedGroup> joined_ EPD_GUARDED_BY(mutex_);
   std::uint64_t num_joins_ EPD_GUARDED_BY(mutex_) = 0;
-  std::uint64_t last_epoch_ EPD_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::uint64_t> last_epoch_ = 0;  // Written under the mutex, as the next.
+  std::atomic<bool> joining_ = false;          // The mutex is held for as long as that takes.
   std::uint64_t num_begun_ EPD_GUARDED_BY(mutex_) = 0;
   Runs runs_ EPD_GUARDED_BY(mutex_);
 };

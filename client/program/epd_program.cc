@@ -111,6 +111,13 @@ int epd_program_wait(const char* alias, epd_error* error) {
   return Report(Groups::Shared().Wait(epd::program::OrEmpty(alias)), error);
 }
 
+int epd_program_state(const char* alias, uint64_t* epoch) {
+  uint64_t last = 0;
+  const int state = Groups::Shared().State(epd::program::OrEmpty(alias), &last);
+  if (epoch != nullptr) *epoch = last;
+  return state;
+}
+
 void epd_program_finalize(const char* alias) {
   Groups::Shared().Finalize(epd::program::OrEmpty(alias));
 }

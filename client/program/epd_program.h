@@ -87,6 +87,19 @@ EPD_API int epd_program_join(const epd_program_group* group, epd_error* error);
  *   otherwise            as of a call: why the session or the group is gone, once per loss */
 EPD_API int epd_program_wait(const char* alias, epd_error* error);
 
+/* Where this process's ranks of the alias are. */
+enum {
+  EPD_PROGRAM_LEFT = 0, /* The alias has no group. */
+  EPD_PROGRAM_READY = 1,
+  EPD_PROGRAM_LOST =
+      2, /* The session or the group is gone: a call says why, and the next one joins again. */
+  EPD_PROGRAM_JOINING = 3,
+};
+
+/* One of EPD_PROGRAM_*, and into `epoch`, which may be NULL, the one of the last join, of several domains the newest;
+ * 0 before. Does not wait for a join that goes on. */
+EPD_API int epd_program_state(const char* alias, uint64_t* epoch);
+
 /* Leaves the alias's groups, if there are any, and ends the session with the last one. Blocks until no call has been under
  * way for 20 ms, at most two seconds; calls that are then still under way fail. */
 EPD_API void epd_program_finalize(const char* alias);

@@ -256,6 +256,17 @@ Status Groups::Wait(std::string_view alias) {
   return {};
 }
 
+int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
+  const std::shared_ptr<const Entry> entry = Find(alias);
+  if (entry == nullptr) return EPD_PROGRAM_LEFT;
+  int worst = EPD_PROGRAM_READY;
+  for (const auto& [index, domain] : entry->domains) {
+    worst = std::max(worst, domain->State());
+    *epoch = std::max(*epoch, domain->epoch());
+  }
+  return worst;
+}
+
 // Programs that are under way make further calls: they are let in until there are no more.
 void Groups::AwaitQuiet(const Entry& entry) {
   using Clock = std::chrono::steady_clock;

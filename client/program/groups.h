@@ -71,6 +71,9 @@ class Groups {
   // Returns once all ranks held here are in their groups; joins again where a loss was reported.
   Status Wait(std::string_view alias);
 
+  // See epd_program_state. Of several domains the one that is furthest from ready.
+  int State(std::string_view alias, std::uint64_t* epoch) const;
+
   // Leaves the alias's groups, once no call has been under way for 20 ms; after two seconds calls fail.
   void Finalize(std::string_view alias);
 

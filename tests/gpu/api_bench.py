@@ -95,7 +95,7 @@ def _bench(mesh: Mesh, group: ep.Group, name: str, count: int, capacity: int) ->
     def through_epd(tokens, idx):
         weights = jnp.ones(idx.shape, jnp.float32)
         recv, _, handle, counts, _ = group.dispatch(layer, idx, tokens, weights, capacity)
-        return group.combine(layer, handle, counts, recv, tokens.shape[0])
+        return group.combine(layer, handle, recv, tokens.shape[0])
 
     spec = P("ep")
     through_xla = jax.shard_map(

@@ -38,7 +38,7 @@ def _graded(group: ep.Group, capacity: int):
         recv, recv_weights, handle, counts, total = group.dispatch(
             _LAYER, idx, tokens, weights, capacity
         )
-        out = group.combine(_LAYER, handle, counts, recv * recv_weights[..., None], len(tokens))
+        out = group.combine(_LAYER, handle, recv * recv_weights[..., None], len(tokens))
         return (out * out).sum(), (recv, recv_weights, counts, total, out)
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))

@@ -37,8 +37,8 @@ def attend(layer, num_tokens: int, name: str, link, router, tokens, targets):
     def loss(router, tokens):
         idx, weights = route(router, tokens)
         # This rank owns no experts: it receives one slot of zeros, and hands it on.
-        recv, _, handle, counts, _ = link.dispatch(layer, idx, tokens, weights, 1, name=name)
-        out = tokens + link.combine(layer, handle, counts, recv, len(tokens), name=name)
+        recv, _, handle, *_ = link.dispatch(layer, idx, tokens, weights, 1, name=name)
+        out = tokens + link.combine(layer, handle, recv, len(tokens), name=name)
         return ((out - targets) ** 2).sum() / num_tokens
 
     value, (g_router, g_tokens) = jax.value_and_grad(loss, (0, 1))(router, tokens)
@@ -58,15 +58,14 @@ def feed_forward(params, rows, expert):
 def serve(layer, slots: int, name: str, link, params):
     """On one expert rank, for one attention rank -> gradients of its experts; two that keep the exchanges alive."""
     import jax
-    import jax.numpy as jnp
 
     idx, row, nothing = link.nothing(layer)  # This rank has no tokens.
 
     def one_layer(params, row):
-        recv, weights, handle, counts, _ = link.dispatch(layer, idx, row, nothing, slots, name=name)
-        expert = (jnp.arange(slots)[:, None] >= jnp.cumsum(counts[0])).sum(1)
+        recv, weights, handle, *_ = link.dispatch(layer, idx, row, nothing, slots, name=name)
+        expert = link.expert_of_slots(handle, slots)[0]
         out = feed_forward(params, recv[0], expert)[None] * weights[..., None]
-        return link.combine(layer, handle, counts, out, 1, name=name)
+        return link.combine(layer, handle, out, 1, name=name)
 
     receipt, pull = jax.vjp(one_layer, params, row)
     g_params, g_row = pull(receipt)  # The rows' gradients come from the attention rank.

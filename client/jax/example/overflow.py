@@ -28,7 +28,7 @@ def exchange(group, tokens):
     def step(idx, tokens, weights):
         recv, _, handle, counts, _ = group.dispatch(layer, idx, tokens, weights, _ROOM)
         stats = group.routing_stats(handle, _ROOM)
-        return group.combine(layer, handle, counts, recv, len(tokens)), stats
+        return group.combine(layer, handle, recv, len(tokens)), stats
 
     idx = np.zeros((len(tokens), 1), np.int32)
     with ep.ep_errors():

@@ -26,7 +26,7 @@ def steps(group, rank: int, seed: int, lost: bool):
     @jax.jit
     def step(idx, tokens, weights):
         recv, recv_weights, handle, counts, _ = group.dispatch(layer, idx, tokens, weights, _SLOTS)
-        return group.combine(layer, handle, counts, 2 * recv * recv_weights[..., None], len(tokens))
+        return group.combine(layer, handle, 2 * recv * recv_weights[..., None], len(tokens))
 
     rng = np.random.default_rng((seed, rank))
     for number in range(_STEPS):

@@ -51,7 +51,7 @@ def _attend(name: str, link: ep.RoleLink, idx, tokens, weights):
             recv, _, handle, counts, _ = link.dispatch(
                 CFG, idx[:, layer], tokens, weights[:, layer], 1, name=at
             )
-            tokens = tokens + link.combine(CFG, handle, counts, recv, TOKENS, name=at)
+            tokens = tokens + link.combine(CFG, handle, recv, TOKENS, name=at)
         return tokens
 
     out, pull = jax.vjp(layers, tokens, weights)
@@ -61,10 +61,9 @@ def _attend(name: str, link: ep.RoleLink, idx, tokens, weights):
 def _expert(link: ep.RoleLink, name: str, scales, idx, row, nothing) -> jax.Array:
     """Rows times the number of their expert, sent back."""
     recv, weights, handle, counts, _ = link.dispatch(CFG, idx, row, nothing, SLOTS, name=name)
-    ends = jnp.cumsum(counts, 1)
-    expert = (jnp.arange(SLOTS)[None, :, None] >= ends[:, None, :]).sum(-1)
+    expert = link.expert_of_slots(handle, SLOTS)
     scale = (jax.nn.one_hot(expert, scales.shape[1]) * scales[:, None, :]).sum(-1)
-    return link.combine(CFG, handle, counts, recv * (scale * weights)[..., None], 1, name=name)
+    return link.combine(CFG, handle, recv * (scale * weights)[..., None], 1, name=name)
 
 
 def _serve(name: str, num_layers: int, link: ep.RoleLink, scales):
@@ -91,7 +90,7 @@ def _attend_in_a_loop(name: str, link: ep.RoleLink, idx, tokens, weights):
         def layer(tokens, parts):
             idx, weights = parts
             recv, _, handle, counts, _ = link.dispatch(CFG, idx, tokens, weights, 1, name=name)
-            out = link.combine(CFG, handle, counts, recv, TOKENS, name=name)
+            out = link.combine(CFG, handle, recv, TOKENS, name=name)
             return tokens + out, None
 
         parts = (idx.swapaxes(0, 1), weights.swapaxes(0, 1))

@@ -27,6 +27,7 @@ _CODES = (
     "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED"
     " FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
 ).split()
+_STATES = ("left", "ready", "lost", "joining")  # EPD_PROGRAM_*.
 
 
 class _Error(ctypes.Structure):
@@ -106,9 +107,12 @@ def _load() -> ctypes.CDLL:
         "program_join": (code, ctypes.c_void_p, problem),
         "program_handshake": (code, call, problem),
         "program_refuse": (code, call, ctypes.c_int32, text, problem),
+        "program_wait": (code, text, problem),
+        "program_state": (code, text, ctypes.POINTER(ctypes.c_uint64)),
         "program_finalize": (None, text),
         "program_handle_mem_size": (size, number, number, number, number),
         "jax_end_compile": (None,),
+        "jax_is_named": (code, text),
         "jax_cuda_problem": (size, text, size),
         "jax_cuda_check": (code, text, problem),
         "jax_cuda_finalize": (None, text),
@@ -235,6 +239,23 @@ def cuda_finalize(alias: str) -> None:
     """Gives up what GPUs hold of the alias's groups."""
     if cuda_enabled():
         _library.epd_jax_cuda_finalize(alias.encode())
+
+
+def wait(alias: str) -> None:
+    """Waits until the ranks held here are in their groups, joining again after a loss. EpError: a loss, once; or the cause."""
+    _checked(_library.epd_program_wait, alias.encode())
+
+
+def state(alias: str) -> tuple[str, int]:
+    """Where this process's ranks are, and the epoch of the last join, 0 before."""
+    epoch = ctypes.c_uint64()
+    code = _library.epd_program_state(alias.encode(), ctypes.byref(epoch))
+    return _STATES[code], epoch.value
+
+
+def is_named(alias: str) -> bool:
+    """Whether a compiled program that lives names the alias."""
+    return _library.epd_jax_is_named(alias.encode()) != 0
 
 
 def finalize(alias: str) -> None:

@@ -32,6 +32,19 @@ def positive(function: str, **sizes: object) -> dict[str, int]:
     return checked
 
 
+def seconds(function: str, argument: str, value: object) -> float | None:
+    """``value`` in seconds; TypeError if it is no number, ValueError unless above 0. None is None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{function}: {argument} must be a number of seconds, got {type(value).__name__}"
+        )
+    if not value > 0:
+        raise ValueError(f"{function}: {argument} is {value}; expected more than 0 seconds")
+    return float(value)
+
+
 def _row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
     dtype = config.dtype_of(function, "max_token_dtype", max_token_dtype)
     if not config.is_row_dtype(dtype):

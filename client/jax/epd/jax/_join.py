@@ -1,6 +1,7 @@
 """Joining a group: which daemon, which job, which ranks of this process."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +12,7 @@ from jax.sharding import Mesh
 
 from epd.jax import _environment, _ffi, _job, config
 from epd.jax._group_struct import HeldRank, JoinArguments, group_struct
+from epd.jax.errors import EpError
 from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
@@ -130,9 +132,49 @@ def _await_results(group: str) -> None:
         )
 
 
+def join_again(alias: str) -> None:
+    """Returns once the ranks held here are in their groups, also where the session was lost since the last call."""
+    try:
+        _ffi.wait(alias)
+    except EpError:
+        _ffi.wait(alias)  # A loss is reported once.
+
+
+def wait_ready(alias: str, seconds: float | None) -> None:
+    """As ``join_again``, for at most so long: then EpError DEADLINE_EXCEEDED, while a thread goes on."""
+    if seconds is None or _ffi.state(alias)[0] == "ready":
+        join_again(alias)
+        return
+    failure: list[EpError] = []
+
+    def work() -> None:
+        try:
+            join_again(alias)
+        except EpError as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True, name=f"epd joins {alias}")
+    thread.start()
+    thread.join(seconds)
+    if failure:
+        raise failure[0]
+    if thread.is_alive():
+        state, epoch = _ffi.state(alias)
+        raise EpError(
+            "DEADLINE_EXCEEDED",
+            f"[epd:DEADLINE_EXCEEDED] group={alias} epoch={epoch} phase=join: wait longer, or start the ranks that are"
+            f" missing (epctl why {alias} names them): not ready after {seconds:g} s, but {state}",
+        )
+
+
+def leave_unused(alias: str) -> None:
+    """Leaves a group that nothing names any more."""
+    _ffi.cuda_finalize(alias)
+    _ffi.finalize(alias)
+
+
 def leave(spec: config.GroupSpec) -> None:
     """Leaves; fine if nothing was joined. Results in flight get ten seconds to come, operations then two to end."""
     _await_results(spec.alias)
-    _ffi.cuda_finalize(spec.alias)
-    _ffi.finalize(spec.alias)
+    leave_unused(spec.alias)
     _ffi.cuda_check(spec.alias)

@@ -8,12 +8,13 @@
 
         @jax.jit
         def step(idx, tokens, weights):
-            recv, recv_weights, handle, counts, _ = encoder.dispatch(layer, idx, tokens, weights, 4096)
+            recv, recv_weights, handle, *_ = encoder.dispatch(layer, idx, tokens, weights, 4096)
             return encoder.combine(layer, handle, counts, experts(recv), tokens.shape[0])
 
 A program holds a group's name and sizes, and nothing of this process: what the name means is looked up at every call.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -21,8 +22,8 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 from jax.typing import DTypeLike
 
+from epd.jax import _checks, _ffi, _held_groups, _join, config
 from epd.jax import _group_arguments as _arguments
-from epd.jax import _join, config
 from epd.jax._group_arguments import GroupArguments
 from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax.config import EpConfig, GroupSpec
@@ -37,6 +38,9 @@ class Group(GroupOperations):
     the default group they act on this one. ``name=`` of an operation: static; ranks whose *programs differ* find each other by it
     (it may be used once per operation and program, and must be the same on all ranks); without it, by their
     place in the program, which must be the same one on all ranks.
+
+    It is left by ``finalize``, at the end of ``with``, or at the process's end. A Group that is collected leaves only
+    where no trace, jitted function, lowered module or compiled program that lives names it; ``Group.get`` finds the others.
 
     Compiled programs stay valid when the group is left and joined again, by this object or another one of the same name
     and sizes; they say which size differs otherwise.
@@ -66,7 +70,8 @@ class Group(GroupOperations):
 
         Args:
             name: by which programs and ``epctl`` know the group: 1 to 60 printable ASCII characters without spaces and
-                slashes; not "default". One group of a name at a time in a process.
+                slashes; not "default". A second Group of the same name and sizes in a process takes over what the first
+                one holds, so that a notebook's cell may run again.
             num_experts: experts of one domain. Without expert_owner a multiple of the ep axis's size.
             max_tokens_per_rank: most tokens that a rank sends in one dispatch.
             recv_capacity_per_rank: most slots that a rank receives in one dispatch, padding and duplicates included.
@@ -90,7 +95,7 @@ class Group(GroupOperations):
             TypeError: an argument of another type.
             ValueError: no mesh, no ep_resource, or a size, name or table that does not fit; several processes that
                 cannot agree on the job's name.
-            EpError: FAILED_PRECONDITION, a group of this name exists in the process; UNAVAILABLE, no daemon;
+            EpError: FAILED_PRECONDITION, another group of this name exists in the process; UNAVAILABLE, no daemon;
                 DEADLINE_EXCEEDED, not all ranks came; INVALID_ARGUMENT, ranks gave different sizes.
         """
         function = "Group"
@@ -124,7 +129,7 @@ class Group(GroupOperations):
             self.connect()
 
     def _set(self, spec: GroupSpec, arguments: JoinArguments | None) -> None:
-        self._spec, self._join_arguments = spec, arguments
+        self._spec, self._join_arguments = _held_groups.watch(spec), arguments
 
     @classmethod
     def of_spec(cls, spec: GroupSpec, arguments: JoinArguments) -> "Group":
@@ -205,6 +210,30 @@ class Group(GroupOperations):
             group.connect()
         return group
 
+    @classmethod
+    def get(cls, name: str) -> "Group":
+        """The Group of this process that has the name, ``ep_bootstrap``'s being "default".
+
+        The object that joined; a new one that stands for it if it was collected while a program went on naming the group.
+
+        Raises:
+            TypeError: ``name`` is no str.
+            ValueError: there is none.
+        """
+        _checks.of_kind("Group.get", "name", name, str)
+        found = _held_groups.find(name)
+        if found is None:
+            known = ", ".join(map(repr, _held_groups.names())) or "none"
+            raise ValueError(
+                f"Group.get: make the group first: this process is in no group {name!r}; its groups: {known}"
+            )
+        owner, spec, arguments = found
+        if isinstance(owner, Group):
+            return owner
+        group = cls.of_spec(dataclasses.replace(spec), arguments)
+        _held_groups.adopt(name, group)
+        return group
+
     # ---- what it is ----
 
     @property
@@ -217,6 +246,47 @@ class Group(GroupOperations):
         """The sizes, as ``get_ep_config`` gives those of the default group."""
         return self._spec.config
 
+    @property
+    def joining(self) -> JoinArguments:
+        """What ``connect`` joins with. ValueError: the group was made for an AbstractMesh."""
+        if self._join_arguments is None:
+            raise ValueError(
+                f"Group.connect: make the group with a Mesh: {self.name!r} was made for an AbstractMesh, which has no devices"
+            )
+        return self._join_arguments
+
+    @property
+    def state(self) -> str:
+        """Where this process's ranks are; never blocks.
+
+        "ready": in the group. "lost": the daemon or the group is gone; a call says why, the next one joins again, as
+        ``wait_ready`` does. "joining": another thread joins. "left": not joined, finalized, or no rank is held here.
+        """
+        return _ffi.state(self.name)[0]
+
+    @property
+    def epoch(self) -> int:
+        """The group's epoch when this process's ranks last joined, of several domains the newest; 0: not joined."""
+        return _ffi.state(self.name)[1]
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Waits until this process's ranks are in the group, joining again if it was lost; at once if it is ready.
+
+        Collective where the group must be joined again. Nothing is done by a process that holds no rank.
+
+        Args:
+            timeout: seconds; None: the forming deadline, ``EPD_FORM_TIMEOUT``.
+
+        Raises:
+            TypeError, ValueError: timeout is no number above 0.
+            EpError: DEADLINE_EXCEEDED, not all ranks came in time (joining goes on in a thread when it was ``timeout``);
+                FAILED_PRECONDITION, not joined, or finalized; else as for ``Group``.
+        """
+        seconds = _arguments.seconds("Group.wait_ready", "timeout", timeout)
+        if self._join_arguments is not None and not self._join_arguments.held:
+            return
+        _join.wait_ready(self.name, seconds)
+
     def __repr__(self) -> str:
         sizes = self.config
         return f"Group({self.name!r}, ranks={sizes.ep_size}, num_experts={sizes.num_experts})"
@@ -226,23 +296,22 @@ class Group(GroupOperations):
     def connect(self) -> None:
         """Joins the group with this process's ranks; collective. For groups made with ``connect=False``, or finalized.
 
+        Where this process is in a group of the same name and sizes, takes it over from the Group that joined, whose
+        ``finalize`` then does nothing.
+
         Raises:
             ValueError: the group was made for an AbstractMesh; the job's name is not known.
             EpError: as for ``Group``.
         """
-        if self._join_arguments is None:
-            raise ValueError(
-                f"Group.connect: group {self.name!r} was made for an AbstractMesh, which has no devices; make it with a Mesh"
-            )
-        _join.join(self._spec, self._join_arguments)
+        _held_groups.hold(self)
 
     def finalize(self) -> None:
-        """Leaves the group. Safe when called twice or never joined. Results in flight get ten seconds to come; operations
+        """Leaves the group. Safe when called twice, never joined, or taken over by another Group. Results in flight get ten seconds to come; operations
         that have not ended two seconds later fail.
 
         Compiled programs stay valid: they run again after ``connect()``.
         """
-        _join.leave(self._spec)
+        _held_groups.leave(self)
 
     def __enter__(self) -> "Group":
         return self

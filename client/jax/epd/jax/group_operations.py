@@ -9,7 +9,7 @@ from epd.jax import _checks
 from epd.jax._checked_operations import Operation
 from epd.jax._out_sharding import SpecLike
 from epd.jax.config import EpLayerConfig, GroupSpec
-from epd.jax.routing_stats import RoutingStats, stats_of
+from epd.jax.routing_stats import RoutingStats, experts_of, stats_of
 
 
 class GroupOperations:
@@ -81,26 +81,23 @@ class GroupOperations:
         self,
         cfg: EpLayerConfig,
         handle_mem: jax.Array,
-        token_counts: jax.Array | None,
         expert_out: jax.Array,
         num_local_tokens: int | tuple[int, ...],
         out_sharding: SpecLike = None,
         *,
         name: str | None = None,
     ) -> jax.Array:
-        """``epd.jax.ep_combine`` in this group; differentiable.
+        """``epd.jax.ep_combine`` in this group, without the counts, which the plan holds; differentiable.
 
         Args:
             cfg: static; the layer.
             handle_mem: uint8 ``[R, size]``, traced.
-            token_counts: not needed; the plan holds the counts.
             expert_out: float32, bfloat16 or float16 ``[R, C, H]``, traced.
             num_local_tokens, out_sharding: static; as for ep_combine.
             name: static; see the class. Of combine and its backward.
 
         Returns and raises as ep_combine; ValueError, a name that is used twice.
         """
-        del token_counts
         with self._call("combine", name) as call:
             return call.combine(cfg, handle_mem, expert_out, num_local_tokens, out_sharding)
 
@@ -169,3 +166,21 @@ class GroupOperations:
     ) -> RoutingStats:
         """``epd.jax.routing_stats`` of a plan of this group: arguments, result and errors as there."""
         return stats_of(self.spec, "Group.routing_stats", handle_mem, recv_capacity_per_rank)
+
+    def expert_of_slots(
+        self, handle_mem: jax.Array, recv_capacity_per_rank: int | None = None
+    ) -> jax.Array:
+        """The expert of each row that dispatch receives, without any communication. Inside or outside of jit.
+
+        Args:
+            handle_mem: uint8 ``[R, size]`` of ``prepare`` or ``dispatch``, traced.
+            recv_capacity_per_rank: static; C of the dispatch in question. Default: the group's capacity.
+
+        Returns:
+            int32 ``[R, C]``: the number of the expert among its rank's own, 0 to n - 1, as it indexes a rank's
+            parameters; -1 for padding and tail.
+
+        Raises:
+            As routing_stats.
+        """
+        return experts_of(self.spec, "Group.expert_of_slots", handle_mem, recv_capacity_per_rank)

@@ -9,13 +9,13 @@
 
     def attend(link, idx, tokens, weights):      # On each attention rank: its tokens go to all experts, and come back.
         recv, _, handle, counts, _ = link.dispatch(layer, idx, tokens, weights, 1, name="ffn")
-        return link.combine(layer, handle, counts, recv, tokens.shape[0], name="ffn")
+        return link.combine(layer, handle, recv, tokens.shape[0], name="ffn")
 
     def serve(link, params):                     # On each expert rank, once for each attention rank.
         idx, row, nothing = link.nothing(layer)
         recv, weights, handle, counts, _ = link.dispatch(layer, idx, row, nothing, 512, name="ffn")
         out = ffn(params, recv, counts) * weights[..., None].astype(recv.dtype)
-        return link.combine(layer, handle, counts, out, 1, name="ffn")
+        return link.combine(layer, handle, out, 1, name="ffn")
 
     run = roles([(attention, attend), (experts, serve)], group, [attended_shape, served_shape])
     attended, served = run((idx, tokens, weights), (params,))

@@ -1,7 +1,8 @@
 """What a routing plan says about its step: routes per expert, drops, group sizes for a grouped product."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,24 +49,39 @@ def _int32(plan: jax.Array, offset: int, count: int = 1) -> jax.Array:
     return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
-def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> RoutingStats:
+def _zones(spec: GroupSpec, plan: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Of one rank: routes from each source to each local expert [S, n]; where each expert's zone begins, and its size [n]."""
     ranks, experts = spec.config.ep_size, spec.config.num_experts
     own = jnp.asarray(local_experts(spec))[_int32(plan, _RANK)[0]]
     alignment = _int32(plan, _ALIGNMENT)[0]
     counts = _int32(plan, _EXPERTS + _EXPERT_BYTES * experts, ranks * experts)
     counts = counts.reshape(ranks, experts)[:, jnp.maximum(own, 0)] * (own >= 0)  # [S, n]
-    totals = counts.sum(0)
-    zones = (totals + alignment - 1) // jnp.maximum(alignment, 1) * alignment
-    zone_begins = jnp.cumsum(zones) - zones
+    zones = (counts.sum(0) + alignment - 1) // jnp.maximum(alignment, 1) * alignment
+    return counts, jnp.cumsum(zones) - zones, zones
+
+
+def _of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> RoutingStats:
+    counts, zone_begins, zones = _zones(spec, plan)
     begins = zone_begins + jnp.cumsum(counts, 0) - counts
     drops = jnp.clip(begins + counts - capacity, 0, counts)
-    return RoutingStats(totals, jnp.clip(capacity - zone_begins, 0, zones), drops.sum(1))
+    return RoutingStats(counts.sum(0), jnp.clip(capacity - zone_begins, 0, zones), drops.sum(1))
 
 
-def stats_of(
-    group: GroupSpec, function: str, handle_mem: jax.Array, recv_capacity_per_rank: int | None
-) -> RoutingStats:
-    """routing_stats in ``group``; ``function`` is what the caller called."""
+def _experts_of_one_rank(spec: GroupSpec, capacity: int, plan: jax.Array) -> jax.Array:
+    counts, begins, _ = _zones(spec, plan)
+    slots = jnp.arange(capacity, dtype=jnp.int32)[:, None]
+    held = (slots >= begins) & (slots < begins + counts.sum(0))  # [C, n]: at most one of a row.
+    return jnp.where(held.any(1), jnp.argmax(held, 1), -1).astype(jnp.int32)
+
+
+def _of_plan(
+    of_one_rank: Callable[..., Any],
+    group: GroupSpec,
+    function: str,
+    handle_mem: jax.Array,
+    recv_capacity_per_rank: int | None,
+) -> Any:
+    """``of_one_rank`` for each rank's plan, with its arguments checked; ``function`` is what the caller called."""
     handle_mem = jnp.asarray(handle_mem)
     most = group.config.recv_capacity_per_rank
     capacity = most
@@ -90,7 +106,12 @@ def stats_of(
         )
     if wrong:
         raise ValueError(f"{function}: " + "; ".join(wrong))
-    return mapped(layout, jax.vmap(functools.partial(_of_one_rank, group, capacity)), handle_mem)
+    return mapped(layout, jax.vmap(functools.partial(of_one_rank, group, capacity)), handle_mem)
+
+
+# What GroupOperations and ``routing_stats`` below have in common, with ``_of_plan``'s arguments.
+stats_of: Callable[..., RoutingStats] = functools.partial(_of_plan, _of_one_rank)
+experts_of: Callable[..., jax.Array] = functools.partial(_of_plan, _experts_of_one_rank)
 
 
 def routing_stats(handle_mem: jax.Array, recv_capacity_per_rank: int | None = None) -> RoutingStats:

@@ -81,7 +81,13 @@ _WITH_PLAN = (
         "dispatch_fwd",
         lambda f, h, a: f(_CFG, h, a["topk_idx"], a["tokens"], a["topk_weights"], _CAPACITY),
     ),
-    ("ep_combine", "combine", lambda f, h, a: f(_CFG, h, None, a["expert_out"], _rows(a))),
+    (
+        "ep_combine",
+        "combine",
+        lambda f, h, a: f(
+            _CFG, h, *([None] if f is ep.ep_combine else []), a["expert_out"], _rows(a)
+        ),
+    ),
     (
         "primitives.ep_combine_fwd",
         "combine_fwd",

@@ -215,6 +215,21 @@ def made() -> list[Row]:
             ("rank", "a float", 0.5, TypeError, "rank", "static Python int", "float"),
         )
     ]
+    rows += rows_of(
+        "Group.get",
+        ("name", "an int", lambda w: ep.Group.get(5), TypeError, "name must be a str", "int"),
+        ("name", "unknown", lambda w: ep.Group.get("no"), ValueError, "no group 'no'", "'default'"),
+    )
+
+    def wait(timeout):
+        return lambda world: _described(world).wait_ready(timeout)
+
+    rows += rows_of(
+        "Group.wait_ready",
+        ("timeout", "a text", wait("1"), TypeError, "timeout must be a number of seconds", "str"),
+        ("timeout", "zero", wait(0), ValueError, "timeout is 0", "more than 0"),
+        (CONTEXT, "not joined", wait(1.0), "FAILED_PRECONDITION", "bad"),
+    )
     return rows + rows_of("Group.join", *ranks)
 
 
@@ -226,7 +241,7 @@ def _abstract(world: World) -> None:
 def _name_in_use(world: World) -> None:
     with _described(world, name="used", connect=True):
         try:
-            _described(world, name="used", connect=True)
+            _described(world, name="used", hidden_dim=16, connect=True)
         finally:
             world.barrier("every process has tried")
 
@@ -258,7 +273,14 @@ def joined() -> list[Row]:
     )
     rows += rows_of(
         "Group",
-        ("name", "in use", _name_in_use, "FAILED_PRECONDITION", "used"),
+        (
+            "name",
+            "in use",
+            _name_in_use,
+            "FAILED_PRECONDITION",
+            "call Group.get('used').finalize() first",
+            "hidden_dim is 8, not 16",
+        ),
         (
             "hidden_dim",
             "differs between ranks",

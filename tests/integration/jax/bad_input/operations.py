@@ -353,6 +353,7 @@ def tracing() -> list[Row]:
     rows = []
     for function, method, arguments, optional in _OPERATIONS:
         rows += _rows_of(function, _function(function), arguments, optional)
+        arguments = tuple(name for name in arguments if name != "token_counts")  # TE's alone.
         rows += _rows_of(f"Group.{method}", _method(method), arguments, (*optional, "name"))
         rows += rows_of(
             f"Group.{method}",
@@ -374,11 +375,12 @@ def _plan_readers() -> list[Row]:
     for function, find in (
         ("routing_stats", _function("routing_stats")),
         ("Group.routing_stats", _method("routing_stats")),
+        ("Group.expert_of_slots", _method("expert_of_slots")),
     ):
         arguments = ("handle_mem", "recv_capacity_per_rank")
         cases = [
             (argument, w.what, _call(function, find, arguments, argument, w), w.kind)
-            + ("routing_stats: ", *w.texts)
+            + (f"{function}: ", *w.texts)
             for argument, values in (
                 ("handle_mem", _WRONG["handle_mem"]),
                 ("recv_capacity_per_rank", wrong_capacity),

@@ -72,7 +72,6 @@ ANYTHING = {
     ("Group.join", "drop_on_overflow"): "a truth value",
     ("Group.join", "connect"): "a truth value",
     ("ep_combine", "token_counts"): "not looked at: the plan holds the counts",
-    ("Group.combine", "token_counts"): "not looked at: the plan holds the counts",
     ("MeshResource", "tp_resource"): "not looked at: carries no tokens",
     ("MeshResource", "tpsp_resource"): "not looked at: carries no tokens",
     ("MeshResource", "pp_resource"): "not looked at: carries no tokens",

@@ -1,6 +1,7 @@
 """Groups as objects: several in one program, tables of experts' owners, names, what a plan says."""
 
 import contextlib
+import gc
 from collections.abc import Iterator
 
 import epd.jax as ep
@@ -71,7 +72,7 @@ def _layer(group: ep.Group, cfg, capacity: int, name: str | None = None):
         recv, _, handle, counts, total = group.dispatch(
             cfg, idx, tokens, weights, capacity, name=name
         )
-        out = group.combine(cfg, handle, counts, recv * 3, tokens.shape[0], name=name)
+        out = group.combine(cfg, handle, recv * 3, tokens.shape[0], name=name)
         return out, (recv, counts, total)
 
     return layer
@@ -234,6 +235,104 @@ def check_routing_stats_are_those_of_the_plan(world: World):
                 world.expect_equal(got, np.concatenate(want))
             if world.num_ranks > 1:
                 assert any(want[2].sum() > 0 for want in wanted) == (capacity < 128)
+
+
+def check_expert_of_slots_names_the_expert_of_each_row(world: World):
+    """Against the plan: a slot's expert by the route that fills it, -1 for padding and tail; also cut off by the capacity."""
+    owners = [e % max(1, world.ep - 1) for e in range(2 * world.ep + 1)]
+    with _group(
+        world, "slots", num_experts=len(owners), expert_owner=owners, drop_on_overflow=True
+    ) as group:
+        idx, *_, plans = _problem(world, group, 110, alignment=4, tokens=12)
+        for capacity in (None, 17):
+
+            @jax.jit
+            def step(idx, capacity=capacity):
+                return group.expert_of_slots(group.prepare(_ALIGNED, idx)[2], capacity)
+
+            experts = step(world.put(idx))
+            wanted = []
+            for plan, domain in _domains(plans, idx):
+                want = np.full((world.ep, 128), -1)
+                for place in np.argwhere(plan.destination >= 0):
+                    rank, expert = plan.destination[tuple(place)], domain[tuple(place)]
+                    own = np.flatnonzero(np.asarray(owners) == rank)
+                    want[rank, plan.slot[tuple(place)]] = np.flatnonzero(own == expert)[0]
+                wanted.append(want[:, : capacity or 128])
+            world.expect_equal(experts, np.concatenate(wanted))
+
+
+def check_a_cell_that_runs_twice_takes_the_group_over(world: World):
+    """The second Group holds what the first one did, which then leaves nothing; a program of the first one goes on."""
+    with _group(world, "cell") as first:
+        idx, tokens, weights, plans = _problem(world, first, 111)
+        arguments = [world.put(a) for a in (idx, tokens, weights)]
+        step = jax.jit(lambda i, t, w: first.dispatch(_CFG, i, t, w, 128)[0])
+        want = _scattered(plans, tokens, 128)
+        world.expect_equal(step(*arguments), want)
+        epoch = first.epoch
+        assert (first.state, epoch > 0) == ("ready", True)
+        with _group(world, "cell") as second:
+            assert ep.Group.get("cell") is second and second.epoch == epoch
+            first.finalize()
+            assert second.state == "ready"
+            second.wait_ready(timeout=60)
+            world.expect_equal(step(*arguments), want)
+            world.barrier("every process has used the second")
+        assert second.state == first.state == "left"
+
+
+def _gone(name: str) -> bool:
+    gc.collect()
+    try:
+        ep.Group.get(name)
+    except ValueError:
+        return True
+    return False
+
+
+def check_a_collected_group_is_left_unless_a_program_names_it(world: World):
+    """Unused: left. A program that is traced, lowered, jitted or compiled ahead of time outlives its Group."""
+    sizes = {"num_experts": 2 * world.ep, "hidden_dim": 8, "max_token_dtype": jnp.float32}
+    sizes |= {"max_tokens_per_rank": 16, "recv_capacity_per_rank": 128, "resource": world.resource}
+
+    def made(name: str) -> tuple:
+        """A step of a Group that nobody holds but the step."""
+        group = ep.Group(name, mesh=world.mesh, **sizes)
+        problem = _problem(world, group, 112)
+        return (lambda i, t, w: group.dispatch(_CFG, i, t, w, 128)[0]), problem
+
+    step, (idx, tokens, weights, plans) = made("unused")
+    arguments = [world.put(a) for a in (idx, tokens, weights)]
+    assert ep.Group.get("unused").state == "ready"
+    del step
+    assert _gone("unused")
+    with _group(world, "unused", hidden_dim=16) as other:  # The name is free for other sizes.
+        assert other.state == "ready"
+
+    want = _scattered(plans, tokens, 128)
+    step, _ = made("jitted")
+    jitted = jax.jit(step)
+    del step
+    assert not _gone("jitted")
+    world.expect_equal(jitted(*arguments), want)
+
+    step, _ = made("lowered")
+    lowered = jax.jit(step).lower(*arguments)
+    del step
+    jax.clear_caches()
+    assert not _gone("lowered")
+    compiled = lowered.compile()
+    del lowered
+    jax.clear_caches()
+    assert not _gone("lowered")
+    world.expect_equal(compiled(*arguments), want)
+    world.barrier("every process has run what it compiled")
+    for name in ("jitted", "lowered"):
+        ep.Group.get(name).finalize()
+        assert _gone(name)
+    with fails("FAILED_PRECONDITION", "lowered"):
+        jax.block_until_ready(compiled(*arguments))
 
 
 def _domains(plans, idx):

@@ -275,7 +275,7 @@ def check_two_threads_with_names(world: World):
             recv, _, handle, counts, _ = group.dispatch(
                 CFG, idx, tokens * scale, weights, 128, name=f"{name}-there"
             )
-            return group.combine(CFG, handle, counts, recv, len(host[0]), name=f"{name}-back")
+            return group.combine(CFG, handle, recv, len(host[0]), name=f"{name}-back")
 
         try:
             step, operands, outs = jax.jit(step), put(mesh, spec, host), []

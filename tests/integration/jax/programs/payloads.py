@@ -181,7 +181,7 @@ def check_what_cannot_travel_is_refused_while_tracing(world: World):
             dispatch(shape((rows, 8), jnp.float64))
         expert_rows = shape((world.num_ranks, 128, 8), jnp.int32)
         with raises(ValueError, "expert_out has dtype int32", "summed"):
-            jax.jit(lambda h, r: group.combine(_CFG, h, None, r, rows)).lower(handle, expert_rows)
+            jax.jit(lambda h, r: group.combine(_CFG, h, r, rows)).lower(handle, expert_rows)
         with raises(ValueError, "grad has dtype int32", "summed"):
             jax.jit(lambda h, r, w: group.dispatch_bwd(_CFG, h, r, w, rows)).lower(
                 handle, expert_rows, shape((world.num_ranks, 128), f32)

@@ -85,7 +85,7 @@ def check_two_micro_batches_are_in_flight_at_once(world: World):
         idx, weights = jnp.zeros((TOKENS, 2), jnp.int32), jnp.ones((TOKENS, 2))
         name = f"ffn{batch}"
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, tokens, weights, 1, name=name)
-        return link.combine(CFG, handle, counts, recv, TOKENS, name=name)
+        return link.combine(CFG, handle, recv, TOKENS, name=name)
 
     def serve(batch: int, link):
         def await_both(rows):
@@ -97,7 +97,7 @@ def check_two_micro_batches_are_in_flight_at_once(world: World):
         name = f"ffn{batch}"
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, row, nothing, SLOTS, name=name)
         recv = jax.pure_callback(await_both, recv, recv)
-        return link.combine(CFG, handle, counts, recv, 1, name=name)
+        return link.combine(CFG, handle, recv, 1, name=name)
 
     attention, experts = meshes_of(1, 1)
     with group_of(1, 1) as group:
@@ -124,7 +124,7 @@ def check_payloads_under_one_plan_in_a_nested_jit(world: World):
     def exchange(link, slots, idx, payload, weights):
         received, _, handle, counts, _ = link.dispatch(CFG, idx, payload, weights, slots, name="q")
         size = idx.shape[0]
-        return link.combine(CFG, handle, counts, dequantised(received), size, name="q")
+        return link.combine(CFG, handle, dequantised(received), size, name="q")
 
     def attend(link, rows, scales):
         idx, weights = jnp.zeros((TOKENS, 2), jnp.int32), jnp.ones((TOKENS, 2))
@@ -154,11 +154,11 @@ def check_one_device_may_have_both_roles(world: World):
     def attend(link, idx, tokens):
         weights = jnp.ones(idx.shape, jnp.float32)
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, tokens, weights, 1, name="ffn")
-        return link.combine(CFG, handle, counts, recv, TOKENS, name="ffn")
+        return link.combine(CFG, handle, recv, TOKENS, name="ffn")
 
     def serve(link):
         recv, _, handle, counts, _ = link.dispatch(CFG, *link.nothing(CFG), SLOTS, name="ffn")
-        return link.combine(CFG, handle, counts, recv, 1, name="ffn")
+        return link.combine(CFG, handle, recv, 1, name="ffn")
 
     group = ep.RoleGroup(
         "both",
@@ -190,12 +190,12 @@ def check_what_functions_close_over_and_what_others_get(world: World):
         scaled = tokens * table["value"] * there
         weights = jnp.ones(idx.shape, jnp.float32)
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, scaled, weights, 1, name="ffn")
-        return {"out": link.combine(CFG, handle, counts, recv, TOKENS, name="ffn")}
+        return {"out": link.combine(CFG, handle, recv, TOKENS, name="ffn")}
 
     def serve(link):
         traced.append("serve")
         recv, _, handle, counts, _ = link.dispatch(CFG, *link.nothing(CFG), SLOTS, name="ffn")
-        return link.combine(CFG, handle, counts, recv, 1, name="ffn")
+        return link.combine(CFG, handle, recv, 1, name="ffn")
 
     with group_of(m, n) as group:
         shapes = [
@@ -413,7 +413,7 @@ def _expect_refusals_of_order(run_of):
         idx, weights = jnp.zeros((TOKENS, 2), jnp.int32), jnp.ones((TOKENS, 2))
         recv, _, handle, counts, _ = link.dispatch(CFG, idx, x, weights, 1, name=name)
         recv = recv if out is None else out
-        return link.combine(CFG, handle, counts, recv, TOKENS, name=name)
+        return link.combine(CFG, handle, recv, TOKENS, name=name)
 
     def side_by_side(link, x):
         return exchange(link, x, "a") + exchange(link, x, "b")

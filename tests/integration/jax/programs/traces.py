@@ -97,7 +97,7 @@ def check_one_trace_on_disjoint_devices(world: World):
         traces.append(1)
         recv, recv_weights, handle, counts, _ = group.dispatch(CFG, idx, tokens, weights, _CAPACITY)
         rows = jnp.sin(recv) * recv_weights[..., None]
-        return group.combine(CFG, handle, counts, rows, idx.shape[0])
+        return group.combine(CFG, handle, rows, idx.shape[0])
 
     with group:
         first = step(*put(halves[0], spec, arrays))

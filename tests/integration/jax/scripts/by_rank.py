@@ -77,7 +77,7 @@ def _check(group: ep.Group, ranks: int, held: list[int], owners: list[int], plac
             _CFG, idx, tokens, weights, _CAPACITY, name=name
         )
         rows = recv * recv_weights[..., None]
-        out = group.combine(_CFG, handle, counts, rows, tokens.shape[0], name=name)
+        out = group.combine(_CFG, handle, rows, tokens.shape[0], name=name)
         stats = group.routing_stats(handle)
         return (out**2).sum(), (recv, recv_weights, counts, total, out, stats.expert_counts)
 

@@ -41,7 +41,7 @@ def _step(group: ep.Group):
             _CFG, idx, tokens, weights, _CAPACITY
         )
         rows = jnp.sin(recv) * recv_weights[..., None]
-        return (group.combine(_CFG, handle, counts, rows, idx.shape[0]) ** 2).sum()
+        return (group.combine(_CFG, handle, rows, idx.shape[0]) ** 2).sum()
 
     return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
 

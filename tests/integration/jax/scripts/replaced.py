@@ -24,7 +24,7 @@ def _step_of(group: ep.Group):
     def step(idx, tokens):
         weights = jnp.ones(idx.shape, jnp.float32)
         recv, _, handle, counts, _ = group.dispatch(_CFG, idx, tokens, weights, _CAPACITY)
-        return group.combine(_CFG, handle, counts, recv, tokens.shape[0])
+        return group.combine(_CFG, handle, recv, tokens.shape[0])
 
     def run(number: int) -> None:
         rng = np.random.default_rng(number)

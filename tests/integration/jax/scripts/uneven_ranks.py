@@ -63,7 +63,7 @@ class UnevenRanks:
             _CFG, idx, rows, weights, _CAPACITY
         )
         out = expert(recv @ matrix) * recv_weights[..., None]
-        return self.group.combine(_CFG, handle, counts, out, rows.shape[0])
+        return self.group.combine(_CFG, handle, out, rows.shape[0])
 
     def dense(self, expert, rows, weights, matrix):
         """The layer of all ranks, where ``matrix`` is that of this process's experts."""

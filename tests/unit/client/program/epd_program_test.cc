@@ -152,11 +152,18 @@ TEST_F(EpdProgramTest, AHandshakeEndsWithTheLastRankAndARefusalIsToldToAll) {
 }
 
 TEST_F(EpdProgramTest, ALossIsReportedOnceAndWaitedFor) {
+  EXPECT_EQ(epd_program_state("default", nullptr), EPD_PROGRAM_LEFT);
   Join(1);
+  uint64_t epoch = 0;
   EXPECT_EQ(epd_program_wait("default", &error_), EPD_OK);
+  EXPECT_EQ(epd_program_state("default", &epoch), EPD_PROGRAM_READY);
+  EXPECT_GT(epoch, 0u);
   fake::CutSessions();
+  EXPECT_EQ(epd_program_state("default", nullptr), EPD_PROGRAM_LOST);
   EXPECT_EQ(Prepare(CallAt(0), &error_), kUnavailable);
+  EXPECT_EQ(epd_program_state("default", nullptr), EPD_PROGRAM_LOST);
   EXPECT_EQ(epd_program_wait("default", &error_), EPD_OK);
+  EXPECT_EQ(epd_program_state("default", nullptr), EPD_PROGRAM_READY);
   EXPECT_EQ(Prepare(CallAt(0), &error_), EPD_OK);
 }
 
