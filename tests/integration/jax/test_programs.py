@@ -10,6 +10,8 @@ _SETUPS = [
     Setup("transforms", processes=1, devices=4, mesh=(2, 2)),
     Setup("transposes", processes=2, devices=2, mesh=(2, 2)),
     Setup("shardings", processes=1, devices=8, mesh=(1, 8)),
+    Setup("several_axes", processes=1, devices=8, mesh=(1, 8)),
+    Setup("several_axes", processes=2, devices=4, mesh=(1, 8)),
     Setup("groups", processes=4, mesh=(2, 2)),
     Setup("groups", processes=1, devices=4, mesh=(2, 2)),
     Setup("order", processes=2, devices=2, mesh=(1, 4)),

@@ -64,7 +64,7 @@ class CallCheck:
         devices = self.sizes.world_size if here is None else here
         if layout.ep_size != ep_size:
             self._wrong.append(
-                f"the mesh's axis {layout.ep_axis!r} has size {layout.ep_size}, but {group.origin} saw {ep_size}"
+                f"the mesh's {layout.ep_title} has size {layout.ep_size}, but {group.origin} saw {ep_size}"
             )
         if layout.num_devices != devices:
             self._wrong.append(

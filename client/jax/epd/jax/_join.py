@@ -45,9 +45,9 @@ def arguments_of(
     return JoinArguments(tuple(held), num_domains, elsewhere=tuple(elsewhere), **given)
 
 
-def along(mesh: Mesh, ep_axis: str, **given: Any) -> JoinArguments:
-    """As ``arguments_of``, of ranks that stand along an axis."""
-    grid = domain_grid(mesh, ep_axis)
+def along(mesh: Mesh, ep_axes: tuple[str, ...], **given: Any) -> JoinArguments:
+    """As ``arguments_of``, of ranks that stand along axes."""
+    grid = domain_grid(mesh, ep_axes)
     ranks = ((domain, position, device) for (domain, position), device in np.ndenumerate(grid))
     return arguments_of(ranks, len(grid), **given)
 

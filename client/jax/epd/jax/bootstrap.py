@@ -1,5 +1,7 @@
 """ep_bootstrap and ep_finalize: the default group of this process."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,23 +57,21 @@ def _check_sizes(sizes: dict[str, int], ep_size: int) -> None:
         )
 
 
-def _check_rank(mesh: Mesh, ep_axis: str, rank: int) -> None:
-    """The rank occurs exactly once; in a process with several devices, each of them does."""
+def _check_rank(mesh: Mesh, ep_axes: tuple[str, ...], rank: int) -> None:
+    """The rank occurs exactly once; of a process with several devices at least one does, and none twice."""
     if rank != jax.process_index():
         raise ValueError(
             f"ep_bootstrap: rank is {rank}, but this is JAX's process {jax.process_index()} of {jax.process_count()};"
             " rank must be jax.process_index()"
         )
+    present = Counter(mesh.devices.reshape(-1))
     local = jax.local_devices()
-    if len(local) == 1:
-        _ep_domain_for_rank(mesh, ep_axis, rank)
-        return
-    present = list(mesh.devices.reshape(-1))
-    wrong = {str(device): present.count(device) for device in local if present.count(device) != 1}
-    if wrong:
+    if len(local) == 1 or not any(device in present for device in local):
+        _ep_domain_for_rank(mesh, ep_axes, rank)
+    elif twice := [str(device) for device in local if present[device] > 1]:
         raise ValueError(
-            f"ep_bootstrap: each device of this process (rank {rank}) must occur exactly once in the mesh; it occurs"
-            f" {', '.join(f'{count} times: {device}' for device, count in wrong.items())}"
+            f"ep_bootstrap: name each device of this process (rank {rank}) at most once in the mesh; {', '.join(twice)}"
+            " occurs several times"
         )
 
 
@@ -93,8 +93,8 @@ def ep_bootstrap(
 
     Args:
         world_size: devices of the mesh. 1 is fine.
-        rank: ``jax.process_index()``. A process with several devices takes the ranks of all of them.
-        num_experts: experts of one domain, a multiple of the ep axis's size n; ep position r owns
+        rank: ``jax.process_index()``. A process with several devices takes the ranks of those that are in the mesh.
+        num_experts: experts of one domain, a multiple of ep's size n; ep position r owns
             ``[r * num_experts / n, (r + 1) * num_experts / n)``.
         max_tokens_per_rank: most tokens that a rank sends in one dispatch.
         recv_capacity_per_rank: most slots that a rank receives in one dispatch, padding and duplicates included.
@@ -125,16 +125,16 @@ def ep_bootstrap(
     del sizes["max_num_sms"]
     mesh = _active_mesh(sizes.pop("world_size"))
     rank = sizes.pop("rank")
-    ep_axis, mesh_sizes = group_sizes(resource, mesh, "ep_bootstrap")
+    ep_axes, mesh_sizes = group_sizes(resource, mesh, "ep_bootstrap")
     ep_size = mesh_sizes["ep_size"]
     _check_sizes(sizes, ep_size)
-    _check_rank(mesh, ep_axis, rank)
+    _check_rank(mesh, ep_axes, rank)
     if _group is not None:
         raise RuntimeError("ep_bootstrap: already bootstrapped; call ep_finalize() first")
     experts = sizes["num_experts"] // ep_size
     of_group = config.EpConfig(rank=rank, num_local_experts=experts, **mesh_sizes, **sizes)
     spec = config.GroupSpec(of_group, dtype)
-    group = Group.of_spec(spec, _join.along(mesh, ep_axis, drop_on_overflow=bool(drop_on_overflow)))
+    group = Group.of_spec(spec, _join.along(mesh, ep_axes, drop_on_overflow=bool(drop_on_overflow)))
     group.connect()
     _set_default(group)
 

@@ -63,7 +63,7 @@ class Group(GroupOperations):
         job: str | None = None,
         connect: bool = True,
     ):
-        """A group whose ranks stand along an axis of a mesh. Eager and collective, as ep_bootstrap is.
+        """A group whose ranks stand along an axis of a mesh, or several. Eager and collective, as ep_bootstrap is.
 
         Processes that make several groups make them in the same order. A process whose devices are not in the mesh may
         call it too, and then holds no rank.
@@ -114,7 +114,7 @@ class Group(GroupOperations):
         )
         names = _arguments.resource_of(function, resource)
         found = _arguments.mesh_of(function, mesh)
-        ep_axis, mesh_sizes = group_sizes(names, found, function)
+        ep_axes, mesh_sizes = group_sizes(names, found, function)
         spec = given.spec(
             given.owners(mesh_sizes["ep_size"]),
             {"rank": jax.process_index() if isinstance(found, Mesh) else 0, **mesh_sizes},
@@ -123,7 +123,7 @@ class Group(GroupOperations):
         )
         arguments = None
         if isinstance(found, Mesh):
-            arguments = _join.along(found, ep_axis, **given.joining)
+            arguments = _join.along(found, ep_axes, **given.joining)
         self._set(spec, arguments)
         if connect:
             self.connect()

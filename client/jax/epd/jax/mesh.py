@@ -1,9 +1,9 @@
-"""Mesh axes and what they mean: which axis is ep, which one carries tokens beside it, where this process stands."""
+"""Mesh axes and what they mean: which axes are ep, which ones carry tokens beside them, where this process stands."""
 
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -14,7 +14,11 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 @dataclass(frozen=True)
 class MeshResource:
-    """Names of mesh axes by their use; None: there is no such axis. Only ``ep`` and one of dp and fsdp carry tokens."""
+    """Names of mesh axes by their use; None: there is no such axis.
+
+    Tokens are split over dp, fsdp and ep, in this order, ep innermost: over those of dp and fsdp whose size is over 1, or the
+    first that is named. ``ep_resource`` may be a tuple of axes: positions along ep count them row-major, the last fastest.
+    """
 
     dp_resource: str | None = None
     tp_resource: str | None = None
@@ -22,7 +26,12 @@ class MeshResource:
     fsdp_resource: str | None = None
     pp_resource: str | None = None
     cp_resource: str | None = None
-    ep_resource: str | None = None
+    ep_resource: str | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        given: object = self.ep_resource
+        if isinstance(given, list):  # Not hashable.
+            object.__setattr__(self, "ep_resource", tuple(given))
 
 
 _resource: contextvars.ContextVar[MeshResource | None] = contextvars.ContextVar(
@@ -47,7 +56,7 @@ def global_shard_guard(resource: MeshResource) -> Iterator[None]:
 def active_resource() -> MeshResource:
     """The active MeshResource; ValueError if it names no ep_resource, or if there is none."""
     resource = _resource.get()
-    if resource is None or resource.ep_resource is None:
+    if resource is None or not resource.ep_resource:
         raise ValueError(
             "the active MeshResource has no ep_resource; enter"
             " global_shard_guard(MeshResource(..., ep_resource=<name of the expert-parallel mesh axis>))"
@@ -105,42 +114,45 @@ def _size(mesh: Mesh | AbstractMesh, axis: str, role: str) -> int:
 
 def token_axes(
     resource: MeshResource, mesh: Mesh | AbstractMesh, function: str = ""
-) -> tuple[str | None, str]:
-    """The axes that carry tokens: the outer one, or None, and ep.
-
-    The outer one is dp if its size is over 1, else fsdp if its size is, else the one named.
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes that carry tokens: the outer ones, see MeshResource, and those of ep.
 
     Raises:
-        ValueError: both are over 1; a name is no axis of the mesh.
+        ValueError: a name is no axis of the mesh, or an axis is named twice.
     """
-    ep_axis = resource.ep_resource
-    assert ep_axis is not None
-    _size(mesh, ep_axis, f"{function}ep_resource")
-    named = [
-        (role, axis, _size(mesh, axis, role))
+    given = resource.ep_resource
+    assert given
+    ep_axes = (given,) if isinstance(given, str) else given
+    for axis in ep_axes:
+        _size(mesh, axis, f"{function}ep_resource")
+    named = {
+        axis: _size(mesh, axis, f"{function}{role}")
         for role in ("dp_resource", "fsdp_resource")
         if (axis := getattr(resource, role)) is not None
-    ]
-    large = [entry for entry in named if entry[2] > 1]
-    if len({axis for _, axis, _ in large}) > 1:
+    }
+    axes = [*named, *ep_axes]
+    if twice := sorted({axis for axis in axes if axes.count(axis) > 1}):
         raise ValueError(
-            "only one axis beside ep can carry tokens, but "
-            + " and ".join(f"{role} {axis!r} has size {size}" for role, axis, size in large)
-            + "; name one of them in MeshResource, or merge them into one axis"
+            f"{function}ep_resource is {given!r} beside {tuple(named)} of dp and fsdp: name {', '.join(map(repr, twice))} once"
         )
-    carrying = large or named
-    return carrying[0][1] if carrying else None, ep_axis
+    large = tuple(axis for axis, size in named.items() if size > 1)
+    return large or tuple(named)[:1], ep_axes
+
+
+def product(mesh: Mesh | AbstractMesh, axes: Iterable[str]) -> int:
+    """Devices along the axes."""
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def group_sizes(
     resource: MeshResource, mesh: Mesh | AbstractMesh, function: str
-) -> tuple[str, dict[str, int]]:
-    """The ep axis, and the sizes of EpConfig that the mesh gives; ValueError as of ``token_axes``."""
-    outer, ep_axis = token_axes(resource, mesh, f"{function}: ")
-    return ep_axis, {
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The axes of ep, and the sizes of EpConfig that the mesh gives; ValueError as of ``token_axes``."""
+    outer, ep_axes = token_axes(resource, mesh, f"{function}: ")
+    return ep_axes, {
         "world_size": mesh.size,
-        "ep_size": mesh.shape[ep_axis],
-        "num_ep_groups": 1 if outer is None else mesh.shape[outer],
+        "ep_size": product(mesh, ep_axes),
+        "num_ep_groups": product(mesh, outer),
     }
 
 
@@ -156,7 +168,7 @@ class Layout:
     mesh: Mesh | AbstractMesh | None = None
     axis_names: tuple[str, ...] = ()
     mesh_shape: tuple[int, ...] = ()
-    ep_axis: str = ""
+    ep_axes: tuple[str, ...] = ()
     carriers: tuple[str, ...] = ()
     lead: tuple[str, ...] = ()
     free: tuple[str, ...] = ()
@@ -173,7 +185,13 @@ class Layout:
 
     @property
     def ep_size(self) -> int:
-        return self.sizes.get(self.ep_axis, 1)
+        return math.prod(self.sizes[axis] for axis in self.ep_axes)
+
+    @property
+    def ep_title(self) -> str:
+        """Of ep, for messages."""
+        axes = ", ".join(map(repr, self.ep_axes))
+        return f"axis {axes}" if len(self.ep_axes) == 1 else f"ep ({axes})"
 
     @property
     def num_devices(self) -> int:
@@ -190,10 +208,14 @@ class Layout:
         if not self.axis_names:
             return domain, jax.numpy.int32(0)
         for axis, size in self.sizes.items():
-            if axis != self.ep_axis and size > 1:
+            if axis not in self.ep_axes and size > 1:
                 domain = domain * size + jax.lax.axis_index(axis)
             # An axis of size 1 adds nothing, and asking for its index would only tie the value to it.
-        return domain, jax.lax.axis_index(self.ep_axis)
+        first, *others = [axis for axis in self.ep_axes if self.sizes[axis] > 1] or self.ep_axes
+        position = jax.lax.axis_index(first)
+        for axis in others:
+            position = position * self.sizes[axis] + jax.lax.axis_index(axis)
+        return domain, position
 
 
 def layout_without_mesh(whose: str = "this process joined with one rank") -> Layout:
@@ -232,15 +254,15 @@ def current_layout(
     """
     resource = resource or active_resource()
     mesh = active_mesh(*operands, fallback=fallback)
-    outer, ep_axis = token_axes(resource, mesh)
-    carriers = (ep_axis,) if outer is None else (outer, ep_axis)
+    outer, ep_axes = token_axes(resource, mesh)
+    carriers = (*outer, *ep_axes)
     manual = set(getattr(mesh, "manual_axes", ()))
     free = tuple(axis for axis in mesh.axis_names if axis not in manual)
     return Layout(
         mesh=mesh if free else None,
         axis_names=tuple(mesh.axis_names),
         mesh_shape=tuple(mesh.shape[axis] for axis in mesh.axis_names),
-        ep_axis=ep_axis,
+        ep_axes=ep_axes,
         carriers=carriers,
         lead=tuple(axis for axis in carriers if axis in free),
         free=free,
@@ -248,20 +270,24 @@ def current_layout(
     )
 
 
-def domain_grid(mesh: Mesh, ep_axis: str) -> np.ndarray:
+def domain_grid(mesh: Mesh, ep_axes: Sequence[str]) -> np.ndarray:
     """The mesh's devices as [num_domains, ep]: a row is a domain, all of whose other coordinates are equal."""
-    axis = mesh.axis_names.index(ep_axis)
-    return np.moveaxis(mesh.devices, axis, -1).reshape(-1, mesh.devices.shape[axis])
+    places = [mesh.axis_names.index(axis) for axis in ep_axes]
+    ep_size = math.prod(mesh.devices.shape[place] for place in places)
+    return np.moveaxis(mesh.devices, places, range(-len(places), 0)).reshape(-1, ep_size)
 
 
 def _ep_domain_for_rank(
-    mesh: Mesh, ep_axis: str, rank: int, device_to_rank: Callable[[jax.Device], int] | None = None
+    mesh: Mesh,
+    ep_axis: str | tuple[str, ...],
+    rank: int,
+    device_to_rank: Callable[[jax.Device], int] | None = None,
 ) -> tuple[int, int, int]:
     """Where ``rank`` stands: (rank at ep position 0 of its domain, its position along ep, number of domains).
 
     Args:
         mesh: the mesh of devices.
-        ep_axis: name of the expert-parallel axis.
+        ep_axis: name of the expert-parallel axis, or a tuple of names, see MeshResource.
         rank: a rank that ``device_to_rank`` gives exactly one device.
         device_to_rank: default: the device's process index.
 
@@ -269,14 +295,15 @@ def _ep_domain_for_rank(
         ValueError: the rank does not occur exactly once; the mesh has no axis of that name.
         TypeError: ``device_to_rank`` cannot be called.
     """
-    if ep_axis not in mesh.axis_names:
+    ep_axes = (ep_axis,) if isinstance(ep_axis, str) else tuple(ep_axis)
+    if not ep_axes or not set(ep_axes) <= set(mesh.axis_names):
         raise ValueError(f"ep_axis is {ep_axis!r}, but the mesh's axes are {mesh.axis_names}")
     if device_to_rank is not None and not callable(device_to_rank):
         raise TypeError(
             f"device_to_rank must be a function of a device, got {type(device_to_rank).__name__}"
         )
     device_to_rank = device_to_rank or (lambda device: device.process_index)
-    grid = domain_grid(mesh, ep_axis)
+    grid = domain_grid(mesh, ep_axes)
     ranks = np.array([[device_to_rank(device) for device in row] for row in grid], dtype=np.int64)
     places = np.argwhere(ranks == rank)
     if len(places) != 1:

@@ -17,11 +17,11 @@ def check_device_that_is_not_in_the_mesh(world: World):
                 ep.ep_bootstrap(**sizes(world, world_size=len(others), num_experts=len(others)))
 
 
-def check_two_large_axes_beside_ep(world: World):
+def check_an_axis_for_two_uses(world: World):
     mesh = Mesh(world.mesh.devices.reshape(2, -1, 1), ("dp", "fsdp", "ep"))
-    resource = ep.MeshResource(dp_resource="dp", fsdp_resource="fsdp", ep_resource="ep")
+    resource = ep.MeshResource(dp_resource="dp", fsdp_resource="fsdp", ep_resource=("ep", "fsdp"))
     with jax.set_mesh(mesh), ep.global_shard_guard(resource):
-        with raises(ValueError, "dp", "fsdp"):
+        with raises(ValueError, "ep_resource is ('ep', 'fsdp')", "name 'fsdp' once"):
             ep.ep_bootstrap(**sizes(world, num_experts=4))
 
 

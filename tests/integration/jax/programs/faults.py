@@ -156,6 +156,30 @@ def check_programs_that_differ_between_ranks(world: World):
     world.sizes = {}
 
 
+def check_functions_that_exchange_alike_do_not_meet(world: World):
+    """The first rank of each domain evaluates while the others train: none gets another function's rows, all are told. With
+    names they would meet."""
+    world.bootstrap()
+    problem, operands = _operands(world, 56)
+    first = world.index % world.ep == 0
+
+    def evaluate(idx, tokens, weights):
+        return _layer(problem.capacity, idx, tokens, weights)
+
+    def train(idx, tokens, weights):
+        return _layer(problem.capacity, idx, tokens, weights)
+
+    with world.context():
+        compiled = jax.jit(evaluate if first else train).lower(*operands).compile()
+        world.barrier("compiled")
+        with fails("INVALID_ARGUMENT", "different programs", "give the calls names"):
+            jax.block_until_ready(compiled(*operands))
+    world.barrier("all ranks saw the other function")
+    _expect_working(world, 57)
+    ep.ep_finalize()
+    world.sizes = {}
+
+
 def check_ranks_may_bring_different_numbers_of_tokens(world: World):
     """Each process traces its own T; the first rank of each domain has none, the others 3, 6, ..."""
     world.bootstrap()

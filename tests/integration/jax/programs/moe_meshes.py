@@ -1,8 +1,10 @@
 """epd.jax.layers inside the caller's shard_map, on Explicit axes, with split experts; and what XLA communicates for them."""
 
+import contextlib
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import epd.jax as ep
 import jax
@@ -68,15 +70,12 @@ def check_explicit_axes(world: World):
         expect_dense(world, config, mesh=mesh)
 
 
-def check_split_experts_under_logical_names(world: World):
-    """Inner dimensions split over a tensor-parallel axis, by rules; tokens over ep alone."""
+@contextlib.contextmanager
+def _bootstrapped(world: World, mesh: Mesh, **names) -> Iterator[None]:
+    """The default group on another mesh of the world's devices."""
     ep.ep_finalize()
     world.sizes = {}
-    mesh = Mesh(world.mesh.devices, ("ep", "tp"))
-    rules = {"expert": "ep", "mlp": "tp", "embed": None}
-    axes = Axes(expert="expert", mlp="mlp", embed="embed", rules=rules)
-    config = dataclasses.replace(SIGMOID, axes=axes)
-    with jax.set_mesh(mesh), ep.global_shard_guard(ep.MeshResource(ep_resource="ep")):
+    with jax.set_mesh(mesh), ep.global_shard_guard(ep.MeshResource(**names)):
         ep.ep_bootstrap(
             world_size=4,
             rank=jax.process_index(),
@@ -86,11 +85,34 @@ def check_split_experts_under_logical_names(world: World):
             hidden_dim=HIDDEN,
             max_token_dtype=jnp.float32,
         )
+        yield
+        ep.ep_finalize()
+
+
+def check_tokens_and_experts_over_two_axes(world: World):
+    """Experts over ("context", "expert"), and tokens over dp and fsdp."""
+    mesh = Mesh(world.mesh.devices, ("expert", "context"))
+    spec = ("context", "expert")
+    with _bootstrapped(world, mesh, cp_resource="context", ep_resource=spec):
+        assert partition_specs(SIGMOID)["experts"]["up"][0] == spec
+        expect_dense(world, SIGMOID, mesh=mesh, spec=PartitionSpec(spec))
+    mesh = Mesh(world.mesh.devices[..., None], ("dp", "fsdp", "ep"))
+    names = {"dp_resource": "dp", "fsdp_resource": "fsdp", "ep_resource": "ep"}
+    with _bootstrapped(world, mesh, **names):
+        expect_dense(world, SIGMOID, mesh=mesh, spec=PartitionSpec(("dp", "fsdp", "ep")))
+
+
+def check_split_experts_under_logical_names(world: World):
+    """Inner dimensions split over a tensor-parallel axis, by rules; tokens over ep alone."""
+    mesh = Mesh(world.mesh.devices, ("ep", "tp"))
+    rules = {"expert": "ep", "mlp": "tp", "embed": None}
+    axes = Axes(expert="expert", mlp="mlp", embed="embed", rules=rules)
+    config = dataclasses.replace(SIGMOID, axes=axes)
+    with _bootstrapped(world, mesh, ep_resource="ep"):
         spec = PartitionSpec("ep")
         expect_dense(world, config, mesh=mesh, spec=spec)
         slots = recv_capacity(config, 2 * TOKENS, 2, jnp.float32)
         reduced = _reduced(_compiled(mesh, spec, config, backward=False))
-        ep.ep_finalize()
     # Sums over tp of the routed and the shared experts' rows, and over ep of the load.
     rows = [f"f32[{slots},{HIDDEN}]", f"f32[{2 * TOKENS},{HIDDEN}]"]
     assert reduced == Counter([*rows, f"s32[{EXPERTS}]"]), reduced

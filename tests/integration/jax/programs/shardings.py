@@ -27,6 +27,14 @@ _MESHES = {
     "fsdp": ({"fsdp": 2, "ep": 4, "dp": 1}, {"fsdp_resource": "fsdp", "dp_resource": "dp"}),
     "tp": ({"dp": 2, "ep": 2, "tp": 2}, {"dp_resource": "dp", "tp_resource": "tp"}),
     "pp and cp": ({"pp": 2, "ep": 2, "cp": 2}, {"pp_resource": "pp", "cp_resource": "cp"}),
+    "dp and fsdp": (
+        {"ep": 2, "fsdp": 2, "dp": 2},
+        {"dp_resource": "dp", "fsdp_resource": "fsdp"},
+    ),
+    "two of ep": (
+        {"expert": 2, "dp": 2, "context": 2},
+        {"dp_resource": "dp", "cp_resource": "context", "ep_resource": ("context", "expert")},
+    ),
 }
 
 
@@ -41,18 +49,21 @@ class _Job:
             tuple(shape),
             axis_types=(axis_type,) * len(shape),
         )
-        self.resource = ep.MeshResource(ep_resource="ep", **resource)
-        outer = next((axis for axis in ("dp", "fsdp") if shape.get(axis, 1) > 1), None)
-        self.lead = ("ep",) if outer is None else (outer, "ep")
-        self.spec = P(self.lead if outer else "ep")
+        self.resource = ep.MeshResource(**{"ep_resource": "ep", **resource})
+        outer = tuple(axis for axis in ("dp", "fsdp") if shape.get(axis, 1) > 1)
+        own = self.resource.ep_resource
+        own = (own,) if isinstance(own, str) else own
+        self.ep_size = math.prod(shape[axis] for axis in own)
+        self.lead = (*outer, *own)
+        self.spec = P(self.lead if len(self.lead) > 1 else "ep")
         self.shards = math.prod(shape[axis] for axis in self.lead)
         self.beside = tuple(axis for axis in shape if axis not in self.lead)
-        self.arrays = inputs(61, 4 * self.shards, 2 * shape["ep"])
+        self.arrays = inputs(61, 4 * self.shards, 2 * self.ep_size)
         ep.ep_finalize()
         world.sizes = {}
         with self:
             ep.ep_bootstrap(
-                devices.size, 0, 2 * shape["ep"], 16, _CAPACITY, 8, max_token_dtype=jnp.float32
+                devices.size, 0, 2 * self.ep_size, 16, _CAPACITY, 8, max_token_dtype=jnp.float32
             )
         self.operands = put(self.mesh, self.spec, self.arrays)
 
@@ -124,6 +135,14 @@ def check_tp_beside_ep(world: World):
 
 def check_pp_and_cp_beside_ep(world: World):
     _run(world, "pp and cp")
+
+
+def check_dp_and_fsdp_carry_tokens(world: World):
+    _run(world, "dp and fsdp")
+
+
+def check_ep_over_two_axes(world: World):
+    _run(world, "two of ep")
 
 
 def check_shard_map_over_some_axes(world: World):

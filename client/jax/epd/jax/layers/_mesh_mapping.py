@@ -31,19 +31,21 @@ class Shards:
         """Ranks that carry tokens, on all processes."""
         return math.prod(self.layout.sizes[axis] for axis in self.layout.carriers)
 
-    def _axis_of(self, role: str | None) -> str | None:
-        """The mesh axis over which a parameter is split inside the layer; the caller's manual axes are split already."""
-        axis = self.layout.ep_axis if role == "expert" else self.mlp if role == "mlp" else None
-        return axis if axis in self.layout.free else None
+    def _axes_of(self, role: str | None) -> str | tuple[str, ...] | None:
+        """The mesh axes over which a parameter is split inside the layer; the caller's manual axes are split already."""
+        axes: tuple[str | None, ...] = self.layout.ep_axes if role == "expert" else ()
+        axes = (self.mlp,) if role == "mlp" else axes
+        split = tuple(axis for axis in axes if axis in self.layout.free)
+        return split[0] if len(split) == 1 else split or None
 
     def spec(self, shape: Shape) -> PartitionSpec:
         """How a parameter enters a shard: "embed" is gathered before."""
-        return PartitionSpec(*map(self._axis_of, shape.roles))
+        return PartitionSpec(*map(self._axes_of, shape.roles))
 
     def sizes(self, shape: Shape) -> tuple[int, ...]:
         """A parameter's sizes as the caller sees them: all ranks' that this program's mesh splits, else one's."""
         layout = self.layout
-        seen = layout.ep_size if layout.ep_axis in layout.free else 1
+        seen = math.prod(layout.sizes[axis] for axis in layout.ep_axes if axis in layout.free)
         split = 1
         if self.mlp is not None and self.mlp not in layout.free:
             split = layout.sizes[self.mlp]
@@ -104,10 +106,10 @@ class Shards:
 def shards_of(axes: Axes, layout: Layout, num_ranks: int) -> tuple[Shards, list[str]]:
     """The layer's shards, and what is wrong with the names of its axes."""
     wrong = []
-    expert = layout.ep_axis if axes.expert is None else axes.resolve(axes.expert)
-    if layout.axis_names and expert != layout.ep_axis:
+    expert = layout.ep_axes if axes.expert is None else axes.resolve(axes.expert)
+    if layout.axis_names and ((expert,) if isinstance(expert, str) else expert) != layout.ep_axes:
         wrong.append(
-            f"axes.expert {axes.expert!r} means the axis {expert!r}, but the ep_resource is {layout.ep_axis!r}"
+            f"axes.expert {axes.expert!r} means the axis {expert!r}, but the ep_resource is {layout.ep_title}"
         )
     for role in ("mlp", "embed"):
         name = getattr(axes, role)
