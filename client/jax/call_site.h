@@ -38,6 +38,7 @@ struct CallConfig {
   std::int64_t alignment = 0;
   std::int64_t width = 0;   // Elements of a row of this call, 0: prepare.
   std::int64_t tokens = 0;  // T of this call.
+  std::int64_t shards = 1;  // Ranks whose tokens the caller's arrays hold, for messages.
 };
 
 using client::Digest;

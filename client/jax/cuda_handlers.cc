@@ -80,7 +80,7 @@ ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType
   if (status.ok()) {
     status = target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream));
   }
-  return ToXla(status);
+  return ToXla(status, site->config);
 }
 
 // XLA hands every operand and result of a call over as an argument.
@@ -139,7 +139,7 @@ ffi::Error Initialize(SiteState* site, std::int32_t device, ffi::RemainingArgs a
     rows = operand->element_type();
   }
   Target target;
-  return ToXla(Resolve(site, device, rows, &target));
+  return ToXla(Resolve(site, device, rows, &target), site->config);
 }
 
 // What every handler is called with before its operands.

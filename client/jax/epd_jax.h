@@ -22,6 +22,12 @@ void epd_jax_end_compile(void);
 /* 1 if a program that is compiled and lives has a call in the alias's group, else 0. */
 int epd_jax_is_named(const char* alias);
 
+/* An error's text in the words of epd.jax's API, cut at `words_bytes`; returns its length. See api_words.h. */
+size_t epd_jax_words(int code, const char* text, char* words, size_t words_bytes);
+
+/* What to do about it: "call again", "connect again" or "no". */
+const char* epd_jax_retry(int code, const char* text);
+
 /* For JAX before 0.11, see call_site.h. */
 void epd_jax_follow_compiles_process_wide(void);
 

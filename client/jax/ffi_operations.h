@@ -13,6 +13,7 @@
 
 #include "client/c/epd_client.h"
 #include "client/c/status.h"
+#include "client/jax/api_words.h"
 #include "client/jax/call_site.h"
 
 namespace epd::program {
@@ -87,9 +88,10 @@ inline epd_dtype ToDtype(::xla::ffi::DataType type) {
   }
 }
 
-inline ::xla::ffi::Error ToXla(const client::Status& status) {
+inline ::xla::ffi::Error ToXla(const client::Status& status, const CallConfig& call) {
   if (status.ok()) return ::xla::ffi::Error::Success();
-  return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code), status.message);
+  return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code),
+                           InApiWords(status.code, status.message, &call));
 }
 
 }  // namespace epd::jax

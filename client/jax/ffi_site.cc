@@ -66,6 +66,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
       {"top_k", &config.top_k},    {"alignment", &config.alignment},
       {"hidden", &sizes.hidden},   {"width", &config.width},
       {"tokens", &config.tokens},  {"capacity", &sizes.recv_capacity},
+      {"shards", &config.shards},
   };
   for (const auto& [field, value] : numbers) Read(attributes, field, value, &missing);
   if (!missing.empty()) {

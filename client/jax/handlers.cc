@@ -12,10 +12,12 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "client/jax/api_words.h"
 #include "client/jax/call_site.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
@@ -57,7 +59,7 @@ struct Launched {
     error.struct_size = sizeof error;
     const epd_program_call call = MakeCall(site, run_id, place.domain, place.position);
     if (const int code = function(&call, &args, &error); code != EPD_OK) {
-      promise.SetError(ToXla({client::CodeFromNumber(code), error.message}));
+      promise.SetError(ToXla({client::CodeFromNumber(code), error.message}, site.config));
     } else {
       promise.SetAvailable();  // Runs what follows in the program, here.
     }
@@ -87,7 +89,8 @@ ffi::Future Launch(Function<Args> function, const SiteState* site, ffi::RunId ru
                             "[epd:RESOURCE_EXHAUSTED] group=" + site->config.alias + " rank=" +
                                 std::to_string(place.position) + " phase=begin: no thread for " +
                                 OperationName(site->config.operation) +
-                                ": the limit of threads of this process or user is reached"}));
+                                ": the limit of threads of this process or user is reached"},
+                           site->config));
   }
   return future;
 }
@@ -199,5 +202,16 @@ int epd_jax_ffi_api_minor(void) { return XLA_FFI_API_MINOR; }
 void epd_jax_end_compile(void) { epd::jax::EndCompile(); }
 
 int epd_jax_is_named(const char* alias) { return epd::jax::IsNamed(alias) ? 1 : 0; }
+
+size_t epd_jax_words(int code, const char* text, char* words, size_t words_bytes) {
+  const std::string said =
+      epd::jax::InApiWords(epd::client::CodeFromNumber(code), text, /*call=*/nullptr);
+  if (words_bytes > 0) std::snprintf(words, words_bytes, "%s", said.c_str());
+  return said.size();
+}
+
+const char* epd_jax_retry(int code, const char* text) {
+  return epd::jax::FindRemedy(epd::client::CodeFromNumber(code), text).retry.data();
+}
 
 void epd_jax_follow_compiles_process_wide(void) { epd::jax::FollowCompilesProcessWide(); }

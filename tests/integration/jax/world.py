@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -239,8 +240,31 @@ def fails(code: str, *texts: str) -> Iterator[None]:
         assert error.code == code, f"expected {code}, got: {error}"
         missing = [text for text in texts if text not in str(error)]
         assert not missing, f"{missing} not in: {error}"
+        _expect_words(error)
         return
     raise AssertionError(f"no error, expected {code}")
+
+
+def _expect_words(error: ep.EpError) -> None:
+    """What holds for every error: names that a user can type, each place once, and one thing to do."""
+    text = str(error)
+    inner = (
+        r"\b(hidden|num_ranks|num_tokens|recv_capacity|spec_hash|row_bytes|plan_id|EPD_DTYPE\w+)\b"
+    )
+    assert not (found := re.findall(inner, text)), f"{found} in: {text}"
+    for key in ("group", "tenant", "epoch"):
+        said = re.findall(rf"\b{key}=[^\s:;,)]+", text)
+        assert not said or said.count(said[0]) == 1, f"{said[0]} twice in: {text}"
+    assert "join again" not in text.replace("which then join again", ""), text
+    again = {
+        "ABORTED": "call again",
+        "UNAVAILABLE": "call again",
+        "DEADLINE_EXCEEDED": "call again",
+    }
+    if error.code != "FAILED_PRECONDITION":
+        assert error.retry == again.get(error.code, "no"), (error.retry, text)
+    if error.retry != "no" and "no epd answers" not in text and "not bootstrapped" not in text:
+        assert f": {error.retry}" in text or f"] {error.retry}" in text, text
 
 
 @contextlib.contextmanager

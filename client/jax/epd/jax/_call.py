@@ -102,6 +102,7 @@ def call(
         "hidden": config.hidden_dim if width else 0,
         "width": width,
         "tokens": tokens,
+        "shards": static.layout.num_shards,
         "capacity": capacity,
     }
     kept = static.group.joined_by_rank or all(math.prod(shape) == 0 for shape, _ in results)

@@ -46,15 +46,15 @@ def _check_tokens(
     leading = topk_idx.shape[:-1]
     check.leading("topk_idx", leading)
     if isinstance(tokens, jax.Array):
-        check.rows("tokens", tokens, (*leading, check.sizes.hidden_dim), summed=False)
+        check.rows("tokens", tokens, (*leading, check.hidden), summed=False)
     else:
         for path, rows in jax.tree_util.tree_leaves_with_path(tokens):
             name = "tokens" + jax.tree_util.keystr(path)
             check.shape(name, rows, (*leading, "H"))
             if rows.ndim == len(leading) + 1:
                 check.payload(name, rows)
-    check.shape("topk_idx", topk_idx, (*leading, check.cfg.top_k))
-    check.shape("topk_weights", topk_weights, (*leading, check.cfg.top_k))
+    check.shape("topk_idx", topk_idx, (*leading, check.top_k))
+    check.shape("topk_weights", topk_weights, (*leading, check.top_k))
 
 
 def _dispatch_payload(
@@ -106,7 +106,7 @@ class Operation:
         topk_idx = _indices(self.function, topk_idx)
         check = self._check(cfg, topk_idx)
         check.leading("topk_idx", topk_idx.shape[:-1])
-        check.shape("topk_idx", topk_idx, (*topk_idx.shape[:-1], cfg.top_k))
+        check.shape("topk_idx", topk_idx, (*topk_idx.shape[:-1], check.top_k))
         static = self._static(check, "prepare")
         return _exchanges.prepare(static, *align_varying(static.layout, [topk_idx]))
 
@@ -225,7 +225,7 @@ class Operation:
         capacity = self._capacity(recv_capacity_per_rank)
         check = self._check(cfg, grad, handle_mem)
         check.leading("grad", grad.shape[:-1])
-        check.rows("grad", grad, (*grad.shape[:-1], check.sizes.hidden_dim), summed=False)
+        check.rows("grad", grad, (*grad.shape[:-1], check.hidden), summed=False)
         check.handle(handle_mem)
         check.capacity(capacity)
         static = self._static(check, "combine backward")

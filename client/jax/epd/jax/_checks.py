@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,16 @@ def layer(function: str, cfg: object) -> EpLayerConfig:
     return of_kind(function, "cfg", cfg, EpLayerConfig)
 
 
+# A size that is expected: a number, one with the argument that says it, or a string for any.
+Size: TypeAlias = int | str | tuple[str, int]
+
+
+def _fits(size: int, expected: Size) -> bool:
+    return isinstance(expected, str) or size == (
+        expected[1] if isinstance(expected, tuple) else expected
+    )
+
+
 class CallCheck:
     """Collects what is wrong with one call, and raises it all at once."""
 
@@ -75,24 +85,36 @@ class CallCheck:
                 f"cfg.top_k is {cfg.top_k}, more than max_top_k {group.max_top_k} of {group.origin}"
             )
 
-    def shape(self, name: str, array: jax.Array, expected: Sequence[int | str]) -> None:
-        """Compares the shape and how the array is sharded; a string stands for any size."""
+    @property
+    def hidden(self) -> Size:
+        return "hidden_dim", self.sizes.hidden_dim
+
+    @property
+    def top_k(self) -> Size:
+        return "cfg.top_k", self.cfg.top_k
+
+    @property
+    def ranks(self) -> Size:
+        return "ranks", self.layout.num_shards
+
+    def shape(self, name: str, array: jax.Array, expected: Sequence[Size]) -> None:
+        """Compares the shape and how the array is sharded."""
         got = tuple(array.shape)
         if symbolic := [dim for dim in got if jax.export.is_symbolic_dim(dim)]:
             self._wrong.append(f"{name} has {_symbolic(symbolic[0])}")
             return
         fits = len(got) == len(expected) and all(
-            isinstance(want, str) or want == have for have, want in zip(got, expected, strict=True)
+            _fits(have, want) for have, want in zip(got, expected, strict=True)
         )
         if not fits:
-            text = ", ".join(str(dim) for dim in expected)
+            text = ", ".join(
+                f"{dim[0]}={dim[1]}" if isinstance(dim, tuple) else str(dim) for dim in expected
+            )
             self._wrong.append(f"{name} has shape {list(got)}, expected [{text}]")
         elif wrong := _out_sharding.wrong_sharding(name, array, self.layout):
             self._wrong.append(wrong)
 
-    def rows(
-        self, name: str, array: jax.Array, expected: Sequence[int | str], *, summed: bool
-    ) -> None:
+    def rows(self, name: str, array: jax.Array, expected: Sequence[Size], *, summed: bool) -> None:
         """Token rows: their shape, and a dtype of those that are moved, or of those that can be ``summed``."""
         self.shape(name, array, expected)
         widest = self._group.max_token_dtype
@@ -109,10 +131,9 @@ class CallCheck:
 
     def expert_rows(self, name: str, array: jax.Array) -> None:
         """[R, C, H] with C at most the bootstrapped capacity."""
-        shape = (self.layout.num_shards, "C", self.sizes.hidden_dim)
-        self.rows(name, array, shape, summed=True)
+        self.rows(name, array, (self.ranks, "C", self.hidden), summed=True)
         if array.ndim == 3:
-            self.capacity(array.shape[1])
+            self.capacity(array.shape[1], f"C of {name} {list(array.shape)}")
 
     def payload(self, name: str, array: jax.Array) -> None:
         """Rows of one array of several under one plan: of any width and dtype, as long as a row's bytes fit."""
@@ -134,48 +155,49 @@ class CallCheck:
 
     def handle(self, handle_mem: jax.Array) -> None:
         size = self._group.handle_mem_size(self.cfg.top_k)
-        self.shape("handle_mem", handle_mem, (self.layout.num_shards, size))
+        self.shape("handle_mem", handle_mem, (self.ranks, ("ep_handle_mem_size(cfg)", size)))
         if handle_mem.dtype != jnp.uint8:
             self._wrong.append(f"handle_mem has dtype {handle_mem.dtype}, expected uint8")
 
     def leading(self, name: str, leading: Sequence[int]) -> None:
         """The leading shape of tokens: divisible among the shards, and not too many for one."""
         shards = self.layout.num_shards
+        given = list(leading)
+        what = f"num_local_tokens is {given[0] if len(given) == 1 else tuple(given)}"
+        if name != "num_local_tokens":
+            what = f"{name} has the leading shape {given}"
         if not leading:
             self._wrong.append(f"{name} has no leading dimension, expected [T, ...] or [B, S, ...]")
             return
         if any(jax.export.is_symbolic_dim(dim) for dim in leading):
             return  # As ``shape`` says of the array.
         if any(dim < 0 for dim in leading):
-            self._wrong.append(
-                f"the leading shape of {name} is {list(leading)}, with a negative size"
-            )
+            self._wrong.append(f"{what}, a negative size")
             return
         if leading[0] % shards:
-            self._wrong.append(
-                f"the leading size {leading[0]} of {name} is not a multiple of the {shards} ranks"
-            )
+            self._wrong.append(f"{what}, whose first size is not a multiple of the {shards} ranks")
             return
         per_rank = math.prod(leading) // shards
         if per_rank == 0 and self.layout.checks_manual and self.sizes.world_size > 1:
             self._wrong.append(
-                f"{name} has no tokens, inside a shard_map of the caller's: XLA drops what has only empty results there, on"
+                f"{what}, no tokens, inside a shard_map of the caller's: XLA drops what has only empty results there, on"
                 " this rank alone, and the others would wait for it; call it outside of that shard_map (it maps itself), or"
                 " give the rank one token whose indices are all -1"
             )
         if per_rank > self.sizes.max_tokens_per_rank:
             self._wrong.append(
-                f"{name} has {per_rank} tokens per rank, more than max_tokens_per_rank"
+                f"{what}, {per_rank} tokens per rank, more than max_tokens_per_rank"
                 f" {self.sizes.max_tokens_per_rank} of {self._group.origin}"
             )
 
-    def capacity(self, capacity: int) -> None:
+    def capacity(self, capacity: int, what: str = "recv_capacity_per_rank") -> None:
+        """``what``: the argument that says it."""
         most = self.sizes.recv_capacity_per_rank
         if capacity < 1:
-            self._wrong.append(f"recv_capacity_per_rank is {capacity}; it must be 1 or more")
+            self._wrong.append(f"{what} is {capacity}; it must be 1 or more")
         elif capacity > most:
             self._wrong.append(
-                f"recv_capacity_per_rank is {capacity}, more than {most} of {self._group.origin}"
+                f"{what} is {capacity}, more than recv_capacity_per_rank {most} of {self._group.origin}"
             )
 
     def out_spec(self, spec: tuple[_out_sharding.Entry, ...] | None) -> None:

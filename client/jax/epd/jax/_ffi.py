@@ -113,6 +113,8 @@ def _load() -> ctypes.CDLL:
         "program_handle_mem_size": (size, number, number, number, number),
         "jax_end_compile": (None,),
         "jax_is_named": (code, text),
+        "jax_words": (size, code, text, text, size),
+        "jax_retry": (text, code, text),
         "jax_cuda_problem": (size, text, size),
         "jax_cuda_check": (code, text, problem),
         "jax_cuda_finalize": (None, text),
@@ -158,7 +160,17 @@ _follow_compilations(_library)
 def _raise(code: int, error: _Error) -> None:
     name = _CODES[code] if 0 <= code < len(_CODES) else "UNKNOWN"
     text = error.message.decode(errors="replace")
-    raise EpError(name, text if text.startswith("[epd:") else f"[epd:{name}] {text}")
+    if not text.startswith("[epd:"):
+        text = f"[epd:{name}] {text}"
+    words = ctypes.create_string_buffer(8192)
+    _library.epd_jax_words(code, text.encode(), words, len(words))
+    raise EpError(name, words.value.decode(errors="replace"))
+
+
+def retry(code: str, text: str) -> str:
+    """What to do about an error of the code: "call again", "connect again" or "no"."""
+    number = _CODES.index(code) if code in _CODES else 0
+    return _library.epd_jax_retry(number, text.encode()).decode()
 
 
 def _checked(function: Callable[..., int], *arguments: Any) -> None:

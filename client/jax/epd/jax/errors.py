@@ -35,6 +35,14 @@ class EpError(RuntimeError):
         super().__init__(message)
         self.code = code
 
+    @property
+    def retry(self) -> str:
+        """What may help: "call again", that is, repeat the step on all ranks; "connect again", ``group.connect()`` or
+        ``ep_bootstrap``; "no", for something must be changed first. The text begins with the same."""
+        from epd.jax import _ffi  # Which raises EpErrors itself.
+
+        return _ffi.retry(self.code, str(self))
+
 
 def from_text(text: str) -> EpError | None:
     """The EpError that an exception's text reports, or None if it is not epd's."""

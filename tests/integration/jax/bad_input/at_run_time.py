@@ -166,6 +166,19 @@ def _with_index(path: str, dispatches: bool) -> Callable[[World], None]:
     return run
 
 
+def _fewer_tokens(path: str, call: Callable) -> Callable[[World], None]:
+    """Half as many as the plan is of: the text says what was passed, which counts all ranks."""
+
+    def run(world: World) -> None:
+        arrays = _arrays(world)
+        with world.context():
+            handle = _prepared(world, _find("ep_prepare"))(arrays["topk_idx"])[2]
+        fewer = {**arrays, "tokens": arrays["tokens"][: world.num_ranks * _TOKENS // 2]}
+        _run(world, lambda h, a: call(_find(path)(), h, a), handle, fewer)
+
+    return run
+
+
 def _too_small(path: str) -> Callable[[World], None]:
     """The owner of expert 0 would receive every route of the domain, one more than there is room for."""
 
@@ -198,6 +211,20 @@ def rows() -> list[Row]:
                     _with_plan(path, call, _of_another_group),
                     "INVALID_ARGUMENT",
                     "group id of the routing plan",
+                ),
+            )
+    for function, method, call in _WITH_PLAN:
+        if "combine" not in method or "bwd" in method:
+            continue
+        for path in (function, f"Group.{method}"):
+            found += rows_of(
+                path,
+                (
+                    "num_local_tokens",
+                    "not the plan's",
+                    _fewer_tokens(path, call),
+                    "INVALID_ARGUMENT",
+                    "num_local_tokens is 8, but prepare was given 16 tokens",
                 ),
             )
     for path, dispatches in (

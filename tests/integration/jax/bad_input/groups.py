@@ -107,15 +107,11 @@ def bootstraps() -> list[Row]:
         ("ep_resource", "none", _bootstrap_in(whole, dp_resource="dp"), ValueError, "ep_resource"),
         (
             "fsdp_resource",
-            "two large axes",
-            _bootstrap_in(
-                lambda world: Mesh(world.mesh.devices.reshape(2, 2, 1), ("dp", "fsdp", "ep")),
-                dp_resource="dp",
-                fsdp_resource="fsdp",
-                ep_resource="ep",
-            ),
+            "an axis of ep",
+            _bootstrap_in(whole, fsdp_resource="dp", ep_resource=("ep", "dp")),
             ValueError,
-            "dp_resource 'dp' has size 2 and fsdp_resource 'fsdp' has size 2",
+            "ep_resource is ('ep', 'dp')",
+            "name 'dp' once",
         ),
     )
     return rows
@@ -286,7 +282,8 @@ def joined() -> list[Row]:
             "differs between ranks",
             _sizes_that_differ,
             "INVALID_ARGUMENT",
-            "hidden",
+            "give every rank the same arguments",
+            "hidden_dim: ",
             "8",
             "16",
         ),

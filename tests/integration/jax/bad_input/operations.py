@@ -140,7 +140,7 @@ _WRONG = {
     "expert_out": (
         _wrong("H", _rows_per_rank(1, 64, 7), ValueError, "expert_out has shape", "7]", "8]"),
         _wrong(
-            "C", _rows_per_rank(1, _ABOVE, 8), ValueError, f"recv_capacity_per_rank is {_ABOVE}"
+            "C", _rows_per_rank(1, _ABOVE, 8), ValueError, "C of expert_out [", f"] is {_ABOVE}"
         ),
         _wrong(
             "no sum",
@@ -155,9 +155,10 @@ _WRONG = {
             "too many",
             lambda world: 17 * world.num_ranks,
             ValueError,
-            "num_local_tokens has 17 tokens per rank",
+            "num_local_tokens is ",
+            ", 17 tokens per rank",
         ),
-        _wrong("negative", -4, ValueError, "num_local_tokens is [-4]", "negative"),
+        _wrong("negative", -4, ValueError, "num_local_tokens is -4", "negative"),
         _wrong("traced", _shape(dtype=jnp.int32), TypeError, "num_local_tokens", "static Python"),
         _wrong("a text", "many", TypeError, "num_local_tokens", "static Python int", "str"),
         _wrong("no dimension", (), ValueError, "num_local_tokens has no leading dimension"),
@@ -235,7 +236,13 @@ def _wrong_values(function: str, argument: str) -> tuple[Wrong, ...]:
     if argument == "grad" and function.endswith("combine_bwd"):
         return (
             _wrong("H", _rows_per_rank(4, 7), ValueError, "grad has shape", "7]", "8]"),
-            _wrong("tokens", _rows_per_rank(17, 8), ValueError, "grad has 17 tokens per rank"),
+            _wrong(
+                "tokens",
+                _rows_per_rank(17, 8),
+                ValueError,
+                "grad has the leading shape [",
+                "17 tokens per rank",
+            ),
             _wrong(
                 "wider",
                 _rows_per_rank(4, 8, dtype=jnp.float32),

@@ -172,7 +172,7 @@ def check_functions_that_exchange_alike_do_not_meet(world: World):
     with world.context():
         compiled = jax.jit(evaluate if first else train).lower(*operands).compile()
         world.barrier("compiled")
-        with fails("INVALID_ARGUMENT", "different programs", "give the calls names"):
+        with fails("INVALID_ARGUMENT", "different programs", "give the calls name="):
             jax.block_until_ready(compiled(*operands))
     world.barrier("all ranks saw the other function")
     _expect_working(world, 57)

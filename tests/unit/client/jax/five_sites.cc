@@ -33,6 +33,7 @@ std::unique_ptr<FakeSite> NewSite(const SiteSizes& sizes, Handler* instantiate, 
                                                      {"hidden", sizes.hidden},
                                                      {"width", sizes.hidden},
                                                      {"tokens", sizes.tokens},
+                                                     {"shards", 1},
                                                      {"capacity", sizes.capacity}};
   for (const auto& [name, value] : numbers) site->Attribute(name, value);
   // Of device memory, where nobody on the host may read: domain and position.

@@ -109,7 +109,7 @@ def shards_of(axes: Axes, layout: Layout, num_ranks: int) -> tuple[Shards, list[
     expert = layout.ep_axes if axes.expert is None else axes.resolve(axes.expert)
     if layout.axis_names and ((expert,) if isinstance(expert, str) else expert) != layout.ep_axes:
         wrong.append(
-            f"axes.expert {axes.expert!r} means the axis {expert!r}, but the ep_resource is {layout.ep_title}"
+            f"axes.expert {axes.expert!r} means the axis {expert!r}, but the ep_resource is {layout.ep_title.removeprefix('axis ')}"
         )
     for role in ("mlp", "embed"):
         name = getattr(axes, role)
