@@ -21,10 +21,10 @@ per element, one after another; with ``spmd_axis_name``, an axis of the mesh bes
 makes its own share. Symbolic sizes of ``jax.export`` are refused.
 
 Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
-set from outside is in ``epd.jax._environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
+set from outside is in ``epd.jax.environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """
 
-from epd.jax import errors, primitives
+from epd.jax import environment, errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
 from epd.jax.bootstrap import default_group, ep_bootstrap, ep_finalize
 from epd.jax.config import EpLayerConfig
@@ -56,6 +56,7 @@ __all__ = [
     "ep_finalize",
     "ep_handle_mem_size",
     "enable_cuda",
+    "environment",
     "ep_prepare",
     "errors",
     "global_shard_guard",

@@ -1,30 +1,4 @@
-"""Every environment variable that the client reads, in one place.
-
-========================  ================================================================================
-``EPD_SOCKET``            path of the daemon's attach socket; default: the node's ``/run/epd/epd.sock``, else this
-                          user's private one
-``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
-``EPD_DAEMON``            the ``epd`` to start; default: the one installed with this package, else the one on PATH
-``EPD_JOB``               name of the job; processes of one job find each other; default: the scheduler's job id, else a nonce that
-                          JAX's distributed key-value store shares
-``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
-                          tenants share the groups' ranks and memory, and exchange nothing; read by the C library
-``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice
-``EPD_BACKEND``           what moves the rows of groups on GPUs, ``cuda`` (default) or ``nccl_ep``; groups on CPUs have
-                          no choice
-``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
-``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
-``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
-``EPD_FORM_TIMEOUT``      seconds for all ranks to come to ``ep_bootstrap``; default 300
-``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
-========================  ================================================================================
-
-Ranks of a group must agree on the executor, the backend and the four times.
-
-XLA has a deadline of its own: in a process with several CPU devices it ends the process 40 seconds
-after one of its own collectives began to wait for a device that is held up. To let a rank be absent
-for longer there, set ``XLA_FLAGS=--xla_cpu_collective_call_terminate_timeout_seconds=700``.
-"""
+"""What the client reads of its environment, in one place; ``environment`` tells users."""
 
 import os
 import sys

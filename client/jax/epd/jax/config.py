@@ -115,7 +115,7 @@ class GroupSpec:
         resource: the mesh axes' names; None: those of the active MeshResource.
         mesh: traced with where no mesh is active; None: an active one is needed.
         ranks_here: ranks of this process, in a group joined by rank; None: ranks stand along the mesh.
-        of_roles: its ranks run different programs; each call says where it runs (``_place``), and arrays are one rank's.
+        of_roles: its ranks run different programs; each call says where it runs, and arrays are one rank's.
     """
 
     config: EpConfig

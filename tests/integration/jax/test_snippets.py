@@ -1,0 +1,130 @@
+"""Goal: what the README of epd.jax shows runs as it stands, in as many processes as it says; and no public docstring sends its
+reader to a private module."""
+
+import contextlib
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import subprocess
+from dataclasses import dataclass
+
+import epd.jax
+import pytest
+from harness import ROOT, clean_environment, python, running_daemon
+
+_README = ROOT / "client" / "jax" / "README.md"
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A snippet, by a word of it that no other one has; the processes and their devices, and what is run behind it."""
+
+    word: str
+    processes: int = 1
+    devices: int = 4
+    behind: str = ""
+
+
+_A_WORKER_DIES = """
+import os, pathlib, signal
+import jax.numpy as jnp
+from epd.jax import EpLayerConfig, Group
+group = Group.join("loop", ranks=1, rank=0, num_experts=2, max_tokens_per_rank=4, recv_capacity_per_rank=8, hidden_dim=8)
+prepare = jax.jit(lambda idx: group.prepare(EpLayerConfig(top_k=1), idx)[1])
+idx = jnp.zeros((3, 1), jnp.int32)
+assert repeated(prepare, idx) == 3
+epd = os.environ["EPD_TEST_EPD_PID"]
+worker = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()[0]
+os.kill(int(worker), signal.SIGKILL)
+assert repeated(prepare, idx) == 3
+group.finalize()
+try:
+    repeated(prepare, idx)
+except EpError as error:
+    assert error.retry == "connect again", error
+    group.connect()
+assert repeated(prepare, idx) == 3
+"""
+
+_RUNS = (
+    _Run("ep_bootstrap(", behind="assert float(abs(out[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6"),
+    _Run("wide.dispatch", behind="assert (out == 2).all() and stats.expert_counts[0, 0] == 64"),
+    _Run("Group.join(", processes=2, devices=1),
+    _Run("RoleGroup(", devices=3),
+    _Run("def repeated", devices=1, behind=_A_WORKER_DIES),
+)
+
+
+def _snippets() -> list[str]:
+    return _BLOCK.findall(_README.read_text())
+
+
+def test_every_snippet_is_run():
+    found = [[run.word for run in _RUNS if run.word in text] for text in _snippets()]
+    assert sorted(found) == sorted([run.word] for run in _RUNS)
+
+
+@pytest.mark.parametrize("run", _RUNS, ids=lambda run: run.word.strip("("))
+def test_a_snippet_runs_as_it_stands(run: _Run):
+    (text,) = [text for text in _snippets() if run.word in text]
+    with running_daemon() as daemon, contextlib.ExitStack() as started:
+        processes = [
+            started.enter_context(
+                subprocess.Popen(
+                    python("-c", text + run.behind),
+                    env=clean_environment(
+                        EPD_SOCKET=daemon.socket,
+                        EPD_TEST_EPD_PID=str(daemon.process.pid),
+                        XLA_FLAGS=f"--xla_force_host_platform_device_count={run.devices}",
+                        RANK=str(rank),
+                    ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for rank in range(run.processes)
+        ]
+        try:
+            printed = [process.communicate(timeout=200)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert [process.returncode for process in processes] == [0] * run.processes, printed
+
+
+def _public_docstrings() -> dict[str, str]:
+    """Of public modules, and of their public classes, methods and functions."""
+    folder = pathlib.Path(epd.jax.__file__).parent
+    found = {}
+    for module_file in pkgutil.walk_packages([str(folder)], "epd.jax."):
+        if "._" in module_file.name or module_file.name.endswith("libepd_jax"):
+            continue
+        if module_file.name.endswith((".linen", ".nnx")) and not importlib.util.find_spec("flax"):
+            continue
+        module = importlib.import_module(module_file.name)
+        found[module_file.name] = module.__doc__
+        for name, member in vars(module).items():
+            if name.startswith("_") or getattr(member, "__module__", "") != module.__name__:
+                continue
+            found[f"{module_file.name}.{name}"] = member.__doc__
+            methods = inspect.getmembers(member) if inspect.isclass(member) else []
+            for method, function in methods:
+                if method == "__init__" or not method.startswith("_"):
+                    found[f"{module_file.name}.{name}.{method}"] = function.__doc__
+    found["epd.jax"] = epd.jax.__doc__
+    return {name: text for name, text in found.items() if text}
+
+
+def test_no_public_docstring_names_a_private_module():
+    private = [path.stem for path in pathlib.Path(epd.jax.__file__).parent.rglob("_[a-z]*.py")]
+    pattern = re.compile(rf"(?<!\w)({'|'.join(private)})(?!\w)")
+    docstrings = _public_docstrings()
+    assert "epd.jax.group.Group.join" in docstrings and "_environment" in private
+    assert not {
+        name: pattern.findall(text) for name, text in docstrings.items() if pattern.search(text)
+    }
