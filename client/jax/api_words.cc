@@ -9,6 +9,9 @@ namespace {
 
 using client::Code;
 
+// What the daemon says of ranks whose functions are not the same.
+constexpr std::string_view kOtherPrograms = "in different programs";
+
 // The first row that fits is the one.
 constexpr Remedy kRemedies[] = {
     {Code::kAborted, "", "call again", "call again: repeat the step on all ranks, from prepare on"},
@@ -27,7 +30,7 @@ constexpr Remedy kRemedies[] = {
      "connect again when the operator is done: group.finalize(); group.connect()"},
     {Code::kInvalidArgument, "do not agree in", "no",
      "call the operation with the same static arguments on all ranks"},
-    {Code::kInvalidArgument, "in different programs", "no",
+    {Code::kInvalidArgument, kOtherPrograms, "no",
      "run the same functions in one order on all ranks, or give the calls name="},
     {Code::kInvalidArgument, "specs differ", "no", "give every rank the same arguments"},
     {Code::kResourceExhausted, "would receive", "no",
@@ -181,6 +184,9 @@ std::string InApiWords(client::Code code, std::string text, const CallConfig* ca
   for (const std::string_view key : {"group=", "tenant=", "epoch="}) SayOnce(text, key);
   if (!remedy.text.empty() && text.find(remedy.text) == std::string::npos) {
     text.insert(BodyOf(text), std::string(remedy.text) + ": ");
+    if (call != nullptr && remedy.when == kOtherPrograms) {
+      text += "; this rank runs " + call->program;
+    }
   }
   return text;
 }

@@ -170,9 +170,10 @@ def check_functions_that_exchange_alike_do_not_meet(world: World):
         return _layer(problem.capacity, idx, tokens, weights)
 
     with world.context():
+        mine = "this rank runs jit_" + ("evaluate" if first else "train")
         compiled = jax.jit(evaluate if first else train).lower(*operands).compile()
         world.barrier("compiled")
-        with fails("INVALID_ARGUMENT", "different programs", "give the calls name="):
+        with fails("INVALID_ARGUMENT", "different programs", "give the calls name=", mine):
             jax.block_until_ready(compiled(*operands))
     world.barrier("all ranks saw the other function")
     _expect_working(world, 57)

@@ -56,6 +56,17 @@ TEST(ApiWordsTest, TheRemedyComesFirstAndOnce) {
               StartsWith("[epd:UNAVAILABLE] call again: "));
 }
 
+TEST(ApiWordsTest, ARankInAnotherFunctionSaysInWhich) {
+  CallConfig call;
+  call.program = "jit_evaluate";
+  const std::string text = InApiWords(Code::kInvalidArgument,
+                                      "the ranks wait for each other in different programs", &call);
+  EXPECT_THAT(text,
+              StartsWith("run the same functions in one order on all ranks, or give the calls "
+                         "name=: "));
+  EXPECT_THAT(text, HasSubstr("; this rank runs jit_evaluate"));
+}
+
 TEST(ApiWordsTest, GroupTenantAndEpochAreSaidOnce) {
   const std::string text =
       InApiWords(Code::kUnavailable,
