@@ -162,8 +162,8 @@ def wait_ready(alias: str, seconds: float | None) -> None:
         state, epoch = _ffi.state(alias)
         raise EpError(
             "DEADLINE_EXCEEDED",
-            f"[epd:DEADLINE_EXCEEDED] group={alias} epoch={epoch} phase=join: wait longer, or start the ranks that are"
-            f" missing (epctl why {alias} names them): not ready after {seconds:g} s, but {state}",
+            f"[epd:DEADLINE_EXCEEDED] group={alias} epoch={epoch} phase=join: call again once the ranks that are missing"
+            f" are there (epctl why {alias} names them): not ready after {seconds:g} s, state {state}",
         )
 
 
