@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "client/c/attach_messages.h"
+#include "client/c/stale_socket.h"
+#include "client/c/trusted_server.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd::client {
@@ -73,10 +75,12 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
     if (errno == EINTR) continue;
     if (errno != EAGAIN || Clock::now() >= deadline) {
       const int error = errno;
+      if (error == ECONNREFUSED) RemoveStaleFiles(path);
       return MakeStatus(ConnectErrorCode(error), "%s: %s", path.c_str(), std::strerror(error));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  if (Status bad = CheckServer(fd.get(), path); !bad.ok()) return bad;
   out->fd_ = std::move(fd);
   return {};
 }

@@ -23,8 +23,9 @@ class AttachSocket {
 
   // Connects to the daemon that listens on `path`.
   //   INVALID_ARGUMENT   the path is longer than 107 bytes
-  //   NOT_FOUND          nothing listens there (no such file, or refused)
-  //   PERMISSION_DENIED  the socket may not be opened
+  //   NOT_FOUND          nothing listens there (no such file, or refused: then what a killed epd
+  //                      left is removed)
+  //   PERMISSION_DENIED  the socket may not be opened, or is not a daemon's that this user trusts
   //   UNAVAILABLE        anything else, the backlog full until `deadline` included
   static Status Connect(const std::string& path, Clock::time_point deadline, AttachSocket* socket);
 

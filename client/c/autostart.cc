@@ -21,6 +21,7 @@
 
 #include "client/c/attach_socket.h"
 #include "client/c/epd_client.h"
+#include "client/c/trusted_server.h"
 
 namespace epd::client {
 namespace {
@@ -53,21 +54,12 @@ std::vector<std::string> FoldersAbove() {
   return folders;
 }
 
-Status CheckFolder(const std::string& folder) {
+Status PrepareFolder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return MakeStatus(Code::kUnavailable, "cannot make %s for a private epd: %s", folder.c_str(),
                       std::strerror(errno));
   }
-  struct stat stat = {};
-  if (lstat(folder.c_str(), &stat) != 0 || !S_ISDIR(stat.st_mode) || stat.st_uid != geteuid() ||
-      (stat.st_mode & 077) != 0) {
-    return MakeStatus(
-        Code::kPermissionDenied,
-        "%s must be a folder of user %u with mode 0700 (it is of user %u, mode %o); remove it or "
-        "set XDG_RUNTIME_DIR",
-        folder.c_str(), geteuid(), stat.st_uid, stat.st_mode & 07777);
-  }
-  return {};
+  return CheckPrivateFolder(folder);
 }
 
 std::string LastLines(const std::string& path) {
@@ -152,7 +144,7 @@ Status Spawn(const std::string& binary, const PrivateDaemon& daemon, const std::
 
 std::string FindDaemon(const std::string& given, std::string* tried) {
   std::vector<std::string> candidates;
-  const char* variable = std::getenv("EPD_DAEMON");
+  const char* variable = secure_getenv("EPD_PROGRAM");
   if (!given.empty()) {
     candidates = {given};
   } else if (variable != nullptr && *variable != '\0') {
@@ -162,23 +154,19 @@ std::string FindDaemon(const std::string& given, std::string* tried) {
       candidates.push_back(folder + "/epd");
       candidates.push_back(folder + "/bin/epd");
     }
-    const char* path = std::getenv("PATH");
-    for (std::string rest = path == nullptr ? "" : path; !rest.empty();) {
-      const size_t colon = rest.find(':');
-      const std::string folder = rest.substr(0, colon);
-      if (!folder.empty()) candidates.push_back(folder + "/epd");
-      rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
-    }
   }
   for (const std::string& candidate : candidates) {
-    if (Executable(candidate)) return candidate;
+    const bool is_there = Executable(candidate);
+    const std::string distrust = is_there ? WhyNotRun(candidate) : "";
+    if (is_there && distrust.empty()) return candidate;
     *tried += (tried->empty() ? "" : ", ") + candidate;
+    if (is_there) *tried += " (not run: " + distrust + ")";
   }
   return "";
 }
 
 Status StartPrivateDaemon(const PrivateDaemon& daemon) {
-  if (Status s = CheckFolder(daemon.folder); !s.ok()) return s;
+  if (Status s = PrepareFolder(daemon.folder); !s.ok()) return s;
   // Whoever holds the lock starts it; the others then find it listening.
   UniqueFd lock(open((daemon.folder + "/start.lock").c_str(),
                      O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -198,11 +186,13 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
   std::string tried;
   const std::string binary = FindDaemon(daemon.daemon_path, &tried);
   if (binary.empty()) {
-    return MakeStatus(
-        Code::kFailedPrecondition,
-        "no epd runs and no epd binary was found to start a private one (tried %s); set EPD_DAEMON "
-        "to the binary or EPD_SOCKET to a running epd's socket",
-        tried.c_str());
+    return MakeStatus(Code::kFailedPrecondition,
+                      "no epd runs and no epd binary was found to start a private one (tried %s); "
+                      "set EPD_PROGRAM "
+                      "to one that belongs to this user or root and that others cannot write to, "
+                      "or EPD_SOCKET to "
+                      "a running epd's socket",
+                      tried.c_str());
   }
   const std::string log_path = daemon.folder + "/epd.log";
   std::fprintf(stderr,

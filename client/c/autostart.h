@@ -13,7 +13,7 @@ using Clock = std::chrono::steady_clock;
 struct PrivateDaemon {
   std::string folder;       // Made 0700 if it is not there; must belong to this user.
   std::string socket_path;  // In `folder`.
-  std::string daemon_path;  // Empty: EPD_DAEMON, else beside this library, else on PATH.
+  std::string daemon_path;  // Empty: EPD_PROGRAM, else the one installed with this library.
   Clock::time_point deadline;
 };
 
@@ -22,7 +22,8 @@ struct PrivateDaemon {
 // is no child of this process: it has its own session, none of our descriptors, and its output goes
 // to <folder>/epd.log.
 //   PERMISSION_DENIED    the folder belongs to somebody else or is open to others
-//   FAILED_PRECONDITION  no epd binary was found; the text says where it was looked for
+//   FAILED_PRECONDITION  no epd binary was found that belongs to this user or root and that others cannot
+//                        write to; the text says where it was looked for, and what was found there
 //   UNAVAILABLE          it did not come up; the text ends with the last lines of its log
 //   INVALID_ARGUMENT     the socket path is too long
 Status StartPrivateDaemon(const PrivateDaemon& daemon);

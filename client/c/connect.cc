@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client/c/autostart.h"
+#include "client/c/trusted_server.h"
 
 namespace epd::client {
 namespace {
@@ -66,6 +67,7 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
   const std::string path = folder + "/epd.sock";
   const bool may_start = options.autostart && Environment("EPD_AUTOSTART") != "0";
   while (true) {
+    if (Status bad = CheckPrivateFolder(folder); !bad.ok()) return WithCode(bad);
     Status status = Session::Attach(path, name, deadline, session);
     // UNAVAILABLE: it is on its way out, so the next try finds none, or a new one.
     if (status.code != Code::kNotFound && status.code != Code::kUnavailable)

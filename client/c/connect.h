@@ -17,7 +17,7 @@ struct ConnectOptions {
   std::string client_name;  // Empty: the process's command line.
   std::chrono::milliseconds timeout{10'000};
   bool autostart = true;
-  std::string daemon_path;  // Empty: EPD_DAEMON, else beside this library, else on PATH.
+  std::string daemon_path;  // Empty: EPD_PROGRAM, else the one installed with this library.
 };
 
 // The folder of this user's private daemon: $XDG_RUNTIME_DIR/epd, else /tmp/epd-<uid>.

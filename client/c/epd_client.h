@@ -23,9 +23,11 @@
  * When the daemon is gone: calls in flight end within a second (UNAVAILABLE, or ABORTED if the worker said so first);
  * every later call of that client, and epd_check, says why. Then: epd_leave, epd_disconnect, epd_connect, epd_join.
  *
- * Environment: EPD_SOCKET (the socket to use), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never start a private daemon), EPD_DAEMON (the epd to
- * start), XDG_RUNTIME_DIR (where the private one lives), EPD_SPIN_US (how long a wait spins before it sleeps; default:
- * 50 where this process may use more CPUs than the group has ranks, else 0).
+ * Environment: EPD_SOCKET (the socket to use), EPD_SERVER_UID (a uid that the daemon may have, as its clients' containers
+ * see it; it trusts whoever sets it), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never
+ * start a private daemon), EPD_PROGRAM (the epd to start: of this user or root, and writable by nobody else),
+ * XDG_RUNTIME_DIR (where the private one lives), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
+ * this process may use more CPUs than the group has ranks, else 0).
  *
  * Errors of every operation (the outputs are then zeros):
  *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
@@ -91,15 +93,16 @@ typedef struct epd_connect_args {
   const char* client_name; /* NULL: the process's command line. For people. */
   int64_t timeout_ms;      /* 0: 10 s, the start of a private daemon included. */
   int32_t no_autostart;    /* 1: never start a private daemon. EPD_AUTOSTART=0 does the same. */
-  /* The epd to start; NULL: EPD_DAEMON, else beside this library, else on PATH. */
+  /* The epd to start; NULL: EPD_PROGRAM, else the one installed with this library. */
   const char* daemon_path;
 } epd_connect_args;
 
 /* Connects, and starts a private daemon for this user if none is found and that is allowed.
  *   UNAVAILABLE        no daemon, or it does not answer; the text says where it was looked for and what to do
- *   FAILED_PRECONDITION  none runs and no epd binary was found to start; set EPD_DAEMON or EPD_SOCKET
+ *   FAILED_PRECONDITION  none runs and no epd binary was found to start; set EPD_PROGRAM or EPD_SOCKET
  *   DATA_LOSS          what answers is no epd, or one of another layout
- *   PERMISSION_DENIED  the daemon belongs to another user
+ *   PERMISSION_DENIED  who listens there, or who made the folder, is none of: this user, root, a server_user of
+ *                      /etc/epd/client.conf, EPD_SERVER_UID; nothing was sent
  *   UNIMPLEMENTED      no common protocol version; both are named
  *   INVALID_ARGUMENT   the socket path is longer than 107 bytes */
 EPD_API int epd_connect(const epd_connect_args* args, epd_client** client, epd_error* error);

@@ -95,8 +95,8 @@ void CheckPrograms(Findings& findings) {
     const bool found = access(path.c_str(), X_OK) == 0;
     Add(findings, absl::StrCat("program: ", name), found,
         found ? path : absl::StrCat("not beside epctl (", self.parent_path().string(), ")"),
-        {"a private daemon starts only if EPD_DAEMON or PATH leads to one",
-         "run deploy/setup, or set EPD_DAEMON"});
+        {"a private daemon starts only if EPD_PROGRAM leads to one",
+         "run deploy/setup, or set EPD_PROGRAM"});
   }
 }
 

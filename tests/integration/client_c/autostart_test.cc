@@ -4,7 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -21,6 +24,7 @@
 namespace epd::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -36,7 +40,7 @@ class AutostartTest : public ::testing::Test {
     std::filesystem::copy_file(EpdBinary(), bin + "/epd");
     std::filesystem::copy_file(WorkerBinary(), bin + "/epd-worker");
     setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
-    setenv("EPD_DAEMON", (bin + "/epd").c_str(), 1);
+    setenv("EPD_PROGRAM", (bin + "/epd").c_str(), 1);
     unsetenv("EPD_SOCKET");
     unsetenv("EPD_AUTOSTART");
   }
@@ -160,6 +164,140 @@ TEST_F(AutostartTest, WhereItIsForbiddenTheErrorSaysWhatToDo) {
   unsetenv("EPD_AUTOSTART");
 }
 
+constexpr uid_t kStranger = 12345;
+
+// A process of another user that runs `body`, then listens at `path` and takes what is said to it; it says so in `heard`.
+class Stranger {
+ public:
+  Stranger(const std::string& folder, const std::string& path) {
+    int pipe_ends[2];
+    if (pipe(pipe_ends) != 0 || (pid_ = fork()) < 0) ADD_FAILURE() << "fork";
+    if (pid_ == 0) Listen(folder, path, pipe_ends[1]);
+    close(pipe_ends[1]);
+    from_ = pipe_ends[0];
+    char ready = 0;
+    EXPECT_EQ(read(from_, &ready, 1), 1);
+  }
+  // What it has heard, in bytes of the first message; ends it.
+  long Heard() {
+    kill(pid_, SIGTERM);
+    long bytes = 0;
+    if (read(from_, &bytes, sizeof bytes) != sizeof bytes) bytes = 0;
+    waitpid(pid_, nullptr, 0);
+    close(from_);
+    return bytes;
+  }
+
+ private:
+  [[noreturn]] static void Listen(const std::string& folder, const std::string& path, int out) {
+    if (setgid(kStranger) != 0 || setuid(kStranger) != 0) _exit(1);
+    umask(0);
+    mkdir(folder.c_str(), 0755);
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+        listen(listener, 8) != 0 || write(out, "r", 1) != 1) {
+      _exit(1);
+    }
+    while (true) {
+      const int client = accept(listener, nullptr, nullptr);
+      char message[4096];
+      const long got = read(client, message, sizeof message);
+      if (got > 0 && write(out, &got, sizeof got) != sizeof got) _exit(1);
+      close(client);
+    }
+  }
+
+  pid_t pid_ = -1;
+  int from_ = -1;
+};
+
+class StrangerTest : public AutostartTest {
+ protected:
+  StrangerTest() {
+    if (geteuid() != 0) return;
+    std::filesystem::permissions(folder_.path(), std::filesystem::perms(01777));
+  }
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  }
+};
+
+TEST_F(StrangerTest, WhoeverMadeThePrivateFolderFirstHearsNothing) {
+  Stranger stranger(folder_.path() + "/epd", socket());
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:PERMISSION_DENIED]"));
+  EXPECT_THAT(problem, AllOf(HasSubstr(folder_.path() + "/epd"), HasSubstr("of user 12345"),
+                             HasSubstr("set XDG_RUNTIME_DIR")));
+  EXPECT_EQ(stranger.Heard(), 0);
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(StrangerTest, AStrangerAtTheSocketThatWasAskedForHearsNothingUnlessItIsTrusted) {
+  const std::string path = folder_.path() + "/other.sock";
+  setenv("EPD_SOCKET", path.c_str(), 1);
+  {
+    Stranger stranger(folder_.path() + "/none", path);
+    const std::string problem = ConnectAndLeave();
+    EXPECT_THAT(problem, StartsWith("[epd:PERMISSION_DENIED]"));
+    EXPECT_THAT(problem,
+                AllOf(HasSubstr(path), HasSubstr("uid 12345"), HasSubstr("expected one of 0;"),
+                      HasSubstr("EPD_SERVER_UID=12345"), HasSubstr("/etc/epd/client.conf")));
+    setenv("EPD_SERVER_UID", "12346", 1);
+    EXPECT_THAT(ConnectAndLeave(), HasSubstr("expected one of 0, 12346;"));
+    setenv("EPD_SERVER_UID", "anybody", 1);
+    EXPECT_THAT(ConnectAndLeave(), HasSubstr("EPD_SERVER_UID: got 'anybody'"));
+    EXPECT_EQ(stranger.Heard(), 0);
+  }
+  unlink(path.c_str());
+  Stranger trusted(folder_.path() + "/none", path);
+  setenv("EPD_SERVER_UID", "12345", 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("did not answer"));
+  EXPECT_GT(trusted.Heard(), 0);
+  unsetenv("EPD_SERVER_UID");
+  unsetenv("EPD_SOCKET");
+}
+
+TEST_F(StrangerTest, AProgramThatOthersOwnOrMayWriteToIsNotStarted) {
+  const std::string program = folder_.path() + "/bin/epd";
+  std::filesystem::permissions(program, std::filesystem::perms(0757));
+  EXPECT_THAT(ConnectAndLeave(), AllOf(StartsWith("[epd:FAILED_PRECONDITION]"),
+                                       HasSubstr("(not run: others may write to it)")));
+  std::filesystem::permissions(program, std::filesystem::perms(0755));
+  ASSERT_EQ(chown(program.c_str(), kStranger, kStranger), 0);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("(not run: it belongs to uid 12345)"));
+  ASSERT_EQ(chown(program.c_str(), 0, 0), 0);
+  std::filesystem::permissions(folder_.path() + "/bin", std::filesystem::perms(0777));
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("(not run: others may write to its folder)"));
+  EXPECT_TRUE(Daemons().empty());
+}
+
+TEST_F(AutostartTest, WhatThePathHoldsIsNeverStarted) {
+  const std::string path = std::getenv("PATH") == nullptr ? "" : std::getenv("PATH");
+  setenv("PATH", (folder_.path() + "/bin:" + path).c_str(), 1);
+  unsetenv("EPD_PROGRAM");
+  const std::string problem = ConnectAndLeave();
+  EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
+  EXPECT_THAT(problem, HasSubstr("set EPD_PROGRAM"));
+  EXPECT_TRUE(Daemons().empty());
+  setenv("PATH", path.c_str(), 1);
+}
+
+TEST_F(AutostartTest, WhatAKilledDaemonLeftIsRemovedByTheNextWhoFindsNobodyThere) {
+  ASSERT_EQ(ConnectAndLeave(), "");
+  for (const pid_t pid : Daemons()) kill(pid, SIGKILL);
+  ASSERT_TRUE(Eventually(10, [&] { return Daemons().empty(); }));
+  const std::string grpc = folder_.path() + "/epd/epd-grpc.sock";
+  ASSERT_TRUE(std::filesystem::exists(socket()) && std::filesystem::exists(grpc));
+  setenv("EPD_SOCKET", socket().c_str(), 1);
+  EXPECT_THAT(ConnectAndLeave(), HasSubstr("no epd answers"));
+  for (const std::string& left : {socket(), grpc, socket() + ".lock"})
+    EXPECT_FALSE(std::filesystem::exists(left)) << left;
+  unsetenv("EPD_SOCKET");
+}
+
 TEST_F(AutostartTest, AFolderThatOthersCanEnterIsRefused) {
   ASSERT_EQ(mkdir((folder_.path() + "/epd").c_str(), 0755), 0);
   EXPECT_THAT(ConnectAndLeave(), StartsWith("[epd:PERMISSION_DENIED]"));
@@ -180,14 +318,14 @@ TEST_F(AutostartTest, ADaemonWhoseLogDoesNotFitOnTheDiskServesAllTheSame) {
   std::ofstream(script) << "#!/bin/sh\nexec " << folder_.path()
                         << "/bin/epd \"$@\" --log_file=/dev/full 2>/dev/full\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-  setenv("EPD_DAEMON", script.c_str(), 1);
+  setenv("EPD_PROGRAM", script.c_str(), 1);
   EXPECT_EQ(ConnectAndLeave(), "");
   EXPECT_EQ(Daemons().size(), 1u);
   EXPECT_EQ(Log(), "");
 }
 
 TEST_F(AutostartTest, ADaemonThatIsNotThereIsNamed) {
-  setenv("EPD_DAEMON", "/nowhere/epd", 1);
+  setenv("EPD_PROGRAM", "/nowhere/epd", 1);
   const std::string problem = ConnectAndLeave();
   EXPECT_THAT(problem, StartsWith("[epd:FAILED_PRECONDITION]"));
   EXPECT_THAT(problem, HasSubstr("/nowhere/epd"));
@@ -197,7 +335,7 @@ TEST_F(AutostartTest, ADaemonThatDoesNotComeUpIsToldWithItsLog) {
   const std::string script = folder_.path() + "/broken";
   std::ofstream(script) << "#!/bin/sh\necho broken on purpose\nexit 3\n";
   std::filesystem::permissions(script, std::filesystem::perms::owner_all);
-  setenv("EPD_DAEMON", script.c_str(), 1);
+  setenv("EPD_PROGRAM", script.c_str(), 1);
   epd_client* client = nullptr;
   const std::string problem = ConnectAnywhere(&client, 1000);
   EXPECT_THAT(problem, StartsWith("[epd:UNAVAILABLE]"));

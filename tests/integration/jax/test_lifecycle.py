@@ -133,7 +133,7 @@ def test_four_processes_start_one_private_daemon_that_ends_after_them():
         folder.chmod(0o700)
         environment = {
             "XDG_RUNTIME_DIR": str(folder),
-            "EPD_DAEMON": harness.binary("epd"),
+            "EPD_PROGRAM": harness.binary("epd"),
             "EPD_JOB": "autostart",
         }
         setup = Setup("operations_thin", processes=4, mesh=(2, 2), environment=environment)

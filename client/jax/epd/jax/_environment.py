@@ -70,8 +70,8 @@ def job() -> str:
 
 
 def daemon_path() -> str:
-    """The ``epd`` to start where none runs, or "": the C library looks beside itself and on PATH."""
-    if os.environ.get("EPD_DAEMON"):
+    """The ``epd`` to start where none runs, or "": the C library looks beside itself."""
+    if os.environ.get("EPD_PROGRAM"):
         return ""  # The C library reads it.
     beside = Path(sys.prefix) / "bin" / "epd"
     return str(beside) if os.access(beside, os.X_OK) else ""

@@ -3,8 +3,11 @@
 ========================  ================================================================================
 ``EPD_SOCKET``            path of the daemon's attach socket; default: the node's ``/run/epd/epd.sock``, else this
                           user's private one
+``EPD_SERVER_UID``        a uid that the daemon may have, besides this user's, root's and those of ``/etc/epd/client.conf``: for
+                          containers; it trusts whoever sets it; read by the C library
 ``EPD_AUTOSTART``         ``0``: never start a private daemon when none is found
-``EPD_DAEMON``            the ``epd`` to start; default: the one installed with this package, else the one on PATH
+``EPD_PROGRAM``           the ``epd`` to start; default: the one installed with this package; it belongs to
+                          this user or root, and others cannot write to it
 ``EPD_JOB``               name of the job; processes of one job find each other; default: the scheduler's job id, else a nonce that
                           JAX's distributed key-value store shares
 ``EPD_TENANT``            which of several jobs that share one group this is: jobs of the same ``EPD_JOB`` and other
