@@ -167,6 +167,10 @@ void AddCommands(CLI::App& app, Options& options) {
     app.get_subcommand(name)->add_flag("--all-nodes", options.all_nodes,
                                        "of every node of the cluster");
   }
+  app.get_subcommand("health")
+      ->add_flag("--node", options.node_only,
+                 "only whether the node itself serves, for probes: 0 or 1, whatever its groups do")
+      ->excludes("group");
   AddDuration(*app.get_subcommand("drain"), "--deadline",
               "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });

@@ -24,6 +24,7 @@ struct Options {
   std::string group;       // Positional of groups, ranks, health, drain, close, create, plan.
   bool all_nodes = false;  // Of status and version.
   bool all_past = false;   // Of why.
+  bool node_only = false;  // Of health.
   uint64_t epoch = 0;
   std::optional<std::string> tenant;  // Of drain and close; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);

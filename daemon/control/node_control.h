@@ -42,7 +42,9 @@ struct MembershipStatus {
 // A group as this node sees it.
 struct LocalGroupStatus {
   GroupView view;
-  absl::Time since;                         // Of `view.state`.
+  absl::Time since;  // Of `view.state`, or of `trouble`.
+  // Not OK: the coordinator calls it READY, but calls on this node fail, and it is yet to hear of that.
+  absl::Status trouble;
   TenantPhase tenant = TenantPhase::kNone;  // Of the worker that is least far.
   Formation tenant_formation;
   std::vector<WorkerName> workers;  // That serve it here, by name.

@@ -186,7 +186,7 @@ void Node::Turn() {
   loop_.RunOnce(queue_.empty() ? NextDeadline() : MonotonicNow());
   queue_.Drain();
   const absl::Time now = MonotonicNow();
-  workers_.Tick(now);
+  if (workers_.Tick(now)) queue_.MarkChanged();
   clients_.Tick(now);
   coordination_.TickLink(now);
   // The node before its coordinator: its report is the sign of life that the coordinator may be

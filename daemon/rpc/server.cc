@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
-#include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/node_health.h"
 
 namespace epd {
 namespace {
@@ -92,24 +92,14 @@ void RpcServer::SetServing(bool serving) {
 
 void RpcServer::OnChange() {
   watchers_.Update();
-  std::map<std::string, bool> serving;
-  for (const auto& [name, ready] : group_serving_)
-    serving[name] = false;  // Unless it is still there.
-  // A group serves when all its tenants do; each tenant has a name of its own, too.
-  std::map<std::string, bool> all_ready;
-  for (const GroupSummary& group : KnownSummaries(node_)) {
-    const bool ready = group.state == GroupState::kReady;
-    const auto [all, first] = all_ready.emplace(group.name, ready);
-    all->second = all->second && ready;
-    if (!group.tenant.empty()) serving[absl::StrCat(group.name, "/", group.tenant)] = ready;
+  std::map<std::string, bool> serving = ServingByService(node_);
+  for (const auto& [service, served] : serving_) serving.emplace(service, false);  // It has ended.
+  for (const auto& [service, served] : serving) {
+    const auto known = serving_.find(service);
+    if (known != serving_.end() && known->second == served) continue;
+    server_->GetHealthCheckService()->SetServingStatus(service, served);
   }
-  for (const auto& [name, ready] : all_ready) serving[name] = ready;
-  for (const auto& [name, ready] : serving) {
-    const auto known = group_serving_.find(name);
-    if (known != group_serving_.end() && known->second == ready) continue;
-    server_->GetHealthCheckService()->SetServingStatus("epd.group/" + name, ready);
-  }
-  group_serving_ = std::move(serving);
+  serving_ = std::move(serving);
 }
 
 void RpcServer::Stop() {

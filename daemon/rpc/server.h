@@ -51,7 +51,7 @@ class RpcServer {
   ClusterService cluster_;
   std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.
   std::unique_ptr<ChosenCoordinator> chosen_;       // With --rendezvous.
-  std::map<std::string, bool> group_serving_;  // As told to the health service. Control thread.
+  std::map<std::string, bool> serving_;  // As told to the health service. Control thread.
   std::unique_ptr<grpc::Server> server_;
   std::string listen_address_;
 };

@@ -1,3 +1,5 @@
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/command.h"
 #include "client/cli/printers/tables.h"
@@ -39,16 +41,15 @@ Report Failed(const CommandContext& context, const std::string& service,
                           context.options.timeout)};
 }
 
-// One group: only whether it serves.
-Report GroupHealth(const CommandContext& context) {
+// One group, or the node apart from its groups: only whether it serves.
+Report OneHealth(const CommandContext& context, const std::string& service,
+                 const std::string& what) {
   auto health = std::make_unique<HealthReport>();
-  const std::string service = absl::StrCat("epd.group/", context.options.group);
   const grpc::Status status = Check(context, service, *health);
   if (!status.ok()) return Failed(context, service, status);
   const bool serves = AllServe(*health);
   health->set_health(serves ? epd::v1::HEALTH_OK : epd::v1::HEALTH_UNHEALTHY);
-  if (!serves)
-    health->add_problems(absl::StrCat("group ", context.options.group, " does not serve"));
+  if (!serves) health->add_problems(absl::StrCat(what, " does not serve"));
   std::string table = HealthTable(*health);
   return {ExitCodeOf(health->health()), std::move(health), std::move(table), ""};
 }
@@ -56,7 +57,10 @@ Report GroupHealth(const CommandContext& context) {
 }  // namespace
 
 Report RunHealth(const CommandContext& context) {
-  if (!context.options.group.empty()) return GroupHealth(context);
+  const std::string& named = context.options.group;
+  if (context.options.node_only) return OneHealth(context, "", "the node");
+  if (!named.empty())
+    return OneHealth(context, absl::StrCat("epd.group/", named), absl::StrCat("group ", named));
   Report status =
       CallNode(context, "GetStatus", &epd::v1::Node::Stub::GetStatus, epd::v1::GetStatusRequest());
   if (status.message == nullptr) return status;
@@ -73,9 +77,14 @@ Report RunHealth(const CommandContext& context) {
     if (!checked.ok()) return Failed(context, service, checked);
     if (!AllServe(*health)) health->set_health(epd::v1::HEALTH_UNHEALTHY);
   }
+  std::set<std::string> services;  // One per tenant.
   for (const auto& group :
        static_cast<const epd::v1::ListGroupsResponse&>(*groups.message).groups()) {
-    const std::string service = absl::StrCat("epd.group/", group.spec().name());
+    const std::string& tenant = group.spec().tenant();
+    services.insert(
+        absl::StrCat("epd.group/", group.spec().name(), tenant.empty() ? "" : "/", tenant));
+  }
+  for (const std::string& service : services) {
     const grpc::Status checked = Check(context, service, *health);
     // A group that ended since it was listed is no failure.
     if (!checked.ok() && checked.error_code() != grpc::StatusCode::NOT_FOUND)

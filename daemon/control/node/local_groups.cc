@@ -56,6 +56,13 @@ void LocalGroups::TakeView(Incarnation coordinator, const GroupView& theirs, Gro
   group.view.workers = before.workers;
 }
 
+void LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {
+  if (group.troubled >= group.view.formation) return;
+  group.troubled = group.view.formation;
+  group.trouble = cause;
+  group.since = outbox_.now();
+}
+
 std::set<WorkerName> LocalGroups::Serving(const GroupView& view) const {
   if (!view.node_workers.empty() || !view.epoch)
     return {view.node_workers.begin(), view.node_workers.end()};
@@ -160,6 +167,7 @@ void LocalGroups::Lose(const LostMember& lost) {
   const absl::Status why = absl::UnavailableError(absl::StrCat(
       "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ", lost.who,
       lost.left ? " has left; finalise and join again" : " is gone; replace it or join again"));
+  NoteTrouble(group, why);
   EndTenants(group, why);
   memberships_.TellReform(lost.group, why, /*wait=*/false);
 }
@@ -173,6 +181,7 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
         "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": the ",
         ToString(event.name), " worker of node ", node_.value, " has died (", event.cause.message(),
         "); it is being replaced, calls made from now on wait for the new epoch"));
+    NoteTrouble(group, cause);
     EndTenants(group, cause);  // Its other workers cannot go on without it.
     memberships_.TellReform(id, cause, /*wait=*/true);
   }
@@ -257,6 +266,7 @@ void LocalGroups::TakeBroken(const TenantBroken& event) {
   if (tenant == nullptr) return;
   tenant->work.broken = event.formation;
   tenant->work.broken_cause = event.cause;
+  NoteTrouble(groups_.at(event.group), event.cause);
   outbox_.MarkChanged();
 }
 
@@ -273,6 +283,8 @@ std::vector<LocalGroupStatus> LocalGroups::Statuses() const {
     LocalGroupStatus status;
     status.view = group.view;
     status.since = group.since;
+    if (group.view.state == GroupState::kReady && group.troubled >= group.view.formation)
+      status.trouble = group.trouble;
     for (const auto& [name, tenant] : group.tenants) {
       const TenantPhase phase = tenant.running ? tenant.work.phase : TenantPhase::kNone;
       status.tenant = status.workers.empty() ? phase : std::min(status.tenant, phase);

@@ -55,10 +55,14 @@ class LocalGroups {
     Incarnation heard_from;  // The coordinator that has told members, bases and workers.
     absl::Time since;
     std::map<WorkerName, Tenant> tenants;  // Of the workers that serve it here.
-    Formation ended;  // All formations up to it are over on this node, whatever the view says.
+    Formation ended;     // All formations up to it are over on this node, whatever the view says.
+    Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
+    absl::Status trouble;
   };
 
   void TakeView(Incarnation coordinator, const GroupView& theirs, Group& group);
+  // Calls in its present formation fail from now on; the first cause is kept.
+  void NoteTrouble(Group& group, const absl::Status& cause);
   // Who serves what here. A worker that has a tenant still keeps it until that has ended.
   void AssignWorkers();
   // That serve the group here, as the coordinator says, or, if it does not know, its members.

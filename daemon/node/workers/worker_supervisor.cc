@@ -216,8 +216,23 @@ void WorkerSupervisor::AskForSnapshot(absl::Time now) {
   Send(message);
 }
 
-void WorkerSupervisor::Tick(absl::Time now) {
-  if (figures_.state == State::kBackingOff && now >= next_start_) return Start(now);
+bool WorkerSupervisor::UpdateSilence(absl::Time now) {
+  const bool silent = running() && now >= figures_.asked_at + options_.silence;
+  if (std::exchange(figures_.silent, silent) == silent) return false;
+  if (running()) {
+    Log(silent ? LogLevel::kWarn : LogLevel::kInfo,
+        silent ? "worker does not answer" : "worker answers again",
+        {{"worker_pid", figures_.pid}, {"worker", options_.name}});
+  }
+  return true;
+}
+
+bool WorkerSupervisor::Tick(absl::Time now) {
+  const bool changed = UpdateSilence(now);
+  if (figures_.state == State::kBackingOff && now >= next_start_) {
+    Start(now);
+    return changed;
+  }
   if (figures_.state == State::kRunning && now >= next_heartbeat_) {
     next_heartbeat_ = absl::InfiniteFuture();  // Set again by the answer.
     AskForSnapshot(now);
@@ -227,13 +242,16 @@ void WorkerSupervisor::Tick(absl::Time now) {
     Kill(absl::StrCat("it did not answer for ", absl::FormatDuration(options_.stuck),
                       " (worker_stuck)"));
   }
+  return changed;
 }
 
 absl::Time WorkerSupervisor::NextDeadline() const {
   if (figures_.state == State::kStopped) return absl::InfiniteFuture();
   if (figures_.state == State::kBackingOff) return next_start_;
   if (!killed_because_.empty()) return absl::InfiniteFuture();  // The pidfd tells.
-  return std::min({next_heartbeat_, figures_.asked_at + options_.stuck, deaf_since_ + kEndsWithin});
+  const absl::Duration patience =
+      running() && !figures_.silent ? std::min(options_.silence, options_.stuck) : options_.stuck;
+  return std::min({next_heartbeat_, figures_.asked_at + patience, deaf_since_ + kEndsWithin});
 }
 
 void WorkerSupervisor::HangUp() {

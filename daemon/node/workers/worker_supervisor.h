@@ -48,6 +48,7 @@ class WorkerSupervisor {
     Backoff::Policy backoff;
     absl::Duration heartbeat = absl::Seconds(1);
     absl::Duration stuck = absl::Seconds(30);
+    absl::Duration silence = absl::Seconds(2);  // Owing an answer for longer: it does not serve.
   };
 
   struct Figures {
@@ -61,6 +62,7 @@ class WorkerSupervisor {
     v1::WorkerSnapshot snapshot;  // The newest; of a dead worker too.
     absl::Time snapshot_at = absl::InfinitePast();
     absl::Time asked_at = absl::InfiniteFuture();  // Since when a GetSnapshot is unanswered.
+    bool silent = false;                           // Running, and unanswered for Options::silence.
   };
 
   // `records` is sent to every worker. All references must outlive this.
@@ -68,8 +70,9 @@ class WorkerSupervisor {
                    WorkerObserver& observer);
   ~WorkerSupervisor();
 
-  // Runs what is due: the next start, a heartbeat, the end of a stuck worker.
-  void Tick(absl::Time now);
+  // Runs what is due: the next start, a heartbeat, the end of a stuck worker. True: it has fallen
+  // silent, or is silent no more.
+  bool Tick(absl::Time now);
   absl::Time NextDeadline() const;
 
   // Sends, if a worker is there; else the message is dropped (the next worker is told everything
@@ -99,6 +102,7 @@ class WorkerSupervisor {
   void OnMessage(const v1::FromWorker& message, std::vector<UniqueFd> fds);
   void Kill(const std::string& why);
   void StartFailed(absl::Time now, const absl::Status& why);
+  bool UpdateSilence(absl::Time now);
   void Enter(State state, absl::Time now);
 
   Options options_;

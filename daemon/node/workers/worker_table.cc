@@ -47,11 +47,13 @@ bool WorkerTable::OweFigures(absl::Time since, absl::Duration patience) const {
   return false;
 }
 
-void WorkerTable::Tick(absl::Time now) {
+bool WorkerTable::Tick(absl::Time now) {
+  bool changed = false;
   for (const auto& [name, entry] : entries_) {
-    entry->supervisor.Tick(now);
+    changed |= entry->supervisor.Tick(now);
     entry->gateway.Sweep(now);
   }
+  return changed;
 }
 
 absl::Time WorkerTable::NextDeadline() const {

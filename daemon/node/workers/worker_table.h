@@ -73,7 +73,8 @@ class WorkerTable {
   void AskForFigures(absl::Time now);
   bool OweFigures(absl::Time since, absl::Duration patience) const;
 
-  void Tick(absl::Time now);
+  // True: one has fallen silent, or is silent no more.
+  bool Tick(absl::Time now);
   absl::Time NextDeadline() const;
   // Ends all by `deadline`.
   void Stop(absl::Time deadline);

@@ -22,8 +22,12 @@ GroupStatus FromLocal(const LocalGroupStatus& local) {
   group.communicator = view.communicator;
   group.since = local.since;
   group.dead = view.dead;
+  if (!local.trouble.ok()) {
+    group.state = GroupState::kDegraded;
+    group.cause = local.trouble;
+  }
   for (const RankHolder& member : view.members) {
-    group.ranks.push_back({member, view.state == GroupState::kReady ? "ready" : "arrived"});
+    group.ranks.push_back({member, group.state == GroupState::kReady ? "ready" : "arrived"});
   }
   if (view.own_members_only) return group;  // The coordinator knows who is missing.
   std::set<Rank> held;

@@ -1,6 +1,7 @@
 #include "daemon/rpc/node_api/node_health.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -11,50 +12,59 @@
 namespace epd {
 namespace {
 
-// A question that is open for longer than a status waits for it.
-constexpr absl::Duration kStaleAfter = absl::Milliseconds(250);
-// A worker that is down for longer does not come back by itself in a moment.
-constexpr absl::Duration kLongDown = absl::Seconds(10);
-
-void Add(NodeHealth& to, v1::Health health, std::string problem) {
-  to.health = std::max(to.health, health);
-  to.problems.push_back(std::move(problem));
-}
-
 bool IsStale(const WorkerSupervisor& worker) {
   const WorkerSupervisor::Figures& figures = worker.figures();
   if (!worker.running()) return figures.snapshot_at != absl::InfinitePast();
   return MonotonicNow() > figures.asked_at + kStaleAfter;
 }
 
-// The others, and epd, go on without a GPU's.
-void JudgeWorker(const Node& node, const WorkerEntry& entry, NodeHealth& to) {
+HealthFacts::Worker FactsOf(const Node& node, const WorkerEntry& entry) {
   const WorkerSupervisor::Figures& figures = entry.supervisor.figures();
-  const std::string worker =
-      entry.name.on_gpu() ? absl::StrCat("the worker of ", ToString(entry.name)) : "the worker";
   const absl::Time now = MonotonicNow();
-  if (figures.state == WorkerSupervisor::State::kRunning) {
-    if (!IsStale(entry.supervisor)) return;
-    return Add(to, v1::HEALTH_DEGRADED,
-               absl::StrCat(
-                   worker, " (pid ", figures.pid, ") has not answered for ",
-                   absl::FormatDuration(absl::Trunc(now - figures.asked_at, absl::Milliseconds(1))),
-                   "; it is replaced after ", absl::FormatDuration(node.settings().worker_stuck)));
-  }
-  const absl::Time up_at = std::max(figures.snapshot_at, node.identity().started);
-  const bool unhealthy = now - up_at > kLongDown && !entry.name.on_gpu();
-  const v1::Health health = unhealthy ? v1::HEALTH_UNHEALTHY : v1::HEALTH_DEGRADED;
-  if (figures.last_exit.empty()) return Add(to, health, absl::StrCat(worker, " is starting"));
-  Add(to, health,
-      absl::StrCat(worker, " ended (", figures.last_exit, ") and is being replaced; start ",
-                   figures.num_restarts + 1));
+  return {.name = entry.name.on_gpu() ? absl::StrCat("the worker of ", ToString(entry.name))
+                                      : "the worker",
+          .on_gpu = entry.name.on_gpu(),
+          .pid = figures.pid,
+          .running = entry.supervisor.running(),
+          .silent = figures.silent,
+          .unanswered = std::max(now - figures.asked_at, absl::ZeroDuration()),
+          .down = now - std::max(figures.snapshot_at, node.identity().started),
+          .last_exit = figures.last_exit,
+          .num_restarts = figures.num_restarts};
 }
 
-void JudgeGroup(const GroupStatus& group, NodeHealth& to) {
-  if (group.state != GroupState::kDegraded && group.state != GroupState::kReforming) return;
-  Add(to, v1::HEALTH_DEGRADED,
-      absl::StrCat("group ", Title(group.spec), " is ", std::string(Name(group.state)), ": ",
-                   group.cause.message()));
+// Without the groups.
+HealthFacts FactsOf(const Node& node) {
+  const Coordination& coordination = node.coordination();
+  HealthFacts facts{.stopping = node.stopping(),
+                    .worker_stuck = node.settings().worker_stuck,
+                    .store_problem = coordination.store_problem(),
+                    .certificate_problem =
+                        CertificateProblem(node.certificates().state(), absl::Now())};
+  for (const auto& [name, entry] : node.workers()) facts.workers.push_back(FactsOf(node, *entry));
+  if (!coordination.is_here() && !node.control().coordinator_connected()) {
+    facts.no_coordinator =
+        coordination.leader().empty()
+            ? absl::StrCat("no coordinator: ", coordination.why_no_leader())
+            : absl::StrCat("no connection to the coordinator ", coordination.leader());
+  }
+  return facts;
+}
+
+// By name and tenant: those that a silent worker of this node serves.
+std::set<std::pair<std::string, std::string>> StalledGroups(const Node& node) {
+  std::set<std::pair<std::string, std::string>> stalled;
+  const auto is_silent = [&](const WorkerName& name) {
+    const auto entry = node.workers().find(name);
+    return entry != node.workers().end() && entry->second->supervisor.figures().silent;
+  };
+  if (absl::c_none_of(node.workers(), [&](const auto& one) { return is_silent(one.first); }))
+    return stalled;
+  for (const LocalGroupStatus& group : node.control().Groups()) {
+    if (absl::c_any_of(group.workers, is_silent))
+      stalled.emplace(group.view.spec.name, group.view.spec.tenant);
+  }
+  return stalled;
 }
 
 }  // namespace
@@ -65,23 +75,22 @@ bool FiguresAreStale(const Node& node) {
 }
 
 NodeHealth JudgeHealth(const Node& node) {
-  NodeHealth judged;
-  if (node.stopping()) Add(judged, v1::HEALTH_UNHEALTHY, "epd is stopping");
-  for (const auto& [name, entry] : node.workers()) JudgeWorker(node, *entry, judged);
-  if (!node.coordination().is_here() && !node.control().coordinator_connected()) {
-    const std::string why =
-        node.coordination().leader().empty()
-            ? absl::StrCat("no coordinator: ", node.coordination().why_no_leader())
-            : absl::StrCat("no connection to the coordinator ", node.coordination().leader());
-    Add(judged, v1::HEALTH_DEGRADED,
-        absl::StrCat(why, "; groups that are READY go on, no group can form"));
+  HealthFacts facts = FactsOf(node);
+  for (const GroupStatus& group : KnownGroups(node))
+    facts.groups.push_back({group.spec.name, group.spec.tenant, group.state, group.cause});
+  return Judge(facts);
+}
+
+std::map<std::string, bool> ServingByService(const Node& node) {
+  HealthFacts facts = FactsOf(node);
+  const auto stalled = StalledGroups(node);
+  for (const GroupSummary& group : KnownSummaries(node)) {
+    facts.groups.push_back({.name = group.name,
+                            .tenant = group.tenant,
+                            .state = group.state,
+                            .stalled = stalled.count({group.name, group.tenant}) > 0});
   }
-  if (!node.coordination().store_problem().empty())
-    Add(judged, v1::HEALTH_DEGRADED, node.coordination().store_problem());
-  std::string certificate = CertificateProblem(node.certificates().state(), absl::Now());
-  if (!certificate.empty()) Add(judged, v1::HEALTH_DEGRADED, std::move(certificate));
-  for (const GroupStatus& group : KnownGroups(node)) JudgeGroup(group, judged);
-  return judged;
+  return ServingByService(facts);
 }
 
 }  // namespace epd

@@ -1,21 +1,14 @@
-// Whether this node does its work, in one word and a sentence per problem.
+// What is known on this node of its health.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "daemon/node/node.h"
-#include "proto/epd/v1/node.pb.h"
+#include "daemon/rpc/node_api/health_policy.h"
 
 namespace epd {
 
-struct NodeHealth {
-  v1::Health health = v1::HEALTH_OK;
-  std::vector<std::string> problems;  // Empty when OK.
-};
-
-// Control thread.
+// Both on the control thread. The first is what a status tells: groups with their causes.
 NodeHealth JudgeHealth(const Node& node);
+std::map<std::string, bool> ServingByService(const Node& node);
 
 // True when the worker has not answered a question in time: its figures are the last known ones.
 bool FiguresAreStale(const Node& node);

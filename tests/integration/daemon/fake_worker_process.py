@@ -2,11 +2,12 @@
 
 Started by epd through a wrapper script; speaks proto/epd/v1/worker.proto on descriptor 3. EPD_FAKE_WORKER is a
 comma-separated list of quirks: "no_nccl", "dies_at_start", "silent" (says ready, then answers nothing), "marked_id" (unique ids
-begin with "epd-test-unique-id").
+begin with "epd-test-unique-id"). On SIGUSR1 it says of its last tenant that it cannot go on.
 """
 
 import hashlib
 import os
+import signal
 import socket
 import sys
 
@@ -23,8 +24,10 @@ class FakeWorker:
         self._socket = socket.socket(fileno=3)
         self._sessions: set[int] = set()
         self._fds: list[int] = []
+        self._last_tenant = None
 
     def run(self) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: self._break_last())
         while True:
             data, fds, _, _ = socket.recv_fds(self._socket, _RECEIVE_BYTES, 8)
             if not data:
@@ -68,6 +71,14 @@ class FakeWorker:
         self._send(tuple(fds), tenant_ready=ready)
         for fd in fds:
             os.close(fd)
+
+        self._last_tenant = message
+
+    def _break_last(self) -> None:
+        last = self._last_tenant
+        broken = self._pb.TenantBroken(group_id=last.group_id, formation=last.formation)
+        broken.cause.code, broken.cause.message = 14, "the worker of node a is out of reach"
+        self._send(tenant_broken=broken)
 
     def _drain_tenant(self, message) -> None:
         drained = self._pb.TenantDrained(group_id=message.group_id, formation=message.formation)

@@ -160,6 +160,20 @@ def test_health_follows_the_node_and_its_groups(daemon, api):
     wait.until(lambda: api.health("epd.group/g") == _NOT_SERVING, "the group has ended")
 
 
+def test_health_of_a_tenant_is_its_own_and_the_node_serves_whatever_its_groups_do(daemon, api):
+    whole, half = daemon.client(), daemon.client()
+    with whole, half:
+        whole.attach()
+        whole.join(attach.spec(num_ranks=2, tenant="a"), [0, 1])
+        half.attach()
+        half.start_join(attach.spec(num_ranks=2, tenant="b"), [0])
+        known = ("epd.group/g/a", "epd.group/g/b")
+        wait.until(lambda: len(api.ListGroups(name="g").groups) == 2, "both tenants are known")
+        assert [api.health(name) for name in known] == [_SERVING, _NOT_SERVING]
+        assert api.health("epd.group/g") == _SERVING, "one of its tenants is served"
+        assert api.health() == _SERVING
+
+
 def test_memory_names_the_owner_of_every_byte(daemon, api):
     with daemon.client() as client:
         session = client.attach()

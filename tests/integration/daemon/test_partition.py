@@ -11,9 +11,13 @@ import attach_client as attach
 import epd_process
 import namespaces
 import pytest
+import wait
 from node_calls import NodeApi
 
+from proto.epd.v1 import node_pb2 as pb
+
 _HEARTBEAT_S = 0.5
+_SERVING, _NOT_SERVING = 1, 2
 
 
 @pytest.fixture
@@ -93,6 +97,29 @@ def test_a_stopped_coordinator_is_noticed_and_found_again(tmp_path, start):
     first.process.send_signal(signal.SIGCONT)
     second.wait_for_log("coordinator connected", found + 1)
     clients, _ = _form([first, second], "g")
+    for client in clients:
+        client.close()
+
+
+def test_a_node_without_coordinator_and_peers_shows_that_its_group_does_not_serve(tmp_path, start):
+    first = start(tmp_path, "a", "--listen=127.0.0.1:0")
+    second = start(tmp_path, "b", f"--coordinator={first.listen_address()}")
+    clients, _ = _form([first, second], "g")
+    with NodeApi(f"unix:{second.grpc_socket}") as api:
+        wait.until(lambda: api.health("epd.group/g") == _SERVING, "the group serves")
+        first.process.send_signal(signal.SIGSTOP)
+        second.wait_for_log("coordinator lost")
+        os.kill(second.worker_pid(), signal.SIGUSR1)
+        wait.until(lambda: api.health("epd.group/g") == _NOT_SERVING, "it is told", seconds=5)
+        (group,) = api.ListGroups(name="g").groups
+        assert group.state == pb.GROUP_STATE_DEGRADED
+        assert group.last_error.message.endswith("the worker of node a is out of reach")
+        assert "ready" not in {rank.phase for rank in group.ranks}
+        status = api.GetStatus()
+        assert status.health == pb.HEALTH_DEGRADED and status.num_ready_groups == 0
+        assert any("group g" in problem for problem in status.problems), status
+        assert api.health() == _SERVING, "groups that form without the coordinator's node go on"
+    first.process.send_signal(signal.SIGCONT)
     for client in clients:
         client.close()
 

@@ -18,6 +18,7 @@ _SLOT_BYTES = 4096
 _REPLY_MESSAGE_OFFSET = 64 + 904 + 6 * 8
 _ARMED = 1
 _ABORTED = 10
+_SERVING, _NOT_SERVING = 1, 2
 
 
 class Slots:
@@ -105,6 +106,24 @@ def test_stopped_worker_leaves_status_quick_and_marked_stale(daemon):
         assert status.health == pb.HEALTH_DEGRADED
         assert any(f"pid {worker}" in problem for problem in status.problems)
     os.kill(worker, signal.SIGCONT)
+
+
+def test_a_stopped_worker_turns_the_node_and_its_groups_not_serving_until_it_answers(daemon):
+    daemon.start("--worker_heartbeat=100ms")
+    services = ("", "epd.v1.Node", "epd.group/g")
+
+    def all_are(api, status: int) -> bool:
+        return all(api.health(service) == status for service in services)
+
+    with _api(daemon) as api, daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+        wait.until(lambda: all_are(api, _SERVING), "all is well")
+        os.kill(daemon.worker_pid(), signal.SIGSTOP)
+        wait.until(lambda: all_are(api, _NOT_SERVING), "the worker's silence shows", seconds=5)
+        assert api.GetStatus().health == pb.HEALTH_UNHEALTHY
+        os.kill(daemon.worker_pid(), signal.SIGCONT)
+        wait.until(lambda: all_are(api, _SERVING), "all is well again", seconds=5)
 
 
 def test_worker_that_answers_nothing_is_killed_and_replaced(daemon):

@@ -19,6 +19,7 @@ namespace epd::cli {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -117,6 +118,22 @@ TEST_F(EpctlTest, AGroupThatDoesNotServeDegradesTheNodeAndIsUnhealthyItself) {
   EXPECT_EQ(Run({"health"}), ExitCode::kDegraded);
   EXPECT_THAT(out(), HasSubstr("not-serving"));
   EXPECT_EQ(Run({"health", "train"}), ExitCode::kUnhealthy);
+}
+
+TEST_F(EpctlTest, TheHealthOfEachTenantIsItsOwnAndThatOfTheNodeLooksAtNone) {
+  auto& node = StartNode();
+  node.groups.mutable_groups(0)->mutable_spec()->set_tenant("a");
+  *node.groups.add_groups() = node.groups.groups(0);
+  node.groups.mutable_groups(1)->mutable_spec()->set_tenant("b");
+  node.serving["epd.group/train/a"] = true;
+  node.serving["epd.group/train/b"] = false;
+  EXPECT_EQ(Run({"health"}), ExitCode::kDegraded);
+  EXPECT_THAT(out(), AllOf(ContainsRegex("epd.group/train/a +serving"),
+                           ContainsRegex("epd.group/train/b +not-serving")));
+  EXPECT_EQ(Run({"health", "train/a"}), ExitCode::kOk);
+  EXPECT_EQ(Run({"health", "--node"}), ExitCode::kOk);
+  node.serving[""] = false;
+  EXPECT_EQ(Run({"health", "--node"}), ExitCode::kUnhealthy);
 }
 
 TEST_F(EpctlTest, AWrongCommandLineIsUsage) {

@@ -69,6 +69,26 @@ TEST(ReformationTest, WhatItsNodesCannotGoOnWithIsFormedAnewAtOnce) {
   EXPECT_TRUE(c.reforms[2].back().wait);
 }
 
+TEST(ReformationTest, ANodeKnowsThatCallsFailAlsoWhenTheCoordinatorDoesNotHearOfIt) {
+  Pair c;
+  const auto trouble = [&] { return c.nodes[0].control->Groups().at(0).trouble; };
+  EXPECT_TRUE(trouble().ok());
+  c.hold_reports = true;
+  Break(c);
+  ASSERT_EQ(c.nodes[0].control->Groups().at(0).view.state, GroupState::kReady);
+  EXPECT_THAT(Text(trouble()), HasSubstr("the stream to node n1 is lost"));
+  c.KillWorker(0);
+  EXPECT_THAT(Text(trouble()), HasSubstr("the stream to node n1 is lost")) << "the first cause";
+  c.hold_reports = false;
+  for (const NodeReport& report : c.held_reports)
+    c.Perform(c.coordinator->TakeReport(c.now, report));
+  c.StartWorker(0);
+  c.Drained(0, 1);
+  c.Drained(1, 2);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_TRUE(trouble().ok()) << "the new formation has none";
+}
+
 TEST(ReformationTest, NodesThatNeverReachEachOtherDoNotFormWithoutRest) {
   Pair c;
   const absl::Time end = c.now + absl::Minutes(1);
