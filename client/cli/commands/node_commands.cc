@@ -147,7 +147,14 @@ std::vector<Command> NodeCommands() {
             .fill = NameTenant<epd::v1::CloseGroupRequest>}),
       Make("create", "CreateGroup", &S::CreateGroup,
            {.table = Shown(CreatedTable), .fill = FillCreate}),
-      Make("plan", "PlanMemory", &S::PlanMemory, {.table = Shown(PlanTable), .fill = FillPlan}),
+      Make("plan", "PlanMemory", &S::PlanMemory,
+           {.table = Shown(PlanTable),
+            .fill = FillPlan,
+            .code =
+                [](const auto& plan) {
+                  return plan.fits() || plan.verdict().empty() ? ExitCode::kOk
+                                                               : ExitCode::kUnhealthy;
+                }}),
       Make("config", "GetConfig", &S::GetConfig, {.table = Shown(ConfigTable)}),
       Make("why", "ExplainGroup", &S::ExplainGroup,
            {.table = [](const auto& why,

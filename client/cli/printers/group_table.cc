@@ -94,8 +94,9 @@ std::string OneGroup(const epd::v1::Group& group) {
       {"runs on", absl::StrCat(spec.backend(), " backend, ", ExecutorOf(spec), " executor")},
       {"operations",
        absl::StrCat(HumanCount(group.num_operations()), " done, ", group.num_open_operations(),
-                    " open, ", HumanCount(group.num_failed()), " failed, ",
-                    HumanBytes(group.bytes_moved()), " moved")},
+                    " open, ", HumanCount(group.num_failed()), " failed (",
+                    HumanCount(group.num_failed_calls()), " calls), ",
+                    HumanBytes(group.bytes_moved()), " moved, on node ", group.counted_by())},
       {"unique id", UniqueId(group)},
       {"last error", group.last_error().message()},
   });
@@ -109,6 +110,15 @@ std::string OneGroup(const epd::v1::Group& group) {
 std::string EnumWord(const std::string& value_name, const std::string& prefix) {
   const std::string word(absl::StripPrefix(value_name, prefix));
   return absl::StrReplaceAll(absl::AsciiStrToLower(word), {{"_", "-"}});
+}
+
+// What the columns of figures are.
+std::string CountersMeaning(const std::string& node) {
+  return absl::StrCat(
+      "Counted on node ", node,
+      " since each group was made: operations that ended well (OPS) and that did not "
+      "(FAILED),\ncalls of ranks here that got an error, bytes that ranks here staged "
+      "(MOVED).\n");
 }
 
 std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
@@ -125,6 +135,7 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
       {"OPS", [](const G& g) { return HumanCount(g.num_operations()); }, Align::kRight},
       {"OPEN", [](const G& g) { return absl::StrCat(g.num_open_operations()); }, Align::kRight},
       {"FAILED", [](const G& g) { return HumanCount(g.num_failed()); }, Align::kRight},
+      {"FAILED CALLS", [](const G& g) { return HumanCount(g.num_failed_calls()); }, Align::kRight},
       {"MOVED", [](const G& g) { return HumanBytes(g.bytes_moved()); }, Align::kRight},
   };
   std::string errors;
@@ -134,7 +145,9 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
                     group.spec().tenant().empty() ? "" : " tenant=", group.spec().tenant(), ": ",
                     group.last_error().message(), "\n");
   }
-  return MakeTable(groups.groups(), fields, "no groups\n") + errors;
+  const std::string meaning =
+      groups.groups().empty() ? "" : CountersMeaning(groups.groups(0).counted_by());
+  return absl::StrCat(MakeTable(groups.groups(), fields, "no groups\n"), meaning, errors);
 }
 
 std::string GroupDetails(const epd::v1::ListGroupsResponse& groups) {
@@ -146,10 +159,17 @@ std::string GroupDetails(const epd::v1::ListGroupsResponse& groups) {
 }
 
 std::string DrainTable(const epd::v1::DrainGroupResponse& drained) {
-  const epd::v1::Group& group = drained.group();
-  return absl::StrCat("group ", group.spec().name(), " is drained and ", StateOf(group), " (epoch ",
-                      group.epoch(), ", ", HumanCount(group.num_operations()), " operations done, ",
-                      HumanCount(group.num_failed()), " failed)\n");
+  std::string text;
+  for (const epd::v1::Group& group : drained.groups()) {
+    const std::string& tenant = group.spec().tenant();
+    absl::StrAppend(&text, "group ", group.spec().name(), tenant.empty() ? "" : " tenant=", tenant,
+                    " is drained and ", StateOf(group), " (epoch ", group.epoch(), "; on node ",
+                    group.counted_by(), " ", HumanCount(group.num_operations()),
+                    " operations done, ", HumanCount(group.num_failed()), " failed, ",
+                    HumanCount(group.num_failed_calls()), " failed calls, ",
+                    HumanBytes(group.bytes_moved()), " moved)\n");
+  }
+  return text;
 }
 
 }  // namespace epd::cli

@@ -59,16 +59,22 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
 }
 
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan) {
-  return AlignedPairs({
+  const std::string table = AlignedPairs({
       {"one prepare in flight, per rank", HumanBytes(plan.prepare_bytes_per_rank())},
       {"one dispatch", HumanBytes(plan.dispatch_bytes_per_rank())},
       {"one combine", HumanBytes(plan.combine_bytes_per_rank())},
       {"one backward of dispatch", HumanBytes(plan.dispatch_backward_bytes_per_rank())},
       {"one backward of combine", HumanBytes(plan.combine_backward_bytes_per_rank())},
       {"eager buffers, per rank", HumanBytes(plan.eager_bytes_per_rank())},
+      {"all of it with calls in turn, per rank", HumanBytes(plan.total_bytes_per_rank())},
+      {"all of it, on each node", HumanBytes(plan.total_bytes_per_node())},
       {"op slots, per session", HumanBytes(plan.slots_bytes_per_session())},
       {"a routing plan (handle_mem), in the client", HumanBytes(plan.handle_mem_bytes())},
+      {"staging of this node",
+       absl::StrCat(HumanBytes(plan.pool_bytes()), ", ", HumanBytes(plan.pool_committed_bytes()),
+                    " of it in groups that are there")},
   });
+  return plan.verdict().empty() ? table : absl::StrCat(table, "\n", plan.verdict(), "\n");
 }
 
 }  // namespace epd::cli

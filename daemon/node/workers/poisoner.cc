@@ -63,9 +63,9 @@ void FailUndecided(shm::RecordsSegment& records, absl::string_view cause) {
   }
 }
 
-int PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
-                  uint32_t record_index, const PoisonText& text) {
-  int ended = 0;
+Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
+                       uint32_t record_index, const PoisonText& text) {
+  Poisoned poisoned;
   for (uint32_t i = 0; i < slots.num_slots(); ++i) {
     shm::Slot& slot = slots.slot(i);
     const uint64_t word = slots.word(i).load(std::memory_order_acquire);
@@ -90,9 +90,10 @@ int PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& record
       continue;  // The client's own watchdog was first.
     if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
     shm::WakeAll(slots.DoneHalf(i));
-    ++ended;
+    ++poisoned.num_ended;
+    if (answer->code != 0) ++poisoned.failed_calls[request.group_id];
   }
-  return ended;
+  return poisoned;
 }
 
 void MarkEnded(const shm::SlotsView& slots) {

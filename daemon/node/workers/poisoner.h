@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -43,10 +44,13 @@ using PoisonText = std::function<std::string(const shm::SlotRequest&)>;
 void FailUndecided(shm::RecordsSegment& records, absl::string_view cause);
 
 // Ends every open submission of the session whose block in the records is `record_index`, and wakes its
-// waiters. May be repeated: a client that has not heard yet may arm again. Returns the number of
-// submissions that it ended.
-int PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
-                  uint32_t record_index, const PoisonText& text);
+// waiters. May be repeated: a client that has not heard yet may arm again.
+struct Poisoned {
+  uint64_t num_ended = 0;                     // Submissions.
+  std::map<uint64_t, uint64_t> failed_calls;  // By group id, as the requests say.
+};
+Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
+                       uint32_t record_index, const PoisonText& text);
 
 // Sets the session's `ended` word and wakes its waiters; before the worker hears of the end,
 // because from then on peers' regions may be given to others.

@@ -19,13 +19,13 @@ constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
 
 }  // namespace
 
-WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop,
-                             SharedSegment& records, PendingArenas& arenas)
+WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop, Kept kept)
     : options_(std::move(options)),
       sink_(std::move(sink)),
       loop_(loop),
-      records_(records),
-      arenas_(arenas) {}
+      records_(kept.records),
+      arenas_(kept.arenas),
+      totals_(kept.totals) {}
 
 void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server) {
   supervisor_ = supervisor;
@@ -139,13 +139,16 @@ std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const 
 
 void WorkerGateway::Sweep(absl::Time now) {
   if (supervisor_->running() || now < next_sweep_) return;
-  int ended = 0;
+  uint64_t ended = 0;
   for (const auto& [id, session] : server_->sessions()) {
     const SharedSegment* slots = FindSlots(*session);
     if (slots == nullptr) continue;
-    ended +=
+    const Poisoned poisoned =
         PoisonSession(Slots(*slots), Records(records_), session->record_index,
                       [this](const shm::SlotRequest& request) { return PoisonMessage(request); });
+    ended += poisoned.num_ended;
+    for (const auto& [group, num_calls] : poisoned.failed_calls)
+      totals_.AddFailedCalls(GroupId(group), num_calls);
   }
   next_sweep_ = now + kSweepEvery;
   if (ended > 0)
@@ -213,8 +216,9 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
                  {{"worker", ToString(options_.name)}, {"why", ends_because_}});
     case v1::FromWorker::kPast:
       return options_.on_past(message.past());
-    case v1::FromWorker::kReady:     // A second one: of no consequence.
-    case v1::FromWorker::kSnapshot:  // The supervisor keeps it.
+    case v1::FromWorker::kSnapshot:  // The supervisor keeps the rest.
+      return totals_.Take(worker, message.snapshot());
+    case v1::FromWorker::kReady:  // A second one: of no consequence.
     case v1::FromWorker::BODY_NOT_SET:
       return;
   }

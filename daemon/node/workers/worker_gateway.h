@@ -12,6 +12,7 @@
 #include "daemon/node/attach/attach_server.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/group_totals.h"
 #include "daemon/node/workers/pending_arenas.h"
 #include "daemon/node/workers/segment.h"
 #include "daemon/node/workers/worker_supervisor.h"
@@ -32,8 +33,14 @@ class WorkerGateway : public WorkerObserver {
     std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
   };
 
-  WorkerGateway(Options options, EventSink sink, EventLoop& loop, SharedSegment& records,
-                PendingArenas& arenas);
+  // What it keeps up to date beside its own; all outlive this.
+  struct Kept {
+    SharedSegment& records;
+    PendingArenas& arenas;
+    GroupTotals& totals;
+  };
+
+  WorkerGateway(Options options, EventSink sink, EventLoop& loop, Kept kept);
   // These call this object and are called back by it.
   void SetPeers(WorkerSupervisor* supervisor, AttachServer* server);
 
@@ -65,6 +72,7 @@ class WorkerGateway : public WorkerObserver {
   EventLoop& loop_;
   SharedSegment& records_;
   PendingArenas& arenas_;
+  GroupTotals& totals_;
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;
   std::string ends_because_;  // What the worker that is ending said.

@@ -25,7 +25,7 @@ struct WorkerEntry {
               const EventSink& sink, EventLoop& loop)
       : name(said.name),
         records(std::move(made)),
-        gateway(std::move(said), sink, loop, records, arenas),
+        gateway(std::move(said), sink, loop, {records, arenas, totals}),
         supervisor(std::move(run), loop, records, gateway) {}
   WorkerEntry(const WorkerEntry&) = delete;
   WorkerEntry& operator=(const WorkerEntry&) = delete;
@@ -33,6 +33,7 @@ struct WorkerEntry {
   const WorkerName name;
   SharedSegment records;
   PendingArenas arenas;
+  GroupTotals totals;
   WorkerGateway gateway;
   WorkerSupervisor supervisor;
 };

@@ -68,7 +68,7 @@ Oldest OldestOperation(const Node& node, GroupId group) {
   return oldest;
 }
 
-void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
+void AddFigures(const Node& node, GroupId group, v1::Group& out) {
   for (const auto& [name, entry] : node.workers()) {
     const v1::WorkerSnapshot& snapshot = entry->supervisor.figures().snapshot;
     for (const auto& operation : snapshot.operations()) {
@@ -76,16 +76,8 @@ void AddTenantFigures(const Node& node, GroupId group, v1::Group& out) {
         out.set_num_open_operations(out.num_open_operations() + 1);
     }
     for (const auto& tenant : snapshot.tenants()) {
-      if (tenant.group_id() != group.value) continue;
-      out.set_generation(tenant.generation());
-      // All of its workers see each operation, and each the routes and bytes of its ranks.
-      out.set_num_operations(std::max(out.num_operations(), tenant.num_operations()));
-      out.set_num_failed(std::max(out.num_failed(), tenant.num_failed()));
-      out.set_bytes_moved(out.bytes_moved() + tenant.bytes_moved());
-      out.mutable_expert_routes()->Resize(
-          std::max(out.expert_routes_size(), tenant.expert_routes_size()), 0);
-      for (int e = 0; e < tenant.expert_routes_size(); ++e)
-        out.set_expert_routes(e, out.expert_routes(e) + tenant.expert_routes(e));
+      if (tenant.group_id() == group.value && !tenant.ended())
+        out.set_generation(tenant.generation());
     }
   }
 }
@@ -191,8 +183,25 @@ v1::Group DescribeGroup(const Node& node, const GroupStatus& group) {
   out.set_persistent(group.orchestrated);
   const std::string digest = LocalDigest(node, group.id);
   if (IsNone(digest)) out.set_unique_id_note(digest);
-  AddTenantFigures(node, group.id, out);
+  AddFigures(node, group.id, out);
+  AddTotals(node, group.id, out);
   return out;
+}
+
+void AddTotals(const Node& node, GroupId group, v1::Group& out) {
+  out.set_counted_by(node.id().value);
+  for (const auto& [name, entry] : node.workers()) {
+    const GroupTotals::Counts totals = entry->totals.Of(group);
+    // All of its workers see each operation, and each the calls, routes and bytes of its ranks.
+    out.set_num_operations(std::max(out.num_operations(), totals.num_operations));
+    out.set_num_failed(std::max(out.num_failed(), totals.num_failed));
+    out.set_num_failed_calls(out.num_failed_calls() + totals.num_failed_calls);
+    out.set_bytes_moved(out.bytes_moved() + totals.bytes_moved);
+    const int num_experts = static_cast<int>(totals.expert_routes.size());
+    out.mutable_expert_routes()->Resize(std::max(out.expert_routes_size(), num_experts), 0);
+    for (int e = 0; e < num_experts; ++e)
+      out.set_expert_routes(e, out.expert_routes(e) + totals.expert_routes[static_cast<size_t>(e)]);
+  }
 }
 
 absl::Status NoSuchGroup(const Node& node, const std::string& name) {

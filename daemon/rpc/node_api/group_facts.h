@@ -20,6 +20,9 @@ std::vector<GroupSummary> KnownSummaries(const Node& node);
 // One group with its ranks and the worker's figures.
 v1::Group DescribeGroup(const Node& node, const GroupStatus& group);
 
+// What this node's workers did for a group, also for one that has ended.
+void AddTotals(const Node& node, GroupId group, v1::Group& out);
+
 // The ranks of a group, missing and dead ones included, by rank.
 std::vector<v1::Rank> DescribeRanks(const Node& node, const GroupStatus& group);
 

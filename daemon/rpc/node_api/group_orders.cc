@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
@@ -78,7 +79,30 @@ v1::Group GroupOrClosed(const Node& node, GroupId id, const std::string& name) {
   closed.set_group_id(id.value);
   closed.mutable_spec()->set_name(name);
   closed.set_state(v1::GROUP_STATE_CLOSED);
+  AddTotals(node, id, closed);
   return closed;
+}
+
+// The groups that an order is about, as they are before it.
+template <typename Request>
+std::vector<GroupStatus> Named(const Node& node, const Request& request) {
+  std::vector<GroupStatus> named = KnownGroups(node);
+  std::erase_if(named, [&](const GroupStatus& group) {
+    return group.spec.name != request.name() ||
+           (request.has_tenant() && group.spec.tenant != request.tenant());
+  });
+  return named;
+}
+
+void FillDrained(const Node& node, const std::vector<GroupStatus>& drained,
+                 v1::DrainGroupResponse& out) {
+  for (const GroupStatus& before : drained) {
+    v1::Group group = GroupOrClosed(node, before.id, before.spec.name);
+    group.mutable_spec()->set_tenant(before.spec.tenant);
+    group.set_epoch(std::max(group.epoch(), before.epoch.value));
+    *out.add_groups() = std::move(group);
+  }
+  if (!drained.empty()) *out.mutable_group() = out.groups(0);
 }
 
 }  // namespace
@@ -110,9 +134,14 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
 NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGroupRequest* request,
                                             v1::DrainGroupResponse* response) {
   return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
-    const auto done = [this, request, response, finish](const Answered& answer) {
-      *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
-      finish(answer.status);
+    const auto done = [this, request, response, finish,
+                       drained = Named(node_, *request)](const Answered& answer) {
+      // A worker tells once more what it did in a group that has ended.
+      node_.WithFreshFigures([this, request, response, finish, drained, answer] {
+        *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
+        FillDrained(node_, drained, *response);
+        finish(answer.status);
+      });
     };
     const std::optional<TenantOrder> order = Begin(node_, "drain", *request, done);
     if (!order.has_value()) return;

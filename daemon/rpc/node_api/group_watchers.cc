@@ -35,6 +35,7 @@ std::string ChangeKey(v1::Group group) {
   group.clear_state_age();
   group.clear_num_operations();
   group.clear_num_failed();
+  group.clear_num_failed_calls();
   group.clear_bytes_moved();
   group.clear_expert_routes();
   group.clear_num_open_operations();

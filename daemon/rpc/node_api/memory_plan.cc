@@ -1,7 +1,11 @@
 #include "daemon/rpc/node_api/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/kernel_error.h"
 #include "kernels/region/region_layout.h"
@@ -86,6 +90,38 @@ absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
   plan.set_eager_bytes_per_rank(EagerBytes(shape, pool_bytes));
   plan.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return plan;
+}
+
+void JudgePlan(uint32_t num_ranks, uint64_t pool_bytes, uint64_t committed_bytes,
+               v1::PlanMemoryResponse& plan) {
+  std::vector<uint64_t> kinds = {plan.dispatch_bytes_per_rank(), plan.combine_bytes_per_rank(),
+                                 plan.dispatch_backward_bytes_per_rank(),
+                                 plan.combine_backward_bytes_per_rank()};
+  absl::c_sort(kinds, std::greater<>());
+  const uint64_t total =
+      plan.eager_bytes_per_rank() + plan.prepare_bytes_per_rank() + kinds[0] + kinds[1];
+  const uint64_t largest = num_ranks * kinds[0];
+  const uint64_t node = num_ranks * total;
+  plan.set_total_bytes_per_rank(total);
+  plan.set_total_bytes_per_node(node);
+  plan.set_pool_bytes(pool_bytes);
+  plan.set_pool_committed_bytes(committed_bytes);
+  plan.set_fits(largest <= pool_bytes);
+  const std::string pool =
+      absl::StrCat("the staging of this node, ", pool_bytes, " bytes (staging_bytes)");
+  if (largest > pool_bytes) {
+    plan.set_verdict(absl::StrCat("does not fit: one operation of all ranks takes ", largest,
+                                  " bytes of ", pool, "; raise staging_bytes to ", node,
+                                  " or lower the group's limits"));
+  } else if (node > pool_bytes) {
+    plan.set_verdict(absl::StrCat("fits one operation at a time, which wait for each other: ", node,
+                                  " bytes would be used of ", pool));
+  } else if (node > pool_bytes - std::min(committed_bytes, pool_bytes)) {
+    plan.set_verdict(absl::StrCat("fits while other groups rest: they have ", committed_bytes,
+                                  " of ", pool, ", and operations of all take turns"));
+  } else {
+    plan.set_verdict(absl::StrCat("fits beside what is there, in ", pool));
+  }
 }
 
 }  // namespace epd

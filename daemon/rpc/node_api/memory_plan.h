@@ -26,4 +26,8 @@ struct GroupShape {
 absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
                                                        uint64_t pool_bytes);
 
+// Holds a plan of a group of `num_ranks` against the pool of this node: fills in the totals and the verdict.
+void JudgePlan(uint32_t num_ranks, uint64_t pool_bytes, uint64_t committed_bytes,
+               v1::PlanMemoryResponse& plan);
+
 }  // namespace epd

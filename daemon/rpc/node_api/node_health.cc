@@ -36,11 +36,11 @@ HealthFacts::Worker FactsOf(const Node& node, const WorkerEntry& entry) {
 // Without the groups.
 HealthFacts FactsOf(const Node& node) {
   const Coordination& coordination = node.coordination();
-  HealthFacts facts{.stopping = node.stopping(),
-                    .worker_stuck = node.settings().worker_stuck,
-                    .store_problem = coordination.store_problem(),
-                    .certificate_problem =
-                        CertificateProblem(node.certificates().state(), absl::Now())};
+  HealthFacts facts;
+  facts.stopping = node.stopping();
+  facts.worker_stuck = node.settings().worker_stuck;
+  facts.store_problem = coordination.store_problem();
+  facts.certificate_problem = CertificateProblem(node.certificates().state(), absl::Now());
   for (const auto& [name, entry] : node.workers()) facts.workers.push_back(FactsOf(node, *entry));
   if (!coordination.is_here() && !node.control().coordinator_connected()) {
     facts.no_coordinator =
@@ -77,7 +77,10 @@ bool FiguresAreStale(const Node& node) {
 NodeHealth JudgeHealth(const Node& node) {
   HealthFacts facts = FactsOf(node);
   for (const GroupStatus& group : KnownGroups(node))
-    facts.groups.push_back({group.spec.name, group.spec.tenant, group.state, group.cause});
+    facts.groups.push_back({.name = group.spec.name,
+                            .tenant = group.spec.tenant,
+                            .state = group.state,
+                            .cause = group.cause});
   return Judge(facts);
 }
 

@@ -54,7 +54,7 @@ class NodeService final : public v1::Node::CallbackService {
   }
   Unary* PlanMemory(Context* context, const v1::PlanMemoryRequest* request,
                     v1::PlanMemoryResponse* response) override {
-    return Tell(context, request, response);
+    return TellFresh(context, request, response);
   }
   Unary* GetDoctor(Context* context, const v1::GetDoctorRequest* request,
                    v1::GetDoctorResponse* response) override;

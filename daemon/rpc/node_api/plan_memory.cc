@@ -27,6 +27,8 @@ absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
       PlanGroupMemory(shape, node.settings().staging_bytes);
   if (!plan.ok()) return plan.status();
   response = *std::move(plan);
+  JudgePlan(shape.num_ranks, node.settings().staging_bytes,
+            node.worker().figures().snapshot.pool_committed_bytes(), response);
   return absl::OkStatus();
 }
 

@@ -167,6 +167,7 @@ void Exchange::EndTenant(GroupId group, Formation formation, const absl::Status&
   parts_->failures.EndFormation(*tenant,
                                 cause.ok() ? absl::AbortedError("the group has ended") : cause);
   tenant->closed = true;
+  tenant->closed_at = now;
   parts_->tenants.ReleaseIfIdle(*tenant);
   parts_->tenants.ForgetEnded();
   FinishEvent();

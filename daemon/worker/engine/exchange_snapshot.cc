@@ -11,6 +11,11 @@
 namespace epd {
 namespace {
 
+// How long, and how many at once, formations that have ended are told of: epd adds up what they counted, and asks far
+// more often; a message has a limit.
+constexpr absl::Duration kTellsEnded = absl::Seconds(10);
+constexpr size_t kMaxEndedTold = 512;
+
 std::string PhaseForPeople(Phase phase) {
   switch (phase) {
     case Phase::kGathering:
@@ -100,14 +105,21 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
                                    .region_bytes = operation->region ? operation->region->bytes : 0,
                                    .key = operation->Describe()});
   }
+  size_t num_ended = 0;
   for (const auto& [key, tenant] : tenants.all()) {
-    if (tenant->gone()) continue;
+    if (tenant->gone()) {
+      const bool told = now > tenant->closed_at + kTellsEnded || num_ended >= kMaxEndedTold;
+      if (told) continue;
+      ++num_ended;
+    }
     snapshot.tenants.push_back({.group = key.first,
                                 .formation = key.second,
                                 .generation = tenant->executions.generation(),
                                 .num_good = tenant->counters.num_good,
                                 .num_failed = tenant->counters.num_failed,
-                                .bytes_moved = tenant->counters.bytes_moved});
+                                .num_failed_calls = tenant->counters.num_failed_calls,
+                                .bytes_moved = tenant->counters.bytes_moved,
+                                .ended = tenant->gone()});
   }
   const StagingPool& pool = staging.pool();
   std::vector<StagingPool::SetStatus> sets = pool.Sets();

@@ -34,7 +34,9 @@ struct ExchangeSnapshot {
     uint64_t generation = 0;
     uint64_t num_good = 0;
     uint64_t num_failed = 0;
+    uint64_t num_failed_calls = 0;
     uint64_t bytes_moved = 0;  // Staged by ranks of operations with a good outcome.
+    bool ended = false;
   };
   struct SetLine {
     StagingPool::SetStatus status;

@@ -109,6 +109,7 @@ void OperationPhases::Answer(const Operation& operation, uint32_t rank, shm::Ste
       .region = {},
       .plan_id = operation.peers.number != 0 ? operation.peers.number : operation.id.value};
   if (!status.ok()) {
+    ++operation.tenant->counters.num_failed_calls;
     answer.status = ForClient(status, tenant, rank, step);
   } else if (operation.region.has_value()) {
     answer.region = MakeView(operation, rank);

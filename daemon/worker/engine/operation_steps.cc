@@ -111,6 +111,7 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
                                       const shm::SlotRequest& request) {
   const bool from_stream = request.step == shm::Step::kStreamAnnounce;
   const auto refuse = [&](const absl::Status& cause) {
+    ++tenant.counters.num_failed_calls;
     parts_.phases.Refuse(submission, ForClient(cause, tenant, request.rank, request.step));
   };
   ProgramId program;

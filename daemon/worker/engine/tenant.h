@@ -22,6 +22,7 @@ namespace epd {
 struct TenantCounters {
   uint64_t num_good = 0;
   uint64_t num_failed = 0;
+  uint64_t num_failed_calls = 0;  // Of local ranks.
   uint64_t bytes_moved = 0;
 };
 
@@ -39,6 +40,7 @@ struct Tenant {
   uint64_t num_open = 0;             // Operations that are not closed; the operation table counts.
   absl::Status ended;                // Not OK: every announce fails with it.
   bool closed = false;               // EndTenant came; the arenas go with the last open operation.
+  absl::Time closed_at = absl::InfinitePast();
   bool draining = false;
   bool drain_reported = false;
 

@@ -117,6 +117,8 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
     out.set_generation(line.generation);
     out.set_num_operations(line.num_good);
     out.set_num_failed(line.num_failed);
+    out.set_num_failed_calls(line.num_failed_calls);
+    out.set_ended(line.ended);
     out.set_bytes_moved(line.bytes_moved);
   }
   for (const ExchangeSnapshot::SetLine& line : snapshot.sets) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 
+#include "daemon/rpc/node_api/memory_plan.h"
 #include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/slot_word.h"
 #include "tests/integration/client_c/harness/rank_process.h"
@@ -110,6 +111,43 @@ TEST_P(StagingTest, SixtyFourGroupsThatRunInTurnUseTheStagingOfOne) {
   for (const auto& rank : ranks) rank->link().Say("go");
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "all");
   EXPECT_LE(CommittedStaging(daemon.worker_pid()), one + one / 10);
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(StagingTest, WhatIsUsedIsWithinThePlannedTotalAndNotFarBelowIt) {
+  RunningDaemon daemon;
+  constexpr uint64_t kPool = uint64_t{256} << 20;  // RunningDaemon's.
+  const ExchangeCase c{.num_ranks = 4,
+                       .num_experts = 8,
+                       .hidden = 2048,
+                       .worker_executor = GetParam(),
+                       .num_tokens = {128, 128, 128, 128}};
+  GroupShape shape;
+  shape.num_ranks = c.num_ranks;
+  shape.num_experts = c.num_experts;
+  shape.top_k = c.top_k;
+  shape.max_tokens_per_rank = c.max_tokens();
+  shape.recv_capacity_per_rank = c.recv_capacity();
+  shape.hidden = c.hidden;
+  shape.element_bytes = 4;
+  shape.worker_executor = c.worker_executor;
+  absl::StatusOr<v1::PlanMemoryResponse> plan = PlanGroupMemory(shape, kPool);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  JudgePlan(c.num_ranks, kPool, 0, *plan);
+  const auto body = [&](JoinedRank& joined, Link& link) -> std::string {
+    for (int step = 0; step < 20; ++step) {
+      if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    }
+    link.Say("done");
+    link.Hear();
+    return "";
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, body);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "done");
+  const uint64_t used = CommittedStaging(daemon.worker_pid());
+  EXPECT_LE(used, plan->total_bytes_per_node());
+  EXPECT_GE(used, plan->total_bytes_per_node() / 3);
   for (const auto& rank : ranks) rank->link().Say("go");
   EXPECT_THAT(FinishAll(ranks), Each(""));
 }

@@ -62,6 +62,8 @@ constexpr char kGroup[] = R"pb(
     }
     num_operations: 12345
     num_failed: 2
+    num_failed_calls: 7
+    counted_by: "n1"
     bytes_moved: 3221225472
     num_open_operations: 1
     expert_routes: 100
@@ -141,9 +143,12 @@ TEST(StatusTableTest, ANodeAloneIsItsOwnCoordinator) {
 }
 
 TEST(GroupsTableTest, HasALinePerGroupAndItsLastError) {
-  EXPECT_EQ(GroupsTable(Parse<epd::v1::ListGroupsResponse>(kGroup)),
-            R"(GROUP  STATE     SINCE  RANKS  EXPERTS  HIDDEN  EPOCH     OPS  OPEN  FAILED    MOVED
-train  degraded   1h6m    1/2        4    2048      3  12,345     1       2  3.0 GiB
+  EXPECT_EQ(
+      GroupsTable(Parse<epd::v1::ListGroupsResponse>(kGroup)),
+      R"(GROUP  STATE     SINCE  RANKS  EXPERTS  HIDDEN  EPOCH     OPS  OPEN  FAILED  FAILED CALLS    MOVED
+train  degraded   1h6m    1/2        4    2048      3  12,345     1       2             7  3.0 GiB
+Counted on node n1 since each group was made: operations that ended well (OPS) and that did not (FAILED),
+calls of ranks here that got an error, bytes that ranks here staged (MOVED).
 
 last error of train: [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended
 )");
@@ -159,7 +164,7 @@ epoch:       3, formation 5, generation 2
 size:        2 ranks, 4 experts, hidden 2048, top-4, at most bfloat16
 limits:      512 tokens and 2560 receive slots per rank, overflow is an error
 runs on:     cpu backend, client executor
-operations:  12,345 done, 1 open, 2 failed, 3.0 GiB moved
+operations:  12,345 done, 1 open, 2 failed (7 calls), 3.0 GiB moved, on node n1
 unique id:   sha256 ab4142, on 1 of 2 ranks
 last error:  [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended
 
@@ -294,15 +299,25 @@ TEST(PlanTableTest, SaysOfWhatEachFigureIs) {
               prepare_bytes_per_rank: 4096
               dispatch_backward_bytes_per_rank: 4198400
               combine_backward_bytes_per_rank: 8388608
-              eager_bytes_per_rank: 2097152)pb")),
+              eager_bytes_per_rank: 2097152
+              total_bytes_per_rank: 18878464
+              total_bytes_per_node: 37756928
+              pool_bytes: 1073741824
+              fits: true
+              verdict: "fits beside what is there")pb")),
             R"(one prepare in flight, per rank:             4.0 KiB
 one dispatch:                                8.0 MiB
 one combine:                                 4.0 MiB
 one backward of dispatch:                    4.0 MiB
 one backward of combine:                     8.0 MiB
 eager buffers, per rank:                     2.0 MiB
+all of it with calls in turn, per rank:      18.0 MiB
+all of it, on each node:                     36.0 MiB
 op slots, per session:                       256.0 KiB
 a routing plan (handle_mem), in the client:  20.0 KiB
+staging of this node:                        1.0 GiB, 0 B of it in groups that are there
+
+fits beside what is there
 )");
 }
 
@@ -341,14 +356,20 @@ libnccl: libnccl.so.2: not found
 }
 
 TEST(DrainTableTest, SaysWhatBecameOfTheGroup) {
-  EXPECT_EQ(DrainTable(Parse<epd::v1::DrainGroupResponse>(R"pb(
-              group {
-                spec { name: "train" }
-                state: GROUP_STATE_CLOSED
-                epoch: 3
-                num_operations: 1000
-              })pb")),
-            "group train is drained and closed (epoch 3, 1,000 operations done, 0 failed)\n");
+  EXPECT_EQ(
+      DrainTable(Parse<epd::v1::DrainGroupResponse>(R"pb(
+        groups {
+          spec { name: "train" tenant: "a" }
+          state: GROUP_STATE_CLOSED
+          epoch: 3
+          num_operations: 1000
+          num_failed_calls: 4
+          num_failed: 2
+          bytes_moved: 2048
+          counted_by: "n1"
+        })pb")),
+      "group train tenant=a is drained and closed (epoch 3; on node n1 1,000 operations done, "
+      "2 failed, 4 failed calls, 2.0 KiB moved)\n");
 }
 
 TEST(ConfigTableTest, SaysWhereEachValueComesFrom) {

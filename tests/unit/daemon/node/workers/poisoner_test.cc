@@ -87,10 +87,11 @@ class PoisonSessionTest : public testing::Test {
     record.code = code;
     snprintf(record.cause, sizeof record.cause, "cause of %d", static_cast<int>(op_id));
   }
-  int Poison() {
-    return PoisonSession(view(), *records_, kBlock, [](const shm::SlotRequest& request) {
+  uint64_t Poison() {
+    poisoned_ = PoisonSession(view(), *records_, kBlock, [](const shm::SlotRequest& request) {
       return "group " + std::to_string(request.group_id) + ": the worker is dead";
     });
+    return poisoned_.num_ended;
   }
   uint64_t Word(uint32_t index) const { return slots_->slots[index].word; }
   std::string Message(uint32_t index) const { return slots_->slots[index].reply.message; }
@@ -100,6 +101,7 @@ class PoisonSessionTest : public testing::Test {
 
   std::unique_ptr<shm::SlotsSegment> slots_;
   std::unique_ptr<shm::RecordsSegment> records_;
+  Poisoned poisoned_;
 };
 
 TEST_F(PoisonSessionTest, EveryOpenUseEndsOnceWithItsOwnOutcome) {
@@ -112,20 +114,21 @@ TEST_F(PoisonSessionTest, EveryOpenUseEndsOnceWithItsOwnOutcome) {
   ClaimPublish(shm::kSlotsPerSession - 1, 102);
   Decide(102, Outcome::kUndecided, 0);
 
-  EXPECT_EQ(Poison(), 4);
+  EXPECT_EQ(Poison(), 4u);
+  EXPECT_EQ(poisoned_.failed_calls[77], 1u);
   EXPECT_EQ(Word(0), shm::Answered(kAborted));
   EXPECT_EQ(Message(0), "group 77: the worker is dead");
   EXPECT_EQ(Word(1), shm::Answered(0));
   EXPECT_EQ(Word(2), shm::Answered(kUnavailable));
   EXPECT_EQ(Message(2), "cause of 101");
   EXPECT_EQ(Word(shm::kSlotsPerSession - 1), shm::Answered(kAborted));
-  EXPECT_EQ(Poison(), 0);
+  EXPECT_EQ(Poison(), 0u);
 }
 
 TEST_F(PoisonSessionTest, RecordOfANewerOperationAtTheSamePlaceIsNotMistaken) {
   ClaimPublish(0, 100);
   Decide(100 + shm::kMaxOperations, Outcome::kGood, 0);
-  EXPECT_EQ(Poison(), 1);
+  EXPECT_EQ(Poison(), 1u);
   EXPECT_EQ(Word(0), shm::Answered(kAborted));
 }
 

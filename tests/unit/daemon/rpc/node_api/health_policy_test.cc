@@ -52,8 +52,10 @@ TEST(HealthPolicyTest, AWorkerThatIsGoneStopsTheNodeOnlyWhenItStaysAway) {
 
 TEST(HealthPolicyTest, ALostGroupOrCoordinatorDegradesTheNodeWhichServesOn) {
   HealthFacts facts = Healthy();
-  facts.groups.push_back(
-      {"g", "b", GroupState::kDegraded, absl::UnavailableError("rank=3 is gone")});
+  facts.groups.push_back({.name = "g",
+                          .tenant = "b",
+                          .state = GroupState::kDegraded,
+                          .cause = absl::UnavailableError("rank=3 is gone")});
   facts.no_coordinator = "no connection to the coordinator a:1";
   const NodeHealth judged = Judge(facts);
   EXPECT_EQ(judged.health, v1::HEALTH_DEGRADED);
@@ -64,19 +66,21 @@ TEST(HealthPolicyTest, ALostGroupOrCoordinatorDegradesTheNodeWhichServesOn) {
 
 TEST(HealthPolicyTest, ATenantsServiceIsItsOwnAndTheGroupsThatOfTheOneWithoutAName) {
   HealthFacts facts = Healthy();
-  facts.groups = {{"g", "a", kReady}, {"g", "b", GroupState::kForming}, {"h", "", kReady}};
+  facts.groups = {{.name = "g", .tenant = "a", .state = kReady},
+                  {.name = "g", .tenant = "b", .state = GroupState::kForming},
+                  {.name = "h", .state = kReady}};
   std::map<std::string, bool> serving = ServingByService(facts);
   EXPECT_TRUE(serving["epd.group/g/a"]);
   EXPECT_FALSE(serving["epd.group/g/b"]);
   EXPECT_TRUE(serving["epd.group/g"]) << "one of its tenants is served";
   EXPECT_TRUE(serving["epd.group/h"]);
-  facts.groups.push_back({"g", "", GroupState::kReforming});
+  facts.groups.push_back({.name = "g", .state = GroupState::kReforming});
   EXPECT_FALSE(ServingByService(facts)["epd.group/g"]) << "it is that tenant's own";
 }
 
 TEST(HealthPolicyTest, AReadyGroupWhoseWorkerIsSilentDoesNotServe) {
   HealthFacts facts = Healthy();
-  facts.groups = {{.name = "g", .state = kReady, .stalled = true}, {"h", "", kReady}};
+  facts.groups = {{.name = "g", .state = kReady, .stalled = true}, {.name = "h", .state = kReady}};
   std::map<std::string, bool> serving = ServingByService(facts);
   EXPECT_FALSE(serving["epd.group/g"]);
   EXPECT_TRUE(serving["epd.group/h"]);

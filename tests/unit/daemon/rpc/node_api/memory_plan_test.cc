@@ -33,6 +33,26 @@ TEST(MemoryPlanTest, StageHoldsEveryTokenOnceAndEverySlotOnce) {
   EXPECT_EQ(plan->dispatch_bytes_per_rank() % 4096, 0u);
 }
 
+TEST(MemoryPlanTest, TheVerdictIsThatOfThePoolThatIsThere) {
+  const auto judged = [](uint64_t pool, uint64_t committed) {
+    v1::PlanMemoryResponse plan = *PlanGroupMemory(Shape(), pool);
+    JudgePlan(4, pool, committed, plan);
+    return plan;
+  };
+  const v1::PlanMemoryResponse plan = judged(kPool, 0);
+  EXPECT_TRUE(plan.fits());
+  EXPECT_EQ(plan.verdict().rfind("fits beside", 0), 0u) << plan.verdict();
+  EXPECT_EQ(plan.total_bytes_per_node(), 4 * plan.total_bytes_per_rank());
+  EXPECT_EQ(plan.total_bytes_per_rank(),
+            plan.eager_bytes_per_rank() + plan.prepare_bytes_per_rank() +
+                plan.combine_bytes_per_rank() + plan.dispatch_backward_bytes_per_rank());
+  EXPECT_EQ(judged(kPool, kPool).verdict().rfind("fits while other groups rest", 0), 0u);
+  const uint64_t one = 4 * plan.dispatch_backward_bytes_per_rank();
+  EXPECT_EQ(judged(one + 4096, 0).verdict().rfind("fits one operation at a time", 0), 0u);
+  EXPECT_FALSE(judged(one - 1, 0).fits());
+  EXPECT_EQ(judged(one - 1, 0).verdict().rfind("does not fit", 0), 0u);
+}
+
 TEST(MemoryPlanTest, WorkerExecutorNeedsTheOutputsToo) {
   GroupShape shape = Shape();
   shape.worker_executor = true;
