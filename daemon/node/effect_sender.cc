@@ -4,7 +4,9 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
@@ -17,11 +19,29 @@ std::string StateName(GroupState state) {
   return state == GroupState::kCount ? "none" : std::string(Name(state));
 }
 
-LogLevel ChooseLevel(GroupState to, const absl::Status& why) {
-  if (why.ok()) return LogLevel::kInfo;
-  return to == GroupState::kDegraded || to == GroupState::kReforming || to == GroupState::kClosed
-             ? LogLevel::kWarn
-             : LogLevel::kInfo;
+// What everybody wanted is no warning. The way to the first READY is told by "joined", the end of a group that its
+// members have left by "session ended".
+LogLevel ChooseLevel(const GroupTransition& e) {
+  const bool forms = e.from == GroupState::kCount || e.from == GroupState::kForming ||
+                     e.from == GroupState::kBootstrapping;
+  switch (e.to) {
+    case GroupState::kForming:
+    case GroupState::kBootstrapping:
+      return LogLevel::kDebug;
+    case GroupState::kReady:
+      return forms ? LogLevel::kDebug : LogLevel::kInfo;
+    case GroupState::kDegraded:
+      return absl::StrContains(e.why.message(), " has left") ? LogLevel::kInfo : LogLevel::kWarn;
+    case GroupState::kReforming:
+      return LogLevel::kWarn;
+    case GroupState::kClosed:
+      if (absl::IsCancelled(e.why)) return LogLevel::kDebug;
+      // The last process has gone, or an operator closed it.
+      return absl::IsUnavailable(e.why) || e.from == GroupState::kDraining ? LogLevel::kInfo
+                                                                           : LogLevel::kWarn;
+    default:
+      return LogLevel::kInfo;
+  }
 }
 
 }  // namespace
@@ -67,7 +87,7 @@ struct EffectSender::NodeSwitch {
     if (e.to == GroupState::kClosed) {
       for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
     }
-    Log(ChooseLevel(e.to, e.why), "group transition",
+    Log(ChooseLevel(e), "group transition",
         {{"group", e.name},
          {"group_id", e.group.value},
          {"epoch", e.epoch.value},
@@ -127,6 +147,26 @@ absl::StatusOr<PacketChannel::Fds> EffectSender::TakeArenas(const ReplyJoined& e
   return all;
 }
 
+// Who made the group, took a rank of it, or took the place of somebody who is gone.
+void EffectSender::LogJoined(const ReplyJoined& effect) const {
+  const AttachSession* session = to_.clients.Find(effect.session);
+  if (session == nullptr) return;
+  std::vector<uint32_t> ranks;
+  for (const RankHolder& holder : effect.members) {
+    if (holder.session == effect.session && holder.node == to_.self)
+      ranks.push_back(holder.rank.value);
+  }
+  Log(LogLevel::kInfo, "joined",
+      {{"group", Title(effect.spec)},
+       {"epoch", effect.epoch.value},
+       {"rank", absl::StrJoin(ranks, ",")},
+       {"formation", effect.formation.value},
+       {"session", effect.session.value},
+       {"request", effect.request.value},
+       {"pid", session->peer.pid},
+       {"uid", session->peer.uid}});
+}
+
 void EffectSender::Reply(const ReplyJoined& effect) {
   v1::ServerMessage message;
   v1::Joined& joined = *message.mutable_joined();
@@ -150,6 +190,7 @@ void EffectSender::Reply(const ReplyJoined& effect) {
          {"why", fds.status().message()}});
     return to_.clients.End(effect.session, fds.status());
   }
+  if (effect.request) LogJoined(effect);
   const PacketChannel::Fds slots = AddSlots(effect, joined);
   fds->insert(fds->begin(), slots.begin(), slots.end());
   if (fds->size() > limits::kDatagramFds) {

@@ -33,6 +33,7 @@ class EffectSender {
  private:
   struct NodeSwitch;
   void Reply(const ReplyJoined& effect);
+  void LogJoined(const ReplyJoined& effect) const;
   // The session's slots for the GPUs' workers of `effect`, where its Join is answered.
   PacketChannel::Fds AddSlots(const ReplyJoined& effect, v1::Joined& joined);
   // The arenas that the workers of `effect` made for the session.

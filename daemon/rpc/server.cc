@@ -2,7 +2,6 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -27,7 +26,11 @@ constexpr std::chrono::seconds kWaitPatience(10);
 }  // namespace
 
 RpcServer::RpcServer(Node& node)
-    : node_(node), watchers_(node), service_(node, watchers_), cluster_(node) {
+    : node_(node),
+      watchers_(node),
+      callers_(node.loop()),
+      service_(node, watchers_, callers_),
+      cluster_(node) {
   const Settings& settings = node.settings();
   if (!settings.coordinator.empty()) {
     coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
@@ -49,11 +52,7 @@ absl::Status RpcServer::Start() {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                              0);  // A second epd on a port must fail, not share it.
-  int unix_bound = 0;
   int tcp_bound = 0;
-  unlink(settings.grpc_socket.c_str());  // Stale: the instance lock is held.
-  builder.AddListeningPort("unix:" + settings.grpc_socket, grpc::InsecureServerCredentials(),
-                           &unix_bound);
   if (!settings.listen.empty()) {
     builder.AddListeningPort(settings.listen,
                              MakeServerCredentials(node_.certificates().served(), LogRefusedPeer()),
@@ -63,13 +62,12 @@ absl::Status RpcServer::Start() {
   // The Unix socket has it too, where nobody calls it: gRPC has one set of services per server.
   if (!settings.listen.empty()) builder.RegisterService(&cluster_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || unix_bound == 0 || (!settings.listen.empty() && tcp_bound == 0)) {
+  if (server_ == nullptr || (!settings.listen.empty() && tcp_bound == 0)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "cannot serve gRPC on '", settings.grpc_socket, "'",
-        settings.listen.empty() ? "" : absl::StrCat(" and '", settings.listen, "' (listen)"),
-        "; is the address free and local?"));
+        "cannot serve gRPC on '", settings.listen, "' (listen); is the address free and local?"));
   }
-  chmod(settings.grpc_socket.c_str(), 0600);
+  if (absl::Status bad = callers_.Listen(settings.grpc_socket); !bad.ok()) return bad;
+  if (absl::Status bad = callers_.Serve(*server_); !bad.ok()) return bad;
   if (tcp_bound != 0) {
     listen_address_ =
         absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
@@ -91,6 +89,7 @@ void RpcServer::SetServing(bool serving) {
 }
 
 void RpcServer::OnChange() {
+  callers_.Resume();
   watchers_.Update();
   std::map<std::string, bool> serving = ServingByService(node_);
   for (const auto& [service, served] : serving_) serving.emplace(service, false);  // It has ended.
@@ -111,6 +110,7 @@ void RpcServer::Stop() {
   watchers_.FinishAll(absl::UnavailableError("epd ends"));
   cluster_.FinishAll(absl::UnavailableError("epd ends"));
   service_.FinishAll();
+  callers_.Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kStopPatience);
   WaitForCalls();
   server_.reset();

@@ -14,6 +14,7 @@
 #include "daemon/rpc/cluster/remote_coordinator.h"
 #include "daemon/rpc/node_api/group_watchers.h"
 #include "daemon/rpc/node_api/node_service.h"
+#include "daemon/rpc/unix_callers.h"
 
 namespace epd {
 
@@ -47,6 +48,7 @@ class RpcServer {
 
   Node& node_;
   GroupWatchers watchers_;
+  UnixCallers callers_;
   NodeService service_;
   ClusterService cluster_;
   std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.

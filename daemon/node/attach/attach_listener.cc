@@ -45,7 +45,9 @@ void SayGoodbye(PacketChannel& channel, const absl::Status& why) {
 }
 
 void RefuseClient(PacketChannel& channel, pid_t pid, const absl::Status& why) {
-  Log(LogLevel::kWarn, "connection refused", {{"pid", pid}, {"why", why.message()}});
+  // Somebody only looked whether epd is there, or epd is ending.
+  const LogLevel level = absl::IsUnavailable(why) ? LogLevel::kDebug : LogLevel::kWarn;
+  Log(level, "connection refused", {{"pid", pid}, {"why", why.message()}});
   SayGoodbye(channel, why);
 }
 

@@ -109,7 +109,7 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
   attached.set_daemon_version(options_.version);
   attached.set_daemon_pid(static_cast<uint32_t>(getpid()));
   const AttachSession& kept = *(sessions_[id] = std::move(session));
-  Log(LogLevel::kInfo, "session attached",
+  Log(LogLevel::kDebug, "session attached",
       {{"session", id.value},
        {"pid", kept.peer.pid},
        {"uid", kept.peer.uid},

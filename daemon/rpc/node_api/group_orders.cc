@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/codec/codec.h"
 #include "daemon/node/random_number.h"
+#include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_service.h"
@@ -27,6 +28,30 @@ constexpr absl::Duration kLongestDrain = absl::Hours(24);
 
 std::string MakeKey(const char* method, const std::string& request_id) {
   return request_id.empty() ? "" : absl::StrCat(method, "/", request_id);
+}
+
+// What an order does, for the log.
+struct Audit {
+  const char* order;
+  std::string group;
+  std::string tenant;
+  std::string request_id;
+  std::string by;  // UnixCallers::Describe.
+};
+
+// As `done`, after a line for the log: one per order, or per caller that repeats it.
+Done Logged(Audit audit, Done done) {
+  return [audit = std::move(audit), done = std::move(done)](const Answered& answer) {
+    Log(LogLevel::kInfo, "order",
+        {{"order", audit.order},
+         {"group", audit.group},
+         {"tenant", audit.tenant},
+         {"request_id", audit.request_id},
+         {"by", audit.by},
+         {"result", absl::StatusCodeToString(answer.status.code())},
+         {"why", answer.status.message()}});
+    done(answer);
+  };
 }
 
 // The id of the tenant that the request names, or zero, for all of them.
@@ -110,16 +135,20 @@ void FillDrained(const Node& node, const std::vector<GroupStatus>& drained,
 NodeService::Unary* NodeService::CreateGroup(Context* context,
                                              const v1::CreateGroupRequest* request,
                                              v1::CreateGroupResponse* response) {
-  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+  const std::string by = callers_.Describe(*context);
+  return AnswerLater(context, node_, [this, request, response, by](const Finish& finish) {
     absl::StatusOr<GroupSpec> spec = FromProto(request->spec(), node_.spec_defaults());
     absl::Status bad = spec.status();
     if (bad.ok()) bad = Validate(*spec);
     if (bad.ok()) bad = CheckServed(*spec);
-    if (!bad.ok()) return finish(bad);
-    const auto done = [this, response, finish, name = spec->name](const Answered& answer) {
+    const std::string& name = request->spec().name();
+    const auto answered = [this, response, finish, name](const Answered& answer) {
       if (answer.status.ok()) *response->mutable_group() = GroupOrClosed(node_, answer.group, name);
       finish(answer.status);
     };
+    const Done done =
+        Logged({"create", name, request->spec().tenant(), request->request_id(), by}, answered);
+    if (!bad.ok()) return done({bad, GroupId()});
     const std::optional<RequestId> number =
         node_.requests().Begin(MakeKey("create", request->request_id()), done);
     if (!number.has_value()) return;
@@ -133,9 +162,10 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
 
 NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGroupRequest* request,
                                             v1::DrainGroupResponse* response) {
-  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
-    const auto done = [this, request, response, finish,
-                       drained = Named(node_, *request)](const Answered& answer) {
+  const std::string by = callers_.Describe(*context);
+  return AnswerLater(context, node_, [this, request, response, by](const Finish& finish) {
+    const auto answered = [this, request, response, finish,
+                           drained = Named(node_, *request)](const Answered& answer) {
       // A worker tells once more what it did in a group that has ended.
       node_.WithFreshFigures([this, request, response, finish, drained, answer] {
         *response->mutable_group() = GroupOrClosed(node_, answer.group, request->name());
@@ -143,7 +173,9 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
         finish(answer.status);
       });
     };
-    const std::optional<TenantOrder> order = Begin(node_, "drain", *request, done);
+    const std::optional<TenantOrder> order = Begin(
+        node_, "drain", *request,
+        Logged({"drain", request->name(), request->tenant(), request->request_id(), by}, answered));
     if (!order.has_value()) return;
     const absl::Duration asked =
         request->has_deadline() ? FromProto(request->deadline()) : kDrainWithin;
@@ -158,9 +190,12 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
 
 NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGroupRequest* request,
                                             v1::CloseGroupResponse*) {
-  return AnswerLater(context, node_, [this, request](const Finish& finish) {
-    const auto done = [finish](const Answered& answer) { finish(answer.status); };
-    const std::optional<TenantOrder> order = Begin(node_, "close", *request, done);
+  const std::string by = callers_.Describe(*context);
+  return AnswerLater(context, node_, [this, request, by](const Finish& finish) {
+    const auto answered = [finish](const Answered& answer) { finish(answer.status); };
+    const std::optional<TenantOrder> order = Begin(
+        node_, "close", *request,
+        Logged({"close", request->name(), request->tenant(), request->request_id(), by}, answered));
     if (!order.has_value()) return;
     node_.Handle(OrderRequested{{.request = order->number,
                                  .kind = OrderKind::kClose,

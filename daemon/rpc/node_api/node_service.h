@@ -9,16 +9,18 @@
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/group_watchers.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "daemon/rpc/unix_callers.h"
 #include "proto/epd/v1/node.grpc.pb.h"
 
 namespace epd {
 
 class NodeService final : public v1::Node::CallbackService {
  public:
-  // Both outlive this.
-  NodeService(Node& node, GroupWatchers& watchers)
+  // All outlive this.
+  NodeService(Node& node, GroupWatchers& watchers, const UnixCallers& callers)
       : node_(node),
         watchers_(watchers),
+        callers_(callers),
         cuda_doctor_(node.loop(), node.settings().worker, node.settings().nccl_library) {}
 
   // Answers what is still open. Control thread, after its loop has ended.
@@ -91,6 +93,7 @@ class NodeService final : public v1::Node::CallbackService {
 
   Node& node_;
   GroupWatchers& watchers_;
+  const UnixCallers& callers_;
   CudaDoctorProcess cuda_doctor_;
 };
 

@@ -216,6 +216,43 @@ def test_configuration_has_the_origin_of_every_value(daemon, api):
     assert all(s.help for s in settings.values())
 
 
+def test_every_order_is_one_line_of_the_log_that_says_who_gave_it(daemon, api):
+    spec = attach.spec(num_ranks=1)
+    api.CreateGroup(request_id="c1", spec=spec)
+    api.DrainGroup(request_id="d1", name="g")
+    code, _ = _code_of(api.CloseGroup, request_id="x1", name="g")
+    assert code == grpc.StatusCode.NOT_FOUND
+    lines = [line for line in daemon.log().splitlines() if 'event="order"' in line]
+    by = f'by="uid={os.getuid()} pid={os.getpid()}"'
+    assert len(lines) == 3 and all(by in line and " info " in line for line in lines), lines
+    for line, what in zip(lines, ("create OK", "drain OK", "close NOT_FOUND"), strict=True):
+        order, result = what.split()
+        assert f"order={order} group=g" in line and f"request_id={order[0] if order != 'close' else 'x'}1" in line
+        assert f"result={result}" in line
+
+
+def test_who_takes_a_rank_is_in_the_log_which_stays_short_and_without_warnings(daemon, api):
+    def come_and_go(leaves: bool) -> None:
+        with daemon.client() as client:
+            session = client.attach().session_id
+            joined = client.join(attach.spec(num_ranks=1), [0])
+            who = f"session={session} request=1 pid={os.getpid()} uid={os.getuid()}"
+            assert who in daemon.log()
+            if leaves:
+                client.send(leave={"request_id": 2, "group_id": joined.group_id})
+                client.expect("left")
+        daemon.wait_for_log(f'event="session ended" session={session} ')
+
+    come_and_go(leaves=True)
+    before = len(daemon.log())
+    for _ in range(10):
+        come_and_go(leaves=True)
+    assert (len(daemon.log()) - before) / 10 < 250, daemon.log()[before:]
+    come_and_go(leaves=False)
+    daemon.client().close()  # Only looks whether somebody listens.
+    assert " warning " not in daemon.log()
+
+
 def test_reflection_lists_the_services(api):
     call = api.channel.stream_stream(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

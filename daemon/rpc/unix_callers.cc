@@ -1,0 +1,85 @@
+#include "daemon/rpc/unix_callers.h"
+
+#include <grpcpp/server_posix.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+constexpr int kBacklog = 512;
+
+}  // namespace
+
+absl::Status UnixCallers::Listen(const std::string& path) {
+  unlink(path.c_str());  // The instance lock is held.
+  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  if (listener_.valid() &&
+      bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      chmod(path.c_str(), 0600) == 0 && listen(listener_.get(), kBacklog) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot serve gRPC on '", path, "': ", std::strerror(errno)));
+}
+
+absl::Status UnixCallers::Serve(grpc::Server& server) {
+  return loop_.Add(listener_.get(), EPOLLIN, [this, &server](uint32_t) { Accept(server); });
+}
+
+void UnixCallers::Accept(grpc::Server& server) {
+  const int fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    rests_ = errno == EMFILE || errno == ENFILE;
+    if (rests_) loop_.SetEvents(listener_.get(), 0);
+    return;
+  }
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  {
+    const absl::MutexLock lock(&mutex_);
+    callers_[absl::StrCat("fd:", fd)] = {peer.pid, peer.uid};
+  }
+  grpc::AddInsecureChannelFromFd(&server, fd);
+}
+
+void UnixCallers::Resume() {
+  if (listener_.valid() && std::exchange(rests_, false)) loop_.SetEvents(listener_.get(), EPOLLIN);
+}
+
+void UnixCallers::Stop() {
+  if (!listener_.valid()) return;
+  loop_.Remove(listener_.get());
+  listener_.reset();
+}
+
+std::string UnixCallers::Describe(const grpc::ServerContextBase& context) const {
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto caller = callers_.find(context.peer());
+    if (caller != callers_.end())
+      return absl::StrCat("uid=", caller->second.uid, " pid=", caller->second.pid);
+  }
+  std::string text = absl::StrCat("peer=", context.peer());
+  for (const char* property : {"x509_common_name", "x509_subject_alternative_name"}) {
+    const auto names = context.auth_context()->FindPropertyValues(property);
+    if (names.empty()) continue;
+    return absl::StrCat(text, " certificate=", absl::string_view(names[0].data(), names[0].size()));
+  }
+  return text;
+}
+
+}  // namespace epd
