@@ -33,7 +33,7 @@ RpcServer::RpcServer(Node& node)
       cluster_(node) {
   const Settings& settings = node.settings();
   if (!settings.coordinator.empty()) {
-    coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node);
+    coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node, cluster_);
   }
   node_.coordination().Connect(coordinator_.get(), settings.listen.empty() ? nullptr : &cluster_);
   node_.coordination().SetAsking(cluster_);
@@ -72,8 +72,9 @@ absl::Status RpcServer::Start() {
     listen_address_ =
         absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
   }
+  const std::string& address = settings.advertise.empty() ? listen_address_ : settings.advertise;
+  cluster_.SetOwnAddress(address);
   if (!settings.rendezvous.empty()) {
-    const std::string& address = settings.advertise.empty() ? listen_address_ : settings.advertise;
     chosen_ = std::make_unique<ChosenCoordinator>(node_, cluster_, *std::move(etcd),
                                                   tcp_bound == 0 ? "" : address);
     node_.coordination().Connect(chosen_.get(), &cluster_);

@@ -134,7 +134,7 @@ void ChosenCoordinator::Follow(const Leadership& leader) {
       {{"coordinator", leader.address}, {"node", leader.node}, {"revision", leader.revision}});
   node_.coordination().SetStoreProblem("");
   node_.coordination().SetLeader(leader.address, "");
-  remote_ = std::make_unique<RemoteCoordinator>(leader.address, node_,
+  remote_ = std::make_unique<RemoteCoordinator>(leader.address, node_, cluster_,
                                                 [this, leader] { election_->Refused(leader); });
 }
 
@@ -160,8 +160,7 @@ void ChosenCoordinator::Tick(absl::Time now) {
 
 void ChosenCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
   if (remote_ != nullptr) return remote_->Ask(request, std::move(done));
-  done(absl::UnavailableError(
-      absl::StrCat("no coordinator: ", node_.coordination().why_no_leader(), "; retry")));
+  cluster_.peers().Ask(request, std::move(done));
 }
 
 absl::Time ChosenCoordinator::NextDeadline() const {

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
+#include "daemon/tls/address.h"
 
 namespace epd {
 namespace {
@@ -29,6 +31,16 @@ absl::Status CheckProtocol(const v1::NodeReport& in, const std::string& own_vers
       " to ", max, ", the coordinator (epd ", own_version, ") ", kMinClusterProtocol, " to ",
       kMaxClusterProtocol, "; upgrade ",
       min > kMaxClusterProtocol ? "the coordinator's node" : absl::StrCat("node ", in.node())));
+}
+
+// `address` as others can use it: where it names no host, that of the connection's other end.
+std::string Reachable(const std::string& address, const std::string& peer) {
+  const std::string host = HostOf(address);
+  if (host != "0.0.0.0" && host != "::") return address;
+  const std::string other = HostOf(peer);
+  const std::string port = address.substr(address.rfind(':'));
+  return absl::StrContains(other, ':') ? absl::StrCat("[", other, "]", port)
+                                       : absl::StrCat(other, port);
 }
 
 }  // namespace
@@ -62,20 +74,23 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
   Incarnation incarnation;
   uint32_t protocol = kMinClusterProtocol;  // The highest that both sides speak.
   absl::Time last_report;
-  std::string no_ids;  // See WhyNoIds; set once.
+  std::string no_ids;   // See WhyNoIds; set once.
+  std::string peer;     // gRPC's name of the connection's other end; set once.
+  std::string address;  // Where the node takes calls; "": nowhere.
 
  private:
   v1::NodeReport incoming_;
   OnMessage on_message_;
 };
 
-ClusterService::ClusterService(Node& node) : node_(node), asking_(node) {}
+ClusterService::ClusterService(Node& node) : node_(node), asking_(node), peers_(node) {}
 ClusterService::~ClusterService() = default;
 
 grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
     grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<ClusterStream>();
-  stream->no_ids = WhyNoIds(node_.settings(), context->peer());
+  stream->peer = context->peer();
+  stream->no_ids = WhyNoIds(node_.settings(), stream->peer);
   const std::weak_ptr<ClusterStream> weak = stream;
   if (!node_.loop().Post([this, stream] { Begin(stream); })) {
     // Nobody but gRPC keeps a stream that is refused; it is leaked on purpose, for epd is ending.
@@ -164,6 +179,7 @@ absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
   if (bad.ok() && stream.node.value.empty()) {
     bad = CheckProtocol(message, node_.identity().version);
     stream.protocol = std::clamp(message.max_protocol(), kMinClusterProtocol, kMaxClusterProtocol);
+    stream.address = Reachable(message.address(), stream.peer);
     if (bad.ok()) bad = Introduce(stream, *report);
   }
   if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
@@ -180,11 +196,27 @@ absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
   return report;
 }
 
+PeerQuestions::Nodes ClusterService::ConnectedNodes() const {
+  PeerQuestions::Nodes nodes;
+  const auto add = [&](const std::string& node, const std::string& address) {
+    v1::ClusterNode& one = *nodes.Add();
+    one.set_node(node);
+    one.set_address(address);
+  };
+  // The others know how to reach a coordinator that listens everywhere: they follow it.
+  add(node_.id().value, own_address_);
+  for (const auto& stream : streams_) {
+    if (!stream->done() && !stream->node.value.empty()) add(stream->node.value, stream->address);
+  }
+  return nodes;
+}
+
 void ClusterService::Send(const ClusterView& view) {
   for (const auto& stream : streams_) {
     if (stream->node != view.node || stream->done()) continue;
     v1::ClusterView message = ToProto(view, stream->protocol, &formations_);
     if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
+    *message.mutable_nodes() = ConnectedNodes();
     stream->OfferView(std::move(message));
   }
 }
@@ -213,6 +245,16 @@ grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* 
                                                    const v1::AskNodesRequest* request,
                                                    v1::AskNodesResponse* response) {
   return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    if (request->alone()) {
+      return AnswerQuestion(node_, request->method(), request->request(),
+                            [this, response, finish](const v1::ClusterAnswer& said) {
+                              v1::AskNodesResponse::Node& own = *response->add_nodes();
+                              own.set_node(node_.id().value);
+                              *own.mutable_status() = said.status();
+                              own.set_response(said.response());
+                              finish(absl::OkStatus());
+                            });
+    }
     if (!node_.coordination().is_here()) {
       return finish(absl::FailedPreconditionError(absl::StrCat(
           "node ", node_.id().value, " does not coordinate; ask ", node_.coordination().leader())));
@@ -226,6 +268,7 @@ grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* 
 }
 
 void ClusterService::FinishAll(const absl::Status& status) {
+  peers_.FinishAll(status);
   for (const auto& stream : streams_) stream->End(ToGrpc(status));
 }
 

@@ -4,6 +4,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -13,6 +14,7 @@
 #include "daemon/node/node.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/node_questions.h"
+#include "daemon/rpc/cluster/peer_questions.h"
 #include "proto/epd/v1/cluster.grpc.pb.h"
 
 namespace epd {
@@ -41,7 +43,16 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
   void Ask(const v1::AskNodesRequest& request, OnAsked done) override;
   void FinishAll(const absl::Status& status);
 
+  // Where this epd takes calls of others; "": nowhere.
+  void SetOwnAddress(const std::string& address) { own_address_ = address; }
+  const std::string& own_address() const { return own_address_; }
+  // Whom to ask while nobody coordinates.
+  PeerQuestions& peers() { return peers_; }
+
  private:
+  // All that are connected, this one first.
+  PeerQuestions::Nodes ConnectedNodes() const;
+
   void Begin(const std::shared_ptr<ClusterStream>& stream);
   void Arrived(const std::weak_ptr<ClusterStream>& stream, v1::NodeReport report);
   void TakeArrived();
@@ -51,6 +62,8 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
 
   Node& node_;
   NodeQuestions asking_;
+  PeerQuestions peers_;
+  std::string own_address_;
   std::vector<std::shared_ptr<ClusterStream>> streams_;  // Control thread.
   EncodedFormations formations_;                         // Control thread.
 

@@ -15,30 +15,16 @@ namespace {
 
 constexpr Backoff::Policy kRetry = {absl::Milliseconds(100), absl::Seconds(5), absl::Seconds(30)};
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const TlsFiles& tls) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
-  // The back-off is ours; gRPC's own would add to it.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // How long a connection may take to open, TLS and all.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt("grpc.enable_http_proxy", 0);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto credentials = MakeChannelCredentials(tls, LogRefusedPeer());
-  return grpc::CreateCustomChannel(address, credentials, arguments);
-}
-
 }  // namespace
 
 RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
-                                     std::function<void()> on_refused)
+                                     ClusterService& cluster, std::function<void()> on_refused)
     : address_(address),
       node_(node),
+      cluster_(cluster),
       on_refused_(std::move(on_refused)),
       no_ids_(WhyNoIds(node.settings(), address)),
-      stub_(v1::Cluster::NewStub(MakeChannel(address, node.certificates().served()))),
+      stub_(v1::Cluster::NewStub(MakeClusterChannel(address, node.certificates().served()))),
       backoff_(kRetry) {}
 
 void RemoteCoordinator::Open(absl::Time now) {
@@ -48,7 +34,7 @@ void RemoteCoordinator::Open(absl::Time now) {
   const uint64_t number = ++stream_number_;
   const std::weak_ptr<int> weak = alive_;
   stream_ = std::make_unique<CoordinatorStream>(
-      *stub_, ToProto(Hello()),
+      *stub_, Hello(),
       [this, number, weak](v1::ClusterView view) {
         node_.loop().Post([this, number, view = std::move(view), weak] {
           if (!weak.expired()) OnView(number, view);
@@ -71,6 +57,7 @@ void RemoteCoordinator::OnView(uint64_t number, const v1::ClusterView& message) 
         {{"coordinator", address_}, {"why", view.status().message()}});
     return stream_->Cancel();
   }
+  cluster_.peers().Take(message.nodes());
   last_heard_ = MonotonicNow();
   if (!connected_) {
     connected_ = true;
@@ -87,7 +74,7 @@ void RemoteCoordinator::OnQuestion(const v1::ClusterQuestion& question) {
                    if (weak.expired() || stream_ == nullptr) return;
                    v1::ClusterAnswer answer = said;
                    answer.set_question_id(number);
-                   stream_->Answer(ToProto(Hello()), std::move(answer));
+                   stream_->Answer(Hello(), std::move(answer));
                  });
 }
 
@@ -97,30 +84,32 @@ void RemoteCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
     v1::AskNodesRequest request;
     v1::AskNodesResponse response;
   };
-  if (!connected_) {
-    return done(absl::UnavailableError(
-        absl::StrCat("no connection to the coordinator ", address_, "; retry")));
-  }
+  if (!connected_) return cluster_.peers().Ask(request, std::move(done));
   auto call = std::make_shared<Call>();
   call->request = request;
-  call->context.set_deadline(absl::ToChronoTime(absl::Now() + 2 * kAskPatience));
-  stub_->async()->AskNodes(
-      &call->context, &call->request, &call->response,
-      [call, done = std::move(done), &loop = node_.loop()](grpc::Status status) {
-        loop.Post([call, done, status] {
-          if (status.ok()) return done(call->response);
-          done(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                            status.error_message()));
-        });
-      });
+  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAskPatience + kAskPatience / 3));
+  stub_->async()->AskNodes(&call->context, &call->request, &call->response,
+                           [this, weak = std::weak_ptr<int>(alive_), call, done = std::move(done),
+                            &loop = node_.loop()](grpc::Status status) {
+                             loop.Post([this, weak, call, done, status] {
+                               if (status.ok()) return done(call->response);
+                               // It is gone, and the stream has not noticed yet.
+                               if (!weak.expired())
+                                 return cluster_.peers().Ask(call->request, done);
+                               done(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                                                 status.error_message()));
+                             });
+                           });
 }
 
-NodeReport RemoteCoordinator::Hello() const {
+v1::NodeReport RemoteCoordinator::Hello() const {
   NodeReport hello;
   hello.node = node_.id();
   hello.incarnation = node_.control().options().incarnation;
   hello.facts = node_.control().options().facts;
-  return hello;
+  v1::NodeReport message = ToProto(hello);
+  message.set_address(cluster_.own_address());
+  return message;
 }
 
 void RemoteCoordinator::OnEnd(uint64_t number, const absl::Status& status) {

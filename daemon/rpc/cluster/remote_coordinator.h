@@ -8,6 +8,7 @@
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/cluster/cluster_service.h"
 #include "daemon/rpc/cluster/coordinator_stream.h"
 
 namespace epd {
@@ -16,7 +17,8 @@ namespace epd {
 class RemoteCoordinator final : public CoordinatorLink {
  public:
   // `address` is host:port. `node` outlives this. `on_refused`: nobody listens there; may be null.
-  RemoteCoordinator(const std::string& address, Node& node,
+  // `cluster` outlives this, too: it is asked for the other nodes when the coordinator cannot be.
+  RemoteCoordinator(const std::string& address, Node& node, ClusterService& cluster,
                     std::function<void()> on_refused = nullptr);
 
   void Send(const NodeReport& report) override;
@@ -26,13 +28,14 @@ class RemoteCoordinator final : public CoordinatorLink {
 
  private:
   void OnQuestion(const v1::ClusterQuestion& question);
-  NodeReport Hello() const;
+  v1::NodeReport Hello() const;
   void Open(absl::Time now);
   void OnView(uint64_t stream_number, const v1::ClusterView& view);
   void OnEnd(uint64_t stream_number, const absl::Status& status);
 
   const std::string address_;
   Node& node_;
+  ClusterService& cluster_;
   const std::function<void()> on_refused_;
   const std::string no_ids_;  // See WhyNoIds.
   std::unique_ptr<v1::Cluster::Stub> stub_;

@@ -52,7 +52,7 @@ NodeService::Unary* NodeService::ListNodes(Context* context, const v1::ListNodes
           for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
             v1::ListNodesResponse::Entry& entry = *response->add_nodes();
             entry.set_node(node.node());
-            *entry.mutable_last_seen() = node.last_seen();
+            if (node.has_last_seen()) *entry.mutable_last_seen() = node.last_seen();
             const bool answered = node.status().code() == 0 &&
                                   entry.mutable_status()->ParseFromString(node.response());
             if (answered) continue;

@@ -60,7 +60,9 @@ def test_the_open_operation_finishes_new_ones_are_refused_and_then_the_group_is_
     assert [rank.result("first") for rank in hung] == [(0, "")] * 2
     stdout, stderr = ending.communicate(timeout=10)
     assert ending.returncode == 0, stdout + stderr
-    assert "(epoch 1; on node" in stdout and " 1 operations done, 0 failed, 2 failed calls," in stdout
+    assert (
+        "(epoch 1; on node" in stdout and " 1 operations done, 0 failed, 2 failed calls," in stdout
+    )
     assert epctl("ranks", "hung").returncode == 2
     for rank in hung:
         rank.begin("third")

@@ -79,6 +79,58 @@ def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
     wait.until(lost, "the killed node to be lost")
 
 
+@pytest.fixture
+def listening(tmp_path):
+    """a coordinates; b and c follow, and take calls themselves."""
+    daemons = {}
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        flags = [f"--node={name}", "--listen=127.0.0.1:0", "--start_grace=0", "--heartbeat=300ms"]
+        if daemons:
+            flags.append(f"--coordinator={daemons['a'].listen_address()}")
+        daemons[name] = epd_process.Daemon(tmp_path / name).start(*flags)
+        if name != "a":
+            daemons[name].wait_for_log("coordinator connected")
+    for daemon in daemons.values():
+        daemon.worker_pid()
+    yield daemons
+    for name in "cba":
+        process = daemons[name].process
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            assert daemons[name].stop() == 0, daemons[name].log()
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_all_nodes_and_why_need_no_coordinator(listening, how):
+    spec = attach.spec("g", num_ranks=3)
+    clients = [listening[name].client() for name in "abc"]
+    for rank, client in enumerate(clients):
+        client.attach()
+        client.start_join(spec, [rank])
+    for client in clients:
+        client.expect("joined")
+    listening["a"].process.send_signal(how)
+
+    def all_nodes() -> dict:
+        nodes = _epctl(listening["b"], "status", "--all-nodes")[1]
+        return {one["node"]: one for one in nodes.get("nodes", [])}
+
+    for lost in (False, True):  # Before the node has noticed, and after.
+        if lost:
+            listening["b"].wait_for_log("coordinator lost")
+        nodes = all_nodes()
+        assert sorted(nodes) == ["a", "b", "c"], nodes
+        assert nodes["b"]["status"]["pid"] == listening["b"].process.pid
+        assert nodes["c"]["status"]["pid"] == listening["c"].process.pid
+        assert "no answer" in nodes["a"]["problem"]["message"], nodes["a"]
+        why = _epctl(listening["b"], "why", "g")[1]
+        assert {rank["rank"] for rank in why["group"]["ranks"]} == {0, 1, 2}, why
+        assert any(text.startswith("node a: no answer") for text in why["unanswered"]), why
+    for client in clients:
+        client.close()
+
+
 def _arrived(daemon, group: str) -> list[int]:
     ranks = _epctl(daemon, "why", group)[1].get("group", {}).get("ranks", [])
     return [one["rank"] for one in ranks if one["phase"] == "arrived"]

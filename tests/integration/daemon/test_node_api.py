@@ -227,7 +227,10 @@ def test_every_order_is_one_line_of_the_log_that_says_who_gave_it(daemon, api):
     assert len(lines) == 3 and all(by in line and " info " in line for line in lines), lines
     for line, what in zip(lines, ("create OK", "drain OK", "close NOT_FOUND"), strict=True):
         order, result = what.split()
-        assert f"order={order} group=g" in line and f"request_id={order[0] if order != 'close' else 'x'}1" in line
+        assert (
+            f"order={order} group=g" in line
+            and f"request_id={order[0] if order != 'close' else 'x'}1" in line
+        )
         assert f"result={result}" in line
 
 

@@ -116,7 +116,8 @@ TEST(ClusterCodecTest, ReportSurvivesTheWire) {
 
 TEST(ClusterCodecTest, EveryFieldOfAReportIsOnTheWire) {
   v1::NodeReport wire = ToProto(FullReport());
-  wire.add_answers();  // Added by the link, not by control.
+  wire.add_answers();  // These two are added by the link, not by control.
+  wire.set_address("a:1");
   const auto all_set = [](const google::protobuf::Message& message) {
     std::vector<const google::protobuf::FieldDescriptor*> set;
     message.GetReflection()->ListFields(message, &set);
