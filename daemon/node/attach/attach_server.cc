@@ -15,6 +15,8 @@ namespace epd {
 namespace {
 
 constexpr int kMessagesPerTurn = 16;
+// As packet.h's Receive says it: how sessions end every day, and so a word in the log.
+constexpr absl::string_view kPeerClosed = "the peer closed the socket";
 
 }  // namespace
 
@@ -206,7 +208,7 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
       {{"session", id.value},
        {"pid", session->peer.pid},
        {"client", session->client_name},
-       {"why", reason.message()}});
+       {"why", reason.message() == kPeerClosed ? "closed" : reason.message()}});
   observer_.OnDetached(*session, reason, process_alive);
 }
 
