@@ -212,11 +212,13 @@ PeerQuestions::Nodes ClusterService::ConnectedNodes() const {
 }
 
 void ClusterService::Send(const ClusterView& view) {
+  const PeerQuestions::Nodes nodes = ConnectedNodes();
+  peers_.Take(nodes);  // For when it coordinates no more.
   for (const auto& stream : streams_) {
     if (stream->node != view.node || stream->done()) continue;
     v1::ClusterView message = ToProto(view, stream->protocol, &formations_);
     if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
-    *message.mutable_nodes() = ConnectedNodes();
+    *message.mutable_nodes() = nodes;
     stream->OfferView(std::move(message));
   }
 }

@@ -157,6 +157,10 @@ def test_etcd_down_later_stops_forming_and_nothing_else(cluster, etcd):
     assert "its lease was not renewed in time" in cluster["a"].log()
     with NodeApi(f"unix:{cluster['a'].grpc_socket}") as api:
         assert "etcd does not answer" in " ".join(api.GetStatus().problems)
+    for name in "ab":  # Who coordinated, and who followed: nobody is needed to ask all.
+        with NodeApi(f"unix:{cluster[name].grpc_socket}") as api:
+            answered = {one.node: one.HasField("status") for one in api.ListNodes().nodes}
+        assert answered == {"a": True, "b": True, "c": True}, (name, answered)
     for client in clients:
         _receives_nothing(client, 0.2)
     etcd.start()
