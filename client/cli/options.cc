@@ -175,9 +175,12 @@ void AddCommands(CLI::App& app, Options& options) {
               "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });
   for (const char* name : {"drain", "close"}) {
-    CLI::App& command = *app.get_subcommand(name);
-    command.add_option("--epoch", options.epoch, "only if this is the group's epoch; 0: any");
-    command.add_option("--tenant", options.tenant, "only this one of the group's tenants");
+    app.get_subcommand(name)->add_option("--epoch", options.epoch,
+                                         "only if this is the group's epoch; 0: any");
+  }
+  for (const char* name : {"drain", "close", "why"}) {
+    app.get_subcommand(name)->add_option("--tenant", options.tenant,
+                                         "only this one of the group's tenants");
   }
   for (const char* name : {"create", "plan"}) AddSpec(*app.get_subcommand(name), options);
   app.get_subcommand("plan")

@@ -26,7 +26,7 @@ struct Options {
   bool all_past = false;   // Of why.
   bool node_only = false;  // Of health.
   uint64_t epoch = 0;
-  std::optional<std::string> tenant;  // Of drain and close; unset: all.
+  std::optional<std::string> tenant;  // Of drain, close and why; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);
   epd::v1::GroupSpec spec;  // Of the group that `create` makes and `plan` weighs, but for its name.
   uint32_t element_bytes = 0;  // Of `plan`.

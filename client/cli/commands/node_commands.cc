@@ -159,7 +159,11 @@ std::vector<Command> NodeCommands() {
       Make("why", "ExplainGroup", &S::ExplainGroup,
            {.table = [](const auto& why,
                         const Options& options) { return WhyText(why, options.all_past); },
-            .fill = NameGroup<epd::v1::ExplainGroupRequest>}),
+            .fill =
+                [](const Options& options, auto& request) {
+                  NameGroup(options, request);
+                  if (options.tenant.has_value()) request.set_tenant(*options.tenant);
+                }}),
       Make("status --all-nodes", "ListNodes", &S::ListNodes,
            {.table = Shown(NodesTable), .code = WorstOf}),
       Make("version --all-nodes", "ListNodes", &S::ListNodes,

@@ -23,25 +23,29 @@ std::string RanksText(const google::protobuf::RepeatedPtrField<epd::v1::RankAcco
   return text.empty() ? "    none\n" : text;
 }
 
+std::string OfTenant(const std::string& tenant) {
+  return tenant.empty() ? "" : absl::StrCat(" of tenant ", tenant);
+}
+
 }  // namespace
 
 std::string WhyText(const epd::v1::ExplainGroupResponse& why, bool all_past) {
-  std::string text = absl::StrCat("group ", why.name());
-  if (why.has_group())
-    absl::StrAppend(&text, " is ",
-                    EnumWord(epd::v1::GroupState_Name(why.group().state()), "GROUP_STATE_"),
-                    ", epoch ", why.group().epoch());
-  else
-    text += " has ended";
-  absl::StrAppend(&text, "\nculprit: ", why.culprit().empty() ? "nobody" : why.culprit(), "\n  ",
+  std::string text;
+  for (const epd::v1::Group& tenant : why.tenants()) {
+    absl::StrAppend(&text, "group ", why.name(), OfTenant(tenant.spec().tenant()), " is ",
+                    EnumWord(epd::v1::GroupState_Name(tenant.state()), "GROUP_STATE_"), ", epoch ",
+                    tenant.epoch(), "\n");
+  }
+  if (text.empty()) text = absl::StrCat("group ", why.name(), " has ended\n");
+  absl::StrAppend(&text, "culprit: ", why.culprit().empty() ? "nobody" : why.culprit(), "\n  ",
                   why.evidence(), "\n");
   for (const std::string& unanswered : why.unanswered())
     absl::StrAppend(&text, "no answer: ", unanswered, "\n");
   for (const epd::v1::OpenOperation& operation : why.operations()) {
-    absl::StrAppend(&text, "open: ", operation.kind(), " ", operation.key(), " on node ",
-                    operation.node(), ", ", operation.phase(), " since ",
-                    HumanDuration(operation.age()), ", waits for ranks ",
-                    absl::StrJoin(operation.waiting_for(), ", "), "\n");
+    absl::StrAppend(&text, "open: ", operation.kind(), " ", operation.key(),
+                    OfTenant(operation.tenant()), " on node ", operation.node(), ", ",
+                    operation.phase(), " since ", HumanDuration(operation.age()),
+                    ", waits for ranks ", absl::StrJoin(operation.waiting_for(), ", "), "\n");
   }
   text += PastText(why, all_past);
   if (!why.has_last_late()) return text;

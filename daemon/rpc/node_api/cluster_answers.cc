@@ -1,4 +1,6 @@
 // ListNodes and ExplainGroup: what all nodes know together.
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,26 +19,28 @@ NodeService::Unary* NodeService::ExplainGroup(Context* context,
     question.set_method("ExplainLocal");
     question.set_request(request->SerializeAsString());
     const std::string name = request->name();
-    node_.coordination().Ask(
-        question, [this, response, finish, name](absl::StatusOr<v1::AskNodesResponse> asked) {
-          if (!asked.ok()) return finish(asked.status());
-          response->set_name(name);
-          response->set_coordinator(asked->coordinator());
-          std::vector<v1::LocalExplanation> nodes;
-          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
-            v1::LocalExplanation one;
-            if (node.status().code() == 0 && one.ParseFromString(node.response())) {
-              const bool first = node.node() == asked->coordinator();
-              nodes.insert(first ? nodes.begin() : nodes.end(), one);
-            } else {
-              response->add_unanswered(
-                  absl::StrCat("node ", node.node(), ": ", node.status().message()));
-            }
-          }
-          Explain(nodes, *response);
-          const bool known = response->has_group() || response->has_last_late();
-          finish(known ? absl::OkStatus() : NoSuchGroup(node_, name));
-        });
+    const std::optional<std::string> tenant =
+        request->has_tenant() ? std::optional(request->tenant()) : std::nullopt;
+    node_.coordination().Ask(question, [this, response, finish, name,
+                                        tenant](absl::StatusOr<v1::AskNodesResponse> asked) {
+      if (!asked.ok()) return finish(asked.status());
+      response->set_name(name);
+      response->set_coordinator(asked->coordinator());
+      std::vector<v1::LocalExplanation> nodes;
+      for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+        v1::LocalExplanation one;
+        if (node.status().code() == 0 && one.ParseFromString(node.response())) {
+          const bool first = node.node() == asked->coordinator();
+          nodes.insert(first ? nodes.begin() : nodes.end(), one);
+        } else {
+          response->add_unanswered(
+              absl::StrCat("node ", node.node(), ": ", node.status().message()));
+        }
+      }
+      Explain(nodes, tenant, *response);
+      const bool known = response->has_group() || response->has_last_late();
+      finish(known ? absl::OkStatus() : NoSuchGroup(node_, name));
+    });
   });
 }
 

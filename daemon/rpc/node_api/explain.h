@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +22,10 @@ void ExplainLocally(Node& node, const std::string& name,
 // Operations of the past that are shown of each rank of a group of `num_ranks`.
 uint32_t PastShown(uint32_t num_ranks);
 
-// Pure: joins what the nodes know (the coordinator's first, if it answered), and names one culprit:
-// the rank that the oldest operations wait for; else a dead or missing rank of a group that is not
-// READY; else a node that does not answer. `past` is by rank.
-void Explain(const std::vector<v1::LocalExplanation>& nodes, v1::ExplainGroupResponse& out);
+// Pure: joins what the nodes know (the coordinator's first, if it answered) of the group's tenants, or of `tenant`, and
+// names one culprit: a worker that does not answer; else the rank that most of the operations wait for that are open for
+// a second; else a dead or missing rank of a tenant that is not READY; else a node that does not answer. `past` is by rank.
+void Explain(const std::vector<v1::LocalExplanation>& nodes,
+             const std::optional<std::string>& tenant, v1::ExplainGroupResponse& out);
 
 }  // namespace epd

@@ -1,6 +1,6 @@
 """A rank of the group "hung" whose calls the test begins one by one, so that one may wait for the other rank.
 
-    python hanging_client.py SOCKET RANK
+    python hanging_client.py SOCKET RANK [TENANT]
 
 Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
 and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
@@ -118,7 +118,7 @@ def _sized(library: ctypes.CDLL) -> int:
     return library.epd_handle_mem_size(*sizes)
 
 
-def _join(library: ctypes.CDLL, socket: str, rank: int) -> ctypes.c_void_p:
+def _join(library: ctypes.CDLL, socket: str, rank: int, tenant: str) -> ctypes.c_void_p:
     error = _made(_Error)
 
     def check(code: int) -> None:
@@ -131,7 +131,7 @@ def _join(library: ctypes.CDLL, socket: str, rank: int) -> ctypes.c_void_p:
     check(library.epd_connect(ctypes.byref(connect), ctypes.byref(client), ctypes.byref(error)))
     spec = _made(_Spec, name=b"hung", num_ranks=_NUM_RANKS, num_experts=_NUM_EXPERTS, hidden=16)
     spec.max_tokens_per_rank, spec.recv_capacity_per_rank = _NUM_TOKENS, 64
-    spec.top_k, spec.max_token_dtype = _TOP_K, 1
+    spec.top_k, spec.max_token_dtype, spec.tenant = _TOP_K, 1, tenant.encode()
     ranks = (ctypes.c_uint32 * 1)(rank)
     join = _made(_Join, spec=ctypes.pointer(spec), ranks=ranks, num_ranks=1, deadline_ms=20000)
     check(library.epd_join(client, ctypes.byref(join), ctypes.byref(group), ctypes.byref(error)))
@@ -152,10 +152,10 @@ def _call(library: ctypes.CDLL, group: ctypes.c_void_p, rank: int, key: str) -> 
     print("ended", key, code, error.message.decode(), flush=True)
 
 
-def main(socket: str, rank: int) -> None:
+def main(socket: str, rank: int, tenant: str) -> None:
     library = _library()
     try:
-        group = _join(library, socket, rank)
+        group = _join(library, socket, rank, tenant)
     except RuntimeError as refusal:
         print("refused", refusal, flush=True)
         return
@@ -169,4 +169,4 @@ def main(socket: str, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), "".join(sys.argv[3:]))

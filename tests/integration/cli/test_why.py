@@ -1,7 +1,10 @@
 """Goal: while a rank hangs, epctl why names it, who waits since when, and what every rank did last, also where the ranks
-are on several nodes and whichever of them is asked."""
+are on several nodes and whichever of them is asked; of two tenants of a group the one that is stuck, and nobody while all is well."""
 
 import contextlib
+import os
+import signal
+import threading
 
 import pytest
 import wait
@@ -10,13 +13,13 @@ from nodes import running_nodes
 
 
 def _stuck(epctl) -> dict:
-    """What epctl why says once a rank waits."""
+    """What epctl why says once a rank has waited for a while."""
 
     def stuck() -> dict | None:
         why = epctl.json("why", "hung")
-        return why if why["operations"] else None
+        return why if why["culprit"] else None
 
-    return wait.until(stuck, "an operation to be open")
+    return wait.until(stuck, "an operation to be open for a second")
 
 
 def _check_history(why: dict) -> None:
@@ -84,3 +87,73 @@ def test_the_history_of_ranks_on_two_nodes_is_whole_on_both(epctl_of, loopback):
             _check_history(why)
         absent.begin("stuck")
         assert [rank.result("stuck")[0] for rank in hung] == [0, 0]
+
+
+@pytest.fixture
+def tenants(epd):
+    """Two tenants of the group "hung", both ranks of each, joined."""
+    with contextlib.ExitStack() as stack:
+        made = {name: [HungRank(epd.socket, rank, name) for rank in (0, 1)] for name in ("a", "b")}
+        for ranks in made.values():
+            for rank in ranks:
+                stack.callback(rank.close)
+                rank.expect("joined")
+        yield made
+
+
+@contextlib.contextmanager
+def _exchanging(ranks):
+    """Both ranks exchange without a pause."""
+    ends = threading.Event()
+    problems = []
+
+    def loop() -> None:
+        try:
+            for number in range(10**6):
+                if ends.is_set():
+                    return
+                _run(ranks, f"step{number}")
+        except AssertionError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+    assert not problems, problems
+
+
+def test_nobody_is_named_while_two_tenants_exchange(epctl, tenants):
+    with _exchanging(tenants["a"]), _exchanging(tenants["b"]):
+        for _ in range(25):
+            why = epctl.json("why", "hung")
+            assert why["culprit"] == "", why["evidence"]
+    assert {past["tenant"] for past in epctl.json("why", "hung", "--tenant=b")["past"]} == {"b"}
+
+
+def test_the_dead_process_of_one_tenant_is_named_while_the_other_exchanges(epctl, tenants):
+    dead = tenants["b"][1]
+    with _exchanging(tenants["a"]):
+        dead.close()
+        for _ in range(25):
+            why = wait.until(
+                lambda: next((w for w in [epctl.json("why", "hung")] if w["culprit"]), None),
+                "somebody to be named",
+            )
+            assert why["culprit"] == "rank 1 of tenant b", why["evidence"]
+            assert f"pid {dead.pid}" in why["evidence"], why["evidence"]
+        assert epctl.json("why", "hung", "--tenant=a")["culprit"] == ""
+
+
+def test_a_stopped_worker_is_named_and_not_the_ranks_that_it_serves(epd, epctl, tenants):
+    tenants["a"][0].begin("open")
+    worker = epd.worker_pid()
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        why = _stuck(epctl)
+        assert why["culprit"].startswith("worker ") and f"pid {worker}" in why["evidence"], why
+    finally:
+        os.kill(worker, signal.SIGCONT)
