@@ -187,7 +187,8 @@ EPD_API int epd_leave(epd_group* group, epd_error* error);
 EPD_API int epd_group_get_info(epd_group* group, epd_group_info* info);
 
 /* Number of a new execution of `program` (16 bytes, a digest that is equal on all ranks) on `rank`: 0, 1, 2, ... since
- * the join. For callers that number whole programs; callers that name their operations need not call it. */
+ * the join; for an execution that tries again while the group refuses calls, a number of which every call fails. For
+ * callers that number whole programs; callers that name their operations need not call it. */
 EPD_API uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]);
 
 /* ---- operations ---- */

@@ -84,14 +84,15 @@ void Group::MaybeDrain() {
   drained.formation = last_->formation;
   for (const auto& [key, count] : counts_) {
     if (count.begun == 0) continue;
-    drained.counts.push_back(
-        {key.first, std::string(key.second.begin(), key.second.end()), count.begun});
+    drained.counts.push_back({key.first, std::string(key.second.begin(), key.second.end()),
+                              count.begun, failed_.contains(key.first)});
   }
   send_drained_(drained);
 }
 
 uint64_t Group::BeginExecution(uint32_t rank, const Program& program) {
   MutexLock lock(mutex_);
+  if (TriesAgain(rank)) return kRefusedExecution;
   return counts_[{rank, program}].next++;
 }
 
@@ -129,19 +130,31 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
                       "this process holds rank %s of the group, not rank %u",
                       Listed(ranks_).c_str(), rank);
   }
-  if (!key->execution) key->execution = counts_[{rank, key->program}].next++;
   if (Status late = AwaitFormed(); !late.ok()) return late;
+  uint64_t& next = counts_[{rank, key->program}].next;
+  const bool refused = key->execution == kRefusedExecution;
   if (state_ != State::kReady) {
     const Status cause = cause_;
     if (state_ == State::kReforming) {
-      // The peers that got further failed this execution too; epd must not count it into the next
-      // generation.
-      MarkBegun(rank, key->program, *key->execution);
-      MaybeDrain();
+      if (refused || (!key->execution && TriesAgain(rank))) {
+        key->execution = next;  // To ask why.
+      } else {
+        // The peers that got further failed this execution too; epd must not count it into the next
+        // formation.
+        if (!key->execution) key->execution = next;
+        MarkBegun(rank, key->program, *key->execution);
+        failed_.insert(rank);
+        MaybeDrain();
+      }
       *formation = last_;
     }
     return cause;
   }
+  if (refused) {
+    return MakeStatus(Code::kAborted,
+                      "the execution began before the group was re-formed; run it again");
+  }
+  if (!key->execution) key->execution = next++;
   MarkBegun(rank, key->program, *key->execution);
   ++in_flight_;
   *formation = formation_;
@@ -176,8 +189,26 @@ bool Group::HasEnded(Status* cause) const {
   return true;
 }
 
-void Group::EndCall() {
+void Group::EndCall(uint32_t rank, bool failed) {
   MutexLock lock(mutex_);
+  if (failed) {
+    failed_.insert(rank);
+  } else {
+    failed_.erase(rank);
+  }
+  EndOne();
+}
+
+bool Group::TriesAgain(uint32_t rank) const {
+  return state_ == State::kReforming && !callers_wait_ && failed_.contains(rank);
+}
+
+void Group::EndStreams() {
+  MutexLock lock(mutex_);
+  EndOne();
+}
+
+void Group::EndOne() {
   if (--in_flight_ > 0) return;
   changed_.NotifyAll();
   MaybeDrain();

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,8 @@
 namespace epd::client {
 
 using Program = Digest;
+
+inline constexpr uint64_t kRefusedExecution = UINT64_MAX - 1;
 
 // Which operation a call belongs to; epd_key, resolved.
 struct CallKey {
@@ -91,26 +94,29 @@ class Group {
 
   // ---- from callers ----
 
-  // Number of a new execution of `program` on `rank`.
+  // Number of a new execution of `program` on `rank`, or kRefusedExecution, of which every call is refused.
   uint64_t BeginExecution(uint32_t rank, const Program& program);
 
   // Lets a call in: waits for READY within the forming deadline where READY comes back by itself.
   // On success the caller must call EndCall, after it dropped its reference to `formation`;
-  // key->execution is then set, and the execution counts as begun.
+  // key->execution is then set, and the execution counts as begun. So it does where it is refused and the rank's last
+  // call did not fail: it is the one that fails on all ranks. Those that try again and are refused take no number.
   //   INVALID_ARGUMENT   this session does not hold the rank
+  //   ABORTED            the execution began while calls were refused
   //   DEADLINE_EXCEEDED  READY did not come back
   //   other              the group has ended, or a peer is gone: the cause. If a peer is gone,
   //                      `formation` is the one that ended with it, without arenas and without an
   //                      EndCall: its worker may know an earlier cause of this execution.
   Status BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Formation>* formation);
-  void EndCall();
+  void EndCall(uint32_t rank, bool failed);
 
   // ---- calls in a GPU's stream, which begin and end unseen ----
 
   // Waits until the group is READY in another formation than number `after`, then lets the streams
-  // in, as one call that goes on until EndCall. False: not until `deadline`, or the group has ended.
+  // in, as one call that goes on until EndStreams. False: not until `deadline`, or the group has ended.
   bool BeginStreams(uint64_t after, Clock::time_point deadline,
                     std::shared_ptr<const Formation>* formation);
+  void EndStreams();
   // Waits as BeginCall does, for a call that is to be put into a stream.
   //   DEADLINE_EXCEEDED  READY did not come back
   //   other              the group has ended, or a peer is gone: the cause
@@ -141,6 +147,9 @@ class Group {
   Status AwaitFormed() EPD_REQUIRES(mutex_);
   bool Holds(uint32_t rank) const;
   void MarkBegun(uint32_t rank, const Program& program, uint64_t execution) EPD_REQUIRES(mutex_);
+  void EndOne() EPD_REQUIRES(mutex_);
+  // The rank has failed, and tries again while calls are refused.
+  bool TriesAgain(uint32_t rank) const EPD_REQUIRES(mutex_);
   // Says Drained if the group re-forms and no call is in flight.
   void MaybeDrain() EPD_REQUIRES(mutex_);
 
@@ -158,6 +167,7 @@ class Group {
   // The formation's numbers, for when the formation itself is unmapped.
   std::shared_ptr<const Formation> last_ EPD_GUARDED_BY(mutex_);
   std::map<std::pair<uint32_t, Program>, Count> counts_ EPD_GUARDED_BY(mutex_);
+  std::set<uint32_t> failed_ EPD_GUARDED_BY(mutex_);  // Ranks whose last call has failed.
 };
 
 }  // namespace epd::client

@@ -330,7 +330,7 @@ Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
     status = call.Run(rank, key);
     place.phase = call.phase();
     formation.reset();
-    group.EndCall();
+    group.EndCall(rank, !status.ok());
     if (!status.ok()) session.Settle();
   } else if (formation != nullptr) {
     place.epoch = formation->epoch;

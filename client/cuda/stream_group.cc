@@ -55,7 +55,7 @@ Status StreamGroup::Create(const StreamGroupArgs& args, Clock::time_point deadli
   }
   Status status = made->SetUp(*formation);
   formation.reset();
-  args.group->EndCall();
+  args.group->EndStreams();
   if (!status.ok()) return status;
 
   // Signals are for the program's own threads.
@@ -322,7 +322,7 @@ void StreamGroup::Run() {
         ReleaseRetired();
       }
       if (!args_.group->HasEnded(&cause)) Drain();
-      args_.group->EndCall();
+      args_.group->EndStreams();
     } else if (args_.group->HasEnded(&cause)) {
       Guard(cause);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -11,24 +12,31 @@ namespace epd {
 std::vector<ExecutionBase> CutOff(const std::vector<ExecutionCount>& counts,
                                   const std::vector<ExecutionBase>& bases,
                                   const std::vector<Rank>& staying) {
-  std::map<std::pair<Rank, ProgramId>, uint64_t> base_of;
-  std::map<ProgramId, uint64_t> cut;
+  struct Begun {
+    uint64_t base = 0;
+    uint64_t begun = 0;
+  };
+  std::map<ProgramId, std::map<Rank, Begun>> programs;
+  std::set<Rank> failed;
   for (const ExecutionBase& b : bases) {
-    base_of[{b.rank, b.program}] = b.base;
-    cut.try_emplace(b.program, 0);
+    std::map<Rank, Begun>& ranks = programs[b.program];
+    if (absl::c_linear_search(staying, b.rank)) ranks[b.rank].base = b.base;
   }
   for (const ExecutionCount& c : counts) {
     if (!absl::c_linear_search(staying, c.rank)) continue;
-    const auto base = base_of.find({c.rank, c.program});
-    const uint64_t old_base = base == base_of.end() ? 0 : base->second;
-    uint64_t& highest = cut[c.program];
-    if (c.begun > old_base) highest = std::max(highest, c.begun - old_base);
+    programs[c.program][c.rank].begun = c.begun;
+    if (c.failed) failed.insert(c.rank);
   }
   std::vector<ExecutionBase> out;
-  for (const auto& [program, executions] : cut) {
+  for (auto& [program, ranks] : programs) {
+    uint64_t furthest = 0;
+    for (const auto& [rank, one] : ranks)
+      furthest = std::max(furthest, one.begun - std::min(one.begun, one.base));
     for (const Rank rank : staying) {
-      const auto base = base_of.find({rank, program});
-      const uint64_t next = (base == base_of.end() ? 0 : base->second) + executions;
+      const Begun& one = ranks[rank];
+      const bool knows =
+          failed.contains(rank) || (one.begun >= one.base && one.begun - one.base == furthest);
+      const uint64_t next = one.begun + (knows ? 0 : 1);
       if (next != 0) out.push_back({rank, program, next});
     }
   }

@@ -11,12 +11,11 @@ namespace epd {
 // formation, which may name ranks that do not stay (ignored). `staying`: those ranks. Pairs that
 // are not listed count as 0.
 //
-// Per program, the highest logical number that any staying rank has begun is the cut: max over
-// ranks of (begun - base), at least 0. A staying rank's new base is its old one plus the cut, so
-// all its executions below fail and its first above it is logical execution 0 everywhere; that
-// holds for ranks that have not begun the program at all, too. A new session counts from 0 and gets
-// no base. Cut-offs that a worker made within the formation shift all of a program's bases by the
-// same number, so they need not be known here.
+// Every rank's next execution is number 0 of the new formation, however many it has begun: ranks that try again
+// meet at once, though one may have tried a thousand times while another did not. Only a rank that has begun fewer
+// executions of a program than another one, and whose last call did not fail, does not know yet of the failure that
+// the others know: its next execution of that program fails with the cause, and the one after it is number 0. So no
+// rank is ever more than one failed call away from its peers. A new session counts from 0 and gets no base.
 //
 // Returns the bases that are not 0, sorted.
 std::vector<ExecutionBase> CutOff(const std::vector<ExecutionCount>& counts,

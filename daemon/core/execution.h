@@ -19,6 +19,7 @@ struct ExecutionCount {
   Rank rank;
   ProgramId program{};
   uint64_t begun = 0;
+  bool failed = false;  // The rank's last call, of whichever program: it knows of the failure.
 
   friend auto operator<=>(const ExecutionCount&, const ExecutionCount&) = default;
 };

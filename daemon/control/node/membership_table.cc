@@ -35,8 +35,8 @@ void Merge(const std::vector<ExecutionCount>& counts, const std::vector<Rank>& r
     });
     if (same == record.counts.end()) {
       record.counts.push_back(count);
-    } else {
-      same->begun = std::max(same->begun, count.begun);
+    } else if (count.begun >= same->begun) {
+      *same = count;
     }
   }
   absl::c_sort(record.counts);

@@ -146,6 +146,7 @@ void ClientGateway::OnDrained(const AttachSession& session, const v1::Drained& d
     out.rank = Rank(count.rank());
     std::copy(count.program().begin(), count.program().end(), out.program.begin());
     out.begun = count.begun();
+    out.failed = count.failed();
     event.counts.push_back(out);
   }
   sink_(std::move(event));

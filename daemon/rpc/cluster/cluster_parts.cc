@@ -13,11 +13,12 @@
 namespace epd {
 namespace {
 
-void PutOne(Rank rank, const ProgramId& program, uint64_t count, ProgramCounts& out) {
+v1::ProgramCount& PutOne(Rank rank, const ProgramId& program, uint64_t count, ProgramCounts& out) {
   v1::ProgramCount& added = *out.Add();
   added.set_rank(rank.value);
   added.set_program(std::string(program.begin(), program.end()));
   added.set_count(count);
+  return added;
 }
 
 absl::Status GetProgram(const v1::ProgramCount& in, ProgramId& program) {
@@ -32,7 +33,8 @@ absl::Status GetProgram(const v1::ProgramCount& in, ProgramId& program) {
 }  // namespace
 
 void Put(const std::vector<ExecutionCount>& counts, ProgramCounts& out) {
-  for (const ExecutionCount& count : counts) PutOne(count.rank, count.program, count.begun, out);
+  for (const ExecutionCount& count : counts)
+    PutOne(count.rank, count.program, count.begun, out).set_failed(count.failed);
 }
 
 void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out) {
@@ -41,7 +43,7 @@ void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out) {
 
 absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts) {
   for (const v1::ProgramCount& one : in) {
-    ExecutionCount count{Rank(one.rank()), {}, one.count()};
+    ExecutionCount count{Rank(one.rank()), {}, one.count(), one.failed()};
     if (absl::Status bad = GetProgram(one, count.program); !bad.ok()) return bad;
     counts.push_back(count);
   }

@@ -133,6 +133,37 @@ TEST_P(KilledClientTest, OneUnderLoadIsNamedWithinASecondWhateverItWasDoing) {
   EXPECT_THAT(FinishAll(fresh), Each(""));
 }
 
+// Each tries again in its own time while one is away.
+TEST(RetryTest, RanksThatHaveTriedDifferentlyOftenMeetAtOnceWhenTheLostOneIsBack) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 3, .num_experts = 6};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link& link) {
+    const auto pause = std::chrono::milliseconds(joined.rank->rank() == 0 ? 1 : 50);
+    std::string problem = joined.rank->RunAndCompare(joined.data);
+    link.Say("running " + problem);
+    while (problem.empty()) problem = joined.rank->RunAndCompare(joined.data);
+    while (!problem.empty()) {
+      std::this_thread::sleep_for(pause);
+      problem = joined.rank->RunAndCompare(joined.data);
+    }
+    return problem;
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running ");
+  ranks[2]->Kill();
+  // What is long is how often rank 0 tries.
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  RankProcess back([&](Link&) -> std::string {
+    JoinedRank joined(daemon.socket_path(), c, 2);
+    if (!joined.problem.empty()) return joined.problem;
+    const std::string first = joined.rank->RunAndCompare(joined.data);
+    return first.empty() ? "" : joined.rank->RunAndCompare(joined.data);
+  });
+  const auto start = Clock::now();
+  EXPECT_EQ(back.Finish(), "");
+  for (const int rank : {0, 1}) EXPECT_EQ(ranks[rank]->Finish(), "");
+  EXPECT_LT(SecondsSince(start), 10);
+}
+
 INSTANTIATE_TEST_SUITE_P(Executors, KilledClientTest, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "worker" : "client"; });
 

@@ -36,9 +36,9 @@ class GroupTest : public ::testing::Test {
     last_key_ = key;
     return group_.BeginCall(rank, &last_key_, &formation_);
   }
-  void End() {
+  void End(bool failed = false) {
     formation_.reset();
-    group_.EndCall();
+    group_.EndCall(2, failed);
   }
 
   std::vector<Drained> sent_;
@@ -93,16 +93,54 @@ TEST_F(GroupTest, ANumberThatWasHandedOutButNeverArmedIsNotBegun) {
   EXPECT_THAT(sent_[0].counts, SizeIs(0));
 }
 
-TEST_F(GroupTest, WhileAPeerIsGoneCallsFailAtOnceAndCountAsBegun) {
+TEST_F(GroupTest, ARankWhoseLastCallFailedSaysSo) {
+  Ready();
+  for (const bool failed : {false, true, false, true}) {
+    ASSERT_TRUE(Begin().ok());
+    End(failed);
+  }
+  ReformTo(/*wait=*/true);
+  ASSERT_THAT(sent_, SizeIs(1));
+  EXPECT_EQ(sent_[0].counts[0].begun, 4u);
+  EXPECT_TRUE(sent_[0].counts[0].failed);
+  Ready(2);
+  ASSERT_TRUE(Begin().ok());
+  End();
+  ReformTo(/*wait=*/true, 2);
+  EXPECT_FALSE(sent_.back().counts[0].failed);
+}
+
+// So the first call after READY has the number that the peers' first call has.
+TEST_F(GroupTest, CallsThatTryAgainAndAreRefusedTakeNoNumber) {
+  Ready();
+  ASSERT_TRUE(Begin().ok());
+  End(/*failed=*/true);
+  ReformTo(/*wait=*/false);
+  for (int tries = 0; tries < 1000; ++tries) EXPECT_EQ(Begin().code, Code::kUnavailable);
+  const uint64_t execution = group_.BeginExecution(2, kProgram);
+  EXPECT_EQ(Begin({.program = kProgram, .execution = execution}).code, Code::kUnavailable);
+  EXPECT_THAT(sent_, SizeIs(1));
+  Ready(2);
+  EXPECT_EQ(Begin({.program = kProgram, .execution = execution}).code, Code::kAborted)
+      << "the other calls of a refused execution";
+  ASSERT_TRUE(Begin().ok());
+  EXPECT_EQ(last_key_.execution, 1u);
+  End();
+  EXPECT_EQ(group_.BeginExecution(2, kProgram), 2u);
+}
+
+TEST_F(GroupTest, WhileAPeerIsGoneCallsFailAtOnceAndTheFirstCountsAsBegun) {
   Ready();
   ReformTo(/*wait=*/false);
   const Status status = Begin();
   EXPECT_EQ(status.code, Code::kUnavailable);
   EXPECT_EQ(status.message, "rank=1 is gone");
+  EXPECT_EQ(last_key_.execution, 0u);
   ASSERT_NE(formation_, nullptr) << "of which the worker may know an earlier cause";
   EXPECT_EQ(formation_->formation, 1u);
   ASSERT_THAT(sent_, SizeIs(2));
   EXPECT_EQ(sent_[1].counts[0].begun, 1u);
+  EXPECT_TRUE(sent_[1].counts[0].failed);
 }
 
 TEST_F(GroupTest, WhileItIsFormedAnewCallsWaitForReady) {

@@ -14,14 +14,19 @@ constexpr ProgramId kA = {1};
 constexpr ProgramId kB = {2};
 constexpr Rank kR0{0}, kR1{1}, kR2{2};
 
-TEST(CutOffTest, TheHighestBegunOfAnyRankIsTheCutForAll) {
+TEST(CutOffTest, ARankThatIsBehindAndDoesNotKnowFailsOnce) {
   EXPECT_THAT(CutOff({{kR0, kA, 5}, {kR1, kA, 7}}, {}, {kR0, kR1}),
-              ElementsAre(ExecutionBase{kR0, kA, 7}, ExecutionBase{kR1, kA, 7}));
+              ElementsAre(ExecutionBase{kR0, kA, 6}, ExecutionBase{kR1, kA, 7}));
 }
 
-TEST(CutOffTest, ARankThatHasNotBegunTheProgramIsCutToo) {
+TEST(CutOffTest, RanksThatKnowMeetAtOnceHoweverOftenOneHasTried) {
+  EXPECT_THAT(CutOff({{kR0, kA, 8, true}, {kR1, kA, 2007, true}}, {}, {kR0, kR1}),
+              ElementsAre(ExecutionBase{kR0, kA, 8}, ExecutionBase{kR1, kA, 2007}));
+}
+
+TEST(CutOffTest, ARankThatHasNotBegunTheProgramIsOneCallAwayToo) {
   EXPECT_THAT(CutOff({{kR0, kA, 3}}, {}, {kR0, kR1}),
-              ElementsAre(ExecutionBase{kR0, kA, 3}, ExecutionBase{kR1, kA, 3}));
+              ElementsAre(ExecutionBase{kR0, kA, 3}, ExecutionBase{kR1, kA, 1}));
 }
 
 TEST(CutOffTest, ANewSessionCountsFromZero) {
@@ -35,14 +40,14 @@ TEST(CutOffTest, LogicalNumbersCountFromTheOldBase) {
               ElementsAre(ExecutionBase{kR0, kA, 5}, ExecutionBase{kR1, kA, 2}));
 }
 
-TEST(CutOffTest, ARankThatIsStillBehindItsBaseStaysBehind) {
-  EXPECT_THAT(CutOff({{kR0, kA, 2}, {kR1, kA, 4}}, {{kR0, kA, 4}, {kR1, kA, 4}}, {kR0, kR1}),
+TEST(CutOffTest, ARankThatHasNotFailedYetWhereItShouldStillFailsOnce) {
+  EXPECT_THAT(CutOff({{kR0, kA, 3}, {kR1, kA, 4}}, {{kR0, kA, 4}, {kR1, kA, 4}}, {kR0, kR1}),
               ElementsAre(ExecutionBase{kR0, kA, 4}, ExecutionBase{kR1, kA, 4}));
 }
 
 TEST(CutOffTest, ProgramsAreCutApart) {
   EXPECT_THAT(CutOff({{kR0, kA, 1}, {kR1, kB, 2}}, {}, {kR0, kR1}),
-              ElementsAre(ExecutionBase{kR0, kA, 1}, ExecutionBase{kR0, kB, 2},
+              ElementsAre(ExecutionBase{kR0, kA, 1}, ExecutionBase{kR0, kB, 1},
                           ExecutionBase{kR1, kA, 1}, ExecutionBase{kR1, kB, 2}));
 }
 

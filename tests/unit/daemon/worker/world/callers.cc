@@ -135,6 +135,7 @@ std::optional<Callers::Coming> Callers::NextCall(Group& group, uint32_t rank, ui
   ProgramRun& run = RunOf(group, rank, program);
   if (run.num_running == 0 && run.ordinals.empty()) {
     run.raw = run.begun++;
+    if (run.raw < group.BaseOf(rank, program)) ++run.num_cut;
     const bool named = program + 1 == kMaxPrograms;
     for (uint32_t o = 0; o < (named ? 1 : options_.num_ordinals); ++o) run.ordinals.push_back(o);
     std::shuffle(run.ordinals.begin(), run.ordinals.end(), w_.random());
@@ -174,7 +175,8 @@ Callers::Coming Callers::MakeCall(Group& group, uint32_t rank, uint8_t program, 
                .rank = rank,
                .session = group.members[rank],
                .program = program,
-               .identity = {group.id, group.formation, program, number, ordinal}},
+               .identity = {group.id, group.formation, program, number, ordinal},
+               .num_cut = run.num_cut},
           request};
 }
 
@@ -287,7 +289,12 @@ void Callers::EndCall(size_t index, const absl::Status& status) {
   if (call.session == group.members[call.rank]) {
     ProgramRun& run = RunOf(group, call.rank, call.program);
     --run.num_running;
-    if (!status.ok()) run.ordinals.clear();  // The execution is over on this rank.
+    if (status.ok()) {
+      failed_.erase({group.id, call.rank});
+      return;
+    }
+    run.ordinals.clear();  // The execution is over on this rank.
+    failed_.insert({group.id, call.rank});
   }
   if (!absl::StrContains(status.message(), "different programs") ||
       call.formation != group.formation)
@@ -427,6 +434,7 @@ void Callers::FormAnew(Group& group) {
     w_.alive.insert(group.members[r]);
     w_.worker(0).exchange.AddSession(group.members[r]);
     runs_[group.id][r].assign(kMaxPrograms, ProgramRun());
+    failed_.erase({group.id, r});
   }
   w_.Form(group);
   for (Coming& coming : late) {
@@ -441,11 +449,16 @@ void Callers::SetBases(Group& group) {
   for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
     if (!w_.alive.contains(group.members[r])) continue;
     staying.push_back(Rank(r));
-    for (uint8_t p = 0; p < kMaxPrograms; ++p)
-      counts.push_back({Rank(r), IdOf(p), RunOf(group, r, p).begun});
+    const bool failed = failed_.contains({group.id, r});
+    for (uint8_t p = 0; p < kMaxPrograms; ++p) {
+      ProgramRun& run = RunOf(group, r, p);
+      counts.push_back({Rank(r), IdOf(p), run.begun, failed});
+      run.num_cut = failed ? 1 : 0;
+    }
   }
   group.bases = CutOff(counts, group.bases, staying);
   if (w_.Is(Sabotage::kForgetBases)) group.bases.clear();
+  if (w_.Is(Sabotage::kFarBases) && !group.bases.empty()) group.bases.front().base += 2;
   diverged_.erase(group.id);
   for (std::vector<ProgramRun>& runs : runs_[group.id]) {
     for (ProgramRun& run : runs) run.own = run.skipped = run.skipped_before = 0;

@@ -61,6 +61,7 @@ class Callers {
     uint64_t begun = 0;              // One above the highest.
     std::vector<uint32_t> ordinals;  // Still to issue in this execution.
     int num_running = 0;
+    int num_cut = 0;              // See Call.
     uint64_t own = 0;             // From this raw number on,
     uint64_t skipped = 0;         // so many executions are the others' alone; before it,
     uint64_t skipped_before = 0;  // so many.
@@ -113,6 +114,7 @@ class Callers {
   uint64_t next_session_ = 1;
   uint32_t claim_ = 1;
   std::map<GroupId, Runs> runs_;
+  std::set<std::pair<GroupId, uint32_t>> failed_;  // Ranks whose last call has failed.
   std::map<ArenaSetId, uint32_t> num_eager_;       // As replies told.
   std::set<std::pair<GroupId, uint32_t>> frozen_;  // Ranks that do nothing for now.
   std::map<GroupId, std::string> diverged_;        // With what the ranks were last told so.

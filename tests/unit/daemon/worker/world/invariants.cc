@@ -39,6 +39,13 @@ std::string Answers(const World& world, const Happening& h) {
   return "";
 }
 
+std::string Reach(const World&, const Happening& h) {
+  const auto* e = h.As<Ends>();
+  return e != nullptr && e->call->num_cut > 1
+             ? "a rank is more than one failed call away from its peers"
+             : "";
+}
+
 std::string Records(const World&, const Happening& h) {
   if (h.worker == nullptr) return "";
   const Worker& w = *h.worker;
@@ -415,12 +422,12 @@ std::string Return(const World& world, const Happening& h) {
 }
 
 constexpr Invariant kInvariants[] = {
-    {"records", Records},     {"answers", Answers},         {"eager buffers", EagerBuffers},
-    {"truth", Truth},         {"pairing", Pairing},         {"truth", SiteCallsAreTrue},
-    {"agreement", Agreement}, {"exclusion", Exclusion},     {"arenas", Arenas},
-    {"isolation", Isolation}, {"deadlines", DeadlinesHold}, {"order", Order},
-    {"mapping", Mapping},     {"arming", Arming},           {"pool", Pool},
-    {"progress", Progress},   {"return", Return},
+    {"records", Records},     {"answers", Answers},     {"eager buffers", EagerBuffers},
+    {"truth", Truth},         {"pairing", Pairing},     {"truth", SiteCallsAreTrue},
+    {"agreement", Agreement}, {"exclusion", Exclusion}, {"arenas", Arenas},
+    {"reach", Reach},         {"isolation", Isolation}, {"deadlines", DeadlinesHold},
+    {"order", Order},         {"mapping", Mapping},     {"arming", Arming},
+    {"pool", Pool},           {"progress", Progress},   {"return", Return},
 };
 
 constexpr const char* kEffectNames[] = {

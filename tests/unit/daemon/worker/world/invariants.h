@@ -18,6 +18,8 @@ struct Invariant {
 //   records        an outcome is recorded once, in a record that is open, before anybody is told, and as they are told
 //   agreement      all ranks' calls of one operation end alike: all good, or all with one cause, also those that come after
 //                  their formation has ended; over several workers unless the leader's stream was lost
+//   reach          a formation cuts off one execution of a rank at most, and none of one that knows of the failure: no
+//                  rank is more than one failed call away from the others when an epoch begins
 //   truth          an operation is good only when every rank has published it, the rows of every rank are on every other
 //                  worker and no rank had anything wrong; an error is somebody's
 //   pairing        the calls of one operation are the same execution, or the same call of a site, on all ranks

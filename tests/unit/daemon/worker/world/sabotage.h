@@ -32,6 +32,7 @@ enum class Sabotage {
   kSpreadDeath,      // With a session of one tenant, one of another is said to be dead.
   kForgetEnded,      // A call of an ended formation is said to be of the next one.
   kForgetBases,      // A formation starts without the cut-off.
+  kFarBases,         // The cut-off takes two executions more of one rank.
   kWrongExecution,   // A call is said to be of the next execution.
   // Between workers.
   kLoseMessage,           // A stream loses one message in fifty and goes on.

@@ -114,6 +114,8 @@ struct Call {
   absl::Time since = {};
   bool dead = false;  // Its session is.
   bool failed = false;
+  int num_cut =
+      0;  // Executions that the formation has cut off on its rank, with the failure that the rank knew of.
 
   bool open() const {
     return state == State::kAnnounced || state == State::kPublished || state == State::kPulled;
