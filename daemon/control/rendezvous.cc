@@ -79,7 +79,10 @@ void Rendezvous::Parts::EndGraceIfDue() {
 void Rendezvous::Parts::Take(const NodeReport& report) {
   if (report.coordinator != incarnation) floors.Hear(report.max_epoch, report.max_formation);
   nodes.Take(report);
-  for (const GroupId id : groups.OfNode(report.node)) changes.MarkGroup(id);
+  for (const GroupId id : groups.OfNode(report.node)) {
+    formations.EndIfBroken(groups.At(id));
+    changes.MarkGroup(id);
+  }
   for (const ReleasedClaim& released : claims.Take(report)) {
     groups.Release(released.key, released.fate, released.cause);
     if (released.vanished) claims.Erase(released.key);

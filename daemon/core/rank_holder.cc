@@ -15,6 +15,18 @@ std::string Describe(const RankHolder& holder, const std::string& phase) {
                       " phase=", phase);
 }
 
+std::string DescribeWorker(const WorkerId& worker, const std::vector<RankHolder>& members) {
+  std::vector<Rank> ranks;
+  std::string host;
+  for (const RankHolder& member : members) {
+    if (member.server() != worker) continue;
+    ranks.push_back(member.rank);
+    if (!member.host.empty()) host = absl::StrCat(" host=", member.host);
+  }
+  return absl::StrCat("the worker of ", ToString(worker), host, ", which serves ",
+                      ranks.size() == 1 ? "rank=" : "ranks=", DescribeRanks(ranks), ",");
+}
+
 std::string DescribeRanks(std::vector<Rank> ranks) {
   if (ranks.empty()) return "none";
   std::sort(ranks.begin(), ranks.end());

@@ -40,6 +40,9 @@ struct RankHolder {
 // "rank=2 host=a7 pid=4711 phase=arrived", the form that every message of epd uses.
 std::string Describe(const RankHolder& holder, const std::string& phase);
 
+// "the worker of node a7 cuda:1 host=h7, which serves ranks=2-3,", by those of a group's members that it serves.
+std::string DescribeWorker(const WorkerId& worker, const std::vector<RankHolder>& members);
+
 // "0-3, 7" for {0, 1, 2, 3, 7}; `ranks` need not be sorted. "none" when empty.
 std::string DescribeRanks(std::vector<Rank> ranks);
 

@@ -25,9 +25,11 @@
 //                  formations and epochs that a worker is told only grow.
 //   answered_once  A Join, and an operator's request, is answered exactly once. Settled: none is
 //                  unanswered.
-//   cut_off        From one formation to the next every staying rank's base of a program grows by
-//                  the same number. Settled: no rank has begun an execution above its base when it
-//                  is told Joined.
+//   cut_off        No rank is more than one failed call away from its peers when a formation begins: its base
+//                  of a program is what it has begun, or one more. Settled: nor is any rank above its base
+//                  when it is told Joined.
+//   first_cause    Why a group that was READY is over does not change until it is READY again, in what the
+//                  coordinator tells nodes and in what each node tells its clients.
 //   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an operator),
 //                  and every node sees what the coordinator sees. What is READY is served by every
 //                  worker of its ranks.
@@ -74,6 +76,7 @@ class Invariants {
   // The client itself has asked for it, whatever reaches its node.
   void SawWish(SessionId session, const GroupSpec& spec);
   void SawView(const ClusterView& view);
+  void SawReform(const std::string& node, uint64_t node_incarnation, const NotifyReform& reform);
   // The worker that a rank of the group asks for, on whichever node it is.
   void SawWorkerOf(const std::string& name, Rank rank, const WorkerName& worker);
   // A worker serves the tenant, and its node has heard so.
@@ -87,6 +90,8 @@ class Invariants {
   // A session takes a rank up (its client has read Joined).
   void SawHeld(Incarnation coordinator, GroupId group, Formation formation, Rank rank,
                const Who& who);
+  // What a client tells its node that it has begun.
+  void SawDrained(SessionId session, GroupId group, const std::vector<ExecutionCount>& counts);
   void SawStaleDelivery(const std::string& what, size_t num_effects);
 
   // The base of (rank, program) in a formation that some node has started.
@@ -109,6 +114,7 @@ class Invariants {
   void CheckPlacement(Incarnation coordinator, GroupId group, Epoch epoch, Formation formation,
                       const GroupSpec& spec, const std::vector<RankHolder>& members);
   void CheckWorkers(const std::string& node, const StartTenant& start);
+  void CheckFirst(const std::string& who, const std::string& first, const absl::Status& now);
   void CheckCut(Incarnation coordinator, GroupId group, Formation formation);
 
   std::string violation_;
@@ -127,6 +133,9 @@ class Invariants {
   std::map<std::tuple<std::string, uint64_t, uint64_t, GroupId>, std::pair<Formation, Epoch>>
       told_worker_;
   std::map<std::tuple<Incarnation, GroupId, Formation, Rank>, Who> holder_;
+  std::map<std::tuple<SessionId, GroupId, Rank, ProgramId>, uint64_t> begun_;  // The highest told.
+  std::map<std::pair<Incarnation, GroupId>, std::string> first_cause_;  // Since it was READY.
+  std::map<std::tuple<std::string, uint64_t, GroupId, Formation>, std::string> told_cause_;
   std::map<std::pair<Who, RequestId>, int> joins_;
   std::map<std::tuple<std::string, uint64_t, RequestId>, int> orders_;
 };

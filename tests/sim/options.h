@@ -29,6 +29,7 @@ enum class Bug {
   kSpreadDeath,        // With one dead session of a node all of them are reported dead.
   kSpreadWorkerDeath,  // With one worker of a node its others are said to have died.
   kCrossWorkers,       // What is for one worker reaches another.
+  kLastCause,          // A node is told what followed from the cause for it.
   kAnswerForOthers,    // One worker's answer is taken for that of its node's others, too.
 };
 

@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Bug::kSwapId, {"unique_id"}}, Planted{Bug::kActOnStaleView, {"stale"}},
         Planted{Bug::kAnswerTwice, {"answered_once"}},
         Planted{Bug::kSwallowAnswer, {"answered_once"}}, Planted{Bug::kWrongBase, {"cut_off"}},
-        Planted{Bug::kLoseLastViews, {"settled"}},
+        Planted{Bug::kLastCause, {"first_cause"}}, Planted{Bug::kLoseLastViews, {"settled"}},
         Planted{Bug::kSplitCommunicator, {"one_communicator"}},
         Planted{Bug::kMixTenants, {"own_tenant"}}, Planted{Bug::kSpreadDeath, {"unharmed"}, 3400},
         Planted{Bug::kSpreadWorkerDeath, {"unharmed"}}, Planted{Bug::kCrossWorkers, {"own_worker"}},

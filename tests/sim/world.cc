@@ -227,7 +227,7 @@ void World::CheckSettled() {
       for (const auto& [key, begun] : part.begun) {
         const uint64_t base =
             invariants_.BaseOf(part.coordinator, group, part.formation, key.first, key.second);
-        if (part.fresh && begun > base) {
+        if (part.fresh && (begun > base || base > begun + 1)) {
           invariants_.Fail("cut_off",
                            absl::StrCat("rank ", key.first.value, " of ", part.name, " has begun ",
                                         begun, " but its base is ", base));

@@ -169,7 +169,8 @@ void World::SendDrained(size_t c, GroupId group) {
   const Part& part = client.parts.at(group);
   SessionDrained drained{client.session, group, part.formation, {}};
   for (const auto& [key, begun] : part.begun)
-    drained.counts.push_back({key.first, key.second, begun});
+    drained.counts.push_back({key.first, key.second, begun, begun % 2 == 1});
+  invariants_.SawDrained(client.session, group, drained.counts);
   ToNode(c, drained);
 }
 

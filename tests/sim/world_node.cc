@@ -221,6 +221,9 @@ void World::SendToNode(ClusterView view) {
       if (!group.spec.tenant.empty()) ++group.communicator.value;
     }
   }
+  if (options_.bug == Bug::kLastCause && i == 0) {
+    for (GroupView& group : view.groups) group.cause = absl::UnavailableError("a rank has left");
+  }
   invariants_.SawView(view);
   if (options_.bug == Bug::kSwapId && i == 0) {
     for (GroupView& group : view.groups) {
@@ -303,6 +306,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     FromNode(i, e->session,
              [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
   } else if (const auto* e = std::get_if<NotifyReform>(&effect)) {
+    invariants_.SawReform(nodes_[i].name, nodes_[i].incarnation, *e);
     FromNode(i, e->session, [this, reform = *e](size_t c) { OnReform(c, reform); });
   } else if (const auto* e = std::get_if<NotifyGroupEnded>(&effect)) {
     FromNode(i, e->session, [this, group = e->group](size_t c) { clients_[c].parts.erase(group); });

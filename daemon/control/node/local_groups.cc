@@ -20,6 +20,7 @@ void LocalGroups::Take(const ClusterView& view) {
                                   from, theirs.state, theirs.cause});
     }
     TakeView(view.coordinator, theirs, group);
+    if (group.served && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     link_.Hear(theirs.epoch, theirs.formation);
   }
@@ -107,6 +108,8 @@ void LocalGroups::Reconcile() {
     const Formation now_wanted = Wanted(group);
     const bool serving =
         group.view.state == GroupState::kReady && now_wanted && IsServed(group, now_wanted);
+    if (serving && std::exchange(group.served, now_wanted) != now_wanted)
+      group.first_cause = absl::OkStatus();
     memberships_.Follow(group.view, now_wanted, serving);
   }
 }
@@ -164,9 +167,12 @@ void LocalGroups::Lose(const LostMember& lost) {
   if (it == groups_.end() || it->second.view.state == GroupState::kDraining) return;
   Group& group = it->second;
   group.ended = std::max(group.ended, lost.formation);
-  const absl::Status why = absl::UnavailableError(absl::StrCat(
-      "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ", lost.who,
-      lost.left ? " has left; finalise and join again" : " is gone; replace it or join again"));
+  const absl::Status why =
+      FirstCause(group, absl::UnavailableError(absl::StrCat(
+                            "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
+                            ": ", lost.who, " node=", node_.value,
+                            lost.left ? " has left; finalise and join again"
+                                      : " is gone; replace it or join again")));
   NoteTrouble(group, why);
   EndTenants(group, why);
   memberships_.TellReform(lost.group, why, /*wait=*/false);
@@ -177,14 +183,21 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
   for (auto& [id, group] : groups_) {
     if (!communicators_.IsMember(group.view.communicator, event.name)) continue;
     if (group.view.state == GroupState::kDraining) continue;
-    const absl::Status cause = absl::AbortedError(absl::StrCat(
-        "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": the ",
-        ToString(event.name), " worker of node ", node_.value, " has died (", event.cause.message(),
-        "); it is being replaced, calls made from now on wait for the new epoch"));
+    const absl::Status cause = FirstCause(
+        group, absl::AbortedError(absl::StrCat(
+                   "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ",
+                   DescribeWorker({node_, event.name}, group.view.members.items()), " has died (",
+                   event.cause.message(),
+                   "); it is being replaced, calls made from now on wait for the new epoch")));
     NoteTrouble(group, cause);
     EndTenants(group, cause);  // Its other workers cannot go on without it.
     memberships_.TellReform(id, cause, /*wait=*/true);
   }
+}
+
+const absl::Status& LocalGroups::FirstCause(Group& group, const absl::Status& cause) {
+  if (group.first_cause.ok()) group.first_cause = cause;
+  return group.first_cause;
 }
 
 // What it had begun is over; it is not begun again in the same epoch.
@@ -266,6 +279,7 @@ void LocalGroups::TakeBroken(const TenantBroken& event) {
   if (tenant == nullptr) return;
   tenant->work.broken = event.formation;
   tenant->work.broken_cause = event.cause;
+  FirstCause(groups_.at(event.group), event.cause);
   NoteTrouble(groups_.at(event.group), event.cause);
   outbox_.MarkChanged();
 }

@@ -55,7 +55,9 @@ class LocalGroups {
     Incarnation heard_from;  // The coordinator that has told members, bases and workers.
     absl::Time since;
     std::map<WorkerName, Tenant> tenants;  // Of the workers that serve it here.
-    Formation ended;     // All formations up to it are over on this node, whatever the view says.
+    Formation ended;   // All formations up to it are over on this node, whatever the view says.
+    Formation served;  // The last one that was served here,
+    absl::Status first_cause;  // and why it is over; what follows from that does not hide it.
     Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
     absl::Status trouble;
   };
@@ -68,6 +70,8 @@ class LocalGroups {
   // That serve the group here, as the coordinator says, or, if it does not know, its members.
   std::set<WorkerName> Serving(const GroupView& view) const;
   void EndTenants(Group& group, const absl::Status& status);
+  // Why the last formation that was served is over: `cause`, unless another one came before.
+  static const absl::Status& FirstCause(Group& group, const absl::Status& cause);
   void ForgetWork(const WorkerName& dead);
   void ReconcileTenants(Group& group);
   bool LocalMembersLive(const Group& group) const;

@@ -14,7 +14,7 @@ bool AllUp(const ClusterCommunicator& communicator) {
 
 }  // namespace
 
-std::string EpochSetup::LostWorkers(const ClusterGroup& group) {
+std::string EpochSetup::LostWorkers(ClusterGroup& group) {
   ClusterCommunicator& communicator = groups_.Communicator(group);
   std::string lost;
   for (auto& [id, bound] : communicator.workers) {
@@ -22,8 +22,8 @@ std::string EpochSetup::LostWorkers(const ClusterGroup& group) {
     const GroupWork* work = nodes_.Work(id, communicator.id);
     const bool fenced = work != nullptr && work->fenced >= communicator.epoch;
     if (fenced || (bound.worker && bound != now && !nodes_.At(id.node).lost)) {
-      absl::StrAppend(&lost, lost.empty() ? "" : ", ", "the ", ToString(id.name),
-                      " worker of node ", id.node.value);
+      absl::StrAppend(&lost, lost.empty() ? "" : " ",
+                      DescribeWorker(id, groups_.Derived(group).members.items()));
     } else if (!bound.worker && now.worker) {
       bound = now;
     }

@@ -19,7 +19,7 @@ class EpochSetup {
 
   // Binds workers to the epoch as they come up; names those that are not the bound ones any more,
   // with their nodes, or nothing.
-  std::string LostWorkers(const ClusterGroup& group);
+  std::string LostWorkers(ClusterGroup& group);
   // Begins the next epoch with the workers of the group's holders; `why` the one before is over.
   void Begin(const ClusterGroup& group, const absl::Status& why);
   // The holders' workers become the communicator's.

@@ -148,20 +148,24 @@ absl::StatusOr<bool> FormationDriver::Served(ClusterGroup& group) const {
   return ready;
 }
 
+void FormationDriver::EndIfBroken(ClusterGroup& group) {
+  const GroupWork* work = group.state == GroupState::kReady ? BrokenWork(group) : nullptr;
+  if (work == nullptr) return;
+  // Nodes that cannot reach each other break every formation as soon as it has begun: without a
+  // rest the cluster would do nothing else.
+  const bool soon = changes_.now() - group.since < kSoonBroken;
+  FormationRest& rest = group.rest;
+  rest.length = soon ? std::clamp(2 * rest.length, kMinRest, kMaxRest) : absl::ZeroDuration();
+  rest.until = changes_.now() + rest.length;
+  // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
+  const bool by_nccl = group.spec.on_device() && groups_.Derived(group).workers.size() > 1;
+  if (by_nccl && absl::IsUnavailable(work->broken_cause)) groups_.Communicator(group).stale = true;
+  FormAgain(group, work->broken_cause);
+}
+
 void FormationDriver::AdvanceReady(ClusterGroup& group) {
-  if (const GroupWork* work = BrokenWork(group); work != nullptr) {
-    // Nodes that cannot reach each other break every formation as soon as it has begun: without a
-    // rest the cluster would do nothing else.
-    const bool soon = changes_.now() - group.since < kSoonBroken;
-    FormationRest& rest = group.rest;
-    rest.length = soon ? std::clamp(2 * rest.length, kMinRest, kMaxRest) : absl::ZeroDuration();
-    rest.until = changes_.now() + rest.length;
-    // Whoever misses a member's stream has aborted the communicator; only an epoch has a new one.
-    const bool by_nccl = group.spec.on_device() && groups_.Derived(group).workers.size() > 1;
-    if (by_nccl && absl::IsUnavailable(work->broken_cause))
-      groups_.Communicator(group).stale = true;
-    FormAgain(group, work->broken_cause);
-  } else if (Recounted(group)) {
+  EndIfBroken(group);
+  if (group.state == GroupState::kReady && Recounted(group)) {
     FormAgain(group, absl::AbortedError(absl::StrCat(
                          Label(group),
                          " phase=re_forming: executions were begun while the group formed again")));

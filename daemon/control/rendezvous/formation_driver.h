@@ -26,6 +26,8 @@ class FormationDriver {
 
   // Takes every step that the group can take now; it may be gone afterwards.
   void Advance(ClusterGroup& group);
+  // Forms it again, if a node says that it cannot go on. A report's other news may follow from that.
+  void EndIfBroken(ClusterGroup& group);
 
  private:
   // A lost worker ends the epoch, and with it the formations of all tenants that are in it:

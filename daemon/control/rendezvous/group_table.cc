@@ -118,7 +118,8 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
   std::string who;
   for (const Rank rank : known->claim.ranks) {
     const RankHolder holder = claims_.Holder(key, rank);
-    absl::StrAppend(&who, who.empty() ? "" : "; ", Describe(holder, left ? "left" : "gone"));
+    absl::StrAppend(&who, who.empty() ? "" : "; ", Describe(holder, left ? "left" : "gone"),
+                    " node=", holder.node.value);
     group.ranks.holders.erase(rank);
     group.ranks.dead[rank] = {holder, changes_.now()};
   }
@@ -128,12 +129,13 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
       absl::StrCat(Label(group), ": ", who, left ? " has left" : " is gone",
                    cause.ok() ? "" : absl::StrCat(" (", cause.message(), ")"),
                    left ? "; finalise and join again" : "; replace it or join again"));
-  if (group.state != GroupState::kDegraded || group.cause.ok()) EndFormation(group, why);
+  EndFormation(group, why);
   if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
   Fire(group, GroupEvent::kRankLost, why);
 }
 
 void GroupTable::DropNode(const NodeId& node, const absl::Status& cause) {
+  for (auto& [id, group] : groups_) EndWithNode(group, node, cause);
   for (const ClaimKey& key : claims_.OfNode(node)) {
     Release(key, ClaimFate::kGone, cause);
     claims_.Erase(key);
@@ -144,6 +146,21 @@ void GroupTable::DropNode(const NodeId& node, const absl::Status& cause) {
     communicator.stale = true;
     Touch(group);
   }
+}
+
+void GroupTable::EndWithNode(ClusterGroup& group, const NodeId& node, const absl::Status& cause) {
+  std::vector<Rank> ranks;
+  std::string host;
+  for (const auto& [rank, key] : group.ranks.holders) {
+    if (key.node != node) continue;
+    ranks.push_back(rank);
+    host = claims_.Holder(key, rank).host;
+  }
+  if (ranks.empty()) return;
+  EndFormation(group, absl::UnavailableError(absl::StrCat(
+                          Label(group), ": node ", node.value, " host=", host, ", which holds ",
+                          ranks.size() == 1 ? "rank=" : "ranks=", DescribeRanks(ranks),
+                          ", is gone: ", cause.message(), "; replace its ranks or join again")));
 }
 
 void GroupTable::Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why) {
@@ -164,8 +181,10 @@ void GroupTable::Serve(ClusterGroup& group) {
 }
 
 void GroupTable::EndFormation(ClusterGroup& group, const absl::Status& cause) {
-  group.cause = cause;
-  group.cut.cause = cause;
+  const bool served =
+      group.state != GroupState::kForming && group.state != GroupState::kBootstrapping;
+  if (!served || group.cause.ok()) group.cause = cause;
+  group.cut.cause = group.cause;
   if (group.state != GroupState::kDraining) group.started = false;
   Touch(group);
 }
@@ -217,7 +236,9 @@ void GroupTable::EndDrained(ClusterGroup& group, const absl::Status& for_orders)
       for_orders);
 }
 
-void GroupTable::Reset(ClusterGroup& group, const absl::Status& why) {
+void GroupTable::Reset(ClusterGroup& group, const absl::Status& error) {
+  const absl::Status why = error;  // Perhaps the group's own.
+  group.cause = absl::OkStatus();
   EndFormation(group, why);
   group.ranks = GroupRanks{};
   group.cut.bases.clear();

@@ -48,6 +48,7 @@ class GroupTable {
   void Fire(ClusterGroup& group, GroupEvent event, const absl::Status& why);
   // Its formation serves: nothing is wrong with it, and nothing waited for.
   void Serve(ClusterGroup& group);
+  // What follows from the first cause, until the group is READY again, does not hide it.
   void EndFormation(ClusterGroup& group, const absl::Status& cause);
   // Fails every member with `status` and closes the group; one made by an orchestrator forms again
   // after a formation error (event kFail). `group` is gone afterwards; operators who wait for that
@@ -64,6 +65,8 @@ class GroupTable {
   void TouchTenants(const ClusterGroup& group);
 
  private:
+  // The node's ranks are gone together: one cause names them all.
+  void EndWithNode(ClusterGroup& group, const NodeId& node, const absl::Status& cause);
   // While no tenant of the name is beyond FORMING, nodes forget the communicator: whoever completes
   // next begins another epoch.
   void DropUnusedEpoch(const std::string& name);

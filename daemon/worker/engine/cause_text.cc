@@ -42,13 +42,9 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
 
 absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
                         absl::string_view why) {
-  const RankHolder* first = ranks.empty() ? nullptr : &tenant.start.members[ranks[0].value];
-  const std::string who =
-      first == nullptr
-          ? "a worker of the group"
-          : absl::StrCat("the worker of ", ToString(first->server()), " host=", first->host,
-                         ranks.size() == 1 ? ", which serves rank=" : ", which serves ranks=",
-                         DescribeRanks(ranks), ",");
+  const std::vector<RankHolder>& members = tenant.start.members;
+  const std::string who = ranks.empty() ? "a worker of the group"
+                                        : DescribeWorker(members[ranks[0].value].server(), members);
   return absl::UnavailableError(absl::StrCat(
       who, " is gone: ", why,
       "; call again: the group forms anew when it is back, or when others take its ranks"));

@@ -135,7 +135,9 @@ TEST(MembersTest, TheDeathOfOneWorkerEndsTheEpochOnAllAndTheGroupFormsAgainWhenI
       EXPECT_TRUE(c.reforms[session][0].wait);
       EXPECT_THAT(c.reforms[session][0].cause.ToString(),
                   AllOf(HasSubstr("ABORTED"), HasSubstr("group=gpu"),
-                        HasSubstr("the " + ToString(dead) + " worker of node n0 has died")));
+                        HasSubstr("the worker of " + ToString(WorkerId{NodeId{"n0"}, dead}) +
+                                  " host=host0, which serves rank"),
+                        HasSubstr("has died")));
       c.Drained(0, session);
     }
     EXPECT_EQ(c.Group().state, GroupState::kReforming) << "its worker is not back";

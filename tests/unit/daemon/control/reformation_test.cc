@@ -89,6 +89,47 @@ TEST(ReformationTest, ANodeKnowsThatCallsFailAlsoWhenTheCoordinatorDoesNotHearOf
   EXPECT_TRUE(trouble().ok()) << "the new formation has none";
 }
 
+// A rank that hears of the lost stream leaves, or its process ends: that follows, and is not why.
+TEST(ReformationTest, WhatFollowsFromTheFirstCauseDoesNotHideIt) {
+  for (const bool leaves : {false, true}) {
+    for (const bool in_one_report : {false, true}) {
+      Pair c;
+      c.Pass(absl::Seconds(20));
+      const GroupStatus group = c.Group();
+      c.hold_reports = in_one_report;
+      c.Give(1, TenantBroken{c.nodes[1].worker, group.id, group.formation,
+                             absl::UnavailableError("the stream to node n0 is lost")});
+      if (leaves) {
+        c.Give(1, LeaveRequested{SessionId{2}, RequestId{2}, group.id});
+      } else {
+        c.Gone(1, 2);
+      }
+      if (in_one_report) c.Perform(c.coordinator->TakeReport(c.now, c.held_reports.back()));
+      EXPECT_EQ(c.Group().state, GroupState::kDegraded);
+      EXPECT_THAT(Text(c.Group().cause), HasSubstr("the stream to node n0 is lost"));
+      ASSERT_FALSE(c.reforms[1].empty());
+      for (const NotifyReform& reform : c.reforms[1])
+        EXPECT_THAT(Text(reform.cause), HasSubstr("the stream to node n0 is lost"));
+      for (const auto& node : c.nodes) {
+        for (const EndTenant& ended : node.ended)
+          EXPECT_THAT(Text(ended.status), HasSubstr("the stream to node n0 is lost"));
+      }
+      c.hold_reports = false;
+    }
+  }
+}
+
+// The next formation has causes of its own.
+TEST(ReformationTest, AGroupThatServedAgainHasANewFirstCause) {
+  Pair c;
+  c.Pass(absl::Seconds(20));
+  Break(c);
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  c.Gone(1, 2);
+  EXPECT_THAT(Text(c.Group().cause), HasSubstr("rank=1 host=host1 pid=2"));
+  EXPECT_THAT(Text(c.reforms[1].back().cause), HasSubstr("rank=1 host=host1 pid=2"));
+}
+
 TEST(ReformationTest, NodesThatNeverReachEachOtherDoNotFormWithoutRest) {
   Pair c;
   const absl::Time end = c.now + absl::Minutes(1);
@@ -257,7 +298,8 @@ TEST(ReformationTest, ALostNodeTakesItsSessionsWithIt) {
       c.now, NodeId{"n1"}, absl::UnavailableError("node n1 was silent for 10s"));
   c.Perform(effects);
   EXPECT_EQ(c.Group().state, GroupState::kDegraded);
-  EXPECT_THAT(Text(c.reforms[1].at(0).cause), HasSubstr("silent"));
+  EXPECT_THAT(Text(c.reforms[1].at(0).cause),
+              HasSubstr("node n1 host=host1, which holds rank=1, is gone: node n1 was silent"));
 }
 
 TEST(ReformationTest, ARestartedCoordinatorGoesOnAboveTheOldEpoch) {

@@ -61,7 +61,9 @@ TEST_P(WorkerDeath, EndsTheEpochOfItsGroupsAndOfNoOther) {
   EXPECT_TRUE(c.reforms[session][0].wait);
   EXPECT_THAT(c.reforms[session][0].cause.ToString(),
               AllOf(HasSubstr("ABORTED"), HasSubstr("group=" + death.hit),
-                    HasSubstr("the " + ToString(death.name) + " worker of node n0 has died")));
+                    HasSubstr("the worker of " + ToString(WorkerId{NodeId{"n0"}, death.name}) +
+                              " host=host0, which serves rank"),
+                    HasSubstr("has died")));
   c.Drained(0, session);
   EXPECT_EQ(c.Of(death.hit).state, GroupState::kReforming) << "its worker is not back";
   c.StartWorker(0, death.name);
