@@ -113,9 +113,9 @@ def test_the_last_operations_of_ranks_are_seen_from_another_node(pair):
 
         def waits():
             why = pair[0].api.call("ExplainGroup", name="hung")
-            return why if why.operations else None
+            return why if why.culprit else None
 
-        why = wait.until(waits, "the open operation to be seen from node a")
+        why = wait.until(waits, "the open operation to be old enough to be seen from node a")
         assert why.culprit == "rank 0" and "name=whole" in why.evidence, why
         past = {one.rank: one for one in why.past}
         assert {one.node for one in past.values()} == {"b"}
