@@ -187,7 +187,7 @@ void Callers::Announce(Coming coming) {
       request.stage_bytes <= w_.options().engine.eager.buffer_bytes)
     call.eager_buffer = FreeEagerBuffer(group, call.session);
   if (call.eager_buffer.has_value()) SetEagerBuffer(request, *call.eager_buffer);
-  if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(20)) ++request.execution;
+  if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(50)) ++request.execution;
   call.submission = {.session = call.session, .slot = 0, .claim = ++claim_};
   call.since = w_.now;
   const size_t index = w_.calls.size();
