@@ -51,6 +51,7 @@ void Group::OnJoined(std::shared_ptr<const Formation> formation) {
   formation_ = std::move(formation);
   state_ = State::kReady;
   cause_ = {};
+  for (auto& [unused, count] : counts_) count.refused = 0;
   changed_.NotifyAll();
 }
 
@@ -131,17 +132,17 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
                       Listed(ranks_).c_str(), rank);
   }
   if (Status late = AwaitFormed(); !late.ok()) return late;
-  uint64_t& next = counts_[{rank, key->program}].next;
+  Count& count = counts_[{rank, key->program}];
   const bool refused = key->execution == kRefusedExecution;
   if (state_ != State::kReady) {
     const Status cause = cause_;
     if (state_ == State::kReforming) {
       if (refused || (!key->execution && TriesAgain(rank))) {
-        key->execution = next;  // To ask why.
+        key->execution = count.next + count.refused++;  // To ask why.
       } else {
         // The peers that got further failed this execution too; epd must not count it into the next
         // formation.
-        if (!key->execution) key->execution = next;
+        if (!key->execution) key->execution = count.next;
         MarkBegun(rank, key->program, *key->execution);
         failed_.insert(rank);
         MaybeDrain();
@@ -154,7 +155,7 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
     return MakeStatus(Code::kAborted,
                       "the execution began before the group was re-formed; run it again");
   }
-  if (!key->execution) key->execution = next++;
+  if (!key->execution) key->execution = count.next++;
   MarkBegun(rank, key->program, *key->execution);
   ++in_flight_;
   *formation = formation_;

@@ -138,9 +138,10 @@ class Group {
 
  private:
   struct Count {
-    uint64_t next = 0;   // The next number that is handed out.
-    uint64_t begun = 0;  // One above the highest that was armed, or failed for a lost peer: what
-                         // epd cuts off at.
+    uint64_t next = 0;     // The next number that is handed out.
+    uint64_t begun = 0;    // One above the highest that was armed, or failed for a lost peer: what
+                           // epd cuts off at.
+    uint64_t refused = 0;  // That took no number since the last Joined.
   };
   enum class State { kJoining, kReady, kReforming, kEnded };
 
