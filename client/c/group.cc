@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "client/c/interrupt.h"
+
 namespace epd::client {
 namespace {
 
@@ -107,8 +109,11 @@ Status Group::AwaitFormed() {
   const bool wait = state_ == State::kReforming && callers_wait_;
   const Clock::time_point deadline =
       wait ? Clock::now() + FormDeadline(*last_) : Clock::time_point::min();
+  const Interrupts interrupts;
   while (state_ == State::kReforming && callers_wait_) {
-    if (changed_.WaitUntil(mutex_, deadline)) continue;
+    const Clock::time_point look = std::min(deadline, Clock::now() + kInterruptLook);
+    if (interrupts.any()) return MakeStatus(Code::kCancelled, "interrupted while the group forms");
+    if (changed_.WaitUntil(mutex_, look) || Clock::now() < deadline) continue;
     return MakeStatus(
         Code::kDeadlineExceeded,
         "the group did not become READY again within %lld ms; it is formed anew because: %s",

@@ -299,6 +299,8 @@ Status Call::Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds
   const Status lost = session_.lost();
   if (!lost.ok()) return lost;
   switch (status.code) {
+    case Code::kCancelled:
+      return session_.EndInterrupted();
     case Code::kDeadlineExceeded:
       status.message = "the worker did not answer";
       break;

@@ -88,6 +88,14 @@ void Session::Disconnect() {
   if (watchdog_.joinable()) watchdog_.join();
 }
 
+Status Session::EndInterrupted() {
+  socket_.Shutdown();
+  return MakeStatus(
+      Code::kCancelled,
+      "interrupted (SIGINT) while it waited for other ranks, which are told that this "
+      "one has left; to go on, connect and join again");
+}
+
 bool Session::InForkedChild() {
   if (getpid() == pid_) return false;
   if (!abandoned_.exchange(true)) {

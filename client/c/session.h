@@ -55,6 +55,9 @@ class Session {
   // Ends the session. Calls in flight in other threads fail.
   void Disconnect();
 
+  // After Ctrl-C in a wait: ends the session, so that the other ranks hear of it at once. CANCELLED.
+  Status EndInterrupted();
+
   // To be called before the first arm of each call. FAILED_PRECONDITION in a forked child.
   Status BeforeCall();
 

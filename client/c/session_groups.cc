@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "client/c/attach_messages.h"
+#include "client/c/interrupt.h"
 #include "client/c/session.h"
 
 #ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
@@ -67,7 +68,9 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
     return pending_[id].done;
   };
   Status sent = socket_.Send(EncodeClientMessage(join));
-  if (sent.ok()) Await(deadline, done);
+  const Interrupts interrupts;
+  while (sent.ok() && lost_.ok() && !done() && !interrupts.any() && Clock::now() < deadline)
+    Await(std::min(deadline, Clock::now() + kInterruptLook), done);
   const PendingRequest request = pending_[id];
   pending_.erase(id);
   if (request.done && request.status.ok()) {
@@ -77,6 +80,7 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
   if (request.done) return WithCode(request.status);
   if (!lost_.ok()) return lost_;
   if (!sent.ok()) return WithCode(sent);
+  if (interrupts.any()) return WithCode(EndInterrupted());
   return WithCode(MakeStatus(Code::kDeadlineExceeded,
                              "group=%s: the daemon did not answer the join in time",
                              Title(join.spec).c_str()));

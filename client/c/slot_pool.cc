@@ -5,8 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
+
+#include "client/c/interrupt.h"
 
 namespace epd::client {
 namespace {
@@ -110,11 +113,13 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
       for (int i = 0; i < 64 && !answered(); ++i) Pause();
     }
   }
+  const Interrupts interrupts;
   while (!answered()) {
-    if (Clock::now() >= deadline) {
+    const bool interrupted = interrupts.any();
+    if (interrupted || Clock::now() >= deadline) {
       if (slot < kEagerBits)
         lost_eager_buffers_.fetch_or(uint32_t{1} << slot, std::memory_order_relaxed);
-      PoisonOpen(slot, Code::kDeadlineExceeded);
+      PoisonOpen(slot, interrupted ? Code::kCancelled : Code::kDeadlineExceeded);
       if (answered()) break;
       // Neither open nor answered: no legal step leads there, so none will lead out of it.
       s.reply.message[0] = '\0';
@@ -123,7 +128,10 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
     }
     s.sleeping.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (!answered()) SleepUntilDone(view_.DoneHalf(static_cast<uint32_t>(slot)), deadline);
+    if (!answered()) {
+      SleepUntilDone(view_.DoneHalf(static_cast<uint32_t>(slot)),
+                     std::min(deadline, Clock::now() + kInterruptLook));
+    }
   }
   s.sleeping.store(0, std::memory_order_relaxed);
   return shm::AnswerCode(word.load(std::memory_order_acquire));

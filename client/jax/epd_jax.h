@@ -31,6 +31,11 @@ const char* epd_jax_retry(int code, const char* text);
 /* For JAX before 0.11, see call_site.h. */
 void epd_jax_follow_compiles_process_wide(void);
 
+/* From now on Ctrl-C (SIGINT) ends the waits of this process for other ranks within a second, with CANCELLED, and its
+ * session with them; the handler that is there does what it does. Only where there is one: call it once that of the
+ * program is set. One that is set later takes this away again. */
+void epd_jax_watch_interrupts(void);
+
 /* Why operations cannot run on this process's GPUs, or "": no driver, or one that lacks what they need. Opens the
  * driver. Returns the text's length without the zero. */
 size_t epd_jax_cuda_problem(char* text, size_t text_bytes);

@@ -2,9 +2,11 @@
 // peers one call, which ends within a second and names it, and nobody else anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <random>
 #include <string>
 #include <thread>
@@ -114,6 +116,24 @@ TEST_P(KilledClientTest, OneThatHoldsARegionIsNamedWithinASecondAndTheGroupCanBe
   }
   others[0]->link().Say("end");
   EXPECT_THAT(FinishAll(others), Each("")) << "another group notices nothing";
+}
+
+TEST_P(KilledClientTest, OneWhoseForkedChildLivesOnIsNamedWithinASecond) {
+  RunningDaemon daemon;
+  auto ranks = StartRanks(daemon.socket_path(), Case(3), [](JoinedRank& joined, Link& link) {
+    if (joined.rank->rank() != 2) return RunUntilItFails(joined, link);
+    // As a data loader: it has copies of all descriptors, and never ends by itself.
+    const pid_t loader = fork();
+    if (loader == 0) {
+      while (true) pause();
+    }
+    link.Say(std::to_string(loader));
+    return RunUntilItFails(joined, link);
+  });
+  const int loader = std::stoi(ranks[2]->link().Hear());
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
+  KillAndExpectTheOthersToNameIt(ranks);
+  EXPECT_EQ(kill(loader, SIGKILL), 0) << "it lived on";
 }
 
 TEST_P(KilledClientTest, OneUnderLoadIsNamedWithinASecondWhateverItWasDoing) {

@@ -40,6 +40,40 @@ def test_fork_and_multiprocessing():
         assert "forks: fine" in ended.stdout
 
 
+@pytest.mark.parametrize("where", ["forming", "running"])
+def test_ctrl_c_ends_a_wait_within_a_second_and_the_group_goes_on(where: str):
+    with running_daemon() as daemon:
+        ranks = [
+            subprocess.Popen(
+                python(str(_SCRIPTS / "interrupted.py"), where, str(rank)),
+                env=clean_environment(EPD_SOCKET=daemon.socket, EPD_FORM_TIMEOUT="60"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(1 if where == "forming" else 2)
+        ]
+        try:
+            for rank in ranks:
+                assert rank.stdout.readline() == "waiting\n", rank.stderr.read()
+            time.sleep(1)  # It is deep in its wait, and not on its way there.
+            sent = time.monotonic()
+            ranks[0].send_signal(signal.SIGINT)
+            word, _, at = ranks[0].stdout.readline().partition(" ")
+            assert word == "interrupted" and float(at) - sent < 1, ranks[0].stderr.read()
+            for rank in ranks:
+                rank.stdin.write("go on\n")
+                rank.stdin.flush()
+            ended = [rank.communicate(timeout=60) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.returncode for rank in ranks] == [0] * len(ranks), ended
+        if where == "running":
+            assert all(out.endswith("again\n") for out, _ in ended), ended
+
+
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
     with running_daemon() as daemon:

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def _load() -> ctypes.CDLL:
     problem, text, size = ctypes.POINTER(_Error), ctypes.c_char_p, ctypes.c_size_t
     call, code, number = ctypes.POINTER(_Call), ctypes.c_int, ctypes.c_uint32
     signatures: dict[str, tuple[Any, ...]] = {  # The result's type, then the arguments'.
+        "jax_watch_interrupts": (None,),
         "program_connect": (code, text, text, problem),
         "program_socket_path": (size, text, size),
         "program_join": (code, ctypes.c_void_p, problem),
@@ -155,6 +157,9 @@ _library = _load()
 _check_runtime(_library)
 _register(_library, "cpu", "epd_jax_")
 _follow_compilations(_library)
+# Without it the main thread hears of Ctrl-C when the other ranks come. A program with a handler of its own decides itself.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    _library.epd_jax_watch_interrupts()
 
 
 def _raise(code: int, error: _Error) -> None:
