@@ -81,19 +81,21 @@ std::string DescribeAll(const std::vector<RankPhase>& ranks) {
 }
 
 absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecBrought>& brought) {
-  // The reference is what most ranks brought; only a strict majority displaces the creator's.
+  // The reference is what most ranks brought; at a tie the lowest rank's, whoever came first.
   const GroupSpec* expected = &creator;
+  Rank lowest;
+  size_t most = 0;
   const auto votes_for = [&](const GroupSpec& spec) {
     size_t votes = 0;
     for (const SpecBrought& b : brought) votes += b.spec == spec ? b.ranks.size() : 0;
     return votes;
   };
-  size_t most = votes_for(creator);
   for (const SpecBrought& b : brought) {
-    if (const size_t votes = votes_for(b.spec); votes > most) {
-      most = votes;
-      expected = &b.spec;
-    }
+    const size_t votes = votes_for(b.spec);
+    if (votes < most || (votes == most && lowest < b.who.rank)) continue;
+    most = votes;
+    lowest = b.who.rank;
+    expected = &b.spec;
   }
   std::map<std::string, std::vector<Rank>> by_difference;  // "field: got x, expected y" -> ranks
   std::vector<RankPhase> odd;

@@ -29,7 +29,7 @@ struct SpecBrought {
 };
 
 // INVALID_ARGUMENT: names each differing field with both values, and the ranks that differ from the
-// spec that most ranks brought (at a tie: `creator`, the spec that came first).
+// spec that most ranks brought (at a tie: the lowest rank, so that the text is the same whoever came first).
 absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecBrought>& brought);
 
 // INVALID_ARGUMENT: two sessions asked for one rank while the group was forming.

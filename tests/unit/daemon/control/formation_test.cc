@@ -97,6 +97,21 @@ TEST(FormationTest, TheMajorityIsRightEvenIfItCameLater) {
   EXPECT_THAT(Text(c.failed[2].at(0)), HasSubstr("num_experts: got 16, expected 8 (ranks 0)"));
 }
 
+TEST(FormationTest, AtATieTheLowestRankIsExpectedWhoeverCameFirst) {
+  GroupSpec odd = SmallSpec(2);
+  odd.hidden = 32;
+  for (const bool lowest_first : {true, false}) {
+    SmallCluster c(1);
+    for (const bool lowest : {lowest_first, !lowest_first}) {
+      c.AttachAndJoin(0, lowest ? 1 : 2, lowest ? SmallSpec(2) : odd, {lowest ? 0u : 1u});
+    }
+    for (const uint64_t session : {1, 2}) {
+      EXPECT_THAT(Text(c.failed[session].at(0)),
+                  HasSubstr("hidden: got 32, expected 16 (ranks 1)"));
+    }
+  }
+}
+
 TEST(FormationTest, ARankClaimedTwiceNamesBothHolders) {
   SmallCluster c(2);
   c.AttachAndJoin(0, 1, SmallSpec(4), {2});
