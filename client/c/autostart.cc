@@ -186,13 +186,12 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
   std::string tried;
   const std::string binary = FindDaemon(daemon.daemon_path, &tried);
   if (binary.empty()) {
-    return MakeStatus(Code::kFailedPrecondition,
-                      "no epd runs and no epd binary was found to start a private one (tried %s); "
-                      "set EPD_PROGRAM "
-                      "to one that belongs to this user or root and that others cannot write to, "
-                      "or EPD_SOCKET to "
-                      "a running epd's socket",
-                      tried.c_str());
+    return MakeStatus(
+        Code::kFailedPrecondition,
+        "no epd runs and no epd binary was found to start a private one: set EPD_PROGRAM to one "
+        "that belongs to this user or root and that others cannot write to, or EPD_SOCKET to a "
+        "running epd's socket; tried %s",
+        tried.c_str());
   }
   const std::string log_path = daemon.folder + "/epd.log";
   std::fprintf(stderr,

@@ -39,8 +39,8 @@ std::string ClientName(const std::string& given) {
 }
 
 Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
-  return WithCode(MakeStatus(Code::kUnavailable, "no epd answers; looked at %s; %s", looked.c_str(),
-                             what_to_do.c_str()));
+  return WithCode(MakeStatus(Code::kUnavailable, "no epd answers: %s; looked at %s",
+                             what_to_do.c_str(), looked.c_str()));
 }
 
 }  // namespace
