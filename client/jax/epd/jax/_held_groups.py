@@ -116,6 +116,8 @@ def hold(group: Owner) -> None:
     alias = group.spec.alias
     with _lock:
         known = _held.get(alias)
+    if known is not None and known.arguments.held and _ffi.state(alias)[0] == "left":
+        known = None  # In a forked child, which has none of its parent's groups.
     if known is None:
         _join.join(group.spec, group.joining)
     elif difference := _difference(known, group):
