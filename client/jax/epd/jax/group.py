@@ -37,7 +37,7 @@ class Group(GroupOperations):
     Its methods are those of the functional API, with the same arguments, gradients, errors and contexts; in place of
     the default group they act on this one. ``name=`` of an operation: static; ranks whose *programs differ* find each other by it
     (it may be used once per operation and program, and must be the same on all ranks); without it, by their
-    place in the program, which must be the same one on all ranks.
+    place in the program, which must be the same one on all ranks: a jitted function of the same name with the same exchanges.
 
     It is left by ``finalize``, at the end of ``with``, or at the process's end. A Group that is collected leaves only
     where no trace, jitted function, lowered module or compiled program that lives names it; ``Group.get`` finds the others.
