@@ -11,11 +11,17 @@ Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, C
       name_(config_->NameOf(index)),
       connect_(std::move(connect)) {}
 
-int Domain::State() const {
+int Domain::State(std::uint64_t* epoch) const {
+  *epoch = last_epoch_;
   if (joining_) return EPD_PROGRAM_JOINING;
-  const client::MutexLock lock(mutex_);
-  if (closed_) return EPD_PROGRAM_LEFT;
-  return joined_ != nullptr && joined_->Check().ok() ? EPD_PROGRAM_READY : EPD_PROGRAM_LOST;
+  std::shared_ptr<JoinedGroup> seen;
+  {
+    const client::MutexLock lock(seen_mutex_);
+    seen = seen_.lock();
+  }
+  if (seen == nullptr || !seen->Check().ok()) return EPD_PROGRAM_LOST;
+  *epoch = seen->CurrentEpoch();
+  return EPD_PROGRAM_READY;
 }
 
 Status Domain::Join() {
@@ -57,6 +63,8 @@ Status Domain::JoinLocked() {
   if (code != EPD_OK) return FromError(code, error);
   joined_ = std::make_shared<JoinedGroup>(std::move(session), group, ++num_joins_);
   last_epoch_ = joined_->epoch();
+  const client::MutexLock lock(seen_mutex_);
+  seen_ = joined_;
   return {};
 }
 

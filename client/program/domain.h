@@ -31,8 +31,8 @@ class Domain {
   const std::string& name() const { return name_; }
   // Of the last join; 0 before the first.
   std::uint64_t epoch() const { return last_epoch_.load(std::memory_order_relaxed); }
-  // One of EPD_PROGRAM_*.
-  int State() const;
+  // One of EPD_PROGRAM_*, and the epoch as the group is formed now. Does not wait for a join.
+  int State(std::uint64_t* epoch) const;
 
   // Joins the group with all ranks held here. Blocks up to the forming deadline.
   Status Join();
@@ -81,7 +81,10 @@ class Domain {
   std::shared_ptr<JoinedGroup> joined_ EPD_GUARDED_BY(mutex_);
   std::uint64_t num_joins_ EPD_GUARDED_BY(mutex_) = 0;
   std::atomic<std::uint64_t> last_epoch_ = 0;  // Written under the mutex, as the next.
-  std::atomic<bool> joining_ = false;          // The mutex is held for as long as that takes.
+  std::atomic<bool> joining_ = false;
+  // What joined_ was last, for State: a join holds the mutex for long.
+  mutable client::Mutex seen_mutex_;
+  std::weak_ptr<JoinedGroup> seen_ EPD_GUARDED_BY(seen_mutex_);
   std::uint64_t num_begun_ EPD_GUARDED_BY(mutex_) = 0;
   Runs runs_ EPD_GUARDED_BY(mutex_);
 };

@@ -96,8 +96,8 @@ enum {
   EPD_PROGRAM_JOINING = 3,
 };
 
-/* One of EPD_PROGRAM_*, and into `epoch`, which may be NULL, the one of the last join, of several domains the newest;
- * 0 before. Does not wait for a join that goes on. */
+/* One of EPD_PROGRAM_*, and into `epoch`, which may be NULL, the group's as it is formed now, of several domains the newest;
+ * 0 before the first join. Does not wait for a join that goes on. */
 EPD_API int epd_program_state(const char* alias, uint64_t* epoch);
 
 /* Leaves the alias's groups, if there are any, and ends the session with the last one. Blocks until no call has been under

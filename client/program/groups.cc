@@ -261,8 +261,9 @@ int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
   if (entry == nullptr) return EPD_PROGRAM_LEFT;
   int worst = EPD_PROGRAM_READY;
   for (const auto& [index, domain] : entry->domains) {
-    worst = std::max(worst, domain->State());
-    *epoch = std::max(*epoch, domain->epoch());
+    std::uint64_t own = 0;
+    worst = std::max(worst, domain->State(&own));
+    *epoch = std::max(*epoch, own);
   }
   return worst;
 }

@@ -50,6 +50,13 @@ epd_group* JoinedGroup::group() const {
   return group_;
 }
 
+std::uint64_t JoinedGroup::CurrentEpoch() const {
+  epd_group_info info = {};
+  info.struct_size = sizeof info;
+  epd_group* const joined = group();
+  return joined != nullptr && epd_group_get_info(joined, &info) == EPD_OK ? info.epoch : epoch_;
+}
+
 Status JoinedGroup::Check() const {
   Status session = session_->Check();
   if (!session.ok()) return session;

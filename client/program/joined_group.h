@@ -47,6 +47,8 @@ class JoinedGroup {
   // Counts this process's joins of the group, from 1.
   std::uint64_t number() const { return number_; }
   std::uint64_t epoch() const { return epoch_; }
+  // Of the group as it is formed now: workers may have been replaced since.
+  std::uint64_t CurrentEpoch() const;
 
   // Why calls can no longer succeed here and the group must be joined again, or OK.
   Status Check() const;

@@ -29,7 +29,7 @@ class _Run:
 
 
 _A_WORKER_DIES = """
-import os, pathlib, signal
+import os, pathlib, signal, time
 import jax.numpy as jnp
 from epd.jax import EpLayerConfig, Group
 group = Group.join("loop", ranks=1, rank=0, num_experts=2, max_tokens_per_rank=4, recv_capacity_per_rank=8, hidden_dim=8)
@@ -37,8 +37,19 @@ prepare = jax.jit(lambda idx: group.prepare(EpLayerConfig(top_k=1), idx)[1])
 idx = jnp.zeros((3, 1), jnp.int32)
 assert repeated(prepare, idx) == 3
 epd = os.environ["EPD_TEST_EPD_PID"]
-worker = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()[0]
-os.kill(int(worker), signal.SIGKILL)
+def kill_the_worker():
+    worker = pathlib.Path(f"/proc/{epd}/task/{epd}/children").read_text().split()[0]
+    os.kill(int(worker), signal.SIGKILL)
+kill_the_worker()
+assert repeated(prepare, idx) == 3
+epoch = group.epoch
+kill_the_worker()
+deadline = time.monotonic() + 60
+while group.epoch == epoch:  # Seen without a call.
+    assert time.monotonic() < deadline
+    time.sleep(0.001)
+group.wait_ready(timeout=60)
+assert group.state == "ready"
 assert repeated(prepare, idx) == 3
 group.finalize()
 try:

@@ -259,14 +259,14 @@ class Group(GroupOperations):
     def state(self) -> str:
         """Where this process's ranks are; never blocks.
 
-        "ready": in the group. "lost": the daemon or the group is gone; a call says why, the next one joins again, as
+        "ready": in the group, also while a worker is replaced, which calls say. "lost": the daemon or the group is gone; a call says why, the next one joins again, as
         ``wait_ready`` does. "joining": another thread joins. "left": not joined, finalized, or no rank is held here.
         """
         return _ffi.state(self.name)[0]
 
     @property
     def epoch(self) -> int:
-        """The group's epoch when this process's ranks last joined, of several domains the newest; 0: not joined."""
+        """The group's epoch as it is formed now, of several domains the newest; 0: not joined."""
         return _ffi.state(self.name)[1]
 
     def wait_ready(self, timeout: float | None = None) -> None:
