@@ -66,7 +66,9 @@ bool Write(pb_ostream_t* out, uint32_t tag, Duration ns) {
 }
 
 bool Write(pb_ostream_t* out, uint32_t tag, const Status& status) {
-  return Write(out, tag, Encode(epd_v1_Status{static_cast<int32_t>(status.code), status.message}));
+  return Write(
+      out, tag,
+      Encode(epd_v1_Status{static_cast<int32_t>(status.code), status.message, status.resumable}));
 }
 
 template <typename Enum>
@@ -135,9 +137,10 @@ bool Read(pb_istream_t* in, Duration* ns) {
 }
 
 bool Read(pb_istream_t* in, Status* status) {
-  epd_v1_Status read{static_cast<int32_t>(status->code), std::move(status->message)};
+  epd_v1_Status read{static_cast<int32_t>(status->code), std::move(status->message),
+                     status->resumable};
   if (!Read(in, &read)) return false;
-  *status = {CodeFromNumber(read.code), std::move(read.message)};
+  *status = {CodeFromNumber(read.code), std::move(read.message), read.resumable};
   return true;
 }
 
@@ -198,7 +201,7 @@ bool ReadBody(pb_istream_t* in, ServerMessage* message) {
 
 // By the number in the oneof, which is the alternative's index.
 constexpr std::array kBodies = {&ReadBody<1>, &ReadBody<2>, &ReadBody<3>, &ReadBody<4>,
-                                &ReadBody<5>, &ReadBody<6>, &ReadBody<7>};
+                                &ReadBody<5>, &ReadBody<6>, &ReadBody<7>, &ReadBody<8>};
 static_assert(kBodies.size() + 1 == std::variant_size_v<ServerMessage>);
 
 bool ReadBodies(pb_istream_t* in, ServerMessage* message) {

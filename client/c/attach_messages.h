@@ -37,12 +37,13 @@ using Left = epd_v1_Left;
 using Reform = epd_v1_Reform;
 using GroupEnded = epd_v1_GroupEnded;
 using Goodbye = epd_v1_Goodbye;
+using GroupDraining = epd_v1_GroupDraining;
 
 // A message of a newer daemon that this library does not know; it is skipped.
 struct UnknownMessage {};
 
-using ServerMessage =
-    std::variant<UnknownMessage, Attached, Joined, JoinFailed, Left, Reform, GroupEnded, Goodbye>;
+using ServerMessage = std::variant<UnknownMessage, Attached, Joined, JoinFailed, Left, Reform,
+                                   GroupEnded, Goodbye, GroupDraining>;
 
 // The greeting of a client that speaks all versions that this library knows.
 inline Attach MakeAttach(std::string client_name) {

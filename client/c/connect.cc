@@ -55,16 +55,18 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
   const Clock::time_point deadline = Clock::now() + options.timeout;
   const std::string name = ClientName(options.client_name);
   std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;
-  if (!asked.empty()) {
+  const std::string folder = PrivateFolder();
+  const std::string path = folder + "/epd.sock";
+  if (!asked.empty() && asked != path) {
     const Status status = Session::Attach(asked, name, deadline, session);
     if (status.code != Code::kNotFound) return WithCode(status);
     return NobodyThere(status.message,
-                       "start one there with 'epd --socket=" + asked + "', or unset EPD_SOCKET");
+                       "start one there with 'epd --socket=" + asked + "'" +
+                           (Environment("EPD_SOCKET").empty() ? "" : ", or unset EPD_SOCKET"));
   }
-  const Status node = Session::Attach(kNodeSocket, name, deadline, session);
+  Status node{Code::kNotFound, ""};
+  if (asked.empty()) node = Session::Attach(kNodeSocket, name, deadline, session);
   if (node.code != Code::kNotFound) return WithCode(node);
-  const std::string folder = PrivateFolder();
-  const std::string path = folder + "/epd.sock";
   const bool may_start = options.autostart && Environment("EPD_AUTOSTART") != "0";
   while (true) {
     if (Status bad = CheckPrivateFolder(folder); !bad.ok()) return WithCode(bad);
@@ -75,7 +77,8 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
     if (Clock::now() >= deadline) return WithCode(status);
     if (status.code == Code::kNotFound && !may_start) {
       return NobodyThere(
-          "EPD_SOCKET (not set), " + node.message + " and " + status.message,
+          asked.empty() ? "EPD_SOCKET (not set), " + node.message + " and " + status.message
+                        : status.message,
           "EPD_AUTOSTART=0 forbids to start a private one: unset it, or start 'epd' and set "
           "EPD_SOCKET to its socket");
     }

@@ -145,10 +145,13 @@ int epd_join(epd_client* client, const epd_join_args* given, epd_group** group, 
     if (group == nullptr) return Null("group");
     *group = nullptr;
     Join join;
-    if (Status s = ReadJoin(given, &join); !s.ok()) return s;
+    epd_plans plans;
+    if (Status s = ReadJoin(given, &join, &plans); !s.ok()) return s;
+    const epd::PlanIds carried = {.group_id = plans.group_id, .epoch = plans.epoch};
     auto made = std::make_unique<epd_group>();
     made->session = client->session;
-    if (Status s = client->session->JoinGroup(std::move(join), &made->group); !s.ok()) return s;
+    if (Status s = client->session->JoinGroup(std::move(join), carried, &made->group); !s.ok())
+      return s;
     *group = made.release();
     return {};
   });
@@ -174,6 +177,8 @@ int epd_group_get_info(epd_group* group, epd_group_info* info) {
     read.formation = current->formation;
     read.num_ranks = current->spec.num_ranks;
     read.num_experts = current->spec.num_experts;
+    read.stopping = group->group->stopping();
+    read.plans = {current->plan_ids.group_id, current->plan_ids.epoch};
     std::memcpy(info, &read, std::min(read.struct_size, sizeof read));
     return {};
   });

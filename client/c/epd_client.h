@@ -147,6 +147,12 @@ typedef struct epd_group_spec {
   int64_t form_ms;
 } epd_group_spec;
 
+/* Which group's plans (handle_mem). Plans of another group, or from before it formed anew, are refused. */
+typedef struct epd_plans {
+  uint64_t group_id;
+  uint64_t epoch;
+} epd_plans;
+
 typedef struct epd_join_args {
   size_t struct_size;
   const epd_group_spec* spec;
@@ -160,7 +166,20 @@ typedef struct epd_join_args {
   const char*
       program; /* NULL or a name of this program, for people: at most 200 printable bytes, no spaces. */
   const char* metadata; /* NULL or anything, for people: at most 256 printable ASCII bytes. */
+  /* Zeros, or epd_group_info::plans of the group that this one goes on for after a stop in order: plans of that one are
+   * then good in this one, until it forms anew. */
+  epd_plans plans;
 } epd_join_args;
+
+/* Whether the epd of a node that serves the group stops in order (for an upgrade, say), and the group with it. What fails
+ * from EPD_GROUP_STOPS on has happened on no rank. So nothing is lost: wait for EPD_GROUP_STOPPED, leave, join again with
+ * epd_join_args::plans, on a new session where the old one has ended, until the daemon is back, and repeat the operations
+ * that failed, on all ranks. */
+typedef enum epd_group_stopping {
+  EPD_GROUP_STAYS = 0,
+  EPD_GROUP_STOPS = 1, /* Operations under way end, new ones are refused. */
+  EPD_GROUP_STOPPED = 2
+} epd_group_stopping;
 
 typedef struct epd_group_info {
   size_t struct_size;
@@ -169,6 +188,8 @@ typedef struct epd_group_info {
   uint64_t formation;
   uint32_t num_ranks;
   uint32_t num_experts;
+  int32_t stopping; /* An epd_group_stopping. */
+  epd_plans plans;
 } epd_group_info;
 
 /* Takes ranks of a group and waits until the group is READY. Collective over the group's ranks.

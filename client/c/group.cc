@@ -71,10 +71,16 @@ void Group::OnReform(const Reform& reform) {
   MaybeDrain();
 }
 
+void Group::OnDraining(const Status& cause) {
+  MutexLock lock(mutex_);
+  if (state_ != State::kEnded) resumable_ = cause.resumable;
+}
+
 void Group::OnEnded(Status cause) {
   MutexLock lock(mutex_);
   if (state_ == State::kEnded) return;
   state_ = State::kEnded;
+  resumable_ = cause.resumable;
   cause_ = std::move(cause);
   formation_.reset();
   changed_.NotifyAll();
@@ -193,6 +199,12 @@ bool Group::HasEnded(Status* cause) const {
   if (state_ != State::kEnded) return false;
   *cause = cause_;
   return true;
+}
+
+epd_group_stopping Group::stopping() const {
+  MutexLock lock(mutex_);
+  if (!resumable_) return EPD_GROUP_STAYS;
+  return state_ == State::kEnded ? EPD_GROUP_STOPPED : EPD_GROUP_STOPS;
 }
 
 void Group::EndCall(uint32_t rank, bool failed) {

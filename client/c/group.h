@@ -16,10 +16,12 @@
 #include "client/c/attach_messages.h"
 #include "client/c/digest.h"
 #include "client/c/eager_buffers.h"
+#include "client/c/epd_client.h"
 #include "client/c/mapping.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
 #include "client/c/unique_fd.h"
+#include "kernels/routing_plan.h"
 #include "kernels/routing_spec.h"
 
 namespace epd::client {
@@ -58,6 +60,8 @@ struct Formation {
   uint64_t group_id = 0;
   uint64_t epoch = 0;
   uint64_t formation = 0;
+  PlanIds
+      plan_ids;  // What its plans are of: itself, unless plans of an earlier group were carried over.
   GroupSpec spec;
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
   std::vector<std::shared_ptr<SlotPool>> slots;  // By rank: for the calls of those that are here.
@@ -90,6 +94,7 @@ class Group {
   // ---- from the reader of the socket ----
   void OnJoined(std::shared_ptr<const Formation> formation);
   void OnReform(const Reform& reform);
+  void OnDraining(const Status& cause);
   void OnEnded(Status cause);
 
   // ---- from callers ----
@@ -125,6 +130,9 @@ class Group {
   bool AwaitFormationEnd(uint64_t number, Clock::time_point deadline);
   // Whether the group has ended for good, and then why.
   bool HasEnded(Status* cause) const;
+
+  // Whether a node's daemon that stops in order takes the group along: epd_group_info::stopping.
+  epd_group_stopping stopping() const;
 
   // Whether `formation` is still the group's last one.
   bool IsCurrent(const Formation& formation) const;
@@ -163,6 +171,8 @@ class Group {
   State state_ EPD_GUARDED_BY(mutex_) = State::kJoining;
   Status cause_ EPD_GUARDED_BY(mutex_);              // Of kReforming and kEnded.
   bool callers_wait_ EPD_GUARDED_BY(mutex_) = true;  // While re-forming.
+  // A node's daemon stops in order, and the group is about to end, or has ended, with it.
+  bool resumable_ EPD_GUARDED_BY(mutex_) = false;
   int in_flight_ EPD_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);
   // The formation's numbers, for when the formation itself is unmapped.

@@ -103,7 +103,7 @@ Status ReadSpec(const epd_group_spec* given, GroupSpec* spec) {
 
 }  // namespace
 
-Status ReadJoin(const epd_join_args* given, Join* join) {
+Status ReadJoin(const epd_join_args* given, Join* join, epd_plans* plans) {
   epd_join_args args;
   if (Status s = ReadStruct(given, "args", &args); !s.ok()) return s;
   if (Status s = ReadSpec(args.spec, &join->spec); !s.ok()) return s;
@@ -120,6 +120,7 @@ Status ReadJoin(const epd_join_args* given, Join* join) {
     }
   }
   join->min_epoch = args.min_epoch;
+  *plans = args.plans;
   join->deadline = Nanoseconds(args.deadline_ms);
   if (Status s = ReadText(args.program, "program", &join->program); !s.ok()) return s;
   return ReadMetadata(args.metadata, &join->metadata);

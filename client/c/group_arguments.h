@@ -11,6 +11,6 @@ namespace epd::client {
 // for all ranks.
 //   INVALID_ARGUMENT  NULL, struct_size not set, no rank, or a text that is too long or not
 //   printable ASCII
-Status ReadJoin(const epd_join_args* given, Join* join);
+Status ReadJoin(const epd_join_args* given, Join* join, epd_plans* plans);
 
 }  // namespace epd::client

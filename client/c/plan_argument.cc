@@ -61,7 +61,7 @@ Status CheckRows(const Formation& formation, const RowsArguments& args, RoutingP
       .bytes = args.handle_mem_bytes,
       .spec = formation.Routing(args.top_k, args.alignment),
       .rank = static_cast<int32_t>(args.rank),
-      .ids = {.group_id = formation.group_id, .epoch = formation.epoch, .plan_id = 0},
+      .ids = formation.plan_ids,
   };
   if (Status s = FromKernel(ViewRoutingPlan(view, plan)); !s.ok()) return s;
   if (static_cast<uint64_t>(plan->num_tokens) == args.num_tokens) return {};

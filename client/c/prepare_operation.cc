@@ -33,7 +33,7 @@ Status PrepareOperation::Plan(const Formation& formation, shm::SlotRequest* requ
   topk_ = {.data = args_.topk_idx,
            .type = args_.idx_bytes == 8 ? IndexType::kInt64 : IndexType::kInt32,
            .num_tokens = static_cast<int64_t>(args_.num_tokens)};
-  ids_ = {.group_id = formation.group_id, .epoch = formation.epoch};
+  ids_ = formation.plan_ids;
   counts_.resize(static_cast<size_t>(routing_.num_experts));
   if (Status s = FromKernel(CountRoutes(routing_, topk_, counts_.data())); !s.ok()) return s;
   request->top_k = args_.top_k;

@@ -192,6 +192,7 @@ void Session::Lose(Status cause) {
         "the session with the daemon on node %s (pid %u, socket %s) has ended: %s; connect "
         "and join again",
         attached_.node.c_str(), attached_.daemon_pid, path_.c_str(), cause.message.c_str()));
+    lost_.resumable = cause.resumable;
     cause = lost_;
     groups = groups_;
     for (auto& [id, request] : pending_) {

@@ -46,8 +46,8 @@ class Session {
   Status Check();
 
   // Takes the ranks of join.ranks and waits until the group is READY. `join.request_id` is filled
-  // in here.
-  Status JoinGroup(Join join, std::shared_ptr<Group>* group);
+  // in here. `carried`: see epd_join_args::plans; zeros: nothing.
+  Status JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Group>* group);
 
   // Ends the calls in flight and gives the ranks back.
   Status LeaveGroup(Group& group);
@@ -78,6 +78,7 @@ class Session {
  private:
   struct PendingRequest {
     std::shared_ptr<Group> group;  // Of a join.
+    PlanIds carried;               // Likewise.
     bool done = false;
     Status status;
   };
@@ -99,11 +100,12 @@ class Session {
   void Handle(Left& left, std::vector<UniqueFd>&);
   void Handle(Reform& reform, std::vector<UniqueFd>&);
   void Handle(GroupEnded& ended, std::vector<UniqueFd>&);
+  void Handle(GroupDraining& draining, std::vector<UniqueFd>&);
   void Handle(Goodbye& goodbye, std::vector<UniqueFd>&);
   void Handle(Attached&, std::vector<UniqueFd>&) {}
   void Handle(UnknownMessage&, std::vector<UniqueFd>&) {}
 
-  Status MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
+  Status MakeFormation(const Joined& joined, const PlanIds& carried, std::vector<UniqueFd>& fds,
                        std::shared_ptr<const Formation>* formation);
   // Keeps the slots that came with `joined`, the first of `fds`.
   Status TakeSlots(const Joined& joined, std::vector<UniqueFd>& fds);

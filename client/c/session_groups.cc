@@ -51,7 +51,7 @@ void TakeDeviceMemory(const JoinedArena& arena, UniqueFd fd, Formation::Arena* t
 
 }  // namespace
 
-Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
+Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Group>* out) {
   if (InForkedChild()) return BeforeCall();
   auto group =
       std::make_shared<Group>(Title(join.spec), join.ranks, [this](const Drained& drained) {
@@ -63,6 +63,7 @@ Status Session::JoinGroup(Join join, std::shared_ptr<Group>* out) {
   if (!lost_.ok()) return lost_;
   const uint64_t id = join.request_id = ++last_request_id_;
   pending_[id].group = group;
+  pending_[id].carried = carried;
   const auto done = [&] {
     mutex_.AssertHeld();
     return pending_[id].done;
@@ -173,8 +174,8 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
   return {};
 }
 
-Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
-                              std::shared_ptr<const Formation>* out) {
+Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
+                              std::vector<UniqueFd>& fds, std::shared_ptr<const Formation>* out) {
   const auto num_fds = static_cast<size_t>(
       std::count_if(joined.arenas.begin(), joined.arenas.end(), &NeedsDescriptor));
   if (fds.size() != 2 * joined.slots.size() + num_fds) {
@@ -189,6 +190,8 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
   formation->group_id = joined.group_id;
   formation->epoch = joined.epoch;
   formation->formation = joined.formation;
+  formation->plan_ids = {.group_id = joined.group_id, .epoch = joined.epoch};
+  if (carried.group_id != 0) formation->plan_ids = carried;
   formation->spec = joined.spec;
   for (const JoinedMember& member : joined.members) {
     if (member.node != joined.members[0].node) formation->several_nodes = true;
@@ -235,10 +238,14 @@ Status Session::MakeFormation(const Joined& joined, std::vector<UniqueFd>& fds,
 
 void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
   std::shared_ptr<Group> group;
+  PlanIds carried;
   {
     MutexLock lock(mutex_);
     const auto pending = pending_.find(joined.request_id);
-    if (pending != pending_.end()) group = pending->second.group;
+    if (pending != pending_.end()) {
+      group = pending->second.group;
+      carried = pending->second.carried;
+    }
   }
   const bool first = group != nullptr;
   if (!first) group = FindGroup(joined.group_id);
@@ -248,7 +255,7 @@ void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
     return;
   }
   std::shared_ptr<const Formation> formation;
-  Status status = MakeFormation(joined, fds, &formation);
+  Status status = MakeFormation(joined, carried, fds, &formation);
   if (status.ok()) {
     group->OnJoined(std::move(formation));
     MutexLock lock(mutex_);
@@ -282,6 +289,10 @@ void Session::Handle(GroupEnded& ended, std::vector<UniqueFd>&) {
   group->OnEnded(ended.status);
   MutexLock lock(mutex_);
   groups_.erase(ended.group_id);
+}
+
+void Session::Handle(GroupDraining& draining, std::vector<UniqueFd>&) {
+  if (const auto group = FindGroup(draining.group_id)) group->OnDraining(draining.status);
 }
 
 void Session::Handle(Goodbye& goodbye, std::vector<UniqueFd>&) {

@@ -16,6 +16,7 @@ using epd::CodeName;
 struct [[nodiscard]] Status {
   Code code = Code::kOk;
   std::string message;
+  bool resumable = false;  // As in attach.proto.
 
   bool ok() const { return code == Code::kOk; }
 };

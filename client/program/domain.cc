@@ -1,9 +1,27 @@
 #include "client/program/domain.h"
 
+#include <chrono>
+#include <cstdio>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "client/c/interrupt.h"
+
 namespace epd::program {
+namespace {
+
+// Joining goes on for as long as it lives, also after an error.
+struct Joining {
+  explicit Joining(std::atomic<bool>& flag) : flag(flag) { flag = true; }
+  ~Joining() { flag = false; }
+  std::atomic<bool>& flag;
+};
+
+constexpr std::chrono::milliseconds kJoinPause{50};  // While the daemon is away,
+constexpr std::chrono::seconds kSilence{1};          // ... of which nothing is said for so long.
+
+}  // namespace
 
 Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, Connect connect)
     : config_(std::move(config)),
@@ -26,15 +44,11 @@ int Domain::State(std::uint64_t* epoch) const {
 
 Status Domain::Join() {
   const client::MutexLock lock(mutex_);
+  const Joining joining(joining_);
   return JoinLocked();
 }
 
 Status Domain::JoinLocked() {
-  struct Joining {  // As the flag says, also after an error.
-    explicit Joining(std::atomic<bool>& flag) : flag(flag) { flag = true; }
-    ~Joining() { flag = false; }
-    std::atomic<bool>& flag;
-  } const joining(joining_);
   std::shared_ptr<Session> session;
   Status status = connect_(&session);
   if (!status.ok()) return status;
@@ -54,6 +68,7 @@ Status Domain::JoinLocked() {
   args.num_ranks = ranks.size();
   args.devices = devices.data();
   args.min_epoch = epoch();
+  args.plans = plans_;
   args.program = config_->program.c_str();
   args.metadata = config_->metadata.c_str();
   epd_error error = {};
@@ -68,9 +83,46 @@ Status Domain::JoinLocked() {
   return {};
 }
 
+Status Domain::JoinAgainLocked(std::uint32_t rank) {
+  if (joined_ != nullptr) return {};
+  const Joining joining(joining_);
+  const auto began = std::chrono::steady_clock::now();
+  const client::Interrupts interrupts;
+  bool told = false;
+  while (true) {
+    Status status = JoinLocked();
+    const auto waited = std::chrono::steady_clock::now() - began;
+    if (status.code != Code::kUnavailable || config_->reconnect_timeout.count() == 0) return status;
+    if (waited >= config_->reconnect_timeout || closing_) {
+      status.message += "; " + Place(rank) + ": waited " +
+                        std::to_string(waited / std::chrono::seconds(1)) +
+                        " s for the daemon to come back";
+      return status;
+    }
+    if (interrupts.any()) {
+      return {Code::kCancelled,
+              "[epd:CANCELLED] " + Place(rank) +
+                  ": interrupted (SIGINT) while it waited for the daemon to come back"};
+    }
+    if (!told && waited > kSilence) {
+      told = true;
+      std::fprintf(stderr, "epd: %s: waiting up to %lld s for the daemon to come back: %s\n",
+                   Place(rank).c_str(),
+                   static_cast<long long>(config_->reconnect_timeout / std::chrono::seconds(1)),
+                   status.message.c_str());
+    }
+    std::this_thread::sleep_for(kJoinPause);
+  }
+}
+
 std::string Domain::Place(std::uint32_t rank) const {
   return "group=" + name_ + " epoch=" + std::to_string(epoch()) + " rank=" + std::to_string(rank) +
          " phase=begin";
+}
+
+void Domain::LeaveBehind(const JoinedGroup& gone, bool in_order) {
+  plans_ = in_order ? gone.plans() : epd_plans{};
+  if (in_order) runs_.CarryOver(gone.number());
 }
 
 Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* lost) {
@@ -82,6 +134,9 @@ Status Domain::CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* los
   const Status living = joined_->Check();
   if (living.ok()) return {};
   *lost = std::exchange(joined_, nullptr);
+  const bool in_order = config_->reconnect_timeout.count() > 0 && (*lost)->EndsInOrder({});
+  LeaveBehind(**lost, in_order);
+  if (in_order) return {};
   return {living.code, living.message + "; " + Place(rank) +
                            ": this call fails, the next one joins the group again"};
 }
@@ -99,12 +154,9 @@ Status Domain::Begin(const Runs::Call& call, Begun* begun) {
             "[epd:ABORTED] " + Place(call.rank) +
                 ": this execution began before the session with epd was lost; run it again"};
   }
-  if (joined_ == nullptr) {
-    const Status joined = JoinLocked();
-    if (!joined.ok()) {
-      runs_.Condemn(call, num_joins_);
-      return joined;
-    }
+  if (const Status joined = JoinAgainLocked(call.rank); !joined.ok()) {
+    runs_.Condemn(call, num_joins_);
+    return joined;
   }
   const auto begin = [group = joined_->group()](std::uint32_t rank, const Digest& program) {
     return epd_begin_execution(group, rank, program.data());
@@ -128,21 +180,25 @@ Status Domain::Begin(const Runs::Call& call, Begun* begun) {
   return {};
 }
 
-void Domain::End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
+bool Domain::End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
                  const Status& status) {
+  const std::chrono::milliseconds patience = config_->reconnect_timeout;
+  const bool again = !status.ok() && patience.count() > 0 && joined->EndsInOrder(patience);
   const bool lost = !status.ok() && !joined->Check().ok();
   const client::MutexLock lock(mutex_);
   runs_.End(call);
-  if (lost && joined_ == joined) joined_ = nullptr;  // This call reported it.
+  if (lost && joined_ == joined) {
+    joined_ = nullptr;  // This call reported it, or is repeated.
+    LeaveBehind(*joined, again);
+  }
+  return again;
 }
 
 Status Domain::Living(std::uint32_t rank, std::shared_ptr<JoinedGroup>* joined) {
   std::shared_ptr<JoinedGroup> lost;  // Leaves after the lock.
   const client::MutexLock lock(mutex_);
   if (Status refused = CheckLocked(rank, &lost); !refused.ok()) return refused;
-  if (joined_ == nullptr) {
-    if (Status status = JoinLocked(); !status.ok()) return status;
-  }
+  if (Status status = JoinAgainLocked(rank); !status.ok()) return status;
   *joined = joined_;
   return {};
 }

@@ -15,9 +15,14 @@
 namespace epd::program {
 
 // Attached, until a call finds the session or the group ended. That call fails with the cause (once
-// per loss), and so do all calls of its execution; the first later one joins again.
+// per loss), and so do all calls of its execution; the first later one joins again. A node's daemon
+// that stops in order loses nothing: every operation has happened on all ranks or on none, so calls
+// join again and are repeated, and their executions go on.
 //
 //   attached --(loss found by a call)--> lost --(next execution)--> attached
+//   attached --(stop in order)--> carried over --(any call)--> attached
+//
+// Joining again waits for the daemon, up to the group's reconnect timeout.
 //
 // Thread-safe.
 class Domain {
@@ -46,7 +51,7 @@ class Domain {
   };
   // See ActiveCall.
   Status Begin(const Runs::Call& call, Begun* begun);
-  void End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
+  bool End(const Runs::Call& call, const std::shared_ptr<JoinedGroup>& joined,
            const Status& status);
 
   // The group for a call that is begun and ended unseen. A loss is reported once; then it joins again.
@@ -60,12 +65,18 @@ class Domain {
   };
   Activity activity() const;
 
+  // Calls that wait for a daemon to come back fail; so do later ones that would.
+  void StopWaiting() { closing_ = true; }
   // Leaves the group for good; calls under way fail.
   void Close();
 
  private:
   Status JoinLocked() EPD_REQUIRES(mutex_);
-  // Why no call may begin: the group was left, or it is gone and is moved to `lost` then.
+  // Joins if it is not joined, for as long as the daemon may come back.
+  Status JoinAgainLocked(std::uint32_t rank) EPD_REQUIRES(mutex_);
+  // The group is gone: lets everything go on in the next join if nothing is lost with it.
+  void LeaveBehind(const JoinedGroup& gone, bool in_order) EPD_REQUIRES(mutex_);
+  // Why no call may begin: the group was left, or it is gone. A group that has ended is moved to `lost`.
   Status CheckLocked(std::uint32_t rank, std::shared_ptr<JoinedGroup>* lost) EPD_REQUIRES(mutex_);
   // Where a call was when it failed here, for its error.
   std::string Place(std::uint32_t rank) const EPD_REQUIRES(mutex_);
@@ -74,6 +85,7 @@ class Domain {
   const std::uint32_t index_;
   const std::string name_;
   const Connect connect_;
+  std::atomic<bool> closing_ = false;  // Ends waits for the daemon.
 
   mutable client::Mutex mutex_;
   bool closed_ EPD_GUARDED_BY(mutex_) = false;
@@ -85,6 +97,7 @@ class Domain {
   // What joined_ was last, for State: a join holds the mutex for long.
   mutable client::Mutex seen_mutex_;
   std::weak_ptr<JoinedGroup> seen_ EPD_GUARDED_BY(seen_mutex_);
+  epd_plans plans_ EPD_GUARDED_BY(mutex_) = {};  // That are good in the next join, too.
   std::uint64_t num_begun_ EPD_GUARDED_BY(mutex_) = 0;
   Runs runs_ EPD_GUARDED_BY(mutex_);
 };

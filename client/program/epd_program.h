@@ -15,7 +15,9 @@
  * A program that is compiled once and runs in many jobs may hold nothing of a job. So it holds an *alias*, and there are
  * no handles here: what the alias means in this process, which daemon, group and ranks, is what epd_program_join said
  * last, and is looked up at every call. A daemon that was started again or a group that was formed anew needs nothing
- * from the program: one execution fails with the cause, and the next one joins again.
+ * from the program. If a node's daemon stops in order, calls wait until it is back, up to reconnect_timeout_ms, join again
+ * and go on where they were: no call fails. If it dies, one execution fails with the cause, and the next one waits likewise
+ * and joins again.
  *
  * Structs and errors are as in epd_client.h: struct_size is set by the caller, zero means the default for every other
  * field, and what is newer than the library is not read. Functions that return int return EPD_OK or a code of
@@ -66,6 +68,9 @@ typedef struct epd_program_group {
   const char* devices;
   const char* program;  /* For people, see epd_join_args. */
   const char* metadata; /* Likewise. */
+  /* How long a call waits for a daemon that has gone, before it fails with what connecting says; 0: the forming deadline,
+   * less than 0: not at all, and then also a stop in order fails one execution. */
+  int64_t reconnect_timeout_ms;
 } epd_program_group;
 
 /* Opens the process's session with the daemon, if there is none; paths as in epd_program_group. Blocks up to the C
@@ -82,7 +87,8 @@ EPD_API size_t epd_program_socket_path(char* path, size_t path_bytes);
 EPD_API int epd_program_join(const epd_program_group* group, epd_error* error);
 
 /* Waits until the ranks held here are in their groups: at once, unless an earlier call reported a loss (of the daemon, say),
- * which makes it join again, up to the forming deadline. A loss that nobody reported yet is reported here.
+ * which makes it join again, up to the forming deadline, once the daemon is back. A loss that nobody reported yet is
+ * reported here; a stop in order is no loss.
  *   FAILED_PRECONDITION  the alias has no group
  *   otherwise            as of a call: why the session or the group is gone, once per loss */
 EPD_API int epd_program_wait(const char* alias, epd_error* error);

@@ -24,6 +24,14 @@ Status ReadRanks(const epd_program_rank* given, std::size_t count, const char* w
   return {};
 }
 
+std::chrono::milliseconds ReconnectTimeout(const epd_program_group& group,
+                                           const epd_group_spec& spec) {
+  constexpr std::chrono::minutes kForming{5};  // The daemons' default.
+  if (group.reconnect_timeout_ms < 0) return std::chrono::milliseconds(0);
+  if (group.reconnect_timeout_ms > 0) return std::chrono::milliseconds(group.reconnect_timeout_ms);
+  return spec.form_ms > 0 ? std::chrono::milliseconds(spec.form_ms) : kForming;
+}
+
 }  // namespace
 
 Status GroupConfig::ReadSpec(const epd_group_spec* given) {
@@ -64,6 +72,7 @@ Status GroupConfig::Read(const epd_program_group* given,
   made->devices = Text(group.devices);
   made->program = Text(group.program);
   made->metadata = Text(group.metadata);
+  made->reconnect_timeout = ReconnectTimeout(group, made->spec);
   *config = made;
   return {};
 }

@@ -1,6 +1,7 @@
 // A group as this process asked for it: epd_program_group, with texts and tables of its own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -44,6 +45,8 @@ class GroupConfig {
   std::string devices;
   std::string program;
   std::string metadata;
+  // For a daemon that has gone; zero: no call waits for it.
+  std::chrono::milliseconds reconnect_timeout{};
 
   // The name in the daemon.
   std::string NameOf(std::int64_t domain) const {

@@ -167,9 +167,10 @@ epd_key ActiveCall::key() const {
   return key;
 }
 
-void ActiveCall::End(const Status& status) {
-  domain_->End(call_, begun_.joined, status);
+bool ActiveCall::End(const Status& status) {
+  const bool again = domain_->End(call_, begun_.joined, status);
   begun_.joined = nullptr;
+  return again;
 }
 
 Groups& Groups::Shared() {
@@ -289,7 +290,10 @@ void Groups::AwaitQuiet(const Entry& entry) {
 
 void Groups::Finalize(std::string_view alias) {
   const std::shared_ptr<const Entry> entry = Find(alias);
-  if (entry != nullptr) AwaitQuiet(*entry);
+  if (entry != nullptr) {
+    for (const auto& [index, domain] : entry->domains) domain->StopWaiting();
+    AwaitQuiet(*entry);
+  }
   bool last = false;
   {
     const client::MutexLock lock(mutex_);
@@ -346,15 +350,17 @@ Status Groups::Begin(const epd_program_call& call, ActiveCall* active) {
 }
 
 Status Groups::Run(const epd_program_call& call, const Exchange& exchange) {
-  ActiveCall active;
-  Status status = Begin(call, &active);
-  if (!status.ok()) return status;
-  epd_error error = {};
-  error.struct_size = sizeof error;
-  status =
-      FromError(active.refusal().ok() ? exchange(active, &error) : Refuse(active, &error), error);
-  active.End(status);
-  return status;
+  for (epd_program_call next = call;;) {
+    ActiveCall active;
+    if (Status status = Begin(next, &active); !status.ok()) return status;
+    epd_error error = {};
+    error.struct_size = sizeof error;
+    const int code = active.refusal().ok() ? exchange(active, &error) : Refuse(active, &error);
+    Status status = FromError(code, error);
+    // Repeated, it is still the same use of its call site.
+    if (call.name == nullptr) next.occurrence = active.number().occurrence + 1;
+    if (!active.End(status)) return status;
+  }
 }
 
 Status Groups::OnDevice(const epd_program_call& call, const std::string& device,

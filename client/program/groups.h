@@ -36,8 +36,9 @@ class ActiveCall {
   // Not OK: the call must not be made; epd_refuse tells every rank so.
   const Status& refusal() const { return begun_.refusal; }
 
-  // Ends the call. A lost session or a closed group is noted: the next call attaches again.
-  void End(const Status& status);
+  // Ends the call. A lost session or a closed group is noted: the next call attaches again. True: the call has failed
+  // because a node's daemon stops in order, which is no error of the program's; begin it again.
+  bool End(const Status& status);
 
  private:
   std::shared_ptr<Domain> domain_;

@@ -1,6 +1,9 @@
 #include "client/program/joined_group.h"
 
+#include <thread>
 #include <utility>
+
+#include "client/c/interrupt.h"
 
 namespace epd::program {
 
@@ -38,9 +41,7 @@ Status Session::Check() const {
 
 JoinedGroup::JoinedGroup(std::shared_ptr<Session> session, epd_group* group, std::uint64_t number)
     : session_(std::move(session)), number_(number), group_(group) {
-  epd_group_info info = {};
-  info.struct_size = sizeof info;
-  if (epd_group_get_info(group_, &info) == EPD_OK) epoch_ = info.epoch;
+  epoch_ = Info().epoch;
 }
 
 JoinedGroup::~JoinedGroup() { Leave(); }
@@ -51,21 +52,37 @@ epd_group* JoinedGroup::group() const {
 }
 
 std::uint64_t JoinedGroup::CurrentEpoch() const {
+  const epd_group_info info = Info();
+  return info.epoch != 0 ? info.epoch : epoch_;
+}
+
+epd_group_info JoinedGroup::Info() const {
   epd_group_info info = {};
   info.struct_size = sizeof info;
-  epd_group* const joined = group();
-  return joined != nullptr && epd_group_get_info(joined, &info) == EPD_OK ? info.epoch : epoch_;
+  const client::MutexLock lock(mutex_);
+  if (group_ != nullptr) epd_group_get_info(group_, &info);
+  return info;
 }
 
 Status JoinedGroup::Check() const {
   Status session = session_->Check();
   if (!session.ok()) return session;
-  epd_group_info info = {};
-  info.struct_size = sizeof info;
-  epd_group* const joined = group();
-  const int code = joined == nullptr ? 0 : epd_group_get_info(joined, &info);
-  if (code != EPD_OK) return {client::CodeFromNumber(code), "the group was closed"};
-  return {};
+  if (Info().stopping != EPD_GROUP_STOPPED) return {};
+  return {Code::kUnavailable, "[epd:UNAVAILABLE] the epd of a node of the group was stopped"};
+}
+
+bool JoinedGroup::EndsInOrder(std::chrono::milliseconds patience) const {
+  constexpr std::chrono::milliseconds kPause{5};
+  const client::Interrupts interrupts;
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (true) {
+    const Status session = session_->Check();  // Reads what epd said last.
+    const int stopping = Info().stopping;
+    if (stopping != EPD_GROUP_STOPS) return stopping == EPD_GROUP_STOPPED;
+    if (!session.ok() || interrupts.any() || std::chrono::steady_clock::now() >= until)
+      return false;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 void JoinedGroup::Leave() {

@@ -1,6 +1,7 @@
 // Handles of the C library that end with their last user: a session with epd, and ranks in a group.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -50,13 +51,21 @@ class JoinedGroup {
   // Of the group as it is formed now: workers may have been replaced since.
   std::uint64_t CurrentEpoch() const;
 
+  epd_plans plans() const { return Info().plans; }
+
   // Why calls can no longer succeed here and the group must be joined again, or OK.
   Status Check() const;
+
+  // After a call that failed: whether a node's daemon stops in order, so that the call may be repeated in a later join.
+  // Waits up to `patience` for operations of other calls to end.
+  bool EndsInOrder(std::chrono::milliseconds patience) const;
 
   // Leaves now: calls in flight fail. No new call may begin.
   void Leave();
 
  private:
+  epd_group_info Info() const;
+
   const std::shared_ptr<Session> session_;
   const std::uint64_t number_;
   std::uint64_t epoch_ = 0;

@@ -82,6 +82,14 @@ void Runs::End(const Call& call) {
   --in_flight_;
 }
 
+void Runs::CarryOver(std::uint64_t join) {
+  for (Run& run : runs_) {
+    if (run.join != join) continue;
+    run.join = join + 1;
+    for (auto& [number, rank] : run.ranks) rank.numbered = false;
+  }
+}
+
 void Runs::Condemn(const Call& call, std::uint64_t join) {
   if (Find(call) == nullptr) Add(call, join);
 }

@@ -55,6 +55,10 @@ class Runs {
   Outcome Start(const Call& call, std::uint64_t join, const Begin& begin, CallNumber* number);
   void End(const Call& call);
 
+  // Lets the runs of join number `join`, which has ended with nothing lost, go on in the next one, where each rank's
+  // are numbered anew.
+  void CarryOver(std::uint64_t join);
+
   // Makes the run, begun or not, stale for every later join than this one.
   void Condemn(const Call& call, std::uint64_t join);
 

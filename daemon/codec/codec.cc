@@ -1,8 +1,10 @@
 #include "daemon/codec/codec.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -19,15 +21,17 @@ v1::Status ToProto(const absl::Status& status) {
   v1::Status proto;
   proto.set_code(static_cast<int32_t>(status.code()));
   proto.set_message(std::string(status.message()));
+  proto.set_resumable(IsResumable(status));
   return proto;
 }
 
 absl::Status FromProto(const v1::Status& status) {
   const bool known =
       status.code() >= 0 && status.code() <= static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return absl::Status(
+  absl::Status read(
       known ? static_cast<absl::StatusCode>(status.code()) : absl::StatusCode::kUnknown,
       text::Clean(status.message(), limits::kErrorBytes));
+  return status.resumable() ? Resumable(std::move(read)) : read;
 }
 
 v1::ServerMessage JoinFailed(uint64_t request, const absl::Status& status) {

@@ -45,7 +45,7 @@ enum class GroupEvent {
   kWorkerLost,  // A worker died or was replaced: a new epoch.
   kRecount,     // A session began executions while the formation was being cut: cut again.
   kRecovered,   // A restarted coordinator hears of the group from its members.
-  kDrain,       // An operator asked.
+  kDrain,       // An operator asked, or a node of the group stops in order.
   kEmptied,     // The last lease of an orchestrated group is gone.
   kFail,        // Formation error, deadline, or the last lease is gone.
   kClose,       // An operator asked, or draining has ended.
@@ -69,7 +69,7 @@ inline constexpr TransitionTable<GroupState, GroupEvent> kGroupTransitions = [] 
       {E::kDrain, S::kDraining, {S::kReady, S::kDraining}},
       {E::kEmptied,
        S::kForming,
-       {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming}},
+       {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming, S::kDraining}},
       {E::kFail,
        S::kClosed,
        {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming, S::kDraining}},

@@ -11,6 +11,7 @@
 #include "daemon/control/node/membership_table.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node/pending_orders.h"
+#include "daemon/core/resumable.h"
 
 namespace epd {
 namespace {
@@ -149,9 +150,10 @@ void NodeControl::Parts::BeginShutdown(absl::Time deadline) {
 void NodeControl::Parts::AdvanceShutdown() {
   if (!shutdown_deadline.has_value() || shutdown_done) return;
   if (memberships.AnyHeld() && outbox.now() < *shutdown_deadline) return;
-  memberships.FailAll(ShuttingDownError());
-  groups.EndAllTenants(ShuttingDownError());
-  sessions.EndAll(ShuttingDownError());
+  const absl::Status why = Resumable(ShuttingDownError());
+  memberships.FailAll(why);
+  groups.EndAllTenants(why);
+  sessions.EndAll(why);
   shutdown_done = true;
   outbox.Add(ShutdownDone{});
 }

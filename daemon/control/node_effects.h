@@ -105,6 +105,12 @@ struct NotifyReform {
   absl::Status cause;
   bool wait = false;
 };
+// The group takes no new operations and ends soon, with `cause`.
+struct NotifyDraining {
+  SessionId session;
+  GroupId group;
+  absl::Status cause;
+};
 // The session is no member of `group` any more.
 struct NotifyGroupEnded {
   SessionId session;
@@ -131,7 +137,7 @@ struct ShutdownDone {};
 
 using NodeEffect =
     std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId, InitCommunicator,
-                 ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform, NotifyGroupEnded, EndSession,
-                 GroupTransition, RpcDone, ShutdownDone>;
+                 ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform, NotifyDraining,
+                 NotifyGroupEnded, EndSession, GroupTransition, RpcDone, ShutdownDone>;
 
 }  // namespace epd

@@ -136,6 +136,7 @@ struct Order {
   GroupId group = {};             // kDrain, kClose; zero: by name.
   std::string name = {};          // kDrain, kClose
   absl::Duration remaining = {};  // Until its deadline, when it was first reported.
+  bool node_stops = false;        // kDrain: the node itself asks, for it stops; members come back.
 };
 
 // All that a node has. Ordered by `seq` within one (node, incarnation).

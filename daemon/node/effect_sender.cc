@@ -76,6 +76,12 @@ struct EffectSender::NodeSwitch {
     reform.set_wait(e.wait);
     to.clients.Send(e.session, message);
   }
+  void operator()(const NotifyDraining& e) const {
+    v1::ServerMessage message;
+    message.mutable_group_draining()->set_group_id(e.group.value);
+    *message.mutable_group_draining()->mutable_status() = ToProto(e.cause);
+    to.clients.Send(e.session, message);
+  }
   void operator()(const NotifyGroupEnded& e) const {
     v1::ServerMessage message;
     message.mutable_group_ended()->set_group_id(e.group.value);

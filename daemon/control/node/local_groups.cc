@@ -134,6 +134,7 @@ void LocalGroups::ReconcileTenants(Group& group) {
     if (tenant.running && view.state == GroupState::kDraining &&
         tenant.work.phase == TenantPhase::kReady && !tenant.drain_asked) {
       tenant.drain_asked = true;
+      memberships_.TellDraining(view.id, view.cause);  // Before anything is refused.
       outbox_.Add(DrainTenant{view.id, tenant.work.formation, name});
     }
   }

@@ -184,6 +184,13 @@ void MembershipTable::TellReform(GroupId group, const absl::Status& cause, bool 
   }
 }
 
+void MembershipTable::TellDraining(GroupId group, const absl::Status& cause) {
+  for (const SessionMembership* member : MembersOf(group)) {
+    if (member->state == MembershipState::kJoined)
+      outbox_.Add(NotifyDraining{member->claim.session, group, cause});
+  }
+}
+
 void MembershipTable::FailWaiting(const absl::Status& status) {
   for (auto& [key, member] : members_) {
     if (member.state == MembershipState::kWaiting) Fail(member, status);

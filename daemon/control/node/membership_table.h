@@ -57,6 +57,8 @@ class MembershipTable {
   void Follow(const GroupView& view, Formation wanted, bool serving);
   // Tells the group's joined members that its formation has ended.
   void TellReform(GroupId group, const absl::Status& cause, bool wait);
+  // Tells them that it takes no new operations, and ends soon, with `cause`.
+  void TellDraining(GroupId group, const absl::Status& cause);
 
   // ---- ends with an error: answers a Join, or tells that the group has ended ----
   void Fail(const Key& key, const absl::Status& status) { Fail(members_.at(key), status); }

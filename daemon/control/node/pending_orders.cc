@@ -14,7 +14,8 @@ void PendingOrders::Take(const OrderRequested& event) {
 
 void PendingOrders::DrainOwn(GroupId group, absl::Time deadline) {
   const RequestId request{next_internal_++};
-  Add({.request = request, .kind = OrderKind::kDrain, .group = group}, deadline, /*internal=*/true);
+  Add({.request = request, .kind = OrderKind::kDrain, .group = group, .node_stops = true}, deadline,
+      /*internal=*/true);
 }
 
 void PendingOrders::Add(Order order, absl::Time deadline, bool internal) {

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/check.h"
+#include "daemon/core/resumable.h"
 
 namespace epd {
 
@@ -230,6 +231,10 @@ void GroupTable::DropUnusedEpoch(const std::string& name) {
 }
 
 void GroupTable::EndDrained(ClusterGroup& group, const absl::Status& for_orders) {
+  if (IsResumable(group.cause)) {
+    const absl::Status stops = group.cause;
+    return End(group, GroupEvent::kFail, stops, for_orders);
+  }
   End(group, GroupEvent::kClose,
       absl::FailedPreconditionError(
           absl::StrCat(Label(group), " was drained and closed by an operator; join again")),

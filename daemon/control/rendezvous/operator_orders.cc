@@ -2,6 +2,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 
 namespace epd {
 
@@ -17,7 +18,7 @@ void OperatorOrders::Take(const NodeReport& report) {
     known->second.order = order;
     known->second.deadline = changes_.now() + order.remaining;
     if (keeps_) earliest_ = std::min(earliest_, known->second.deadline);
-    Execute(known->second);
+    Execute(report.node, known->second);
   }
 }
 
@@ -25,7 +26,7 @@ void OperatorOrders::DropNode(const NodeId& node) {
   std::erase_if(orders_, [&](const auto& entry) { return entry.first.first == node; });
 }
 
-void OperatorOrders::Execute(KnownOrder& known) {
+void OperatorOrders::Execute(const NodeId& node, KnownOrder& known) {
   const Order& order = known.order;
   known.done = true;
   if (order.kind == OrderKind::kCreate) return Create(known);
@@ -46,18 +47,23 @@ void OperatorOrders::Execute(KnownOrder& known) {
   for (ClusterGroup* group : found) {
     known.changed.insert(group->id);
     const std::string what = Label(*group);
+    const absl::Status stops = Resumable(absl::UnavailableError(absl::StrCat(
+        what, " phase=draining: the epd of node ", node.value, " is stopping; join again")));
     const bool serving =
         group->state == GroupState::kReady || group->state == GroupState::kDraining;
     if (order.kind == OrderKind::kClose || !serving) {
-      groups_.End(*group, GroupEvent::kClose,
-                  absl::FailedPreconditionError(
-                      absl::StrCat(what, " was closed by an operator; join again")));
+      groups_.End(*group, order.node_stops ? GroupEvent::kFail : GroupEvent::kClose,
+                  order.node_stops ? stops
+                                   : absl::FailedPreconditionError(absl::StrCat(
+                                         what, " was closed by an operator; join again")));
       continue;
     }
     group->deadline = std::min(group->deadline, known.deadline);
-    groups_.Fire(*group, GroupEvent::kDrain,
-                 absl::FailedPreconditionError(
-                     absl::StrCat(what, " phase=draining: an operator is closing the group")));
+    group->cause = order.node_stops
+                       ? stops
+                       : absl::FailedPreconditionError(absl::StrCat(
+                             what, " phase=draining: an operator is closing the group"));
+    groups_.Fire(*group, GroupEvent::kDrain, group->cause);
     known.draining.insert(group->id);
   }
   known.done = known.draining.empty();

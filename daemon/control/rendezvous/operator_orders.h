@@ -45,7 +45,7 @@ class OperatorOrders {
 
  private:
   void Keep(const std::vector<PersistentGroup>& kept);
-  void Execute(KnownOrder& known);
+  void Execute(const NodeId& node, KnownOrder& known);
   void Create(KnownOrder& known);
   // Whether what the order has done would outlive this coordinator, as far as it should.
   bool IsKept(const KnownOrder& known) const;

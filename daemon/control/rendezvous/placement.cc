@@ -1,6 +1,7 @@
 #include "daemon/control/rendezvous/placement.h"
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 
 namespace epd {
 
@@ -26,7 +27,9 @@ void Placement::Place(const ClaimKey& key) {
     return claims_.Wait(key, "the coordinator has just started and listens to the nodes first");
   ClusterGroup* group = groups_.ByName(claim.spec.name, claim.spec.tenant);
   if (group == nullptr) return PlaceIntoNew(key);
-  if (group->state == GroupState::kDraining) {
+  if (group->state == GroupState::kDraining && IsResumable(group->cause)) {
+    claims_.Wait(key, absl::StrCat("the group must end first: ", group->cause.message()));
+  } else if (group->state == GroupState::kDraining) {
     claims_.Fail(
         key, absl::FailedPreconditionError(absl::StrCat(
                  Label(*group), " phase=draining: takes no new members; join once it is closed")));

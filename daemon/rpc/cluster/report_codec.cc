@@ -124,6 +124,7 @@ void PutOrder(const Order& order, v1::ClusterOrder& out) {
   out.set_group_id(order.group.value);
   out.set_name(order.name);
   *out.mutable_remaining() = ToProto(order.remaining);
+  out.set_node_stops(order.node_stops);
 }
 
 absl::Status GetOrder(const v1::ClusterOrder& in, Order& order) {
@@ -132,6 +133,7 @@ absl::Status GetOrder(const v1::ClusterOrder& in, Order& order) {
   order.group = GroupId(in.group_id());
   order.name = in.name();
   order.remaining = FromProto(in.remaining());
+  order.node_stops = in.node_stops();
   absl::Status status = GetEnum(in.kind(), OrderKind::kClose, "order.kind", order.kind);
   if (status.ok() && order.kind == OrderKind::kCreate) status = Get(in.spec(), order.spec);
   return status;

@@ -10,6 +10,7 @@ import harness
 import pytest
 import wait
 from harness import (
+    Daemon,
     Fleet,
     Setup,
     clean_environment,
@@ -79,7 +80,12 @@ def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
     with running_daemon() as daemon:
         job = subprocess.Popen(
             python(str(_SCRIPTS / "restart.py")),
-            env=clean_environment(EPD_SOCKET=daemon.socket, EPD_AUTOSTART="0"),
+            env=clean_environment(
+                EPD_SOCKET=daemon.socket,
+                EPD_AUTOSTART="0",
+                # A stop in order is no loss, unless nobody waits for the daemon.
+                EPD_RECONNECT_TIMEOUT="0" if ending == "stop" else "30",
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,6 +96,111 @@ def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
                 assert job.stdout.readline() == "restart\n", job.stderr.read()
                 getattr(daemon, ending)()
                 daemon.start(*options)
+                job.stdin.write("restarted\n")
+                job.stdin.flush()
+            out, errors = job.communicate(timeout=60)
+        finally:
+            job.kill()
+        assert job.returncode == 0, errors
+        assert "restart: fine" in out
+
+
+class _Training:
+    """Processes that run goes_on, each in front of the daemon given for its rank."""
+
+    def __init__(self, daemons: list[Daemon], steps: int, **environment: str):
+        self._said = [daemon.folder / f"rank{rank}.out" for rank, daemon in enumerate(daemons)]
+        self._processes = []
+        for rank, daemon in enumerate(daemons):
+            with self._said[rank].open("w") as said:
+                words = [str(_SCRIPTS / "goes_on.py"), str(steps), str(len(daemons)), str(rank)]
+                self._processes.append(
+                    subprocess.Popen(
+                        [*daemon.inside, *python(*words)],
+                        env=clean_environment(EPD_FORM_TIMEOUT="60", **environment),
+                        stdin=subprocess.DEVNULL,
+                        stdout=said,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def said(self) -> list[str]:
+        return [path.read_text() for path in self._said]
+
+    def reach(self, step: int) -> None:
+        wait.until(
+            lambda: (self._all_live() and all(f"step {step}\n" in said for said in self.said())),
+            f"all ranks to reach step {step}",
+            90,
+        )
+
+    def _all_live(self) -> bool:
+        assert not any(process.poll() for process in self._processes), self.said()
+        return True
+
+    def expect_finish(self) -> None:
+        assert [process.wait(90) for process in self._processes] == [0] * len(self._processes), (
+            self.said()
+        )
+        assert all("goes_on: fine" in said for said in self.said())
+
+
+def test_a_training_that_retries_nothing_outlives_stops_of_its_daemon():
+    with (
+        running_daemon() as daemon,
+        _Training([daemon] * 3, 150, EPD_SOCKET=daemon.socket, EPD_AUTOSTART="0") as training,
+    ):
+        for step, away in ((20, 0.0), (60, 1.5)):
+            training.reach(step)
+            assert daemon.stop() == 0, daemon.log_tail()
+            time.sleep(away)
+            daemon.start()
+        training.expect_finish()
+        assert "waiting up to 60 s for the daemon" in training.said()[0], "a wait has a name"
+
+
+def test_a_private_daemon_that_is_stopped_is_started_again_and_nothing_fails():
+    with short_folder() as folder:
+        folder.chmod(0o700)
+        environment = {
+            "XDG_RUNTIME_DIR": str(folder),
+            "EPD_PROGRAM": harness.binary("epd"),
+        }
+        with _Training([Daemon(folder / "run")] * 2, 100, **environment) as training:
+            training.reach(20)
+            (pid,) = _epds_of(folder)
+            os.kill(pid, signal.SIGTERM)
+            training.expect_finish()
+        wait.until(lambda: not _epds_of(folder), "the private epd to end")
+
+
+def test_a_private_daemon_that_is_killed_is_reported_once_and_started_again():
+    with short_folder() as folder:
+        folder.chmod(0o700)
+        job = subprocess.Popen(
+            python(str(_SCRIPTS / "restart.py")),
+            env=clean_environment(
+                XDG_RUNTIME_DIR=str(folder), EPD_PROGRAM=harness.binary("epd"), EPD_JOB="private"
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            for _ in range(2):
+                assert job.stdout.readline() == "restart\n", job.stderr.read()
+                (pid,) = _epds_of(folder)
+                os.kill(pid, signal.SIGKILL)
+                wait.until(lambda: not _epds_of(folder), "the private epd to be gone")
                 job.stdin.write("restarted\n")
                 job.stdin.flush()
             out, errors = job.communicate(timeout=60)

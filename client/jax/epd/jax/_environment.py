@@ -37,6 +37,12 @@ def milliseconds(name: str) -> int:
     return round(seconds * 1000)
 
 
+def reconnect_milliseconds() -> int:
+    """As epd_program_group takes it: 0 is the forming deadline, -1 not at all. ValueError if it is no number."""
+    text = os.environ.get("EPD_RECONNECT_TIMEOUT", "")
+    return -1 if text.strip("0.") == "" and text else milliseconds("EPD_RECONNECT_TIMEOUT")
+
+
 def executor() -> int:
     """Who moves the rows, as the C library's epd_executor; ValueError for an unknown name."""
     text = os.environ.get("EPD_EXECUTOR", "")

@@ -110,6 +110,7 @@ class Group(ctypes.Structure):
         ("devices", _TEXT),
         ("program", _TEXT),
         ("metadata", _TEXT),
+        ("reconnect_timeout_ms", _I64),
     )
 
 
@@ -152,4 +153,5 @@ def group_struct(
         devices=devices.encode(),
         program=arguments.program.encode(),
         metadata=arguments.metadata.encode(),
+        reconnect_timeout_ms=_environment.reconnect_milliseconds(),
     )

@@ -19,6 +19,7 @@
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
 ``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
 ``EPD_FORM_TIMEOUT``      seconds for all ranks to come to ``ep_bootstrap``; default 300
+``EPD_RECONNECT_TIMEOUT`` seconds that calls wait for a daemon that has gone; default ``EPD_FORM_TIMEOUT``; ``0``: they fail
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself
 ========================  ================================================================================
 

@@ -15,12 +15,14 @@
 
 struct epd_client {
   bool cut = false;
+  int stopping = EPD_GROUP_STAYS;  // Of all its groups, until the next join.
 };
 
 struct epd_group {
   epd_client* client = nullptr;
   std::string name;
   epd_group_spec spec{};
+  epd_plans plans{};
   std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> begun;
 };
 
@@ -59,7 +61,7 @@ struct World {
   std::vector<Call> calls;
   std::map<std::string, std::shared_ptr<Operation>> operations;
   int sessions = 0, groups = 0;
-  int connect_code = 0, join_code = 0;
+  int connect_code = 0, connect_failures = 0, join_code = 0;
   std::string last_join;
   std::vector<epd_client*> clients;
 };
@@ -278,16 +280,21 @@ void Reset() {
   const std::lock_guard lock(world().mutex);
   world().calls.clear();
   world().operations.clear();
-  world().connect_code = world().join_code = 0;
+  world().connect_failures = world().join_code = 0;
 }
 void CutSessions() {
   const std::lock_guard lock(world().mutex);
   for (epd_client* client : world().clients) client->cut = true;
   world().changed.notify_all();
 }
-void FailNextConnect(int code) {
+void StopInOrder(int stopping) {
+  const std::lock_guard lock(world().mutex);
+  for (epd_client* client : world().clients) client->stopping = stopping;
+}
+void FailNextConnects(int code, int times) {
   const std::lock_guard lock(world().mutex);
   world().connect_code = code;
+  world().connect_failures = times;
 }
 void FailNextJoin(int code) {
   const std::lock_guard lock(world().mutex);
@@ -300,8 +307,9 @@ extern "C" {
 
 int epd_connect(const epd_connect_args*, epd_client** client, epd_error* error) {
   const std::lock_guard lock(world().mutex);
-  if (const int code = std::exchange(world().connect_code, 0); code != 0) {
-    return Fail(error, code, "[epd:FAKE] no daemon");
+  if (world().connect_failures > 0) {
+    --world().connect_failures;
+    return Fail(error, world().connect_code, "[epd:FAKE] no daemon");
   }
   *client = new epd_client;
   world().clients.push_back(*client);
@@ -330,9 +338,12 @@ int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, e
   }
   *group = new epd_group;
   (*group)->client = client;
+  client->stopping = EPD_GROUP_STAYS;
   (*group)->name = args->spec->name;
   (*group)->spec = *args->spec;
   const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
+  static std::uint64_t joins = 0;
+  (*group)->plans = args->plans.group_id != 0 ? args->plans : epd_plans{++joins, 1};
   world().last_join = text(args->program) + "|" + text(args->metadata);
   ++world().groups;
   return 0;
@@ -348,6 +359,8 @@ int epd_leave(epd_group* group, epd_error*) {
 int epd_group_get_info(epd_group* group, epd_group_info* info) {
   info->epoch = 1;
   info->num_ranks = group->spec.num_ranks;
+  info->stopping = group->client->stopping;
+  info->plans = group->plans;
   return 0;
 }
 

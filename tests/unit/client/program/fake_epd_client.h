@@ -35,8 +35,11 @@ void Reset();
 // The living sessions end: their calls fail with UNAVAILABLE, as epd_check does. New ones work.
 void CutSessions();
 
-// The next epd_connect (or epd_join) fails with `code`, once.
-void FailNextConnect(int code);
+// What epd_group_get_info says of the living sessions' groups: an epd_group_stopping.
+void StopInOrder(int stopping);
+
+// The next calls of epd_connect fail with `code`; the next epd_join, once.
+void FailNextConnects(int code, int times);
 void FailNextJoin(int code);
 
 }  // namespace epd::fake

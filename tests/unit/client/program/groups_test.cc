@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "tests/unit/client/program/fake_epd_client.h"
 
@@ -26,6 +29,7 @@ struct Asked {
     group.struct_size = sizeof group;
     group.alias = "default";
     group.job = "job";
+    group.reconnect_timeout_ms = -1;  // Losses are seen at once.
     Hold({{0, 0, "cpu:0"}, {0, 1, "cpu:1"}, {1, 0, "cpu:2"}});
   }
   struct Rank {
@@ -291,10 +295,140 @@ TEST_F(GroupsTest, ADaemonThatIsNotBackYetFailsTheCallAndIsTriedAgain) {
   const Site site;
   fake::CutSessions();
   EXPECT_EQ(Call(site, 1).code, Code::kUnavailable);
-  fake::FailNextConnect(14);
+  fake::FailNextConnects(14, 1);
   EXPECT_EQ(Call(site, 2).code, Code::kUnavailable);
   EXPECT_EQ(Call(site, 2).code, Code::kAborted) << "the rest of that execution";
   EXPECT_TRUE(Call(site, 3).ok());
+}
+
+TEST_F(GroupsTest, ACallWaitsForADaemonThatIsNotBackYet) {
+  Asked asked;
+  asked.group.reconnect_timeout_ms = 60'000;
+  ASSERT_TRUE(groups_.Join(asked.Read()).ok());
+  const Site site;
+  fake::CutSessions();
+  EXPECT_EQ(Call(site, 1).code, Code::kUnavailable) << "it has died: what was under way is lost";
+  fake::FailNextConnects(14, 3);
+  EXPECT_TRUE(Call(site, 2).ok());
+}
+
+TEST_F(GroupsTest, ADaemonThatDoesNotComeBackInTimeFailsTheCall) {
+  Asked asked;
+  asked.group.reconnect_timeout_ms = 1;
+  ASSERT_TRUE(groups_.Join(asked.Read()).ok());
+  const Site site;
+  fake::CutSessions();
+  EXPECT_EQ(Call(site, 1).code, Code::kUnavailable);
+  fake::FailNextConnects(14, 1000);
+  const Status late = Call(site, 2);
+  EXPECT_EQ(late.code, Code::kUnavailable);
+  EXPECT_THAT(late.message, HasSubstr("group=job/default/0 epoch=1 rank=0 phase=begin: waited"));
+  fake::FailNextConnects(7, 1);
+  EXPECT_EQ(Call(site, 3).code, Code::kPermissionDenied) << "no waiting helps";
+}
+
+// What an operation of ranks would do: fail while the daemon stops, then succeed.
+class StopInOrderTest : public GroupsTest {
+ protected:
+  StopInOrderTest() { asked_.group.reconnect_timeout_ms = 60'000; }
+
+  // Makes a call of several attempts; the status of the last, and the number of each.
+  Status Run(const epd_program_call& call, const std::vector<int>& stopping) {
+    numbers_.clear();
+    return groups_.Run(call, [&](const ActiveCall& active, epd_error* error) {
+      numbers_.push_back(active.number());
+      if (numbers_.size() > stopping.size()) return 0;
+      fake::StopInOrder(stopping[numbers_.size() - 1]);
+      std::snprintf(error->message, sizeof error->message, "refused");
+      return static_cast<int>(Code::kFailedPrecondition);
+    });
+  }
+
+  epd_plans Plans() {
+    ActiveCall call;
+    epd_program_call named = site_.At(0);
+    named.name = "plans";  // So it takes no number.
+    EXPECT_TRUE(groups_.Begin(named, &call).ok());
+    epd_group_info info = {};
+    info.struct_size = sizeof info;
+    epd_group_get_info(call.group(), &info);
+    call.End({});
+    return info.plans;
+  }
+
+  Asked asked_;
+  Site site_;
+  std::vector<CallNumber> numbers_;
+};
+
+TEST_F(StopInOrderTest, ACallInFlightIsRepeatedInTheNextSessionAsTheSameUseOfItsSite) {
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  const Site site;
+  ASSERT_TRUE(Call(site, 1).ok());
+  ASSERT_TRUE(Call(site, 2).ok());
+  fake::FailNextConnects(14, 2);
+  const epd_plans before = Plans();
+  ASSERT_TRUE(Run(site.At(2), {EPD_GROUP_STOPPED}).ok()) << "its site's second use in execution 2";
+  EXPECT_EQ(Plans().group_id, before.group_id) << "plans that it has prepared are still good";
+  ASSERT_EQ(numbers_.size(), 2u);
+  EXPECT_EQ(numbers_[0].execution, 1u);
+  EXPECT_EQ(numbers_[0].occurrence, 1u);
+  EXPECT_EQ(numbers_[1].execution, 0u) << "the first of the new session";
+  EXPECT_EQ(numbers_[1].occurrence, 1u);
+  ASSERT_TRUE(Call(site, 2).ok());
+  EXPECT_EQ(last_.execution, 0u) << "the execution goes on";
+  EXPECT_EQ(last_.occurrence, 2u);
+  ASSERT_TRUE(Call(site, 3).ok());
+  EXPECT_EQ(last_.execution, 1u);
+}
+
+TEST_F(StopInOrderTest, ACallThatBeginsAfterTheStopNoticesNothing) {
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  const Site site;
+  ASSERT_TRUE(Call(site, 1).ok());
+  fake::StopInOrder(EPD_GROUP_STOPPED);
+  fake::CutSessions();
+  ASSERT_TRUE(Call(site, 1).ok());
+  EXPECT_EQ(last_.execution, 0u);
+  EXPECT_EQ(last_.occurrence, 1u);
+  EXPECT_TRUE(groups_.Wait("default").ok());
+}
+
+TEST_F(StopInOrderTest, AStopThatEndsInADeathIsAnError) {
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  const Site site;
+  std::thread death([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    fake::StopInOrder(EPD_GROUP_STAYS);
+    fake::CutSessions();
+  });
+  EXPECT_EQ(Run(site.At(1), {EPD_GROUP_STOPS}).code, Code::kFailedPrecondition);
+  death.join();
+  EXPECT_EQ(numbers_.size(), 1u);
+}
+
+TEST_F(StopInOrderTest, WithoutPatienceItIsALossLikeAnyOther) {
+  asked_.group.reconnect_timeout_ms = -1;
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  const Site site;
+  EXPECT_EQ(Run(site.At(1), {EPD_GROUP_STOPPED}).code, Code::kFailedPrecondition);
+  EXPECT_EQ(Call(site, 1).code, Code::kAborted);
+  EXPECT_TRUE(Call(site, 2).ok());
+}
+
+TEST_F(StopInOrderTest, FinalizeEndsTheWaitForADaemon) {
+  ASSERT_TRUE(groups_.Join(asked_.Read()).ok());
+  fake::StopInOrder(EPD_GROUP_STOPPED);
+  fake::CutSessions();
+  fake::FailNextConnects(14, 1'000'000);
+  const Site site;
+  std::thread finalize([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    groups_.Finalize("default");
+  });
+  EXPECT_EQ(Call(site, 1).code, Code::kUnavailable);
+  finalize.join();
+  fake::FailNextConnects(0, 0);
 }
 
 TEST_F(GroupsTest, AFailedBootstrapLeavesNothingBehind) {

@@ -50,6 +50,22 @@ class RunsTest : public testing::Test {
   };
 };
 
+TEST_F(RunsTest, WhatIsCarriedOverIsNumberedAnewInTheOrderOfItsNextCalls) {
+  const Runs::Call one = Site(), two = Site(1);
+  Call(one, 77);
+  Call(two, 78);
+  Call(one, 79);
+  runs_.CarryOver(join_);
+  EXPECT_FALSE(runs_.IsStale(At(one, 79, 0), join_ + 1));
+  ++join_;
+  begun_.clear();
+  const CallNumber next = Call(one, 79);
+  EXPECT_EQ(next.execution, 0u);
+  EXPECT_EQ(next.occurrence, 1u) << "the second use of its site";
+  EXPECT_EQ(Call(one, 80).execution, 1u);
+  EXPECT_EQ(Call(two, 81).execution, 0u);
+}
+
 TEST_F(RunsTest, UnseenRunIdsCountUpPerProgramAndRank) {
   const Runs::Call one = Site(), two = Site(1);
   EXPECT_EQ(Call(one, 77).execution, 0u);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "daemon/core/resumable.h"
 #include "tests/unit/daemon/control/small_cluster.h"
 
 namespace epd {
@@ -339,6 +340,57 @@ TEST(ReformationTest, AShutdownDrainsRefusesAndEndsSessions) {
   EXPECT_TRUE(c.shutdown_done);
   c.Attach(0, 4);
   EXPECT_EQ(c.told_to_end.count(4), 1u);
+}
+
+// What all members of the cluster need to know, so that none takes it for a loss.
+TEST(ReformationTest, AShutdownIsToldBeforeAnythingIsRefusedAndIsResumableOnEveryNode) {
+  Pair c;
+  c.nodes[1].worker_answers = false;  // Its operations go on for a while.
+  c.Give(0, ShutdownRequested{c.now + absl::Seconds(9)});
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_EQ(c.draining[session].size(), 1u) << session;
+    EXPECT_TRUE(IsResumable(c.draining[session][0]));
+    EXPECT_THAT(std::string(c.draining[session][0].message()),
+                HasSubstr("the epd of node n0 is stopping"));
+    EXPECT_TRUE(c.group_ended[session].empty()) << session;
+  }
+  c.Attach(1, 4);
+  c.Join(1, 4, 1, SmallSpec(2), {1});
+  EXPECT_TRUE(c.failed[4].empty()) << "it waits until the group has ended";
+  c.Pass(absl::Seconds(9));
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_EQ(c.group_ended[session].size(), 1u) << session;
+    EXPECT_TRUE(IsResumable(c.group_ended[session][0]));
+    EXPECT_EQ(c.group_ended[session][0].code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_TRUE(c.failed[4].empty()) << "it waits for the rank of the node that comes back";
+}
+
+TEST(ReformationTest, ADrainThatAnOperatorAsksForIsNotResumable) {
+  Pair c;
+  c.Give(0, OrderRequested{{.request = RequestId{9}, .kind = OrderKind::kDrain, .name = "moe"},
+                           c.now + absl::Seconds(9)});
+  for (const uint64_t session : {1, 2}) {
+    ASSERT_EQ(c.draining[session].size(), 1u);
+    EXPECT_FALSE(IsResumable(c.draining[session][0]));
+    ASSERT_EQ(c.group_ended[session].size(), 1u);
+    EXPECT_FALSE(IsResumable(c.group_ended[session][0]));
+  }
+}
+
+TEST(ReformationTest, AnOrchestratedGroupOutlivesTheStopOfANode) {
+  SmallCluster o(2);
+  o.Give(0, OrderRequested{{.request = RequestId{9},
+                            .kind = OrderKind::kCreate,
+                            .spec = SmallSpec(2),
+                            .proposed = GroupId{77}},
+                           o.now + absl::Seconds(9)});
+  o.AttachAndJoin(0, 1, SmallSpec(2), {0});
+  o.AttachAndJoin(1, 2, SmallSpec(2), {1});
+  ASSERT_EQ(o.joined[2].size(), 1u);
+  o.Give(0, ShutdownRequested{o.now + absl::Seconds(9)});
+  EXPECT_EQ(o.group_ended[2].size(), 1u);
+  EXPECT_EQ(o.coordinator->Groups().size(), 1u) << "it forms again when its members are back";
 }
 
 TEST(ReformationTest, AShutdownDoesNotWaitLongerThanItsDeadline) {

@@ -190,6 +190,7 @@ class SmallCluster {
   std::map<uint64_t, std::vector<ReplyJoined>> joined;
   std::map<uint64_t, std::vector<absl::Status>> failed;
   std::map<uint64_t, std::vector<NotifyReform>> reforms;
+  std::map<uint64_t, std::vector<absl::Status>> draining;
   std::map<uint64_t, std::vector<absl::Status>> group_ended;
   std::map<uint64_t, std::vector<absl::Status>> left;
   std::set<uint64_t> told_to_end;
@@ -248,6 +249,8 @@ class SmallCluster {
       left[e->session.value].push_back(e->status);
     } else if (const auto* e = std::get_if<NotifyReform>(&effect)) {
       reforms[e->session.value].push_back(*e);
+    } else if (const auto* e = std::get_if<NotifyDraining>(&effect)) {
+      draining[e->session.value].push_back(e->cause);
     } else if (const auto* e = std::get_if<NotifyGroupEnded>(&effect)) {
       group_ended[e->session.value].push_back(e->status);
     } else if (const auto* e = std::get_if<EndSession>(&effect)) {

@@ -57,7 +57,7 @@ TEST(TransitionTablesTest, Group) {
        {S::kForming, S::kBootstrapping, S::kReady, S::kDegraded, S::kReforming, S::kDraining}) {
     legal[{s, E::kFail}] = S::kClosed;
     legal[{s, E::kClose}] = S::kClosed;
-    if (s != S::kDraining) legal[{s, E::kEmptied}] = S::kForming;
+    legal[{s, E::kEmptied}] = S::kForming;
   }
   ExpectTable(kGroupTransitions, legal);
 }
