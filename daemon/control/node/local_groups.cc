@@ -57,11 +57,12 @@ void LocalGroups::TakeView(Incarnation coordinator, const GroupView& theirs, Gro
   group.view.workers = before.workers;
 }
 
-void LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {
-  if (group.troubled >= group.view.formation) return;
-  group.troubled = group.view.formation;
-  group.trouble = cause;
-  group.since = outbox_.now();
+const absl::Status& LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {
+  if (group.troubled < group.view.formation) {
+    group.troubled = group.view.formation;
+    group.since = outbox_.now();
+  }
+  return FirstCause(group, cause);
 }
 
 std::set<WorkerName> LocalGroups::Serving(const GroupView& view) const {
@@ -169,12 +170,11 @@ void LocalGroups::Lose(const LostMember& lost) {
   Group& group = it->second;
   group.ended = std::max(group.ended, lost.formation);
   const absl::Status why =
-      FirstCause(group, absl::UnavailableError(absl::StrCat(
-                            "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
-                            ": ", lost.who, " node=", node_.value,
-                            lost.left ? " has left; finalise and join again"
-                                      : " is gone; replace it or join again")));
-  NoteTrouble(group, why);
+      NoteTrouble(group, absl::UnavailableError(absl::StrCat(
+                             "group=", Title(group.view.spec), " epoch=", group.view.epoch.value,
+                             ": ", lost.who, " node=", node_.value,
+                             lost.left ? " has left; finalise and join again"
+                                       : " is gone; replace it or join again")));
   EndTenants(group, why);
   memberships_.TellReform(lost.group, why, /*wait=*/false);
 }
@@ -184,13 +184,12 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
   for (auto& [id, group] : groups_) {
     if (!communicators_.IsMember(group.view.communicator, event.name)) continue;
     if (group.view.state == GroupState::kDraining) continue;
-    const absl::Status cause = FirstCause(
+    const absl::Status cause = NoteTrouble(
         group, absl::AbortedError(absl::StrCat(
                    "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ",
                    DescribeWorker({node_, event.name}, group.view.members.items()), " has died (",
                    event.cause.message(),
                    "); it is being replaced, calls made from now on wait for the new epoch")));
-    NoteTrouble(group, cause);
     EndTenants(group, cause);  // Its other workers cannot go on without it.
     memberships_.TellReform(id, cause, /*wait=*/true);
   }
@@ -280,7 +279,6 @@ void LocalGroups::TakeBroken(const TenantBroken& event) {
   if (tenant == nullptr) return;
   tenant->work.broken = event.formation;
   tenant->work.broken_cause = event.cause;
-  FirstCause(groups_.at(event.group), event.cause);
   NoteTrouble(groups_.at(event.group), event.cause);
   outbox_.MarkChanged();
 }
@@ -299,7 +297,7 @@ std::vector<LocalGroupStatus> LocalGroups::Statuses() const {
     status.view = group.view;
     status.since = group.since;
     if (group.view.state == GroupState::kReady && group.troubled >= group.view.formation)
-      status.trouble = group.trouble;
+      status.trouble = group.first_cause;
     for (const auto& [name, tenant] : group.tenants) {
       const TenantPhase phase = tenant.running ? tenant.work.phase : TenantPhase::kNone;
       status.tenant = status.workers.empty() ? phase : std::min(status.tenant, phase);

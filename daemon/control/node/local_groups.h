@@ -59,12 +59,11 @@ class LocalGroups {
     Formation served;  // The last one that was served here,
     absl::Status first_cause;  // and why it is over; what follows from that does not hide it.
     Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
-    absl::Status trouble;
   };
 
   void TakeView(Incarnation coordinator, const GroupView& theirs, Group& group);
-  // Calls in its present formation fail from now on; the first cause is kept.
-  void NoteTrouble(Group& group, const absl::Status& cause);
+  // Calls in its present formation fail from now on. Returns the first cause.
+  const absl::Status& NoteTrouble(Group& group, const absl::Status& cause);
   // Who serves what here. A worker that has a tenant still keeps it until that has ended.
   void AssignWorkers();
   // That serve the group here, as the coordinator says, or, if it does not know, its members.
