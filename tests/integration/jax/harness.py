@@ -67,8 +67,10 @@ class Daemon:
         self.socket = str(folder / "epd.sock")
         self.log = folder / "epd.log"
         self.process: subprocess.Popen | None = None
+        self.options: tuple[str, ...] = ()  # Of the last start.
 
     def start(self, *options: str) -> None:
+        self.options = options
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -184,6 +186,24 @@ def clean_environment(**extra: str) -> dict[str, str]:
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, "-W", "ignore::DeprecationWarning", *arguments]
+
+
+def epds_of(folder: pathlib.Path) -> list[int]:
+    """Processes whose environment names the folder and that run epd."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if os.path.basename(
+            words[0]
+        ) == b"epd" and f"XDG_RUNTIME_DIR={folder}".encode() in environment.split(b"\0"):
+            found.append(int(entry.name))
+    return found
 
 
 def checks_of(program: str) -> list[str]:

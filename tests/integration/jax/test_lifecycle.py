@@ -1,7 +1,6 @@
 """Goal: processes come and go, and so do daemons, without a hang, a leak or a surprise."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import time
@@ -10,10 +9,10 @@ import harness
 import pytest
 import wait
 from harness import (
-    Daemon,
     Fleet,
     Setup,
     clean_environment,
+    epds_of,
     python,
     running_daemon,
     short_folder,
@@ -105,83 +104,6 @@ def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
         assert "restart: fine" in out
 
 
-class _Training:
-    """Processes that run goes_on, each in front of the daemon given for its rank."""
-
-    def __init__(self, daemons: list[Daemon], steps: int, **environment: str):
-        self._said = [daemon.folder / f"rank{rank}.out" for rank, daemon in enumerate(daemons)]
-        self._processes = []
-        for rank, daemon in enumerate(daemons):
-            with self._said[rank].open("w") as said:
-                words = [str(_SCRIPTS / "goes_on.py"), str(steps), str(len(daemons)), str(rank)]
-                self._processes.append(
-                    subprocess.Popen(
-                        [*daemon.inside, *python(*words)],
-                        env=clean_environment(EPD_FORM_TIMEOUT="60", **environment),
-                        stdin=subprocess.DEVNULL,
-                        stdout=said,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def said(self) -> list[str]:
-        return [path.read_text() for path in self._said]
-
-    def reach(self, step: int) -> None:
-        wait.until(
-            lambda: (self._all_live() and all(f"step {step}\n" in said for said in self.said())),
-            f"all ranks to reach step {step}",
-            90,
-        )
-
-    def _all_live(self) -> bool:
-        assert not any(process.poll() for process in self._processes), self.said()
-        return True
-
-    def expect_finish(self) -> None:
-        assert [process.wait(90) for process in self._processes] == [0] * len(self._processes), (
-            self.said()
-        )
-        assert all("goes_on: fine" in said for said in self.said())
-
-
-def test_a_training_that_retries_nothing_outlives_stops_of_its_daemon():
-    with (
-        running_daemon() as daemon,
-        _Training([daemon] * 3, 150, EPD_SOCKET=daemon.socket, EPD_AUTOSTART="0") as training,
-    ):
-        for step, away in ((20, 0.0), (60, 1.5)):
-            training.reach(step)
-            assert daemon.stop() == 0, daemon.log_tail()
-            time.sleep(away)
-            daemon.start()
-        training.expect_finish()
-        assert "waiting up to 60 s for the daemon" in training.said()[0], "a wait has a name"
-
-
-def test_a_private_daemon_that_is_stopped_is_started_again_and_nothing_fails():
-    with short_folder() as folder:
-        folder.chmod(0o700)
-        environment = {
-            "XDG_RUNTIME_DIR": str(folder),
-            "EPD_PROGRAM": harness.binary("epd"),
-        }
-        with _Training([Daemon(folder / "run")] * 2, 100, **environment) as training:
-            training.reach(20)
-            (pid,) = _epds_of(folder)
-            os.kill(pid, signal.SIGTERM)
-            training.expect_finish()
-        wait.until(lambda: not _epds_of(folder), "the private epd to end")
-
-
 def test_a_private_daemon_that_is_killed_is_reported_once_and_started_again():
     with short_folder() as folder:
         folder.chmod(0o700)
@@ -198,9 +120,9 @@ def test_a_private_daemon_that_is_killed_is_reported_once_and_started_again():
         try:
             for _ in range(2):
                 assert job.stdout.readline() == "restart\n", job.stderr.read()
-                (pid,) = _epds_of(folder)
+                (pid,) = epds_of(folder)
                 os.kill(pid, signal.SIGKILL)
-                wait.until(lambda: not _epds_of(folder), "the private epd to be gone")
+                wait.until(lambda: not epds_of(folder), "the private epd to be gone")
                 job.stdin.write("restarted\n")
                 job.stdin.flush()
             out, errors = job.communicate(timeout=60)
@@ -246,31 +168,13 @@ def test_without_autostart_no_private_daemon_is_started():
         ended = _run("alone", XDG_RUNTIME_DIR=str(folder), EPD_AUTOSTART="0")
         assert ended.returncode != 0
         assert "EPD_AUTOSTART=0" in ended.stderr, ended.stderr
-        assert not _epds_of(folder) and not list(folder.rglob("*")), list(folder.rglob("*"))
+        assert not epds_of(folder) and not list(folder.rglob("*")), list(folder.rglob("*"))
 
 
 def test_too_long_socket_path_is_an_error():
     ended = _run("alone", EPD_SOCKET="/tmp/" + "x" * 120, EPD_AUTOSTART="0")
     assert ended.returncode != 0
     assert "[epd:INVALID_ARGUMENT]" in ended.stderr and "107" in ended.stderr, ended.stderr
-
-
-def _epds_of(folder: pathlib.Path) -> list[int]:
-    """Processes whose environment names the folder and that run epd."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if os.path.basename(
-            words[0]
-        ) == b"epd" and f"XDG_RUNTIME_DIR={folder}".encode() in environment.split(b"\0"):
-            found.append(int(entry.name))
-    return found
 
 
 def test_four_processes_start_one_private_daemon_that_ends_after_them():
@@ -286,5 +190,5 @@ def test_four_processes_start_one_private_daemon_that_ends_after_them():
         report.expect("check_round_trip")
         report.expect("check_one_daemon")
         assert sum(log.count("starting a private one") for log in report.logs) == 1, report.logs
-        wait.until(lambda: not _epds_of(folder), "the private epd to end")
+        wait.until(lambda: not epds_of(folder), "the private epd to end")
         assert not list(folder.rglob("*.sock")), list(folder.rglob("*"))
