@@ -57,7 +57,9 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
   std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;
   const std::string folder = PrivateFolder();
   const std::string path = folder + "/epd.sock";
-  if (!asked.empty() && asked != path) {
+  // Who was on the private one before finds a new one there, too; a user's EPD_SOCKET is for a daemon of the user's.
+  const bool private_again = options.socket_path == path && Environment("EPD_SOCKET").empty();
+  if (!asked.empty() && !private_again) {
     const Status status = Session::Attach(asked, name, deadline, session);
     if (status.code != Code::kNotFound) return WithCode(status);
     return NobodyThere(status.message,

@@ -88,7 +88,8 @@ EPD_API const char* epd_client_version(void);
 
 typedef struct epd_connect_args {
   size_t struct_size;
-  /* NULL: EPD_SOCKET, else /run/epd/epd.sock, else this user's private one. */
+  /* NULL: EPD_SOCKET, else /run/epd/epd.sock, else this user's private one, whose path does the same where EPD_SOCKET
+   * is not set. */
   const char* socket_path;
   const char* client_name; /* NULL: the process's command line. For people. */
   int64_t timeout_ms;      /* 0: 10 s, the start of a private daemon included. */

@@ -84,6 +84,7 @@ NodeReport FullReport() {
   order.group = GroupId(27);
   order.name = "n";
   order.remaining = absl::Seconds(28);
+  order.node_stops = true;
   return report;
 }
 

@@ -38,6 +38,7 @@ class Rank {
   explicit Rank(const Case& c) : case_(c), memory_(uint64_t{c.slots()} * c.hidden * 8 + 64) {
     formation_.group_id = 7;
     formation_.epoch = 1;
+    formation_.plan_ids = {.group_id = 7, .epoch = 1};
     client::GroupSpec& spec = formation_.spec;
     spec.num_ranks = c.num_ranks;
     spec.num_experts = c.num_experts();
