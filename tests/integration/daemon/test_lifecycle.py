@@ -47,7 +47,10 @@ def test_sigterm_drains_groups_before_sessions_end(daemon):
         client.attach()
         client.join(attach.spec(num_ranks=1), [0])
         daemon.process.send_signal(signal.SIGTERM)
-        assert client.expect("group_ended").status.message
+        draining = client.expect("group_draining").status
+        assert draining.resumable and "is stopping" in draining.message
+        ended = client.expect("group_ended").status
+        assert ended.resumable and ended.message
         client.expect("goodbye")
     assert daemon.process.wait(10) == 0
 

@@ -116,6 +116,7 @@ def test_watch_sends_every_state_up_to_closed(daemon, api):
             if message.group.state == pb.GROUP_STATE_READY:
                 api.DrainGroup(name="g")
         assert pb.GROUP_STATE_READY in seen and seen[-1] == pb.GROUP_STATE_CLOSED
+        assert not client.expect("group_draining").status.resumable, "an operator's drain is the end"
         assert client.expect("group_ended").group_id
 
 
@@ -293,6 +294,7 @@ def test_tenants_of_a_group_are_listed_drained_and_closed_apart(daemon, api):
         assert next(watch).group.group_id == joined_b.group_id
         drained = api.DrainGroup(name="g", tenant="a").group
         assert drained.state == pb.GROUP_STATE_CLOSED
+        assert a.expect("group_draining").group_id == joined_a.group_id
         assert a.expect("group_ended").group_id == joined_a.group_id
         left = api.ListGroups(name="g").groups
         assert [g.spec.tenant for g in left] == ["b"] and left[0].state == pb.GROUP_STATE_READY
