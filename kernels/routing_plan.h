@@ -196,7 +196,8 @@ struct ViewPlanArgs {
 KernelError ViewRoutingPlan(const ViewPlanArgs& args, RoutingPlanView* view);
 
 // Copies the used part of a plan into a stage, for an executor in another process, which copies
-// it out again and calls ViewRoutingPlan. `stage` is aligned to 8 bytes.
+// it out again and calls ViewRoutingPlan. `stage` is aligned to 8 bytes. The copy is of the group and epoch in
+// `view.ids`, whatever the plan itself was made for.
 //   kInvalidArgument  kBufferTooSmall.
 KernelError StagePlan(const RoutingPlanView& view, void* stage, std::size_t stage_bytes);
 

@@ -154,6 +154,11 @@ KernelError StagePlan(const RoutingPlanView& view, void* stage, std::size_t stag
     return Invalid(KernelFault::kBufferTooSmall, stage_bytes, view.used_bytes);
   }
   std::memcpy(stage, view.plan, view.used_bytes);
+  PlanHeader& header = *static_cast<PlanHeader*>(stage);
+  if (header.group_id == view.ids.group_id && header.epoch == view.ids.epoch) return {};
+  header.group_id = view.ids.group_id;
+  header.epoch = view.ids.epoch;
+  header.checksum = PlanChecksum(stage, view.used_bytes);
   return {};
 }
 

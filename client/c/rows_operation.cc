@@ -9,6 +9,9 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
                                shm::SlotRequest* request) {
   if (Status s = CheckRows(formation, rows, &plan_); !s.ok()) return s;
   DescribeRows(rows, plan_, request);
+  // An executor knows this formation alone, not the one that the plan may have been carried over from.
+  plan_.ids.group_id = formation.group_id;
+  plan_.ids.epoch = formation.epoch;
   request->has_weights = has_weights_ ? 1 : 0;
   drop_ = formation.spec.drop_on_overflow;
   on_device_ = IsOnDevice(formation.spec);

@@ -67,6 +67,40 @@ TEST_P(FaultsTest, AKilledPeerFailsTheOthersWithinASecondAndIsNamed) {
   EXPECT_THAT(FinishAll(fresh), Each("")) << "a fresh set of processes can use the group at once";
 }
 
+// What epd_client.h tells a program that wants to go on after an upgrade.
+std::string GoOnAfterAStop(const ExchangeCase& c, JoinedRank& joined, Link& link) {
+  ClientRank& before = *joined.rank;
+  if (const Result r = before.Prepare(joined.data); !r.ok()) return r.message;
+  link.Say("prepared");
+  if (!Eventually(20, [&] { return before.Info().stopping == EPD_GROUP_STOPPED; }))
+    return "the stop was not noticed";
+  const Result refused = before.Dispatch(joined.data);
+  if (refused.message.find("[epd:UNAVAILABLE]") != 0) return "not refused: " + refused.message;
+
+  const JoinOptions options{.plans = before.Info().plans};
+  epd_client* client = nullptr;
+  if (const Result r = Connect(link.Hear(), &client); !r.ok()) return r.message;
+  ClientRank after(client, c, before.rank());
+  if (const Result r = after.Join(options); !r.ok()) return r.message;
+  after.plan = before.plan;
+  if (const Result r = after.Dispatch(joined.data); !r.ok()) return r.message;
+  if (after.recv_tokens != joined.data.recv_tokens) return "other rows";
+  return after.RunAndCompare(joined.data, "then ");
+}
+
+TEST_P(FaultsTest, AStopInOrderIsToldAndAPlanFromBeforeItIsGoodInTheNextGroup) {
+  RunningDaemon stopped;
+  RunningDaemon next;
+  const ExchangeCase c = Case(2);
+  auto ranks = StartRanks(stopped.socket_path(), c, [&](JoinedRank& joined, Link& link) {
+    return GoOnAfterAStop(c, joined, link);
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "prepared");
+  kill(stopped.pid(), SIGTERM);
+  for (const auto& rank : ranks) rank->link().Say(next.socket_path());
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
 TEST_P(FaultsTest, SurvivorsGoOnWithARankThatTookTheDeadOnesPlace) {
   RunningDaemon daemon;
   const ExchangeCase c = Case(3);

@@ -116,7 +116,9 @@ def test_watch_sends_every_state_up_to_closed(daemon, api):
             if message.group.state == pb.GROUP_STATE_READY:
                 api.DrainGroup(name="g")
         assert pb.GROUP_STATE_READY in seen and seen[-1] == pb.GROUP_STATE_CLOSED
-        assert not client.expect("group_draining").status.resumable, "an operator's drain is the end"
+        assert not client.expect("group_draining").status.resumable, (
+            "an operator's drain is the end"
+        )
         assert client.expect("group_ended").group_id
 
 

@@ -17,12 +17,13 @@ _SCRIPT = harness.HERE / "scripts" / "goes_on.py"
 class _Training:
     """Processes that run goes_on, one in front of each daemon; without a daemon's socket where they start a private one."""
 
-    def __init__(self, daemons: list[Daemon], steps: int, private: dict[str, str] | None = None):
+    def __init__(self, daemons: list[Daemon], steps: int, **given: str):
         self._said = [daemon.folder / f"rank{rank}.out" for rank, daemon in enumerate(daemons)]
         self._processes = []
+        private = "XDG_RUNTIME_DIR" in given
         for rank, daemon in enumerate(daemons):
             with self._said[rank].open("w") as said:
-                own = private or {"EPD_SOCKET": daemon.socket, "EPD_AUTOSTART": "0"}
+                own = given if private else {"EPD_SOCKET": daemon.socket, **given}
                 words = [str(_SCRIPT), str(steps), str(len(daemons)), str(rank)]
                 self._processes.append(
                     subprocess.Popen(
@@ -69,8 +70,12 @@ def _stop_and_start(daemon: Daemon, away: float, *options: str) -> None:
     daemon.start(*options)
 
 
-def test_a_training_that_retries_nothing_outlives_stops_of_its_daemon():
-    with running_daemon() as daemon, _Training([daemon] * 3, 150) as training:
+@pytest.mark.parametrize("executor", ["client", "worker"])
+def test_a_training_that_retries_nothing_outlives_stops_of_its_daemon(executor: str):
+    with (
+        running_daemon() as daemon,
+        _Training([daemon] * 3, 150, EPD_EXECUTOR=executor) as training,
+    ):
         for step, away in ((20, 0.0), (60, 1.5)):
             training.reach(step)
             _stop_and_start(daemon, away)
@@ -93,7 +98,7 @@ def test_a_private_daemon_that_is_stopped_is_started_again_and_nothing_fails():
     with short_folder() as folder:
         folder.chmod(0o700)
         private = {"XDG_RUNTIME_DIR": str(folder), "EPD_PROGRAM": harness.binary("epd")}
-        with _Training([Daemon(folder / "run")] * 2, 100, private) as training:
+        with _Training([Daemon(folder / "run")] * 2, 100, **private) as training:
             training.reach(20)
             (pid,) = epds_of(folder)
             os.kill(pid, signal.SIGTERM)

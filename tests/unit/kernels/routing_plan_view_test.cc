@@ -159,6 +159,15 @@ TEST_F(RoutingPlanViewTest, AStagedPlanReadsLikeTheOriginal) {
   EXPECT_EQ(again.num_routes, view.num_routes);
   EXPECT_EQ(std::memcmp(again.table, view.table, 6 * sizeof(PlanRoute)), 0);
   EXPECT_EQ(StagePlan(view, stage.data(), stage.size() - 1).fault, KernelFault::kBufferTooSmall);
+  RoutingPlanView renamed = view;
+  renamed.ids.group_id += 1;
+  renamed.ids.epoch += 2;
+  EXPECT_OK(StagePlan(renamed, stage.data(), stage.size()));
+  ViewPlanArgs other = args;
+  EXPECT_EQ(ViewRoutingPlan(other, &again).fault, KernelFault::kPlanGroup);
+  other.ids.group_id += 1;
+  other.ids.epoch += 2;
+  EXPECT_OK(ViewRoutingPlan(other, &again));  // It is sealed anew.
 }
 
 TEST_F(RoutingPlanViewTest, BadArgumentsAreRefused) {

@@ -88,6 +88,7 @@ Result ClientRank::Join(const JoinOptions& options) {
   args.devices = options.device.empty() ? nullptr : devices.data();
   args.program = options.program.c_str();
   args.metadata = options.metadata.c_str();
+  args.plans = options.plans;
   const Error error;
   return error.Take(epd_join(client_, &args, &group_, error.value.get()));
 }

@@ -33,6 +33,7 @@ struct JoinOptions {
   int64_t absent_ms = 0;
   int64_t undecided_ms = 0;
   int64_t form_ms = 20'000;
+  epd_plans plans = {};  // Of the group that this one goes on for.
 };
 
 // Not thread-safe, but several may share a session. Destruction leaves the group.
