@@ -13,8 +13,9 @@ import running_epd
 
 sys.path.insert(0, str(running_epd.ROOT / "tests" / "integration" / "daemon"))
 
-import attach_client  # noqa: E402
+
 import epd_process  # noqa: E402
+from epd_process import attach_client  # noqa: E402  (whose protos it makes)
 
 _FOLDER = pathlib.Path(__file__).with_name("systemd")
 _FILTER = re.compile(r"^SystemCallFilter=(.*)$", re.MULTILINE)
