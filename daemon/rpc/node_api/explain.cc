@@ -85,7 +85,8 @@ bool BlameAwaited(v1::ExplainGroupResponse& out) {
   if (votes.empty()) return false;
   const auto most =
       absl::c_max_element(votes, [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto& [tenant, rank] = most->first;
+  const std::string& tenant = most->first.first;
+  const uint32_t rank = most->first.second;
   const auto group =
       absl::c_find_if(out.tenants(), [&](const v1::Group& one) { return TenantOf(one) == tenant; });
   if (group == out.tenants().end()) return false;
