@@ -127,10 +127,12 @@ std::optional<CallSite> AddCallSite(CallConfig config) {
 }
 
 bool IsNamed(const std::string& alias) {
-  const client::MutexLock lock(AllLiving().mutex);
-  const auto& executables = AllLiving().executables;
-  return std::any_of(executables.begin(), executables.end(),
-                     [&alias](const Executable* one) { return one->Names(alias); });
+  Living& living = AllLiving();
+  const client::MutexLock lock(living.mutex);
+  for (const Executable* const one : living.executables) {
+    if (one->Names(alias)) return true;
+  }
+  return false;
 }
 
 void EndCompile() {
