@@ -147,7 +147,8 @@ TEST_P(StagingTest, WhatIsUsedIsWithinThePlannedTotalAndNotFarBelowIt) {
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "done");
   const uint64_t used = CommittedStaging(daemon.worker_pid());
   EXPECT_LE(used, plan->total_bytes_per_node());
-  EXPECT_GE(used, plan->total_bytes_per_node() / 3);
+  // The plan is for the worst routing, and for operations of which two overlap; here none may have.
+  EXPECT_GE(used, plan->total_bytes_per_node() / 5);
   for (const auto& rank : ranks) rank->link().Say("go");
   EXPECT_THAT(FinishAll(ranks), Each(""));
 }
