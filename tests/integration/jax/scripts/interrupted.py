@@ -54,12 +54,12 @@ def main() -> None:
     else:
         print("waiting", flush=True)
         sys.stdin.readline()
-        # In the call it is told that rank 0 has left; before it, it meets rank 0 when that one is back.
-        with contextlib.suppress(RuntimeError, ValueError):
-            _prepare(group)
-            print("again", flush=True)
-            return None
-        _prepare(group)
+        # It is told that rank 0 has left, at each call until that one is back; or meets it at once.
+        while True:
+            with contextlib.suppress(RuntimeError, ValueError):
+                _prepare(group)
+                break
+            time.sleep(0.05)
     print("again", flush=True)
     return None
 
