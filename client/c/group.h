@@ -60,8 +60,8 @@ struct Formation {
   uint64_t group_id = 0;
   uint64_t epoch = 0;
   uint64_t formation = 0;
-  PlanIds
-      plan_ids;  // What its plans are of: itself, unless plans of an earlier group were carried over.
+  // What its plans are of: itself, unless plans of an earlier group were carried over.
+  PlanIds plan_ids;
   GroupSpec spec;
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
   std::vector<std::shared_ptr<SlotPool>> slots;  // By rank: for the calls of those that are here.

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 import harness
 import pytest
@@ -74,62 +75,60 @@ def test_ctrl_c_ends_a_wait_within_a_second_and_the_group_goes_on(where: str):
             assert all(out.endswith("again\n") for out, _ in ended), ended
 
 
+def _expect_restarts(replace: Callable[[int], None], **environment: str) -> None:
+    """Runs restart.py, for which ``replace`` puts a new daemon in the old one's place, with the number of the time."""
+    job = subprocess.Popen(
+        python(str(_SCRIPTS / "restart.py")),
+        env=clean_environment(**environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for time_ in range(2):
+            assert job.stdout.readline() == "restart\n", job.stderr.read()
+            replace(time_)
+            job.stdin.write("restarted\n")
+            job.stdin.flush()
+        out, errors = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 0, errors
+    assert "restart: fine" in out
+
+
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_restarted_daemon_is_reported_once_and_joined_again(ending: str):
     with running_daemon() as daemon:
-        job = subprocess.Popen(
-            python(str(_SCRIPTS / "restart.py")),
-            env=clean_environment(
-                EPD_SOCKET=daemon.socket,
-                EPD_AUTOSTART="0",
-                # A stop in order is no loss, unless nobody waits for the daemon.
-                EPD_RECONNECT_TIMEOUT="0" if ending == "stop" else "30",
-            ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+
+        def replace(time_: int) -> None:
+            getattr(daemon, ending)()
+            daemon.start(*((), ("--staging_bytes=300MiB",))[time_])  # Then with another pool.
+
+        # A stop in order is no loss, unless nobody waits for the daemon.
+        patience = "0" if ending == "stop" else "30"
+        _expect_restarts(
+            replace,
+            EPD_SOCKET=daemon.socket,
+            EPD_AUTOSTART="0",
+            EPD_RECONNECT_TIMEOUT=patience,
         )
-        try:
-            for options in ((), ("--staging_bytes=300MiB",)):  # Then with another pool.
-                assert job.stdout.readline() == "restart\n", job.stderr.read()
-                getattr(daemon, ending)()
-                daemon.start(*options)
-                job.stdin.write("restarted\n")
-                job.stdin.flush()
-            out, errors = job.communicate(timeout=60)
-        finally:
-            job.kill()
-        assert job.returncode == 0, errors
-        assert "restart: fine" in out
 
 
 def test_a_private_daemon_that_is_killed_is_reported_once_and_started_again():
     with short_folder() as folder:
         folder.chmod(0o700)
-        job = subprocess.Popen(
-            python(str(_SCRIPTS / "restart.py")),
-            env=clean_environment(
-                XDG_RUNTIME_DIR=str(folder), EPD_PROGRAM=harness.binary("epd"), EPD_JOB="private"
-            ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+
+        def replace(_: int) -> None:
+            (pid,) = epds_of(folder)
+            os.kill(pid, signal.SIGKILL)
+            wait.until(lambda: not epds_of(folder), "the private epd to be gone")
+
+        program = harness.binary("epd")
+        _expect_restarts(
+            replace, XDG_RUNTIME_DIR=str(folder), EPD_PROGRAM=program, EPD_JOB="private"
         )
-        try:
-            for _ in range(2):
-                assert job.stdout.readline() == "restart\n", job.stderr.read()
-                (pid,) = epds_of(folder)
-                os.kill(pid, signal.SIGKILL)
-                wait.until(lambda: not epds_of(folder), "the private epd to be gone")
-                job.stdin.write("restarted\n")
-                job.stdin.flush()
-            out, errors = job.communicate(timeout=60)
-        finally:
-            job.kill()
-        assert job.returncode == 0, errors
-        assert "restart: fine" in out
 
 
 def test_killed_process_is_named_and_fresh_ones_can_use_the_daemon():
