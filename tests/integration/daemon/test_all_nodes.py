@@ -11,21 +11,19 @@ import pytest
 import wait
 
 
-@pytest.fixture
-def trio(tmp_path):
-    """a coordinates; b and c follow."""
+def _three(tmp_path, coordinator: str, followers: tuple[str, ...] = ()):
+    """Nodes a, b and c, of which a coordinates; what the test has stopped goes on and ends well after it."""
     daemons = {}
     for name in "abc":
         (tmp_path / name).mkdir()
-        daemon = epd_process.Daemon(tmp_path / name)
-        where = "--listen=127.0.0.1:0"
+        where = [coordinator]
         if daemons:
-            where = f"--coordinator={daemons['a'].listen_address()}"
-        daemons[name] = daemon.start(
-            f"--node={name}", where, "--start_grace=0", "--heartbeat=300ms"
+            where = [*followers, f"--coordinator={daemons['a'].listen_address()}"]
+        daemons[name] = epd_process.Daemon(tmp_path / name).start(
+            f"--node={name}", *where, "--start_grace=0", "--heartbeat=300ms"
         )
         if name != "a":
-            daemon.wait_for_log("coordinator connected")
+            daemons[name].wait_for_log("coordinator connected")
     for daemon in daemons.values():
         daemon.worker_pid()
     yield daemons
@@ -34,6 +32,15 @@ def trio(tmp_path):
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             assert daemons[name].stop() == 0, daemons[name].log()
+
+
+_LISTEN = "--listen=127.0.0.1:0"
+
+
+@pytest.fixture
+def trio(tmp_path):
+    """a coordinates; b and c follow."""
+    yield from _three(tmp_path, _LISTEN)
 
 
 def _epctl(daemon, *words: str) -> tuple[int, dict]:
@@ -82,23 +89,7 @@ def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
 @pytest.fixture
 def listening(tmp_path):
     """a coordinates; b and c follow, and take calls themselves."""
-    daemons = {}
-    for name in "abc":
-        (tmp_path / name).mkdir()
-        flags = [f"--node={name}", "--listen=127.0.0.1:0", "--start_grace=0", "--heartbeat=300ms"]
-        if daemons:
-            flags.append(f"--coordinator={daemons['a'].listen_address()}")
-        daemons[name] = epd_process.Daemon(tmp_path / name).start(*flags)
-        if name != "a":
-            daemons[name].wait_for_log("coordinator connected")
-    for daemon in daemons.values():
-        daemon.worker_pid()
-    yield daemons
-    for name in "cba":
-        process = daemons[name].process
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            assert daemons[name].stop() == 0, daemons[name].log()
+    yield from _three(tmp_path, _LISTEN, (_LISTEN,))
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
