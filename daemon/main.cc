@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/metrics/metrics_server.h"
 #include "daemon/node/attach/instance_lock.h"
 #include "daemon/node/attach/socket_file.h"
 #include "daemon/node/loop/signals.h"
@@ -22,6 +23,7 @@
 #include "daemon/node/settings/settings.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
 #include "daemon/version.h"
 
@@ -30,6 +32,8 @@ namespace {
 
 // A predecessor on its way out may take this long to let go of the socket.
 constexpr absl::Duration kPredecessor = absl::Seconds(10);
+// ... and the log's reader this long to take the last lines.
+constexpr absl::Duration kLastLines = absl::Seconds(1);
 
 absl::Status CheckPaths(const Settings& settings) {
   absl::Status checked = CheckSocketPath(settings.socket, "socket");
@@ -64,8 +68,8 @@ void ReadAgain(const std::vector<std::string>& args, const MachineFacts& facts,
 }
 
 // The start and stop order. Whatever is started later is stopped earlier:
-//   lock, certificates, segments, gRPC, attach socket, READY, [worker and control loop], STOPPING, sockets,
-//   sessions, worker, gRPC
+//   lock, certificates, segments, gRPC, metrics, attach socket, READY, [worker and control loop], STOPPING, sockets,
+//   sessions, worker, metrics, gRPC
 absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& facts,
                    ParsedSettings& parsed) {
   const Settings& settings = parsed.settings;
@@ -75,7 +79,9 @@ absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& fac
 
   const std::unique_ptr<CertificateFiles> certificates = MakeCertificateFiles(settings);
   if (absl::Status bad = certificates->Start(); !bad.ok()) return bad;
-  Node node(parsed, {kVersion, HostName(), *certificates});
+  const absl::StatusOr<std::string> secret = ReadSecretOfLinks(settings);
+  if (!secret.ok()) return secret.status();
+  Node node(parsed, {kVersion, HostName(), *certificates, *secret});
   if (absl::Status bad = node.AddWorkers(); !bad.ok()) return bad;
   SignalWatch signals;
   const auto on_signal = [&](int signal) {
@@ -90,6 +96,9 @@ absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& fac
 
   RpcServer rpc(node);
   if (absl::Status bad = rpc.Start(); !bad.ok()) return bad;
+  MetricsServer metrics(
+      [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
+  if (absl::Status bad = metrics.Start(settings); !bad.ok()) return bad;
   absl::StatusOr<UniqueFd> listener = ListenAt(settings.socket);
   if (!listener.ok()) return listener.status();
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
@@ -100,13 +109,15 @@ absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& fac
        {"node", settings.node},
        {"socket", settings.socket},
        {"grpc_socket", settings.grpc_socket},
-       {"listen", rpc.listen_address()}});
+       {"listen", rpc.listen_address()},
+       {"metrics", metrics.address()}});
   NotifySupervisor("READY=1");
   node.Run([&] {
     NotifySupervisor("STOPPING=1");
     unlink(settings.socket.c_str());
     rpc.SetServing(false);
   });
+  metrics.Stop();
   rpc.Stop();
   unlink(settings.grpc_socket.c_str());
   Log(LogLevel::kInfo, "ended", {{"pid", getpid()}});
@@ -131,9 +142,12 @@ int Main(const std::vector<std::string>& args) {
     BlockSignals();
     ended = Serve(args, facts, *parsed);
   }
+  if (!ended.ok()) {
+    Log(LogLevel::kError, "cannot serve",
+        {{"code", absl::StatusCodeToString(ended.code())}, {"why", ended.message()}});
+  }
+  FlushLog(kLastLines);
   if (ended.ok()) return 0;
-  Log(LogLevel::kError, "cannot serve",
-      {{"code", absl::StatusCodeToString(ended.code())}, {"why", ended.message()}});
   std::cerr << "epd: " << ended.message() << "\n";
   return 1;
 }

@@ -14,6 +14,7 @@
 #include "client/c/operation.h"
 #include "client/c/prepare_operation.h"
 #include "client/c/rows_operation.h"
+#include "client/c/slices_operation.h"
 #include "client/c/struct_size.h"
 
 // The C functions are global, and all that they use is the client's.
@@ -66,7 +67,7 @@ Status ReadKey(const epd_key& key, CallKey* out) {
   return {};
 }
 
-// What the five operations have in common: arguments in, operation run.
+// What the operations have in common: arguments in, operation run.
 template <typename Args, typename Make>
 int Operate(epd_group* group, const Args* given, epd_error* error, Make make) {
   return Guarded(error, [&]() -> Status {
@@ -218,6 +219,10 @@ int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error)
 
 int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error) {
   return Gather(group, args, error, epd::shm::Kind::kDispatchBackward);
+}
+
+int epd_ragged_all_to_all(epd_group* group, const epd_ragged_args* args, epd_error* error) {
+  return Operate(group, args, error, [](const epd_ragged_args& a) { return SlicesOperation(a); });
 }
 
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {

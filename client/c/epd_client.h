@@ -296,6 +296,37 @@ typedef struct epd_gather_args {
 EPD_API int epd_combine(epd_group* group, const epd_gather_args* args, epd_error* error);
 EPD_API int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_error* error);
 
+typedef struct epd_ragged_args {
+  size_t struct_size;
+  uint32_t rank;
+  epd_key key;
+  epd_dtype dtype; /* Of the rows: any. Compared between the ranks. */
+  uint64_t row_bytes;
+  const void* operand; /* [operand_rows] */
+  uint64_t operand_rows;
+  const void* output; /* [output_rows] */
+  uint64_t output_rows;
+  uint32_t
+      index_bytes; /* 4 or 8: int32 or int64 in the arrays below, [num_ranks, slices_per_rank]. */
+  uint32_t slices_per_rank;
+  const void* input_offsets;  /* Of each slice that is sent, in `operand`. */
+  const void* send_sizes;     /* Their rows. */
+  const void* output_offsets; /* Where each lands, in the receiver's output. */
+  const void* recv_sizes;     /* Rows of each slice that comes. */
+  /* out [output_rows] `output`, with the slices that came; not `output` itself. */
+  void* result;
+  /* out [num_ranks, slices_per_rank] or NULL: where each slice that came landed, and its offset in its sender's operand. */
+  void* landing_offsets;
+  void* source_offsets;
+  int32_t
+      adds; /* 1: rows of float32, bfloat16 or float16 that land on each other are added, in fp32, by rank. */
+} epd_ragged_args;
+/* Sends slices of rows to offsets that the sender gives. Offsets of empty slices mean nothing. Executor client; the group's
+ * experts and sizes do not matter.
+ *   INVALID_ARGUMENT  also: negative, or outside of operand or output; slices that overlap; a recv_size that is not what the
+ *                     sender sends. The same on all ranks. */
+EPD_API int epd_ragged_all_to_all(epd_group* group, const epd_ragged_args* args, epd_error* error);
+
 typedef struct epd_refuse_args {
   size_t struct_size;
   uint32_t rank;

@@ -16,6 +16,19 @@ namespace {
 // Waiting for ever, in a form that no arithmetic overflows.
 Clock::time_point Never() { return Clock::now() + std::chrono::hours(24 * 365); }
 
+// A thread that reads does so for the others, too: one that was cancelled (pthread_cancel) in the middle would leave them
+// waiting for ever.
+class Uncancelled {
+ public:
+  Uncancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~Uncancelled() { pthread_setcancelstate(before_, nullptr); }
+  Uncancelled(const Uncancelled&) = delete;
+  Uncancelled& operator=(const Uncancelled&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 Status ForkedChild() {
   return MakeStatus(
       Code::kFailedPrecondition,
@@ -90,6 +103,8 @@ void Session::Disconnect() {
 
 Status Session::EndInterrupted() {
   socket_.Shutdown();
+  // Now, not when somebody reads the end of the socket: the next call finds the session ended, and joins again.
+  Lose(MakeStatus(Code::kUnavailable, "a wait was interrupted (SIGINT)"));
   return MakeStatus(
       Code::kCancelled,
       "interrupted (SIGINT) while it waited for other ranks, which are told that this "
@@ -145,10 +160,12 @@ void Session::Await(Clock::time_point deadline, const std::function<bool()>& don
     mutex_.Lock();
     reading_ = false;
     changed_.NotifyAll();
+    pthread_testcancel();  // Where it has read, another can go on.
   }
 }
 
 bool Session::ReadOne(Clock::time_point deadline) {
+  const Uncancelled whole;
   if (!socket_.WaitReadable(deadline)) return false;
   handling_ = true;
   const bool handled = HandleOne();

@@ -81,7 +81,10 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
   if (request.done) return WithCode(request.status);
   if (!lost_.ok()) return lost_;
   if (!sent.ok()) return WithCode(sent);
-  if (interrupts.any()) return WithCode(EndInterrupted());
+  if (interrupts.any()) {
+    lock.Unlock();
+    return WithCode(EndInterrupted());
+  }
   return WithCode(MakeStatus(Code::kDeadlineExceeded,
                              "group=%s: the daemon did not answer the join in time",
                              Title(join.spec).c_str()));

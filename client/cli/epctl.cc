@@ -13,12 +13,13 @@ namespace {
 constexpr char kClearScreen[] = "\033[H\033[2J";
 
 // Connects anew each time, so that --watch survives a restart of the daemon.
-Report RunOnce(const Command& command, const Options& options, const SearchContext& search) {
+Report RunOnce(const Command& command, const Options& options, const SearchContext& search,
+               const google::protobuf::Message* before = nullptr) {
   ConnectResult connected = Connect(options, search);
   if (connected.connection == nullptr && command.needs_daemon) {
     return {connected.failure.code, nullptr, "", connected.failure.error};
   }
-  return command.run({options, search, connected.connection.get(), connected.failure});
+  return command.run({options, search, connected.connection.get(), connected.failure, before});
 }
 
 void Print(const Report& report, const Options& options, const Terminal& terminal) {
@@ -39,12 +40,23 @@ void Print(const Report& report, const Options& options, const Terminal& termina
   if (!report.error.empty()) terminal.err << "epctl: " << report.error << std::endl;
 }
 
-ExitCode Watch(const Command& command, const Options& options, const SearchContext& search,
+// Waits for the next round; false: the user has had enough.
+bool Pause(Options& options, const Terminal& terminal) {
+  if (options.command != "top" || !terminal.wait_for_key) {
+    terminal.sleep(*options.watch);
+    return true;
+  }
+  const char key = terminal.wait_for_key(*options.watch);
+  if (key != 0) options.order = key;
+  return key != 'q';
+}
+
+ExitCode Watch(const Command& command, Options options, const SearchContext& search,
                const Terminal& terminal) {
-  ExitCode code = ExitCode::kOk;
+  Report report;
   for (uint64_t round = 0; options.watch_count == 0 || round < options.watch_count; ++round) {
-    if (round > 0) terminal.sleep(*options.watch);
-    const Report report = RunOnce(command, options, search);
+    if (round > 0 && !Pause(options, terminal)) break;
+    report = RunOnce(command, options, search, report.message.get());
     if (options.output == Output::kTable) {
       const std::string time =
           absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone());
@@ -54,9 +66,8 @@ ExitCode Watch(const Command& command, const Options& options, const SearchConte
                    << HumanDuration(*options.watch) << ")\n";
     }
     Print(report, options, terminal);
-    code = report.code;
   }
-  return code;
+  return report.code;
 }
 
 }  // namespace

@@ -18,6 +18,8 @@ struct Terminal {
   std::ostream& err;
   bool is_tty = false;                        // Of `out`: --watch redraws instead of adding blocks.
   std::function<void(absl::Duration)> sleep;  // Between two rounds of --watch.
+  // The same for `top`, until a key is pressed: that, or 0. Unset: as sleep.
+  std::function<char(absl::Duration)> wait_for_key = nullptr;
 };
 
 // Runs one command line (`args` without the program's name) and returns the exit code. Prints the

@@ -45,6 +45,9 @@ Advice Advise(ProbeResult result) {
               "start epd again (it replaces a socket that nobody listens on), or remove the file"};
     case ProbeResult::kDenied:
       return {"this user cannot use that daemon", "run as the user who started epd, or as root"};
+    case ProbeResult::kStranger:
+      return {"neither clients nor epctl say a word to it",
+              "remove the socket, or trust that user"};
     case ProbeResult::kTooLong:
       return {"no program can connect to it", "choose a shorter path with --socket or EPD_SOCKET"};
     default:

@@ -2,10 +2,24 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <iostream>
 
 #include "absl/time/clock.h"
 #include "client/cli/epctl.h"
+#include "client/cli/keys.h"
+
+namespace {
+
+std::function<char(absl::Duration)> WaitForKey() {
+  if (isatty(STDIN_FILENO) != 1 || isatty(STDOUT_FILENO) != 1) return nullptr;
+  return [](absl::Duration patience) {
+    const epd::cli::Keys keys;
+    return epd::cli::Keys::Wait(patience);
+  };
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   const epd::cli::SearchContext search{.getenv = [](const char* name) { return std::getenv(name); },
@@ -13,6 +27,7 @@ int main(int argc, char** argv) {
   const epd::cli::Terminal terminal{.out = std::cout,
                                     .err = std::cerr,
                                     .is_tty = isatty(STDOUT_FILENO) == 1,
-                                    .sleep = absl::SleepFor};
+                                    .sleep = absl::SleepFor,
+                                    .wait_for_key = WaitForKey()};
   return static_cast<int>(epd::cli::RunEpctl({argv + 1, argv + argc}, search, terminal));
 }

@@ -10,6 +10,7 @@ namespace epd::cli {
 namespace {
 
 constexpr char kDefaultInterval[] = "2s";
+constexpr absl::Duration kTopInterval = absl::Seconds(2);
 
 // "2" are seconds, else what absl reads: "500ms", "1m30s".
 std::optional<absl::Duration> ParseDuration(const std::string& text) {
@@ -53,6 +54,23 @@ void AddGlobalOptions(CLI::App& app, Options& options) {
   app.add_option("--address", options.address, "the daemon's TCP address instead of a socket")
       ->type_name("HOST:PORT")
       ->excludes("--socket");
+  const struct {
+    const char* option;
+    const char* variable;
+    std::string& path;
+    const char* help;
+  } files[] = {
+      {"--tls-ca", "EPD_TLS_CA", options.tls_ca,
+       "with --address: who signs the cluster's certificates"},
+      {"--tls-cert", "EPD_TLS_CERT", options.tls_cert, "the certificate that says who you are"},
+      {"--tls-key", "EPD_TLS_KEY", options.tls_key, "its private key, a file of mode 0600"},
+  };
+  for (const auto& file : files)
+    app.add_option(file.option, file.path, file.help)->type_name("FILE")->envname(file.variable);
+  for (const auto& file : files) {
+    for (const auto& other : files)
+      if (&other != &file) app.get_option(file.option)->needs(other.option);
+  }
   AddDuration(app, "--timeout", "how long to wait for an answer (default 5s)",
               [&options](absl::Duration value) { options.timeout = value; });
   AddDuration(app, "--watch", "repeat every interval (--watch alone: 2s)",
@@ -70,6 +88,8 @@ struct CommandHelp {
 
 constexpr CommandHelp kCommands[] = {
     {"status", Group::kNone, "the daemon, its workers, and whether all is well"},
+    {"top", Group::kNone,
+     "what each group does now, the busiest first; o b f w s n change the order, q ends"},
     {"groups", Group::kOptional, "groups and the state of each"},
     {"sessions", Group::kNone, "attached processes and the ranks that they hold"},
     {"ranks", Group::kOptional, "ranks: who holds each, and in which phase it is"},
@@ -171,6 +191,17 @@ void AddCommands(CLI::App& app, Options& options) {
       ->add_flag("--node", options.node_only,
                  "only whether the node itself serves, for probes: 0 or 1, whatever its groups do")
       ->excludes("group");
+  CLI::App& top = *app.get_subcommand("top");
+  top.add_flag("--once", options.once, "one table, of totals instead of rates; for scripts");
+  AddChoice(top, "--sort",
+            {{"operations", 'o'},
+             {"bytes", 'b'},
+             {"failed", 'f'},
+             {"waits", 'w'},
+             {"staging", 's'},
+             {"name", 'n'}},
+            "the first order: operations (default), bytes, failed, waits, staging or name",
+            [&options](int order) { options.order = static_cast<char>(order); });
   AddDuration(*app.get_subcommand("drain"), "--deadline",
               "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });
@@ -222,6 +253,10 @@ ParsedOptions ParseOptions(std::vector<std::string> args) {
   }
   options.command = app.get_subcommands()[0]->get_name();
   if (options.all_nodes) options.command += " --all-nodes";
+  if (options.command == "top" && !options.once && !options.watch.has_value() &&
+      options.output == Output::kTable) {
+    options.watch = kTopInterval;
+  }
   return {std::move(options), "", false};
 }
 

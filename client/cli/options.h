@@ -18,6 +18,9 @@ struct Options {
   Output output = Output::kTable;
   std::string socket;
   std::string address;
+  std::string tls_ca;  // With `address`: files; all three, or none.
+  std::string tls_cert;
+  std::string tls_key;
   absl::Duration timeout = absl::Seconds(5);
   std::optional<absl::Duration> watch;  // Interval.
   uint64_t watch_count = 0;             // 0: for ever.
@@ -25,6 +28,8 @@ struct Options {
   bool all_nodes = false;  // Of status and version.
   bool all_past = false;   // Of why.
   bool node_only = false;  // Of health.
+  bool once = false;       // Of top.
+  char order = 'o';        // Of top, see TopOrders().
   uint64_t epoch = 0;
   std::optional<std::string> tenant;  // Of drain, close and why; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);

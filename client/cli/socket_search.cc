@@ -3,14 +3,14 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/c/trusted_server.h"
 
 namespace epd::cli {
 namespace {
@@ -20,20 +20,19 @@ constexpr char kGrpcSuffix[] = "-grpc.sock";
 
 Probe ProbeOf(int error) {
   switch (error) {
-    case 0:
-    case EAGAIN:  // A full backlog: somebody listens, but does not accept.
-    case EINPROGRESS:
-      return {ProbeResult::kListening, "a daemon listens"};
+    case EAGAIN:
+      return {ProbeResult::kOther, "somebody listens, and takes no more connections", {}};
     case ENOENT:
     case ENOTDIR:
-      return {ProbeResult::kMissing, "no such socket"};
+      return {ProbeResult::kMissing, "no such socket", {}};
     case ECONNREFUSED:
-      return {ProbeResult::kRefused, "nobody listens (left behind by a daemon that was killed?)"};
+      return {
+          ProbeResult::kRefused, "nobody listens (left behind by a daemon that was killed?)", {}};
     case EACCES:
     case EPERM:
-      return {ProbeResult::kDenied, "permission denied"};
+      return {ProbeResult::kDenied, "permission denied", {}};
     default:
-      return {ProbeResult::kOther, std::strerror(error)};
+      return {ProbeResult::kOther, std::strerror(error), {}};
   }
 }
 
@@ -61,15 +60,19 @@ Probe ProbeSocket(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return {ProbeResult::kTooLong, absl::StrCat("the path has ", path.size(), " bytes, at most ",
-                                                sizeof address.sun_path - 1, " are possible")};
+    return {ProbeResult::kTooLong,
+            absl::StrCat("the path has ", path.size(), " bytes, at most ",
+                         sizeof address.sun_path - 1, " are possible"),
+            {}};
   }
   std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return {ProbeResult::kOther, absl::StrCat("socket: ", std::strerror(errno))};
-  const auto closer = absl::MakeCleanup([fd] { close(fd); });
-  const int rc = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  return ProbeOf(rc == 0 ? 0 : errno);
+  client::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return {ProbeResult::kOther, absl::StrCat("socket: ", std::strerror(errno)), {}};
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return ProbeOf(errno);
+  const client::Status known = client::CheckServer(fd.get(), path);
+  if (!known.ok()) return {ProbeResult::kStranger, known.message, {}};
+  return {ProbeResult::kListening, "a daemon listens", std::move(fd)};
 }
 
 }  // namespace epd::cli

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "client/c/unique_fd.h"
+
 namespace epd::cli {
 
 // What the search depends on; tests give their own.
@@ -28,14 +30,16 @@ std::vector<SocketCandidate> FindCandidates(const std::string& flag, const Searc
 // that names a gRPC socket already is returned as it is.
 std::string GrpcPath(const std::string& attach_path);
 
-enum class ProbeResult { kListening, kMissing, kRefused, kDenied, kTooLong, kOther };
+enum class ProbeResult { kListening, kMissing, kRefused, kDenied, kStranger, kTooLong, kOther };
 
 struct Probe {
   ProbeResult result = ProbeResult::kOther;
-  std::string text;  // "nobody listens (left behind by a daemon that was killed?)"
+  std::string text;     // "nobody listens (left behind by a daemon that was killed?)"
+  client::UniqueFd fd;  // kListening: connected, and nothing is said yet.
 };
 
-// Connects to a Unix stream socket and closes it again. Never blocks.
+// Connects to a Unix stream socket. Never blocks. Who listens must be whom the client library would believe
+// (client/c/trusted_server.h), else it is a kStranger.
 Probe ProbeSocket(const std::string& path);
 
 }  // namespace epd::cli

@@ -23,6 +23,8 @@ constexpr std::chrono::milliseconds kGuardPeriod{1};
 constexpr std::chrono::seconds kQuiet{1};
 // For mapping the staging of a group that is READY.
 constexpr std::chrono::seconds kMapDeadline{60};
+// CUDA_ERROR_STREAM_CAPTURE_*: other streams may work. After any other error nothing does.
+bool IsCapturing(cuda::Result code) { return code >= 900 && code <= 908; }
 
 }  // namespace
 
@@ -359,7 +361,7 @@ void StreamGroup::Drain() {
   std::atomic<bool> idle = false;
   std::thread waiter([&] {
     driver_.context_set_current(context_);
-    driver_.context_synchronize();
+    while (IsCapturing(driver_.context_synchronize())) std::this_thread::sleep_for(kGuardPeriod);
     idle = true;
   });
   while (!idle) {

@@ -36,9 +36,21 @@ Living& AllLiving() {
 }  // namespace
 
 const char* OperationName(Operation operation) {
-  constexpr const char* kNames[] = {"prepare", "dispatch", "combine", "dispatch backward",
-                                    "combine backward"};
+  constexpr const char* kNames[] = {"prepare",           "dispatch",         "combine",
+                                    "dispatch backward", "combine backward", "ragged_all_to_all"};
   return kNames[static_cast<int>(operation) - static_cast<int>(Operation::kPrepare)];
+}
+
+const char* TokensArgument(Operation operation) {
+  switch (operation) {
+    case Operation::kCombine:
+    case Operation::kDispatchBackward:
+      return "num_local_tokens";
+    case Operation::kCombineBackward:
+      return "the leading size of grad";
+    default:
+      return "the leading size of topk_idx";
+  }
 }
 
 Executable::Executable() : id_(next_executable_id.fetch_add(1, std::memory_order_relaxed)) {

@@ -22,10 +22,23 @@
 
 namespace epd::jax {
 
-using Operation = shm::Kind;
+// The first five are those of shm::Kind.
+enum class Operation : std::uint32_t {
+  kPrepare = 1,
+  kDispatch,
+  kCombine,
+  kDispatchBackward,
+  kCombineBackward,
+  kRaggedAllToAll,
+};
+static_assert(static_cast<std::uint32_t>(Operation::kCombineBackward) ==
+              static_cast<std::uint32_t>(shm::Kind::kCombineBackward));
 
 // Name of the operation in messages and keys, for example "dispatch backward".
 const char* OperationName(Operation operation);
+
+// The argument of it that says how many tokens there are.
+const char* TokensArgument(Operation operation);
 
 // Static attributes of a call. All are equal on all ranks, but for `tokens` and the capacity.
 struct CallConfig {
@@ -37,7 +50,7 @@ struct CallConfig {
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;
   std::int64_t width = 0;   // Elements of a row of this call, 0: prepare.
-  std::int64_t tokens = 0;  // T of this call.
+  std::int64_t tokens = 0;  // T of this call; ragged_all_to_all: 1 where rows are added.
   std::int64_t shards = 1;  // Ranks whose tokens the caller's arrays hold, for messages.
 };
 

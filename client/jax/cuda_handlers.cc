@@ -8,6 +8,7 @@
 // captures anything.
 #include <xla/ffi/api/ffi.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -30,7 +31,7 @@ using program::DeviceSites;
 client::StreamCall MakeStreamCall(const SiteState& site, std::uint32_t rank, ffi::DataType rows) {
   const CallConfig& config = site.config;
   client::StreamCall call;
-  call.kind = config.operation;
+  call.kind = static_cast<shm::Kind>(config.operation);
   call.rank = rank;
   if (site.key.empty()) {
     call.program = site.executable->Seal();
@@ -73,8 +74,11 @@ Status Resolve(SiteState* site, int device, ffi::DataType rows, Target* target) 
                               MakeStreamCall(*site, target->group->rank(), rows), &target->site);
 }
 
+std::atomic<std::uint64_t> num_calls = 0;
+
 ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType rows,
                const client::StreamBuffers& buffers) {
+  num_calls.fetch_add(1, std::memory_order_relaxed);
   Target target;
   Status status = Resolve(site, device, rows, &target);
   if (status.ok()) {
@@ -154,16 +158,20 @@ auto BindCall() {
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_prepare, Prepare, BindPrepare(BindCall()),
-                              {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch, WithWeights, BindRowsWithWeights(BindCall()),
-                              {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine, WithoutWeights, BindRows(BindCall()),
-                              {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_dispatch_bwd, WithWeights,
-                              BindRowsWithWeights(BindCall()), {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_combine_bwd, WithoutWeights, BindRows(BindCall()),
-                              {ffi::Traits::kCmdBufferCompatible});
+// Two sets: XLA takes the first into its command buffers, where it takes them at all, and calls the second at every execution.
+#define EPD_JAX_HANDLERS(prefix, ...)                                                            \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##prepare, Prepare, BindPrepare(BindCall()), __VA_ARGS__); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##dispatch, WithWeights, BindRowsWithWeights(BindCall()),  \
+                                __VA_ARGS__);                                                    \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##combine, WithoutWeights, BindRows(BindCall()),           \
+                                __VA_ARGS__);                                                    \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##dispatch_bwd, WithWeights,                               \
+                                BindRowsWithWeights(BindCall()), __VA_ARGS__);                   \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(prefix##combine_bwd, WithoutWeights, BindRows(BindCall()),       \
+                                __VA_ARGS__)
+EPD_JAX_HANDLERS(epd_jax_cuda_, {ffi::Traits::kCmdBufferCompatible});
+EPD_JAX_HANDLERS(epd_jax_cuda_called_, {});
+#undef EPD_JAX_HANDLERS
 
 // One for all five.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_cuda_initialize, Initialize,
@@ -188,6 +196,8 @@ int epd_jax_cuda_check(const char* alias, epd_error* error) {
   std::snprintf(error->message, sizeof error->message, "%s", status.message.c_str());
   return error->code;
 }
+
+uint64_t epd_jax_cuda_calls() { return epd::jax::num_calls; }
 
 void epd_jax_cuda_finalize(const char* alias) {
   epd::program::DeviceGroups::Shared().Finalize(alias);

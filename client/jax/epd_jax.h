@@ -22,19 +22,8 @@ void epd_jax_end_compile(void);
 /* 1 if a program that is compiled and lives has a call in the alias's group, else 0. */
 int epd_jax_is_named(const char* alias);
 
-/* An error's text in the words of epd.jax's API, cut at `words_bytes`; returns its length. See api_words.h. */
-size_t epd_jax_words(int code, const char* text, char* words, size_t words_bytes);
-
-/* What to do about it: "call again", "connect again" or "no". */
-const char* epd_jax_retry(int code, const char* text);
-
 /* For JAX before 0.11, see call_site.h. */
 void epd_jax_follow_compiles_process_wide(void);
-
-/* From now on Ctrl-C (SIGINT) ends the waits of this process for other ranks within a second, with CANCELLED, and its
- * session with them; the handler that is there does what it does. Only where there is one: call it once that of the
- * program is set. One that is set later takes this away again. */
-void epd_jax_watch_interrupts(void);
 
 /* Why operations cannot run on this process's GPUs, or "": no driver, or one that lacks what they need. Opens the
  * driver. Returns the text's length without the zero. */
@@ -42,6 +31,9 @@ size_t epd_jax_cuda_problem(char* text, size_t text_bytes);
 
 /* The first operation on a GPU that has failed since the last call, in the alias's groups ("": in any). EPD_OK: none. */
 int epd_jax_cuda_check(const char* alias, epd_error* error);
+
+/* How often XLA has called a handler of the GPUs; replays of its command buffers call none. */
+uint64_t epd_jax_cuda_calls(void);
 
 /* Gives up what GPUs hold of the alias's groups; before epd_program_finalize. */
 void epd_jax_cuda_finalize(const char* alias);

@@ -13,8 +13,8 @@
 
 #include "client/c/epd_client.h"
 #include "client/c/status.h"
-#include "client/jax/api_words.h"
 #include "client/jax/call_site.h"
+#include "client/program/api_words.h"
 
 namespace epd::program {
 class DeviceSites;
@@ -90,8 +90,9 @@ inline epd_dtype ToDtype(::xla::ffi::DataType type) {
 
 inline ::xla::ffi::Error ToXla(const client::Status& status, const CallConfig& call) {
   if (status.ok()) return ::xla::ffi::Error::Success();
+  const program::CallWords words = {TokensArgument(call.operation), call.shards, call.program};
   return ::xla::ffi::Error(static_cast<::xla::ffi::ErrorCode>(status.code),
-                           InApiWords(status.code, status.message, &call));
+                           program::InApiWords(status.code, status.message, &words));
 }
 
 }  // namespace epd::jax

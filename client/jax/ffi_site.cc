@@ -122,5 +122,8 @@ XLA_FFI_Error* epd_jax_dispatch_bwd_instantiate(XLA_FFI_CallFrame* frame) {
 XLA_FFI_Error* epd_jax_combine_bwd_instantiate(XLA_FFI_CallFrame* frame) {
   return epd::jax::Handle<epd::jax::Operation::kCombineBackward>(frame);
 }
+XLA_FFI_Error* epd_jax_ragged_instantiate(XLA_FFI_CallFrame* frame) {
+  return epd::jax::Handle<epd::jax::Operation::kRaggedAllToAll>(frame);
+}
 
 }  // extern "C"

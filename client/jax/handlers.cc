@@ -1,4 +1,4 @@
-// The five XLA FFI handlers of the CPU platform.
+// The XLA FFI handlers of the CPU platform.
 //
 // Asynchronous: XLA gets a future at once; a thread of its own makes the call, which may wait for
 // other ranks, and completes the future. XLA keeps operands and results
@@ -12,12 +12,11 @@
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 
-#include "client/jax/api_words.h"
 #include "client/jax/call_site.h"
 #include "client/jax/epd_jax.h"
 #include "client/jax/ffi_operations.h"
@@ -171,6 +170,44 @@ ffi::Future WithoutWeights(SiteState* site, ffi::RunId run, Scalar domain, Scala
   return MoveRows(function, site, run, ReadPlace(domain, rank), handle_mem, rows, nullptr, out_rows,
                   nullptr);
 }
+
+std::uint64_t RowsOf(const ffi::AnyBuffer& array) {
+  return static_cast<std::uint64_t>(array.dimensions()[0]);
+}
+
+ffi::Future RaggedAllToAll(SiteState* site, ffi::RunId run, Scalar domain, Scalar rank,
+                           ffi::AnyBuffer operand, ffi::AnyBuffer output,
+                           ffi::AnyBuffer input_offsets, ffi::AnyBuffer send_sizes,
+                           ffi::AnyBuffer output_offsets, ffi::AnyBuffer recv_sizes,
+                           ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> landing_offsets,
+                           ffi::Result<ffi::AnyBuffer> source_offsets,
+                           ffi::Result<ffi::AnyBuffer> result, ffi::Dictionary) {
+  epd_ragged_args args = {};
+  args.dtype = ToDtype(operand.element_type());
+  const auto sizes = operand.dimensions();
+  args.row_bytes = std::accumulate(sizes.begin() + 1, sizes.end(),
+                                   std::uint64_t{ffi::ByteWidth(operand.element_type())},
+                                   [](std::uint64_t bytes, std::int64_t size) {
+                                     return bytes * static_cast<std::uint64_t>(size);
+                                   });
+  args.operand = operand.untyped_data();
+  args.operand_rows = RowsOf(operand);
+  args.output = output.untyped_data();
+  args.output_rows = RowsOf(output);
+  args.index_bytes = static_cast<std::uint32_t>(ffi::ByteWidth(send_sizes.element_type()));
+  args.slices_per_rank = static_cast<std::uint32_t>(send_sizes.element_count()) /
+                         static_cast<std::uint32_t>(site->config.sizes.ranks);
+  args.input_offsets = input_offsets.untyped_data();
+  args.send_sizes = send_sizes.untyped_data();
+  args.output_offsets = output_offsets.untyped_data();
+  args.recv_sizes = recv_sizes.untyped_data();
+  args.result = result->untyped_data();
+  args.adds = site->config.tokens != 0 ? 1 : 0;
+  args.landing_offsets = landing_offsets->untyped_data();
+  args.source_offsets = source_offsets->untyped_data();
+  PrepareOutput(args.result, result->size_bytes());
+  return Launch(epd_program_ragged_all_to_all, site, run, ReadPlace(domain, rank), args);
+}
 // NOLINTEND(readability-function-size)
 
 // What every handler is called with before its operands.
@@ -193,6 +230,19 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_dispatch_bwd, WithWeights<epd_program_disp
                               BindRowsWithWeights(BindCall()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_combine_bwd, WithoutWeights<epd_program_combine_backward>,
                               BindRows(BindCall()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(epd_jax_ragged, RaggedAllToAll,
+                              BindCall()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attrs());
 
 }  // namespace epd::jax
 
@@ -202,16 +252,5 @@ int epd_jax_ffi_api_minor(void) { return XLA_FFI_API_MINOR; }
 void epd_jax_end_compile(void) { epd::jax::EndCompile(); }
 
 int epd_jax_is_named(const char* alias) { return epd::jax::IsNamed(alias) ? 1 : 0; }
-
-size_t epd_jax_words(int code, const char* text, char* words, size_t words_bytes) {
-  const std::string said =
-      epd::jax::InApiWords(epd::client::CodeFromNumber(code), text, /*call=*/nullptr);
-  if (words_bytes > 0) std::snprintf(words, words_bytes, "%s", said.c_str());
-  return said.size();
-}
-
-const char* epd_jax_retry(int code, const char* text) {
-  return epd::jax::FindRemedy(epd::client::CodeFromNumber(code), text).retry.data();
-}
 
 void epd_jax_follow_compiles_process_wide(void) { epd::jax::FollowCompilesProcessWide(); }

@@ -26,7 +26,7 @@ def _metadata(version: str) -> str:
             "Metadata-Version: 2.1",
             f"Name: {_NAME}",
             f"Version: {version}",
-            "Summary: Expert parallelism for JAX through the epd node daemon",
+            "Summary: Expert parallelism for JAX and PyTorch through the epd node daemon",
             "Requires-Python: >=3.11",
             "Requires-Dist: jax>=0.10.2",
             "Requires-Dist: numpy",

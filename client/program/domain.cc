@@ -23,9 +23,10 @@ constexpr std::chrono::seconds kSilence{1};          // ... of which nothing is 
 
 }  // namespace
 
-Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, Connect connect)
+Domain::Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index,
+               std::map<std::uint32_t, std::string> ranks, Connect connect)
     : config_(std::move(config)),
-      index_(index),
+      ranks_(std::move(ranks)),
       name_(config_->NameOf(index)),
       connect_(std::move(connect)) {}
 
@@ -55,7 +56,7 @@ Status Domain::JoinLocked() {
 
   std::vector<std::uint32_t> ranks;
   std::vector<const char*> devices;
-  for (const auto& [rank, device] : config_->held.at(index_)) {
+  for (const auto& [rank, device] : ranks_) {
     ranks.push_back(rank);
     devices.push_back(device.c_str());
   }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,10 +31,13 @@ class Domain {
   // Gives a living session, connecting if need be.
   using Connect = std::function<Status(std::shared_ptr<Session>*)>;
 
-  Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index, Connect connect);
+  // `ranks`: those to join with, each with its device.
+  Domain(std::shared_ptr<const GroupConfig> config, std::uint32_t index,
+         std::map<std::uint32_t, std::string> ranks, Connect connect);
 
   const GroupConfig& config() const { return *config_; }
   const std::string& name() const { return name_; }
+  std::uint32_t first_rank() const { return ranks_.begin()->first; }
   // Of the last join; 0 before the first.
   std::uint64_t epoch() const { return last_epoch_.load(std::memory_order_relaxed); }
   // One of EPD_PROGRAM_*, and the epoch as the group is formed now. Does not wait for a join.
@@ -82,7 +86,7 @@ class Domain {
   std::string Place(std::uint32_t rank) const EPD_REQUIRES(mutex_);
 
   const std::shared_ptr<const GroupConfig> config_;
-  const std::uint32_t index_;
+  const std::map<std::uint32_t, std::string> ranks_;
   const std::string name_;
   const Connect connect_;
   std::atomic<bool> closing_ = false;  // Ends waits for the daemon.

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "client/c/c_status.h"
+#include "client/c/interrupt.h"
 #include "client/c/struct_size.h"
+#include "client/program/api_words.h"
 #include "client/program/completer.h"
 #include "client/program/groups.h"
 
@@ -30,6 +32,11 @@ Status ReadCall(const epd_program_call* given, Call* read) {
   Status status = client::ReadStruct(given, "call", &read->call);
   if (!status.ok()) return status;
   read->call.alias = OrEmpty(read->call.alias);
+  if (read->call.begun != nullptr) {
+    epd_program_begun begun;
+    status = client::ReadStruct(read->call.begun, "call.begun", &begun);
+    if (!status.ok()) return status;
+  }
   if (read->call.traced == nullptr) return {};
   status = client::ReadStruct(read->call.traced, "call.traced", &read->traced);
   read->call.traced = &read->traced;
@@ -107,6 +114,10 @@ int epd_program_join(const epd_program_group* group, epd_error* error) {
   return Report(status, error);
 }
 
+void epd_program_describe_with(const char* prefix, epd_program_describe describe) {
+  Groups::Shared().DescribeWith(prefix, describe);
+}
+
 int epd_program_wait(const char* alias, epd_error* error) {
   return Report(Groups::Shared().Wait(epd::program::OrEmpty(alias)), error);
 }
@@ -150,6 +161,11 @@ int epd_program_combine_backward(const epd_program_call* call, const epd_scatter
   return RunOperation(epd_combine_backward, call, args, error);
 }
 
+int epd_program_ragged_all_to_all(const epd_program_call* call, const epd_ragged_args* args,
+                                  epd_error* error) {
+  return RunOperation(epd_ragged_all_to_all, call, args, error);
+}
+
 int epd_program_handshake(const epd_program_call* call, epd_error* error) {
   return epd::program::Run(call, epd::program::Handshake, error);
 }
@@ -170,6 +186,20 @@ int epd_program_start(void (*work)(void* context), void* context, epd_error* err
                  "reached"},
                 error);
 }
+
+size_t epd_program_words(int code, const char* text, char* words, size_t words_bytes) {
+  const std::string said = epd::program::InApiWords(epd::client::CodeFromNumber(code),
+                                                    epd::program::OrEmpty(text), /*call=*/nullptr);
+  if (words_bytes > 0) std::snprintf(words, words_bytes, "%s", said.c_str());
+  return said.size();
+}
+
+const char* epd_program_retry(int code, const char* text) {
+  return epd::program::FindRemedy(epd::client::CodeFromNumber(code), epd::program::OrEmpty(text))
+      .retry.data();
+}
+
+void epd_program_watch_interrupts(void) { epd::client::WatchInterrupts(); }
 
 size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,
                                    uint32_t max_tokens_per_rank, uint32_t top_k) {

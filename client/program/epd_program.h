@@ -71,6 +71,9 @@ typedef struct epd_program_group {
   /* How long a call waits for a daemon that has gone, before it fails with what connecting says; 0: the forming deadline,
    * less than 0: not at all, and then also a stop in order fails one execution. */
   int64_t reconnect_timeout_ms;
+  /* 1: `held` is empty, and epd_program_join joins nothing: each rank joins at its first call here, in a session of its own.
+   * So nobody need know beforehand which ranks a process runs. */
+  int32_t joins_by_call;
 } epd_program_group;
 
 /* Opens the process's session with the daemon, if there is none; paths as in epd_program_group. Blocks up to the C
@@ -85,6 +88,14 @@ EPD_API size_t epd_program_socket_path(char* path, size_t path_bytes);
  *   FAILED_PRECONDITION  the alias has a group already; epd_program_finalize first
  *   otherwise            see epd_connect and epd_join */
 EPD_API int epd_program_join(const epd_program_group* group, epd_error* error);
+
+/* Says what an alias means by joining a group of joins_by_call, with the alias and so many ranks. Returns EPD_OK if it did,
+ * or a code; then it fills `error`. */
+typedef int (*epd_program_describe)(const char* alias, int64_t num_ranks, epd_error* error);
+
+/* From now on `describe` is called, in the thread of the call, when the alias of a call has no group and begins with `prefix`;
+ * by several threads at once. Both are kept. */
+EPD_API void epd_program_describe_with(const char* prefix, epd_program_describe describe);
 
 /* Waits until the ranks held here are in their groups: at once, unless an earlier call reported a loss (of the daemon, say),
  * which makes it join again, up to the forming deadline, once the daemon is back. A loss that nobody reported yet is
@@ -126,6 +137,13 @@ typedef struct epd_program_sizes {
   int32_t by_rank;
 } epd_program_sizes;
 
+/* An execution that has begun, for epd_program_call::begun. The library writes and reads it. */
+typedef struct epd_program_begun {
+  size_t struct_size;
+  uint64_t join; /* 0: it has not begun. */
+  uint64_t number;
+} epd_program_begun;
+
 /* Which operation of which program, on which rank. Calls of all ranks with the same identity are one operation, in
  * whatever order they come. Ranks whose programs are not the same one meet by `name`; else the identity is
  * (program, execution, site, occurrence). */
@@ -147,6 +165,9 @@ typedef struct epd_program_call {
   /* Which use of the site in the execution, where loops repeat it: 1, 2, ...; 0: the library counts. */
   uint32_t occurrence;
   const epd_program_sizes* traced; /* NULL: nothing is compared. */
+  /* NULL, or for frameworks without compiled programs, where a call (that of a gradient) may belong to an execution that
+   * newer ones have overtaken: the first call, whose `execution` is 0, fills it in; later ones bring it back, in any order. */
+  epd_program_begun* begun;
 } epd_program_call;
 
 /* The rank that calls at this place stand for, without making one. Never blocks.
@@ -154,7 +175,7 @@ typedef struct epd_program_call {
  *   INVALID_ARGUMENT     a rank that others hold (its holder is named), or the program is for another number of ranks */
 EPD_API int epd_program_resolve(const epd_program_call* call, uint32_t* rank, epd_error* error);
 
-/* The five operations of epd_client.h, on memory of the host: `rank` and `key` of their arguments are not read. Each blocks
+/* The operations of epd_client.h, on memory of the host: `rank` and `key` of their arguments are not read. Each blocks
  * until the operation has ended on all ranks, and first joins again if an earlier call reported a loss. Errors, besides the
  * operations':
  *   FAILED_PRECONDITION  the alias has no group; or two executions of one program are under way on a rank, which nobody
@@ -173,6 +194,9 @@ EPD_API int epd_program_dispatch_backward(const epd_program_call* call, const ep
 EPD_API int epd_program_combine_backward(const epd_program_call* call, const epd_scatter_args* args,
                                          epd_error* error);
 
+EPD_API int epd_program_ragged_all_to_all(const epd_program_call* call, const epd_ragged_args* args,
+                                          epd_error* error);
+
 /* Waits until all ranks of the domain have come to this call: an exchange of no tokens. Blocks and fails as an operation. */
 EPD_API int epd_program_handshake(const epd_program_call* call, epd_error* error);
 
@@ -186,6 +210,17 @@ EPD_API int epd_program_refuse(const epd_program_call* call, int32_t code, const
  * one; idle threads are used again.
  *   RESOURCE_EXHAUSTED  the system gives no further thread; `work` does not run */
 EPD_API int epd_program_start(void (*work)(void* context), void* context, epd_error* error);
+
+/* An error's text in the words of Python's APIs, cut at `words_bytes`; returns its length. See api_words.h. */
+EPD_API size_t epd_program_words(int code, const char* text, char* words, size_t words_bytes);
+
+/* What to do about it: "call again", "connect again" or "no". */
+EPD_API const char* epd_program_retry(int code, const char* text);
+
+/* From now on Ctrl-C (SIGINT) ends the waits of this process for other ranks within a second, with CANCELLED, and its
+ * session with them; the handler that is there does what it does. Only where there is one: call it once that of the
+ * program is set. One that is set later takes this away again. */
+EPD_API void epd_program_watch_interrupts(void);
 
 /* epd_handle_mem_size, where the C library inside is private. */
 EPD_API size_t epd_program_handle_mem_size(uint32_t num_ranks, uint32_t num_experts,

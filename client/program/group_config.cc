@@ -59,6 +59,7 @@ Status GroupConfig::Read(const epd_program_group* given,
   made->local_experts = group.local_experts;
   made->owners = group.owners;
   made->by_rank = group.by_rank != 0;
+  made->joins_by_call = group.joins_by_call != 0;
   Status read =
       ReadRanks(group.held, group.num_held, "group.held", [&](const epd_program_rank& rank) {
         made->held[rank.domain][rank.position] = Text(rank.device);

@@ -38,6 +38,7 @@ class GroupConfig {
   std::uint32_t local_experts = 0;
   std::int64_t owners = 0;
   bool by_rank = false;
+  bool joins_by_call = false;
   // Domain -> (position along ep -> device).
   std::map<std::uint32_t, std::map<std::uint32_t, std::string>> held;
   // (Domain, position) -> who holds it.

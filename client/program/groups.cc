@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/program/traced_sizes.h"
+
 namespace epd::program {
 namespace {
 
@@ -27,57 +29,12 @@ Status AtPlace(const Status& status, const GroupConfig& config, const Domain* he
                            " rank=" + std::to_string(rank) + " phase=begin: " + status.message};
 }
 
-struct Size {
-  const char* field;
-  std::int64_t traced;
-  std::int64_t bootstrapped;
-};
-
-// OK, or INVALID_ARGUMENT: how a program's size differs from the group's, and what to do.
-Status Difference(const Size& size, const char* relation) {
-  return {Code::kInvalidArgument,
-          std::string("this executable was traced with ") + size.field + "=" +
-              std::to_string(size.traced) + ", which " + relation + " the bootstrapped " +
-              size.field + "=" + std::to_string(size.bootstrapped) +
-              "; trace it again (a new jax.jit of the function, or jax.clear_caches())"};
-}
-
-// With other ones, places in the program's mesh are none of the group's.
-Status CheckPlaces(const GroupConfig& config, const epd_program_sizes* traced) {
-  if (traced == nullptr) return {};
-  for (const Size& size : {Size{"ep_size", traced->ranks, config.spec.num_ranks},
-                           Size{"joined_by_rank", traced->by_rank, config.by_rank}}) {
-    if (size.traced != size.bootstrapped) return Difference(size, "is not");
-  }
-  return {};
-}
-
-// OK, or INVALID_ARGUMENT: the call cannot be made, as the results' buffers have other sizes or the
-// program computes with another table of owners.
-Status CheckSizes(const GroupConfig& config, const epd_program_sizes* traced) {
-  if (traced == nullptr) return {};
-  const epd_group_spec& spec = config.spec;
-  const std::int64_t hidden = traced->hidden == 0 ? spec.hidden : traced->hidden;
-  for (const Size& size :
-       {Size{"num_experts", traced->experts, spec.num_experts},
-        Size{"num_local_experts", traced->local_experts, config.local_experts},
-        Size{"expert_owner's digest", traced->owners, config.owners},
-        Size{"max_tokens_per_rank", traced->max_tokens, spec.max_tokens_per_rank},
-        Size{"hidden_dim", hidden, spec.hidden}}) {
-    if (size.traced != size.bootstrapped) return Difference(size, "is not");
-  }
-  const Size capacity = {"recv_capacity_per_rank", traced->recv_capacity,
-                         spec.recv_capacity_per_rank};
-  if (capacity.traced > capacity.bootstrapped) return Difference(capacity, "is more than");
-  return {};
-}
-
 // `rank`: " rank=...", or empty where it is not known.
 Status NotBootstrapped(std::string_view alias, const std::string& rank) {
   return {Code::kFailedPrecondition,
           "[epd:FAILED_PRECONDITION] group=" + std::string(alias) + " epoch=none" + rank +
               " phase=begin: the group is not bootstrapped in this process; " +
-              (alias == "default" ? "call ep_bootstrap" : "make it (epd.jax.Group) and keep it")};
+              (alias == "default" ? "call ep_bootstrap" : "make it (Group) and keep it")};
 }
 
 std::string HeldRanks(const GroupConfig& config) {
@@ -127,7 +84,8 @@ Runs::Call MakeCall(const epd_program_call& call, std::uint32_t rank) {
                     .site = call.site,
                     .occurrence = call.occurrence,
                     .named = call.name != nullptr,
-                    .rank = rank};
+                    .rank = rank,
+                    .begun = call.begun};
   std::copy_n(call.program, own.program.size(), own.program.begin());
   if (call.execution == 0) {
     own.executable = UINT64_MAX;
@@ -215,19 +173,25 @@ std::string Groups::socket_path() const {
 }
 
 Status Groups::Join(std::shared_ptr<const GroupConfig> config) {
+  auto entry = std::make_shared<Entry>();
+  entry->config = config;
+  if (config->joins_by_call) {
+    // Several calls may have found that the alias has no group.
+    const client::MutexLock lock(mutex_);
+    entries_.emplace(config->alias, std::move(entry));
+    return {};
+  }
   if (Find(config->alias) != nullptr) {
     return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] group=" + config->job + "/" +
                                            config->alias +
                                            " is bootstrapped already; finalize it first"};
   }
-  auto entry = std::make_shared<Entry>();
-  entry->config = config;
   const auto connect = [this, endpoint = config->endpoint](std::shared_ptr<Session>* session) {
     return LivingSession(endpoint, session);
   };
   // In ascending order in every process: two processes that share two domains never wait crosswise.
   for (const auto& [index, ranks] : config->held) {
-    auto domain = std::make_shared<Domain>(config, index, connect);
+    auto domain = std::make_shared<Domain>(config, index, ranks, connect);
     const Status status = domain->Join();
     if (!status.ok()) {
       for (const auto& [joined_index, joined] : entry->domains) joined->Close();
@@ -246,13 +210,29 @@ std::shared_ptr<const Groups::Entry> Groups::Find(std::string_view alias) const 
   return found == entries_.end() ? nullptr : found->second;
 }
 
+Status Groups::FindFor(const epd_program_call& call, std::shared_ptr<const Entry>* entry) const {
+  *entry = Find(call.alias);
+  Status status;
+  if (*entry == nullptr && by_call_.Describe(call, &status)) {
+    if (!status.ok()) return status;
+    *entry = Find(call.alias);
+  }
+  if (*entry != nullptr) return {};
+  return NotBootstrapped(call.alias, " rank=" + std::to_string(call.position));
+}
+
+std::vector<std::shared_ptr<Domain>> Groups::DomainsOf(const Entry& entry) const {
+  std::vector<std::shared_ptr<Domain>> all = by_call_.All(entry.config->alias);
+  for (const auto& [index, domain] : entry.domains) all.push_back(domain);
+  return all;
+}
+
 Status Groups::Wait(std::string_view alias) {
   const std::shared_ptr<const Entry> entry = Find(alias);
   if (entry == nullptr) return NotBootstrapped(alias, "");
-  for (const auto& [index, domain] : entry->domains) {
+  for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
     std::shared_ptr<JoinedGroup> joined;
-    const std::uint32_t rank = entry->config->held.at(index).begin()->first;
-    if (Status status = domain->Living(rank, &joined); !status.ok()) return status;
+    if (Status status = domain->Living(domain->first_rank(), &joined); !status.ok()) return status;
   }
   return {};
 }
@@ -261,7 +241,7 @@ int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
   const std::shared_ptr<const Entry> entry = Find(alias);
   if (entry == nullptr) return EPD_PROGRAM_LEFT;
   int worst = EPD_PROGRAM_READY;
-  for (const auto& [index, domain] : entry->domains) {
+  for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
     std::uint64_t own = 0;
     worst = std::max(worst, domain->State(&own));
     *epoch = std::max(*epoch, own);
@@ -270,11 +250,11 @@ int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
 }
 
 // Programs that are under way make further calls: they are let in until there are no more.
-void Groups::AwaitQuiet(const Entry& entry) {
+void Groups::AwaitQuiet(const Entry& entry) const {
   using Clock = std::chrono::steady_clock;
-  const auto activities = [&entry] {
+  const auto activities = [domains = DomainsOf(entry)] {
     std::vector<Domain::Activity> all;
-    for (const auto& [index, domain] : entry.domains) all.push_back(domain->activity());
+    for (const std::shared_ptr<Domain>& domain : domains) all.push_back(domain->activity());
     return all;
   };
   const auto until = Clock::now() + kFinalizeGrace;
@@ -290,20 +270,23 @@ void Groups::AwaitQuiet(const Entry& entry) {
 
 void Groups::Finalize(std::string_view alias) {
   const std::shared_ptr<const Entry> entry = Find(alias);
+  std::vector<std::shared_ptr<Domain>> domains;
   if (entry != nullptr) {
-    for (const auto& [index, domain] : entry->domains) domain->StopWaiting();
+    domains = DomainsOf(*entry);
+    for (const std::shared_ptr<Domain>& domain : domains) domain->StopWaiting();
     AwaitQuiet(*entry);
   }
   bool last = false;
   {
     const client::MutexLock lock(mutex_);
     const auto found = entries_.find(alias);
-    if (found != entries_.end() && found->second == entry) entries_.erase(found);
+    if (found != entries_.end() && found->second == entry) {
+      entries_.erase(found);
+      by_call_.Forget(alias);
+    }
     last = entries_.empty();
   }
-  if (entry != nullptr) {
-    for (const auto& [index, domain] : entry->domains) domain->Close();
-  }
+  for (const std::shared_ptr<Domain>& domain : domains) domain->Close();
   if (!last) return;
   std::shared_ptr<Session> session;  // Disconnects after the lock.
   const client::MutexLock lock(session_value_mutex_);
@@ -311,11 +294,18 @@ void Groups::Finalize(std::string_view alias) {
 }
 
 Status Groups::ResolveTo(const epd_program_call& call, Resolved* resolved) const {
-  const std::shared_ptr<const Entry> entry = Find(call.alias);
-  if (entry == nullptr) {
-    return NotBootstrapped(call.alias, " rank=" + std::to_string(call.position));
-  }
+  std::shared_ptr<const Entry> entry;
+  if (Status status = FindFor(call, &entry); !status.ok()) return status;
   const GroupConfig& config = *entry->config;
+  if (config.joins_by_call) {
+    if (Status places = CheckPlaces(config, call.traced); !places.ok()) {
+      return AtPlace(places, config, nullptr, call.domain, call.position);
+    }
+    resolved->rank = static_cast<std::uint32_t>(call.position);
+    resolved->domain =
+        by_call_.Of(entry->config, static_cast<std::uint32_t>(call.domain), resolved->rank);
+    return {};
+  }
   const auto found = entry->domains.find(static_cast<std::uint32_t>(call.domain));
   if (found != entry->domains.end()) resolved->domain = found->second;
   const auto at_place = [&](const Status& status) {

@@ -11,10 +11,13 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "client/c/mutex.h"
 #include "client/program/domain.h"
 #include "client/program/group_config.h"
+#include "client/program/ranks_by_call.h"
 #include "client/program/runs.h"
 
 namespace epd::program {
@@ -78,6 +81,11 @@ class Groups {
   // Leaves the alias's groups, once no call has been under way for 20 ms; after two seconds calls fail.
   void Finalize(std::string_view alias);
 
+  // See epd_program_describe_with.
+  void DescribeWith(std::string prefix, epd_program_describe describe) {
+    by_call_.DescribeWith(std::move(prefix), describe);
+  }
+
   // The rank that a call is of.
   Status Resolve(const epd_program_call& call, std::uint32_t* rank) const;
 
@@ -97,7 +105,7 @@ class Groups {
  private:
   struct Entry {
     std::shared_ptr<const GroupConfig> config;
-    std::map<std::uint32_t, std::shared_ptr<Domain>> domains;
+    std::map<std::uint32_t, std::shared_ptr<Domain>> domains;  // Empty where ranks join by call.
   };
   struct Resolved {
     std::shared_ptr<Domain> domain;
@@ -110,10 +118,14 @@ class Groups {
   // nullptr: the alias has no group.
   std::shared_ptr<const Entry> Find(std::string_view alias) const;
   Status ResolveTo(const epd_program_call& call, Resolved* resolved) const;
-  static void AwaitQuiet(const Entry& entry);
+  // As Find, once the alias's prefix was asked what it means.
+  Status FindFor(const epd_program_call& call, std::shared_ptr<const Entry>* entry) const;
+  std::vector<std::shared_ptr<Domain>> DomainsOf(const Entry& entry) const;
+  void AwaitQuiet(const Entry& entry) const;
 
   mutable client::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Entry>, std::less<>> entries_ EPD_GUARDED_BY(mutex_);
+  mutable RanksByCall by_call_;
   client::Mutex session_mutex_;  // Held while connecting, so that threads share one session.
   mutable client::Mutex session_value_mutex_;
   std::shared_ptr<Session> session_ EPD_GUARDED_BY(session_value_mutex_);

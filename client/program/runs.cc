@@ -8,6 +8,8 @@ namespace {
 // Far more than a framework keeps under way; only old runs without calls in flight are forgotten.
 constexpr std::size_t kMaxRuns = 128;
 
+bool HasBegun(const Runs::Call& call) { return call.begun != nullptr && call.begun->join != 0; }
+
 }  // namespace
 
 const Runs::Run* Runs::Find(const Call& call) const {
@@ -50,13 +52,26 @@ bool Runs::Overlaps(const Run& self, std::uint32_t rank) const {
   return false;
 }
 
+bool Runs::GoesOn(std::uint64_t begun_join, std::uint64_t join) const {
+  return begun_join == join || (carried_to_ == join && begun_join >= carried_from_);
+}
+
 bool Runs::IsStale(const Call& call, std::uint64_t join) const {
+  if (HasBegun(call)) return !GoesOn(call.begun->join, join);
   const Run* const run = Find(call);
   return run != nullptr && run->join < join;
 }
 
 Runs::Outcome Runs::Start(const Call& call, std::uint64_t join, const Begin& begin,
                           CallNumber* number) {
+  if (HasBegun(call)) {
+    if (!GoesOn(call.begun->join, join)) return Outcome::kStale;
+    if (call.begun->join != join) {
+      *call.begun = {call.begun->struct_size, join, begin(call.rank, call.program)};
+    }
+    *number = {call.begun->number, call.occurrence == 0 ? 0 : call.occurrence - 1};
+    return Outcome::kOk;
+  }
   Run* run = Find(call);
   if (run == nullptr) run = &Add(call, join);
   if (run->join < join) return Outcome::kStale;
@@ -71,6 +86,7 @@ Runs::Outcome Runs::Start(const Call& call, std::uint64_t join, const Begin& beg
   rank.numbered = true;
   number->execution = rank.execution;
   number->occurrence = call.occurrence == 0 ? rank.occurrences[call.site]++ : call.occurrence - 1;
+  if (call.begun != nullptr) *call.begun = {call.begun->struct_size, join, number->execution};
   return overlaps ? Outcome::kOverlap : Outcome::kOk;
 }
 
@@ -83,6 +99,8 @@ void Runs::End(const Call& call) {
 }
 
 void Runs::CarryOver(std::uint64_t join) {
+  if (carried_to_ != join) carried_from_ = join;
+  carried_to_ = join + 1;
   for (Run& run : runs_) {
     if (run.join != join) continue;
     run.join = join + 1;

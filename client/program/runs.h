@@ -13,6 +13,7 @@
 #include <map>
 
 #include "client/c/digest.h"
+#include "client/program/epd_program.h"
 
 namespace epd::program {
 
@@ -36,6 +37,7 @@ class Runs {
     std::uint32_t occurrence = 0;  // From 1; 0: the next one.
     bool named = false;            // Counted by the C library: it gets no number here.
     std::uint32_t rank = 0;
+    epd_program_begun* begun = nullptr;  // See epd_program_call; written by Start.
   };
 
   enum class Outcome {
@@ -78,6 +80,8 @@ class Runs {
     std::map<std::uint32_t, RankRun> ranks;
   };
 
+  // Whether what began in the join goes on in join number `join`.
+  bool GoesOn(std::uint64_t begun_join, std::uint64_t join) const;
   Run* Find(const Call& call);
   const Run* Find(const Call& call) const;
   Run& Add(const Call& call, std::uint64_t join);
@@ -86,6 +90,9 @@ class Runs {
 
   std::deque<Run> runs_;         // Oldest first, bounded.
   std::uint64_t in_flight_ = 0;  // Over all runs.
+  // The joins of which each was carried over into the next one, the last of them into join carried_to_.
+  std::uint64_t carried_from_ = 0;
+  std::uint64_t carried_to_ = 0;
 };
 
 }  // namespace epd::program

@@ -20,7 +20,7 @@ const google::protobuf::FieldDescriptor* InProto(const DeadlineField& field) {
 v1::Status ToProto(const absl::Status& status) {
   v1::Status proto;
   proto.set_code(static_cast<int32_t>(status.code()));
-  proto.set_message(std::string(status.message()));
+  proto.set_message(text::Clean(std::string(status.message()), limits::kErrorBytes));
   proto.set_resumable(IsResumable(status));
   return proto;
 }

@@ -11,6 +11,7 @@
 
 namespace epd {
 
+// Both ways the text is made clean (text.h), of at most limits::kErrorBytes.
 v1::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const v1::Status& status);
 

@@ -177,7 +177,7 @@ absl::Status TenantWorkerError(const GroupSpec& spec, const RankHolder& got,
 absl::Status FormationLateError(const FormationReport& late) {
   std::string text = absl::StrCat(
       "group=", late.title, " epoch=", late.epoch.value, " phase=", std::string(Name(late.state)),
-      ": not READY after ", absl::FormatDuration(late.allowed),
+      ": not READY after ", absl::FormatDuration(absl::Trunc(late.allowed, absl::Milliseconds(1))),
       "; arrived: ", DescribeAll(late.arrived), "; missing: ranks ", DescribeRanks(late.missing),
       "; dead: ", DescribeAll(late.dead), "; wrong epoch or spec: ", DescribeAll(late.wrong));
   if (!late.cause.ok()) absl::StrAppend(&text, "; it formed again because: ", late.cause.message());

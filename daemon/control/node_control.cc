@@ -3,12 +3,14 @@
 // end the report goes out if it has changed.
 #include "daemon/control/node_control.h"
 
+#include "absl/strings/str_cat.h"
 #include "daemon/control/node/attached_sessions.h"
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_communicators.h"
 #include "daemon/control/node/local_groups.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/membership_table.h"
+#include "daemon/control/node/membership_uids.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node/pending_orders.h"
 #include "daemon/core/resumable.h"
@@ -44,6 +46,7 @@ struct NodeControl::Parts {
   void DropSession(const SessionGone& event);
   void Join(const JoinRequested& event);
   absl::Status CheckSession(const AttachedSession& session) const;
+  absl::Status CheckGroups(const JoinRequested& event) const;
   void Leave(const LeaveRequested& event);
   void TakeView(const ClusterView& view);
   void BeginShutdown(absl::Time deadline);
@@ -111,10 +114,21 @@ absl::Status NodeControl::Parts::CheckSession(const AttachedSession& session) co
   return shutdown_deadline.has_value() ? ShuttingDownError() : absl::OkStatus();
 }
 
+absl::Status NodeControl::Parts::CheckGroups(const JoinRequested& event) const {
+  std::set<std::string> names = GroupNames(memberships.all());
+  groups.AddNames(names);
+  if (names.count(event.spec.name) > 0 || names.size() < event.limits.max_groups)
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("group=", Title(event.spec), ": this node has ", names.size(),
+                   " groups, its limit (max_groups); close some or raise it"));
+}
+
 void NodeControl::Parts::Join(const JoinRequested& event) {
   const AttachedSession* session = sessions.Find(event.session);
   if (session == nullptr) return;
   absl::Status status = CheckSession(*session);
+  if (status.ok()) status = CheckGroups(event);
   if (status.ok()) status = memberships.Join(event, session->client);
   if (!status.ok()) outbox.Add(ReplyFailed{event.session, event.request, status});
 }
@@ -204,6 +218,7 @@ absl::Time NodeControl::NextDeadline() const {
 std::vector<MembershipStatus> NodeControl::Memberships() const {
   return parts_->memberships.Statuses();
 }
+std::map<uint32_t, UidUse> NodeControl::Uses() const { return UsesOf(parts_->memberships.all()); }
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
 bool NodeControl::coordinator_connected() const { return parts_->link.connected(); }
 Incarnation NodeControl::coordinator() const { return parts_->link.followed(); }

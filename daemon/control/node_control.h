@@ -1,6 +1,7 @@
 // One node's control state: sessions, leases, local groups, waiting requests, workers' lives.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "daemon/control/node_effects.h"
 #include "daemon/control/node_events.h"
 #include "daemon/control/snapshots.h"
+#include "daemon/control/uid_limits.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/worker_name.h"
 
@@ -76,6 +78,8 @@ class NodeControl {
   // By session, then request. Released ones are left out.
   std::vector<MembershipStatus> Memberships() const;
   std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
+  // What the sessions of each uid have, but for the sessions themselves.
+  std::map<uint32_t, UidUse> Uses() const;
   bool coordinator_connected() const;
   Incarnation coordinator() const;
   // What waits although no deadline bounds it, in words; always empty unless there is a bug.

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/control/snapshots.h"
+#include "daemon/control/uid_limits.h"
 #include "daemon/core/execution.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/ids.h"
@@ -46,6 +47,7 @@ struct JoinRequested {
   GroupId proposed;     // A fresh random number, never zero: the id is made from it.
   // Of this node, that are to serve the ranks: one for each, or one for all.
   std::vector<WorkerName> workers = {kCpuWorker};
+  NodeLimits limits = {};  // As they are set now.
 };
 
 // Answered exactly once by ReplyLeft, unless the session goes.

@@ -44,6 +44,8 @@ struct Rendezvous::Parts {
   void ExpireClaims();
   void Settle();
   Effects Finish();
+  // When there is something to run; before, a Tick only shows that the coordinator is awake.
+  absl::Time Due() const;
 
   Incarnation incarnation;
   Changes changes;
@@ -62,6 +64,7 @@ struct Rendezvous::Parts {
 
 void Rendezvous::Parts::Begin(absl::Time now) {
   changes.Begin(now);
+  nodes.Look(changes.now());
   EndGraceIfDue();
 }
 
@@ -72,6 +75,7 @@ void Rendezvous::Parts::EndGraceIfDue() {
     takeover.SetAdopting(true);
     Settle();
     takeover.SetAdopting(false);
+    takeover.ExplainReforming();
   }
   takeover.RestorePersistent();
 }
@@ -135,7 +139,8 @@ void Rendezvous::Parts::ExpireClaims() {
     claims.Fail(key, absl::DeadlineExceededError(absl::StrCat(
                          "group=", Title(known->claim.spec), " ranks ",
                          DescribeRanks(known->claim.ranks), " phase=waiting: not admitted after ",
-                         absl::FormatDuration(waited), ": ", known->status.message(),
+                         absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), ": ",
+                         known->status.message(),
                          "; end the old members or use another name, and join again")));
   }
 }
@@ -193,6 +198,7 @@ Rendezvous::Effects Rendezvous::TakeReports(absl::Time now,
   }
   if (!current) return {};
   parts_->Settle();
+  parts_->takeover.ExplainReforming();
   return parts_->Finish();
 }
 
@@ -213,6 +219,8 @@ Rendezvous::Effects Rendezvous::SetKept(absl::Time now, const std::vector<Persis
 }
 
 Rendezvous::Effects Rendezvous::Tick(absl::Time now) {
+  parts_->nodes.Look(now);
+  if (now < parts_->Due()) return {};
   parts_->Begin(now);
   for (const NodeId& id : parts_->nodes.Silent(parts_->changes.now())) {
     parts_->Lose(
@@ -231,15 +239,18 @@ Rendezvous::Effects Rendezvous::Tick(absl::Time now) {
 }
 
 // Asked in every turn of the control thread, so it must not look at every rank.
-absl::Time Rendezvous::NextDeadline() const {
-  absl::Time next =
-      std::min({parts_->claims.Earliest(), parts_->orders.Earliest(), parts_->nodes.NextSilence()});
-  for (const auto& [id, group] : parts_->groups.all()) {
+absl::Time Rendezvous::Parts::Due() const {
+  absl::Time next = std::min({claims.Earliest(), orders.Earliest(), nodes.NextSilence()});
+  for (const auto& [id, group] : groups.all()) {
     next = std::min(next, group.deadline);
-    if (group.rest.until > parts_->changes.now()) next = std::min(next, group.rest.until);
+    if (group.rest.until > changes.now()) next = std::min(next, group.rest.until);
   }
-  if (parts_->takeover.InGrace()) next = std::min(next, parts_->takeover.grace_end());
+  if (takeover.InGrace()) next = std::min(next, takeover.grace_end());
   return next;
+}
+
+absl::Time Rendezvous::NextDeadline() const {
+  return std::min(parts_->Due(), parts_->nodes.NextLook());
 }
 
 Incarnation Rendezvous::incarnation() const { return parts_->incarnation; }

@@ -111,6 +111,7 @@ struct WorkerReport {
   std::string nccl_version = {};
   std::string wire_address = {};  // Where it takes streams of other nodes' workers; empty: nowhere.
   std::string local_address = {};  // ... and of its own node's; empty: at the same place.
+  std::string wire_secret = {};    // Of its epd's run; whoever is to call it is told. Never logged.
 
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
@@ -202,6 +203,7 @@ struct ServingWorker {
   std::string wire_address;
   WorkerName name = {};
   std::string local_address = {};  // As in WorkerReport.
+  std::string wire_secret = {};    // As in WorkerReport.
 
   friend bool operator==(const ServingWorker&, const ServingWorker&) = default;
 };

@@ -18,6 +18,7 @@ using Trial = v1::CudaProbe::Trial;
 constexpr int kOldestComputeMajor = 8;
 constexpr int kNcclEpComputeMajor = 9;
 constexpr int kNcclEpNccl = 23004;
+constexpr int kOldestDriver = 525;
 
 constexpr char kNoCuda[] = "no group can use the cuda backend on this node";
 constexpr char kInstallDriver[] =
@@ -94,6 +95,20 @@ v1::Finding Staging(const Device& device) {
     finding.set_fix("use a driver that exports virtual memory (not WSL2, not every virtual GPU)");
   }
   return finding;
+}
+
+v1::Finding Kernels(const v1::CudaProbe& probe, const Device& device) {
+  const int oldest = probe.kernels_driver();
+  return MakeFinding(
+      absl::StrCat(Name(device), " kernels"), Works(device.kernels()),
+      absl::StrCat(Show(device.kernels()), "; they need NVIDIA's driver ", oldest, " or newer"),
+      absl::StrCat("the cuda backend cannot use ", Name(device)),
+      absl::StrCat("install NVIDIA's driver ", oldest, " or newer",
+                   oldest > kOldestDriver
+                       ? absl::StrCat(", or a build of epd with a ptxas of CUDA 12, whose kernels "
+                                      "need ",
+                                      kOldestDriver)
+                       : ""));
 }
 
 v1::Finding MemoryOperations(const Device& device) {
@@ -188,6 +203,8 @@ std::string WhyNoCuda(const v1::CudaProbe& probe) {
       why = absl::StrCat("a context: ", Show(device.context()));
     } else if (BestStaging(device) == StagingWay::kNone) {
       why = absl::StrCat("staging: ", Show(device.ipc_handle()));
+    } else if (!Works(device.kernels())) {
+      why = absl::StrCat("kernels: ", Show(device.kernels()));
     } else if (!Works(device.stream_memory_operations())) {
       why = absl::StrCat("stream memory operations: ", Show(device.stream_memory_operations()));
     } else {
@@ -227,6 +244,7 @@ v1::GetDoctorResponse DiagnoseCuda(const v1::CudaProbe& probe, const std::string
     add(DeviceItself(device));
     if (!device.context().done() || !Works(device.context())) continue;
     add(Staging(device));
+    add(Kernels(probe, device));
     add(MemoryOperations(device));
   }
   if (probe.devices_size() > 1) add(Peers(probe));

@@ -52,7 +52,7 @@ struct EffectSender::NodeSwitch {
   Targets& to;
 
   void operator()(const SendReport& e) const { to.send_report(e.report); }
-  void operator()(const StartTenant& e) const { to.workers.Send(e.to, ToProto(e, to.self)); }
+  void operator()(const StartTenant& e) const { sender.Start(e); }
   void operator()(const EndTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
@@ -90,6 +90,7 @@ struct EffectSender::NodeSwitch {
   }
   void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
   void operator()(const GroupTransition& e) const {
+    sender.history_.Note(MonotonicNow(), e);
     if (e.to == GroupState::kClosed) {
       for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
     }
@@ -112,6 +113,7 @@ void EffectSender::Send(const NodeEffect& effect) { std::visit(NodeSwitch{*this,
 void EffectSender::Send(const RendezvousEffect& effect) {
   if (const auto* view = std::get_if<SendView>(&effect)) return to_.send_view(view->view);
   const auto& e = std::get<GroupTransition>(effect);
+  history_.Note(MonotonicNow(), e);
   Log(LogLevel::kDebug, "coordinator transition",
       {{"group", e.name},
        {"group_id", e.group.value},
@@ -122,6 +124,21 @@ void EffectSender::Send(const RendezvousEffect& effect) {
        {"to", StateName(e.to)},
        {"cause", std::string(Name(e.event))},
        {"why", e.why.message()}});
+}
+
+void EffectSender::Start(const StartTenant& effect) {
+  const v1::ToWorker message = ToProto(effect, to_.self, to_.cluster_secret);
+  const size_t bytes = message.ByteSizeLong();
+  if (bytes <= limits::kDatagramBytes) return to_.workers.Send(effect.to, message);
+  const WorkerEntry* const entry = to_.workers.Find(effect.to);
+  if (entry == nullptr) return;
+  to_.events(TenantFailed{
+      Incarnation(entry->supervisor.figures().worker_incarnation), effect.group, effect.formation,
+      absl::ResourceExhaustedError(absl::StrCat(
+          "its ", effect.spec.num_experts, " experts, ", effect.members.size(), " ranks and ",
+          effect.bases.size(), " counts of programs take ", bytes,
+          " bytes of the message that starts it, which has at most ", limits::kDatagramBytes,
+          " (kDatagramBytes); start its processes anew, or let them run fewer programs"))});
 }
 
 PacketChannel::Fds EffectSender::AddSlots(const ReplyJoined& effect, v1::Joined& joined) {

@@ -7,6 +7,8 @@
 #include "daemon/control/node_effects.h"
 #include "daemon/control/rendezvous.h"
 #include "daemon/node/attach/attach_server.h"
+#include "daemon/node/group_history.h"
+#include "daemon/node/loop/event_sink.h"
 #include "daemon/node/request_deduplicator.h"
 #include "daemon/node/workers/worker_table.h"
 
@@ -17,9 +19,11 @@ class EffectSender {
   // Where effects go; all outlive this.
   struct Targets {
     NodeId self;
+    const std::string& cluster_secret;
     AttachServer& clients;
     WorkerTable& workers;
     RequestDeduplicator& requests;
+    EventSink events;  // Of effects that cannot be sent.
     std::function<void(const NodeReport&)> send_report;
     std::function<void(const ClusterView&)> send_view;
     std::function<void()> shutdown_done;
@@ -30,8 +34,12 @@ class EffectSender {
   void Send(const NodeEffect& effect);
   void Send(const RendezvousEffect& effect);
 
+  const GroupHistory& history() const { return history_; }
+
  private:
   struct NodeSwitch;
+  // One that does not fit into a message has failed, for its group alone.
+  void Start(const StartTenant& effect);
   void Reply(const ReplyJoined& effect);
   void LogJoined(const ReplyJoined& effect) const;
   // The session's slots for the GPUs' workers of `effect`, where its Join is answered.
@@ -40,6 +48,7 @@ class EffectSender {
   absl::StatusOr<PacketChannel::Fds> TakeArenas(const ReplyJoined& effect, v1::Joined& joined);
 
   Targets to_;
+  GroupHistory history_;
 };
 
 }  // namespace epd

@@ -1,14 +1,17 @@
 #include "daemon/node/node.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
-#include <set>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "daemon/node/workers/worker_options.h"
 #include "daemon/observe/log.h"
+#include "daemon/tls/proof.h"
+#include "daemon/tls/wire_secret.h"
 
 namespace epd {
 namespace {
@@ -17,7 +20,7 @@ namespace {
 constexpr absl::Duration kWorkerEnds = absl::Seconds(5);
 
 // Version of what workers say to each other across nodes; raise it when it changes.
-constexpr uint32_t kExchangeVersion = 1;
+constexpr uint32_t kExchangeVersion = 2;
 
 // NVIDIA's kernel driver; "" without one.
 std::string DriverVersion() {
@@ -51,7 +54,16 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
   return {.node = identity.id.value,
           .version = identity.version,
           .incarnation = identity.incarnation,
-          .max_sessions = [&settings] { return settings.max_sessions; }};
+          .max_sessions = [&settings] { return settings.max_sessions; },
+          .max_per_uid = [&settings] { return LimitsOf(settings).per_uid; },
+          .listener = {.policy = {geteuid(), settings.attach_uids, settings.attach_gids},
+                       .limits = [&settings] {
+                         return AttachListener::Limits{
+                             .unattached = settings.max_unattached,
+                             .unattached_per_uid = settings.max_unattached_per_uid,
+                             .deadline = settings.attach_deadline,
+                             .queued_bytes = settings.max_queued_bytes};
+                       }}};
 }
 
 SpecDefaults MakeSpecDefaults(const Settings& settings) {
@@ -60,16 +72,6 @@ SpecDefaults MakeSpecDefaults(const Settings& settings) {
   if (settings.executor == "client") defaults.executor = Executor::kClient;
   if (settings.executor == "worker") defaults.executor = Executor::kWorker;
   return defaults;
-}
-
-absl::Status CheckRoom(const NodeControl& control, uint64_t max_groups, const std::string& group) {
-  std::set<std::string> names;
-  for (const LocalGroupStatus& local : control.Groups()) names.insert(local.view.spec.name);
-  for (const MembershipStatus& member : control.Memberships()) names.insert(member.group_name);
-  if (names.count(group) != 0 || names.size() < max_groups) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("group=", group, ": this node has ", names.size(),
-                   " groups, its limit (max_groups); close some or raise it"));
 }
 
 std::string DescribeGroup(const NodeControl& control, GroupId group) {
@@ -82,11 +84,25 @@ std::string DescribeGroup(const NodeControl& control, GroupId group) {
 
 }  // namespace
 
+NodeLimits LimitsOf(const Settings& settings) {
+  return {.max_groups = settings.max_groups,
+          .per_uid = {.sessions = settings.max_sessions_per_uid,
+                      .groups = settings.max_groups_per_uid,
+                      .ranks = settings.max_ranks_per_uid,
+                      .table_entries = settings.max_table_entries_per_uid}};
+}
+
 Node::Node(const ParsedSettings& settings, Options options)
     : parsed_(settings),
       certificates_(options.certificates),
-      identity_{NodeId{settings.settings.node}, options.host, options.version, RandomNumber(),
-                MonotonicNow()},
+      identity_{NodeId{settings.settings.node},
+                options.host,
+                options.version,
+                RandomNumber(),
+                MonotonicNow(),
+                options.cluster_secret,
+                RandomBytes(kProofBytes)},
+      requests_([this] { return this->settings().max_orders; }),
       queue_(ControlOptions(identity_, this->settings()), role_,
              [this](const NodeEffect& effect) { effects_.Send(effect); }),
       coordination_(CoordinationOptions(identity_, this->settings()), role_,
@@ -97,10 +113,13 @@ Node::Node(const ParsedSettings& settings, Options options)
                 [this](NodeEvent event) { Handle(std::move(event)); },
                 {kCpuWorker, identity_.host,
                  [this](GroupId group) { return DescribeGroup(control(), group); },
-                 [this](const v1::WorkerPast& past) { past_.Take(past); }},
+                 [this](const v1::WorkerPast& past) { past_.Take(past); }, identity_.wire_secret},
                 [this](const WorkerName& name) {
-                  return MakeWorkerOptions(this->settings(), certificates_.served(),
-                                           identity_.incarnation, name);
+                  WorkerSupervisor::Options made = MakeWorkerOptions(
+                      this->settings(), certificates_.copies(), identity_.incarnation, name);
+                  made.hello.set_wire_secret(
+                      WorkerSecret(identity_.cluster_secret, identity_.wire_secret));
+                  return made;
                 }}),
       figures_({[this](absl::Time now) { workers_.AskForFigures(now); },
                 [this](absl::Time since) {
@@ -111,9 +130,7 @@ Node::Node(const ParsedSettings& settings, Options options)
       }),
       client_gateway_(
           {identity_.host, MakeSpecDefaults(this->settings()),
-           [this](const std::string& name) {
-             return CheckRoom(control(), this->settings().max_groups, name);
-           },
+           [this] { return LimitsOf(this->settings()); },
            [this] { return FindServedGpus(this->settings(), workers_); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
       clients_(ClientOptions(identity_, this->settings()), loop_, client_gateway_),
@@ -127,9 +144,11 @@ Node::~Node() = default;
 
 EffectSender::Targets Node::Targets() {
   return {identity_.id,
+          identity_.cluster_secret,
           clients_,
           workers_,
           requests_,
+          [this](NodeEvent event) { Handle(std::move(event)); },
           [this](const NodeReport& report) { coordination_.Report(report); },
           [this](const ClusterView& view) { coordination_.Show(view); },
           [this] { lifetime_.Finish(); }};

@@ -29,6 +29,9 @@
 
 namespace epd {
 
+// What is shared out, as it is set now.
+NodeLimits LimitsOf(const Settings& settings);
+
 // This run of epd.
 struct NodeIdentity {
   NodeId id;
@@ -36,6 +39,8 @@ struct NodeIdentity {
   std::string version;  // epd's.
   uint64_t incarnation = 0;
   absl::Time started;
+  std::string cluster_secret;  // What nodes without TLS know of each other; "": with TLS, or none.
+  std::string wire_secret;     // daemon/tls/wire_secret.h
 };
 
 // Makes the parts, connects them and gives each its turn; what is to be known or decided is theirs.
@@ -47,6 +52,7 @@ class Node {
     std::string version;  // epd's.
     std::string host;
     const CertificateFiles& certificates;  // Started; outlives the node, as `settings` does.
+    std::string cluster_secret = {};
   };
 
   // `settings` may change in what SIGHUP changes. Starts nothing.
@@ -102,6 +108,7 @@ class Node {
   const WorkerSupervisor& worker() const { return workers_.Find(kCpuWorker)->supervisor; }
   const AttachServer& clients() const { return clients_; }
   const ClientGateway& client_gateway() const { return client_gateway_; }
+  const GroupHistory& history() const { return effects_.history(); }
   // What a group has that its spec does not name.
   const SpecDefaults& spec_defaults() const { return client_gateway_.defaults(); }
   bool stopping() const { return lifetime_.ending(); }

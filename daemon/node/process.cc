@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 
@@ -29,6 +31,7 @@ void PrepareProcess() {
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) close(fd);
   umask(077);
+  if (std::getenv("EPD_DUMPABLE") == nullptr) prctl(PR_SET_DUMPABLE, 0);
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     files.rlim_cur = files.rlim_max;
@@ -74,7 +77,7 @@ absl::Status SupervisorWatchdog::Start(EventLoop& loop) {
 std::string HostName() {
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
+  return text::Clean(name, sizeof name);
 }
 
 }  // namespace epd

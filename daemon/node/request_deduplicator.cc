@@ -2,17 +2,27 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace epd {
 
 std::optional<RequestId> RequestDeduplicator::Begin(const std::string& key, Done done) {
   const auto known = by_key_.find(key);
-  if (known != by_key_.end()) {
-    Order& order = orders_.at(known->second);
-    if (order.answer.has_value()) {
-      done(*order.answer);
-    } else {
-      order.waiting.push_back(std::move(done));
-    }
+  Order* same = known == by_key_.end() ? nullptr : &orders_.at(known->second);
+  if (same != nullptr && same->answer.has_value()) {
+    done(*same->answer);
+    return std::nullopt;
+  }
+  if (num_waiting_ >= max_orders_()) {
+    done({absl::ResourceExhaustedError(absl::StrCat("operators wait for ", num_waiting_,
+                                                    " orders on this node, its limit (max_orders); "
+                                                    "see epctl groups for what drains, and retry")),
+          GroupId()});
+    return std::nullopt;
+  }
+  ++num_waiting_;
+  if (same != nullptr) {
+    same->waiting.push_back(std::move(done));
     return std::nullopt;
   }
   const RequestId request(next_++);
@@ -30,8 +40,9 @@ void RequestDeduplicator::Finish(RequestId request, const Answer& answer) {
   if (it == orders_.end() || it->second.answer.has_value()) return;
   it->second.answer = answer;
   const std::vector<Done> waiting = std::exchange(it->second.waiting, {});
+  num_waiting_ -= waiting.size();
   finished_.push_back(request);
-  while (finished_.size() > max_finished_) {
+  while (finished_.size() > max_orders_()) {
     by_key_.erase(orders_.at(finished_.front()).key);
     orders_.erase(finished_.front());
     finished_.pop_front();

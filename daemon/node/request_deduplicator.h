@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,7 +15,7 @@
 
 namespace epd {
 
-// Not thread-safe; the control thread owns it. Remembers the last `max_finished` answers.
+// Not thread-safe; the control thread owns it.
 class RequestDeduplicator {
  public:
   struct Answer {
@@ -23,11 +24,14 @@ class RequestDeduplicator {
   };
   using Done = std::function<void(const Answer&)>;
 
-  explicit RequestDeduplicator(size_t max_finished = 1024) : max_finished_(max_finished) {}
+  // `max_orders`, at this moment: answers that are remembered, the newest, and callers that wait for one.
+  explicit RequestDeduplicator(std::function<size_t()> max_orders)
+      : max_orders_(std::move(max_orders)) {}
 
   // The number under which a new order goes to control; nothing when `key` is known: then `done` is
   // called with its answer, now or when it comes. An empty key is never known. Keys are
-  // "<method>/<request_id>".
+  // "<method>/<request_id>". Nothing, too, when too many wait: `done` is called with
+  //   RESOURCE_EXHAUSTED  names the limit
   std::optional<RequestId> Begin(const std::string& key, Done done);
 
   // Control's answer; calls everybody who asked. Unknown numbers are ignored.
@@ -43,7 +47,8 @@ class RequestDeduplicator {
     std::optional<Answer> answer;
   };
 
-  const size_t max_finished_;
+  const std::function<size_t()> max_orders_;
+  size_t num_waiting_ = 0;
   uint64_t next_ = 1;
   std::map<RequestId, Order> orders_;
   std::map<std::string, RequestId> by_key_;

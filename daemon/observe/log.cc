@@ -1,14 +1,13 @@
 #include "daemon/observe/log.h"
 
-#include <spdlog/details/file_helper.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <utility>
+
+#include "daemon/observe/log_writer.h"
 
 namespace epd {
 namespace {
@@ -42,29 +41,20 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return kLevels[static_cast<size_t>(level)];
 }
 
-// Writes to a file that can be exchanged meanwhile, or to standard error.
+// Hands lines to a writer that waits for nothing.
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  using File = std::unique_ptr<spdlog::details::file_helper>;
-
-  void Use(File file) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    file_ = std::move(file);
-  }
+  LogWriter& writer() { return writer_; }
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (file_ != nullptr) return file_->write(line);
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    writer_.Write(std::string(line.data(), line.size()));
   }
-  void flush_() override {
-    if (file_ != nullptr) return file_->flush();
-    std::fflush(stderr);
-  }
+  void flush_() override {}
 
-  File file_;
+  LogWriter writer_;
 };
 
 std::shared_ptr<LogSink> SinkInUse() {
@@ -76,26 +66,22 @@ std::shared_ptr<LogSink> SinkInUse() {
 }  // namespace
 
 absl::Status OpenLog(const std::string& level, const std::string& file) {
-  LogSink::File opened;
-  try {
-    if (!file.empty()) {
-      opened = std::make_unique<spdlog::details::file_helper>();
-      opened->open(file);
-    }
-  } catch (const std::exception& e) {  // spdlog's way of saying that the file cannot be opened.
-    return absl::InvalidArgumentError(absl::StrCat("log_file: got '", file, "': ", e.what()));
-  }
   std::shared_ptr<LogSink> sink = SinkInUse();
   if (sink == nullptr) {
     sink = std::make_shared<LogSink>();
     auto logger = std::make_shared<spdlog::logger>("epd", sink);
     logger->set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
-    logger->flush_on(spdlog::level::debug);
     spdlog::set_default_logger(std::move(logger));
   }
-  sink->Use(std::move(opened));
+  if (absl::Status used = sink->writer().Use(file); !used.ok())
+    return absl::InvalidArgumentError(absl::StrCat("log_file: got '", file, "': ", used.message()));
   spdlog::default_logger()->set_level(spdlog::level::from_str(level));
   return absl::OkStatus();
+}
+
+void FlushLog(absl::Duration patience) {
+  if (const std::shared_ptr<LogSink> sink = SinkInUse(); sink != nullptr)
+    sink->writer().Flush(patience);
 }
 
 std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace epd {
 
@@ -24,12 +25,17 @@ struct LogField {
 };
 
 // Opens the log; before it, lines go to standard error at level info. `file` empty: standard error.
-// Again: takes the new level and opens the file anew, which is how logs rotate. Thread-safe.
+// Again: takes the new level and file. A file that was renamed or removed is opened anew by itself, which
+// is how logs rotate. Thread-safe.
 //   INVALID_ARGUMENT  the file cannot be opened; the log goes on as it was
 absl::Status OpenLog(const std::string& level, const std::string& file);
 
-// Writes "what key=value ...". Thread-safe. The line is on its way to the file when this returns.
+// Writes "what key=value ...". Thread-safe, and waits for nobody: a thread writes the line, and while nobody
+// takes lines only so many are kept; see log_writer.h.
 void Log(LogLevel level, absl::string_view what, std::initializer_list<LogField> fields = {});
+
+// Waits until what was logged is written, for at most `patience`. Before the process ends.
+void FlushLog(absl::Duration patience);
 
 // The text after time and level; for tests.
 std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields);

@@ -96,10 +96,8 @@ absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message longer than ", limits::kDatagramBytes, " bytes"));
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a message with more than ", limits::kDatagramFds, " descriptors"));
-  }
+  packet.lost_fds = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (packet.lost_fds) packet.fds.clear();
   packet.bytes.assign(buffer.get(), static_cast<size_t>(got));
   return packet;
 }

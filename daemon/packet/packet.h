@@ -17,6 +17,8 @@ namespace epd {
 struct Packet {
   std::string bytes;
   std::vector<UniqueFd> fds;  // Close-on-exec.
+  // More came than limits::kDatagramFds, or than this process has room for: `fds` is empty.
+  bool lost_fds = false;
 };
 
 enum class SendResult { kSent, kWouldBlock };
@@ -30,9 +32,7 @@ absl::StatusOr<SendResult> SendPacket(int socket, absl::string_view bytes,
 
 // Receives one datagram. An empty packet stands for "nothing there now" (`*would_block` set).
 //   UNAVAILABLE       end of file or a reset: the peer is gone
-//   INVALID_ARGUMENT  longer than limits::kDatagramBytes, empty, or more descriptors than limits::kDatagramFds;
-//   all received
-//                     descriptors are closed
+//   INVALID_ARGUMENT  longer than limits::kDatagramBytes, or empty; the descriptors that came along are closed
 absl::StatusOr<Packet> ReceivePacket(int socket, bool* would_block);
 
 // Lets a socket take datagrams of limits::kDatagramBytes (the default send buffer of some kernels is

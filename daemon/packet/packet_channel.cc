@@ -23,9 +23,11 @@ absl::StatusOr<bool> PacketChannel::TrySend(const Queued& packet) {
 
 absl::Status PacketChannel::Send(std::string bytes, Fds fds) {
   Queued packet{std::move(bytes), std::move(fds)};
-  if (packet.bytes.size() > limits::kDatagramBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a message of ", packet.bytes.size(), " bytes; the limit is ", limits::kDatagramBytes));
+  if (packet.bytes.size() > limits::kDatagramBytes || packet.fds.size() > limits::kDatagramFds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", packet.bytes.size(), " bytes and ", packet.fds.size(),
+                     " descriptors; one message takes at most ", limits::kDatagramBytes,
+                     " (kDatagramBytes) and ", limits::kDatagramFds, " (kDatagramFds)"));
   }
   if (queue_.empty()) {
     const absl::StatusOr<bool> sent = TrySend(packet);

@@ -25,9 +25,14 @@ class PacketChannel {
 
   int fd() const { return socket_.get(); }
   bool wants_write() const { return !queue_.empty(); }
+  // Of messages that wait for the peer to read, and the most there may be.
+  size_t queued_bytes() const { return queued_bytes_; }
+  size_t max_queued_bytes() const { return max_bytes_; }
 
   // Sends now or queues.
   //   UNAVAILABLE         the peer is gone
+  //   INVALID_ARGUMENT    longer than limits::kDatagramBytes, or more descriptors than limits::kDatagramFds: nothing is sent,
+  //                       and the next message goes out as ever
   //   RESOURCE_EXHAUSTED  the queue is full: the peer does not read; end the session
   absl::Status Send(std::string bytes, Fds fds = {});
 

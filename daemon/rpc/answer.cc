@@ -3,20 +3,28 @@
 #include <string>
 #include <utility>
 
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
+
 namespace epd {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      text::Clean(std::string(status.message()), limits::kErrorBytes));
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 grpc::ServerUnaryReactor* AnswerLater(grpc::CallbackServerContext* context, Node& node,
                                       std::function<void(Finish)> start) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const Finish finish = [reactor](const absl::Status& status) { reactor->Finish(ToGrpc(status)); };
-  if (!node.loop().Post([start = std::move(start), finish] { start(finish); })) {
-    finish(absl::UnavailableError("epd is ending or overloaded; retry"));
-  }
+  const absl::Status taken =
+      node.loop().PostRequest([start = std::move(start), finish] { start(finish); });
+  if (!taken.ok()) finish(taken);
   return reactor;
 }
 

@@ -11,7 +11,9 @@
 
 namespace epd {
 
+// Its text is made clean (text.h), and short enough for the trailers of an answer, which gRPC drops beyond 8 KiB.
 grpc::Status ToGrpc(const absl::Status& status);
+absl::Status FromGrpc(const grpc::Status& status);
 
 // Runs `fill` on the control thread and finishes the call with what it returns. UNAVAILABLE when
 // epd is ending or its queue is full.

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -79,12 +80,19 @@ class ServedWriter : public NewestWriter<Reactor, Message> {
     this->End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
   }
 
+  // For one without another owner: `self` lives until gRPC is done with it. Before End().
+  void KeepUntilDone(std::shared_ptr<ServedWriter> self) { self_ = std::move(self); }
+
   // The last thing that gRPC does with this object.
-  void OnDone() override { done_.store(true, std::memory_order_release); }
+  void OnDone() override {
+    done_.store(true, std::memory_order_release);
+    const auto last = std::move(self_);
+  }
   bool done() const { return done_.load(std::memory_order_acquire); }
 
  private:
   std::atomic<bool> done_{false};
+  std::shared_ptr<ServedWriter> self_;
 };
 
 }  // namespace epd

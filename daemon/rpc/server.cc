@@ -1,5 +1,6 @@
 #include "daemon/rpc/server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_health.h"
@@ -19,9 +21,26 @@ namespace epd {
 namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
+// Of all calls together, in gRPC: 64 of the largest messages.
+constexpr size_t kMaxBufferedBytes = 64 * size_t{kMaxMessageBytes};
 constexpr std::chrono::seconds kStopPatience(1);
 // epd gives up on an orderly end when calls that were cancelled have not ended by then.
 constexpr std::chrono::seconds kWaitPatience(10);
+
+RoleRules MakeRules(const Settings& settings) {
+  return {.own_uid = geteuid(),
+          .tls = !settings.tls_ca.empty(),
+          .operators = absl::StrSplit(settings.operators, ',', absl::SkipWhitespace()),
+          .nodes = absl::StrSplit(settings.nodes, ',', absl::SkipWhitespace())};
+}
+
+// gRPC would write to standard error itself, and wait for whoever reads it.
+void TakeLinesOfGrpc() {
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    Log(line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn : LogLevel::kDebug, "grpc says",
+        {{"text", std::string(line->message)}});
+  });
+}
 
 }  // namespace
 
@@ -29,8 +48,9 @@ RpcServer::RpcServer(Node& node)
     : node_(node),
       watchers_(node),
       callers_(node.loop()),
-      service_(node, watchers_, callers_),
-      cluster_(node) {
+      gate_(callers_, MakeRules(node.settings()), node.identity().cluster_secret),
+      service_(node, watchers_, gate_),
+      cluster_(node, gate_) {
   const Settings& settings = node.settings();
   if (!settings.coordinator.empty()) {
     coordinator_ = std::make_unique<RemoteCoordinator>(settings.coordinator, node, cluster_);
@@ -41,8 +61,9 @@ RpcServer::RpcServer(Node& node)
 }
 
 absl::Status RpcServer::Start() {
+  TakeLinesOfGrpc();
   const Settings& settings = node_.settings();
-  if (absl::Status bad = CheckListen(settings); !bad.ok()) return bad;
+  if (absl::Status bad = CheckLinks(settings); !bad.ok()) return bad;
   absl::StatusOr<EtcdAddress> etcd = EtcdAddress();
   if (!settings.rendezvous.empty()) etcd = ParseEtcdAddress(settings.rendezvous);
   if (!etcd.ok()) return etcd.status();
@@ -50,6 +71,7 @@ absl::Status RpcServer::Start() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetResourceQuota(grpc::ResourceQuota("epd").Resize(kMaxBufferedBytes));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                              0);  // A second epd on a port must fail, not share it.
   int tcp_bound = 0;

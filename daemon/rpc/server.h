@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/caller_gate.h"
 #include "daemon/rpc/cluster/chosen_coordinator.h"
 #include "daemon/rpc/cluster/cluster_service.h"
 #include "daemon/rpc/cluster/remote_coordinator.h"
@@ -21,7 +22,7 @@ namespace epd {
 // Serves Node, Cluster, grpc.health.v1 and reflection on the node's Unix socket and, with --listen,
 // on TCP. Uses gRPC's own threads; every call is handed to the control thread.
 //
-// Who may call: the Unix socket has mode 0600, so epd's user and root. TCP: link_policy.h.
+// Who may call what: roles.h. Where without TLS: link_policy.h.
 class RpcServer {
  public:
   // `node` outlives this.
@@ -30,7 +31,7 @@ class RpcServer {
 
   // Call before Node::Run, on the thread that will run it.
   //   FAILED_PRECONDITION  an address cannot be bound
-  //   as CheckListen       an address that needs TLS
+  //   as CheckLinks        an address that needs TLS
   absl::Status Start();
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const { return listen_address_; }
@@ -49,6 +50,7 @@ class RpcServer {
   Node& node_;
   GroupWatchers watchers_;
   UnixCallers callers_;
+  const CallerGate gate_;
   NodeService service_;
   ClusterService cluster_;
   std::unique_ptr<RemoteCoordinator> coordinator_;  // With --coordinator.

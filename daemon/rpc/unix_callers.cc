@@ -66,6 +66,13 @@ void UnixCallers::Stop() {
   listener_.reset();
 }
 
+std::optional<uid_t> UnixCallers::UidOf(const grpc::ServerContextBase& context) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto caller = callers_.find(context.peer());
+  if (caller == callers_.end()) return std::nullopt;
+  return caller->second.uid;
+}
+
 std::string UnixCallers::Describe(const grpc::ServerContextBase& context) const {
   {
     const absl::MutexLock lock(&mutex_);

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -36,6 +37,8 @@ class UnixCallers {
   // Of a call's context, for the log: "uid=0 pid=4711" on this socket, else "peer=ipv4:10.0.0.2:4711", with TLS and
   // " certificate=NAME". Any thread.
   std::string Describe(const grpc::ServerContextBase& context) const;
+  // The user who calls on this socket; nullopt: the call came in elsewhere. Any thread.
+  std::optional<uid_t> UidOf(const grpc::ServerContextBase& context) const;
 
  private:
   struct Caller {

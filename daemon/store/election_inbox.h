@@ -27,6 +27,7 @@ class ElectionInbox {
  public:
   struct Taken {
     bool woken = false;               // Since the last call.
+    bool resign = false;              // Likewise.
     std::vector<Leadership> refused;  // Coordinators that refuse connections.
     std::optional<KeepRequest> keep;  // The newest.
   };
@@ -38,6 +39,11 @@ class ElectionInbox {
   void Refuse(const Leadership& leader) {
     const absl::MutexLock lock(&mutex_);
     content_.refused.push_back(leader);
+    content_.woken = true;
+  }
+  void Resign() {
+    const absl::MutexLock lock(&mutex_);
+    content_.resign = true;
     content_.woken = true;
   }
   void Keep(KeepRequest request) {

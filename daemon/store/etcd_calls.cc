@@ -80,6 +80,10 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address, const EtcdA
   // How long a connection may take to open, TLS and all.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A connection whose packets vanish is given up (the second sets TCP_USER_TIMEOUT, too): after a partition the kernel
+  // would try it again no sooner than the partition lasted. etcd refuses pings more often than every 5 s.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
   arguments.SetInt("grpc.enable_http_proxy", 0);
   return grpc::CreateCustomChannel(address, MakeCredentials(access), arguments);
 }

@@ -66,6 +66,7 @@ void EtcdElection::Run() {
 void EtcdElection::Turn() {
   ElectionInbox::Taken asked = inbox_.Take();
   if (asked.woken) next_read_ = absl::InfinitePast();
+  if (asked.resign) GiveUp();
   Perform(election_.OnTick(Now()));
   if (Now() >= next_keepalive_) KeepLease();
   if (Now() >= next_read_) ReadKeys();
@@ -81,6 +82,13 @@ absl::Time EtcdElection::WaitUntil() {
 absl::Duration EtcdElection::Patience() {
   const absl::Duration left = election_.NextDeadline() - Now();
   return std::clamp(left, absl::Milliseconds(10), kCallPatience);
+}
+
+// Where etcd does not answer, the key goes with its lease, or the next campaign replaces it.
+void EtcdElection::GiveUp() {
+  if (lease_ != 0) calls_.Revoke(std::exchange(lease_, 0), Patience()).IgnoreError();
+  next_keepalive_ = absl::InfinitePast();
+  Perform(election_.OnLeaseLost(Now()));
 }
 
 void EtcdElection::KeepLease() {

@@ -38,6 +38,8 @@ class EtcdElection {
 
   // Thread-safe: the coordinator `leader` refuses connections.
   void Refused(const Leadership& leader) { inbox_.Refuse(leader); }
+  // Thread-safe: this node shall lead no more with the epochs that it has, and stands again for new ones.
+  void Resign() { inbox_.Resign(); }
   // Thread-safe. Written soon, and again until etcd takes it; then `kept` is called on the
   // election's thread. A later call replaces one that etcd has not taken.
   void Keep(KeepRequest request) { inbox_.Keep(std::move(request)); }
@@ -48,6 +50,7 @@ class EtcdElection {
 
   // ---- the election's thread ----
   void Turn();
+  void GiveUp();
   void KeepLease();
   void ReadKeys();
   void Perform(const Election::Actions& actions);

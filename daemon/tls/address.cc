@@ -1,6 +1,9 @@
 #include "daemon/tls/address.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -53,18 +56,37 @@ bool IsLoopback(const std::string& host) {
   return inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-bool IsPrivate(const std::string& host) {
-  if (IsLoopback(host)) return true;
+bool IsNumeric(const std::string& host) {
   in_addr v4{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
-    const uint32_t address = ntohl(v4.s_addr);
-    return Within(address, 0x0a000000, 8) || Within(address, 0xac100000, 12) ||
-           Within(address, 0xc0a80000, 16) || Within(address, 0xa9fe0000, 16) ||
-           Within(address, 0x64400000, 10);
-  }
   in6_addr v6{};
-  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return true;
-  return IN6_IS_ADDR_LINKLOCAL(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc;
+  return inet_pton(AF_INET, host.c_str(), &v4) == 1 || inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+}
+
+std::string SourceTowards(const std::string& peer) {
+  const size_t colon = peer.rfind(':');
+  if (colon == std::string::npos) return "";
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(HostOf(peer).c_str(), peer.substr(colon + 1).c_str(), &hints, &found) != 0)
+    return "";
+  std::string source;
+  for (const addrinfo* one = found; one != nullptr && source.empty(); one = one->ai_next) {
+    const int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    sockaddr_storage own = {};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST];
+    if (connect(fd, one->ai_addr, one->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      source = own.ss_family == AF_INET6 ? "[" + std::string(text) + "]" : text;
+    }
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return source;
 }
 
 }  // namespace epd

@@ -15,7 +15,16 @@ bool IsHostPort(const std::string& text, uint32_t min_port, uint32_t max_port = 
 // Traffic does not leave the machine: 127.0.0.0/8, ::1, "localhost", a Unix socket ("unix:...").
 bool IsLoopback(const std::string& host);
 
-// Loopback, RFC 1918, link-local or unique local; also what does not parse as an address (a name).
-bool IsPrivate(const std::string& host);
+// Not a name.
+bool IsNumeric(const std::string& host);
+
+// The address that the kernel would send from to `peer`, host:port; IPv6 in brackets. Nothing is sent. "": there is no
+// way there. For a name the resolver is asked, which may take its time.
+std::string SourceTowards(const std::string& peer);
+
+// In front of host:port, where an address to listen at is meant: the one that the way there begins at; or that only if it
+// is loopback.
+inline constexpr char kTowards[] = "towards:";
+inline constexpr char kTowardsLoopback[] = "towards-loopback:";
 
 }  // namespace epd

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/tls/private_file.h"
 
 namespace epd {
 namespace {
@@ -21,18 +22,24 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kWarnBefore = absl::Hours(24 * 30);
 constexpr absl::Duration kWarnAgain = absl::Hours(24);
 
-absl::StatusOr<UniqueFd> Copy(const std::string& pem) {
-  UniqueFd copy(memfd_create("epd-certificate", MFD_CLOEXEC));
-  if (!copy.valid() || fchmod(copy.get(), 0400) != 0 ||
-      write(copy.get(), pem.data(), pem.size()) != static_cast<ssize_t>(pem.size())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a copy of the certificates in memory: ", std::strerror(errno)));
-  }
-  return copy;
+std::shared_ptr<UniqueFd> MakeCopy() {
+  auto copy =
+      std::make_shared<UniqueFd>(memfd_create("epd-certificate", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const bool made = copy->valid() && fchmod(copy->get(), 0400) == 0 &&
+                    fcntl(copy->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0;
+  return made ? copy : nullptr;
 }
 
-std::string PathOf(const UniqueFd& copy) {
-  return absl::StrCat("/proc/", getpid(), "/fd/", copy.get());
+// In one write, with empty lines over what is left of longer ones: who reads meanwhile, and finds a mixture,
+// keeps what it has, and reads again.
+absl::Status Write(std::string pem, const UniqueFd& copy) {
+  struct stat old = {};
+  fstat(copy.get(), &old);
+  pem.resize(std::max(pem.size(), static_cast<size_t>(old.st_size)), '\n');
+  if (pwrite(copy.get(), pem.data(), pem.size(), 0) == static_cast<ssize_t>(pem.size()))
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a copy of the certificates in memory: ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -64,11 +71,17 @@ absl::Status CertificateFiles::Start() {
   TlsPems pems = ReadPems(files_);
   absl::Status ready = CheckOwn(files_, pems, hosts_, absl::Now());
   if (!ready.ok() || !files_.enabled()) return ready;
-  ready = Serve(pems);
+  ready = CheckPrivateFile("tls_key", files_.key);
+  if (ready.ok()) ready = Serve(pems);
   if (!ready.ok()) return ready;
-  served_ = {PathOf(copies_[0]), PathOf(copies_[1]), PathOf(copies_[2])};
+  served_ = TlsFiles::Of(copies_[0]->get(), copies_[1]->get(), copies_[2]->get());
   watcher_ = std::thread([this, pems = std::move(pems)]() mutable { Watch(std::move(pems)); });
   return absl::OkStatus();
+}
+
+std::vector<std::shared_ptr<UniqueFd>> CertificateFiles::copies() const {
+  if (!served_.enabled()) return {};
+  return {copies_.begin(), copies_.end()};
 }
 
 CertificateState CertificateFiles::state() const {
@@ -76,21 +89,17 @@ CertificateState CertificateFiles::state() const {
   return state_;
 }
 
-// The numbers of the copies stay, so their paths do.
 absl::Status CertificateFiles::Serve(const TlsPems& pems) {
   const std::string* contents[] = {&pems.ca, &pems.cert, &pems.key};
-  UniqueFd made[3];
-  for (size_t i = 0; i < 3; ++i) {
-    absl::StatusOr<UniqueFd> copy = Copy(*contents[i]);
-    if (!copy.ok()) return copy.status();
-    made[i] = *std::move(copy);
-  }
-  for (size_t i = 0; i < 3; ++i) {
-    if (!copies_[i].valid()) {
-      copies_[i] = std::move(made[i]);
-    } else {
-      dup3(made[i].get(), copies_[i].get(), O_CLOEXEC);
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i] == nullptr) copies_[i] = MakeCopy();
+    if (copies_[i] == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a copy of the certificates in memory: ", std::strerror(errno)));
     }
+  }
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (absl::Status written = Write(*contents[i], *copies_[i]); !written.ok()) return written;
   }
   const absl::MutexLock lock(&mutex_);
   state_ = {ValidityOf(pems.cert), ""};
@@ -105,6 +114,7 @@ void CertificateFiles::Look(TlsPems& seen, TlsPems& judged, absl::Time& warned) 
   if (settled && !(seen == judged)) {
     judged = seen;
     absl::Status good = CheckOwn(files_, seen, hosts_, absl::Now());
+    if (good.ok()) good = CheckPrivateFile("tls_key", files_.key);
     if (good.ok()) good = Serve(seen);
     if (!good.ok()) {
       const absl::MutexLock lock(&mutex_);

@@ -2,7 +2,9 @@
 // look at what it reads: a certificate that was exchanged for a bad one would end every link.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,11 +38,14 @@ class CertificateFiles {
   CertificateFiles(TlsFiles files, std::vector<std::string> hosts, OnNews on_news);
   ~CertificateFiles();
 
-  // Once. Errors as CheckOwn(), and RESOURCE_EXHAUSTED.
+  // Once. Errors as CheckOwn() and, of the key, CheckPrivateFile(), and RESOURCE_EXHAUSTED.
   absl::Status Start();
 
-  // Paths of the copies, for this process and those that it starts, under this user.
+  // Paths of the copies, in this process.
   const TlsFiles& served() const { return served_; }
+  // The copies themselves, in the order of TlsFiles, for processes that are handed descriptors; none without
+  // files. Their content changes.
+  std::vector<std::shared_ptr<UniqueFd>> copies() const;
   CertificateState state() const;
 
  private:
@@ -52,7 +57,7 @@ class CertificateFiles {
   const std::vector<std::string> hosts_;
   const OnNews on_news_;
   TlsFiles served_;
-  UniqueFd copies_[3];
+  std::array<std::shared_ptr<UniqueFd>, 3> copies_;
 
   mutable absl::Mutex mutex_;
   CertificateState state_ ABSL_GUARDED_BY(mutex_);

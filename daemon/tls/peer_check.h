@@ -16,6 +16,11 @@ struct TlsFiles {
   std::string key;
 
   bool enabled() const { return !ca.empty(); }
+  // Paths of descriptors of this process.
+  static TlsFiles Of(int ca, int cert, int key) {
+    const std::string open = "/proc/self/fd/";
+    return {open + std::to_string(ca), open + std::to_string(cert), open + std::to_string(key)};
+  }
 };
 
 // What they hold.

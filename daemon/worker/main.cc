@@ -1,4 +1,6 @@
 // epd-worker: runs the operations of one device of the node. Started by epd, never by hand.
+#include <sys/prctl.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -68,6 +70,8 @@ absl::StatusOr<epd::ServedBackends> Make(const epd::v1::WorkerHello& hello) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Nobody of epd's own user reads its memory or takes its descriptors, from /proc or as a debugger.
+  if (getenv("EPD_DUMPABLE") == nullptr) prctl(PR_SET_DUMPABLE, 0);
   // Of whoever started epd. Workers count the machine's GPUs, as clients do when they name one to epd.
   unsetenv("CUDA_VISIBLE_DEVICES");
   absl::string_view argument = argc == 2 ? argv[1] : "";

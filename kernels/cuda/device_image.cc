@@ -7,8 +7,12 @@ alignas(16) constexpr unsigned char kImage[] = {
 #include "kernels/cuda/kernels_fatbin.inc"
 };
 
+constexpr int kOldestDriver =
+#include "kernels/cuda/kernels_driver.inc"
+    ;
+
 }  // namespace
 
-DeviceImage KernelImage() { return {kImage, sizeof(kImage)}; }
+DeviceImage KernelImage() { return {kImage, sizeof(kImage), kOldestDriver}; }
 
 }  // namespace epd::cuda

@@ -10,6 +10,7 @@ namespace epd::cuda {
 struct DeviceImage {
   const void* data;
   std::size_t bytes;
+  int oldest_driver;  // Release that loads it: 525. CUDA 13's code needs 580, whatever the GPU.
 };
 
 DeviceImage KernelImage();

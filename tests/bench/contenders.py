@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -32,8 +34,11 @@ EPD_C = Contender("epd_c", "epd C API", ("prepare", "dispatch", "combine"), need
 # XLA may sum in another order: one rounding to bfloat16 more or less.
 GLOO = Contender("gloo", "JAX gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 OMPI = Contender("ompi", "Open MPI", ("dispatch", "combine"))
+EPD_TORCH = Contender("epd_torch", "epd.torch", EPD_C.operations, needs_epd=True)
+TORCH_GLOO = Contender("torch_gloo", "torch gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 MEMCPY = Contender("memcpy", "memcpy", ("warm", "fresh"), checks_results=False)
-ALL = (EPD_JAX, EPD_C, GLOO, OMPI, MEMCPY)
+ALL = (EPD_JAX, EPD_C, GLOO, OMPI, EPD_TORCH, TORCH_GLOO, MEMCPY)
+_TORCH_PYTHON = "/usr/bin/python3"  # Of Debian's python3-torch.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +94,24 @@ def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
         fleet.start(command, _environment(node.epd_socket))
 
 
+def _start_torch(fleet: Fleet, kind: str, num_ranks: int, place: Place) -> None:
+    packages = place.folder / "torch-packages"
+    packages.mkdir(exist_ok=True)
+    if not (packages / "epd").exists():
+        package = importlib.util.find_spec("epd")
+        assert package is not None and package.origin is not None
+        (packages / "epd").symlink_to(pathlib.Path(package.origin).parent)
+    coordinator = f"127.0.0.1:{_free_port()}"
+    for rank in range(num_ranks):
+        command = [_TORCH_PYTHON, str(_HERE / "torch_rank.py"), kind]
+        command += ["--socket", str(fleet.socket_path)]
+        command += ["--barrier-library", str(place.binaries / "libbench_barrier.so")]
+        command += ["--coordinator", coordinator]
+        command += ["--rank", str(rank), "--num-ranks", str(num_ranks)]
+        environment = _environment(place.epd_socket) | {"PYTHONPATH": str(packages)}
+        fleet.start(command, environment)
+
+
 def _start_epd_c(fleet: Fleet, num_ranks: int, place: Place, extra: dict[str, str]) -> None:
     for rank in range(num_ranks):
         node = place.node_of(rank, num_ranks)
@@ -138,6 +161,12 @@ def why_missing(contender: Contender, place: Place) -> str:
         return "no epd runs"
     if contender is OMPI and not shutil.which("mpirun"):
         return "mpirun is not installed (Debian: openmpi-bin)"
+    if contender in (EPD_TORCH, TORCH_GLOO):
+        found = subprocess.run(
+            [_TORCH_PYTHON, "-c", "import torch"], capture_output=True, check=False
+        )
+        if found.returncode != 0:
+            return f"{_TORCH_PYTHON} has no torch (Debian: python3-torch)"
     binary = {"epd_c": "bench_epd_c", "ompi": "bench_ompi_alltoallv", "memcpy": "bench_memcpy"}
     path = place.binaries / binary.get(contender.name, "")
     return "" if path.exists() else f"{path} is not built"
@@ -157,6 +186,8 @@ def _start(
             _start_epd_c(fleet, num_ranks, place, extra)
         elif contender is OMPI:
             _start_ompi(fleet, num_ranks, place)
+        elif contender in (EPD_TORCH, TORCH_GLOO):
+            _start_torch(fleet, "epd" if contender is EPD_TORCH else "gloo", num_ranks, place)
         else:
             start_plain(fleet, place.binaries / "bench_memcpy", place)
         fleet.wait_for_ranks(_START_SECONDS)

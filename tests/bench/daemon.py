@@ -9,8 +9,9 @@ import sys
 import time
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(_ROOT / "deploy"))
+sys.path[:0] = [str(_ROOT / "deploy"), str(_ROOT / "tests" / "integration")]
 
+import cluster_secret  # noqa: E402
 import node_api  # noqa: E402 - stands beside the other programs that use epd's gRPC API.
 
 _START_SECONDS = 20
@@ -32,7 +33,7 @@ class Daemon:
         self.socket = str(folder / "epd.sock")
         self._log = folder / "epd.log"
         command = [*inside, str(program), f"--socket={self.socket}"]
-        command += [f"--staging_bytes={staging_bytes}", *flags]
+        command += [f"--staging_bytes={staging_bytes}", *cluster_secret.flags(), *flags]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log

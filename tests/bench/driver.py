@@ -13,6 +13,7 @@ import time
 import across_nodes
 import contenders as who
 import problem as problems
+import ragged
 import report
 import tenants
 from fleet import Fleet, FleetError
@@ -86,6 +87,7 @@ class Bench:
         self.versions: dict[str, str] = {}
         self.memory_case: dict[str, float] = {}
         self.tenants: tenants.Tenants | None = None
+        self.ragged: ragged.Ragged | None = None
         self.nodes: across_nodes.Nodes | None = None
 
     def run(self) -> None:
@@ -101,6 +103,8 @@ class Bench:
                 if who.EPD_C in wanted:
                     cores = len(os.sched_getaffinity(0))
                     self.tenants = tenants.measure(self._place(), self._options.seed, cores)
+                if who.EPD_JAX in wanted:
+                    self.ragged = ragged.measure(self._daemon.socket, self._folder)
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
                 self._run_ranks(num_ranks, wanted)
         if not self._options.sizes:
@@ -205,6 +209,9 @@ def _marks(bench: Bench) -> list[str]:
             continue
         for operation in ("dispatch", "combine"):
             ratios = result.ratios(operation)
+            if result.sizes.num_tokens == 512 and "epd_torch/epd_c" in ratios:
+                text = f"{operation}, 512 tokens: epd.torch at least 0.83 of the C API"
+                lines.append(_mark(text, ratios["epd_torch/epd_c"], 1 / 1.2))
             if not {"epd_jax/gloo", "epd_jax/memcpy"} <= ratios.keys():
                 continue
             gloo, memcpy = ratios["epd_jax/gloo"], ratios["epd_jax/memcpy"]
@@ -222,6 +229,8 @@ def _marks(bench: Bench) -> list[str]:
         )
     if bench.tenants:
         lines += bench.tenants.marks()
+    if bench.ragged:
+        lines += bench.ragged.marks()
     if bench.nodes:
         lines += bench.nodes.marks()
     return lines
@@ -300,6 +309,7 @@ def main(arguments: list[str]) -> int:
         "marks": marks,
         "many_groups": bench.memory_case,
         "tenants": bench.tenants.to_json() if bench.tenants else None,
+        "ragged_all_to_all": bench.ragged.to_json() if bench.ragged else None,
         "several_nodes": bench.nodes.to_json() if bench.nodes else None,
         "sizes": [report.to_json(result) for result in bench.results],
     }
@@ -312,6 +322,8 @@ def main(arguments: list[str]) -> int:
         )
     if bench.tenants:
         print(bench.tenants.table())
+    if bench.ragged:
+        print(bench.ragged.table())
     if bench.nodes:
         print(bench.nodes.table())
     if bench.results and bench.results[-1].daemon_memory:

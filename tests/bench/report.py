@@ -40,6 +40,10 @@ class SizeResult:
             others |= {c.name: self.milliseconds(c, operation) for c in (who.GLOO, who.OMPI)}
             if mine:
                 result |= {f"{ours.name}/{n}": ms / mine for n, ms in others.items() if ms}
+        if mine := self.milliseconds(who.EPD_TORCH, operation):
+            for other in (who.EPD_C, who.TORCH_GLOO):
+                if ms := self.milliseconds(other, operation):
+                    result[f"epd_torch/{other.name}"] = ms / mine
         return result
 
 
@@ -123,6 +127,7 @@ def _ratio(ratios: dict[str, float], name: str) -> str:
 _HEADER = [
     *("tokens x hidden", "operation", "payload", "epd.jax", "C API", "gloo", "Open MPI", "memcpy"),
     *("fresh", "jax:gloo", "jax:memcpy", "jax:fresh", "C:MPI", "C:memcpy"),
+    *("epd.torch", "torch gloo", "torch:C", "torch:gloo"),
 ]
 
 
@@ -139,6 +144,9 @@ def _row(result: SizeResult, operation: str) -> list[str]:
         _ratio(ratios, "epd_jax/memcpy_fresh"),
         _ratio(ratios, "epd_c/ompi"),
         _ratio(ratios, "epd_c/memcpy"),
+        *(_times(result, c, operation) for c in (who.EPD_TORCH, who.TORCH_GLOO)),
+        _ratio(ratios, "epd_torch/epd_c"),
+        _ratio(ratios, "epd_torch/torch_gloo"),
     ]
 
 

@@ -95,6 +95,8 @@ void FakeEpd::StartWorker() {
     throw std::runtime_error("socketpair of the fake epd");
   }
   socket_ = UniqueFd(pair[0]);
+  const int send_bytes = 512 << 10;  // Room for a message that is too long.
+  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
   const UniqueFd theirs(pair[1]);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -136,7 +138,10 @@ std::optional<int> FakeEpd::WaitForExit(int limit_ms) {
 }
 
 void FakeEpd::Send(const v1::ToWorker& message, const std::vector<int>& fds) {
-  std::string bytes = message.SerializeAsString();
+  SendBytes(message.SerializeAsString(), fds);
+}
+
+void FakeEpd::SendBytes(std::string bytes, const std::vector<int>& fds) {
   iovec part = {bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
   msghdr header = {};

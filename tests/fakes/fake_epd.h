@@ -64,6 +64,7 @@ class FakeEpd {
   std::optional<int> WaitForExit(int limit_ms = 10'000);
 
   void Send(const v1::ToWorker& message, const std::vector<int>& fds = {});
+  void SendBytes(std::string bytes, const std::vector<int>& fds = {});
   // The next message; fails the test and returns an empty one if none comes.
   v1::FromWorker Receive(std::vector<UniqueFd>* fds = nullptr, int limit_ms = 10'000);
 

@@ -80,6 +80,13 @@ grpc::Status FakeNodeService::ListGroups(grpc::ServerContext* context,
       response->mutable_groups());
 }
 
+grpc::Status FakeNodeService::GetFigures(grpc::ServerContext* context,
+                                         const epd::v1::GetFiguresRequest*,
+                                         epd::v1::GetFiguresResponse* response) {
+  *response = figures;
+  return Begin(context);
+}
+
 grpc::Status FakeNodeService::ListSessions(grpc::ServerContext* context,
                                            const epd::v1::ListSessionsRequest*,
                                            epd::v1::ListSessionsResponse* response) {

@@ -25,6 +25,7 @@ class FakeNodeService : public epd::v1::Node::Service {
   epd::v1::ListRanksResponse ranks;
   epd::v1::GetMemoryResponse memory;
   epd::v1::PlanMemoryResponse plan;
+  epd::v1::GetFiguresResponse figures;
   epd::v1::GetDoctorResponse doctor;
   epd::v1::GetConfigResponse config;
   std::map<std::string, bool> serving;  // By health service; others are NOT_FOUND.
@@ -52,6 +53,8 @@ class FakeNodeService : public epd::v1::Node::Service {
                          epd::v1::GetMemoryResponse*) override;
   grpc::Status PlanMemory(grpc::ServerContext*, const epd::v1::PlanMemoryRequest*,
                           epd::v1::PlanMemoryResponse*) override;
+  grpc::Status GetFigures(grpc::ServerContext*, const epd::v1::GetFiguresRequest*,
+                          epd::v1::GetFiguresResponse*) override;
   grpc::Status GetDoctor(grpc::ServerContext*, const epd::v1::GetDoctorRequest*,
                          epd::v1::GetDoctorResponse*) override;
   grpc::Status GetConfig(grpc::ServerContext*, const epd::v1::GetConfigRequest*,

@@ -31,7 +31,7 @@ void Land(fuzz::Input& in) {
   std::memset(region.get(), kUntouched, kRegion);
   RemoteRegions regions;
   const PeerOperation operation{GroupId(1), Formation(1), 1};
-  regions.Open(operation, kRegion, {{Rank(1), region.get()}});
+  regions.Open(operation, kRegion, {{Rank(1), {region.get(), Incarnation(7)}}});
   uint64_t taken = 0;
   for (int i = 0; i < 8 && !in.empty(); ++i) {
     RowsFrame frame;
@@ -48,7 +48,8 @@ void Land(fuzz::Input& in) {
     }
     const std::string bytes = in.Text();
     BufferReader reader(InSlices(bytes, 1 + in.Below(64)));
-    const RemoteRegions::Outcome outcome = regions.Land(frame, pieces, reader.Parts());
+    const RemoteRegions::Outcome outcome =
+        regions.Land(Incarnation(7), frame, pieces, reader.Parts());
     const bool mine = frame.rank == 1 && frame.number == 1;
     if (outcome == RemoteRegions::Outcome::kBad) return;
     EPD_FUZZ_CHECK(frame.number == 1 || outcome == RemoteRegions::Outcome::kDropped);

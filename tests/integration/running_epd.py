@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import time
 
+import cluster_secret
+
 from deploy import node_api
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -32,7 +34,7 @@ class RunningEpd:
         self.grpc_socket = str(self.folder / "epd-grpc.sock")
         self._log = self.folder / "epd.log"
         command = [program("epd"), f"--socket={self.socket}", "--staging_bytes=256MiB"]
-        command += ["--drain_deadline=2s", *flags]
+        command += ["--drain_deadline=2s", *cluster_secret.flags(), *flags]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -10,6 +10,10 @@ import tempfile
 import time
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(_ROOT / "tests" / "integration"))
+
+import cluster_secret  # noqa: E402
+
 _BIN = _ROOT / "bazel-bin"
 _START_SECONDS = 20
 # A worker that is never ready: the coordinator holds no ranks here.
@@ -43,10 +47,16 @@ def _over_grpc(num_ranks: int, ranks_per_node: int) -> dict:
         log = pathlib.Path(folder) / "log"
         command = [_BIN / "daemon/epd", f"--socket={folder}/epd.sock", f"--worker={_NO_WORKER}"]
         command += ["--node=coordinator", "--listen=127.0.0.1:0", "--start_grace=0"]
+        command += cluster_secret.flags()
         with log.open("wb") as out:
             epd = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         try:
-            words = [_listen_address(log), str(num_ranks // ranks_per_node), str(ranks_per_node)]
+            words = [
+                _listen_address(log),
+                cluster_secret.SECRET.decode(),
+                str(num_ranks // ranks_per_node),
+                str(ranks_per_node),
+            ]
             done = subprocess.run(
                 [_BIN / "tests/scale/scale", *words], check=True, stdout=subprocess.PIPE, text=True
             )

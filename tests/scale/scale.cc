@@ -1,5 +1,5 @@
 // Forms one group over many simulated epds and prints one line of JSON: see run.
-//   scale HOST:PORT NUM_NODES RANKS_PER_NODE
+//   scale HOST:PORT SECRET NUM_NODES RANKS_PER_NODE
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -44,11 +44,12 @@ int Run(const SimulatedNodes::Options& options) {
 }  // namespace epd::scale
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: scale HOST:PORT NUM_NODES RANKS_PER_NODE\n");
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: scale HOST:PORT SECRET NUM_NODES RANKS_PER_NODE\n");
     return 2;
   }
   return epd::scale::Run({.coordinator = argv[1],
-                          .num_nodes = std::strtoul(argv[2], nullptr, 10),
-                          .ranks_per_node = std::strtoul(argv[3], nullptr, 10)});
+                          .secret = argv[2],
+                          .num_nodes = std::strtoul(argv[3], nullptr, 10),
+                          .ranks_per_node = std::strtoul(argv[4], nullptr, 10)});
 }

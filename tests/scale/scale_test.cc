@@ -16,6 +16,7 @@ Traffic Form(size_t num_nodes) {
   const testing::RunningDaemon coordinator(
       {"--node=coordinator", "--listen=127.0.0.1:0", "--start_grace=0"});
   SimulatedNodes nodes({.coordinator = coordinator.listen_address(),
+                        .secret = testing::kClusterSecret,
                         .num_nodes = num_nodes,
                         .ranks_per_node = kRanksPerNode});
   EXPECT_EQ(nodes.Connect(kPatience), absl::OkStatus());

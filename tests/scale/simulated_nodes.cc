@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
+#include "daemon/rpc/cluster/link_proof.h"
 
 namespace epd::scale {
 namespace {
@@ -25,6 +26,16 @@ std::unique_ptr<v1::Cluster::Stub> Dial(const std::string& address) {
   arguments.SetMaxReceiveMessageSize(64 << 20);
   return v1::Cluster::NewStub(
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+absl::StatusOr<std::string> Prove(v1::Cluster::Stub& stub, const NodeId& node,
+                                  const std::string& secret) {
+  grpc::ClientContext context;
+  const v1::ChallengeRequest request = AskForChallenge(node.value);
+  v1::ChallengeResponse response;
+  const grpc::Status asked = stub.Challenge(&context, request, &response);
+  if (!asked.ok()) return absl::UnavailableError(asked.error_message());
+  return ProveNode(secret, request, response);
 }
 
 GroupSpec SpecOf(const std::string& group, uint32_t num_ranks) {
@@ -89,8 +100,10 @@ absl::Status SimulatedNodes::Connect(absl::Duration patience) {
     hello.incarnation = node->control->options().incarnation;
     hello.facts = node->control->options().facts;
     const size_t i = node->index;
+    const absl::StatusOr<std::string> proof = Prove(*node->stub, hello.node, options_.secret);
+    if (!proof.ok()) return proof.status();
     node->stream = std::make_unique<CoordinatorStream>(
-        *node->stub, ToProto(hello),
+        *node->stub, *proof, ToProto(hello),
         [this, i](v1::ClusterView view) {
           const absl::MutexLock lock(&mutex_);
           incoming_.push_back({i, std::move(view), absl::OkStatus()});

@@ -34,6 +34,7 @@ class SimulatedNodes {
   // Nodes [first_node, first_node + num_nodes) of a cluster with `ranks_per_node` ranks on each.
   struct Options {
     std::string coordinator;  // host:port
+    std::string secret;       // The cluster's.
     size_t first_node = 0;
     size_t num_nodes = 1;
     size_t ranks_per_node = 8;

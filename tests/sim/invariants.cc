@@ -63,7 +63,9 @@ void Invariants::SawReform(const std::string& node, uint64_t node_incarnation,
 void Invariants::SawView(const ClusterView& view) {
   for (const GroupView& group : view.groups) {
     const bool over = group.state == GroupState::kReforming || group.state == GroupState::kDegraded;
-    if (over && !group.cause.ok()) {
+    if (over && group.cause.ok())
+      Fail("first_cause", absl::StrCat(group.spec.name, " is over, and nobody says why"));
+    if (over) {
       const auto [cause, fresh] =
           first_cause_.try_emplace({view.coordinator, group.id}, group.cause.ToString());
       CheckFirst("the coordinator", cause->second, group.cause);

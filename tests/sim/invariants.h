@@ -28,8 +28,10 @@
 //   cut_off        No rank is more than one failed call away from its peers when a formation begins: its base
 //                  of a program is what it has begun, or one more. Settled: nor is any rank above its base
 //                  when it is told Joined.
-//   first_cause    Why a group that was READY is over does not change until it is READY again, in what the
+//   first_cause    Why a group that was READY is over does not change until it is READY again or closed, in what the
 //                  coordinator tells nodes and in what each node tells its clients.
+//   hears_first    A coordinator that goes on after it was stopped loses no node before it has heard what was
+//                  said meanwhile.
 //   settled        Settled: every group rests (READY, DEGRADED, or FORMING when made by an operator),
 //                  and every node sees what the coordinator sees. What is READY is served by every
 //                  worker of its ranks.
@@ -82,6 +84,10 @@ class Invariants {
   // A worker serves the tenant, and its node has heard so.
   void SawReady(const WorkerId& worker, GroupId group, Formation formation);
   void SawGroupReady(Incarnation coordinator, GroupId group, Formation formation);
+  // Whoever says that it has been a member makes it once more, under its id.
+  void SawGroupClosed(Incarnation coordinator, GroupId group) {
+    first_cause_.erase({coordinator, group});
+  }
   void SawJoinAnswered(const Who& who, RequestId request);
   void SawSessionEnd(const Who& who);  // Its open Joins need no answer any more.
   void SawOrderAsked(const std::string& node, uint64_t incarnation, RequestId request);

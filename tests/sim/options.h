@@ -31,11 +31,13 @@ enum class Bug {
   kCrossWorkers,       // What is for one worker reaches another.
   kLastCause,          // A node is told what followed from the cause for it.
   kAnswerForOthers,    // One worker's answer is taken for that of its node's others, too.
+  kDeafCoordinator,    // Its clock runs on while nothing reaches it.
 };
 
 struct Options {
   uint64_t seed = 1;
-  int events = 200;  // Steps with faults; then faults stop and everything must settle.
+  int events = 200;    // Steps with faults; then faults stop and everything must settle.
+  bool stops = false;  // The coordinator is stopped now and then, and goes on.
   Bug bug = Bug::kNone;
   bool verbose = false;
 };

@@ -20,15 +20,18 @@ bool Flag(const char* arg, const char* name, uint64_t* value) {
 
 int main(int argc, char** argv) {
   uint64_t first = 1, seeds = 10000, events = 200, bug = 0;
-  bool verbose = false;
+  bool verbose = false, stops = false;
   for (int i = 1; i < argc; ++i) {
     const char* arg = argv[i];
     if (std::strcmp(arg, "--verbose") == 0) {
       verbose = true;
+    } else if (std::strcmp(arg, "--stops") == 0) {
+      stops = true;
     } else if (!Flag(arg, "--first", &first) && !Flag(arg, "--seeds", &seeds) &&
                !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug)) {
       std::fprintf(stderr,
-                   "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--verbose]\n");
+                   "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--stops] "
+                   "[--verbose]\n");
       return 2;
     }
   }
@@ -40,6 +43,7 @@ int main(int argc, char** argv) {
     options.events = static_cast<int>(events);
     options.bug = static_cast<epd::sim::Bug>(bug);
     options.verbose = verbose;
+    options.stops = stops;
     const epd::sim::Outcome outcome = epd::sim::Simulate(options);
     steps += outcome.steps;
     ready += outcome.num_ready;
@@ -47,10 +51,11 @@ int main(int argc, char** argv) {
     failed += outcome.num_failed_joins;
     if (!outcome.violation.empty()) {
       std::printf(
-          "seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu --verbose\n",
+          "seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu%s "
+          "--verbose\n",
           static_cast<unsigned long long>(seed), outcome.violation.c_str(),
           static_cast<unsigned long long>(seed), static_cast<unsigned long long>(events),
-          static_cast<unsigned long long>(bug));
+          static_cast<unsigned long long>(bug), stops ? " --stops" : "");
       return 1;
     }
   }

@@ -17,7 +17,8 @@ constexpr int kEvents = 200;
 std::string Replay(const Options& options) {
   return "replay: bazel run //tests/sim:sim -- --first=" + std::to_string(options.seed) +
          " --seeds=1 --events=" + std::to_string(options.events) +
-         " --bug=" + std::to_string(static_cast<int>(options.bug)) + " --verbose";
+         " --bug=" + std::to_string(static_cast<int>(options.bug)) +
+         (options.stops ? " --stops" : "") + " --verbose";
 }
 
 TEST(SimTest, EveryInvariantHoldsInEverySeed) {
@@ -47,6 +48,17 @@ TEST(SimTest, EveryInvariantHoldsInLongerRunsThatFormAgain) {
   EXPECT_GT(reformed, 20) << "the runs form too few groups again to prove anything about cut-offs";
 }
 
+TEST(SimTest, EveryInvariantHoldsWhereTheCoordinatorIsStoppedNowAndThen) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 600;
+    options.stops = true;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+  }
+}
+
 TEST(SimTest, OneSeedIsOneRun) {
   Options options;
   options.seed = 42;
@@ -73,6 +85,7 @@ TEST_P(PlantedBugTest, IsCaughtByItsInvariant) {
     options.seed = seed;
     options.events = 1500;  // The rarest one needs long lives.
     options.bug = GetParam().bug;
+    options.stops = options.bug == Bug::kDeafCoordinator;
     const Outcome outcome = Simulate(options);
     if (outcome.violation.empty()) continue;
     const std::string invariant = outcome.violation.substr(0, outcome.violation.find(':'));
@@ -98,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{Bug::kSplitCommunicator, {"one_communicator"}},
         Planted{Bug::kMixTenants, {"own_tenant"}}, Planted{Bug::kSpreadDeath, {"unharmed"}, 3400},
         Planted{Bug::kSpreadWorkerDeath, {"unharmed"}}, Planted{Bug::kCrossWorkers, {"own_worker"}},
-        Planted{Bug::kAnswerForOthers, {"all_ready"}}),
+        Planted{Bug::kAnswerForOthers, {"all_ready"}},
+        Planted{Bug::kDeafCoordinator, {"hears_first"}}),
     [](const testing::TestParamInfo<Planted>& info) {
       return "Bug" + std::to_string(static_cast<int>(info.param.bug));
     });

@@ -63,7 +63,8 @@ absl::Duration World::Delay(int max_ms) {
 bool World::Step(absl::Time until) {
   absl::Time next = queue_.empty() ? absl::InfiniteFuture() : queue_.begin()->first.first;
   int who = -1;  // -1: the queue; -2: the coordinator; else a node.
-  if (coordinator_ != nullptr && options_.bug != Bug::kNoCoordinatorTick &&
+  const bool ticks = !CoordinatorStopped() || options_.bug == Bug::kDeafCoordinator;
+  if (coordinator_ != nullptr && ticks && options_.bug != Bug::kNoCoordinatorTick &&
       coordinator_->NextDeadline() < next) {
     next = coordinator_->NextDeadline();
     who = -2;
@@ -86,7 +87,12 @@ bool World::Step(absl::Time until) {
     queue_.erase(queue_.begin());
     what();
   } else if (who == -2) {
-    PerformAll(coordinator_->Tick(now_));
+    const Rendezvous::Effects effects = coordinator_->Tick(now_);
+    if (effects.empty() && stuck_ == 0) {  // It only looked: no step of the run.
+      --steps_;
+      return Step(until);
+    }
+    PerformAll(effects);
   } else {
     Give(static_cast<size_t>(who), Tick{});
   }
@@ -97,6 +103,7 @@ bool World::Step(absl::Time until) {
 void World::RandomAction() {
   const std::optional<size_t> client = RandomClient();
   const size_t node = rng_.Below(nodes_.size());
+  if (options_.stops && rng_.Chance(5)) return StopCoordinator();
   const uint64_t dice = rng_.Below(100);
   if (dice < 22 || !client.has_value()) return NewClient();
   if (dice < 36) return JoinSomething(*client);
@@ -116,6 +123,10 @@ void World::RandomAction() {
 }
 
 void World::Settle() {
+  while (CoordinatorStopped() && Step(stopped_until_)) {
+  }
+  now_ = std::max(now_, stopped_until_);
+  if (!invariants_.violation().empty()) return;
   faults_ = false;
   Log("---- faults stop");
   if (coordinator_ == nullptr) StartCoordinator();
@@ -136,7 +147,7 @@ void World::CheckStep() {
   if (coordinator_ != nullptr) {
     for (const std::string& what : coordinator_->WaitsWithoutEnd())
       invariants_.Fail("no_endless", what);
-    if (coordinator_->NextDeadline() + kSlack < now_)
+    if (!CoordinatorStopped() && coordinator_->NextDeadline() + kSlack < now_)
       invariants_.Fail("no_endless", "the coordinator is overdue");
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {

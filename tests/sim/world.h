@@ -95,6 +95,9 @@ class World {
   void CrashNode(size_t i);
   void StartCoordinator();
   void CrashCoordinator();
+  void StopCoordinator();
+  bool CoordinatorStopped() const { return now_ < stopped_until_; }
+  std::set<NodeId> LostNodes() const;
   void Connect(size_t i);
   void Disconnect(size_t i);
   size_t Give(size_t i, const NodeEvent& event);  // Returns how many effects, without reports.
@@ -102,6 +105,7 @@ class World {
   void PerformAll(const Rendezvous::Effects& effects);
   void SendToCoordinator(size_t i, NodeReport report);
   void SendToNode(ClusterView view);
+  void CarryReport(size_t i, uint64_t connection, Incarnation to, const NodeReport& report);
   void DeliverReport(size_t i, const NodeReport& report);
   void DeliverView(size_t i, uint64_t incarnation, const ClusterView& view);
   absl::Time NodeNow(size_t i) const { return now_ + nodes_[i].skew; }
@@ -154,6 +158,7 @@ class World {
   std::vector<Node> nodes_;
   std::vector<Client> clients_;
   std::unique_ptr<Rendezvous> coordinator_;
+  absl::Time stopped_until_ = absl::InfinitePast();  // The coordinator.
   uint64_t next_connection_ = 1;
   uint64_t next_session_ = 1;
   uint64_t next_order_ = 1;

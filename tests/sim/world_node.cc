@@ -60,15 +60,37 @@ void World::CrashCoordinator() {
     if (nodes_[i].connection != 0) Disconnect(i);
   }
   coordinator_.reset();
+  stopped_until_ = absl::InfinitePast();
   At(Delay(6000), [this] {
     if (coordinator_ == nullptr) StartCoordinator();
+  });
+}
+
+std::set<NodeId> World::LostNodes() const {
+  std::set<NodeId> lost;
+  for (const NodeStatus& node : coordinator_->Nodes()) {
+    if (node.lost) lost.insert(node.node);
+  }
+  return lost;
+}
+
+// Its clock and all that is sent to it stand still; then it finds both at once.
+void World::StopCoordinator() {
+  if (coordinator_ == nullptr || CoordinatorStopped()) return;
+  stopped_until_ = now_ + Delay(20000);
+  Log("coordinator is stopped");
+  At(stopped_until_ - now_, [this, run = coordinator_->incarnation(), before = LostNodes()] {
+    if (coordinator_ == nullptr || coordinator_->incarnation() != run) return;
+    Log("coordinator goes on");
+    PerformAll(coordinator_->Tick(now_));
+    if (LostNodes() != before) invariants_.Fail("hears_first", "it lost a node at once");
   });
 }
 
 void World::Connect(size_t i) {
   Node& node = nodes_[i];
   if (node.connection != 0 || node.control == nullptr) return;
-  if (coordinator_ == nullptr) {
+  if (coordinator_ == nullptr || CoordinatorStopped()) {
     At(Delay(1000), [this, i] { Connect(i); });
     return;
   }
@@ -122,6 +144,8 @@ void World::PerformAll(const Rendezvous::Effects& effects) {
                      " formation=", t.formation.value, " ", std::string(Name(t.from)), " -> ",
                      std::string(Name(t.to)), " (", std::string(Name(t.event)), ") ",
                      t.why.message()));
+    if (t.to == GroupState::kClosed)
+      invariants_.SawGroupClosed(coordinator_->incarnation(), t.group);
     if (t.to == GroupState::kReady) {
       invariants_.SawGroupReady(coordinator_->incarnation(), t.group, t.formation);
       ++outcome_.num_ready;
@@ -179,16 +203,23 @@ void World::SendToCoordinator(size_t i, NodeReport report) {
   if (options_.bug == Bug::kNoDeadline) {
     for (Claim& claim : report.claims) claim.remaining = absl::InfiniteDuration();
   }
-  const uint64_t to = coordinator_->incarnation().value;
-  const auto deliver = [this, i, connection, to, report] {
-    // What was on a broken stream is lost, but for the hostile case that it was already read.
-    if (coordinator_ == nullptr || coordinator_->incarnation().value != to) return;
-    if (nodes_[i].connection != connection && !(faults_ && rng_.Chance(30))) return;
-    DeliverReport(i, report);
+  const auto deliver = [this, i, connection, to = coordinator_->incarnation(), report] {
+    CarryReport(i, connection, to, report);
   };
   At(Delay(faults_ ? 400 : 50), deliver);
   if (faults_ && rng_.Chance(10)) At(Delay(3000), deliver);
   if (faults_ && rng_.Chance(3)) Disconnect(i);
+}
+
+void World::CarryReport(size_t i, uint64_t connection, Incarnation to, const NodeReport& report) {
+  // What was on a broken stream is lost, but for the hostile case that it was already read.
+  if (coordinator_ == nullptr || coordinator_->incarnation() != to) return;
+  if (CoordinatorStopped()) {
+    return At(stopped_until_ - now_ + Delay(300),
+              [=, this] { CarryReport(i, connection, to, report); });
+  }
+  if (nodes_[i].connection != connection && !(faults_ && rng_.Chance(30))) return;
+  DeliverReport(i, report);
 }
 
 void World::DeliverReport(size_t i, const NodeReport& report) {

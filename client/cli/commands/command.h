@@ -28,6 +28,7 @@ struct CommandContext {
   const SearchContext& search;
   Connection* connection = nullptr;  // NULL only for commands that work without a daemon.
   ConnectError connect_failure;      // Why there is no connection.
+  const google::protobuf::Message* before = nullptr;  // The answer of the round before, of --watch.
 };
 
 Report RunHealth(const CommandContext& context);

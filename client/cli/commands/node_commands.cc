@@ -115,6 +115,16 @@ ExitCode VersionsFit(const epd::v1::ListNodesResponse& nodes) {
   return fit ? ExitCode::kOk : ExitCode::kVersion;
 }
 
+Report RunTop(const CommandContext& context) {
+  using Figures = epd::v1::GetFiguresResponse;
+  Report report =
+      CallNode(context, "GetFigures", &Node::Stub::GetFigures, epd::v1::GetFiguresRequest());
+  if (report.message == nullptr) return report;
+  const auto& now = static_cast<const Figures&>(*report.message);
+  report.table = TopText(now, static_cast<const Figures*>(context.before), context.options.order);
+  return report;
+}
+
 }  // namespace
 
 std::vector<Command> NodeCommands() {
@@ -123,6 +133,7 @@ std::vector<Command> NodeCommands() {
       Make("status", "GetStatus", &S::GetStatus,
            {.table = Shown(StatusTable),
             .code = [](const auto& status) { return ExitCodeOf(status.health()); }}),
+      {"top", RunTop, true, epd::v1::GetFiguresResponse::descriptor()},
       Make("groups", "ListGroups", &S::ListGroups,
            {.table =
                 [](const auto& groups, const Options& options) {

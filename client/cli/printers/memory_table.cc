@@ -9,6 +9,8 @@
 namespace epd::cli {
 namespace {
 
+using Tenant = epd::v1::GetMemoryResponse::Tenant;
+
 // "  train tenant=b rank 1 (pid 4711)"; an arena that several groups use names them all.
 std::string OwnerOf(const epd::v1::MemoryRegion::Arena& arena) {
   const std::string users =
@@ -52,7 +54,16 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory) {
   table.DropIfEmpty(1);
   std::string gpus;
   for (const epd::v1::Gpu& gpu : memory.gpus()) gpus += GpuText(gpu);
-  return absl::StrCat(table.ToString(),
+  const Fields<Tenant> fields = {
+      {"GROUP", [](const Tenant& t) { return t.group(); }},
+      {"TENANT", [](const Tenant& t) { return t.tenant(); }, Align::kLeft, true},
+      {"UID", [](const Tenant& t) { return absl::StrCat(t.uid()); }, Align::kRight},
+      {"WORKER", [](const Tenant& t) { return t.worker(); }},
+      {"STAGING IN USE", [](const Tenant& t) { return QuotaText(t.quota()); }, Align::kRight},
+  };
+  const std::string tenants =
+      memory.tenants().empty() ? "" : absl::StrCat("\n", MakeTable(memory.tenants(), fields, ""));
+  return absl::StrCat(table.ToString(), tenants, UsersTable(memory.users()),
                       "\nstaging pool: ", HumanBytes(memory.pool_committed_bytes()), " committed, ",
                       HumanBytes(memory.pool_peak_bytes()), " at most so far, of ",
                       HumanBytes(memory.pool_bytes()), "\n", gpus);

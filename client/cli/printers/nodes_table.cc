@@ -41,6 +41,7 @@ std::string NodesTable(const epd::v1::ListNodesResponse& nodes) {
       {"GROUPS", answered([](const S& s) { return absl::StrCat(s.num_groups()); }), Align::kRight},
       {"SESSIONS", answered([](const S& s) { return absl::StrCat(s.num_sessions()); }),
        Align::kRight},
+      {"CERTIFICATE", answered([](const S& s) { return CertificateText(s); }), Align::kRight},
       {"SEEN", [](const Entry& n) { return n.has_last_seen() ? HumanDuration(n.last_seen()) : ""; },
        Align::kRight},
       {"ROLE",

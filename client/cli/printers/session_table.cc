@@ -40,7 +40,7 @@ std::string Said(const epd::v1::Session& session,
 
 std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
   using S = epd::v1::Session;
-  const Fields<S> fields = {
+  Fields<S> fields = {
       {"SESSION", [](const S& s) { return absl::StrCat(s.session_id()); }, Align::kRight},
       {"PID", [](const S& s) { return absl::StrCat(s.pid()); }, Align::kRight},
       {"UID", [](const S& s) { return absl::StrCat(s.uid()); }, Align::kRight},
@@ -54,7 +54,14 @@ std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions) {
       {"METADATA", [](const S& s) { return Said(s, &epd::v1::Rank::metadata); }, Align::kLeft,
        true},
   };
-  return MakeTable(sessions.sessions(), fields, "no sessions\n");
+  const int num_quotas = sessions.sessions().empty() ? 0 : sessions.sessions(0).quotas_size();
+  for (int i = 0; i < num_quotas; ++i) {
+    const auto text = [i](const S& s) { return i < s.quotas_size() ? QuotaText(s.quotas(i)) : ""; };
+    fields.insert(fields.end() - 3,
+                  {QuotaTitle(sessions.sessions(0).quotas(i)), text, Align::kRight});
+  }
+  return absl::StrCat(MakeTable(sessions.sessions(), fields, "no sessions\n"),
+                      UsersTable(sessions.users()));
 }
 
 }  // namespace epd::cli

@@ -41,6 +41,12 @@ std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
 
 }  // namespace
 
+std::string CertificateText(const epd::v1::GetStatusResponse& status) {
+  if (!status.has_certificate()) return "none";
+  const absl::Duration left = ToDuration(status.certificate().left());
+  return left > absl::ZeroDuration() ? HumanDuration(left) : "ENDED";
+}
+
 std::string GpuText(const epd::v1::Gpu& gpu) {
   if (gpu.name().empty() && gpu.problem().empty()) return "";
   if (gpu.name().empty())
@@ -66,6 +72,8 @@ std::string StatusTable(const epd::v1::GetStatusResponse& status) {
                                HumanBytes(status.pool_peak_bytes()), " at most so far, of ",
                                HumanBytes(status.pool_bytes()))},
       {"coordinator", CoordinatorText(status)},
+      {"certificate", status.has_certificate() ? absl::StrCat("ends in ", CertificateText(status))
+                                               : "none (links are not TLS)"},
   });
   for (const epd::v1::Worker& worker : status.workers()) text += GpuText(worker.gpu());
   for (const std::string& problem : status.problems())

@@ -11,10 +11,21 @@ namespace epd::cli {
 
 // One line; "" where nothing is known of a GPU.
 std::string GpuText(const epd::v1::Gpu& gpu);
+// How long the node's certificate is good for; "none": its links are not TLS.
+std::string CertificateText(const epd::v1::GetStatusResponse& status);
 std::string StatusTable(const epd::v1::GetStatusResponse& status);
+// A line for the node and one per tenant of a group, sorted. Rates are against `before`, an earlier answer of the same
+// epd; without one they are totals. `order`: one of "obfwsn"; any other is 'o'.
+std::string TopText(const epd::v1::GetFiguresResponse& now,
+                    const epd::v1::GetFiguresResponse* before, char order);
 std::string GroupsTable(const epd::v1::ListGroupsResponse& groups);
 // Everything about each group, its ranks and its busiest experts.
 std::string GroupDetails(const epd::v1::ListGroupsResponse& groups);
+// "OPERATIONS" of max_operations_per_session; "3/256".
+std::string QuotaTitle(const epd::v1::Quota& quota);
+std::string QuotaText(const epd::v1::Quota& quota);
+// A table of its own after an empty line; "" where there are none.
+std::string UsersTable(const google::protobuf::RepeatedPtrField<epd::v1::User>& users);
 std::string SessionsTable(const epd::v1::ListSessionsResponse& sessions);
 std::string RanksTable(const epd::v1::ListRanksResponse& ranks);
 std::string MemoryTable(const epd::v1::GetMemoryResponse& memory);

@@ -35,7 +35,7 @@ absl::Status MemfdArenas::Add() {
   const int fd = arena.read_write.get();
   if (fd < 0) return Exhausted("memfd_create of a staging arena");
   if (ftruncate(fd, static_cast<off_t>(arena_bytes_)) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
   }
   const std::string path = absl::StrCat("/proc/self/fd/", fd);
@@ -46,7 +46,9 @@ absl::Status MemfdArenas::Add() {
   return absl::OkStatus();
 }
 
+// A client that maps an arena still would keep its pages, of which nobody knows any more.
 MemfdArenas::~MemfdArenas() {
+  Trim(0, arena_bytes_);
   for (Arena& arena : arenas_) {
     if (arena.mapped != nullptr) munmap(arena.mapped, arena_bytes_);
   }

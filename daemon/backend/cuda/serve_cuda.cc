@@ -1,5 +1,6 @@
 #include "daemon/backend/cuda/serve_cuda.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,11 +38,14 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
                                                        const std::string& self,
                                                        const std::string& nccl_path,
                                                        const std::string& no_nccl) {
+  // Read at cuInit. With NCCL's own there are more streams than the 8 hardware queues of the default; two that share one
+  // wait for each other, and two communicators crosswise. What the operator has set stays.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*replace=*/0);
   // Lives as long as the process, as the library does.
   static const LoadedDriver& driver = *new LoadedDriver(LoadDriver());
   if (!driver.ok()) return absl::FailedPreconditionError(driver.problem);
-  const std::string problem =
-      ProblemOf(ProbeInChild(self, kDevicesOnly, kTrialLimit), options.ordinal);
+  const std::string problem = ProblemOf(
+      ProbeInChild(self, absl::StrCat(kOneDevice, options.ordinal), kTrialLimit), options.ordinal);
   if (!problem.empty()) return absl::FailedPreconditionError(problem);
   absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(driver.table, options);
   if (!device.ok()) return device.status();

@@ -152,7 +152,7 @@ absl::StatusOr<Handle> EpSession::HandleFor(const cuda::LibraryCall& call) {
   HandleConfig config;
   config.alignment = static_cast<size_t>(call.alignment);
   const Result code = options_.library->init_handle(&found->second, group_, kExpertMajor, &config,
-                                                    /*top_k=*/-1, /*memory=*/nullptr);
+                                                    call.top_k, /*memory=*/nullptr);
   if (absl::Status made = Check("ncclEpInitHandle", code); !made.ok()) return made;
   return found->second;
 }

@@ -57,6 +57,10 @@ void LocalGroups::TakeView(Incarnation coordinator, const GroupView& theirs, Gro
   group.view.workers = before.workers;
 }
 
+void LocalGroups::AddNames(std::set<std::string>& names) const {
+  for (const auto& [id, group] : groups_) names.insert(group.view.spec.name);
+}
+
 const absl::Status& LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {
   if (group.troubled < group.view.formation) {
     group.troubled = group.view.formation;

@@ -3,6 +3,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/control/node/join_check.h"
+#include "daemon/control/node/membership_uids.h"
 #include "daemon/core/check.h"
 
 namespace epd {
@@ -56,8 +57,10 @@ absl::Status MembershipTable::Join(const JoinRequested& event, const SessionAtta
           DescribeRanks(member.claim.ranks), "; name all ranks in one Join, or leave first"));
     }
   }
+  if (absl::Status status = CheckUid(members_, event, client.uid); !status.ok()) return status;
   SessionMembership& member = members_[{event.session, event.request}];
   member = SessionMembership{};
+  member.uid = client.uid;
   member.deadline = event.deadline;
   member.waits_for = absl::UnavailableError("the coordinator");
   Claim& claim = member.claim;

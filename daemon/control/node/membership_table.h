@@ -5,21 +5,9 @@
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/outbox.h"
+#include "daemon/control/node/session_membership.h"
 
 namespace epd {
-
-// A Join from its request until the coordinator has seen its release.
-struct SessionMembership {
-  Claim claim;
-  MembershipState state = MembershipState::kWaiting;
-  absl::Time deadline;  // Of the Join, or of a re-formation that the session was told to wait for.
-  absl::Status waits_for;
-  Formation drained_of;       // The formation that the session named in its last Drained.
-  bool told_to_wait = false;  // In the last NotifyReform.
-  uint64_t released_seq = 0;  // First report that says so.
-
-  bool held() const { return state != MembershipState::kReleased; }
-};
 
 // A session that took part in a group's formation does so no more.
 struct LostMember {
@@ -31,14 +19,14 @@ struct LostMember {
 
 class MembershipTable {
  public:
-  using Key = std::pair<SessionId, RequestId>;
+  using Key = Memberships::key_type;
 
   MembershipTable(absl::Duration coordinator_grace, const LocalWorkers& workers,
                   const CoordinatorLink& link, Outbox& outbox)
       : grace_(coordinator_grace), workers_(workers), link_(link), outbox_(outbox) {}
 
   // ---- what sessions want; nothing is answered here but what takes time ----
-  //   ALREADY_EXISTS  the session is a member of a group of this name; or as CheckJoin
+  //   ALREADY_EXISTS      the session is a member of a group of this name; or as CheckJoin and CheckUid
   absl::Status Join(const JoinRequested& event, const SessionAttached& client);
   // Returns those that peers on this node have lost.
   //   NOT_FOUND  the session is no member of the group
@@ -67,6 +55,7 @@ class MembershipTable {
   std::vector<Key> Expired() const;  // At the call's time.
   absl::Status LateError(const Key& key) const;
 
+  const Memberships& all() const { return members_; }
   const SessionMembership& At(const Key& key) const { return members_.at(key); }
   bool AnyHeld() const;
   bool Holds(SessionId session, GroupId group) const;
@@ -97,7 +86,7 @@ class MembershipTable {
   const LocalWorkers& workers_;
   const CoordinatorLink& link_;
   Outbox& outbox_;
-  std::map<Key, SessionMembership> members_;
+  Memberships members_;
 };
 
 }  // namespace epd

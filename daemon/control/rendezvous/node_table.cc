@@ -47,6 +47,19 @@ void NodeTable::Lose(const NodeId& id) {
   node.work.clear();
 }
 
+void NodeTable::Look(absl::Time now) {
+  const bool was_away = now > looked_at_ + 2 * LookEvery();
+  looked_at_ = std::max(looked_at_, now);
+  if (!was_away) return;
+  for (auto& [id, node] : nodes_) {
+    if (!node.lost) node.last_seen = now;
+  }
+}
+
+absl::Time NodeTable::NextLook() const {
+  return nodes_.empty() ? absl::InfiniteFuture() : looked_at_ + LookEvery();
+}
+
 std::vector<NodeId> NodeTable::Silent(absl::Time now) const {
   std::vector<NodeId> out;
   for (const auto& [id, node] : nodes_) {

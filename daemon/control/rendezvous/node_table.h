@@ -28,7 +28,8 @@ struct WorkerRun {
 
 class NodeTable {
  public:
-  // A node that says nothing for `silence` is lost.
+  // A node that says nothing for `silence` is lost. A coordinator that did not run for a while, stopped or
+  // starved, hears first what was said meanwhile: nobody's silence counts from before.
   NodeTable(Incarnation coordinator, absl::Duration silence)
       : coordinator_(coordinator), silence_(silence) {}
 
@@ -41,6 +42,9 @@ class NodeTable {
   // Forgets its workers and their work.
   void Lose(const NodeId& id);
 
+  // The coordinator runs: to be called with whatever it does, and at NextLook() at the latest.
+  void Look(absl::Time now);
+  absl::Time NextLook() const;
   // That have said nothing for too long.
   std::vector<NodeId> Silent(absl::Time now) const;
   absl::Time NextSilence() const;
@@ -57,8 +61,11 @@ class NodeTable {
   const GroupWork* AnyWork(const NodeId& id, GroupId group) const;
 
  private:
+  absl::Duration LookEvery() const { return silence_ / 6; }
+
   Incarnation coordinator_;
   absl::Duration silence_;
+  absl::Time looked_at_ = absl::InfinitePast();
   std::map<NodeId, KnownNode> nodes_;
 };
 

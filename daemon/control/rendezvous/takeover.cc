@@ -85,6 +85,25 @@ void Takeover::Recover(const ClaimKey& key) {
   groups_.Grant(*group, key);
 }
 
+void Takeover::ExplainReforming() {
+  for (const auto& [names, id] : groups_.names()) {
+    ClusterGroup& group = groups_.At(id);
+    if (group.state != GroupState::kReforming || !group.cause.ok()) continue;
+    const std::vector<Rank> missing = group.missing();
+    groups_.EndFormation(
+        group,
+        absl::UnavailableError(absl::StrCat(
+            Label(group), " phase=re_forming: the coordinator was replaced, and ",
+            missing.empty()
+                ? std::string("not all ranks were in one formation")
+                : absl::StrCat(missing.size() == 1 ? "rank=" : "ranks=", DescribeRanks(missing),
+                               " did not report to the new one: the node is gone, or "
+                               "cut off"),
+            "; call again: the group forms anew when they are back, or when others take their "
+            "ranks")));
+  }
+}
+
 bool Takeover::Adopt(ClusterGroup& group) {
   if (!std::exchange(group.inherited.adoptable, false) || !adopting_) return false;
   const auto& [first_rank, holder] = *group.ranks.holders.begin();

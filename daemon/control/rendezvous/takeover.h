@@ -46,6 +46,8 @@ class Takeover {
   // ---- groups that a predecessor has formed ----
   // Places a claim of such a group's member; one that comes too late fails with ABORTED.
   void Recover(const ClaimKey& key);
+  // After what was held was taken: groups that go on here hear nothing; the others hear why they form again.
+  void ExplainReforming();
   // Once for a complete group: whether every rank's member and worker say the same of one formation
   // and one epoch, and READY. Then it is READY here, too.
   bool Adopt(ClusterGroup& group);

@@ -57,8 +57,8 @@ void ViewMaker::PutFormation(ClusterGroup& group, GroupView& view) {
     for (const auto& [id, bound] : groups_.Communicator(group).workers) {
       if (!bound.worker || !group.started) continue;
       const WorkerReport& worker = nodes_.Worker(id);
-      workers.push_back(
-          {id.node, bound.worker, worker.wire_address, id.name, worker.local_address});
+      workers.push_back({id.node, bound.worker, worker.wire_address, id.name, worker.local_address,
+                         worker.wire_secret});
     }
     it->second.workers = std::move(workers);
   }

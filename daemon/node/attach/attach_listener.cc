@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
 
@@ -19,8 +21,8 @@ namespace {
 
 constexpr int kConnectionsPerTurn = 16;
 constexpr int kMessagesRead = 16;  // SayGoodbye reads no more.
-constexpr size_t kMaxPending = 256;
 constexpr absl::Duration kRest = absl::Milliseconds(100);
+constexpr size_t kMaxQueuedPackets = 1024;
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
@@ -51,8 +53,11 @@ void RefuseClient(PacketChannel& channel, pid_t pid, const absl::Status& why) {
   SayGoodbye(channel, why);
 }
 
-AttachListener::AttachListener(absl::Duration deadline, EventLoop& loop, OnArrival on_arrival)
-    : deadline_(deadline), loop_(loop), on_arrival_(std::move(on_arrival)), spare_(OpenSpare()) {}
+AttachListener::AttachListener(Options options, EventLoop& loop, OnArrival on_arrival)
+    : options_(std::move(options)),
+      loop_(loop),
+      on_arrival_(std::move(on_arrival)),
+      spare_(OpenSpare()) {}
 
 AttachListener::~AttachListener() {
   if (listener_.valid()) loop_.Remove(listener_.get());
@@ -98,20 +103,40 @@ void AttachListener::RefuseWithSpareFd() {
   accept_again_ = MonotonicNow() + kRest;
 }
 
+absl::Status AttachListener::CheckRoom(uid_t uid, const Limits& limits) const {
+  std::set<pid_t> pids;
+  size_t num_of_uid = 0;
+  for (const auto& [fd, pending] : pending_) {
+    if (pending.peer.uid != uid) continue;
+    ++num_of_uid;
+    pids.insert(pending.peer.pid);
+  }
+  if (num_of_uid >= limits.unattached_per_uid) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        num_of_uid, " connections of uid ", uid, " (pid ", absl::StrJoin(pids, ", "),
+        ") wait to attach, the most that one uid may have (max_unattached_per_uid); retry when "
+        "they have"));
+  }
+  if (pending_.size() < limits.unattached) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(pending_.size(), " connections wait to attach, ", num_of_uid, " of them of uid ",
+                   uid, ", the most there may be (max_unattached); retry when they have"));
+}
+
 void AttachListener::Admit(UniqueFd socket) {
   absl::StatusOr<PeerCredentials> peer = ReadPeer(socket.get());
-  auto channel = std::make_unique<PacketChannel>(std::move(socket));
+  const Limits limits = options_.limits();
+  auto channel =
+      std::make_unique<PacketChannel>(std::move(socket), kMaxQueuedPackets, limits.queued_bytes);
   absl::Status refused = peer.status();
   if (refused.ok()) refused = refusal_;
-  if (refused.ok()) refused = CheckPeer(peer->uid, geteuid());
-  if (refused.ok() && pending_.size() >= kMaxPending) {
-    refused = absl::ResourceExhaustedError(
-        absl::StrCat(kMaxPending, " connections wait to attach; retry when they have"));
-  }
+  if (refused.ok()) refused = CheckPeer(*peer, options_.policy);
+  if (refused.ok()) refused = CheckRoom(peer->uid, limits);
   const int fd = channel->fd();
   if (refused.ok()) refused = loop_.Add(fd, EPOLLIN, [this, fd](uint32_t) { OnPending(fd); });
   if (!refused.ok()) return RefuseClient(*channel, peer.ok() ? peer->pid : 0, refused);
-  pending_[fd] = Pending{*std::move(peer), std::move(channel), MonotonicNow() + deadline_};
+  pending_[fd] = Pending{*std::move(peer), std::move(channel), limits.deadline,
+                         MonotonicNow() + limits.deadline};
 }
 
 AttachListener::Pending AttachListener::Release(int fd) {
@@ -132,7 +157,8 @@ void AttachListener::OnPending(int fd) {
   if (would_block) return;
   if (!packet.ok()) return Refuse(fd, packet.status());
   v1::ClientMessage message;
-  if (!packet->fds.empty() || !message.ParseFromString(packet->bytes) || !message.has_attach()) {
+  const bool brings_fds = packet->lost_fds || !packet->fds.empty();
+  if (brings_fds || !message.ParseFromString(packet->bytes) || !message.has_attach()) {
     return Refuse(
         fd, absl::InvalidArgumentError(absl::StrCat(
                 "the first message: got ", packet->bytes.size(), " bytes and ", packet->fds.size(),
@@ -153,7 +179,8 @@ void AttachListener::Tick(absl::Time now) {
   }
   for (const int fd : late) {
     Refuse(fd, absl::DeadlineExceededError(
-                   absl::StrCat("no Attach within ", absl::FormatDuration(deadline_))));
+                   absl::StrCat("no Attach within ", absl::FormatDuration(pending_.at(fd).allowed),
+                                " (attach_deadline)")));
   }
 }
 

@@ -18,6 +18,16 @@ namespace epd {
 // Control thread.
 class AttachListener {
  public:
+  struct Limits {
+    size_t unattached = 512;
+    size_t unattached_per_uid = 256;
+    absl::Duration deadline = absl::Seconds(10);  // From accept to Attach.
+    size_t queued_bytes = 4 << 20;                // That wait for a client which does not read.
+  };
+  struct Options {
+    AttachPolicy policy;
+    std::function<Limits()> limits;  // At this moment.
+  };
   // Somebody who may attach and has sent Attach.
   struct Arrival {
     PeerCredentials peer;
@@ -26,8 +36,8 @@ class AttachListener {
   };
   using OnArrival = std::function<void(Arrival)>;
 
-  // `deadline`: from accept to Attach. `loop` outlives this.
-  AttachListener(absl::Duration deadline, EventLoop& loop, OnArrival on_arrival);
+  // `loop` outlives this.
+  AttachListener(Options options, EventLoop& loop, OnArrival on_arrival);
   ~AttachListener();
 
   // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
@@ -45,6 +55,7 @@ class AttachListener {
   struct Pending {
     PeerCredentials peer;
     std::unique_ptr<PacketChannel> channel;
+    absl::Duration allowed;
     absl::Time deadline;
   };
 
@@ -52,12 +63,14 @@ class AttachListener {
   bool AcceptOne();
   void RefuseWithSpareFd();
   void Admit(UniqueFd socket);
+  // Whether one more connection of `uid` may wait.
+  absl::Status CheckRoom(uid_t uid, const Limits& limits) const;
   void OnPending(int fd);
   // Takes it out of what waits; nothing watches it any more.
   Pending Release(int fd);
   void Refuse(int fd, const absl::Status& why);
 
-  const absl::Duration deadline_;
+  const Options options_;
   EventLoop& loop_;
   const OnArrival on_arrival_;
   UniqueFd listener_;

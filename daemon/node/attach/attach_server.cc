@@ -37,7 +37,7 @@ AttachServer::AttachServer(Options options, EventLoop& loop, AttachObserver& obs
     : options_(std::move(options)),
       loop_(loop),
       observer_(observer),
-      listener_(options_.attach_deadline, loop,
+      listener_(options_.listener, loop,
                 [this](AttachListener::Arrival arrival) { Attach(std::move(arrival)); }) {}
 
 AttachServer::~AttachServer() {
@@ -47,6 +47,16 @@ AttachServer::~AttachServer() {
 const AttachSession* AttachServer::Find(SessionId session) const {
   const auto it = sessions_.find(session);
   return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+UidUse AttachServer::UseOf(uid_t uid) const {
+  UidUse use;
+  for (const auto& [id, session] : sessions_) {
+    if (session->peer.uid != uid) continue;
+    ++use.all.sessions;
+    ++use.of_pid[session->peer.pid].sessions;
+  }
+  return use;
 }
 
 uint32_t AttachServer::FreeRecordIndex() const {
@@ -64,6 +74,9 @@ absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& sess
         absl::StrCat("epd serves ", sessions_.size(),
                      " sessions, its limit (max_sessions); end some or raise it"));
   }
+  absl::Status room = CheckShare(session.peer.uid, UseOf(session.peer.uid), {.sessions = 1},
+                                 options_.max_per_uid());
+  if (!room.ok()) return room;
   session.id = SessionId(next_session_++);
   session.record_index = FreeRecordIndex();
   session.features = attach.features();
@@ -147,6 +160,9 @@ bool AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
   }
   v1::ClientMessage message;
   absl::Status bad = packet.status();
+  if (bad.ok() && packet->lost_fds) {
+    bad = absl::InvalidArgumentError("got more descriptors than there is room for, expected none");
+  }
   if (bad.ok() && !packet->fds.empty()) {
     bad = absl::InvalidArgumentError(
         absl::StrCat("got ", packet->fds.size(), " descriptors, expected none"));

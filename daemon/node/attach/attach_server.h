@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/control/uid_limits.h"
 #include "daemon/core/ids.h"
 #include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
@@ -39,7 +40,8 @@ class AttachServer {
     std::string version;  // Of epd, for Attached.
     uint64_t incarnation = 0;
     std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
-    absl::Duration attach_deadline = absl::Seconds(10);  // From accept to Attach.
+    std::function<UidShare()> max_per_uid;   // Its sessions.
+    AttachListener::Options listener;
   };
 
   // References must outlive this.
@@ -69,6 +71,8 @@ class AttachServer {
   void StopAccepting(const absl::Status& status) { listener_.Stop(status); }
 
   const AttachSession* Find(SessionId session) const;
+  // How many of them the uid has.
+  UidUse UseOf(uid_t uid) const;
   // All attached sessions, by id.
   const std::map<SessionId, std::unique_ptr<AttachSession>>& sessions() const { return sessions_; }
 

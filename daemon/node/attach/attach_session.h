@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,17 +24,25 @@ namespace epd {
 struct PeerCredentials {
   pid_t pid = 0;  // 0: of a process namespace that epd does not see.
   uid_t uid = 0;
-  UniqueFd pidfd;  // Invalid when pid is 0.
+  std::vector<gid_t> gids = {};  // Its own, then the supplementary ones.
+  UniqueFd pidfd;                // Invalid when pid is 0 and the kernel is older than Linux 6.5.
 };
 
-// Reads SO_PEERCRED and opens the pidfd.
+// Who else may attach than epd's own user and root.
+struct AttachPolicy {
+  uid_t own = 0;
+  std::set<uint32_t> uids = {};
+  std::set<uint32_t> gids = {};
+};
+
+// Reads SO_PEERCRED and SO_PEERGROUPS and opens the pidfd; that of SO_PEERPIDFD sees processes of other
+// namespaces, too.
 //   UNAVAILABLE         the process has ended already
 //   RESOURCE_EXHAUSTED  no descriptor left
 absl::StatusOr<PeerCredentials> ReadPeer(int socket);
 
-// OK for epd's own user and root.
-//   PERMISSION_DENIED  anybody else: names both uids
-absl::Status CheckPeer(uid_t peer, uid_t own);
+//   PERMISSION_DENIED  it may not attach: names its uid, who may, and the settings
+absl::Status CheckPeer(const PeerCredentials& peer, const AttachPolicy& policy);
 
 // True while the process of `peer` runs, as far as it can be known.
 bool ProcessAlive(const PeerCredentials& peer);

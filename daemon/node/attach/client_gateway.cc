@@ -106,7 +106,6 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
   absl::Status bad = spec.status();
   if (bad.ok()) bad = Validate(*spec);
   if (bad.ok()) bad = CheckServed(*spec);
-  if (bad.ok()) bad = options_.check_room(spec->name);
   if (bad.ok() && join.request_id() == 0)
     bad = absl::InvalidArgumentError("request_id: got 0, expected any other number");
   if (bad.ok()) bad = CheckDetails(*spec, join);
@@ -126,7 +125,8 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
                       .min_epoch = Epoch(join.min_epoch()),
                       .deadline = MonotonicNow() + allowed,
                       .proposed = GroupId(RandomNumber()),
-                      .workers = *std::move(workers)};
+                      .workers = *std::move(workers),
+                      .limits = options_.limits()};
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
   sink_(std::move(event));
 }

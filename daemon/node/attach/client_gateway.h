@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/codec/codec.h"
+#include "daemon/control/uid_limits.h"
 #include "daemon/control/worker_choice.h"
 #include "daemon/node/attach/attach_server.h"
 #include "daemon/node/loop/event_sink.h"
@@ -21,8 +22,7 @@ class ClientGateway : public AttachObserver {
   struct Options {
     std::string host;
     SpecDefaults defaults;
-    // Whether one more group of this name fits. RESOURCE_EXHAUSTED else.
-    std::function<absl::Status(const std::string& name)> check_room;
+    std::function<NodeLimits()> limits;  // At this moment.
     std::function<ServedGpus()> served_gpus;
   };
 

@@ -22,10 +22,10 @@ absl::Time MonotonicNow() {
   return absl::TimeFromTimespec(now);
 }
 
-EventLoop::EventLoop(size_t max_posted)
+EventLoop::EventLoop(size_t max_requests)
     : epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      max_posted_(max_posted) {
+      max_requests_(max_requests) {
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = 0;
@@ -67,16 +67,34 @@ void EventLoop::Remove(int fd) {
   watches_.erase(it);
 }
 
-bool EventLoop::Post(std::function<void()> work) {
+void EventLoop::Post(std::function<void()> work) {
   {
     const absl::MutexLock lock(&mutex_);
-    if (closed_ || posted_.size() >= max_posted_) return false;
-    posted_.push_back(std::move(work));
+    if (closed_) return;
+    posted_.push_back({std::move(work), false});
   }
+  Wake();
+}
+
+absl::Status EventLoop::PostRequest(std::function<void()> work) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (closed_) return absl::UnavailableError("epd is ending; retry");
+    if (num_requests_ >= max_requests_) {
+      return absl::ResourceExhaustedError(absl::StrCat("epd is overloaded: ", num_requests_,
+                                                       " requests wait, its limit; retry later"));
+    }
+    ++num_requests_;
+    posted_.push_back({std::move(work), true});
+  }
+  Wake();
+  return absl::OkStatus();
+}
+
+void EventLoop::Wake() {
   const uint64_t one = 1;
   // A full counter wakes as well as one more.
   [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
-  return true;
 }
 
 void EventLoop::ClosePosts() {
@@ -87,12 +105,13 @@ void EventLoop::ClosePosts() {
 void EventLoop::RunPosted() {
   uint64_t count;
   [[maybe_unused]] const ssize_t ignored = read(wake_.get(), &count, sizeof count);
-  std::deque<std::function<void()>> work;
+  std::deque<Posted> work;
   {
     const absl::MutexLock lock(&mutex_);
     work.swap(posted_);
+    num_requests_ = 0;
   }
-  for (auto& run : work) run();
+  for (Posted& one : work) one.run();
 }
 
 void EventLoop::RunOnce(absl::Time deadline) {

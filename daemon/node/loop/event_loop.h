@@ -1,4 +1,4 @@
-// epoll with handlers, a bounded queue of work from other threads, and one deadline per turn.
+// epoll with handlers, a queue of work from other threads, and one deadline per turn.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,13 @@ namespace epd {
 // CLOCK_MONOTONIC as an absl::Time: never jumps, comparable only with itself.
 absl::Time MonotonicNow();
 
-// All members but Post() belong to the thread that runs the loop.
+// All members but Post() and PostRequest() belong to the thread that runs the loop.
 class EventLoop {
  public:
   using Handler = std::function<void(uint32_t epoll_events)>;
 
-  explicit EventLoop(size_t max_posted = 4096);
+  // `max_requests`: how much of PostRequest() may wait.
+  explicit EventLoop(size_t max_requests = 4096);
 
   // Watches `fd` (not owned) for EPOLL* `events`, level-triggered.
   //   RESOURCE_EXHAUSTED  the kernel's limit of watches or memory
@@ -33,10 +34,14 @@ class EventLoop {
   // Handlers may remove any descriptor, their own too. Call before closing it.
   void Remove(int fd);
 
-  // Runs `work` on the loop's thread, in order. Thread-safe. False: the queue is full or closed;
-  // `work` is dropped.
-  bool Post(std::function<void()> work);
-  // No more Post().
+  // Runs `work` on the loop's thread, in order. Thread-safe. For what has happened, which must not be
+  // lost: never refused until the loop is closed, so whoever posts bounds by itself how often.
+  void Post(std::function<void()> work);
+  // Likewise for what somebody asks, who can be told no.
+  //   RESOURCE_EXHAUSTED  too many requests wait already: retry later
+  //   UNAVAILABLE         the loop is closed
+  absl::Status PostRequest(std::function<void()> work);
+  // No more posts.
   void ClosePosts();
   // Runs what is queued, without waiting for anything.
   void RunPosted();
@@ -56,9 +61,16 @@ class EventLoop {
   std::map<int, Watch> watches_;
   std::map<uint64_t, int> fd_of_id_;
 
-  const size_t max_posted_;
+  struct Posted {
+    std::function<void()> run;
+    bool request;
+  };
+  void Wake();
+
+  const size_t max_requests_;
   absl::Mutex mutex_;
-  std::deque<std::function<void()>> posted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  size_t num_requests_ ABSL_GUARDED_BY(mutex_) = 0;  // Of `posted_`.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

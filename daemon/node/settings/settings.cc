@@ -19,6 +19,8 @@
 #include "absl/strings/strip.h"
 #include "daemon/node/settings/peers.h"
 #include "daemon/node/settings/settings_table.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -56,7 +58,15 @@ absl::Status Unknown(const Given& given, const std::vector<SettingRow>& table) {
                                                  "'? `epd --help` lists all"));
 }
 
+// Values reach workers' messages, other nodes and the log as they are.
+constexpr size_t kMaxValueBytes = 32 << 10;
+
 absl::Status Assign(const SettingRow& row, const std::string& value, Settings& settings) {
+  if (text::Clean(value, kMaxValueBytes) != value) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "got '", text::Clean(value, limits::kNameBytes), "' (", value.size(),
+        " bytes), expected UTF-8 without control characters, at most ", kMaxValueBytes, " bytes"));
+  }
   if (row.kind.store(value, settings)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("got '", value, "', expected ", row.kind.expected));

@@ -23,6 +23,10 @@ struct Settings {
   std::string socket;
   std::string grpc_socket;
   std::string listen;
+  std::string metrics_listen;
+  std::string metrics_token;
+  std::string metrics_cert;
+  std::string metrics_key;
   std::string node;
   std::string worker;
   uint64_t staging_bytes = 0;
@@ -49,6 +53,10 @@ struct Settings {
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;
+  std::string operators;
+  std::string nodes;
+  std::string insecure;
+  std::string cluster_secret;
   std::string plain_unique_ids;
   absl::Duration heartbeat;
   std::string wire_listen;
@@ -66,8 +74,25 @@ struct Settings {
   absl::Duration worker_heartbeat;
   absl::Duration worker_stuck;
 
+  std::set<uint32_t> attach_uids;
+  std::set<uint32_t> attach_gids;
   uint64_t max_sessions = 0;
   uint64_t max_groups = 0;
+  uint64_t max_sessions_per_uid = 0;
+  uint64_t max_groups_per_uid = 0;
+  uint64_t max_ranks_per_uid = 0;
+  uint64_t max_table_entries_per_uid = 0;
+  uint64_t max_operations_per_session = 0;
+  uint64_t max_operations_per_uid = 0;
+  uint64_t max_staging_per_tenant = 0;
+  uint64_t max_staging_per_uid = 0;
+  absl::Duration max_undecided;
+  uint64_t max_queued_bytes = 0;
+  uint64_t max_unattached = 0;
+  uint64_t max_unattached_per_uid = 0;
+  absl::Duration attach_deadline;
+  uint64_t max_watchers = 0;
+  uint64_t max_orders = 0;
 
   std::string log_level;
   std::string log_file;

@@ -12,7 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "daemon/core/worker_name.h"
 #include "daemon/tls/address.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -64,6 +66,14 @@ SettingKind Text(std::string Settings::*field) {
   return {"text", [=](const std::string& value, Settings& s) { return s.*field = value, true; }};
 }
 
+SettingKind Name(std::string Settings::*field) {
+  return {absl::StrCat("1 to ", limits::kNameBytes, " bytes of printable ASCII"),
+          [=](const std::string& value, Settings& s) {
+            s.*field = value;
+            return !value.empty() && value.size() <= limits::kNameBytes && text::IsPrintable(value);
+          }};
+}
+
 SettingKind Address(std::string Settings::*field, uint32_t min_port, uint32_t max_port = 65535) {
   return {absl::StrCat("host:port with a port from ", min_port, " to ", max_port, ", or nothing"),
           [=](const std::string& value, Settings& s) {
@@ -103,6 +113,18 @@ SettingKind Time(absl::Duration Settings::*field, absl::Duration min) {
           }};
 }
 
+SettingKind Ids(std::set<uint32_t> Settings::*field) {
+  return {"numbers such as 1000,1001, or nothing", [=](const std::string& value, Settings& s) {
+            (s.*field).clear();
+            for (const absl::string_view one : absl::StrSplit(value, ',', absl::SkipEmpty())) {
+              uint32_t id = 0;
+              if (!absl::SimpleAtoi(one, &id)) return false;
+              (s.*field).insert(id);
+            }
+            return true;
+          }};
+}
+
 SettingKind Devices(CudaDevices Settings::*field) {
   return {absl::StrCat("auto, none, or ordinals from 0 to ", kMaxCudaDevice, " such as 0,1"),
           [=](const std::string& value, Settings& s) { return ParseDevices(value, &(s.*field)); }};
@@ -120,9 +142,25 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
        "`socket`, with -grpc before its ending."},
       {"listen", Address(&S::listen, 0), "",
        "host:port of the gRPC API on TCP, also for other nodes when this epd coordinates. Port 0: "
-       "any free one. Empty: no TCP. Without tls_ca it has no authentication, so only loopback and "
-       "private addresses are taken."},
-      {"node", Text(&S::node), facts.host_name, "This node's name; unique in the cluster."},
+       "any free one. Empty: no TCP. Without tls_ca only a loopback address is taken, unless "
+       "`insecure` says otherwise."},
+      {"metrics_listen", Address(&S::metrics_listen, 0), "",
+       "host:port of the metrics (/metrics) and the page (/) over HTTP. On loopback every "
+       "user of this machine can read them, unless there is a metrics_token; other addresses take "
+       "that and metrics_cert (or `insecure`). Port 0: any free one. Empty: none."},
+      {"metrics_token", Text(&S::metrics_token), "",
+       "File, mode 0600, of the bearer token, at least 16 characters, that whoever reads metrics "
+       "must send. Read at the start. Empty: nobody is asked."},
+      {"metrics_cert", Text(&S::metrics_cert), "",
+       "PEM file of the certificate with which metrics are served over TLS. With metrics_key. "
+       "Empty: plain."},
+      {"metrics_key", Text(&S::metrics_key), "", "PEM file of the private key of metrics_cert."},
+      {"attach_uids", Ids(&S::attach_uids), "",
+       "Users that may attach beside epd's own and root, by number, if the folder of `socket` lets "
+       "them in. A tenant's ranks on this node are all of one user; see max_staging_per_uid."},
+      {"attach_gids", Ids(&S::attach_gids), "",
+       "The same by group: a client's own or a supplementary one."},
+      {"node", Name(&S::node), facts.host_name, "This node's name; unique in the cluster."},
   };
 }
 
@@ -190,7 +228,7 @@ std::vector<SettingRow> ClusterSettings() {
        "host. Port 0: any two free ones. Else large rows come in at the port behind it, and the "
        "worker of GPU N has the ports 2N+2 and 2N+3 behind it. Empty: in a cluster the host of "
        "`listen` (of `advertise`, where that is 0.0.0.0), or else the address with which this node "
-       "reaches its coordinator; alone none. TLS and private addresses as for `listen`."},
+       "reaches its coordinator; alone none. TLS and `insecure` as for `listen`."},
       {"lease", Time(&S::lease, absl::Seconds(2)), "3s",
        "With `rendezvous`: a coordinator that cannot reach etcd for so long is replaced."},
       {"etcd_ca", Text(&S::etcd_ca), "",
@@ -217,6 +255,20 @@ std::vector<SettingRow> ClusterSettings() {
        "PEM file of this node's certificate, for server and client use; its subjectAltName names "
        "the host of `listen`. Read again when it changes."},
       {"tls_key", Text(&S::tls_key), "", "PEM file of the private key of tls_cert."},
+      {"operators", Text(&S::operators), "",
+       "With tls_ca: NAME,... of certificates (common name or subjectAltName; * stands for any "
+       "characters) that may create, drain and close groups over TCP. Others of this cluster may "
+       "look. On the Unix socket epd's user and root may."},
+      {"nodes", Text(&S::nodes), "",
+       "With tls_ca: NAME,... of certificates that may be nodes. A certificate is for the node "
+       "(`node`) of its name or of that name's first label; one of a wildcard for all."},
+      {"insecure", OneOf(&S::insecure, {"no", "yes"}), "no",
+       "Whether `listen` and `wire_listen` may be other than loopback addresses without tls_ca. "
+       "Whoever reaches `listen` then may look, and whoever is on the way reads and can change "
+       "all, rows too."},
+      {"cluster_secret", Text(&S::cluster_secret), "",
+       "Without tls_ca: file, mode 0600, of a secret of at least 16 bytes, the same on all nodes: "
+       "a node that does not know it is refused. Make it with: openssl rand -hex 32"},
       {"plain_unique_ids", OneOf(&S::plain_unique_ids, {"refuse", "allow"}), "refuse",
        "Whether NCCL unique ids may cross a link that is neither TLS nor loopback. Whoever reads "
        "one can enter the communicator."},
@@ -260,12 +312,65 @@ std::vector<SettingRow> SupervisionSettings() {
   };
 }
 
-std::vector<SettingRow> LimitAndLogSettings() {
+// Defaults are half of what the node has, or far above what jobs use: eight processes and a hundred groups.
+std::vector<SettingRow> LimitSettings() {
   using S = Settings;
+  constexpr uint64_t kMany = uint64_t{1} << 32;
   return {
       {"max_sessions", Count(&S::max_sessions, 1, shm::kMaxSessions), "1024",
        "Clients attached at the same time.", true},
       {"max_groups", Count(&S::max_groups, 1, 65536), "1024", "Groups at the same time.", true},
+      {"max_sessions_per_uid", Count(&S::max_sessions_per_uid, 1, shm::kMaxSessions), "512",
+       "Sessions of one user: half of all, so that another one can always attach.", true},
+      {"max_groups_per_uid", Count(&S::max_groups_per_uid, 1, 65536), "512",
+       "Groups that one user's sessions are in: half of all.", true},
+      {"max_ranks_per_uid", Count(&S::max_ranks_per_uid, 1, kMany), "65536",
+       "Ranks that one user's sessions hold or ask for in all groups, 64 for each of its 512 "
+       "sessions and as many again just released; each costs the coordinator some 200 bytes.",
+       true},
+      {"max_table_entries_per_uid", Count(&S::max_table_entries_per_uid, 1, kMany), "16777216",
+       "Entries of the tables that say which rank owns an expert, of one user's Joins, at 4 bytes: "
+       "512 sessions with 64 tables of 512 experts. Contiguous blocks need no table.",
+       true},
+      {"max_operations_per_session",
+       Count(&S::max_operations_per_session, 1, shm::kSlotsPerSession),
+       absl::StrCat(shm::kSlotsPerSession),
+       "Operations that one session takes part in at the same time; as many as it has slots."},
+      {"max_operations_per_uid", Count(&S::max_operations_per_uid, 1, shm::kMaxOperations),
+       absl::StrCat(shm::kMaxOperations / 2),
+       "Open operations of one user's tenants: half of what a worker has records for."},
+      {"max_staging_per_tenant", Bytes(&S::max_staging_per_tenant, 0), "0",
+       "Staging of one tenant's operations at the same time, over its ranks on this node; those "
+       "beyond wait for the tenant's own. 0: all of staging_bytes, since nobody holds it longer "
+       "than "
+       "max_undecided and 30s."},
+      {"max_staging_per_uid", Bytes(&S::max_staging_per_uid, 0), "0",
+       "The same of all tenants of one user, with what its dead sessions still hold. 0: all. Set "
+       "it "
+       "where attach_uids lets several users in."},
+      {"max_undecided", Time(&S::max_undecided, absl::Milliseconds(1)), "10m",
+       "How long an operation may hold staging without an outcome, whatever `undecided` its group "
+       "asks for; copying takes milliseconds."},
+      {"max_queued_bytes", Bytes(&S::max_queued_bytes, 262144), "4MiB",
+       "Messages that wait for a client which does not read its socket; beyond it the session "
+       "ends. "
+       "Those of all groups' formation are some hundred KiB."},
+      {"max_unattached", Count(&S::max_unattached, 1, 65536), "512",
+       "Connections that have not said who they are, which takes a client microseconds.", true},
+      {"max_unattached_per_uid", Count(&S::max_unattached_per_uid, 1, 65536), "256",
+       "The same of one user: half of all.", true},
+      {"attach_deadline", Time(&S::attach_deadline, absl::Milliseconds(1)), "10s",
+       "How long a connection may take to say who it is.", true},
+      {"max_watchers", Count(&S::max_watchers, 1, 65536), "256", "Open streams of WatchGroup.",
+       true},
+      {"max_orders", Count(&S::max_orders, 1, 65536), "1024",
+       "Operators' orders that are open, and answers kept for those who repeat one.", true},
+  };
+}
+
+std::vector<SettingRow> LogSettings() {
+  using S = Settings;
+  return {
       {"log_level", OneOf(&S::log_level, {"debug", "info", "warn", "error"}), "info",
        "The least severe line kept.", true},
       {"log_file", Text(&S::log_file), "", "Where the log goes. Empty: standard error.", true},
@@ -278,7 +383,7 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   std::vector<SettingRow> table;
   for (const std::vector<SettingRow>& part :
        std::vector{PlaceSettings(facts), WorkSettings(facts), CudaSettings(), ClusterSettings(),
-                   DeadlineSettings(), SupervisionSettings(), LimitAndLogSettings()}) {
+                   DeadlineSettings(), SupervisionSettings(), LimitSettings(), LogSettings()}) {
     table.insert(table.end(), part.begin(), part.end());
   }
   return table;

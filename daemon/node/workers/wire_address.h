@@ -9,13 +9,14 @@
 namespace epd {
 
 struct WireAddress {
-  std::string listen;     // host:port to bind; empty: nowhere.
+  std::string
+      listen;  // host:port to bind, or behind kTowards or kTowardsLoopback whom to reach from there; empty: nowhere.
   std::string advertise;  // What others are told instead of its host; empty: its host.
   std::string problem;    // Why nowhere, where somebody may have expected it.
 };
 
-// `wire_listen`, or else what the cluster's own addresses give. May look a name up. An explicit port is
-// the CPU's worker's; each GPU's has the next two behind those of the one before.
+// `wire_listen`, or else what the cluster's own addresses give. Waits for no resolver: where that takes one
+// the worker asks it. An explicit port is the CPU's worker's; each GPU's has the next two behind those of the one before.
 WireAddress ChooseWireAddress(const Settings& settings, const WorkerName& worker = kCpuWorker);
 
 }  // namespace epd

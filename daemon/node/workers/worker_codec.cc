@@ -3,10 +3,24 @@
 #include <string>
 
 #include "daemon/codec/codec.h"
+#include "daemon/tls/wire_secret.h"
 
 namespace epd {
 
-v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
+namespace {
+
+// The run of the worker that the effect is for.
+Incarnation RunOf(const StartTenant& effect, const NodeId& self) {
+  for (const ServingWorker& place : effect.workers) {
+    if (place.node == self && place.name == effect.to) return place.worker;
+  }
+  return {};
+}
+
+}  // namespace
+
+v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self,
+                     const std::string& cluster_secret) {
   v1::ToWorker message;
   v1::StartTenant& start = *message.mutable_start_tenant();
   start.set_group_id(effect.group.value);
@@ -29,6 +43,8 @@ v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self) {
     const bool near = place.node == self && !place.local_address.empty();
     node.set_address(near ? place.local_address : place.wire_address);
     node.set_worker_name(ToString(place.name));
+    node.set_secret(SecretOfPair(WorkerSecret(cluster_secret, place.wire_secret),
+                                 RunOf(effect, self), place.worker));
   }
   for (const ExecutionBase& base : effect.bases) {
     v1::StartTenant::Base& out = *start.add_bases();

@@ -8,7 +8,9 @@
 namespace epd {
 
 // `self`: members of other nodes get session 0.
-v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self);
+// Each worker of the group learns with what it proves to each other one who it is (daemon/tls/wire_secret.h).
+v1::ToWorker ToProto(const StartTenant& effect, const NodeId& self,
+                     const std::string& cluster_secret);
 v1::ToWorker ToProto(const EndTenant& effect);
 v1::ToWorker ToProto(const DrainTenant& effect);
 v1::ToWorker ToProto(const MakeUniqueId& effect);

@@ -17,6 +17,9 @@ namespace {
 // Short against the second within which every rank has to know, long against the cost of a sweep.
 constexpr absl::Duration kSweepEvery = absl::Milliseconds(20);
 
+// Each costs a descriptor.
+constexpr size_t kMaxLingering = 1024;
+
 }  // namespace
 
 WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop, Kept kept)
@@ -47,6 +50,7 @@ void WorkerGateway::SendAddSession(const AttachSession& session) {
   add.set_host(options_.host);
   add.set_pid(session.peer.pid);
   add.set_client_name(session.client_name);
+  add.set_uid(session.peer.uid);
   supervisor_->Send(message, {slots->second.segment.fd(), slots->second.worker_event});
 }
 
@@ -64,6 +68,9 @@ void WorkerGateway::EndSession(const AttachSession& session, const absl::Status&
   const SharedSegment* slots = FindSlots(session);
   if (slots == nullptr) return;
   MarkEnded(Slots(*slots));
+  // Nobody will see the end of a process that epd cannot see. The pages of its arenas on this node go back
+  // all the same; the memory of a GPU would not, while it is mapped.
+  if (!session.peer.pidfd.valid()) process_alive = options_.name.on_gpu();
   if (process_alive) WatchProcess(session, cause);
   SendSessionDead(session.id, cause, process_alive);
 }
@@ -83,19 +90,22 @@ void WorkerGateway::SendSessionDead(SessionId session, const absl::Status& cause
 // replaced.
 void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Status& cause) {
   if (!session.peer.pidfd.valid() || !session.has_arenas) return;
+  // Processes of other namespaces all have pid 0.
   const pid_t pid = session.peer.pid;
-  Lingering& process = lingering_[pid];
+  const LingeringKey key{pid, pid == 0 ? session.id : SessionId()};
+  if (pid == 0 && lingering_.size() >= kMaxLingering) return;
+  Lingering& process = lingering_[key];
   process.sessions[session.id] = cause;
   if (process.pidfd.valid()) return;
   process.pidfd.reset(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  const auto on_exit = [this, pid](uint32_t) {
-    const Lingering ended = std::move(lingering_.at(pid));
-    lingering_.erase(pid);
+  const auto on_exit = [this, key](uint32_t) {
+    const Lingering ended = std::move(lingering_.at(key));
+    lingering_.erase(key);
     loop_.Remove(ended.pidfd.get());
     for (const auto& [id, why] : ended.sessions) SendSessionDead(id, why, /*process_alive=*/false);
   };
   if (!process.pidfd.valid() || !loop_.Add(process.pidfd.get(), EPOLLIN, on_exit).ok()) {
-    lingering_.erase(pid);
+    lingering_.erase(key);
   }
 }
 
@@ -110,12 +120,13 @@ void WorkerGateway::OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& r
         {{"worker", ToString(options_.name)}, {"why", ready.wire_problem()}});
   }
   sink_(WorkerStarted{{options_.name, Incarnation(incarnation), has_nccl, ready.nccl_problem(),
-                       ready.nccl_version(), ready.wire_address(), ready.local_address()}});
+                       ready.nccl_version(), ready.wire_address(), ready.local_address(),
+                       options_.wire_secret}});
 }
 
 void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const absl::Status& cause) {
   arenas_.Clear();
-  for (const auto& [pid, process] : lingering_) loop_.Remove(process.pidfd.get());
+  for (const auto& [key, process] : lingering_) loop_.Remove(process.pidfd.get());
   lingering_.clear();
   absl::Status why = cause;
   if (!ends_because_.empty()) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/worker_name.h"
@@ -31,6 +32,8 @@ class WorkerGateway : public WorkerObserver {
     // "group=... epoch=..." of a group id, for messages.
     std::function<std::string(GroupId)> describe_group;
     std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
+    std::string wire_secret =
+        {};  // Told to those whom a formation brings together with the worker.
   };
 
   // What it keeps up to date beside its own; all outlive this.
@@ -77,12 +80,14 @@ class WorkerGateway : public WorkerObserver {
   AttachServer* server_ = nullptr;
   std::string ends_because_;  // What the worker that is ending said.
   std::string down_because_ = "the worker is starting; repeat the step";
-  // Sessions that ended while their process lives on and may still write to its arenas, by pid.
+  // Sessions that ended while their process lives on and may still write to its arenas, by process: those of
+  // pid 0 are told apart by session.
+  using LingeringKey = std::pair<pid_t, SessionId>;
   struct Lingering {
     UniqueFd pidfd;
     std::map<SessionId, absl::Status> sessions;  // With the cause of their end.
   };
-  std::map<pid_t, Lingering> lingering_;
+  std::map<LingeringKey, Lingering> lingering_;
   absl::Time next_sweep_ = absl::InfinitePast();
 };
 

@@ -1,5 +1,7 @@
 #include "daemon/node/workers/worker_options.h"
 
+#include <utility>
+
 #include "absl/strings/escaping.h"
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/wire_address.h"
@@ -7,7 +9,7 @@
 
 namespace epd {
 
-WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, const TlsFiles& tls,
+WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, PacketChannel::Fds certificates,
                                             uint64_t incarnation, const WorkerName& name) {
   WorkerSupervisor::Options options;
   options.name = ToString(name);
@@ -23,12 +25,16 @@ WorkerSupervisor::Options MakeWorkerOptions(const Settings& s, const TlsFiles& t
   if (name.on_gpu()) options.hello.set_cuda_device(name.cuda_device);
   *options.hello.mutable_cuda_limit() = ToProto(s.cuda_limit);
   options.hello.set_max_num_sms(static_cast<int32_t>(s.max_num_sms));
+  v1::WorkerHello::Limits& limits = *options.hello.mutable_limits();
+  limits.set_operations_per_session(s.max_operations_per_session);
+  limits.set_operations_per_uid(s.max_operations_per_uid);
+  limits.set_staging_per_tenant(s.max_staging_per_tenant);
+  limits.set_staging_per_uid(s.max_staging_per_uid);
+  *limits.mutable_undecided() = ToProto(s.max_undecided);
   const WireAddress wire = ChooseWireAddress(s, name);
   options.hello.set_wire_listen(wire.listen);
   options.hello.set_wire_advertise(wire.advertise);
-  options.hello.set_tls_ca(tls.ca);
-  options.hello.set_tls_cert(tls.cert);
-  options.hello.set_tls_key(tls.key);
+  options.certificates = std::move(certificates);
   if (!wire.problem.empty()) {
     Log(LogLevel::kWarn, "the worker takes no streams of other nodes",
         {{"worker", options.name}, {"why", wire.problem}});

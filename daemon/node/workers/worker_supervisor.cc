@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "daemon/observe/log.h"
@@ -30,6 +32,16 @@ bool EndsBy(const Child& child, absl::Duration patience) {
   pollfd ended = {child.pidfd.get(), POLLIN, 0};
   const int64_t left = absl::ToInt64Milliseconds(std::max(patience, absl::ZeroDuration()));
   return poll(&ended, 1, static_cast<int>(std::min<int64_t>(left, 3600'000))) > 0;
+}
+
+// One word of few: `how` is Reap()'s, `killed_because` why epd killed it.
+std::string RestartCause(const std::string& how, const std::string& killed_because) {
+  if (absl::StrContains(killed_because, "(worker_stuck)")) return "unanswered";
+  if (!killed_because.empty()) return "killed_by_epd";
+  int signal = 0;
+  if (std::sscanf(how.c_str(), "killed by signal %d", &signal) == 1)
+    return absl::StrCat("signal_", signal);
+  return "exited";
 }
 
 }  // namespace
@@ -69,6 +81,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   channel_.emplace(std::move(ours), /*max_queued_packets=*/16384,
                    /*max_queued_bytes=*/size_t{64} << 20);
   killed_because_.clear();
+  said_.Clear();
   deaf_since_ = absl::InfiniteFuture();
   started_at_ = now;
   figures_.pid = child_->pid;
@@ -87,7 +100,9 @@ void WorkerSupervisor::Start(absl::Time now) {
   v1::ToWorker hello;
   *hello.mutable_hello() = options_.hello;
   hello.mutable_hello()->set_worker_incarnation(figures_.worker_incarnation);
-  Send(hello, {records_.fd()});
+  PacketChannel::Fds fds = options_.certificates;
+  fds.insert(fds.begin(), records_.fd());
+  Send(hello, std::move(fds));
   observer_.OnWorkerSpawned();
 }
 
@@ -97,6 +112,7 @@ void WorkerSupervisor::StartFailed(absl::Time now, const absl::Status& why) {
   figures_.pid = 0;
   figures_.last_exit = std::string(why.message());
   ++figures_.num_restarts;
+  ++figures_.restarts["not_started"];
   Enter(State::kBackingOff, now);
   Log(LogLevel::kError, "worker start failed",
       {{"worker", options_.name},
@@ -115,12 +131,17 @@ void WorkerSupervisor::OnSocket(uint32_t events) {
     bool would_block = false;
     absl::StatusOr<Packet> packet = channel_->Receive(&would_block);
     if (would_block) return;
-    if (!packet.ok()) {
-      return Disconnect();
-    }
+    if (absl::IsUnavailable(packet.status())) return Disconnect();
     v1::FromWorker message;
-    if (!message.ParseFromString(packet->bytes))
-      return Kill("it sent a message that does not parse");
+    if (!packet.ok() || !message.ParseFromString(packet->bytes)) {
+      Log(LogLevel::kError, "a worker's message is left out",
+          {{"worker_pid", figures_.pid},
+           {"worker", options_.name},
+           {"why", packet.ok() ? absl::StrCat("its ", packet->bytes.size(),
+                                              " bytes are not of worker.proto")
+                               : std::string(packet.status().message())}});
+      continue;
+    }
     OnMessage(message, std::move(packet->fds));
   }
 }
@@ -142,13 +163,22 @@ void WorkerSupervisor::OnMessage(const v1::FromWorker& message, std::vector<Uniq
     observer_.OnWorkerReady(figures_.worker_incarnation, message.ready());
     return;
   }
-  if (message.has_snapshot()) {
-    figures_.snapshot = message.snapshot();
-    figures_.snapshot_at = now;
-    figures_.asked_at = absl::InfiniteFuture();
-    next_heartbeat_ = now + options_.heartbeat;
-  }
+  if (message.has_snapshot()) return OnSnapshot(message.snapshot());
   observer_.OnWorkerMessage(figures_.worker_incarnation, message, std::move(fds));
+}
+
+void WorkerSupervisor::OnSnapshot(v1::WorkerSnapshot part) {
+  const bool more = part.more();
+  part.clear_more();
+  said_.mutable_snapshot()->MergeFrom(part);
+  if (more) return;
+  const absl::Time now = MonotonicNow();
+  const v1::FromWorker whole = std::exchange(said_, {});
+  figures_.snapshot = whole.snapshot();
+  figures_.snapshot_at = now;
+  figures_.asked_at = absl::InfiniteFuture();
+  next_heartbeat_ = now + options_.heartbeat;
+  observer_.OnWorkerMessage(figures_.worker_incarnation, whole, {});
 }
 
 // It is ending, and the pidfd will say how; one that only closed its socket is killed by Tick.
@@ -182,6 +212,7 @@ void WorkerSupervisor::OnExit() {
   figures_.last_exit =
       killed_because_.empty() ? how : absl::StrCat(how, " by epd: ", killed_because_);
   ++figures_.num_restarts;
+  ++figures_.restarts[RestartCause(how, killed_because_)];
   Enter(State::kBackingOff, now);
   Log(LogLevel::kError, "worker ended",
       {{"worker_pid", pid},
@@ -190,7 +221,8 @@ void WorkerSupervisor::OnExit() {
        {"next_start", absl::FormatDuration(wait)}});
   observer_.OnWorkerDead(figures_.worker_incarnation, was_ready,
                          absl::AbortedError(absl::StrCat(
-                             "the worker (pid ", pid, ") ended: ", figures_.last_exit,
+                             "the worker of node ", options_.hello.node(), " ", options_.name,
+                             " (pid ", pid, ") ended: ", figures_.last_exit,
                              "; it is being replaced: prepare again and repeat the step")));
 }
 
@@ -204,6 +236,13 @@ void WorkerSupervisor::Kill(const std::string& why) {
 void WorkerSupervisor::Send(const v1::ToWorker& message, PacketChannel::Fds fds) {
   if (!channel_.has_value()) return;
   const absl::Status sent = channel_->Send(message.SerializeAsString(), std::move(fds));
+  if (absl::IsInvalidArgument(sent)) {
+    return Log(LogLevel::kError, "a message to the worker is left out",
+               {{"worker_pid", figures_.pid},
+                {"worker", options_.name},
+                {"kind", static_cast<int>(message.body_case())},
+                {"why", sent.message()}});
+  }
   if (!sent.ok()) return SendFailed(sent);
   if (channel_->wants_write()) loop_.SetEvents(channel_->fd(), EPOLLIN | EPOLLOUT);
 }

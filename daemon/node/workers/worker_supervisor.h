@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -45,6 +46,7 @@ class WorkerSupervisor {
     std::string name;  // For the log.
     std::string binary;
     v1::WorkerHello hello;  // worker_incarnation is filled in at each start.
+    PacketChannel::Fds certificates = {};
     Backoff::Policy backoff;
     absl::Duration heartbeat = absl::Seconds(1);
     absl::Duration stuck = absl::Seconds(30);
@@ -56,6 +58,8 @@ class WorkerSupervisor {
     int pid = 0;
     uint64_t worker_incarnation = 0;
     uint32_t num_restarts = 0;
+    std::map<std::string, uint32_t> restarts =
+        {};            // By cause: "exited", "signal_9", "unanswered", ...
     absl::Time since;  // Of `state`.
     std::string last_exit;
     v1::WorkerReady ready;        // Of the last worker that got so far.
@@ -100,6 +104,7 @@ class WorkerSupervisor {
   void Disconnect();
   void SendFailed(const absl::Status& why);
   void OnMessage(const v1::FromWorker& message, std::vector<UniqueFd> fds);
+  void OnSnapshot(v1::WorkerSnapshot part);
   void Kill(const std::string& why);
   void StartFailed(absl::Time now, const absl::Status& why);
   bool UpdateSilence(absl::Time now);
@@ -112,6 +117,7 @@ class WorkerSupervisor {
   Backoff backoff_;
 
   Figures figures_;
+  v1::FromWorker said_;  // The parts of a snapshot that have come.
   std::optional<Child> child_;
   std::optional<PacketChannel> channel_;
   std::string killed_because_;

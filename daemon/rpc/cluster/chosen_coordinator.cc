@@ -47,18 +47,12 @@ std::vector<PersistentGroup> ParseGroups(const KeptValues& values) {
 
 ChosenCoordinator::ChosenCoordinator(Node& node, ClusterService& cluster, EtcdAddress etcd,
                                      const std::string& address)
-    : node_(node), cluster_(cluster), etcd_(std::move(etcd)), address_(address) {
+    : node_(node), cluster_(cluster) {
   node_.coordination().SetLeader("", "the cluster's coordinator is not known yet");
-  Elect();
-}
-
-void ChosenCoordinator::Elect() {
-  StopLeading("its epochs are used up; it stands for election again");
-  election_.reset();
   EtcdElection::Options options;
-  options.etcd = etcd_;
+  options.etcd = std::move(etcd);
   options.self.node = node_.id().value;
-  options.self.address = address_;
+  options.self.address = address;
   options.self.incarnation = node_.control().options().incarnation;
   options.lease = node_.settings().lease;
   const Settings& s = node_.settings();
@@ -69,6 +63,11 @@ void ChosenCoordinator::Elect() {
           if (!weak.expired()) OnNews(news);
         });
       });
+}
+
+void ChosenCoordinator::StandAgain() {
+  StopLeading("its epochs are used up; it stands for election again");
+  election_->Resign();
 }
 
 void ChosenCoordinator::OnNews(const StoreNews& news) {
@@ -106,9 +105,8 @@ void ChosenCoordinator::Lead(const epd::Lead& won, const StoreNews& news) {
   for (const std::string& node : nodes) how.expected.insert(NodeId{node});
   how.resign_at = Epoch(won.block.floor + kEpochsPerLeadership / 2);
   how.resign = [this, weak = std::weak_ptr<int>(alive_)] {
-    // A new election brings a new block of epochs.
     node_.loop().Post([this, weak] {
-      if (!weak.expired()) Elect();
+      if (!weak.expired()) StandAgain();
     });
   };
   how.persistent = ParseGroups(news.kept);

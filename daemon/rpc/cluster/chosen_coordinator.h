@@ -26,7 +26,8 @@ class ChosenCoordinator final : public CoordinatorLink {
   void Ask(const v1::AskNodesRequest& request, OnAsked done) override;
 
  private:
-  void Elect();
+  // Its block of epochs is half used: a new election brings a new one.
+  void StandAgain();
   // Lets go of the coordinator that was followed.
   void Forget(const std::string& why);
   void OnNews(const StoreNews& news);
@@ -36,8 +37,6 @@ class ChosenCoordinator final : public CoordinatorLink {
 
   Node& node_;
   ClusterService& cluster_;
-  const EtcdAddress etcd_;
-  const std::string address_;
   std::unique_ptr<RemoteCoordinator> remote_;  // Null: this node leads, or nobody does.
   bool leading_ = false;
   int64_t revision_ = 0;                                   // Of the last leadership.

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "daemon/codec/codec.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -59,12 +60,24 @@ absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases) {
   return absl::OkStatus();
 }
 
+std::string GetText(const std::string& in, size_t max_bytes) { return text::Clean(in, max_bytes); }
+
+absl::Status GetBytes(const std::string& in, size_t max_bytes, const char* field,
+                      std::string& out) {
+  if (in.size() > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": got ", in.size(), " bytes, expected at most ", max_bytes));
+  }
+  out = in;
+  return absl::OkStatus();
+}
+
 absl::Status GetName(const std::string& in, const char* field, WorkerName& name) {
   if (in.empty()) return absl::OkStatus();
   const std::optional<WorkerName> parsed = ParseWorkerName(in);
   if (!parsed.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ": got '", in, "', expected cpu or cuda:0"));
+        absl::StrCat(field, ": got '", GetText(in), "', expected cpu or cuda:0"));
   }
   name = *parsed;
   return absl::OkStatus();
@@ -82,13 +95,13 @@ v1::ClusterMember ToProto(const RankHolder& holder) {
 
 absl::Status Get(const v1::ClusterMember& member, RankHolder& holder) {
   holder.rank = Rank(member.rank());
-  holder.node = NodeId{member.node()};
+  holder.node = NodeId{GetText(member.node())};
   holder.session = SessionId(member.session_id());
   holder.arena_index = member.arena_index();
-  holder.host = member.host();
+  holder.host = GetText(member.host());
   holder.pid = member.pid();
-  holder.client_name = member.client_name();
-  holder.client_version = member.client_version();
+  holder.client_name = GetText(member.client_name());
+  holder.client_version = GetText(member.client_version());
   return GetName(member.worker(), "member.worker", holder.worker);
 }
 
@@ -137,7 +150,8 @@ absl::Status Get(const v1::ClusterMemberColumns& in, std::vector<RankHolder>& me
   }
   absl::Status status;
   const auto text = [&](uint32_t index) {
-    if (index < static_cast<uint32_t>(in.texts_size())) return in.texts(static_cast<int>(index));
+    if (index < static_cast<uint32_t>(in.texts_size()))
+      return GetText(in.texts(static_cast<int>(index)));
     status = absl::InvalidArgumentError(
         absl::StrCat("member_columns: got text ", index, ", expected one of ", in.texts_size()));
     return std::string();

@@ -1,6 +1,7 @@
 // What reports and views have in common, for cluster_codec.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "daemon/core/rank_holder.h"
 #include "daemon/core/worker_name.h"
 #include "proto/epd/v1/cluster.pb.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 
@@ -21,6 +23,15 @@ void Put(const std::vector<ExecutionBase>& bases, ProgramCounts& out);
 // INVALID_ARGUMENT: a program that has not 16 bytes.
 absl::Status Get(const ProgramCounts& in, std::vector<ExecutionCount>& counts);
 absl::Status Get(const ProgramCounts& in, std::vector<ExecutionBase>& bases);
+
+// What another epd says, made clean (text.h): names, and texts that say why.
+std::string GetText(const std::string& in, size_t max_bytes = limits::kNameBytes);
+// INVALID_ARGUMENT: more than `max_bytes`.
+absl::Status GetBytes(const std::string& in, size_t max_bytes, const char* field, std::string& out);
+inline constexpr size_t kUniqueIdBytes = 128;
+inline constexpr size_t kDigestBytes = 32;
+// Of host:port,port.
+inline constexpr size_t kAddressBytes = 512;
 
 // "cpu", "cuda:0"; empty, of an older epd: `name` stays as it is. INVALID_ARGUMENT: no worker's name.
 absl::Status GetName(const std::string& in, const char* field, WorkerName& name);

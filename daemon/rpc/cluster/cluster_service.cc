@@ -8,11 +8,14 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/tls/address.h"
+#include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -50,13 +53,14 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
  public:
   using OnMessage = std::function<void(v1::NodeReport)>;
 
-  // `on_message` is called on gRPC's threads, one call at a time.
-  void Start(OnMessage on_message) {
+  // `on_message` is called on gRPC's threads, one call at a time. `context` is the call's.
+  void Start(const grpc::CallbackServerContext& context, OnMessage on_message) {
+    context_ = &context;
     on_message_ = std::move(on_message);
     StartRead(&incoming_);
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return End(grpc::Status::OK);
+    if (!ok) return EndUnread();
     on_message_(std::exchange(incoming_, v1::NodeReport()));
     StartRead(&incoming_);
   }
@@ -76,29 +80,57 @@ class ClusterStream : public ServedWriter<grpc::ServerBidiReactor<v1::NodeReport
   absl::Time last_report;
   std::string no_ids;   // See WhyNoIds; set once.
   std::string peer;     // gRPC's name of the connection's other end; set once.
+  Caller caller;        // Set once.
   std::string address;  // Where the node takes calls; "": nowhere.
 
  private:
+  // A node that ends cancels its call; gRPC does not say whether another one said something that does not parse.
+  void EndUnread() {
+    if (context_->IsCancelled()) return End(grpc::Status::OK);
+    const absl::Status why = absl::InvalidArgumentError(
+        "got something that is no NodeReport, or the end of the stream; the node connects again");
+    Log(LogLevel::kWarn, "node's stream ended", {{"address", peer}, {"why", why.message()}});
+    End(ToGrpc(why));
+  }
+
+  const grpc::CallbackServerContext* context_ = nullptr;
   v1::NodeReport incoming_;
   OnMessage on_message_;
 };
 
-ClusterService::ClusterService(Node& node) : node_(node), asking_(node), peers_(node) {}
+ClusterService::ClusterService(Node& node, const CallerGate& gate)
+    : node_(node), gate_(gate), asking_(node), peers_(node) {}
 ClusterService::~ClusterService() = default;
+
+grpc::ServerUnaryReactor* ClusterService::Challenge(grpc::CallbackServerContext* context,
+                                                    const v1::ChallengeRequest* request,
+                                                    v1::ChallengeResponse* response) {
+  absl::StatusOr<v1::ChallengeResponse> answer =
+      gate_.proof().Answer(*request, context->peer(), absl::Now());
+  if (answer.ok()) *response = *std::move(answer);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(answer.status()));
+  return reactor;
+}
 
 grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* ClusterService::Sync(
     grpc::CallbackServerContext* context) {
+  Caller caller = gate_.Identify(*context);
+  if (absl::Status bad = gate_.Admit("Cluster/Sync", *context, caller); !bad.ok())
+    return new RefusedCall<grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>>(ToGrpc(bad));
   auto stream = std::make_shared<ClusterStream>();
+  stream->caller = std::move(caller);
   stream->peer = context->peer();
   stream->no_ids = WhyNoIds(node_.settings(), stream->peer);
   const std::weak_ptr<ClusterStream> weak = stream;
-  if (!node_.loop().Post([this, stream] { Begin(stream); })) {
-    // Nobody but gRPC keeps a stream that is refused; it is leaked on purpose, for epd is ending.
-    (*new std::shared_ptr<ClusterStream>(stream))
-        ->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded")));
+  if (const absl::Status taken = node_.loop().PostRequest([this, stream] { Begin(stream); });
+      !taken.ok()) {
+    stream->KeepUntilDone(stream);
+    stream->End(ToGrpc(taken));
     return stream.get();
   }
-  stream->Start([this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); });
+  stream->Start(*context,
+                [this, weak](v1::NodeReport report) { Arrived(weak, std::move(report)); });
   return stream.get();
 }
 
@@ -110,9 +142,7 @@ void ClusterService::Arrived(const std::weak_ptr<ClusterStream>& stream, v1::Nod
     arrived_.push_back({stream, std::move(report)});
     if (arrived_.size() > 1) return;  // Control has been told.
   }
-  if (node_.loop().Post([this] { TakeArrived(); })) return;
-  const absl::MutexLock lock(&mutex_);
-  arrived_.clear();
+  node_.loop().Post([this] { TakeArrived(); });
 }
 
 void ClusterService::TakeArrived() {
@@ -179,7 +209,8 @@ absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
   if (bad.ok() && stream.node.value.empty()) {
     bad = CheckProtocol(message, node_.identity().version);
     stream.protocol = std::clamp(message.max_protocol(), kMinClusterProtocol, kMaxClusterProtocol);
-    stream.address = Reachable(message.address(), stream.peer);
+    stream.address = Reachable(text::Clean(message.address(), limits::kNameBytes), stream.peer);
+    bad.Update(gate_.AdmitNode(message.node(), stream.caller));
     if (bad.ok()) bad = Introduce(stream, *report);
   }
   if (bad.ok() && (report->node != stream.node || report->incarnation != stream.incarnation)) {
@@ -187,7 +218,8 @@ absl::StatusOr<NodeReport> ClusterService::Check(ClusterStream& stream,
                                                   " on the stream of ", stream.node.value));
   }
   if (!bad.ok()) {
-    Log(LogLevel::kWarn, "node refused", {{"peer", message.node()}, {"why", bad.message()}});
+    Log(LogLevel::kWarn, "node refused",
+        {{"peer", text::Clean(message.node(), limits::kNameBytes)}, {"why", bad.message()}});
     stream.End(ToGrpc(bad));
     return bad;
   }
@@ -246,6 +278,8 @@ void ClusterService::Ask(const v1::AskNodesRequest& request, OnAsked done) {
 grpc::ServerUnaryReactor* ClusterService::AskNodes(grpc::CallbackServerContext* context,
                                                    const v1::AskNodesRequest* request,
                                                    v1::AskNodesResponse* response) {
+  if (absl::Status bad = gate_.Admit(MethodOf<v1::AskNodesRequest>("Cluster"), *context); !bad.ok())
+    return new RefusedCall<grpc::ServerUnaryReactor>(ToGrpc(bad));
   return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
     if (request->alone()) {
       return AnswerQuestion(node_, request->method(), request->request(),

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/caller_gate.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/node_questions.h"
 #include "daemon/rpc/cluster/peer_questions.h"
@@ -21,16 +22,18 @@ namespace epd {
 
 class ClusterStream;
 
-// Who may call: with TLS, who has a certificate of this cluster; without, anybody who reaches the
-// address, so bind --listen to a private network. A report is checked field by field; one that
-// makes no sense ends its stream and nothing else.
+// Who may call: nodes (roles.h). A report is checked field by field; one that makes no sense ends its
+// stream and nothing else.
 class ClusterService final : public v1::Cluster::CallbackService, public ClusterStreams {
  public:
-  // `node` outlives this.
-  explicit ClusterService(Node& node);
+  // Both outlive this.
+  ClusterService(Node& node, const CallerGate& gate);
   ~ClusterService() override;
 
   // Any thread.
+  grpc::ServerUnaryReactor* Challenge(grpc::CallbackServerContext* context,
+                                      const v1::ChallengeRequest* request,
+                                      v1::ChallengeResponse* response) override;
   grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* Sync(
       grpc::CallbackServerContext* context) override;
 
@@ -61,6 +64,7 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
   absl::Status Introduce(ClusterStream& stream, const NodeReport& report);
 
   Node& node_;
+  const CallerGate& gate_;
   NodeQuestions asking_;
   PeerQuestions peers_;
   std::string own_address_;

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "daemon/rpc/cluster/link_proof.h"
+
 namespace epd {
 
-CoordinatorStream::CoordinatorStream(v1::Cluster::Stub& stub, v1::NodeReport hello, OnView on_view,
-                                     OnEnd on_end)
+CoordinatorStream::CoordinatorStream(v1::Cluster::Stub& stub, const std::string& proof,
+                                     v1::NodeReport hello, OnView on_view, OnEnd on_end)
     : on_view_(std::move(on_view)), on_end_(std::move(on_end)) {
+  if (!proof.empty()) context_.AddMetadata(kNodeProofKey, proof);
   stub.async()->Sync(&context_, this);
   AddHold();  // Writes start outside of gRPC's callbacks.
   StartRead(&incoming_);

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
@@ -21,8 +22,9 @@ class CoordinatorStream final
   using OnView = std::function<void(v1::ClusterView)>;
   using OnEnd = std::function<void(const absl::Status&)>;
 
-  // Opens the stream with `hello`. `on_end` is the last call.
-  CoordinatorStream(v1::Cluster::Stub& stub, v1::NodeReport hello, OnView on_view, OnEnd on_end);
+  // Opens the stream with `hello`; `proof`: ClusterLink::Prove. `on_end` is the last call.
+  CoordinatorStream(v1::Cluster::Stub& stub, const std::string& proof, v1::NodeReport hello,
+                    OnView on_view, OnEnd on_end);
   // Cancels the stream and waits until gRPC has let go of it.
   ~CoordinatorStream() override;
 

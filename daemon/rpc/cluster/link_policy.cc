@@ -1,14 +1,17 @@
 #include "daemon/rpc/cluster/link_policy.h"
 
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "daemon/node/workers/wire_address.h"
 #include "daemon/observe/log.h"
 #include "daemon/tls/address.h"
+#include "daemon/tls/private_file.h"
 
 namespace epd {
 namespace {
@@ -21,7 +24,10 @@ struct LastLine {
 }  // namespace
 
 std::vector<std::string> OwnHosts(const Settings& settings) {
-  const WireAddress wire = ChooseWireAddress(settings);
+  WireAddress wire = ChooseWireAddress(settings);
+  // Epd does not serve yet, so this may wait for a resolver.
+  if (absl::string_view others = wire.listen; absl::ConsumePrefix(&others, kTowards))
+    wire.listen = absl::StrCat(SourceTowards(std::string(others)), ":0");
   std::vector<std::string> hosts;
   for (const std::string& address :
        {settings.advertise.empty() ? settings.listen : settings.advertise,
@@ -54,7 +60,12 @@ OnRefusedPeer LogRefusedPeer() {
   };
 }
 
-absl::Status CheckListen(const Settings& settings) {
+absl::Status CheckLinks(const Settings& settings) {
+  for (const auto& [name, path] : {std::pair{"etcd_key", settings.etcd_key},
+                                   std::pair{"etcd_password_file", settings.etcd_password_file}}) {
+    if (path.empty()) continue;
+    if (absl::Status bad = CheckPrivateFile(name, path); !bad.ok()) return bad;
+  }
   if (!settings.tls_ca.empty()) return absl::OkStatus();
   const struct {
     const char* name;
@@ -63,16 +74,23 @@ absl::Status CheckListen(const Settings& settings) {
   } listeners[] = {{"wire_listen", settings.wire_listen, "take rows of other nodes"},
                    {"listen", settings.listen, "serve gRPC"}};
   for (const auto& [name, address, purpose] : listeners) {
-    if (address.empty() || IsPrivate(HostOf(address))) continue;
+    if (address.empty() || IsLoopback(HostOf(address)) || settings.insecure == "yes") continue;
     return absl::FailedPreconditionError(
         absl::StrCat("cannot ", purpose, " on '", address, "' (", name,
-                     "): without TLS only loopback and private addresses are taken; set tls_ca, "
-                     "tls_cert and tls_key, or name a private address"));
+                     "): without TLS only loopback addresses are taken; set tls_ca, tls_cert and "
+                     "tls_key, or, where the whole network is trusted, insecure=yes"));
   }
-  if (settings.listen.empty()) return absl::OkStatus();
-  Log(LogLevel::kInfo, "no TLS: whoever reaches the address is believed",
-      {{"listen", settings.listen}, {"fix", "set tls_ca, tls_cert and tls_key"}});
-  return absl::OkStatus();
+  const bool follows = !settings.coordinator.empty() || !settings.rendezvous.empty();
+  if (!follows || !settings.cluster_secret.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "there are other nodes (coordinator, peers or rendezvous), and nothing with which this one "
+      "shows them that it is one of theirs; set tls_ca, tls_cert and tls_key, or, without TLS, "
+      "cluster_secret");
+}
+
+absl::StatusOr<std::string> ReadSecretOfLinks(const Settings& settings) {
+  if (!settings.tls_ca.empty()) return std::string();
+  return ReadClusterSecret(settings.cluster_secret);
 }
 
 std::string WhyNoIds(const Settings& settings, const std::string& peer) {

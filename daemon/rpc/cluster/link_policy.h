@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "daemon/node/settings/settings.h"
 #include "daemon/tls/certificate_files.h"
 #include "daemon/tls/credentials.h"
@@ -21,9 +22,14 @@ std::unique_ptr<CertificateFiles> MakeCertificateFiles(const Settings& settings)
 // Logs a peer whose certificate is refused, at most once a second.
 OnRefusedPeer LogRefusedPeer();
 
-// Without TLS, whoever reaches `listen` or `wire_listen` is believed.
-//   FAILED_PRECONDITION  one is neither loopback nor private, and there is no TLS
-absl::Status CheckListen(const Settings& settings);
+// Whether the settings of links to others hold together.
+//   FAILED_PRECONDITION  without TLS: `listen` or `wire_listen` is no loopback address and `insecure` is
+//                        no, or there are other nodes and no cluster_secret; a file of etcd's that
+//                        CheckPrivateFile() refuses
+absl::Status CheckLinks(const Settings& settings);
+
+// The cluster's secret, where links are not TLS and there is one, else "". Errors as ReadClusterSecret().
+absl::StatusOr<std::string> ReadSecretOfLinks(const Settings& settings);
 
 // Why unique ids may not travel to or from `peer` (host:port or gRPC's form); empty: they may.
 std::string WhyNoIds(const Settings& settings, const std::string& peer);

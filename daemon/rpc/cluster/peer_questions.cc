@@ -5,17 +5,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/codec/codec.h"
-#include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/answer.h"
+#include "daemon/rpc/cluster/cluster_link.h"
+#include "daemon/rpc/cluster/link_proof.h"
 #include "daemon/rpc/cluster/node_questions.h"
 
 namespace epd {
 namespace {
 
 struct Call {
-  explicit Call(const std::shared_ptr<grpc::Channel>& channel)
-      : stub(v1::Cluster::NewStub(channel)) {}
+  Call(const std::string& address, const Node& node) : link(address, node) {}
 
-  std::unique_ptr<v1::Cluster::Stub> stub;
+  ClusterLink link;
   grpc::ClientContext context;
   v1::AskNodesRequest request;
   v1::AskNodesResponse response;
@@ -44,21 +45,6 @@ struct PeerQuestions::Round {
   }
 };
 
-std::shared_ptr<grpc::Channel> MakeClusterChannel(const std::string& address, const TlsFiles& tls) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
-  // The back-off is ours; gRPC's own would add to it.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // How long a connection may take to open, TLS and all.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3'000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
-  arguments.SetInt("grpc.enable_http_proxy", 0);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto credentials = MakeChannelCredentials(tls, LogRefusedPeer());
-  return grpc::CreateCustomChannel(address, credentials, arguments);
-}
-
 void PeerQuestions::Take(const Nodes& nodes) {
   if (nodes.empty()) return;
   addresses_.clear();
@@ -81,30 +67,41 @@ void PeerQuestions::Ask(const v1::AskNodesRequest& request, OnAsked done) {
                   "");
       continue;
     }
-    const auto call =
-        std::make_shared<Call>(MakeClusterChannel(address, node_.certificates().served()));
-    call->request = request;
-    call->request.set_alone(true);
-    call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAskPatience));
-    call->stub->async()->AskNodes(
-        &call->context, &call->request, &call->response,
-        [call, round, node = node, address = address, &loop = node_.loop()](grpc::Status status) {
-          loop.Post([call, round, node, address, status] {
-            if (status.ok() && call->response.nodes_size() == 1) {
-              const v1::AskNodesResponse::Node& said = call->response.nodes(0);
-              return round->Take(node, FromProto(said.status()), said.response());
-            }
-            round->Take(node,
-                        absl::UnavailableError(
-                            absl::StrCat("no answer at ", address, ": ", status.error_message())),
-                        "");
-          });
-        });
+    AskOne(node, address, request, round);
   }
   AnswerQuestion(node_, request.method(), request.request(),
                  [round, self = node_.id().value](const v1::ClusterAnswer& said) {
                    round->Take(self, FromProto(said.status()), said.response());
                  });
+}
+
+void PeerQuestions::AskOne(const std::string& node, const std::string& address,
+                           const v1::AskNodesRequest& request,
+                           const std::shared_ptr<Round>& round) {
+  const auto call = std::make_shared<Call>(address, node_);
+  call->request = request;
+  call->request.set_alone(true);
+  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAskPatience));
+  const auto finish = [call, round, node, address,
+                       &loop = node_.loop()](const absl::Status& status) {
+    loop.Post([call, round, node, address, status] {
+      if (status.ok() && call->response.nodes_size() == 1) {
+        const v1::AskNodesResponse::Node& said = call->response.nodes(0);
+        return round->Take(node, FromProto(said.status()), said.response());
+      }
+      round->Take(
+          node,
+          absl::UnavailableError(absl::StrCat("no answer at ", address, ": ", status.message())),
+          "");
+    });
+  };
+  call->link.Prove(kAskPatience, [call, finish](const absl::StatusOr<std::string>& proof) {
+    if (!proof.ok()) return finish(proof.status());
+    if (!proof->empty()) call->context.AddMetadata(kNodeProofKey, *proof);
+    call->link.stub().async()->AskNodes(
+        &call->context, &call->request, &call->response,
+        [finish](const grpc::Status& status) { finish(FromGrpc(status)); });
+  });
 }
 
 void PeerQuestions::FinishAll(const absl::Status& status) {

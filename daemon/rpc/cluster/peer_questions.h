@@ -1,8 +1,6 @@
 // Asking the other nodes while nobody coordinates.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <map>
 #include <memory>
 #include <string>
@@ -10,13 +8,9 @@
 
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/node.h"
-#include "daemon/tls/credentials.h"
-#include "proto/epd/v1/cluster.grpc.pb.h"
+#include "proto/epd/v1/cluster.pb.h"
 
 namespace epd {
-
-// To another epd: encrypted where this one has certificates.
-std::shared_ptr<grpc::Channel> MakeClusterChannel(const std::string& address, const TlsFiles& tls);
 
 // Knows the nodes that the last coordinator told of. Control thread.
 class PeerQuestions {
@@ -36,6 +30,9 @@ class PeerQuestions {
 
  private:
   struct Round;
+
+  void AskOne(const std::string& node, const std::string& address,
+              const v1::AskNodesRequest& request, const std::shared_ptr<Round>& round);
 
   Node& node_;
   std::vector<std::weak_ptr<Round>> rounds_;

@@ -6,8 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/observe/log.h"
+#include "daemon/rpc/answer.h"
 #include "daemon/rpc/cluster/cluster_codec.h"
 #include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/cluster/link_proof.h"
 #include "daemon/rpc/cluster/node_questions.h"
 
 namespace epd {
@@ -24,21 +26,36 @@ RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
       cluster_(cluster),
       on_refused_(std::move(on_refused)),
       no_ids_(WhyNoIds(node.settings(), address)),
-      stub_(v1::Cluster::NewStub(MakeClusterChannel(address, node.certificates().served()))),
+      link_(address, node),
       backoff_(kRetry) {}
 
 void RemoteCoordinator::Open(absl::Time now) {
   opened_at_ = now;
-  last_heard_ = now;
   connected_ = false;
+  const absl::Duration patience = NodeSilence(node_.settings());
+  next_try_ = now + 2 * patience;  // Should nothing come of this one.
   const uint64_t number = ++stream_number_;
+  link_.Prove(patience, [this, number, weak = std::weak_ptr<int>(alive_),
+                         &loop = node_.loop()](const absl::StatusOr<std::string>& proof) {
+    loop.Post([this, number, proof, weak] {
+      if (!weak.expired() && number == stream_number_) Start(number, proof);
+    });
+  });
+}
+
+void RemoteCoordinator::Start(uint64_t number, const absl::StatusOr<std::string>& proof) {
+  if (!proof.ok()) return Lost(proof.status());
+  last_heard_ = MonotonicNow();
   const std::weak_ptr<int> weak = alive_;
   stream_ = std::make_unique<CoordinatorStream>(
-      *stub_, Hello(),
+      link_.stub(), *proof, Hello(),
       [this, number, weak](v1::ClusterView view) {
-        node_.loop().Post([this, number, view = std::move(view), weak] {
-          if (!weak.expired()) OnView(number, view);
-        });
+        // One that is refused is as good as lost on the way: the next one says it all again.
+        node_.loop()
+            .PostRequest([this, number, view = std::move(view), weak] {
+              if (!weak.expired()) OnView(number, view);
+            })
+            .IgnoreError();
       },
       [this, number, weak](const absl::Status& status) {
         node_.loop().Post([this, number, status, weak] {
@@ -87,19 +104,28 @@ void RemoteCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
   if (!connected_) return cluster_.peers().Ask(request, std::move(done));
   auto call = std::make_shared<Call>();
   call->request = request;
-  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAskPatience + kAskPatience / 3));
-  stub_->async()->AskNodes(&call->context, &call->request, &call->response,
-                           [this, weak = std::weak_ptr<int>(alive_), call, done = std::move(done),
-                            &loop = node_.loop()](grpc::Status status) {
-                             loop.Post([this, weak, call, done, status] {
-                               if (status.ok()) return done(call->response);
-                               // It is gone, and the stream has not noticed yet.
-                               if (!weak.expired())
-                                 return cluster_.peers().Ask(call->request, done);
-                               done(absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                                                 status.error_message()));
-                             });
-                           });
+  const absl::Duration patience = kAskPatience + kAskPatience / 3;
+  call->context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+  const auto finish = [this, weak = std::weak_ptr<int>(alive_), call, done = std::move(done),
+                       &loop = node_.loop()](const absl::Status& status) {
+    loop.Post([this, weak, call, done, status] {
+      if (status.ok()) return done(call->response);
+      // It is gone, and the stream has not noticed yet.
+      if (!weak.expired()) return cluster_.peers().Ask(call->request, done);
+      done(status);
+    });
+  };
+  link_.Prove(patience, [this, weak = std::weak_ptr<int>(alive_), call, finish,
+                         &loop = node_.loop()](const absl::StatusOr<std::string>& proof) {
+    if (!proof.ok()) return finish(proof.status());
+    if (!proof->empty()) call->context.AddMetadata(kNodeProofKey, *proof);
+    loop.Post([this, weak, call, finish] {
+      if (weak.expired()) return finish(absl::UnavailableError("another node coordinates now"));
+      link_.stub().async()->AskNodes(
+          &call->context, &call->request, &call->response,
+          [finish](const grpc::Status& status) { finish(FromGrpc(status)); });
+    });
+  });
 }
 
 v1::NodeReport RemoteCoordinator::Hello() const {
@@ -115,18 +141,22 @@ v1::NodeReport RemoteCoordinator::Hello() const {
 void RemoteCoordinator::OnEnd(uint64_t number, const absl::Status& status) {
   if (number != stream_number_ || stream_ == nullptr) return;
   stream_.reset();
+  Lost(status);
+}
+
+void RemoteCoordinator::Lost(const absl::Status& why) {
   const absl::Time now = MonotonicNow();
   const absl::Duration wait = backoff_.AfterEnd(now - opened_at_);
   next_try_ = now + wait;
   const absl::Status cause = absl::UnavailableError(
-      absl::StrCat("no connection to the coordinator ", address_, ": ", status.message()));
+      absl::StrCat("no connection to the coordinator ", address_, ": ", why.message()));
   Log(LogLevel::kWarn, "coordinator lost",
       {{"coordinator", address_},
-       {"why", status.ToString()},
+       {"why", why.ToString()},
        {"next_try", absl::FormatDuration(wait)}});
   if (std::exchange(connected_, false)) node_.Handle(CoordinatorLost{cause});
   // gRPC has no code of its own for it. Last: it may replace this object.
-  if (on_refused_ && absl::StrContains(status.message(), "Connection refused")) on_refused_();
+  if (on_refused_ && absl::StrContains(why.message(), "Connection refused")) on_refused_();
 }
 
 void RemoteCoordinator::Send(const NodeReport& report) {

@@ -8,6 +8,7 @@
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/cluster/cluster_link.h"
 #include "daemon/rpc/cluster/cluster_service.h"
 #include "daemon/rpc/cluster/coordinator_stream.h"
 
@@ -29,16 +30,19 @@ class RemoteCoordinator final : public CoordinatorLink {
  private:
   void OnQuestion(const v1::ClusterQuestion& question);
   v1::NodeReport Hello() const;
+  // Proves who this node is, then starts the stream.
   void Open(absl::Time now);
+  void Start(uint64_t stream_number, const absl::StatusOr<std::string>& proof);
   void OnView(uint64_t stream_number, const v1::ClusterView& view);
   void OnEnd(uint64_t stream_number, const absl::Status& status);
+  void Lost(const absl::Status& why);
 
   const std::string address_;
   Node& node_;
   ClusterService& cluster_;
   const std::function<void()> on_refused_;
   const std::string no_ids_;  // See WhyNoIds.
-  std::unique_ptr<v1::Cluster::Stub> stub_;
+  ClusterLink link_;
   Backoff backoff_;
   uint64_t stream_number_ = 0;  // Of the newest stream; what older ones still say is ignored.
   bool connected_ = false;      // A view has come on this stream.

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,10 +45,10 @@ void PutClaim(const Claim& claim, v1::ClusterClaim& out) {
 absl::Status GetClaim(const v1::ClusterClaim& in, Claim& claim) {
   claim.session = SessionId(in.session_id());
   claim.request = RequestId(in.request_id());
-  claim.host = in.host();
+  claim.host = GetText(in.host());
   claim.pid = in.pid();
-  claim.client_name = in.client_name();
-  claim.client_version = in.client_version();
+  claim.client_name = GetText(in.client_name());
+  claim.client_version = GetText(in.client_version());
   for (const uint32_t rank : in.ranks()) claim.ranks.emplace_back(rank);
   claim.min_epoch = Epoch(in.min_epoch());
   claim.remaining = FromProto(in.remaining());
@@ -101,17 +103,19 @@ absl::Status GetWork(const v1::ClusterWork& in, GroupWork& work) {
   work.fenced = Epoch(in.fenced());
   work.id_epoch = Epoch(in.id_epoch());
   work.id_status = FromProto(in.id_status());
-  work.id = UniqueId(in.unique_id());
+  std::string id;
+  absl::Status status = GetBytes(in.unique_id(), kUniqueIdBytes, "work.unique_id", id);
+  work.id = UniqueId(std::move(id));
   work.init_epoch = Epoch(in.init_epoch());
   work.init_status = FromProto(in.init_status());
-  work.init_sha256 = in.init_sha256();
+  status.Update(GetBytes(in.init_sha256(), kDigestBytes, "work.init_sha256", work.init_sha256));
   work.formation = Formation(in.formation());
   work.communicator = GroupId(in.communicator());
   work.tenant_status = FromProto(in.tenant_status());
   work.broken = Formation(in.broken());
   work.broken_cause = FromProto(in.broken_cause());
   work.heard = Formation(in.heard());
-  absl::Status status = GetName(in.worker(), "work.worker", work.worker);
+  status.Update(GetName(in.worker(), "work.worker", work.worker));
   status.Update(GetEnum(in.phase(), TenantPhase::kDrained, "work.phase", work.phase));
   return status;
 }
@@ -131,7 +135,7 @@ absl::Status GetOrder(const v1::ClusterOrder& in, Order& order) {
   order.request = RequestId(in.request_id());
   order.proposed = GroupId(in.proposed());
   order.group = GroupId(in.group_id());
-  order.name = in.name();
+  order.name = GetText(in.name());
   order.remaining = FromProto(in.remaining());
   order.node_stops = in.node_stops();
   absl::Status status = GetEnum(in.kind(), OrderKind::kClose, "order.kind", order.kind);
@@ -149,10 +153,10 @@ void PutFacts(const NodeFacts& facts, v1::NodeFacts& out) {
 
 NodeFacts GetFacts(const v1::NodeFacts& in) {
   NodeFacts facts;
-  facts.epd_version = in.epd_version();
+  facts.epd_version = GetText(in.epd_version());
   facts.exchange = in.exchange();
-  facts.nccl_version = in.nccl_version();
-  facts.driver_version = in.driver_version();
+  facts.nccl_version = GetText(in.nccl_version());
+  facts.driver_version = GetText(in.driver_version());
   if (in.wall_clock_ms() != 0)
     facts.clock_offset = absl::FromUnixMillis(in.wall_clock_ms()) - absl::Now();
   return facts;
@@ -173,22 +177,28 @@ void PutWorker(const WorkerReport& worker, v1::NodeReport& out) {
   added.set_nccl_version(worker.nccl_version);
   added.set_wire_address(worker.wire_address);
   added.set_local_address(worker.local_address);
+  added.set_wire_secret(worker.wire_secret);
 }
 
 absl::Status GetWorkers(const v1::NodeReport& in, std::vector<WorkerReport>& workers) {
   if (in.workers().empty()) {
     workers.push_back({kCpuWorker, Incarnation(in.worker()), in.worker_has_nccl(),
-                       in.nccl_problem(), in.facts().nccl_version(), in.wire_address(), ""});
+                       GetText(in.nccl_problem(), limits::kErrorBytes),
+                       GetText(in.facts().nccl_version()),
+                       GetText(in.wire_address(), kAddressBytes), ""});
   }
   absl::Status status;
   for (const v1::ClusterWorkerReport& worker : in.workers()) {
     workers.push_back({{},
                        Incarnation(worker.worker()),
                        worker.has_nccl(),
-                       worker.nccl_problem(),
-                       worker.nccl_version(),
-                       worker.wire_address(),
-                       worker.local_address()});
+                       GetText(worker.nccl_problem(), limits::kErrorBytes),
+                       GetText(worker.nccl_version()),
+                       GetText(worker.wire_address(), kAddressBytes),
+                       GetText(worker.local_address(), kAddressBytes),
+                       ""});
+    status.Update(GetBytes(worker.wire_secret(), kDigestBytes, "report.workers.wire_secret",
+                           workers.back().wire_secret));
     status.Update(GetName(worker.name(), "report.workers.name", workers.back().name));
   }
   return status;
@@ -217,6 +227,11 @@ v1::NodeReport ToProto(const NodeReport& report) {
 absl::StatusOr<NodeReport> FromProto(const v1::NodeReport& in) {
   if (in.node().empty())
     return absl::InvalidArgumentError("report.node: got nothing, expected the node's name");
+  if (GetText(in.node()) != in.node()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "report.node: got '", GetText(in.node()), "', expected at most ", limits::kNameBytes,
+        " bytes without control characters; give the node another --node"));
+  }
   NodeReport report;
   report.node = NodeId{in.node()};
   report.incarnation = Incarnation(in.incarnation());

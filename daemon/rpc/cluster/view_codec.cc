@@ -46,6 +46,7 @@ void PutFormation(const GroupView& group, uint32_t protocol, v1::ClusterGroup& o
     worker.set_wire_address(place.wire_address);
     worker.set_name(ToString(place.name));
     worker.set_local_address(place.local_address);
+    worker.set_wire_secret(place.wire_secret);
   }
 }
 
@@ -93,12 +94,17 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.base_cause = FromProto(in.base_cause());
   group.id_stays = in.id_stays();
   group.id_known = in.id_known();
-  group.unique_id = UniqueId(in.unique_id());
-  group.no_id_reason = in.no_id_reason();
+  std::string id;
+  status.Update(GetBytes(in.unique_id(), kUniqueIdBytes, "group.unique_id", id));
+  group.unique_id = UniqueId(std::move(id));
+  group.no_id_reason = GetText(in.no_id_reason(), limits::kErrorBytes);
   std::vector<ServingWorker> workers;
   for (const v1::ClusterWorker& worker : in.workers()) {
-    workers.push_back({NodeId{worker.node()}, Incarnation(worker.worker()), worker.wire_address(),
-                       WorkerName{}, worker.local_address()});
+    workers.push_back({NodeId{GetText(worker.node())}, Incarnation(worker.worker()),
+                       GetText(worker.wire_address(), kAddressBytes), WorkerName{},
+                       GetText(worker.local_address(), kAddressBytes), ""});
+    status.Update(GetBytes(worker.wire_secret(), kDigestBytes, "group.workers.wire_secret",
+                           workers.back().wire_secret));
     status.Update(GetName(worker.name(), "group.workers.name", workers.back().name));
   }
   group.workers = std::move(workers);

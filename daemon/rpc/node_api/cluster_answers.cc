@@ -14,6 +14,7 @@ namespace epd {
 NodeService::Unary* NodeService::ExplainGroup(Context* context,
                                               const v1::ExplainGroupRequest* request,
                                               v1::ExplainGroupResponse* response) {
+  if (Unary* refused = Refused(context, *request)) return refused;
   return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
     v1::AskNodesRequest question;
     question.set_method("ExplainLocal");
@@ -44,8 +45,9 @@ NodeService::Unary* NodeService::ExplainGroup(Context* context,
   });
 }
 
-NodeService::Unary* NodeService::ListNodes(Context* context, const v1::ListNodesRequest*,
+NodeService::Unary* NodeService::ListNodes(Context* context, const v1::ListNodesRequest* asked,
                                            v1::ListNodesResponse* response) {
+  if (Unary* refused = Refused(context, *asked)) return refused;
   return AnswerLater(context, node_, [this, response](const Finish& finish) {
     v1::AskNodesRequest request;
     request.set_method("GetStatus");

@@ -31,8 +31,9 @@ void Fill(const Node& node, v1::GetDoctorResponse& response) {
 
 }  // namespace
 
-NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctorRequest*,
+NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctorRequest* request,
                                            v1::GetDoctorResponse* response) {
+  if (Unary* refused = Refused(context, *request)) return refused;
   return AnswerLater(context, node_, [this, response](const Finish& finish) {
     Fill(node_, *response);
     cuda_doctor_.Ask([response, finish](const v1::GetDoctorResponse& cuda) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "daemon/rpc/node_api/quotas.h"
 
 namespace epd {
 namespace {
@@ -76,6 +77,22 @@ v1::MemoryRegion StagingRegion(const v1::WorkerSnapshot::ArenaSet& set,
   return region;
 }
 
+void FillTenants(const Node& node, const WorkerEntry& entry,
+                 const std::map<uint64_t, GroupStatus>& groups, v1::GetMemoryResponse& response) {
+  const Settings& settings = node.settings();
+  for (const v1::WorkerSnapshot::Tenant& tenant : entry.supervisor.figures().snapshot.tenants()) {
+    const auto group = groups.find(tenant.group_id());
+    if (tenant.ended() || group == groups.end()) continue;
+    v1::GetMemoryResponse::Tenant& out = *response.add_tenants();
+    out.set_group(group->second.spec.name);
+    out.set_tenant(group->second.spec.tenant);
+    out.set_uid(tenant.uid());
+    out.set_worker(ToString(entry.name));
+    PutStaging("max_staging_per_tenant", settings.max_staging_per_tenant, settings,
+               tenant.staging_bytes(), *out.mutable_quota());
+  }
+}
+
 void FillWorker(const Node& node, const WorkerEntry& entry,
                 const std::map<uint64_t, GroupStatus>& groups, v1::GetMemoryResponse& response) {
   const std::string worker = ToString(entry.name);
@@ -84,6 +101,7 @@ void FillWorker(const Node& node, const WorkerEntry& entry,
   if (entry.supervisor.running()) {
     for (const auto& set : entry.supervisor.figures().snapshot.arena_sets())
       *response.add_regions() = StagingRegion(set, groups, {node.id(), entry.name});
+    FillTenants(node, entry, groups, response);
   }
   for (const auto& [id, session] : node.clients().sessions()) {
     const auto slots = session->slots.find(entry.name);
@@ -107,6 +125,13 @@ absl::Status Fill(const Node& node, const v1::GetMemoryRequest&, v1::GetMemoryRe
   std::map<uint64_t, GroupStatus> groups;
   for (GroupStatus& group : KnownGroups(node)) groups[group.id.value] = std::move(group);
   for (const auto& [name, entry] : node.workers()) FillWorker(node, *entry, groups, response);
+  for (const auto& [uid, use] : UsesOfWorkers(node)) {
+    if (use.staging_bytes() == 0) continue;
+    v1::User& user = *response.add_users();
+    user.set_uid(uid);
+    PutStaging("max_staging_per_uid", node.settings().max_staging_per_uid, node.settings(),
+               use.staging_bytes(), *user.add_quotas());
+  }
   if (response.gpus_size() > 0) *response.mutable_gpu() = response.gpus(0);
   const v1::WorkerSnapshot& snapshot = node.worker().figures().snapshot;
   if (node.worker().running()) {

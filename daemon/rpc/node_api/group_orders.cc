@@ -135,7 +135,8 @@ void FillDrained(const Node& node, const std::vector<GroupStatus>& drained,
 NodeService::Unary* NodeService::CreateGroup(Context* context,
                                              const v1::CreateGroupRequest* request,
                                              v1::CreateGroupResponse* response) {
-  const std::string by = callers_.Describe(*context);
+  if (Unary* refused = Refused(context, *request)) return refused;
+  const std::string by = gate_.callers().Describe(*context);
   return AnswerLater(context, node_, [this, request, response, by](const Finish& finish) {
     absl::StatusOr<GroupSpec> spec = FromProto(request->spec(), node_.spec_defaults());
     absl::Status bad = spec.status();
@@ -162,7 +163,8 @@ NodeService::Unary* NodeService::CreateGroup(Context* context,
 
 NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGroupRequest* request,
                                             v1::DrainGroupResponse* response) {
-  const std::string by = callers_.Describe(*context);
+  if (Unary* refused = Refused(context, *request)) return refused;
+  const std::string by = gate_.callers().Describe(*context);
   return AnswerLater(context, node_, [this, request, response, by](const Finish& finish) {
     const auto answered = [this, request, response, finish,
                            drained = Named(node_, *request)](const Answered& answer) {
@@ -190,7 +192,8 @@ NodeService::Unary* NodeService::DrainGroup(Context* context, const v1::DrainGro
 
 NodeService::Unary* NodeService::CloseGroup(Context* context, const v1::CloseGroupRequest* request,
                                             v1::CloseGroupResponse*) {
-  const std::string by = callers_.Describe(*context);
+  if (Unary* refused = Refused(context, *request)) return refused;
+  const std::string by = gate_.callers().Describe(*context);
   return AnswerLater(context, node_, [this, request, by](const Finish& finish) {
     const auto answered = [finish](const Answered& answer) { finish(answer.status); };
     const std::optional<TenantOrder> order = Begin(

@@ -1,8 +1,10 @@
 #include "daemon/rpc/node_api/group_watchers.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/rpc/node_api/group_facts.h"
@@ -12,9 +14,11 @@ namespace epd {
 class GroupWatch : public ServedWriter<grpc::ServerWriteReactor<v1::WatchGroupResponse>,
                                        v1::WatchGroupResponse> {
  public:
-  explicit GroupWatch(v1::WatchGroupRequest request) : request_(std::move(request)) {}
+  GroupWatch(v1::WatchGroupRequest request, std::string by)
+      : request_(std::move(request)), by_(std::move(by)) {}
 
   const std::string& name() const { return request_.name(); }
+  const std::string& by() const { return by_; }
   bool Means(const GroupSpec& spec) const {
     return spec.name == request_.name() &&
            (!request_.has_tenant() || spec.tenant == request_.tenant());
@@ -23,9 +27,11 @@ class GroupWatch : public ServedWriter<grpc::ServerWriteReactor<v1::WatchGroupRe
   // Control thread only.
   v1::Group last;        // As sent.
   std::string last_key;  // Its parts that count as a change, serialised.
+  bool refused = false;
 
  private:
   const v1::WatchGroupRequest request_;
+  const std::string by_;
 };
 
 namespace {
@@ -49,21 +55,40 @@ GroupWatchers::GroupWatchers(Node& node) : node_(node) {}
 GroupWatchers::~GroupWatchers() = default;
 
 grpc::ServerWriteReactor<v1::WatchGroupResponse>* GroupWatchers::Watch(
-    const v1::WatchGroupRequest& request) {
-  const auto watch = std::make_shared<GroupWatch>(request);
+    const v1::WatchGroupRequest& request, const std::string& by) {
+  const auto watch = std::make_shared<GroupWatch>(request, by);
   // The queue's copy keeps it alive until the control thread has it. Without the queue it ends at
-  // once, and a stream that was refused is kept by nobody but gRPC, so it is leaked on purpose: epd
-  // is ending.
-  if (!node_.loop().Post([this, watch] { Begin(watch); })) {
-    auto* refused = new std::shared_ptr<GroupWatch>(watch);
-    (*refused)->End(ToGrpc(absl::UnavailableError("epd is ending or overloaded; retry")));
+  // once.
+  if (const absl::Status taken = node_.loop().PostRequest([this, watch] { Begin(watch); });
+      !taken.ok()) {
+    watch->KeepUntilDone(watch);
+    watch->End(ToGrpc(taken));
   }
   return watch.get();
 }
 
 void GroupWatchers::Begin(const std::shared_ptr<GroupWatch>& watch) {
+  const absl::Status room = CheckRoom();
+  watch->refused = !room.ok();
   watches_.push_back(watch);
+  if (watch->refused) return watch->End(ToGrpc(room));
   UpdateOne(*watch);
+}
+
+absl::Status GroupWatchers::CheckRoom() const {
+  size_t num_open = 0;
+  std::map<std::string, size_t> holders;
+  for (const auto& watch : watches_) {
+    if (watch->refused || watch->done()) continue;
+    ++num_open;
+    ++holders[watch->by()];
+  }
+  if (num_open < node_.settings().max_watchers) return absl::OkStatus();
+  const auto most = absl::c_max_element(
+      holders, [](const auto& a, const auto& b) { return a.second < b.second; });
+  return absl::ResourceExhaustedError(
+      absl::StrCat(num_open, " streams of WatchGroup are open, this node's limit (max_watchers), ",
+                   most->second, " of them by ", most->first, "; end some, or raise it"));
 }
 
 void GroupWatchers::UpdateOne(GroupWatch& watch) {
@@ -91,7 +116,9 @@ void GroupWatchers::UpdateOne(GroupWatch& watch) {
 
 void GroupWatchers::Update() {
   std::erase_if(watches_, [](const auto& watch) { return watch->done(); });
-  for (const auto& watch : watches_) UpdateOne(*watch);
+  for (const auto& watch : watches_) {
+    if (!watch->refused) UpdateOne(*watch);
+  }
 }
 
 void GroupWatchers::FinishAll(const absl::Status& status) {

@@ -4,6 +4,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,8 +23,10 @@ class GroupWatchers {
   explicit GroupWatchers(Node& node);
   ~GroupWatchers();
 
-  // Any thread.
-  grpc::ServerWriteReactor<v1::WatchGroupResponse>* Watch(const v1::WatchGroupRequest& request);
+  // `by`: who asks, for messages (UnixCallers::Describe). Any thread.
+  //   RESOURCE_EXHAUSTED  as many streams are open as there may be: names limit and holders
+  grpc::ServerWriteReactor<v1::WatchGroupResponse>* Watch(const v1::WatchGroupRequest& request,
+                                                          const std::string& by);
 
   // Control thread: compares and sends.
   void Update();
@@ -32,6 +35,7 @@ class GroupWatchers {
 
  private:
   void Begin(const std::shared_ptr<GroupWatch>& watch);
+  absl::Status CheckRoom() const;
   void UpdateOne(GroupWatch& watch);
 
   Node& node_;

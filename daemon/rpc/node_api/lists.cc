@@ -7,6 +7,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/group_facts.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "daemon/rpc/node_api/quotas.h"
 
 namespace epd {
 namespace {
@@ -80,11 +81,13 @@ absl::Status Fill(const Node& node, const v1::ListSessionsRequest&,
     out.set_client_version(session->client_version);
     out.set_protocol_version(session->version);
     *out.mutable_age() = ToProto(MonotonicNow() - session->since);
+    PutQuotas(node, *session, out);
     const auto held = ranks.find(id.value);
     if (held == ranks.end()) continue;
     for (const v1::Rank& rank : held->second) *out.add_ranks() = rank;
     out.set_num_open_operations(OpenOperations(node, held->second));
   }
+  PutUsers(node, response);
   return absl::OkStatus();
 }
 

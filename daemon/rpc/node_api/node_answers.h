@@ -2,6 +2,8 @@
 // anything.
 #pragma once
 
+#include <functional>
+
 #include "absl/status/status.h"
 #include "daemon/node/node.h"
 #include "proto/epd/v1/node.pb.h"
@@ -12,11 +14,15 @@ namespace epd {
 absl::Status Fill(const Node&, const v1::GetStatusRequest&, v1::GetStatusResponse&);
 absl::Status Fill(const Node&, const v1::GetMemoryRequest&, v1::GetMemoryResponse&);
 absl::Status Fill(const Node&, const v1::PlanMemoryRequest&, v1::PlanMemoryResponse&);
+absl::Status Fill(const Node&, const v1::GetFiguresRequest&, v1::GetFiguresResponse&);
 // lists.cc
 absl::Status Fill(const Node&, const v1::GetConfigRequest&, v1::GetConfigResponse&);
 absl::Status Fill(const Node&, const v1::ListGroupsRequest&, v1::ListGroupsResponse&);
 absl::Status Fill(const Node&, const v1::ListRanksRequest&, v1::ListRanksResponse&);
 absl::Status Fill(const Node&, const v1::ListSessionsRequest&, v1::ListSessionsResponse&);
+
+// Any thread: `done` gets fresh figures on the control thread. False: epd ends, or is overloaded.
+bool AskFigures(Node& node, std::function<void(v1::GetFiguresResponse)> done);
 
 void FillGpu(const WorkerEntry& entry, v1::Gpu& out);
 

@@ -1,4 +1,4 @@
-// epd.v1.Node: one line per RPC. Most answer with Fill() of their request's type (node_answers.h);
+// epd.v1.Node: one line per RPC, which asks first whether its caller may (Refused). Most answer with Fill() of their request's type (node_answers.h);
 // what is asked of all nodes is in cluster_answers.cc, orders are in group_orders.cc.
 #pragma once
 
@@ -7,9 +7,9 @@
 #include "daemon/doctor/cuda_doctor_process.h"
 #include "daemon/node/node.h"
 #include "daemon/rpc/answer.h"
+#include "daemon/rpc/caller_gate.h"
 #include "daemon/rpc/node_api/group_watchers.h"
 #include "daemon/rpc/node_api/node_answers.h"
-#include "daemon/rpc/unix_callers.h"
 #include "proto/epd/v1/node.grpc.pb.h"
 
 namespace epd {
@@ -17,10 +17,10 @@ namespace epd {
 class NodeService final : public v1::Node::CallbackService {
  public:
   // All outlive this.
-  NodeService(Node& node, GroupWatchers& watchers, const UnixCallers& callers)
+  NodeService(Node& node, GroupWatchers& watchers, const CallerGate& gate)
       : node_(node),
         watchers_(watchers),
-        callers_(callers),
+        gate_(gate),
         cuda_doctor_(node.loop(), node.settings().worker, node.settings().nccl_library) {}
 
   // Answers what is still open. Control thread, after its loop has ended.
@@ -29,13 +29,17 @@ class NodeService final : public v1::Node::CallbackService {
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
 
-  // ---- what this node knows; the first five with fresh figures of the workers ----
+  // ---- what this node knows; the first six with fresh figures of the workers ----
   Unary* GetStatus(Context* context, const v1::GetStatusRequest* request,
                    v1::GetStatusResponse* response) override {
     return TellFresh(context, request, response);
   }
   Unary* GetMemory(Context* context, const v1::GetMemoryRequest* request,
                    v1::GetMemoryResponse* response) override {
+    return TellFresh(context, request, response);
+  }
+  Unary* GetFigures(Context* context, const v1::GetFiguresRequest* request,
+                    v1::GetFiguresResponse* response) override {
     return TellFresh(context, request, response);
   }
   Unary* ListGroups(Context* context, const v1::ListGroupsRequest* request,
@@ -61,8 +65,10 @@ class NodeService final : public v1::Node::CallbackService {
   Unary* GetDoctor(Context* context, const v1::GetDoctorRequest* request,
                    v1::GetDoctorResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchGroupResponse>* WatchGroup(
-      Context*, const v1::WatchGroupRequest* request) override {
-    return watchers_.Watch(*request);
+      Context* context, const v1::WatchGroupRequest* request) override {
+    using Stream = grpc::ServerWriteReactor<v1::WatchGroupResponse>;
+    if (Stream* refused = Refused<Stream>(context, *request)) return refused;
+    return watchers_.Watch(*request, gate_.callers().Describe(*context));
   }
 
   // ---- what all nodes know together ----
@@ -80,20 +86,28 @@ class NodeService final : public v1::Node::CallbackService {
                     v1::CloseGroupResponse* response) override;
 
  private:
+  // Null: the caller may.
+  template <typename Reactor = Unary, typename Request>
+  Reactor* Refused(Context* context, const Request&) {
+    const absl::Status admitted = gate_.Admit(MethodOf<Request>("Node"), *context);
+    return admitted.ok() ? nullptr : new RefusedCall<Reactor>(ToGrpc(admitted));
+  }
   template <typename Request, typename Response>
   Unary* Tell(Context* context, const Request* request, Response* response) {
+    if (Unary* refused = Refused(context, *request)) return refused;
     return Answer(context, node_,
                   [this, request, response] { return Fill(node_, *request, *response); });
   }
   template <typename Request, typename Response>
   Unary* TellFresh(Context* context, const Request* request, Response* response) {
+    if (Unary* refused = Refused(context, *request)) return refused;
     return AnswerWithFigures(
         context, node_, [this, request, response] { return Fill(node_, *request, *response); });
   }
 
   Node& node_;
   GroupWatchers& watchers_;
-  const UnixCallers& callers_;
+  const CallerGate& gate_;
   CudaDoctorProcess cuda_doctor_;
 };
 

@@ -27,7 +27,46 @@ absl::Status CheckStreamRegion(const Operation& operation, size_t num_from_strea
   return absl::OkStatus();
 }
 
+absl::Status CheckOne(uint64_t held, uint64_t more, uint64_t max, const char* setting,
+                      const std::string& who) {
+  if (held <= max && more <= max - held) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      who, " holds ", held, " bytes of staging on this node and asks for ", more,
+      " more; the most is ", max, " (", setting,
+      "); run less at the same time, send fewer tokens per call, or have the setting raised"));
+}
+
 }  // namespace
+
+absl::Status AdmissionQueue::CheckTenantQuota(const Operation& operation, uint64_t held) const {
+  const Tenant& tenant = *operation.tenant;
+  return CheckOne(held, staging_.ChargeOf(tenant.set, operation.staging_bytes),
+                  limits_.staging_per_tenant, "max_staging_per_tenant",
+                  absl::StrCat("group=", Title(tenant.start.spec), " of uid ", tenant.uid));
+}
+
+absl::Status AdmissionQueue::CheckUidQuota(const Operation& operation, uint64_t held) const {
+  const Tenant& tenant = *operation.tenant;
+  return CheckOne(held, staging_.ChargeOf(tenant.set, operation.staging_bytes),
+                  limits_.staging_per_uid, "max_staging_per_uid",
+                  absl::StrCat("uid ", tenant.uid, " with all its tenants"));
+}
+
+absl::Status AdmissionQueue::CheckQuota(const Operation& operation) const {
+  absl::Status quota = CheckTenantQuota(operation, StagedBytes(*operation.tenant));
+  if (quota.ok()) quota = CheckUidQuota(operation, StagedBytes(operation.tenant->uid));
+  return quota;
+}
+
+uint64_t AdmissionQueue::StagedBytes(const Tenant& tenant) const {
+  const auto staged = staged_.find(&tenant);
+  return staged == staged_.end() ? 0 : staged->second;
+}
+
+uint64_t AdmissionQueue::StagedBytes(uint32_t uid) const {
+  if (limits_.staging_per_uid == UINT64_MAX) return 0;
+  return staging_.InUseByUid()[uid];
+}
 
 absl::Status AdmissionQueue::CheckFits(Operation& operation, uint64_t bytes,
                                        absl::string_view pool) const {
@@ -37,7 +76,10 @@ absl::Status AdmissionQueue::CheckFits(Operation& operation, uint64_t bytes,
   operation.in_stream_region = num_from_stream > 0;
   if (num_from_stream > 0) return CheckStreamRegion(operation, num_from_stream, bytes);
   const ArenaSetId set = operation.tenant->set;
-  if (staging_.EverFits(set, bytes)) return absl::OkStatus();
+  operation.staging_bytes = bytes;
+  absl::Status quota = CheckTenantQuota(operation, 0);
+  if (quota.ok()) quota = CheckUidQuota(operation, 0);
+  if (!quota.ok() || staging_.EverFits(set, bytes)) return quota;
   return absl::ResourceExhaustedError(
       absl::StrCat("the operation needs ", bytes, " bytes of staging on each of ",
                    operation.parts.size(), " ranks, ", pool, " has ", staging_.room_bytes(set),
@@ -62,6 +104,9 @@ void AdmissionQueue::FreeRegion(Operation& operation) {
   if (operation.in_stream_region) {
     used_stream_regions_.erase(operation.tenant);
   } else {
+    const auto staged = staged_.find(operation.tenant);
+    staged->second -= staging_.ChargeOf(operation.region->set, operation.region->bytes);
+    if (staged->second == 0) staged_.erase(staged);
     staging_.Free(*operation.region);
   }
   operation.region.reset();
@@ -84,21 +129,39 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
     queue_.erase(it);
     return Grant{.operation = operation, .commit = {}, .trims = {}};
   }
-  const auto first = std::find_if(queue_.begin(), queue_.end(), [](const Operation* operation) {
-    return !operation->in_stream_region;
-  });
-  if (first == queue_.end()) return std::nullopt;
-  Operation* operation = *first;
-  const Tenant& tenant = *operation->tenant;
-  if (tenant.may_send_eagerly() &&
-      operation->staging_bytes <= staging_.eager_options().buffer_bytes) {
-    staging_.WantEagerBuffers(tenant.set);
+  std::set<const Tenant*> late_tenants;
+  std::set<uint32_t> late_uids;
+  Operation* oldest_late = nullptr;
+  const auto blocked = [&](Operation* operation) {
+    return Grant{.operation = oldest_late != nullptr ? oldest_late : operation,
+                 .blocked = true,
+                 .commit = {},
+                 .trims = {}};
+  };
+  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
+    Operation* operation = *it;
+    const Tenant& tenant = *operation->tenant;
+    const bool behind_late = late_tenants.contains(&tenant) || late_uids.contains(tenant.uid);
+    if (operation->in_stream_region || behind_late) continue;
+    const bool uid_is_late = !CheckUidQuota(*operation, StagedBytes(tenant.uid)).ok();
+    if (uid_is_late) late_uids.insert(tenant.uid);
+    if (uid_is_late || !CheckTenantQuota(*operation, StagedBytes(tenant)).ok()) {
+      late_tenants.insert(&tenant);
+      if (oldest_late == nullptr) oldest_late = operation;
+      continue;
+    }
+    if (tenant.may_send_eagerly() &&
+        operation->staging_bytes <= staging_.eager_options().buffer_bytes) {
+      staging_.WantEagerBuffers(tenant.set);
+    }
+    absl::StatusOr<StagingGrant> grant = staging_.Allocate(tenant.set, operation->staging_bytes);
+    if (!grant.ok()) return blocked(operation);
+    queue_.erase(it);
+    operation->region = grant->region;
+    staged_[&tenant] += staging_.ChargeOf(tenant.set, grant->region.bytes);
+    return Grant{.operation = operation, .commit = grant->commit, .trims = std::move(grant->trims)};
   }
-  absl::StatusOr<StagingGrant> grant = staging_.Allocate(tenant.set, operation->staging_bytes);
-  if (!grant.ok()) return Grant{.operation = operation, .blocked = true, .commit = {}, .trims = {}};
-  queue_.erase(first);
-  operation->region = grant->region;
-  return Grant{.operation = operation, .commit = grant->commit, .trims = std::move(grant->trims)};
+  return oldest_late == nullptr ? std::optional<Grant>() : blocked(nullptr);
 }
 
 void AdmissionQueue::PagesCommitted(const Operation& operation) {

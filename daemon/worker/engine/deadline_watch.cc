@@ -10,6 +10,11 @@
 namespace epd {
 namespace {
 
+// As people read it.
+std::string Text(absl::Duration age) {
+  return absl::FormatDuration(absl::Trunc(age, absl::Milliseconds(1)));
+}
+
 // Between two looks at an operation that gathers; a warn_after below it is obeyed once.
 constexpr absl::Duration kShortestLook = absl::Seconds(1);
 
@@ -28,27 +33,32 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
     case Phase::kGathering:
       LookAtGathering(operation);
       return;
-    case Phase::kQueued:
+    case Phase::kQueued: {
+      const absl::Status quota = queue_.CheckQuota(operation);
       failures_.FailWithExecution(
           operation,
           absl::ResourceExhaustedError(absl::StrCat(
-              "no staging became free in ", absl::FormatDuration(age), " for ",
-              operation.staging_bytes, " bytes on each of ", operation.parts.size(),
-              " ranks; start epd with a larger staging pool, or run less at the same time")));
+              "no staging became free in ", Text(age), " for ", operation.staging_bytes,
+              " bytes on each of ", operation.parts.size(), " ranks; ",
+              quota.ok() ? "start epd with a larger staging pool, or run less at the same time"
+                         : quota.message())));
       return;
+    }
     case Phase::kAdmitted:
       failures_.EndGeneration(
           tenant,
           absl::DeadlineExceededError(absl::StrCat(
-              operation.Describe(), " was admitted ", absl::FormatDuration(age),
-              " ago and is not published by ", NameRanks(tenant, operation.WaitingFor(), "publish"),
-              "; look at these processes, or raise the undecided deadline")));
+              operation.Describe(), " was admitted ", Text(age), " ago and is not published by ",
+              NameRanks(tenant, operation.WaitingFor(), "publish"),
+              "; look at these processes, or raise the undecided deadline, and where it is higher "
+              "the node's max_undecided")));
       return;
     case Phase::kMoving:
       failures_.EndGeneration(
-          tenant, absl::DeadlineExceededError(absl::StrCat(
-                      "the worker has not moved the rows of ", operation.Describe(), " in ",
-                      absl::FormatDuration(age), "; raise the undecided deadline")));
+          tenant,
+          absl::DeadlineExceededError(absl::StrCat(
+              "the worker has not moved the rows of ", operation.Describe(), " in ", Text(age),
+              "; raise the undecided deadline, and where it is higher the node's max_undecided")));
       return;
     case Phase::kGood:
     case Phase::kFailed:
@@ -65,8 +75,8 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
   if (age >= limit) {
     failures_.EndGeneration(
         tenant, absl::DeadlineExceededError(
-                    absl::StrCat(operation.Describe(), " waits ", absl::FormatDuration(age),
-                                 " for ", NameRanks(tenant, operation.WaitingFor(), "absent"),
+                    absl::StrCat(operation.Describe(), " waits ", Text(age), " for ",
+                                 NameRanks(tenant, operation.WaitingFor(), "absent"),
                                  "; look at these processes, or raise the absent deadline")));
     return;
   }
@@ -87,8 +97,8 @@ void DeadlineWatch::WarnOfAbsent(const Operation& operation,
   const Tenant& tenant = *operation.tenant;
   std::string text =
       absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
-                   " phase=announce: ", operation.Describe(), " waits ", absl::FormatDuration(age),
-                   " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
+                   " phase=announce: ", operation.Describe(), " waits ", Text(age), " for ",
+                   NameRanks(tenant, operation.WaitingFor(), "absent"));
   if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
     absl::StrAppend(&text, "; crossed order: ", other->Describe(),
                     " waits for ranks that have "

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "daemon/worker/engine/admission_queue.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/failures.h"
 #include "daemon/worker/engine/leader_protocol.h"
@@ -17,9 +18,14 @@ namespace epd {
 // Owns nothing: deadlines are the table's, and set with each phase. Not thread-safe.
 class DeadlineWatch {
  public:
-  DeadlineWatch(OperationTable& table, OperationPhases& phases, Failures& failures,
-                LeaderProtocol& leader, EngineEvent& event)
-      : table_(table), phases_(phases), failures_(failures), leader_(leader), event_(event) {}
+  DeadlineWatch(OperationTable& table, OperationPhases& phases, const AdmissionQueue& queue,
+                Failures& failures, LeaderProtocol& leader, EngineEvent& event)
+      : table_(table),
+        phases_(phases),
+        queue_(queue),
+        failures_(failures),
+        leader_(leader),
+        event_(event) {}
 
   // Carries out those that have passed.
   void Tick();
@@ -32,6 +38,7 @@ class DeadlineWatch {
 
   OperationTable& table_;
   OperationPhases& phases_;
+  const AdmissionQueue& queue_;
   Failures& failures_;
   LeaderProtocol& leader_;
   EngineEvent& event_;

@@ -140,8 +140,9 @@ struct CountRoutes {
   GroupId group;
   Formation formation;
   ArenaSetId set;
-  std::vector<uint64_t> offsets;  // By arena of the set.
-  uint32_t num_experts = 0;       // E
+  std::vector<uint64_t> offsets;   // By arena of the set.
+  std::vector<int> arena_of_rank;  // Of the ranks that this worker serves; -1: of others.
+  uint32_t num_experts = 0;        // E
 };
 
 // Tell another node's worker; in order.
@@ -166,7 +167,8 @@ struct OpenWire {
   ArenaSetId set;
   uint64_t offset = 0;  // Of the region, in every arena.
   uint64_t bytes = 0;
-  std::map<Rank, int> arenas;  // Of the ranks on other nodes.
+  std::map<Rank, int> arenas;           // Of the ranks on other nodes,
+  std::map<Rank, Incarnation> servers;  // ... and the workers that send their rows.
 };
 
 // Send other nodes what a rank of this one has staged for them; report what cannot be sent with

@@ -34,16 +34,17 @@ struct Exchange::Parts {
   explicit Parts(const ExchangeOptions& options)
       : staging(options.staging_bytes, options.page_bytes, options.eager,
                 options.device_staging_bytes),
-        table(options.first_operation_id, options.max_open_operations),
-        queue(staging),
+        table(options.first_operation_id, options.max_open_operations, options.limits),
+        queue(staging, options.limits),
         tenants(options.self, options.stream_region_bytes, staging, queue, event),
         messenger(options.self, event),
-        phases(options.hold_limit, {.table = table,
-                                    .sites = sites,
-                                    .queue = queue,
-                                    .tenants = tenants,
-                                    .staging = staging,
-                                    .event = event}),
+        phases({options.hold_limit, options.limits.undecided}, {.table = table,
+                                                                .sites = sites,
+                                                                .queue = queue,
+                                                                .tenants = tenants,
+                                                                .staging = staging,
+                                                                .figures = figures,
+                                                                .event = event}),
         failures(table, phases, messenger, event),
         leader({.table = table,
                 .phases = phases,
@@ -61,7 +62,7 @@ struct Exchange::Parts {
                .messenger = messenger,
                .staging = staging,
                .event = event}),
-        watch(table, phases, failures, leader, event) {}
+        watch(table, phases, queue, failures, leader, event) {}
 
   EngineEvent event;
   Staging staging;
@@ -70,6 +71,7 @@ struct Exchange::Parts {
   AdmissionQueue queue;
   TenantTable tenants;
   PeerMessenger messenger;
+  OperationFigures figures;
   OperationPhases phases;
   Failures failures;
   LeaderProtocol leader;
@@ -124,7 +126,9 @@ void Exchange::FinishEvent() {
 
 // ---- sessions and tenants ----
 
-void Exchange::AddSession(SessionId session) { parts_->tenants.AddSession(session); }
+void Exchange::AddSession(SessionId session, uint32_t uid) {
+  parts_->tenants.AddSession(session, uid);
+}
 
 void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool process_alive,
                            absl::Time now) {
@@ -289,7 +293,8 @@ absl::Time Exchange::next_deadline() const { return parts_->table.next_deadline(
 Effects Exchange::TakeEffects() { return std::exchange(parts_->event.effects, {}); }
 
 ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
-  return MakeSnapshot(parts_->table, parts_->tenants, parts_->staging, now);
+  return MakeSnapshot(parts_->table, parts_->tenants, parts_->queue, parts_->staging,
+                      parts_->figures, now);
 }
 
 std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
 #include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/engine/submission.h"
@@ -28,6 +29,7 @@ struct ExchangeOptions {
   // How long a client may keep a region after its operation's outcome.
   absl::Duration hold_limit = absl::Seconds(30);
   size_t max_open_operations = shm::kMaxOperations;
+  EngineLimits limits = {};
   EagerOptions eager = {};
   Incarnation self = {};             // This worker, for the workers of other nodes.
   uint64_t stream_region_bytes = 0;  // Of each arena, at its start.
@@ -68,7 +70,7 @@ class Exchange {
   explicit Exchange(const ExchangeOptions& options);
   ~Exchange();
 
-  void AddSession(SessionId session);
+  void AddSession(SessionId session, uint32_t uid = 0);
   // Its ranks' tenants end with `cause`. With `process_alive` its arenas stay charged until a
   // second call says that the process is gone.
   void SessionDead(SessionId session, const absl::Status& cause, bool process_alive,

@@ -1,9 +1,11 @@
 #include "daemon/worker/engine/exchange_snapshot.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/admission_queue.h"
 #include "daemon/worker/engine/operation_table.h"
 #include "daemon/worker/engine/tenant_table.h"
 #include "daemon/worker/staging/staging.h"
@@ -93,8 +95,10 @@ std::vector<ExchangeSnapshot::PastLine> ListPast(const Tenant& tenant, const Ope
 }
 
 ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
-                              const Staging& staging, absl::Time now) {
+                              const AdmissionQueue& queue, const Staging& staging,
+                              const OperationFigures& figures, absl::Time now) {
   ExchangeSnapshot snapshot;
+  snapshot.kinds = figures.kinds();
   for (const auto& [id, operation] : table.all()) {
     snapshot.operations.push_back({.operation = id.value,
                                    .group = operation->tenant->start.group,
@@ -112,14 +116,29 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
       if (told) continue;
       ++num_ended;
     }
-    snapshot.tenants.push_back({.group = key.first,
-                                .formation = key.second,
-                                .generation = tenant->executions.generation(),
-                                .num_good = tenant->counters.num_good,
-                                .num_failed = tenant->counters.num_failed,
-                                .num_failed_calls = tenant->counters.num_failed_calls,
-                                .bytes_moved = tenant->counters.bytes_moved,
-                                .ended = tenant->gone()});
+    snapshot.tenants.push_back(
+        {.group = key.first,
+         .formation = key.second,
+         .generation = tenant->executions.generation(),
+         .num_good = tenant->counters.num_good,
+         .num_failed = tenant->counters.num_failed,
+         .num_failed_calls = tenant->counters.num_failed_calls,
+         .bytes_moved = tenant->counters.bytes_moved,
+         .dropped_rows = tenant->counters.dropped_rows,
+         .waited_ns = tenant->gone() ? std::vector<int64_t>() : tenant->counters.waited_ns,
+         .ended = tenant->gone(),
+         .uid = tenant->uid,
+         .staging_bytes = queue.StagedBytes(*tenant)});
+  }
+  for (const auto& [session, num_parts] : table.num_parts()) {
+    if (num_parts > 0) snapshot.sessions.push_back({session, num_parts});
+  }
+  std::map<uint32_t, ExchangeSnapshot::UseLine> uses;
+  for (const auto& [uid, num_open] : table.num_of_uid()) uses[uid].num_operations = num_open;
+  for (const auto& [uid, bytes] : staging.InUseByUid()) uses[uid].staging_bytes = bytes;
+  for (auto& [uid, use] : uses) {
+    use.uid = uid;
+    snapshot.uses.push_back(use);
   }
   const StagingPool& pool = staging.pool();
   std::vector<StagingPool::SetStatus> sets = pool.Sets();

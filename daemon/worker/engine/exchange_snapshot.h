@@ -1,6 +1,7 @@
 // What the engine is doing, for people.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -8,10 +9,12 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/engine/operation_figures.h"
 #include "daemon/worker/staging/staging_pool.h"
 
 namespace epd {
 
+class AdmissionQueue;
 class OperationTable;
 class Staging;
 class TenantTable;
@@ -36,7 +39,21 @@ struct ExchangeSnapshot {
     uint64_t num_failed = 0;
     uint64_t num_failed_calls = 0;
     uint64_t bytes_moved = 0;  // Staged by ranks of operations with a good outcome.
+    uint64_t dropped_rows = 0;
+    std::vector<int64_t> waited_ns = {};  // As in TenantCounters.
     bool ended = false;
+    uint32_t uid = 0;
+    uint64_t staging_bytes = 0;  // That its operations hold, over all arenas here.
+  };
+  struct SessionLine {
+    SessionId session;
+    uint64_t num_operations = 0;  // That it takes part in.
+  };
+  // What the tenants of a uid have, also those that have ended.
+  struct UseLine {
+    uint32_t uid = 0;
+    uint64_t num_operations = 0;
+    uint64_t staging_bytes = 0;  // With what dead sessions still hold.
   };
   struct SetLine {
     StagingPool::SetStatus status;
@@ -57,13 +74,17 @@ struct ExchangeSnapshot {
   std::vector<OperationLine> operations;
   std::vector<TenantLine> tenants;
   std::vector<SetLine> sets;
+  std::vector<UseLine> uses;          // By uid.
+  std::vector<SessionLine> sessions;  // Those that take part in some.
   uint64_t pool_bytes = 0;
   uint64_t pool_committed_bytes = 0;
   uint64_t pool_peak_bytes = 0;
+  std::array<KindCounts, OperationFigures::kKinds> kinds;
 };
 
 ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
-                              const Staging& staging, absl::Time now);
+                              const AdmissionQueue& queue, const Staging& staging,
+                              const OperationFigures& figures, absl::Time now);
 
 // The last operations of the tenant's ranks on this node, by rank, the newest first: `max_of_rank` of each, or as many
 // of each as make `max_lines` in all.

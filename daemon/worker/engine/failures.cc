@@ -248,7 +248,7 @@ void Failures::EndWithPeers(Tenant& tenant, const absl::Status& cause, bool lead
         .group = tenant.start.group, .formation = tenant.start.formation, .cause = tenant.ended});
   }
   for (Operation* operation : table_.FindUndecided(tenant)) {
-    if (operation->peers.reported && !peers.leader_spoke) {
+    if (!peers.leader_spoke) {
       table_.SetDeadline(*operation, event_.now + kLeaderWord);
     } else {
       phases_.Fail(*operation, tenant.ended);

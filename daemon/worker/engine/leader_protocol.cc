@@ -31,6 +31,8 @@ Operation* LeaderProtocol::HandleMessage(Tenant& tenant, Incarnation from,
     OnDecided(tenant, message);
   } else if (message.step == LeaderStep::kIssue && from_leader) {
     OnIssue(tenant, message);
+  } else if (message.step == LeaderStep::kFailed && from_leader) {
+    parts_.failures.OnFailed(tenant, message);
   } else if (tenant.ended.ok() && tenant.peers->leads() && message.step == LeaderStep::kAnnounce) {
     return OnAnnounce(tenant, from, message);
   } else if (tenant.ended.ok()) {
@@ -48,8 +50,6 @@ void LeaderProtocol::HandleOfLeader(Tenant& tenant, const PeerMessage& message) 
       return OnRevoked(tenant, message);
     case LeaderStep::kAdmit:
       return OnAdmit(tenant, message);
-    case LeaderStep::kFailed:
-      return parts_.failures.OnFailed(tenant, message);
     default:
       return;
   }
@@ -94,7 +94,7 @@ Operation* LeaderProtocol::OnAnnounce(Tenant& tenant, Incarnation from,
   if (parts_.failures.IsVoid(tenant, message)) return nullptr;
   Operation* operation = parts_.table.Find(tenant, message.key);
   if (operation == nullptr) {
-    if (const absl::Status room = parts_.table.CheckRoom(); !room.ok()) {
+    if (const absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) {
       parts_.failures.FailAsLeader(
           tenant, message.key,
           absl::Status(room.code(), absl::StrCat("at the worker of rank 0: ", room.message())),
@@ -109,6 +109,7 @@ Operation* LeaderProtocol::OnAnnounce(Tenant& tenant, Incarnation from,
       continue;
     }
     operation->parts[rank.value].state = PartState::kAnnounced;
+    operation->parts[rank.value].announced = parts_.event.now;
     operation->parts[rank.value].said = said;
     operation->parts[rank.value].problem = message.cause;
   }
@@ -155,9 +156,12 @@ void LeaderProtocol::TellGranted(Operation& operation) {
                   .set = tenant.set,
                   .offset = operation.region->offset,
                   .bytes = operation.region->bytes,
-                  .arenas = {}};
+                  .arenas = {},
+                  .servers = {}};
     for (uint32_t r = 0; r < operation.parts.size(); ++r) {
-      if (!tenant.local(r)) open.arenas[Rank(r)] = tenant.arena_of_rank[r];
+      if (tenant.local(r)) continue;
+      open.arenas[Rank(r)] = tenant.arena_of_rank[r];
+      open.servers[Rank(r)] = tenant.peers->node_of_rank[r];
     }
     parts_.event.Add(std::move(open));
   }

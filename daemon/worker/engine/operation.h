@@ -57,8 +57,9 @@ struct OperationPeers {
 
 struct Part {
   PartState state = PartState::kAbsent;
-  Submission submission;  // Open in kAnnounced, kPublished and kPulled.
-  Announcement said;      // From kAnnounced on.
+  Submission submission;                        // Open in kAnnounced, kPublished and kPulled.
+  Announcement said;                            // From kAnnounced on.
+  absl::Time announced = absl::InfinitePast();  // As this worker heard of it.
   // What is wrong with the announce of a call in a GPU's stream. Ranks in streams come to every call, in one
   // order, so it is told once all are there; told earlier, it would leave them at different calls.
   absl::Status problem;

@@ -9,8 +9,21 @@
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
+namespace {
+
+std::vector<int> LocalArenas(const Tenant& tenant) {
+  std::vector<int> arenas = tenant.arena_of_rank;
+  for (uint32_t r = 0; r < arenas.size(); ++r) {
+    if (!tenant.local(r)) arenas[r] = -1;
+  }
+  return arenas;
+}
+
+}  // namespace
 
 void OperationPhases::EnterPhase(Operation& operation, Phase phase) {
+  if (phase != Phase::kFailed)
+    parts_.figures.Leaves(operation, parts_.event.now - operation.phase_since);
   operation.phase = phase;
   operation.phase_since = parts_.event.now;
 }
@@ -34,8 +47,10 @@ void OperationPhases::Queue(Operation& operation, uint64_t bytes, const Ticket& 
 void OperationPhases::Admit(Operation& operation) {
   EnterPhase(operation, Phase::kAdmitted);
   const Tenant& tenant = *operation.tenant;
-  parts_.table.SetDeadline(operation, parts_.event.now + tenant.start.spec.deadlines.undecided +
-                                          (tenant.leads() ? absl::ZeroDuration() : kLeaderFirst));
+  parts_.table.SetDeadline(operation,
+                           parts_.event.now +
+                               std::min(tenant.start.spec.deadlines.undecided, limits_.undecided) +
+                               (tenant.leads() ? absl::ZeroDuration() : kLeaderFirst));
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (operation.parts[r].state != PartState::kAnnounced) continue;
     operation.parts[r].state = PartState::kCopying;
@@ -142,8 +157,9 @@ void OperationPhases::FinishPart(Operation& operation, uint32_t rank) {
 void OperationPhases::DecideGood(Operation& operation) {
   Tenant& tenant = *operation.tenant;
   EnterPhase(operation, Phase::kGood);
-  parts_.table.SetDeadline(operation, parts_.event.now + hold_limit_);
+  parts_.table.SetDeadline(operation, parts_.event.now + limits_.decided);
   ++tenant.counters.num_good;
+  parts_.figures.Decided(operation, absl::StatusCode::kOk);
   for (const Part& part : operation.parts) tenant.counters.bytes_moved += part.said.stage_bytes;
   const bool is_eager = !operation.region.has_value();
   if (is_eager) NameBuffers(operation);
@@ -153,6 +169,7 @@ void OperationPhases::DecideGood(Operation& operation) {
                                  .formation = tenant.start.formation,
                                  .set = tenant.set,
                                  .offsets = StageOffsets(operation),
+                                 .arena_of_rank = LocalArenas(tenant),
                                  .num_experts = tenant.start.spec.num_experts});
   }
   CloseWire(operation);
@@ -198,6 +215,7 @@ void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
   EnterPhase(operation, Phase::kFailed);
   operation.cause = cause;
   ++tenant.counters.num_failed;
+  parts_.figures.Decided(operation, cause.code());
   parts_.table.GiveUpKey(operation);
   parts_.event.Add(DecideRecord{.operation = operation.id, .status = cause});
   CloseWire(operation);
@@ -209,7 +227,7 @@ void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
            state == PartState::kAnnounced ? shm::Step::kAnnounce : shm::Step::kPublish, cause);
     FinishPart(operation, r);
   }
-  parts_.table.SetDeadline(operation, parts_.event.now + hold_limit_);
+  parts_.table.SetDeadline(operation, parts_.event.now + limits_.decided);
   CloseIfOver(operation);
 }
 
@@ -222,6 +240,7 @@ void OperationPhases::CloseIfOver(Operation& operation) {
   }
   Tenant& tenant = *operation.tenant;
   if (tenant.peers.has_value()) tenant.peers->by_number.erase(operation.peers.number);
+  parts_.figures.Leaves(operation, parts_.event.now - operation.phase_since);
   parts_.queue.FreeRegion(operation);
   parts_.event.Add(CloseRecord{.operation = operation.id});
   parts_.table.Close(operation);
@@ -260,7 +279,7 @@ void OperationPhases::EvictHolders(Operation& operation) {
         .cause = absl::DeadlineExceededError(absl::StrCat(
             "group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value, " ",
             NameRanks(tenant, {rank}, "pulled"), ": holds the staging of ", operation.Describe(),
-            " ", absl::FormatDuration(hold_limit_),
+            " ", absl::FormatDuration(limits_.decided),
             " after the operation ended; the session ends so that others can use it"))});
   }
 }

@@ -11,6 +11,7 @@
 #include "daemon/worker/engine/admission_queue.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/operation_figures.h"
 #include "daemon/worker/engine/operation_table.h"
 #include "daemon/worker/engine/stream_sites.h"
 #include "daemon/worker/engine/submission.h"
@@ -20,7 +21,7 @@
 namespace epd {
 
 // The only writer of Operation::phase. An outcome is decided once, recorded before anybody is told, and the same for
-// every rank. Owns nothing but its limit: what a phase changes is the other parts'. Not thread-safe.
+// every rank. Owns nothing but its limits: what a phase changes is the other parts'. Not thread-safe.
 class OperationPhases {
  public:
   struct Parts {
@@ -29,11 +30,15 @@ class OperationPhases {
     AdmissionQueue& queue;
     TenantTable& tenants;
     const Staging& staging;
+    OperationFigures& figures;
     EngineEvent& event;
   };
-  // `hold_limit`: how long a client may keep a region after its operation's outcome.
-  OperationPhases(absl::Duration hold_limit, const Parts& parts)
-      : hold_limit_(hold_limit), parts_(parts) {}
+  // How long a client may keep a region: after its operation's outcome, and from its admission to that.
+  struct Holds {
+    absl::Duration decided;
+    absl::Duration undecided = absl::InfiniteDuration();
+  };
+  OperationPhases(const Holds& limits, const Parts& parts) : limits_(limits), parts_(parts) {}
 
   // One that gathers.
   Operation& Open(Tenant& tenant, const OperationKey& key, std::string name);
@@ -72,7 +77,7 @@ class OperationPhases {
   RegionView MakeView(const Operation& operation, uint32_t rank) const;
   std::vector<uint64_t> StageOffsets(const Operation& operation) const;
 
-  const absl::Duration hold_limit_;
+  const Holds limits_;
   const Parts parts_;
 };
 

@@ -104,6 +104,7 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
         "is open again");
   }
   if (absl::Status room = parts_.table.CheckRoomFor(submission.session); !room.ok()) return room;
+  if (absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) return room;
   return &parts_.phases.Open(tenant, key, NameOf(request));
 }
 
@@ -119,8 +120,9 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
   std::memcpy(program.data(), request.program, program.size());
   const absl::StatusOr<Execution> execution = tenant.executions.Enter(
       Rank(request.rank), program, request.has_name != 0, request.execution);
-  // What failed before the formation ended keeps its own cause.
-  const absl::Status over = execution.ok() ? tenant.ended : execution.status();
+  // What failed before the formation ended keeps its own cause, which the leader, if it is another worker, has yet to tell.
+  const bool waits = !tenant.ended.ok() && !tenant.leads() && !tenant.peers->leader_spoke;
+  const absl::Status over = execution.ok() && !waits ? tenant.ended : execution.status();
   if (!over.ok()) return refuse(over);
   const OperationKey key{.execution = *execution,
                          .ordinal = request.ordinal,
@@ -142,6 +144,7 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
   }
   parts_.event.Add(LinkSubmission{.submission = submission, .operation = operation.id});
   part.state = PartState::kAnnounced;
+  part.announced = parts_.event.now;
   part.submission = submission;
   if (from_stream) {
     part.site = submission.slot;
@@ -149,6 +152,7 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
   }
   parts_.table.CountPart(submission.session);
   tenant.past->Began(operation, request.rank, CopyAnnouncement(request), parts_.event.now);
+  if (waits) return parts_.table.SetDeadline(operation, parts_.event.now + kLeaderWord);
 
   const absl::Status problem = TakeAnnouncement(part, tenant, request);
   // What the others say only the leader hears; for messages and figures they say the same.

@@ -5,9 +5,6 @@
 namespace epd {
 namespace {
 
-// A session's operations at one time; one slot serves one operation.
-constexpr size_t kMaxPartsPerSession = shm::kSlotsPerSession;
-
 uint64_t RecordSlot(uint64_t id) { return id % shm::kMaxOperations; }
 
 }  // namespace
@@ -30,6 +27,7 @@ Operation& OperationTable::Open(Tenant& tenant, const OperationKey& key, std::st
   operation->phase_since = now;
   by_key_[&tenant][key] = operation.get();
   ++tenant.num_open;
+  ++num_of_uid_[tenant.uid];
   return *by_id_.emplace(id, std::move(operation)).first->second;
 }
 
@@ -47,6 +45,8 @@ void OperationTable::Close(Operation& operation) {
   GiveUpKey(operation);
   record_slots_.erase(RecordSlot(operation.id.value));
   --operation.tenant->num_open;
+  const auto of_uid = num_of_uid_.find(operation.tenant->uid);
+  if (--of_uid->second == 0) num_of_uid_.erase(of_uid);
   by_id_.erase(operation.id);
 }
 
@@ -72,7 +72,15 @@ std::vector<Operation*> OperationTable::FindUndecided(const Tenant& tenant) cons
   return undecided;
 }
 
-absl::Status OperationTable::CheckRoom() const {
+absl::Status OperationTable::CheckRoom(const Tenant& tenant) const {
+  const auto of_uid = num_of_uid_.find(tenant.uid);
+  if (of_uid != num_of_uid_.end() && of_uid->second >= limits_.operations_per_uid) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tenants of uid ", tenant.uid, " have ", of_uid->second,
+                     " operations open, ", tenant.num_open,
+                     " of them this one's, the most that one uid may have on a node "
+                     "(max_operations_per_uid); wait for some to end, or have the setting raised"));
+  }
   if (by_id_.size() < max_open_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(max_open_, " operations are open on this node, the most there may be"));
@@ -80,10 +88,12 @@ absl::Status OperationTable::CheckRoom() const {
 
 absl::Status OperationTable::CheckRoomFor(SessionId session) const {
   const auto parts = num_parts_.find(session);
-  if (parts == num_parts_.end() || parts->second < kMaxPartsPerSession) return CheckRoom();
+  if (parts == num_parts_.end() || parts->second < limits_.operations_per_session)
+    return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the session has ", kMaxPartsPerSession,
-                   " operations open, the most there may be; wait for some to end"));
+      absl::StrCat("session ", session.value, " has ", parts->second,
+                   " operations open, the most there may be (max_operations_per_session); wait for "
+                   "some to end"));
 }
 
 void OperationTable::PartIsOver(SessionId session) {

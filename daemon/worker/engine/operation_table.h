@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/tenant.h"
 
@@ -24,7 +25,8 @@ class OperationTable {
  public:
   using ById = std::map<OperationId, std::unique_ptr<Operation>>;
 
-  OperationTable(uint64_t first_id, size_t max_open) : next_id_(first_id), max_open_(max_open) {}
+  OperationTable(uint64_t first_id, size_t max_open, const EngineLimits& limits = {})
+      : next_id_(first_id), max_open_(max_open), limits_(limits) {}
 
   // An operation that gathers. Parts whose announces this worker will not hear of are done.
   Operation& Open(Tenant& tenant, const OperationKey& key, std::string name, absl::Time now);
@@ -40,10 +42,14 @@ class OperationTable {
   std::vector<Operation*> FindUndecided(const Tenant& tenant) const;
   const ById& all() const { return by_id_; }
 
-  //   RESOURCE_EXHAUSTED  max_open operations are open
-  absl::Status CheckRoom() const;
-  //   RESOURCE_EXHAUSTED  also: the session takes part in as many as it has slots
+  //   RESOURCE_EXHAUSTED  max_open operations are open, or as many of the tenant's uid as one may have
+  absl::Status CheckRoom(const Tenant& tenant) const;
+  //   RESOURCE_EXHAUSTED  the session takes part in as many as one may
   absl::Status CheckRoomFor(SessionId session) const;
+  // By session: operations that it takes part in, and is not over.
+  const std::map<SessionId, size_t>& num_parts() const { return num_parts_; }
+  // Of open operations; those with none are left out.
+  const std::map<uint32_t, size_t>& num_of_uid() const { return num_of_uid_; }
   void CountPart(SessionId session) { ++num_parts_[session]; }
   void PartIsOver(SessionId session);
   // Its parts are over, all at once.
@@ -62,8 +68,10 @@ class OperationTable {
   std::set<std::pair<absl::Time, OperationId>> deadlines_;
   std::set<uint64_t> record_slots_;
   std::map<SessionId, size_t> num_parts_;  // In operations, and not over.
+  std::map<uint32_t, size_t> num_of_uid_;
   uint64_t next_id_;
   const size_t max_open_;
+  const EngineLimits limits_;
 };
 
 }  // namespace epd

@@ -61,6 +61,8 @@ struct PeerWorker {
   Incarnation worker;
   std::string address;  // host:port; empty: it takes none.
   WorkerName worker_name = {};
+  std::string secret =
+      {};  // With which this worker calls it; daemon/worker/peer_streams/stream_proof.h.
 
   WorkerId id() const { return {name, worker_name}; }
 };

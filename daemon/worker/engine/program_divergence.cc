@@ -61,23 +61,23 @@ absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Ten
                              absl::Time since) {
   const std::vector<const Operation*> waiting = WaitingOfRanks(undecided, tenant);
   if (waiting.empty()) return absl::OkStatus();
-  std::map<ProgramId, std::pair<const Operation*, std::vector<Rank>>> programs;
+  std::map<Execution, std::pair<const Operation*, std::vector<Rank>>> executions;
   Operation together = *waiting[0];
   for (uint32_t r = 0; r < waiting.size(); ++r) {
     if (waiting[r]->first_announce > since) return absl::OkStatus();
-    auto& [operation, ranks] = programs[waiting[r]->key.execution.program];
+    auto& [operation, ranks] = executions[waiting[r]->key.execution];
     operation = waiting[r];
     ranks.push_back(Rank(r));
     together.parts[r].said = waiting[r]->parts[r].said;
   }
-  if (programs.size() < 2) return absl::OkStatus();
-  const std::string who = absl::StrJoin(programs, ", ", [](std::string* out, const auto& program) {
-    const auto& [operation, ranks] = program.second;
+  if (executions.size() < 2) return absl::OkStatus();
+  const std::string who = absl::StrJoin(executions, ", ", [](std::string* out, const auto& one) {
+    const auto& [operation, ranks] = one.second;
     absl::StrAppend(out, operation->Describe(), " on ranks ", DescribeRanks(ranks));
   });
   const absl::Status calls = CheckAgreement(together, tenant);
   return absl::InvalidArgumentError(
-      absl::StrCat("the ranks wait for each other in different programs: ", who, "; ",
+      absl::StrCat("the ranks wait for each other in different programs or executions: ", who, "; ",
                    calls.ok() ? "these calls agree, so the programs differ before or after them"
                               : calls.message(),
                    NoTokensHint(together),

@@ -24,6 +24,8 @@ struct TenantCounters {
   uint64_t num_failed = 0;
   uint64_t num_failed_calls = 0;  // Of local ranks.
   uint64_t bytes_moved = 0;
+  uint64_t dropped_rows = 0;       // Of local ranks.
+  std::vector<int64_t> waited_ns;  // [num_ranks, num_ranks] of a rank for the last one; or empty.
 };
 
 struct Tenant {
@@ -32,6 +34,7 @@ struct Tenant {
 
   TenantStart start;
   ExecutionHistory executions;
+  uint32_t uid = 0;  // Of its sessions here, which are all of one.
   ArenaSetId set;
   std::vector<int> arena_of_rank;    // [num_ranks] index in the set; -1: none.
   std::optional<TenantPeers> peers;  // Several workers serve the ranks.

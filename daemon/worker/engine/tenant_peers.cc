@@ -36,8 +36,8 @@ absl::StatusOr<TenantPeers> MakePeers(const TenantStart& start, Incarnation self
     if (node == start.nodes.end() || node->address.empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
           ToString(member.server()), " of rank ", member.rank.value,
-          " takes no streams from other nodes; start its epd with --wire_listen=host:port, a "
-          "private address unless the cluster has TLS; its log says why"));
+          " takes no streams from other nodes; start its epd with --wire_listen=host:port, "
+          "and with TLS or insecure=yes unless that is a loopback address; its log says why"));
     }
     peers.node_of_rank.push_back(node->worker);
   }

@@ -81,6 +81,9 @@ absl::Status TenantTable::Start(TenantStart start) {
       tenant->ended = peers.status();
     }
   }
+  for (const RankHolder& member : members) {
+    if (member.session) tenant->uid = sessions_.at(member.session);
+  }
   ArenaSetKey key;
   std::vector<Rank> ranks;
   uint32_t num_remote = 0;
@@ -111,7 +114,7 @@ absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
     lease = staging_.AcquireOnDevice(key, device);
     tenant.stream_region_bytes = device.stream_region_bytes;
   } else {
-    lease = staging_.Acquire(key);
+    lease = staging_.Acquire(key, tenant.uid);
   }
   if (!lease.ok()) return lease.status();
   tenant.set = lease->set;
@@ -130,6 +133,7 @@ void TenantTable::ReleaseIfIdle(Tenant& tenant) {
     event_.Add(
         ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
   }
+  if (tenant.closed) tenant.counters.waited_ns = {};  // Thousands that have ended are remembered.
   if (!tenant.closed || !tenant.set) return;
   DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));
 }

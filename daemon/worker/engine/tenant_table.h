@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -32,7 +31,7 @@ class TenantTable {
         queue_(queue),
         event_(event) {}
 
-  void AddSession(SessionId session) { sessions_.insert(session); }
+  void AddSession(SessionId session, uint32_t uid = 0) { sessions_[session] = uid; }
   bool Knows(SessionId session) const { return sessions_.contains(session); }
   // While its process lives, its arenas stay charged. A second call says that it is gone.
   void EndSession(SessionId session, bool process_alive);
@@ -65,7 +64,7 @@ class TenantTable {
   Staging& staging_;
   AdmissionQueue& queue_;
   EngineEvent& event_;
-  std::set<SessionId> sessions_;
+  std::map<SessionId, uint32_t> sessions_;  // With their uids.
   ByFormation tenants_;
 };
 

@@ -8,7 +8,7 @@
 
 namespace epd {
 
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 inline constexpr const char* kWireMethod = "/epd.v1.Wire/Stream";
 
 // Of a hello.
@@ -16,7 +16,7 @@ inline constexpr uint32_t kExpressStream = 1;
 inline constexpr uint32_t kBulkStream = 2;
 
 enum class FrameKind : uint32_t {
-  kHello = 1,    // Then a WireHello.
+  kHello = 1,    // Then a WireHello with the proof alone; stream_proof.h.
   kMessage = 2,  // Then a WireMessage.
   kRows = 3,     // Then the rest of RowsFrame, RowsPiece[num_pieces] and the pieces' bytes.
 };

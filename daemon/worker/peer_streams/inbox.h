@@ -35,7 +35,7 @@ struct StageRefused {
   Rank rank;
   absl::Status cause;
 };
-// Its certificate does not belong to this cluster.
+// Its certificate does not belong to this cluster, or it speaks another language.
 struct PeerRefused {
   absl::Status why;
 };

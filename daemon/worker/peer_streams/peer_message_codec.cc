@@ -78,6 +78,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
                      step <= static_cast<uint32_t>(LeaderStep::kIssue);
   ProgramId& program = message.key.execution.program;
   if (!known || in.program().size() != program.size()) return std::nullopt;
+  if (in.said_size() > static_cast<int>(limits::kPlanRanks)) return std::nullopt;
   message.step = static_cast<LeaderStep>(step);
   message.group = GroupId(in.group_id());
   message.formation = Formation(in.formation());

@@ -3,23 +3,23 @@
 #include <utility>
 
 #include "daemon/worker/peer_streams/frame.h"
+#include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
 
 namespace epd {
 
 std::shared_ptr<PeerStream> PeerStream::Start(StreamLoop& loop,
                                               const std::shared_ptr<grpc::Channel>& channel,
-                                              grpc::ByteBuffer hello, PeerStreamObserver observer) {
-  std::shared_ptr<PeerStream> stream(new PeerStream(loop, channel, std::move(observer)));
+                                              StreamHello hello, PeerStreamObserver observer) {
+  std::shared_ptr<PeerStream> stream(
+      new PeerStream(loop, channel, std::move(hello), std::move(observer)));
   const std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   stream->loop_.Began();
-  stream->messages_.push_back(std::move(hello));
+  stream->context_.AddMetadata(kHelloKey, stream->hello_.hello);
   stream->stream_ = stream->stub_.PrepareCall(&stream->context_, kWireMethod, loop.queue());
-  stream->writing_ = true;  // The call itself; then the hello.
+  stream->writing_ = true;  // The call itself; then what the other side's challenge asks for.
   stream->stream_->StartCall(&stream->started_);
-  // The other worker never writes: this is the end of the stream, whoever ends it.
-  stream->stream_->Finish(&stream->status_, &stream->finished_);
   return stream;
 }
 
@@ -69,7 +69,28 @@ bool PeerStream::NextFrame() {
 
 void PeerStream::OnStarted(bool ok) {
   if (ok && loop_.carries() == Carries::kSmall) MarkUrgent(context_.peer());
-  OnWritten(ok);
+  const std::lock_guard lock(mutex_);
+  stream_->ReadInitialMetadata(&challenged_);
+}
+
+// Also when the call has failed.
+void PeerStream::OnChallenged(bool) {
+  const std::lock_guard lock(mutex_);
+  // The other worker writes nothing more: this is the end of the stream, whoever ends it.
+  stream_->Finish(&status_, &finished_);
+  writing_ = false;
+  const auto& metadata = context_.GetServerInitialMetadata();
+  const auto challenge = metadata.find(kChallengeKey);
+  if (challenge == metadata.end()) return;  // Its end says why.
+  absl::StatusOr<grpc::ByteBuffer> proof =
+      hello_.prove(std::string(challenge->second.data(), challenge->second.size()));
+  if (!proof.ok()) {
+    disbelief_ = proof.status();
+    over_ = true;
+    return context_.TryCancel();
+  }
+  messages_.push_front(*std::move(proof));
+  Pump();
 }
 
 void PeerStream::OnWritten(bool ok) {
@@ -88,7 +109,7 @@ void PeerStream::OnOver(bool) {
     const std::lock_guard lock(mutex_);
     over_ = true;
     is_finished_ = true;
-    why = absl::UnavailableError(status_.error_message());
+    why = disbelief_.ok() ? absl::UnavailableError(status_.error_message()) : disbelief_;
     lost = std::exchange(observer_.lost, nullptr);
     messages_.clear();
     rows_.clear();

@@ -9,12 +9,22 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 
 namespace epd {
+
+// How a stream begins: with `hello` in the call's metadata; `prove` makes of what the other end answers the first
+// buffer, or says why the other end is not believed.
+struct StreamHello {
+  std::string hello;
+  std::function<absl::StatusOr<grpc::ByteBuffer>(const std::string& challenge)> prove;
+};
 
 // Told on the loop's threads.
 struct PeerStreamObserver {
@@ -30,7 +40,7 @@ class PeerStream {
   // `loop` outlives the stream.
   static std::shared_ptr<PeerStream> Start(StreamLoop& loop,
                                            const std::shared_ptr<grpc::Channel>& channel,
-                                           grpc::ByteBuffer hello, PeerStreamObserver observer);
+                                           StreamHello hello, PeerStreamObserver observer);
 
   void Send(grpc::ByteBuffer message);
   void Send(std::shared_ptr<OutgoingRows> rows);
@@ -40,10 +50,11 @@ class PeerStream {
  private:
   using Event = MethodEvent<PeerStream>;
 
-  PeerStream(StreamLoop& loop, const std::shared_ptr<grpc::Channel>& channel,
+  PeerStream(StreamLoop& loop, const std::shared_ptr<grpc::Channel>& channel, StreamHello hello,
              PeerStreamObserver observer)
-      : loop_(loop), stub_(channel), observer_(std::move(observer)) {}
+      : loop_(loop), stub_(channel), hello_(std::move(hello)), observer_(std::move(observer)) {}
   void OnStarted(bool ok);
+  void OnChallenged(bool ok);
   void OnWritten(bool ok);
   void OnOver(bool ok);
   // Starts the next write, unless one is under way.
@@ -55,14 +66,17 @@ class PeerStream {
   StreamLoop& loop_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
+  const StreamHello hello_;
   PeerStreamObserver observer_;
   Event started_{this, &PeerStream::OnStarted};
+  Event challenged_{this, &PeerStream::OnChallenged};
   Event written_{this, &PeerStream::OnWritten};
   Event finished_{this, &PeerStream::OnOver};
 
   std::mutex mutex_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  grpc::Status status_;  // Of the stream, once it is over.
+  grpc::Status status_;     // Of the stream, once it is over.
+  absl::Status disbelief_;  // Why this side has ended it.
   bool writing_ = false;
   bool over_ = false;
   bool is_finished_ = false;

@@ -6,7 +6,7 @@
 namespace epd {
 
 void RemoteRegions::Open(const PeerOperation& operation, uint64_t bytes,
-                         std::map<Rank, char*> regions) {
+                         std::map<Rank, RemoteRegion> regions) {
   auto place = std::make_shared<Place>();
   place->bytes = bytes;
   place->regions = std::move(regions);
@@ -28,7 +28,7 @@ void RemoteRegions::Close(const PeerOperation& operation) {
 }
 
 RemoteRegions::Outcome RemoteRegions::Land(
-    const RowsFrame& frame, const std::vector<RowsPiece>& pieces,
+    Incarnation from, const RowsFrame& frame, const std::vector<RowsPiece>& pieces,
     const std::vector<std::pair<const char*, size_t>>& parts) {
   std::shared_ptr<Place> place;
   {
@@ -42,6 +42,7 @@ RemoteRegions::Outcome RemoteRegions::Land(
   if (!place->open) return Outcome::kDropped;
   const auto region = place->regions.find(Rank(frame.rank));
   if (region == place->regions.end()) return Outcome::kBad;
+  if (region->second.server != from) return Outcome::kForeign;
   uint64_t& landed = place->landed[Rank(frame.rank)];
   if (landed > frame.total) return Outcome::kBad;  // An earlier frame said more.
   auto part = parts.begin();
@@ -51,7 +52,7 @@ RemoteRegions::Outcome RemoteRegions::Land(
         piece.bytes > frame.total - landed) {
       return Outcome::kBad;
     }
-    char* to = region->second + piece.offset;
+    char* to = region->second.begin + piece.offset;
     for (uint64_t left = piece.bytes; left > 0;) {
       if (part == parts.end()) return Outcome::kBad;
       const size_t now = std::min<uint64_t>(left, part->second - used);

@@ -13,11 +13,18 @@
 
 namespace epd {
 
+// Of a rank of another worker.
+struct RemoteRegion {
+  char* begin = nullptr;  // In this process.
+  Incarnation
+      server;  // The worker that the formation names for it: its rows come from there alone.
+};
+
 // Thread-safe.
 class RemoteRegions {
  public:
-  // [num_ranks of other nodes] where each one's region begins in this process.
-  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
+  // [num_ranks of other nodes]
+  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, RemoteRegion> regions);
   // When it returns, nobody writes into the operation's region.
   void Close(const PeerOperation& operation);
 
@@ -26,9 +33,10 @@ class RemoteRegions {
     kMore,      // Taken.
     kComplete,  // Taken, and it was all of the rank's.
     kBad,       // Outside of the region, or more than was said.
+    kForeign,   // Of a rank that another worker serves.
   };
-  // Writes the pieces of a frame, from `parts` in order.
-  Outcome Land(const RowsFrame& frame, const std::vector<RowsPiece>& pieces,
+  // Writes the pieces of a frame that `from` has sent, from `parts` in order.
+  Outcome Land(Incarnation from, const RowsFrame& frame, const std::vector<RowsPiece>& pieces,
                const std::vector<std::pair<const char*, size_t>>& parts);
 
  private:
@@ -36,7 +44,7 @@ class RemoteRegions {
     std::mutex writing;
     bool open = true;
     uint64_t bytes = 0;
-    std::map<Rank, char*> regions;
+    std::map<Rank, RemoteRegion> regions;
     std::map<Rank, uint64_t> landed;
   };
   std::mutex mutex_;

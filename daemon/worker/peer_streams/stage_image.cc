@@ -8,6 +8,7 @@
 #include "kernels/recv_layout.h"
 #include "kernels/routing_plan.h"
 #include "kernels/scatter_stage.h"
+#include "kernels/slice_stage.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -146,6 +147,57 @@ absl::StatusOr<StageImage> ImageOfScatter(const PublishedStage& stage,
   return image;
 }
 
+// ---- slices ----
+
+bool HoldsSlices(const PublishedStage& stage) {
+  return stage.said.stage_bytes >= sizeof(SliceStageHeader) &&
+         Load<uint64_t>(stage.base) == kSliceStageMagic;
+}
+
+// The whole table, which every rank checks, and the rows that the destinations get.
+absl::StatusOr<StageImage> ImageOfSlices(const PublishedStage& stage,
+                                         const std::vector<Rank>& destinations) {
+  const auto header = Load<SliceStageHeader>(stage.base);
+  const auto ranks = static_cast<uint32_t>(stage.spec.num_ranks);
+  const uint64_t bytes = stage.said.stage_bytes;
+  if (header.num_ranks != ranks) return Damaged("num_ranks", header.num_ranks, ranks);
+  const uint64_t num_slices = uint64_t{ranks} * header.slices_per_rank;
+  const uint64_t rows_at = SliceRowsOffset(num_slices);
+  if (rows_at > bytes) return Damaged("bytes", bytes, rows_at);
+  if (header.row_bytes == 0 || header.staged_rows > (bytes - rows_at) / header.row_bytes) {
+    return Damaged("staged_rows", header.staged_rows, bytes - rows_at);
+  }
+  StageImage image;
+  Append(header, image.made);
+  std::vector<std::pair<uint64_t, uint64_t>> runs;  // Of staged rows.
+  for (uint64_t i = 0; i < num_slices; ++i) {
+    const auto slice = Load<StageSlice>(stage.base + sizeof header + i * sizeof(StageSlice));
+    Append(slice, image.made);
+    const Rank to(static_cast<uint32_t>(i / header.slices_per_rank));
+    if (slice.send_size == 0 ||
+        std::find(destinations.begin(), destinations.end(), to) == destinations.end()) {
+      continue;
+    }
+    const auto first = static_cast<uint64_t>(slice.staged_row);
+    const auto size = static_cast<uint64_t>(slice.send_size);
+    if (first > header.staged_rows || size > header.staged_rows - first) {
+      return Damaged("slice.staged_row", first, header.staged_rows);
+    }
+    runs.emplace_back(first, first + size);
+  }
+  AddRun(image, 0, image.made.size(), nullptr);
+  std::sort(runs.begin(), runs.end());
+  uint64_t sent = 0;  // Rows before it went already, or to nobody.
+  for (const auto& [begin, end] : runs) {
+    const uint64_t first = std::max(begin, sent);
+    if (end <= first) continue;
+    const uint64_t offset = rows_at + first * header.row_bytes;
+    AddRun(image, offset, (end - first) * header.row_bytes, stage.base + offset);
+    sent = end;
+  }
+  return image;
+}
+
 // ---- gather ----
 
 absl::StatusOr<StageImage> ImageOfGather(const PublishedStage& stage,
@@ -206,6 +258,8 @@ absl::StatusOr<StageImage> MakeImage(const PublishedStage& stage,
       return counts;
     }
     case shm::Kind::kDispatch:
+      if (HoldsSlices(stage)) return ImageOfSlices(stage, destinations);
+      return ImageOfScatter(stage, destinations);
     case shm::Kind::kCombineBackward:
       return ImageOfScatter(stage, destinations);
     case shm::Kind::kCombine:

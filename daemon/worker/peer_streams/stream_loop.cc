@@ -1,5 +1,6 @@
 #include "daemon/worker/peer_streams/stream_loop.h"
 
+#include <grpc/support/log.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -60,6 +61,10 @@ void StreamLoop::Serve() {
 void GiveEachLoopItsThreads() {
   constexpr int kKeepWhatIsSet = 0;
   setenv("GRPC_POLL_STRATEGY", "poll", kKeepWhatIsSet);
+}
+
+void KeepGrpcQuiet() {
+  if (getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
 }
 
 }  // namespace epd

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 
+#include "proto/epd/v1/limits.h"
+
 namespace epd {
 
 // Rows with their frames. Counted on gRPC's threads.
@@ -19,10 +21,15 @@ struct NodeTraffic {
 // By name of the node, since the start of this worker. Thread-safe.
 class Traffic {
  public:
+  // A peer says its name itself: what more of them say than there are nodes adds up under kOthers.
+  static constexpr size_t kMaxNodes = limits::kGroupRanks;
+  static constexpr const char* kOthers = "(others)";
+
   // Adds up over all streams to and from `node`.
   std::shared_ptr<NodeTraffic> Of(const std::string& node) {
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<NodeTraffic>& found = nodes_[node];
+    const bool room = nodes_.size() < kMaxNodes || nodes_.contains(node);
+    std::shared_ptr<NodeTraffic>& found = nodes_[room ? node : kOthers];
     if (found == nullptr) found = std::make_shared<NodeTraffic>();
     return found;
   }

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/tls/proof.h"
 #include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
+#include "daemon/worker/peer_streams/stream_proof.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
@@ -56,7 +58,7 @@ Wire::Wire(Options options)
       credentials_(MakeChannelCredentials(options_.tls, TellRefused())),
       express_loop_(Carries::kSmall, "wire-out", std::make_unique<grpc::CompletionQueue>()),
       bulk_loop_(Carries::kBulk, "wire-out-bulk", std::make_unique<grpc::CompletionQueue>()),
-      server_(options_.self, remote_regions_, *inbox_, *traffic_) {}
+      server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
   for (auto& [unused, peer] : peers_) {
@@ -85,6 +87,7 @@ std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind)
   hello.set_from(options_.self.value);
   hello.set_to(node.worker.value);
   hello.set_stream_kind(kind);
+  hello.set_nonce(RandomBytes(kProofBytes));
   const std::string address = AddressOf(node.address, kind);
   PeerStreamObserver observer;
   observer.lost = [inbox = inbox_, node, address](const absl::Status& why) {
@@ -99,8 +102,19 @@ std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind)
     traffic->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
   };
   const auto channel = grpc::CreateCustomChannel(address, credentials_, ArgumentsOf(kind));
+  StreamHello begin{.hello = hello.SerializeAsString(), .prove = nullptr};
+  begin.prove = [secret = node.secret, said = begin.hello](
+                    const std::string& challenge) -> absl::StatusOr<grpc::ByteBuffer> {
+    if (!IsChallenge(secret, said, challenge)) {
+      return absl::UnauthenticatedError(
+          "whoever answers there does not know what the formation told both workers");
+    }
+    v1::WireHello proof;
+    proof.set_proof(ProofOfStream(secret, said, challenge));
+    return Framed(FrameKind::kHello, proof);
+  };
   return PeerStream::Start(kind == kBulkStream ? bulk_loop_ : express_loop_, channel,
-                           Framed(FrameKind::kHello, hello), std::move(observer));
+                           std::move(begin), std::move(observer));
 }
 
 void Wire::Meet(const std::vector<PeerWorker>& nodes) {
@@ -134,7 +148,8 @@ void Wire::Send(RowsToSend rows) {
   }
 }
 
-void Wire::Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions) {
+void Wire::Open(const PeerOperation& operation, uint64_t bytes,
+                std::map<Rank, RemoteRegion> regions) {
   remote_regions_.Open(operation, bytes, std::move(regions));
 }
 

@@ -40,7 +40,8 @@ class Wire {
   struct Options {
     std::string node;
     Incarnation self;
-    TlsFiles tls;  // None: plain.
+    TlsFiles tls;        // None: plain.
+    std::string secret;  // Of which those who call this worker have theirs; stream_proof.h.
   };
   explicit Wire(Options options);
   ~Wire();
@@ -57,7 +58,7 @@ class Wire {
   // Rows may be read from the stage until Close().
   void Send(RowsToSend rows);
   // Rows may be written to `regions` until Close().
-  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, char*> regions);
+  void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, RemoteRegion> regions);
   void Close(const PeerOperation& operation);
 
   Inbox& inbox() { return *inbox_; }

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/tls/proof.h"
+#include "daemon/tls/wire_secret.h"
 #include "daemon/worker/peer_streams/buffer_reader.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
@@ -55,12 +58,14 @@ class WireServer::Stream {
     Await(server_, door_);
     // Its acknowledgements, without which the peer's small rows stand still.
     if (door_.loop->carries() == Carries::kSmall) MarkUrgent(context_.peer());
-    if (context_.method() != kWireMethod) {
-      stream_.Finish(
-          grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"),
-          &finished_);
-      return;
-    }
+    const grpc::Status problem = TakeCall();
+    if (!problem.ok()) return End(problem);
+    context_.AddInitialMetadata(kChallengeKey, challenge_);
+    stream_.SendInitialMetadata(&challenged_);
+  }
+
+  void OnChallenged(bool ok) {
+    if (!ok) return End(grpc::Status::OK);
     stream_.Read(&buffer_, &read_);
   }
 
@@ -96,31 +101,68 @@ class WireServer::Stream {
   }
 
   void End(const grpc::Status& status) {
-    if (greeted_) server_.Ended(this, peer_, kind_, status.error_message());
+    if (greeted_) {
+      server_.Ended(this, peer_, kind_, status.error_message());
+    } else if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) {
+      server_.inbox_.Put(PeerRefused{absl::InvalidArgumentError(
+          absl::StrCat("a stream from ", context_.peer(), ": ", status.error_message()))});
+    }
     stream_.Finish(status, &finished_);
+  }
+
+  // Who calls, and what it is to prove.
+  grpc::Status TakeCall() {
+    const auto& metadata = context_.client_metadata();
+    const auto said = metadata.find(kHelloKey);
+    v1::WireHello hello;
+    if (context_.method() != kWireMethod)
+      return {grpc::StatusCode::UNIMPLEMENTED, "this port is for epd's workers only"};
+    if (said == metadata.end() ||
+        !hello.ParseFromArray(said->second.data(), static_cast<int>(said->second.size()))) {
+      return {grpc::StatusCode::FAILED_PRECONDITION,
+              absl::StrCat("a call without a hello; run one version of epd on all nodes (this "
+                           "worker speaks version ",
+                           kWireVersion, " of the protocol between workers)")};
+    }
+    node_ = text::Clean(hello.node(), limits::kNameBytes);
+    if (hello.version() != kWireVersion) {
+      return {grpc::StatusCode::FAILED_PRECONDITION,
+              absl::StrCat("node ", node_, " speaks version ", hello.version(),
+                           " of the protocol between workers, this node ", kWireVersion,
+                           "; run one version of epd on all nodes")};
+    }
+    if (hello.to() != server_.self_.worker.value || hello.from() == 0) {
+      return {grpc::StatusCode::UNAUTHENTICATED,
+              "the stream is for another worker; that one has been replaced, or the caller is of "
+              "another cluster"};
+    }
+    peer_ = Incarnation(hello.from());
+    kind_ = hello.stream_kind();
+    hello_ = std::string(said->second.data(), said->second.size());
+    secret_ = SecretOfPair(server_.self_.secret, peer_, server_.self_.worker);
+    challenge_ = MakeChallenge(secret_, hello_);
+    return grpc::Status::OK;
   }
 
   grpc::Status TakeHello(BufferReader& reader) {
     v1::WireHello hello;
     if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
-    const std::string node = text::Clean(hello.node(), limits::kNameBytes);
-    if (hello.version() != kWireVersion) {
-      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                          absl::StrCat("node ", node, " speaks version ", hello.version(),
-                                       " of the protocol between workers, this node ", kWireVersion,
-                                       "; run one version of epd on all nodes"));
+    if (server_.self_.secret.empty() ||
+        !SameProof(hello.proof(), ProofOfStream(secret_, hello_, challenge_))) {
+      return Stranger(absl::StrCat("a stream at ", context_.peer(),
+                                   ", which says that it is of node ", node_,
+                                   ", does not know what a formation tells its workers"));
     }
-    if (hello.to() != server_.self_.value || hello.from() == 0) {
-      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
-                          "the stream is for another worker; that one has been replaced, or the "
-                          "caller is of another cluster");
-    }
-    peer_ = Incarnation(hello.from());
-    kind_ = hello.stream_kind();
-    traffic_ = server_.traffic_.Of(node);
+    traffic_ = server_.traffic_.Of(node_);
     greeted_ = true;
     server_.Greeted(this, peer_, kind_);
     return grpc::Status::OK;
+  }
+
+  // Nobody whom a formation names: one line in the log, and the end.
+  grpc::Status Stranger(const std::string& what) {
+    server_.inbox_.Put(PeerRefused{absl::UnauthenticatedError(what)});
+    return {grpc::StatusCode::UNAUTHENTICATED, what};
   }
 
   grpc::Status TakeMessage(BufferReader& reader) {
@@ -138,9 +180,12 @@ class WireServer::Stream {
     if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
     std::vector<RowsPiece> pieces(frame.num_pieces);
     if (!reader.Read(pieces.data(), pieces.size() * sizeof(RowsPiece))) return Bad("no pieces");
-    switch (server_.remote_regions_.Land(frame, pieces, reader.Parts())) {
+    switch (server_.remote_regions_.Land(peer_, frame, pieces, reader.Parts())) {
       case RemoteRegions::Outcome::kBad:
         return Bad(absl::StrCat("rows of rank ", frame.rank, " outside of their region"));
+      case RemoteRegions::Outcome::kForeign:
+        return Stranger(absl::StrCat("node ", node_, " sends rows of rank ", frame.rank,
+                                     ", which another worker serves"));
       case RemoteRegions::Outcome::kComplete:
         server_.inbox_.Put(RowsCame{
             {GroupId(frame.group), Formation(frame.formation), frame.number}, Rank(frame.rank)});
@@ -157,17 +202,22 @@ class WireServer::Stream {
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_{&context_};
   Event called_{this, &Stream::OnCalled};
+  Event challenged_{this, &Stream::OnChallenged};
   Event read_{this, &Stream::OnRead};
   Event finished_{this, &Stream::OnFinished};
   grpc::ByteBuffer buffer_;
+  std::string hello_;  // As the caller said it.
+  std::string node_;
+  std::string secret_;     // Of the caller and this worker.
+  std::string challenge_;  // What the caller's proof is to be about.
   bool greeted_ = false;
   Incarnation peer_;
   uint32_t kind_ = 0;
   std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
 };
 
-WireServer::WireServer(Incarnation self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)
-    : self_(self), remote_regions_(landing), inbox_(inbox), traffic_(traffic) {}
+WireServer::WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)
+    : self_(std::move(self)), remote_regions_(landing), inbox_(inbox), traffic_(traffic) {}
 
 WireServer::~WireServer() {
   for (const std::unique_ptr<Door>& door : doors_) {

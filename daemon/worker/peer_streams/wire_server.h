@@ -22,8 +22,13 @@ namespace epd {
 // Thread-safe. Each kind has a port and threads of its own.
 class WireServer {
  public:
-  // `self`: streams for another worker are refused. The references outlive this.
-  WireServer(Incarnation self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic);
+  struct Self {
+    Incarnation worker;  // Streams for another one are refused,
+    std::string
+        secret;  // ... and those of whom has no secret that was made of this one (stream_proof.h).
+  };
+  // The references outlive this.
+  WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic);
   ~WireServer();
 
   // Returns the address with the ports that were bound: host:express,bulk.
@@ -40,7 +45,7 @@ class WireServer {
   void Greeted(Stream* stream, Incarnation peer, uint32_t kind);
   void Ended(Stream* stream, Incarnation peer, uint32_t kind, const std::string& why);
 
-  const Incarnation self_;
+  const Self self_;
   RemoteRegions& remote_regions_;
   Inbox& inbox_;
   Traffic& traffic_;

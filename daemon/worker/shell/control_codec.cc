@@ -3,20 +3,97 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
 
-// With up to some hundred bytes each they stay below the limit of a message.
 constexpr size_t kMaxOperationsShown = 256;
 constexpr size_t kMaxRanksShown = 64;
+constexpr int kMaxIdsShown = 4096;  // Of the sessions, and of the groups, of one set of arenas.
+
+// What a message has besides its elements, and an element besides its own bytes.
+constexpr size_t kHeadBytes = 256;
+constexpr size_t kElementHeadBytes = 8;
+constexpr size_t kMaxVarintBytes = 10;
+static_assert(kMaxRoutesShown * kMaxVarintBytes + kHeadBytes < limits::kDatagramBytes &&
+              2 * kMaxIdsShown * kMaxVarintBytes + kHeadBytes < limits::kDatagramBytes);
+
+class SnapshotParts {
+ public:
+  explicit SnapshotParts(uint64_t request) : request_(request) { Begin(); }
+
+  v1::WorkerSnapshot& last() { return *parts_.back().mutable_snapshot(); }
+  template <typename Elements>
+  void Add(Elements& elements, Elements* (v1::WorkerSnapshot::*field)()) {
+    for (auto& element : elements) {
+      const size_t bytes = element.ByteSizeLong() + kElementHeadBytes;
+      if (bytes_ + bytes > limits::kDatagramBytes) {
+        last().set_more(true);
+        Begin();
+      }
+      bytes_ += bytes;
+      *(last().*field)()->Add() = std::move(element);
+    }
+  }
+  std::vector<v1::FromWorker> Take() { return std::move(parts_); }
+
+ private:
+  void Begin() {
+    parts_.emplace_back();
+    last().set_request_id(request_);
+    bytes_ = kHeadBytes;
+  }
+
+  const uint64_t request_;
+  std::vector<v1::FromWorker> parts_;
+  size_t bytes_ = 0;
+};
 
 WorkerName NameOf(const std::string& text) { return ParseWorkerName(text).value_or(kCpuWorker); }
 
+// By Phase.
+constexpr const char* kPhaseNames[] = {"announce", "admit", "copy", "move", "pull"};
+
+// What has not happened yet is left out.
+v1::KindFigures KindToProto(size_t kind, const KindCounts& counts) {
+  v1::KindFigures message;
+  for (size_t code = 0; code < counts.by_outcome.size(); ++code) {
+    if (counts.by_outcome[code] == 0) continue;
+    v1::KindFigures::Outcome& outcome = *message.add_outcomes();
+    outcome.set_code(static_cast<int32_t>(code));
+    outcome.set_num_operations(counts.by_outcome[code]);
+  }
+  for (size_t phase = 0; phase < counts.phases.size(); ++phase) {
+    const KindCounts::PhaseTimes& times = counts.phases[phase];
+    if (absl::c_all_of(times.counts, [](uint64_t count) { return count == 0; })) continue;
+    v1::KindFigures::Phase& shown = *message.add_phases();
+    shown.set_phase(kPhaseNames[phase]);
+    shown.set_seconds(absl::ToDoubleSeconds(times.sum));
+    shown.mutable_counts()->Add(times.counts.begin(), times.counts.end());
+  }
+  message.set_kind(KindName(static_cast<shm::Kind>(kind)));
+  return message;
+}
+
 }  // namespace
+
+EngineLimits LimitsFromProto(const v1::WorkerHello::Limits& message) {
+  const auto or_all = [](uint64_t limit, uint64_t all) { return limit == 0 ? all : limit; };
+  EngineLimits limits;
+  limits.operations_per_session =
+      or_all(message.operations_per_session(), limits.operations_per_session);
+  limits.operations_per_uid = or_all(message.operations_per_uid(), limits.operations_per_uid);
+  limits.staging_per_tenant = or_all(message.staging_per_tenant(), limits.staging_per_tenant);
+  limits.staging_per_uid = or_all(message.staging_per_uid(), limits.staging_per_uid);
+  if (message.has_undecided()) limits.undecided = FromProto(message.undecided());
+  return limits;
+}
 
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message) {
   TenantStart start{.group = GroupId(message.group_id()),
@@ -48,7 +125,8 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
     start.nodes.push_back({.name = NodeId{node.name()},
                            .worker = Incarnation(node.worker()),
                            .address = node.address(),
-                           .worker_name = NameOf(node.worker_name())});
+                           .worker_name = NameOf(node.worker_name()),
+                           .secret = node.secret()});
   }
   for (const v1::StartTenant::Base& base : message.bases()) {
     ExecutionBase entry{.rank = Rank(base.rank()), .program = {}, .base = base.base()};
@@ -120,11 +198,34 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
     out.set_num_failed_calls(line.num_failed_calls);
     out.set_ended(line.ended);
     out.set_bytes_moved(line.bytes_moved);
+    out.set_uid(line.uid);
+    out.set_staging_bytes(line.staging_bytes);
+    if (line.dropped_rows > 0) out.mutable_ranks()->set_dropped_rows(line.dropped_rows);
+  }
+  for (const ExchangeSnapshot::SessionLine& line : snapshot.sessions) {
+    v1::WorkerSnapshot::Session& out = *message.add_sessions();
+    out.set_session_id(line.session.value);
+    out.set_num_operations(line.num_operations);
+  }
+  for (const ExchangeSnapshot::UseLine& line : snapshot.uses) {
+    v1::WorkerSnapshot::Use& out = *message.add_uses();
+    out.set_uid(line.uid);
+    out.set_num_operations(line.num_operations);
+    out.set_staging_bytes(line.staging_bytes);
+  }
+  for (size_t kind = 0; kind < snapshot.kinds.size(); ++kind) {
+    v1::KindFigures figures = KindToProto(kind, snapshot.kinds[kind]);
+    if (figures.outcomes_size() + figures.phases_size() > 0)
+      *message.add_kinds() = std::move(figures);
   }
   for (const ExchangeSnapshot::SetLine& line : snapshot.sets) {
     v1::WorkerSnapshot::ArenaSet& out = *message.add_arena_sets();
-    for (const GroupId group : line.groups) out.add_group_ids(group.value);
-    for (const SessionId session : line.sessions) out.add_session_ids(session.value);
+    for (const GroupId group : line.groups) {
+      if (out.group_ids_size() < kMaxIdsShown) out.add_group_ids(group.value);
+    }
+    for (const SessionId session : line.sessions) {
+      if (out.session_ids_size() < kMaxIdsShown) out.add_session_ids(session.value);
+    }
     out.set_num_arenas(static_cast<uint32_t>(line.status.num_arenas));
     out.set_arena_bytes(line.status.arena_bytes);
     out.set_in_use_bytes(line.status.in_use_bytes);
@@ -136,6 +237,21 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
   message.set_pool_committed_bytes(snapshot.pool_committed_bytes);
   message.set_pool_peak_bytes(snapshot.pool_peak_bytes);
   return message;
+}
+
+std::vector<v1::FromWorker> SplitSnapshot(v1::WorkerSnapshot whole) {
+  SnapshotParts parts(whole.request_id());
+  parts.last().set_pool_bytes(whole.pool_bytes());
+  parts.last().set_pool_committed_bytes(whole.pool_committed_bytes());
+  parts.last().set_pool_peak_bytes(whole.pool_peak_bytes());
+  parts.Add(*whole.mutable_operations(), &v1::WorkerSnapshot::mutable_operations);
+  parts.Add(*whole.mutable_tenants(), &v1::WorkerSnapshot::mutable_tenants);
+  parts.Add(*whole.mutable_arena_sets(), &v1::WorkerSnapshot::mutable_arena_sets);
+  parts.Add(*whole.mutable_traffic(), &v1::WorkerSnapshot::mutable_traffic);
+  parts.Add(*whole.mutable_kinds(), &v1::WorkerSnapshot::mutable_kinds);
+  parts.Add(*whole.mutable_uses(), &v1::WorkerSnapshot::mutable_uses);
+  parts.Add(*whole.mutable_sessions(), &v1::WorkerSnapshot::mutable_sessions);
+  return parts.Take();
 }
 
 }  // namespace epd

@@ -1,15 +1,21 @@
 // Between worker.proto and the engine's values.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
 #include "daemon/codec/codec.h"
+#include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
 #include "daemon/worker/engine/tenant_start.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
+
+EngineLimits LimitsFromProto(const v1::WorkerHello::Limits& message);
 
 //   INVALID_ARGUMENT  a program digest is not 16 bytes, or the dtype or executor is unknown
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message);
@@ -17,9 +23,16 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
 // Everything but the rank.
 void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena);
 
-// Everything but the request id and the routes per expert. At most as many operations as fit into a
-// message; the oldest first.
+// Operations of the past in one message: the longest line has less than 187 bytes.
+inline constexpr size_t kMaxPastShown = 1400;
+// Figures per expert in one snapshot.
+inline constexpr size_t kMaxRoutesShown = 16384;
+
+// Everything but the request id.
 v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines);
+// Everything but the request id and the routes per expert; of the operations the oldest ones.
 v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot);
+// The messages that tell it, each of which fits into a datagram; at most kMaxRoutesShown routes.
+std::vector<v1::FromWorker> SplitSnapshot(v1::WorkerSnapshot whole);
 
 }  // namespace epd

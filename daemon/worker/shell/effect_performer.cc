@@ -4,12 +4,17 @@
 #include <string>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/shell/control_codec.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
+
+// Of a line for epd's log: dozens of ranks with the names of their clients.
+constexpr size_t kLogBytes = 32 << 10;
 
 // The refusal of a group of which a worker has more than one rank.
 absl::Status SeveralRanksOnOneGpu(const GroupSpec& spec) {
@@ -77,7 +82,12 @@ Backend& EffectPerformer::BackendFor(const std::string& asked) const {
 
 void EffectPerformer::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
   const absl::Status sent = epd_.Send(message, fds);
-  if (status_.ok()) status_ = sent;
+  if (absl::IsInvalidArgument(sent)) {
+    return Run(LogLine{Severity::kError,
+                       absl::StrCat("left out: an answer to epd of kind ",
+                                    static_cast<int>(message.body_case()), ": ", sent.message())});
+  }
+  status_.Update(sent);
 }
 
 void EffectPerformer::Run(const LinkSubmission& effect) {
@@ -148,12 +158,14 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     fds.push_back(share->read_write_fd);
     fds.push_back(share->read_only_fd);
   }
-  if (!status.ok()) {
-    ready.clear_arenas();
-    fds.clear();
-    *ready.mutable_status() = ToProto(status);
+  if (status.ok()) {
+    const absl::Status sent = epd_.Send(message, fds);
+    if (!absl::IsInvalidArgument(sent)) return status_.Update(sent);
+    status = absl::ResourceExhaustedError(sent.message());
   }
-  Send(message, fds);
+  ready.clear_arenas();
+  *ready.mutable_status() = ToProto(status);
+  Send(message);
 }
 
 void EffectPerformer::Run(const ReportTenantDrained& effect) {
@@ -196,17 +208,26 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   const auto set = arenas_.find(effect.set);
   const auto tenant = tenants_.find({effect.group, effect.formation});
   if (set == arenas_.end() || tenant == tenants_.end()) return;
-  std::vector<uint64_t>& routes = tenant->second.expert_routes;
-  routes.resize(effect.num_experts);
+  Routes& routes = tenant->second.routes;
+  const GroupSpec& spec = tenant->second.move.spec;
+  const size_t num_ranks = effect.arena_of_rank.size();
+  routes.of_expert.resize(effect.num_experts);
+  routes.between_ranks.resize(num_ranks * num_ranks);
   std::vector<int32_t> counts(effect.num_experts);
   const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
                                counts.size() * sizeof(int32_t));
   for (int arena = 0; arena < set->second.set->num_arenas(); ++arena) {
     const uint64_t offset = effect.offsets.at(static_cast<size_t>(arena));
     if (!set->second.set->Read(arena, offset, bytes).ok()) continue;
+    const auto rank = absl::c_find(effect.arena_of_rank, arena);
+    const auto row = static_cast<size_t>(rank - effect.arena_of_rank.begin());
     for (uint32_t e = 0; e < effect.num_experts; ++e) {
       // A client may have staged anything; a figure for people must not wrap because of it.
-      if (counts[e] > 0) routes[e] += static_cast<uint64_t>(counts[e]);
+      if (counts[e] <= 0) continue;
+      const auto count = static_cast<uint64_t>(counts[e]);
+      routes.of_expert[e] += count;
+      if (row < num_ranks)
+        routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
     }
   }
 }
@@ -218,13 +239,13 @@ void EffectPerformer::Run(const SendToPeer& effect) {
 void EffectPerformer::Run(const OpenWire& effect) {
   const auto set = arenas_.find(effect.set);
   if (wire_ == nullptr || set == arenas_.end()) return;
-  std::map<Rank, char*> regions;
+  std::map<Rank, RemoteRegion> regions;
   for (const auto& [rank, arena] : effect.arenas) {
     const absl::StatusOr<char*> mapped = set->second.set->Map(arena);
     if (!mapped.ok()) {
       return exchange_.RowsRefused(effect.operation, rank, mapped.status(), now_);
     }
-    regions[rank] = *mapped + effect.offset;
+    regions[rank] = {*mapped + effect.offset, effect.servers.at(rank)};
   }
   wire_->Open(effect.operation, effect.bytes, std::move(regions));
 }
@@ -279,7 +300,7 @@ void EffectPerformer::Run(const LogLine& effect) {
   if (const uint64_t dropped = log_limiter_.TakeDropped(); dropped > 0) {
     absl::StrAppend(&text, " (", dropped, " lines before this one were left out)");
   }
-  message.mutable_log()->set_text(std::move(text));
+  message.mutable_log()->set_text(text::Clean(text, kLogBytes));
   Send(message);
 }
 
@@ -360,9 +381,9 @@ void EffectPerformer::WorkerLost(Incarnation worker, const absl::Status& cause, 
   }
 }
 
-const std::vector<uint64_t>* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
+const EffectPerformer::Routes* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {
   const auto found = tenants_.find({group, formation});
-  return found == tenants_.end() ? nullptr : &found->second.expert_routes;
+  return found == tenants_.end() ? nullptr : &found->second.routes;
 }
 
 }  // namespace epd

@@ -45,6 +45,8 @@ class EffectPerformer {
   void PollBackends(absl::Time now);
   bool busy() const;
   void Log(const LogLine& line) { Run(line); }
+  // What is too long for a message is left out, and said.
+  void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
 
   // What is equal on all ranks, for row movement; told before the tenant starts.
   //   any error  its rows cannot go between nodes (member_moves.h)
@@ -52,8 +54,12 @@ class EffectPerformer {
   // Another node's worker is gone.
   void WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now);
   void RemoveTenant(GroupId group, Formation formation);
-  // Routes per expert since the formation started; empty before the first prepare.
-  const std::vector<uint64_t>* RoutesOf(GroupId group, Formation formation) const;
+  // Since the formation started; both empty before the first prepare.
+  struct Routes {
+    std::vector<uint64_t> of_expert = {};      // [num_experts]
+    std::vector<uint64_t> between_ranks = {};  // [num_ranks, num_ranks], from ranks served here.
+  };
+  const Routes* RoutesOf(GroupId group, Formation formation) const;
 
   // The first error of the socket to epd or of a device, which ends the worker.
   const absl::Status& status() const { return status_; }
@@ -62,8 +68,8 @@ class EffectPerformer {
  private:
   struct TenantFacts {
     MoveGroup move;
-    std::vector<uint64_t> expert_routes;  // [num_experts] or empty.
-    MemberMoves* members = nullptr;       // Of move.communicator.
+    Routes routes;
+    MemberMoves* members = nullptr;  // Of move.communicator.
   };
   using TenantKey = std::pair<GroupId, Formation>;
 
@@ -95,7 +101,6 @@ class EffectPerformer {
   void Run(const ReportTenantBroken& effect);
   void Run(const EvictSession& effect);
   void Run(const LogLine& effect);
-  void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
 
   Exchange& exchange_;
   SessionTable& sessions_;

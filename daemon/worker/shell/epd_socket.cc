@@ -33,9 +33,8 @@ absl::StatusOr<std::optional<EpdMessage>> EpdSocket::Receive() {
   message.fds = std::move(packet->fds);
   if (!message.body.ParseFromString(packet->bytes)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", packet->bytes.size(),
-                     " bytes that is not of worker.proto; epd and epd-worker are of "
-                     "different builds"));
+        absl::StrCat("the socket to epd: a message of ", packet->bytes.size(),
+                     " bytes that is not of worker.proto; are epd and epd-worker of one build?"));
   }
   return message;
 }
@@ -44,6 +43,9 @@ absl::Status EpdSocket::Send(const v1::FromWorker& message, const std::vector<in
   PacketChannel::Fds sent;
   for (const int fd : fds) {
     sent.push_back(std::make_shared<UniqueFd>(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+    if (sent.back()->valid()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the worker has no descriptor left (LimitNOFILE) for the ", fds.size(), " of a message"));
   }
   return OfEpd(channel_.Send(message.SerializeAsString(), std::move(sent)));
 }

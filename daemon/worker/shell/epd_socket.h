@@ -27,12 +27,13 @@ class EpdSocket {
 
   // The next message, or nothing when there is none now.
   //   UNAVAILABLE       epd is gone
-  //   INVALID_ARGUMENT  not a message of worker.proto
+  //   INVALID_ARGUMENT  what came is no message of worker.proto; the one behind it may be
   absl::StatusOr<std::optional<EpdMessage>> Receive();
 
   // `fds` are duplicated.
   //   UNAVAILABLE         epd is gone
-  //   RESOURCE_EXHAUSTED  too long, too many descriptors, or epd has not read for long
+  //   INVALID_ARGUMENT    too long, too many descriptors, or none left to duplicate them: nothing was sent
+  //   RESOURCE_EXHAUSTED  epd has not read for long
   absl::Status Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
   absl::Status Flush();
 

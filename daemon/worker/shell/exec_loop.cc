@@ -79,6 +79,7 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
       exchange_(ExchangeOptions{.staging_bytes = hello.staging_bytes(),
                                 .device_staging_bytes = hello.cuda_staging_bytes(),
                                 .first_operation_id = FirstOperationId(hello.worker_incarnation()),
+                                .limits = LimitsFromProto(hello.limits()),
                                 .self = Incarnation(hello.worker_incarnation())}),
       performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get()),
       id_maker_(std::move(parts.make_unique_id)) {}

@@ -61,6 +61,7 @@ class ExecLoop {
   void ReadControl();
   void Handle(EpdMessage message);
   void Handle(const v1::AddSession& message, std::vector<UniqueFd> fds);
+  absl::Status Enter(const v1::AddSession& message, std::vector<UniqueFd> fds);
   void Handle(const v1::SessionDead& message);
   void Handle(const v1::StartTenant& message);
   void Handle(const v1::EndTenant& message);
@@ -68,8 +69,12 @@ class ExecLoop {
   void Handle(const v1::InitCommunicator& message);
   void Handle(const v1::GetSnapshot& message);
   void Handle(const v1::GetPast& message);
+  // Figures between ranks, as far as they fit into the message.
+  void AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnapshot& out) const;
   void SendMadeIds();
   void Send(const v1::FromWorker& message);
+  // Leaves a message of epd's out and says so: what it asks for does not happen, and this worker lives on.
+  void LeaveOut(absl::string_view what);
   void Fail(const absl::Status& status);
   // Whether a backend of this worker can serve the tenant.
   absl::Status CheckServed(const TenantStart& start) const;

@@ -13,16 +13,18 @@
 namespace epd {
 namespace {
 
-// Figures per expert in one snapshot; more would not fit into a message.
-constexpr size_t kMaxRoutesShown = 16384;
-// Operations of the past in one message, with up to a hundred bytes each.
-constexpr size_t kMaxPastShown = 2048;
+// What a snapshot leaves of its message for figures between ranks: waits are told before routes, and of a group all or none.
+constexpr size_t kSnapshotSlack = 4096;
 
 }  // namespace
 
 void ExecLoop::ReadControl() {
   while (status_.ok()) {
     absl::StatusOr<std::optional<EpdMessage>> message = epd_.Receive();
+    if (absl::IsInvalidArgument(message.status())) {
+      LeaveOut(message.status().message());
+      continue;
+    }
     if (!message.ok()) return Fail(message.status());
     if (!message->has_value()) return;
     Handle(**std::move(message));
@@ -53,34 +55,56 @@ void ExecLoop::Handle(EpdMessage message) {
     case v1::ToWorker::kGetPast:
       return Handle(body.get_past());
     case v1::ToWorker::kHello:
+      return LeaveOut("a message of epd's: a second hello");
     case v1::ToWorker::BODY_NOT_SET:
-      return Fail(absl::InvalidArgumentError("epd sent a message that has no place here"));
+      return LeaveOut(
+          "a message of epd's without anything that this worker knows; are epd and "
+          "epd-worker of one build?");
   }
 }
 
-void ExecLoop::Send(const v1::FromWorker& message) { Fail(epd_.Send(message)); }
+void ExecLoop::LeaveOut(absl::string_view what) {
+  performer_.Log(LogLine{Severity::kError, absl::StrCat("left out: ", what)});
+}
+
+void ExecLoop::Send(const v1::FromWorker& message) { performer_.Send(message); }
 
 void ExecLoop::Handle(const v1::AddSession& message, std::vector<UniqueFd> fds) {
+  const absl::Status entered = Enter(message, std::move(fds));
+  if (entered.ok()) return;
+  v1::FromWorker answer;
+  answer.mutable_evict_session()->set_session_id(message.session_id());
+  *answer.mutable_evict_session()->mutable_cause() = ToProto(
+      absl::Status(entered.code(), absl::StrCat("the worker cannot serve session ",
+                                                message.session_id(), ": ", entered.message())));
+  Send(answer);
+}
+
+// The slots are client memory: a header that was written over is that client's alone.
+absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd> fds) {
   if (fds.size() != 2) {
-    return Fail(absl::InvalidArgumentError(
-        absl::StrCat("AddSession with ", fds.size(), " descriptors, expected 2")));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it came with ", fds.size(),
+                     " descriptors, expected 2; the worker may have none left (LimitNOFILE)"));
   }
   const SessionId id(message.session_id());
   absl::StatusOr<SessionSlots> opened =
       SessionSlots::Open(id, message.record_index(), fds[0], std::move(fds[1]), records_);
-  if (!opened.ok()) return Fail(opened.status());
+  if (!opened.ok()) return opened.status();
   SessionSlots& slots = sessions_.insert_or_assign(id, *std::move(opened)).first->second;
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = id.value;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, slots.wakeup_fd(), &event) != 0) {
-    return Fail(absl::ResourceExhaustedError("epoll_ctl of a session's eventfd"));
+    sessions_.erase(id);
+    return absl::ResourceExhaustedError("epoll_ctl of its eventfd");
   }
-  exchange_.AddSession(id);
+  exchange_.AddSession(id, message.uid());
   const absl::Time now = Now();
   slots.TakeAll([&](const Submission& submission, const shm::SlotRequest& request) {
     exchange_.Take(submission, request, now);
   });
+  return absl::OkStatus();
 }
 
 void ExecLoop::Handle(const v1::SessionDead& message) {
@@ -162,27 +186,53 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
   Send(reply);
 }
 
+// A number takes four bytes of a wait, and at most ten of a route.
+void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnapshot& out) const {
+  size_t left = limits::kDatagramBytes - kSnapshotSlack;
+  left -= std::min(left, out.ByteSizeLong());
+  const auto fits = [&left](size_t bytes) {
+    if (bytes == 0 || bytes > left) return false;
+    left -= bytes;
+    return true;
+  };
+  for (size_t i = 0; i < snapshot.tenants.size(); ++i) {
+    const std::vector<int64_t>& waited = snapshot.tenants[i].waited_ns;
+    if (snapshot.tenants[i].ended || !fits(waited.size() * 4)) continue;
+    v1::RankFigures& ranks = *out.mutable_tenants(static_cast<int>(i))->mutable_ranks();
+    for (const int64_t nanos : waited)
+      ranks.add_waited_seconds(static_cast<float>(static_cast<double>(nanos) * 1e-9));
+  }
+  for (v1::WorkerSnapshot::Tenant& tenant : *out.mutable_tenants()) {
+    const EffectPerformer::Routes* routes =
+        performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
+    if (routes == nullptr || tenant.ended() || !fits(routes->between_ranks.size() * 10)) continue;
+    tenant.mutable_ranks()->mutable_routes()->Add(routes->between_ranks.begin(),
+                                                  routes->between_ranks.end());
+  }
+}
+
 void ExecLoop::Handle(const v1::GetSnapshot& message) {
-  v1::FromWorker reply;
-  *reply.mutable_snapshot() = SnapshotToProto(exchange_.Snapshot(Now()));
-  reply.mutable_snapshot()->set_request_id(message.request_id());
+  const ExchangeSnapshot figures = exchange_.Snapshot(Now());
+  v1::WorkerSnapshot snapshot = SnapshotToProto(figures);
+  snapshot.set_request_id(message.request_id());
   if (wire_ != nullptr) {
     for (const auto& [node, traffic] : wire_->traffic().all()) {
-      v1::WorkerSnapshot::NodeTraffic& shown = *reply.mutable_snapshot()->add_traffic();
+      v1::WorkerSnapshot::NodeTraffic& shown = *snapshot.add_traffic();
       shown.set_node(node);
       shown.set_sent_bytes(traffic->sent_bytes.load(std::memory_order_relaxed));
       shown.set_received_bytes(traffic->received_bytes.load(std::memory_order_relaxed));
     }
   }
   size_t num_left = kMaxRoutesShown;
-  for (v1::WorkerSnapshot::Tenant& tenant : *reply.mutable_snapshot()->mutable_tenants()) {
-    const std::vector<uint64_t>* routes =
+  for (v1::WorkerSnapshot::Tenant& tenant : *snapshot.mutable_tenants()) {
+    const EffectPerformer::Routes* routes =
         performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
-    if (routes == nullptr || routes->size() > num_left) continue;
-    num_left -= routes->size();
-    tenant.mutable_expert_routes()->Add(routes->begin(), routes->end());
+    if (routes == nullptr || routes->of_expert.size() > num_left) continue;
+    num_left -= routes->of_expert.size();
+    tenant.mutable_expert_routes()->Add(routes->of_expert.begin(), routes->of_expert.end());
   }
-  Send(reply);
+  AddBetweenRanks(figures, snapshot);
+  for (const v1::FromWorker& part : SplitSnapshot(std::move(snapshot))) Send(part);
 }
 
 void ExecLoop::Handle(const v1::GetPast& message) {

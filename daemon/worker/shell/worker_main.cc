@@ -13,19 +13,25 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/backend/unique_id_maker.h"
+#include "daemon/tls/address.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/wire.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/exec_loop.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -35,12 +41,18 @@ constexpr char kLocalListen[] = "127.0.0.1:0";
 // How long the worker may take to answer everybody once it was told to stop.
 constexpr unsigned kStopSeconds = 5;
 constexpr int kHelloLimitMs = 30'000;
+constexpr size_t kReadyTextBytes = 16 << 10;  // Of each text: paths, and why there is none.
+constexpr size_t kHelloFdsWithTls = 4;
+constexpr absl::Duration kLookup = absl::Seconds(5);
 
 volatile std::sig_atomic_t g_stop = 0;
 
 pthread_t g_exec_thread;
+pid_t g_epd = 0;
 
-void OnStopSignal(int) {
+// SIGTERM, or SIGCONT, which comes with the end of each of epd's threads and whenever somebody lets the worker go on.
+void OnStopSignal(int signal) {
+  if (signal == SIGCONT && getppid() == g_epd) return;
   // Other threads (gRPC's) take signals, too; only the exec thread's wait has to end.
   if (pthread_equal(pthread_self(), g_exec_thread) == 0) {
     pthread_kill(g_exec_thread, SIGTERM);
@@ -61,13 +73,15 @@ void KeepFreedMemory() {
   mallopt(M_ARENA_MAX, kMaxArenas);
 }
 
-// The end of epd reaches the worker as the end of its socket, and as SIGTERM should it hang.
+// The end of epd reaches the worker as the end of its socket, and should it hang or be stopped, as SIGCONT: no other
+// signal that can be handled makes a stopped process go on, and one that stayed would keep its arenas for ever.
 void WatchForTheEnd() {
   g_exec_thread = pthread_self();
+  g_epd = getppid();
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
-  sigaction(SIGTERM, &action, nullptr);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  for (const int one : {SIGTERM, SIGCONT}) sigaction(one, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
   signal(SIGPIPE, SIG_IGN);
   // A terminal's Ctrl-C, its end and whatever an operator asks of a daemon are for epd.
   for (const int of_epd : {SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) signal(of_epd, SIG_IGN);
@@ -82,7 +96,7 @@ int Usage() {
 
 // ---- the first words between epd and its worker ----
 
-// Waits for WorkerHello with its one descriptor.
+// Waits for WorkerHello with its descriptors.
 //   UNAVAILABLE        epd is gone
 //   DEADLINE_EXCEEDED  it says nothing for 30 s
 //   INVALID_ARGUMENT   it says something else
@@ -90,13 +104,15 @@ absl::StatusOr<EpdMessage> ReceiveHello(EpdSocket& socket) {
   for (;;) {
     pollfd watched = {.fd = socket.fd(), .events = POLLIN, .revents = 0};
     const int ready = poll(&watched, 1, kHelloLimitMs);
+    if (ready < 0 && errno == EINTR && g_stop == 0) continue;
     if (ready < 0 && errno == EINTR) return absl::UnavailableError("asked to stop");
     if (ready <= 0) return absl::DeadlineExceededError("epd has not said hello in 30 s");
     absl::StatusOr<std::optional<EpdMessage>> message = socket.Receive();
     if (!message.ok()) return message.status();
     if (!message->has_value()) continue;
-    if (!(*message)->body.has_hello() || (*message)->fds.size() != 1) {
-      return absl::InvalidArgumentError("epd's first message is not a hello with one descriptor");
+    const size_t num_fds = (*message)->fds.size();
+    if (!(*message)->body.has_hello() || (num_fds != 1 && num_fds != kHelloFdsWithTls)) {
+      return absl::InvalidArgumentError("epd's first message is not a hello with its descriptors");
     }
     if ((*message)->body.hello().staging_bytes() == 0) {
       return absl::InvalidArgumentError("epd's hello names no staging_bytes");
@@ -117,17 +133,22 @@ v1::FromWorker ReadyMessage(const ServedBackends& served, const NcclLibrary& ncc
   const Backend& backend = *served.backends.front();
   v1::FromWorker message;
   v1::WorkerReady& ready = *message.mutable_ready();
+  // Libraries, drivers and the machine write most of it.
+  const auto clean = [](const std::string& text) { return text::Clean(text, kReadyTextBytes); };
   ready.set_backend(backend.name());
   ready.set_simd(backend.simd());
-  ready.set_nccl_version(nccl.version());
-  ready.set_nccl_path(nccl.path());
-  ready.set_nccl_problem(nccl.problem());
+  ready.set_nccl_version(clean(nccl.version()));
+  ready.set_nccl_path(clean(nccl.path()));
+  ready.set_nccl_problem(clean(nccl.problem()));
   ready.set_pid(getpid());
-  if (served.cuda.has_value()) *ready.mutable_cuda() = *served.cuda;
-  ready.set_cuda_problem(served.no_cuda);
+  if (served.cuda.has_value()) {
+    *ready.mutable_cuda() = *served.cuda;
+    ready.mutable_cuda()->set_name(clean(served.cuda->name()));
+  }
+  ready.set_cuda_problem(clean(served.no_cuda));
   ready.set_wire_address(addresses.wire);
   ready.set_local_address(addresses.local);
-  ready.set_wire_problem(addresses.problem);
+  ready.set_wire_problem(clean(addresses.problem));
   return message;
 }
 
@@ -147,13 +168,49 @@ UniqueIdMaker::Make MakerOfIds(const NcclLibrary& nccl, bool used) {
       [path = nccl.path()] { return MakeUniqueIdInChild(SelfPath(), path, UniqueIdMaker::kLimit); };
 }
 
+// Where `others` are reached from, as an address to listen at. The resolver may be silent for longer than epd
+// waits for a worker. "" and `*problem`: nowhere.
+std::string ListenTowards(const std::string& others, bool anywhere, std::string* problem) {
+  struct Lookup {
+    absl::Notification done;
+    std::string source;
+  };
+  const auto lookup = std::make_shared<Lookup>();
+  std::thread([lookup, others] {
+    lookup->source = SourceTowards(others);
+    lookup->done.Notify();
+  }).detach();
+  if (!lookup->done.WaitForNotificationWithTimeout(kLookup)) {
+    *problem =
+        absl::StrCat("the resolver did not answer for '", others, "' in ",
+                     absl::FormatDuration(kLookup), "; set wire_listen, or mend it and restart");
+    return "";
+  }
+  const std::string& source = lookup->source;
+  if (source.empty()) {
+    *problem = absl::StrCat("no way to '", others, "' was found; set wire_listen");
+    return "";
+  }
+  if (!anywhere && !IsLoopback(HostOf(absl::StrCat(source, ":0")))) {
+    *problem = absl::StrCat(
+        "'", source, "', from where '", others,
+        "' is reached, is no loopback address, and without TLS the rows of other nodes are "
+        "taken only there; set tls_ca, tls_cert and tls_key, or, where the whole network is "
+        "trusted, insecure=yes");
+    return "";
+  }
+  return absl::StrCat(source, ":0");
+}
+
 // A GPU's worker has neighbours on its node also where there are no other nodes: what they say does not
-// leave the machine, and whoever says it must know the run's number.
-std::unique_ptr<Wire> StartWire(const v1::WorkerHello& hello, WireAddresses& addresses) {
+// leave the machine.
+std::unique_ptr<Wire> StartWire(const v1::WorkerHello& hello, const TlsFiles& tls,
+                                WireAddresses& addresses) {
   const bool local = hello.wire_listen().empty();
   Wire::Options options{.node = hello.node(),
                         .self = Incarnation(hello.worker_incarnation()),
-                        .tls = {hello.tls_ca(), hello.tls_cert(), hello.tls_key()}};
+                        .tls = tls,
+                        .secret = hello.wire_secret()};
   if (local) options.tls = {};
   auto wire = std::make_unique<Wire>(std::move(options));
   absl::StatusOr<std::string> bound =
@@ -170,7 +227,7 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   EpdSocket socket{UniqueFd(control_fd)};
   absl::StatusOr<EpdMessage> hello = ReceiveHello(socket);
   if (!hello.ok()) return hello.status();
-  const v1::WorkerHello& body = hello->body.hello();
+  v1::WorkerHello& body = *hello->body.mutable_hello();
   absl::StatusOr<OutcomeRecords> records = OutcomeRecords::Open(hello->fds[0]);
   if (!records.ok()) return records.status();
   absl::StatusOr<ServedBackends> served = make_backends(body);
@@ -179,10 +236,19 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   const bool has_cuda = served->cuda.has_value();
   std::unique_ptr<Wire> wire;
   WireAddresses addresses;
+  absl::string_view others = body.wire_listen();
+  const bool anywhere = absl::ConsumePrefix(&others, kTowards);
+  if (anywhere || absl::ConsumePrefix(&others, kTowardsLoopback))
+    body.set_wire_listen(ListenTowards(std::string(others), anywhere, &addresses.problem));
   if (!body.wire_listen().empty() || has_cuda) {
     KeepFreedMemory();
     GiveEachLoopItsThreads();
-    wire = StartWire(body, addresses);
+    KeepGrpcQuiet();
+    const std::vector<UniqueFd>& fds = hello->fds;
+    const TlsFiles tls = fds.size() == kHelloFdsWithTls
+                             ? TlsFiles::Of(fds[1].get(), fds[2].get(), fds[3].get())
+                             : TlsFiles();
+    wire = StartWire(body, tls, addresses);
   }
   if (absl::Status sent = socket.Send(ReadyMessage(*served, nccl, addresses)); !sent.ok()) {
     return sent;

@@ -6,7 +6,7 @@
 
 namespace epd {
 
-absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
+absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key, uint32_t uid) {
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
     ++sets_.at(found->second).num_users;
     return Lease{.set = found->second, .created = false};
@@ -19,6 +19,7 @@ absl::StatusOr<Staging::Lease> Staging::Acquire(const ArenaSetKey& key) {
   by_key_[key] = id;
   Set& set = sets_[id];
   set.key = key;
+  set.uid = uid;
   set.num_users = 1;
   return Lease{.set = id, .created = true};
 }
@@ -175,6 +176,21 @@ void Staging::Free(const Region& region) {
 void Staging::Committed(ArenaSetId id, uint64_t end) {
   uint64_t& committed = sets_.at(id).committed_end;
   committed = std::max(committed, end);
+}
+
+uint64_t Staging::ChargeOf(ArenaSetId id, uint64_t bytes) const {
+  const uint64_t page = pool_.page_bytes();
+  return (std::max<uint64_t>(bytes, 1) + page - 1) / page * page * sets_.at(id).key.size();
+}
+
+std::map<uint32_t, uint64_t> Staging::InUseByUid() const {
+  std::map<uint32_t, uint64_t> in_use;
+  for (const StagingPool::SetStatus& status : pool_.Sets()) {
+    const Set& set = sets_.at(status.id);
+    const uint64_t eager = set.eager.has_value() ? set.eager->bytes * set.key.size() : 0;
+    in_use[set.uid] += status.in_use_bytes - eager;
+  }
+  return in_use;
 }
 
 std::vector<SessionId> Staging::SessionsOf(ArenaSetId id) const {

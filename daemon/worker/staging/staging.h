@@ -47,8 +47,8 @@ class Staging {
     ArenaSetId set;
     bool created = false;
   };
-  // The set of a tenant; one more user of it.
-  absl::StatusOr<Lease> Acquire(const ArenaSetKey& key);
+  // The set of a tenant, whose sessions are `uid`'s; one more user of it.
+  absl::StatusOr<Lease> Acquire(const ArenaSetKey& key, uint32_t uid = 0);
   // A set of its own, of device memory.
   //   RESOURCE_EXHAUSTED  the device's staging has not that much left
   absl::StatusOr<Lease> AcquireOnDevice(const ArenaSetKey& key, const DeviceArenas& device);
@@ -85,11 +85,16 @@ class Staging {
   // What operations of the set may take at most, over all its arenas; for messages.
   uint64_t room_bytes(ArenaSetId set) const;
   std::vector<SessionId> SessionsOf(ArenaSetId set) const;
+  // What a region of `bytes` takes of the pool, over all arenas of the set.
+  uint64_t ChargeOf(ArenaSetId set, uint64_t bytes) const;
+  // By uid: what is in use in the pool, without eager buffers, with what dead sessions still hold.
+  std::map<uint32_t, uint64_t> InUseByUid() const;
 
  private:
   struct Set {
     ArenaSetKey key;
     int num_users = 0;
+    uint32_t uid = 0;
     int num_regions = 0;  // Of operations.
     uint64_t committed_end = 0;
     std::set<SessionId> lingering;  // Dead sessions whose process lives.

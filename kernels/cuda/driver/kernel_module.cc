@@ -17,8 +17,8 @@ LoadedKernels KernelModule::Load(const DriverTable& driver, const void* image) {
   if (code != kSuccess) {
     module->module_ = nullptr;
     loaded.problem = Describe(driver, "cuModuleLoadData", code) +
-                     ": the kernels need compute capability 8.0 and a driver as new as the CUDA "
-                     "version that they were compiled with";
+                     ": the kernels need compute capability 8.0 and a driver that is new enough; "
+                     "epctl doctor says which";
     return loaded;
   }
   for (int i = 0; i < NumKernels(); ++i) {

@@ -55,7 +55,7 @@ void FakeDriver::FillTable() {
                                           {kAttributeComputeMinor, m.compute_minor},
                                           {kAttributeVirtualMemory, m.virtual_memory},
                                           {kAttributePosixDescriptors, m.posix_descriptors},
-                                          {kAttributeRdmaWithVirtualMemory, 0},
+                                          {kAttributeRdmaWithVirtualMemory, m.rdma},
                                           {kAttributeFabricHandles, 0},
                                           {kAttributeMps, m.mps}};
         const auto found = known.find(attribute);

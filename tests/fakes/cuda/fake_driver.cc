@@ -148,6 +148,11 @@ uint64_t FakeDriver::used_bytes() const {
   return used_bytes_;
 }
 
+uint64_t FakeDriver::rdma_bytes() const {
+  std::lock_guard lock(mutex_);
+  return rdma_bytes_;
+}
+
 int FakeDriver::PendingWaits() const {
   return static_cast<int>(std::count_if(streams_.begin(), streams_.end(), [](const auto& entry) {
     return !entry.second.operations.empty() && entry.second.operations.front().is_wait;

@@ -33,6 +33,7 @@ struct FakeMachine {
   bool waits_end = true;  // False: the device never sees what a CPU writes.
   bool peer_access = true;
   bool mps = false;
+  bool rdma = false;         // Network cards reach memory of cuMemCreate.
   bool with_runtime = true;  // runtime_take_last_error is there.
 };
 
@@ -79,6 +80,8 @@ class FakeDriver {
   // What was made and not given back: "1 stream, 2 allocations"; "" when nothing.
   std::string Leaks() const;
   uint64_t used_bytes() const;
+  // Of memory_create, made for network cards too.
+  uint64_t rdma_bytes() const;
   // The device whose context this process retained last; -1: none.
   int device() const;
 
@@ -156,6 +159,7 @@ class FakeDriver {
   int device_ = -1;
   bool current_ = false;
   uint64_t used_bytes_ = 0;
+  uint64_t rdma_bytes_ = 0;
   uint64_t next_ = 1;
   std::map<MemoryHandle, Allocation> handles_;
   std::map<DevicePointer, uint64_t> reserved_;

@@ -1,5 +1,6 @@
 #include "tests/fakes/cuda/fake_graph.h"
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -9,10 +10,12 @@
 namespace epd::cuda {
 namespace {
 
+constexpr Result kCaptureUnsupported = 900;
 constexpr Result kCaptureInvalidated = 901;
 
 const DriverTable* real = nullptr;
 thread_local FakeGraph::Calls* capture = nullptr;
+std::atomic<int> num_captures = 0;
 std::mutex names_mutex;
 std::map<Function, size_t> args_bytes;
 
@@ -74,6 +77,11 @@ Result NoMemory(DevicePointer* address, size_t bytes) {
   return real->memory_allocate(address, bytes);
 }
 
+// CUDA's documentation of cuCtxSynchronize and of captures: nothing may wait for a context that captures.
+Result Synchronize() {
+  return num_captures > 0 ? kCaptureUnsupported : real->context_synchronize();
+}
+
 }  // namespace
 
 FakeGraph::FakeGraph(const DriverTable& driver) : driver_(driver), table_(driver) {
@@ -84,16 +92,21 @@ FakeGraph::FakeGraph(const DriverTable& driver) : driver_(driver), table_(driver
   table_.module_get_function = &GetFunction;
   table_.launch_kernel = &LaunchKernel;
   table_.memory_allocate = &NoMemory;
+  table_.context_synchronize = &Synchronize;
 }
 
 FakeGraph::~FakeGraph() { real = nullptr; }
 
-void FakeGraph::Begin() { capture = new Calls; }
+void FakeGraph::Begin() {
+  capture = new Calls;
+  ++num_captures;
+}
 
 FakeGraph::Calls FakeGraph::End() {
   Calls calls = std::move(*capture);
   delete capture;
   capture = nullptr;
+  --num_captures;
   return calls;
 }
 

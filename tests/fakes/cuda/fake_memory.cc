@@ -34,6 +34,10 @@ void FakeDriver::FillMemoryCalls() {
         if (!d.machine_.virtual_memory) return kNotSupported;
         if (exportable && !d.machine_.posix_descriptors) return kNotSupported;
         if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
+        // cuda.h at gpuDirectRDMACapable: ask for the attribute first, or creation fails.
+        const bool rdma = properties->flags.gpu_direct_rdma_capable != 0;
+        if (rdma && !d.machine_.rdma) return kNotSupported;
+        d.rdma_bytes_ += rdma ? bytes : 0;
         const int fd = d.MakeMemory(bytes);
         if (fd < 0) return kOutOfMemory;
         *handle = d.next_++;

@@ -4,7 +4,9 @@
 // "version" (unless said), "create", "update", "dispatch", "combine", "destroy". With a marker in
 // EPD_FAKE_NCCL_EP_ONCE only once for each time that somebody makes it.
 //
-// A broken rule of the interface is written down where the fake driver writes its own.
+// A broken rule of the interface is written down where the fake driver writes its own. Each rule says beside it what of
+// nccl-extensions 0.2.0 it comes from: its header nccl_ep.h, its nccl_ep.cc, its kernels, or how Transformer Engine's
+// ep_backend.cpp calls it. "Ours" is a rule that the library does not have, and that epd keeps.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -141,11 +143,12 @@ struct Routing {
 struct Handle {
   Group* group = nullptr;
   size_t alignment = 1;
-  int64_t top_k = -1;
+  int64_t top_k = 0;
   int64_t num_tokens = -1;
   std::shared_ptr<Routing> routing;  // Of the last update.
 };
 
+// nccl_ep.h: every struct carries its size and a magic number, which the library checks first.
 template <typename T>
 bool Sound(const T* one, const char* name, uint32_t magic = abi::kMagic) {
   if (one != nullptr && one->size == sizeof(T) && one->magic == magic) return true;
@@ -162,6 +165,7 @@ bool Is(const abi::Tensor* tensor, int type, std::vector<size_t> least, const ch
   return fits;
 }
 
+// Ours: its calls depend on the thread's current device, and one thread keeps them in order.
 bool OnItsThread(const Group& group, const char* call) {
   if (std::this_thread::get_id() == group.thread) return true;
   Broken(std::string(call) + " on another thread than its group's");
@@ -184,23 +188,29 @@ uint16_t ToBfloat16(float value) {
 
 std::string WhyNoGroup(const abi::GroupConfig& config, int num_ranks) {
   struct stat cache;
+  // nccl_ep.h: the version of the structs must be the library's own.
   if (config.version != abi::kApiVersion || config.algorithm != abi::kHighThroughput) {
     return "it is for high throughput, with another version";
   }
+  // nccl_ep.cc: num_experts % nRanks == 0, and a multiple of 4 in each team of GPUs that reach each other.
   if (config.num_experts == 0 || config.num_experts % static_cast<uint32_t>(num_ranks) != 0 ||
       config.num_experts % 4 != 0) {
     return "num_experts";
   }
+  // nccl_ep.cc: tokens in blocks of 64 for high throughput; a receive budget of 0 would be its eager mode.
+  if (config.max_send_tokens % 64 != 0) return "max_send_tokens";
   if (config.max_send_tokens == 0 || config.max_recv_slots < config.max_send_tokens) {
     return "fewer receive slots than tokens";
   }
+  // Its kernels copy 16 bytes at a time.
   if (config.max_row_bytes == 0 || config.max_row_bytes % 16 != 0) return "max_row_bytes";
+  // jit/nvcc_compiler.cc runs nvcc, and aborts where it cannot; the folder of the cache is ours.
   if (access(Environment("NCCL_EP_JIT_NVCC").c_str(), X_OK) != 0) return "no nvcc";
   if (stat(Environment("NCCL_EP_JIT_CACHE_DIR").c_str(), &cache) != 0) return "no cache";
   return "";
 }
 
-// Over the capacity without drops, the real one's kernel traps.
+// Over the capacity without drops, the real one's kernel traps (scan_kernel.cuh).
 Zones Landed(const Group& group, const std::vector<Routes>& routes, int rank, size_t alignment) {
   Zones zones = LayOut(routes, rank, static_cast<int32_t>(group.config.num_experts), alignment);
   if (zones.slots.size() <= group.config.max_recv_slots) return zones;
@@ -329,6 +339,7 @@ EPD_EXPORT Result ncclEpCreateGroup(Group** out, Comm comm, const abi::GroupConf
 EPD_EXPORT Result ncclEpGroupDestroy(Group* group) {
   EndAsAsked("destroy");
   if (!OnItsThread(*group, "ncclEpGroupDestroy")) return kInvalidArgument;
+  // nccl_ep.h: handles go before their group.
   if (group->num_handles > 0) return Broken("ncclEpGroupDestroy: it has handles");
   delete group;
   return abi::kSuccess;
@@ -340,12 +351,14 @@ EPD_EXPORT Result ncclEpInitHandle(Handle** out, Group* group, int layout,
   if (!OnItsThread(*group, "ncclEpInitHandle")) return kInvalidArgument;
   if (!Sound(config, "ncclEpInitHandle: the config")) return kInvalidArgument;
   const size_t alignment = config->alignment < 1 ? 1 : config->alignment;
-  if (layout != abi::kExpertMajor || top_k != -1 || memory != nullptr ||
-      (alignment & (alignment - 1)) != 0) {
+  // ht_init_handle of nccl_ep.cc refuses num_topk <= 0; -1, which the header offers, is for low latency alone.
+  if (top_k <= 0) return Broken("ncclEpInitHandle: num_topk of high throughput is not positive");
+  // HandleConfig in nccl_ep.h: a power of two. A memory of the caller's is for a size that it asked for first.
+  if (layout != abi::kExpertMajor || memory != nullptr || (alignment & (alignment - 1)) != 0) {
     return Broken("ncclEpInitHandle: not as for high throughput");
   }
   ++group->num_handles;
-  *out = new Handle{.group = group, .alignment = alignment, .routing = nullptr};
+  *out = new Handle{.group = group, .alignment = alignment, .top_k = top_k, .routing = nullptr};
   return abi::kSuccess;
 }
 
@@ -370,9 +383,9 @@ EPD_EXPORT Result ncclEpUpdateHandle(Handle* handle, const abi::Tensor* topk,
   }
   const auto num_tokens = static_cast<int32_t>(topk->dims[0]);
   const auto top_k = static_cast<int32_t>(topk->dims[1]);
+  // The handle's buffers were made for these sizes.
   if (topk->dims[0] > group.config.max_send_tokens) return Broken("more tokens than the group's");
-  if (handle->top_k != -1 && handle->top_k != top_k) return Broken("another top_k than before");
-  handle->top_k = top_k;
+  if (handle->top_k != top_k) return Broken("another top_k than the handle's");
   handle->num_tokens = num_tokens;
   const size_t bytes =
       4 + size_t{group.config.max_send_tokens} * static_cast<size_t>(top_k) * sizeof(int32_t);
@@ -406,6 +419,7 @@ EPD_EXPORT Result ncclEpDispatch(Handle* handle, const abi::DispatchInputs* in,
   if (Asked("error", "dispatch")) return kInvalidArgument;
   const Group& group = *handle->group;
   if (!OnItsThread(group, "ncclEpDispatch")) return kInvalidArgument;
+  // nccl_ep.h: a handle knows no routing before its first update.
   if (handle->routing == nullptr) return Broken("ncclEpDispatch before ncclEpUpdateHandle");
   if (none != nullptr || !Sound(in, "the dispatch inputs") || !Sound(out, "the dispatch outputs") ||
       !Sound(config, "the dispatch config")) {
@@ -415,6 +429,7 @@ EPD_EXPORT Result ncclEpDispatch(Handle* handle, const abi::DispatchInputs* in,
   const auto tokens = static_cast<size_t>(handle->num_tokens);
   const auto top_k = static_cast<size_t>(handle->top_k);
   const size_t slots = group.config.max_recv_slots;
+  // nccl_ep.h, as ep_backend.cpp calls it: weights go with a forward dispatch alone.
   if (forward != (in->weights != nullptr) || forward != (out->weights != nullptr)) {
     return Broken("ncclEpDispatch: weights go forward, and must");
   }
@@ -464,6 +479,7 @@ EPD_EXPORT Result ncclEpCombine(Handle* handle, const abi::CombineInputs* in,
   const bool backward = config->direction == abi::kBackward;
   const auto tokens = static_cast<size_t>(handle->num_tokens);
   const auto top_k = static_cast<size_t>(handle->top_k);
+  // ep_backend.cpp: a dispatch's backward is a combine with weights in and out; any other has none.
   if (backward != (in->weights != nullptr) || backward != (out->weights != nullptr)) {
     return Broken("ncclEpCombine: weights go backward, and must");
   }

@@ -16,6 +16,7 @@ _MAX_DEPTH = 6
 _CALLS = {
     "status": ["status"],
     "groups": ["groups"],
+    "top": ["top", "--once"],
     "sessions": ["sessions"],
     "ranks": ["ranks"],
     "memory": ["memory"],

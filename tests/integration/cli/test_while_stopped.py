@@ -38,6 +38,7 @@ def test_every_command_answers_while_a_client_and_the_worker_are_stopped(epd, ep
         for command in ("status", "groups", "sessions", "ranks", "memory", "health", "doctor"):
             ended = _timed(epctl, command)
             assert ended.returncode in (0, 7), f"{command}: {ended.stdout}{ended.stderr}"
+        assert "hung" in _timed(epctl, "top", "--once").stdout
         table = _timed(epctl, "ranks", "hung").stdout
         assert "hung" in table and str(waiting.pid) in table and str(absent.pid) in table
         wait.until(

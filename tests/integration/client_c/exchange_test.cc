@@ -10,6 +10,7 @@
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/integration/client_c/harness/told.h"
 
 namespace epd::testing {
 namespace {
@@ -99,7 +100,8 @@ TEST_P(ExchangeTest, OverflowWithoutDropIsAnErrorOnEveryRankAndLeavesTheGroupUsa
     if (Result r = joined.rank->Dispatch(fewer); !r.ok()) return r.message;
     return result.message;
   });
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report :
+       Told("a rank would receive more rows than its capacity", "all ranks", FinishAll(ranks))) {
     EXPECT_THAT(report, HasSubstr("[epd:RESOURCE_EXHAUSTED]"));
     EXPECT_THAT(
         report,
@@ -189,7 +191,8 @@ TEST_P(ExchangeTest, CallsThatDoNotAgreeAreNamedOnEveryRankAndEndNothing) {
     if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return "then: " + p;
     return result.message;
   });
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report :
+       Told("ranks call different operations by one name", "all ranks", FinishAll(ranks))) {
     EXPECT_THAT(report, StartsWith("[epd:INVALID_ARGUMENT] group=test"));
     EXPECT_THAT(report, HasSubstr("dispatch"));
     EXPECT_THAT(report, HasSubstr("combine"));

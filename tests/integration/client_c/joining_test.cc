@@ -9,6 +9,7 @@
 
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/integration/client_c/harness/told.h"
 
 namespace epd::testing {
 namespace {
@@ -26,7 +27,8 @@ TEST(JoiningTest, ADifferentSpecIsNamedWithItsFieldOnEveryRank) {
       return JoinedRank(daemon.socket_path(), c, rank).problem;
     }));
   }
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report :
+       Told("ranks join with different sizes", "all ranks", FinishAll(ranks))) {
     EXPECT_THAT(report, StartsWith("[epd:INVALID_ARGUMENT]"));
     EXPECT_THAT(report, HasSubstr("hidden"));
     EXPECT_THAT(report, HasSubstr("16"));
@@ -46,7 +48,8 @@ TEST(JoiningTest, ARankThatALivingProcessHoldsIsRefusedAndItsHolderNamed) {
   ASSERT_EQ(holder.link().Hear(), "joined");
   RankProcess second(
       [&](Link&) { return JoinedRank(daemon.socket_path(), c, 0, {.form_ms = 2000}).problem; });
-  const std::string report = second.Finish();
+  const std::string report =
+      Told("a rank is joined that a living process holds", "who joins", {second.Finish()})[0];
   EXPECT_THAT(report, StartsWith("[epd:ALREADY_EXISTS]"));
   EXPECT_THAT(report, HasSubstr("pid=" + std::to_string(holder.pid())));
   holder.link().Say("go");
@@ -58,7 +61,8 @@ TEST(JoiningTest, MissingRanksAreListedWhenTheDeadlinePasses) {
   const ExchangeCase c{.num_ranks = 3, .num_experts = 6};
   RankProcess alone(
       [&](Link&) { return JoinedRank(daemon.socket_path(), c, 1, {.form_ms = 500}).problem; });
-  const std::string report = alone.Finish();
+  const std::string report = Told("ranks are missing when the forming deadline passes",
+                                  "all that came", {alone.Finish()})[0];
   EXPECT_THAT(report, StartsWith("[epd:DEADLINE_EXCEEDED]"));
   EXPECT_THAT(report, HasSubstr("arrived: rank=1 host="));
   EXPECT_THAT(report, HasSubstr("missing: ranks 0, 2"));
@@ -118,7 +122,8 @@ TEST(JoiningTest, APlanFromBeforeTheGroupWasJoinedAgainIsRefusedOnEveryRank) {
       return stale.message;
     }));
   }
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report : Told("a rank uses a plan from before the group was joined again",
+                                        "all ranks", FinishAll(ranks))) {
     EXPECT_THAT(report, StartsWith("[epd:INVALID_ARGUMENT] group=test"));
     EXPECT_THAT(report, HasSubstr("rank=0 host="));
     EXPECT_THAT(report, HasSubstr("group id of the routing plan"));
@@ -150,7 +155,8 @@ TEST(JoiningTest, APlanFromAnEarlierEpochIsAbortedOnEveryRankWithBothEpochsNamed
   ASSERT_EQ(kill(worker, SIGKILL), 0);
   ASSERT_TRUE(Eventually(10, [&] { return daemon.worker_pid() != worker; })) << daemon.Log();
   for (const auto& rank : ranks) rank->link().Say("go");
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report :
+       Told("a rank uses a plan of an earlier epoch", "all ranks", FinishAll(ranks))) {
     unsigned long before = 0;
     unsigned long after = 0;
     ASSERT_EQ(std::sscanf(report.c_str(), "from %lu to %lu:", &before, &after), 2) << report;

@@ -12,6 +12,7 @@
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
+#include "tests/integration/client_c/harness/told.h"
 
 namespace epd::testing {
 namespace {
@@ -184,7 +185,8 @@ TEST(NodesTest, AWorkerThatCannotBeReachedIsNamedAndNothingSpins) {
     const auto took = std::chrono::steady_clock::now() - begin;
     return took < std::chrono::seconds(40) ? problem : "it took too long: " + problem;
   });
-  for (const std::string& report : FinishAll(ranks)) {
+  for (const std::string& report :
+       Told("two nodes cannot reach each other", "all ranks", FinishAll(ranks))) {
     EXPECT_THAT(report, HasSubstr("[epd:UNAVAILABLE] group=test"));
     // Whichever of the two streams is given up first; the answers of node 0 are lost, too.
     EXPECT_THAT(report,
@@ -258,7 +260,8 @@ std::vector<std::string> ReportsWhenDies(int node, const std::function<void(Node
 
 // Its epd coordinates, its worker leads: whoever speaks first, the others hear which node it was and whose ranks.
 TEST(NodesTest, WhenTheNodeOfRank0DiesAllOthersHearWhichItWas) {
-  EXPECT_THAT(ReportsWhenDies(0, [](NodeFleet& fleet) { fleet.Kill(0); }),
+  EXPECT_THAT(Told("a node's epd is killed", "all ranks on other nodes",
+                   ReportsWhenDies(0, [](NodeFleet& fleet) { fleet.Kill(0); })),
               Each(AllOf(HasSubstr("[epd:UNAVAILABLE]"), HasSubstr("the worker of node n0 cpu"),
                          HasSubstr("ranks=0-1"), HasSubstr("has ended"))));
 }
@@ -269,9 +272,10 @@ TEST(NodesTest, WhenAWorkerDiesAllOthersHearWhichOneItWas) {
     const auto kill = [&](NodeFleet& fleet) {
       EXPECT_EQ(::kill(fleet.node(node).worker_pid(), SIGKILL), 0);
     };
-    EXPECT_THAT(ReportsWhenDies(node, kill),
-                Each(AllOf(ContainsRegex("worker.*node.n" + std::to_string(node)),
-                           Not(ContainsRegex("pid=[0-9]+ phase=(lost|gone|dead)")))));
+    EXPECT_THAT(
+        Told("a node's worker is killed", "all ranks on other nodes", ReportsWhenDies(node, kill)),
+        Each(AllOf(ContainsRegex("worker.*node.n" + std::to_string(node)),
+                   Not(ContainsRegex("pid=[0-9]+ phase=(lost|gone|dead)")))));
   }
 }
 

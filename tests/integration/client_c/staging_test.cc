@@ -18,6 +18,7 @@
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/read_trap.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/integration/client_c/harness/told.h"
 
 namespace epd::testing {
 namespace {
@@ -173,7 +174,7 @@ TEST_P(StagingTest, AnOperationLargerThanThePoolIsRefusedOnEveryRankAndTheNextCa
         if (std::string p = next.RunAndCompare(data); !p.empty()) return "small group: " + p;
         return refused.message;
       });
-  EXPECT_THAT(FinishAll(ranks),
+  EXPECT_THAT(Told("an operation needs more staging than there is", "all ranks", FinishAll(ranks)),
               Each(AllOf(StartsWith("[epd:RESOURCE_EXHAUSTED] group=test"),
                          HasSubstr("exceed an arena of 1048576 bytes; start epd with a larger"))));
 }
@@ -204,7 +205,8 @@ TEST_P(StagingTest, WhoGetsNoStagingBeforeTheDeadlineIsToldOnEveryRankAndLaterGe
     link.Hear();
     return joined.rank->RunAndCompare(joined.data);
   });
-  EXPECT_THAT(waiter.link().Hear(),
+  EXPECT_THAT(Told("others hold the staging until the deadline", "all ranks that wait for it",
+                   {waiter.link().Hear()})[0],
               AllOf(StartsWith("[epd:RESOURCE_EXHAUSTED] group=waiter"), HasSubstr("staging")));
   holder.Kill();
   waiter.link().Say("go");
@@ -220,7 +222,7 @@ TEST_P(StagingTest, AWorkerThatMayMakeNoMemoryRefusesTheGroupAndTheNextOneWorks)
   const rlimit little = {4096, before.rlim_max};
   ASSERT_EQ(prlimit(worker, RLIMIT_FSIZE, &little, nullptr), 0);
   auto refused = StartRanks(daemon.socket_path(), c, RunOnce);
-  EXPECT_THAT(FinishAll(refused),
+  EXPECT_THAT(Told("the worker may make no memory", "all ranks", FinishAll(refused)),
               Each(AllOf(StartsWith("[epd:RESOURCE_EXHAUSTED]"), HasSubstr("staging arena"))));
   EXPECT_EQ(daemon.worker_pid(), worker) << "the limit is an error, not the end of the worker";
   ASSERT_EQ(prlimit(worker, RLIMIT_FSIZE, &before, nullptr), 0);

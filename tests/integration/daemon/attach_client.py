@@ -29,10 +29,16 @@ def spec(name: str = "g", num_ranks: int = 2, **fields: object) -> pb.GroupSpec:
 class Client:
     """One connection. Every wait ends after DEADLINE_S with a TimeoutError."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, uid: int | None = None) -> None:
+        """As `uid`, which only root can: the kernel says who connected, not who sends."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(DEADLINE_S)
-        self.socket.connect(path)
+        own = os.geteuid()
+        os.seteuid(own if uid is None else uid)
+        try:
+            self.socket.connect(path)
+        finally:
+            os.seteuid(own)
         self.fds: list[int] = []
         self._next_request = 1
 

@@ -50,4 +50,5 @@ class Authority:
             f"--tls_ca={self.ca}",
             f"--tls_cert={self.folder / (name + '.pem')}",
             f"--tls_key={self.folder / (name + '.key')}",
+            "--nodes=*",
         ]

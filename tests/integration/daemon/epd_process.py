@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 
+import cluster_secret
 import wait
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _HERE = pathlib.Path(__file__).resolve().parent
-_PROTOS = ["attach", "worker", "node", "cluster"]
+_PROTOS = ["attach", "figures", "worker", "node", "cluster", "wire"]
 
 
 def _generate_protos() -> pathlib.Path:
@@ -71,6 +72,7 @@ class Daemon:
             f"--worker={self._worker_script()}",
             "--staging_bytes=64MiB",
             "--drain_deadline=5s",
+            *cluster_secret.flags(),
         ]
         given = {flag.partition("=")[0] for flag in flags}
         return [binary("epd"), *(u for u in usual if u.partition("=")[0] not in given), *flags]
@@ -102,8 +104,13 @@ class Daemon:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
 
-    def client(self):
-        return attach_client.Client(self.socket)
+    def client(self, uid: int | None = None):
+        return attach_client.Client(self.socket, uid)
+
+    def let_others_in(self) -> None:
+        """Others than epd's user reach the socket; the tests' folders are root's alone."""
+        for folder in (self.folder, *self.folder.parents[:2]):
+            folder.chmod(0o755)
 
     def listen_address(self) -> str:
         lines = [line for line in self.log().splitlines() if 'event="serving"' in line]

@@ -29,8 +29,16 @@ def _free_port() -> int:
 
 
 class Etcd:
-    def __init__(self, folder: pathlib.Path, host: str = "127.0.0.1", tls: bool = False) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        host: str = "127.0.0.1",
+        tls: bool = False,
+        wrap: tuple[str, ...] = (),
+    ) -> None:
+        """``wrap``: in front of the command, such as a namespace's."""
         self._folder = folder
+        self._wrap = wrap
         self._host = host
         self._scheme = "https" if tls else "http"
         self._client, self._peer = _free_port(), _free_port()
@@ -45,7 +53,7 @@ class Etcd:
         """
         served = self._times_served()
         client, peer = f"{self._scheme}://{self.address}", f"http://{self._host}:{self._peer}"
-        command = ["etcd", "--name=test", f"--data-dir={self._folder / 'data'}"]
+        command = [*self._wrap, "etcd", "--name=test", f"--data-dir={self._folder / 'data'}"]
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         command += [f"--initial-cluster=test={peer}", "--logger=zap", "--unsafe-no-fsync", *flags]

@@ -2,13 +2,17 @@
 
 import queue
 
+import cluster_secret
 import grpc
 
 from proto.epd.v1 import cluster_pb2 as pb
 
 
 class FakeNode:
-    def __init__(self, address: str, name: str, recorded: bytes = b"", **first: object) -> None:
+    def __init__(
+        self, address: str, name: str, recorded: bytes = b"", says: str = "", **first: object
+    ) -> None:
+        """It proves to be node `name`, and says that it is that or `says`."""
         self.name = name
         self.incarnation = 4711
         self._seq = 0
@@ -21,8 +25,9 @@ class FakeNode:
             else sent.SerializeToString(),
             response_deserializer=pb.ClusterView.FromString,
         )
-        self._views = call(iter(self._out.get, None), timeout=30)
-        hello = pb.NodeReport(node=name, incarnation=self.incarnation, **first)
+        proof = cluster_secret.metadata(pb, self._channel, name)
+        self._views = call(iter(self._out.get, None), timeout=30, metadata=proof)
+        hello = pb.NodeReport(node=says or name, incarnation=self.incarnation, **first)
         self._out.put(recorded or hello)
 
     def __enter__(self) -> "FakeNode":

@@ -116,7 +116,10 @@ def _record_sync(release: str, folder: pathlib.Path) -> None:
     channel = grpc.insecure_channel(first.listen_address())
     upstream = channel.stream_stream("/epd.v1.Cluster/Sync")
 
-    def sync(reports, _context):
+    challenge = channel.unary_unary("/epd.v1.Cluster/Challenge")
+
+    def sync(reports, context):
+        proof = [(key, value) for key, value in context.invocation_metadata() if "epd-" in key]
         sent: queue.Queue = queue.Queue()
 
         def read() -> None:
@@ -126,12 +129,15 @@ def _record_sync(release: str, folder: pathlib.Path) -> None:
             sent.put(None)
 
         threading.Thread(target=read, daemon=True).start()
-        for view in upstream(iter(sent.get, None)):
+        for view in upstream(iter(sent.get, None), metadata=proof):
             messages.append(Message("<", view))
             yield view
 
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
-    handlers = {"Sync": grpc.stream_stream_rpc_method_handler(sync)}
+    handlers = {
+        "Challenge": grpc.unary_unary_rpc_method_handler(lambda asked, _: challenge(asked)),
+        "Sync": grpc.stream_stream_rpc_method_handler(sync),
+    }
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("epd.v1.Cluster", handlers),)
     )

@@ -116,8 +116,9 @@ def test_a_user_with_a_password_is_let_in_and_a_wrong_one_is_named(
 ):
     etcd = etcd_of(*_tls_flags(authority), tls=True)
     _let_in_by_password(authority, etcd.address)
-    (tmp_path / "right").write_text(_PASSWORD + "\n")
-    (tmp_path / "wrong").write_text("wrong\n")
+    for name, password in (("right", _PASSWORD), ("wrong", "wrong")):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(password + "\n")
     ca = f"--etcd_ca={_file(authority, 'ca.pem')}"
     right = epd_of("a", etcd, ca, "--etcd_user=epd", f"--etcd_password_file={tmp_path / 'right'}")
     right.wait_for_log("leading")

@@ -137,6 +137,14 @@ def test_client_name_that_is_cut_inside_a_character_leaves_the_worker_alone(serv
     assert served.worker_pid() == worker, "no worker was started again"
 
 
+def test_device_name_is_shown_to_its_limit(served):
+    with served.client() as client:
+        client.attach()
+        client.join(attach.spec("two", num_ranks=2), [0, 1], devices=["d" * 64, "d" * 65])
+        ranks = _epctl(served, "ranks", "two")["ranks"]
+        assert [rank["device"] for rank in ranks] == ["d" * 64, "d" * 64]
+
+
 def test_drained_and_leave_of_unknown_groups_do_no_harm(served):
     with served.client() as client:
         client.attach()

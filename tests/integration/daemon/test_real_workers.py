@@ -9,12 +9,13 @@ import threading
 
 import attach_client as attach
 import fake_node
+import grpc
 import hung_rank
 import pytest
 import running_epd
 import wait
 
-from proto.epd.v1 import attach_pb2
+from proto.epd.v1 import attach_pb2, wire_pb2
 
 
 def _listen_address(epd: running_epd.RunningEpd) -> str:
@@ -129,7 +130,7 @@ def _serve(node: fake_node.FakeNode, spec, wire_address: str) -> None:
     claim = node.claim(spec, 1)
     work = []
     while True:
-        node.report(claims=[claim], work=work, wire_address=wire_address, facts={"exchange": 1})
+        node.report(claims=[claim], work=work, wire_address=wire_address, facts={"exchange": 2})
         try:
             view = node.view()
         except (StopIteration, fake_node.grpc.RpcError):
@@ -177,3 +178,34 @@ def test_a_worker_that_accepts_streams_and_never_answers_is_named_and_hangs_nobo
         assert f"the stream to node m cpu at 127.0.0.1:{port} is lost" in cause.message, cause
         assert "rank=1" in cause.message, cause
         assert epd.api.call("GetStatus").workers[0].pid == epd.worker_pid() != 0
+
+
+def _ports(pid: int) -> list[int]:
+    """At which the process listens."""
+    folder = f"/proc/{pid}/fd"
+    inodes = {os.readlink(f"{folder}/{fd}")[8:-1] for fd in os.listdir(folder)}
+    rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/{pid}/net/{name}")]
+    return [int(row[1][-4:], 16) for row in rows if row[3] == "0A" and row[9] in inodes]
+
+
+def test_a_stranger_at_a_workers_port_is_refused_and_logged(pair, clients):
+    """It knows the workers' numbers, and nothing that a formation has told them."""
+    _form(clients, "g")
+    first, second = (epd.api.call("GetStatus").workers[0] for epd in pair)
+    hello = wire_pb2.WireHello(version=3, node="b", stream_kind=1, nonce=bytes(32))
+    setattr(hello, "from", second.worker_incarnation)
+    hello.to = first.worker_incarnation
+    proof = b"\x01\0\0\0" + wire_pb2.WireHello(proof=bytes(32)).SerializeToString()
+    message = b"\x02\0\0\0" + wire_pb2.WireMessage(step=1).SerializeToString()
+    for port in _ports(first.pid):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.stream_stream("/epd.v1.Wire/Stream")
+            said = (("epd-hello-bin", hello.SerializeToString()),)
+            for buffer, code in (
+                (message, grpc.StatusCode.INVALID_ARGUMENT),
+                (proof, grpc.StatusCode.UNAUTHENTICATED),
+            ):
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(call(iter([buffer]), timeout=10, metadata=said))
+                assert refused.value.code() == code, refused.value
+    wait.until(lambda: "does not know what a formation tells" in pair[0].log(), "a line in the log")

@@ -11,6 +11,7 @@ import struct
 import threading
 
 import attach_client as attach
+import cluster_secret
 import epd_process  # noqa: F401  (makes the protos importable)
 import fake_node
 import grpc
@@ -188,10 +189,19 @@ def test_todays_node_follows_a_recorded_coordinator(daemon):
         request_deserializer=fake_node.pb.NodeReport.FromString,
         response_serializer=fake_node.pb.ClusterView.SerializeToString,
     )
+    challenge = grpc.unary_unary_rpc_method_handler(
+        lambda request, _: cluster_secret.answer(fake_node.pb, request),
+        request_deserializer=fake_node.pb.ChallengeRequest.FromString,
+        response_serializer=fake_node.pb.ChallengeResponse.SerializeToString,
+    )
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads)
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("epd.v1.Cluster", {"Sync": handler}),)
+            (
+                grpc.method_handlers_generic_handler(
+                    "epd.v1.Cluster", {"Challenge": challenge, "Sync": handler}
+                ),
+            )
         )
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()

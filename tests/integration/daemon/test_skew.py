@@ -65,7 +65,7 @@ def test_a_node_whose_clock_is_ten_minutes_off_is_named_before_anything_is_forme
         node.view()
         client.attach()
         client.start_join(spec, [0, 1])
-        facts = {"exchange": 1, "wall_clock_ms": wrong}
+        facts = {"exchange": 2, "wall_clock_ms": wrong}
         node.report(claims=[node.claim(spec, 2)], facts=facts, worker_has_nccl=True)
         failed = client.expect("join_failed").status
         assert "the clock of node z is" in failed.message, failed.message

@@ -1,12 +1,15 @@
 """What clients and operators see when the worker dies, hangs or never starts."""
 
+import contextlib
 import mmap
 import os
+import resource
 import signal
 import struct
 import time
 
 import attach_client as attach
+import epd_process
 import wait
 from node_calls import NodeApi
 
@@ -18,6 +21,7 @@ _SLOT_BYTES = 4096
 _REPLY_MESSAGE_OFFSET = 64 + 904 + 6 * 8
 _ARMED = 1
 _ABORTED = 10
+_RESOURCE_EXHAUSTED = 8
 _SERVING, _NOT_SERVING = 1, 2
 
 
@@ -78,9 +82,62 @@ def test_open_uses_end_with_aborted_when_the_worker_is_dead_and_stay_so_until_it
         os.kill(worker, signal.SIGKILL)
         wait.until(lambda: slots.word(7) == (0, 1 + _ABORTED), "the use ends", seconds=1)
         assert "phase=" in slots.message(7)
-        assert f"the worker (pid {worker}) ended: killed by signal 9" in slots.message(7)
+        assert f"cpu (pid {worker}) ended: killed by signal 9" in slots.message(7)
         slots.arm(8)
         wait.until(lambda: slots.word(8) == (0, 1 + _ABORTED), "a later use ends", seconds=1)
+
+
+def test_a_stopped_worker_of_an_epd_that_was_killed_goes_on_and_ends(daemon):
+    daemon.start(f"--worker={epd_process.binary('epd-worker')}")
+    worker = daemon.worker_pid()
+    os.kill(worker, signal.SIGSTOP)
+    daemon.process.kill()
+    daemon.process.wait()
+    wait.until(lambda: not os.path.exists(f"/proc/{worker}"), "the stopped worker's end", 10)
+
+
+def test_a_worker_that_was_stopped_and_goes_on_is_the_same_one(daemon):
+    daemon.start(f"--worker={epd_process.binary('epd-worker')}", "--worker_heartbeat=100ms")
+    worker = daemon.worker_pid()
+    os.kill(worker, signal.SIGSTOP)
+    daemon.wait_for_log("worker does not answer")
+    os.kill(worker, signal.SIGCONT)
+    daemon.wait_for_log("worker answers again")
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+    assert _worker(daemon).pid == worker
+
+
+def test_a_worker_without_descriptors_refuses_what_needs_them_and_lives(daemon):
+    daemon.start(f"--worker={epd_process.binary('epd-worker')}")
+    pid = daemon.worker_pid()
+    with daemon.client() as client:  # Its own start is over then.
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    first_free = max(int(name) for name in os.listdir(f"/proc/{pid}/fd")) + 1
+    refusals = []
+    for room in range(9):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (first_free + room, limits[1]))
+        with daemon.client() as client:
+            client.attach()
+            with contextlib.suppress(BrokenPipeError):  # Refused already.
+                client.start_join(attach.spec(num_ranks=1), [0])
+            answer = client.receive()
+            body = answer.WhichOneof("body")
+            if body != "joined":
+                status = getattr(answer, body).status
+                assert status.code == _RESOURCE_EXHAUSTED, status
+                words = ("LimitNOFILE", "Too many open files")
+                assert any(word in status.message for word in words), status
+                refusals.append(body)
+    assert refusals, "the limit was never reached"
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    with daemon.client() as client:
+        client.attach()
+        client.join(attach.spec(num_ranks=1), [0])
+    assert _worker(daemon).pid == pid
 
 
 def test_worker_death_is_told_with_its_signal_and_a_restart(daemon):

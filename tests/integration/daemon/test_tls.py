@@ -166,7 +166,9 @@ def test_a_plain_peer_is_refused_in_both_directions(start, cluster):
     [
         (["--tls_ca=/x"], "expected all three or none"),
         (["--tls_ca=/x", "--tls_cert=/x", "--tls_key=/x"], "tls_ca: cannot read '/x'"),
-        (["--listen=0.0.0.0:0"], "without TLS only loopback and private addresses"),
+        (["--listen=0.0.0.0:0", "--insecure=no"], "without TLS only loopback addresses are taken"),
+        (["--listen=10.0.0.1:0", "--insecure=no"], "without TLS only loopback addresses are taken"),
+        (["--listen=a.name:0", "--insecure=no"], "without TLS only loopback addresses are taken"),
     ],
 )
 def test_bad_tls_settings_end_epd_with_the_reason(tmp_path, flags, says):

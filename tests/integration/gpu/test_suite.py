@@ -1,4 +1,5 @@
-"""Goal: tests/gpu/run says so where there is no GPU, and where there is one no part passes that did not do its work."""
+"""Goal: tests/gpu/run says so where there is no GPU; where there is one no part passes that did not do its work, and a visit
+that is cut short leaves a report to go on from."""
 
 import importlib
 import json
@@ -6,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -24,18 +26,27 @@ def _python(suite: types.ModuleType, code: str, seconds: int = 20) -> dict:
     return suite.run_part(suite.Part("part", [sys.executable, "-c", code], seconds))
 
 
-def test_without_a_gpu_it_says_so_and_ends_with_77(tmp_path: pathlib.Path) -> None:
-    report = tmp_path / "report.json"
+def test_without_a_gpu_every_part_says_so_and_it_ends_with_77(tmp_path: pathlib.Path) -> None:
+    """Nor does it take make, a compiler or JAX to say it."""
+    (tmp_path / "bin").mkdir()
+    for tool in ("bash", "dirname", "git"):
+        (tmp_path / "bin" / tool).symlink_to(f"/usr/bin/{tool}")
     ended = subprocess.run(
-        [_RUN, "--report", report],
+        [_RUN, "--budget", "540", "--out", tmp_path / "out"],
         check=False,
         text=True,
         capture_output=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "EPD_GPU_PYTHON": sys.executable},
+        env={
+            "PATH": str(tmp_path / "bin"),
+            "CUDA_VISIBLE_DEVICES": "",
+            "EPD_GPU_PYTHON": sys.executable,
+        },
     )
     assert ended.returncode == 77, ended.stderr
     assert "no GPU here, so nothing ran" in ended.stdout
-    assert not report.exists()
+    entries = json.loads((tmp_path / "out" / "report.json").read_text())["parts"]
+    assert entries[0]["name"] == "api streams worker 2 vmm"
+    assert all(entry["reason"].startswith("no GPU here: ") for entry in entries)
 
 
 def test_wrong_usage_is_another_status() -> None:
@@ -63,6 +74,19 @@ def test_what_cannot_run_is_skipped_with_its_reason(suite: types.ModuleType) -> 
     assert inside["status"] == "skipped"
 
 
+def _visit(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, made: list, *arguments: object
+) -> tuple[int, dict]:
+    """Runs these parts as on a machine with a GPU; the status and the report."""
+    monkeypatch.setattr(suite.machine, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(suite.machine, "describe", lambda root: {"gpus": ["none"]})
+    monkeypatch.setattr(suite.programs, "provide", lambda out: suite.programs.Programs(out, {}))
+    monkeypatch.setattr(suite.parts, "parts", lambda built: made)
+    status = suite.main([str(argument) for argument in arguments])
+    report = pathlib.Path(arguments[arguments.index("--report") + 1])
+    return status, json.loads(report.read_text())
+
+
 @pytest.mark.parametrize(
     ("code", "status"), [("print('{\"x\": 1}')", 0), ("raise SystemExit(3)", 1)]
 )
@@ -73,33 +97,127 @@ def test_the_report_has_every_part_and_the_status_says_whether_all_passed(
     code: str,
     status: int,
 ) -> None:
-    monkeypatch.setattr(suite.machine, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(suite.machine, "describe", lambda root: {"gpus": ["none"]})
-    monkeypatch.setattr(suite, "_build", lambda out: None)
     made = [
         suite.Part("first", [sys.executable, "-c", code], 20),
         suite.Part("second", [], 20, skip="why not"),
     ]
-    monkeypatch.setattr(suite, "parts", lambda out: made)
     report = tmp_path / "deep" / "report.json"
-    assert suite.main(["--report", str(report)]) == status
-    document = json.loads(report.read_text())
+    ended, document = _visit(suite, monkeypatch, made, "--report", report)
+    assert ended == status
     assert [entry["name"] for entry in document["parts"]] == ["first", "second"]
-    assert document["machine"]["gpus"] == ["none"]
+    assert document["machines"][0]["gpus"] == ["none"]
 
 
-def test_nothing_that_ran_is_no_success(
+def test_a_part_finds_those_before_it_in_the_report(
     suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setattr(suite.machine, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(suite.machine, "describe", lambda root: {})
-    monkeypatch.setattr(suite, "_build", lambda out: None)
-    assert suite.main(["--report", str(tmp_path / "r.json"), "--only", "no such part"]) == 1
+    report = tmp_path / "report.json"
+    read = f"print(open({str(report)!r}).read())"
+    good = "print('{\"x\": 1}')"
+    made = [
+        suite.Part("first", [sys.executable, "-c", good], 20),
+        suite.Part("second", [sys.executable, "-c", read], 20),
+    ]
+    status, document = _visit(suite, monkeypatch, made, "--report", report)
+    assert status == 0
+    (seen,) = document["parts"][1]["result"]["parts"]
+    assert (seen["name"], seen["status"]) == ("first", "passed")
 
 
-def test_every_program_of_the_makefile_is_a_part(suite: types.ModuleType) -> None:
-    makefile = (_ROOT / "tests" / "gpu" / "Makefile").read_text()
-    line = next(line for line in makefile.splitlines() if line.startswith("PROGRAMS :="))
+def test_what_the_budget_leaves_over_is_resumed_elsewhere(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    count = tmp_path / "count"
+    good = f"open({str(count)!r}, 'a').write('x'); print('{{\"x\": 1}}')"
+    slow = f"import time; time.sleep(0 if {str(first)!r} in __import__('os').environ.get('SEEN', '') else 60)"
+    made = [
+        suite.Part("good", [sys.executable, "-c", good], 20),
+        suite.Part("cut", [sys.executable, "-c", slow + "; print('{\"x\": 1}')"], 300),
+        suite.Part("not begun", [sys.executable, "-c", good], 20),
+    ]
+    status, document = _visit(suite, monkeypatch, made, "--budget", 3, "--report", first)
+    assert [entry["status"] for entry in document["parts"]] == [
+        "passed",
+        "unfinished",
+        "unfinished",
+    ]
+    assert status == 3
+    monkeypatch.setenv("SEEN", str(first))
+    status, document = _visit(suite, monkeypatch, made, "--resume", first, "--report", second)
+    assert status == 0
+    assert [(entry["status"], entry["machine"]) for entry in document["parts"]] == [
+        ("passed", 0),
+        ("passed", 1),
+        ("passed", 1),
+    ]
+    assert count.read_text() == "xx"  # What had passed did not run again.
+
+
+def test_a_part_at_its_limit_leaves_no_process_behind(
+    suite: types.ModuleType, tmp_path: pathlib.Path
+) -> None:
+    """A daemon that it started would keep the GPU's memory from the next part."""
+    pid = tmp_path / "pid"
+    child = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']);"
+    child += f"open({str(pid)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+    assert _python(suite, child, seconds=3)["exit"] == "timeout"
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(int(pid.read_text()), 0)
+            time.sleep(0.05)
+
+
+def test_only_runs_what_it_names_and_may_be_given_again(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    made = [
+        suite.Part(name, [sys.executable, "-c", "print('{\"x\": 1}')"], 20)
+        for name in ("one", "two", "three")
+    ]
+    arguments = ["--report", tmp_path / "r.json", "--only", "one", "--only", "thr"]
+    status, document = _visit(suite, monkeypatch, made, *arguments)
+    assert status == 0
+    assert [entry["name"] for entry in document["parts"]] == ["one", "three"]
+    status, _ = _visit(suite, monkeypatch, made, "--report", tmp_path / "r.json", "--only", "none")
+    assert status == 1  # Nothing that ran is no success.
+
+
+def test_what_does_not_compile_is_skipped_with_what_the_compiler_said(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\necho 'cannot compile this' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(suite.machine, "nvcc", lambda: None)
+    monkeypatch.setattr(suite.machine, "cuda_header", lambda: tmp_path / "cuda.h")
+    built = suite.programs.provide(tmp_path / "out")
+    assert set(built.missing) >= set(suite.programs.PROGRAMS)
+    monkeypatch.setattr(suite.parts, "why_no_jax", lambda: "no JAX")
+    parts = {part.name: part for part in suite.parts.parts(built)}
+    assert parts["T8 poison"].skip == "no poison: cannot compile this\n"
+    assert "no nvcc" in parts["kernels"].skip or "cannot compile" in parts["kernels"].skip
+    assert parts["api jax worker command buffers on"].skip in (
+        "no JAX",
+        "no epd and wheel: unpack a bundle",
+    )
+
+
+def test_nccl_of_a_wheel_is_found(
+    suite: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    library = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("EPD_LIBNCCL", raising=False)
+    code = "import os, json; print(json.dumps({'at': os.environ['EPD_LIBNCCL']}))"
+    assert _python(suite, code)["result"] == {"at": str(library)}
+
+
+def test_every_program_is_a_part(suite: types.ModuleType) -> None:
     out = pathlib.Path("/out")
-    run = {pathlib.Path(part.command[0]).name for part in suite.parts(out) if part.command[0]}
-    assert set(line.split(":=")[1].split()) <= run
+    made = suite.parts.parts(suite.programs.Programs(out, {}))
+    run = {pathlib.Path(part.command[0]).name for part in made if part.command[0]}
+    assert set(suite.programs.PROGRAMS) <= run

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import certificates
+import cluster_secret
 import namespaces
 import wait
 from harness import START_SECONDS, Daemon, short_folder
@@ -53,7 +54,9 @@ def running_nodes(
                 place = ["--start_grace=0"]
                 if i > 0:
                     place = [f"--coordinator={daemons[0].listen_address()}"]
-                secrets = authority.sign(f"n{i}", address) if authority else []
+                secrets = cluster_secret.flags()
+                if authority:
+                    secrets = authority.sign(f"n{i}", address)
                 daemons[i].start(f"--node=n{i}", f"--listen={address}:0", *place, *secrets, *flags)
                 if i > 0:
                     wait.until(

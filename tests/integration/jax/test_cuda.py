@@ -39,6 +39,51 @@ def test_no_driver_is_a_reason_and_nothing_else_changes(tmp_path: Path) -> None:
     assert result == "2"
 
 
+_ASKS = """
+import epd.jax
+try:
+    epd.jax.enable_cuda()
+except (ValueError, epd.jax.EpError) as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"EPD_COMMAND_BUFFERS": "maybe"}, "give on or off"),
+        ({"XLA_FLAGS": "--xla_gpu_enable_command_buffer=+CONDITIONAL,while"}, "or set EPD_COMMAND"),
+        (
+            {
+                "XLA_FLAGS": "--xla_gpu_enable_command_buffer=WHILE --xla_gpu_enable_command_buffer=FUSION"
+            },
+            "libcuda.so.1",
+        ),
+        (
+            {
+                "XLA_FLAGS": "--xla_gpu_enable_command_buffer=WHILE",
+                "EPD_COMMAND_BUFFERS": "off",
+            },
+            "libcuda.so.1",
+        ),
+    ],
+)
+def test_loops_in_command_buffers_are_named_unless_operations_are_kept_out(
+    tmp_path: Path, variables: dict[str, str], said: str
+) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library\n")
+    run = subprocess.run(
+        [sys.executable, "-c", _ASKS],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "JAX_PLATFORMS": "cpu"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert said in run.stdout
+
+
 _JOINS = """
 import numpy as np, jax
 from epd.jax import Group, MeshResource

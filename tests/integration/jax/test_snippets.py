@@ -65,6 +65,7 @@ _RUNS = (
     _Run("wide.dispatch", behind="assert (out == 2).all() and stats.expert_counts[0, 0] == 64"),
     _Run("Group.join(", processes=2, devices=1),
     _Run("RoleGroup(", devices=3),
+    _Run("import ragged_all_to_all"),
     _Run("def repeated", devices=1, behind=_A_WORKER_DIES),
 )
 
@@ -132,7 +133,7 @@ def _public_docstrings() -> dict[str, str]:
 
 
 def test_no_public_docstring_names_a_private_module():
-    private = [path.stem for path in pathlib.Path(epd.jax.__file__).parent.rglob("_[a-z]*.py")]
+    private = [path.stem for path in pathlib.Path(epd.__file__).parent.rglob("_[a-z]*.py")]
     pattern = re.compile(rf"(?<!\w)({'|'.join(private)})(?!\w)")
     docstrings = _public_docstrings()
     assert "epd.jax.group.Group.join" in docstrings and "_environment" in private

@@ -9,12 +9,15 @@ from harness import ROOT, clean_environment, python
 
 _PRINT_FIELDS = """
 import ctypes, json
-from epd.jax import _ffi, _group_struct
+from epd import _group_struct, _operation_structs, _program
 kinds = {"epd_group_spec": _group_struct.Spec, "epd_program_group": _group_struct.Group,
-         "epd_program_rank": _ffi.Rank, "epd_program_call": _ffi._Call, "epd_error": _ffi._Error}
+         "epd_program_rank": _program.Rank, "epd_program_call": _program.Call, "epd_error": _program.Error,
+         "epd_program_begun": _program.Begun, "epd_key": _operation_structs.Key,
+         "epd_prepare_args": _operation_structs.PrepareArgs, "epd_scatter_args": _operation_structs.ScatterArgs,
+         "epd_gather_args": _operation_structs.GatherArgs}
 print(json.dumps({name: [(field, ctypes.sizeof(kind)) for field, kind in cls._fields_] for name, cls in kinds.items()}))
 """
-_SIZES = {"size_t": 8, "int64_t": 8, "uint64_t": 8, "uint8_t": 1, "char": 1}
+_SIZES = {"size_t": 8, "int64_t": 8, "uint64_t": 8, "uint8_t": 1, "char": 1, "epd_key": 48}
 
 
 def _fields_in_c(header: str, struct: str) -> list[list]:
@@ -47,9 +50,14 @@ def fields_in_python() -> dict:
     [
         ("client/c/epd_client.h", "epd_group_spec"),
         ("client/c/epd_client.h", "epd_error"),
+        ("client/c/epd_client.h", "epd_key"),
+        ("client/c/epd_client.h", "epd_prepare_args"),
+        ("client/c/epd_client.h", "epd_scatter_args"),
+        ("client/c/epd_client.h", "epd_gather_args"),
         ("client/program/epd_program.h", "epd_program_group"),
         ("client/program/epd_program.h", "epd_program_rank"),
         ("client/program/epd_program.h", "epd_program_call"),
+        ("client/program/epd_program.h", "epd_program_begun"),
     ],
 )
 def test_fields_are_those_of_the_header(fields_in_python: dict, header: str, struct: str):

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/backend/sha256.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/slot_word.h"
 #include "tests/fakes/fake_epd.h"
 #include "tests/seed/seed.h"
@@ -241,6 +243,125 @@ TEST_F(WorkerProcess, SurvivesHostileWordsAndRequestsAndServesOthers) {
   const uint64_t op = AnnounceAll(tenant, tenant.Announce(0));
   EXPECT_NE(op, 0u);
   EXPECT_EQ(Snapshot().operations_size(), 1);
+}
+
+// A client may write over its slots before a worker, or the next one, has looked at them.
+TEST_F(WorkerProcess, ASessionWhoseSlotsAreDamagedEndsAndTheOthersAreServed) {
+  Sessions(2);
+  FakeSession& damaged = *epd_.sessions()[1];
+  damaged.segment().header.magic = 0;
+  epd_.KillWorker();
+  epd_.StartWorker();
+  for (const auto& session : epd_.sessions()) epd_.Introduce(*session);
+  const v1::FromWorker answer = epd_.Receive();
+  EXPECT_EQ(answer.evict_session().session_id(), damaged.id()) << answer.ShortDebugString();
+  EXPECT_EQ(answer.evict_session().cause().code(), static_cast<int>(absl::StatusCode::kDataLoss));
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(1));
+  EXPECT_NE(AnnounceAll(tenant, tenant.Announce(0)), 0u);
+}
+
+TEST_F(WorkerProcess, AMessageThatItCannotTakeIsToldAndTheNextOneIsTaken) {
+  Sessions(1);
+  v1::ToWorker no_text;
+  no_text.mutable_add_session()->set_client_name("\xc3");  // Does not parse.
+  v1::ToWorker without_descriptors;
+  without_descriptors.mutable_add_session()->set_session_id(9);
+  v1::ToWorker second_hello;
+  second_hello.mutable_hello()->set_staging_bytes(1);
+  const std::string of_a_newer_epd("\xa2\x06\x00", 3);  // Field 100, empty.
+  for (const std::string& bytes :
+       {std::string(100, '\xff'), std::string(limits::kDatagramBytes + 1, 'x'),
+        no_text.SerializePartialAsString(), of_a_newer_epd, second_hello.SerializeAsString()}) {
+    epd_.SendBytes(bytes);
+    const v1::FromWorker answer = epd_.Receive();
+    EXPECT_THAT(answer.log().text(), HasSubstr("message")) << answer.ShortDebugString();
+    EXPECT_EQ(answer.log().severity(), 2);
+  }
+  epd_.Send(without_descriptors);
+  EXPECT_EQ(epd_.Receive().evict_session().session_id(), 9u);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(1));
+  EXPECT_NE(AnnounceAll(tenant, tenant.Announce(0)), 0u);
+}
+
+// Whatever there are no descriptors for, a session's or a group's, is refused to that one.
+TEST_F(WorkerProcess, RunningOutOfDescriptorsEndsNoWorker) {
+  constexpr uint32_t kRanks = 16;
+  Sessions(kRanks);
+  rlimit before;
+  ASSERT_EQ(prlimit(epd_.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  v1::ToWorker start;
+  start.mutable_start_tenant()->set_epoch(1);
+  start.mutable_start_tenant()->set_formation(1);
+  *start.mutable_start_tenant()->mutable_spec() = FakeSpec(kRanks);
+  start.mutable_start_tenant()->mutable_spec()->set_num_experts(kRanks);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    v1::StartTenant::Member& member = *start.mutable_start_tenant()->add_members();
+    member.set_rank(rank);
+    member.set_session_id(rank + 1);
+  }
+  int num_refused = 0;
+  int num_evicted = 0;
+  for (rlim_t more = 0; more < 5 * kRanks; ++more) {
+    const rlimit few = {24 + more, before.rlim_max};
+    ASSERT_EQ(prlimit(epd_.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+    start.mutable_start_tenant()->set_group_id(100 + more);
+    epd_.Send(start);
+    const v1::TenantReady ready = epd_.Receive().tenant_ready();
+    ASSERT_EQ(ready.group_id(), 100 + more);
+    if (ready.status().code() != 0) {
+      ++num_refused;
+      EXPECT_EQ(ready.status().code(), static_cast<int>(absl::StatusCode::kResourceExhausted))
+          << ready.status().message();
+    }
+    FakeSession& late = epd_.AddSession(1000 + more);
+    v1::ToWorker ask;
+    ask.mutable_get_snapshot()->set_request_id(5);
+    epd_.Send(ask);
+    v1::FromWorker next = epd_.Receive();
+    if (next.evict_session().session_id() == late.id()) {
+      ++num_evicted;
+      next = epd_.Receive();
+    }
+    ASSERT_EQ(next.snapshot().request_id(), 5u) << next.ShortDebugString();
+    v1::ToWorker end;
+    end.mutable_end_tenant()->set_group_id(100 + more);
+    end.mutable_end_tenant()->set_formation(1);
+    epd_.Send(end);
+    v1::ToWorker dead;
+    dead.mutable_session_dead()->set_session_id(late.id());
+    epd_.Send(dead);
+  }
+  EXPECT_GT(num_refused, 0);
+  EXPECT_GT(num_evicted, 0);
+}
+
+TEST_F(WorkerProcess, ThePastOfManyRanksWithLongNamesFitsIntoOneMessage) {
+  constexpr uint32_t kRanks = 33;
+  constexpr uint32_t kCalls = 62;
+  Sessions(kRanks);
+  v1::GroupSpec spec = FakeSpec(kRanks);
+  spec.set_num_experts(kRanks);
+  FakeTenant tenant = StartFakeTenant(epd_, 7, 1, spec);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    shm::SlotRequest request = tenant.Announce(rank);
+    request.has_name = 1;
+    std::memset(request.announce.name, 0xff, sizeof request.announce.name);
+    request.program[0] = static_cast<uint8_t>(rank);
+    request.ordinal = request.occurrence = UINT32_MAX;
+    for (uint32_t call = 0; call < kCalls; ++call) {
+      request.execution = (uint64_t{1} << 61) + call;
+      tenant.ranks[rank]->Arm(call, request);
+    }
+  }
+  EXPECT_EQ(Snapshot().operations_size(), 256);
+  v1::ToWorker ask;
+  ask.mutable_get_past()->set_request_id(4);
+  ask.mutable_get_past()->set_group_id(7);
+  ask.mutable_get_past()->set_max_operations(64);
+  epd_.Send(ask);
+  const v1::WorkerPast past = epd_.Receive().past();
+  EXPECT_GT(past.operations_size(), 1000);
+  EXPECT_EQ(past.request_id(), 4u);
 }
 
 TEST_F(WorkerProcess, MakesAUniqueIdAndReportsItsDigest) {

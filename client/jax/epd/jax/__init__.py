@@ -20,12 +20,14 @@ and each the other's transpose but for the weights), remat with policies, scan, 
 per element, one after another; with ``spmd_axis_name``, an axis of the mesh beside ep and the outer one, each device
 makes its own share. Symbolic sizes of ``jax.export`` are refused.
 
-Importing registers the XLA custom calls and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
+Importing registers the XLA custom calls, and an error for ``jax.lax.ragged_all_to_all`` on CPUs that names its stand-in
+(``ragged_all_to_all``), and nothing else; the daemon is looked for in ``ep_bootstrap``. What can be
 set from outside is in ``epd.jax.environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """
 
 from epd.jax import environment, errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
+from epd.jax.as_transformer_engine import as_transformer_engine
 from epd.jax.bootstrap import default_group, ep_bootstrap, ep_finalize
 from epd.jax.config import EpLayerConfig
 from epd.jax.cuda import check, enable_cuda
@@ -34,6 +36,7 @@ from epd.jax.functional import ep_combine, ep_dispatch, ep_handle_mem_size, ep_p
 from epd.jax.group import Group
 from epd.jax.mesh import MeshResource, global_shard_guard
 from epd.jax.mesh import _ep_domain_for_rank as _ep_domain_for_rank  # TE has it here too.
+from epd.jax.ragged_all_to_all import ragged_all_to_all, ragged_all_to_all_as_lax
 from epd.jax.role_group import RoleGroup, RoleLink
 from epd.jax.roles import roles
 from epd.jax.routing_stats import RoutingStats, routing_stats
@@ -47,6 +50,7 @@ __all__ = [
     "RoleGroup",
     "RoleLink",
     "RoutingStats",
+    "as_transformer_engine",
     "check",
     "default_group",
     "ep_bootstrap",
@@ -61,6 +65,8 @@ __all__ = [
     "errors",
     "global_shard_guard",
     "primitives",
+    "ragged_all_to_all",
+    "ragged_all_to_all_as_lax",
     "roles",
     "routing_stats",
 ]

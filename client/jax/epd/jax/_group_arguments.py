@@ -1,6 +1,5 @@
 """The arguments of Group and Group.join: each checked and brought into its final form. ``function`` is for messages."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,40 +8,15 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 from jax.typing import DTypeLike
 
-from epd.jax import _checks, _names, config
+from epd import _arguments
+from epd.jax import _checks, config
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.mesh import MeshResource, active_device_mesh, active_resource
 
-MOST_NAME_BYTES = 60
-_MOST_JOB_BYTES = 120
-
-
-def _listed(values: Sequence[object]) -> str:
-    """A list for messages, cut short."""
-    shown = ", ".join(str(value) for value in values[:16])
-    return f"[{shown}{', ...' if len(values) > 16 else ''}]"
-
 
 def positive(function: str, **sizes: object) -> dict[str, int]:
-    """The sizes as ints; TypeError if one is none, ValueError naming it unless in [1, 2**31)."""
-    checked = {name: _checks.static_int(function, name, value) for name, value in sizes.items()}
-    for name, value in checked.items():
-        if not 1 <= value < 2**31:
-            raise ValueError(f"{function}: {name} is {value}; expected 1 to 2**31 - 1")
-    return checked
-
-
-def seconds(function: str, argument: str, value: object) -> float | None:
-    """``value`` in seconds; TypeError if it is no number, ValueError unless above 0. None is None."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"{function}: {argument} must be a number of seconds, got {type(value).__name__}"
-        )
-    if not value > 0:
-        raise ValueError(f"{function}: {argument} is {value}; expected more than 0 seconds")
-    return float(value)
+    """``_arguments.positive``, of static sizes."""
+    return _arguments.positive(function, _checks.static_int, **sizes)
 
 
 def _row_dtype(function: str, max_token_dtype: DTypeLike) -> np.dtype:
@@ -82,11 +56,11 @@ def ranks_here(function: str, rank: int | Sequence[int], ranks: int) -> tuple[in
     held = tuple(_checks.static_int(function, "rank", value) for value in given)
     if not held or sorted(set(held)) != list(held):
         raise ValueError(
-            f"{function}: rank is {_listed(held)}; expected at least one, each once, in ascending order"
+            f"{function}: rank is {_arguments.listed(held)}; expected at least one, each once, in ascending order"
         )
     if held[0] < 0 or held[-1] >= ranks:
         raise ValueError(
-            f"{function}: rank is {_listed(held)}; expected 0 to {ranks - 1}, for ranks={ranks}"
+            f"{function}: rank is {_arguments.listed(held)}; expected 0 to {ranks - 1}, for ranks={ranks}"
         )
     return held
 
@@ -94,7 +68,7 @@ def ranks_here(function: str, rank: int | Sequence[int], ranks: int) -> tuple[in
 def label(function: str, argument: str, key: object, value: object, most_bytes: int) -> str:
     """ "<key>=<value>" for epctl; TypeError or ValueError unless both are short printable texts without ";" and "="."""
     for text in (key, value):
-        _names.check_text(function, argument, text, most_bytes)
+        _arguments.check_text(function, argument, text, most_bytes)
         if set(str(text)) & set(";="):
             raise ValueError(f"{function}: {argument} is {text!r}; expected a text without ; and =")
     return f"{key}={value}"
@@ -117,7 +91,7 @@ class GroupArguments:
     ):
         """TypeError or ValueError naming the argument, as the public functions document. ``expert_owner``: see ``owners``."""
         self._function = function
-        self.alias = _names.check_text(function, "name", name, MOST_NAME_BYTES)
+        self.alias = _arguments.check_text(function, "name", name, _arguments.MOST_NAME_BYTES)
         if self.alias == config.DEFAULT_ALIAS:
             raise ValueError(
                 f"{function}: name is {name!r}, which is ep_bootstrap's; choose another one"
@@ -130,7 +104,11 @@ class GroupArguments:
                 f"{function}: max_top_k is {self._max_top_k}; expected 1 to {config.MAX_TOP_K}"
             )
         self._expert_owner = expert_owner
-        job = None if job is None else _names.check_text(function, "job", job, _MOST_JOB_BYTES)
+        job = (
+            None
+            if job is None
+            else _arguments.check_text(function, "job", job, _arguments.MOST_JOB_BYTES)
+        )
         self.joining: dict[str, Any] = {"drop_on_overflow": bool(drop_on_overflow), "job": job}
 
     def owners(self, ranks: int) -> tuple[tuple[int, ...] | None, int]:
@@ -138,30 +116,8 @@ class GroupArguments:
 
         TypeError if it is no sequence of integers, ValueError if it or num_experts does not fit.
         """
-        function, num_experts = self._function, self.sizes["num_experts"]
-        if self._expert_owner is None:
-            if num_experts % ranks:
-                raise ValueError(
-                    f"{function}: num_experts is {num_experts}, which the {ranks} ranks do not divide; give expert_owner, the"
-                    " rank of each expert"
-                )
-            return None, num_experts // ranks
-        try:
-            given = tuple(self._expert_owner)
-        except TypeError as error:
-            raise TypeError(
-                f"{function}: expert_owner must be a sequence of ranks, got {type(self._expert_owner).__name__}"
-            ) from error
-        table = tuple(_checks.static_int(function, "expert_owner", owner) for owner in given)
-        if len(table) != num_experts:
-            raise ValueError(
-                f"{function}: expert_owner has {len(table)} entries; expected one for each of num_experts ({num_experts})"
-            )
-        if wrong := [owner for owner in table if not 0 <= owner < ranks]:
-            raise ValueError(
-                f"{function}: expert_owner names {_listed(wrong)}; expected ranks from 0 to {ranks - 1}"
-            )
-        return table, max(Counter(table).values())
+        given = (self._expert_owner, self.sizes["num_experts"], ranks)
+        return _arguments.owners(self._function, _checks.static_int, *given)
 
     def spec(
         self, owners: tuple[tuple[int, ...] | None, int], sizes: dict[str, int], **place: Any

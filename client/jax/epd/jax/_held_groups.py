@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from epd._group_struct import JoinArguments
 from epd.jax import _ffi, _join
-from epd.jax._group_struct import JoinArguments
 from epd.jax.config import GroupSpec
 from epd.jax.errors import EpError
 
@@ -127,7 +127,7 @@ def hold(group: Owner) -> None:
             f" another name: this process is in a group {alias!r} whose {difference}",
         )
     elif known.arguments.held:
-        _join.join_again(alias)
+        _ffi.join_again(alias)
     with _lock:
         copy = dataclasses.replace(group.spec)
         _held[alias] = _Held(copy, group.joining, weakref.ref(group))

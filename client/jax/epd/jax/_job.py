@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 from jax._src import distributed
 
-from epd.jax import _environment
+from epd import _environment
 
 _KEY_TIMEOUT_MS = 60_000
 _own_nonce = uuid.uuid4().hex[:16]

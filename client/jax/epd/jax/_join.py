@@ -1,7 +1,6 @@
 """Joining a group: which daemon, which job, which ranks of this process."""
 
 import logging
-import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from epd.jax import _environment, _ffi, _job, config
-from epd.jax._group_struct import HeldRank, JoinArguments, group_struct
-from epd.jax.errors import EpError
+from epd import _environment
+from epd._group_struct import HeldRank, JoinArguments, group_struct
+from epd.jax import _ffi, _job, config
 from epd.jax.mesh import domain_grid
 
 _log = logging.getLogger("epd.jax")
@@ -63,7 +62,7 @@ def _on_gpus(arguments: JoinArguments) -> bool:
     return _ffi.cuda_enabled() and all(rank.device.startswith("cuda:") for rank in arguments.held)
 
 
-def _connect() -> str:
+def connect() -> str:
     """Connects to the host's daemon, the same one as the job's other processes of this host; returns its socket."""
     asked = _environment.socket_path()
     path = _ffi.connect(asked or _job.shared_socket())
@@ -100,7 +99,7 @@ def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
         devices=_devices_here(),
     )
     try:
-        path = _connect()
+        path = connect()
         group.socket_path = path.encode()
         _ffi.join(group)
     except BaseException:
@@ -129,41 +128,6 @@ def _await_results(group: str) -> None:
             group,
             pending,
             _RESULTS_SECONDS,
-        )
-
-
-def join_again(alias: str) -> None:
-    """Returns once the ranks held here are in their groups, also where the session was lost since the last call."""
-    try:
-        _ffi.wait(alias)
-    except EpError:
-        _ffi.wait(alias)  # A loss is reported once.
-
-
-def wait_ready(alias: str, seconds: float | None) -> None:
-    """As ``join_again``, for at most so long: then EpError DEADLINE_EXCEEDED, while a thread goes on."""
-    if seconds is None or _ffi.state(alias)[0] == "ready":
-        join_again(alias)
-        return
-    failure: list[EpError] = []
-
-    def work() -> None:
-        try:
-            join_again(alias)
-        except EpError as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=work, daemon=True, name=f"epd joins {alias}")
-    thread.start()
-    thread.join(seconds)
-    if failure:
-        raise failure[0]
-    if thread.is_alive():
-        state, epoch = _ffi.state(alias)
-        raise EpError(
-            "DEADLINE_EXCEEDED",
-            f"[epd:DEADLINE_EXCEEDED] group={alias} epoch={epoch} phase=join: call again once the ranks that are missing"
-            f" are there (epctl why {alias} names them): not ready after {seconds:g} s, state {state}",
         )
 
 

@@ -7,12 +7,12 @@ twice, a loop that was unrolled) is refused when it is compiled, see ``ffi_site.
 
 import contextlib
 import contextvars
-import re
 import weakref
 from collections.abc import Iterator
 
 from jax._src import core
 
+from epd._arguments import check_text
 from epd.jax.config import GroupSpec
 
 _MOST_BYTES = 120
@@ -22,18 +22,6 @@ _taken: weakref.WeakKeyDictionary[object, set[_Use]] = weakref.WeakKeyDictionary
 _seen: contextvars.ContextVar[set[_Use] | None] = contextvars.ContextVar(
     "epd_names_seen", default=None
 )
-
-
-def check_text(function: str, argument: str, text: object, most_bytes: int = _MOST_BYTES) -> str:
-    """``text``; TypeError if it is no str, ValueError unless printable ASCII without spaces and slashes, and short."""
-    if not isinstance(text, str):
-        raise TypeError(f"{function}: {argument} must be a str, got {type(text).__name__}")
-    if not re.fullmatch(r"[!-.0-~]+", text) or len(text) > most_bytes:
-        raise ValueError(
-            f"{function}: {argument} is {text!r}; expected 1 to {most_bytes} printable ASCII characters without spaces"
-            " and slashes"
-        )
-    return text
 
 
 def _program() -> object | None:
@@ -57,7 +45,7 @@ def take(function: str, group: GroupSpec, name: object, operations: tuple[str, .
         )
     if name is None:
         return ""
-    text = check_text(function, "name", name)
+    text = check_text(function, "name", name, _MOST_BYTES)
     program = _program()
     if program is None:
         return text

@@ -1,6 +1,5 @@
 """Sizes that tracing needs: what a group fixed, and what a layer adds."""
 
-import hashlib
 import operator
 from dataclasses import dataclass
 
@@ -9,11 +8,12 @@ import numpy as np
 from jax.sharding import AbstractMesh
 from jax.typing import DTypeLike
 
+from epd import _group_struct
 from epd.jax import _ffi
 from epd.jax.mesh import MeshResource
 
 DEFAULT_ALIAS = "default"
-MAX_TOP_K = 128
+MAX_TOP_K = _group_struct.MAX_TOP_K
 
 # dtypes whose rows can be summed, as combine does -> epd_dtype of the C library.
 DTYPE_CODES = {
@@ -23,7 +23,7 @@ DTYPE_CODES = {
 }
 # What the group is told of a max_token_dtype that cannot be summed, by its width: the widest epd_dtype has 4 bytes.
 _BOUND_CODES = {1: 2, 2: 2, 4: 1, 8: 1}
-_SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
+SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4_e2m1fn")
 
 
 def dtype_of(function: str, name: str, value: DTypeLike) -> np.dtype:
@@ -40,7 +40,7 @@ def is_row_dtype(dtype: DTypeLike) -> bool:
         known = np.dtype(dtype)
     except TypeError:  # Of JAX's extended dtypes, such as keys.
         return False
-    return known.itemsize in _BOUND_CODES and known.kind != "O" and known.name not in _SUB_BYTE
+    return known.itemsize in _BOUND_CODES and known.kind != "O" and known.name not in SUB_BYTE
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,7 @@ class GroupSpec:
     @property
     def owners_digest(self) -> int:
         """What programs hold of the table of owners; 0 without one."""
-        if self.expert_owner is None:
-            return 0
-        table = np.asarray(self.expert_owner, "<u4").tobytes()
-        return int.from_bytes(hashlib.blake2b(table, digest_size=8).digest(), "little") >> 1 | 1
+        return _group_struct.owners_digest(self.expert_owner)
 
     @property
     def dtype_bound(self) -> int:

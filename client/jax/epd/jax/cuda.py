@@ -10,6 +10,7 @@ def enable_cuda() -> None:
     ``EPD_BACKEND`` says). Calling it again does nothing. A process that does not call it is as it would be without a GPU.
 
     Raises:
+        ValueError: ``EPD_COMMAND_BUFFERS`` is unknown, or ``XLA_FLAGS`` puts loops into command buffers; the text says what to do.
         EpError: FAILED_PRECONDITION: there is no CUDA driver, or it lacks stream memory operations; the text says which.
     """
     _ffi.enable_cuda()

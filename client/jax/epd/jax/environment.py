@@ -15,6 +15,7 @@
 ``EPD_EXECUTOR``          who moves the rows, ``client`` or ``worker`` (the daemon's); default: the daemon's choice
 ``EPD_BACKEND``           what moves the rows of groups on GPUs, ``cuda`` (default) or ``nccl_ep``; groups on CPUs have
                           no choice
+``EPD_COMMAND_BUFFERS``   ``off``: XLA takes no operation on a GPU into its command buffers (CUDA graphs), and calls each; default ``on``
 ``EPD_WARN_AFTER``        seconds until a living but absent rank is named in the daemon's log; default 20
 ``EPD_ABSENT_TIMEOUT``    ... and until that fails the operation; default 600
 ``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30

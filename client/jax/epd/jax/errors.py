@@ -17,31 +17,12 @@ from collections.abc import Iterator
 
 import jax
 
+from epd._errors import EpError as EpError
+
 # What an operation's failure may come as. ``except epd.jax.errors.EXCEPTIONS`` catches other errors of XLA too.
 EXCEPTIONS = (jax.errors.JaxRuntimeError, ValueError)
 
 _TAG = re.compile(r"\[epd:([A-Z_]+)\]")
-
-
-class EpError(RuntimeError):
-    """A failed operation of epd.
-
-    ``code``: UNAVAILABLE (a rank or the daemon is gone), DEADLINE_EXCEEDED (a rank is late), ABORTED (stale plan, or the
-    worker was replaced), RESOURCE_EXHAUSTED (receive capacity, staging), INVALID_ARGUMENT, FAILED_PRECONDITION,
-    PERMISSION_DENIED, UNIMPLEMENTED, DATA_LOSS, INTERNAL. Names of gRPC's and Abseil's status codes.
-    """
-
-    def __init__(self, code: str, message: str):
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def retry(self) -> str:
-        """What may help: "call again", that is, repeat the step on all ranks; "connect again", ``group.connect()`` or
-        ``ep_bootstrap``; "no", for something must be changed first. The text begins with the same."""
-        from epd.jax import _ffi  # Which raises EpErrors itself.
-
-        return _ffi.retry(self.code, str(self))
 
 
 def from_text(text: str) -> EpError | None:

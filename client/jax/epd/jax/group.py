@@ -22,10 +22,11 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 from jax.typing import DTypeLike
 
+from epd._arguments import seconds
+from epd._group_struct import HeldRank, JoinArguments
 from epd.jax import _checks, _ffi, _held_groups, _join, config
 from epd.jax import _group_arguments as _arguments
 from epd.jax._group_arguments import GroupArguments
-from epd.jax._group_struct import HeldRank, JoinArguments
 from epd.jax.config import EpConfig, GroupSpec
 from epd.jax.group_operations import GroupOperations
 from epd.jax.mesh import MeshResource, group_sizes
@@ -282,10 +283,10 @@ class Group(GroupOperations):
             EpError: DEADLINE_EXCEEDED, not all ranks came in time (joining goes on in a thread when it was ``timeout``);
                 FAILED_PRECONDITION, not joined, or finalized; else as for ``Group``.
         """
-        seconds = _arguments.seconds("Group.wait_ready", "timeout", timeout)
+        most = seconds("Group.wait_ready", "timeout", timeout)
         if self._join_arguments is not None and not self._join_arguments.held:
             return
-        _join.wait_ready(self.name, seconds)
+        _ffi.wait_ready(self.name, most)
 
     def __repr__(self) -> str:
         sizes = self.config

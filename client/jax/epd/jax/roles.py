@@ -49,7 +49,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from epd.jax import _checks, _names, _role_handshake
+from epd._arguments import check_text
+from epd.jax import _checks, _role_handshake
 from epd.jax import _group_arguments as _arguments
 from epd.jax._role_handshake import RoleHandshake
 from epd.jax._role_program import Program
@@ -274,7 +275,7 @@ def roles(
     out_shapes = _listed("out_shapes", out_shapes)
     if len(out_shapes) != len(pairs):
         raise ValueError(f"roles: out_shapes has {len(out_shapes)} entries, expected {len(pairs)}")
-    text = "" if name is None else _names.check_text("roles", "name", name, _MOST_NAME_BYTES)
+    text = "" if name is None else check_text("roles", "name", name, _MOST_NAME_BYTES)
     about = _metadata_text(metadata)
     for number, (mesh, _) in enumerate(pairs):
         if group.side_of(mesh) is None:

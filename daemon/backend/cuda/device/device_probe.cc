@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/device/device_trials.h"
+#include "kernels/cuda/driver/kernel_module.h"
 
 namespace epd::cuda {
 namespace {
@@ -48,7 +49,8 @@ void Record(const std::string& problem, v1::CudaProbe::Trial& trial) {
 
 }  // namespace
 
-void ProbeDevices(const DriverTable& driver, v1::CudaProbe& probe, const Progress& progress) {
+void ProbeDevices(const DriverTable& driver, const DeviceTrials& trials, v1::CudaProbe& probe,
+                  const Progress& progress) {
   const auto step = [&](const std::string& next) {
     probe.set_step(next);
     progress(probe);
@@ -61,6 +63,7 @@ void ProbeDevices(const DriverTable& driver, v1::CudaProbe& probe, const Progres
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     v1::CudaProbe::Device& out = *probe.add_devices();
     out.set_ordinal(ordinal);
+    if (trials.only.value_or(ordinal) != ordinal) continue;
     Device device = 0;
     if (driver.device_get(&device, ordinal) != kSuccess) continue;
     Describe(driver, device, out);
@@ -77,6 +80,8 @@ void ProbeDevices(const DriverTable& driver, v1::CudaProbe& probe, const Progres
     Record(TryVirtualMemory(driver, device), *out.mutable_virtual_memory());
     step(absl::StrCat("an IPC handle", where));
     Record(TryIpcHandle(driver), *out.mutable_ipc_handle());
+    step(absl::StrCat("the kernels", where));
+    Record(KernelModule::Load(driver, trials.image).problem, *out.mutable_kernels());
     step(absl::StrCat("stream memory operations", where));
     Record(TryStreamMemoryOperations(driver, context), *out.mutable_stream_memory_operations());
   }

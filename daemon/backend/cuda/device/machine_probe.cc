@@ -14,14 +14,17 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "daemon/backend/child_output.h"
 #include "daemon/backend/cuda/device/device_probe.h"
 #include "daemon/backend/cuda/members/nccl_table.h"
 #include "daemon/backend/nccl_ep/nccl_ep_library.h"
 #include "daemon/backend/nccl_library.h"
 #include "daemon/core/unique_fd.h"
+#include "kernels/cuda/device_image.h"
 #include "kernels/cuda/driver/driver_table.h"
 
 namespace epd::cuda {
@@ -113,7 +116,7 @@ v1::CudaProbe LastOf(const std::string& output) {
   return last;
 }
 
-void ProbeDriver(v1::CudaProbe& probe, const Progress& progress) {
+void ProbeDriver(const DeviceTrials& trials, v1::CudaProbe& probe, const Progress& progress) {
   probe.set_step("libcuda.so.1");
   progress(probe);
   const LoadedDriver driver = LoadDriver();
@@ -125,7 +128,7 @@ void ProbeDriver(v1::CudaProbe& probe, const Progress& progress) {
   if (driver.table.driver_get_version(&version) == kSuccess) {
     probe.mutable_driver()->set_version(version);
   }
-  ProbeDevices(driver.table, probe, progress);
+  ProbeDevices(driver.table, trials, probe, progress);
 }
 
 void ProbeNccl(const std::vector<std::string>& candidates, v1::CudaProbe& probe,
@@ -163,8 +166,15 @@ int ProbeChildMain(const std::string& nccl_library, const std::string& self) {
   probe.set_kernel_driver(KernelDriver());
   probe.set_mps_control(HasMpsControl());
   probe.set_nvcc(FindNvcc());
-  ProbeDriver(probe, progress);
-  if (nccl_library != kDevicesOnly) {
+  probe.set_kernels_driver(KernelImage().oldest_driver);
+  DeviceTrials trials = {.only = {}, .image = KernelImage().data};
+  absl::string_view ordinal = nccl_library;
+  if (int number = 0;
+      absl::ConsumePrefix(&ordinal, kOneDevice) && absl::SimpleAtoi(ordinal, &number)) {
+    trials.only = number;
+  }
+  ProbeDriver(trials, probe, progress);
+  if (!trials.only.has_value()) {
     ProbeNccl(NcclCandidates(nccl_library, self), probe, progress);
     ProbeNcclEp(self, probe, progress);  // Last: the likeliest to end this process.
   }

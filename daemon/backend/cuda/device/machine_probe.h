@@ -11,8 +11,8 @@ namespace epd::cuda {
 
 inline constexpr char kProbeFlag[] = "--probe-cuda=";
 inline constexpr absl::Duration kProbeLimit = absl::Seconds(20);
-// Instead of NCCL's library: look at the driver and its devices only.
-inline constexpr char kDevicesOnly[] = "devices-only";
+// Instead of NCCL's library, with an ordinal behind it: look at the driver and this device only.
+inline constexpr char kOneDevice[] = "device:";
 
 struct ProbeResult {
   v1::CudaProbe probe;  // The last that was said.

@@ -65,8 +65,11 @@ ScratchFolder::~ScratchFolder() {
 RunningDaemon::RunningDaemon(std::vector<std::string> flags, std::vector<std::string> wrap)
     : socket_path_(folder_.path() + "/epd.sock"), log_path_(folder_.path() + "/log") {
   std::vector<std::string> words = std::move(wrap);
-  words.insert(words.end(),
-               {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary()});
+  const std::string secret = folder_.path() + "/cluster-secret";
+  std::ofstream(secret) << kClusterSecret;
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  words.insert(words.end(), {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary(),
+                             "--cluster_secret=" + secret, "--insecure=yes"});
   words.insert(words.end(), flags.begin(), flags.end());
   pid_ = Spawn(std::move(words), log_path_);
   const bool up = Eventually(30, [&] { return worker_pid() > 0; });

@@ -12,6 +12,9 @@ namespace epd::testing {
 std::string EpdBinary();
 std::string WorkerBinary();
 
+// Of every daemon here.
+inline constexpr char kClusterSecret[] = "what the nodes of a test's cluster share";
+
 // What a sanitizer has written into a log, from there to the end; "" for nothing.
 std::string SanitizerReport(const std::string& log);
 

@@ -5,7 +5,7 @@ import epd.jax as ep
 import jax
 import moe_problem
 import numpy as np
-from bad_input import at_run_time, groups, layers, operations, roles
+from bad_input import at_run_time, groups, layers, operations, ragged, roles
 from bad_input.rows import Row, missing_rows, rows_of
 from world import World
 
@@ -23,6 +23,7 @@ def _tables(world: World) -> dict[str, list[Row]]:
         "second": groups.second_bootstrap(),
         "tracing": operations.tracing(),
         "at run time": at_run_time.rows(),
+        "ragged": ragged.rows(),
         "configurations": layers.configurations() + layers.small_functions(),
         "layers": layers.whole_layers() + layers.modules(),
     }
@@ -121,7 +122,7 @@ def check_groups(world: World):
 
 def check_operations_while_tracing(world: World):
     operations.bootstrap(world)
-    _run(world, _tables(world)["tracing"], _Working(world))
+    _run(world, _tables(world)["tracing"] + _tables(world)["ragged"], _Working(world))
 
 
 def check_operations_at_run_time(world: World):

@@ -50,16 +50,16 @@ def main() -> None:
     _prepare(group)
     if rank == 0:
         _interrupted(lambda: _prepare(group))
+        _prepare(group)  # Joins again.
     else:
         print("waiting", flush=True)
         sys.stdin.readline()
-    # Rank 1 is told at each call that rank 0 has left, until that one is back; rank 0 may be told once more that its session
-    # has ended.
-    while True:
-        with contextlib.suppress(RuntimeError, ValueError):
-            _prepare(group)
-            break
-        time.sleep(0.05)
+        # It is told that rank 0 has left, at each call until that one is back; or meets it at once.
+        while True:
+            with contextlib.suppress(RuntimeError, ValueError):
+                _prepare(group)
+                break
+            time.sleep(0.05)
     print("again", flush=True)
     return None
 

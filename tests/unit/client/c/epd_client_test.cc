@@ -423,6 +423,39 @@ TEST(EpdClientTest, CallsForARankOfAnotherProcessAreRefusedHere) {
   EXPECT_THAT(error.message, HasSubstr("holds rank 0 of the group, not rank 1"));
 }
 
+// The first thread reads the socket for both; the second only waits.
+TEST(EpdClientTest, AThreadThatIsCancelledInItsWaitLeavesTheOthersToRead) {
+  FakeDaemon daemon;
+  epd_client* client = nullptr;
+  epd_client* other = nullptr;
+  ASSERT_TRUE(Connect(daemon.socket_path(), &client).ok());
+  ASSERT_TRUE(Connect(daemon.socket_path(), &other).ok());
+  const ExchangeCase two{.num_ranks = 2};
+  ClientRank unanswered(client, two, 0);
+  pid_t reader = 0;
+  std::binary_semaphore began(0);
+  std::thread cancelled([&] {
+    reader = gettid();
+    began.release();
+    unanswered.Join({.group = "nobody else joins"});
+  });
+  began.acquire();
+  AwaitSleep(reader);
+  ClientRank here(client, two, 0);
+  ClientRank there(other, two, 1);
+  auto joined = std::async(std::launch::async, [&] { return here.Join(); });
+  pthread_cancel(cancelled.native_handle());
+  cancelled.join();
+  EXPECT_TRUE(there.Join().ok());
+  EXPECT_EQ(joined.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  const Result got = joined.get();
+  EXPECT_TRUE(got.ok()) << got.message;
+  EXPECT_TRUE(here.Leave().ok());
+  EXPECT_TRUE(there.Leave().ok());
+  epd_disconnect(client);
+  epd_disconnect(other);
+}
+
 TEST(EpdClientTest, ACallAfterDisconnectIsRefused) {
   FakeDaemon daemon;
   epd_client* client = nullptr;

@@ -55,6 +55,7 @@ class EpctlTest : public ::testing::Test {
     auto& group = *node_->groups.add_groups();
     group.mutable_spec()->set_name("train");
     group.set_state(epd::v1::GROUP_STATE_READY);
+    *node_->figures.add_groups() = group;
     node_->ranks.add_ranks()->set_group("train");
     node_->sessions.add_sessions()->set_session_id(77);
     node_->memory.add_regions()->set_owner("outcome records");
@@ -68,9 +69,16 @@ class EpctlTest : public ::testing::Test {
     const SearchContext search{
         .getenv = [](const char*) { return nullptr; }, .uid = getuid(), .node_dir = folder_};
     const Terminal terminal{
-        .out = out_, .err = err_, .is_tty = is_tty, .sleep = [this](absl::Duration interval) {
-          slept_.push_back(interval);
-        }};
+        .out = out_,
+        .err = err_,
+        .is_tty = is_tty,
+        .sleep = [this](absl::Duration interval) { slept_.push_back(interval); },
+        .wait_for_key =
+            [this](absl::Duration) {
+              const char key = keys_.empty() ? 'q' : keys_[0];
+              keys_ = keys_.empty() ? "" : keys_.substr(1);
+              return key;
+            }};
     return RunEpctl(args, search, terminal);
   }
   std::string out() const { return out_.str(); }
@@ -81,6 +89,7 @@ class EpctlTest : public ::testing::Test {
   std::ostringstream out_;
   std::ostringstream err_;
   std::vector<absl::Duration> slept_;
+  std::string keys_;  // Pressed in turn while top waits; then 'q'.
 };
 
 TEST_F(EpctlTest, EveryReadingCommandPrintsItsReportAndEndsWithZero) {
@@ -88,6 +97,7 @@ TEST_F(EpctlTest, EveryReadingCommandPrintsItsReportAndEndsWithZero) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"status"}, "n1"},
       {{"groups"}, "train"},
+      {{"top", "--once"}, "train"},
       {{"groups", "train"}, "group:"},
       {{"sessions"}, "77"},
       {{"ranks"}, "train"},
@@ -273,6 +283,21 @@ TEST_F(EpctlTest, WatchRepeatsAndEndsWithTheLastCode) {
   Run({"status", "--watch", "--count=2", "-o", "json"});
   const std::string lines = out();
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+}
+
+TEST_F(EpctlTest, TopChangesItsOrderByAKeyAndEndsByOne) {
+  auto& figures = StartNode().figures;
+  figures.mutable_groups(0)->set_num_operations(5);
+  auto& other = *figures.add_groups();
+  other.set_group_id(2);
+  other.mutable_spec()->set_name("a_slow_one");
+  keys_ = "n";
+  EXPECT_EQ(Run({"top"}), ExitCode::kOk);
+  const size_t second = out().find("every", out().find("every") + 1);
+  ASSERT_NE(second, std::string::npos);
+  EXPECT_EQ(out().find("every", second + 1), std::string::npos) << "q ends it";
+  EXPECT_LT(out().find("train"), out().find("a_slow_one")) << "by operations";
+  EXPECT_LT(out().find("a_slow_one", second), out().find("train", second)) << "by name";
 }
 
 TEST_F(EpctlTest, WatchOutlivesTheDaemon) {

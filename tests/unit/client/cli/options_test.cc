@@ -52,6 +52,15 @@ TEST(ParseOptionsTest, WatchAloneIsTwoSecondsAndSwallowsNoWord) {
   EXPECT_EQ(Parsed({"status", "--watch=1m", "--count", "3"}).watch_count, 3u);
 }
 
+TEST(ParseOptionsTest, TopGoesOnUnlessAScriptAsks) {
+  EXPECT_EQ(Parsed({"top"}).watch, absl::Seconds(2));
+  EXPECT_EQ(Parsed({"top", "--watch=5s"}).watch, absl::Seconds(5));
+  EXPECT_FALSE(Parsed({"top", "--once"}).watch.has_value());
+  EXPECT_FALSE(Parsed({"top", "-o", "json"}).watch.has_value());
+  EXPECT_EQ(Parsed({"top", "--sort", "staging"}).order, 's');
+  EXPECT_THAT(Refused({"top", "--sort", "colour"}), HasSubstr("--sort"));
+}
+
 TEST(ParseOptionsTest, DrainTakesADeadlineAndAnEpoch) {
   const Options options = Parsed({"drain", "g", "--deadline", "1m", "--epoch", "7"});
   EXPECT_EQ(options.drain_deadline, absl::Minutes(1));

@@ -117,6 +117,7 @@ TEST(StatusTableTest, SaysTheProblemsAndShowsTheWorkers) {
     pool_committed_bytes: 1048576
     pool_peak_bytes: 2097152
     coordinator: "10.0.0.1:7000"
+    certificate { left { seconds: 100000 } }
     worker_snapshot_stale: true)pb");
   EXPECT_EQ(StatusTable(status), R"(node:         n1
 health:       degraded
@@ -125,6 +126,7 @@ groups:       2 (1 ready)
 sessions:     3
 staging:      1.0 MiB committed, 2.0 MiB at most so far, of 8.0 GiB
 coordinator:  10.0.0.1:7000 (NOT connected)
+certificate:  ends in 1d3h
 gpu: 0 cannot be used for backend=cuda: no driver
 gpu: 1 (Some GPU), 1.0 GiB of 8.0 GiB reserved for staging, shared by vmm; XLA_PYTHON_CLIENT_MEM_FRACTION of one client: 0.75
 problem: group train lost rank 1
@@ -205,6 +207,27 @@ TEST(SessionsTableTest, JoinsTheRanksOfEachGroup) {
   EXPECT_EQ(SessionsTable(epd::v1::ListSessionsResponse()), "no sessions\n");
 }
 
+TEST(SessionsTableTest, ShowsUseAgainstTheLimitsOfSessionsAndUsers) {
+  const auto sessions = Parse<epd::v1::ListSessionsResponse>(R"pb(
+    sessions {
+      session_id: 9
+      quotas { setting: "max_operations_per_session" used: 2 max: 256 }
+      quotas { setting: "max_queued_bytes" max: 4194304 is_bytes: true }
+    }
+    users {
+      uid: 1000
+      quotas { setting: "max_ranks_per_uid" used: 3 max: 16 }
+      quotas { setting: "max_staging_per_uid" used: 1048576 max: 4194304 is_bytes: true }
+    })pb");
+  EXPECT_EQ(SessionsTable(sessions),
+            R"(SESSION  PID  UID  HOST  AGE  OPEN  CLIENT  VERSION  OPERATIONS  QUEUED BYTES  RANKS
+      9    0    0  -      0s     0  -       -             2/256   0 B/4.0 MiB  -
+
+ UID  RANKS          STAGING
+1000   3/16  1.0 MiB/4.0 MiB
+)");
+}
+
 TEST(SessionsTableTest, NamesTenantsAndWhatTheirJoinsSaid) {
   const auto sessions = Parse<epd::v1::ListSessionsResponse>(R"pb(
     sessions {
@@ -253,6 +276,22 @@ TEST(MemoryTableTest, NamesTheOwnerOfEveryArena) {
     })pb");
   EXPECT_NE(MemoryTable(memory).find(
                 "  moe tenant=b rank 1, eval rank 0 (pid 4711)  arena      4.0 KiB  2.0 KiB"),
+            std::string::npos)
+      << MemoryTable(memory);
+}
+
+TEST(MemoryTableTest, ShowsWhatTenantsHoldAgainstTheirQuota) {
+  const auto memory = Parse<epd::v1::GetMemoryResponse>(R"pb(
+    tenants {
+      group: "moe"
+      uid: 1000
+      worker: "cpu"
+      quota { setting: "max_staging_per_tenant" used: 1048576 max: 4194304 is_bytes: true }
+    })pb");
+  EXPECT_NE(MemoryTable(memory).find(R"(
+GROUP   UID  WORKER   STAGING IN USE
+moe    1000  cpu     1.0 MiB/4.0 MiB
+)"),
             std::string::npos)
       << MemoryTable(memory);
 }

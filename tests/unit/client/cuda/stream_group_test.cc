@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "kernels/plan_checksum.h"
 #include "kernels/routing_plan.h"
@@ -351,6 +353,30 @@ TEST_P(StreamGroupTest, ReplaysSurviveAReplacedWorker) {
     Replay();
     CheckOutputs("replacement " + std::to_string(n));
   }
+}
+
+// A context that captures cannot be waited for, and its other streams work on.
+TEST_P(StreamGroupTest, StagingStaysMappedUntilReplaysHaveEndedAlsoWhileAStreamCaptures) {
+  Refill(1);
+  Capture();
+  Replay();
+  node_.Hold(true);
+  for (uint32_t r = 0; r < kR; ++r) {
+    EXPECT_EQ(cuda::FakeGraph::Replay(graphs_[r], node_.stream(r)), cuda::kSuccess);
+  }
+  node_.graph().Begin();
+  std::thread replacing([this] { node_.ReplaceWorker(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_THAT(node_.driver().violations(), ::testing::IsEmpty());
+  node_.graph().End();
+  node_.Hold(false);
+  replacing.join();
+  ASSERT_TRUE(node_.AwaitStreams());
+  EXPECT_EQ(CheckAll().code, Code::kAborted);
+  node_.FinishReplacement();
+  Refill(2);
+  Replay();
+  CheckOutputs("after");
 }
 
 TEST_P(StreamGroupTest, WhatNobodyAnswersAnyMoreEndsByItself) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "client/cuda/open_stream_group.h"
+#include "client/jax/epd_jax.h"
 #include "client/program/device_groups.h"
 #include "kernels/routing_plan.h"
 #include "tests/unit/client/cuda/stream_node.h"
@@ -17,6 +18,11 @@ extern "C" XLA_FFI_Error* epd_jax_cuda_dispatch(XLA_FFI_CallFrame*);
 extern "C" XLA_FFI_Error* epd_jax_cuda_combine(XLA_FFI_CallFrame*);
 extern "C" XLA_FFI_Error* epd_jax_cuda_dispatch_bwd(XLA_FFI_CallFrame*);
 extern "C" XLA_FFI_Error* epd_jax_cuda_combine_bwd(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_called_prepare(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_called_dispatch(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_called_combine(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_called_dispatch_bwd(XLA_FFI_CallFrame*);
+extern "C" XLA_FFI_Error* epd_jax_cuda_called_combine_bwd(XLA_FFI_CallFrame*);
 
 namespace epd::jax {
 namespace {
@@ -200,6 +206,18 @@ TEST_F(CudaHandlersTest, MayBeTracedIntoCommandBuffers) {
                            &epd_jax_cuda_dispatch_bwd, &epd_jax_cuda_combine_bwd}) {
     EXPECT_EQ(FakeSite::TraitsOf(handler), XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
   }
+}
+
+TEST_F(CudaHandlersTest, OrAreCalledAtEveryExecutionAndCounted) {
+  for (Handler* handler :
+       {&epd_jax_cuda_called_prepare, &epd_jax_cuda_called_dispatch, &epd_jax_cuda_called_combine,
+        &epd_jax_cuda_called_dispatch_bwd, &epd_jax_cuda_called_combine_bwd}) {
+    EXPECT_EQ(FakeSite::TraitsOf(handler), 0u);
+  }
+  const uint64_t before = epd_jax_cuda_calls();
+  Refill(1);
+  ExecuteAll();
+  EXPECT_EQ(epd_jax_cuda_calls() - before, 5 * kR);
 }
 
 TEST_F(CudaHandlersTest, ExecutionsGiveWhatTheReferenceGives) {

@@ -392,6 +392,10 @@ int epd_dispatch_backward(epd_group* group, const epd_gather_args* args, epd_err
   return Gather(group, "dispatch backward", args, error);
 }
 
+int epd_ragged_all_to_all(epd_group*, const epd_ragged_args*, epd_error* error) {
+  return Fail(error, 12, "[epd:FAKE] moves no slices");
+}
+
 int epd_refuse(epd_group* group, const epd_refuse_args* args, epd_error* error) {
   return JoinOperation(
       group, "refuse", args->key, {.rank = args->rank, .refuse = args}, [](Operation&) {}, error);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/client/program/fake_epd_client.h"
@@ -125,6 +126,66 @@ TEST_F(GroupsTest, AGroupPerDomainIsJoinedInOneSession) {
   EXPECT_TRUE(Call(Site(), 1).ok());
   EXPECT_TRUE(Call(Site(), 1, {}, 1, 0).ok());
   EXPECT_EQ(groups_.Join(Asked().Read()).code, Code::kFailedPrecondition);
+}
+
+// A group that nobody has joined: `describe` says what its alias means.
+class RanksByCallTest : public GroupsTest {
+ protected:
+  RanksByCallTest() {
+    asked = this;
+    num_asked = 0;
+  }
+
+  static int Describe(const char* alias, std::int64_t num_ranks, epd_error* error) {
+    ++num_asked;
+    if (code != EPD_OK) {
+      std::snprintf(error->message, sizeof error->message, "[epd:UNAVAILABLE] no daemon");
+      return std::exchange(code, EPD_OK);
+    }
+    EXPECT_EQ(num_ranks, 2);
+    Asked group;
+    group.group.alias = alias;
+    group.group.joins_by_call = 1;
+    group.Hold({});
+    EXPECT_TRUE(asked->groups_.Join(group.Read()).ok());
+    return EPD_OK;
+  }
+
+  static inline RanksByCallTest* asked = nullptr;
+  static inline int num_asked = 0;
+  static inline int code = EPD_OK;
+};
+
+TEST_F(RanksByCallTest, EachRankJoinsAtItsFirstCallWithASessionOfItsOwn) {
+  groups_.DescribeWith("def", Describe);
+  const Site site;
+  EXPECT_TRUE(Call(site, 1, {}, 0, 1).ok());
+  EXPECT_EQ(fake::num_groups(), 1);
+  EXPECT_TRUE(Call(site, 1, {}, 0, 0).ok());
+  EXPECT_TRUE(Call(Site(16), 2, {}, 0, 1).ok()) << "sizes of rows are none of the group's";
+  EXPECT_EQ(fake::num_groups(), 2);
+  EXPECT_EQ(fake::num_sessions(), 2);
+  EXPECT_EQ(num_asked, 1);
+}
+
+TEST_F(RanksByCallTest, WhyNobodyKnowsTheAliasIsTheCallsError) {
+  EXPECT_THAT(Call(Site(), 1).message, HasSubstr("not bootstrapped"));
+  groups_.DescribeWith("other", Describe);
+  EXPECT_THAT(Call(Site(), 1).message, HasSubstr("not bootstrapped"));
+  groups_.DescribeWith("default", Describe);
+  code = 14;
+  EXPECT_EQ(Call(Site(), 2).code, Code::kUnavailable);
+  EXPECT_TRUE(Call(Site(), 3).ok());
+}
+
+TEST_F(RanksByCallTest, ALostSessionFailsOneExecutionAndTheNextJoinsAgain) {
+  groups_.DescribeWith("default", Describe);
+  const Site site;
+  EXPECT_TRUE(Call(site, 1).ok());
+  fake::CutSessions();
+  EXPECT_EQ(Call(site, 2).code, Code::kUnavailable);
+  EXPECT_TRUE(Call(site, 3).ok());
+  EXPECT_EQ(fake::num_sessions(), 1);
 }
 
 TEST_F(GroupsTest, WhatTheProgramIsGoesWithEachJoin) {
@@ -252,6 +313,36 @@ TEST_F(GroupsTest, ACallThatIsNoPartOfAnExecutionIsOneOfItsOwn) {
     EXPECT_EQ(last_.execution, n);
     EXPECT_EQ(last_.occurrence, 0u);
   }
+}
+
+TEST_F(GroupsTest, ALaterCallOfAnExecutionThatWasBegunHasItsNumberUntilTheGroupIsLost) {
+  ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
+  const Site site;
+  epd_program_begun first = {sizeof first, 0, 0}, second = first;
+  const auto call = [&](epd_program_begun* begun, std::uint32_t number, std::uint32_t occurrence) {
+    epd_program_call one = site.At(0);
+    one.site = number;
+    one.occurrence = occurrence;
+    one.begun = begun;
+    ActiveCall active;
+    const Status status = groups_.Begin(one, &active);
+    if (!status.ok()) return status;
+    last_ = active.number();
+    active.End({});
+    return status;
+  };
+  ASSERT_TRUE(call(&first, 0, 1).ok());
+  ASSERT_TRUE(call(&second, 0, 1).ok());
+  EXPECT_EQ(last_.execution, 1u);
+  ASSERT_TRUE(call(&first, 1, 1).ok()) << "its gradient, after a newer execution";
+  EXPECT_EQ(last_.execution, 0u);
+
+  fake::CutSessions();
+  EXPECT_EQ(call(&second, 1, 1).code, Code::kUnavailable);
+  EXPECT_EQ(call(&first, 1, 2).code, Code::kAborted) << "it began before the loss";
+  epd_program_begun third = {sizeof third, 0, 0};
+  ASSERT_TRUE(call(&third, 0, 1).ok());
+  EXPECT_EQ(last_.execution, 0u);
 }
 
 TEST_F(GroupsTest, ALostSessionIsReportedOnceAndTheNextExecutionJoinsAgain) {

@@ -140,6 +140,30 @@ TEST_F(RunsTest, ACondemnedRunIsStaleThoughItNeverBegan) {
   EXPECT_FALSE(runs_.IsStale(At(site, 4, 0), 2));
 }
 
+TEST_F(RunsTest, AnExecutionThatNewerOnesHaveOvertakenGoesOnUnderItsNumber) {
+  const Runs::Call site = Site();
+  for (std::uint64_t n = 0; n < 1000; ++n) Call(site, n);
+  Runs::Call gradient = At(site, 5000, 0);
+  epd_program_begun begun = {sizeof begun, join_, 3};
+  gradient.begun = &begun;
+  gradient.occurrence = 2;
+  CallNumber number;
+  EXPECT_FALSE(runs_.IsStale(gradient, join_));
+  ASSERT_EQ(runs_.Start(gradient, join_, begin_, &number), Outcome::kOk);
+  EXPECT_EQ(number.execution, 3u);
+  EXPECT_EQ(number.occurrence, 1u);
+  EXPECT_EQ(Call(site, 5001).execution, 1000u) << "it overlaps nothing";
+  runs_.End(gradient);
+
+  runs_.CarryOver(join_);
+  begun_.clear();
+  EXPECT_FALSE(runs_.IsStale(gradient, join_ + 1));
+  ASSERT_EQ(runs_.Start(gradient, join_ + 1, begin_, &number), Outcome::kOk);
+  EXPECT_EQ(number.execution, 0u) << "numbered anew where nothing was lost";
+  EXPECT_EQ(begun.join, join_ + 1);
+  EXPECT_TRUE(runs_.IsStale(gradient, join_ + 2)) << "what came after it was lost";
+}
+
 TEST_F(RunsTest, ManyRunsAreNumberedWithoutGaps) {
   const Runs::Call site = Site();
   for (std::uint64_t run = 0; run < 1000; ++run) {

@@ -59,6 +59,29 @@ TEST(MemfdArenas, ClientsCanNeitherShrinkNorGrowOneAndPeersCannotWrite) {
   EXPECT_EQ(facts.st_mode & 0777, 0u) << "it can be opened again for writing";
 }
 
+// F_SEAL_FUTURE_WRITE by a client would stop the worker from giving pages back.
+TEST(MemfdArenas, ClientsCanAddNoSeal) {
+  const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
+  const int fd = arenas->Share(0)->read_write_fd;
+  EXPECT_NE(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  ASSERT_TRUE(arenas->Commit(0, 8192).ok());
+  arenas->Trim(0, 8192);
+  EXPECT_EQ(AllocatedBytes(fd), 0u);
+}
+
+TEST(MemfdArenas, PagesGoBackWithTheArenasAlthoughAClientHoldsThem) {
+  auto arenas = MemfdArenas::Create(1, 1 << 20).value();
+  ASSERT_TRUE(arenas->Commit(0, 8192).ok());
+  const int held = fcntl(arenas->Share(0)->read_write_fd, F_DUPFD_CLOEXEC, 0);
+  void* mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, held, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  std::memset(mapped, 1, 8192);
+  arenas.reset();
+  EXPECT_EQ(AllocatedBytes(held), 0u);
+  munmap(mapped, 8192);
+  close(held);
+}
+
 TEST(MemfdArenas, DescriptorsAreCloseOnExec) {
   const auto arenas = MemfdArenas::Create(1, 4096).value();
   EXPECT_TRUE(fcntl(arenas->Share(0)->read_write_fd, F_GETFD) & FD_CLOEXEC);

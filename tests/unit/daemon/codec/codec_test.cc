@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -81,6 +82,16 @@ TEST(CodecTest, ImpossibleDeadlinesAndEnumsAreNamed) {
   executor.set_executor(static_cast<v1::Executor>(9));
   EXPECT_THAT(std::string(FromProto(executor, SpecDefaults()).status().message()),
               HasSubstr("executor: got 9"));
+}
+
+TEST(CodecTest, AStatusIsCleanOnBothWays) {
+  const absl::Status bad = absl::InternalError("\xff" + std::string(10'000, 'x'));
+  const v1::Status sent = ToProto(bad);
+  EXPECT_EQ(sent.message(), "?" + std::string(limits::kErrorBytes - 1, 'x'));
+  v1::Status got;
+  got.set_code(13);
+  got.set_message("a\nb");
+  EXPECT_EQ(FromProto(got), absl::InternalError("a?b"));
 }
 
 TEST(CodecTest, StatusAndDurationSurviveTheWire) {

@@ -26,6 +26,7 @@ v1::CudaProbe GoodProbe() {
         driver { path: "/usr/lib/libcuda.so.580.65.06" version: 13000 }
         init { done: true }
         nvcc: "/usr/local/cuda/bin/nvcc"
+        kernels_driver: 525
         nccl { path: "/usr/lib/libnccl.so.2" version: 23007 }
         nccl_ep { path: "/usr/lib/libnccl_ep.so" version: 200 }
       )pb",
@@ -38,6 +39,7 @@ v1::CudaProbe GoodProbe() {
     device.mutable_context()->set_done(true);
     device.mutable_virtual_memory()->set_done(true);
     device.mutable_ipc_handle()->set_done(true);
+    device.mutable_kernels()->set_done(true);
     device.mutable_stream_memory_operations()->set_done(true);
   }
   return probe;
@@ -83,6 +85,10 @@ TEST(CudaDoctor, EachProblemIsFoundAloneWithConsequenceAndFix) {
          p.mutable_devices(0)->mutable_virtual_memory()->set_problem("cuMemCreate: 801");
          p.mutable_devices(0)->mutable_ipc_handle()->set_problem("cuIpcGetMemHandle: 801");
        }},
+      {"cuda:1 kernels",
+       [](Probe& p) {
+         p.mutable_devices(1)->mutable_kernels()->set_problem("cuModuleLoadData: 222");
+       }},
       {"cuda:1 stream memory operations",
        [](Probe& p) {
          p.mutable_devices(1)->mutable_stream_memory_operations()->set_problem("did not end");
@@ -101,6 +107,19 @@ TEST(CudaDoctor, EachProblemIsFoundAloneWithConsequenceAndFix) {
       EXPECT_FALSE(finding.fix().empty()) << finding.what();
     }
   }
+}
+
+TEST(CudaDoctor, TheDriverThatTheKernelsNeedIsSaidAlsoWhereTheyLoad) {
+  v1::CudaProbe probe = GoodProbe();
+  EXPECT_EQ(Find(DiagnoseCuda(probe, ""), "cuda:0 kernels")->found(),
+            "works; they need NVIDIA's driver 525 or newer");
+  probe.set_kernels_driver(580);
+  for (v1::CudaProbe::Device& device : *probe.mutable_devices()) {
+    device.mutable_kernels()->set_problem("cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION");
+  }
+  const v1::GetDoctorResponse said = DiagnoseCuda(probe, "");
+  EXPECT_THAT(Find(said, "cuda:0 kernels")->fix(), HasSubstr("driver 580 or newer, or a build"));
+  EXPECT_THAT(WhyNoCuda(probe), HasSubstr("cuda:1: kernels: cuModuleLoadData"));
 }
 
 TEST(CudaDoctor, IpcHandlesAloneAreGoodEnoughAndSaySo) {

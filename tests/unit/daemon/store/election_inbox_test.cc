@@ -36,6 +36,14 @@ TEST(ElectionInboxTest, WhatIsPutBackIsTriedAgainUnlessThereIsANewerOne) {
   EXPECT_EQ(inbox.Take().keep->revision, 2);
 }
 
+TEST(ElectionInboxTest, ToResignIsTakenOnce) {
+  ElectionInbox inbox;
+  inbox.Resign();
+  inbox.Wait(absl::InfiniteDuration());
+  EXPECT_TRUE(inbox.Take().resign);
+  EXPECT_FALSE(inbox.Take().resign);
+}
+
 TEST(ElectionInboxTest, EveryRequestWakesAndEveryRefusalIsHeard) {
   ElectionInbox inbox;
   EXPECT_FALSE(inbox.Take().woken);

@@ -1,12 +1,16 @@
 // Goal: staging goes by ticket. Nobody overtakes who is first, and who waits for a stream region stops nobody else.
 #include "daemon/worker/engine/admission_queue.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/daemon/worker/engine_parts.h"
 
 namespace epd {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 constexpr uint64_t kPage = 4096;
 
@@ -98,6 +102,128 @@ TEST_F(AdmissionQueueTest, AStreamRegionHasOneUserAndNobodyElseWaitsForIt) {
 }
 
 TEST_F(AdmissionQueueTest, RanksOnStreamsAndOthersDoNotMix) { MakeOperation(1, 1); }
+
+// ---- quotas ----
+
+class QuotaTest : public ::testing::Test {
+ protected:
+  // Two tenants of uid 1000, of two ranks each, and one of uid 1001; every operation takes a page of each rank.
+  explicit QuotaTest(const EngineLimits& limits = {.staging_per_tenant = 2 * 2 * kPage})
+      : queue_(staging_, limits) {
+    uint64_t session = 1;
+    for (const auto& tenant : {mine_.get(), also_mine_.get(), other_.get()}) {
+      tenant->uid = tenant == other_.get() ? 1001 : 1000;
+      const SessionId id(session++);
+      tenant->set = staging_.Acquire({{id, 0}, {id, 1}}, tenant->uid)->set;
+    }
+  }
+  // Waits for `bytes` of each rank, behind those before it.
+  void Add(Operation& operation, const std::unique_ptr<Tenant>& tenant, uint64_t bytes = kPage) {
+    operation.tenant = tenant.get();
+    operation.parts.resize(2);
+    queue_.Add(operation, bytes, {++clock_, Incarnation(1)});
+  }
+  // Operations that get their regions now.
+  int Grants() {
+    int granted = 0;
+    for (auto grant = queue_.Next(); grant.has_value() && !grant->blocked; grant = queue_.Next())
+      ++granted;
+    return granted;
+  }
+
+  uint64_t clock_ = 0;
+  Staging staging_{64 * kPage, kPage};
+  AdmissionQueue queue_;
+  std::unique_ptr<Tenant> mine_ = MakeTenant(2, GroupId(1));
+  std::unique_ptr<Tenant> also_mine_ = MakeTenant(2, GroupId(2));
+  std::unique_ptr<Tenant> other_ = MakeTenant(2, GroupId(3));
+};
+
+TEST_F(QuotaTest, ATenantWaitsForItsOwnOperationsAndNobodyWaitsForIt) {
+  Operation first;
+  Operation second;
+  Operation third;
+  Operation others;
+  Add(first, mine_);
+  Add(second, mine_);
+  Add(third, mine_);
+  Add(others, other_);
+  EXPECT_EQ(queue_.Next()->operation, &first);
+  EXPECT_EQ(queue_.Next()->operation, &second);
+  EXPECT_EQ(queue_.Next()->operation, &others) << "it shares no quota with the third";
+  const std::optional<AdmissionQueue::Grant> late = queue_.Next();
+  ASSERT_TRUE(late.has_value());
+  EXPECT_TRUE(late->blocked);
+  EXPECT_EQ(late->operation, &third);
+  const std::string why(queue_.CheckQuota(third).message());
+  EXPECT_THAT(why, HasSubstr("group=g of uid 1000 holds 16384 bytes"));
+  EXPECT_THAT(why, HasSubstr("the most is 16384 (max_staging_per_tenant)"));
+  EXPECT_EQ(queue_.StagedBytes(*mine_), 4 * kPage);
+  queue_.FreeRegion(first);
+  EXPECT_EQ(queue_.Next()->operation, &third);
+}
+
+TEST_F(QuotaTest, WhatNeverFitsIsRefusedAtOnce) {
+  Operation large;
+  large.tenant = mine_.get();
+  large.parts.resize(2);
+  const absl::Status refused = queue_.CheckFits(large, 3 * kPage, "the pool");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("asks for 24576"), HasSubstr("max_staging_per_tenant")));
+}
+
+// A large one that waits for its quota is not starved by small ones of the same tenant.
+TEST_F(QuotaTest, NobodyOfTheSameTenantOvertakes) {
+  Operation holder;
+  Operation large;
+  Operation small;
+  Add(holder, mine_);
+  Add(large, mine_, 2 * kPage);
+  Add(small, mine_);
+  EXPECT_EQ(queue_.Next()->operation, &holder);
+  EXPECT_TRUE(queue_.Next()->blocked);
+  queue_.FreeRegion(holder);
+  EXPECT_EQ(queue_.Next()->operation, &large);
+}
+
+class UidQuotaTest : public QuotaTest {
+ protected:
+  UidQuotaTest() : QuotaTest({.staging_per_uid = 2 * 2 * kPage}) {}
+};
+
+TEST_F(UidQuotaTest, TenantsOfOneUidShareItAndAnotherUidHasItsOwn) {
+  Operation operations[5];
+  Add(operations[0], mine_);
+  Add(operations[1], also_mine_);
+  Add(operations[2], also_mine_);
+  Add(operations[3], other_);
+  Add(operations[4], other_);
+  EXPECT_EQ(Grants(), 4);
+  EXPECT_FALSE(operations[2].region.has_value());
+  EXPECT_THAT(std::string(queue_.CheckQuota(operations[2]).message()),
+              AllOf(HasSubstr("uid 1000 with all its tenants holds 16384"),
+                    HasSubstr("max_staging_per_uid")));
+  queue_.FreeRegion(operations[0]);
+  EXPECT_EQ(Grants(), 1);
+}
+
+// Attaching again and again does not give a process the staging that its ended sessions still hold.
+TEST_F(UidQuotaTest, WhatADeadSessionHoldsIsItsUids) {
+  Operation first;
+  Add(first, mine_, 2 * kPage);
+  ASSERT_EQ(Grants(), 1);
+  queue_.PagesCommitted(first);
+  staging_.SessionDead(SessionId(1), /*process_alive=*/true);
+  queue_.FreeRegion(first);
+  EXPECT_TRUE(staging_.Release(mine_->set).empty());
+  EXPECT_EQ(staging_.InUseByUid()[1000], 4 * kPage);
+  Operation next;
+  Add(next, also_mine_);
+  EXPECT_EQ(Grants(), 0);
+  staging_.ProcessGone(SessionId(1));
+  EXPECT_EQ(Grants(), 1);
+}
 
 }  // namespace
 }  // namespace epd

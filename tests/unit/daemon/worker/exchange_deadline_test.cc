@@ -108,6 +108,32 @@ TEST_F(Deadline, WritersOfAFailedOperationHoldItForThirtySeconds) {
   EXPECT_THAT(h_.evicted, SizeIs(3));
 }
 
+// A group's own deadlines are the client's to choose.
+TEST(DeadlineStaging, NodeCutsHowLongAnAdmittedOperationMayHoldStaging) {
+  ExchangeHarness h({.staging_bytes = 2 * 8192, .limits = {.undecided = absl::Seconds(5)}});
+  h.StartTenant(h.Spec(2));  // Whose deadline is 30 s.
+  const auto first = h.AnnounceAll({h.Dispatch(0, 0), h.Dispatch(1, 0)});
+  const Submission waits = h.Step(0, h.operation(first[0]), shm::Step::kPublish);
+  h.Advance(absl::Seconds(5) - kTick);
+  EXPECT_FALSE(h.answered(waits));
+  h.Advance(kTick);
+  EXPECT_EQ(h.code(waits), Code::kDeadlineExceeded);
+  EXPECT_THAT(h.text(waits), HasSubstr("max_undecided"));
+}
+
+TEST(DeadlineStaging, WhoWaitsForAQuotaToTheEndIsToldWhichAndWhoHoldsIt) {
+  ExchangeHarness h({.staging_bytes = 64 * 8192, .limits = {.staging_per_tenant = 2 * 8192}});
+  h.StartTenant(h.Spec(2));
+  const auto first = h.AnnounceAll({h.Dispatch(0, 0), h.Dispatch(1, 0)});
+  h.Advance(absl::Seconds(1));
+  const auto second = h.AnnounceAll({h.Dispatch(0, 1), h.Dispatch(1, 1)});
+  for (uint32_t r = 0; r < 2; ++r) h.Step(r, h.operation(first[0]), shm::Step::kPublish);
+  h.Advance(absl::Seconds(30));
+  EXPECT_EQ(h.code(second[0]), Code::kResourceExhausted);
+  EXPECT_THAT(h.text(second[0]), AllOf(HasSubstr("holds 16384 bytes of staging"),
+                                       HasSubstr("max_staging_per_tenant")));
+}
+
 TEST(DeadlineStaging, QueuedOperationsAreAdmittedInOrderAsRegionsComeBack) {
   ExchangeHarness h({.staging_bytes = 2 * 8192});
   h.StartTenant(h.Spec(2));

@@ -39,12 +39,14 @@ struct Worker {
   AdmissionQueue queue{staging};
   TenantTable tenants{id, 0, staging, queue, event};
   PeerMessenger messenger{id, event};
-  OperationPhases phases{absl::Seconds(30),
+  OperationFigures figures;
+  OperationPhases phases{{absl::Seconds(30)},
                          {.table = table,
                           .sites = sites,
                           .queue = queue,
                           .tenants = tenants,
                           .staging = staging,
+                          .figures = figures,
                           .event = event}};
   Failures failures{table, phases, messenger, event};
   LeaderProtocol leader{{.table = table,

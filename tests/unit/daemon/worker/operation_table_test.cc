@@ -1,6 +1,7 @@
 // Goal: operations are found by what names them, for as long as it names them, and an id never shares its outcome record.
 #include "daemon/worker/engine/operation_table.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/unit/daemon/worker/engine_parts.h"
@@ -71,7 +72,33 @@ TEST(OperationTableTest, ASessionHasRoomForAsManyPartsAsSlots) {
   EXPECT_TRUE(table.CheckRoomFor(kSession).ok());
   const std::unique_ptr<Tenant> tenant = MakeTenant();
   table.Open(*tenant, MakeKey(0), "a", kStart);
-  EXPECT_EQ(table.CheckRoomFor(kSession).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table.CheckRoom(*tenant).code(), absl::StatusCode::kResourceExhausted);
+}
+
+// Two clients of one uid and one of another.
+TEST(OperationTableTest, OneUidLeavesRecordsForOthersHoweverManyTenantsItHas) {
+  OperationTable table(1, 3, {.operations_per_session = 1, .operations_per_uid = 2});
+  const std::unique_ptr<Tenant> first = MakeTenant(2, GroupId(1));
+  const std::unique_ptr<Tenant> second = MakeTenant(2, GroupId(2));
+  const std::unique_ptr<Tenant> other = MakeTenant(2, GroupId(3));
+  first->uid = second->uid = 1000;
+  other->uid = 1001;
+  Operation& open = table.Open(*first, MakeKey(0), "a", kStart);
+  EXPECT_TRUE(table.CheckRoom(*second).ok());
+  table.Open(*second, MakeKey(0), "b", kStart);
+  const absl::Status full = table.CheckRoom(*second);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()),
+              testing::AllOf(testing::HasSubstr("uid 1000 have 2 operations open"),
+                             testing::HasSubstr("max_operations_per_uid")));
+  EXPECT_TRUE(table.CheckRoom(*other).ok());
+  table.Close(open);
+  EXPECT_TRUE(table.CheckRoom(*first).ok());
+
+  table.CountPart(kSession);
+  EXPECT_THAT(std::string(table.CheckRoomFor(kSession).message()),
+              testing::HasSubstr("max_operations_per_session"));
+  EXPECT_TRUE(table.CheckRoomFor(SessionId(2)).ok());
 }
 
 }  // namespace

@@ -65,6 +65,23 @@ TEST_F(Divergence, ProgramsThatDifferElsewhereAreNamed) {
                                              HasSubstr("these calls agree")));
 }
 
+TEST_F(Divergence, RanksInDifferentExecutionsOfOneProgramAreNamed) {
+  shm::SlotRequest gradient = In(1, 1, 4);
+  gradient.ordinal = 1;
+  const auto submissions = h_.AnnounceAll({In(1, 0, 5), gradient, In(1, 2, 5)});
+  h_.Advance(kWarnAfter - kTick);
+  EXPECT_FALSE(h_.answered(submissions[0]));
+  h_.Advance(kTick);
+  for (const Submission& submission : submissions) {
+    EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(submission),
+                AllOf(HasSubstr("execution=4 ordinal=1 occurrence=0 on ranks 1"),
+                      HasSubstr("execution=5 ordinal=0 occurrence=0 on ranks 0, 2")));
+  }
+  h_.AnnounceAll({In(1, 0, 6), In(1, 2, 6)});
+  EXPECT_EQ(h_.code(h_.Take(In(1, 1, 5))), Code::kOk) << "they meet in their next ones";
+}
+
 TEST_F(Divergence, RanksWithoutTokensAreNamedIfOthersHaveSome) {
   shm::SlotRequest empty = In(2, 1);
   empty.num_tokens = 0;

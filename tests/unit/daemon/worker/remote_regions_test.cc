@@ -12,18 +12,22 @@ namespace {
 
 using Outcome = RemoteRegions::Outcome;
 
+constexpr Incarnation kServer(7);
+
 class LandingTest : public testing::Test {
  protected:
-  LandingTest() { remote_regions_.Open(operation_, sizeof region_, {{Rank(1), region_}}); }
+  LandingTest() {
+    remote_regions_.Open(operation_, sizeof region_, {{Rank(1), {region_, kServer}}});
+  }
 
   Outcome Land(uint64_t total, std::vector<RowsPiece> pieces, const std::string& bytes,
-               uint32_t rank = 1) {
+               uint32_t rank = 1, Incarnation from = kServer) {
     RowsFrame frame;
     frame.group = frame.formation = frame.number = 1;
     frame.rank = rank;
     frame.total = total;
     frame.num_pieces = static_cast<uint32_t>(pieces.size());
-    return remote_regions_.Land(frame, pieces, {{bytes.data(), bytes.size()}});
+    return remote_regions_.Land(from, frame, pieces, {{bytes.data(), bytes.size()}});
   }
 
   const PeerOperation operation_{GroupId(1), Formation(1), 1};
@@ -44,6 +48,12 @@ TEST_F(LandingTest, NothingIsWrittenOutsideOfTheRegion) {
   EXPECT_EQ(Land(4, {{0, UINT64_MAX}}, "xx"), Outcome::kBad);
   EXPECT_EQ(Land(4, {{0, 4}}, "xxxx", /*rank=*/2), Outcome::kBad);
   EXPECT_STREQ(region_, "...............");
+}
+
+TEST_F(LandingTest, RowsOfARankComeFromTheWorkerThatServesItAlone) {
+  EXPECT_EQ(Land(3, {{0, 3}}, "xxx", /*rank=*/1, Incarnation(8)), Outcome::kForeign);
+  EXPECT_STREQ(region_, "...............");
+  EXPECT_EQ(Land(3, {{0, 3}}, "abc"), Outcome::kComplete);
 }
 
 TEST_F(LandingTest, MoreThanWasSaidIsRefusedAndSoIsASecondTotalThatIsLess) {

@@ -12,6 +12,7 @@
 #include "kernels/gather_reduce_rows.h"
 #include "kernels/routing_plan.h"
 #include "kernels/scatter_rows.h"
+#include "kernels/slice_stage.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -278,6 +279,43 @@ TEST_F(StageImageTest, RoutesThatTwoRanksShareAreRefused) {
   const auto image =
       MakeImage(Published(stage.data, shm::Kind::kCombineBackward, 2, bytes), {Rank(0), Rank(3)});
   EXPECT_EQ(image.status().code(), absl::StatusCode::kDataLoss) << image.status();
+}
+
+TEST_F(StageImageTest, OfSlicesTheWholeTableCrossesAndTheRowsThatAreWantedOnce) {
+  SliceStageHeader header = {.magic = kSliceStageMagic,
+                             .num_ranks = kRanks,
+                             .slices_per_rank = 1,
+                             .row_bytes = kRowBytes,
+                             .operand_rows = 8,
+                             .output_rows = 8,
+                             .staged_rows = 6};
+  // Rows 0 and 1 go to rank 1, 1 to 3 to rank 2, 2 and 3 to rank 3: those of two nodes.
+  StageSlice slices[kRanks] = {{}, {0, 2, 0, 0, 0}, {1, 3, 0, 0, 1}, {2, 2, 0, 0, 2}};
+  const uint64_t rows_at = SliceRowsOffset(kRanks);
+  const uint64_t bytes = rows_at + header.staged_rows * kRowBytes;
+  Aligned stage(bytes);
+  const auto image = [&] {
+    std::memcpy(stage.data, &header, sizeof header);
+    std::memcpy(stage.data + sizeof header, slices, sizeof slices);
+    return MakeImage(Published(stage.data, shm::Kind::kDispatch, 0, bytes), {Rank(2), Rank(3)});
+  };
+  const auto made = image();
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_EQ(made->pieces.size(), 2u);
+  EXPECT_EQ(made->pieces[0].bytes, sizeof header + sizeof slices);
+  EXPECT_EQ(std::memcmp(made->made.data() + sizeof header, slices, sizeof slices), 0);
+  EXPECT_EQ(made->pieces[1].offset, rows_at + kRowBytes);
+  EXPECT_EQ(made->pieces[1].bytes, 3 * kRowBytes);
+  slices[3].staged_row = 5;
+  EXPECT_EQ(image().status().code(), absl::StatusCode::kDataLoss);
+  slices[3].staged_row = -1;
+  EXPECT_EQ(image().status().code(), absl::StatusCode::kDataLoss);
+  slices[3].staged_row = 2;
+  header.staged_rows = UINT64_MAX;
+  EXPECT_EQ(image().status().code(), absl::StatusCode::kDataLoss);
+  header.staged_rows = 6;
+  header.slices_per_rank = UINT32_MAX;
+  EXPECT_EQ(image().status().code(), absl::StatusCode::kDataLoss);
 }
 
 }  // namespace

@@ -4,12 +4,15 @@
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -19,8 +22,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/tls/wire_secret.h"
+#include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
+#include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
 namespace {
@@ -31,11 +38,18 @@ using testing::HasSubstr;
 constexpr absl::Duration kLimit = absl::Seconds(30);
 constexpr Incarnation kLeft(11);
 constexpr Incarnation kRight(22);
+constexpr const char* kSecret = "of each worker here";
+
+// `to` as `from` is told of it by a formation, if the secret is the right one.
+PeerWorker Peer(Incarnation to, const std::string& address, Incarnation from = kLeft,
+                const std::string& secret = kSecret) {
+  return {NodeId{"right"}, to, address, {}, SecretOfPair(secret, from, to)};
+}
 
 std::unique_ptr<Wire> MakeWire(Incarnation self) {
   GiveEachLoopItsThreads();
-  return std::make_unique<Wire>(
-      Wire::Options{.node = absl::StrCat("n", self.value), .self = self, .tls = {}});
+  return std::make_unique<Wire>(Wire::Options{
+      .node = absl::StrCat("n", self.value), .self = self, .tls = {}, .secret = kSecret});
 }
 
 sockaddr_in Loopback(int port) {
@@ -74,6 +88,9 @@ std::string NextEvent(Wire& wire) {
       }
       if (const auto* gone = std::get_if<PeerGone>(&event)) {
         return std::string(gone->cause.message());
+      }
+      if (const auto* stranger = std::get_if<PeerRefused>(&event)) {
+        return absl::StrCat("refused: ", stranger->why.message());
       }
     }
     pollfd bell = {wire.inbox().wakeup_fd(), POLLIN, 0};
@@ -122,7 +139,7 @@ TEST(WireTest, MessagesArriveOnConnectionsThatAreMarkedUrgentAndLargeRowsHaveOth
   const std::unique_ptr<Wire> right = MakeWire(kRight);
   const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
   ASSERT_TRUE(address.ok()) << address.status();
-  left->Meet({{NodeId{"right"}, kRight, *address}});
+  left->Meet({Peer(kRight, *address)});
   left->Send(kRight, Message(7));
   EXPECT_EQ(NextEvent(*right), "11 said 7");
 
@@ -136,6 +153,96 @@ TEST(WireTest, MessagesArriveOnConnectionsThatAreMarkedUrgentAndLargeRowsHaveOth
   EXPECT_EQ(urgent.marked, 2) << "both ends of one connection";
   EXPECT_EQ(urgent.plain, 0);
   EXPECT_EQ(CountConnections(bulk).marked, 0);
+}
+
+TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  // Who knows the worker's number and address, and no secret; and a worker that has another one's secret.
+  for (const PeerWorker& peer :
+       {Peer(kRight, *address, kLeft, "guessed"), Peer(kRight, *address, Incarnation(33))}) {
+    const std::unique_ptr<Wire> stranger = MakeWire(kLeft);
+    stranger->Meet({peer});
+    stranger->Send(kRight, Message(7));
+    EXPECT_THAT(NextEvent(*stranger), HasSubstr("does not know what the formation told both"));
+  }
+  const std::unique_ptr<Wire> friendly = MakeWire(kLeft);
+  friendly->Meet({Peer(kRight, *address)});
+  friendly->Send(kRight, Message(8));
+  EXPECT_EQ(NextEvent(*right), "11 said 8") << "and not 7";
+}
+
+// A caller that says what it likes: `hello` in the metadata, then `first`.
+grpc::Status Call(const std::string& address, const v1::WireHello& hello, std::string first) {
+  grpc::GenericStub stub(grpc::CreateChannel(address.substr(0, address.find(',')),
+                                             grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  context.AddMetadata(kHelloKey, hello.SerializeAsString());
+  const auto stream = stub.PrepareCall(&context, kWireMethod, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  stream->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(first);
+  stream->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+template <typename Proto>
+std::string Buffer(FrameKind kind, const Proto& proto) {
+  std::string bytes(sizeof kind, '\0');
+  std::memcpy(bytes.data(), &kind, sizeof kind);
+  return bytes + proto.SerializeAsString();
+}
+
+TEST(WireTest, RowsAndMessagesBeforeAProofAndWrongProofsEndTheStream) {
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  char region[16] = "...............";
+  const PeerOperation operation{GroupId(1), Formation(1), 1};
+  right->Open(operation, sizeof region, {{Rank(1), {region, kLeft}}});
+  v1::WireHello hello;
+  hello.set_version(kWireVersion);
+  hello.set_node("n11");
+  hello.set_from(kLeft.value);
+  hello.set_to(kRight.value);
+  hello.set_stream_kind(kExpressStream);
+
+  RowsFrame rows;
+  rows.group = rows.formation = rows.number = 1;
+  rows.rank = 1;
+  rows.total = 3;
+  rows.num_pieces = 1;
+  const RowsPiece piece{.offset = 0, .bytes = 3};
+  std::string frame(sizeof rows + sizeof piece, '\0');
+  std::memcpy(frame.data(), &rows, sizeof rows);
+  std::memcpy(frame.data() + sizeof rows, &piece, sizeof piece);
+  EXPECT_EQ(Call(*address, hello, frame + "xxx").error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_STREQ(region, "...............");
+  EXPECT_THAT(NextEvent(*right), HasSubstr("got a buffer of kind 3 that has no place here"));
+
+  EXPECT_EQ(Call(*address, hello, Buffer(FrameKind::kMessage, v1::WireMessage())).error_code(),
+            grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(NextEvent(*right), HasSubstr("got a buffer of kind 2 that has no place here"));
+  v1::WireHello proof;
+  EXPECT_EQ(Call(*address, hello, Buffer(FrameKind::kHello, proof)).error_code(),
+            grpc::UNAUTHENTICATED);
+  EXPECT_THAT(NextEvent(*right), HasSubstr("refused: a stream at ipv4:127.0.0.1:"));
+  proof.set_proof(
+      ProofOfStream(SecretOfPair(kSecret, kLeft, kRight), hello.SerializeAsString(), "x"));
+  EXPECT_EQ(Call(*address, hello, Buffer(FrameKind::kHello, proof)).error_code(),
+            grpc::UNAUTHENTICATED)
+      << "a proof of another stream";
+  hello.set_to(23);
+  EXPECT_EQ(Call(*address, hello, Buffer(FrameKind::kHello, proof)).error_code(),
+            grpc::UNAUTHENTICATED);
 }
 
 TEST(WireTest, SecondPortThatIsTakenIsNamedAndWhatToDo) {

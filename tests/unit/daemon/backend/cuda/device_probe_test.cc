@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/launch.h"
 #include "tests/fakes/cuda/fake_driver.h"
 
 namespace epd::cuda {
@@ -18,11 +20,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-v1::CudaProbe Probe(const FakeDriver& driver, std::vector<std::string>* steps = nullptr) {
+v1::CudaProbe Probe(FakeDriver& driver, std::vector<std::string>* steps = nullptr,
+                    std::optional<int> only = {}) {
+  for (int i = 0; i < NumKernels(); ++i) driver.SetKernel(KernelAt(i).name, [](void**) {});
   v1::CudaProbe probe;
-  ProbeDevices(driver.table(), probe, [steps](const v1::CudaProbe& so_far) {
-    if (steps != nullptr) steps->push_back(so_far.step());
-  });
+  ProbeDevices(driver.table(), {.only = only, .image = "image"}, probe,
+               [steps](const v1::CudaProbe& so_far) {
+                 if (steps != nullptr) steps->push_back(so_far.step());
+               });
   EXPECT_THAT(driver.violations(), IsEmpty());
   return probe;
 }
@@ -43,12 +48,32 @@ TEST(DeviceProbe, AGoodDeviceIsDescribedAndEveryTrialWorks) {
   EXPECT_TRUE(device.mps());
   EXPECT_THAT(device.no_access_to(), IsEmpty());
   for (const auto* trial : {&device.context(), &device.virtual_memory(), &device.ipc_handle(),
-                            &device.stream_memory_operations()}) {
+                            &device.kernels(), &device.stream_memory_operations()}) {
     EXPECT_TRUE(trial->done());
     EXPECT_EQ(trial->problem(), "");
   }
   EXPECT_EQ(driver.Leaks(), "");
   EXPECT_THAT(steps, Contains("stream memory operations on device 1"));
+}
+
+TEST(DeviceProbe, ASingleDeviceIsTriedAndTheOthersAreCounted) {
+  FakeDriver driver({.num_devices = 8});
+  const v1::CudaProbe probe = Probe(driver, nullptr, 5);
+  ASSERT_EQ(probe.devices_size(), 8);
+  EXPECT_EQ(driver.CountCalls("cuDevicePrimaryCtxRetain"), 1);
+  EXPECT_EQ(driver.device(), 5);
+  for (const v1::CudaProbe::Device& device : probe.devices()) {
+    EXPECT_EQ(device.context().done(), device.ordinal() == 5) << device.ordinal();
+  }
+}
+
+TEST(DeviceProbe, KernelsThatADriverIsTooOldForAreSaid) {
+  FakeDriver driver;
+  driver.Fail("cuModuleLoadData", 222);
+  const v1::CudaProbe probe = Probe(driver);
+  EXPECT_THAT(probe.devices(0).kernels().problem(), HasSubstr("cuModuleLoadData"));
+  EXPECT_EQ(probe.devices(0).stream_memory_operations().problem(), "");
+  EXPECT_EQ(driver.Leaks(), "");
 }
 
 TEST(DeviceProbe, ADriverThatDoesNotStartHasNoDevices) {

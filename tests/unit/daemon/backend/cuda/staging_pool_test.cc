@@ -54,6 +54,13 @@ class World {
   std::unique_ptr<DeviceStreams> streams;
 };
 
+TEST(StagingForNetworkCards, IsAskedForWhereTheDeviceOffersIt) {
+  World capable({.rdma = true});
+  const auto pool = capable.Pool(4 * kPage, SharingChoice::kDescriptor);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ(capable.driver.rdma_bytes(), capable.driver.used_bytes());
+}
+
 class BothWays : public ::testing::TestWithParam<SharingChoice> {};
 INSTANTIATE_TEST_SUITE_P(Sharing, BothWays,
                          ::testing::Values(SharingChoice::kDescriptor, SharingChoice::kIpcHandle));

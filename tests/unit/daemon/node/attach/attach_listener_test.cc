@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/node/attach/socket_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,10 +20,11 @@
 namespace epd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-constexpr absl::Duration kDeadline = absl::Seconds(10);
+constexpr absl::Duration kDeadline = absl::Seconds(3);
 
 class AttachListenerTest : public testing::Test {
  protected:
@@ -64,9 +66,11 @@ class AttachListenerTest : public testing::Test {
   std::string path_;
   EventLoop loop_;
   std::vector<AttachListener::Arrival> arrived_;
-  AttachListener listener_{kDeadline, loop_, [this](AttachListener::Arrival arrival) {
-                             arrived_.push_back(std::move(arrival));
-                           }};
+  AttachListener::Limits limits_ = {.deadline = kDeadline};
+  AttachListener listener_{
+      {.policy = {.own = geteuid()}, .limits = [this] { return limits_; }},
+      loop_,
+      [this](AttachListener::Arrival arrival) { arrived_.push_back(std::move(arrival)); }};
 };
 
 TEST_F(AttachListenerTest, WhoSaysAttachIsHandedOnWithItsProcess) {
@@ -99,7 +103,27 @@ TEST_F(AttachListenerTest, WhoSaysNothingIsSentAwayAtTheDeadlineAndNotBefore) {
   EXPECT_NE(listener_.NextDeadline(), absl::InfiniteFuture());
   listener_.Tick(deadline);
   EXPECT_EQ(listener_.NextDeadline(), absl::InfiniteFuture());
-  EXPECT_THAT(Goodbye(client), HasSubstr("no Attach within 10s"));
+  EXPECT_THAT(Goodbye(client), HasSubstr("no Attach within 3s (attach_deadline)"));
+}
+
+TEST_F(AttachListenerTest, OneUidLeavesRoomForConnectionsOfOthers) {
+  limits_ = {.unattached = 3, .unattached_per_uid = 2, .deadline = kDeadline};
+  PacketChannel first = Connect();
+  PacketChannel second = Connect();
+  Run();
+  PacketChannel third = Connect();
+  Run();
+  EXPECT_EQ(Goodbye(first), "");
+  EXPECT_EQ(Goodbye(second), "");
+  EXPECT_THAT(Goodbye(third), AllOf(HasSubstr(absl::StrCat("2 connections of uid ", geteuid())),
+                                    HasSubstr(absl::StrCat("pid ", getpid())),
+                                    HasSubstr("max_unattached_per_uid")));
+  limits_.unattached_per_uid = 9;
+  PacketChannel fourth = Connect();
+  PacketChannel fifth = Connect();
+  Run();
+  EXPECT_EQ(Goodbye(fourth), "");
+  EXPECT_THAT(Goodbye(fifth), HasSubstr("max_unattached)"));
 }
 
 TEST_F(AttachListenerTest, AtTheEndWhoWaitsAndWhoQueuesLearnWhy) {

@@ -16,13 +16,32 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
+PeerCredentials Peer(uid_t uid, std::vector<gid_t> gids = {}) {
+  PeerCredentials peer;
+  peer.uid = uid;
+  peer.gids = std::move(gids);
+  return peer;
+}
+
 TEST(CheckPeerTest, OwnUserAndRootPassAndOthersAreNamed) {
-  EXPECT_TRUE(CheckPeer(1000, 1000).ok());
-  EXPECT_TRUE(CheckPeer(0, 1000).ok());
-  const absl::Status other = CheckPeer(1001, 1000);
+  EXPECT_TRUE(CheckPeer(Peer(1000), {.own = 1000}).ok());
+  EXPECT_TRUE(CheckPeer(Peer(0), {.own = 1000}).ok());
+  const absl::Status other = CheckPeer(Peer(1001), {.own = 1000});
   EXPECT_TRUE(absl::IsPermissionDenied(other));
-  EXPECT_THAT(std::string(other.message()), AllOf(HasSubstr("uid 1001"), HasSubstr("uid 1000")));
-  EXPECT_TRUE(absl::IsPermissionDenied(CheckPeer(1000, 0))) << "root's epd is not everybody's";
+  EXPECT_THAT(std::string(other.message()),
+              AllOf(HasSubstr("uid 1001"), HasSubstr("uid 1000"), HasSubstr("attach_uids")));
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckPeer(Peer(1000), {.own = 0})))
+      << "root's epd is not everybody's";
+}
+
+TEST(CheckPeerTest, WhoIsListedPassesByUidAndByAnyOfItsGroups) {
+  const AttachPolicy policy = {.own = 7, .uids = {1000, 1001}, .gids = {50}};
+  EXPECT_TRUE(CheckPeer(Peer(1001, {1001}), policy).ok());
+  EXPECT_TRUE(CheckPeer(Peer(1002, {1002, 50}), policy).ok());
+  const absl::Status other = CheckPeer(Peer(1002, {1002, 51}), policy);
+  EXPECT_TRUE(absl::IsPermissionDenied(other));
+  EXPECT_THAT(std::string(other.message()),
+              AllOf(HasSubstr("attach_uids=1000,1001"), HasSubstr("attach_gids=50")));
 }
 
 v1::Attach Range(uint32_t min, uint32_t max) {
@@ -60,6 +79,7 @@ TEST(ReadPeerTest, KernelNamesThePeerAndItsEndIsSeen) {
   ASSERT_TRUE(peer.ok()) << peer.status();
   EXPECT_EQ(peer->pid, getpid());
   EXPECT_EQ(peer->uid, geteuid());
+  EXPECT_THAT(peer->gids, testing::Contains(getegid()));
   EXPECT_TRUE(ProcessAlive(*peer));
 }
 

@@ -49,15 +49,32 @@ TEST(EventLoopTest, WorkPostedByWorkWaitsForTheNextTurn) {
   EXPECT_EQ(ran, 2);
 }
 
-TEST(EventLoopTest, QueueIsBoundedAndCanBeClosed) {
-  EventLoop loop(/*max_posted=*/2);
-  EXPECT_TRUE(loop.Post([] {}));
-  EXPECT_TRUE(loop.Post([] {}));
-  EXPECT_FALSE(loop.Post([] {}));
+TEST(EventLoopTest, RequestsAreBoundedAndToldSo) {
+  EventLoop loop(/*max_requests=*/2);
+  EXPECT_TRUE(loop.PostRequest([] {}).ok());
+  EXPECT_TRUE(loop.PostRequest([] {}).ok());
+  const absl::Status refused = loop.PostRequest([] {});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.message(), "epd is overloaded: 2 requests wait, its limit; retry later");
   loop.RunOnce(MonotonicNow());
-  EXPECT_TRUE(loop.Post([] {}));
+  EXPECT_TRUE(loop.PostRequest([] {}).ok());
   loop.ClosePosts();
-  EXPECT_FALSE(loop.Post([] {}));
+  EXPECT_EQ(loop.PostRequest([] {}).code(), absl::StatusCode::kUnavailable);
+}
+
+// A coordinator's stream that ended, or an election that was won, is said once.
+TEST(EventLoopTest, WhatHasHappenedIsNeverRefused) {
+  EventLoop loop(/*max_requests=*/1);
+  ASSERT_TRUE(loop.PostRequest([] {}).ok());
+  constexpr int kNews = 10'000;
+  int heard = 0;
+  for (int i = 0; i < kNews; ++i) {
+    loop.Post([&heard, i] {
+      if (heard == i) ++heard;
+    });
+  }
+  loop.RunOnce(MonotonicNow());
+  EXPECT_EQ(heard, kNews);
 }
 
 TEST(EventLoopTest, ReturnsAtItsDeadlineAndNotBefore) {

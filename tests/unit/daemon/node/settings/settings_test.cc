@@ -93,6 +93,13 @@ TEST(SettingsTest, AnEmptyValueIsAValueAndTakesNotTheNextFlag) {
   EXPECT_EQ(parsed->settings.spin, absl::Milliseconds(1));
 }
 
+TEST(SettingsTest, ListsOfUsersAreNumbers) {
+  const auto parsed = ParseSettings({"--attach_uids=1000,1001", "--attach_gids=50"}, kMachine);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(parsed->settings.attach_uids, ElementsAre(1000u, 1001u));
+  EXPECT_THAT(parsed->settings.attach_gids, ElementsAre(50u));
+}
+
 TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
   EXPECT_THAT(ErrorOf({"--sokcet=x"}), AllOf(HasSubstr("flag --sokcet"), HasSubstr("'socket'")));
   EXPECT_THAT(ErrorOf({"--spin=fast"}),
@@ -101,6 +108,7 @@ TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
   EXPECT_THAT(ErrorOf({"--staging_bytes=2GB"}), AllOf(HasSubstr("'2GB'"), HasSubstr("2GiB")));
   EXPECT_THAT(ErrorOf({"--staging_bytes=99999999999TiB"}), HasSubstr("expected bytes"));
   EXPECT_THAT(ErrorOf({"--max_sessions=0"}), HasSubstr("a number from 1 to 1024"));
+  EXPECT_THAT(ErrorOf({"--attach_uids=alice"}), AllOf(HasSubstr("'alice'"), HasSubstr("numbers")));
   EXPECT_THAT(ErrorOf({"--executor=gpu"}),
               AllOf(HasSubstr("'gpu'"), HasSubstr("auto, client, worker")));
   EXPECT_THAT(ErrorOf({"socket"}), HasSubstr("expected --name=value"));
@@ -112,7 +120,7 @@ TEST(SettingsTest, EveryErrorNamesThePlaceWhatWasGotAndWhatIsExpected) {
 }
 
 TEST(SettingsTest, APortThatThereIsNotIsRefusedWhereverAnAddressIsSet) {
-  for (const char* name : {"listen", "coordinator", "advertise", "wire_listen"}) {
+  for (const char* name : {"listen", "coordinator", "advertise", "wire_listen", "metrics_listen"}) {
     const std::string flag = std::string("--") + name + "=";
     for (const char* bad : {"127.0.0.1:70000", "127.0.0.1:65536", "127.0.0.1", ":7400", "a:b",
                             "a:", "a:-1", "::1:7400", "[]:1", "a b:1", "127.0.0.1:4294971760"}) {
@@ -172,6 +180,15 @@ TEST(SettingsTest, ErrorInAFileNamesItsLine) {
   const ConfigFile no_equals("spin 1ms\n");
   EXPECT_THAT(ErrorOf({no_equals.flag()}),
               AllOf(HasSubstr("line 1 of"), HasSubstr("name = value")));
+}
+
+TEST(SettingsTest, AValueThatNoMessageWouldTakeIsRefused) {
+  EXPECT_THAT(ErrorOf({"--nccl_library=/\xff"}),
+              AllOf(HasSubstr("nccl_library"), HasSubstr("got '/?' (2 bytes), expected UTF-8")));
+  EXPECT_THAT(ErrorOf({"--tls_key=a\nb"}), HasSubstr("without control characters"));
+  EXPECT_THAT(ErrorOf({"--worker=" + std::string(40'000, 'w')}), HasSubstr("at most 32768 bytes"));
+  EXPECT_THAT(ErrorOf({"--node=" + std::string(201, 'n')}), HasSubstr("1 to 200 bytes"));
+  EXPECT_TRUE(ParseSettings({"--node=" + std::string(200, 'n')}, kMachine).ok());
 }
 
 TEST(SettingsTest, PrintedConfigurationReadsBackAsTheSame) {

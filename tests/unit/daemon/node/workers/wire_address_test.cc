@@ -23,6 +23,10 @@ TEST(WireAddressTest, IsWhatWasAskedForElseTheHostOfListenElseTheWayToTheOthers)
   settings.rendezvous = "";
   settings.coordinator = "127.0.0.1:7400";
   EXPECT_EQ(ChooseWireAddress(settings).listen, "127.0.0.1:0");
+  settings.coordinator = "name.example:7400";  // The worker asks the resolver.
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "towards-loopback:name.example:7400");
+  settings.insecure = "yes";
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "towards:name.example:7400");
   settings.listen = "10.1.2.3:7400";
   EXPECT_EQ(ChooseWireAddress(settings).listen, "10.1.2.3:0");
   settings.listen = "[fd00::3]:7400";
@@ -34,6 +38,7 @@ TEST(WireAddressTest, IsWhatWasAskedForElseTheHostOfListenElseTheWayToTheOthers)
 
 TEST(WireAddressTest, EachWorkerHasTwoPortsOfItsOwn) {
   Settings settings;
+  settings.insecure = "yes";
   settings.wire_listen = "10.9.2.3:7500";
   EXPECT_EQ(ChooseWireAddress(settings, WorkerName{0}).listen, "10.9.2.3:7502");
   EXPECT_EQ(ChooseWireAddress(settings, WorkerName{3}).listen, "10.9.2.3:7508");
@@ -53,14 +58,18 @@ TEST(WireAddressTest, AnyAddressIsAdvertisedByName) {
   EXPECT_EQ(ChooseWireAddress(settings).listen, "127.0.0.1:0");
 }
 
-TEST(WireAddressTest, WithoutTlsAPublicAddressIsNotUsed) {
+TEST(WireAddressTest, WithoutTlsOnlyTheLoopbackIsUsed) {
   Settings settings;
-  for (const char* open : {"8.8.8.8:7400", "[2001:db8::1]:7400"}) {
+  settings.insecure = "no";
+  for (const char* open : {"a.name:7400", "10.0.0.1:7400", "[2001:db8::1]:7400"}) {
     settings.listen = open;
     const WireAddress wire = ChooseWireAddress(settings);
     EXPECT_THAT(wire.listen, IsEmpty());
     EXPECT_THAT(wire.problem, HasSubstr("set tls_ca"));
   }
+  settings.insecure = "yes";
+  EXPECT_EQ(ChooseWireAddress(settings).listen, "[2001:db8::1]:0");
+  settings.insecure = "no";
   settings.tls_ca = "ca.pem";
   EXPECT_EQ(ChooseWireAddress(settings).listen, "[2001:db8::1]:0");
 }

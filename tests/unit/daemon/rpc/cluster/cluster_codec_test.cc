@@ -3,6 +3,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -35,8 +36,9 @@ NodeReport FullReport() {
   report.coordinator = Incarnation(3);
   report.max_epoch = Epoch(4);
   report.max_formation = Formation(5);
-  report.workers = {{kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
-                    {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502", "here:1"}};
+  report.workers = {
+      {kCpuWorker, Incarnation(6), true, "p", "2.28", "10.0.0.2:7500"},
+      {WorkerName{3}, Incarnation(29), false, "q", "", "10.0.0.2:7502", "here:1", "known"}};
   report.facts = {"0.1", 2, "2.28", "570", absl::ZeroDuration()};
   Claim& claim = report.claims.emplace_back();
   claim.session = SessionId(7);
@@ -157,7 +159,8 @@ TEST(ClusterCodecTest, ViewSurvivesTheWire) {
   group.id_known = true;
   group.unique_id = UniqueId("secret");
   group.no_id_reason = "none: x";
-  group.workers = {{NodeId{"b"}, Incarnation(18), "10.0.0.3:7500", WorkerName{7}, "here:2"}};
+  group.workers = {
+      {NodeId{"b"}, Incarnation(18), "10.0.0.3:7500", WorkerName{7}, "here:2", "known"}};
   group.node_workers = {WorkerName{7}, WorkerName{8}};
   view.claims = {{SessionId(15), RequestId(16), ClaimDisposition::kFailed, GroupId(17),
                   absl::AbortedError("claim")}};
@@ -236,6 +239,59 @@ TEST(ClusterCodecTest, ColumnsThatMakeNoSenseAreRefused) {
   wire.mutable_groups(0)->mutable_member_columns()->add_workers(0);
   EXPECT_THAT(std::string(FromProto(wire).status().message()),
               HasSubstr("member_columns.workers: got 'b'"));
+}
+
+// Each of them goes on to workers, in messages that have a limit.
+TEST(ClusterCodecTest, TextsOfAnotherNodeAreCleanAndNoLongerThanAnythingShows) {
+  const std::string text = "\x1b" + std::string(300'000, 'x');
+  v1::NodeReport report = ToProto(FullReport());
+  v1::ClusterClaim& claim = *report.mutable_claims(0);
+  for (std::string* field : {claim.mutable_host(), claim.mutable_client_name(),
+                             report.mutable_workers(0)->mutable_nccl_problem(),
+                             report.mutable_workers(0)->mutable_wire_address()}) {
+    *field = text;
+  }
+  const absl::StatusOr<NodeReport> taken = FromProto(report);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->claims[0].host, "?" + std::string(limits::kNameBytes - 1, 'x'));
+  EXPECT_EQ(taken->claims[0].client_name.size(), limits::kNameBytes);
+  EXPECT_EQ(taken->workers[0].nccl_problem.size(), limits::kErrorBytes);
+  EXPECT_LE(taken->workers[0].wire_address.size(), 1000u);
+
+  v1::ClusterView view;
+  v1::ClusterGroup& group = *view.add_groups();
+  *group.mutable_spec() = claim.spec();
+  group.set_state(1);
+  v1::ClusterMemberColumns& members = *group.mutable_member_columns();
+  members.add_texts(text);
+  members.add_ranks(0);
+  members.add_sessions(1);
+  members.add_arena_indices(0);
+  members.add_pids(1);
+  members.add_nodes(0);
+  members.add_hosts(0);
+  members.add_client_names(0);
+  members.add_client_versions(0);
+  const absl::StatusOr<ClusterView> seen = FromProto(view);
+  ASSERT_TRUE(seen.ok()) << seen.status();
+  EXPECT_EQ(seen->groups[0].members[0].client_name.size(), limits::kNameBytes);
+}
+
+TEST(ClusterCodecTest, ANameOrAnIdThatIsTooLongIsRefusedAndSaysSo) {
+  v1::NodeReport report = ToProto(FullReport());
+  report.set_node(std::string(limits::kNameBytes + 1, 'n'));
+  EXPECT_THAT(std::string(FromProto(report).status().message()), HasSubstr("report.node"));
+  report.set_node("line\nline");
+  EXPECT_THAT(std::string(FromProto(report).status().message()), HasSubstr("report.node"));
+  report = ToProto(FullReport());
+  report.mutable_work(0)->set_unique_id(std::string(129, 'u'));
+  EXPECT_THAT(std::string(FromProto(report).status().message()),
+              HasSubstr("work.unique_id: got 129 bytes, expected at most 128"));
+  v1::ClusterView view;
+  *view.add_groups()->mutable_spec() = report.claims(0).spec();
+  view.mutable_groups(0)->set_state(1);
+  view.mutable_groups(0)->set_unique_id(std::string(129, 'u'));
+  EXPECT_THAT(std::string(FromProto(view).status().message()), HasSubstr("group.unique_id"));
 }
 
 TEST(ClusterCodecTest, NonsenseFromAnotherNodeIsNamed) {

@@ -1,10 +1,10 @@
-// Goal: an error says what a user of epd.jax can type, what to do first, and each fact once.
-#include "client/jax/api_words.h"
+// Goal: an error says what a user of epd.jax or epd.torch can type, what to do first, and each fact once.
+#include "client/program/api_words.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 using client::Code;
@@ -27,14 +27,12 @@ TEST(ApiWordsTest, FieldsOfTheSpecHaveTheirPublicNames) {
 }
 
 TEST(ApiWordsTest, TokensAreThoseThatWerePassedToTheOperation) {
-  CallConfig call;
-  call.operation = Operation::kCombine;
-  call.shards = 2;
+  CallWords call = {.tokens_argument = "num_local_tokens", .shards = 2, .program = ""};
   const std::string text = "num_tokens: got 5, handle_mem was prepared for 6";
   EXPECT_EQ(InApiWords(Code::kInvalidArgument, text, &call),
             "num_local_tokens is 10, but prepare was given 12 tokens for this handle_mem (5 and 6 "
             "of each of 2 ranks)");
-  call.operation = Operation::kDispatch;
+  call.tokens_argument = "the leading size of topk_idx";
   call.shards = 1;
   EXPECT_EQ(
       InApiWords(Code::kInvalidArgument, text, &call),
@@ -57,8 +55,7 @@ TEST(ApiWordsTest, TheRemedyComesFirstAndOnce) {
 }
 
 TEST(ApiWordsTest, ARankInAnotherFunctionSaysInWhich) {
-  CallConfig call;
-  call.program = "jit_evaluate";
+  const CallWords call = {.tokens_argument = "", .shards = 1, .program = "jit_evaluate"};
   const std::string text = InApiWords(Code::kInvalidArgument,
                                       "the ranks wait for each other in different programs", &call);
   EXPECT_THAT(text,
@@ -75,6 +72,12 @@ TEST(ApiWordsTest, GroupTenantAndEpochAreSaidOnce) {
                  nullptr);
   EXPECT_THAT(text, HasSubstr("rank 1 is gone; rank=1 of group=gg and epoch=33, epoch=4"));
   EXPECT_THAT(text, Not(HasSubstr("join again;")));
+  EXPECT_EQ(InApiWords(Code::kUnavailable,
+                       "[epd:UNAVAILABLE] group=g epoch=1 rank=3 phase=announce: group=g epoch=1: "
+                       "rank=2 has left",
+                       nullptr),
+            "[epd:UNAVAILABLE] group=g epoch=1 rank=3 phase=announce: call again: repeat the step "
+            "on all ranks, which then join again: rank=2 has left");
 }
 
 TEST(ApiWordsTest, EveryRemedyCanBeFoundAndSaysWhetherToRetry) {
@@ -89,4 +92,4 @@ TEST(ApiWordsTest, EveryRemedyCanBeFoundAndSaysWhetherToRetry) {
 }
 
 }  // namespace
-}  // namespace epd::jax
+}  // namespace epd::program

@@ -1,10 +1,10 @@
-#include "client/jax/api_words.h"
+#include "client/program/api_words.h"
 
 #include <cctype>
 #include <cstdlib>
 #include <utility>
 
-namespace epd::jax {
+namespace epd::program {
 namespace {
 
 using client::Code;
@@ -97,21 +97,8 @@ void ReplaceAll(std::string& text, const Replacement& rule, bool whole_words) {
   }
 }
 
-// The argument that says how many tokens there are.
-std::string_view TokensArgument(Operation operation) {
-  switch (operation) {
-    case Operation::kCombine:
-    case Operation::kDispatchBackward:
-      return "num_local_tokens";
-    case Operation::kCombineBackward:
-      return "the leading size of grad";
-    default:
-      return "the leading size of topk_idx";
-  }
-}
-
 // "<before>5<between>6" -> "<argument> is 10, ... 12" of two ranks: what the caller passed counts all shards.
-void SayGlobalTokens(std::string& text, const CallConfig& call) {
+void SayGlobalTokens(std::string& text, const CallWords& call) {
   constexpr std::string_view kBefore = "num_tokens: got ";
   constexpr std::string_view kBetween = ", handle_mem was prepared for ";
   const size_t begin = text.find(kBefore);
@@ -122,7 +109,7 @@ void SayGlobalTokens(std::string& text, const CallConfig& call) {
   if (std::string_view(after).substr(0, kBetween.size()) != kBetween) return;
   const long long prepared = std::strtoll(after + kBetween.size(), &after, 10);
   const size_t end = static_cast<size_t>(after - text.c_str());
-  std::string said = std::string(TokensArgument(call.operation)) + " is " +
+  std::string said = std::string(call.tokens_argument) + " is " +
                      std::to_string(got * call.shards) + ", but prepare was given " +
                      std::to_string(prepared * call.shards) + " tokens for this handle_mem";
   if (call.shards > 1) {
@@ -174,7 +161,7 @@ const Remedy& FindRemedy(client::Code code, std::string_view text) {
   return kNone;
 }
 
-std::string InApiWords(client::Code code, std::string text, const CallConfig* call) {
+std::string InApiWords(client::Code code, std::string text, const CallWords* call) {
   const Remedy& remedy = FindRemedy(code, text);
   if (call != nullptr) SayGlobalTokens(text, *call);
   const bool forming = text.find("phase=forming") != std::string::npos;
@@ -182,13 +169,14 @@ std::string InApiWords(client::Code code, std::string text, const CallConfig* ca
   if (forming) ReplaceAll(text, {"top_k", "max_top_k"}, /*whole_words=*/true);
   for (const Replacement& phrase : kPhrases) ReplaceAll(text, phrase, /*whole_words=*/false);
   for (const std::string_view key : {"group=", "tenant=", "epoch="}) SayOnce(text, key);
+  ReplaceAll(text, {":: ", ": "}, /*whole_words=*/false);  // Of a place that was said once.
   if (!remedy.text.empty() && text.find(remedy.text) == std::string::npos) {
     text.insert(BodyOf(text), std::string(remedy.text) + ": ");
     if (call != nullptr && remedy.when == kOtherPrograms) {
-      text += "; this rank runs " + call->program;
+      text += "; this rank runs " + std::string(call->program);
     }
   }
   return text;
 }
 
-}  // namespace epd::jax
+}  // namespace epd::program

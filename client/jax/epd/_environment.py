@@ -1,6 +1,7 @@
-"""What the client reads of its environment, in one place; ``environment`` tells users."""
+"""What the clients read of their environment, in one place; ``epd.jax.environment`` tells users."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -43,9 +44,9 @@ def reconnect_milliseconds() -> int:
     return -1 if text.strip("0.") == "" and text else milliseconds("EPD_RECONNECT_TIMEOUT")
 
 
-def executor() -> int:
-    """Who moves the rows, as the C library's epd_executor; ValueError for an unknown name."""
-    text = os.environ.get("EPD_EXECUTOR", "")
+def executor(needed: str | None = None) -> int:
+    """Who moves the rows, as the C library's epd_executor: ``needed``, or as asked. ValueError for an unknown name."""
+    text = needed or os.environ.get("EPD_EXECUTOR", "")
     if text not in _EXECUTORS:
         raise ValueError(f"EPD_EXECUTOR={text!r} is unknown; give client or worker, or unset it")
     return _EXECUTORS[text]
@@ -58,6 +59,24 @@ def gpu_backend() -> str:
         known = " or ".join(_GPU_BACKENDS)
         raise ValueError(f"EPD_BACKEND={text!r} is unknown; give {known}, or unset it")
     return text
+
+
+def command_buffers() -> bool:
+    """Whether XLA may take operations on GPUs into its command buffers; ValueError for an unknown word, or where it may not."""
+    text = os.environ.get("EPD_COMMAND_BUFFERS", "") or "on"
+    if text not in ("on", "off"):
+        raise ValueError(f"EPD_COMMAND_BUFFERS={text!r} is unknown; give on or off, or unset it")
+    # The last one counts, as for XLA.
+    flags = re.findall(r"--xla_gpu_enable_command_buffer=(\S*)", os.environ.get("XLA_FLAGS", ""))
+    kinds = {kind.lstrip("+").upper() for kind in flags[-1].split(",")} if flags else set()
+    bodies = sorted(kinds & {"WHILE", "CONDITIONAL"})
+    if text == "on" and bodies:
+        raise ValueError(
+            f"XLA_FLAGS puts {' and '.join(bodies)} into command buffers, and CUDA takes no stream memory operations, with"
+            " which operations wait, into the bodies of conditional nodes; take it out of --xla_gpu_enable_command_buffer,"
+            " or set EPD_COMMAND_BUFFERS=off"
+        )
+    return text == "on"
 
 
 def socket_path() -> str:
@@ -83,6 +102,6 @@ def daemon_path() -> str:
     return str(beside) if os.access(beside, os.X_OK) else ""
 
 
-def library_path() -> Path:
-    """Where libepd_jax.so is."""
-    return Path(os.environ.get("EPD_JAX_LIBRARY") or Path(__file__).parent / "libepd_jax.so")
+def library_path(variable: str, path: str) -> Path:
+    """Where a library is: the variable says so, else at ``path`` in this package."""
+    return Path(os.environ.get(variable) or Path(__file__).parent / path)

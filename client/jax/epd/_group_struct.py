@@ -5,11 +5,59 @@ the headers.
 """
 
 import ctypes
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from epd.jax import _environment, config
-from epd.jax._ffi import Rank
+from epd import _environment
+from epd._program import Rank
+
+MAX_TOP_K = 128
+
+
+class Sizes(Protocol):
+    """``EpConfig``."""
+
+    @property
+    def ep_size(self) -> int: ...
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def num_local_experts(self) -> int: ...
+    @property
+    def max_tokens_per_rank(self) -> int: ...
+    @property
+    def recv_capacity_per_rank(self) -> int: ...
+    @property
+    def hidden_dim(self) -> int: ...
+
+
+class Described(Protocol):
+    """What a framework knows of a group, as ``epd.jax.config.GroupSpec`` has it."""
+
+    @property
+    def alias(self) -> str: ...
+    @property
+    def config(self) -> Sizes: ...
+    @property
+    def expert_owner(self) -> tuple[int, ...] | None: ...
+    @property
+    def owners_digest(self) -> int: ...
+    @property
+    def max_top_k(self) -> int: ...
+    @property
+    def dtype_bound(self) -> int: ...
+    @property
+    def joined_by_rank(self) -> bool: ...
+
+
+def owners_digest(table: Sequence[int] | None) -> int:
+    """What programs hold of the table of owners; 0 without one."""
+    if table is None:
+        return 0
+    words = b"".join(owner.to_bytes(4, "little") for owner in table)
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") >> 1 | 1
 
 
 @dataclass(frozen=True)
@@ -27,6 +75,7 @@ class JoinArguments:
 
     ``job``: the name that the caller gave, or None. ``held``: this process's ranks. ``elsewhere``: other processes', as far
     as known, with who holds each in place of its device. ``program``, ``metadata``: what epctl shows of this process.
+    ``joins_by_call``: none is held yet, each rank joins at its first call; CPUs alone.
     """
 
     held: tuple[HeldRank, ...]
@@ -36,13 +85,14 @@ class JoinArguments:
     elsewhere: tuple[HeldRank, ...] = ()
     program: str = ""
     metadata: str = ""
+    joins_by_call: bool = False
 
 
 @dataclass(frozen=True)
 class _Joining:
     """What values are made of. ``on_gpus``: the ranks held here are on GPUs."""
 
-    spec: config.GroupSpec
+    spec: Described
     arguments: JoinArguments
     instance: str
     on_gpus: bool
@@ -55,7 +105,13 @@ def _owners(j: _Joining) -> ctypes.Array[ctypes.c_uint32] | None:
 
 def _backend(j: _Joining) -> bytes:
     chosen = _environment.gpu_backend()
+    if j.arguments.joins_by_call:
+        return b"cpu"
     return chosen.encode() if j.on_gpus else b""
+
+
+def _executor(j: _Joining) -> int:
+    return _environment.executor("client" if j.arguments.joins_by_call else None)
 
 
 _U32, _I32, _I64, _TEXT = ctypes.c_uint32, ctypes.c_int32, ctypes.c_int64, ctypes.c_char_p
@@ -69,10 +125,10 @@ _SPEC = (
     ("max_tokens_per_rank", _U32, lambda j: j.spec.config.max_tokens_per_rank),
     ("recv_capacity_per_rank", _U32, lambda j: j.spec.config.recv_capacity_per_rank),
     ("hidden", _U32, lambda j: j.spec.config.hidden_dim),
-    ("top_k", _U32, lambda j: j.spec.max_top_k % config.MAX_TOP_K),  # 0: the most that there is.
+    ("top_k", _U32, lambda j: j.spec.max_top_k % MAX_TOP_K),  # 0: the most that there is.
     ("max_token_dtype", _I32, lambda j: j.spec.dtype_bound),
     ("drop_on_overflow", _I32, lambda j: j.arguments.drop_on_overflow),
-    ("executor", _I32, lambda j: _environment.executor()),
+    ("executor", _I32, _executor),
     ("backend", _TEXT, _backend),
     ("warn_after_ms", _I64, lambda j: _environment.milliseconds("EPD_WARN_AFTER")),
     ("absent_ms", _I64, lambda j: _environment.milliseconds("EPD_ABSENT_TIMEOUT")),
@@ -111,6 +167,7 @@ class Group(ctypes.Structure):
         ("program", _TEXT),
         ("metadata", _TEXT),
         ("reconnect_timeout_ms", _I64),
+        ("joins_by_call", _I32),
     )
 
 
@@ -122,7 +179,7 @@ def _ranks(ranks: Sequence[HeldRank]) -> ctypes.Array[Rank]:
 
 
 def group_struct(
-    spec: config.GroupSpec,
+    spec: Described,
     arguments: JoinArguments,
     *,
     job: str,
@@ -154,4 +211,5 @@ def group_struct(
         program=arguments.program.encode(),
         metadata=arguments.metadata.encode(),
         reconnect_timeout_ms=_environment.reconnect_milliseconds(),
+        joins_by_call=arguments.joins_by_call,
     )

@@ -1,0 +1,200 @@
+"""client/program by ctypes: epd_program.h, which is the same in the libraries of all frameworks."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from epd import _environment
+from epd._errors import EpError
+
+CODES = (
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED"
+    " FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
+).split()
+_STATES = ("left", "ready", "lost", "joining")  # EPD_PROGRAM_*.
+_OPERATIONS = ("prepare", "dispatch", "combine", "dispatch_backward", "combine_backward")
+
+
+class Error(ctypes.Structure):
+    """epd_error."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("code", ctypes.c_int32),
+        ("message", ctypes.c_char * 4096),
+    ]
+
+
+class Rank(ctypes.Structure):
+    """epd_program_rank."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("domain", ctypes.c_uint32),
+        ("position", ctypes.c_uint32),
+        ("device", ctypes.c_char_p),
+    ]
+
+
+class Begun(ctypes.Structure):
+    """epd_program_begun."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("join", ctypes.c_uint64),
+        ("number", ctypes.c_uint64),
+    ]
+
+
+class Call(ctypes.Structure):
+    """epd_program_call."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("alias", ctypes.c_char_p),
+        ("domain", ctypes.c_int32),
+        ("position", ctypes.c_int32),
+        ("name", ctypes.c_char_p),
+        ("program", ctypes.c_uint8 * 16),
+        ("execution", ctypes.c_uint64),
+        ("executable", ctypes.c_uint64),
+        ("site", ctypes.c_uint32),
+        ("occurrence", ctypes.c_uint32),
+        ("traced", ctypes.c_void_p),
+        ("begun", ctypes.POINTER(Begun)),
+    ]
+
+
+# epd_program_describe: of an alias and its number of ranks.
+DESCRIBE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(Error))
+
+_libraries: list["Library"] = []
+
+
+def retry(code: str, text: str) -> str:
+    """What to do about an error of the code: "call again", "connect again" or "no"."""
+    number = CODES.index(code) if code in CODES else 0
+    return _libraries[0].c.epd_program_retry(number, text.encode()).decode() if _libraries else "no"
+
+
+class Library:
+    """A library that offers epd_program.h. ImportError, saying what to do, if it cannot be loaded."""
+
+    def __init__(self, path: Path):
+        try:
+            self.c = ctypes.CDLL(str(path))  # Calls release the GIL.
+        except OSError as error:
+            raise ImportError(
+                f"cannot load {path}: {error}; run deploy/setup, which builds and installs it"
+            ) from error
+        problem, text, size = ctypes.POINTER(Error), ctypes.c_char_p, ctypes.c_size_t
+        call, code, number = ctypes.POINTER(Call), ctypes.c_int, ctypes.c_uint32
+        operation = (code, call, ctypes.c_void_p, problem)
+        self.declare(
+            program_watch_interrupts=(None,),
+            program_connect=(code, text, text, problem),
+            program_socket_path=(size, text, size),
+            program_join=(code, ctypes.c_void_p, problem),
+            program_handshake=(code, call, problem),
+            program_refuse=(code, call, ctypes.c_int32, text, problem),
+            program_describe_with=(None, text, DESCRIBE),
+            program_wait=(code, text, problem),
+            program_state=(code, text, ctypes.POINTER(ctypes.c_uint64)),
+            program_finalize=(None, text),
+            program_handle_mem_size=(size, number, number, number, number),
+            program_words=(size, code, text, text, size),
+            program_retry=(text, code, text),
+            **{f"program_{name}": operation for name in _OPERATIONS},
+        )
+        _libraries.append(self)
+
+    def declare(self, **signatures: tuple[Any, ...]) -> None:
+        """Of functions, without the prefix: the result's type, then the arguments'."""
+        for name, (result, *arguments) in signatures.items():
+            function = getattr(self.c, f"epd_{name}")
+            function.restype, function.argtypes = result, arguments
+
+    def checked(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Calls a function that takes an epd_error last; EpError if it fails."""
+        error = Error(struct_size=ctypes.sizeof(Error))
+        code = function(*arguments, ctypes.byref(error))
+        if code == 0:
+            return
+        name = CODES[code] if 0 <= code < len(CODES) else "UNKNOWN"
+        text = error.message.decode(errors="replace")
+        if not text.startswith("[epd:"):
+            text = f"[epd:{name}] {text}"
+        words = ctypes.create_string_buffer(8192)
+        self.c.epd_program_words(code, text.encode(), words, len(words))
+        raise EpError(name, words.value.decode(errors="replace"))
+
+    def connect(self, socket_path: str) -> str:
+        """Opens the process's session with the daemon and returns the path of its socket. EpError if there is none."""
+        daemon = _environment.daemon_path().encode()
+        self.checked(self.c.epd_program_connect, socket_path.encode(), daemon)
+        buffer = ctypes.create_string_buffer(4096)
+        self.c.epd_program_socket_path(buffer, len(buffer))
+        return buffer.value.decode()
+
+    def join(self, group: ctypes.Structure) -> None:
+        """Joins the groups of all domains held here, see _group_struct; collective; EpError with the cause."""
+        self.checked(self.c.epd_program_join, ctypes.byref(group))
+
+    def wait(self, alias: str) -> None:
+        """Waits until the ranks held here are in their groups, joining again after a loss. EpError: a loss, once; or the cause."""
+        self.checked(self.c.epd_program_wait, alias.encode())
+
+    def join_again(self, alias: str) -> None:
+        """Returns once the ranks held here are in their groups, also where the session was lost since the last call."""
+        try:
+            self.wait(alias)
+        except EpError:
+            self.wait(alias)  # A loss is reported once.
+
+    def wait_ready(self, alias: str, seconds: float | None) -> None:
+        """As ``join_again``, for at most so long: then EpError DEADLINE_EXCEEDED, while a thread goes on."""
+        if seconds is None or self.state(alias)[0] == "ready":
+            self.join_again(alias)
+            return
+        failure: list[EpError] = []
+
+        def work() -> None:
+            try:
+                self.join_again(alias)
+            except EpError as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=work, daemon=True, name=f"epd joins {alias}")
+        thread.start()
+        thread.join(seconds)
+        if failure:
+            raise failure[0]
+        if thread.is_alive():
+            state, epoch = self.state(alias)
+            raise EpError(
+                "DEADLINE_EXCEEDED",
+                f"[epd:DEADLINE_EXCEEDED] group={alias} epoch={epoch} phase=join: call again once the ranks that are missing"
+                f" are there (epctl why {alias} names them): not ready after {seconds:g} s, state {state}",
+            )
+
+    def state(self, alias: str) -> tuple[str, int]:
+        """Where this process's ranks are, and the epoch of the last join, 0 before."""
+        epoch = ctypes.c_uint64()
+        code = self.c.epd_program_state(alias.encode(), ctypes.byref(epoch))
+        return _STATES[code], epoch.value
+
+    def finalize(self, alias: str) -> None:
+        """Leaves the alias's groups, if there are any, and the session with the daemon if no other group is left."""
+        self.c.epd_program_finalize(alias.encode())
+
+    def handle_mem_size(self, ranks: int, experts: int, max_tokens: int, top_k: int) -> int:
+        """Bytes of one rank's routing plan. Needs no daemon."""
+        return self.c.epd_program_handle_mem_size(ranks, experts, max_tokens, top_k)
+
+    def refuse(self, call: Call, code: str, text: str) -> None:
+        """Takes the call's place with an error, which all ranks hear; raises that EpError."""
+        self.checked(
+            self.c.epd_program_refuse, ctypes.byref(call), CODES.index(code), text.encode()
+        )

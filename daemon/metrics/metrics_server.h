@@ -1,0 +1,45 @@
+// Metrics, and the page for people, over HTTP: the one door of epd that is not gRPC, for scrapers and browsers speak no
+// other.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "daemon/metrics/figures_cache.h"
+#include "daemon/node/settings/settings.h"
+
+namespace httplib {
+class Server;
+}
+
+namespace epd {
+
+// Reads snapshots and changes nothing. Serves on threads of its own, a bounded number of connections at a time, each for
+// one request; who comes in excess waits in the kernel's queue.
+//   GET /              the page, which shows the third
+//   GET /metrics       the text of node_metrics.h
+//   GET /figures.json  {"age_seconds": ..., "late": ..., "figures": GetFiguresResponse}
+class MetricsServer {
+ public:
+  explicit MetricsServer(FiguresCache::Ask ask);
+  ~MetricsServer();
+
+  // Does nothing without metrics_listen.
+  //   as ReadMetricsAccess(), and FAILED_PRECONDITION: the address or the certificate cannot be used
+  absl::Status Start(const Settings& settings);
+  // Ends connections within seconds. Before what `ask` asks ends.
+  void Stop();
+
+  // host:port; empty: it does not serve.
+  const std::string& address() const { return address_; }
+
+ private:
+  FiguresCache figures_;
+  std::unique_ptr<httplib::Server> server_;
+  std::string address_;
+  std::thread listener_;
+};
+
+}  // namespace epd

@@ -1,0 +1,96 @@
+"""One process of the benchmark of ragged_all_to_all: times it, its emulation by all_gather, and memcpy; see ragged.py.
+
+Its argument is JSON: coordinator, index, processes, iterations, and the file for the times, [iterations] ns of each contender.
+"""
+
+import functools
+import json
+import pathlib
+import sys
+import time
+
+import epd.jax as ep
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+_ROWS, _WIDTH = 2048, 1024
+
+
+def _emulated(operand: jax.Array, output: jax.Array, *indices: jax.Array) -> jax.Array:
+    """What a JAX user has on CPUs: every rank gathers all rows and takes its own."""
+    me = jax.lax.axis_index("ep")
+    gather = functools.partial(jax.lax.all_gather, axis_name="ep")
+    rows = gather(operand, tiled=True)
+    first, size, to, _ = (gather(array)[:, me][:, None] for array in indices)
+    row = jnp.arange(len(output))
+    inside = (row >= to) & (row < to + size)
+    sender = jnp.arange(len(first))[:, None]
+    source = jnp.where(inside, sender * len(operand) + first + row - to, 0).sum(0)
+    return jnp.where(inside.any(0)[:, None], rows[source], output)
+
+
+def _sizes(n: int) -> np.ndarray:
+    """[n, n] rows from each rank to each; every rank sends and receives all of its rows."""
+    sizes = np.empty((n, n), np.int32)
+    for sender in range(n):
+        for receiver in range(n):
+            sizes[sender, receiver] = _ROWS // n + 32 * (2 * ((sender + receiver) % n) - n + 1)
+    return sizes
+
+
+def _arrays(n: int, mesh: jax.sharding.Mesh) -> list[jax.Array]:
+    rng = np.random.default_rng(1)
+    sizes = _sizes(n)
+    before = lambda counts, axis: np.cumsum(counts, axis, dtype=np.int32) - counts  # noqa: E731
+    operand = rng.standard_normal((n * _ROWS, _WIDTH), np.float32).astype(jnp.bfloat16)
+    indices = [before(sizes, 1), sizes, before(sizes, 0), sizes.T]
+    sharding = NamedSharding(mesh, PartitionSpec("ep"))
+    return [
+        jax.make_array_from_callback(array.shape, sharding, lambda at, array=array: array[at])
+        for array in (operand, np.zeros_like(operand), *(index.reshape(-1) for index in indices))
+    ]
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    if given["processes"] > 1:
+        jax.distributed.initialize(given["coordinator"], given["processes"], given["index"])
+    n = len(jax.devices())
+    mesh = jax.make_mesh((n,), ("ep",))
+    arrays = _arrays(n, mesh)
+    ep_spec = PartitionSpec("ep")
+
+    def mapped(function):
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=ep_spec, out_specs=ep_spec))
+
+    exchange = mapped(functools.partial(ep.ragged_all_to_all, axis_name="ep"))
+    emulation = mapped(_emulated)
+    local = lambda array: [np.asarray(shard.data) for shard in array.addressable_shards]  # noqa: E731
+    for mine, theirs in zip(local(exchange(*arrays)), local(emulation(*arrays)), strict=True):
+        assert (mine == theirs).all(), "the emulation gives other rows"
+    source, target = np.ones((2, len(jax.local_devices()), _ROWS * _WIDTH), np.uint16)
+
+    def copy() -> None:
+        np.copyto(target, source)
+
+    contenders = {
+        "epd": lambda: jax.block_until_ready(exchange(*arrays)),
+        "emulation": lambda: jax.block_until_ready(emulation(*arrays)),
+        "memcpy": copy,
+    }
+    times: dict[str, list[int]] = {name: [] for name in contenders}
+    for _ in range(given["rounds"]):
+        for name, function in contenders.items():
+            jax.block_until_ready(emulation(*arrays))  # All begin together.
+            function()
+            for _ in range(given["iterations"]):
+                begin = time.perf_counter_ns()
+                function()
+                times[name].append(time.perf_counter_ns() - begin)
+    pathlib.Path(given["out"]).write_text(json.dumps(times))
+
+
+if __name__ == "__main__":
+    main()
