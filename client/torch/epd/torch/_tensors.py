@@ -1,0 +1,54 @@
+"""Tensors as the library takes them: their element types, and their memory."""
+
+import torch
+
+# What can be summed -> epd_dtype of the C library.
+SUMMED = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+# What is only moved -> the number that tells it from others of its width; XLA's, so that ranks that run JAX agree.
+_MOVED = {
+    "bool": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": 9,
+    "float64": 12,
+    "complex64": 15,
+    "float8_e5m2": 19,
+    "float8_e4m3fn": 20,
+    "float8_e4m3fnuz": 24,
+    "float8_e5m2fnuz": 25,
+}
+MOVED = {getattr(torch, name): tag for name, tag in _MOVED.items() if hasattr(torch, name)}
+_OPAQUE_BIT = 0x10000
+_CPU = torch.device("cpu")
+
+
+def width_of(dtype: torch.dtype) -> int:
+    """Bytes of an element."""
+    return torch.empty(0, dtype=dtype).element_size()
+
+
+def code_of(dtype: torch.dtype) -> int:
+    """epd_dtype of rows."""
+    return SUMMED.get(dtype) or _OPAQUE_BIT | width_of(dtype) << 8 | MOVED[dtype]
+
+
+def packed(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements one after another as their values are: views may be strided, and lazily negated or conjugated."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def wrong_place(tensor: torch.Tensor) -> str:
+    """Why the tensor's memory cannot be exchanged, or ""."""
+    if tensor.is_cuda:
+        return f"is on {tensor.device}; epd.torch exchanges CPU tensors: move it with .cpu(), and the result back"
+    if tensor.device.type != _CPU.type:
+        return f"is on {tensor.device}; expected a CPU tensor"
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+        return f"is {kind}; expected a dense tensor (to_dense(), int_repr())"
+    return ""

@@ -1,0 +1,112 @@
+"""Goal: epd.torch on Debian's python3-torch computes and fails as it says, each rank a process of its own."""
+
+import functools
+import json
+import re
+import subprocess
+
+import harness
+import pytest
+import wait
+from torch_ranks import HERE, PYTHON, Ranks, daemon_and_ranks, wait_all
+
+
+@functools.cache
+def _outcomes(program: str, ranks: int) -> tuple[list[dict[str, str]], str]:
+    with daemon_and_ranks() as (daemon, fleet):
+        statuses = wait_all([fleet.start(program, rank, ranks) for rank in range(ranks)])
+        outcomes = []
+        for rank in range(ranks):
+            path = daemon.folder / f"{rank}.json"
+            outcomes.append(json.loads(path.read_text()) if path.exists() else {})
+        return outcomes, f"{statuses}\n{fleet.logs()}\n{daemon.log_tail()}"
+
+
+def _checks(program: str) -> list[str]:
+    text = (HERE / "programs" / f"{program}.py").read_text()
+    return re.findall(r"^def (check_\w+)\(", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks", "check"),
+    [
+        pytest.param(program, ranks, check, id=f"{program}-{ranks}-{check}")
+        for program, ranks in (
+            ("operations", 4),
+            ("operations", 1),
+            ("bad_input", 2),
+            ("processes", 2),
+        )
+        for check in _checks(program)
+    ],
+)
+def test_program(program: str, ranks: int, check: str) -> None:
+    outcomes, logs = _outcomes(program, ranks)
+    wrong = {
+        r: o.get(check, "it did not run") for r, o in enumerate(outcomes) if o.get(check) != "ok"
+    }
+    assert not wrong, "\n".join([*(f"rank {r}: {text}" for r, text in wrong.items()), logs])
+
+
+def _reached(fleet: Ranks, processes: list[subprocess.Popen], ranks: list[int], line: str) -> None:
+    def all_said() -> bool:
+        assert not any(process.poll() for process in processes), fleet.logs()
+        return all(f"{line}\n" in fleet.log(rank).read_text() for rank in ranks)
+
+    wait.until(all_said, f"ranks {ranks} to say {line!r}", 60)
+
+
+def test_a_training_that_retries_nothing_outlives_stops_of_its_daemon():
+    with daemon_and_ranks() as (daemon, fleet):
+        processes = [fleet.start("training", rank, 4, STEPS="120") for rank in range(4)]
+        for step in (20, 60):
+            _reached(fleet, processes, [0, 1, 2, 3], f"step {step}")
+            assert daemon.stop() == 0, daemon.log_tail()
+            daemon.start()
+        assert wait_all(processes) == [0] * 4, fleet.logs()
+        assert "failed" not in fleet.logs()
+
+
+def test_a_killed_rank_is_named_and_another_process_takes_its_place():
+    with daemon_and_ranks() as (daemon, fleet):
+        given = {"STEPS": "1000000", "RETRY": "1"}
+        processes = [fleet.start("training", rank, 4, **given) for rank in range(4)]
+        _reached(fleet, processes, [0, 1, 2, 3], "step 20")
+        killed = processes.pop(1)
+        killed.kill()
+        assert killed.wait() == -9
+        for rank in (0, 2, 3):
+            said = fleet.log(rank)
+            wait.until(lambda said=said: "failed UNAVAILABLE" in said.read_text(), "to hear of it")
+            assert f"pid={killed.pid}" in said.read_text() and "rank=1" in said.read_text()
+        steps = fleet.log(0).read_text().count("step")
+        processes.append(fleet.start("training", 1, 4, **given))
+        _reached(fleet, processes, [0, 2, 3], f"step {steps + 20}")
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_the_example_trains_as_the_dense_layer_does():
+    with daemon_and_ranks() as (daemon, fleet):
+        ended = subprocess.run(
+            [PYTHON, str(harness.ROOT / "client" / "torch" / "example" / "train_moe.py")],
+            env=fleet.environment(),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert ended.returncode == 0, ended.stderr + daemon.log_tail()
+    assert "equal those of the dense layer" in ended.stdout
+
+
+def test_the_snippet_of_the_readme_runs():
+    text = (harness.ROOT / "client" / "torch" / "README.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with daemon_and_ranks() as (daemon, fleet):
+        ranks = [
+            subprocess.Popen([PYTHON, "-c", snippet], env=fleet.environment(RANK=str(rank)))
+            for rank in range(2)
+        ]
+        assert wait_all(ranks, 120) == [0, 0], daemon.log_tail()

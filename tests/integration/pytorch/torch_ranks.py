@@ -1,0 +1,79 @@
+"""Ranks of epd.torch, each a process of Debian's Python with python3-torch, under one epd."""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import pathlib
+import subprocess
+import time
+
+import harness
+
+HERE = pathlib.Path(__file__).resolve().parent
+PYTHON = "/usr/bin/python3"  # Of python3-torch.
+
+
+@functools.cache
+def _package() -> str:
+    """The folder of the installed package epd, which JAX's environment has and Debian's Python has not."""
+    return str(pathlib.Path(importlib.util.find_spec("epd").origin).parent)
+
+
+class Ranks:
+    """Processes of one program under one epd."""
+
+    def __init__(self, folder: pathlib.Path, socket: str):
+        self.folder, self.socket = folder, socket
+        packages = folder / "packages"
+        packages.mkdir(exist_ok=True)
+        (packages / "epd").symlink_to(_package())
+        self.path = f"{packages}:{HERE}"
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return harness.clean_environment(**harness._DEADLINES) | {
+            "EPD_SOCKET": self.socket,
+            "EPD_JOB": "torch",
+            "PYTHONPATH": self.path,
+            "PYTHONWARNINGS": "ignore",
+            **extra,
+        }
+
+    def start(self, program: str, rank: int, ranks: int, **extra: str) -> subprocess.Popen:
+        arguments = {"rank": rank, "ranks": ranks, "folder": str(self.folder)}
+        with self.log(rank).open("ab") as log:
+            return subprocess.Popen(
+                [PYTHON, str(HERE / "programs" / f"{program}.py"), json.dumps(arguments)],
+                env=self.environment(**extra),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def log(self, rank: int) -> pathlib.Path:
+        return self.folder / f"{rank}.log"
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"{path.name}:\n{path.read_text(errors='replace')[-4000:]}"
+            for path in sorted(self.folder.glob("[0-9]*.log"))
+        )
+
+
+def wait_all(processes: list[subprocess.Popen], seconds: float = 240) -> list[int | str]:
+    deadline = time.monotonic() + seconds
+    statuses: list[int | str] = []
+    for process in processes:
+        try:
+            statuses.append(process.wait(max(0.1, deadline - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            statuses.append("killed at the deadline")
+    return statuses
+
+
+@contextlib.contextmanager
+def daemon_and_ranks():
+    with harness.running_daemon() as daemon:
+        yield daemon, Ranks(daemon.folder, daemon.socket)
