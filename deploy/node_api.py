@@ -11,7 +11,9 @@ Needs grpcio, protobuf and the protoc program; no generated code.
 import collections.abc
 import os
 import pathlib
+import pwd
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -23,6 +25,7 @@ from google.protobuf.message import Message
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _NODE_PROTO = "proto/epd/v1/node.proto"
 _PACKAGE = "epd.v1"
+CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
 
 
 def load_descriptors(proto: str, root: pathlib.Path = ROOT) -> descriptor_pool.DescriptorPool:
@@ -68,15 +71,58 @@ def grpc_path(attach_path: str) -> str:
     return f"{stem}-grpc{attach_path[len(stem) :]}"
 
 
-class Node:
-    """One node's epd. `target` is a gRPC target: "unix:PATH" or "HOST:PORT"."""
+def _trusted_uids(config: pathlib.Path) -> set[int]:
+    """Whose daemon is believed, as the C library has it (client/c/trusted_server.h)."""
+    uids = {os.geteuid(), 0}
+    if os.environ.get("EPD_SERVER_UID"):
+        uids.add(int(os.environ["EPD_SERVER_UID"]))
+    if not config.exists():
+        return uids
+    facts = config.stat()
+    if facts.st_uid != 0 or facts.st_mode & 0o022:
+        raise PermissionError(f"{config} must be root's and writable by nobody else")
+    for line in config.read_text().splitlines():
+        name, _, user = (word.strip() for word in line.partition("#")[0].partition("="))
+        if name == "server_user":
+            uids.add(int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid)
+    return uids
 
-    def __init__(self, target: str, timeout: float = 10.0):
+
+def check_server(path: str, config: pathlib.Path = CLIENT_CONFIG) -> None:
+    """Raises PermissionError if somebody else than this user, root or whom they named listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return  # The first call says so.
+        size = struct.calcsize("3i")
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, _ = struct.unpack("3i", credentials)
+    expected = _trusted_uids(config)
+    if uid not in expected:
+        raise PermissionError(
+            f"{path}: uid {uid} (pid {pid}) listens there, expected one of {sorted(expected)}; nothing was sent"
+        )
+
+
+class Node:
+    """One node's epd. `target` is a gRPC target: "unix:PATH" or "HOST:PORT".
+
+    `tls`: files with the cluster's authority, and the caller's certificate and key, for a daemon whose links are TLS."""
+
+    def __init__(self, target: str, timeout: float = 10.0, tls: tuple[str, str, str] | None = None):
         self._pool = load_descriptors(_NODE_PROTO)
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
         self._timeout = timeout
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
-        self._channel = grpc.insecure_channel(target, options)
+        if target.startswith("unix:"):
+            check_server(target.removeprefix("unix:"))
+        if tls is None:
+            self._channel = grpc.insecure_channel(target, options)
+        else:
+            ca, cert, key = (pathlib.Path(file).read_bytes() for file in tls)
+            credentials = grpc.ssl_channel_credentials(ca, key, cert)
+            self._channel = grpc.secure_channel(target, credentials, options)
 
     def __enter__(self) -> "Node":
         return self

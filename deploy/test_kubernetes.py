@@ -47,6 +47,12 @@ def test_a_jobs_pods_land_beside_epd_and_find_its_socket():
         assert f"mountPath: {folder}\n" in text and f"path: {folder}\n" in text
 
 
+def test_pods_share_the_sockets_folder_and_no_namespace():
+    """tests/integration/daemon/test_containers.py runs client and epd so."""
+    for text in (_read("epd.yaml"), _read("job.yaml")):
+        assert not re.search(r"hostPID:|hostIPC:|shareProcessNamespace:|privileged:", text)
+
+
 def test_updates_go_node_by_node_and_memory_is_reserved():
     epd = _read("epd.yaml")
     assert re.search(r"updateStrategy:\n\s+type: RollingUpdate", epd)

@@ -60,6 +60,20 @@ def test_a_node_listens_at_the_address_from_which_it_reaches_another(tmp_path, n
     )
 
 
+def test_nodes_without_certificates_share_a_secret_that_nobody_else_reads(tmp_path):
+    _, said = _run(tmp_path, "n1", FAKE_PEER="10.0.0.9", FAKE_SOURCE="10.0.0.1")
+    secret = tmp_path / "run" / "cluster-secret"
+    assert {"--insecure=yes", f"--cluster_secret={secret}"} <= set(said.splitlines())
+    assert secret.stat().st_mode & 0o777 == 0o600 and len(secret.read_text()) == 64
+
+
+def test_with_certificates_the_jobs_nodes_are_the_nodes(tmp_path):
+    facts = {"FAKE_PEER": "10.0.0.9", "FAKE_SOURCE": "10.0.0.1", "EPD_TLS_FOLDER": "/tls"}
+    _, said = _run(tmp_path, "n1", **facts)
+    assert {"--tls_cert=/tls/n1.pem", "--nodes=n1,n1.*,n2,n2.*"} <= set(said.splitlines())
+    assert "--insecure" not in said and not (tmp_path / "run" / "cluster-secret").exists()
+
+
 def test_slurms_own_address_of_a_node_is_the_way_to_it(tmp_path):
     _, said = _run(
         tmp_path, "n1", FAKE_ADDR="n2-ib", FAKE_PEER="fd00::9", FAKE_SOURCE="fd00::1", EPD_PORT="80"

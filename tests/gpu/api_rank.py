@@ -5,6 +5,7 @@ NumPy; then a bad index, which is an error on every rank, and a good step.
 """
 
 import json
+import os
 import sys
 
 import epd.jax as ep
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import reference
+from epd.jax import _ffi
 
 _TOKENS, _CAPACITY, _HIDDEN, _TOP_K, _ALIGNMENT = 48, 512, 256, 4, 8
 _LAYER = ep.EpLayerConfig(top_k=_TOP_K, dispatch_output_per_expert_alignment=_ALIGNMENT)
@@ -99,12 +101,19 @@ def main() -> int:
     capacity = _CAPACITY * ranks
     with _join(ranks, rank) as group:
         graded = _graded(group, capacity)
+        before = _ffi.cuda_calls()
         for seed in range(steps):
             _step(graded, ranks, rank, seed, capacity)
+        calls = _ffi.cuda_calls() - before
+        if platform in ("gpu", "cuda"):
+            # Out of command buffers each step calls each of its five handlers; replayed, only the first few do.
+            replays = os.environ.get("EPD_COMMAND_BUFFERS") != "off"
+            assert calls < 5 * steps if replays else calls == 5 * steps, f"{calls} calls"
         heard = _bad_index(group, ranks, rank)
         assert "INVALID_ARGUMENT" in heard and "rank=0" in heard, heard or "no error at all"
         _step(graded, ranks, rank, steps, capacity)
-    print(json.dumps({"platform": platform, "steps": steps + 1, "heard": heard[:300]}), flush=True)
+    said = {"platform": platform, "steps": steps + 1, "calls": calls, "heard": heard[:300]}
+    print(json.dumps(said), flush=True)
     return 0
 
 

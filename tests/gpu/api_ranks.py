@@ -34,6 +34,8 @@ def _epd(folder: pathlib.Path, options: argparse.Namespace) -> Iterator[str]:
     socket = folder / "epd.sock"
     command = [str(options.bin / "epd"), f"--socket={socket}", f"--staging={options.staging}"]
     command += [f"--cuda_staging_bytes={options.staging_bytes}"]
+    if nccl := os.environ.get("EPD_LIBNCCL"):
+        command += [f"--nccl_library={nccl}"]
     with (folder / "epd.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

@@ -18,6 +18,10 @@ _POSIX_DESCRIPTOR = 1
 
 
 def memop_calls(library: ctypes.CDLL) -> dict:
+    jax.devices()  # Before anything else makes a context, as in any program of JAX.
+    library.EpdMemopInit.restype = ctypes.c_char_p
+    if why := library.EpdMemopInit():
+        return {"passed": False, "why": why.decode()}
     jax.ffi.register_ffi_target(
         "epd_memop_call", jax.ffi.pycapsule(library.EpdMemopCall), platform="CUDA"
     )
@@ -84,6 +88,8 @@ def main() -> int:
         "passed": memops["passed"],
     }
     print(json.dumps(result), flush=True)
+    if "why" in memops:
+        print(memops["why"], file=sys.stderr)
     return 0 if memops["passed"] else 1
 
 

@@ -1,10 +1,11 @@
-"""What of CUDA is on this machine: GPU, nvcc, compute-sanitizer, MPS."""
+"""What of CUDA is on this machine: GPU, nvcc, cuda.h, NCCL, compute-sanitizer, MPS."""
 
 import ctypes
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 _CAPABILITY_MAJOR = 75
 _CAPABILITY_MINOR = 76
@@ -48,6 +49,35 @@ def nvcc() -> str | None:
             "/usr/local/cuda/bin/nvcc",
         ]
     )
+
+
+def cxx() -> str:
+    """The C++ compiler: $CXX, else the first that there is."""
+    found = _first([shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++")])
+    return found or "g++"
+
+
+def _in_site_packages(pattern: str) -> list[pathlib.Path]:
+    """What this Python's wheels of NVIDIA brought."""
+    folders = [pathlib.Path(entry) / "nvidia" for entry in sys.path if entry]
+    return [path for folder in folders for path in sorted(folder.glob(pattern))]
+
+
+def cuda_header() -> pathlib.Path | None:
+    """cuda.h of the toolkit, or of a wheel."""
+    compiler = nvcc()
+    toolkits = [pathlib.Path(compiler).resolve().parents[1]] if compiler else []
+    toolkits += [pathlib.Path("/usr/local/cuda"), pathlib.Path("/usr")]
+    beside = [toolkit / "include" / "cuda.h" for toolkit in toolkits]
+    return next(
+        (at for at in [*beside, *_in_site_packages("*/include/cuda.h")] if at.exists()), None
+    )
+
+
+def libnccl() -> str | None:
+    """$EPD_LIBNCCL, or a wheel's libnccl.so.2, which the loader does not find; None: leave it to the loader."""
+    wheels = _in_site_packages("*/lib/libnccl.so.2")
+    return os.environ.get("EPD_LIBNCCL") or next((str(path) for path in wheels), None)
 
 
 def beside_nvcc(name: str) -> str | None:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -62,11 +63,13 @@ inline CUstreamBatchMemOpParams WaitOp(CUdeviceptr address, std::uint32_t value)
 }
 
 // done := 0, ready := 1, wait for done >= 1.
+inline std::array<CUstreamBatchMemOpParams, 3> ArmAndWaitOps(CUdeviceptr words) {
+  return {WriteOp(words + offsetof(Words, done), 0), WriteOp(words + offsetof(Words, ready), 1),
+          WaitOp(words + offsetof(Words, done), 1)};
+}
 inline void ArmAndWait(const Driver& driver, CUstream stream, CUdeviceptr words) {
-  CUstreamBatchMemOpParams ops[] = {WriteOp(words + offsetof(Words, done), 0),
-                                    WriteOp(words + offsetof(Words, ready), 1),
-                                    WaitOp(words + offsetof(Words, done), 1)};
-  Check(driver, driver.StreamBatchMemOp(stream, 3, ops, 0), "cuStreamBatchMemOp");
+  auto ops = ArmAndWaitOps(words);
+  Check(driver, driver.StreamBatchMemOp(stream, ops.size(), ops.data(), 0), "cuStreamBatchMemOp");
 }
 
 inline double NowUs() {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import backends
 import compile_commands
+import fault_table
 import glossary
 import layering
 import modules
@@ -73,6 +74,7 @@ def main() -> int:
     paths = sorted(files)
     checks: dict[str, Callable[[], list[str]]] = {
         "allowed skips": _allowed_skips,
+        "fault table": fault_table.check,
         **own_rules(files),
         "clang-format": lambda: tools.clang_format(tree.ROOT, paths),
         "ruff": lambda: tools.ruff(tree.ROOT, paths),

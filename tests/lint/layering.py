@@ -49,6 +49,8 @@ _MAY_INCLUDE: dict[str, set[str]] = {
         "kernels",
         "kernels/region",
     },
+    # Figures come in as a message; of the node only its settings and its clock are known.
+    "daemon/metrics": _DAEMON_CORE | _WIRE | {"daemon/node", "daemon/tls"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver", "kernels/region"},
     "daemon/worker": _DAEMON_CORE
     | _WIRE
@@ -65,9 +67,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/observe", "daemon/node", "daemon/rpc"},
+    | {"daemon/control", "daemon/metrics", "daemon/observe", "daemon/node", "daemon/rpc"},
     "client/c": _WIRE | {"kernels", "kernels/region"},
-    "client/cli": _WIRE,
+    "client/cli": _WIRE | {"client/c"},
     "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver", "kernels/region"},
     "client/program": _WIRE | {"client/c", "client/cuda", "kernels", "kernels/cuda/driver"},
     "client/jax": _WIRE

@@ -58,6 +58,8 @@ def test_ruff_check(root: pathlib.Path, text: str, rule: str) -> None:
 )
 def test_mypy(root: pathlib.Path, text: str, rule: str) -> None:
     (root / "client" / "jax" / "epd").mkdir(parents=True)
+    (root / "client" / "torch" / "epd" / "torch").mkdir(parents=True)
+    _write(root, "client/torch/epd/torch/__init__.py", "from epd.good import f as f\n")
     (root / "tests" / "lint").mkdir(parents=True)
     shutil.copy(tree.ROOT / "tests" / "lint" / "mypy.ini", root / "tests" / "lint")
     _write(root, "client/jax/epd/__init__.py", "")
