@@ -14,14 +14,13 @@ import tally
 _NO_TESTS_FOUND = 4
 
 
-def command(targets: list[str], events: pathlib.Path) -> list[str]:
+def command(targets: list[str], events: pathlib.Path, at_once: int) -> list[str]:
     jobs = os.environ.get("EPD_BAZEL_JOBS", str(os.cpu_count() or 2))
     return [
         "bazel",
         "test",
         f"--jobs={jobs}",
-        # Tests have deadlines; two at a time keeps those honest on a small machine.
-        "--local_test_jobs=2",
+        f"--local_test_jobs={at_once}",
         "--keep_going",
         "--build_tests_only",
         "--test_summary=none",
@@ -98,7 +97,7 @@ class Results:
                 cases.append(tally.Case(label, "failed", str(error)))
         if not cases:
             return [tally.Case(label, "failed", "left no test.xml")]
-        if status != "PASSED" and all(case.outcome != "failed" for case in cases):
+        if status != "PASSED" and not tally.failed(cases):
             cases.append(tally.Case(label, "failed", f"ended with {status}, see its log"))
         return cases
 
@@ -107,12 +106,13 @@ def _local_path(uri: str) -> pathlib.Path:
     return pathlib.Path(urllib.parse.unquote(urllib.parse.urlparse(uri).path))
 
 
-def run(root: pathlib.Path, targets: list[str]) -> list[tally.Case]:
+# Tests have deadlines; two at a time keeps those honest on a small machine.
+def run(root: pathlib.Path, targets: list[str], at_once: int = 2) -> list[tally.Case]:
     """Builds and runs `targets` of the workspace at `root`. Every target counts, built or not."""
     events = root / "out" / "bazel_events.json"
     events.parent.mkdir(exist_ok=True)
     events.unlink(missing_ok=True)
-    process = subprocess.Popen(command(targets, events), cwd=root)
+    process = subprocess.Popen(command(targets, events, at_once), cwd=root)
     results = Results()
     for event in _follow(events, process):
         line = results.take(event)
@@ -122,6 +122,6 @@ def run(root: pathlib.Path, targets: list[str]) -> list[tally.Case]:
     cases = results.cases()
     if status == _NO_TESTS_FOUND:
         cases.append(tally.Case("bazel", "failed", f"no test target in {' '.join(targets)}"))
-    elif status != 0 and all(case.outcome != "failed" for case in cases):
+    elif status != 0 and not tally.failed(cases):
         cases.append(tally.Case("bazel", "failed", f"exit status {status}, see above"))
     return cases

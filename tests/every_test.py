@@ -12,6 +12,8 @@ import tally
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PYTHON_TESTS = ["tests/lint", "client/jax", "client/cli", "deploy", "tests/integration"]
 _NO_TESTS_COLLECTED = 5
+# So many failures may be the machine's (its load, a deadline missed); more are a change's.
+_MOST_RUN_AGAIN = 5
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -50,13 +52,13 @@ def _run_cpp(pattern: str | None) -> list[tally.Case]:
     return bazel_tests.run(_ROOT, targets) if targets else []
 
 
-def _run_python(pattern: str | None) -> list[tally.Case]:
+def _run_python(pattern: str | None, *options: str) -> list[tally.Case]:
     xml = _ROOT / "out" / "pytest.xml"
     xml.unlink(missing_ok=True)
     folders = [folder for folder in _PYTHON_TESTS if (_ROOT / folder).is_dir()]
     command = [sys.executable, "-m", "pytest", "-c", "tests/pytest.ini", f"--rootdir={_ROOT}"]
     command += [f"--junitxml={xml}", "--tb=short", "--durations=5"]
-    command += ["--continue-on-collection-errors"]
+    command += ["--continue-on-collection-errors", *options]
     command += ["-k", pattern] if pattern else []
     ended = subprocess.run([*command, *folders], cwd=_ROOT, check=False)
     if ended.returncode == _NO_TESTS_COLLECTED and pattern:
@@ -65,9 +67,21 @@ def _run_python(pattern: str | None) -> list[tally.Case]:
         cases = tally.cases_in(xml)
     except ValueError as error:
         return [tally.Case("pytest", "failed", f"exit status {ended.returncode}; {error}")]
-    if ended.returncode != 0 and all(case.outcome != "failed" for case in cases):
+    if ended.returncode != 0 and not tally.failed(cases):
         cases.append(tally.Case("pytest", "failed", f"exit status {ended.returncode}, see above"))
     return cases
+
+
+def _run_failed_again(cases: list[tally.Case]) -> list[tally.Case]:
+    """Runs what failed once more, alone, if it is little: what passes then is told, and does not fail the run."""
+    failed = tally.failed(cases)
+    if len(failed) > _MOST_RUN_AGAIN:
+        return cases
+    targets = sorted({case.name.split()[0] for case in failed if case.name.startswith("//")})
+    second = bazel_tests.run(_ROOT, targets, at_once=1) if targets else []
+    if any(not case.name.startswith("//") for case in failed):
+        second += _run_python(None, "--last-failed", "--last-failed-no-failures=none")
+    return tally.with_second_run(cases, second)
 
 
 def main(arguments: list[str]) -> int:
@@ -80,6 +94,7 @@ def main(arguments: list[str]) -> int:
         cases += _run_cpp(options.pattern)
     if not options.cpp_only:
         cases += _run_python(options.pattern)
+    cases = _run_failed_again(cases)
     if not cases:
         cases = [tally.Case("tests/run", "failed", f"no test matches -k {options.pattern}")]
     tally.save(cases, _ROOT / "out" / "tests.json")

@@ -13,12 +13,17 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One test case. `reason` is why it failed or was skipped, on one line; `seconds` is how long it took."""
+    """One test case.
+
+    `reason` is why it failed or was skipped, on one line; `seconds` is how long it took; `first_failure` is why a case
+    that passed had failed before it was run again.
+    """
 
     name: str
     outcome: Outcome
     reason: str = ""
     seconds: float = 0.0
+    first_failure: str = ""
 
 
 def _one_line(text: str | None, limit: int = 300) -> str:
@@ -59,6 +64,21 @@ def cases_in(xml: pathlib.Path, prefix: str = "") -> list[Case]:
     return cases
 
 
+def failed(cases: list[Case]) -> list[Case]:
+    return [case for case in cases if case.outcome == "failed"]
+
+
+def with_second_run(cases: list[Case], second: list[Case]) -> list[Case]:
+    """Returns `cases`, where those that failed and passed in `second` have passed, and say why they had failed."""
+    passed = {case.name for case in second if case.outcome == "passed"}
+    return [
+        dataclasses.replace(case, outcome="passed", reason="", first_failure=case.reason)
+        if case.outcome == "failed" and case.name in passed
+        else case
+        for case in cases
+    ]
+
+
 def closing_line(cases: list[Case]) -> str:
     """Returns "N passed, N failed, N skipped"."""
     outcomes = [case.outcome for case in cases]
@@ -66,13 +86,16 @@ def closing_line(cases: list[Case]) -> str:
 
 
 def report(cases: list[Case]) -> int:
-    """Prints skips and failures with reasons, then the closing line. Returns the exit status."""
+    """Prints second runs, skips and failures with reasons, then the closing line. Returns the exit status."""
+    for case in cases:
+        if case.first_failure:
+            print(f"PASSED ONLY WHEN RUN AGAIN {case.name}: {case.first_failure}")
     for outcome in ("skipped", "failed"):
         for case in cases:
             if case.outcome == outcome:
                 print(f"{outcome.upper()} {case.name}: {case.reason}")
     print(closing_line(cases), flush=True)
-    return 1 if any(case.outcome == "failed" for case in cases) else 0
+    return 1 if failed(cases) else 0
 
 
 # What stands before the name of a single case: a test target of Bazel's, or a module of pytest's.

@@ -70,6 +70,27 @@ def test_report_ends_with_the_closing_line_after_every_reason(
     assert tally.report(cases[:2]) == 0
 
 
+def test_what_passes_when_run_again_has_passed_and_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = [
+        tally.Case("a", "passed"),
+        tally.Case("b", "failed", "waited 2 s"),
+        tally.Case("c", "failed", "Expected 1"),
+        tally.Case("d", "failed", "Expected 2"),
+    ]
+    second = [tally.Case("b", "passed"), tally.Case("c", "failed", "Expected 1 again")]
+    merged = tally.with_second_run(first, second)
+    assert tally.report(merged) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "PASSED ONLY WHEN RUN AGAIN b: waited 2 s",
+        "FAILED c: Expected 1",
+        "FAILED d: Expected 2",
+        "2 passed, 2 failed, 0 skipped",
+    ]
+    assert tally.report(merged[:2]) == 0
+
+
 def test_the_slowest_parts_are_targets_modules_and_checks() -> None:
     cases = [
         tally.Case("//a:t A.One", "passed", seconds=2),

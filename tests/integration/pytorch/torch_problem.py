@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import sys
+import time
 
 import torch
 from epd.torch import Group
@@ -32,6 +33,17 @@ class World:
             "max_token_dtype": torch.float32,
         }
         return Group.join(name, self.ranks, self.rank, **{**sizes, **other})
+
+    def tell(self, event):
+        """Lets ``wait_for(event)`` of every rank return."""
+        with open(os.path.join(self.folder, event), "w"):
+            pass
+
+    def wait_for(self, event, seconds=60):
+        until = time.monotonic() + seconds
+        while not os.path.exists(os.path.join(self.folder, event)):
+            assert time.monotonic() < until, f"nobody told {event!r} in {seconds} s"
+            time.sleep(0.01)
 
     def tokens_here(self, rank=None):
         """Uneven; the third rank has none."""

@@ -135,13 +135,15 @@ def check_a_late_rank_is_named(world):
     with world.join("late") as group:
         os.environ["EPD_ABSENT_TIMEOUT"] = before
         if world.rank == 0:
-            time.sleep(4)
+            world.wait_for("rank 1 has failed")
         try:
             exchanged(group, given)
             raise AssertionError("nobody was late")
         except EpError as error:
             assert (error.code, error.retry) == ("DEADLINE_EXCEEDED", "call again"), error
             assert "rank=0" in str(error) and "absent" in str(error), error
+        world.tell(f"rank {world.rank} has failed")
+        world.wait_for("rank 0 has failed")
         assert_close(exchanged(group, given), dense(given), "the next call")
 
 
