@@ -20,7 +20,7 @@
  * no thread before the first operation; then one watchdog per client, which ends all waits when epd is gone.
  * Fork: a forked child must not use its parent's objects (FAILED_PRECONDITION); it connects anew.
  *
- * When the daemon is gone: calls in flight end within a second (UNAVAILABLE, or ABORTED if the worker said so first);
+ * When the daemon is gone: calls in flight end within a second (UNAVAILABLE);
  * every later call of that client, and epd_check, says why. Then: epd_leave, epd_disconnect, epd_connect, epd_join.
  *
  * Environment: EPD_SOCKET (the socket to use), EPD_SERVER_UID (a uid that the daemon may have, as its clients' containers
@@ -33,8 +33,8 @@
  *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
  *   FAILED_PRECONDITION  the group drains, or was left
  *   RESOURCE_EXHAUSTED   receive capacity (without drop), staging, or too many outstanding calls
- *   ABORTED              stale epoch or plan, or the worker was replaced: prepare again and repeat
- *   UNAVAILABLE          a rank or the daemon is gone; the text names it
+ *   ABORTED              stale epoch or plan: prepare again and repeat
+ *   UNAVAILABLE          a rank, a worker or the daemon is gone; the text names it
  *   DEADLINE_EXCEEDED    a rank is late; the text names the missing ranks
  *   DATA_LOSS            a corrupt plan or staging
  * Text: "[epd:CODE] group=... epoch=... rank=... phase=...: what happened; what to do".

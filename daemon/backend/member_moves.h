@@ -57,7 +57,7 @@ class MemberMoves {
   virtual absl::Status Entered(uint64_t communicator, uint64_t epoch) const = 0;
   // A tenant needs it no more.
   virtual void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) = 0;
-  // A worker is gone: communicators with it are aborted, and their moves end with ABORTED.
+  // A worker is gone: communicators with it are aborted, and their moves end with UNAVAILABLE.
   virtual void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) = 0;
 
   virtual std::vector<PreparedMove> TakePrepared() = 0;

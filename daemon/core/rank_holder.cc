@@ -27,6 +27,12 @@ std::string DescribeWorker(const WorkerId& worker, const std::vector<RankHolder>
                       ranks.size() == 1 ? "rank=" : "ranks=", DescribeRanks(ranks), ",");
 }
 
+absl::Status WorkerGone(absl::string_view who, absl::string_view why) {
+  return absl::UnavailableError(absl::StrCat(
+      who, " is gone: ", why,
+      "; call again: the group forms anew when it is back, or when others take its ranks"));
+}
+
 std::string DescribeRanks(std::vector<Rank> ranks) {
   if (ranks.empty()) return "none";
   std::sort(ranks.begin(), ranks.end());

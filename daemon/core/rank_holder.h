@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/worker_name.h"
 
@@ -42,6 +44,10 @@ std::string Describe(const RankHolder& holder, const std::string& phase);
 
 // "the worker of node a7 cuda:1 host=h7, which serves ranks=2-3,", by those of a group's members that it serves.
 std::string DescribeWorker(const WorkerId& worker, const std::vector<RankHolder>& members);
+
+// UNAVAILABLE: what every rank of a group hears once a worker that serves it is gone, whoever tells it. `who` is
+// DescribeWorker's text; the ranks' processes may well live.
+absl::Status WorkerGone(absl::string_view who, absl::string_view why);
 
 // "0-3, 7" for {0, 1, 2, 3, 7}; `ranks` need not be sorted. "none" when empty.
 std::string DescribeRanks(std::vector<Rank> ranks);

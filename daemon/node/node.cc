@@ -111,7 +111,7 @@ Node::Node(const ParsedSettings& settings, Options options)
                      [this] { queue_.MarkChanged(); }}),
       workers_({loop_,
                 [this](NodeEvent event) { Handle(std::move(event)); },
-                {kCpuWorker, identity_.host,
+                {kCpuWorker, identity_.host, identity_.id.value,
                  [this](GroupId group) { return DescribeGroup(control(), group); },
                  [this](const v1::WorkerPast& past) { past_.Take(past); }, identity_.wire_secret},
                 [this](const WorkerName& name) {

@@ -168,7 +168,7 @@ bool World::IsSound(const RankHolder& member) const {
 
 void World::CheckUnharmed(const GroupTransition& t) {
   // Else another tenant has begun the epoch.
-  const bool died = absl::StrContains(t.why.message(), "has died");
+  const bool died = absl::StrContains(t.why.message(), "is gone");
   if (t.from == GroupState::kReady && t.event == GroupEvent::kWorkerLost && died &&
       WorkersLive(t)) {
     invariants_.Fail("unharmed",

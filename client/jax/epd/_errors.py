@@ -4,8 +4,8 @@
 class EpError(RuntimeError):
     """A failed operation of epd.
 
-    ``code``: UNAVAILABLE (a rank or the daemon is gone), DEADLINE_EXCEEDED (a rank is late), ABORTED (stale plan, or the
-    worker was replaced), RESOURCE_EXHAUSTED (receive capacity, staging), INVALID_ARGUMENT, FAILED_PRECONDITION,
+    ``code``: UNAVAILABLE (a rank, a worker or the daemon is gone), DEADLINE_EXCEEDED (a rank is late), ABORTED (stale
+    plan), RESOURCE_EXHAUSTED (receive capacity, staging), INVALID_ARGUMENT, FAILED_PRECONDITION,
     PERMISSION_DENIED, UNIMPLEMENTED, DATA_LOSS, INTERNAL. Names of gRPC's and Abseil's status codes.
     """
 

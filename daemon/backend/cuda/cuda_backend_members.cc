@@ -133,8 +133,8 @@ void CudaBackend::WorkerLost(uint64_t worker, const std::string& who, absl::Time
   for (const auto& communicator : communicators_) {
     const CommunicatorMember& in = communicator->membership();
     if (std::find(in.workers.begin(), in.workers.end(), worker) == in.workers.end()) continue;
-    communicator->End(absl::AbortedError(absl::StrCat(Name(in.communicator, in.epoch), ": ", who,
-                                                      " is lost; the group forms again")),
+    communicator->End(absl::UnavailableError(absl::StrCat(Name(in.communicator, in.epoch), ": ",
+                                                          who, " is lost; the group forms again")),
                       now, /*worker_gone=*/true);
   }
 }

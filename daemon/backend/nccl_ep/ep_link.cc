@@ -215,7 +215,7 @@ void EpLink::End(const std::string& who, bool worker_gone, absl::Time now) {
                               "for it and can be ended by nobody"));
   }
   if (phase_ == Phase::kNew || phase_ == Phase::kGate) {
-    return Gone(absl::AbortedError(absl::StrCat(Where(), ": ", who, " is lost")));
+    return Gone(absl::UnavailableError(absl::StrCat(Where(), ": ", who, " is lost")));
   }
   if (ends_) return;
   ends_ = true;

@@ -189,11 +189,11 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
     if (!communicators_.IsMember(group.view.communicator, event.name)) continue;
     if (group.view.state == GroupState::kDraining) continue;
     const absl::Status cause = NoteTrouble(
-        group, absl::AbortedError(absl::StrCat(
-                   "group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ",
-                   DescribeWorker({node_, event.name}, group.view.members.items()), " has died (",
-                   event.cause.message(),
-                   "); it is being replaced, calls made from now on wait for the new epoch")));
+        group,
+        WorkerGone(
+            absl::StrCat("group=", Title(group.view.spec), " epoch=", group.view.epoch.value, ": ",
+                         DescribeWorker({node_, event.name}, group.view.members.items())),
+            event.cause.message()));
     EndTenants(group, cause);  // Its other workers cannot go on without it.
     memberships_.TellReform(id, cause, /*wait=*/true);
   }

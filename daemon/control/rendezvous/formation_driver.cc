@@ -53,12 +53,9 @@ void FormationDriver::CheckWorkers(ClusterGroup& group) {
   const bool behind = group.epoch < communicator.epoch;
   if (!lost.empty() && (!active || behind)) communicator.stale = true;
   if (!active || (lost.empty() && !behind) || !group.epoch) return;
-  const absl::Status cause =
-      behind
-          ? communicator.over
-          : absl::AbortedError(absl::StrCat(
-                Label(group), ": ", lost,
-                " has died; it is being replaced, calls made from now on wait for the new epoch"));
+  const absl::Status cause = behind ? communicator.over
+                                    : WorkerGone(absl::StrCat(Label(group), ": ", lost),
+                                                 "its node says that it has ended");
   groups_.EndFormation(group, cause);
   if (!behind) epochs_.Begin(group, cause);
   group.epoch = communicator.epoch;

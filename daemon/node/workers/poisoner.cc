@@ -9,8 +9,6 @@
 namespace epd {
 namespace {
 
-constexpr uint32_t kAborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
-
 std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& records, uint64_t op_id) {
   if (op_id == 0) return std::nullopt;
   const shm::OperationRecord& record = records.operations[op_id % shm::kMaxOperations];
@@ -27,12 +25,12 @@ std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& record
 
 std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
                                          const std::optional<RecordedOperation>& operation,
-                                         absl::string_view cause) {
+                                         const absl::Status& cause) {
   const uint32_t ready = shm::Ready(word);
   if (ready == 0) return std::nullopt;
-  const PoisonAnswer aborted{kAborted, std::string(cause)};
-  if (ready < shm::kFirstClaimId) return aborted;
-  if (static_cast<uint32_t>(claim) != ready || !operation.has_value()) return aborted;
+  const PoisonAnswer dead{static_cast<uint32_t>(cause.code()), std::string(cause.message())};
+  if (ready < shm::kFirstClaimId) return dead;
+  if (static_cast<uint32_t>(claim) != ready || !operation.has_value()) return dead;
   const auto step = static_cast<shm::Step>(claim >> 32);
   switch (operation->outcome) {
     case shm::Outcome::kGood:
@@ -41,30 +39,30 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
           step == shm::Step::kStreamPublish) {
         return PoisonAnswer{};
       }
-      return aborted;
+      return dead;
     case shm::Outcome::kFailed:
-      if (operation->code == 0) return aborted;
+      if (operation->code == 0) return dead;
       return PoisonAnswer{operation->code, operation->cause};
     case shm::Outcome::kUndecided:
-      return aborted;
+      return dead;
   }
-  return aborted;
+  return dead;
 }
 
-void FailUndecided(shm::RecordsSegment& records, absl::string_view cause) {
+void FailUndecided(shm::RecordsSegment& records, const absl::Status& cause) {
   for (shm::OperationRecord& record : records.operations) {
     if (record.op_id.load(std::memory_order_acquire) == 0) continue;
     if (record.outcome.load(std::memory_order_acquire) !=
         static_cast<uint32_t>(shm::Outcome::kUndecided))
       continue;
-    record.code = kAborted;
-    text::Write(cause, record.cause);
+    record.code = static_cast<uint32_t>(cause.code());
+    text::Write(cause.message(), record.cause);
     record.outcome.store(static_cast<uint32_t>(shm::Outcome::kFailed), std::memory_order_release);
   }
 }
 
 Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
-                       uint32_t record_index, const PoisonText& text) {
+                       uint32_t record_index, const PoisonCause& cause) {
   Poisoned poisoned;
   for (uint32_t i = 0; i < slots.num_slots(); ++i) {
     shm::Slot& slot = slots.slot(i);
@@ -80,7 +78,7 @@ Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& r
     shm::SlotRequest request;
     std::memcpy(&request, &slot.request, sizeof request);
     const std::optional<PoisonAnswer> answer =
-        DecidePoison(word, claim, FindOperation(records, op_id), text(request));
+        DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
     if (!answer.has_value()) continue;
     // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
     const bool in_stream = slots.streamed(i);

@@ -1,5 +1,5 @@
 // Answers for a worker that is dead: ends every open submission of a session's slots with what was
-// decided, or ABORTED.
+// decided, or with why it is dead.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
 #include "proto/epd/v1/slots_view.h"
 
 namespace epd {
@@ -29,19 +29,19 @@ struct PoisonAnswer {
 
 // Decides the answer for `word`; nothing when none is open. `claim` is SlotRecord::claim,
 // `operation` the record of SlotRecord::op_id if it is there. A submission that nobody claimed, that the
-// record does not know, or whose operation is undecided ends with ABORTED and `cause`. Only a
+// record does not know, or whose operation is undecided ends with `cause`. Only a
 // publish of an operation decided good ends well: an announce was not answered, so its rank never
 // published; a pulled says nothing that anybody still needs.
 std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
                                          const std::optional<RecordedOperation>& operation,
-                                         absl::string_view cause);
+                                         const absl::Status& cause);
 
-// The whole message for an undecided submission; the request is a copy, and as hostile as its client.
-using PoisonText = std::function<std::string(const shm::SlotRequest&)>;
+// Why an undecided submission ends, with the whole message; the request is a copy, and as hostile as its client.
+using PoisonCause = std::function<absl::Status(const shm::SlotRequest&)>;
 
-// Marks every undecided operation as failed with ABORTED and `cause`. Once, after the worker was
+// Marks every undecided operation as failed with `cause`. Once, after the worker was
 // reaped and before the first PoisonSession, so that all ranks of an operation get one outcome.
-void FailUndecided(shm::RecordsSegment& records, absl::string_view cause);
+void FailUndecided(shm::RecordsSegment& records, const absl::Status& cause);
 
 // Ends every open submission of the session whose block in the records is `record_index`, and wakes its
 // waiters. May be repeated: a client that has not heard yet may arm again.
@@ -50,7 +50,7 @@ struct Poisoned {
   std::map<uint64_t, uint64_t> failed_calls;  // By group id, as the requests say.
 };
 Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
-                       uint32_t record_index, const PoisonText& text);
+                       uint32_t record_index, const PoisonCause& cause);
 
 // Sets the session's `ended` word and wakes its waiters; before the worker hears of the end,
 // because from then on peers' regions may be given to others.

@@ -134,7 +134,9 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
                        absl::StrCat(cause.message(), " (it said: ", ends_because_, ")"));
     ends_because_.clear();
   }
-  down_because_ = std::string(why.message());
+  down_because_ = WorkerGone(absl::StrCat("the worker of node ", options_.node, " ",
+                                          ToString(options_.name), " host=", options_.host),
+                             why.message());
   FailUndecided(Records(records_), down_because_);
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
@@ -142,10 +144,10 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   sink_(WorkerDied{was_ready ? Incarnation(incarnation) : Incarnation(), why, options_.name});
 }
 
-std::string WorkerGateway::PoisonMessage(const shm::SlotRequest& request) const {
-  return absl::StrCat("[epd:ABORTED] ", options_.describe_group(GroupId(request.group_id)),
-                      " rank=", request.rank, " phase=", PhaseName(request.step), ": ",
-                      down_because_);
+absl::Status WorkerGateway::PoisonCause(const shm::SlotRequest& request) const {
+  return absl::UnavailableError(absl::StrCat(
+      "[epd:UNAVAILABLE] ", options_.describe_group(GroupId(request.group_id)),
+      " rank=", request.rank, " phase=", PhaseName(request.step), ": ", down_because_.message()));
 }
 
 void WorkerGateway::Sweep(absl::Time now) {
@@ -156,7 +158,7 @@ void WorkerGateway::Sweep(absl::Time now) {
     if (slots == nullptr) continue;
     const Poisoned poisoned =
         PoisonSession(Slots(*slots), Records(records_), session->record_index,
-                      [this](const shm::SlotRequest& request) { return PoisonMessage(request); });
+                      [this](const shm::SlotRequest& request) { return PoisonCause(request); });
     ended += poisoned.num_ended;
     for (const auto& [group, num_calls] : poisoned.failed_calls)
       totals_.AddFailedCalls(GroupId(group), num_calls);
@@ -164,7 +166,9 @@ void WorkerGateway::Sweep(absl::Time now) {
   next_sweep_ = now + kSweepEvery;
   if (ended > 0)
     Log(LogLevel::kWarn, "open operations ended for the worker",
-        {{"worker", ToString(options_.name)}, {"submissions", ended}, {"why", down_because_}});
+        {{"worker", ToString(options_.name)},
+         {"submissions", ended},
+         {"why", down_because_.message()}});
 }
 
 absl::Time WorkerGateway::NextSweep() const {

@@ -29,6 +29,7 @@ class WorkerGateway : public WorkerObserver {
   struct Options {
     WorkerName name;
     std::string host;
+    std::string node;
     // "group=... epoch=..." of a group id, for messages.
     std::function<std::string(GroupId)> describe_group;
     std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
@@ -68,7 +69,7 @@ class WorkerGateway : public WorkerObserver {
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
   void WatchProcess(const AttachSession& session, const absl::Status& cause);
   void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);
-  std::string PoisonMessage(const shm::SlotRequest& request) const;
+  absl::Status PoisonCause(const shm::SlotRequest& request) const;
 
   Options options_;
   EventSink sink_;
@@ -79,7 +80,7 @@ class WorkerGateway : public WorkerObserver {
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;
   std::string ends_because_;  // What the worker that is ending said.
-  std::string down_because_ = "the worker is starting; repeat the step";
+  absl::Status down_because_ = absl::UnavailableError("the worker is starting; call again");
   // Sessions that ended while their process lives on and may still write to its arenas, by process: those of
   // pid 0 are told apart by session.
   using LingeringKey = std::pair<pid_t, SessionId>;

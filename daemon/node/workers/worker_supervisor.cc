@@ -119,7 +119,7 @@ void WorkerSupervisor::StartFailed(absl::Time now, const absl::Status& why) {
        {"why", why.message()},
        {"next_try", absl::FormatDuration(wait)}});
   observer_.OnWorkerDead(
-      0, false, absl::UnavailableError(absl::StrCat("the worker does not start: ", why.message())));
+      0, false, absl::UnavailableError(absl::StrCat("it does not start: ", why.message())));
 }
 
 void WorkerSupervisor::OnSocket(uint32_t events) {
@@ -219,11 +219,9 @@ void WorkerSupervisor::OnExit() {
        {"how", figures_.last_exit},
        {"worker", options_.name},
        {"next_start", absl::FormatDuration(wait)}});
-  observer_.OnWorkerDead(figures_.worker_incarnation, was_ready,
-                         absl::AbortedError(absl::StrCat(
-                             "the worker of node ", options_.hello.node(), " ", options_.name,
-                             " (pid ", pid, ") ended: ", figures_.last_exit,
-                             "; it is being replaced: prepare again and repeat the step")));
+  observer_.OnWorkerDead(
+      figures_.worker_incarnation, was_ready,
+      absl::UnavailableError(absl::StrCat("pid ", pid, " ended: ", figures_.last_exit)));
 }
 
 void WorkerSupervisor::Kill(const std::string& why) {

@@ -28,8 +28,8 @@ class WorkerObserver {
   virtual void OnWorkerReady(uint64_t worker_incarnation, const v1::WorkerReady& ready) = 0;
   virtual void OnWorkerMessage(uint64_t worker_incarnation, const v1::FromWorker& message,
                                std::vector<UniqueFd> fds) = 0;
-  // It was reaped: nothing of it runs any more. `cause` is UNAVAILABLE and says how it ended and
-  // when it is replaced; `was_ready`: OnWorkerReady came before.
+  // It was reaped: nothing of it runs any more. `cause` is UNAVAILABLE and says how it
+  // ended; `was_ready`: OnWorkerReady came before.
   virtual void OnWorkerDead(uint64_t worker_incarnation, bool was_ready,
                             const absl::Status& cause) = 0;
 };

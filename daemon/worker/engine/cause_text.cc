@@ -45,14 +45,12 @@ absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
   const std::vector<RankHolder>& members = tenant.start.members;
   const std::string who = ranks.empty() ? "a worker of the group"
                                         : DescribeWorker(members[ranks[0].value].server(), members);
-  return absl::UnavailableError(absl::StrCat(
-      who, " is gone: ", why,
-      "; call again: the group forms anew when it is back, or when others take its ranks"));
+  return WorkerGone(who, why);
 }
 
 absl::Status WorkerStops(absl::string_view why) {
-  return absl::AbortedError(
-      absl::StrCat("the node's worker stops: ", why, "; connect again once epd runs"));
+  return absl::UnavailableError(
+      absl::StrCat("this node's worker is gone: ", why, "; connect again once epd runs"));
 }
 
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,

@@ -23,7 +23,7 @@ std::string NameRanks(const Tenant& tenant, const std::vector<Rank>& ranks,
 absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
                         absl::string_view why);
 
-// ABORTED: what clients of this node hear when their worker stops.
+// UNAVAILABLE: what clients of this node hear when their worker stops with its epd.
 absl::Status WorkerStops(absl::string_view why);
 
 // `status` with its text as a client sees it: "[epd:CODE] group=g epoch=3 rank=0 phase=announce:

@@ -268,10 +268,9 @@ void ExecLoop::LeaveToEpd() {
   v1::FromWorker message;
   *message.mutable_ends()->mutable_cause() = ToProto(status_);
   epd_.Send(message).IgnoreError();
-  exchange_.EndEverything(absl::AbortedError(absl::StrCat(
-                              "the worker's device failed: ", status_.message(),
-                              "; the worker is being replaced: prepare again and repeat the step")),
-                          Now());
+  exchange_.EndEverything(
+      WorkerGone("this node's worker", absl::StrCat("its device failed: ", status_.message())),
+      Now());
   performer_.RunRecords();
 }
 

@@ -40,7 +40,7 @@ class ExecLoop {
   ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts parts,
            const volatile std::sig_atomic_t& stop);
 
-  // Runs until epd is gone; then every open submission has been answered with ABORTED. Returns why it
+  // Runs until epd is gone; then every open submission has been answered with UNAVAILABLE. Returns why it
   // ended: UNAVAILABLE when epd closed the socket, else an error of ours.
   absl::Status Run();
 

@@ -82,7 +82,7 @@ TEST_F(CudaFaults, AnIllegalAccessIsATypedErrorOnEveryRankAndTheGroupGoesOnInANe
     gpu_.Tell("poison");
     EXPECT_TRUE(gpu_.Heard("poison"));
   });
-  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+  EXPECT_THAT(heard, Each(StartsWith("[epd:UNAVAILABLE] group=gpu")));
   EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 
@@ -92,13 +92,14 @@ TEST_F(CudaFaults, AStreamThatNeverCompletesEndsTheWorkerAtItsDeadline) {
     gpu_.Tell("stall");
     EXPECT_TRUE(gpu_.Heard("stall"));
   });
-  EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:ABORTED] group=gpu"), HasSubstr("within 5s"))));
+  EXPECT_THAT(heard,
+              Each(AllOf(StartsWith("[epd:UNAVAILABLE] group=gpu"), HasSubstr("within 5s"))));
 }
 
 TEST_F(CudaFaults, AKilledWorkerIsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
   const auto heard = Strike(daemon, [&] { kill(daemon.worker_pid("cuda:0"), SIGKILL); });
-  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+  EXPECT_THAT(heard, Each(StartsWith("[epd:UNAVAILABLE] group=gpu")));
 }
 
 // Two GPUs, a worker each.
@@ -115,7 +116,7 @@ TEST_F(TwoGpus, AKilledWorkerLeavesEpdServingAndTheOtherDevicesGroupsRunning) {
   const pid_t cpu = daemon.worker_pid();
   const auto heard =
       Strike(daemon, [&] { kill(daemon.worker_pid("cuda:0"), SIGKILL); }, {kOnCpu, kOnOtherGpu});
-  EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:ABORTED] group=gpu"), HasSubstr("worker"))));
+  EXPECT_THAT(heard, Each(AllOf(StartsWith("[epd:UNAVAILABLE] group=gpu"), HasSubstr("worker"))));
   EXPECT_EQ(daemon.worker_pid("cuda:1"), other);
   EXPECT_EQ(daemon.worker_pid(), cpu);
 }
@@ -128,7 +129,7 @@ TEST_F(TwoGpus, AnIllegalAccessOnOneLeavesTheOtherDevicesGroupsRunning) {
                               EXPECT_TRUE(gpu_.Heard("poison.0"));
                             },
                             {kOnCpu, kOnOtherGpu});
-  EXPECT_THAT(heard, Each(StartsWith("[epd:ABORTED] group=gpu")));
+  EXPECT_THAT(heard, Each(StartsWith("[epd:UNAVAILABLE] group=gpu")));
   EXPECT_THAT(daemon.Log(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
 }
 

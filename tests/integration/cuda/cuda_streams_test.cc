@@ -201,17 +201,17 @@ INSTANTIATE_TEST_SUITE_P(Ways, KilledWorker,
                            return NameOf(std::get<0>(info.param)) + std::get<1>(info.param);
                          });
 
-// 10: ABORTED.
+// 14: UNAVAILABLE.
 TEST_P(KilledWorker, FailsTheRestOfAStepThatItHadBegun) {
   EXPECT_THAT(Kill(SurviveAKill, "prepared", "killed"),
-              Each(AllOf(StartsWith("10: "), HasSubstr("worker"))));
+              Each(AllOf(StartsWith("14: "), HasSubstr("worker"))));
 }
 
 TEST_P(KilledWorker, FailsTheStepsThatAreInTheStreams) {
   const auto body = [](const ExchangeCase& c, JoinedRank& joined, Link& link) {
     return RunUntilKilled({c, RunSteps}, joined, link);
   };
-  EXPECT_THAT(Kill(body, "running", ""), Each(AllOf(HasSubstr(": 10: "), HasSubstr("worker"))));
+  EXPECT_THAT(Kill(body, "running", ""), Each(AllOf(HasSubstr(": 14: "), HasSubstr("worker"))));
 }
 
 // Steps, then steps once it hears a word, in one epoch.

@@ -78,8 +78,8 @@ TEST_P(JaxHandlers, AKilledWorkerIsATypedErrorAndTheSameExecutableGoesOn) {
   });
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
   kill(daemon.worker_pid("cuda:0"), SIGKILL);
-  EXPECT_THAT(FinishAll(ranks),
-              Each(AllOf(StartsWith("[epd:ABORTED] group=handlers/default"), HasSubstr("worker"))));
+  EXPECT_THAT(FinishAll(ranks), Each(AllOf(StartsWith("[epd:UNAVAILABLE] group=handlers/default"),
+                                           HasSubstr("worker"))));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ _HEADER_BYTES = 4096
 _SLOT_BYTES = 4096
 _REPLY_MESSAGE_OFFSET = 64 + 904 + 6 * 8
 _ARMED = 1
-_ABORTED = 10
+_UNAVAILABLE = 14
 _RESOURCE_EXHAUSTED = 8
 _SERVING, _NOT_SERVING = 1, 2
 
@@ -72,7 +72,7 @@ def test_killed_worker_gives_a_new_epoch_once_the_clients_have_drained(daemon):
         assert os.fstat(client.fds[-1]).st_ino != os.fstat(client.fds[2]).st_ino, "new arenas"
 
 
-def test_open_uses_end_with_aborted_when_the_worker_is_dead_and_stay_so_until_it_is_back(daemon):
+def test_open_uses_end_with_unavailable_when_the_worker_is_dead_and_stay_so_until_it_is_back(daemon):
     daemon.start("--worker_backoff_min=2s")
     with daemon.client() as client:
         client.attach()
@@ -80,11 +80,11 @@ def test_open_uses_end_with_aborted_when_the_worker_is_dead_and_stay_so_until_it
         worker = daemon.worker_pid()
         slots.arm(7)
         os.kill(worker, signal.SIGKILL)
-        wait.until(lambda: slots.word(7) == (0, 1 + _ABORTED), "the use ends", seconds=1)
+        wait.until(lambda: slots.word(7) == (0, 1 + _UNAVAILABLE), "the use ends", seconds=1)
         assert "phase=" in slots.message(7)
-        assert f"cpu (pid {worker}) ended: killed by signal 9" in slots.message(7)
+        assert f" is gone: pid {worker} ended: killed by signal 9" in slots.message(7)
         slots.arm(8)
-        wait.until(lambda: slots.word(8) == (0, 1 + _ABORTED), "a later use ends", seconds=1)
+        wait.until(lambda: slots.word(8) == (0, 1 + _UNAVAILABLE), "a later use ends", seconds=1)
 
 
 def test_a_stopped_worker_of_an_epd_that_was_killed_goes_on_and_ends(daemon):

@@ -32,6 +32,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kAborted = static_cast<uint32_t>(absl::StatusCode::kAborted);
+constexpr uint32_t kUnavailable = static_cast<uint32_t>(absl::StatusCode::kUnavailable);
 constexpr uint32_t kSlot = 5;
 
 // The libnccl that deploy/setup provides, where it has run; else whatever the worker finds itself.
@@ -217,7 +218,7 @@ TEST_F(WorkerProcess, EndOfEpdAnswersEveryOpenUseAndEndsTheWorker) {
   FakeTenant tenant = StartFakeTenant(epd_, 7, 1, FakeSpec(2));
   tenant.ranks[0]->Arm(kSlot, tenant.Announce(0));
   epd_.CloseSocket();
-  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), kAborted);
+  EXPECT_EQ(tenant.ranks[0]->Wait(kSlot), kUnavailable);
   const std::optional<int> status = epd_.WaitForExit();
   ASSERT_TRUE(status.has_value());
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *status;

@@ -62,7 +62,7 @@ void Communicator::Poll(absl::Time now) {
 
 void Communicator::PeerLost(const std::string& who, absl::Time now) {
   Take(CommEvent::kPeerLost,
-       absl::AbortedError(absl::StrCat(Where(), ": ", who, " is lost; the group forms again")),
+       absl::UnavailableError(absl::StrCat(Where(), ": ", who, " is lost; the group forms again")),
        now);
 }
 

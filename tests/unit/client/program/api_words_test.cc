@@ -40,15 +40,15 @@ TEST(ApiWordsTest, TokensAreThoseThatWerePassedToTheOperation) {
 }
 
 TEST(ApiWordsTest, TheRemedyComesFirstAndOnce) {
-  const std::string once =
-      InApiWords(Code::kAborted,
-                 "[epd:ABORTED] group=a/b/0 epoch=3 rank=1 phase=announce: the worker ended; it is "
-                 "being replaced: prepare again and repeat the step",
-                 nullptr);
+  const std::string once = InApiWords(
+      Code::kAborted,
+      "[epd:ABORTED] group=a/b/0 epoch=3 rank=1 phase=announce: the plan is of an earlier "
+      "epoch: prepare again and repeat the step",
+      nullptr);
   EXPECT_EQ(
       once,
       "[epd:ABORTED] group=a/b/0 epoch=3 rank=1 phase=announce: call again: repeat the step on "
-      "all ranks, from prepare on: the worker ended; it is being replaced");
+      "all ranks, from prepare on: the plan is of an earlier epoch");
   EXPECT_EQ(InApiWords(Code::kAborted, once, nullptr), once);
   EXPECT_THAT(InApiWords(Code::kUnavailable, "[epd:UNAVAILABLE] the socket is closed", nullptr),
               StartsWith("[epd:UNAVAILABLE] call again: "));

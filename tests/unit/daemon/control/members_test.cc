@@ -134,10 +134,10 @@ TEST(MembersTest, TheDeathOfOneWorkerEndsTheEpochOnAllAndTheGroupFormsAgainWhenI
       ASSERT_THAT(c.reforms[session], SizeIs(1));
       EXPECT_TRUE(c.reforms[session][0].wait);
       EXPECT_THAT(c.reforms[session][0].cause.ToString(),
-                  AllOf(HasSubstr("ABORTED"), HasSubstr("group=gpu"),
+                  AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("group=gpu"),
                         HasSubstr("the worker of " + ToString(WorkerId{NodeId{"n0"}, dead}) +
                                   " host=host0, which serves rank"),
-                        HasSubstr("has died")));
+                        HasSubstr("is gone")));
       c.Drained(0, session);
     }
     EXPECT_EQ(c.Group().state, GroupState::kReforming) << "its worker is not back";

@@ -60,10 +60,10 @@ TEST_P(WorkerDeath, EndsTheEpochOfItsGroupsAndOfNoOther) {
   ASSERT_THAT(c.reforms[session], SizeIs(1));
   EXPECT_TRUE(c.reforms[session][0].wait);
   EXPECT_THAT(c.reforms[session][0].cause.ToString(),
-              AllOf(HasSubstr("ABORTED"), HasSubstr("group=" + death.hit),
+              AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("group=" + death.hit),
                     HasSubstr("the worker of " + ToString(WorkerId{NodeId{"n0"}, death.name}) +
                               " host=host0, which serves rank"),
-                    HasSubstr("has died")));
+                    HasSubstr("is gone")));
   c.Drained(0, session);
   EXPECT_EQ(c.Of(death.hit).state, GroupState::kReforming) << "its worker is not back";
   c.StartWorker(0, death.name);

@@ -16,6 +16,7 @@ using shm::Step;
 
 constexpr uint32_t kAborted = 10;
 constexpr uint32_t kUnavailable = 14;
+const absl::Status kDead = absl::AbortedError("dead");
 
 uint64_t Claim(Step step, uint32_t id) { return uint64_t{static_cast<uint32_t>(step)} << 32 | id; }
 
@@ -25,8 +26,8 @@ RecordedOperation Operation(Outcome outcome, uint32_t code = 0) {
 
 TEST(DecidePoisonTest, ClosedWordsAreLeftAlone) {
   for (const uint64_t word : {uint64_t{0}, shm::Answered(0), shm::Answered(kAborted)}) {
-    EXPECT_FALSE(DecidePoison(word, Claim(Step::kPublish, 2), Operation(Outcome::kGood), "dead")
-                     .has_value());
+    EXPECT_FALSE(
+        DecidePoison(word, Claim(Step::kPublish, 2), Operation(Outcome::kGood), kDead).has_value());
   }
 }
 
@@ -36,7 +37,7 @@ TEST(DecidePoisonTest, WalksEveryStepOutcomeAndClaim) {
       for (const uint32_t recorded_id : {2u, 3u}) {
         const uint32_t code = outcome == Outcome::kFailed ? kUnavailable : 0;
         const auto answer = DecidePoison(shm::Claimed(2), Claim(step, recorded_id),
-                                         Operation(outcome, code), "dead");
+                                         Operation(outcome, code), kDead);
         ASSERT_TRUE(answer.has_value());
         uint32_t expected = kAborted;
         if (recorded_id == 2 && outcome == Outcome::kFailed) expected = kUnavailable;
@@ -56,14 +57,14 @@ TEST(DecidePoisonTest, WalksEveryStepOutcomeAndClaim) {
 
 TEST(DecidePoisonTest, ArmedButUnclaimedUseIsAbortedWhateverTheRecordSays) {
   const auto answer =
-      DecidePoison(shm::kArmed, Claim(Step::kPublish, 1), Operation(Outcome::kGood), "dead");
+      DecidePoison(shm::kArmed, Claim(Step::kPublish, 1), Operation(Outcome::kGood), kDead);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->code, kAborted);
 }
 
 TEST(DecidePoisonTest, FailedRecordWithoutACodeNeverBecomesAGoodAnswer) {
   const auto answer = DecidePoison(shm::Claimed(2), Claim(Step::kPublish, 2),
-                                   Operation(Outcome::kFailed, 0), "dead");
+                                   Operation(Outcome::kFailed, 0), kDead);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->code, kAborted);
 }
@@ -89,7 +90,8 @@ class PoisonSessionTest : public testing::Test {
   }
   uint64_t Poison() {
     poisoned_ = PoisonSession(view(), *records_, kBlock, [](const shm::SlotRequest& request) {
-      return "group " + std::to_string(request.group_id) + ": the worker is dead";
+      return absl::AbortedError("group " + std::to_string(request.group_id) +
+                                ": the worker is dead");
     });
     return poisoned_.num_ended;
   }
@@ -135,7 +137,7 @@ TEST_F(PoisonSessionTest, RecordOfANewerOperationAtTheSamePlaceIsNotMistaken) {
 TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
   Decide(100, Outcome::kUndecided, 0);
   Decide(101, Outcome::kGood, 0);
-  FailUndecided(*records_, "the worker is dead");
+  FailUndecided(*records_, absl::AbortedError("the worker is dead"));
   const shm::OperationRecord& failed = records_->operations[100];
   EXPECT_EQ(failed.outcome, static_cast<uint32_t>(Outcome::kFailed));
   EXPECT_EQ(failed.code, kAborted);
@@ -148,7 +150,7 @@ TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
 TEST_F(PoisonSessionTest, LongTextIsCutAndTerminated) {
   slots_->slots[0].word = shm::kArmed;
   PoisonSession(view(), *records_, kBlock,
-                [](const shm::SlotRequest&) { return std::string(9000, 'x'); });
+                [](const shm::SlotRequest&) { return absl::AbortedError(std::string(9000, 'x')); });
   EXPECT_EQ(Message(0).size(), shm::kMessageBytes - 1);
 }
 
