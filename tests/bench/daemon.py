@@ -55,6 +55,10 @@ class Daemon:
                 pass
             time.sleep(0.05)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def listen_address(self) -> str:
         """host:port of its gRPC on TCP."""
         return re.search(r'event="serving".* listen=(\S+)', self._log.read_text())[1]

@@ -1,5 +1,6 @@
 // Goal: what JAX calls on a GPU - the package's joining and the five handlers of the CUDA platform - gives, over a
-// real epd and its worker, what plain loops give; a killed worker is an error at the next look, and then all is well.
+// real epd and its worker, what plain loops give; a killed worker is an error at the next look, and then all is well; an epd that
+// stops in order while nothing is in the streams, and comes back, is no error.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,6 +81,21 @@ TEST_P(JaxHandlers, AKilledWorkerIsATypedErrorAndTheSameExecutableGoesOn) {
   kill(daemon.worker_pid("cuda:0"), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AllOf(StartsWith("[epd:UNAVAILABLE] group=handlers/default"),
                                            HasSubstr("worker"))));
+}
+
+TEST_P(JaxHandlers, AStopInOrderBetweenStepsIsNoError) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link& link) {
+    std::string problem = handlers.Step(DataOf(rank, 0));
+    link.Say(problem.empty() ? "ran" : problem);
+    if (link.Hear() != "go") return std::string("no word of the stop");
+    for (uint32_t n = 1; problem.empty() && n < 4; ++n) problem = handlers.Step(DataOf(rank, n));
+    return problem;
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  daemon.Restart();
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 }  // namespace

@@ -63,17 +63,29 @@ ScratchFolder::~ScratchFolder() {
 }
 
 RunningDaemon::RunningDaemon(std::vector<std::string> flags, std::vector<std::string> wrap)
-    : socket_path_(folder_.path() + "/epd.sock"), log_path_(folder_.path() + "/log") {
-  std::vector<std::string> words = std::move(wrap);
+    : socket_path_(folder_.path() + "/epd.sock"),
+      log_path_(folder_.path() + "/log"),
+      words_(std::move(wrap)) {
   const std::string secret = folder_.path() + "/cluster-secret";
   std::ofstream(secret) << kClusterSecret;
   std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
-  words.insert(words.end(), {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary(),
-                             "--cluster_secret=" + secret, "--insecure=yes"});
-  words.insert(words.end(), flags.begin(), flags.end());
-  pid_ = Spawn(std::move(words), log_path_);
-  const bool up = Eventually(30, [&] { return worker_pid() > 0; });
+  words_.insert(words_.end(),
+                {EpdBinary(), "--socket=" + socket_path_, "--worker=" + WorkerBinary(),
+                 "--cluster_secret=" + secret, "--insecure=yes"});
+  words_.insert(words_.end(), flags.begin(), flags.end());
+  Start();
+}
+
+void RunningDaemon::Start() {
+  const pid_t before = worker_pid();
+  pid_ = Spawn(words_, log_path_);
+  const bool up = Eventually(30, [&] { return worker_pid() > 0 && worker_pid() != before; });
   EXPECT_TRUE(up) << Log();
+}
+
+void RunningDaemon::Restart() {
+  Stop();
+  Start();
 }
 
 RunningDaemon::~RunningDaemon() {

@@ -45,16 +45,20 @@ class RunningDaemon {
   pid_t worker_pid(const std::string& name = "cpu") const;
   // SIGKILL, reaped.
   void Kill();
+  // Ends it with SIGTERM, as the destructor does, and starts it again with the same flags.
+  void Restart();
   std::string Log() const;
   // Where it serves gRPC on TCP; "" without --listen.
   std::string listen_address() const;
 
  private:
+  void Start();
   void Stop();
 
   ScratchFolder folder_;
   std::string socket_path_;
   std::string log_path_;
+  std::vector<std::string> words_;
   pid_t pid_ = -1;
 };
 
