@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/core/duration_text.h"
 
 namespace epd {
 namespace {
@@ -21,9 +22,7 @@ std::string DescribeOne(const RankPhase& rank) {
   if (!who.client_name.empty()) absl::StrAppend(&out, " client=", who.client_name);
   if (!who.client_version.empty()) absl::StrAppend(&out, " version=", who.client_version);
   if (rank.last_seen >= absl::ZeroDuration())
-    absl::StrAppend(&out, " last_seen=",
-                    absl::FormatDuration(absl::Trunc(rank.last_seen, absl::Milliseconds(1))),
-                    " ago");
+    absl::StrAppend(&out, " last_seen=", InMilliseconds(rank.last_seen), " ago");
   return out;
 }
 
@@ -177,9 +176,9 @@ absl::Status TenantWorkerError(const GroupSpec& spec, const RankHolder& got,
 absl::Status FormationLateError(const FormationReport& late) {
   std::string text = absl::StrCat(
       "group=", late.title, " epoch=", late.epoch.value, " phase=", std::string(Name(late.state)),
-      ": not READY after ", absl::FormatDuration(absl::Trunc(late.allowed, absl::Milliseconds(1))),
-      "; arrived: ", DescribeAll(late.arrived), "; missing: ranks ", DescribeRanks(late.missing),
-      "; dead: ", DescribeAll(late.dead), "; wrong epoch or spec: ", DescribeAll(late.wrong));
+      ": not READY after ", InMilliseconds(late.allowed), "; arrived: ", DescribeAll(late.arrived),
+      "; missing: ranks ", DescribeRanks(late.missing), "; dead: ", DescribeAll(late.dead),
+      "; wrong epoch or spec: ", DescribeAll(late.wrong));
   if (!late.cause.ok()) absl::StrAppend(&text, "; it formed again because: ", late.cause.message());
   return absl::DeadlineExceededError(
       absl::StrCat(text, "; start the missing ranks and join again"));

@@ -16,6 +16,7 @@
 #include "daemon/control/rendezvous/placement.h"
 #include "daemon/control/rendezvous/takeover.h"
 #include "daemon/control/rendezvous/view_maker.h"
+#include "daemon/core/duration_text.h"
 
 namespace epd {
 
@@ -139,8 +140,7 @@ void Rendezvous::Parts::ExpireClaims() {
     claims.Fail(key, absl::DeadlineExceededError(absl::StrCat(
                          "group=", Title(known->claim.spec), " ranks ",
                          DescribeRanks(known->claim.ranks), " phase=waiting: not admitted after ",
-                         absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1))), ": ",
-                         known->status.message(),
+                         InMilliseconds(waited), ": ", known->status.message(),
                          "; end the old members or use another name, and join again")));
   }
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/codec/codec.h"
+#include "daemon/core/duration_text.h"
 #include "daemon/rpc/node_api/explain.h"
 #include "daemon/rpc/node_api/node_answers.h"
 
@@ -19,9 +20,8 @@ v1::ClusterAnswer Packed(const absl::Status& status, const google::protobuf::Mes
 }
 
 absl::Status Unanswered(bool lost, absl::Duration ago) {
-  return absl::UnavailableError(
-      absl::StrCat(lost ? "it is lost; " : "it did not answer in time; ", "last seen ",
-                   absl::FormatDuration(absl::Trunc(ago, absl::Milliseconds(1))), " ago"));
+  return absl::UnavailableError(absl::StrCat(lost ? "it is lost; " : "it did not answer in time; ",
+                                             "last seen ", InMilliseconds(ago), " ago"));
 }
 
 }  // namespace

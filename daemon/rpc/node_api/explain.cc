@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
+#include "daemon/core/duration_text.h"
 #include "daemon/rpc/node_api/group_facts.h"
 
 namespace epd {
@@ -27,7 +28,7 @@ v1::RankAccount ToAccount(const RankPhase& rank) {
 }
 
 std::string FormatAge(const google::protobuf::Duration& age) {
-  return absl::FormatDuration(absl::Trunc(FromProto(age), absl::Milliseconds(1)));
+  return InMilliseconds(FromProto(age));
 }
 
 const std::string& TenantOf(const v1::Group& group) { return group.spec().tenant(); }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/duration_text.h"
 
 namespace epd {
 namespace {
@@ -22,11 +23,10 @@ void JudgeWorker(const HealthFacts& facts, const HealthFacts::Worker& worker, No
   const v1::Health health = lost && !worker.on_gpu ? v1::HEALTH_UNHEALTHY : v1::HEALTH_DEGRADED;
   if (worker.running) {
     if (!worker.silent && worker.unanswered <= kStaleAfter) return;
-    return Add(
-        to, health,
-        absl::StrCat(worker.name, " (pid ", worker.pid, ") has not answered for ",
-                     absl::FormatDuration(absl::Trunc(worker.unanswered, absl::Milliseconds(1))),
-                     "; it is replaced after ", absl::FormatDuration(facts.worker_stuck)));
+    return Add(to, health,
+               absl::StrCat(worker.name, " (pid ", worker.pid, ") has not answered for ",
+                            InMilliseconds(worker.unanswered), "; it is replaced after ",
+                            absl::FormatDuration(facts.worker_stuck)));
   }
   if (worker.last_exit.empty()) return Add(to, health, absl::StrCat(worker.name, " is starting"));
   Add(to, health,

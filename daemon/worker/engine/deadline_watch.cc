@@ -4,16 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/duration_text.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/program_divergence.h"
 
 namespace epd {
 namespace {
-
-// As people read it.
-std::string Text(absl::Duration age) {
-  return absl::FormatDuration(absl::Trunc(age, absl::Milliseconds(1)));
-}
 
 // Between two looks at an operation that gathers; a warn_after below it is obeyed once.
 constexpr absl::Duration kShortestLook = absl::Seconds(1);
@@ -38,7 +34,7 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
       failures_.FailWithExecution(
           operation,
           absl::ResourceExhaustedError(absl::StrCat(
-              "no staging became free in ", Text(age), " for ", operation.staging_bytes,
+              "no staging became free in ", InMilliseconds(age), " for ", operation.staging_bytes,
               " bytes on each of ", operation.parts.size(), " ranks; ",
               quota.ok() ? "start epd with a larger staging pool, or run less at the same time"
                          : quota.message())));
@@ -48,8 +44,8 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
       failures_.EndGeneration(
           tenant,
           absl::DeadlineExceededError(absl::StrCat(
-              operation.Describe(), " was admitted ", Text(age), " ago and is not published by ",
-              NameRanks(tenant, operation.WaitingFor(), "publish"),
+              operation.Describe(), " was admitted ", InMilliseconds(age),
+              " ago and is not published by ", NameRanks(tenant, operation.WaitingFor(), "publish"),
               "; look at these processes, or raise the undecided deadline, and where it is higher "
               "the node's max_undecided")));
       return;
@@ -57,7 +53,8 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
       failures_.EndGeneration(
           tenant,
           absl::DeadlineExceededError(absl::StrCat(
-              "the worker has not moved the rows of ", operation.Describe(), " in ", Text(age),
+              "the worker has not moved the rows of ", operation.Describe(), " in ",
+              InMilliseconds(age),
               "; raise the undecided deadline, and where it is higher the node's max_undecided")));
       return;
     case Phase::kGood:
@@ -75,7 +72,7 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
   if (age >= limit) {
     failures_.EndGeneration(
         tenant, absl::DeadlineExceededError(
-                    absl::StrCat(operation.Describe(), " waits ", Text(age), " for ",
+                    absl::StrCat(operation.Describe(), " waits ", InMilliseconds(age), " for ",
                                  NameRanks(tenant, operation.WaitingFor(), "absent"),
                                  "; look at these processes, or raise the absent deadline")));
     return;
@@ -97,8 +94,8 @@ void DeadlineWatch::WarnOfAbsent(const Operation& operation,
   const Tenant& tenant = *operation.tenant;
   std::string text =
       absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
-                   " phase=announce: ", operation.Describe(), " waits ", Text(age), " for ",
-                   NameRanks(tenant, operation.WaitingFor(), "absent"));
+                   " phase=announce: ", operation.Describe(), " waits ", InMilliseconds(age),
+                   " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
   if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
     absl::StrAppend(&text, "; crossed order: ", other->Describe(),
                     " waits for ranks that have "
