@@ -185,6 +185,14 @@ int epd_group_get_info(epd_group* group, epd_group_info* info) {
   });
 }
 
+int epd_group_check(epd_group* group, epd_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (group == nullptr) return Null("group");
+    Status cause;
+    return group->group->HasEnded(&cause) ? cause : Status();
+  });
+}
+
 uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]) {
   Program digest;
   std::copy(program, program + 16, digest.begin());

@@ -208,6 +208,10 @@ EPD_API int epd_leave(epd_group* group, epd_error* error);
 
 EPD_API int epd_group_get_info(epd_group* group, epd_group_info* info);
 
+/* EPD_OK while the group may be called, or is being formed anew; else why it has ended for this process: epd_leave, then
+ * epd_join again. FAILED_PRECONDITION: an operator closed it. Never blocks. */
+EPD_API int epd_group_check(epd_group* group, epd_error* error);
+
 /* Number of a new execution of `program` (16 bytes, a digest that is equal on all ranks) on `rank`: 0, 1, 2, ... since
  * the join; for an execution that tries again while the group refuses calls, a number of which every call fails. For
  * callers that number whole programs; callers that name their operations need not call it. */

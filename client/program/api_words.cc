@@ -28,6 +28,8 @@ constexpr Remedy kRemedies[] = {
      "connect again: group.connect(), or ep_bootstrap for the default group"},
     {Code::kFailedPrecondition, "drain", "connect again",
      "connect again when the operator is done: group.finalize(); group.connect()"},
+    {Code::kFailedPrecondition, "closed by an operator", "connect again",
+     "connect again when the operator is done: group.finalize(); group.connect()"},
     {Code::kInvalidArgument, "do not agree in", "no",
      "call the operation with the same static arguments on all ranks"},
     {Code::kInvalidArgument, kOtherPrograms, "no",

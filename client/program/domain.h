@@ -15,7 +15,7 @@
 
 namespace epd::program {
 
-// Attached, until a call finds the session or the group ended. That call fails with the cause (once
+// Attached, until a call finds the session ended, or the group, other than by an operator. That call fails with the cause (once
 // per loss), and so do all calls of its execution; the first later one joins again. A node's daemon
 // that stops in order loses nothing: every operation has happened on all ranks or on none, so calls
 // join again and are repeated, and their executions go on.

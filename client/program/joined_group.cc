@@ -67,8 +67,18 @@ epd_group_info JoinedGroup::Info() const {
 Status JoinedGroup::Check() const {
   Status session = session_->Check();
   if (!session.ok()) return session;
-  if (Info().stopping != EPD_GROUP_STOPPED) return {};
-  return {Code::kUnavailable, "[epd:UNAVAILABLE] the epd of a node of the group was stopped"};
+  if (Info().stopping == EPD_GROUP_STOPPED)
+    return {Code::kUnavailable, "[epd:UNAVAILABLE] the epd of a node of the group was stopped"};
+  // What an operator closed stays closed until the program says otherwise.
+  Status ended = CheckGroup();
+  return ended.code == Code::kFailedPrecondition ? Status() : ended;
+}
+
+Status JoinedGroup::CheckGroup() const {
+  epd_error error = {};
+  error.struct_size = sizeof error;
+  const client::MutexLock lock(mutex_);
+  return group_ == nullptr ? Status() : FromError(epd_group_check(group_, &error), error);
 }
 
 bool JoinedGroup::EndsInOrder(std::chrono::milliseconds patience) const {

@@ -65,6 +65,8 @@ class JoinedGroup {
 
  private:
   epd_group_info Info() const;
+  // Why the group has ended, or OK.
+  Status CheckGroup() const;
 
   const std::shared_ptr<Session> session_;
   const std::uint64_t number_;

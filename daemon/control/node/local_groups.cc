@@ -26,8 +26,8 @@ void LocalGroups::Take(const ClusterView& view) {
   }
   for (auto& [id, why] : ended) {
     for (const ClaimAnswer& answer : view.claims) {
-      if (answer.group == id && answer.disposition == ClaimDisposition::kFailed)
-        why = answer.status;
+      if (answer.disposition != ClaimDisposition::kFailed) continue;
+      if (memberships_.IsOf({answer.session, answer.request}, id)) why = answer.status;
     }
     Group& group = groups_.at(id);
     EndTenants(group, why);

@@ -234,6 +234,11 @@ bool MembershipTable::AnyHeld() const {
   return absl::c_any_of(members_, [](const auto& entry) { return entry.second.held(); });
 }
 
+bool MembershipTable::IsOf(const Key& key, GroupId group) const {
+  const auto member = members_.find(key);
+  return member != members_.end() && member->second.claim.group == group;
+}
+
 bool MembershipTable::Holds(SessionId session, GroupId group) const {
   return absl::c_any_of(members_, [&](const auto& entry) {
     return entry.first.first == session && entry.second.claim.group == group && entry.second.held();

@@ -24,6 +24,7 @@ struct epd_group {
   epd_group_spec spec{};
   epd_plans plans{};
   std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> begun;
+  int generation = 0;
 };
 
 namespace {
@@ -62,6 +63,7 @@ struct World {
   std::map<std::string, std::shared_ptr<Operation>> operations;
   int sessions = 0, groups = 0;
   int connect_code = 0, connect_failures = 0, join_code = 0;
+  int generation = 0, ended_code = 0;  // Groups of earlier generations have ended.
   std::string last_join;
   std::vector<epd_client*> clients;
 };
@@ -287,6 +289,12 @@ void CutSessions() {
   for (epd_client* client : world().clients) client->cut = true;
   world().changed.notify_all();
 }
+void EndGroups(int code) {
+  const std::lock_guard lock(world().mutex);
+  ++world().generation;
+  world().ended_code = code;
+}
+
 void StopInOrder(int stopping) {
   const std::lock_guard lock(world().mutex);
   for (epd_client* client : world().clients) client->stopping = stopping;
@@ -341,6 +349,7 @@ int epd_join(epd_client* client, const epd_join_args* args, epd_group** group, e
   client->stopping = EPD_GROUP_STAYS;
   (*group)->name = args->spec->name;
   (*group)->spec = *args->spec;
+  (*group)->generation = world().generation;
   const auto text = [](const char* given) { return std::string(given == nullptr ? "" : given); };
   static std::uint64_t joins = 0;
   (*group)->plans = args->plans.group_id != 0 ? args->plans : epd_plans{++joins, 1};
@@ -362,6 +371,13 @@ int epd_group_get_info(epd_group* group, epd_group_info* info) {
   info->stopping = group->client->stopping;
   info->plans = group->plans;
   return 0;
+}
+
+int epd_group_check(epd_group* group, epd_error* error) {
+  const std::lock_guard lock(world().mutex);
+  return group->generation == world().generation
+             ? 0
+             : Fail(error, world().ended_code, "[epd:FAKE] the group has ended");
 }
 
 uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]) {

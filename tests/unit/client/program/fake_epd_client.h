@@ -38,6 +38,9 @@ void CutSessions();
 // What epd_group_get_info says of the living sessions' groups: an epd_group_stopping.
 void StopInOrder(int stopping);
 
+// The joined groups have ended, as epd_group_check says; new ones live.
+void EndGroups(int code);
+
 // The next calls of epd_connect fail with `code`; the next epd_join, once.
 void FailNextConnects(int code, int times);
 void FailNextJoin(int code);

@@ -373,6 +373,33 @@ TEST_F(GroupsTest, ALossThatACallInFlightReportedIsNotReportedAgain) {
   EXPECT_TRUE(Call(site, 2).ok());
 }
 
+TEST_F(GroupsTest, AGroupThatEndedWhileTheSessionLivesIsReportedOnceAndJoinedAgain) {
+  ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
+  const Site site;
+  ASSERT_TRUE(Call(site, 1).ok());
+  fake::EndGroups(static_cast<int>(Code::kAborted));
+  const Status lost = Call(site, 2);
+  EXPECT_EQ(lost.code, Code::kAborted);
+  EXPECT_THAT(lost.message, HasSubstr("the next one joins the group again"));
+  ASSERT_TRUE(Call(site, 3).ok());
+  EXPECT_EQ(last_.execution, 0u) << "a new join counts from 0";
+
+  ActiveCall call;
+  ASSERT_TRUE(groups_.Begin(site.At(4), &call).ok());
+  fake::EndGroups(static_cast<int>(Code::kDeadlineExceeded));
+  call.End({Code::kDeadlineExceeded, "the group did not form in time"});
+  EXPECT_TRUE(Call(site, 5).ok()) << "the call in flight has reported it";
+}
+
+TEST_F(GroupsTest, AGroupThatAnOperatorClosedIsNotJoinedAgain) {
+  ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
+  const Site site;
+  fake::EndGroups(static_cast<int>(Code::kFailedPrecondition));
+  ASSERT_TRUE(Call(site, 1, {Code::kFailedPrecondition, "closed"}).ok());
+  ASSERT_TRUE(Call(site, 2).ok());
+  EXPECT_EQ(last_.execution, 1u) << "the same join";
+}
+
 TEST_F(GroupsTest, AFailedOperationOfALivingGroupStaysJoined) {
   ASSERT_TRUE(groups_.Join(Asked().Read()).ok());
   const Site site;

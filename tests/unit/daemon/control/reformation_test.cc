@@ -378,6 +378,22 @@ TEST(ReformationTest, ADrainThatAnOperatorAsksForIsNotResumable) {
   }
 }
 
+TEST(ReformationTest, WhoIsNotTakenOverIsToldWhyAndMayJoinAgain) {
+  Pair c;
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  c.StartCoordinator(absl::ZeroDuration());
+  c.Gone(0, 1);
+  c.Connect(0);
+  c.AttachAndJoin(0, 3, SmallSpec(2), {0});  // Before the coordinator hears of the other rank.
+  c.Connect(1);
+  ASSERT_EQ(c.group_ended[2].size(), 1u);
+  EXPECT_THAT(Text(c.group_ended[2][0]), HasSubstr("the coordinator was restarted; join again"));
+  EXPECT_EQ(c.nodes[1].transitions.back().to, GroupState::kClosed);
+  EXPECT_EQ(c.nodes[1].transitions.back().why, c.group_ended[2][0]) << "the log says it, too";
+  c.Join(1, 2, 2, SmallSpec(2), {1});
+  EXPECT_EQ(c.Group().state, GroupState::kReady);
+}
+
 TEST(ReformationTest, AnOrchestratedGroupOutlivesTheStopOfANode) {
   SmallCluster o(2);
   o.Give(0, OrderRequested{{.request = RequestId{9},

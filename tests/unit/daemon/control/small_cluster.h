@@ -48,6 +48,7 @@ class SmallCluster {
     std::vector<InitCommunicator> inits;
     std::vector<WorkerName> id_makers;
     int num_drains = 0;
+    std::vector<GroupTransition> transitions;
   };
 
   explicit SmallCluster(size_t num_nodes, const std::vector<NodeFacts>& facts = {}) {
@@ -259,6 +260,8 @@ class SmallCluster {
       rpcs[e->request.value].push_back(*e);
     } else if (std::holds_alternative<ShutdownDone>(effect)) {
       shutdown_done = true;
+    } else if (const auto* e = std::get_if<GroupTransition>(&effect)) {
+      node.transitions.push_back(*e);
     }
   }
 
