@@ -91,7 +91,7 @@ class _Api:
         self._streams = _installed(
             "gpu/stream_ranks", "bazel-bin/tests/integration/cuda/stream_ranks"
         )
-        self._wheel = _installed("wheel/epd-*.whl", "bazel-bin/client/jax/epd-*.whl")
+        self._wheel = _installed("wheel/epd-*.whl", "bazel-bin/client/python/epd-*.whl")
 
     def streams(self, executor: str, processes: int, staging: str) -> Part:
         skip = "" if self._epd and self._streams else "no epd and stream_ranks: unpack a bundle"

@@ -10,7 +10,7 @@ import tree
 _REGISTRY = "proto/epd/v1/backends.h"
 _MAY_COMPARE = (_REGISTRY, "daemon/backend/", "tests/")
 _ROW = re.compile(r'\{\s*\.name = "(?P<name>\w+)"(?P<rest>[^}]*)\}', re.DOTALL)
-_PYTHON = "client/jax/epd/_environment.py"
+_PYTHON = "client/python/epd/_environment.py"
 _PYTHON_LIST = re.compile(r"^_GPU_BACKENDS = \((?P<names>[^)]*)\)", re.MULTILINE)
 
 

@@ -103,7 +103,7 @@ def checks(
         "ruff": lambda: tools.ruff(root, paths),
         "shellcheck": lambda: tools.shellcheck(root, paths),
     }
-    if any(path.startswith("client/jax/epd/") for path in paths):
+    if any(path.startswith("client/python/epd/") for path in paths):
         found["mypy"] = lambda: tools.mypy(root)
     if python:
         found["tests of the checks"] = lambda: tools.pytest(root, sorted(python))

@@ -150,7 +150,7 @@ _REGISTRY = {
     "proto/epd/v1/backends.h": '{.name = "cpu"},\n{.name = "cuda",\n .on_device = true},\n'
     '{.name = "nccl_ep",\n .on_device = true},\n'
 }
-_ENVIRONMENT = "client/jax/epd/_environment.py"
+_ENVIRONMENT = "client/python/epd/_environment.py"
 
 
 @pytest.mark.parametrize(

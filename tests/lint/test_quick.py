@@ -46,7 +46,7 @@ def test_what_main_got_meanwhile_is_not_of_this_branch(root: pathlib.Path) -> No
 @pytest.mark.parametrize(
     ("paths", "query"),
     [
-        (["README.md", "client/jax/epd/jax/group.py"], None),
+        (["README.md", "client/python/epd/jax/group.py"], None),
         (
             ["daemon/core/ids.h", "README.md"],
             'tests(rdeps(//tests/unit/..., "daemon/core/ids.h"))',

@@ -57,15 +57,13 @@ def test_ruff_check(root: pathlib.Path, text: str, rule: str) -> None:
     ],
 )
 def test_mypy(root: pathlib.Path, text: str, rule: str) -> None:
-    (root / "client" / "jax" / "epd").mkdir(parents=True)
-    (root / "client" / "torch" / "epd" / "torch").mkdir(parents=True)
-    _write(root, "client/torch/epd/torch/__init__.py", "from epd.good import f as f\n")
+    (root / "client" / "python" / "epd").mkdir(parents=True)
     (root / "tests" / "lint").mkdir(parents=True)
     shutil.copy(tree.ROOT / "tests" / "lint" / "mypy.ini", root / "tests" / "lint")
-    _write(root, "client/jax/epd/__init__.py", "")
-    _write(root, "client/jax/epd/good.py", "def f(x: int) -> int:\n    return x\n")
+    _write(root, "client/python/epd/__init__.py", "")
+    _write(root, "client/python/epd/good.py", "def f(x: int) -> int:\n    return x\n")
     assert tools.mypy(root) == []
-    _write(root, "client/jax/epd/bad.py", text)
+    _write(root, "client/python/epd/bad.py", text)
     found = tools.mypy(root)
     assert any("epd/bad.py:" in line and rule in line for line in found)
 

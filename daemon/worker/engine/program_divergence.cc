@@ -30,7 +30,7 @@ std::vector<const Operation*> WaitingOfRanks(const std::vector<Operation*>& unde
   return waiting;
 }
 
-// What makes programs differ though their source is the same: see client/jax/epd/jax/_kept_call.py.
+// What makes programs differ though their source is the same: see client/python/epd/jax/_kept_call.py.
 std::string NoTokensHint(const Operation& together) {
   std::vector<Rank> without;
   for (uint32_t r = 0; r < together.parts.size(); ++r) {

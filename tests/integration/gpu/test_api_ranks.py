@@ -14,7 +14,7 @@ _BIN = _ROOT / ".venv" / "bin"
 
 
 def _wheel() -> pathlib.Path:
-    wheels = sorted((_ROOT / "bazel-bin" / "client" / "jax").glob("epd-*.whl"))
+    wheels = sorted((_ROOT / "bazel-bin" / "client" / "python").glob("epd-*.whl"))
     assert wheels, "no wheel: run deploy/setup"
     return wheels[0]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from epd.torch._exchange import Exchange, ExchangeFunction, Routing
-
 import torch
+
+from epd.torch._exchange import Exchange, ExchangeFunction, Routing
 
 
 @dataclass(eq=False)

@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
+
 from epd._arguments import integer
 from epd.torch import _tensors
 from epd.torch._exchange import Execution
 from epd.torch.plan import Plan
-
-import torch
 
 if TYPE_CHECKING:
     from epd.torch.group import GroupSpec

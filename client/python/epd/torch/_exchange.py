@@ -15,13 +15,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from epd._errors import EpError
 from epd._operation_structs import GatherArgs, PrepareArgs, ScatterArgs
 from epd._program import Begun, Call
 from epd.torch import _tensors
 from epd.torch._library import library
-
-import torch
 
 _PROGRAM = hashlib.blake2b(b"epd.torch", digest_size=16).digest()
 _REFUSAL_SECONDS = 2  # That a failing call waits until its peers are told; afterwards it goes on in the background.

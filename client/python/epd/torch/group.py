@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from epd import _arguments, _environment, _group_struct
 from epd._arguments import integer
 from epd._group_struct import MAX_TOP_K, HeldRank, JoinArguments
@@ -15,8 +17,6 @@ from epd.torch import _exchange, _operands, _tensors
 from epd.torch._exchange import Exchange, Execution, Routing
 from epd.torch._library import library
 from epd.torch.plan import Plan
-
-import torch
 
 _DEFAULT_ALIAS = "default"  # epd.jax.ep_bootstrap's.
 # What the group is told of a max_token_dtype that cannot be summed, by its width: the widest epd_dtype has 4 bytes.
