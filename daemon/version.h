@@ -3,6 +3,6 @@
 
 namespace epd {
 
-inline constexpr char kVersion[] = "0.1.0";
+extern const char kVersion[];  // Of bazel/release.bzl.
 
 }  // namespace epd

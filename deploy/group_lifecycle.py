@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Creates a group, watches it, drains it and closes it, as an orchestrator would. Uses only epd's protos.
+"""Creates a group, watches it, drains it and closes it, as an orchestrator would. Uses only epd.cluster, the package's client of a node's API.
 
     .venv/bin/python deploy/group_lifecycle.py --name train --ranks 4 --experts 32 --hidden 2048
 
@@ -12,7 +12,7 @@ import threading
 import uuid
 
 import grpc
-import node_api
+from epd import cluster
 
 _WATCH_END_SECONDS = 10
 
@@ -20,7 +20,7 @@ _WATCH_END_SECONDS = 10
 class GroupWatch:
     """Follows one group in a thread, until it is closed."""
 
-    def __init__(self, node: node_api.Node, name: str):
+    def __init__(self, node: cluster.Node, name: str):
         self._node = node
         self._changed = threading.Condition()
         self._states: list[str] = []
@@ -87,7 +87,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _create(node: node_api.Node, options: argparse.Namespace):
+def _create(node: cluster.Node, options: argparse.Namespace):
     spec = node.message(
         "GroupSpec",
         name=options.name,
@@ -106,7 +106,7 @@ def _create(node: node_api.Node, options: argparse.Namespace):
     return node.call("CreateGroup", request_id=str(uuid.uuid4()), spec=spec).group
 
 
-def _close(node: node_api.Node, name: str) -> None:
+def _close(node: cluster.Node, name: str) -> None:
     """A drained group is closed already; closing it again must not be an error for an orchestrator."""
     try:
         node.call("CloseGroup", request_id=str(uuid.uuid4()), name=name)
@@ -115,7 +115,7 @@ def _close(node: node_api.Node, name: str) -> None:
             raise
 
 
-def run(node: node_api.Node, options: argparse.Namespace) -> list[str]:
+def run(node: cluster.Node, options: argparse.Namespace) -> list[str]:
     """The whole life of one group; returns the states that the watch saw."""
     created = _create(node, options)
     print(f"created: {created.spec.name} epoch {created.epoch}", flush=True)
@@ -144,7 +144,7 @@ def run(node: node_api.Node, options: argparse.Namespace) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
-    with node_api.Node(options.target or node_api.default_target()) as node:
+    with cluster.Node(options.target or cluster.default_target()) as node:
         try:
             states = run(node, options)
         except grpc.RpcError as error:

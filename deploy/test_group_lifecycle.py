@@ -1,4 +1,4 @@
-"""Goal: an orchestrator can lead a group through its whole life with nothing but the protos."""
+"""Goal: an orchestrator can lead a group through its whole life with nothing but epd.cluster."""
 
 import os
 import pathlib
@@ -19,7 +19,6 @@ def epd():
 
 def _run(epd, *args: str) -> subprocess.CompletedProcess:
     command = [sys.executable, str(_SCRIPT), "--target", f"unix:{epd.grpc_socket}", *args]
-    # Somewhere else: the script finds the protos beside itself.
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=os.sep)
 
 

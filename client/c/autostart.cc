@@ -188,9 +188,9 @@ Status StartPrivateDaemon(const PrivateDaemon& daemon) {
   if (binary.empty()) {
     return MakeStatus(
         Code::kFailedPrecondition,
-        "no epd runs and no epd binary was found to start a private one: set EPD_PROGRAM to one "
-        "that belongs to this user or root and that others cannot write to, or EPD_SOCKET to a "
-        "running epd's socket; tried %s",
+        "set EPD_PROGRAM to an epd that belongs to this user or root and that others cannot write "
+        "to, or EPD_SOCKET to a running epd's socket: no epd runs, and none was found to start a "
+        "private one; tried %s",
         tried.c_str());
   }
   const std::string log_path = daemon.folder + "/epd.log";

@@ -39,8 +39,8 @@ std::string ClientName(const std::string& given) {
 }
 
 Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
-  return WithCode(MakeStatus(Code::kUnavailable, "no epd answers: %s; looked at %s",
-                             what_to_do.c_str(), looked.c_str()));
+  return WithCode(MakeStatus(Code::kUnavailable, "%s: no epd answers; looked at %s", what_to_do.c_str(),
+                             looked.c_str()));
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* 
       return NobodyThere(
           asked.empty() ? "EPD_SOCKET (not set), " + node.message + " and " + status.message
                         : status.message,
-          "EPD_AUTOSTART=0 forbids to start a private one: unset it, or start 'epd' and set "
+          "unset EPD_AUTOSTART, whose 0 forbids to start a private one, or start 'epd' and set "
           "EPD_SOCKET to its socket");
     }
     if (status.code == Code::kNotFound) {

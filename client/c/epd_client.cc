@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "client/c/c_status.h"
 #include "client/c/connect.h"
@@ -21,6 +22,9 @@
 using namespace epd::client;  // NOLINT(google-build-using-namespace)
 
 namespace {
+
+static_assert(std::string_view(EPD_CLIENT_VERSION) == EPD_RELEASE,
+              "epd_client.h and bazel/release.bzl say the same");
 
 // An operation that this rank cannot make, announced with its error alone.
 class Refusal : public Operation {

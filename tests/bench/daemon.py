@@ -9,10 +9,11 @@ import sys
 import time
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT / "deploy"), str(_ROOT / "tests" / "integration")]
+sys.path.insert(0, str(_ROOT / "tests" / "integration"))
 
 import cluster_secret  # noqa: E402
-import node_api  # noqa: E402 - stands beside the other programs that use epd's gRPC API.
+import grpc  # noqa: E402
+from epd import cluster  # noqa: E402
 
 _START_SECONDS = 20
 _STOP_SECONDS = 20
@@ -41,9 +42,9 @@ class Daemon:
         self._wait_until_it_answers()
 
     def _wait_until_it_answers(self) -> None:
-        path = node_api.grpc_path(self.socket)
-        node_api.wait_for_socket(path, _START_SECONDS)
-        self.node = node_api.Node("unix:" + path)
+        path = cluster.grpc_path(self.socket)
+        cluster.wait_for_socket(path, _START_SECONDS)
+        self.node = cluster.Node("unix:" + path)
         deadline = time.monotonic() + _START_SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -51,7 +52,7 @@ class Daemon:
             try:
                 if any(worker.pid for worker in self.status().workers):
                     return
-            except node_api.grpc.RpcError:
+            except grpc.RpcError:
                 pass
             time.sleep(0.05)
 

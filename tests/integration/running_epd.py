@@ -9,8 +9,7 @@ import tempfile
 import time
 
 import cluster_secret
-
-from deploy import node_api
+from epd import cluster
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _START_SECONDS = 20
@@ -39,8 +38,8 @@ class RunningEpd:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        assert node_api.wait_for_socket(self.grpc_socket, _START_SECONDS), self.log()
-        self.api = node_api.Node("unix:" + self.grpc_socket)
+        assert cluster.wait_for_socket(self.grpc_socket, _START_SECONDS), self.log()
+        self.api = cluster.Node("unix:" + self.grpc_socket)
         self._wait_for_worker()
 
     def __enter__(self):

@@ -1,3 +1,9 @@
-"""Client of epd, the node daemon for expert parallelism. Its APIs are ``epd.jax`` and ``epd.torch``."""
+"""Client of epd, the node daemon for expert parallelism. Its APIs are ``epd.jax``, ``epd.torch`` and ``epd.cluster``."""
 
-__version__ = "0.1.0"
+import importlib.metadata
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        return importlib.metadata.version("epd")
+    raise AttributeError(f"module 'epd' has no attribute {name!r}")

@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from epd import _programs
+
 # Variables in which schedulers hand out an id that all processes of a job share.
 _SCHEDULER_JOB_VARIABLES = (
     ("SLURM_JOB_ID", "slurm"),
@@ -95,10 +97,11 @@ def job() -> str:
 
 
 def daemon_path() -> str:
-    """The ``epd`` to start where none runs, or "": the C library looks beside itself."""
+    """The ``epd`` to start where none runs: the one that came with this package, else this environment's; "": the C library
+    looks beside itself."""
     if os.environ.get("EPD_PROGRAM"):
         return ""  # The C library reads it.
-    beside = Path(sys.prefix) / "bin" / "epd"
+    beside = _programs.path("epd") or Path(sys.prefix) / "bin" / "epd"
     return str(beside) if os.access(beside, os.X_OK) else ""
 
 

@@ -7,10 +7,9 @@ import grpc
 import jsonschema
 import pytest
 import running_epd
+from epd import cluster
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-
-from deploy import node_api
 
 _MAX_DEPTH = 6
 _CALLS = {
@@ -63,7 +62,7 @@ def _filled(descriptor: Descriptor, depth: int = 0):
 @pytest.fixture
 def full_node(tmp_path_factory):
     """The socket of a server that answers every call of the Node service with all fields set."""
-    pool = node_api.load_descriptors("proto/epd/v1/node.proto")
+    pool = cluster.load_descriptors()
     service = pool.FindServiceByName("epd.v1.Node")
 
     def handler(method):

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 import running_epd
-
-from deploy import node_api
+from epd import cluster
 
 _OUTSIDE, _INSIDE = 4711, 4242
 _MINE, _DENIED, _NO_ANSWER = 0, 5, 6
@@ -82,9 +81,9 @@ def test_in_a_user_namespace_the_daemons_uid_is_the_one_that_it_has_there():
 def test_a_python_program_says_nothing_to_a_stranger(monkeypatch):
     with _stranger() as path:
         with pytest.raises(PermissionError, match=f"uid {_OUTSIDE} .* nothing was sent"):
-            node_api.Node(f"unix:{path}")
+            cluster.Node(f"unix:{path}")
         monkeypatch.setenv("EPD_SERVER_UID", str(_OUTSIDE))
-        node_api.Node(f"unix:{path}").close()
+        cluster.Node(f"unix:{path}").close()
 
 
 def test_who_may_be_the_daemon_is_roots_to_say(tmp_path):
@@ -92,7 +91,7 @@ def test_who_may_be_the_daemon_is_roots_to_say(tmp_path):
     with _stranger() as path:
         config.write_text(f"server_user = {_OUTSIDE}  # epd's\n")
         config.chmod(0o644)
-        node_api.check_server(path, config)
+        cluster.check_server(path, config)
         config.chmod(0o666)
         with pytest.raises(PermissionError, match="must be root's"):
-            node_api.check_server(path, config)
+            cluster.check_server(path, config)

@@ -25,6 +25,10 @@ Importing registers the XLA custom calls, and an error for ``jax.lax.ragged_all_
 set from outside is in ``epd.jax.environment``. A failed operation raises the error of ``epd.jax.errors`` on every rank.
 """
 
+from epd import _extras
+
+_extras.require("jax", "jax")
+
 from epd.jax import environment, errors, primitives
 from epd.jax._ffi import FFI_TARGET_NAMES
 from epd.jax.as_transformer_engine import as_transformer_engine

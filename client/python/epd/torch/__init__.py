@@ -15,6 +15,10 @@ Gradients are exchanged by autograd. A failed operation raises ``EpError`` on ev
 the table of ``epd.jax.environment``, but for what that says of JAX and of GPUs.
 """
 
+from epd import _extras
+
+_extras.require("torch", "torch")
+
 from epd._errors import EpError
 from epd.torch.group import Group
 from epd.torch.plan import Plan

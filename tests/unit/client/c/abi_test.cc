@@ -81,8 +81,8 @@ TEST(AbiTest, TheHeaderIsC) {
   EXPECT_STREQ(VersionFromC(), EPD_CLIENT_VERSION);
   char message[512] = {};
   EXPECT_EQ(ConnectFromC("/tmp/there-is-no-epd.sock", message, sizeof message), 14);
-  EXPECT_THAT(message,
-              HasSubstr("no epd answers: start one there with"));  // Where it looked comes last.
+  EXPECT_THAT(message, AllOf(StartsWith("[epd:UNAVAILABLE] start one there with"),
+                             HasSubstr("no epd answers; looked at")));  // Which comes last.
 }
 
 TEST(AbiTest, HandleMemSizeNeedsNoDaemonAndIsZeroForSizesThatCannotBe) {

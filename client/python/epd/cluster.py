@@ -1,12 +1,19 @@
-"""epd's gRPC API from Python with nothing but the .proto files: protoc reads them when the program starts.
+"""The API of a node, gRPC's package epd.v1, for programs that create, watch, drain and close groups::
 
-    with node_api.Node("unix:/run/epd/epd-grpc.sock") as node:
+    from epd import cluster
+
+    with cluster.Node(cluster.default_target()) as node:
         print(node.call("GetStatus").version)
         spec = node.message("GroupSpec", name="g", num_ranks=2, ...)
         node.call("CreateGroup", spec=spec, request_id="1")
 
-Needs grpcio, protobuf and the protoc program; no generated code.
+Its messages and methods are those of proto/epd/v1/node.proto, which the package carries as descriptors: there is no generated
+code. Needs grpcio and protobuf: ``pip install 'epd[cluster]'``.
 """
+
+from epd import _extras
+
+_extras.require("cluster", "grpc", "google.protobuf")
 
 import collections.abc
 import os
@@ -14,27 +21,21 @@ import pathlib
 import pwd
 import socket
 import struct
-import subprocess
-import tempfile
 import time
+from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-_NODE_PROTO = "proto/epd/v1/node.proto"
+_DESCRIPTORS = pathlib.Path(__file__).with_name("descriptors.binpb")
 _PACKAGE = "epd.v1"
 CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
 
 
-def load_descriptors(proto: str, root: pathlib.Path = ROOT) -> descriptor_pool.DescriptorPool:
-    """A pool with `proto` (a path below `root`) and everything that it imports."""
-    with tempfile.NamedTemporaryFile(suffix=".binpb") as output:
-        command = ["protoc", f"--proto_path={root}", "--include_imports"]
-        command += [f"--descriptor_set_out={output.name}", proto]
-        subprocess.run(command, check=True, cwd=root)
-        files = descriptor_pb2.FileDescriptorSet.FromString(pathlib.Path(output.name).read_bytes())
+def load_descriptors() -> descriptor_pool.DescriptorPool:
+    """A pool with the messages and services of epd.v1."""
+    files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:  # protoc lists imports before their users.
         pool.Add(file)
@@ -111,7 +112,7 @@ class Node:
     `tls`: files with the cluster's authority, and the caller's certificate and key, for a daemon whose links are TLS."""
 
     def __init__(self, target: str, timeout: float = 10.0, tls: tuple[str, str, str] | None = None):
-        self._pool = load_descriptors(_NODE_PROTO)
+        self._pool = load_descriptors()
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
         self._timeout = timeout
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
@@ -152,7 +153,7 @@ class Node:
         request, callable_ = self._prepare(method, fields)
         return callable_(request, timeout=timeout)
 
-    def _prepare(self, name: str, fields: dict) -> tuple[Message, grpc.UnaryUnaryMultiCallable]:
+    def _prepare(self, name: str, fields: dict[str, object]) -> tuple[Message, Any]:
         method = self._service.methods_by_name[name]
         kind = "unary_stream" if method.server_streaming else "unary_unary"
         callable_ = getattr(self._channel, kind)(
@@ -163,5 +164,5 @@ class Node:
         return self._class(method.input_type)(**fields), callable_
 
     @staticmethod
-    def _class(descriptor) -> type[Message]:
+    def _class(descriptor: Any) -> type[Message]:
         return message_factory.GetMessageClass(descriptor)
