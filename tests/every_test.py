@@ -10,7 +10,7 @@ import bazel_tests
 import tally
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_PYTHON_TESTS = ["tests/lint", "client/jax", "client/cli", "deploy", "tests/integration"]
+_PYTHON_TESTS = ["tests/lint", "client/python", "client/cli", "deploy", "tests/integration"]
 _NO_TESTS_COLLECTED = 5
 # So many failures may be the machine's (its load, a deadline missed); more are a change's.
 _MOST_RUN_AGAIN = 5

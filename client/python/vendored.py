@@ -49,7 +49,10 @@ def _version(package: str) -> str:
 
 def licenses(carried: dict[str, list[str]], headers: list[str], more: str) -> dict[str, bytes]:
     """Files for dist-info/licenses. `carried`: package -> its libraries; `headers`: packages that are compiled in."""
-    lines = ["What this wheel holds beside epd, each with Debian's record of its copyright in the folder of its package.", ""]
+    lines = [
+        "What this wheel holds beside epd, each with Debian's record of its copyright in the folder of its package.",
+        "",
+    ]
     files = {}
     for package in sorted({*carried, *headers}):
         text = (_DOC / package / "copyright").read_bytes()
@@ -57,7 +60,10 @@ def licenses(carried: dict[str, list[str]], headers: list[str], more: str) -> di
         for name in set(_COMMON_LICENSE.findall(text.decode(errors="replace"))):
             if (_COMMON / name).exists():
                 files[f"common-licenses/{name}"] = (_COMMON / name).read_bytes()
-        what = ", ".join(sorted(carried.get(package, []))) or "compiled into the programs and libraries"
+        what = (
+            ", ".join(sorted(carried.get(package, [])))
+            or "compiled into the programs and libraries"
+        )
         lines.append(f"{package} {_version(package)}: {what}")
     lines += ["", more, ""]
     return {"NOTICES.txt": "\n".join(lines).encode(), **files}
