@@ -200,34 +200,9 @@ def test_what_an_extra_brings_is_named_first(machine: Machine) -> None:
         )
 
 
-# Two ranks of one group, which find no daemon; what epctl and epd.cluster say of it while they run.
-_PAIR = """
-import os, subprocess, sys
-sys.path.append("/opt/packages")              # JAX and gRPC; behind the wheel's own package.
-if len(sys.argv) == 1:
-    ranks = [subprocess.Popen([sys.executable, __file__, rank]) for rank in "01"]
-    sys.exit(any([rank.wait() for rank in ranks]))
-import jax, jax.numpy as jnp
-from epd import cluster
-from epd.jax import EpLayerConfig, Group
-cfg, rank = EpLayerConfig(top_k=2), int(sys.argv[1])
-group = Group.join("pair", ranks=2, rank=rank, job="wheel", num_experts=4, max_tokens_per_rank=16,
-                   recv_capacity_per_rank=64, hidden_dim=8, max_token_dtype=jnp.float32)
-def step(topk_idx, tokens, weights):
-    recv, recv_weights, handle, *_ = group.dispatch(cfg, topk_idx, tokens, weights, 64)
-    return group.combine(cfg, handle, recv * recv_weights[..., None], len(tokens))
-with group:
-    out = jax.jit(step)(jnp.array([[0, 3]] * 3, jnp.int32), jnp.ones((3, 8)), jnp.full((3, 2), 0.75))
-    assert (out == 1.5).all(), out
-    with cluster.Node(cluster.default_target()) as node:
-        print("cluster says", node.call("GetStatus").version, flush=True)
-    subprocess.run(["epctl", "groups"], check=True)
-"""
-
-
 def test_two_ranks_exchange_through_the_daemon_that_the_wheel_brought(machine: Machine) -> None:
-    machine.write("pair.py", _PAIR)
-    ended = machine.run("python", "/opt/pair.py")
+    machine.take(_ROOT / "tests/integration/jax/scripts/pair_of_wheel.py")
+    ended = machine.run("env", "PACKAGES=/opt/packages", "python", "/opt/pair_of_wheel.py")
     started = re.search(r"starting a private one: (\S+) ", ended.stderr)
     assert re.fullmatch(r"/opt/venv/lib/\S+/site-packages/epd/bin/epd", started[1])
     assert "cluster says 0." in ended.stdout and re.search(

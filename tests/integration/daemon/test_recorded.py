@@ -1,6 +1,7 @@
 """Goal: what the first release said, byte for byte, still works: its client and its node with today's epd, today's
 client and node with its answers. Only its slots segment, of version 1, is refused, and both versions are named."""
 
+import collections.abc
 import concurrent.futures
 import contextlib
 import fcntl
@@ -8,6 +9,8 @@ import os
 import queue
 import socket
 import struct
+import subprocess
+import sys
 import threading
 
 import attach_client as attach
@@ -84,13 +87,14 @@ def _as_version_2(header: bytes) -> bytes:
     return bytes(page)
 
 
-def _answer(tmp_path, expected: str, make_header) -> tuple[str, list[str | None]]:
-    """What today's client says behind `expected` to the recorded answers, and what it asked."""
+@contextlib.contextmanager
+def _recorded_daemon(folder, make_header) -> collections.abc.Iterator[list[str | None]]:
+    """Gives one client the recorded answers; a list of what it asked, whole at the end."""
     recorded = recordings.load(f"{_RELEASE}-attach-rank0")
     (page,) = [message.data for message in recorded if message.direction == "="]
     header = make_header(page)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(str(tmp_path / "epd.sock"))
+    listener.bind(str(folder / "epd.sock"))
     listener.listen(1)
     asked: list[str | None] = []
 
@@ -110,9 +114,15 @@ def _answer(tmp_path, expected: str, make_header) -> tuple[str, list[str | None]
 
     server = threading.Thread(target=serve, daemon=True)
     server.start()
-    with contextlib.closing(hung_rank.HungRank(str(tmp_path / "epd.sock"), 0)) as rank:
-        text = rank.expect(expected)
+    yield asked
     server.join(attach.DEADLINE_S)
+
+
+def _answer(tmp_path, expected: str, make_header) -> tuple[str, list[str | None]]:
+    """What today's client says behind `expected` to the recorded answers, and what it asked."""
+    with _recorded_daemon(tmp_path, make_header) as asked:
+        with contextlib.closing(hung_rank.HungRank(str(tmp_path / "epd.sock"), 0)) as rank:
+            text = rank.expect(expected)
     return text, asked
 
 
@@ -126,6 +136,40 @@ def test_the_first_releases_segment_is_refused_with_both_versions(tmp_path):
     assert text.startswith("[epd:UNIMPLEMENTED]")
     assert "is of version 1, this side reads version 2; upgrade the older one" in text
     assert asked == ["attach"]
+
+
+# The Python package's library, with the words that its users read.
+_CONNECT = """
+import sys
+from epd import _environment, _program
+from epd._errors import EpError
+path = _environment.library_path("EPD_PROGRAM_LIBRARY", "libepd_program.so")
+try:
+    _program.Library(path).connect(sys.argv[1])
+except EpError as error:
+    print(error)
+"""
+
+
+def _of_version(version: int):
+    """Makes a recorded header one of that version."""
+
+    def make(header: bytes) -> bytes:
+        page = bytearray(_as_version_2(header))
+        struct.pack_into("<I", page, 8, version)  # Behind the magic.
+        return bytes(page)
+
+    return make
+
+
+@pytest.mark.parametrize("version", [1, 9], ids=["older daemon", "newer daemon"])
+def test_a_package_that_does_not_fit_the_daemon_says_first_what_to_install(tmp_path, version):
+    with _recorded_daemon(tmp_path, _of_version(version)):
+        command = [sys.executable, "-c", _CONNECT, str(tmp_path / "epd.sock")]
+        ended = subprocess.run(command, check=True, text=True, capture_output=True, timeout=60)
+    remedy = "[epd:UNIMPLEMENTED] install the same version of epd on both sides: "
+    assert ended.stdout.startswith(remedy), ended
+    assert f"is of version {version}, this side reads version 2" in ended.stdout
 
 
 @pytest.fixture

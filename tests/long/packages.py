@@ -1,0 +1,309 @@
+"""Installs, uses, upgrades and removes the packages in clean roots that debootstrap makes: see usage.
+
+The roots are kept in out/roots; each test works on a copy. What needs a network is apt in them, and pip.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_KEPT = _ROOT / "out" / "roots"
+_RELEASE = re.search(r'^RELEASE = "(.*)"$', (_ROOT / "bazel/release.bzl").read_text(), re.M)[1]
+_OLDER = "0.0.9"
+_APT = (
+    "env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
+)
+# What apt and adduser write for themselves, and caches.
+_VOLATILE = re.compile(
+    r"^/(var/log/|var/cache/|var/lib/(apt|dpkg|systemd/deb-systemd)|etc/(passwd|group|shadow|gshadow|subuid|subgid)-$"
+    r"|tmp/|run/|proc/|etc/ld.so.cache$)"
+)
+_MIRROR = "http://deb.debian.org/debian"
+
+
+class Root:
+    """A copy of a clean root, in which commands run as in a container: processes and mounts of their own."""
+
+    def __init__(self, suite: str, include: str):
+        clean = _KEPT / suite
+        if not (clean / "made").exists():
+            shutil.rmtree(clean, ignore_errors=True)
+            _KEPT.mkdir(parents=True, exist_ok=True)
+            command = [
+                "debootstrap",
+                "--variant=minbase",
+                f"--include={include}",
+                suite,
+                clean,
+                _MIRROR,
+            ]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            (clean / "made").touch()
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="epd-root-"))
+        subprocess.run(["cp", "-a", f"{clean}/.", self.path], check=True)
+        (self.path / "made").unlink()
+        self.path.chmod(0o755)
+        shutil.copy("/etc/resolv.conf", self.path / "etc" / "resolv.conf")
+
+    def __enter__(self) -> "Root":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        shutil.rmtree(self.path)
+
+    def command(self, line: str, user: str = "root") -> list[str]:
+        as_user = (
+            []
+            if user == "root"
+            else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+        )
+        inside = [
+            "chroot",
+            str(self.path),
+            "env",
+            "-i",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            f"HOME=/home/{user}",
+        ]
+        apart = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            f"--mount-proc={self.path}/proc",
+        ]
+        return [*apart, *inside, *as_user, "sh", "-c", line]
+
+    def run(self, line: str, user: str = "root", check: bool = True) -> subprocess.CompletedProcess:
+        ended = subprocess.run(
+            self.command(line, user), check=False, text=True, capture_output=True, timeout=900
+        )
+        if check and ended.returncode != 0:
+            raise AssertionError(
+                f"{line!r} as {user} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+            )
+        return ended
+
+    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        (self.path / path.lstrip("/")).write_bytes(data)
+        (self.path / path.lstrip("/")).chmod(mode)
+
+    def files(self) -> dict[str, str]:
+        """Every file with what it holds, but for what changes by itself."""
+        found = {}
+        for path in sorted(self.path.rglob("*")):
+            name = "/" + str(path.relative_to(self.path))
+            if _VOLATILE.match(name) or not (path.is_symlink() or path.exists()):
+                continue
+            if path.is_symlink():
+                found[name] = str(path.readlink())
+            elif path.is_file():
+                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            else:
+                found[name] = "folder"
+        return found
+
+
+class Daemon:
+    """A process in a root, from when epctl finds it there; ended at the end of the block."""
+
+    def __init__(self, root: Root, line: str, user: str):
+        self._process = subprocess.Popen(
+            root.command(line, user), stderr=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 30
+        while root.run("epctl health --node", check=False).returncode != 0:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                raise AssertionError(f"{line!r} does not serve: {self._process.communicate()[1]}")
+            time.sleep(0.1)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *unused: object) -> None:
+        self._process.kill()  # unshare, with whom its processes end.
+        self._process.communicate()
+
+
+def _package(folder: pathlib.Path, version: str) -> bytes:
+    out = folder / "epd.deb"
+    command = [_ROOT / "deploy/debian/package", "--out", out, "--version", version]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out.read_bytes()
+
+
+def _service(root: Root) -> str:
+    """What systemd would start."""
+    text = (root.path / "lib/systemd/system/epd.service.d/debian.conf").read_text()
+    return re.findall(r"^ExecStart=(.+)$", text, re.M)[-1].replace("$$", "$")
+
+
+def _served(root: Root, example: bytes) -> None:
+    """The service serves members of its group, and nobody else."""
+    root.write("/usr/local/bin/exchange_example", example, 0o755)
+    root.run("mkdir -p /run/epd && chown epd:epd /run/epd")  # RuntimeDirectory=
+    with Daemon(root, "exec " + _service(root), "epd"):
+        assert f"epd:    {_version_of(root)}" in root.run("epctl version").stdout
+        root.run("exchange_example --ranks=2 --steps=2", user="alice")
+        refused = root.run("exchange_example --ranks=2 --steps=2", user="eve", check=False)
+        assert refused.returncode != 0 and "PERMISSION_DENIED" in refused.stdout + refused.stderr, (
+            refused
+        )
+
+
+def _version_of(root: Root) -> str:
+    """Of the programs: both packages hold those of this build."""
+    return root.run("epd --version").stdout.split()[1]
+
+
+def _example(folder: pathlib.Path) -> bytes:
+    out = folder / "exchange_example"
+    command = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-pthread",
+        f"-I{_ROOT}",
+        _ROOT / "client/c/example/exchange_example.cc",
+    ]
+    libraries = [f"-L{_ROOT}/bazel-bin/client/c", "-lepd_client", "-Wl,-rpath,/usr/local/bin"]
+    subprocess.run([*command, "-o", out, *libraries], check=True)
+    return out.read_bytes()
+
+
+def debian(folder: pathlib.Path) -> None:
+    """Installed, used, upgraded with its settings kept, its log rotated, purged: nothing is left."""
+    with Root("bookworm", "adduser,logrotate") as root:
+        old, new = _package(folder, _OLDER), _package(folder, _RELEASE)
+        root.run(f"{_APT} update")
+        control = subprocess.run(
+            ["dpkg-deb", "-f", folder / "epd.deb", "Depends"],
+            check=True,
+            text=True,
+            capture_output=True,
+        ).stdout
+        needed = [name.split()[0] for name in control.split(",")]
+        root.run(f"{_APT} install {shlex.join(needed)}")
+        for user in ("alice", "eve"):
+            root.run(f"adduser --quiet --disabled-password --gecos '' {user}")
+        before = root.files()
+
+        root.write("/tmp/epd.deb", old)
+        root.run(f"{_APT} install /tmp/epd.deb")
+        root.run("adduser --quiet alice epd")
+        library = (_ROOT / "bazel-bin/client/c/libepd_client.so").read_bytes()
+        root.write("/usr/local/bin/libepd_client.so", library, 0o755)
+        _served(root, _example(folder))
+
+        root.run("echo '# mine' >>/etc/epd/epd.conf")
+        root.write("/tmp/epd.deb", new)
+        root.run(f"{_APT} install /tmp/epd.deb")
+        installed = root.run("dpkg-query -W -f='${Version} ${Status}' epd").stdout
+        assert installed == f"{_RELEASE} install ok installed", installed
+        assert (root.path / "etc/epd/epd.conf").read_text().endswith("# mine\n")
+        _served(root, _example(folder))
+
+        root.run("mkdir -p /var/log/epd && chown epd:epd /var/log/epd")  # LogsDirectory=
+        root.run("echo line >/var/log/epd/epd.log", user="epd")
+        root.run("logrotate --force /etc/logrotate.d/epd")
+        assert (root.path / "var/log/epd/epd.log.1").exists()
+
+        root.run(f"{_APT} remove epd")
+        assert (root.path / "etc/epd/epd.conf").exists(), "removing keeps the settings"
+        root.run(f"{_APT} purge epd")
+        for path in ("usr/local/bin/exchange_example", "usr/local/bin/libepd_client.so"):
+            (root.path / path).unlink()
+        after = root.files()
+        left = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+        assert not left, f"left behind or changed: {sorted(left)}"
+        assert not (root.path / "var/log/epd").exists()
+
+
+def container(folder: pathlib.Path) -> None:
+    """The recipe's steps, in the root that its image begins with, and what it starts."""
+    text = (_ROOT / "deploy/container/Containerfile").read_text().replace("\\\n", "")
+    steps = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert steps[0][0] == "FROM" and "debian:12" in steps[0][1], steps[0]
+    with Root("bookworm", "adduser,logrotate") as root:
+        _package(folder, _RELEASE)
+        started: list[str] = []
+        for word, rest in steps[1:]:
+            if word == "COPY":
+                source, target = rest.split()
+                shutil.copy(folder / source, root.path / target.lstrip("/"))
+            elif word == "RUN":
+                root.run(rest)
+            else:
+                assert word in ("ENTRYPOINT", "CMD"), f"this test does not know {word}"
+                started += re.findall(r'"(.*?)"', rest)
+        with Daemon(root, "exec " + shlex.join(started), "root"):
+            assert _RELEASE in root.run("epctl version").stdout
+        assert not (root.path / "tmp/epd.deb").exists()
+
+
+def wheel(folder: pathlib.Path) -> None:
+    """On the Python of Debian 13, as an ordinary user, with JAX from PyPI: two ranks; removed, nothing of it is left."""
+    del folder
+    (file,) = (_ROOT / "bazel-bin/client/python").glob(f"epd-{_RELEASE}-*.whl")
+    pair = (_ROOT / "tests/integration/jax/scripts/pair_of_wheel.py").read_bytes()
+    with Root("trixie", "adduser,python3-venv,ca-certificates") as root:
+        root.run("adduser --quiet --disabled-password --gecos '' alice")
+        root.write(f"/tmp/{file.name}", file.read_bytes())
+        root.write("/tmp/pair.py", pair)
+        root.run("python3 -m venv ~/venv", user="alice")
+        pip = "~/venv/bin/pip --disable-pip-version-check -q"
+        root.run(f"{pip} install /tmp/{file.name}", user="alice")
+        root.run("PATH=$HOME/venv/bin:$PATH; epd --version && epctl --help", user="alice")
+        root.run(f"{pip} install '/tmp/{file.name}[jax,cluster]'", user="alice")
+        said = root.run("PATH=$HOME/venv/bin:$PATH python /tmp/pair.py", user="alice")
+        assert re.search(r"^wheel/pair/0 +ready", said.stdout, re.M), said
+        root.run(f"{pip} uninstall -y epd", user="alice")
+        left = root.run("find ~/venv -path '*epd*'", user="alice").stdout
+        assert not left, left
+
+
+_TESTS: dict[str, Callable[[pathlib.Path], None]] = {
+    "debian": debian,
+    "container": container,
+    "wheel": wheel,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests/long/packages.py", description=__doc__)
+    parser.add_argument("what", nargs="*", choices=[[], *_TESTS], help="default: all")
+    chosen = parser.parse_args().what or list(_TESTS)
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        print(
+            "tests/long/packages.py: run as root, with debootstrap installed: deploy/setup",
+            file=sys.stderr,
+        )
+        return 2
+    status = 0
+    for name in chosen:
+        started = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory(prefix="epd-packages-") as folder:
+                _TESTS[name](pathlib.Path(folder))
+            verdict = "passed"
+        except (AssertionError, subprocess.CalledProcessError) as error:
+            print(error)
+            verdict, status = "FAILED", 1
+        print(f"{name}: {verdict} in {time.monotonic() - started:.0f} s", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
