@@ -18,9 +18,7 @@ def _ends(kind: str, epd: running_epd.RunningEpd) -> int:
     """What the probe's command ends with, for this epd and the tested epctl."""
     found = re.search(rf"{kind}Probe:\n\s+exec:\n\s+command: \[(.*)\]", _read("epd.yaml"))
     words = [word.strip().strip('"') for word in found[1].split(", ")]
-    words = [
-        word.replace("/usr/local/bin", str(running_epd.program("epctl").parent)) for word in words
-    ]
+    words = [word.replace("/usr/bin", str(running_epd.program("epctl").parent)) for word in words]
     environment = dict(os.environ, EPD_SOCKET=epd.socket)
     return subprocess.run(words, env=environment, capture_output=True, timeout=30).returncode
 

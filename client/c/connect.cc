@@ -39,8 +39,8 @@ std::string ClientName(const std::string& given) {
 }
 
 Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
-  return WithCode(MakeStatus(Code::kUnavailable, "%s: no epd answers; looked at %s", what_to_do.c_str(),
-                             looked.c_str()));
+  return WithCode(MakeStatus(Code::kUnavailable, "%s: no epd answers; looked at %s",
+                             what_to_do.c_str(), looked.c_str()));
 }
 
 }  // namespace

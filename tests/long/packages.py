@@ -28,7 +28,6 @@ _VOLATILE = re.compile(
     r"^/(var/log/|var/cache/|var/lib/(apt|dpkg|systemd/deb-systemd)|etc/(passwd|group|shadow|gshadow|subuid|subgid)-$"
     r"|tmp/|run/|proc/|etc/ld.so.cache$)"
 )
-_MIRROR = "http://deb.debian.org/debian"
 
 
 class Root:
@@ -45,7 +44,6 @@ class Root:
                 f"--include={include}",
                 suite,
                 clean,
-                _MIRROR,
             ]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             (clean / "made").touch()
