@@ -22,7 +22,8 @@ _HEAD = """# Faults and what is told of them
 
 What an operation's error says, on which ranks; made from what the tests heard by `tests/fault_table.py --write` after
 `tests/run`, which compares. P, H, N, T and A stand for what differs from run to run: a pid, a host, another name or number, a time, an
-address. In front of each text stands `[epd:CODE] group=... epoch=... rank=... phase=...`. What to do: [runbook.md](runbook.md#errors).
+address. In front of each text stands `[epd:CODE] group=... epoch=... rank=... phase=...`. What to do: `epctl explain EPD-nnnn`,
+or [runbook.md](runbook.md#errors).
 
 | fault | who is told | code | text |
 |---|---|---|---|
@@ -40,7 +41,7 @@ _VARYING = (
     (r"\b\d+\.\d+\.\d+\.\d+:\d+", "A"),
     (r"\b0x[0-9a-f]+", "N"),
     (r"\b\d+(\.\d+)?(ms|us|s)\b|(?<=last_seen=)0", "T"),
-    (r"\b\d{3,}\b|\b\d+(?= bytes)", "N"),
+    (r"(?<!EPD-)\b\d{3,}\b|\b\d+(?= bytes)", "N"),
 )
 _REPORT = re.compile(
     r"\[epd:(?P<code>[A-Z_]+)\](?: (?:group|tenant|epoch|rank|phase)=[^ :]+)*:? (?P<text>.*)"

@@ -207,7 +207,7 @@ void Session::Lose(Status cause) {
     lost_ = WithCode(MakeStatus(
         cause.code,
         "the session with the daemon on node %s (pid %u, socket %s) has ended: %s; connect "
-        "and join again",
+        "and join again [EPD-1305]",
         attached_.node.c_str(), attached_.daemon_pid, path_.c_str(), cause.message.c_str()));
     lost_.resumable = cause.resumable;
     cause = lost_;

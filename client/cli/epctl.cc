@@ -1,10 +1,17 @@
 #include "client/cli/epctl.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/colours.h"
 #include "client/cli/commands/command.h"
 #include "client/cli/human.h"
 #include "client/cli/json.h"
+#include "client/cli/next_commands.h"
 #include "client/cli/options.h"
+#include "client/cli/progress.h"
 #include "client/cli/report.pb.h"
 
 namespace epd::cli {
@@ -34,10 +41,46 @@ void Print(const Report& report, const Options& options, const Terminal& termina
       terminal.out << ToJson(error, one_line);
     }
   } else {
-    terminal.out << report.table;
+    terminal.out << (terminal.colours ? Coloured(report.table) : report.table);
   }
   terminal.out.flush();
   if (!report.error.empty()) terminal.err << "epctl: " << report.error << std::endl;
+}
+
+// Operations of the group that is drained, asked in a call of its own; nothing while nobody answers.
+std::optional<uint64_t> CountOpen(const Options& options, const SearchContext& search) {
+  const ConnectResult connected = Connect(options, search);
+  if (connected.connection == nullptr) return std::nullopt;
+  grpc::ClientContext call;
+  PrepareCall(call, absl::Seconds(1));
+  epd::v1::ListGroupsRequest request;
+  request.set_name(options.group);
+  epd::v1::ListGroupsResponse response;
+  if (!connected.connection->node->ListGroups(&call, request, &response).ok()) return std::nullopt;
+  uint64_t count = 0;
+  for (const auto& group : response.groups()) {
+    const bool meant = !options.tenant.has_value() || *options.tenant == group.spec().tenant();
+    if (meant) count += group.num_open_operations();
+  }
+  return count;
+}
+
+// How long a call may take.
+absl::Duration LimitOf(const Options& options) {
+  if (options.command == "drain") return options.timeout + options.drain_deadline;
+  return options.command == "doctor" ? std::max(options.timeout, kDoctorPatience) : options.timeout;
+}
+
+// With a line that tells how far it is, on a terminal.
+Report RunVisibly(const Command& command, const Options& options, const SearchContext& search,
+                  const Terminal& terminal) {
+  if (terminal.progress == nullptr) return RunOnce(command, options, search);
+  const bool drains = options.command == "drain";
+  const auto count_open = [&] { return CountOpen(options, search); };
+  return WithProgress(
+      options.group.empty() ? options.command : absl::StrCat(options.command, " ", options.group),
+      LimitOf(options), [&] { return RunOnce(command, options, search); },
+      drains ? std::function<std::optional<uint64_t>()>(count_open) : nullptr, *terminal.progress);
 }
 
 // Waits for the next round; false: the user has had enough.
@@ -83,8 +126,9 @@ ExitCode RunEpctl(const std::vector<std::string>& args, const SearchContext& sea
   const auto command = absl::c_find_if(
       Commands(), [&](const Command& each) { return each.name == options.command; });
   if (options.watch.has_value()) return Watch(*command, options, search, terminal);
-  const Report report = RunOnce(*command, options, search);
+  const Report report = RunVisibly(*command, options, search, terminal);
   Print(report, options, terminal);
+  if (options.overview && options.output == Output::kTable) terminal.out << NextCommands(report);
   return report.code;
 }
 

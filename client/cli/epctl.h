@@ -20,6 +20,9 @@ struct Terminal {
   std::function<void(absl::Duration)> sleep;  // Between two rounds of --watch.
   // The same for `top`, until a key is pressed: that, or 0. Unset: as sleep.
   std::function<char(absl::Duration)> wait_for_key = nullptr;
+  bool colours = false;  // `out` takes them.
+  std::ostream* progress =
+      nullptr;  // A terminal for a line that tells how far a call is; null: none.
 };
 
 // Runs one command line (`args` without the program's name) and returns the exit code. Prints the

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "absl/time/clock.h"
+#include "client/cli/colours.h"
 #include "client/cli/epctl.h"
 #include "client/cli/keys.h"
 
@@ -24,10 +25,13 @@ std::function<char(absl::Duration)> WaitForKey() {
 int main(int argc, char** argv) {
   const epd::cli::SearchContext search{.getenv = [](const char* name) { return std::getenv(name); },
                                        .uid = getuid()};
-  const epd::cli::Terminal terminal{.out = std::cout,
-                                    .err = std::cerr,
-                                    .is_tty = isatty(STDOUT_FILENO) == 1,
-                                    .sleep = absl::SleepFor,
-                                    .wait_for_key = WaitForKey()};
+  const epd::cli::Terminal terminal{
+      .out = std::cout,
+      .err = std::cerr,
+      .is_tty = isatty(STDOUT_FILENO) == 1,
+      .sleep = absl::SleepFor,
+      .wait_for_key = WaitForKey(),
+      .colours = epd::cli::UsesColours(isatty(STDOUT_FILENO) == 1, search.getenv),
+      .progress = isatty(STDERR_FILENO) == 1 ? &std::cerr : nullptr};
   return static_cast<int>(epd::cli::RunEpctl({argv + 1, argv + argc}, search, terminal));
 }

@@ -2,9 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/command_line.h"
+#include "client/cli/error_table.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/version.h"
 
 namespace epd::cli {
 namespace {
@@ -38,14 +42,18 @@ void AddDuration(CLI::App& app, const std::string& name, const std::string& help
       ->type_name("TIME");
 }
 
-void AddGlobalOptions(CLI::App& app, Options& options) {
-  app.add_option_function<std::string>(
-         "-o,--output",
-         [&options](const std::string& text) {
-           options.output = text == "json" ? Output::kJson : Output::kTable;
-         },
-         "table or json")
-      ->check(CLI::IsMember({"table", "json"}, CLI::ignore_case).description(""))
+// What an option may be, where that is known.
+using Choices = std::map<const CLI::Option*, std::vector<std::string>>;
+
+void AddGlobalOptions(CLI::App& app, Options& options, Choices& choices) {
+  CLI::Option* const output = app.add_option_function<std::string>(
+      "-o,--output",
+      [&options](const std::string& text) {
+        options.output = text == "json" ? Output::kJson : Output::kTable;
+      },
+      "table or json");
+  choices[output] = {"table", "json"};
+  output->check(CLI::IsMember(choices[output], CLI::ignore_case).description(""))
       ->type_name("FORMAT");
   app.add_option("--socket", options.socket,
                  "the daemon's attach socket (default: EPD_SOCKET, else /run/epd/epd.sock, else "
@@ -106,6 +114,10 @@ constexpr CommandHelp kCommands[] = {
     {"version", Group::kNone, "versions of epctl and of the daemon"},
     {"why", Group::kRequired,
      "who waits for whom in a group and since when, and what each rank did last"},
+    {"explain", Group::kNone,
+     "what an error means and what to do: its number EPD-nnnn, or its code; all without one"},
+    {"completion", Group::kNone, "a script that completes words of epctl, for the shell to read"},
+    {"man", Group::kNone, "the manual page, for man -l -"},
 };
 
 // A number of the group that `create` and `plan` describe in the same words.
@@ -130,23 +142,21 @@ constexpr SizeHelp kSizes[] = {
 using Words = std::vector<std::pair<std::string, int>>;
 
 // An option that is one of `words`; `set` gets the word's number.
-void AddChoice(CLI::App& command, const char* name, const Words& words, const char* help,
-               const std::function<void(int)>& set) {
-  std::vector<std::string> known;
-  for (const auto& [word, number] : words) known.push_back(word);
-  command
-      .add_option_function<std::string>(
-          name,
-          [words, set](const std::string& text) {
-            for (const auto& [word, number] : words) {
-              if (word == text) set(number);
-            }
-          },
-          help)
-      ->check(CLI::IsMember(known).description(""));
+void AddChoice(CLI::App& command, Choices& choices, const char* name, const Words& words,
+               const char* help, const std::function<void(int)>& set) {
+  CLI::Option* const option = command.add_option_function<std::string>(
+      name,
+      [words, set](const std::string& text) {
+        for (const auto& [word, number] : words) {
+          if (word == text) set(number);
+        }
+      },
+      help);
+  for (const auto& [word, number] : words) choices[option].push_back(word);
+  option->check(CLI::IsMember(choices[option]).description(""));
 }
 
-void AddSpec(CLI::App& command, Options& options) {
+void AddSpec(CLI::App& command, Options& options, Choices& choices) {
   epd::v1::GroupSpec& spec = options.spec;
   for (const SizeHelp& size : kSizes) {
     command
@@ -155,13 +165,13 @@ void AddSpec(CLI::App& command, Options& options) {
         ->required(size.required);
   }
   spec.set_max_token_dtype(epd::v1::DTYPE_BFLOAT16);
-  AddChoice(command, "--dtype",
+  AddChoice(command, choices, "--dtype",
             {{"float32", epd::v1::DTYPE_FLOAT32},
              {"bfloat16", epd::v1::DTYPE_BFLOAT16},
              {"float16", epd::v1::DTYPE_FLOAT16}},
             "float32, bfloat16 (default) or float16",
             [&spec](int dtype) { spec.set_max_token_dtype(static_cast<epd::v1::Dtype>(dtype)); });
-  AddChoice(command, "--executor",
+  AddChoice(command, choices, "--executor",
             {{"auto", epd::v1::EXECUTOR_UNSPECIFIED},
              {"client", epd::v1::EXECUTOR_CLIENT},
              {"worker", epd::v1::EXECUTOR_WORKER}},
@@ -175,7 +185,18 @@ void AddSpec(CLI::App& command, Options& options) {
       "--drop-on-overflow", [&spec] { spec.set_drop_on_overflow(true); }, "instead of an error");
 }
 
-void AddCommands(CLI::App& app, Options& options) {
+// Positionals that are no group's name.
+void AddWords(CLI::App& app, Options& options, std::string& shell, Choices& choices) {
+  CLI::Option* const error =
+      app.get_subcommand("explain")->add_option("error", options.error, "EPD-1302, UNAVAILABLE");
+  for (const ErrorEntry& entry : ErrorTable()) choices[error].push_back(NumberText(entry.number));
+  CLI::Option* const name =
+      app.get_subcommand("completion")->add_option("shell", shell, "bash, zsh or fish");
+  choices[name] = {std::begin(kShells), std::end(kShells)};
+  name->required()->check(CLI::IsMember(choices[name]).description(""));
+}
+
+void AddCommands(CLI::App& app, Options& options, Choices& choices) {
   for (const CommandHelp& help : kCommands) {
     CLI::App& command = *app.add_subcommand(help.name, help.help);
     if (help.group == Group::kNone) continue;
@@ -193,7 +214,7 @@ void AddCommands(CLI::App& app, Options& options) {
       ->excludes("group");
   CLI::App& top = *app.get_subcommand("top");
   top.add_flag("--once", options.once, "one table, of totals instead of rates; for scripts");
-  AddChoice(top, "--sort",
+  AddChoice(top, choices, "--sort",
             {{"operations", 'o'},
              {"bytes", 'b'},
              {"failed", 'f'},
@@ -213,7 +234,7 @@ void AddCommands(CLI::App& app, Options& options) {
     app.get_subcommand(name)->add_option("--tenant", options.tenant,
                                          "only this one of the group's tenants");
   }
-  for (const char* name : {"create", "plan"}) AddSpec(*app.get_subcommand(name), options);
+  for (const char* name : {"create", "plan"}) AddSpec(*app.get_subcommand(name), options, choices);
   app.get_subcommand("plan")
       ->add_option("--element-bytes", options.element_bytes,
                    "of rows that dispatch moves, 1 to 8 (default: those of --dtype)")
@@ -223,15 +244,53 @@ void AddCommands(CLI::App& app, Options& options) {
       "all that is kept of the past, also what went well on every rank");
 }
 
+OptionText Describe(const CLI::Option& option, const Choices& choices) {
+  OptionText text;
+  for (const std::string& name : option.get_snames()) text.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) text.names.push_back("--" + name);
+  if (option.get_positional()) text.names.push_back(option.get_name());
+  if (option.get_type_size_max() > 0) text.value = option.get_type_name();
+  text.help = option.get_description();
+  if (const auto known = choices.find(&option); known != choices.end())
+    text.choices = known->second;
+  return text;
+}
+
+CommandLine Describe(const CLI::App& app, const Choices& choices) {
+  CommandLine line;
+  line.help = app.get_description();
+  line.exit_codes = ExitCodeHelp();
+  for (const CLI::Option* option : app.get_options())
+    line.options.push_back(Describe(*option, choices));
+  for (const CLI::App* command : app.get_subcommands({})) {
+    CommandText& text = line.commands.emplace_back();
+    text.name = command->get_name();
+    text.help = command->get_description();
+    for (const CLI::Option* option : command->get_options()) {
+      const OptionText described = Describe(*option, choices);
+      if (option->get_positional()) {
+        text.positional = described;
+        text.needs_positional = option->get_required();
+      } else if (option != command->get_help_ptr()) {
+        text.options.push_back(described);
+      }
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(std::vector<std::string> args) {
   Options options;
   CLI::App app("epctl: look at and steer a node's expert-parallelism daemon (epd)", "epctl");
   app.fallthrough();
-  app.require_subcommand(1);
-  AddGlobalOptions(app, options);
-  AddCommands(app, options);
+  app.require_subcommand(0, 1);
+  Choices choices;
+  std::string shell;
+  AddGlobalOptions(app, options, choices);
+  AddCommands(app, options, choices);
+  AddWords(app, options, shell, choices);
   app.footer(ExitCodeHelp());
   // An option whose value may be left out would swallow the word that follows, so the value is
   // always written out.
@@ -251,7 +310,12 @@ ParsedOptions ParseOptions(std::vector<std::string> args) {
     return {std::nullopt, absl::StrCat("epctl: ", wrong, "\nRun 'epctl --help' for the usage.\n"),
             false};
   }
-  options.command = app.get_subcommands()[0]->get_name();
+  options.overview = app.get_subcommands().empty();
+  options.command = options.overview ? "status" : app.get_subcommands()[0]->get_name();
+  if (options.command == "completion")
+    return {std::nullopt, CompletionScript(Describe(app, choices), shell), true};
+  if (options.command == "man")
+    return {std::nullopt, ManPage(Describe(app, choices), kVersion), true};
   if (options.all_nodes) options.command += " --all-nodes";
   if (options.command == "top" && !options.once && !options.watch.has_value() &&
       options.output == Output::kTable) {

@@ -31,6 +31,8 @@ struct Options {
   bool once = false;       // Of top.
   char order = 'o';        // Of top, see TopOrders().
   uint64_t epoch = 0;
+  std::string error;                  // Of explain: a number or a code.
+  bool overview = false;              // No command was given: status, and what to ask next.
   std::optional<std::string> tenant;  // Of drain, close and why; unset: all.
   absl::Duration drain_deadline = absl::Seconds(30);
   epd::v1::GroupSpec spec;  // Of the group that `create` makes and `plan` weighs, but for its name.
@@ -39,7 +41,7 @@ struct Options {
 
 struct ParsedOptions {
   std::optional<Options> options;  // Unset: print `text` and end: 0 for help, else usage.
-  std::string text;                // Help, or what is wrong with the arguments.
+  std::string text;  // Help, the manual, a completion script, or what is wrong with the arguments.
   bool is_help = false;
 };
 

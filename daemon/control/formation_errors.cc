@@ -114,15 +114,15 @@ absl::Status SpecMismatchError(const GroupSpec& creator, const std::vector<SpecB
       });
   return absl::InvalidArgumentError(absl::StrCat(
       Quoted(creator), " phase=forming: specs differ: ", fields, "; odd ones: ", DescribeAll(odd),
-      "; give every rank the same spec and join again"));
+      "; give every rank the same spec and join again [EPD-1001]"));
 }
 
 absl::Status RankClaimedTwiceError(const GroupSpec& spec, const RankHolder& holder,
                                    const RankHolder& other) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(Quoted(spec), " phase=forming: rank ", holder.rank.value,
-                   " was claimed twice: ", Describe(holder, "arrived"), " and ",
-                   Describe(other, "arrived"), "; give every process its own rank and join again"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quoted(spec), " phase=forming: rank ", holder.rank.value,
+      " was claimed twice: ", Describe(holder, "arrived"), " and ", Describe(other, "arrived"),
+      "; give every process its own rank and join again [EPD-1007]"));
 }
 
 absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
@@ -134,7 +134,7 @@ absl::Status RankHeldError(const GroupSpec& spec, Epoch epoch,
     absl::StrAppend(&text, "; ", d.field, ": got ", d.got, ", the group has ", d.expected);
   }
   return absl::AlreadyExistsError(
-      absl::StrCat(text, "; use another group name or instance, or end the holder"));
+      absl::StrCat(text, "; use another group name or instance, or end the holder [EPD-1006]"));
 }
 
 absl::Status TenantSpecError(const RankHolder& who, const GroupSpec& brought,
@@ -176,8 +176,9 @@ absl::Status TenantWorkerError(const GroupSpec& spec, const RankHolder& got,
 absl::Status FormationLateError(const FormationReport& late) {
   std::string text = absl::StrCat(
       "group=", late.title, " epoch=", late.epoch.value, " phase=", std::string(Name(late.state)),
-      ": not READY after ", InMilliseconds(late.allowed), "; arrived: ", DescribeAll(late.arrived),
-      "; missing: ranks ", DescribeRanks(late.missing), "; dead: ", DescribeAll(late.dead),
+      ": not READY after ", InMilliseconds(late.allowed),
+      " [EPD-1201]; arrived: ", DescribeAll(late.arrived), "; missing: ranks ",
+      DescribeRanks(late.missing), "; dead: ", DescribeAll(late.dead),
       "; wrong epoch or spec: ", DescribeAll(late.wrong));
   if (!late.cause.ok()) absl::StrAppend(&text, "; it formed again because: ", late.cause.message());
   return absl::DeadlineExceededError(
@@ -200,9 +201,9 @@ absl::Status CompareNodes(const std::string& group, const std::vector<NodeToComp
   }
   differences.erase(std::remove(differences.begin(), differences.end(), ""), differences.end());
   if (differences.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(absl::StrCat("group=", group), " phase=bootstrapping: nodes do not agree: ",
-                   absl::StrJoin(differences, "; "), "; make them equal and join again"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      absl::StrCat("group=", group), " phase=bootstrapping: nodes do not agree: ",
+      absl::StrJoin(differences, "; "), "; make them equal and join again [EPD-1403]"));
 }
 
 }  // namespace epd

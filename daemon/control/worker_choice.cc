@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<WorkerName>> ChooseGpus(const std::vector<std::string
   if (gpus.workers.empty() && !gpus.others) {
     return absl::FailedPreconditionError(
         absl::StrCat("cannot be served here: ", gpus.why_none,
-                     "; ask for backend=cpu (epctl doctor says what this machine has)"));
+                     "; ask for backend=cpu (epctl doctor says what this machine has) [EPD-1402]"));
   }
   std::vector<WorkerName> chosen;
   for (const std::string& device : devices) {

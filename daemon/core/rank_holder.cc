@@ -28,9 +28,9 @@ std::string DescribeWorker(const WorkerId& worker, const std::vector<RankHolder>
 }
 
 absl::Status WorkerGone(absl::string_view who, absl::string_view why) {
-  return absl::UnavailableError(absl::StrCat(
-      who, " is gone: ", why,
-      "; call again: the group forms anew when it is back, or when others take its ranks"));
+  return absl::UnavailableError(absl::StrCat(who, " is gone: ", why,
+                                             "; call again: the group forms anew when it is back, "
+                                             "or when others take its ranks [EPD-1302]"));
 }
 
 std::string DescribeRanks(std::vector<Rank> ranks) {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import backends
 import compile_commands
+import error_numbers
 import fault_table
 import glossary
 import layering
@@ -65,7 +66,17 @@ def run_check(name: str, check: Callable[[], list[str]]) -> tally.Case:
 
 def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
     """The repository's own rules, over `files`."""
-    rules = (top_level, layering, backends, glossary, words, style, modules, readmes)
+    rules = (
+        top_level,
+        layering,
+        backends,
+        error_numbers,
+        glossary,
+        words,
+        style,
+        modules,
+        readmes,
+    )
     return {rule.__name__.replace("_", " "): functools.partial(rule.check, files) for rule in rules}
 
 

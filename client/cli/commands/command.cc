@@ -12,6 +12,7 @@ const std::vector<Command>& Commands() {
     auto* const all = new std::vector<Command>(NodeCommands());
     all->push_back({"health", RunHealth, true, HealthReport::descriptor()});
     all->push_back({"doctor", RunDoctor, false, DoctorReport::descriptor()});
+    all->push_back({"explain", RunExplain, false, ExplainReport::descriptor()});
     all->push_back({"version", RunVersion, false, VersionReport::descriptor()});
     return all;
   }();

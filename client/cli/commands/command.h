@@ -33,6 +33,7 @@ struct CommandContext {
 
 Report RunHealth(const CommandContext& context);
 Report RunDoctor(const CommandContext& context);
+Report RunExplain(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
 
 struct Command {
@@ -41,6 +42,9 @@ struct Command {
   bool needs_daemon = true;
   const google::protobuf::Descriptor* output = nullptr;  // Of Report::message.
 };
+
+// The least that doctor waits for epd: a driver may take its time to start many GPUs.
+inline constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
 
 // All commands. Each name is one of ParseOptions', perhaps with " --all-nodes".
 const std::vector<Command>& Commands();

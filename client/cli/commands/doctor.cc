@@ -8,9 +8,6 @@
 namespace epd::cli {
 namespace {
 
-// A driver may take its time to start many GPUs.
-constexpr absl::Duration kCudaPatience = absl::Seconds(30);
-
 bool AllOk(const google::protobuf::RepeatedPtrField<epd::v1::Finding>& findings) {
   for (const epd::v1::Finding& finding : findings) {
     if (!finding.ok()) return false;
@@ -31,7 +28,7 @@ Report RunDoctor(const CommandContext& context) {
   if (context.connection != nullptr) {
     const Report asked =
         CallNodeFor(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
-                    epd::v1::GetDoctorRequest(), std::max(context.options.timeout, kCudaPatience));
+                    epd::v1::GetDoctorRequest(), std::max(context.options.timeout, kDoctorPatience));
     code = asked.code;
     error = asked.error;
     if (asked.message != nullptr) {

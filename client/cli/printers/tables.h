@@ -32,6 +32,8 @@ std::string MemoryTable(const epd::v1::GetMemoryResponse& memory);
 std::string PlanTable(const epd::v1::PlanMemoryResponse& plan);
 std::string HealthTable(const HealthReport& health);
 std::string DoctorTable(const DoctorReport& doctor);
+// A paragraph for one, a table for several.
+std::string ExplainText(const ExplainReport& report);
 std::string DrainTable(const epd::v1::DrainGroupResponse& drained);
 std::string ConfigTable(const epd::v1::GetConfigResponse& config);
 std::string VersionTable(const VersionReport& version);

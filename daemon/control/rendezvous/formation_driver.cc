@@ -138,7 +138,7 @@ absl::StatusOr<bool> FormationDriver::Served(ClusterGroup& group) const {
       return absl::Status(
           work->tenant_status.code(),
           absl::StrCat(Label(group), " phase=", std::string(Name(group.state)), ": ", Named(id),
-                       " cannot serve it: ", work->tenant_status.message()));
+                       " cannot serve it: ", work->tenant_status.message(), " [EPD-1104]"));
     }
     ready = ready && work->phase == TenantPhase::kReady;
   }

@@ -47,8 +47,9 @@ void OperatorOrders::Execute(const NodeId& node, KnownOrder& known) {
   for (ClusterGroup* group : found) {
     known.changed.insert(group->id);
     const std::string what = Label(*group);
-    const absl::Status stops = Resumable(absl::UnavailableError(absl::StrCat(
-        what, " phase=draining: the epd of node ", node.value, " is stopping; join again")));
+    const absl::Status stops = Resumable(
+        absl::UnavailableError(absl::StrCat(what, " phase=draining: the epd of node ", node.value,
+                                            " is stopping; join again [EPD-1306]")));
     const bool serving =
         group->state == GroupState::kReady || group->state == GroupState::kDraining;
     if (order.kind == OrderKind::kClose || !serving) {

@@ -80,10 +80,10 @@ absl::Status AdmissionQueue::CheckFits(Operation& operation, uint64_t bytes,
   absl::Status quota = CheckTenantQuota(operation, 0);
   if (quota.ok()) quota = CheckUidQuota(operation, 0);
   if (!quota.ok() || staging_.EverFits(set, bytes)) return quota;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the operation needs ", bytes, " bytes of staging on each of ",
-                   operation.parts.size(), " ranks, ", pool, " has ", staging_.room_bytes(set),
-                   "; start epd with a larger staging pool, or send fewer tokens per call"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the operation needs ", bytes, " bytes of staging on each of ", operation.parts.size(),
+      " ranks, ", pool, " has ", staging_.room_bytes(set),
+      "; start epd with a larger staging pool, or send fewer tokens per call [EPD-1102]"));
 }
 
 void AdmissionQueue::Add(Operation& operation, uint64_t bytes, const Ticket& ticket) {

@@ -78,8 +78,8 @@ absl::Status CheckAgreement(const Operation& operation, const Tenant& tenant) {
       }
       absl::StrAppend(&text, "; the odd ones out are ", NameRanks(tenant, odd, "announce"));
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(text, "; call the operation alike on all ranks (", operation.Describe(), ")"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        text, "; call the operation alike on all ranks (", operation.Describe(), ") [EPD-1002]"));
   }
   return absl::OkStatus();
 }
@@ -105,7 +105,7 @@ absl::Status CheckOverflow(const Operation& operation, const Tenant& tenant) {
       " slots, its capacity is ", said.recv_capacity,
       over.size() > 1 ? absl::StrCat(" (ranks over their capacity: ", DescribeRanks(over), ")")
                       : "",
-      "; raise the receive capacity, balance the routing, or set drop_on_overflow"));
+      "; raise the receive capacity, balance the routing, or set drop_on_overflow [EPD-1101]"));
 }
 
 }  // namespace epd

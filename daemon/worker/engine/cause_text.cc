@@ -49,8 +49,8 @@ absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
 }
 
 absl::Status WorkerStops(absl::string_view why) {
-  return absl::UnavailableError(
-      absl::StrCat("this node's worker is gone: ", why, "; connect again once epd runs"));
+  return absl::UnavailableError(absl::StrCat("this node's worker is gone: ", why,
+                                             "; connect again once epd runs [EPD-1304]"));
 }
 
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,

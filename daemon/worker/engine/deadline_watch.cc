@@ -37,7 +37,8 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
               "no staging became free in ", InMilliseconds(age), " for ", operation.staging_bytes,
               " bytes on each of ", operation.parts.size(), " ranks; ",
               quota.ok() ? "start epd with a larger staging pool, or run less at the same time"
-                         : quota.message())));
+                         : quota.message(),
+              " [EPD-1103]")));
       return;
     }
     case Phase::kAdmitted:
@@ -47,7 +48,7 @@ void DeadlineWatch::HandleDeadline(Operation& operation) {
               operation.Describe(), " was admitted ", InMilliseconds(age),
               " ago and is not published by ", NameRanks(tenant, operation.WaitingFor(), "publish"),
               "; look at these processes, or raise the undecided deadline, and where it is higher "
-              "the node's max_undecided")));
+              "the node's max_undecided [EPD-1203]")));
       return;
     case Phase::kMoving:
       failures_.EndGeneration(
@@ -71,10 +72,10 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
   const absl::Duration age = event_.now - operation.first_announce;
   if (age >= limit) {
     failures_.EndGeneration(
-        tenant, absl::DeadlineExceededError(
-                    absl::StrCat(operation.Describe(), " waits ", InMilliseconds(age), " for ",
-                                 NameRanks(tenant, operation.WaitingFor(), "absent"),
-                                 "; look at these processes, or raise the absent deadline")));
+        tenant, absl::DeadlineExceededError(absl::StrCat(
+                    operation.Describe(), " waits ", InMilliseconds(age), " for ",
+                    NameRanks(tenant, operation.WaitingFor(), "absent"),
+                    "; look at these processes, or raise the absent deadline [EPD-1202]")));
     return;
   }
   const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;

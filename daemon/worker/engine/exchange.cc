@@ -24,7 +24,7 @@ absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
                        const absl::Status& cause) {
   return absl::Status(cause.ok() ? absl::StatusCode::kUnavailable : cause.code(),
                       absl::StrCat(NameRanks(tenant, ranks, "gone"), ": ", cause.message(),
-                                   "; start the lost process again and join anew"));
+                                   "; start the lost process again and join anew [EPD-1301]"));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
   if (tenant.draining) {
     return absl::FailedPreconditionError(
         "the group is draining and takes no new operations; join another group, or wait until it "
-        "is open again");
+        "is open again [EPD-1401]");
   }
   if (absl::Status room = parts_.table.CheckRoomFor(submission.session); !room.ok()) return room;
   if (absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) return room;

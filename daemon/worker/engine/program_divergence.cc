@@ -76,12 +76,12 @@ absl::Status CheckDivergence(const std::vector<Operation*>& undecided, const Ten
     absl::StrAppend(out, operation->Describe(), " on ranks ", DescribeRanks(ranks));
   });
   const absl::Status calls = CheckAgreement(together, tenant);
-  return absl::InvalidArgumentError(
-      absl::StrCat("the ranks wait for each other in different programs or executions: ", who, "; ",
-                   calls.ok() ? "these calls agree, so the programs differ before or after them"
-                              : calls.message(),
-                   NoTokensHint(together),
-                   "; run the same programs on all ranks, in one order, or give the calls names"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ranks wait for each other in different programs or executions: ", who, "; ",
+      calls.ok() ? "these calls agree, so the programs differ before or after them"
+                 : calls.message(),
+      NoTokensHint(together),
+      "; run the same programs on all ranks, in one order, or give the calls names [EPD-1003]"));
 }
 
 const Operation* FindCrossed(const Operation& operation, const std::vector<Operation*>& others) {

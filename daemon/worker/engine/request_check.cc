@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/kernel_status.h"
 #include "daemon/worker/engine/cause_text.h"
@@ -81,7 +82,7 @@ absl::Status CheckSizes(const shm::SlotRequest& request, const Tenant& tenant, u
     return absl::ResourceExhaustedError(absl::StrCat(
         "staging of ", request.stage_bytes, " bytes and output of ", request.out_bytes,
         " bytes exceed an arena of ", limit,
-        " bytes; start epd with a larger staging pool, or send fewer tokens per call"));
+        " bytes; start epd with a larger staging pool, or send fewer tokens per call [EPD-1102]"));
   }
   return absl::OkStatus();
 }
@@ -156,8 +157,10 @@ absl::Status CheckOwnError(const shm::SlotRequest& request) {
     return Bad("error_code", request.error_code, absl::StrCat("at most ", kMaxStatusCode));
   }
   if (request.error_code == 0) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(request.error_code),
-                      SafeText(text::Read(request.error)));
+  // What the client checked itself has a number of its own.
+  std::string why = SafeText(text::Read(request.error));
+  if (!absl::StrContains(why, "[EPD-")) why += " [EPD-1008]";
+  return absl::Status(static_cast<absl::StatusCode>(request.error_code), why);
 }
 
 absl::Status CheckAnnounce(const shm::SlotRequest& request, const Tenant& tenant,

@@ -50,7 +50,8 @@ TEST(AgreementTest, TheOddExchangeVersionIsNamedByMajority) {
   SmallCluster c(3, facts);
   EXPECT_THAT(
       ErrorOfAll(c, SmallSpec(3)),
-      HasSubstr("epd: node n0 has exchange 1; most ranks have exchange 2; make them equal"));
+      HasSubstr("epd: node n0 has exchange 1; most ranks have exchange 2; make them equal and "
+                "join again [EPD-1403]"));
 }
 
 TEST(AgreementTest, NcclAndDriverAreComparedWhereTheyAreNeeded) {

@@ -63,8 +63,8 @@ void ExpectRefusal(absl::StatusCode code, const std::string& word,
 }
 
 TEST(WorkerChoiceTest, WhatCannotBeServedIsToldWhyAndWhatThereIs) {
-  ExpectRefusal(absl::StatusCode::kFailedPrecondition, "there is none", {"cuda:0"},
-                {.why_none = "there is none"});
+  ExpectRefusal(absl::StatusCode::kFailedPrecondition, "what this machine has) [EPD-1402]",
+                {"cuda:0"}, {.why_none = "there is none"});
   ExpectRefusal(absl::StatusCode::kFailedPrecondition, "only cuda:0, cuda:1", {"cuda:2"}, kTwo);
   ExpectRefusal(absl::StatusCode::kFailedPrecondition, "GPU-ff", {"GPU-ff"}, kOnDemand);
   ExpectRefusal(absl::StatusCode::kInvalidArgument, "cuda:0, cuda:1 are served here", {}, kTwo);

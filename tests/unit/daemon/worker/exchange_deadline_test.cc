@@ -80,8 +80,9 @@ TEST_F(Deadline, UnpublishedOperationFailsThirtySecondsAfterAdmission) {
   EXPECT_FALSE(h_.answered(waits));
   h_.Advance(kTick);
   EXPECT_EQ(h_.code(waits), Code::kDeadlineExceeded);
-  EXPECT_THAT(h_.text(waits), AllOf(HasSubstr("rank=1 host=host1 pid=101 phase=publish"),
-                                    HasSubstr("rank=2"), Not(HasSubstr("rank=0 host"))));
+  EXPECT_THAT(h_.text(waits),
+              AllOf(HasSubstr("rank=1 host=host1 pid=101 phase=publish"), HasSubstr("rank=2"),
+                    Not(HasSubstr("rank=0 host")), HasSubstr("[EPD-1203]")));
   EXPECT_EQ(h_.code(h_.Step(1, op, shm::Step::kPublish)), Code::kDeadlineExceeded);
 }
 

@@ -211,7 +211,9 @@ TEST_F(Failure, DrainRefusesNewOperationsAndLetsOldOnesFinish) {
   const Submission half = h_.Take(h_.Request(0, 1));
   h_.exchange.DrainTenant(kGroup, Formation(1), h_.now);
   h_.Perform();
-  EXPECT_EQ(h_.code(h_.Take(h_.Request(0, 2))), Code::kFailedPrecondition);
+  const Submission late = h_.Take(h_.Request(0, 2));
+  EXPECT_EQ(h_.code(late), Code::kFailedPrecondition);
+  EXPECT_THAT(h_.text(late), HasSubstr("[EPD-1401]"));
   const Submission other_half = h_.Take(h_.Request(1, 1));
   EXPECT_EQ(h_.code(half), Code::kOk);
   EXPECT_TRUE(h_.drained.empty());

@@ -37,13 +37,14 @@ TEST_F(Divergence, RanksInDifferentProgramsAllFailWithWhatDiffers) {
   h_.Advance(kTick);
   for (const Submission& submission : submissions) {
     EXPECT_EQ(h_.code(submission), Code::kInvalidArgument);
-    EXPECT_THAT(h_.text(submission),
-                AllOf(HasSubstr("program=010000000000 execution=0 ordinal=0 occurrence=0 on ranks "
-                                "0, 2"),
-                      HasSubstr("program=020000000000 execution=0 ordinal=0 occurrence=0 on ranks "
-                                "1"),
-                      HasSubstr("top_k: 2 on ranks 0, 2, 1 on ranks 1"),
-                      HasSubstr("rank=1 host=host1 pid=101 phase=announce")));
+    EXPECT_THAT(
+        h_.text(submission),
+        AllOf(HasSubstr("program=010000000000 execution=0 ordinal=0 occurrence=0 on ranks "
+                        "0, 2"),
+              HasSubstr("program=020000000000 execution=0 ordinal=0 occurrence=0 on ranks "
+                        "1"),
+              HasSubstr("top_k: 2 on ranks 0, 2, 1 on ranks 1"),
+              HasSubstr("rank=1 host=host1 pid=101 phase=announce"), HasSubstr("[EPD-1003]")));
   }
 }
 
