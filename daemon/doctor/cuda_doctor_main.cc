@@ -8,6 +8,7 @@
 
 #include "daemon/backend/cuda/device/machine_probe.h"
 #include "daemon/doctor/cuda_doctor.h"
+#include "daemon/doctor/findings.h"
 
 namespace epd {
 

@@ -6,8 +6,6 @@
 namespace epd {
 
 inline constexpr char kDoctorFlag[] = "--doctor-cuda=";
-// Where the serialised epd.v1.GetDoctorResponse goes.
-inline constexpr int kDoctorFd = 3;
 
 // Probes this machine in a child of `self`, opens no library in this process, and takes at most half a
 // minute. `nccl_library` is the setting of that name. Returns the exit status.

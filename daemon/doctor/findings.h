@@ -8,6 +8,9 @@
 
 namespace epd {
 
+// Where a process that looks at the machine writes its epd.v1.GetDoctorResponse, serialised.
+inline constexpr int kDoctorFd = 3;
+
 // A good one says neither what follows nor what to do.
 inline v1::Finding MakeFinding(std::string what, bool ok, std::string found,
                                std::string consequence = "", std::string fix = "") {

@@ -48,7 +48,9 @@ v1::Finding Nccl(const DaemonReport& daemon) {
 v1::Finding Certificate(const DaemonReport& daemon) {
   const std::string& problem = daemon.certificate_problem;
   return MakeFinding("certificate", problem.empty(),
-                     problem.empty() ? absl::StrCat("ends on ", daemon.certificate_ends) : problem,
+                     problem.empty() ? absl::StrCat("ends on ", daemon.certificate_ends,
+                                                    ", serves as ", daemon.certificate_names)
+                                     : problem,
                      "after its end no node believes this one: links that break stay broken",
                      "put a new one into the files of tls_cert and tls_key, signed by tls_ca; they "
                      "are read while epd runs");
@@ -94,6 +96,36 @@ v1::Finding Descriptors(const MachineReport& machine) {
       "raise the hard limit: LimitNOFILE=65536, or ulimit -Hn");
 }
 
+// Network cards and GPUs pin the memory that they read, which counts against this limit.
+v1::Finding Locked(const MachineReport& machine, const DaemonReport& daemon) {
+  const bool none = machine.locked_limit_bytes == UINT64_MAX;
+  const bool has_gpu = daemon.workers.size() > 1;
+  const std::string found = none ? "no limit" : Mib(machine.locked_limit_bytes);
+  return MakeFinding(
+      "locked memory", !has_gpu || none || machine.locked_limit_bytes >= daemon.staging_bytes,
+      has_gpu ? absl::StrCat(found, ", staging_bytes ", Mib(daemon.staging_bytes))
+              : absl::StrCat(found, "; only GPUs and their network cards need it"),
+      "NCCL and network cards cannot pin staging: communicators fail, or fall back to slow copies",
+      "LimitMEMLOCK=infinity in the unit, 'ulimit -l unlimited', or docker run --ulimit "
+      "memlock=-1");
+}
+
+// Staging is memfds, which are no part of this file system; NCCL and gloo put their own buffers there.
+constexpr uint64_t kLeastShmBytes = uint64_t{1} << 30;
+
+v1::Finding Shm(const MachineReport& machine, const DaemonReport& daemon) {
+  return MakeFinding(
+      "/dev/shm", machine.shm_bytes >= kLeastShmBytes,
+      machine.shm_bytes == 0
+          ? "there is none"
+          : absl::StrCat(Mib(machine.shm_bytes), "; the ", Mib(daemon.staging_bytes),
+                         " of staging_bytes are memfds and count against memory alone"),
+      "NCCL and gloo between processes of this node fail, often with no word of why",
+      "docker run --shm-size=1g (Kubernetes: an emptyDir of medium Memory at /dev/shm), or mount "
+      "-o "
+      "remount,size=1g /dev/shm");
+}
+
 v1::Finding Folder(const MachineReport& machine) {
   const bool writable_by_all =
       (machine.socket_folder_mode & 0002) != 0 && (machine.socket_folder_mode & 01000) == 0;
@@ -113,9 +145,9 @@ v1::GetDoctorResponse Diagnose(const MachineReport& machine, const DaemonReport&
   v1::GetDoctorResponse response;
   for (const WorkerReading& worker : daemon.workers) *response.add_findings() = Worker(worker);
   if (!daemon.certificate_ends.empty()) *response.add_findings() = Certificate(daemon);
-  for (v1::Finding& finding :
-       std::vector{Nccl(daemon), HugePages(machine), Memory(machine, daemon),
-                   Cores(machine, daemon), Descriptors(machine), Folder(machine)}) {
+  for (v1::Finding& finding : std::vector{
+           Nccl(daemon), HugePages(machine), Memory(machine, daemon), Cores(machine, daemon),
+           Descriptors(machine), Locked(machine, daemon), Shm(machine, daemon), Folder(machine)}) {
     *response.add_findings() = std::move(finding);
   }
   return response;

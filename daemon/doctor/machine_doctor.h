@@ -19,6 +19,8 @@ struct MachineReport {
       transparent_huge_pages;  // The kernel's line for shared memory: "always within_size [advise] never ...".
   uint64_t descriptors_limit = 0;
   uint64_t descriptors_used = 0;
+  uint64_t locked_limit_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX: none.
+  uint64_t shm_bytes = 0;           // Of the file system /dev/shm; 0: there is none.
   std::string socket_folder;
   unsigned socket_folder_mode = 0;
   uint64_t socket_folder_free_bytes = 0;
@@ -44,7 +46,8 @@ struct DaemonReport {
   std::string nccl_version;            // Empty: none.
   std::string nccl_path;
   std::string nccl_problem;
-  std::string certificate_ends;  // Empty: links are plain.
+  std::string certificate_ends;        // Empty: links are plain.
+  std::string certificate_names = {};  // Under which this node may serve, and which others dial.
   std::string certificate_problem;
 };
 

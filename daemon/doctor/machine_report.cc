@@ -58,6 +58,12 @@ MachineReport ReadMachine(const std::string& socket_path) {
   rlimit files;
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) report.descriptors_limit = files.rlim_cur;
   report.descriptors_used = CountDescriptors();
+  rlimit locked;
+  if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0) {
+    report.locked_limit_bytes = locked.rlim_cur == RLIM_INFINITY ? UINT64_MAX : locked.rlim_cur;
+  }
+  struct statvfs shm;
+  if (statvfs("/dev/shm", &shm) == 0) report.shm_bytes = uint64_t{shm.f_blocks} * shm.f_frsize;
   report.socket_folder = socket_path.substr(0, socket_path.rfind('/'));
   struct stat folder;
   if (stat(report.socket_folder.c_str(), &folder) == 0)

@@ -14,6 +14,7 @@
 #include "daemon/backend/nccl_library.h"
 #include "daemon/backend/unique_id_child.h"
 #include "daemon/doctor/cuda_doctor_main.h"
+#include "daemon/doctor/port_doctor.h"
 #include "daemon/worker/shell/worker_main.h"
 
 namespace {
@@ -83,6 +84,9 @@ int main(int argc, char** argv) {
   }
   if (absl::ConsumePrefix(&argument, epd::kDoctorFlag)) {
     return epd::CudaDoctorMain(std::string(argument), epd::SelfPath());
+  }
+  if (absl::ConsumePrefix(&argument, epd::kPortDoctorFlag)) {
+    return epd::PortDoctorMain(std::string(argument));
   }
   return epd::WorkerMain(argument, &Make);
 }

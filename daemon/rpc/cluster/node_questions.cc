@@ -8,6 +8,7 @@
 #include "daemon/core/duration_text.h"
 #include "daemon/rpc/node_api/explain.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "proto/epd/v1/cluster.pb.h"
 
 namespace epd {
 namespace {
@@ -24,6 +25,22 @@ absl::Status Unanswered(bool lost, absl::Duration ago) {
                                              "last seen ", InMilliseconds(ago), " ago"));
 }
 
+// The report of a node without what it has: only who and where it is, and what time it is there.
+v1::NodeReport FactsOf(const Node& node) {
+  v1::NodeReport report;
+  report.set_node(node.id().value);
+  report.mutable_facts()->set_epd_version(node.identity().version);
+  report.mutable_facts()->set_wall_clock_ms(absl::ToUnixMillis(absl::Now()));
+  const Settings& settings = node.settings();
+  report.set_address(settings.advertise.empty() ? settings.listen : settings.advertise);
+  for (const auto& [name, entry] : node.workers()) {
+    v1::ClusterWorkerReport& worker = *report.add_workers();
+    worker.set_name(ToString(name));
+    worker.set_wire_address(entry->supervisor.figures().ready.wire_address());
+  }
+  return report;
+}
+
 }  // namespace
 
 void AnswerQuestion(Node& node, const std::string& method, const std::string& request,
@@ -35,6 +52,7 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
       done(Packed(status, response));
     });
   }
+  if (method == "GetFacts") return done(Packed(absl::OkStatus(), FactsOf(node)));
   v1::ExplainGroupRequest parsed;
   if (method == "ExplainLocal" && parsed.ParseFromString(request)) {
     return ExplainLocally(node, parsed.name(),
@@ -42,8 +60,8 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
                             done(Packed(absl::OkStatus(), said));
                           });
   }
-  done(Packed(absl::InvalidArgumentError(absl::StrCat("got the question '", method,
-                                                      "', expected GetStatus or ExplainLocal")),
+  done(Packed(absl::InvalidArgumentError(absl::StrCat(
+                  "got the question '", method, "', expected GetStatus, GetFacts or ExplainLocal")),
               parsed));
 }
 

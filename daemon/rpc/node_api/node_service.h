@@ -4,7 +4,7 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include "daemon/doctor/cuda_doctor_process.h"
+#include "daemon/doctor/doctor_process.h"
 #include "daemon/node/node.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/caller_gate.h"
@@ -21,10 +21,14 @@ class NodeService final : public v1::Node::CallbackService {
       : node_(node),
         watchers_(watchers),
         gate_(gate),
-        cuda_doctor_(node.loop(), node.settings().worker, node.settings().nccl_library) {}
+        cuda_doctor_(node.loop(), node.settings().worker, UnknownCuda()),
+        port_doctor_(node.loop(), node.settings().worker, UnknownPorts()) {}
 
   // Answers what is still open. Control thread, after its loop has ended.
-  void FinishAll() { cuda_doctor_.FinishAll(); }
+  void FinishAll() {
+    cuda_doctor_.FinishAll();
+    port_doctor_.FinishAll();
+  }
 
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
@@ -86,6 +90,12 @@ class NodeService final : public v1::Node::CallbackService {
                     v1::CloseGroupResponse* response) override;
 
  private:
+  // get_doctor.cc
+  static v1::Finding UnknownCuda();
+  static v1::Finding UnknownPorts();
+  // What the nodes say of themselves and each other; later, on the control thread.
+  void DiagnoseNodes(const DoctorProcess::Done& done);
+
   // Null: the caller may.
   template <typename Reactor = Unary, typename Request>
   Reactor* Refused(Context* context, const Request&) {
@@ -108,7 +118,8 @@ class NodeService final : public v1::Node::CallbackService {
   Node& node_;
   GroupWatchers& watchers_;
   const CallerGate& gate_;
-  CudaDoctorProcess cuda_doctor_;
+  DoctorProcess cuda_doctor_;
+  DoctorProcess port_doctor_;
 };
 
 }  // namespace epd

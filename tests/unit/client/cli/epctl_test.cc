@@ -92,6 +92,25 @@ class EpctlTest : public ::testing::Test {
   std::string keys_;  // Pressed in turn while top waits; then 'q'.
 };
 
+TEST_F(EpctlTest, WithoutACommandItShowsTheStatusAndWhatToAskNext) {
+  EXPECT_EQ(Run({}), ExitCode::kCannotConnect);
+  EXPECT_THAT(out(), HasSubstr("Next:\n  epctl doctor"));
+  StartNode();
+  EXPECT_EQ(Run({}), ExitCode::kOk) << err();
+  EXPECT_THAT(out(), AllOf(HasSubstr("n1"), HasSubstr("epctl --help")));
+  EXPECT_EQ(Run({"-o", "json"}), ExitCode::kOk);
+  EXPECT_THAT(out(), AllOf(HasSubstr("\"node\""), Not(HasSubstr("Next:"))));
+}
+
+TEST_F(EpctlTest, ErrorsAreExplainedWithoutADaemon) {
+  EXPECT_EQ(Run({"explain", "epd-1302"}), ExitCode::kOk) << err();
+  EXPECT_THAT(out(), AllOf(HasSubstr("EPD-1302 UNAVAILABLE"), HasSubstr("do:")));
+  EXPECT_EQ(Run({"explain", "UNAVAILABLE", "-o", "json"}), ExitCode::kOk);
+  EXPECT_THAT(out(), AllOf(HasSubstr("EPD-0014"), HasSubstr("EPD-1302")));
+  EXPECT_EQ(Run({"explain", "EPD-9999"}), ExitCode::kUsage);
+  EXPECT_THAT(err(), HasSubstr("got 'EPD-9999'"));
+}
+
 TEST_F(EpctlTest, EveryReadingCommandPrintsItsReportAndEndsWithZero) {
   StartNode();
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {

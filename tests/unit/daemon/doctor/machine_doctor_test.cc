@@ -22,6 +22,8 @@ MachineReport GoodMachine() {
   machine.transparent_huge_pages = "always within_size [advise] never deny force";
   machine.descriptors_limit = 65536;
   machine.descriptors_used = 100;
+  machine.locked_limit_bytes = UINT64_MAX;
+  machine.shm_bytes = 32 * kGib;
   machine.socket_folder = "/run/epd";
   machine.socket_folder_mode = 0755;
   machine.socket_folder_free_bytes = kGib;
@@ -37,6 +39,7 @@ DaemonReport GoodDaemon() {
   daemon.nccl_version = "2.28.9";
   daemon.nccl_path = "/usr/lib/libnccl.so.2";
   daemon.certificate_ends = "2027-01-01";
+  daemon.certificate_names = "10.0.0.1";
   return daemon;
 }
 
@@ -62,6 +65,8 @@ TEST(DoctorTest, EachProblemIsFoundAloneWithConsequenceAndFix) {
       {"memory limit", [](MachineReport& m, DaemonReport&) { m.cgroup_limit_bytes = 20 * kGib; }},
       {"cores", [](MachineReport& m, DaemonReport&) { m.num_cores = 2; }},
       {"open files", [](MachineReport& m, DaemonReport&) { m.descriptors_limit = 1024; }},
+      {"locked memory", [](MachineReport& m, DaemonReport&) { m.locked_limit_bytes = 8 << 20; }},
+      {"/dev/shm", [](MachineReport& m, DaemonReport&) { m.shm_bytes = 64 << 20; }},
       {"runtime folder", [](MachineReport& m, DaemonReport&) { m.socket_folder_mode = 0777; }},
   };
   for (const auto& [what, break_it] : problems) {
@@ -84,6 +89,15 @@ TEST(DoctorTest, StickyFolderOfEverybodyIsFineAndAFullOneIsNot) {
   EXPECT_TRUE(Diagnose(machine, GoodDaemon()).findings().rbegin()->ok());
   machine.socket_folder_free_bytes = 0;
   EXPECT_THAT(Diagnose(machine, GoodDaemon()).findings().rbegin()->fix(), HasSubstr("free space"));
+}
+
+TEST(DoctorTest, LockedMemoryMattersToGpusAlone) {
+  MachineReport machine = GoodMachine();
+  machine.locked_limit_bytes = 8 << 20;
+  DaemonReport daemon = GoodDaemon();
+  daemon.workers.pop_back();
+  for (const v1::Finding& finding : Diagnose(machine, daemon).findings())
+    EXPECT_TRUE(finding.ok()) << finding.what() << ": " << finding.found();
 }
 
 TEST(DoctorTest, ThisMachineCanBeRead) {

@@ -1,4 +1,4 @@
-#include "daemon/doctor/cuda_doctor_process.h"
+#include "daemon/doctor/doctor_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,24 +18,23 @@ namespace {
 
 constexpr size_t kEnough = size_t{1} << 20;
 
-v1::GetDoctorResponse OnlyProblem(const std::string& problem) {
+}  // namespace
+
+v1::GetDoctorResponse DoctorProcess::OnlyProblem(const std::string& problem) const {
   v1::GetDoctorResponse response;
-  *response.add_findings() =
-      MakeFinding("cuda probe", false, problem,
-                  "nothing is known of this node's GPUs; the cpu backend works all the same",
-                  "check the setting `worker`; run 'epd-worker --doctor-cuda=' by hand");
+  *response.add_findings() = unknown_;
+  response.mutable_findings(0)->set_found(problem);
   return response;
 }
 
-}  // namespace
-
-void CudaDoctorProcess::Ask(Done done) {
+void DoctorProcess::Ask(const std::string& argument, Done done) {
   waiting_.push_back(std::move(done));
   if (child_.has_value()) return;
-  if (const absl::Status started = Start(); !started.ok()) Finish(std::string(started.message()));
+  if (const absl::Status started = Start(argument); !started.ok())
+    Finish(std::string(started.message()));
 }
 
-absl::Status CudaDoctorProcess::Start() {
+absl::Status DoctorProcess::Start(const std::string& argument) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", std::strerror(errno)));
@@ -44,8 +43,7 @@ absl::Status CudaDoctorProcess::Start() {
   const UniqueFd theirs(ends[1]);
   fcntl(theirs.get(), F_SETFL, 0);
   output_.clear();
-  absl::StatusOr<Child> child =
-      Spawn(worker_binary_, {"--doctor-cuda=" + nccl_library_}, theirs.get());
+  absl::StatusOr<Child> child = Spawn(worker_binary_, {argument}, theirs.get());
   if (!child.ok()) return child.status();
   child_ = *std::move(child);
   absl::Status watched = loop_.Add(pipe_.get(), EPOLLIN, [this](uint32_t) { Read(); });
@@ -54,7 +52,7 @@ absl::Status CudaDoctorProcess::Start() {
 }
 
 // Takes what is there. At the end of the output the pipe is of no interest any more.
-void CudaDoctorProcess::Read() {
+void DoctorProcess::Read() {
   char part[4096];
   while (pipe_.valid()) {
     const ssize_t got = read(pipe_.get(), part, sizeof part);
@@ -69,15 +67,16 @@ void CudaDoctorProcess::Read() {
   }
 }
 
-void CudaDoctorProcess::OnExit() {
+void DoctorProcess::OnExit() {
   Read();
   const std::string how = Reap(*child_);
   if (how.empty()) return;
-  Finish(how == "exited with status 0" ? ""
-                                       : absl::StrCat("the process that looks for CUDA ", how));
+  Finish(how == "exited with status 0"
+             ? ""
+             : absl::StrCat("the process that looks at this machine ", how));
 }
 
-void CudaDoctorProcess::Finish(const std::string& problem) {
+void DoctorProcess::Finish(const std::string& problem) {
   if (pipe_.valid()) loop_.Remove(pipe_.get());
   pipe_.reset();
   if (child_.has_value()) loop_.Remove(child_->pidfd.get());
@@ -86,12 +85,12 @@ void CudaDoctorProcess::Finish(const std::string& problem) {
   if (!problem.empty()) {
     response = OnlyProblem(problem);
   } else if (!response.ParseFromString(output_)) {
-    response = OnlyProblem("the process that looks for CUDA said something else");
+    response = OnlyProblem("the process that looks at this machine said something else");
   }
   for (const Done& done : std::exchange(waiting_, {})) done(response);
 }
 
-void CudaDoctorProcess::FinishAll() {
+void DoctorProcess::FinishAll() {
   if (child_.has_value()) {
     syscall(SYS_pidfd_send_signal, child_->pidfd.get(), SIGKILL, nullptr, 0);
     pollfd ended = {child_->pidfd.get(), POLLIN, 0};
