@@ -80,7 +80,8 @@ class Bench:
         self._options = options
         self._plan = plan
         self._folder = folder
-        self._deadline = time.monotonic() + plan.budget_seconds
+        self._began = time.monotonic()
+        self._deadline = self._began + plan.budget_seconds
         self._daemon: Daemon | None = None
         self.results: list[report.SizeResult] = []
         self.skipped: list[str] = []
@@ -158,7 +159,11 @@ class Bench:
             cells = [cell for turn in turns for cell in measure(turn, problem, self._effort(sizes))]
         memory = self._daemon.memory() if self._daemon else {}
         self.results.append(report.SizeResult(sizes, cells, together, memory))
-        print(f"bench: {sizes.name}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        progress = report.progress(
+            len(self.results), len(self._plan.sizes), now - self._began, self._deadline - now
+        )
+        print(f"bench: {sizes.name}: {now - begin:.1f} s; {progress}", file=sys.stderr, flush=True)
 
     def _effort(self, sizes: problems.Sizes) -> Effort:
         """Checking and loading the largest sizes takes longer than measuring them: fewer rounds."""

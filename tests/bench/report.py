@@ -107,6 +107,12 @@ def to_json(result: SizeResult) -> dict[str, object]:
     }
 
 
+def progress(done: int, total: int, seconds: float, most: float) -> str:
+    """How far a run is that has measured `done` of `total` sizes in `seconds`, and may take `most` more."""
+    left = min(seconds / done * (total - done), max(most, 0))
+    return f"{done} of {total} sizes, about {left:.0f} s left for these"
+
+
 def _milliseconds(value: float | None) -> str:
     if value is None:
         return "-"

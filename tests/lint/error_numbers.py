@@ -11,7 +11,9 @@ import tree
 _TABLE = "client/cli/error_table.cc"
 _HEARD = "deploy/faults.md"
 _SAYERS = ("client/", "daemon/", "kernels/")
-_ROW = re.compile(r'\{(?P<number>\d+),\s*"(?P<code>\w+)",(?P<rest>(?:\s*"(?:[^"\\]|\\.)*",?)*)\s*\}')
+_ROW = re.compile(
+    r'\{(?P<number>\d+),\s*"(?P<code>\w+)",(?P<rest>(?:\s*"(?:[^"\\]|\\.)*",?)*)\s*\}'
+)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SAID = re.compile(r"\[EPD-(\d{4})\]")
 _TOLD = re.compile(r'\bTold\(\s*"([^"]+)"')

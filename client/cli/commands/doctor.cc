@@ -26,9 +26,9 @@ Report RunDoctor(const CommandContext& context) {
     CheckCuda(*doctor->mutable_local());  // Else the daemon does, in its own environment.
   }
   if (context.connection != nullptr) {
-    const Report asked =
-        CallNodeFor(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
-                    epd::v1::GetDoctorRequest(), std::max(context.options.timeout, kDoctorPatience));
+    const Report asked = CallNodeFor(context, "GetDoctor", &epd::v1::Node::Stub::GetDoctor,
+                                     epd::v1::GetDoctorRequest(),
+                                     std::max(context.options.timeout, kDoctorPatience));
     code = asked.code;
     error = asked.error;
     if (asked.message != nullptr) {

@@ -111,3 +111,9 @@ def test_ratios_say_how_many_times_as_fast():
     result = report.SizeResult(_SIZES, cells, interleaved=True, daemon_memory={})
     assert result.ratios("dispatch") == {"epd_jax/gloo": 4, "epd_jax/memcpy": 0.5}
     assert "4.00" in report.table([result]) and "0.50" in report.table([result])
+
+
+def test_progress_is_estimated_from_what_was_measured_within_the_budget():
+    assert report.progress(2, 6, 30, 600) == "2 of 6 sizes, about 60 s left for these"
+    assert report.progress(2, 6, 30, 10) == "2 of 6 sizes, about 10 s left for these"
+    assert report.progress(6, 6, 30, -5) == "6 of 6 sizes, about 0 s left for these"
