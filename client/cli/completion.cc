@@ -166,7 +166,11 @@ _epctl() {
     absl::StrAppend(&text, "    ", command.name, ")\n      _arguments $common \\\n",
                     ZshOptions(command.options, "        "), "       ", positional, "\n      ;;\n");
   }
-  absl::StrAppend(&text, "    esac\n    ;;\n  esac\n}\ncompdef _epctl epctl\n");
+  absl::StrAppend(
+      &text,
+      "    esac\n    ;;\n  esac\n}\n"
+      // Read as a file of $fpath it is the function's first call; sourced it is not.
+      "if [[ $funcstack[1] == _epctl ]]; then _epctl \"$@\"; else compdef _epctl epctl; fi\n");
   return text;
 }
 
