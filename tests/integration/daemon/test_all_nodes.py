@@ -86,6 +86,28 @@ def test_a_stopped_and_a_killed_node_are_named_and_do_not_hang_the_answer(trio):
     wait.until(lost, "the killed node to be lost")
 
 
+def _seen_by_doctor(daemon) -> dict[str, dict]:
+    return {one["what"]: one for one in _epctl(daemon, "doctor")[1]["daemon"]}
+
+
+def test_doctor_compares_the_nodes_and_reaches_their_ports_until_one_is_gone(trio):
+    seen = _seen_by_doctor(trio["b"])
+    for what in ("nodes", "versions", "clocks"):
+        assert seen[what]["ok"], seen[what]
+    ports = {what: one for what, one in seen.items() if what.startswith("port ")}
+    owners = {owner for what in ports for owner in ("node a", "node c") if owner in what}
+    assert owners == {"node a", "node c"} and all(one["ok"] for one in ports.values()), ports
+    trio["a"].process.kill()
+    trio["a"].process.wait()
+    coordinator = f"port {trio['a'].listen_address()} (the setting coordinator)"
+
+    def missed() -> bool:
+        now = _seen_by_doctor(trio["b"])
+        return not now["nodes"]["ok"] and now[coordinator]["found"].startswith("refused")
+
+    wait.until(missed, "doctor to miss the coordinator")
+
+
 @pytest.fixture
 def listening(tmp_path):
     """a coordinates; b and c follow, and take calls themselves."""
