@@ -11,6 +11,12 @@ EPD_COPTS = [
     "-Werror",
 ]
 
+# Of targets that have failpoints (failpoint/failpoint.h): with --config=failpoints they are there.
+EPD_FAILPOINT_COPTS = select({
+    "//failpoint:on": ["-DEPD_FAILPOINTS"],
+    "//conditions:default": [],
+})
+
 def epd_cc_library(name, copts = [], **kwargs):
     native.cc_library(name = name, copts = EPD_COPTS + copts, **kwargs)
 

@@ -13,6 +13,7 @@
 #include "client/c/attach_messages.h"
 #include "client/c/stale_socket.h"
 #include "client/c/trusted_server.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd::client {
@@ -66,7 +67,9 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
                       path.size(), sizeof address.sun_path - 1, path.c_str());
   }
   std::memcpy(address.sun_path, path.c_str(), path.size());
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd fd(
+      EPD_FAILPOINT_CALL("client.attach.no_descriptor", EMFILE,
+                         socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!fd.valid()) {
     return MakeStatus(Code::kUnavailable, "socket(AF_UNIX): %s", std::strerror(errno));
   }
@@ -80,6 +83,7 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  EPD_FAILPOINT("client.attach.connected");
   if (Status bad = CheckServer(fd.get(), path); !bad.ok()) return bad;
   out->fd_ = std::move(fd);
   return {};
@@ -88,7 +92,8 @@ Status AttachSocket::Connect(const std::string& path, Clock::time_point deadline
 Status AttachSocket::Send(std::string_view bytes) {
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
   while (true) {
-    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = EPD_FAILPOINT_CALL(
+        "client.socket.send", EPIPE, send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL));
     if (sent >= 0) return {};
     if (errno == EINTR) continue;
     if (errno != EAGAIN || Clock::now() >= deadline) {
@@ -118,7 +123,8 @@ Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
     header.msg_iovlen = 1;
     header.msg_control = control;
     header.msg_controllen = sizeof control;
-    const ssize_t got = recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC);
+    const ssize_t got = EPD_FAILPOINT_CALL("client.socket.receive", ECONNRESET,
+                                           recvmsg(fd_.get(), &header, MSG_CMSG_CLOEXEC));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
       if (!WaitReadable(deadline)) return MakeStatus(Code::kDeadlineExceeded, "no message came");
@@ -133,6 +139,7 @@ Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
                         "used up (ulimit -n)?");
     }
     buffer.resize(static_cast<size_t>(got));
+    EPD_FAILPOINT_FLIP("client.socket.bytes", buffer.data(), buffer.size());
     datagram->bytes = std::move(buffer);
     return {};
   }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "failpoint/failpoint.h"
+
 namespace epd::client {
 
 Mapping::Mapping(Mapping&& other) noexcept
@@ -36,7 +38,9 @@ Status Mapping::Map(int fd, uint64_t bytes, bool writable, Mapping* mapping) {
                       "the daemon sent memory that is not sealed against shrinking");
   }
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* data = mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* data = EPD_FAILPOINT_FAILS("client.map.no_memory")
+                   ? MAP_FAILED
+                   : mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) {
     return MakeStatus(Code::kResourceExhausted, "cannot map %llu bytes of shared memory: %s",
                       static_cast<unsigned long long>(bytes), std::strerror(errno));

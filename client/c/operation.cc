@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/text.h"
 
@@ -107,17 +108,22 @@ Status Call::Run(uint32_t rank, const CallKey& key) {
         shm::kSlotsPerSession);
   }
   request_.rank = rank;
+  EPD_FAILPOINT("client.announce.begin");
   if (Status s = Announce(slot, key); !s.ok()) return s;
+  EPD_FAILPOINT("client.announce.answered");
   phase_ = "publish";
   if (!published_) {
     if (Status s = Publish(slot); !s.ok()) return s;
   }
   phase_ = "pull";
+  EPD_FAILPOINT("client.pull.begin");
   const Status read = Read();
+  EPD_FAILPOINT("client.pull.done");
   // Also after an error: it is this rank's alone now, and the others' regions must not wait for it.
   request_.step = shm::Step::kPulled;
   (*slot).request = request_;
   slot.ArmAndLeave();
+  EPD_FAILPOINT("client.pulled.said");
   return read;
 }
 
@@ -139,6 +145,7 @@ bool Call::TryStage(const HeldSlot& slot, Status* status) {
   Admitted in_eager_buffer;
   in_eager_buffer.region = {own.data() + *eager_buffer, area.stride};
   *status = operation_.Stage(in_eager_buffer);
+  EPD_FAILPOINT("client.stage.eager");
   return status->ok();
 }
 
@@ -256,10 +263,13 @@ void Call::AddStage(uint32_t rank, std::optional<uint64_t> offset, uint64_t byte
 }
 
 Status Call::Publish(HeldSlot& slot) {
+  EPD_FAILPOINT("client.stage.begin");
   const Status own = admission_.ok() ? operation_.Stage(admitted_) : admission_;
+  EPD_FAILPOINT("client.stage.done");
   if (!own.ok()) SetError(own);
   const auto limit = Positive(formation_.spec.deadlines.undecided, std::chrono::seconds(30));
   if (Status s = Submission(slot, shm::Step::kPublish, limit); !s.ok()) return s;
+  EPD_FAILPOINT("client.publish.answered");
   out_offset_ = (*slot).reply.out_offset;
   return own;
 }

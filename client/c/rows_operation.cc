@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "failpoint/failpoint.h"
+
 namespace epd::client {
 
 Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& rows,
@@ -40,7 +42,9 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
 Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage) const {
   *stage = admitted.region.data() + region_.stage_at;
   if (region_.plan_bytes == 0) return {};
-  return FromKernel(StagePlan(plan_, admitted.region.data(), region_.plan_bytes));
+  const Status staged = FromKernel(StagePlan(plan_, admitted.region.data(), region_.plan_bytes));
+  EPD_FAILPOINT_FLIP("client.stage.plan", admitted.region.data(), region_.plan_bytes);
+  return staged;
 }
 
 void RowsOperation::StageTensor(std::byte* to, const void* rows, uint64_t num_rows,

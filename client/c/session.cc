@@ -8,6 +8,7 @@
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd::client {
@@ -49,6 +50,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   attach.client_version = EPD_CLIENT_VERSION;
   attach.features = kTakesSlotsOfFurtherWorkers;
   if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;
+  EPD_FAILPOINT("client.attach.said");
   if (Status s = session->TakeAttached(deadline); !s.ok()) return s;
   *out = std::move(session);
   return {};
@@ -75,6 +77,7 @@ Status Session::TakeAttached(Clock::time_point deadline) {
                       "Attached and 2; is something else listening there?",
                       path_.c_str(), message.index(), datagram.fds.size());
   }
+  EPD_FAILPOINT("client.attach.answered");
   attached_ = *attached;
   if (attached_.version < kMinAttachVersion || attached_.version > limits::kProtocolVersion) {
     return MakeStatus(
@@ -246,6 +249,7 @@ void Session::Watch() {
   changed_.WaitUntil(mutex_, Clock::now() + kPoisonDelay, closing);
   const auto further = further_slots_;  // No more of them come.
   lock.Unlock();
+  EPD_FAILPOINT("client.watchdog.poison");
   cpu_slots_->pool().PoisonAll();
   for (const auto& [worker, slots] : further) slots->pool().PoisonAll();
 }

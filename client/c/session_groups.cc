@@ -7,6 +7,7 @@
 #include "client/c/attach_messages.h"
 #include "client/c/interrupt.h"
 #include "client/c/session.h"
+#include "failpoint/failpoint.h"
 
 #ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
 #define XXH_INLINE_ALL
@@ -56,7 +57,7 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
   auto group =
       std::make_shared<Group>(Title(join.spec), join.ranks, [this](const Drained& drained) {
         // A failed send means that the session is ending; the reader will see that.
-        (void)socket_.Send(EncodeClientMessage(drained));
+        EPD_FAILPOINT_SEND("client.drained.send")(void) socket_.Send(EncodeClientMessage(drained));
       });
   const Clock::time_point deadline = JoinDeadline(join);
   MutexLock lock(mutex_);
@@ -68,7 +69,9 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
     mutex_.AssertHeld();
     return pending_[id].done;
   };
-  Status sent = socket_.Send(EncodeClientMessage(join));
+  Status sent;
+  EPD_FAILPOINT_SEND("client.join.send") sent = socket_.Send(EncodeClientMessage(join));
+  EPD_FAILPOINT("client.join.sent");
   const Interrupts interrupts;
   while (sent.ok() && lost_.ok() && !done() && !interrupts.any() && Clock::now() < deadline)
     Await(std::min(deadline, Clock::now() + kInterruptLook), done);
@@ -104,6 +107,7 @@ Status Session::LeaveGroup(Group& group) {
       mutex_.AssertHeld();
       return pending_[id].done;
     };
+    EPD_FAILPOINT_SEND("client.leave.send")
     result = socket_.Send(EncodeClientMessage(Leave{id, last->group_id}));
     if (result.ok()) Await(deadline, done);
     if (result.ok()) {
@@ -258,7 +262,9 @@ void Session::Handle(Joined& joined, std::vector<UniqueFd>& fds) {
     return;
   }
   std::shared_ptr<const Formation> formation;
+  EPD_FAILPOINT("client.joined.received");
   Status status = MakeFormation(joined, carried, fds, &formation);
+  EPD_FAILPOINT("client.joined.mapped");
   if (status.ok()) {
     group->OnJoined(std::move(formation));
     MutexLock lock(mutex_);
@@ -281,6 +287,7 @@ void Session::Handle(Left& left, std::vector<UniqueFd>&) {
 }
 
 void Session::Handle(Reform& reform, std::vector<UniqueFd>&) {
+  EPD_FAILPOINT("client.reform.received");
   if (const std::shared_ptr<Group> group = FindGroup(reform.group_id)) group->OnReform(reform);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "client/c/interrupt.h"
+#include "failpoint/failpoint.h"
 
 namespace epd::client {
 namespace {
@@ -96,7 +97,9 @@ void SlotPool::WakeWorker() const {
 
 void SlotPool::Arm(int slot) {
   (*this)[slot].sleeping.store(0, std::memory_order_relaxed);
+  EPD_FAILPOINT("client.slot.arm");
   shm::Arm(WordOf(slot));
+  EPD_FAILPOINT("client.slot.armed");
   view_.header().armed[slot / 64].fetch_or(uint64_t{1} << (slot % 64), std::memory_order_release);
   WakeWorker();
   // Pairs with PoisonAll: either it sees this submission open or we see the flag.

@@ -10,6 +10,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd {
@@ -51,9 +52,13 @@ struct EffectSender::NodeSwitch {
   EffectSender& sender;
   Targets& to;
 
-  void operator()(const SendReport& e) const { to.send_report(e.report); }
+  void operator()(const SendReport& e) const {
+    EPD_FAILPOINT_SEND("epd.report.send") to.send_report(e.report);
+  }
   void operator()(const StartTenant& e) const { sender.Start(e); }
-  void operator()(const EndTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
+  void operator()(const EndTenant& e) const {
+    EPD_FAILPOINT_SEND("epd.tenant.end") to.workers.Send(e.to, ToProto(e));
+  }
   void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
@@ -65,7 +70,7 @@ struct EffectSender::NodeSwitch {
     v1::ServerMessage message;
     message.mutable_left()->set_request_id(e.request.value);
     *message.mutable_left()->mutable_status() = ToProto(e.status);
-    to.clients.Send(e.session, message);
+    EPD_FAILPOINT_SEND("epd.left.send") to.clients.Send(e.session, message);
   }
   void operator()(const NotifyReform& e) const {
     v1::ServerMessage message;
@@ -74,7 +79,7 @@ struct EffectSender::NodeSwitch {
     reform.set_formation(e.formation.value);
     *reform.mutable_cause() = ToProto(e.cause);
     reform.set_wait(e.wait);
-    to.clients.Send(e.session, message);
+    EPD_FAILPOINT_SEND("epd.reform.send") to.clients.Send(e.session, message);
   }
   void operator()(const NotifyDraining& e) const {
     v1::ServerMessage message;
@@ -111,7 +116,10 @@ struct EffectSender::NodeSwitch {
 void EffectSender::Send(const NodeEffect& effect) { std::visit(NodeSwitch{*this, to_}, effect); }
 
 void EffectSender::Send(const RendezvousEffect& effect) {
-  if (const auto* view = std::get_if<SendView>(&effect)) return to_.send_view(view->view);
+  if (const auto* view = std::get_if<SendView>(&effect)) {
+    EPD_FAILPOINT_SEND("epd.view.send") to_.send_view(view->view);
+    return;
+  }
   const auto& e = std::get<GroupTransition>(effect);
   history_.Note(MonotonicNow(), e);
   Log(LogLevel::kDebug, "coordinator transition",
@@ -128,6 +136,7 @@ void EffectSender::Send(const RendezvousEffect& effect) {
 
 void EffectSender::Start(const StartTenant& effect) {
   const v1::ToWorker message = ToProto(effect, to_.self, to_.cluster_secret);
+  EPD_FAILPOINT("epd.tenant.start");
   const size_t bytes = message.ByteSizeLong();
   if (bytes <= limits::kDatagramBytes) return to_.workers.Send(effect.to, message);
   const WorkerEntry* const entry = to_.workers.Find(effect.to);
@@ -222,7 +231,10 @@ void EffectSender::Reply(const ReplyJoined& effect) {
                                absl::StrCat("group=", Title(effect.spec), ": ", fds->size(),
                                             " ranks on one node, at most ", limits::kDatagramFds)));
   }
+  EPD_FAILPOINT("epd.joined.send");
+  if (EPD_FAILPOINT_FAILS("epd.joined.stale_epoch")) joined.set_epoch(joined.epoch() - 1);
   to_.clients.Send(effect.session, message, *std::move(fds));
+  EPD_FAILPOINT("epd.joined.sent");
 }
 
 }  // namespace epd

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import backends
 import compile_commands
 import error_numbers
+import failpoints
 import fault_table
 import glossary
 import layering
@@ -71,6 +72,7 @@ def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
         layering,
         backends,
         error_numbers,
+        failpoints,
         glossary,
         words,
         style,

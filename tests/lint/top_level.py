@@ -4,7 +4,7 @@ import tree
 
 _REQUIRED = {
     *("WORKSPACE", "BUILD", "README.md"),
-    *("proto", "daemon", "client", "kernels", "tests", "deploy", "bazel"),
+    *("proto", "daemon", "client", "kernels", "tests", "deploy", "bazel", "failpoint"),
 }
 _DOTFILES = {
     *(

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -31,7 +32,9 @@ absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
 
 absl::Status MemfdArenas::Add() {
   Arena arena;
-  arena.read_write = UniqueFd(memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  arena.read_write =
+      UniqueFd(EPD_FAILPOINT_CALL("worker.arena.no_memory", ENOMEM,
+                                  memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   const int fd = arena.read_write.get();
   if (fd < 0) return Exhausted("memfd_create of a staging arena");
   if (ftruncate(fd, static_cast<off_t>(arena_bytes_)) != 0 ||
@@ -39,7 +42,8 @@ absl::Status MemfdArenas::Add() {
     return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
   }
   const std::string path = absl::StrCat("/proc/self/fd/", fd);
-  arena.read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  arena.read_only = UniqueFd(EPD_FAILPOINT_CALL("worker.arena.no_descriptor", EMFILE,
+                                                open(path.c_str(), O_RDONLY | O_CLOEXEC)));
   if (!arena.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
   if (fchmod(fd, 0) != 0) return Exhausted("fchmod of a staging arena");
   arenas_.push_back(std::move(arena));
@@ -67,8 +71,9 @@ absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
     int result = 0;
     do {
-      result = fallocate(arena.read_write.get(), 0, static_cast<off_t>(offset),
-                         static_cast<off_t>(bytes));
+      result = EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
+                                  fallocate(arena.read_write.get(), 0, static_cast<off_t>(offset),
+                                            static_cast<off_t>(bytes)));
     } while (result != 0 && errno == EINTR);
     if (result != 0) {
       return absl::ResourceExhaustedError(

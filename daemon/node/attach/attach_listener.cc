@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -27,7 +28,9 @@ constexpr size_t kMaxQueuedPackets = 1024;
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 UniqueFd Accept(const UniqueFd& listener) {
-  return UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return UniqueFd(
+      EPD_FAILPOINT_CALL("epd.attach.no_descriptor", EMFILE,
+                         accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
 }
 
 }  // namespace
@@ -164,6 +167,7 @@ void AttachListener::OnPending(int fd) {
                 "the first message: got ", packet->bytes.size(), " bytes and ", packet->fds.size(),
                 " descriptors that are no Attach, expected a ClientMessage with `attach`")));
   }
+  EPD_FAILPOINT("epd.attach.arrived");
   Pending attached = Release(fd);
   on_arrival_({std::move(attached.peer), std::move(attached.channel), message.attach()});
 }

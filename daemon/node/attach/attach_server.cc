@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -131,6 +132,8 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
        {"client", kept.client_name}});
   // The worker learns of the session before the client can arm a slot.
   observer_.OnAttached(kept);
+  if (EPD_FAILPOINT_FAILS("epd.attach.version_gap"))
+    attached.set_version(limits::kProtocolVersion + 1);
   const WorkerSlots& first = kept.slots.at(kCpuWorker);
   Send(id, message, {first.segment.fd(), first.worker_event});
 }
@@ -178,6 +181,7 @@ bool AttachServer::HandlePacket(SessionId id, absl::StatusOr<Packet> packet) {
     End(id, bad);
     return false;
   }
+  EPD_FAILPOINT("epd.session.message");
   observer_.OnClientMessage(session, message);
   return sessions_.count(id) != 0;
 }
@@ -217,6 +221,7 @@ void AttachServer::End(SessionId id, const absl::Status& status) {
 
 void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process_alive) {
   const auto it = sessions_.find(id);
+  EPD_FAILPOINT("epd.session.detach");
   const std::unique_ptr<AttachSession> session = std::move(it->second);
   sessions_.erase(it);
   Unwatch(*session);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -128,6 +129,7 @@ void ClientGateway::OnJoin(const AttachSession& session, const v1::Join& join) {
                       .workers = *std::move(workers),
                       .limits = options_.limits()};
   for (const uint32_t rank : join.ranks()) event.ranks.emplace_back(rank);
+  EPD_FAILPOINT("epd.join.asked");
   sink_(std::move(event));
 }
 
@@ -149,6 +151,7 @@ void ClientGateway::OnDrained(const AttachSession& session, const v1::Drained& d
     out.failed = count.failed();
     event.counts.push_back(out);
   }
+  EPD_FAILPOINT("epd.drained.received");
   sink_(std::move(event));
 }
 

@@ -13,13 +13,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 
 absl::Time MonotonicNow() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return absl::TimeFromTimespec(now);
+  return absl::TimeFromTimespec(now) + absl::Nanoseconds(EPD_FAILPOINT_JUMPED("epd.clock"));
 }
 
 EventLoop::EventLoop(size_t max_requests)

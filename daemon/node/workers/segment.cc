@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -23,13 +24,15 @@ absl::Status Exhausted(const std::string& name, const char* call, size_t bytes) 
 absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, size_t bytes) {
   SharedSegment segment;
   segment.bytes_ = bytes;
-  segment.fd_ =
-      std::make_shared<UniqueFd>(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  segment.fd_ = std::make_shared<UniqueFd>(
+      EPD_FAILPOINT_CALL("epd.segment.no_memory", ENOMEM,
+                         memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   const int fd = segment.fd_->get();
   if (fd < 0) return Exhausted(name, "memfd_create", bytes);
   int failed;
   do {
-    failed = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+    failed = EPD_FAILPOINT_CALL("epd.segment.no_space", ENOSPC,
+                                fallocate(fd, 0, 0, static_cast<off_t>(bytes)));
   } while (failed != 0 && errno == EINTR);
   if (failed != 0) return Exhausted(name, "fallocate", bytes);
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

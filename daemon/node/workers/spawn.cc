@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 
@@ -50,7 +51,8 @@ absl::StatusOr<Child> Spawn(const std::string& path, const std::vector<std::stri
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start '", path, "': ", std::strerror(error)));
   }
-  child.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0)));
+  child.pidfd.reset(EPD_FAILPOINT_CALL("epd.worker.no_descriptor", EMFILE,
+                                       static_cast<int>(syscall(SYS_pidfd_open, child.pid, 0))));
   if (!child.pidfd.valid()) {
     const std::string why = std::strerror(errno);
     kill(child.pid, SIGKILL);

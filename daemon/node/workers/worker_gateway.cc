@@ -9,6 +9,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/poisoner.h"
 #include "daemon/observe/log.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/operation_kind.h"
 
 namespace epd {
@@ -67,6 +68,7 @@ void WorkerGateway::EndSession(const AttachSession& session, const absl::Status&
                                bool process_alive) {
   const SharedSegment* slots = FindSlots(session);
   if (slots == nullptr) return;
+  EPD_FAILPOINT("epd.session.end");
   MarkEnded(Slots(*slots));
   // Nobody will see the end of a process that epd cannot see. The pages of its arenas on this node go back
   // all the same; the memory of a GPU would not, while it is mapped.
@@ -137,6 +139,7 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
   down_because_ = WorkerGone(absl::StrCat("the worker of node ", options_.node, " ",
                                           ToString(options_.name), " host=", options_.host),
                              why.message());
+  EPD_FAILPOINT("epd.worker.dead");
   FailUndecided(Records(records_), down_because_);
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
@@ -152,6 +155,7 @@ absl::Status WorkerGateway::PoisonCause(const shm::SlotRequest& request) const {
 
 void WorkerGateway::Sweep(absl::Time now) {
   if (supervisor_->running() || now < next_sweep_) return;
+  EPD_FAILPOINT("epd.worker.sweep");
   uint64_t ended = 0;
   for (const auto& [id, session] : server_->sessions()) {
     const SharedSegment* slots = FindSlots(*session);
@@ -184,6 +188,7 @@ void WorkerGateway::OnTenantReady(Incarnation worker, const v1::TenantReady& rea
   const GroupId group(ready.group_id());
   const Formation formation(ready.formation());
   absl::Status status = FromProto(ready.status());
+  EPD_FAILPOINT("epd.tenant.ready");
   if (status.ok()) status = arenas_.Put(ready, std::move(fds));
   if (status.ok()) return sink_(TenantReady{worker, group, formation});
   sink_(TenantFailed{worker, group, formation, status});

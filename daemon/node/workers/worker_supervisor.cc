@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "daemon/observe/log.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -102,6 +103,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   hello.mutable_hello()->set_worker_incarnation(figures_.worker_incarnation);
   PacketChannel::Fds fds = options_.certificates;
   fds.insert(fds.begin(), records_.fd());
+  EPD_FAILPOINT("epd.worker.started");
   Send(hello, std::move(fds));
   observer_.OnWorkerSpawned();
 }
@@ -149,6 +151,7 @@ void WorkerSupervisor::OnSocket(uint32_t events) {
 void WorkerSupervisor::OnMessage(const v1::FromWorker& message, std::vector<UniqueFd> fds) {
   const absl::Time now = MonotonicNow();
   if (message.has_ready() && figures_.state == State::kStarting) {
+    EPD_FAILPOINT("epd.worker.ready");
     figures_.ready = message.ready();
     figures_.asked_at = absl::InfiniteFuture();
     next_heartbeat_ = now + options_.heartbeat;
@@ -194,6 +197,7 @@ void WorkerSupervisor::SendFailed(const absl::Status& why) {
 }
 
 void WorkerSupervisor::OnExit() {
+  EPD_FAILPOINT("epd.worker.reap");
   const std::string how = Reap(*child_);
   if (how.empty()) return;
   const absl::Time now = MonotonicNow();
@@ -232,7 +236,7 @@ void WorkerSupervisor::Kill(const std::string& why) {
 }
 
 void WorkerSupervisor::Send(const v1::ToWorker& message, PacketChannel::Fds fds) {
-  if (!channel_.has_value()) return;
+  if (!channel_.has_value() || EPD_FAILPOINT_FAILS("epd.worker.send")) return;
   const absl::Status sent = channel_->Send(message.SerializeAsString(), std::move(fds));
   if (absl::IsInvalidArgument(sent)) {
     return Log(LogLevel::kError, "a message to the worker is left out",

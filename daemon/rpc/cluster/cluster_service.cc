@@ -14,6 +14,7 @@
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/tls/address.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 
@@ -160,7 +161,9 @@ void ClusterService::TakeArrived() {
     absl::StatusOr<NodeReport> report = Check(*alive, one.report);
     if (report.ok() && report->seq != 0) reports.push_back(*std::move(report));
   }
+  EPD_FAILPOINT_REORDER("epd.reports.order", reports);
   if (reports.empty()) return;
+  EPD_FAILPOINT("epd.reports.received");
   node_.coordination().Call(
       [&](Rendezvous& coordinator, absl::Time at) { return coordinator.TakeReports(at, reports); });
 }
@@ -193,6 +196,7 @@ absl::Status ClusterService::Introduce(ClusterStream& stream, const NodeReport& 
     return absl::AlreadyExistsError(absl::StrCat(
         "another living epd is the node '", report.node.value, "'; give each node its own --node"));
   }
+  EPD_FAILPOINT("epd.node.connected");
   stream.node = report.node;
   stream.incarnation = report.incarnation;
   Log(LogLevel::kInfo, "node connected", {{"peer", report.node.value}});
@@ -251,6 +255,7 @@ void ClusterService::Send(const ClusterView& view) {
     v1::ClusterView message = ToProto(view, stream->protocol, &formations_);
     if (!stream->no_ids.empty()) WithholdIds(stream->no_ids, message);
     *message.mutable_nodes() = nodes;
+    if (EPD_FAILPOINT_FAILS("epd.view.half_open")) continue;
     stream->OfferView(std::move(message));
   }
 }

@@ -11,6 +11,7 @@
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/cluster/link_proof.h"
 #include "daemon/rpc/cluster/node_questions.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -45,6 +46,7 @@ void RemoteCoordinator::Open(absl::Time now) {
 
 void RemoteCoordinator::Start(uint64_t number, const absl::StatusOr<std::string>& proof) {
   if (!proof.ok()) return Lost(proof.status());
+  EPD_FAILPOINT("epd.link.start");
   last_heard_ = MonotonicNow();
   const std::weak_ptr<int> weak = alive_;
   stream_ = std::make_unique<CoordinatorStream>(
@@ -74,6 +76,7 @@ void RemoteCoordinator::OnView(uint64_t number, const v1::ClusterView& message) 
         {{"coordinator", address_}, {"why", view.status().message()}});
     return stream_->Cancel();
   }
+  EPD_FAILPOINT("epd.view.received");
   cluster_.peers().Take(message.nodes());
   last_heard_ = MonotonicNow();
   if (!connected_) {
@@ -160,7 +163,7 @@ void RemoteCoordinator::Lost(const absl::Status& why) {
 }
 
 void RemoteCoordinator::Send(const NodeReport& report) {
-  if (stream_ == nullptr) return;
+  if (stream_ == nullptr || EPD_FAILPOINT_FAILS("epd.link.half_open")) return;
   v1::NodeReport message = ToProto(report);
   if (!no_ids_.empty()) WithholdIds(no_ids_, message);
   stream_->OfferReport(std::move(message));

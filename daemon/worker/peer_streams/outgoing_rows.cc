@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "failpoint/failpoint.h"
+
 namespace epd {
 namespace {
 
@@ -62,6 +64,7 @@ absl::StatusOr<std::optional<grpc::ByteBuffer>> OutgoingRows::Next() {
   grpc_slice raw = grpc_slice_malloc(sizeof frame + table + bytes);
   auto* to = reinterpret_cast<char*>(GRPC_SLICE_START_PTR(raw));
   std::memcpy(to, &frame, sizeof frame);
+  EPD_FAILPOINT_FLIP("worker.wire.header", to, sizeof frame);
   to += sizeof frame;
   if (table > 0) std::memcpy(to, places.data(), table);
   to += table;

@@ -5,6 +5,7 @@
 #include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 
@@ -27,6 +28,7 @@ void PeerStream::Send(grpc::ByteBuffer message) {
   const std::lock_guard lock(mutex_);
   if (over_) return;
   messages_.push_back(std::move(message));
+  EPD_FAILPOINT_REORDER("worker.wire.order", messages_);
   Pump();
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
@@ -82,7 +83,7 @@ absl::StatusOr<std::string> Wire::Listen(const std::string& listen, const std::s
 
 std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind) {
   v1::WireHello hello;
-  hello.set_version(kWireVersion);
+  hello.set_version(kWireVersion + (EPD_FAILPOINT_FAILS("worker.wire.version_gap") ? 1 : 0));
   hello.set_node(options_.node);
   hello.set_from(options_.self.value);
   hello.set_to(node.worker.value);
@@ -109,6 +110,7 @@ std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind)
       return absl::UnauthenticatedError(
           "whoever answers there does not know what the formation told both workers");
     }
+    EPD_FAILPOINT("worker.wire.prove");
     v1::WireHello proof;
     proof.set_proof(ProofOfStream(secret, said, challenge));
     return Framed(FrameKind::kHello, proof);
@@ -129,6 +131,7 @@ void Wire::Meet(const std::vector<PeerWorker>& nodes) {
 void Wire::Send(Incarnation peer, const PeerMessage& message) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;  // Its loss has been told.
+  EPD_FAILPOINT_SEND("worker.wire.message")
   found->second.express->Send(Framed(FrameKind::kMessage, ToProto(message)));
 }
 
@@ -141,7 +144,7 @@ void Wire::Send(RowsToSend rows) {
     auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
                                                    std::move(ranks), gate);
     if (rows.stage.said.stage_bytes <= kExpressBytes) {
-      peer->second.express->Send(std::move(outgoing));
+      EPD_FAILPOINT_SEND("worker.wire.rows") peer->second.express->Send(outgoing);
     } else {
       task_thread_.Post([stream = peer->second.bulk, outgoing] { stream->Send(outgoing); });
     }

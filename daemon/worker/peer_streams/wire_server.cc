@@ -13,6 +13,7 @@
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 #include "proto/epd/v1/wire.pb.h"
@@ -145,6 +146,7 @@ class WireServer::Stream {
   }
 
   grpc::Status TakeHello(BufferReader& reader) {
+    EPD_FAILPOINT("worker.wire.greeted");
     v1::WireHello hello;
     if (!hello.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("a hello that is none");
     if (server_.self_.secret.empty() ||
@@ -167,7 +169,9 @@ class WireServer::Stream {
 
   grpc::Status TakeMessage(BufferReader& reader) {
     v1::WireMessage proto;
-    if (!proto.ParseFromString(reader.Rest(sizeof(uint32_t)))) return Bad("no message");
+    std::string bytes = reader.Rest(sizeof(uint32_t));
+    EPD_FAILPOINT_FLIP("worker.wire.bytes", bytes.data(), bytes.size());
+    if (!proto.ParseFromString(bytes)) return Bad("no message");
     std::optional<PeerMessage> message = FromProto(proto);
     if (!message.has_value()) return Bad(absl::StrCat("a message of step ", proto.step()));
     server_.inbox_.Put(PeerSaid{peer_, *std::move(message)});

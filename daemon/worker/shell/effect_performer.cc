@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/shell/control_codec.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/text.h"
 
 namespace epd {
@@ -58,7 +59,9 @@ void EffectPerformer::PollBackends(absl::Time now) {
 }
 
 void EffectPerformer::TakeMoved(Backend& backend) {
-  const absl::StatusOr<std::vector<MovedRows>> moved = backend.Poll(now_);
+  absl::StatusOr<std::vector<MovedRows>> moved = backend.Poll(now_);
+  if (EPD_FAILPOINT_FAILS("worker.device.async_error"))
+    moved = absl::InternalError("NCCL: unhandled system error");
   if (!moved.ok()) {
     device_lost_ = true;
     if (status_.ok()) status_ = moved.status();
@@ -106,6 +109,7 @@ void EffectPerformer::Run(const AnswerSubmission& effect) {
 }
 
 void EffectPerformer::Run(const CommitPages& effect) {
+  EPD_FAILPOINT("worker.pages.commit");
   for (const Trim& trim : effect.trims) {
     const auto set = arenas_.find(trim.set);
     if (set != arenas_.end()) set->second.set->Trim(trim.offset, trim.bytes);
@@ -159,6 +163,7 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     fds.push_back(share->read_only_fd);
   }
   if (status.ok()) {
+    EPD_FAILPOINT("worker.tenant.ready");
     const absl::Status sent = epd_.Send(message, fds);
     if (!absl::IsInvalidArgument(sent)) return status_.Update(sent);
     status = absl::ResourceExhaustedError(sent.message());
@@ -172,7 +177,7 @@ void EffectPerformer::Run(const ReportTenantDrained& effect) {
   v1::FromWorker message;
   message.mutable_tenant_drained()->set_group_id(effect.group.value);
   message.mutable_tenant_drained()->set_formation(effect.formation.value);
-  Send(message);
+  EPD_FAILPOINT_SEND("worker.drained.send") Send(message);
 }
 
 void EffectPerformer::Run(const MoveRows& effect) {
@@ -182,6 +187,7 @@ void EffectPerformer::Run(const MoveRows& effect) {
     return exchange_.RowsMoved(effect.operation,
                                absl::InternalError("the arenas of the operation are gone"), now_);
   }
+  EPD_FAILPOINT("worker.rows.move");
   Backend& backend = *set->second.backend;
   backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
                     now_);
@@ -247,6 +253,7 @@ void EffectPerformer::Run(const OpenWire& effect) {
     }
     regions[rank] = {*mapped + effect.offset, effect.servers.at(rank)};
   }
+  EPD_FAILPOINT("worker.wire.open");
   wire_->Open(effect.operation, effect.bytes, std::move(regions));
 }
 
@@ -273,6 +280,7 @@ void EffectPerformer::Run(const SendRows& effect) {
 }
 
 void EffectPerformer::Run(const CloseWire& effect) {
+  EPD_FAILPOINT("worker.wire.close");
   if (wire_ != nullptr) wire_->Close(effect.operation);
 }
 
@@ -320,6 +328,7 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   if (start.spec.traits().by_library() && facts.members == nullptr) {
     return SeveralRanksOnOneGpu(start.spec);
   }
+  EPD_FAILPOINT("worker.tenant.start");
   tenants_[{start.group, start.formation}] = std::move(facts);
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -29,6 +30,7 @@ absl::StatusOr<std::optional<EpdMessage>> EpdSocket::Receive() {
   absl::StatusOr<Packet> packet = channel_.Receive(&would_block);
   if (!packet.ok()) return OfEpd(packet.status());
   if (would_block) return std::nullopt;
+  EPD_FAILPOINT_FLIP("worker.control.bytes", packet->bytes.data(), packet->bytes.size());
   EpdMessage message;
   message.fds = std::move(packet->fds);
   if (!message.body.ParseFromString(packet->bytes)) {
@@ -42,7 +44,8 @@ absl::StatusOr<std::optional<EpdMessage>> EpdSocket::Receive() {
 absl::Status EpdSocket::Send(const v1::FromWorker& message, const std::vector<int>& fds) {
   PacketChannel::Fds sent;
   for (const int fd : fds) {
-    sent.push_back(std::make_shared<UniqueFd>(fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+    sent.push_back(std::make_shared<UniqueFd>(
+        EPD_FAILPOINT_CALL("worker.control.no_descriptor", EMFILE, fcntl(fd, F_DUPFD_CLOEXEC, 0))));
     if (sent.back()->valid()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "the worker has no descriptor left (LimitNOFILE) for the ", fds.size(), " of a message"));

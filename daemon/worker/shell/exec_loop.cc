@@ -19,6 +19,7 @@
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
 #include "daemon/worker/shell/thread_slice.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -88,11 +89,12 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
 absl::Time ExecLoop::Now() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return absl::TimeFromTimespec(now);
+  return absl::TimeFromTimespec(now) + absl::Nanoseconds(EPD_FAILPOINT_JUMPED("worker.clock"));
 }
 
 absl::Status ExecLoop::SetUp() {
-  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_ = UniqueFd(
+      EPD_FAILPOINT_CALL("worker.start.no_descriptor", EMFILE, epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll_.valid()) {
     return absl::ResourceExhaustedError(absl::StrCat("epoll_create1: ", std::strerror(errno)));
   }
@@ -257,6 +259,7 @@ void ExecLoop::AbortEverything() {
   const std::string why = EpdHasEnded() ? absl::StrCat("its epd (pid ", epd_pid_, ") has ended")
                                         : std::string(status_.message());
   const absl::Time now = Now();
+  EPD_FAILPOINT("worker.stop.abort");
   exchange_.Stop(why, now);
   performer_.RunAll(now);
   for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(WorkerStops(why));

@@ -9,6 +9,7 @@
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/exec_loop.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 namespace {
@@ -27,6 +28,7 @@ void ExecLoop::ReadControl() {
     }
     if (!message.ok()) return Fail(message.status());
     if (!message->has_value()) return;
+    EPD_FAILPOINT("worker.control.received");
     Handle(**std::move(message));
     performer_.RunAll(Now());
   }
@@ -70,6 +72,7 @@ void ExecLoop::LeaveOut(absl::string_view what) {
 void ExecLoop::Send(const v1::FromWorker& message) { performer_.Send(message); }
 
 void ExecLoop::Handle(const v1::AddSession& message, std::vector<UniqueFd> fds) {
+  EPD_FAILPOINT("worker.session.add");
   const absl::Status entered = Enter(message, std::move(fds));
   if (entered.ok()) return;
   v1::FromWorker answer;
@@ -99,6 +102,7 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
     sessions_.erase(id);
     return absl::ResourceExhaustedError("epoll_ctl of its eventfd");
   }
+  EPD_FAILPOINT("worker.session.added");
   exchange_.AddSession(id, message.uid());
   const absl::Time now = Now();
   slots.TakeAll([&](const Submission& submission, const shm::SlotRequest& request) {
@@ -144,6 +148,7 @@ void ExecLoop::Handle(const v1::StartTenant& message) {
 void ExecLoop::Handle(const v1::EndTenant& message) {
   const GroupId group(message.group_id());
   const Formation formation(message.formation());
+  EPD_FAILPOINT("worker.tenant.end");
   exchange_.EndTenant(group, formation, FromProto(message.status()), Now());
   performer_.RunAll(Now());
   performer_.RemoveTenant(group, formation);
@@ -156,6 +161,7 @@ void ExecLoop::Handle(const v1::MakeUniqueId& message) {
 
 void ExecLoop::SendMadeIds() {
   for (const MadeUniqueId& made : id_maker_.TakeMade(Now())) {
+    EPD_FAILPOINT("worker.unique_id.made");
     v1::FromWorker message;
     v1::UniqueIdMade& answer = *message.mutable_unique_id_made();
     answer.set_group_id(made.request.group_id);
@@ -168,6 +174,7 @@ void ExecLoop::SendMadeIds() {
 
 void ExecLoop::Handle(const v1::InitCommunicator& message) {
   v1::FromWorker reply;
+  EPD_FAILPOINT("worker.communicator.init");
   v1::CommunicatorReady& ready = *reply.mutable_communicator_ready();
   ready.set_group_id(message.group_id());
   ready.set_epoch(message.epoch());
@@ -212,6 +219,7 @@ void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnaps
 }
 
 void ExecLoop::Handle(const v1::GetSnapshot& message) {
+  EPD_FAILPOINT("worker.snapshot");
   const ExchangeSnapshot figures = exchange_.Snapshot(Now());
   v1::WorkerSnapshot snapshot = SnapshotToProto(figures);
   snapshot.set_request_id(message.request_id());

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 
 namespace epd {
 
@@ -18,7 +19,9 @@ absl::StatusOr<Mapping> Mapping::Open(const UniqueFd& fd, size_t min_bytes) {
                                             "; epd and epd-worker are of different builds"));
   }
   const auto bytes = static_cast<size_t>(facts.st_size);
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* data = EPD_FAILPOINT_FAILS("worker.session.no_memory")
+                   ? MAP_FAILED
+                   : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("mmap of a segment: ", std::strerror(errno)));
   }

@@ -1,6 +1,7 @@
 #include "daemon/worker/shell/outcome_records.h"
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/text.h"
 
 namespace epd {
@@ -36,6 +37,7 @@ void OutcomeRecords::Link(uint32_t record_index, uint32_t slot, OperationId oper
 }
 
 void OutcomeRecords::OpenOperation(OperationId operation) {
+  EPD_FAILPOINT("worker.record.open");
   shm::OperationRecord& record = Of(operation);
   record.outcome.store(static_cast<uint32_t>(shm::Outcome::kUndecided), std::memory_order_relaxed);
   record.code = 0;
@@ -48,10 +50,13 @@ void OutcomeRecords::Decide(OperationId operation, const absl::Status& status) {
   record.code = static_cast<uint32_t>(status.code());
   text::Write(status.message(), record.cause);
   const shm::Outcome outcome = status.ok() ? shm::Outcome::kGood : shm::Outcome::kFailed;
+  EPD_FAILPOINT("worker.record.decide");
   record.outcome.store(static_cast<uint32_t>(outcome), std::memory_order_release);
+  EPD_FAILPOINT("worker.record.decided");
 }
 
 void OutcomeRecords::CloseOperation(OperationId operation) {
+  EPD_FAILPOINT("worker.record.close");
   Of(operation).op_id.store(0, std::memory_order_release);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "failpoint/failpoint.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 
@@ -95,7 +96,9 @@ bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
   uint32_t& id = last_claim_[index];
   id = id == UINT32_MAX ? shm::kFirstClaimId : std::max(id + 1, shm::kFirstClaimId);
   records_->WriteClaim(record_index_, index, slot.request.step, id);
+  EPD_FAILPOINT("worker.slot.claim");
   if (!shm::Claim(word, id)) return false;
+  EPD_FAILPOINT("worker.slot.claimed");
   // Copied after the claim: before it, the submission might have been ended and armed anew.
   shm::SlotRequest request;
   std::memcpy(&request, &slot.request, sizeof request);
@@ -108,6 +111,7 @@ void SessionSlots::Answer(const AnswerSubmission& answer) {
   std::atomic<uint64_t>& word = view_.word(answer.submission.slot);
   // A submission that somebody else ended keeps its reply.
   if (word.load(std::memory_order_acquire) != shm::Claimed(answer.submission.claim)) return;
+  EPD_FAILPOINT("worker.slot.answer");
   shm::SlotReply& reply = slot.reply;
   reply.op_id = answer.operation.value;
   reply.region_offset = answer.region.offset;
@@ -120,6 +124,7 @@ void SessionSlots::Answer(const AnswerSubmission& answer) {
   if (answer.plan_name.has_value()) slot.plan_name = *answer.plan_name;
   if (!answer.repeats) WriteReason(answer.submission.slot, answer.status);
   if (shm::Answer(word, answer.submission.claim, static_cast<uint32_t>(answer.status.code()))) {
+    EPD_FAILPOINT("worker.slot.answered");
     Wake(answer.submission.slot);
   }
 }
@@ -131,6 +136,7 @@ void SessionSlots::Tell(const NameEagerBuffers& eager) {
   slot.reply.op_id = eager.operation.value;
   std::copy(eager.eager_buffer_of_rank.begin(), eager.eager_buffer_of_rank.end(),
             slot.eager.eager_buffer_of_rank);
+  EPD_FAILPOINT("worker.eager.told");
   slot.eager.good = 1;
 }
 

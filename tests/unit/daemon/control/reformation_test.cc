@@ -165,7 +165,7 @@ TEST(ReformationTest, ADeadWorkerIsReplacedAndCallsWait) {
   for (const uint64_t session : {1, 2}) {
     ASSERT_EQ(c.reforms[session].size(), 1u);
     EXPECT_TRUE(c.reforms[session][0].wait);
-    EXPECT_EQ(c.reforms[session][0].cause.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(c.reforms[session][0].cause.code(), absl::StatusCode::kUnavailable);
   }
   c.Drained(0, 1, {{Rank{0}, kA, 4}});
   c.Drained(1, 2, {{Rank{1}, kA, 3}});
