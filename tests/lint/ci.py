@@ -12,6 +12,7 @@ import error_numbers
 import failpoints
 import fault_table
 import glossary
+import guarantees
 import layering
 import modules
 import readmes
@@ -78,6 +79,7 @@ def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
         style,
         modules,
         readmes,
+        guarantees,
     )
     return {rule.__name__.replace("_", " "): functools.partial(rule.check, files) for rule in rules}
 

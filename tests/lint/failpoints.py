@@ -38,7 +38,8 @@ def _uses(files: tree.Tree) -> list[tuple[str, str, str | None]]:
 def table(files: tree.Tree) -> str:
     """The table, in Markdown."""
     rows = [
-        f"| `{name}` | {_CAN.get(kind, '?')} | `{path}` |\n" for name, path, kind in sorted(_uses(files))
+        f"| `{name}` | {_CAN.get(kind, '?')} | `{path}` |\n"
+        for name, path, kind in sorted(_uses(files))
     ]
     return _HEAD + "".join(rows)
 
@@ -48,7 +49,9 @@ def check(files: tree.Tree) -> list[str]:
     complaints = []
     for name, path, kind in _uses(files):
         if not _NAME.fullmatch(name):
-            complaints.append(f"{path}: failpoint '{name}': expected epd, worker or client, then .words")
+            complaints.append(
+                f"{path}: failpoint '{name}': expected epd, worker or client, then .words"
+            )
         if kind not in _CAN:
             complaints.append(f"{path}: failpoint '{name}': there is no EPD_FAILPOINT_{kind}")
         if name in seen:

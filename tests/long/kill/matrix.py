@@ -1,0 +1,341 @@
+"""The kill matrix: a process is killed, stopped for a while, or has another fault at a named place of an operation or of
+forming; the others end bit-exact or with a typed error, in their deadline, all ranks work again, and nothing is left behind.
+
+usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--write=TABLE.md]
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import os
+import pathlib
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "integration")]
+
+import points  # noqa: E402  (these need the path)
+import wait  # noqa: E402
+from fleet import LONG_STOP_S, NUM_RANKS, Fleet, Rank  # noqa: E402
+
+_FIRES_S = 20
+_SHORT_STOP_S = 1.0
+# What an operation may take beyond a stop: absent, undecided and form of the fleet, and the loss of a node.
+_DEADLINE_S = 22
+_RECOVERS_S = 45
+_QUIET_S = 1.0
+_VICTIM_RANK, _BYSTANDER_RANK = 1, 2
+_TYPED = re.compile(r"^error (-|\d+) (\[epd:(?P<code>[A-Z_]+)\].*)$")
+_NEVER = {"INTERNAL", "UNKNOWN", "OK"}
+
+
+class Failed(Exception):
+    """What a case showed that must not be."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    case: points.Case
+    heard: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    recovery: float = 0.0
+    problem: str = ""
+
+
+def _code(reply: str | None, who: str) -> str:
+    """What a reply amounts to; Failed if no rank may say it."""
+    if reply == "exact":
+        return "exact"
+    found = _TYPED.match(reply or "")
+    if reply is None:
+        raise Failed(f"{who} heard nothing in its deadline")
+    if not found or found["code"] in _NEVER:
+        raise Failed(f"{who} heard: {reply[:600]}")
+    return found["code"]
+
+
+class Run:
+    """One case on a fleet."""
+
+    def __init__(self, fleet: Fleet, case: points.Case, show: bool):
+        self._fleet, self._case, self._show = fleet, case, show
+        self._outcome = Outcome(case)
+        self._node = fleet.nodes[1 if case.victim in ("epd", "far worker") else 0]
+        self._ranks: list[Rank] = []
+        self._is_client = case.victim == "client"
+
+    def __call__(self) -> Outcome:
+        before = self._fleet.held()
+        try:
+            for rank in range(NUM_RANKS):
+                self._ranks.append(self._fleet.start_rank(rank, self._case.hidden))
+            self._go()
+            self._leave()
+        finally:
+            self._fleet.clear_rules()
+            for rank in self._ranks:
+                rank.close()
+        self._check_held(before)
+        return self._outcome
+
+    def _rules(self):
+        return self._ranks[_VICTIM_RANK].rules if self._is_client else self._node.rules
+
+    def _go(self) -> None:
+        case = self._case
+        if case.when != "form":
+            self._step_all_exact("before the fault", 0)
+        self._rules().write(f"{case.point}={case.action}")
+        if case.when == "leave":
+            return
+        for rank in self._ranks:
+            rank.say("step")
+        self._trigger()
+        began = self._meet_fault()
+        for rank in self._ranks:
+            if rank.busy:
+                self._take(rank, began)
+        self._step_all_exact("after the fault", _RECOVERS_S)
+        self._outcome.recovery = time.monotonic() - began
+
+    def _trigger(self) -> None:
+        """What leads to the point where no step does."""
+        if self._case.when == "lost rank":
+            for rank in self._ranks:
+                self._take(rank, time.monotonic())
+            self._ranks[_BYSTANDER_RANK].close()
+            self._replace(_BYSTANDER_RANK)
+            for rank in self._ranks:
+                rank.say("step")
+        elif self._case.when == "lost worker":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._node.worker_pid(), signal.SIGKILL)
+
+    def _meet_fault(self) -> float:
+        """Waits until the victim is at its point and has its fault; when it was over (a stop) or began."""
+        case = self._case
+        fired = lambda: self._rules().fired(case.point)  # noqa: E731
+        pid = wait.until(fired, f"{case.point} is reached", _FIRES_S)
+        began = time.monotonic()
+        if case.action == "stop":
+            time.sleep(case.hold)
+            # One that was stopped for too long has been killed and replaced.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+            began = time.monotonic()
+        elif case.action == "kill":
+            self._replace_killed()
+        return began
+
+    def _replace_killed(self) -> None:
+        """As a service manager and a job's launcher do. epd replaces its workers itself."""
+        if self._is_client:
+            self._ranks[_VICTIM_RANK].process.wait(_DEADLINE_S)
+            self._ranks[_VICTIM_RANK].close()
+            self._replace(_VICTIM_RANK)
+        elif self._case.victim in ("epd", "coordinator"):
+            self._node.process.wait(_DEADLINE_S)
+            self._node.start()
+
+    def _replace(self, rank: int) -> None:
+        self._ranks[rank] = self._fleet.start_rank(rank, self._case.hidden)
+
+    def _take(self, rank: Rank, began: float) -> str:
+        left = began + _DEADLINE_S - time.monotonic()
+        said = rank.hear(max(left, 0.1))
+        code = _code(said, f"rank {rank.rank}")
+        self._outcome.heard[code] += 1
+        if self._show and code != "exact":
+            print(f"    rank {rank.rank}: {said}", flush=True)
+        return code
+
+    def _step_all_exact(self, what: str, seconds: float) -> None:
+        """Steps until one is exact on all ranks, for `seconds` at most."""
+        end = time.monotonic() + seconds
+        while True:
+            for rank in self._ranks:
+                rank.say("step")
+            began = time.monotonic()
+            codes = [
+                _code(
+                    rank.hear(max(began + _DEADLINE_S - time.monotonic(), 0.1)), f"rank {rank.rank}"
+                )
+                for rank in self._ranks
+            ]
+            if codes == ["exact"] * NUM_RANKS:
+                return
+            if time.monotonic() > end:
+                raise Failed(f"{what}, the ranks' last step ended with {', '.join(codes)}")
+            time.sleep(0.1)
+
+    def _leave(self) -> None:
+        for rank in self._ranks:
+            rank.say("leave")
+        if self._case.when == "leave":
+            self._outcome.recovery = time.monotonic() - self._meet_fault()
+        for rank in self._ranks:
+            if (said := rank.hear(_DEADLINE_S)) != "left":
+                raise Failed(f"rank {rank.rank} did not leave: {said}")
+            if (now := rank.ask("figures")) is None or not _no_more(
+                _figures(now), _figures(rank.figures)
+            ):
+                raise Failed(f"rank {rank.rank} holds {now}, it began with {rank.figures}")
+
+    def _check_held(self, before: dict[str, tuple[int, ...]]) -> None:
+        """A second after the last rank's end nothing is held that was not before."""
+        time.sleep(_QUIET_S)
+        self._fleet.await_workers()
+        after = self._fleet.held()
+        more = [
+            f"{what}: {before.get(what)} before, {now} after"
+            for what, now in after.items()
+            if not _no_more(now, before.get(what, ()))
+        ]
+        if more:
+            raise Failed("left behind (descriptors, memfds, bytes in them): " + "; ".join(more))
+
+
+def _figures(line: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in line.split()[1:])
+
+
+def _no_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
+    return len(now) == len(before) and all(n <= b for n, b in zip(now, before, strict=True))
+
+
+def _warm_up(fleet: Fleet) -> None:
+    """What is opened once and kept (streams between the workers) is there before anything is counted."""
+    for hidden in (points.SMALL, points.LARGE):
+        ranks = [fleet.start_rank(rank, hidden) for rank in range(NUM_RANKS)]
+        for rank in ranks:
+            rank.say("step")
+        replies = [rank.hear(_DEADLINE_S) for rank in ranks]
+        if replies != ["exact"] * NUM_RANKS:
+            raise Failed(f"the first step of all: {replies}")
+        for rank in ranks:
+            rank.ask("leave")
+            rank.close()
+    time.sleep(_QUIET_S)
+
+
+def _worker(
+    binaries: pathlib.Path,
+    todo: "queue.Queue[points.Case]",
+    done: "queue.Queue[Outcome]",
+    show: bool,
+) -> None:
+    fleet: Fleet | None = None
+    warm_up = True
+    while True:
+        try:
+            case = todo.get_nowait()
+        except queue.Empty:
+            break
+        outcome = Outcome(case)
+        try:
+            if fleet is None:
+                fleet = Fleet(binaries)
+            if warm_up:
+                _warm_up(fleet)
+            warm_up = case.victim != "client"
+            outcome = Run(fleet, case, show)()
+        except (Failed, AssertionError, OSError) as problem:
+            warm_up = True
+            outcome.problem = f"{type(problem).__name__}: {problem}"
+            if show and fleet is not None:
+                outcome.problem += "".join(
+                    f"\n--- {n.folder}\n{n.log()[-6000:]}" for n in fleet.nodes
+                )
+            # The next case has a fleet of its own to count in.
+            if fleet is not None:
+                fleet.__exit__()
+            fleet = None
+        done.put(outcome)
+    if fleet is not None:
+        fleet.__exit__()
+
+
+def _cases(options: argparse.Namespace) -> list[points.Case]:
+    wanted = options.signals.split(",")
+    cases = []
+    for place in points.places():
+        if "kill" in wanted:
+            cases.append(place)
+        if "stop" in wanted:
+            cases.append(dataclasses.replace(place, action="stop", hold=_SHORT_STOP_S))
+        if "long" in wanted:
+            cases.append(dataclasses.replace(place, action="stop", hold=LONG_STOP_S))
+    if "faults" in wanted:
+        cases += points.faults()
+    return [case for case in cases if options.k in str(case)]
+
+
+def table(outcomes: list[Outcome]) -> str:
+    lines = [
+        "| point | victim | when | what | the ranks heard | recovery |",
+        "|---|---|---|---|---|--:|",
+    ]
+    for one in outcomes:
+        case = one.case
+        hold = f" {case.hold:g} s" if case.action == "stop" else ""
+        heard = ", ".join(f"{n} {code}" for code, n in sorted(one.heard.items()))
+        lines.append(
+            f"| `{case.point}` | {case.victim} | {points.WHEN[case.when]} | {case.action}{hold} "
+            f"| {one.problem.splitlines()[0] if one.problem else heard} | {one.recovery:.1f} s |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="matrix.py", description=__doc__)
+    parser.add_argument("binaries", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("-k", default="", metavar="TEXT")
+    parser.add_argument("--signals", default="kill,stop,long,faults")
+    parser.add_argument(
+        "--show", action="store_true", help="what was heard, and logs of what failed"
+    )
+    parser.add_argument("--write", type=pathlib.Path)
+    options = parser.parse_args(arguments)
+    todo: queue.Queue[points.Case] = queue.Queue()
+    done: queue.Queue[Outcome] = queue.Queue()
+    cases = _cases(options)
+    for case in cases:
+        todo.put(case)
+    threads = [
+        threading.Thread(target=_worker, args=(options.binaries, todo, done, options.show))
+        for _ in range(options.jobs)
+    ]
+    for thread in threads:
+        thread.start()
+    outcomes = []
+    for number in range(len(cases)):
+        one = done.get()
+        outcomes.append(one)
+        verdict = (
+            f"FAILED {one.problem}" if one.problem else f"{dict(one.heard)} {one.recovery:.1f} s"
+        )
+        print(f"[{number + 1}/{len(cases)}] {one.case}: {verdict}", flush=True)
+    for thread in threads:
+        thread.join()
+    outcomes.sort(key=lambda one: cases.index(one.case))
+    text = table(outcomes)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+    print(text)
+    failed = sum(bool(one.problem) for one in outcomes)
+    num_points = len({one.case.point for one in outcomes})
+    worst = max((one.recovery for one in outcomes), default=0)
+    print(
+        f"{len(outcomes) - failed} passed, {failed} failed; {num_points} points; "
+        f"the longest recovery took {worst:.1f} s"
+    )
+    return 1 if failed or not outcomes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
