@@ -1,4 +1,4 @@
-"""Goal: a guarantee without a test that is there is refused, and a failpoint that two places share or the table lacks."""
+"""Goal: a guarantee without a test that is there is refused, and so is a failpoint that two places share or no table has."""
 
 import failpoints
 import guarantees
