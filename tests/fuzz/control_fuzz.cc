@@ -32,8 +32,9 @@ void TakeByEpd(const v1::FromWorker& message) {
     for (const v1::TenantReady::Arena& arena : ready.arenas())
       EPD_FUZZ_CHECK(!arena.handle().empty());
     v1::Joined joined;
-    const ReplyJoined reply{.group = GroupId(ready.group_id()),
-                            .formation = Formation(ready.formation())};
+    ReplyJoined reply;
+    reply.group = GroupId(ready.group_id());
+    reply.formation = Formation(ready.formation());
     EPD_FUZZ_CHECK(arenas.Take(reply, WorkerId{}, joined).ok());
   }
   GroupTotals totals;
