@@ -72,7 +72,9 @@ def test_killed_worker_gives_a_new_epoch_once_the_clients_have_drained(daemon):
         assert os.fstat(client.fds[-1]).st_ino != os.fstat(client.fds[2]).st_ino, "new arenas"
 
 
-def test_open_uses_end_with_unavailable_when_the_worker_is_dead_and_stay_so_until_it_is_back(daemon):
+def test_open_uses_end_with_unavailable_when_the_worker_is_dead_and_stay_so_until_it_is_back(
+    daemon,
+):
     daemon.start("--worker_backoff_min=2s")
     with daemon.client() as client:
         client.attach()
