@@ -22,7 +22,9 @@
 #include "daemon/node/settings/reload.h"
 #include "daemon/node/settings/settings.h"
 #include "daemon/observe/log.h"
+#include "daemon/otlp/trace_exporter.h"
 #include "daemon/rpc/cluster/link_policy.h"
+#include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
 #include "daemon/version.h"
@@ -68,8 +70,8 @@ void ReadAgain(const std::vector<std::string>& args, const MachineFacts& facts,
 }
 
 // The start and stop order. Whatever is started later is stopped earlier:
-//   lock, certificates, segments, gRPC, metrics, attach socket, READY, [worker and control loop], STOPPING, sockets,
-//   sessions, worker, metrics, gRPC
+//   lock, certificates, segments, gRPC, metrics, traces, attach socket, READY, [worker and control loop], STOPPING,
+//   sockets, sessions, worker, traces, metrics, gRPC
 absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& facts,
                    ParsedSettings& parsed) {
   const Settings& settings = parsed.settings;
@@ -99,6 +101,12 @@ absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& fac
   MetricsServer metrics(
       [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
   if (absl::Status bad = metrics.Start(settings); !bad.ok()) return bad;
+  TraceExporter traces(
+      [&node](const v1::GetTraceRequest& request, TraceExporter::Done done) {
+        return AskTraces(node, request, std::move(done));
+      },
+      kVersion);
+  if (absl::Status bad = traces.Start(settings); !bad.ok()) return bad;
   absl::StatusOr<UniqueFd> listener = ListenAt(settings.socket);
   if (!listener.ok()) return listener.status();
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
@@ -117,6 +125,7 @@ absl::Status Serve(const std::vector<std::string>& args, const MachineFacts& fac
     unlink(settings.socket.c_str());
     rpc.SetServing(false);
   });
+  traces.Stop();
   metrics.Stop();
   rpc.Stop();
   unlink(settings.grpc_socket.c_str());

@@ -51,7 +51,8 @@ inline Attach MakeAttach(std::string client_name) {
           .max_version = limits::kProtocolVersion,
           .features = 0,
           .client_name = std::move(client_name),
-          .client_version = {}};
+          .client_version = {},
+          .traceparent = {}};
 }
 
 // Whether the group's staging is memory of GPUs.

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
@@ -36,6 +38,16 @@ Status ForkedChild() {
       "this object belongs to the parent process; a forked child calls epd_connect itself");
 }
 
+// W3C Trace Context in environment variables: the span that this process was started in. What cannot be one is left out: protobuf
+// refuses strings that are no UTF-8.
+std::string TraceparentOfEnvironment() {
+  constexpr size_t kMaxBytes = 200;
+  const char* value = std::getenv("TRACEPARENT");
+  const bool may_be_one = value != nullptr && std::strlen(value) <= kMaxBytes &&
+                          std::strspn(value, "0123456789abcdef-") == std::strlen(value);
+  return may_be_one ? value : "";
+}
+
 }  // namespace
 
 Session::Session(std::string path, AttachSocket socket)
@@ -48,6 +60,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   std::shared_ptr<Session> session(new Session(path, std::move(socket)));
   client::Attach attach = MakeAttach(client_name);
   attach.client_version = EPD_CLIENT_VERSION;
+  attach.traceparent = TraceparentOfEnvironment();
   attach.features = kTakesSlotsOfFurtherWorkers;
   if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;
   EPD_FAILPOINT("client.attach.said");

@@ -22,6 +22,7 @@ constexpr char kClearScreen[] = "\033[H\033[2J";
 // Connects anew each time, so that --watch survives a restart of the daemon.
 Report RunOnce(const Command& command, const Options& options, const SearchContext& search,
                const google::protobuf::Message* before = nullptr) {
+  if (!options.from.empty()) return RunWhyFromArchive({options, search, nullptr, {}, before});
   ConnectResult connected = Connect(options, search);
   if (connected.connection == nullptr && command.needs_daemon) {
     return {connected.failure.code, nullptr, "", connected.failure.error};

@@ -118,6 +118,11 @@ constexpr CommandHelp kCommands[] = {
      "what an error means and what to do: its number EPD-nnnn, or its code; all without one"},
     {"completion", Group::kNone, "a script that completes words of epctl, for the shell to read"},
     {"man", Group::kNone, "the manual page, for man -l -"},
+    {"support-archive", Group::kNone,
+     "all that tells why something is as it is, into one file without secrets; also without a "
+     "daemon"},
+    {"trace", Group::kRequired,
+     "what each rank of a group does when, on all nodes, as JSON for ui.perfetto.dev"},
 };
 
 // A number of the group that `create` and `plan` describe in the same words.
@@ -230,7 +235,16 @@ void AddCommands(CLI::App& app, Options& options, Choices& choices) {
     app.get_subcommand(name)->add_option("--epoch", options.epoch,
                                          "only if this is the group's epoch; 0: any");
   }
-  for (const char* name : {"drain", "close", "why"}) {
+  app.get_subcommand("support-archive")
+      ->add_option("file", options.file, "to write, JSON; it must not exist")
+      ->type_name("FILE")
+      ->required();
+  app.get_subcommand("why")
+      ->add_option("--from", options.from, "a file of support-archive instead of the daemon")
+      ->type_name("FILE");
+  AddDuration(*app.get_subcommand("trace"), "--seconds", "how long to look (default 5s)",
+              [&options](absl::Duration value) { options.seconds = value; });
+  for (const char* name : {"drain", "close", "why", "trace"}) {
     app.get_subcommand(name)->add_option("--tenant", options.tenant,
                                          "only this one of the group's tenants");
   }

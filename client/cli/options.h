@@ -31,9 +31,12 @@ struct Options {
   bool once = false;       // Of top.
   char order = 'o';        // Of top, see TopOrders().
   uint64_t epoch = 0;
-  std::string error;                  // Of explain: a number or a code.
-  bool overview = false;              // No command was given: status, and what to ask next.
-  std::optional<std::string> tenant;  // Of drain, close and why; unset: all.
+  std::string error;                          // Of explain: a number or a code.
+  bool overview = false;                      // No command was given: status, and what to ask next.
+  std::optional<std::string> tenant;          // Of drain, close and why; unset: all.
+  std::string file;                           // That support-archive writes.
+  std::string from;                           // Of why: an archive instead of the daemon.
+  absl::Duration seconds = absl::Seconds(5);  // Of trace.
   absl::Duration drain_deadline = absl::Seconds(30);
   epd::v1::GroupSpec spec;  // Of the group that `create` makes and `plan` weighs, but for its name.
   uint32_t element_bytes = 0;  // Of `plan`.

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/control/snapshots.h"
 #include "proto/epd/v1/cluster.pb.h"
+#include "proto/epd/v1/trace.pb.h"
 
 namespace epd {
 
@@ -26,6 +28,8 @@ class CoordinatorLink {
   virtual absl::Time NextDeadline() const = 0;
   // Has the coordinator ask every node (Cluster.AskNodes).
   virtual void Ask(const v1::AskNodesRequest& request, OnAsked done) = 0;
+  // What is known of the coordinator's clock, unset: nothing; and begins to look again.
+  virtual std::optional<v1::ClockOffset> CompareClocks() { return std::nullopt; }
 };
 
 // The ways from this epd, as a coordinator, to other nodes. Called on the control thread; does not

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -72,6 +73,11 @@ class Coordination {
 
   // Asks every node of the cluster, through whoever coordinates.
   void Ask(const v1::AskNodesRequest& request, OnAsked done);
+
+  // Of the coordinator's clock, as CoordinatorLink says; unset where this node coordinates.
+  std::optional<v1::ClockOffset> CompareClocks() {
+    return link_ == nullptr ? std::nullopt : link_->CompareClocks();
+  }
 
   // ---- with --rendezvous: who coordinates changes ----
   // This node coordinates from now on, with a coordinator that knows nothing yet.

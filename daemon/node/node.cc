@@ -109,23 +109,28 @@ Node::Node(const ParsedSettings& settings, Options options)
                     {[this](NodeEvent event) { Handle(std::move(event)); },
                      [this](const RendezvousEffect& effect) { effects_.Send(effect); },
                      [this] { queue_.MarkChanged(); }}),
-      workers_({loop_,
-                [this](NodeEvent event) { Handle(std::move(event)); },
-                {kCpuWorker, identity_.host, identity_.id.value,
-                 [this](GroupId group) { return DescribeGroup(control(), group); },
-                 [this](const v1::WorkerPast& past) { past_.Take(past); }, identity_.wire_secret},
-                [this](const WorkerName& name) {
-                  WorkerSupervisor::Options made = MakeWorkerOptions(
-                      this->settings(), certificates_.copies(), identity_.incarnation, name);
-                  made.hello.set_wire_secret(
-                      WorkerSecret(identity_.cluster_secret, identity_.wire_secret));
-                  return made;
-                }}),
+      workers_(
+          {loop_,
+           [this](NodeEvent event) { Handle(std::move(event)); },
+           {kCpuWorker, identity_.host, identity_.id.value,
+            [this](GroupId group) { return DescribeGroup(control(), group); },
+            [this](const v1::WorkerPast& past) { past_.Take(past); },
+            [this](const v1::WorkerTrace& trace) { traces_.Take(trace); }, identity_.wire_secret},
+           [this](const WorkerName& name) {
+             WorkerSupervisor::Options made = MakeWorkerOptions(
+                 this->settings(), certificates_.copies(), identity_.incarnation, name);
+             made.hello.set_wire_secret(
+                 WorkerSecret(identity_.cluster_secret, identity_.wire_secret));
+             return made;
+           }}),
       figures_({[this](absl::Time now) { workers_.AskForFigures(now); },
                 [this](absl::Time since) {
                   return workers_.OweFigures(since, FreshFigures::kPatience);
                 }}),
       past_([this](const WorkerName& to, const v1::ToWorker& message) {
+        workers_.Send(to, message);
+      }),
+      traces_([this](const WorkerName& to, const v1::ToWorker& message) {
         workers_.Send(to, message);
       }),
       client_gateway_(
@@ -177,10 +182,34 @@ void Node::AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
     if (!absl::c_linear_search(groups, local.view.id)) continue;
     for (const WorkerName& name : local.workers) {
       const WorkerEntry* entry = workers_.Find(name);
-      if (entry != nullptr && entry->supervisor.running()) served.push_back({local.view.id, name});
+      if (entry == nullptr || !entry->supervisor.running()) continue;
+      served.push_back({local.view.id, name, [id = local.view.id, max_of_rank](uint64_t request) {
+                          v1::ToWorker message;
+                          message.mutable_get_past()->set_request_id(request);
+                          message.mutable_get_past()->set_group_id(id.value);
+                          message.mutable_get_past()->set_max_operations(max_of_rank);
+                          return message;
+                        }});
     }
   }
-  past_.Ask(served, max_of_rank, MonotonicNow(), std::move(done));
+  past_.Ask(served, MonotonicNow(), std::move(done));
+}
+
+void Node::AskForTraces(const std::map<WorkerName, v1::GetTrace>& questions,
+                        TraceQuestions::Done done) {
+  role_.AssertHeld();
+  std::vector<TraceQuestions::Asked> asked;
+  for (const auto& [name, question] : questions) {
+    const WorkerEntry* entry = workers_.Find(name);
+    if (entry == nullptr || !entry->supervisor.running()) continue;
+    asked.push_back({name, name, [made = question](uint64_t request) {
+                       v1::ToWorker message;
+                       *message.mutable_get_trace() = made;
+                       message.mutable_get_trace()->set_request_id(request);
+                       return message;
+                     }});
+  }
+  traces_.Ask(asked, MonotonicNow(), std::move(done));
 }
 
 void Node::Run(std::function<void()> on_stopping) {
@@ -215,13 +244,14 @@ void Node::Turn() {
   coordination_.TickOwn(now);
   figures_.Tick(now);
   past_.Tick(now);
+  traces_.Tick(now);
   CheckIdle(now);
 }
 
 absl::Time Node::NextDeadline() const {
   return std::min({workers_.NextDeadline(), clients_.NextDeadline(), control().NextDeadline(),
                    coordination_.NextDeadline(), figures_.NextDeadline(), past_.NextDeadline(),
-                   lifetime_.NextDeadline(!clients_.sessions().empty())});
+                   traces_.NextDeadline(), lifetime_.NextDeadline(!clients_.sessions().empty())});
 }
 
 void Node::CheckIdle(absl::Time now) {

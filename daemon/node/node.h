@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +24,7 @@
 #include "daemon/node/request_deduplicator.h"
 #include "daemon/node/settings/settings.h"
 #include "daemon/node/workers/fresh_figures.h"
-#include "daemon/node/workers/past_questions.h"
+#include "daemon/node/workers/worker_questions.h"
 #include "daemon/node/workers/worker_table.h"
 #include "daemon/tls/certificate_files.h"
 
@@ -91,6 +92,9 @@ class Node {
   // not say soon.
   void AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
                   PastQuestions::Done done);
+  // Runs `done` with what these workers keep of traces; without what they do not say soon.
+  void AskForTraces(const std::map<WorkerName, v1::GetTrace>& questions,
+                    TraceQuestions::Done done);
 
   Coordination& coordination() { return coordination_; }
   const Coordination& coordination() const { return coordination_; }
@@ -131,6 +135,7 @@ class Node {
   WorkerTable workers_;
   FreshFigures figures_;
   PastQuestions past_;
+  TraceQuestions traces_;
   ClientGateway client_gateway_;
   AttachServer clients_;
   EffectSender effects_;

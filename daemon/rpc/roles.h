@@ -35,10 +35,12 @@ inline constexpr MethodRole kMethodRoles[] = {
     {"Node/ListNodes", Role::kRead},
     {"Node/ExplainGroup", Role::kRead},
     {"Node/WatchGroup", Role::kRead},
+    {"Node/GetTrace", Role::kOperate},  // It makes workers do more.
     {"Node/CreateGroup", Role::kOperate},
     {"Node/DrainGroup", Role::kOperate},
     {"Node/CloseGroup", Role::kOperate},
     {"Cluster/Challenge", Role::kRead},  // With it a caller shows that it is a node.
+    {"Cluster/ReadClock", Role::kRead},  // As harmless as it is.
     {"Cluster/Sync", Role::kNode},
     {"Cluster/AskNodes", Role::kNode},
 };

@@ -52,6 +52,8 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     },
     # Figures come in as a message; of the node only its settings and its clock are known.
     "daemon/metrics": _DAEMON_CORE | _WIRE | {"daemon/node", "daemon/tls"},
+    # Traces come in as messages, too.
+    "daemon/otlp": _DAEMON_CORE | _WIRE | {"daemon/node", "daemon/observe", "daemon/tls"},
     "daemon/backend": _DAEMON_CORE | _WIRE | {"kernels", "kernels/cuda/driver", "kernels/region"},
     "daemon/worker": _DAEMON_CORE
     | _WIRE
@@ -68,7 +70,14 @@ _MAY_INCLUDE: dict[str, set[str]] = {
     # epd's main.
     "daemon": _DAEMON_CORE
     | _WIRE
-    | {"daemon/control", "daemon/metrics", "daemon/observe", "daemon/node", "daemon/rpc"},
+    | {
+        "daemon/control",
+        "daemon/metrics",
+        "daemon/node",
+        "daemon/observe",
+        "daemon/otlp",
+        "daemon/rpc",
+    },
     "client/c": _WIRE | {"kernels", "kernels/region"},
     "client/cli": _WIRE | {"client/c"},
     "client/cuda": _WIRE | {"client/c", "kernels", "kernels/cuda/driver", "kernels/region"},

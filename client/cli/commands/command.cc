@@ -2,8 +2,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/cli/chrome_trace.pb.h"
 #include "client/cli/json.h"
 #include "client/cli/report.pb.h"
+#include "client/cli/support_archive.pb.h"
 
 namespace epd::cli {
 
@@ -14,6 +16,9 @@ const std::vector<Command>& Commands() {
     all->push_back({"doctor", RunDoctor, false, DoctorReport::descriptor()});
     all->push_back({"explain", RunExplain, false, ExplainReport::descriptor()});
     all->push_back({"version", RunVersion, false, VersionReport::descriptor()});
+    all->push_back(
+        {"support-archive", RunSupportArchive, false, SupportArchiveReport::descriptor()});
+    all->push_back({"trace", RunTrace, true, ChromeTrace::descriptor()});
     return all;
   }();
   return *commands;

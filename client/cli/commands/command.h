@@ -35,6 +35,12 @@ Report RunHealth(const CommandContext& context);
 Report RunDoctor(const CommandContext& context);
 Report RunExplain(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
+// Writes a file, and says what is in it and what is not.
+Report RunSupportArchive(const CommandContext& context);
+// `why` of a file that RunSupportArchive has written (--from). Needs no daemon.
+Report RunWhyFromArchive(const CommandContext& context);
+// Blocks for --seconds. What it prints is JSON with either --output.
+Report RunTrace(const CommandContext& context);
 
 struct Command {
   std::string name;

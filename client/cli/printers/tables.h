@@ -5,6 +5,7 @@
 #include <string>
 
 #include "client/cli/report.pb.h"
+#include "client/cli/support_archive.pb.h"
 #include "proto/epd/v1/node.pb.h"
 
 namespace epd::cli {
@@ -42,6 +43,7 @@ std::string NodesTable(const epd::v1::ListNodesResponse& nodes);
 std::string NodeVersionsTable(const epd::v1::ListNodesResponse& nodes);
 // `all_past`: also the operations of the past that went well everywhere.
 std::string WhyText(const epd::v1::ExplainGroupResponse& why, bool all_past);
+std::string SupportArchiveTable(const SupportArchiveReport& report);
 // The last operations of a group's ranks, side by side: a line per operation, the newest first; a
 // column per set of ranks that are in the same phase of every one of them. Operations that all ranks
 // have done and that are followed by no other are counted only, unless `all`. Empty when nothing is

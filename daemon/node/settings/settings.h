@@ -27,6 +27,8 @@ struct Settings {
   std::string metrics_token;
   std::string metrics_cert;
   std::string metrics_key;
+  std::string otlp_endpoint;
+  std::string otlp_ca;
   std::string node;
   std::string worker;
   uint64_t staging_bytes = 0;

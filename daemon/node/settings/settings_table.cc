@@ -155,6 +155,12 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
        "PEM file of the certificate with which metrics are served over TLS. With metrics_key. "
        "Empty: plain."},
       {"metrics_key", Text(&S::metrics_key), "", "PEM file of the private key of metrics_cert."},
+      {"otlp_endpoint", Text(&S::otlp_endpoint), "",
+       "http://host:port or https://host:port of the OpenTelemetry collector that traces of all "
+       "operations are sent to (OTLP over gRPC, usually port 4317). Elsewhere than on loopback "
+       "https, or `insecure`. Empty: nothing is traced unless somebody runs `epctl trace`."},
+      {"otlp_ca", Text(&S::otlp_ca), "",
+       "PEM file of who signs the collector's certificate. Empty: the system's."},
       {"attach_uids", Ids(&S::attach_uids), "",
        "Users that may attach beside epd's own and root, by number, if the folder of `socket` lets "
        "them in. A tenant's ranks on this node are all of one user; see max_staging_per_uid."},

@@ -52,6 +52,7 @@ void WorkerGateway::SendAddSession(const AttachSession& session) {
   add.set_pid(session.peer.pid);
   add.set_client_name(session.client_name);
   add.set_uid(session.peer.uid);
+  add.set_traceparent(session.traceparent);
   supervisor_->Send(message, {slots->second.segment.fd(), slots->second.worker_event});
 }
 
@@ -236,6 +237,8 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
                  {{"worker", ToString(options_.name)}, {"why", ends_because_}});
     case v1::FromWorker::kPast:
       return options_.on_past(message.past());
+    case v1::FromWorker::kTrace:
+      return options_.on_trace(message.trace());
     case v1::FromWorker::kSnapshot:  // The supervisor keeps the rest.
       return totals_.Take(worker, message.snapshot());
     case v1::FromWorker::kReady:  // A second one: of no consequence.

@@ -24,6 +24,9 @@ class ChosenCoordinator final : public CoordinatorLink {
   void Tick(absl::Time now) override;
   absl::Time NextDeadline() const override;
   void Ask(const v1::AskNodesRequest& request, OnAsked done) override;
+  std::optional<v1::ClockOffset> CompareClocks() override {
+    return remote_ == nullptr ? std::nullopt : remote_->CompareClocks();
+  }
 
  private:
   // Its block of epochs is half used: a new election brings a new one.

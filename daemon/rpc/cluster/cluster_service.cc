@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/answer.h"
+#include "daemon/rpc/cluster/clock_probe.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/tls/address.h"
@@ -111,6 +112,18 @@ grpc::ServerUnaryReactor* ClusterService::Challenge(grpc::CallbackServerContext*
   if (answer.ok()) *response = *std::move(answer);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(answer.status()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::ReadClock(grpc::CallbackServerContext* context,
+                                                    const v1::ReadClockRequest*,
+                                                    v1::ReadClockResponse* response) {
+  response->set_received_ns(MonotonicNanos());
+  const absl::Status admitted = gate_.Admit("Cluster/ReadClock", *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  response->set_unix_ns(absl::ToUnixNanos(absl::Now()));
+  response->set_sent_ns(MonotonicNanos());
+  reactor->Finish(ToGrpc(admitted));
   return reactor;
 }
 

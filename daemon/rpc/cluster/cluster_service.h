@@ -34,6 +34,9 @@ class ClusterService final : public v1::Cluster::CallbackService, public Cluster
   grpc::ServerUnaryReactor* Challenge(grpc::CallbackServerContext* context,
                                       const v1::ChallengeRequest* request,
                                       v1::ChallengeResponse* response) override;
+  grpc::ServerUnaryReactor* ReadClock(grpc::CallbackServerContext* context,
+                                      const v1::ReadClockRequest* request,
+                                      v1::ReadClockResponse* response) override;
   grpc::ServerBidiReactor<v1::NodeReport, v1::ClusterView>* Sync(
       grpc::CallbackServerContext* context) override;
 

@@ -7,6 +7,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/core/duration_text.h"
 #include "daemon/rpc/node_api/explain.h"
+#include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "proto/epd/v1/cluster.pb.h"
 
@@ -53,6 +54,11 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
     });
   }
   if (method == "GetFacts") return done(Packed(absl::OkStatus(), FactsOf(node)));
+  if (v1::GetTraceRequest trace; method == "TraceLocal" && trace.ParseFromString(request)) {
+    return TraceLocally(node, trace, [done = std::move(done)](const v1::LocalTrace& said) {
+      done(Packed(absl::OkStatus(), said));
+    });
+  }
   v1::ExplainGroupRequest parsed;
   if (method == "ExplainLocal" && parsed.ParseFromString(request)) {
     return ExplainLocally(node, parsed.name(),
@@ -60,8 +66,9 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
                             done(Packed(absl::OkStatus(), said));
                           });
   }
-  done(Packed(absl::InvalidArgumentError(absl::StrCat(
-                  "got the question '", method, "', expected GetStatus, GetFacts or ExplainLocal")),
+  done(Packed(absl::InvalidArgumentError(
+                  absl::StrCat("got the question '", method,
+                               "', expected GetStatus, GetFacts, ExplainLocal or TraceLocal")),
               parsed));
 }
 

@@ -28,6 +28,7 @@ RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
       on_refused_(std::move(on_refused)),
       no_ids_(WhyNoIds(node.settings(), address)),
       link_(address, node),
+      clock_(link_, node.loop()),
       backoff_(kRetry) {}
 
 void RemoteCoordinator::Open(absl::Time now) {
@@ -129,6 +130,20 @@ void RemoteCoordinator::Ask(const v1::AskNodesRequest& request, OnAsked done) {
           [finish](const grpc::Status& status) { finish(FromGrpc(status)); });
     });
   });
+}
+
+std::optional<v1::ClockOffset> RemoteCoordinator::CompareClocks() {
+  if (!connected_) return std::nullopt;
+  clock_.Ask();
+  const std::optional<ClockOffset::Estimate> best = clock_.Best();
+  if (!best.has_value()) return std::nullopt;
+  v1::ClockOffset clock;
+  clock.set_reference(address_);
+  clock.set_offset_ns(best->offset_ns);
+  clock.set_round_trip_ns(static_cast<uint64_t>(best->round_trip_ns));
+  clock.set_num_samples(static_cast<uint32_t>(best->num_samples));
+  clock.set_reference_epoch_ns(clock_.reference_epoch_ns());
+  return clock;
 }
 
 v1::NodeReport RemoteCoordinator::Hello() const {

@@ -8,6 +8,7 @@
 #include "daemon/node/cluster_ports.h"
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/node.h"
+#include "daemon/rpc/cluster/clock_probe.h"
 #include "daemon/rpc/cluster/cluster_link.h"
 #include "daemon/rpc/cluster/cluster_service.h"
 #include "daemon/rpc/cluster/coordinator_stream.h"
@@ -26,6 +27,7 @@ class RemoteCoordinator final : public CoordinatorLink {
   void Tick(absl::Time now) override;
   absl::Time NextDeadline() const override;
   void Ask(const v1::AskNodesRequest& request, OnAsked done) override;
+  std::optional<v1::ClockOffset> CompareClocks() override;
 
  private:
   void OnQuestion(const v1::ClusterQuestion& question);
@@ -43,6 +45,7 @@ class RemoteCoordinator final : public CoordinatorLink {
   const std::function<void()> on_refused_;
   const std::string no_ids_;  // See WhyNoIds.
   ClusterLink link_;
+  ClockProbe clock_;
   Backoff backoff_;
   uint64_t stream_number_ = 0;  // Of the newest stream; what older ones still say is ignored.
   bool connected_ = false;      // A view has come on this stream.

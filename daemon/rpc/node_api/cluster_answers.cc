@@ -3,10 +3,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/rpc/answer.h"
 #include "daemon/rpc/node_api/explain.h"
 #include "daemon/rpc/node_api/group_facts.h"
+#include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
@@ -42,6 +44,35 @@ NodeService::Unary* NodeService::ExplainGroup(Context* context,
       const bool known = response->has_group() || response->has_last_late();
       finish(known ? absl::OkStatus() : NoSuchGroup(node_, name));
     });
+  });
+}
+
+NodeService::Unary* NodeService::GetTrace(Context* context, const v1::GetTraceRequest* request,
+                                          v1::GetTraceResponse* response) {
+  if (Unary* refused = Refused(context, *request)) return refused;
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    if (absl::Status bad = CheckTraceRequest(*request); !bad.ok()) return finish(bad);
+    v1::AskNodesRequest question;
+    question.set_method("TraceLocal");
+    question.set_request(request->SerializeAsString());
+    node_.coordination().Ask(
+        question, [this, request, response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
+          if (!asked.ok()) return finish(asked.status());
+          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+            v1::LocalTrace one;
+            if (node.status().code() == 0 && one.ParseFromString(node.response())) {
+              response->mutable_traces()->MergeFrom(one.traces());
+            } else {
+              response->add_unanswered(
+                  absl::StrCat("node ", node.node(), ": ", node.status().message()));
+            }
+          }
+          const bool known = response->traces_size() > 0 ||
+                             absl::c_any_of(KnownGroups(node_), [&](const GroupStatus& group) {
+                               return group.spec.name == request->group();
+                             });
+          finish(known ? absl::OkStatus() : NoSuchGroup(node_, request->group()));
+        });
   });
 }
 

@@ -81,6 +81,9 @@ class NodeService final : public v1::Node::CallbackService {
   Unary* ExplainGroup(Context* context, const v1::ExplainGroupRequest* request,
                       v1::ExplainGroupResponse* response) override;
 
+  Unary* GetTrace(Context* context, const v1::GetTraceRequest* request,
+                  v1::GetTraceResponse* response) override;
+
   // ---- orders ----
   Unary* CreateGroup(Context* context, const v1::CreateGroupRequest* request,
                      v1::CreateGroupResponse* response) override;

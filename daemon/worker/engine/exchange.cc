@@ -44,6 +44,7 @@ struct Exchange::Parts {
                                                                 .tenants = tenants,
                                                                 .staging = staging,
                                                                 .figures = figures,
+                                                                .traces = traces,
                                                                 .event = event}),
         failures(table, phases, messenger, event),
         leader({.table = table,
@@ -72,6 +73,7 @@ struct Exchange::Parts {
   TenantTable tenants;
   PeerMessenger messenger;
   OperationFigures figures;
+  OperationTraces traces;
   OperationPhases phases;
   Failures failures;
   LeaderProtocol leader;
@@ -137,6 +139,7 @@ void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool pr
   parts_->tenants.EndSession(session, process_alive);
   if (known) {
     parts_->table.ForgetSession(session);
+    parts_->traces.ForgetSession(session);
     parts_->sites.ForgetSession(session);
     parts_->phases.EndPartsOf(session);
     for (const auto& [unused, tenant] : parts_->tenants.all()) {
@@ -303,6 +306,8 @@ std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max
   if (tenant == nullptr) return {};
   return ListPast(*tenant, parts_->table, max_of_rank, max_lines, now);
 }
+
+OperationTraces& Exchange::traces() { return parts_->traces; }
 
 const Staging& Exchange::staging() const { return parts_->staging; }
 size_t Exchange::num_open_operations() const { return parts_->table.all().size(); }

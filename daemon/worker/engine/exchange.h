@@ -13,6 +13,7 @@
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
+#include "daemon/worker/engine/operation_traces.h"
 #include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/engine/tenant_start.h"
@@ -121,6 +122,8 @@ class Exchange {
   // of each, or as many of each as make `max_lines` in all.
   std::vector<ExchangeSnapshot::PastLine> Past(GroupId group, size_t max_of_rank, size_t max_lines,
                                                absl::Time now) const;
+  // What ranks do when, while somebody wants it.
+  OperationTraces& traces();
   const Staging& staging() const;
   size_t num_open_operations() const;
 

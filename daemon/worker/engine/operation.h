@@ -65,6 +65,7 @@ struct Part {
   absl::Status problem;
   // A call in a GPU's stream has the slot of its site's announce here.
   std::optional<uint32_t> site = {};
+  uint32_t trace = 0;  // Its OperationTraces::Place.
 };
 
 struct Operation {

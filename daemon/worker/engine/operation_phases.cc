@@ -39,6 +39,7 @@ Operation& OperationPhases::Open(Tenant& tenant, const OperationKey& key, std::s
 
 void OperationPhases::Queue(Operation& operation, uint64_t bytes, const Ticket& ticket) {
   EnterPhase(operation, Phase::kQueued);
+  for (const Part& part : operation.parts) Reach(part, TracePoint::kQueued);
   parts_.table.SetDeadline(operation,
                            parts_.event.now + operation.tenant->start.spec.deadlines.undecided);
   parts_.queue.Add(operation, bytes, ticket);
@@ -54,6 +55,7 @@ void OperationPhases::Admit(Operation& operation) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (operation.parts[r].state != PartState::kAnnounced) continue;
     operation.parts[r].state = PartState::kCopying;
+    Reach(operation.parts[r], TracePoint::kAdmitted);
     if (tenant.local(r)) Answer(operation, r, shm::Step::kAnnounce, absl::OkStatus());
   }
 }
@@ -148,10 +150,15 @@ void OperationPhases::Refuse(const Submission& submission, const absl::Status& s
 void OperationPhases::FinishPart(Operation& operation, uint32_t rank) {
   operation.tenant->past->Ended(operation, rank, operation.cause.code(), parts_.event.now);
   Part& part = operation.parts[rank];
+  EndTrace(part, operation.cause.code());
   part.state = PartState::kDone;
   const SessionId session = operation.tenant->start.members[rank].session;
   if (part.site.has_value()) parts_.sites.Leave({session, *part.site});
   parts_.table.PartIsOver(session);
+}
+
+void OperationPhases::EndTrace(Part& part, absl::StatusCode code) {
+  parts_.traces.End(std::exchange(part.trace, OperationTraces::kNone), code, parts_.event.now);
 }
 
 void OperationPhases::DecideGood(Operation& operation) {
@@ -179,6 +186,7 @@ void OperationPhases::DecideGood(Operation& operation) {
       continue;
     }
     operation.parts[r].state = PartState::kReading;
+    Reach(operation.parts[r], TracePoint::kDecided);
     Answer(operation, r, is_eager ? shm::Step::kAnnounceStaged : shm::Step::kPublish,
            absl::OkStatus());
   }
@@ -241,6 +249,7 @@ void OperationPhases::CloseIfOver(Operation& operation) {
   Tenant& tenant = *operation.tenant;
   if (tenant.peers.has_value()) tenant.peers->by_number.erase(operation.peers.number);
   parts_.figures.Leaves(operation, parts_.event.now - operation.phase_since);
+  for (Part& part : operation.parts) EndTrace(part, operation.cause.code());
   parts_.queue.FreeRegion(operation);
   parts_.event.Add(CloseRecord{.operation = operation.id});
   parts_.table.Close(operation);
@@ -262,6 +271,7 @@ void OperationPhases::EndPartsOf(SessionId session) {
       if (members[r].session != session || part.state == PartState::kAbsent) continue;
       operation->tenant->past->Ended(*operation, r, absl::StatusCode::kUnavailable,
                                      parts_.event.now);
+      EndTrace(part, absl::StatusCode::kUnavailable);
       part.state = PartState::kDone;
       takes_part = true;
     }

@@ -13,6 +13,7 @@
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/operation_figures.h"
 #include "daemon/worker/engine/operation_table.h"
+#include "daemon/worker/engine/operation_traces.h"
 #include "daemon/worker/engine/stream_sites.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/engine/tenant_table.h"
@@ -31,6 +32,7 @@ class OperationPhases {
     TenantTable& tenants;
     const Staging& staging;
     OperationFigures& figures;
+    OperationTraces& traces;
     EngineEvent& event;
   };
   // How long a client may keep a region: after its operation's outcome, and from its admission to that.
@@ -68,11 +70,21 @@ class OperationPhases {
               const absl::Status& status);
   // Answers a submission that belongs to no operation.
   void Refuse(const Submission& submission, const absl::Status& status);
+  // What traces keep of it from its announce on.
+  OperationTraces::Place BeginTrace(const Operation& operation, uint32_t rank,
+                                    const Announcement& said) {
+    return parts_.traces.Begin(operation, rank, said, parts_.event.now);
+  }
+  // Its step, as traces show it, now.
+  void Reach(const Part& part, TracePoint point) {
+    parts_.traces.Reach(part.trace, point, parts_.event.now);
+  }
   // The rank's part is over: it was told the end.
   void FinishPart(Operation& operation, uint32_t rank);
 
  private:
   void EnterPhase(Operation& operation, Phase phase);
+  void EndTrace(Part& part, absl::StatusCode code);
   void NameBuffers(const Operation& operation);
   RegionView MakeView(const Operation& operation, uint32_t rank) const;
   std::vector<uint64_t> StageOffsets(const Operation& operation) const;

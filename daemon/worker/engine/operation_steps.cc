@@ -151,7 +151,9 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
     parts_.sites.Join({submission.session, submission.slot}, operation.id);
   }
   parts_.table.CountPart(submission.session);
-  tenant.past->Began(operation, request.rank, CopyAnnouncement(request), parts_.event.now);
+  const Announcement said = CopyAnnouncement(request);
+  tenant.past->Began(operation, request.rank, said, parts_.event.now);
+  part.trace = parts_.phases.BeginTrace(operation, request.rank, said);
   if (waits) return parts_.table.SetDeadline(operation, parts_.event.now + kLeaderWord);
 
   const absl::Status problem = TakeAnnouncement(part, tenant, request);
@@ -269,6 +271,7 @@ void OperationSteps::Publish(const Submission& submission, const shm::SlotReques
   const Tenant& tenant = *operation->tenant;
   Part& part = operation->parts[request.rank];
   part.state = PartState::kPublished;
+  parts_.phases.Reach(part, TracePoint::kPublished);
   part.submission = submission;
   const absl::Status problem = CheckPublish(request, part, tenant);
   if (operation->phase == Phase::kFailed) {
@@ -307,6 +310,7 @@ void OperationSteps::Pulled(const Submission& submission, const shm::SlotRequest
   Operation* operation = FindForSubmission(submission, request, id, PartState::kReading);
   if (operation == nullptr) return;
   operation->parts[request.rank].state = PartState::kPulled;
+  parts_.phases.Reach(operation->parts[request.rank], TracePoint::kPulled);
   operation->parts[request.rank].submission = submission;
   parts_.phases.CloseIfOver(*operation);
 }

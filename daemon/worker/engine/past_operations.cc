@@ -2,21 +2,10 @@
 
 #include <algorithm>
 
+#include "daemon/worker/engine/mixed_hash.h"
 #include "proto/epd/v1/text.h"
 
 namespace epd {
-namespace {
-
-// The last step of splitmix64: every bit of `word` changes half of the result's.
-uint64_t Mixed(uint64_t hash, uint64_t word) {
-  uint64_t x = (hash ^ word) + 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 uint64_t FingerprintOf(const Announcement& said) {
   uint64_t hash = 0;
   for (const uint64_t word :

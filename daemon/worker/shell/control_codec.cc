@@ -157,6 +157,51 @@ void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena) {
   arena.set_device_uuid(share.device_uuid);
 }
 
+namespace {
+
+int64_t NanosOf(const RankTrace& trace, TracePoint point) {
+  const absl::Time at = trace.at[static_cast<size_t>(point)];
+  return at == absl::InfinitePast() ? 0 : absl::ToUnixNanos(at);
+}
+
+template <typename Bytes>
+std::string BytesOf(const Bytes& bytes) {
+  const bool none = absl::c_all_of(bytes, [](uint8_t byte) { return byte == 0; });
+  return none ? std::string() : std::string(bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+v1::TracePage TraceToProto(const OperationTraces::Page& page) {
+  v1::TracePage message;
+  message.set_next(page.next);
+  message.set_num_lost(page.num_lost);
+  message.set_more(page.more);
+  for (const RankTrace& trace : page.ranks) {
+    v1::RankTrace& out = *message.add_ranks();
+    out.set_trace_id(TraceIdOf(trace));
+    out.set_group_id(trace.group.value);
+    out.set_epoch(trace.epoch.value);
+    out.set_formation(trace.formation.value);
+    out.set_rank(trace.rank.value);
+    out.set_pid(trace.pid);
+    out.set_kind(KindName(trace.kind));
+    out.set_key(absl::StrCat(trace.name.data(), " ", Describe(trace.key)));
+    out.set_announced_ns(NanosOf(trace, TracePoint::kAnnounced));
+    out.set_queued_ns(NanosOf(trace, TracePoint::kQueued));
+    out.set_admitted_ns(NanosOf(trace, TracePoint::kAdmitted));
+    out.set_published_ns(NanosOf(trace, TracePoint::kPublished));
+    out.set_decided_ns(NanosOf(trace, TracePoint::kDecided));
+    out.set_pulled_ns(NanosOf(trace, TracePoint::kPulled));
+    out.set_ended_ns(NanosOf(trace, TracePoint::kEnded));
+    out.set_code(static_cast<int32_t>(trace.code));
+    out.set_stage_bytes(trace.stage_bytes);
+    out.set_client_trace_id(BytesOf(trace.client.trace));
+    out.set_client_span_id(BytesOf(trace.client.span));
+  }
+  return message;
+}
+
 v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines) {
   v1::WorkerPast message;
   for (const ExchangeSnapshot::PastLine& line : lines) {

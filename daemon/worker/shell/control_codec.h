@@ -10,6 +10,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
+#include "daemon/worker/engine/operation_traces.h"
 #include "daemon/worker/engine/tenant_start.h"
 #include "proto/epd/v1/worker.pb.h"
 
@@ -29,6 +30,11 @@ inline constexpr size_t kMaxPastShown = 1400;
 inline constexpr size_t kMaxRoutesShown = 16384;
 
 // Everything but the request id.
+// Parts of operations in one message, those that have ended and those that have not: each has less than 400 bytes.
+inline constexpr size_t kMaxTracesShown = 400;
+inline constexpr size_t kMaxOpenShown = 200;
+v1::TracePage TraceToProto(const OperationTraces::Page& page);
+
 v1::WorkerPast PastToProto(const std::vector<ExchangeSnapshot::PastLine>& lines);
 // Everything but the request id and the routes per expert; of the operations the oldest ones.
 v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot);

@@ -69,6 +69,7 @@ class ExecLoop {
   void Handle(const v1::InitCommunicator& message);
   void Handle(const v1::GetSnapshot& message);
   void Handle(const v1::GetPast& message);
+  void Handle(const v1::GetTrace& message);
   // Figures between ranks, as far as they fit into the message.
   void AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnapshot& out) const;
   void SendMadeIds();

@@ -56,6 +56,8 @@ void ExecLoop::Handle(EpdMessage message) {
       return Handle(body.get_snapshot());
     case v1::ToWorker::kGetPast:
       return Handle(body.get_past());
+    case v1::ToWorker::kGetTrace:
+      return Handle(body.get_trace());
     case v1::ToWorker::kHello:
       return LeaveOut("a message of epd's: a second hello");
     case v1::ToWorker::BODY_NOT_SET:
@@ -104,6 +106,8 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
   }
   EPD_FAILPOINT("worker.session.added");
   exchange_.AddSession(id, message.uid());
+  if (!message.traceparent().empty())
+    exchange_.traces().SetClientSpan(id, ParseTraceparent(message.traceparent()));
   const absl::Time now = Now();
   slots.TakeAll([&](const Submission& submission, const shm::SlotRequest& request) {
     exchange_.Take(submission, request, now);
@@ -248,6 +252,22 @@ void ExecLoop::Handle(const v1::GetPast& message) {
   *reply.mutable_past() = PastToProto(
       exchange_.Past(GroupId(message.group_id()), message.max_operations(), kMaxPastShown, Now()));
   reply.mutable_past()->set_request_id(message.request_id());
+  Send(reply);
+}
+
+void ExecLoop::Handle(const v1::GetTrace& message) {
+  OperationTraces& traces = exchange_.traces();
+  traces.KeepUntil(Now() + FromProto(message.keep_for()));
+  std::vector<GroupId> groups;
+  for (const uint64_t group : message.group_ids()) groups.emplace_back(group);
+  OperationTraces::Page page = traces.Read(groups, message.after(), kMaxTracesShown);
+  if (message.open()) {
+    for (RankTrace& open : traces.ReadOpen(groups, kMaxOpenShown))
+      page.ranks.push_back(std::move(open));
+  }
+  v1::FromWorker reply;
+  reply.mutable_trace()->set_request_id(message.request_id());
+  *reply.mutable_trace()->mutable_page() = TraceToProto(page);
   Send(reply);
 }
 

@@ -1,6 +1,6 @@
 """A rank of the group "hung" whose calls the test begins one by one, so that one may wait for the other rank.
 
-    python hanging_client.py SOCKET RANK [TENANT]
+    python hanging_client.py SOCKET RANK [TENANT [NAME]]
 
 Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
 and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
@@ -24,9 +24,9 @@ def _call(rank: c_client.Rank, key: str) -> None:
         print("ended", key, refusal.code, refusal, flush=True)
 
 
-def main(socket: str, rank: int, tenant: str) -> None:
+def main(socket: str, rank: int, tenant: str = "", name: str = "hanging client") -> None:
     try:
-        joined = c_client.Rank(socket, "hung", rank, 2, tenant, name="hanging client")
+        joined = c_client.Rank(socket, "hung", rank, 2, tenant, name=name)
     except c_client.Refused as refusal:
         print("refused", refusal, flush=True)
         return
@@ -39,4 +39,4 @@ def main(socket: str, rank: int, tenant: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), "".join(sys.argv[3:]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -13,8 +13,8 @@ _DEADLINE_SECONDS = 20
 class HungRank:
     """One process that is a rank of the group "hung"; joined once `expect("joined")` returns."""
 
-    def __init__(self, socket: str, rank: int, tenant: str = ""):
-        command = [sys.executable, str(_CLIENT), socket, str(rank), tenant]
+    def __init__(self, socket: str, rank: int, tenant: str = "", name: str = "hanging client"):
+        command = [sys.executable, str(_CLIENT), socket, str(rank), tenant, name]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

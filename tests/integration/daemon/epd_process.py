@@ -12,7 +12,7 @@ import wait
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 _HERE = pathlib.Path(__file__).resolve().parent
-_PROTOS = ["attach", "figures", "worker", "node", "cluster", "wire"]
+_PROTOS = ["attach", "figures", "trace", "worker", "node", "cluster", "wire"]
 
 
 def _generate_protos() -> pathlib.Path:

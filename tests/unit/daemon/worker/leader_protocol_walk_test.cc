@@ -40,6 +40,7 @@ struct Worker {
   TenantTable tenants{id, 0, staging, queue, event};
   PeerMessenger messenger{id, event};
   OperationFigures figures;
+  OperationTraces traces;
   OperationPhases phases{{absl::Seconds(30)},
                          {.table = table,
                           .sites = sites,
@@ -47,6 +48,7 @@ struct Worker {
                           .tenants = tenants,
                           .staging = staging,
                           .figures = figures,
+                          .traces = traces,
                           .event = event}};
   Failures failures{table, phases, messenger, event};
   LeaderProtocol leader{{.table = table,

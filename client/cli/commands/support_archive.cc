@@ -1,0 +1,192 @@
+#include <fcntl.h>
+#include <google/protobuf/util/json_util.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/c/unique_fd.h"
+#include "client/cli/commands/command.h"
+#include "client/cli/json.h"
+#include "client/cli/local_checks.h"
+#include "client/cli/machine_files.h"
+#include "client/cli/printers/tables.h"
+#include "client/cli/redact.h"
+#include "client/cli/support_archive.pb.h"
+#include "client/cli/version.h"
+
+namespace epd::cli {
+namespace {
+
+using epd::v1::Node;
+
+// A driver may take its time to start many GPUs.
+constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
+
+// Asks one thing after the other. Once the daemon has not answered in time, it is not asked again: each question would wait as long.
+class Questions {
+ public:
+  Questions(const CommandContext& context, SupportArchive& archive)
+      : context_(context), archive_(archive) {}
+
+  // Null: no answer, and why is noted.
+  template <typename Request, typename Response>
+  std::unique_ptr<Response> Ask(const std::string& name,
+                                grpc::Status (Node::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                                const Request& request,
+                                absl::Duration patience = absl::ZeroDuration()) {
+    SupportArchive::Part& part = *archive_.add_parts();
+    part.set_what(name);
+    if (context_.connection == nullptr) {
+      part.set_problem(context_.connect_failure.error);
+      return nullptr;
+    }
+    if (given_up_) {
+      part.set_problem("not asked: the daemon did not answer before");
+      return nullptr;
+    }
+    Report report =
+        CallNodeFor(context_, name, method, request, std::max(context_.options.timeout, patience));
+    given_up_ = report.code == ExitCode::kDeadline || report.code == ExitCode::kCannotConnect;
+    part.set_ok(report.message != nullptr);
+    part.set_problem(report.error);
+    if (report.message == nullptr) return nullptr;
+    archive_.set_connected(true);
+    return std::unique_ptr<Response>(static_cast<Response*>(report.message.release()));
+  }
+
+  // The same into a field.
+  template <typename Request, typename Response>
+  void AskInto(const std::string& name,
+               grpc::Status (Node::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+               Response* (SupportArchive::*field)(),
+               absl::Duration patience = absl::ZeroDuration()) {
+    if (const auto answer = Ask(name, method, Request(), patience)) *(archive_.*field)() = *answer;
+  }
+
+ private:
+  const CommandContext& context_;
+  SupportArchive& archive_;
+  bool given_up_ = false;
+};
+
+void AskDaemon(const CommandContext& context, SupportArchive& archive) {
+  using A = SupportArchive;
+  using S = Node::Stub;
+  Questions questions(context, archive);
+  questions.AskInto("GetStatus", &S::GetStatus, &A::mutable_status);
+  questions.AskInto("ListNodes", &S::ListNodes, &A::mutable_nodes);
+  questions.AskInto("GetFigures", &S::GetFigures, &A::mutable_figures);
+  questions.AskInto("ListSessions", &S::ListSessions, &A::mutable_sessions);
+  questions.AskInto("GetMemory", &S::GetMemory, &A::mutable_memory);
+  questions.AskInto("GetConfig", &S::GetConfig, &A::mutable_config);
+  std::set<std::string> groups;
+  for (const epd::v1::Group& group : archive.figures().groups()) groups.insert(group.spec().name());
+  for (const std::string& group : groups) {
+    epd::v1::ExplainGroupRequest request;
+    request.set_name(group);
+    const auto why = questions.Ask(absl::StrCat("ExplainGroup ", group), &S::ExplainGroup, request);
+    if (why != nullptr) *archive.add_why() = *why;
+  }
+  questions.AskInto("GetDoctor", &S::GetDoctor, &A::mutable_doctor, kDoctorPatience);
+}
+
+std::string LogFileOf(const SupportArchive& archive) {
+  for (const epd::v1::Setting& setting : archive.config().settings()) {
+    if (setting.name() == "log_file") return setting.value();
+  }
+  return "";
+}
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+// "" or why not. Nobody else may read it, and no file that is there is written over.
+std::string Write(const std::string& path, const std::string& text) {
+  const client::UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (fd.get() < 0) return std::strerror(errno);
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t wrote = write(fd.get(), text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return std::strerror(errno);
+    done += static_cast<size_t>(wrote);
+  }
+  return fsync(fd.get()) == 0 || errno == EINVAL ? "" : std::strerror(errno);
+}
+
+}  // namespace
+
+Report RunSupportArchive(const CommandContext& context) {
+  const std::string& path = context.options.file;
+  SupportArchive archive;
+  archive.set_epctl_version(kVersion);
+  archive.set_taken_at(absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone()));
+  archive.set_host(HostName());
+  AskDaemon(context, archive);
+  CheckLocally(context.options, context.search, *archive.mutable_local());
+  AddMachineFiles(FindEpdProcesses(), LogFileOf(archive), archive);
+  RedactAll(archive);
+  const std::string text = ToJson(archive, /*one_line=*/false);
+  if (const std::string why = Write(path, text); !why.empty())
+    return {ExitCode::kUnhealthy, nullptr, "", absl::StrCat("cannot write '", path, "': ", why)};
+
+  auto report = std::make_unique<SupportArchiveReport>();
+  report->set_file(path);
+  report->set_bytes(text.size());
+  report->set_connected(archive.connected());
+  *report->mutable_parts() = archive.parts();
+  std::string table = SupportArchiveTable(*report);
+  if (archive.connected()) return {ExitCode::kOk, std::move(report), std::move(table), ""};
+  const std::string& why = archive.parts(0).problem();
+  return {
+      ExitCode::kDegraded, std::move(report), std::move(table),
+      absl::StrCat("the daemon did not answer, so the archive has only what this process can see: ",
+                   why)};
+}
+
+Report RunWhyFromArchive(const CommandContext& context) {
+  const Options& options = context.options;
+  const auto bad = [&](const std::string& problem) {
+    return Report{ExitCode::kUsage, nullptr, "", absl::StrCat(options.from, ": ", problem)};
+  };
+  std::ifstream file(options.from, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return bad(absl::StrCat("cannot be read: ", std::strerror(errno)));
+  SupportArchive archive;
+  google::protobuf::util::JsonParseOptions parse;
+  parse.ignore_unknown_fields = true;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text.str(), &archive, parse);
+  if (!parsed.ok())
+    return bad("got something else, expected what `epctl support-archive` has written");
+  std::string known;
+  for (const epd::v1::ExplainGroupResponse& why : archive.why()) {
+    if (why.name() != options.group) {
+      absl::StrAppend(&known, known.empty() ? "" : ", ", why.name());
+      continue;
+    }
+    std::string table = absl::StrCat("at ", archive.taken_at(), " on host ", archive.host(), ":\n",
+                                     WhyText(why, options.all_past));
+    return {ExitCode::kOk, std::make_unique<epd::v1::ExplainGroupResponse>(why), std::move(table),
+            ""};
+  }
+  return bad(absl::StrCat("there is no group '", options.group, "' in it; it has ",
+                          known.empty() ? "none" : known,
+                          archive.connected() ? "" : ", for the daemon did not answer"));
+}
+
+}  // namespace epd::cli

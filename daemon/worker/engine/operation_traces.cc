@@ -1,0 +1,151 @@
+#include "daemon/worker/engine/operation_traces.h"
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_split.h"
+#include "daemon/worker/engine/mixed_hash.h"
+#include "daemon/worker/engine/tenant.h"
+#include "proto/epd/v1/text.h"
+
+namespace epd {
+namespace {
+
+bool Wanted(const RankTrace& trace, const std::vector<GroupId>& groups) {
+  return groups.empty() || absl::c_linear_search(groups, trace.group);
+}
+
+bool IsLowerHex(absl::string_view text, size_t digits) {
+  return text.size() == digits && absl::c_all_of(text, [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+         });
+}
+
+uint64_t WordOf(const uint8_t* bytes) {
+  uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) word = word << 8 | bytes[i];
+  return word;
+}
+
+}  // namespace
+
+std::string TraceIdOf(const RankTrace& trace) {
+  const OperationKey& key = trace.key;
+  std::string id;
+  for (uint64_t hash : {uint64_t{0x65706420}, uint64_t{0x74726163}}) {
+    for (const uint64_t word :
+         {trace.group.value, trace.epoch.value, trace.formation.value,
+          WordOf(key.execution.program.data()), WordOf(key.execution.program.data() + 8),
+          key.execution.number, uint64_t{key.ordinal}, uint64_t{key.occurrence},
+          uint64_t{key.named}}) {
+      hash = Mixed(hash, word);
+    }
+    for (int shift = 56; shift >= 0; shift -= 8) id.push_back(static_cast<char>(hash >> shift));
+  }
+  return id;
+}
+
+void OperationTraces::Tick(absl::Time now) {
+  if (!on() || now < until_) return;
+  until_ = absl::InfinitePast();
+  ended_ = {};
+  first_ = num_ended_;
+}
+
+OperationTraces::Place OperationTraces::Keep(const Operation& operation, uint32_t rank,
+                                             const Announcement& said, absl::Time now) {
+  if (now >= until_) {
+    Tick(now);
+    return kNone;
+  }
+  if (free_.empty()) {
+    if (open_.size() >= limits_.open) return kNone;
+    open_.emplace_back();
+    free_.push_back(static_cast<Place>(open_.size()));
+  }
+  const Place place = free_.back();
+  free_.pop_back();
+  const Tenant& tenant = *operation.tenant;
+  const RankHolder& holder = tenant.start.members[rank];
+  const auto client = clients_.find(holder.session);
+  RankTrace& trace = open_[place - 1];
+  trace = RankTrace{.group = tenant.start.group,
+                    .epoch = tenant.start.epoch,
+                    .formation = tenant.start.formation,
+                    .rank = Rank(rank),
+                    .pid = holder.pid,
+                    .key = operation.key,
+                    .kind = said.kind,
+                    .stage_bytes = said.stage_bytes,
+                    .client = client == clients_.end() ? ClientSpan() : client->second,
+                    .at = {}};
+  trace.at.fill(absl::InfinitePast());
+  trace.at[static_cast<size_t>(TracePoint::kAnnounced)] = now;
+  text::Cut(operation.name, trace.name.size() - 1).copy(trace.name.data(), trace.name.size() - 1);
+  return place;
+}
+
+void OperationTraces::Finish(Place place, absl::StatusCode code, absl::Time now) {
+  RankTrace& trace = open_[place - 1];
+  trace.code = code;
+  trace.at[static_cast<size_t>(TracePoint::kEnded)] = now;
+  free_.push_back(place);
+  if (!on()) return;
+  if (ended_.size() < limits_.ended) {
+    ended_.push_back(trace);
+  } else {
+    ended_[(num_ended_ - first_) % limits_.ended] = trace;
+  }
+  ++num_ended_;
+}
+
+OperationTraces::Page OperationTraces::Read(const std::vector<GroupId>& groups, uint64_t after,
+                                            size_t max) const {
+  const uint64_t oldest = num_ended_ - ended_.size();
+  Page page{.ranks = {}, .next = std::max(after, oldest)};
+  if (after > num_ended_) page.next = oldest;  // Of another run of this worker.
+  if (after > 0 && after < oldest) page.num_lost = oldest - after;
+  for (; page.next < num_ended_; ++page.next) {
+    const RankTrace& trace = ended_[(page.next - first_) % limits_.ended];
+    if (!Wanted(trace, groups)) continue;
+    if (page.ranks.size() == max) {
+      page.more = true;
+      return page;
+    }
+    page.ranks.push_back(trace);
+  }
+  return page;
+}
+
+std::vector<RankTrace> OperationTraces::ReadOpen(const std::vector<GroupId>& groups,
+                                                 size_t max) const {
+  std::vector<bool> is_free(open_.size());
+  for (const Place place : free_) is_free[place - 1] = true;
+  std::vector<RankTrace> found;
+  for (size_t i = 0; i < open_.size() && found.size() < max; ++i) {
+    if (!is_free[i] && Wanted(open_[i], groups)) found.push_back(open_[i]);
+  }
+  return found;
+}
+
+ClientSpan ParseTraceparent(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '-');
+  ClientSpan span;
+  const bool well_formed = parts.size() >= 4 && IsLowerHex(parts[0], 2) && parts[0] != "ff" &&
+                           IsLowerHex(parts[1], 32) && IsLowerHex(parts[2], 16) &&
+                           IsLowerHex(parts[3], 2) && (parts.size() == 4 || parts[0] != "00");
+  if (!well_formed) return span;
+  const std::string trace = absl::HexStringToBytes(parts[1]);
+  const std::string id = absl::HexStringToBytes(parts[2]);
+  const auto is_zero = [](const std::string& bytes) {
+    return absl::c_all_of(bytes, [](char c) { return c == 0; });
+  };
+  if (is_zero(trace) || is_zero(id)) return span;
+  absl::c_copy(trace, span.trace.begin());
+  absl::c_copy(id, span.span.begin());
+  return span;
+}
+
+}  // namespace epd

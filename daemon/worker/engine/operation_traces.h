@@ -1,0 +1,119 @@
+// What each rank did when in each operation, for `epctl trace` and collectors: kept only while somebody wants it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/operation.h"
+
+namespace epd {
+
+// The span of the user's program that its processes were started in (W3C Trace Context); all zeros: none.
+struct ClientSpan {
+  std::array<uint8_t, 16> trace{};
+  std::array<uint8_t, 8> span{};
+};
+
+// How far a rank is, in the order of time. One that is skipped has no time: eager rows are neither queued nor admitted.
+enum class TracePoint { kAnnounced, kQueued, kAdmitted, kPublished, kDecided, kPulled, kEnded };
+inline constexpr size_t kTracePoints = static_cast<size_t>(TracePoint::kEnded) + 1;
+
+// One rank's part in one operation.
+struct RankTrace {
+  GroupId group;
+  Epoch epoch;
+  Formation formation;
+  Rank rank;
+  int32_t pid = 0;
+  OperationKey key;
+  std::array<char, 32> name{};  // Cut off; zero-terminated.
+  shm::Kind kind = shm::Kind::kPrepare;
+  uint64_t stage_bytes = 0;
+  ClientSpan client;
+  std::array<absl::Time, kTracePoints> at;  // InfinitePast: it has not come there.
+  absl::StatusCode code = absl::StatusCode::kOk;
+};
+
+// 16 bytes, the same on every node, for they follow from what names the operation.
+std::string TraceIdOf(const RankTrace& trace);
+
+// Keeps the parts that are open, and a ring of those that have ended. While it is off it keeps nothing, has no memory and costs a
+// comparison per part; what is open when it is switched on is not kept either. Not thread-safe.
+class OperationTraces {
+ public:
+  // A part's place; kNone: it is not kept.
+  using Place = uint32_t;
+  static constexpr Place kNone = 0;
+
+  struct Limits {
+    size_t ended = 65536;  // Some 15 MB.
+    size_t open = 65536;
+  };
+  struct Page {
+    std::vector<RankTrace> ranks;
+    uint64_t next = 0;
+    uint64_t num_lost = 0;  // Ended behind `after`, and not kept any more.
+    bool more = false;
+  };
+
+  OperationTraces() : OperationTraces(Limits()) {}
+  explicit OperationTraces(const Limits& limits) : limits_(limits) {}
+
+  // On until then, at least.
+  void KeepUntil(absl::Time until) { until_ = std::max(until_, until); }
+  // Off, if it is time.
+  void Tick(absl::Time now);
+  bool on() const { return until_ != absl::InfinitePast(); }
+
+  void SetClientSpan(SessionId session, const ClientSpan& span) { clients_[session] = span; }
+  void ForgetSession(SessionId session) { clients_.erase(session); }
+
+  // `rank`, of this worker, has announced `operation`.
+  Place Begin(const Operation& operation, uint32_t rank, const Announcement& said,
+              absl::Time now) {
+    return on() ? Keep(operation, rank, said, now) : kNone;
+  }
+  // The first time counts.
+  void Reach(Place place, TracePoint point, absl::Time now) {
+    if (place != kNone && At(place, point) == absl::InfinitePast()) At(place, point) = now;
+  }
+  // The place is free again.
+  void End(Place place, absl::StatusCode code, absl::Time now) {
+    if (place != kNone) Finish(place, code, now);
+  }
+
+  // Of `groups` (empty: of all), those that ended behind `after`, the oldest first; at most `max`.
+  Page Read(const std::vector<GroupId>& groups, uint64_t after, size_t max) const;
+  // Those that have not ended, at most `max`.
+  std::vector<RankTrace> ReadOpen(const std::vector<GroupId>& groups, size_t max) const;
+
+ private:
+  Place Keep(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now);
+  void Finish(Place place, absl::StatusCode code, absl::Time now);
+  absl::Time& At(Place place, TracePoint point) {
+    return open_[place - 1].at[static_cast<size_t>(point)];
+  }
+
+  const Limits limits_;
+  absl::Time until_ = absl::InfinitePast();
+  std::map<SessionId, ClientSpan> clients_;
+  std::vector<RankTrace> open_;  // By place - 1.
+  std::vector<Place> free_;
+  std::vector<RankTrace> ended_;  // A ring.
+  uint64_t num_ended_ = 0;        // Number n is at n % limits_.ended; also of what was forgotten.
+  uint64_t first_ = 0;            // Since it was switched on.
+};
+
+// "00-<32 hexadecimal digits>-<16>-<2>". All zeros for anything else: the environment is not epd's to judge.
+ClientSpan ParseTraceparent(absl::string_view text);
+
+}  // namespace epd

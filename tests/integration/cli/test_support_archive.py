@@ -1,0 +1,90 @@
+"""Goal: one file tells somebody elsewhere who hangs and why, also when epd does not answer, and holds no secret."""
+
+import contextlib
+import json
+import os
+import signal
+
+import wait
+from hung_rank import HungRank
+from running_epd import RunningEpd
+
+_SECRETS = ("hunter2-in-a-file", "hunter3-in-an-environment", "hunter4-in-a-command")
+
+
+def _archive(epctl, path, *args: str) -> tuple[int, dict, str]:
+    ended = epctl("support-archive", str(path), *args)
+    text = path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    return ended.returncode, json.loads(text), text
+
+
+def test_who_hangs_is_told_from_the_file_after_epd_has_ended(epctl_of, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", _SECRETS[1])
+    (tmp_path / "token").write_text(_SECRETS[0])
+    (tmp_path / "token").chmod(0o600)
+    flags = (
+        "--metrics_listen=127.0.0.1:0",
+        f"--metrics_token={tmp_path}/token",
+        f"--log_file={tmp_path}/epd.log",
+    )
+    with contextlib.ExitStack() as stack:
+        epd = stack.enter_context(RunningEpd(*flags))
+        epctl = epctl_of(epd.socket)
+        ranks = [
+            HungRank(epd.socket, 0),
+            HungRank(epd.socket, 1, name=f"train.py --token {_SECRETS[2]}"),
+        ]
+        for rank in ranks:
+            stack.callback(rank.close)
+        for rank in ranks:
+            rank.expect("joined")
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        ranks[0].begin("stuck")
+        wait.until(lambda: epctl.json("why", "hung")["culprit"], "an operation to be open for long")
+        code, archive, text = _archive(epctl, tmp_path / "a.json")
+        assert code == 0
+        pid = ranks[1].pid
+    assert archive["connected"] and archive["status"]["node"]
+    assert [node["node"] for node in archive["nodes"]["nodes"]] == [archive["status"]["node"]]
+    files = {file["path"]: file["text"] for file in archive["files"]}
+    assert "MemTotal" in files["/proc/meminfo"] and "Max open files" in files["/proc/self/limits"]
+    assert 'event="serving"' in files[f"{tmp_path}/epd.log"]
+    assert any(path.startswith("/proc/") and path.endswith("/status") for path in files)
+    settings = {one["name"]: one["value"] for one in archive["config"]["settings"]}
+    assert settings["metrics_token"] == f"{tmp_path}/token"
+    for secret in _SECRETS:
+        assert secret not in text
+    assert "train.py --token (redacted)" in text
+
+    elsewhere = epctl_of("/nonexistent/epd.sock")  # There is no epd any more.
+    why = elsewhere("why", "hung", "--from", str(tmp_path / "a.json"))
+    assert why.returncode == 0, why.stderr
+    assert "culprit: rank 1" in why.stdout and f"pid {pid}" in why.stdout
+    other = elsewhere("why", "nobody", "--from", str(tmp_path / "a.json"))
+    assert other.returncode == 2 and "it has hung" in other.stderr
+    (tmp_path / "other").write_text("{]")
+    bad = elsewhere("why", "hung", "--from", str(tmp_path / "other"))
+    assert bad.returncode == 2 and "expected what `epctl support-archive` has written" in bad.stderr
+
+
+def test_a_stopped_epd_leaves_what_the_kernel_says(epd, epctl, tmp_path):
+    os.kill(epd.process.pid, signal.SIGSTOP)
+    try:
+        code, archive, _ = _archive(epctl, tmp_path / "a.json", "--timeout=1s")
+    finally:
+        os.kill(epd.process.pid, signal.SIGCONT)
+    assert code == 7 and not archive["connected"]
+    paths = {file["path"] for file in archive["files"]}
+    assert f"/proc/{epd.process.pid}/status" in paths and "/proc/meminfo" in paths
+    problems = {part["what"]: part["problem"] for part in archive["parts"]}
+    assert "not asked" in problems["GetMemory"] and problems["GetStatus"]
+
+
+def test_no_file_that_is_there_is_written_over(epctl, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    refused = epctl("support-archive", str(tmp_path / "mine"))
+    assert refused.returncode == 1 and "exists" in refused.stderr
+    assert (tmp_path / "mine").read_text() == "precious"
+    report = json.loads(epctl("support-archive", str(tmp_path / "new"), "-o", "json").stdout)
+    assert report["connected"] and report["file"] == str(tmp_path / "new")
