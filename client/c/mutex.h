@@ -23,6 +23,7 @@
 
 #define EPD_GUARDED_BY(x) EPD_THREAD_ANNOTATION(guarded_by(x))
 #define EPD_REQUIRES(...) EPD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define EPD_RETURN_CAPABILITY(x) EPD_THREAD_ANNOTATION(lock_returned(x))
 #define EPD_EXCLUDES(...) EPD_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 
 namespace epd::client {

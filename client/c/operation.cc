@@ -4,7 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "client/c/direct_call.h"
 #include "failpoint/failpoint.h"
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/text.h"
 
@@ -25,7 +27,9 @@ class HeldSlot {
   explicit HeldSlot(SlotPool& pool) : pool_(pool), index_(pool.Acquire()) {}
   ~HeldSlot() {
     if (index_ < 0) return;
-    if (open_) {
+    if (is_free_ != nullptr) {
+      pool_.RetireUntil(index_, std::move(is_free_));
+    } else if (open_) {
       pool_.Retire(index_);
     } else {
       pool_.Release(index_);
@@ -48,18 +52,27 @@ class HeldSlot {
     open_ = true;
     pool_.Arm(index_);
   }
+  // Its last submission is answered, but its eager buffer is read until `is_free`.
+  void LeaveUntil(std::function<bool()> is_free) { is_free_ = std::move(is_free); }
+  SlotPool& pool() { return pool_; }
 
  private:
   SlotPool& pool_;
   const int index_;
   bool open_ = false;
+  std::function<bool()> is_free_;
 };
 
 // One call between BeginCall and EndCall.
 class Call {
  public:
-  Call(Session& session, Group& group, const Formation& formation, Operation& operation)
-      : session_(session), group_(group), formation_(formation), operation_(operation) {}
+  Call(Session& session, Group& group, const std::shared_ptr<const Formation>& formation,
+       Operation& operation)
+      : session_(session),
+        group_(group),
+        shared_formation_(formation),
+        formation_(*formation),
+        operation_(operation) {}
 
   Status Run(uint32_t rank, const CallKey& key);
   // Of a formation that has ended with `cause`: what the worker knows of this execution, which may
@@ -69,6 +82,13 @@ class Call {
 
  private:
   Status Announce(HeldSlot& slot, const CallKey& key);
+  // Asks the worker. `limit`: its own deadlines.
+  Status Ask(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
+  // Without the worker. True: the operation is good, and every rank's rows stand in their eager buffers.
+  bool TryDirect(HeldSlot& slot, const CallKey& key);
+  void TakeDirect(const HeldSlot& slot);
+  Status ReadDirect(HeldSlot& slot);
+  DirectPrograms::Call ProgramCall() const;
   void SetKey(const CallKey& key);
   // Stages into the slot's eager buffer if there is one and the rows are small. False: they are not staged.
   bool TryStage(const HeldSlot& slot, Status* status);
@@ -87,12 +107,15 @@ class Call {
 
   Session& session_;
   Group& group_;
+  const std::shared_ptr<const Formation>& shared_formation_;
   const Formation& formation_;
   Operation& operation_;
   shm::SlotRequest request_ = {};
   Admitted admitted_;
   Status admission_;  // Whether the worker's region can be used.
   bool published_ = false;
+  std::optional<DirectCall> direct_;  // It was published.
+  bool met_ = false;                  // By all ranks.
   std::vector<StageRef> stages_;
   uint64_t out_offset_ = 0;
   const char* phase_ = "announce";
@@ -117,6 +140,7 @@ Status Call::Run(uint32_t rank, const CallKey& key) {
   }
   phase_ = "pull";
   EPD_FAILPOINT("client.pull.begin");
+  if (met_) return ReadDirect(slot);
   const Status read = Read();
   EPD_FAILPOINT("client.pull.done");
   // Also after an error: it is this rank's alone now, and the others' regions must not wait for it.
@@ -175,9 +199,9 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   const Deadlines& deadlines = formation_.spec.deadlines;
   const auto limit = Positive(deadlines.absent, std::chrono::minutes(10)) +
                      Positive(deadlines.undecided, std::chrono::seconds(30));
-  (*slot).eager.good = 0;
+  if (staged && TryDirect(slot, key)) return {};
   const shm::Step step = staged ? shm::Step::kAnnounceStaged : shm::Step::kAnnounce;
-  if (Status s = Submission(slot, step, limit); !s.ok()) return s;
+  if (Status s = Ask(slot, step, limit); !s.ok() || met_) return s;
   if (!own.ok()) return own;  // The worker took an error for good: it is not.
   request_.operation.op_id = (*slot).reply.op_id;
   published_ = staged && (*slot).eager.good != 0;
@@ -188,6 +212,88 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
     TakeAdmission((*slot).reply);
   }
   return {};
+}
+
+// What ranks have published for themselves stays good whatever the worker says, or epd in its place: both see to it that
+// nobody can publish any more before they say so.
+Status Call::Ask(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit) {
+  (*slot).eager.good = 0;
+  (*slot).direct = {};
+  const Status said = Submission(slot, step, limit);
+  const shm::SlotDirect told = (*slot).direct;
+  if (direct_ && (!said.ok() || told.met != 0)) met_ = direct_->AllHavePublished();
+  if (direct_) formation_.direct->Note(ProgramCall(), met_);
+  if (met_) {
+    TakeDirect(slot);
+    return {};
+  }
+  if (direct_) direct_->Withdraw();
+  if (!said.ok()) return said;
+  if (told.met != 0) {
+    return MakeStatus(Code::kDataLoss, "a peer took back what it had published; join again");
+  }
+  if (told.generation != 0) {
+    formation_.direct->Learn(ProgramCall(),
+                             {.execution = told.execution, .generation = told.generation});
+  }
+  return {};
+}
+
+DirectPrograms::Call Call::ProgramCall() const {
+  DirectPrograms::Call call;
+  call.rank = request_.rank;
+  std::copy(std::begin(request_.program), std::end(request_.program), call.program.begin());
+  call.raw_execution = request_.execution;
+  call.ordinal = request_.ordinal;
+  call.occurrence = request_.occurrence;
+  return call;
+}
+
+bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
+  if (request_.kind == shm::Kind::kPrepare || !formation_.goes_direct) return false;
+  // An overflow is the worker's to say: it knows every rank's.
+  if (shm::Scatters(request_.kind) && !formation_.spec.drop_on_overflow &&
+      request_.announce.demand > request_.recv_capacity) {
+    return false;
+  }
+  const std::optional<DirectPrograms::Turn> turn = formation_.direct->Begin(ProgramCall());
+  if (!turn) return false;
+  direct_.emplace(formation_, request_.rank, slot.pool());
+  if (!direct_->Publish(request_, *turn, static_cast<uint32_t>(slot.index()), key.name)) {
+    direct_.reset();
+    return false;
+  }
+  met_ = direct_->Await(formation_.direct_wait);
+  if (!met_) {
+    request_.announce.published = direct_->HandOver();
+    return false;
+  }
+  formation_.direct->Note(ProgramCall(), true);
+  TakeDirect(slot);
+  return true;
+}
+
+void Call::TakeDirect(const HeldSlot& slot) {
+  published_ = true;
+  const shm::Area& area = slot.eager_buffers();
+  for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
+    const uint32_t eager_buffer = direct_->EagerBufferOf(rank);
+    AddStage(rank,
+             formation_.eager_buffers->OffsetOf(
+                 eager_buffer < shm::kMaxEagerBuffers ? static_cast<int>(eager_buffer) : -1, area),
+             area.stride);
+  }
+  admitted_.stages = stages_;
+}
+
+Status Call::ReadDirect(HeldSlot& slot) {
+  Status read = Read();
+  if (read.ok() && !direct_->RowsStand()) {
+    read = MakeStatus(Code::kAborted, "a peer's rows went away while they were read; call again");
+  }
+  direct_->Finish(Clock::now());
+  slot.LeaveUntil(DirectCall::MakeIsFree(shared_formation_, *direct_));
+  return read;
 }
 
 void Call::SetKey(const CallKey& key) {
@@ -338,7 +444,7 @@ Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
   if (status.ok()) status = group.BeginCall(rank, &key, &formation);
   if (status.ok()) {
     place.epoch = formation->epoch;
-    Call call(session, group, *formation, operation);
+    Call call(session, group, formation, operation);
     status = call.Run(rank, key);
     place.phase = call.phase();
     formation.reset();
@@ -346,7 +452,7 @@ Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
     if (!status.ok()) session.Settle();
   } else if (formation != nullptr) {
     place.epoch = formation->epoch;
-    status = Call(session, group, *formation, operation).AskWhyEnded(rank, key, status);
+    status = Call(session, group, formation, operation).AskWhyEnded(rank, key, status);
   } else if (const auto last = group.current()) {
     place.epoch = last->epoch;
   }

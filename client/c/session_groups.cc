@@ -239,6 +239,8 @@ Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
   const std::string bytes = EncodeGroupSpec(hashed);
   formation->spec_hash = XXH3_64bits(bytes.data(), bytes.size());
   formation->spin = SpinTime(num_ranks + 1);
+  formation->direct_wait = DirectWaitFor(num_ranks);
+  formation->goes_direct = DirectIsOn() && !formation->several_nodes;
   *out = std::move(formation);
   return {};
 }

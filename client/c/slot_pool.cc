@@ -27,12 +27,6 @@ void SleepUntilDone(uint32_t* done, Clock::time_point deadline) {
   syscall(SYS_futex, done, FUTEX_WAIT_BITSET, 0, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 std::chrono::nanoseconds SpinTime(uint32_t num_waiters) {
@@ -58,10 +52,10 @@ SlotPool::SlotPool(const shm::SlotsView& view, int eventfd) : view_(view), event
 int SlotPool::Acquire() {
   MutexLock lock(mutex_);
   if (free_.empty()) {
-    std::erase_if(retired_, [&](int slot) {
+    std::erase_if(retired_, [&](const Retired& retired) {
       mutex_.AssertHeld();
-      if (IsOpen(slot)) return false;
-      free_.push_back(slot);
+      if (!IsFree(retired)) return false;
+      free_.push_back(retired.slot);
       return true;
     });
   }
@@ -78,10 +72,20 @@ void SlotPool::Release(int slot) {
 
 void SlotPool::Retire(int slot) {
   MutexLock lock(mutex_);
-  retired_.push_back(slot);
-  // Most are answered soon: taking the oldest back keeps few slots, and so few cache lines, in use.
-  while (!retired_.empty() && !IsOpen(retired_.front())) {
-    free_.push_back(retired_.front());
+  retired_.push_back({slot, nullptr});
+  TakeBack();
+}
+
+void SlotPool::RetireUntil(int slot, std::function<bool()> is_free) {
+  MutexLock lock(mutex_);
+  retired_.push_back({slot, std::move(is_free)});
+  TakeBack();
+}
+
+// Most are free soon: taking the oldest back keeps few slots, and so few cache lines, in use.
+void SlotPool::TakeBack() {
+  while (!retired_.empty() && IsFree(retired_.front())) {
+    free_.push_back(retired_.front().slot);
     retired_.pop_front();
   }
 }

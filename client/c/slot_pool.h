@@ -2,11 +2,14 @@
 // (proto/epd/v1/slot_word.h).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,6 +31,13 @@ using Clock = std::chrono::steady_clock;
 // waits for from running.
 std::chrono::nanoseconds SpinTime(uint32_t num_waiters);
 
+// Between two looks at a word.
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 // Safe from any thread; a slot is used by one thread at a time.
 class SlotPool {
  public:
@@ -43,6 +53,31 @@ class SlotPool {
 
   shm::Slot& operator[](int slot) { return view_.slot(static_cast<uint32_t>(slot)); }
   const shm::SlotsView& view() const { return view_; }
+
+  // Gives back a slot whose last submission was answered, and whose eager buffer others may still read until `is_free`.
+  void RetireUntil(int slot, std::function<bool()> is_free);
+
+  // Held by whoever publishes a call for itself (direct_call.h): an arena's records are written in turn.
+  Mutex& publish_mutex() EPD_RETURN_CAPABILITY(publish_mutex_) { return publish_mutex_; }
+  // Peers look at an area's newest `window` publications alone, so whoever may still look for one must find it there: a
+  // new one waits until it pushes none out. `count` is over once all peers have read, or none will.
+  bool HasRoomToPublish(const void* area, uint32_t count, uint32_t window) const
+      EPD_REQUIRES(publish_mutex_) {
+    const auto open = publications_.find(area);
+    return open == publications_.end() ||
+           std::all_of(open->second.begin(), open->second.end(),
+                       [&](uint32_t older) { return count - older < window; });
+  }
+  void NotePublished(const void* area, uint32_t count) EPD_REQUIRES(publish_mutex_) {
+    publications_[area].push_back(count);
+  }
+  void EndPublication(const void* area, uint32_t count) EPD_EXCLUDES(publish_mutex_) {
+    MutexLock lock(publish_mutex_);
+    const auto open = publications_.find(area);
+    if (open == publications_.end()) return;
+    std::erase(open->second, count);
+    if (open->second.empty()) publications_.erase(open);
+  }
 
   // Whether a submission of the slot is armed or claimed.
   bool IsOpen(int slot) const {
@@ -87,7 +122,18 @@ class SlotPool {
   static_assert(shm::kMaxEagerBuffers <= kEagerBits);
   Mutex mutex_;
   std::vector<int> free_ EPD_GUARDED_BY(mutex_);
-  std::deque<int> retired_ EPD_GUARDED_BY(mutex_);
+  struct Retired {
+    int slot;
+    std::function<bool()> is_free;  // Null: once its submission is answered.
+  };
+  bool IsFree(const Retired& retired) const {
+    return retired.is_free != nullptr ? retired.is_free() : !IsOpen(retired.slot);
+  }
+  void TakeBack() EPD_REQUIRES(mutex_);
+  std::deque<Retired> retired_ EPD_GUARDED_BY(mutex_);
+  Mutex publish_mutex_;  // Taken under mutex_, too; a leaf.
+  // Of each area, those that are not over.
+  std::map<const void*, std::vector<uint32_t>> publications_ EPD_GUARDED_BY(publish_mutex_);
 };
 
 // A session's op slots for one worker of the node.

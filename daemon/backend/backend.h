@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "daemon/backend/member_moves.h"
 #include "daemon/backend/move_job.h"
+#include "proto/epd/v1/direct_area.h"
 
 namespace epd {
 
@@ -59,6 +60,13 @@ class ArenaSet {
   // Copies client memory out. Never faults, whatever the client does to its arena.
   //   DATA_LOSS  the range cannot be read
   virtual absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const = 0;
+
+  // Where the ranks of the set meet without the worker, behind arena_bytes(); the worker's own mapping, which lives as
+  // long as the set. Null: such arenas have no such area.
+  virtual shm::DirectArea* Direct(int arena) {
+    static_cast<void>(arena);
+    return nullptr;
+  }
 
   // The worker's own mapping of an arena, made at the first call; lives as long as the set.
   //   RESOURCE_EXHAUSTED  address space

@@ -97,7 +97,10 @@ struct EffectSender::NodeSwitch {
   void operator()(const GroupTransition& e) const {
     sender.history_.Note(MonotonicNow(), e);
     if (e.to == GroupState::kClosed) {
-      for (const auto& [name, entry] : to.workers.all()) entry->arenas.Forget(e.group);
+      for (const auto& [name, entry] : to.workers.all()) {
+        entry->arenas.Forget(e.group);
+        entry->gates.Forget(e.group);
+      }
     }
     Log(ChooseLevel(e), "group transition",
         {{"group", e.name},

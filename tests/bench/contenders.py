@@ -31,13 +31,15 @@ class Contender:
 
 EPD_JAX = Contender("epd_jax", "epd.jax", ("prepare", "dispatch", "combine"), needs_epd=True)
 EPD_C = Contender("epd_c", "epd C API", ("prepare", "dispatch", "combine"), needs_epd=True)
+# The same, each operation through the worker: what its ranks would else do for themselves.
+EPD_C_WORKER = Contender("epd_c_worker", "C API, by the worker", EPD_C.operations, needs_epd=True)
 # XLA may sum in another order: one rounding to bfloat16 more or less.
 GLOO = Contender("gloo", "JAX gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 OMPI = Contender("ompi", "Open MPI", ("dispatch", "combine"))
 EPD_TORCH = Contender("epd_torch", "epd.torch", EPD_C.operations, needs_epd=True)
 TORCH_GLOO = Contender("torch_gloo", "torch gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 MEMCPY = Contender("memcpy", "memcpy", ("warm", "fresh"), checks_results=False)
-ALL = (EPD_JAX, EPD_C, GLOO, OMPI, EPD_TORCH, TORCH_GLOO, MEMCPY)
+ALL = (EPD_JAX, EPD_C, EPD_C_WORKER, GLOO, OMPI, EPD_TORCH, TORCH_GLOO, MEMCPY)
 _TORCH_PYTHON = "/usr/bin/python3"  # Of Debian's python3-torch.
 
 
@@ -167,7 +169,12 @@ def why_missing(contender: Contender, place: Place) -> str:
         )
         if found.returncode != 0:
             return f"{_TORCH_PYTHON} has no torch (Debian: python3-torch)"
-    binary = {"epd_c": "bench_epd_c", "ompi": "bench_ompi_alltoallv", "memcpy": "bench_memcpy"}
+    binary = {
+        "epd_c": "bench_epd_c",
+        "epd_c_worker": "bench_epd_c",
+        "ompi": "bench_ompi_alltoallv",
+        "memcpy": "bench_memcpy",
+    }
     path = place.binaries / binary.get(contender.name, "")
     return "" if path.exists() else f"{path} is not built"
 
@@ -184,6 +191,10 @@ def _start(
             _start_jax(fleet, "gloo_jax.py", num_ranks, place)
         elif contender is EPD_C:
             _start_epd_c(fleet, num_ranks, place, extra)
+        elif contender is EPD_C_WORKER:
+            # A tenant of its own: both run in turn, in one group.
+            by_worker = {"EPD_DIRECT": "off", "EPD_TENANT": "by-worker"}
+            _start_epd_c(fleet, num_ranks, place, extra | by_worker)
         elif contender is OMPI:
             _start_ompi(fleet, num_ranks, place)
         elif contender in (EPD_TORCH, TORCH_GLOO):

@@ -268,8 +268,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--contenders",
         type=lambda text: text.split(","),
-        default=names,
-        help=f"comma-separated, of {','.join(names)}",
+        default=[name for name in names if name != who.EPD_C_WORKER.name],
+        help=f"comma-separated, of {','.join(names)} (default: all but epd_c_worker)",
     )
     parser.add_argument(
         "--sizes",

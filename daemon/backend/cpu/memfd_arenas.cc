@@ -19,6 +19,17 @@ absl::Status Exhausted(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
+// False, with errno: there is no memory for it.
+bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
+  int result = 0;
+  do {
+    result =
+        EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
+                           fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)));
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
@@ -37,7 +48,7 @@ absl::Status MemfdArenas::Add() {
                                   memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   const int fd = arena.read_write.get();
   if (fd < 0) return Exhausted("memfd_create of a staging arena");
-  if (ftruncate(fd, static_cast<off_t>(arena_bytes_)) != 0 ||
+  if (ftruncate(fd, static_cast<off_t>(arena_bytes_ + sizeof(shm::DirectArea))) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
   }
@@ -47,20 +58,35 @@ absl::Status MemfdArenas::Add() {
   if (!arena.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
   if (fchmod(fd, 0) != 0) return Exhausted("fchmod of a staging arena");
   arenas_.push_back(std::move(arena));
+  return AddDirect(arenas_.back());
+}
+
+absl::Status MemfdArenas::AddDirect(Arena& arena) {
+  const int fd = arena.read_write.get();
+  if (!Allocate(fd, arena_bytes_, sizeof(shm::DirectArea)))
+    return Exhausted("memory for a staging arena's direct area");
+  void* mapped = mmap(nullptr, sizeof(shm::DirectArea), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      static_cast<off_t>(arena_bytes_));
+  if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena's direct area");
+  madvise(mapped, sizeof(shm::DirectArea), MADV_DONTFORK);
+  arena.direct = static_cast<shm::DirectArea*>(mapped);
   return absl::OkStatus();
 }
 
-// A client that maps an arena still would keep its pages, of which nobody knows any more.
+// A client that maps an arena still would keep its pages, of which nobody knows any more. First the direct areas, whose
+// records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
+  Trim(arena_bytes_, sizeof(shm::DirectArea));
   Trim(0, arena_bytes_);
   for (Arena& arena : arenas_) {
+    if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
     if (arena.mapped != nullptr) munmap(arena.mapped, arena_bytes_);
   }
 }
 
 absl::StatusOr<ArenaShare> MemfdArenas::Share(int arena) {
   return ArenaShare{.sharing = ArenaSharing::kMemfd,
-                    .bytes = arena_bytes_,
+                    .bytes = arena_bytes_ + sizeof(shm::DirectArea),
                     .read_write_fd = arenas_[arena].read_write.get(),
                     .read_only_fd = arenas_[arena].read_only.get(),
                     .handle = {},
@@ -69,13 +95,7 @@ absl::StatusOr<ArenaShare> MemfdArenas::Share(int arena) {
 
 absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
-    int result = 0;
-    do {
-      result = EPD_FAILPOINT_CALL("worker.arena.no_space", ENOSPC,
-                                  fallocate(arena.read_write.get(), 0, static_cast<off_t>(offset),
-                                            static_cast<off_t>(bytes)));
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) {
+    if (!Allocate(arena.read_write.get(), offset, bytes)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the node has no memory for ", bytes, " bytes of staging on each of ",
                        arenas_.size(), " ranks (", std::strerror(errno),

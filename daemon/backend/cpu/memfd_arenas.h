@@ -14,7 +14,7 @@
 
 namespace epd {
 
-// Sparse: address space is free, memory comes with Commit. The mode of each memfd is 0 once its
+// Sparse: address space is free, memory comes with Commit, but for the direct area behind it. The mode of each memfd is 0 once its
 // read-only descriptor is open, so that a peer that gets only that one cannot open it for writing.
 class MemfdArenas : public ArenaSet {
  public:
@@ -29,6 +29,7 @@ class MemfdArenas : public ArenaSet {
   void Trim(uint64_t offset, uint64_t bytes) override;
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
+  shm::DirectArea* Direct(int arena) override { return arenas_[arena].direct; }
   absl::StatusOr<char*> Map(int arena) override;
 
  private:
@@ -36,9 +37,11 @@ class MemfdArenas : public ArenaSet {
     UniqueFd read_write;
     UniqueFd read_only;
     char* mapped = nullptr;
+    shm::DirectArea* direct = nullptr;
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
   absl::Status Add();
+  absl::Status AddDirect(Arena& arena);
 
   uint64_t arena_bytes_;
   std::vector<Arena> arenas_;

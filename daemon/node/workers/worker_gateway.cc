@@ -29,6 +29,7 @@ WorkerGateway::WorkerGateway(Options options, EventSink sink, EventLoop& loop, K
       loop_(loop),
       records_(kept.records),
       arenas_(kept.arenas),
+      gates_(kept.gates),
       totals_(kept.totals) {}
 
 void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server) {
@@ -141,6 +142,7 @@ void WorkerGateway::OnWorkerDead(uint64_t incarnation, bool was_ready, const abs
                                           ToString(options_.name), " host=", options_.host),
                              why.message());
   EPD_FAILPOINT("epd.worker.dead");
+  gates_.EndAll();
   FailUndecided(Records(records_), down_because_);
   // The next Sweep, after control has heard of it: Reform goes out before the calls end, so that a
   // client which calls again waits for the new epoch instead of failing anew.
@@ -190,6 +192,7 @@ void WorkerGateway::OnTenantReady(Incarnation worker, const v1::TenantReady& rea
   const Formation formation(ready.formation());
   absl::Status status = FromProto(ready.status());
   EPD_FAILPOINT("epd.tenant.ready");
+  if (status.ok()) status = gates_.Put(ready, fds);
   if (status.ok()) status = arenas_.Put(ready, std::move(fds));
   if (status.ok()) return sink_(TenantReady{worker, group, formation});
   sink_(TenantFailed{worker, group, formation, status});

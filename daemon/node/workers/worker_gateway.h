@@ -13,6 +13,7 @@
 #include "daemon/node/attach/attach_server.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/direct_gates.h"
 #include "daemon/node/workers/group_totals.h"
 #include "daemon/node/workers/pending_arenas.h"
 #include "daemon/node/workers/segment.h"
@@ -22,7 +23,7 @@ namespace epd {
 
 // The order that keeps shared memory sound:
 //   a session ends    `ended` is set in its slots, then the worker is told and may free peers'
-//   regions a worker dies     it is reaped, undecided records become failed, open slots are
+//   regions a worker dies     it is reaped, the ranks' gates are ended, undecided records become failed, open slots are
 //   poisoned, control hears of it
 class WorkerGateway : public WorkerObserver {
  public:
@@ -42,6 +43,7 @@ class WorkerGateway : public WorkerObserver {
   struct Kept {
     SharedSegment& records;
     PendingArenas& arenas;
+    DirectGates& gates;
     GroupTotals& totals;
   };
 
@@ -77,6 +79,7 @@ class WorkerGateway : public WorkerObserver {
   EventLoop& loop_;
   SharedSegment& records_;
   PendingArenas& arenas_;
+  DirectGates& gates_;
   GroupTotals& totals_;
   WorkerSupervisor* supervisor_ = nullptr;
   AttachServer* server_ = nullptr;

@@ -11,6 +11,7 @@
 #include "daemon/node/attach/attach_server.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/loop/event_sink.h"
+#include "daemon/node/workers/direct_gates.h"
 #include "daemon/node/workers/pending_arenas.h"
 #include "daemon/node/workers/segment.h"
 #include "daemon/node/workers/worker_gateway.h"
@@ -25,7 +26,7 @@ struct WorkerEntry {
               const EventSink& sink, EventLoop& loop)
       : name(said.name),
         records(std::move(made)),
-        gateway(std::move(said), sink, loop, {records, arenas, totals}),
+        gateway(std::move(said), sink, loop, {records, arenas, gates, totals}),
         supervisor(std::move(run), loop, records, gateway) {}
   WorkerEntry(const WorkerEntry&) = delete;
   WorkerEntry& operator=(const WorkerEntry&) = delete;
@@ -33,6 +34,7 @@ struct WorkerEntry {
   const WorkerName name;
   SharedSegment records;
   PendingArenas arenas;
+  DirectGates gates;
   GroupTotals totals;
   WorkerGateway gateway;
   WorkerSupervisor supervisor;

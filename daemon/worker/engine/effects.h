@@ -60,6 +60,17 @@ struct NameEagerBuffers {
   std::vector<uint8_t> eager_buffer_of_rank;  // [R]
 };
 
+// No rank publishes anything more in the generation of the set's direct areas; before the answers that follow.
+struct EndDirect {
+  ArenaSetId set;
+};
+
+// Report with Exchange::DirectIdle once no living rank of the tenant is in a call that ranks make for themselves.
+struct AwaitDirect {
+  GroupId group;
+  Formation formation;
+};
+
 // Answer a submission. With an error, `region` is empty and `status` is the whole text for the client.
 struct AnswerSubmission {
   Submission submission;
@@ -69,6 +80,11 @@ struct AnswerSubmission {
   uint64_t plan_id = 0;  // Of the operation on all nodes; a prepare's plan carries it.
   std::optional<shm::PlanName> plan_name = {};  // For the kernels behind a stream's announce.
   bool repeats = false;                         // An earlier step of the call was told the same.
+  bool met = false;  // Every rank has published the call: that is all there is to say.
+  // The execution's number on all ranks: later calls of its program may be published. Of `direct_set`.
+  std::optional<uint64_t> direct_execution = {};
+  ArenaSetId direct_set = {};
+  uint32_t direct_generation = 0;  // Filled in by who carries it out.
 };
 
 // Make memory for [offset, offset + bytes) in all arenas of a set, after `trims`; report it with
@@ -212,7 +228,7 @@ struct LogLine {
 
 using Effect =
     std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
-                 AnswerSubmission, CommitPages, CreateArenas, DropArenas, ReportTenantReady,
+                 EndDirect, AwaitDirect, AnswerSubmission, CommitPages, CreateArenas, DropArenas, ReportTenantReady,
                  ReportTenantDrained, MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer,
                  OpenWire, SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;

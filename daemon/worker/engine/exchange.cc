@@ -95,6 +95,12 @@ struct Exchange::Parts {
     }
     steps.RefuseHeld(cause);
   }
+  // What ranks do without this worker is over before their staging goes.
+  void AwaitDirectOf(Tenant& tenant) {
+    if (!tenant.goes_direct || tenant.awaits_direct || !tenant.set) return;
+    tenant.awaits_direct = true;
+    event.Add(AwaitDirect{.group = tenant.start.group, .formation = tenant.start.formation});
+  }
   void Granted(Operation& operation) {
     if (operation.tenant->peers.has_value()) {
       leader.TellGranted(operation);
@@ -175,6 +181,7 @@ void Exchange::EndTenant(GroupId group, Formation formation, const absl::Status&
                                 cause.ok() ? absl::AbortedError("the group has ended") : cause);
   tenant->closed = true;
   tenant->closed_at = now;
+  parts_->AwaitDirectOf(*tenant);
   parts_->tenants.ReleaseIfIdle(*tenant);
   parts_->tenants.ForgetEnded();
   FinishEvent();
@@ -196,6 +203,8 @@ void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now) {
   parts_->event.now = now;
   if (Tenant* tenant = parts_->tenants.Find(group, formation); tenant != nullptr) {
     tenant->draining = true;
+    parts_->failures.EndDirectOf(*tenant);
+    parts_->AwaitDirectOf(*tenant);
     parts_->tenants.ReleaseIfIdle(*tenant);
   } else {
     parts_->event.Add(ReportTenantDrained{.group = group, .formation = formation});
@@ -205,10 +214,25 @@ void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now) {
 
 // ---- operations ----
 
-void Exchange::Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now) {
+void Exchange::Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now,
+                    bool met) {
   parts_->event.now = now;
-  parts_->steps.Take(submission, request);
+  parts_->steps.Take(submission, request, met);
   FinishEvent();
+}
+
+void Exchange::DirectIdle(GroupId group, Formation formation, absl::Time now) {
+  parts_->event.now = now;
+  Tenant* tenant = parts_->tenants.Find(group, formation);
+  if (tenant == nullptr || !std::exchange(tenant->awaits_direct, false)) return;
+  parts_->tenants.ReleaseIfIdle(*tenant);
+  parts_->tenants.ForgetEnded();
+  FinishEvent();
+}
+
+void Exchange::NoteDirect(const DirectOutcome& outcome) {
+  Tenant* tenant = parts_->tenants.Find(outcome.group, outcome.formation);
+  if (tenant != nullptr) CountDirect(outcome, *tenant, parts_->figures);
 }
 
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/engine_limits.h"
 #include "daemon/worker/engine/exchange_snapshot.h"
@@ -90,7 +91,15 @@ class Exchange {
   void Stop(absl::string_view why, absl::Time now);
 
   // A claimed submission. `request` is a private copy of client memory and may hold anything.
-  void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);
+  // `met`: every rank has published the call for itself (direct_area.h).
+  void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now,
+            bool met = false);
+
+  // Answers AwaitDirect.
+  void DirectIdle(GroupId group, Formation formation, absl::Time now);
+  // What a rank has recorded of a call that ranks made for themselves; any bytes. Of a formation that is not known any
+  // more it is dropped.
+  void NoteDirect(const DirectOutcome& outcome);
 
   // Answers to CommitPages and MoveRows.
   void PagesCommitted(OperationId operation, const absl::Status& status, absl::Time now);

@@ -66,6 +66,13 @@ absl::StatusOr<Execution> ExecutionHistory::Enter(Rank rank, const ProgramId& id
   return Execution{.program = id, .number = number};
 }
 
+bool ExecutionHistory::Runs(const Execution& execution) const {
+  const auto found = programs_.find(execution.program);
+  if (found == programs_.end() || found->second.failed.contains(execution.number)) return false;
+  const std::vector<CutOff>& cut_offs = found->second.cut_offs;
+  return cut_offs.empty() || execution.number >= cut_offs.back().end;
+}
+
 // A rank runs the executions of a program one after the other, so it never asks about those below
 // the one it is in. Names promise no order: only the execution itself is told and forgotten.
 void ExecutionHistory::ForgetPassed(Program& program, Rank rank, uint64_t number, bool named) {

@@ -53,6 +53,9 @@ class ExecutionHistory {
   // name is the same one for every rank, however many of them each has begun.
   void EndDivergedGeneration(const absl::Status& cause);
 
+  // Whether the execution has not failed.
+  bool Runs(const Execution& execution) const;
+
   uint64_t generation() const { return generation_; }
   size_t num_failed_remembered() const { return num_failed_; }
 

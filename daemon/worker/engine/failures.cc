@@ -16,6 +16,10 @@ bool IsUnsynchronised(const Operation& operation) {
                      [](const Part& part) { return part.said.from_stream; });
 }
 
+void Failures::EndDirectOf(const Tenant& tenant) {
+  if (tenant.goes_direct) event_.Add(EndDirect{.set = tenant.set});
+}
+
 void Failures::FailWithExecution(Operation& operation, const absl::Status& cause) {
   Tenant& tenant = *operation.tenant;
   const OperationKey key = operation.key;
@@ -59,6 +63,7 @@ void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
 // What waits for ranks in a failed execution would wait in vain; what all have announced goes on.
 void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                              const std::set<Rank>& may_come) {
+  EndDirectOf(tenant);
   if (!tenant.executions.Fail(key.execution, key.named, cause, may_come)) {
     EndGeneration(tenant, absl::ResourceExhaustedError(absl::StrCat(
                               "more than ", kMaxFailedExecutions,
@@ -75,6 +80,7 @@ void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl
 
 void Failures::EndGeneration(Tenant& tenant, const absl::Status& cause) {
   if (tenant.peers.has_value()) return EndWithPeers(tenant, cause, tenant.leads(), true);
+  EndDirectOf(tenant);
   tenant.executions.EndGeneration(cause);
   tenant.streams.Restart();
   for (Operation* operation : table_.FindUndecided(tenant)) phases_.Fail(*operation, cause);
@@ -82,12 +88,14 @@ void Failures::EndGeneration(Tenant& tenant, const absl::Status& cause) {
 
 void Failures::EndDivergedGeneration(Tenant& tenant, const absl::Status& cause) {
   if (tenant.peers.has_value()) return EndWithPeers(tenant, cause, tenant.leads(), true);
+  EndDirectOf(tenant);
   tenant.executions.EndDivergedGeneration(cause);
   for (Operation* operation : table_.FindUndecided(tenant)) phases_.Fail(*operation, cause);
 }
 
 void Failures::EndFormation(Tenant& tenant, const absl::Status& cause) {
   if (tenant.peers.has_value()) return EndWithPeers(tenant, cause, false, false);
+  EndDirectOf(tenant);
   if (tenant.ended.ok()) tenant.ended = cause;
   for (Operation* operation : table_.FindUndecided(tenant)) phases_.Fail(*operation, tenant.ended);
 }

@@ -24,6 +24,8 @@ class Failures {
            EngineEvent& event)
       : table_(table), phases_(phases), messenger_(messenger), event_(event) {}
 
+  // Ranks that make calls for themselves come to the worker from here on. Before any answer that says a failure.
+  void EndDirectOf(const Tenant& tenant);
   // The operation cannot end well, and with it its execution.
   void FailWithExecution(Operation& operation, const absl::Status& cause);
   // A rank has given up the operation of `key` before it took part. `unsynchronised`: its call is of a stream, and may not

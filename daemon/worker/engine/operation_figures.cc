@@ -43,11 +43,21 @@ KindCounts& OperationFigures::Of(const Operation& operation) {
 
 void OperationFigures::Leaves(const Operation& operation, absl::Duration spent) {
   if (operation.phase == Phase::kFailed) return;
-  KindCounts::PhaseTimes& times = Of(operation).phases[static_cast<size_t>(operation.phase)];
+  Add(spent, Of(operation).phases[static_cast<size_t>(operation.phase)]);
+  if (operation.phase == Phase::kGathering && operation.tenant->leads()) CountWaits(operation);
+}
+
+void OperationFigures::Add(absl::Duration spent, KindCounts::PhaseTimes& times) {
   times.sum += spent;
   const auto bound = absl::c_lower_bound(kTimeBounds, absl::ToDoubleSeconds(spent));
   ++times.counts[static_cast<size_t>(bound - kTimeBounds.begin())];
-  if (operation.phase == Phase::kGathering && operation.tenant->leads()) CountWaits(operation);
+}
+
+void OperationFigures::CountDirect(shm::Kind kind, absl::Duration gathered) {
+  const auto index = static_cast<size_t>(kind);
+  KindCounts& counts = kinds_[index < kKinds ? index : 0];
+  ++counts.by_outcome[static_cast<size_t>(absl::StatusCode::kOk)];
+  Add(gathered, counts.phases[static_cast<size_t>(Phase::kGathering)]);
 }
 
 void OperationFigures::Decided(const Operation& operation, absl::StatusCode outcome) {

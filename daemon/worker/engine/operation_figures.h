@@ -33,11 +33,15 @@ class OperationFigures {
   void Leaves(const Operation& operation, absl::Duration spent);
   void Decided(const Operation& operation, absl::StatusCode outcome);
 
+  // A good one that ranks made for themselves, `gathered` after the first of them had called.
+  void CountDirect(shm::Kind kind, absl::Duration gathered);
+
   // [0]: of a kind that is none.
   const std::array<KindCounts, kKinds>& kinds() const { return kinds_; }
 
  private:
   KindCounts& Of(const Operation& operation);
+  static void Add(absl::Duration spent, KindCounts::PhaseTimes& times);
 
   std::array<KindCounts, kKinds> kinds_;
 };

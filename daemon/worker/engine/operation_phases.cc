@@ -131,6 +131,13 @@ void OperationPhases::Answer(const Operation& operation, uint32_t rank, shm::Ste
   } else if (operation.region.has_value()) {
     answer.region = MakeView(operation, rank);
   }
+  const bool teaches = step == shm::Step::kAnnounce || step == shm::Step::kAnnounceStaged;
+  if (status.ok() && teaches && tenant.may_go_direct() &&
+      tenant.executions.Runs(operation.key.execution)) {
+    operation.tenant->goes_direct = true;
+    answer.direct_execution = operation.key.execution.number;
+    answer.direct_set = tenant.set;
+  }
   const bool prepares = part.said.kind == shm::Kind::kPrepare;
   if (part.site.has_value() && status.ok() && (prepares || !tenant.worker_moves(part.said.kind))) {
     answer.plan_name = shm::PlanName{.group_id = tenant.start.group.value,
@@ -216,9 +223,26 @@ std::vector<uint64_t> OperationPhases::StageOffsets(const Operation& operation) 
   return offsets;
 }
 
+void OperationPhases::CloseMet(Operation& operation) {
+  for (Part& part : operation.parts) {
+    if (part.state != PartState::kAnnounced) continue;
+    parts_.event.Add(AnswerSubmission{.submission = part.submission,
+                                      .status = absl::OkStatus(),
+                                      .operation = operation.id,
+                                      .region = {},
+                                      .met = true});
+    FinishPart(operation, static_cast<uint32_t>(&part - operation.parts.data()));
+  }
+  parts_.event.Add(CloseRecord{.operation = operation.id});
+  Tenant& tenant = *operation.tenant;
+  parts_.table.Close(operation);
+  parts_.tenants.ReleaseIfIdle(tenant);
+}
+
 void OperationPhases::Fail(Operation& operation, const absl::Status& cause) {
   if (!operation.undecided()) return;
   Tenant& tenant = *operation.tenant;
+  if (tenant.goes_direct) parts_.event.Add(EndDirect{.set = tenant.set});
   parts_.queue.Remove(operation);
   EnterPhase(operation, Phase::kFailed);
   operation.cause = cause;

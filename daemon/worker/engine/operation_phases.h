@@ -61,6 +61,9 @@ class OperationPhases {
   // No rows of other nodes may come or go.
   void CloseWire(Operation& operation);
 
+  // Every rank has published it: answers those that wait, and destroys it. Its figures come with the ranks' records.
+  void CloseMet(Operation& operation);
+
   // The parts of a dead session's ranks are over: nobody is left to answer.
   void EndPartsOf(SessionId session);
   // The sessions that copy or read end: they have held the region of an operation that is over for too long.

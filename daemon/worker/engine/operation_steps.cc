@@ -27,11 +27,12 @@ absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,
 
 }  // namespace
 
-void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& request) {
+void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& request,
+                          bool met) {
   switch (request.step) {
     case shm::Step::kAnnounce:
     case shm::Step::kAnnounceStaged:
-      return Announce(submission, request);
+      return Announce(submission, request, met);
     case shm::Step::kPublish:
       return Publish(submission, request, OperationId(request.operation.op_id));
     case shm::Step::kPulled:
@@ -73,7 +74,8 @@ void OperationSteps::RefuseStranger(const Submission& submission, const shm::Slo
 
 // ---- announce ----
 
-void OperationSteps::Announce(const Submission& submission, const shm::SlotRequest& request) {
+void OperationSteps::Announce(const Submission& submission, const shm::SlotRequest& request,
+                              bool met) {
   Tenant* tenant = parts_.tenants.FindFor(request);
   if (tenant == nullptr) {
     return RefuseStranger(
@@ -91,7 +93,7 @@ void OperationSteps::Announce(const Submission& submission, const shm::SlotReque
     const shm::SlotRequest counted = tenant->streams.Count(request);
     return AnnounceInTenant(*tenant, submission, ReportFault(counted, tenant->start.spec));
   }
-  AnnounceInTenant(*tenant, submission, request);
+  AnnounceInTenant(*tenant, submission, request, met);
 }
 
 absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const OperationKey& key,
@@ -109,7 +111,7 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
 }
 
 void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submission,
-                                      const shm::SlotRequest& request) {
+                                      const shm::SlotRequest& request, bool met) {
   const bool from_stream = request.step == shm::Step::kStreamAnnounce;
   const auto refuse = [&](const absl::Status& cause) {
     ++tenant.counters.num_failed_calls;
@@ -128,8 +130,10 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
                          .ordinal = request.ordinal,
                          .occurrence = request.occurrence,
                          .named = request.has_name != 0};
+  if (met) return Meet(tenant, key, submission);
   const absl::StatusOr<Operation*> found = FindOrOpen(tenant, key, submission, request);
   if (!found.ok()) {
+    parts_.failures.EndDirectOf(tenant);
     // The rank has given this execution up, so nobody may wait for it there.
     refuse(found.status());
     return parts_.failures.FailCall(tenant, key, Rank(request.rank), found.status(),
@@ -168,6 +172,17 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
   }
   if (!problem.ok()) part.problem = AtRank(problem, tenant, request);
   HandleAnnounced(operation);
+}
+
+// The ranks that go on by themselves will not announce.
+void OperationSteps::Meet(Tenant& tenant, const OperationKey& key, const Submission& submission) {
+  parts_.event.Add(AnswerSubmission{.submission = submission,
+                                    .status = absl::OkStatus(),
+                                    .operation = {},
+                                    .region = {},
+                                    .met = true});
+  Operation* waits = parts_.table.Find(tenant, key);
+  if (waits != nullptr && waits->phase == Phase::kGathering) parts_.phases.CloseMet(*waits);
 }
 
 absl::Status OperationSteps::TakeAnnouncement(Part& part, const Tenant& tenant,

@@ -39,7 +39,8 @@ class OperationSteps {
   explicit OperationSteps(const Parts& parts) : parts_(parts) {}
 
   // `request` is a private copy of client memory and may hold anything.
-  void Take(const Submission& submission, const shm::SlotRequest& request);
+  // `met`: it is of a call that every rank has published for itself.
+  void Take(const Submission& submission, const shm::SlotRequest& request, bool met);
   // Announces of streams' sites that were held and can begin.
   void TakeHeld();
   // Nothing goes on that the held ones could wait for.
@@ -52,9 +53,10 @@ class OperationSteps {
   // Of a call whose tenant is not known.
   void RefuseStranger(const Submission& submission, const shm::SlotRequest& request,
                       const absl::Status& cause);
-  void Announce(const Submission& submission, const shm::SlotRequest& request);
+  void Announce(const Submission& submission, const shm::SlotRequest& request, bool met = false);
   void AnnounceInTenant(Tenant& tenant, const Submission& submission,
-                        const shm::SlotRequest& request);
+                        const shm::SlotRequest& request, bool met = false);
+  void Meet(Tenant& tenant, const OperationKey& key, const Submission& submission);
   absl::StatusOr<Operation*> FindOrOpen(Tenant& tenant, const OperationKey& key,
                                         const Submission& submission,
                                         const shm::SlotRequest& request);

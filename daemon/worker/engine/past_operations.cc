@@ -17,14 +17,31 @@ uint64_t FingerprintOf(const Announcement& said) {
   return hash;
 }
 
-void PastOperations::Began(const Operation& operation, uint32_t rank, const Announcement& said,
-                           absl::Time now) {
+PastOperation& PastOperations::Next(uint32_t rank) {
   std::unique_ptr<Ring>& ring = rings_[rank];
   if (ring == nullptr) {
     ring = std::make_unique<Ring>();
     ++num_callers_;
   }
-  PastOperation& entry = ring->entries[ring->num_begun++ % kPastOperations];
+  return ring->entries[ring->num_begun++ % kPastOperations];
+}
+
+void PastOperations::Add(uint32_t rank, const OperationKey& key, const std::string& name,
+                         const Announcement& said, absl::Time announced, absl::Time ended) {
+  PastOperation& entry = Next(rank);
+  entry = PastOperation{.operation = {},
+                        .key = key,
+                        .kind = said.kind,
+                        .fingerprint = FingerprintOf(said),
+                        .state = PartState::kPulled,
+                        .announced = announced,
+                        .ended = ended};
+  text::Cut(name, entry.name.size() - 1).copy(entry.name.data(), entry.name.size() - 1);
+}
+
+void PastOperations::Began(const Operation& operation, uint32_t rank, const Announcement& said,
+                           absl::Time now) {
+  PastOperation& entry = Next(rank);
   entry = PastOperation{.operation = operation.id,
                         .key = operation.key,
                         .kind = said.kind,

@@ -38,6 +38,9 @@ class PastOperations {
   explicit PastOperations(size_t num_ranks) : rings_(num_ranks) {}
 
   void Began(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now);
+  // One that ranks made for themselves, and that was good; it has no id.
+  void Add(uint32_t rank, const OperationKey& key, const std::string& name,
+           const Announcement& said, absl::Time announced, absl::Time ended);
   // `rank`'s part of `operation` ends in the state that it has, with `code`.
   void Ended(const Operation& operation, uint32_t rank, absl::StatusCode code, absl::Time now);
 
@@ -51,6 +54,8 @@ class PastOperations {
     uint64_t num_begun = 0;
     std::array<PastOperation, kPastOperations> entries;
   };
+  PastOperation& Next(uint32_t rank);
+
   std::vector<std::unique_ptr<Ring>> rings_;  // [num_ranks]
   size_t num_callers_ = 0;
 };

@@ -46,17 +46,21 @@ struct Tenant {
   absl::Time closed_at = absl::InfinitePast();
   bool draining = false;
   bool drain_reported = false;
+  bool goes_direct = false;   // Its ranks were told that they may publish calls for themselves.
+  bool awaits_direct = false;  // AwaitDirect was asked for.
 
   TenantCounters counters;
   std::shared_ptr<PastOperations> past;  // Of earlier formations of the group, too.
 
   // Only its cause is left.
-  bool gone() const { return closed && num_open == 0; }
+  bool gone() const { return closed && num_open == 0 && !awaits_direct; }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
     return !worker_executor() && !peers.has_value() && set && !start.on_device() &&
            start.members.size() <= limits::kEagerRanks;
   }
+  // Its ranks may make calls for themselves.
+  bool may_go_direct() const { return may_send_eagerly() && !draining && !closed && ended.ok(); }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
   // Its rows go between workers from device to device, and not through this worker's streams.
   bool by_communicator() const { return peers.has_value() && start.on_device(); }

@@ -105,7 +105,37 @@ void EffectPerformer::Run(const NameEagerBuffers& effect) {
 
 void EffectPerformer::Run(const AnswerSubmission& effect) {
   const auto session = sessions_.find(effect.submission.session);
-  if (session != sessions_.end()) session->second.Answer(effect);
+  if (session == sessions_.end()) return;
+  if (!effect.direct_execution.has_value()) return session->second.Answer(effect);
+  AnswerSubmission answer = effect;
+  answer.direct_generation = direct_.Generation(effect.direct_set);
+  session->second.Answer(answer);
+}
+
+void EffectPerformer::Run(const DropArenas& effect) {
+  TakeDirect();
+  direct_.Drop(effect.set);
+  arenas_.erase(effect.set);
+}
+
+void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest& request,
+                           absl::Time now) {
+  const bool announces = request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
+  if (!announces) return exchange_.Take(submission, request, now);
+  direct_.TakeIfMany(request,
+                     [this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
+  exchange_.Take(submission, request, now, direct_.HasMet(request));
+}
+
+void EffectPerformer::TakeDirect() {
+  direct_.TakeAll([this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
+}
+
+void EffectPerformer::PollDirect(absl::Time now) {
+  direct_.Poll(
+      now, [this](SessionId session) { return sessions_.contains(session); },
+      [&](GroupId group, Formation formation) { exchange_.DirectIdle(group, formation, now); });
+  RunAll(now);
 }
 
 void EffectPerformer::Run(const CommitPages& effect) {
@@ -161,6 +191,12 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     if (share->read_write_fd < 0) continue;
     fds.push_back(share->read_write_fd);
     fds.push_back(share->read_only_fd);
+  }
+  if (status.ok() && set != arenas_.end()) {
+    const auto tenant = tenants_.find({effect.group, effect.formation});
+    if (tenant != tenants_.end())
+      direct_.Add(effect, tenant->second.sessions, *set->second.set);
+    ready.set_direct(set->second.set->num_arenas() > 0 && set->second.set->Direct(0) != nullptr);
   }
   if (status.ok()) {
     EPD_FAILPOINT("worker.tenant.ready");
@@ -319,6 +355,9 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
       MoveGroup{.group_id = start.group.value, .epoch = start.epoch.value, .spec = start.spec};
   for (const Rank owner : start.spec.expert_owner) {
     facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
+  }
+  for (const RankHolder& member : start.members) {
+    if (member.session) facts.sessions.push_back(member.session);
   }
   const bool spans = std::any_of(start.members.begin(), start.members.end(),
                                  [](const RankHolder& member) { return !member.session; });

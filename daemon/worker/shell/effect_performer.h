@@ -15,6 +15,7 @@
 #include "daemon/worker/engine/exchange.h"
 #include "daemon/worker/engine/log_limiter.h"
 #include "daemon/worker/peer_streams/wire.h"
+#include "daemon/worker/shell/direct_areas.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
 #include "daemon/worker/shell/session_slots.h"
@@ -61,6 +62,14 @@ class EffectPerformer {
   };
   const Routes* RoutesOf(GroupId group, Formation formation) const;
 
+  // Feeds the engine a claimed submission, with what the ranks have done without this worker.
+  void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);
+  // Counts what ranks have done without this worker until now.
+  void TakeDirect();
+  // Whether PollDirect has something to look for: it is to be called again and again.
+  bool awaits_direct() const { return direct_.awaits(); }
+  void PollDirect(absl::Time now);
+
   // The first error of the socket to epd or of a device, which ends the worker.
   const absl::Status& status() const { return status_; }
   bool device_lost() const { return device_lost_; }
@@ -70,6 +79,7 @@ class EffectPerformer {
     MoveGroup move;
     Routes routes;
     MemberMoves* members = nullptr;  // Of move.communicator.
+    std::vector<SessionId> sessions = {};  // [num_ranks] of those here.
   };
   using TenantKey = std::pair<GroupId, Formation>;
 
@@ -78,10 +88,12 @@ class EffectPerformer {
   void Run(const DecideRecord& effect) { records_.Decide(effect.operation, effect.status); }
   void Run(const CloseRecord& effect) { records_.CloseOperation(effect.operation); }
   void Run(const NameEagerBuffers& effect);
+  void Run(const EndDirect& effect) { direct_.End(effect.set); }
+  void Run(const AwaitDirect& effect) { direct_.Await(effect, now_); }
   void Run(const AnswerSubmission& effect);
   void Run(const CommitPages& effect);
   void Run(const CreateArenas& effect);
-  void Run(const DropArenas& effect) { arenas_.erase(effect.set); }
+  void Run(const DropArenas& effect);
   void Run(const ReportTenantReady& effect);
   void TakeMoved(Backend& backend);
   // Of a spec that was let in.
@@ -113,6 +125,7 @@ class EffectPerformer {
     Backend* backend = nullptr;
   };
   std::map<ArenaSetId, Arenas> arenas_;
+  DirectAreas direct_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
   std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;

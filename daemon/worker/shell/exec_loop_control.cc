@@ -110,7 +110,7 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
     exchange_.traces().SetClientSpan(id, ParseTraceparent(message.traceparent()));
   const absl::Time now = Now();
   slots.TakeAll([&](const Submission& submission, const shm::SlotRequest& request) {
-    exchange_.Take(submission, request, now);
+    performer_.Take(submission, request, now);
   });
   return absl::OkStatus();
 }
@@ -224,6 +224,7 @@ void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnaps
 
 void ExecLoop::Handle(const v1::GetSnapshot& message) {
   EPD_FAILPOINT("worker.snapshot");
+  performer_.TakeDirect();
   const ExchangeSnapshot figures = exchange_.Snapshot(Now());
   v1::WorkerSnapshot snapshot = SnapshotToProto(figures);
   snapshot.set_request_id(message.request_id());
@@ -248,6 +249,7 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
 }
 
 void ExecLoop::Handle(const v1::GetPast& message) {
+  performer_.TakeDirect();
   v1::FromWorker reply;
   *reply.mutable_past() = PastToProto(
       exchange_.Past(GroupId(message.group_id()), message.max_operations(), kMaxPastShown, Now()));

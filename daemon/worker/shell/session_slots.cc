@@ -122,6 +122,9 @@ void SessionSlots::Answer(const AnswerSubmission& answer) {
   slot.eager.num_eager_buffers = answer.region.eager.num_eager_buffers;
   reply.plan_id = answer.plan_id;
   if (answer.plan_name.has_value()) slot.plan_name = *answer.plan_name;
+  slot.direct = {.generation = answer.direct_generation,
+                 .met = answer.met ? 1u : 0u,
+                 .execution = answer.direct_execution.value_or(0)};
   if (!answer.repeats) WriteReason(answer.submission.slot, answer.status);
   if (shm::Answer(word, answer.submission.claim, static_cast<uint32_t>(answer.status.code()))) {
     EPD_FAILPOINT("worker.slot.answered");

@@ -76,7 +76,8 @@ struct AnnounceRequest {
   // kStreamAnnounce of a prepare: what the kernel that counted the routes reports, all ones where they are good.
   uint64_t route_report;
   uint32_t eager_buffer;  // kAnnounceStaged: its number, where the rows stand.
-  uint32_t reserved;
+  // kAnnounceStaged: as which number the rank has published the call for itself (direct_area.h); 0: it has not.
+  uint32_t published;
   char name[256];  // Zero-terminated or cut; where has_name is set.
 };
 
@@ -167,6 +168,15 @@ struct PlanName {
   uint64_t plan_id;
 };
 
+// What the worker says about direct submissions (direct_area.h), beside a good reply. The client clears it before it
+// arms.
+struct SlotDirect {
+  uint32_t generation;  // In which the program's next calls may be published; 0: in none.
+  // Of a published call: 1 if every rank has published it. The reply says nothing else then.
+  uint32_t met;
+  uint64_t execution;  // Of this call, as the worker counts it: the same on all ranks.
+};
+
 struct alignas(64) Slot {
   std::atomic<uint64_t> word;  // slot_word.h.
   // Client: I sleep on the futex of `word`'s upper half. Worker: wake only then.
@@ -179,8 +189,9 @@ struct alignas(64) Slot {
   SlotReply reply;
   SlotEagerBuffers eager;
   PlanName plan_name;
+  SlotDirect direct;
   uint8_t padding[4096 - 64 - sizeof(SlotRequest) - sizeof(SlotReply) - sizeof(SlotEagerBuffers) -
-                  sizeof(PlanName)];
+                  sizeof(PlanName) - sizeof(SlotDirect)];
 };
 static_assert(sizeof(Slot) == 4096);
 

@@ -48,6 +48,7 @@ constexpr Place kPlaces[] = {
     FIELD(Slot, reply),
     FIELD(Slot, eager),
     FIELD(Slot, plan_name),
+    FIELD(Slot, direct),
     SIZE(SlotRequest),
     FIELD(SlotRequest, step),
     FIELD(SlotRequest, kind),
@@ -81,7 +82,7 @@ constexpr Place kPlaces[] = {
     FIELD(AnnounceRequest, demand),
     FIELD(AnnounceRequest, route_report),
     FIELD(AnnounceRequest, eager_buffer),
-    FIELD(AnnounceRequest, reserved),
+    FIELD(AnnounceRequest, published),
     FIELD(AnnounceRequest, name),
     SIZE(OperationRequest),
     FIELD(OperationRequest, op_id),
@@ -107,6 +108,10 @@ constexpr Place kPlaces[] = {
     FIELD(PlanName, group_id),
     FIELD(PlanName, epoch),
     FIELD(PlanName, plan_id),
+    SIZE(SlotDirect),
+    FIELD(SlotDirect, generation),
+    FIELD(SlotDirect, met),
+    FIELD(SlotDirect, execution),
     SIZE(RecordsHeader),
     FIELD(RecordsHeader, magic),
     FIELD(RecordsHeader, version),
@@ -161,6 +166,7 @@ Slot.request 64 904
 Slot.reply 968 2608
 Slot.eager 3576 272
 Slot.plan_name 3848 24
+Slot.direct 3872 16
 SlotRequest 0 904
 SlotRequest.step 0 4
 SlotRequest.kind 4 4
@@ -194,7 +200,7 @@ AnnounceRequest 0 280
 AnnounceRequest.demand 0 8
 AnnounceRequest.route_report 8 8
 AnnounceRequest.eager_buffer 16 4
-AnnounceRequest.reserved 20 4
+AnnounceRequest.published 20 4
 AnnounceRequest.name 24 256
 OperationRequest 0 8
 OperationRequest.op_id 0 8
@@ -220,6 +226,10 @@ PlanName 0 24
 PlanName.group_id 0 8
 PlanName.epoch 8 8
 PlanName.plan_id 16 8
+SlotDirect 0 16
+SlotDirect.generation 0 4
+SlotDirect.met 4 4
+SlotDirect.execution 8 8
 RecordsHeader 0 4096
 RecordsHeader.magic 0 8
 RecordsHeader.version 8 4

@@ -76,6 +76,13 @@ class ExchangeHarness {
     world_.Take(worker_, submission, request);
     return submission;
   }
+  // One that every rank has published for itself.
+  Submission TakeMet(const shm::SlotRequest& request) {
+    const Submission submission{.session = SessionOf(request.rank), .slot = 0, .claim = ++claim_};
+    exchange.Take(submission, request, now, /*met=*/true);
+    Perform();
+    return submission;
+  }
   Submission Step(uint32_t rank, OperationId operation, shm::Step step) {
     shm::SlotRequest request = Request(rank);
     request.step = step;
@@ -143,6 +150,9 @@ class ExchangeHarness {
   std::vector<Formation>& ready = worker_.ready;
   std::vector<Formation>& drained = worker_.drained;
   int& num_count_routes = worker_.num_count_routes;
+  std::vector<ArenaSetId>& direct_ends = worker_.direct_ends;
+  std::vector<AwaitDirect>& awaited = worker_.awaited;
+  bool& direct_busy = worker_.direct_busy;
   std::vector<uint64_t>& count_offsets = worker_.count_offsets;
 
  private:

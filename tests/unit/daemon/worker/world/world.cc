@@ -117,10 +117,16 @@ struct World::Performer {
     w.regions.erase(e.operation);
     if (!world.Is(Sabotage::kLoseRecord) || !world.OneIn(5)) w.records.erase(e.operation);
   }
+  void operator()(const EndDirect& e) { w.direct_ends.push_back(e.set); }
+  void operator()(const AwaitDirect& e) {
+    w.awaited.push_back(e);
+    if (!w.direct_busy) w.exchange.DirectIdle(e.group, e.formation, world.now);
+  }
   void operator()(const NameEagerBuffers& e) { w.eager[e.submission] = e.eager_buffer_of_rank; }
   void operator()(const AnswerSubmission& e) {
     w.open.erase(e.submission);
     w.answers.emplace(e.submission, e);
+    if (!e.status.ok()) w.direct_ends.push_back(ArenaSetId());
     if (e.status.ok() && e.plan_id != 0) w.numbers[e.operation] = e.plan_id;
     world.on_answer(w, e);
   }

@@ -74,6 +74,11 @@ struct Worker {
   std::vector<std::string> logs;
   std::vector<uint64_t> count_offsets;
   int num_count_routes = 0;
+  // What ranks do without the worker: sets whose generations it has ended, in order with calls that it answered with a
+  // failure (id 0); and whether some are still at it, so that nobody says DirectIdle.
+  std::vector<ArenaSetId> direct_ends;
+  std::vector<AwaitDirect> awaited;
+  bool direct_busy = false;
 };
 
 struct Group {

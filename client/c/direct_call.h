@@ -1,0 +1,67 @@
+// One call that ranks make without the worker: publishes it in the own area, looks for it in the peers'
+// (proto/epd/v1/direct_area.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/c/group.h"
+#include "client/c/slot_pool.h"
+#include "proto/epd/v1/direct_area.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd::client {
+
+// Used by one thread, once. The formation's arenas stay mapped while it lives.
+class DirectCall {
+ public:
+  DirectCall(const Formation& formation, uint32_t rank, SlotPool& pool)
+      : formation_(formation), rank_(rank), pool_(pool) {}
+
+  // Publishes the call of `request`, whose rows stand in `eager_buffer`, if all ranks' arenas have areas and there is
+  // room. False: it is not published, and the worker is to be asked.
+  bool Publish(const shm::SlotRequest& request, DirectPrograms::Turn turn, uint32_t eager_buffer,
+               const std::string& name);
+
+  // Looks until every rank has published the call. False: not all have within `wait`, or one of them waits for the
+  // worker's word: hand over.
+  bool Await(DirectWait wait);
+  // From here on the worker is asked. As which number it was published is what the announce says.
+  uint32_t HandOver();
+  // Once more, at every rank.
+  bool AllHavePublished();
+  // The worker has decided otherwise, or has decided itself: the rows may be written over.
+  void Withdraw();
+
+  // Where a peer's rows stand; after AllHavePublished or Await.
+  uint32_t EagerBufferOf(uint32_t rank) const;
+  // After reading: whether what was read is what was published.
+  bool RowsStand() const;
+  // This rank reads no more. `ended` is what the record says.
+  void Finish(Clock::time_point ended);
+  // Whether nobody reads this rank's rows any more; then, or once the formation is over, they may be written over. Keeps
+  // no arena mapped.
+  static std::function<bool()> MakeIsFree(std::shared_ptr<const Formation> formation,
+                                          const DirectCall& call);
+
+ private:
+  shm::DirectArea& own() const;
+  const shm::DirectArea& AreaOf(uint32_t rank) const;
+  shm::DirectRecord& record() const { return own().records[count_ % shm::kDirectRecords]; }
+  void SetState(shm::DirectState state) const;
+  bool Look();
+  void Note(Clock::time_point ended) const;
+
+  const Formation& formation_;
+  const uint32_t rank_;
+  SlotPool& pool_;
+  shm::DirectCall call_;
+  uint32_t count_ = 0;
+  std::vector<uint32_t> counts_;  // [num_ranks] where it was found; 0: not yet.
+  bool someone_asked_ = false;    // A peer was seen that waits for the worker's word.
+};
+
+}  // namespace epd::client

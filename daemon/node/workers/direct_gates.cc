@@ -1,0 +1,69 @@
+#include "daemon/node/workers/direct_gates.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace epd {
+namespace {
+
+// What epd maps of an area: the gate stands at its start.
+constexpr size_t kPage = alignof(shm::DirectArea);
+
+}  // namespace
+
+DirectGates::~DirectGates() {
+  for (const auto& [unused, pages] : groups_) Unmap(pages);
+}
+
+void DirectGates::Unmap(const Pages& pages) {
+  for (std::atomic<uint64_t>* gate : pages) munmap(gate, kPage);
+}
+
+absl::Status DirectGates::Put(const v1::TenantReady& ready, absl::Span<const UniqueFd> fds) {
+  const GroupId group(ready.group_id());
+  Forget(group);
+  if (!ready.direct()) return absl::OkStatus();
+  Pages& pages = groups_[group];
+  for (int i = 0; i < ready.arenas_size(); ++i) {
+    const uint64_t bytes = ready.arenas(i).bytes();
+    const auto index = 2 * static_cast<size_t>(i);
+    if (bytes < sizeof(shm::DirectArea) || index >= fds.size()) {
+      return absl::InternalError(absl::StrCat("the worker says that arenas of ", bytes,
+                                              " bytes end with a direct area, and sent ",
+                                              fds.size(), " descriptors"));
+    }
+    void* mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fds[index].get(),
+                        static_cast<off_t>(bytes - sizeof(shm::DirectArea)));
+    if (mapped == MAP_FAILED) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("mapping the gate of rank ", ready.arenas(i).rank(), ": ",
+                       std::strerror(errno)));
+    }
+    madvise(mapped, kPage, MADV_DONTFORK);
+    pages.push_back(static_cast<std::atomic<uint64_t>*>(mapped));
+  }
+  return absl::OkStatus();
+}
+
+void DirectGates::Forget(GroupId group) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  Unmap(found->second);
+  groups_.erase(found);
+}
+
+void DirectGates::EndAll() {
+  for (const auto& [unused, pages] : groups_) {
+    for (std::atomic<uint64_t>* gate : pages) {
+      shm::EndDirect(*gate, shm::GateGeneration(gate->load(std::memory_order_relaxed)) + 1);
+    }
+    Unmap(pages);
+  }
+  groups_.clear();
+}
+
+}  // namespace epd

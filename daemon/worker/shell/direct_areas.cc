@@ -1,0 +1,221 @@
+#include "daemon/worker/shell/direct_areas.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/epd/v1/text.h"
+
+namespace epd {
+namespace {
+
+// As long as a call through the worker may hold its region after its outcome.
+constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr size_t kDigestBytesShown = 8;
+
+shm::DirectState StateOf(uint64_t word) {
+  return static_cast<shm::DirectState>(static_cast<uint32_t>(word));
+}
+
+absl::Time Monotonic(int64_t ns) { return absl::FromUnixNanos(ns); }
+
+std::string NameOf(const shm::DirectRecord& record) {
+  if (record.has_name != 0) {
+    char name[sizeof record.name];  // A copy: the client may write on.
+    std::memcpy(name, record.name, sizeof name);
+    return absl::StrCat("name=", text::Clean(text::Read(name), sizeof name));
+  }
+  return absl::StrCat("program=",
+                      absl::BytesToHexString(absl::string_view(
+                          reinterpret_cast<const char*>(record.call.program), kDigestBytesShown)));
+}
+
+DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
+  const shm::DirectCall& call = record.call;
+  DirectOutcome outcome;
+  outcome.group = GroupId(call.group_id);
+  outcome.formation = Formation(call.formation);
+  outcome.rank = Rank(record.rank);
+  static_assert(sizeof call.program == sizeof(ProgramId));
+  std::memcpy(outcome.key.execution.program.data(), call.program, sizeof call.program);
+  outcome.key.execution.number = call.execution;
+  outcome.key.ordinal = call.ordinal;
+  outcome.key.occurrence = call.occurrence;
+  outcome.key.named = record.has_name != 0;
+  outcome.raw_execution = record.raw_execution;
+  outcome.name = NameOf(record);
+  outcome.said.dtype = call.dtype;
+  outcome.said.has_weights = call.has_weights;
+  outcome.said.top_k = call.top_k;
+  outcome.said.alignment = call.alignment;
+  outcome.said.row_bytes = call.row_bytes;
+  outcome.said.plan_id = call.plan_id;
+  outcome.said.spec_hash = call.spec_hash;
+  outcome.said.kind = static_cast<shm::Kind>(call.kind);
+  outcome.said.num_tokens = record.num_tokens;
+  outcome.said.recv_capacity = record.recv_capacity;
+  outcome.said.demand = record.demand;
+  outcome.said.stage_bytes = std::min<uint64_t>(record.stage_bytes, shm::kEagerBufferBytes);
+  outcome.ended = ended;
+  outcome.announced = record.announced != 0;
+  outcome.published_at = Monotonic(record.published_ns);
+  outcome.ended_at = Monotonic(record.ended_ns);
+  outcome.waited = absl::Nanoseconds(record.waited_ns);
+  outcome.gathered = absl::Nanoseconds(record.gathered_ns);
+  outcome.last_rank = record.last_rank;
+  return outcome;
+}
+
+}  // namespace
+
+void DirectAreas::Add(const ReportTenantReady& ready, std::vector<SessionId> sessions,
+                      ArenaSet& set) {
+  if (set.num_arenas() == 0 || set.Direct(0) == nullptr) return;
+  if (sessions.size() != ready.ranks.size()) return;  // Of several nodes.
+  Ranks ranks{.set = ready.set, .sessions = std::move(sessions), .of_rank = {}};
+  ranks.of_rank.resize(ready.ranks.size());
+  Set& known = sets_[ready.set];
+  known.areas.clear();
+  for (size_t i = 0; i < ready.ranks.size(); ++i) {
+    const uint32_t rank = ready.ranks[i].value;
+    if (rank >= ranks.of_rank.size()) return;
+    known.areas.push_back(set.Direct(static_cast<int>(i)));
+    ranks.of_rank[rank] = known.areas.back();
+  }
+  if (known.taken.empty()) {
+    known.taken.resize(known.areas.size());
+    for (shm::DirectArea* area : known.areas) shm::EndDirect(area->gate, known.generation);
+  }
+  ranks_[{ready.group, ready.formation}] = std::move(ranks);
+}
+
+void DirectAreas::Drop(ArenaSetId set) {
+  sets_.erase(set);
+  std::erase_if(ranks_, [&](const auto& entry) { return entry.second.set == set; });
+}
+
+void DirectAreas::End(ArenaSetId id) {
+  const auto set = sets_.find(id);
+  if (set == sets_.end()) return;
+  uint32_t& generation = set->second.generation;
+  generation = generation == UINT32_MAX ? 1 : generation + 1;
+  for (shm::DirectArea* area : set->second.areas) shm::EndDirect(area->gate, generation);
+}
+
+uint32_t DirectAreas::Generation(ArenaSetId id) const {
+  const auto set = sets_.find(id);
+  return set == sets_.end() ? 0 : set->second.generation;
+}
+
+bool DirectAreas::HasMet(const shm::SlotRequest& request) const {
+  if (request.step != shm::Step::kAnnounceStaged || request.announce.published == 0) return false;
+  const auto found =
+      ranks_.find({GroupId(request.group_id), Formation(request.formation)});
+  if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return false;
+  // Orders the claim of the announce before the looks: direct_area.h.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const shm::DirectRecord& own = found->second.of_rank[request.rank]
+                                     ->records[request.announce.published % shm::kDirectRecords];
+  shm::DirectCall call;
+  std::memcpy(&call, &own.call, sizeof call);
+  // The record is the rank's own, and so is the request: they are of one call, or it deceives itself.
+  const bool same = call.group_id == request.group_id && call.formation == request.formation &&
+                    call.ordinal == request.ordinal && call.occurrence == request.occurrence &&
+                    std::memcmp(call.program, request.program, sizeof call.program) == 0;
+  return same && std::all_of(found->second.of_rank.begin(), found->second.of_rank.end(),
+                             [&](const shm::DirectArea* area) {
+                               return shm::FindDirect(*area, call) != 0;
+                             });
+}
+
+bool DirectAreas::IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const {
+  const auto ranks = ranks_.find({outcome.group, outcome.formation});
+  return ranks != ranks_.end() && outcome.rank.value < ranks->second.of_rank.size() &&
+         ranks->second.of_rank[outcome.rank.value] == &area;
+}
+
+// A record is taken once it has ended, and those behind it wait; that a call has begun is said at once.
+void DirectAreas::TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& take) const {
+  const uint32_t count = shm::GateCount(area.gate.load(std::memory_order_acquire));
+  if (count - taken > shm::kDirectRecords) taken = count - shm::kDirectRecords;
+  bool in_order = true;
+  for (uint32_t next = taken + 1; next != count + 1; ++next) {
+    const shm::DirectRecord& record = area.records[next % shm::kDirectRecords];
+    const uint64_t word = record.word.load(std::memory_order_acquire);
+    if (static_cast<uint32_t>(word >> 32) != next) {
+      if (in_order) taken = next;
+      continue;
+    }
+    in_order = in_order && shm::HasRead(word, next);
+    const bool ended = in_order && StateOf(word) == shm::DirectState::kDone;
+    if (ended || !in_order) {
+      const DirectOutcome outcome = ToOutcome(record, ended);
+      if (IsOf(area, outcome)) take(outcome);
+    }
+    if (in_order) taken = next;
+  }
+  area.taken.store(taken, std::memory_order_release);
+}
+
+void DirectAreas::TakeIfMany(const shm::SlotRequest& request, const Take& take) {
+  const auto found =
+      ranks_.find({GroupId(request.group_id), Formation(request.formation)});
+  if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return;
+  const auto set = sets_.find(found->second.set);
+  if (set == sets_.end()) return;
+  const std::vector<shm::DirectArea*>& areas = set->second.areas;
+  const auto own = std::find(areas.begin(), areas.end(), found->second.of_rank[request.rank]);
+  const uint32_t count = shm::GateCount((*own)->gate.load(std::memory_order_relaxed));
+  if (count - set->second.taken[static_cast<size_t>(own - areas.begin())] <
+      shm::kDirectRecords / 2) {
+    return;
+  }
+  for (size_t i = 0; i < areas.size(); ++i) TakeFrom(*areas[i], set->second.taken[i], take);
+}
+
+void DirectAreas::TakeAll(const Take& take) {
+  for (auto& [unused, set] : sets_) {
+    for (size_t i = 0; i < set.areas.size(); ++i) TakeFrom(*set.areas[i], set.taken[i], take);
+  }
+}
+
+void DirectAreas::Await(const AwaitDirect& effect, absl::Time now) {
+  awaited_.try_emplace({effect.group, effect.formation}, now);
+}
+
+bool DirectAreas::IsIdle(const Name& name, const Ranks& ranks,
+                         const std::function<bool(SessionId)>& lives) {
+  for (size_t rank = 0; rank < ranks.of_rank.size(); ++rank) {
+    if (!lives(ranks.sessions[rank])) continue;
+    for (const shm::DirectRecord& record : ranks.of_rank[rank]->records) {
+      const shm::DirectState state = StateOf(record.word.load(std::memory_order_acquire));
+      const bool open =
+          state == shm::DirectState::kPublished || state == shm::DirectState::kHandedOver;
+      if (open && record.call.group_id == name.first.value &&
+          record.call.formation == name.second.value) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void DirectAreas::Poll(absl::Time now, const std::function<bool(SessionId)>& lives,
+                       const std::function<void(GroupId, Formation)>& idle) {
+  std::vector<Name> over;
+  for (const auto& [name, since] : awaited_) {
+    const auto ranks = ranks_.find(name);
+    if (ranks == ranks_.end() || now - since > kPatience || IsIdle(name, ranks->second, lives)) {
+      over.push_back(name);
+    }
+  }
+  for (const Name& name : over) {
+    awaited_.erase(name);
+    idle(name.first, name.second);
+  }
+}
+
+}  // namespace epd

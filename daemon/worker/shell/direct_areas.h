@@ -1,0 +1,73 @@
+// The areas in which ranks meet without the worker (direct_area.h), as the worker uses them: looks for others, ends
+// generations, takes what the ranks have recorded.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/backend/backend.h"
+#include "daemon/core/ids.h"
+#include "daemon/worker/engine/direct_outcome.h"
+#include "daemon/worker/engine/effects.h"
+#include "daemon/worker/engine/tenant_start.h"
+#include "proto/epd/v1/segment.h"
+
+namespace epd {
+
+// Areas are client memory: any words. They can make this worker wait for a moment before it drops their own set, and
+// count nonsense for their own group. Exec thread only.
+class DirectAreas {
+ public:
+  // Of a formation whose ranks are all here; `set` outlives it. Nothing where the set's arenas have no areas.
+  void Add(const ReportTenantReady& ready, std::vector<SessionId> sessions, ArenaSet& set);
+  // The set is about to be dropped.
+  void Drop(ArenaSetId set);
+
+  // What EndDirect asks for.
+  void End(ArenaSetId set);
+  // In which calls of the set's ranks may be published; 0: in none.
+  uint32_t Generation(ArenaSetId set) const;
+
+  // Whether every rank has published the call of this announce.
+  bool HasMet(const shm::SlotRequest& request) const;
+
+  using Take = std::function<void(const DirectOutcome&)>;
+  // What was recorded since the last time; the rank of `request` has little room left, or: all.
+  void TakeIfMany(const shm::SlotRequest& request, const Take& take);
+  void TakeAll(const Take& take);
+
+  // What AwaitDirect asks for: `idle` hears of each formation once.
+  void Await(const AwaitDirect& effect, absl::Time now);
+  bool awaits() const { return !awaited_.empty(); }
+  void Poll(absl::Time now, const std::function<bool(SessionId)>& lives,
+            const std::function<void(GroupId, Formation)>& idle);
+
+ private:
+  using Name = std::pair<GroupId, Formation>;
+  struct Ranks {
+    ArenaSetId set;
+    std::vector<SessionId> sessions;         // [num_ranks]
+    std::vector<shm::DirectArea*> of_rank;  // [num_ranks]
+  };
+  struct Set {
+    std::vector<shm::DirectArea*> areas;
+    std::vector<uint32_t> taken;  // [areas.size()] what stands in each area's `taken`, but believed.
+    uint32_t generation = 1;
+  };
+  static bool IsIdle(const Name& name, const Ranks& ranks,
+                     const std::function<bool(SessionId)>& lives);
+  void TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& take) const;
+  // Whether the area is of the rank that the outcome names: a client may write anything, but of itself.
+  bool IsOf(const shm::DirectArea& area, const DirectOutcome& outcome) const;
+
+  std::map<Name, Ranks> ranks_;
+  std::map<ArenaSetId, Set> sets_;
+  std::map<Name, absl::Time> awaited_;  // With when it was asked for.
+};
+
+}  // namespace epd

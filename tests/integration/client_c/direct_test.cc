@@ -1,0 +1,116 @@
+// Goal: small rows go from rank to rank without the worker, bit for bit as through it; whoever dies meanwhile, every
+// living rank is told the same outcome of the same call; and the worker knows of all that was done without it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "proto/epd/v1/direct_area.h"
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+#include "tests/seed/seed.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::Each;
+
+// How many calls this process has published in its own arena; -1: it has none.
+int64_t NumPublished() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    if (line.find("epd-staging") == std::string::npos) continue;
+    if (std::sscanf(line.c_str(), "%lx-%lx rw-s", &begin, &end) != 2) continue;
+    const auto* area = reinterpret_cast<const shm::DirectArea*>(end - sizeof(shm::DirectArea));
+    return shm::GateCount(area->gate.load());
+  }
+  return -1;
+}
+
+ExchangeCase Case(uint32_t num_ranks) {
+  return {.num_ranks = num_ranks, .num_experts = 2 * num_ranks, .hidden = 256};
+}
+
+TEST(DirectTest, CallsOfOneNameGoWithoutTheWorkerFromTheSecondOnAndAreRight) {
+  const RunningDaemon daemon;
+  auto ranks = StartRanks(daemon.socket_path(), Case(3), [](JoinedRank& joined, Link&) {
+    constexpr int kSteps = 200;
+    for (int step = 0; step < kSteps; ++step) {
+      if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    }
+    // Four of the five move rows; the first of each name asks the worker, and so does one when the records are full.
+    const int64_t published = NumPublished();
+    if (published < 4 * (kSteps - 1) * 9 / 10)
+      return "only " + std::to_string(published) + " calls were published";
+    return joined.rank->Leave().message;
+  });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST(DirectTest, OffMeansThatNothingIsPublished) {
+  const RunningDaemon daemon;
+  setenv("EPD_DIRECT", "off", 1);
+  auto ranks = StartRanks(daemon.socket_path(), Case(2), [](JoinedRank& joined, Link&) {
+    for (int step = 0; step < 5; ++step) {
+      if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    }
+    return NumPublished() == 0 ? std::string() : "calls were published";
+  });
+  unsetenv("EPD_DIRECT");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+// Calls dispatch until it fails; which call that was.
+std::string CountUntilItFails(JoinedRank& joined, Link& link) {
+  if (Result r = joined.rank->Prepare(joined.data); !r.ok()) return r.message;
+  for (int call = 0;; ++call) {
+    if (call == 50) link.Say("running");
+    if (!joined.rank->Dispatch(joined.data).ok()) return "failed at " + std::to_string(call);
+  }
+}
+
+TEST(DirectTest, WhoeverIsKilledAllOthersFailInTheSameCall) {
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < 12; ++round) {
+    const RunningDaemon daemon;
+    auto ranks = StartRanks(daemon.socket_path(), Case(3), CountUntilItFails);
+    for (auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "running");
+    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(random() % 5000)));
+    const bool kill_worker = round % 2 == 0;
+    if (kill_worker) {
+      kill(daemon.worker_pid(), SIGKILL);
+    } else {
+      ranks[2]->Kill();
+      ranks.pop_back();
+    }
+    const std::vector<std::string> said = FinishAll(ranks);
+    EXPECT_THAT(said, Each(said[0])) << "round " << round;
+    EXPECT_EQ(said[0].rfind("failed at ", 0), 0u) << said[0];
+  }
+}
+
+TEST(DirectTest, ARankThatLeavesAtOnceTakesNobodysRowsAway) {
+  const RunningDaemon daemon;
+  for (int round = 0; round < 20; ++round) {
+    auto ranks = StartRanks(daemon.socket_path(), Case(3), [](JoinedRank& joined, Link&) {
+      for (int step = 0; step < 4; ++step) {
+        if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+      }
+      return joined.rank->Leave().message;
+    });
+    EXPECT_THAT(FinishAll(ranks), Each("")) << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace epd::testing
