@@ -23,9 +23,9 @@ _OLDER = "0.0.9"
 _APT = (
     "env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
 )
-# What apt and adduser write for themselves, and caches.
+# What apt, adduser and logrotate write for themselves, and caches.
 _VOLATILE = re.compile(
-    r"^/(var/log/|var/cache/|var/lib/(apt|dpkg|systemd/deb-systemd)|etc/(passwd|group|shadow|gshadow|subuid|subgid)-$"
+    r"^/(var/log/|var/cache/|var/lib/(apt|dpkg|logrotate|systemd/deb-systemd)|etc/(passwd|group|shadow|gshadow|subuid|subgid)-$"
     r"|tmp/|run/|proc/|etc/ld.so.cache$)"
 )
 
