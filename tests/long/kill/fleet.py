@@ -169,6 +169,12 @@ class Rank:
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
+    def has_answer(self, seconds: float) -> bool:
+        """Whether hear() would not wait; waits up to `seconds` for that."""
+        return b"\n" in self._heard or bool(
+            select.select([self.process.stdout], [], [], seconds)[0]
+        )
+
     def hear(self, seconds: float) -> str | None:
         """The next line; "ended": the process has; None: not within `seconds`."""
         end = time.monotonic() + seconds

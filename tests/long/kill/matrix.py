@@ -88,7 +88,7 @@ class Run:
     def _go(self) -> None:
         case = self._case
         if case.when != "form":
-            self._step_all_exact("before the fault", 0)
+            self._step_once()
         self._rules().write(f"{case.point}={case.action}")
         if case.when == "leave":
             return
@@ -96,17 +96,14 @@ class Run:
             rank.say("step")
         self._trigger()
         began = self._meet_fault()
-        for rank in self._ranks:
-            if rank.busy:
-                self._take(rank, began)
-        self._step_all_exact("after the fault", _RECOVERS_S)
+        self._until_all_are_exact()
         self._outcome.recovery = time.monotonic() - began
 
     def _trigger(self) -> None:
         """What leads to the point where no step does."""
         if self._case.when == "lost rank":
             for rank in self._ranks:
-                self._take(rank, time.monotonic())
+                self._take(rank, _DEADLINE_S)
             self._ranks[_BYSTANDER_RANK].close()
             self._replace(_BYSTANDER_RANK)
             for rank in self._ranks:
@@ -144,33 +141,55 @@ class Run:
     def _replace(self, rank: int) -> None:
         self._ranks[rank] = self._fleet.start_rank(rank, self._case.hidden)
 
-    def _take(self, rank: Rank, began: float) -> str:
-        left = began + _DEADLINE_S - time.monotonic()
-        said = rank.hear(max(left, 0.1))
+    def _take(self, rank: Rank, seconds: float) -> str:
+        """What the rank says within `seconds`."""
+        said = rank.hear(seconds)
         code = _code(said, f"rank {rank.rank}")
-        self._outcome.heard[code] += 1
         if self._show and code != "exact":
             print(f"    rank {rank.rank}: {said}", flush=True)
         return code
 
-    def _step_all_exact(self, what: str, seconds: float) -> None:
-        """Steps until one is exact on all ranks, for `seconds` at most."""
-        end = time.monotonic() + seconds
-        while True:
+    def _step_once(self) -> None:
+        """Before the fault."""
+        for rank in self._ranks:
+            rank.say("step")
+        codes = [self._take(rank, _DEADLINE_S) for rank in self._ranks]
+        if codes != ["exact"] * NUM_RANKS:
+            raise Failed(f"before the fault, a step ended with {', '.join(codes)}")
+
+    def _until_all_are_exact(self) -> None:
+        """Whoever has heard an error tries again, as a program would, and those who had none step with it."""
+        end = time.monotonic() + _RECOVERS_S
+        since = {rank.rank: time.monotonic() for rank in self._ranks}
+        told: set[int] = set()
+        while any(rank.busy or rank.rank not in told for rank in self._ranks):
+            failed = False
             for rank in self._ranks:
-                rank.say("step")
-            began = time.monotonic()
-            codes = [
-                _code(
-                    rank.hear(max(began + _DEADLINE_S - time.monotonic(), 0.1)), f"rank {rank.rank}"
-                )
-                for rank in self._ranks
-            ]
-            if codes == ["exact"] * NUM_RANKS:
-                return
+                # One that was started anew.
+                if not rank.busy and rank.rank not in told:
+                    told.add(rank.rank)
+                    failed = True
+                if not rank.busy or (
+                    not rank.has_answer(0.02) and not self._late(since[rank.rank])
+                ):
+                    continue
+                code = self._take(rank, 0.02)
+                failed = failed or code != "exact"
+                if rank.rank not in told:
+                    self._outcome.heard[code] += 1
+                told.add(rank.rank)
             if time.monotonic() > end:
-                raise Failed(f"{what}, the ranks' last step ended with {', '.join(codes)}")
-            time.sleep(0.1)
+                raise Failed(f"after {_RECOVERS_S} s some rank has had no step that was exact")
+            if not failed:
+                continue
+            for rank in self._ranks:
+                if not rank.busy:
+                    rank.say("step")
+                    since[rank.rank] = time.monotonic()
+
+    @staticmethod
+    def _late(since: float) -> bool:
+        return time.monotonic() > since + _DEADLINE_S
 
     def _leave(self) -> None:
         for rank in self._ranks:
