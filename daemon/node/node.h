@@ -93,8 +93,7 @@ class Node {
   void AskForPast(const std::vector<GroupId>& groups, uint32_t max_of_rank,
                   PastQuestions::Done done);
   // Runs `done` with what these workers keep of traces; without what they do not say soon.
-  void AskForTraces(const std::map<WorkerName, v1::GetTrace>& questions,
-                    TraceQuestions::Done done);
+  void AskForTraces(const std::map<WorkerName, v1::GetTrace>& questions, TraceQuestions::Done done);
 
   Coordination& coordination() { return coordination_; }
   const Coordination& coordination() const { return coordination_; }

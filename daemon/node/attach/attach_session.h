@@ -66,7 +66,7 @@ struct AttachSession {
   std::string client_name;  // As the client said, made clean (text.h): at most 200 bytes.
   std::string client_version;
   std::string traceparent;  // As the client said; whoever shows it parses it.
-  uint32_t version = 0;  // The protocol's.
+  uint32_t version = 0;     // The protocol's.
   uint64_t features = 0;
   absl::Time since;  // Monotonic.
   std::unique_ptr<PacketChannel> channel;

@@ -33,7 +33,7 @@ class WorkerGateway : public WorkerObserver {
     std::string node;
     // "group=... epoch=..." of a group id, for messages.
     std::function<std::string(GroupId)> describe_group;
-    std::function<void(const v1::WorkerPast&)> on_past;  // The worker answers a GetPast.
+    std::function<void(const v1::WorkerPast&)> on_past;    // The worker answers a GetPast.
     std::function<void(const v1::WorkerTrace&)> on_trace;  // ... a GetTrace.
     std::string wire_secret =
         {};  // Told to those whom a formation brings together with the worker.

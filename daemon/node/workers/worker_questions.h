@@ -40,8 +40,7 @@ class WorkerQuestions {
     open.until = now + kPatience;
     open.done = std::move(done);
     for (const Asked& one : asked) open.awaited.emplace(next_++, one.key);
-    for (size_t i = 0; i < asked.size(); ++i)
-      send_(asked[i].worker, asked[i].question(first + i));
+    for (size_t i = 0; i < asked.size(); ++i) send_(asked[i].worker, asked[i].question(first + i));
   }
 
   void Take(const Answer& answer) {

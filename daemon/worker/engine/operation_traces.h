@@ -78,8 +78,7 @@ class OperationTraces {
   void ForgetSession(SessionId session) { clients_.erase(session); }
 
   // `rank`, of this worker, has announced `operation`.
-  Place Begin(const Operation& operation, uint32_t rank, const Announcement& said,
-              absl::Time now) {
+  Place Begin(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now) {
     return on() ? Keep(operation, rank, said, now) : kNone;
   }
   // The first time counts.

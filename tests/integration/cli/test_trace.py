@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections import defaultdict
 
@@ -98,16 +99,17 @@ def _run_late(epctl, ranks, key: str) -> None:
 def _traced_while(socket: str, work) -> _Trace:
     """Does `work` again and again until a trace of some seconds is there."""
     command = [str(running_epd.program("epctl")), "--socket", socket, "trace", "hung"]
-    tracing = subprocess.Popen(
-        [*command, "--seconds", "4"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
     number = 0
-    while tracing.poll() is None:
-        work(f"step{number}")
-        number += 1
-    text, error = tracing.communicate()
-    assert tracing.returncode == 0 and not error, error
-    return _Trace(text)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        tracing = subprocess.Popen([*command, "--seconds", "4"], stdout=out, stderr=errors)
+        while tracing.poll() is None:
+            work(f"step{number}")
+            number += 1
+        out.seek(0)
+        errors.seek(0)
+        error = errors.read()
+        assert tracing.returncode == 0 and not error, error
+        return _Trace(out.read())
 
 
 def _check_late(trace: _Trace) -> None:

@@ -180,7 +180,7 @@ TEST(TraceId, FollowsFromWhatNamesTheOperationAndIsTheSameEverywhere) {
   trace.epoch = Epoch(1);
   trace.formation = Formation(2);
   trace.key.execution.number = 3;
-  EXPECT_EQ(absl::BytesToHexString(TraceIdOf(trace)), "GOLDEN");
+  EXPECT_EQ(absl::BytesToHexString(TraceIdOf(trace)), "a95ed70a28e2fb68774bb7279eaac5f8");
   RankTrace other = trace;
   other.rank = Rank(5);
   EXPECT_EQ(TraceIdOf(other), TraceIdOf(trace));
