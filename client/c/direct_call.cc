@@ -75,8 +75,7 @@ bool DirectCall::Publish(const shm::SlotRequest& request, DirectPrograms::Turn t
   said.raw_execution = request.execution;
   said.announced = 0;
   text::Write(name, said.name);
-  said.word.store(shm::RecordWord(count_, shm::DirectState::kPublished),
-                  std::memory_order_release);
+  said.word.store(shm::RecordWord(count_, shm::DirectState::kPublished), std::memory_order_release);
   if (!shm::PublishDirect(area.gate, turn.generation, before)) {
     SetState(shm::DirectState::kWithdrawn);
     count_ = 0;

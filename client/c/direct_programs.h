@@ -40,10 +40,10 @@ class DirectPrograms {
 
  private:
   struct Program {
-    uint64_t raw_base = 0;   // With `base`: execution = raw - raw_base + base.
+    uint64_t raw_base = 0;  // With `base`: execution = raw - raw_base + base.
     uint64_t base = 0;
     uint32_t generation = 0;
-    uint64_t last = 0;  // The last execution that has begun, as told.
+    uint64_t last = 0;                                // The last execution that has begun, as told.
     std::vector<std::pair<uint32_t, uint32_t>> used;  // Its calls that have begun.
     uint32_t num_missed = 0;                          // In a row.
     uint32_t num_skipped = 0;

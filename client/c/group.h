@@ -74,8 +74,9 @@ struct Formation {
   uint64_t stream_region_bytes = 0;
   bool several_nodes = false;  // Not all ranks are on this node.
   std::chrono::nanoseconds spin{};
-  DirectWait direct_wait;    // For peers, before the worker is asked.
-  bool goes_direct = false;  // Small rows may go from rank to rank without the worker (direct_call.h).
+  DirectWait direct_wait;  // For peers, before the worker is asked.
+  bool goes_direct =
+      false;  // Small rows may go from rank to rank without the worker (direct_call.h).
   std::shared_ptr<EagerBuffers> eager_buffers = std::make_shared<EagerBuffers>();
   std::shared_ptr<DirectPrograms> direct = std::make_shared<DirectPrograms>();
 

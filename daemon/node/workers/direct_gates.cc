@@ -39,9 +39,8 @@ absl::Status DirectGates::Put(const v1::TenantReady& ready, absl::Span<const Uni
     void* mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fds[index].get(),
                         static_cast<off_t>(bytes - sizeof(shm::DirectArea)));
     if (mapped == MAP_FAILED) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("mapping the gate of rank ", ready.arenas(i).rank(), ": ",
-                       std::strerror(errno)));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "mapping the gate of rank ", ready.arenas(i).rank(), ": ", std::strerror(errno)));
     }
     madvise(mapped, kPage, MADV_DONTFORK);
     pages.push_back(static_cast<std::atomic<uint64_t>*>(mapped));

@@ -226,11 +226,11 @@ struct LogLine {
   std::string text;
 };
 
-using Effect =
-    std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
-                 EndDirect, AwaitDirect, AnswerSubmission, CommitPages, CreateArenas, DropArenas, ReportTenantReady,
-                 ReportTenantDrained, MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer,
-                 OpenWire, SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
+using Effect = std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
+                            EndDirect, AwaitDirect, AnswerSubmission, CommitPages, CreateArenas,
+                            DropArenas, ReportTenantReady, ReportTenantDrained, MoveRows, TakeTurn,
+                            CancelMove, CountRoutes, SendToPeer, OpenWire, SendRows, CloseWire,
+                            ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 // The event that the engine works on: its time, and the effects that it has so far.

@@ -27,8 +27,7 @@ absl::Status AtRank(const absl::Status& problem, const Tenant& tenant,
 
 }  // namespace
 
-void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& request,
-                          bool met) {
+void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& request, bool met) {
   switch (request.step) {
     case shm::Step::kAnnounce:
     case shm::Step::kAnnounceStaged:

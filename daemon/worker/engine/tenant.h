@@ -46,7 +46,7 @@ struct Tenant {
   absl::Time closed_at = absl::InfinitePast();
   bool draining = false;
   bool drain_reported = false;
-  bool goes_direct = false;   // Its ranks were told that they may publish calls for themselves.
+  bool goes_direct = false;    // Its ranks were told that they may publish calls for themselves.
   bool awaits_direct = false;  // AwaitDirect was asked for.
 
   TenantCounters counters;

@@ -112,8 +112,7 @@ uint32_t DirectAreas::Generation(ArenaSetId id) const {
 
 bool DirectAreas::HasMet(const shm::SlotRequest& request) const {
   if (request.step != shm::Step::kAnnounceStaged || request.announce.published == 0) return false;
-  const auto found =
-      ranks_.find({GroupId(request.group_id), Formation(request.formation)});
+  const auto found = ranks_.find({GroupId(request.group_id), Formation(request.formation)});
   if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return false;
   // Orders the claim of the announce before the looks: direct_area.h.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -161,8 +160,7 @@ void DirectAreas::TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& t
 }
 
 void DirectAreas::TakeIfMany(const shm::SlotRequest& request, const Take& take) {
-  const auto found =
-      ranks_.find({GroupId(request.group_id), Formation(request.formation)});
+  const auto found = ranks_.find({GroupId(request.group_id), Formation(request.formation)});
   if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return;
   const auto set = sets_.find(found->second.set);
   if (set == sets_.end()) return;

@@ -51,12 +51,13 @@ class DirectAreas {
   using Name = std::pair<GroupId, Formation>;
   struct Ranks {
     ArenaSetId set;
-    std::vector<SessionId> sessions;         // [num_ranks]
+    std::vector<SessionId> sessions;        // [num_ranks]
     std::vector<shm::DirectArea*> of_rank;  // [num_ranks]
   };
   struct Set {
     std::vector<shm::DirectArea*> areas;
-    std::vector<uint32_t> taken;  // [areas.size()] what stands in each area's `taken`, but believed.
+    std::vector<uint32_t>
+        taken;  // [areas.size()] what stands in each area's `taken`, but believed.
     uint32_t generation = 1;
   };
   static bool IsIdle(const Name& name, const Ranks& ranks,

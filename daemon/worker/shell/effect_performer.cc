@@ -120,7 +120,8 @@ void EffectPerformer::Run(const DropArenas& effect) {
 
 void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest& request,
                            absl::Time now) {
-  const bool announces = request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
+  const bool announces =
+      request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
   if (!announces) return exchange_.Take(submission, request, now);
   direct_.TakeIfMany(request,
                      [this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
@@ -194,8 +195,7 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
   }
   if (status.ok() && set != arenas_.end()) {
     const auto tenant = tenants_.find({effect.group, effect.formation});
-    if (tenant != tenants_.end())
-      direct_.Add(effect, tenant->second.sessions, *set->second.set);
+    if (tenant != tenants_.end()) direct_.Add(effect, tenant->second.sessions, *set->second.set);
     ready.set_direct(set->second.set->num_arenas() > 0 && set->second.set->Direct(0) != nullptr);
   }
   if (status.ok()) {

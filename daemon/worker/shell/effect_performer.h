@@ -78,7 +78,7 @@ class EffectPerformer {
   struct TenantFacts {
     MoveGroup move;
     Routes routes;
-    MemberMoves* members = nullptr;  // Of move.communicator.
+    MemberMoves* members = nullptr;        // Of move.communicator.
     std::vector<SessionId> sessions = {};  // [num_ranks] of those here.
   };
   using TenantKey = std::pair<GroupId, Formation>;

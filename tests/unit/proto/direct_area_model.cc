@@ -31,8 +31,8 @@ enum class At : uint8_t {
   kSayLate,   // kHandsOverAfterAnnounce.
   kWait,      // For the answer.
   kLookAgain,
-  kRead,      // Rows of peer `next`.
-  kCheck,     // ... whether their record still stands.
+  kRead,   // Rows of peer `next`.
+  kCheck,  // ... whether their record still stands.
   kWithdraw,
   kEnded,
   kReused,  // Its eager buffer holds other rows.
@@ -156,8 +156,7 @@ class Walk {
     if (walk_.hostile) return;
     for (int r = 0; r < n_; ++r) {
       const RankState& rank = state.ranks[r];
-      if (rank.dead == 0 && rank.outcome == Outcome::kNone)
-        Fail("a rank waits for ever", state);
+      if (rank.dead == 0 && rank.outcome == Outcome::kNone) Fail("a rank waits for ever", state);
     }
   }
 
@@ -298,8 +297,8 @@ class Walk {
           self.at = At::kEnded;
         });
       case At::kEnded: {
-        const bool free = now.outcome != Outcome::kGood ||
-                          Has(DirectBug::kWritesBeforeRead) || PeersHaveRead(state, r);
+        const bool free = now.outcome != Outcome::kGood || Has(DirectBug::kWritesBeforeRead) ||
+                          PeersHaveRead(state, r);
         if (!free || now.outcome == Outcome::kGoodByWorker) return;
         return step([](State&, RankState& self) {
           self.other_rows = 1;

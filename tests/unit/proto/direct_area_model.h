@@ -11,8 +11,8 @@ namespace epd {
 // One change of the protocol each; the walk must find what it breaks.
 enum class DirectBug {
   kNone,
-  kPublishWithoutCompare,   // Publications are stores.
-  kGenerationNotCompared,   // A call says no generation, and a rank publishes in whichever its gate is in.
+  kPublishWithoutCompare,  // Publications are stores.
+  kGenerationNotCompared,  // A call says no generation, and a rank publishes in whichever its gate is in.
   kAnswerBeforeEnding,      // The worker answers a failure, then ends the generation.
   kEndAnnouncedOnly,        // The worker ends the gates of those alone that have announced.
   kNoEndAfterDeath,         // epd answers for a dead worker and ends nothing.
@@ -21,15 +21,16 @@ enum class DirectBug {
   kHandsOverAfterAnnounce,  // The record says so after the announce.
   kIgnoresHandedOver,       // A rank that sees all, and a peer that handed over, tells nobody.
   kWritesBeforeRead,        // A good call's eager buffer is used again without a look at the peers.
-  kWritesBeforeWithdrawn,   // A failed call's eager buffer is used again before the record is withdrawn.
-  kNoLookAfterRead,         // Who has read rows does not look whether the record still stands.
+  kWritesBeforeWithdrawn,  // A failed call's eager buffer is used again before the record is withdrawn.
+  kNoLookAfterRead,        // Who has read rows does not look whether the record still stands.
 };
 
 struct DirectWalk {
   int num_ranks = 2;
-  bool hostile = false;      // The last rank writes any word of its own area, at any time.
-  bool worker_dies = false;  // At any step; epd then answers in its place. Its ghost may still go on.
-  bool rank_dies = false;    // One of the honest ones, at any step.
+  bool hostile = false;  // The last rank writes any word of its own area, at any time.
+  bool worker_dies =
+      false;               // At any step; epd then answers in its place. Its ghost may still go on.
+  bool rank_dies = false;  // One of the honest ones, at any step.
   bool worker_fails = false;  // Deadlines, drains: the worker fails the call at any time.
   DirectBug bug = DirectBug::kNone;
 };

@@ -29,11 +29,9 @@ TEST(DirectAreaTest, RanksThatAllCallEndWellAndNobodyWaitsForEver) {
 }
 
 TEST(DirectAreaTest, AllRanksHaveOneOutcomeWhoeverFailsOrDies) {
-  const DirectWalkResult all = WalkAndTell("two ranks, all deaths and failures",
-                                   {.num_ranks = 2,
-                                    .worker_dies = true,
-                                    .rank_dies = true,
-                                    .worker_fails = true});
+  const DirectWalkResult all =
+      WalkAndTell("two ranks, all deaths and failures",
+                  {.num_ranks = 2, .worker_dies = true, .rank_dies = true, .worker_fails = true});
   EXPECT_EQ(all.violation, "");
   EXPECT_GT(all.num_good, 0u);
   EXPECT_GT(all.num_failed, 0u);
@@ -43,15 +41,15 @@ TEST(DirectAreaTest, AllRanksHaveOneOutcomeWhoeverFailsOrDies) {
 }
 
 TEST(DirectAreaTest, AHostilePeerGivesNoHonestRankWrongRowsWithAGoodOutcome) {
-  EXPECT_EQ(WalkAndTell("hostile", {.num_ranks = 2,
-                            .hostile = true,
-                            .worker_dies = true,
-                            .worker_fails = true})
-                .violation,
-            "");
-  EXPECT_EQ(WalkAndTell("hostile among three", {.num_ranks = 3, .hostile = true, .worker_fails = true})
-                .violation,
-            "");
+  EXPECT_EQ(
+      WalkAndTell("hostile",
+                  {.num_ranks = 2, .hostile = true, .worker_dies = true, .worker_fails = true})
+          .violation,
+      "");
+  EXPECT_EQ(
+      WalkAndTell("hostile among three", {.num_ranks = 3, .hostile = true, .worker_fails = true})
+          .violation,
+      "");
 }
 
 struct Planted {
@@ -89,8 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "waits for ever"},
         Planted{DirectBug::kIgnoresHandedOver, "IgnoresHandedOver", kQuiet, "waits for ever"},
         Planted{DirectBug::kWritesBeforeRead, "WritesBeforeRead", kQuiet, "wrong rows"},
-        Planted{DirectBug::kWritesBeforeWithdrawn, "WritesBeforeWithdrawn", kHostile,
-                "wrong rows"},
+        Planted{DirectBug::kWritesBeforeWithdrawn, "WritesBeforeWithdrawn", kHostile, "wrong rows"},
         Planted{DirectBug::kNoLookAfterRead, "NoLookAfterRead", kHostile, "wrong rows"}),
     [](const auto& info) { return std::string(info.param.name); });
 

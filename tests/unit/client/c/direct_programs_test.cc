@@ -8,11 +8,7 @@ namespace epd::client {
 namespace {
 
 DirectPrograms::Call Call(uint64_t raw, uint32_t ordinal = 0, uint32_t rank = 0) {
-  return {.rank = rank,
-          .program = {1},
-          .raw_execution = raw,
-          .ordinal = ordinal,
-          .occurrence = 0};
+  return {.rank = rank, .program = {1}, .raw_execution = raw, .ordinal = ordinal, .occurrence = 0};
 }
 
 TEST(DirectProgramsTest, NothingIsPublishedBeforeTheWorkerHasSaidSo) {
