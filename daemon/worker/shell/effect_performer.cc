@@ -1,3 +1,4 @@
+// Long because there are so many effects; each is a few lines.
 #include "daemon/worker/shell/effect_performer.h"
 
 #include <algorithm>

@@ -1,0 +1,54 @@
+// One operation's slot of a session's pool.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "client/c/slot_pool.h"
+
+namespace epd::client {
+
+// A slot for one operation; it goes back to the pool in the state that its last submission left it in.
+class HeldSlot {
+ public:
+  explicit HeldSlot(SlotPool& pool) : pool_(pool), index_(pool.Acquire()) {}
+  ~HeldSlot() {
+    if (index_ < 0) return;
+    if (is_free_ != nullptr) {
+      pool_.RetireUntil(index_, std::move(is_free_));
+    } else if (open_) {
+      pool_.Retire(index_);
+    } else {
+      pool_.Release(index_);
+    }
+  }
+  HeldSlot(const HeldSlot&) = delete;
+  HeldSlot& operator=(const HeldSlot&) = delete;
+
+  bool valid() const { return index_ >= 0; }
+  int index() const { return index_; }
+  bool OwnsEagerBuffer() const { return pool_.OwnsEagerBuffer(index_); }
+  const shm::Area& eager_buffers() const { return pool_.view().eager_buffers(); }
+  shm::Slot& operator*() { return pool_[index_]; }
+
+  uint32_t ArmAndWait(Clock::time_point deadline, std::chrono::nanoseconds spin) {
+    pool_.Arm(index_);
+    return pool_.Wait(index_, deadline, spin);
+  }
+  void ArmAndLeave() {
+    open_ = true;
+    pool_.Arm(index_);
+  }
+  // Its last submission is answered, but its eager buffer is read until `is_free`.
+  void LeaveUntil(std::function<bool()> is_free) { is_free_ = std::move(is_free); }
+  SlotPool& pool() { return pool_; }
+
+ private:
+  SlotPool& pool_;
+  const int index_;
+  bool open_ = false;
+  std::function<bool()> is_free_;
+};
+
+}  // namespace epd::client
