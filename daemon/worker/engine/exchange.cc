@@ -232,7 +232,9 @@ void Exchange::DirectIdle(GroupId group, Formation formation, absl::Time now) {
 
 void Exchange::NoteDirect(const DirectOutcome& outcome) {
   Tenant* tenant = parts_->tenants.Find(outcome.group, outcome.formation);
-  if (tenant != nullptr) CountDirect(outcome, *tenant, parts_->figures);
+  if (tenant == nullptr) return;
+  CountDirect(outcome, *tenant, parts_->figures);
+  parts_->traces.NoteDirect(outcome, *tenant);
 }
 
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {

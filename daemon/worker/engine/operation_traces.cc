@@ -67,24 +67,44 @@ OperationTraces::Place OperationTraces::Keep(const Operation& operation, uint32_
   }
   const Place place = free_.back();
   free_.pop_back();
-  const Tenant& tenant = *operation.tenant;
-  const RankHolder& holder = tenant.start.members[rank];
-  const auto client = clients_.find(holder.session);
   RankTrace& trace = open_[place - 1];
-  trace = RankTrace{.group = tenant.start.group,
-                    .epoch = tenant.start.epoch,
-                    .formation = tenant.start.formation,
-                    .rank = Rank(rank),
-                    .pid = holder.pid,
-                    .key = operation.key,
-                    .kind = said.kind,
-                    .stage_bytes = said.stage_bytes,
-                    .client = client == clients_.end() ? ClientSpan() : client->second,
-                    .at = {}};
-  trace.at.fill(absl::InfinitePast());
+  trace = Describe(*operation.tenant, rank, operation.key, said);
   trace.at[static_cast<size_t>(TracePoint::kAnnounced)] = now;
   text::Cut(operation.name, trace.name.size() - 1).copy(trace.name.data(), trace.name.size() - 1);
   return place;
+}
+
+RankTrace OperationTraces::Describe(const Tenant& tenant, uint32_t rank, const OperationKey& key,
+                                    const Announcement& said) const {
+  const RankHolder& holder = tenant.start.members[rank];
+  const auto client = clients_.find(holder.session);
+  RankTrace trace{.group = tenant.start.group,
+                  .epoch = tenant.start.epoch,
+                  .formation = tenant.start.formation,
+                  .rank = Rank(rank),
+                  .pid = holder.pid,
+                  .key = key,
+                  .kind = said.kind,
+                  .stage_bytes = said.stage_bytes,
+                  .client = client == clients_.end() ? ClientSpan() : client->second,
+                  .at = {}};
+  trace.at.fill(absl::InfinitePast());
+  return trace;
+}
+
+void OperationTraces::AddDirect(const DirectOutcome& outcome, const Tenant& tenant) {
+  if (!outcome.ended || outcome.announced || outcome.rank.value >= tenant.start.members.size())
+    return;
+  RankTrace trace = Describe(tenant, outcome.rank.value, outcome.key, outcome.said);
+  text::Cut(outcome.name, trace.name.size() - 1).copy(trace.name.data(), trace.name.size() - 1);
+  const auto at = [&](TracePoint point) -> absl::Time& {
+    return trace.at[static_cast<size_t>(point)];
+  };
+  at(TracePoint::kAnnounced) = at(TracePoint::kPublished) = outcome.published_at;
+  at(TracePoint::kDecided) = std::clamp(outcome.published_at + outcome.waited, outcome.published_at,
+                                        std::max(outcome.published_at, outcome.ended_at));
+  at(TracePoint::kPulled) = at(TracePoint::kEnded) = outcome.ended_at;
+  Put(trace);
 }
 
 void OperationTraces::Finish(Place place, absl::StatusCode code, absl::Time now) {
@@ -92,11 +112,14 @@ void OperationTraces::Finish(Place place, absl::StatusCode code, absl::Time now)
   trace.code = code;
   trace.at[static_cast<size_t>(TracePoint::kEnded)] = now;
   free_.push_back(place);
-  if (!on()) return;
+  if (on()) Put(trace);
+}
+
+void OperationTraces::Put(const RankTrace& ended) {
   if (ended_.size() < limits_.ended) {
-    ended_.push_back(trace);
+    ended_.push_back(ended);
   } else {
-    ended_[(num_ended_ - first_) % limits_.ended] = trace;
+    ended_[(num_ended_ - first_) % limits_.ended] = ended;
   }
   ++num_ended_;
 }

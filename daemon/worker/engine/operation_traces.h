@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
+#include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/operation.h"
 
 namespace epd {
@@ -90,6 +91,11 @@ class OperationTraces {
     if (place != kNone) Finish(place, code, now);
   }
 
+  // A part that ranks have done without the worker: was never open here.
+  void NoteDirect(const DirectOutcome& outcome, const Tenant& tenant) {
+    if (on()) AddDirect(outcome, tenant);
+  }
+
   // Of `groups` (empty: of all), those that ended behind `after`, the oldest first; at most `max`.
   Page Read(const std::vector<GroupId>& groups, uint64_t after, size_t max) const;
   // Those that have not ended, at most `max`.
@@ -98,6 +104,11 @@ class OperationTraces {
  private:
   Place Keep(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now);
   void Finish(Place place, absl::StatusCode code, absl::Time now);
+  void AddDirect(const DirectOutcome& outcome, const Tenant& tenant);
+  // All but the times.
+  RankTrace Describe(const Tenant& tenant, uint32_t rank, const OperationKey& key,
+                     const Announcement& said) const;
+  void Put(const RankTrace& ended);
   absl::Time& At(Place place, TracePoint point) {
     return open_[place - 1].at[static_cast<size_t>(point)];
   }
