@@ -116,5 +116,23 @@ TEST_F(ExchangeDirect, RecordsOfAllRanksCountOneOperation) {
   EXPECT_THAT(h_.exchange.Past(kGroup, 10, 100, h_.now), SizeIs(4)) << "two of each rank";
 }
 
+TEST_F(ExchangeDirect, ATraceHasTheRanksParts) {
+  h_.exchange.traces().KeepUntil(h_.now + absl::Minutes(1));
+  for (const uint32_t rank : {0u, 1u}) {
+    DirectOutcome outcome = Outcome(rank, 1);
+    outcome.ended_at += absl::Microseconds(9);
+    h_.exchange.NoteDirect(outcome);
+  }
+  const OperationTraces::Page page = h_.exchange.traces().Read({}, 0, 100);
+  ASSERT_THAT(page.ranks, SizeIs(2));
+  EXPECT_EQ(TraceIdOf(page.ranks[0]), TraceIdOf(page.ranks[1]));
+  const auto after = [&](TracePoint point) {
+    return page.ranks[0].at[static_cast<size_t>(point)] -
+           page.ranks[0].at[static_cast<size_t>(TracePoint::kAnnounced)];
+  };
+  EXPECT_EQ(after(TracePoint::kDecided), absl::Microseconds(5));
+  EXPECT_EQ(after(TracePoint::kEnded), absl::Microseconds(9));
+}
+
 }  // namespace
 }  // namespace epd
