@@ -16,6 +16,7 @@ import problem as problems
 import ragged
 import report
 import tenants
+import watched
 from fleet import Fleet, FleetError
 from measure import Effort, WrongResult, measure
 
@@ -89,6 +90,7 @@ class Bench:
         self.memory_case: dict[str, float] = {}
         self.tenants: tenants.Tenants | None = None
         self.ragged: ragged.Ragged | None = None
+        self.watched: watched.Watched | None = None
         self.nodes: across_nodes.Nodes | None = None
 
     def run(self) -> None:
@@ -104,6 +106,7 @@ class Bench:
                 if who.EPD_C in wanted:
                     cores = len(os.sched_getaffinity(0))
                     self.tenants = tenants.measure(self._place(), self._options.seed, cores)
+                    self.watched = watched.measure(self._place(), self._options.seed)
                 if who.EPD_JAX in wanted:
                     self.ragged = ragged.measure(self._daemon.socket, self._folder)
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
@@ -234,6 +237,8 @@ def _marks(bench: Bench) -> list[str]:
         )
     if bench.tenants:
         lines += bench.tenants.marks()
+    if bench.watched:
+        lines += bench.watched.marks()
     if bench.ragged:
         lines += bench.ragged.marks()
     if bench.nodes:
@@ -314,6 +319,7 @@ def main(arguments: list[str]) -> int:
         "marks": marks,
         "many_groups": bench.memory_case,
         "tenants": bench.tenants.to_json() if bench.tenants else None,
+        "watched": bench.watched.to_json() if bench.watched else None,
         "ragged_all_to_all": bench.ragged.to_json() if bench.ragged else None,
         "several_nodes": bench.nodes.to_json() if bench.nodes else None,
         "sizes": [report.to_json(result) for result in bench.results],
@@ -327,6 +333,8 @@ def main(arguments: list[str]) -> int:
         )
     if bench.tenants:
         print(bench.tenants.table())
+    if bench.watched:
+        print(bench.watched.table())
     if bench.ragged:
         print(bench.ragged.table())
     if bench.nodes:
