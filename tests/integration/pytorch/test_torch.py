@@ -34,6 +34,8 @@ def _checks(program: str) -> list[str]:
         for program, ranks in (
             ("operations", 4),
             ("operations", 1),
+            ("experts", 4),
+            ("experts", 1),
             ("bad_input", 2),
             ("processes", 2),
         )
@@ -103,7 +105,9 @@ def test_the_example_trains_as_the_dense_layer_does():
 
 def test_the_snippet_of_the_readme_runs():
     text = (harness.ROOT / "client" / "torch" / "README.md").read_text()
-    (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    snippet = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[
+        0
+    ]  # The others say what runs them.
     with daemon_and_ranks() as (daemon, fleet):
         ranks = [
             subprocess.Popen([PYTHON, "-c", snippet], env=fleet.environment(RANK=str(rank)))

@@ -20,7 +20,8 @@ from epd import _extras
 _extras.require("torch", "torch")
 
 from epd._errors import EpError
+from epd.torch.experts import through_experts
 from epd.torch.group import Group
 from epd.torch.plan import Plan
 
-__all__ = ["EpError", "Group", "Plan"]
+__all__ = ["EpError", "Group", "Plan", "through_experts"]
