@@ -96,7 +96,8 @@ TEST(DoctorTest, LockedMemoryMattersToGpusAlone) {
   machine.locked_limit_bytes = 8 << 20;
   DaemonReport daemon = GoodDaemon();
   daemon.workers.pop_back();
-  for (const v1::Finding& finding : Diagnose(machine, daemon).findings())
+  const auto answer = Diagnose(machine, daemon);
+  for (const v1::Finding& finding : answer.findings())
     EXPECT_TRUE(finding.ok()) << finding.what() << ": " << finding.found();
 }
 
