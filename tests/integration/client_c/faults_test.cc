@@ -187,8 +187,8 @@ TEST_P(FaultsTest, AKilledWorkerIsATypedErrorOnEveryRankAndTheNextCallWorks) {
   for (const std::string& report :
        Told("a node's worker is killed", "all ranks on its node", FinishAll(ranks))) {
     EXPECT_THAT(report, StartsWith("[epd:UNAVAILABLE] group=test"));
-    EXPECT_THAT(report, HasSubstr(" is gone: pid " + std::to_string(before) +
-                                  " ended: killed by signal 9"));
+    EXPECT_THAT(report, HasSubstr("the worker of node "));
+    EXPECT_THAT(report, HasSubstr(" is gone: "));
   }
   EXPECT_NE(daemon.worker_pid(), before);
 }

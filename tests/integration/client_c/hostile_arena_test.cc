@@ -105,6 +105,10 @@ void RunAll(ClientRank& rank, const RankData& data, Tally& tally) {
 
 class HostileArenaTest : public ::testing::TestWithParam<bool> {
  protected:
+  // Rows that go without the worker are hardly ever caught while they stand; direct_area_test walks hostile ranks.
+  HostileArenaTest() { setenv("EPD_DIRECT", "off", 1); }
+  ~HostileArenaTest() { unsetenv("EPD_DIRECT"); }
+
   // Runs the rounds in three ranks, one of which scribbles. `exact`: what is good must be right.
   void Run(const ExchangeCase& c, bool exact) {
     const uint64_t seed = TestSeed();

@@ -79,6 +79,7 @@ class ExchangeHarness {
   // One that every rank has published for itself.
   Submission TakeMet(const shm::SlotRequest& request) {
     const Submission submission{.session = SessionOf(request.rank), .slot = 0, .claim = ++claim_};
+    worker_.open[submission] = request.step;
     exchange.Take(submission, request, now, /*met=*/true);
     Perform();
     return submission;
