@@ -46,7 +46,7 @@ def _bash(path, *words):
 
 
 def test_bash_completes_commands_options_and_values(path, tmp_path):
-    assert {"status", "sessions"} == _bash(path, "epctl", "s")
+    assert {"status", "sessions", "support-archive"} == _bash(path, "epctl", "s")
     assert {"--all-nodes", "--address"} == _bash(path, "epctl", "status", "--a")
     assert {"--deadline"} == _bash(path, "epctl", "drain", "g", "--d")
     assert {"staging"} == _bash(path, "epctl", "top", "--sort", "s")

@@ -50,7 +50,9 @@ class _Trace:
             e
             for e in self._slices("phase")
             if (e["pid"], e["tid"]) == (operation["pid"], operation["tid"])
-            and begin - 0.01 <= e["ts"] <= end
+            and begin - 0.01 <= e["ts"]
+            and e["ts"] + e["dur"]
+            <= end + 0.01  # The next operation may begin where this one ends.
         ]
         return sorted(inside, key=lambda e: e["ts"])
 
