@@ -11,9 +11,9 @@ EPD_COPTS = [
     "-Werror",
 ]
 
-# Of targets that have failpoints (failpoint/failpoint.h): with --config=failpoints they are there.
+# Of targets that have failpoints (proto/failpoint/failpoint.h): with --config=failpoints they are there.
 EPD_FAILPOINT_COPTS = select({
-    "//failpoint:on": ["-DEPD_FAILPOINTS"],
+    "//proto/failpoint:on": ["-DEPD_FAILPOINTS"],
     "//conditions:default": [],
 })
 

@@ -13,8 +13,8 @@
 #include "client/c/attach_messages.h"
 #include "client/c/stale_socket.h"
 #include "client/c/trusted_server.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "client/c/direct_call.h"
 #include "client/c/held_slot.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
 namespace {

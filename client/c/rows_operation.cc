@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
 

@@ -10,8 +10,8 @@
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
 namespace {

@@ -7,7 +7,7 @@
 #include "client/c/attach_messages.h"
 #include "client/c/interrupt.h"
 #include "client/c/session.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 #ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
 #define XXH_INLINE_ALL

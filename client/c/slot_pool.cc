@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "client/c/interrupt.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
 namespace {

@@ -10,8 +10,8 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -1,4 +1,4 @@
-"""The failpoints: each name is of one place, and failpoint/README.md holds the table of all, as the sources have them.
+"""The failpoints: each name is of one place, and proto/failpoint/README.md holds the table of all, as the sources have them.
 
 With --write the table is written.
 """
@@ -8,8 +8,8 @@ import sys
 
 import tree
 
-README = "failpoint/README.md"
-HEADER = "failpoint/failpoint.h"
+README = "proto/failpoint/README.md"
+HEADER = "proto/failpoint/failpoint.h"
 _HEAD = "| failpoint | can also | where |\n|---|---|---|\n"
 _USE = re.compile(r'\bEPD_FAILPOINT(?:_(?P<kind>[A-Z]+))?\(\s*"(?P<name>[^"]*)"')
 _NAME = re.compile(r"(epd|worker|client)(\.[a-z][a-z_]*)+")

@@ -15,7 +15,7 @@ _DAEMON_CORE = {"daemon/core"}
 _WIRE = {"proto"}
 _MAY_INCLUDE: dict[str, set[str]] = {
     "proto": set(),
-    "failpoint": set(),
+    "proto/failpoint": set(),
     "kernels": set(),
     # The CUDA driver's table, and kernels and slots on its streams: a worker and a client's handlers put the same
     # operations into streams, and a client may not include the daemon.
@@ -89,7 +89,7 @@ _MAY_INCLUDE: dict[str, set[str]] = {
 
 # What client, epd, worker and kernels must all know: plain C++, without Abseil or protobuf.
 _CONTRACT = {f"proto/epd/v1/{name}.h" for name in ("backends", "code", "limits", "text")}
-_CONTRACT |= {"failpoint/failpoint.h"}  # Nothing, but in a build of its own.
+_CONTRACT |= {"proto/failpoint/failpoint.h"}  # Nothing, but in a build of its own.
 
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
 _NCCL = r"nccl.*|.*/nccl(_ep)?\.h"

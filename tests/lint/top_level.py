@@ -4,7 +4,7 @@ import tree
 
 _REQUIRED = {
     *("WORKSPACE", "BUILD", "README.md"),
-    *("proto", "daemon", "client", "kernels", "tests", "deploy", "bazel", "failpoint"),
+    *("proto", "daemon", "client", "kernels", "tests", "deploy", "bazel"),
 }
 _DOTFILES = {
     *(

@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -9,8 +9,8 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/poisoner.h"
 #include "daemon/observe/log.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/operation_kind.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
 #include "daemon/observe/log.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -15,9 +15,9 @@
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/newest_writer.h"
 #include "daemon/tls/address.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

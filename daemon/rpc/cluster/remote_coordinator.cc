@@ -11,7 +11,7 @@
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/cluster/link_proof.h"
 #include "daemon/rpc/cluster/node_questions.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

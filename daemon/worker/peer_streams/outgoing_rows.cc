@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

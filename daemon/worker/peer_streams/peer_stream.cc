@@ -5,7 +5,7 @@
 #include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 

@@ -9,8 +9,8 @@
 #include "daemon/worker/peer_streams/frame.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/wire.pb.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -13,10 +13,10 @@
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/urgent_socket.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 #include "proto/epd/v1/wire.pb.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

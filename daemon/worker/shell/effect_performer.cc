@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "daemon/worker/shell/control_codec.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

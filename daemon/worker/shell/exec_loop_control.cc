@@ -9,7 +9,7 @@
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/exec_loop.h"
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 namespace {

@@ -1,8 +1,8 @@
 #include "daemon/worker/shell/outcome_records.h"
 
 #include "absl/strings/str_cat.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 

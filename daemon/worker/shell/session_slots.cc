@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "failpoint/failpoint.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
+#include "proto/failpoint/failpoint.h"
 
 namespace epd {
 

@@ -1,4 +1,4 @@
-#include "failpoint/rules.h"
+#include "proto/failpoint/rules.h"
 
 #include <array>
 #include <charconv>

@@ -1,7 +1,7 @@
 // The edge of the failpoints: where rules come from, and what they do to this process.
 #ifdef EPD_FAILPOINTS
 
-#include "failpoint/failpoint.h"
+#include "proto/failpoint/failpoint.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "failpoint/rules.h"
+#include "proto/failpoint/rules.h"
 
 namespace epd::failpoint {
 namespace {

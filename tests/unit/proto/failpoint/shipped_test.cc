@@ -17,7 +17,7 @@ std::string Read(const std::string& path) {
 
 // The names in the first column of the table.
 std::vector<std::string> Names() {
-  std::ifstream table("failpoint/README.md");
+  std::ifstream table("proto/failpoint/README.md");
   std::vector<std::string> names;
   for (std::string line; std::getline(table, line);) {
     if (line.starts_with("| `")) names.push_back(line.substr(3, line.find('`', 3) - 3));

@@ -1,5 +1,5 @@
 // Goal: a rule for a failpoint means what it says, at the hit that it names; one that cannot be read is refused by name.
-#include "failpoint/rules.h"
+#include "proto/failpoint/rules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
