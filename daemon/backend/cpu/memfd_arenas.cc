@@ -115,6 +115,10 @@ void MemfdArenas::Trim(uint64_t offset, uint64_t bytes) {
 }
 
 absl::Status MemfdArenas::Read(int arena, uint64_t offset, absl::Span<char> out) const {
+  if (offset > arena_bytes_ || out.size() > arena_bytes_ - offset) {
+    return absl::DataLossError(absl::StrCat("reading ", out.size(), " bytes of staging at ", offset,
+                                            ": the arena has ", arena_bytes_));
+  }
   size_t done = 0;
   while (done < out.size()) {
     const ssize_t got = pread(arenas_[arena].read_write.get(), out.data() + done, out.size() - done,
