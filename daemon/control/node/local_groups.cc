@@ -27,7 +27,8 @@ void LocalGroups::Take(const ClusterView& view) {
   for (auto& [id, why] : ended) {
     for (const ClaimAnswer& answer : view.claims) {
       if (answer.disposition != ClaimDisposition::kFailed) continue;
-      if (memberships_.IsOf({answer.session, answer.request}, id)) why = answer.status;
+      if (answer.group == id || memberships_.IsOf({answer.session, answer.request}, id))
+        why = answer.status;
     }
     Group& group = groups_.at(id);
     EndTenants(group, why);

@@ -87,7 +87,7 @@ def test_without_or_with_a_foreign_certificate_there_is_no_answer(epd, cluster, 
 
 def test_half_of_the_files_and_an_open_key_are_named(epd, cluster):
     half = _epctl(epd, [f"--tls-ca={cluster.ca}"], "status")
-    assert half.returncode == _USAGE and "--tls-ca requires --tls-cert" in half.stderr, half
+    assert half.returncode == _USAGE and "--tls-ca requires --tls-" in half.stderr, half
     key = cluster.folder / "bob.key"
     key.chmod(0o644)
     opened = _epctl(epd, _flags(cluster, "bob"), "status")

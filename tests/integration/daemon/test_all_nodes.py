@@ -11,7 +11,7 @@ import pytest
 import wait
 
 
-def _three(tmp_path, coordinator: str, followers: tuple[str, ...] = ()):
+def _three(tmp_path, coordinator: str, followers: tuple[str, ...] = (), *flags: str):
     """Nodes a, b and c, of which a coordinates; what the test has stopped goes on and ends well after it."""
     daemons = {}
     for name in "abc":
@@ -20,7 +20,7 @@ def _three(tmp_path, coordinator: str, followers: tuple[str, ...] = ()):
         if daemons:
             where = [*followers, f"--coordinator={daemons['a'].listen_address()}"]
         daemons[name] = epd_process.Daemon(tmp_path / name).start(
-            f"--node={name}", *where, "--start_grace=0", "--heartbeat=300ms"
+            f"--node={name}", *where, "--start_grace=0", "--heartbeat=300ms", *flags
         )
         if name != "a":
             daemons[name].wait_for_log("coordinator connected")
@@ -41,6 +41,12 @@ _LISTEN = "--listen=127.0.0.1:0"
 def trio(tmp_path):
     """a coordinates; b and c follow."""
     yield from _three(tmp_path, _LISTEN)
+
+
+@pytest.fixture
+def real_trio(tmp_path):
+    """The same with workers that try ports."""
+    yield from _three(tmp_path, _LISTEN, (), f"--worker={epd_process.binary('epd-worker')}")
 
 
 def _epctl(daemon, *words: str) -> tuple[int, dict]:
@@ -90,7 +96,8 @@ def _seen_by_doctor(daemon) -> dict[str, dict]:
     return {one["what"]: one for one in _epctl(daemon, "doctor")[1]["daemon"]}
 
 
-def test_doctor_compares_the_nodes_and_reaches_their_ports_until_one_is_gone(trio):
+def test_doctor_compares_the_nodes_and_reaches_their_ports_until_one_is_gone(real_trio):
+    trio = real_trio
     seen = _seen_by_doctor(trio["b"])
     for what in ("nodes", "versions", "clocks"):
         assert seen[what]["ok"], seen[what]
