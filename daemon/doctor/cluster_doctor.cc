@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "daemon/doctor/findings.h"
 
 namespace epd {
@@ -91,8 +92,13 @@ std::vector<PortToTry> PortsOf(const ClusterAnswers& cluster) {
   for (const NodeAnswer& node : cluster.nodes) {
     if (node.node == cluster.self) continue;
     AddPort(node.address, absl::StrCat("epd of node ", node.node), ports);
-    for (const std::string& wire : node.wire_addresses)
-      AddPort(wire, absl::StrCat("a worker of node ", node.node), ports);
+    for (const std::string& wire : node.wire_addresses) {
+      // "host:port,port": each stream of a pair of workers has one.
+      const size_t host = wire.rfind(':') + 1;
+      for (absl::string_view port : absl::StrSplit(absl::string_view(wire).substr(host), ','))
+        AddPort(absl::StrCat(wire.substr(0, host), port),
+                absl::StrCat("a worker of node ", node.node), ports);
+    }
   }
   AddPort(cluster.coordinator_setting, "the setting coordinator", ports);
   return ports;
