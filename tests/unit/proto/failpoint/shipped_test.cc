@@ -20,7 +20,9 @@ std::vector<std::string> Names() {
   std::ifstream table("proto/failpoint/README.md");
   std::vector<std::string> names;
   for (std::string line; std::getline(table, line);) {
-    if (line.starts_with("| `")) names.push_back(line.substr(3, line.find('`', 3) - 3));
+    if (!line.starts_with("| `")) continue;
+    const std::string name = line.substr(3, line.find('`', 3) - 3);
+    if (name.find('.') != std::string::npos) names.push_back(name);  // Not an action.
   }
   return names;
 }
