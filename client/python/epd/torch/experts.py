@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from epd.torch.group import Group
-
 import torch
+
+from epd.torch.group import Group
 
 # (rows [C, H], experts int64 [C, 1], weights [C, 1]) -> [C, H]
 ExpertsForward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -19,14 +19,14 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
 from epd import _environment
 from epd._arguments import integer, positive
 from epd.torch.experts import through_experts
 from epd.torch.group import Group
-
-import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 try:
     from transformers.distributed.expert_parallel import (
