@@ -19,6 +19,7 @@ std::string Row(const ErrorEntry& entry) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): a table.
 const std::vector<ErrorEntry>& ErrorTable() {
   static const auto* const entries = new std::vector<ErrorEntry>{
       {1, "CANCELLED", "a call was given up",
