@@ -32,7 +32,7 @@ class RunningEpd:
         self.socket = str(self.folder / "epd.sock")
         self.grpc_socket = str(self.folder / "epd-grpc.sock")
         self._log = self.folder / "epd.log"
-        command = [program("epd"), f"--socket={self.socket}", "--staging_bytes=256MiB"]
+        command = [program("epd"), f"--socket={self.socket}", "--staging_bytes=268435399"]
         command += ["--drain_deadline=2s", *cluster_secret.flags(), *flags]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

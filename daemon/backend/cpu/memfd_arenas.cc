@@ -34,7 +34,9 @@ bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
                                                                  uint64_t arena_bytes) {
-  std::unique_ptr<MemfdArenas> set(new MemfdArenas(arena_bytes));
+  // A pool is of any size; the direct area behind its rows begins with a page.
+  constexpr uint64_t kPage = alignof(shm::DirectArea);
+  std::unique_ptr<MemfdArenas> set(new MemfdArenas((arena_bytes + kPage - 1) / kPage * kPage));
   for (int i = 0; i < num_arenas; ++i) {
     if (absl::Status added = set->Add(); !added.ok()) return added;
   }

@@ -18,6 +18,7 @@ namespace epd {
 // read-only descriptor is open, so that a peer that gets only that one cannot open it for writing.
 class MemfdArenas : public ArenaSet {
  public:
+  // Each of `arena_bytes` rounded up to whole pages.
   //   RESOURCE_EXHAUSTED  descriptors or address space
   static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(int num_arenas, uint64_t arena_bytes);
   ~MemfdArenas() override;

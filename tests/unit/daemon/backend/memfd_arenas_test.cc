@@ -37,6 +37,17 @@ TEST(MemfdArenas, AddressSpaceIsFreeAndMemoryComesWithCommit) {
   EXPECT_EQ(AllocatedBytes(arenas->Share(1)->read_write_fd), 0u);
 }
 
+TEST(MemfdArenas, OfAnySizeHaveADirectAreaThatBeginsWithAPage) {
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{4096}, uint64_t{1'000'000'001}}) {
+    const auto arenas = MemfdArenas::Create(1, bytes);
+    ASSERT_TRUE(arenas.ok()) << bytes << ": " << arenas.status();
+    EXPECT_GE((*arenas)->arena_bytes(), bytes);
+    EXPECT_LT((*arenas)->arena_bytes(), bytes + 4096);
+    EXPECT_EQ((*arenas)->Share(0)->bytes, (*arenas)->arena_bytes() + sizeof(shm::DirectArea));
+    (*arenas)->Direct(0)->records[0].word.store(1);
+  }
+}
+
 TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
   const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
   char* mapped = arenas->Map(0).value();
