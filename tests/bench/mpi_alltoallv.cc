@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <sstream>
 #include <stdexcept>
 
 #include "tests/bench/bench_rank.h"
@@ -75,9 +76,9 @@ void PlanReceiving(const Problem& problem, Plan& plan) {
   }
 }
 
-class OpenMpi : public Contender {
+class Mpi : public Contender {
  public:
-  ~OpenMpi() override {
+  ~Mpi() override {
     if (row_type_ != MPI_DATATYPE_NULL) MPI_Type_free(&row_type_);
   }
 
@@ -121,10 +122,12 @@ class OpenMpi : public Contender {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(text, &length);
+    // Lines of build facts follow what the library is called: "Open MPI v4.1.4, package: ...", "MPICH Version:\t5.0".
     std::string version(text, static_cast<size_t>(length));
-    version = version.substr(0, version.find(','));
-    std::replace(version.begin(), version.end(), ' ', '_');
-    return "mpi=" + version;
+    std::istringstream words(version.substr(0, version.find_first_of(",\n")));
+    std::string said;
+    for (std::string word; words >> word;) said += (said.empty() ? "" : "_") + word;
+    return "mpi=" + said;
   }
 
  private:
@@ -186,7 +189,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   int exit_status = 2;
   if (argc == 2) {
-    epd::bench::OpenMpi contender;
+    epd::bench::Mpi contender;
     exit_status = epd::bench::ServeDriver(argv[1], rank, contender);
   }
   MPI_Finalize();
