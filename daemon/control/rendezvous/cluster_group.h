@@ -53,7 +53,9 @@ struct GroupRanks {
 struct FormationCut {
   std::vector<ExecutionBase> bases;
   absl::Status cause;                       // Why executions below the bases fail.
-  std::map<ClaimKey, DrainRecord> drained;  // What the bases were made from.
+  // What the bases were made from: the members that were told of an earlier formation, and its bases.
+  std::map<ClaimKey, DrainRecord> drained;
+  std::vector<ExecutionBase> before;
 };
 
 // After a formation that its nodes could not go on with: no other one before `until`. `length` is

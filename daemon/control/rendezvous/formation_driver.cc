@@ -67,6 +67,7 @@ void FormationDriver::CheckWorkers(ClusterGroup& group) {
 void FormationDriver::Form(ClusterGroup& group) {
   if (takeover_.Adopt(group)) return;
   if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
+    Recut(group);
     groups_.EndFormation(group, group.cut.cause);
     groups_.Fire(group, GroupEvent::kRecount, group.cause);
   }
@@ -108,17 +109,14 @@ bool FormationDriver::SessionsDrained(const ClusterGroup& group) const {
 }
 
 void FormationDriver::Start(ClusterGroup& group) {
-  std::vector<Rank> staying;
-  std::vector<ExecutionCount> counts;
   group.cut.drained.clear();
   for (const ClaimKey& key : group.ranks.members()) {
-    const KnownClaim& known = claims_.At(key);
-    if (!known.since || !known.claim.drained.has_value()) continue;
-    staying.insert(staying.end(), known.claim.ranks.begin(), known.claim.ranks.end());
-    for (const ExecutionCount& count : known.claim.drained->counts) counts.push_back(count);
-    group.cut.drained[key] = *known.claim.drained;
+    const Claim& claim = claims_.At(key).claim;
+    // Who was never told of a formation has begun nothing that others could be ahead in.
+    if (claim.joined && claim.drained.has_value()) group.cut.drained[key] = *claim.drained;
   }
-  group.cut.bases = CutOff(counts, group.cut.bases, staying);
+  group.cut.before = group.cut.bases;
+  Recut(group);
   if (group.inherited.formed) group.formation = std::max(group.formation, floors_.formation());
   group.formation = Formation{group.formation.value + 1};
   for (const ClaimKey& key : group.ranks.members()) claims_.Start(key, group.formation);
@@ -163,10 +161,26 @@ void FormationDriver::EndIfBroken(ClusterGroup& group) {
 void FormationDriver::AdvanceReady(ClusterGroup& group) {
   EndIfBroken(group);
   if (group.state == GroupState::kReady && Recounted(group)) {
+    Recut(group);
     FormAgain(group, absl::AbortedError(absl::StrCat(
                          Label(group),
                          " phase=re_forming: executions were begun while the group formed again")));
   }
+}
+
+void FormationDriver::Recut(ClusterGroup& group) const {
+  std::vector<Rank> staying;
+  std::vector<ExecutionCount> counts;
+  for (const auto& [key, used] : group.cut.drained) {
+    const KnownClaim* known = claims_.Find(key);
+    if (known == nullptr) continue;
+    const Claim& claim = known->claim;
+    const bool late = claim.drained.has_value() && claim.drained->after == used.after;
+    const DrainRecord& record = late ? *claim.drained : used;
+    staying.insert(staying.end(), claim.ranks.begin(), claim.ranks.end());
+    counts.insert(counts.end(), record.counts.begin(), record.counts.end());
+  }
+  group.cut.bases = CutOff(counts, group.cut.before, staying);
 }
 
 bool FormationDriver::Recounted(const ClusterGroup& group) const {

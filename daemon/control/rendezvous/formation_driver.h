@@ -47,6 +47,9 @@ class FormationDriver {
   void AdvanceReady(ClusterGroup& group);
   // Whether a member has begun executions that the last cut did not know of.
   bool Recounted(const ClusterGroup& group) const;
+  // Makes the bases anew from what the members of the formation before have begun by now: what they began late was of
+  // that one, so whoever is in this one alone is not behind them.
+  void Recut(ClusterGroup& group) const;
   // What a node says about a formation that it cannot go on with.
   const GroupWork* BrokenWork(ClusterGroup& group) const;
   void FormAgain(ClusterGroup& group, const absl::Status& why);

@@ -248,6 +248,7 @@ void GroupTable::Reset(ClusterGroup& group, const absl::Status& error) {
   group.ranks = GroupRanks{};
   group.cut.bases.clear();
   group.cut.drained.clear();
+  group.cut.before.clear();
   group.deadline = absl::InfiniteFuture();
   group.inherited.recovered = false;
   Fire(group, GroupEvent::kEmptied, why);

@@ -156,7 +156,7 @@ absl::Status Takeover::RecoverBases(ClusterGroup& group) const {
   group.cut.bases.clear();
   for (const ClaimKey& key : group.ranks.members()) {
     const KnownClaim& known = claims_.At(key);
-    if (!known.since || !known.claim.drained.has_value()) continue;
+    if (!known.claim.joined || !known.claim.drained.has_value()) continue;
     if (of && of != known.claim.bases_of) {
       return absl::AbortedError(
           absl::StrCat(Label(group), " phase=re_forming: the coordinator was restarted while the ",

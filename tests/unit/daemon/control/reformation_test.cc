@@ -201,8 +201,49 @@ TEST(ReformationTest, ACountThatComesAfterTheCutMakesAnother) {
   c.Drained(0, 1, {{Rank{0}, kA, 6}});
   c.Drained(1, 3);
   ASSERT_EQ(c.Group().state, GroupState::kReady);
+  // Session 3 was in no formation in which that one failed, and its first call does not.
+  EXPECT_THAT(c.nodes[0].started.back().bases, ElementsAre(ExecutionBase{Rank{0}, kA, 6}));
+}
+
+TEST(ReformationTest, ACountThatComesBeforeTheFormationServesCostsTheNewcomerNothing) {
+  Pair c;
+  c.Gone(1, 2);
+  c.silent.insert(kCpuWorker);
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  c.Drained(0, 1, {{Rank{0}, kA, 5}});
+  const GroupId group = c.joined[1].back().group;
+  c.Give(0, SessionDrained{SessionId{1}, group, Formation{1}, {{Rank{0}, kA, 6}}});
+  EXPECT_EQ(c.Group().state, GroupState::kReforming);
+  EXPECT_TRUE(c.joined[3].empty());
+  for (const size_t node : {0, 1}) {
+    const StartTenant started = c.nodes[node].started.back();
+    c.Give(node, TenantReady{c.RunOf(node, started.to), started.group, started.formation});
+  }
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.joined[3].back().formation, c.Group().formation);
+  EXPECT_THAT(c.nodes[0].started.back().bases, ElementsAre(ExecutionBase{Rank{0}, kA, 6}));
+}
+
+// A member of the formation before is as far behind as if the count had come in time.
+TEST(ReformationTest, ACountThatComesAfterTheCutIsOfTheFormationBefore) {
+  SmallCluster c(2);
+  c.AttachAndJoin(0, 1, SmallSpec(3), {0});
+  c.AttachAndJoin(1, 2, SmallSpec(3), {1});
+  c.AttachAndJoin(1, 4, SmallSpec(3), {2});
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  c.Gone(1, 2);
+  c.AttachAndJoin(1, 3, SmallSpec(3), {1});
+  c.Drained(0, 1, {{Rank{0}, kA, 5}});
+  c.Drained(1, 4, {{Rank{2}, kA, 5}});
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  const GroupId group = c.joined[1].back().group;
+  c.Give(0, SessionDrained{SessionId{1}, group, Formation{1}, {{Rank{0}, kA, 6}}});
+  c.Drained(0, 1, {{Rank{0}, kA, 6}});
+  c.Drained(1, 3);
+  c.Drained(1, 4, {{Rank{2}, kA, 5}});
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
   EXPECT_THAT(c.nodes[0].started.back().bases,
-              ElementsAre(ExecutionBase{Rank{0}, kA, 6}, ExecutionBase{Rank{1}, kA, 1}));
+              ElementsAre(ExecutionBase{Rank{0}, kA, 6}, ExecutionBase{Rank{2}, kA, 6}));
 }
 
 TEST(ReformationTest, ASessionThatDoesNotDrainIsNamedAtTheDeadline) {
