@@ -72,6 +72,12 @@ absl::Status AttachListener::Start(UniqueFd listener) {
   return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
 }
 
+std::vector<int> AttachListener::unattached() const {
+  std::vector<int> out;
+  for (const auto& [fd, pending] : pending_) out.push_back(fd);
+  return out;
+}
+
 void AttachListener::OnListener() {
   for (int i = 0; i < kConnectionsPerTurn; ++i) {
     if (!AcceptOne()) return;
