@@ -11,8 +11,6 @@
 namespace epd {
 namespace {
 
-constexpr size_t kMaxQueuedPackets = 1024;
-
 absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,
                       AttachSession& session) {
   for (const v1::HandoverClients::Slots& known : in.slots()) {
@@ -77,8 +75,9 @@ absl::Status AttachServer::Restore(const v1::HandoverClients& in, IncomingFds& f
     auto session = std::make_unique<AttachSession>();
     session->id = SessionId(known.id());
     session->record_index = known.record_index();
-    session->channel = std::make_unique<PacketChannel>(
-        fds.Take(known.channel_fd()), kMaxQueuedPackets, options_.listener.limits().queued_bytes);
+    session->channel = std::make_unique<PacketChannel>(fds.Take(known.channel_fd()),
+                                                       AttachListener::kMaxQueuedPackets,
+                                                       options_.listener.limits().queued_bytes);
     session->peer.pid = known.pid();
     session->peer.uid = known.uid();
     session->peer.gids.assign(known.gids().begin(), known.gids().end());

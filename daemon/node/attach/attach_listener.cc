@@ -23,7 +23,6 @@ namespace {
 constexpr int kConnectionsPerTurn = 16;
 constexpr int kMessagesRead = 16;  // SayGoodbye reads no more.
 constexpr absl::Duration kRest = absl::Milliseconds(100);
-constexpr size_t kMaxQueuedPackets = 1024;
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 

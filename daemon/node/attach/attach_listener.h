@@ -20,6 +20,7 @@ namespace epd {
 // Control thread.
 class AttachListener {
  public:
+  static constexpr size_t kMaxQueuedPackets = 1024;  // That wait for one client.
   struct Limits {
     size_t unattached = 512;
     size_t unattached_per_uid = 256;
