@@ -122,7 +122,9 @@ def test_a_setting_that_clients_hold_on_to_may_not_change(tmp_path, epctl_of):
         config.write_text("node = second\n")
         refused = epctl("replace")
         assert refused.returncode != 0
-        assert "node: got 'second', and the epd that is to be replaced has 'first'" in refused.stderr
+        assert (
+            "node: got 'second', and the epd that is to be replaced has 'first'" in refused.stderr
+        )
         config.write_text("nonsense = 1\n")
         assert "nonsense" in epctl("replace").stderr
         config.write_text("node = first\n")

@@ -14,8 +14,9 @@ import time
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(_ROOT / "tests" / "bench"), str(_ROOT / "tests" / "long" / "load")]
 
-import daemon  # noqa: E402
 import load  # noqa: E402
+
+import daemon  # noqa: E402
 
 _STAGING_BYTES = 1 << 30
 _QUIET_SECONDS = 10
