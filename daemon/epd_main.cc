@@ -230,6 +230,7 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   absl::StatusOr<UniqueFd> listener = TakeListener(start, settings, inherited);
   if (!listener.ok()) return listener.status();
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
+  inherited.Finish();
 
   LogStart(start, settings, rpc, metrics);
   NotifySupervisor("READY=1");

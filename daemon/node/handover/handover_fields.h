@@ -68,6 +68,9 @@ class IncomingFds {
     return shared;
   }
 
+  // Once all are taken: those that are shared are their owners' alone.
+  void Finish() { shared_.clear(); }
+
   // DATA_LOSS: one that was asked for was not there; names it.
   const absl::Status& status() const { return status_; }
 

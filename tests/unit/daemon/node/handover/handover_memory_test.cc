@@ -65,6 +65,8 @@ TEST(HandoverFieldsTest, DescriptorsSurviveWhenTheyAreToldAndAreTakenOnce) {
   IncomingFds in;
   const std::shared_ptr<UniqueFd> first = in.Share(copy);
   EXPECT_EQ(first, in.Share(copy));
+  in.Finish();
+  EXPECT_EQ(first.use_count(), 1);
   EXPECT_EQ(fcntl(copy, F_GETFD), FD_CLOEXEC);
   EXPECT_TRUE(in.status().ok());
   EXPECT_FALSE(in.Take(copy).valid());
