@@ -2,6 +2,8 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/close_range.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <limits>
@@ -41,8 +43,9 @@ class OutgoingFds {
     return fd;
   }
 
-  // Whether they survive an exec.
+  // Whether they survive an exec; nothing else does, but the standard ones.
   void SetInherited(bool inherited) const {
+    close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     for (const int fd : numbers_) fcntl(fd, F_SETFD, inherited ? 0 : FD_CLOEXEC);
   }
 

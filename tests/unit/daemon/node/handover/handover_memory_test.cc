@@ -59,8 +59,10 @@ TEST(HandoverFieldsTest, DescriptorsSurviveWhenTheyAreToldAndAreTakenOnce) {
   OutgoingFds out;
   EXPECT_EQ(out.Put(UniqueFd()), 0);
   const int number = out.Put(kept);
+  const UniqueFd other(eventfd(0, 0));
   out.SetInherited(true);
   EXPECT_EQ(fcntl(number, F_GETFD), 0);
+  EXPECT_EQ(fcntl(other.get(), F_GETFD), FD_CLOEXEC);
   const int copy = dup(number);
   IncomingFds in;
   const std::shared_ptr<UniqueFd> first = in.Share(copy);
