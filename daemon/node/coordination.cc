@@ -10,7 +10,7 @@ namespace epd {
 namespace {
 
 // Other nodes call again within this.
-constexpr absl::Duration kContinueGrace = absl::Seconds(5);
+constexpr absl::Duration kContinueGrace = absl::Seconds(10);
 
 }  // namespace
 
