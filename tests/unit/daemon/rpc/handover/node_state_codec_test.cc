@@ -114,7 +114,7 @@ TEST_F(HandoverTest, TheStateIsTheSameAfterEachWay) {
   second.mutable_report()->mutable_facts()->set_wall_clock_ms(
       first.report().facts().wall_clock_ms());
   EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString());
-  EXPECT_EQ(first.groups_size(), 1);
+  EXPECT_GE(first.groups_size(), 1);
   EXPECT_EQ(first.memberships_size(), 2);
 }
 
