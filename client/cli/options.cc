@@ -123,6 +123,9 @@ constexpr CommandHelp kCommands[] = {
      "daemon"},
     {"trace", Group::kRequired,
      "what each rank of a group does when, on all nodes, as JSON for ui.perfetto.dev"},
+    {"replace", Group::kNone,
+     "run the node's epd from its file again, or from another one, in the same process: sessions, "
+     "workers and groups go on"},
 };
 
 // A number of the group that `create` and `plan` describe in the same words.
@@ -239,6 +242,10 @@ void AddCommands(CLI::App& app, Options& options, Choices& choices) {
       ->add_option("file", options.file, "to write, JSON; it must not exist")
       ->type_name("FILE")
       ->required();
+  app.get_subcommand("replace")
+      ->add_option("--program", options.program,
+                   "absolute path of an epd (default: where the one that runs was started from)")
+      ->type_name("FILE");
   app.get_subcommand("why")
       ->add_option("--from", options.from, "a file of support-archive instead of the daemon")
       ->type_name("FILE");

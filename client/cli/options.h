@@ -40,6 +40,7 @@ struct Options {
   absl::Duration drain_deadline = absl::Seconds(30);
   epd::v1::GroupSpec spec;  // Of the group that `create` makes and `plan` weighs, but for its name.
   uint32_t element_bytes = 0;  // Of `plan`.
+  std::string program;         // Of `replace`; empty: where the one that runs was started from.
 };
 
 struct ParsedOptions {

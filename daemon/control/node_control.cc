@@ -13,6 +13,7 @@
 #include "daemon/control/node/membership_uids.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node/pending_orders.h"
+#include "daemon/control/node_state.h"
 #include "daemon/core/resumable.h"
 
 namespace epd {
@@ -222,6 +223,22 @@ std::map<uint32_t, UidUse> NodeControl::Uses() const { return UsesOf(parts_->mem
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
 bool NodeControl::coordinator_connected() const { return parts_->link.connected(); }
 Incarnation NodeControl::coordinator() const { return parts_->link.followed(); }
+
+NodeState NodeControl::State() const {
+  return {parts_->link.state(),      parts_->workers.all(),       parts_->sessions.all(),
+          parts_->memberships.all(), parts_->communicators.all(), parts_->communicators.used_ids(),
+          parts_->groups.all()};
+}
+
+void NodeControl::Restore(NodeState state) {
+  parts_->link.Restore(state.link);
+  parts_->workers.Restore(std::move(state.workers));
+  parts_->sessions.Restore(std::move(state.sessions));
+  parts_->memberships.Restore(std::move(state.memberships));
+  parts_->communicators.Restore(std::move(state.communicators), std::move(state.used_ids));
+  parts_->groups.Restore(std::move(state.groups));
+  parts_->outbox.MarkChanged();
+}
 
 std::vector<std::string> NodeControl::WaitsWithoutEnd() const {
   std::vector<std::string> out = parts_->memberships.WaitsWithoutEnd();

@@ -18,6 +18,8 @@
 
 namespace epd {
 
+struct NodeState;  // daemon/control/node_state.h
+
 struct NodeOptions {
   NodeId node;
   Incarnation incarnation;                      // Random, this run of epd.
@@ -82,6 +84,10 @@ class NodeControl {
   std::map<uint32_t, UidUse> Uses() const;
   bool coordinator_connected() const;
   Incarnation coordinator() const;
+  // What an earlier NodeControl of the same incarnation knew, and goes on from; before the first
+  // event. Operators' orders are not part of it.
+  NodeState State() const;
+  void Restore(NodeState state);
   // What waits although no deadline bounds it, in words; always empty unless there is a bug.
   std::vector<std::string> WaitsWithoutEnd() const;
 

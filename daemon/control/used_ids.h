@@ -15,8 +15,10 @@ namespace epd {
 class UsedIds {
  public:
   // False: `id` was used before.
-  bool MarkUsed(const UniqueId& id) {
-    const size_t digest = std::hash<std::string>()(id.bytes());
+  bool MarkUsed(const UniqueId& id) { return Mark(std::hash<std::string>()(id.bytes())); }
+
+  // As MarkUsed of the id with this digest.
+  bool Mark(size_t digest) {
     if (!known_.insert(digest).second) return false;
     order_.push_back(digest);
     if (order_.size() > kMax) {
@@ -25,6 +27,8 @@ class UsedIds {
     }
     return true;
   }
+
+  const std::deque<size_t>& digests() const { return order_; }  // The oldest first.
 
  private:
   static constexpr size_t kMax = 65536;

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "daemon/control/node_control.h"
+#include "daemon/control/node_state.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/loop/thread_role.h"
 
@@ -56,6 +57,8 @@ class ControlQueue {
   }
 
   const NodeControl& control() const { return control_; }
+  // Before the first event.
+  void Restore(NodeState state) { control_.Restore(std::move(state)); }
 
  private:
   const ThreadRole& role_;

@@ -7,6 +7,12 @@
 #include "daemon/node/random_number.h"
 
 namespace epd {
+namespace {
+
+// Other nodes call again within this.
+constexpr absl::Duration kContinueGrace = absl::Seconds(10);
+
+}  // namespace
 
 Coordination::Coordination(Options options, const ThreadRole& role, Ports ports)
     : options_(std::move(options)),
@@ -22,6 +28,23 @@ RendezvousOptions Coordination::OwnOptions() const {
   options.node_silence = options_.node_silence;
   options.start_grace = options_.start_grace;
   return options;
+}
+
+RendezvousOptions Coordination::OwnOptions(const Leading& how) const {
+  RendezvousOptions options = OwnOptions();
+  options.floor = how.floor;
+  options.expected = how.expected;
+  options.expected.insert(options_.self);
+  options.persistent = how.persistent;
+  options.keeps_persistent = how.keep != nullptr;
+  return options;
+}
+
+void Coordination::Continue(const Leading& how) {
+  role_.AssertHeld();
+  RendezvousOptions options = OwnOptions(how);
+  options.start_grace = std::max(options.start_grace, kContinueGrace);
+  rendezvous_ = std::make_unique<Rendezvous>(options);
 }
 
 void Coordination::Connect(CoordinatorLink* link, ClusterStreams* streams) {
@@ -86,13 +109,7 @@ void Coordination::Ask(const v1::AskNodesRequest& request, OnAsked done) {
 void Coordination::Lead(const Leading& how) {
   role_.AssertHeld();
   leading_ = how;
-  RendezvousOptions options = OwnOptions();
-  options.floor = how.floor;
-  options.expected = how.expected;
-  options.expected.insert(options_.self);
-  options.persistent = how.persistent;
-  options.keeps_persistent = how.keep != nullptr;
-  rendezvous_ = std::make_unique<Rendezvous>(options);
+  rendezvous_ = std::make_unique<Rendezvous>(OwnOptions(how));
   link_ = nullptr;
   Start();
 }

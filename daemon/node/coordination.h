@@ -56,6 +56,9 @@ class Coordination {
   void Connect(CoordinatorLink* link, ClusterStreams* streams);
   // What Ask() uses while this node coordinates, also when it does not listen.
   void SetAsking(ClusterStreams& streams) { asking_ = &streams; }
+  // Before Start(), where another program of this process coordinated: goes on with the groups that the nodes report,
+  // once `how.expected` have, or soon.
+  void Continue(const Leading& how);
   // Introduces this node to its own coordinator where it has one.
   void Start();
 
@@ -96,6 +99,7 @@ class Coordination {
 
  private:
   RendezvousOptions OwnOptions() const;
+  RendezvousOptions OwnOptions(const Leading& how) const;
   void KeepPersistent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(role_);
 
   const Options options_;

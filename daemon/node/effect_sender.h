@@ -35,6 +35,7 @@ class EffectSender {
   void Send(const RendezvousEffect& effect);
 
   const GroupHistory& history() const { return history_; }
+  GroupHistory& history() { return history_; }
 
  private:
   struct NodeSwitch;

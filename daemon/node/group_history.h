@@ -38,6 +38,11 @@ class GroupHistory {
     if (newest_.size() > kKept) newest_.pop_back();
   }
 
+  void Restore(Counts counts, std::deque<Entry> newest) {
+    counts_ = std::move(counts);
+    newest_ = std::move(newest);
+  }
+
   const Counts& counts() const { return counts_; }
   const std::deque<Entry>& newest() const { return newest_; }  // The newest first.
 

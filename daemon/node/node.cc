@@ -95,13 +95,15 @@ NodeLimits LimitsOf(const Settings& settings) {
 Node::Node(const ParsedSettings& settings, Options options)
     : parsed_(settings),
       certificates_(options.certificates),
-      identity_{NodeId{settings.settings.node},
-                options.host,
-                options.version,
-                RandomNumber(),
-                MonotonicNow(),
-                options.cluster_secret,
-                RandomBytes(kProofBytes)},
+      identity_{
+          NodeId{settings.settings.node},
+          options.host,
+          options.version,
+          options.before == nullptr ? RandomNumber() : options.before->incarnation(),
+          options.before == nullptr ? MonotonicNow() : GetTime(options.before->started()),
+          options.cluster_secret,
+          options.before == nullptr ? RandomBytes(kProofBytes) : options.before->wire_secret(),
+          options.before == nullptr ? 0 : options.before->num_replacements()},
       requests_([this] { return this->settings().max_orders; }),
       queue_(ControlOptions(identity_, this->settings()), role_,
              [this](const NodeEffect& effect) { effects_.Send(effect); }),
@@ -140,7 +142,8 @@ Node::Node(const ParsedSettings& settings, Options options)
           [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
       clients_(ClientOptions(identity_, this->settings()), loop_, client_gateway_),
       effects_(Targets()),
-      lifetime_(this->settings().idle_exit, identity_.started) {
+      lifetime_(this->settings().idle_exit, MonotonicNow()),
+      replacement_(loop_) {
   workers_.SetServer(&clients_);
   client_gateway_.SetServer(&clients_);
 }
@@ -245,13 +248,19 @@ void Node::Turn() {
   figures_.Tick(now);
   past_.Tick(now);
   traces_.Tick(now);
+  replacement_.Tick(now);
   CheckIdle(now);
+  if (!replacement_.IsDue(now)) return;
+  loop_.RunPosted();
+  queue_.Drain();
+  if (!lifetime_.ended()) replacement_.Run();
 }
 
 absl::Time Node::NextDeadline() const {
   return std::min({workers_.NextDeadline(), clients_.NextDeadline(), control().NextDeadline(),
                    coordination_.NextDeadline(), figures_.NextDeadline(), past_.NextDeadline(),
-                   traces_.NextDeadline(), lifetime_.NextDeadline(!clients_.sessions().empty())});
+                   traces_.NextDeadline(), replacement_.NextDeadline(),
+                   lifetime_.NextDeadline(!clients_.sessions().empty())});
 }
 
 void Node::CheckIdle(absl::Time now) {

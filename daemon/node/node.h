@@ -18,6 +18,8 @@
 #include "daemon/node/control_queue.h"
 #include "daemon/node/coordination.h"
 #include "daemon/node/effect_sender.h"
+#include "daemon/node/handover/handover_fields.h"
+#include "daemon/node/handover/replacement.h"
 #include "daemon/node/lifetime.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/loop/thread_role.h"
@@ -27,6 +29,7 @@
 #include "daemon/node/workers/worker_questions.h"
 #include "daemon/node/workers/worker_table.h"
 #include "daemon/tls/certificate_files.h"
+#include "proto/epd/v1/handover.pb.h"
 
 namespace epd {
 
@@ -39,9 +42,10 @@ struct NodeIdentity {
   std::string host;
   std::string version;  // epd's.
   uint64_t incarnation = 0;
-  absl::Time started;
+  absl::Time started;          // The first program's of this process, if it was replaced.
   std::string cluster_secret;  // What nodes without TLS know of each other; "": with TLS, or none.
   std::string wire_secret;     // daemon/tls/wire_secret.h
+  uint32_t num_replacements = 0;
 };
 
 // Makes the parts, connects them and gives each its turn; what is to be known or decided is theirs.
@@ -54,6 +58,8 @@ class Node {
     std::string host;
     const CertificateFiles& certificates;  // Started; outlives the node, as `settings` does.
     std::string cluster_secret = {};
+    const v1::Handover* before =
+        nullptr;  // Of the program that this one replaces; outlives the constructor.
   };
 
   // `settings` may change in what SIGHUP changes. Starts nothing.
@@ -64,6 +70,14 @@ class Node {
 
   // Enters the workers that start with epd. Before Run(). Errors as WorkerTable::Add.
   absl::Status AddWorkers();
+  // What goes on in another program of this process, but for control's state. CanSave() first: UNAVAILABLE, a worker
+  // does not read. Save() ends sessions whose client does not.
+  absl::Status CanSave() const { return workers_.CanSave(); }
+  void Save(v1::Handover& out, OutgoingFds& fds);
+  // Before AddWorkers(). `control`: what the node's control knew. DATA_LOSS, RESOURCE_EXHAUSTED.
+  absl::Status Restore(const v1::Handover& in, NodeState control, IncomingFds& fds);
+  Replacement& replacement() { return replacement_; }
+
   // Takes clients from `listener` (listening, SEQPACKET, non-blocking). Before Run(). Errors as
   // EventLoop::Add.
   absl::Status Listen(UniqueFd listener);
@@ -139,6 +153,7 @@ class Node {
   AttachServer clients_;
   EffectSender effects_;
   Lifetime lifetime_;
+  Replacement replacement_;
   std::function<void()> on_stopping_ ABSL_GUARDED_BY(role_);
 };
 

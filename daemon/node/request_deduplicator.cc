@@ -50,6 +50,24 @@ void RequestDeduplicator::Finish(RequestId request, const Answer& answer) {
   for (const Done& done : waiting) done(answer);
 }
 
+std::vector<RequestDeduplicator::Finished> RequestDeduplicator::finished() const {
+  std::vector<Finished> out;
+  for (const RequestId request : finished_) {
+    const Order& order = orders_.at(request);
+    out.push_back({request, order.key, *order.answer});
+  }
+  return out;
+}
+
+void RequestDeduplicator::Restore(const std::vector<Finished>& finished, uint64_t next) {
+  next_ = next;
+  for (const Finished& one : finished) {
+    orders_[one.request] = {one.key, {}, one.answer};
+    if (!one.key.empty()) by_key_[one.key] = one.request;
+    finished_.push_back(one.request);
+  }
+}
+
 void RequestDeduplicator::FinishAll(const absl::Status& status) {
   std::vector<RequestId> open;
   for (const auto& [request, order] : orders_) {

@@ -37,6 +37,17 @@ class RequestDeduplicator {
   // Control's answer; calls everybody who asked. Unknown numbers are ignored.
   void Finish(RequestId request, const Answer& answer);
 
+  // What was answered, the oldest first, and the next number: for another program of this process. Who still waits
+  // asks it again.
+  struct Finished {
+    RequestId request;
+    std::string key;
+    Answer answer;
+  };
+  std::vector<Finished> finished() const;
+  uint64_t next() const { return next_; }
+  void Restore(const std::vector<Finished>& finished, uint64_t next);
+
   // Answers everything that is open; for the end of the process.
   void FinishAll(const absl::Status& status);
 

@@ -39,6 +39,7 @@ inline constexpr MethodRole kMethodRoles[] = {
     {"Node/CreateGroup", Role::kOperate},
     {"Node/DrainGroup", Role::kOperate},
     {"Node/CloseGroup", Role::kOperate},
+    {"Node/Replace", Role::kOperate},    // And on the Unix socket only.
     {"Cluster/Challenge", Role::kRead},  // With it a caller shows that it is a node.
     {"Cluster/ReadClock", Role::kRead},  // As harmless as it is.
     {"Cluster/Sync", Role::kNode},

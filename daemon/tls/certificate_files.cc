@@ -67,6 +67,10 @@ CertificateFiles::~CertificateFiles() {
   if (watcher_.joinable()) watcher_.join();
 }
 
+void CertificateFiles::Adopt(const std::vector<std::shared_ptr<UniqueFd>>& copies) {
+  if (copies.size() == copies_.size()) std::copy(copies.begin(), copies.end(), copies_.begin());
+}
+
 absl::Status CertificateFiles::Start() {
   TlsPems pems = ReadPems(files_);
   absl::Status ready = CheckOwn(files_, pems, hosts_, absl::Now());

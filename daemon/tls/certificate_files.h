@@ -38,6 +38,9 @@ class CertificateFiles {
   CertificateFiles(TlsFiles files, std::vector<std::string> hosts, OnNews on_news);
   ~CertificateFiles();
 
+  // Before Start(): the copies that another program of this process made, so that whoever was handed them sees what
+  // changes.
+  void Adopt(const std::vector<std::shared_ptr<UniqueFd>>& copies);
   // Once. Errors as CheckOwn() and, of the key, CheckPrivateFile(), and RESOURCE_EXHAUSTED.
   absl::Status Start();
 

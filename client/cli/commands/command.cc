@@ -19,6 +19,7 @@ const std::vector<Command>& Commands() {
     all->push_back(
         {"support-archive", RunSupportArchive, false, SupportArchiveReport::descriptor()});
     all->push_back({"trace", RunTrace, true, ChromeTrace::descriptor()});
+    all->push_back({"replace", RunReplace, true, epd::v1::ReplaceResponse::descriptor()});
     return all;
   }();
   return *commands;

@@ -41,6 +41,8 @@ Report RunSupportArchive(const CommandContext& context);
 Report RunWhyFromArchive(const CommandContext& context);
 // Blocks for --seconds. What it prints is JSON with either --output.
 Report RunTrace(const CommandContext& context);
+// Blocks until the other program answers.
+Report RunReplace(const CommandContext& context);
 
 struct Command {
   std::string name;

@@ -6,13 +6,9 @@
 #include "daemon/control/membership_state.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node_events.h"
+#include "daemon/control/node_state.h"
 
 namespace epd {
-
-struct AttachedSession {
-  SessionAttached client;
-  SessionState state = SessionState::kAttached;
-};
 
 class AttachedSessions {
  public:
@@ -26,6 +22,9 @@ class AttachedSessions {
   void EndAll(const absl::Status& why);
 
   const AttachedSession* Find(SessionId id) const;  // Null: it is gone.
+
+  const std::map<SessionId, AttachedSession>& all() const { return sessions_; }
+  void Restore(std::map<SessionId, AttachedSession> sessions) { sessions_ = std::move(sessions); }
 
  private:
   Outbox& outbox_;

@@ -6,23 +6,24 @@ namespace epd {
 
 void CoordinatorLink::Connect(Incarnation coordinator) {
   connected_ = true;
-  if (coordinator == followed_) return;
-  followed_ = coordinator;
-  last_view_seq_ = 0;
+  if (coordinator == state_.followed) return;
+  state_.followed = coordinator;
+  state_.last_view_seq = 0;
 }
 
 bool CoordinatorLink::Accept(const ClusterView& view) {
   const bool mine = view.node == node_ && view.node_incarnation == incarnation_;
-  if (!mine || view.coordinator != followed_ || view.seq <= last_view_seq_) return false;
-  last_view_seq_ = view.seq;
+  if (!mine || view.coordinator != state_.followed || view.seq <= state_.last_view_seq)
+    return false;
+  state_.last_view_seq = view.seq;
   if (view.report_seq == 0) return false;  // A greeting: it knows nothing of this node yet.
-  reported_to_ = view.coordinator;
+  state_.reported_to = view.coordinator;
   return true;
 }
 
 void CoordinatorLink::Hear(Epoch epoch, Formation formation) {
-  max_epoch_ = std::max(max_epoch_, epoch);
-  max_formation_ = std::max(max_formation_, formation);
+  state_.max_epoch = std::max(state_.max_epoch, epoch);
+  state_.max_formation = std::max(state_.max_formation, formation);
 }
 
 NodeReport CoordinatorLink::Begin(absl::Time now) {
@@ -30,10 +31,10 @@ NodeReport CoordinatorLink::Begin(absl::Time now) {
   NodeReport report;
   report.node = node_;
   report.incarnation = incarnation_;
-  report.seq = ++report_seq_;
-  report.coordinator = reported_to_;
-  report.max_epoch = max_epoch_;
-  report.max_formation = max_formation_;
+  report.seq = ++state_.report_seq;
+  report.coordinator = state_.reported_to;
+  report.max_epoch = state_.max_epoch;
+  report.max_formation = state_.max_formation;
   return report;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "daemon/control/node_control.h"
+#include "daemon/control/node_state.h"
 
 namespace epd {
 
@@ -22,9 +23,13 @@ class CoordinatorLink {
   void Hear(Epoch epoch, Formation formation);
 
   bool connected() const { return connected_; }
-  Incarnation followed() const { return followed_; }
-  Incarnation reported_to() const { return reported_to_; }  // The last that has taken a report.
-  uint64_t next_seq() const { return report_seq_ + 1; }     // Of the next report.
+  Incarnation followed() const { return state_.followed; }
+  Incarnation reported_to() const { return state_.reported_to; }
+  uint64_t next_seq() const { return state_.report_seq + 1; }  // Of the next report.
+
+  const LinkState& state() const { return state_; }
+  // Nobody is connected then.
+  void Restore(const LinkState& state) { state_ = state; }
 
   // When a report goes out although nothing has changed; InfiniteFuture while nobody is there.
   absl::Time next_report() const { return connected_ ? next_report_ : absl::InfiniteFuture(); }
@@ -36,12 +41,7 @@ class CoordinatorLink {
   Incarnation incarnation_;
   absl::Duration report_interval_;
   bool connected_ = false;
-  Incarnation followed_;
-  Incarnation reported_to_;
-  uint64_t last_view_seq_ = 0;
-  Epoch max_epoch_;
-  Formation max_formation_;
-  uint64_t report_seq_ = 0;
+  LinkState state_;
   absl::Time next_report_ = absl::InfiniteFuture();
 };
 

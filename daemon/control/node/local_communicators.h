@@ -5,7 +5,7 @@
 #include "daemon/control/node/coordinator_link.h"
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/outbox.h"
-#include "daemon/control/used_ids.h"
+#include "daemon/control/node_state.h"
 
 namespace epd {
 
@@ -43,22 +43,16 @@ class LocalCommunicators {
   std::string IdDigest(GroupId communicator, Epoch epoch) const;
   void PutInto(NodeReport& report) const;
 
- private:
-  // A worker of this node in a communicator.
-  struct Member {
-    GroupWork work;
-    Epoch id_asked;    // MakeUniqueId was sent for it.
-    Epoch init_asked;  // InitCommunicator was sent for it.
-  };
+  const std::map<GroupId, LocalCommunicator>& all() const { return communicators_; }
+  const UsedIds& used_ids() const { return used_ids_; }
+  void Restore(std::map<GroupId, LocalCommunicator> communicators, UsedIds used_ids) {
+    communicators_ = std::move(communicators);
+    used_ids_ = std::move(used_ids);
+  }
 
-  // What the tenants of a group share on this node; lives as long as one of them is known.
-  struct Communicator {
-    std::map<WorkerName, Member> members;
-    bool id_stays = false;
-    Epoch id_checked;  // Whether its id may be used is `id_is_fresh`.
-    bool id_is_fresh = false;
-    std::string no_id_reason;
-  };
+ private:
+  using Communicator = LocalCommunicator;
+  using Member = LocalCommunicator::Member;
 
   // The member that an answer is about; null: it is out of date.
   Member* Answering(Incarnation worker, GroupId communicator);

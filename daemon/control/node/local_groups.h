@@ -7,6 +7,7 @@
 #include "daemon/control/node/local_workers.h"
 #include "daemon/control/node/membership_table.h"
 #include "daemon/control/node/outbox.h"
+#include "daemon/control/node_state.h"
 
 namespace epd {
 
@@ -43,24 +44,12 @@ class LocalGroups {
   std::vector<LocalGroupStatus> Statuses() const;  // By name, tenant, id.
   void PutInto(NodeReport& report) const;
 
- private:
-  // What a worker of this node does for a tenant of the group.
-  struct Tenant {
-    GroupWork work;
-    bool running = false;  // The worker has the tenant of work.formation.
-    bool drain_asked = false;
-  };
+  const std::map<GroupId, LocalGroup>& all() const { return groups_; }
+  void Restore(std::map<GroupId, LocalGroup> groups) { groups_ = std::move(groups); }
 
-  struct Group {
-    GroupView view;          // With what a coordinator that repeats nothing has said before.
-    Incarnation heard_from;  // The coordinator that has told members, bases and workers.
-    absl::Time since;
-    std::map<WorkerName, Tenant> tenants;  // Of the workers that serve it here.
-    Formation ended;   // All formations up to it are over on this node, whatever the view says.
-    Formation served;  // The last one that was served here,
-    absl::Status first_cause;  // and why it is over; what follows from that does not hide it.
-    Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
-  };
+ private:
+  using Tenant = LocalTenant;
+  using Group = LocalGroup;
 
   void TakeView(Incarnation coordinator, const GroupView& theirs, Group& group);
   // Calls in its present formation fail from now on. Returns the first cause.

@@ -6,6 +6,7 @@
 #include "daemon/control/membership_state.h"
 #include "daemon/control/node/outbox.h"
 #include "daemon/control/node_events.h"
+#include "daemon/control/node_state.h"
 
 namespace epd {
 
@@ -24,11 +25,11 @@ class LocalWorkers {
   bool IsRun(const WorkerName& name, Incarnation worker) const;
   void PutInto(NodeReport& report) const;
 
+  const std::map<WorkerName, LocalWorker>& all() const { return workers_; }
+  void Restore(std::map<WorkerName, LocalWorker> workers) { workers_ = std::move(workers); }
+
  private:
-  struct Worker {
-    WorkerReport report;
-    WorkerState state = WorkerState::kDown;
-  };
+  using Worker = LocalWorker;
 
   void Fire(Worker& worker, WorkerEvent event);
 

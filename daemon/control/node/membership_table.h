@@ -67,6 +67,7 @@ class MembershipTable {
   std::vector<MembershipStatus> Statuses() const;
   std::vector<std::string> WaitsWithoutEnd() const;
   void PutInto(NodeReport& report) const;
+  void Restore(Memberships members) { members_ = std::move(members); }
 
  private:
   std::vector<SessionMembership*> MembersOf(GroupId group);

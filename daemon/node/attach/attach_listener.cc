@@ -23,7 +23,6 @@ namespace {
 constexpr int kConnectionsPerTurn = 16;
 constexpr int kMessagesRead = 16;  // SayGoodbye reads no more.
 constexpr absl::Duration kRest = absl::Milliseconds(100);
-constexpr size_t kMaxQueuedPackets = 1024;
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
@@ -70,6 +69,12 @@ AttachListener::~AttachListener() {
 absl::Status AttachListener::Start(UniqueFd listener) {
   listener_ = std::move(listener);
   return loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnListener(); });
+}
+
+std::vector<int> AttachListener::unattached() const {
+  std::vector<int> out;
+  for (const auto& [fd, pending] : pending_) out.push_back(fd);
+  return out;
 }
 
 void AttachListener::OnListener() {

@@ -4,6 +4,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -18,6 +20,7 @@ namespace epd {
 // Control thread.
 class AttachListener {
  public:
+  static constexpr size_t kMaxQueuedPackets = 1024;  // That wait for one client.
   struct Limits {
     size_t unattached = 512;
     size_t unattached_per_uid = 256;
@@ -42,6 +45,12 @@ class AttachListener {
 
   // `listener`: a listening, non-blocking SEQPACKET socket. Errors as EventLoop::Add.
   absl::Status Start(UniqueFd listener);
+
+  // Takes what another program of this process has accepted; it has all the time to attach again.
+  void Adopt(UniqueFd socket) { Admit(std::move(socket)); }
+  // The listener's descriptor, -1 without one, and those of connections that have not attached.
+  int fd() const { return listener_.get(); }
+  std::vector<int> unattached() const;
 
   // Ends connections that did not attach in time.
   void Tick(absl::Time now);

@@ -14,8 +14,10 @@
 #include "daemon/core/ids.h"
 #include "daemon/node/attach/attach_listener.h"
 #include "daemon/node/attach/attach_session.h"
+#include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/event_loop.h"
 #include "proto/epd/v1/attach.pb.h"
+#include "proto/epd/v1/handover.pb.h"
 
 namespace epd {
 
@@ -69,6 +71,12 @@ class AttachServer {
   // Refuses everybody who has connected or attaches from now on, with `status`, and closes the
   // listener.
   void StopAccepting(const absl::Status& status) { listener_.Stop(status); }
+
+  // Ends those that do not read what they were sent: what waits for them is not handed over.
+  void EndDeaf();
+  // Sessions and connections go on in another program of this process. Restore: before the loop runs.
+  void Save(v1::HandoverClients& out, OutgoingFds& fds) const;
+  absl::Status Restore(const v1::HandoverClients& in, IncomingFds& fds);
 
   const AttachSession* Find(SessionId session) const;
   // How many of them the uid has.

@@ -87,6 +87,14 @@ absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnat
                    "); raise LimitNOFILE or end sessions"));
 }
 
+absl::StatusOr<WorkerSlots> AdoptWorkerSlots(std::shared_ptr<UniqueFd> segment,
+                                             std::shared_ptr<UniqueFd> worker_event) {
+  absl::StatusOr<SharedSegment> adopted =
+      SharedSegment::Adopt(std::move(segment), sizeof(shm::SlotsSegment));
+  if (!adopted.ok()) return adopted.status();
+  return WorkerSlots{*std::move(adopted), std::move(worker_event)};
+}
+
 bool ProcessAlive(const PeerCredentials& peer) {
   if (!peer.pidfd.valid()) return true;
   pollfd ended = {peer.pidfd.get(), POLLIN, 0};

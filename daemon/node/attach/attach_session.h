@@ -56,6 +56,10 @@ struct WorkerSlots {
 //   RESOURCE_EXHAUSTED  memory or descriptors
 absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation);
 
+// Those that another program of this process has made. Errors as SharedSegment::Adopt.
+absl::StatusOr<WorkerSlots> AdoptWorkerSlots(std::shared_ptr<UniqueFd> segment,
+                                             std::shared_ptr<UniqueFd> worker_event);
+
 // A bit of Attach.features.
 inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
 

@@ -155,4 +155,28 @@ void ClientGateway::OnDrained(const AttachSession& session, const v1::Drained& d
   sink_(std::move(event));
 }
 
+void ClientGateway::Save(v1::HandoverClients& clients) const {
+  for (v1::HandoverClients::Session& session : *clients.mutable_sessions()) {
+    const auto said = details_.find(SessionId(session.id()));
+    if (said == details_.end()) continue;
+    for (const auto& [rank, details] : said->second) {
+      v1::HandoverClients::Details& added = *session.add_details();
+      added.set_group(rank.first);
+      added.set_rank(rank.second.value);
+      added.set_device(details.device);
+      added.set_program(details.program);
+      added.set_metadata(details.metadata);
+    }
+  }
+}
+
+void ClientGateway::Restore(const v1::HandoverClients& clients) {
+  for (const v1::HandoverClients::Session& session : clients.sessions()) {
+    for (const v1::HandoverClients::Details& said : session.details()) {
+      details_[SessionId(session.id())][{said.group(), Rank(said.rank())}] = {
+          said.device(), said.program(), said.metadata()};
+    }
+  }
+}
+
 }  // namespace epd

@@ -37,6 +37,10 @@ class ClientGateway : public AttachObserver {
 
   const SpecDefaults& defaults() const { return options_.defaults; }
 
+  // What sessions said of their ranks; `clients` has the sessions.
+  void Save(v1::HandoverClients& clients) const;
+  void Restore(const v1::HandoverClients& clients);
+
   // What a session's Join said of a rank for people.
   struct RankDetails {
     std::string device;

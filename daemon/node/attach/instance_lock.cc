@@ -45,7 +45,7 @@ void WritePid(int fd) {
 
 absl::StatusOr<InstanceLock> InstanceLock::Take(const std::string& socket_path,
                                                 absl::Duration patience) {
-  const std::string path = socket_path + ".lock";
+  const std::string path = PathOf(socket_path);
   const absl::Time deadline = MonotonicNow() + patience;
   for (;;) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,6 +20,12 @@ class InstanceLock {
   //   PERMISSION_DENIED  the file cannot be made or opened
   static absl::StatusOr<InstanceLock> Take(const std::string& socket_path, absl::Duration patience);
 
+  // Goes on with the lock that another program of this process took.
+  static InstanceLock Adopt(const std::string& socket_path, UniqueFd fd) {
+    return InstanceLock(PathOf(socket_path), std::move(fd));
+  }
+  int fd() const { return fd_.get(); }
+
   InstanceLock(InstanceLock&&) = default;
   InstanceLock& operator=(InstanceLock&&) = delete;
   // Removes the file, then unlocks: whoever was waiting for it sees that the file it locked is
@@ -26,6 +33,7 @@ class InstanceLock {
   ~InstanceLock();
 
  private:
+  static std::string PathOf(const std::string& socket_path) { return socket_path + ".lock"; }
   InstanceLock(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   std::string path_;

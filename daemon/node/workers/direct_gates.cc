@@ -20,7 +20,16 @@ DirectGates::~DirectGates() {
 }
 
 void DirectGates::Unmap(const Pages& pages) {
-  for (std::atomic<uint64_t>* gate : pages) munmap(gate, kPage);
+  for (const Page& page : pages) munmap(page.gate, kPage);
+}
+
+absl::Status DirectGates::Map(UniqueFd fd, uint64_t offset, Pages& pages) {
+  void* mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(),
+                      static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return absl::ResourceExhaustedError(std::strerror(errno));
+  madvise(mapped, kPage, MADV_DONTFORK);
+  pages.push_back({static_cast<std::atomic<uint64_t>*>(mapped), std::move(fd), offset});
+  return absl::OkStatus();
 }
 
 absl::Status DirectGates::Put(const v1::TenantReady& ready, absl::Span<const UniqueFd> fds) {
@@ -36,14 +45,12 @@ absl::Status DirectGates::Put(const v1::TenantReady& ready, absl::Span<const Uni
                                               " bytes end with a direct area, and sent ",
                                               fds.size(), " descriptors"));
     }
-    void* mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fds[index].get(),
-                        static_cast<off_t>(bytes - sizeof(shm::DirectArea)));
-    if (mapped == MAP_FAILED) {
+    UniqueFd own(fcntl(fds[index].get(), F_DUPFD_CLOEXEC, 0));
+    const absl::Status mapped = Map(std::move(own), bytes - sizeof(shm::DirectArea), pages);
+    if (!mapped.ok()) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "mapping the gate of rank ", ready.arenas(i).rank(), ": ", std::strerror(errno)));
+          "mapping the gate of rank ", ready.arenas(i).rank(), ": ", mapped.message()));
     }
-    madvise(mapped, kPage, MADV_DONTFORK);
-    pages.push_back(static_cast<std::atomic<uint64_t>*>(mapped));
   }
   return absl::OkStatus();
 }
@@ -57,8 +64,9 @@ void DirectGates::Forget(GroupId group) {
 
 void DirectGates::EndAll() {
   for (const auto& [unused, pages] : groups_) {
-    for (std::atomic<uint64_t>* gate : pages) {
-      shm::EndDirect(*gate, shm::GateGeneration(gate->load(std::memory_order_relaxed)) + 1);
+    for (const Page& page : pages) {
+      const uint64_t now = page.gate->load(std::memory_order_relaxed);
+      shm::EndDirect(*page.gate, shm::GateGeneration(now) + 1);
     }
     Unmap(pages);
   }

@@ -10,7 +10,9 @@
 #include "absl/types/span.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/unique_fd.h"
+#include "daemon/node/handover/handover_fields.h"
 #include "proto/epd/v1/direct_area.h"
+#include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -25,7 +27,7 @@ class DirectGates {
 
   // Maps the gates of a formation's arenas; those of the group's earlier formation are dropped. `fds` as they came with
   // `ready`, two for each arena, the read-write one first. A formation without areas has none.
-  //   RESOURCE_EXHAUSTED  address space
+  //   RESOURCE_EXHAUSTED  address space or descriptors
   absl::Status Put(const v1::TenantReady& ready, absl::Span<const UniqueFd> fds);
   void Forget(GroupId group);
 
@@ -33,9 +35,18 @@ class DirectGates {
   // calls is answered in its place.
   void EndAll();
 
+  void Save(v1::HandoverWorker& out, OutgoingFds& fds) const;
+  absl::Status Restore(const v1::HandoverWorker& in, IncomingFds& fds);
+
  private:
   // The first page of an area.
-  using Pages = std::vector<std::atomic<uint64_t>*>;
+  struct Page {
+    std::atomic<uint64_t>* gate = nullptr;
+    UniqueFd fd;  // Of the arena; for the program that replaces this one.
+    uint64_t offset = 0;
+  };
+  using Pages = std::vector<Page>;
+  static absl::Status Map(UniqueFd fd, uint64_t offset, Pages& pages);
   static void Unmap(const Pages& pages);
 
   std::map<GroupId, Pages> groups_;

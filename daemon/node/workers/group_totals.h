@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/core/ids.h"
+#include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -34,6 +35,9 @@ class GroupTotals {
 
   // Zeros for a group that is not known.
   Counts Of(GroupId group) const;
+
+  void Save(v1::HandoverWorker& out) const;
+  void Restore(const v1::HandoverWorker& in);
 
  private:
   struct Group {

@@ -11,8 +11,10 @@
 #include "absl/status/statusor.h"
 #include "daemon/control/node_effects.h"
 #include "daemon/core/ids.h"
+#include "daemon/node/handover/handover_fields.h"
 #include "daemon/packet/packet_channel.h"
 #include "proto/epd/v1/attach.pb.h"
+#include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -35,6 +37,9 @@ class PendingArenas {
   void Forget(GroupId group) { groups_.erase(group); }
   // The worker is gone, and its arenas with it.
   void Clear() { groups_.clear(); }
+
+  void Save(v1::HandoverWorker& out, OutgoingFds& fds) const;
+  void Restore(const v1::HandoverWorker& in, IncomingFds& fds);
 
  private:
   struct Arena {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -39,6 +40,22 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, siz
     return Exhausted(name, "seal", bytes);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return Exhausted(name, "mmap", bytes);
+  madvise(data, bytes, MADV_DONTFORK);
+  segment.data_ = data;
+  return segment;
+}
+
+absl::StatusOr<SharedSegment> SharedSegment::Adopt(std::shared_ptr<UniqueFd> fd, size_t bytes) {
+  struct stat file = {};
+  if (fd == nullptr || fstat(fd->get(), &file) != 0 || static_cast<size_t>(file.st_size) != bytes) {
+    return absl::DataLossError(absl::StrCat("handover: a segment of ", file.st_size,
+                                            " bytes, expected ", bytes, "; start epd anew"));
+  }
+  SharedSegment segment;
+  segment.bytes_ = bytes;
+  segment.fd_ = std::move(fd);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd_->get(), 0);
+  if (data == MAP_FAILED) return Exhausted("handover", "mmap", bytes);
   madvise(data, bytes, MADV_DONTFORK);
   segment.data_ = data;
   return segment;

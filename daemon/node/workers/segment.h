@@ -20,6 +20,11 @@ class SharedSegment {
   //   RESOURCE_EXHAUSTED  memory, quota, descriptors or address space
   static absl::StatusOr<SharedSegment> Create(const std::string& name, size_t bytes);
 
+  // Maps one that an earlier program of this process has made.
+  //   DATA_LOSS           it has another size
+  //   RESOURCE_EXHAUSTED  address space
+  static absl::StatusOr<SharedSegment> Adopt(std::shared_ptr<UniqueFd> fd, size_t bytes);
+
   SharedSegment() = default;
   SharedSegment(SharedSegment&&) noexcept;
   SharedSegment& operator=(SharedSegment&&) noexcept;

@@ -102,6 +102,12 @@ void WorkerGateway::WatchProcess(const AttachSession& session, const absl::Statu
   process.sessions[session.id] = cause;
   if (process.pidfd.valid()) return;
   process.pidfd.reset(fcntl(session.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  WatchLingering(key.first, key.second);
+}
+
+void WorkerGateway::WatchLingering(pid_t pid, SessionId session) {
+  const LingeringKey key{pid, session};
+  const Lingering& process = lingering_.at(key);
   const auto on_exit = [this, key](uint32_t) {
     const Lingering ended = std::move(lingering_.at(key));
     lingering_.erase(key);

@@ -59,6 +59,9 @@ class WorkerGateway : public WorkerObserver {
   void Sweep(absl::Time now);
   absl::Time NextSweep() const;
 
+  void Save(v1::HandoverWorker& out, OutgoingFds& fds) const;
+  void Restore(const v1::HandoverWorker& in, IncomingFds& fds);
+
   void OnWorkerSpawned() override;
   void OnWorkerReady(uint64_t incarnation, const v1::WorkerReady& ready) override;
   void OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& message,
@@ -71,6 +74,7 @@ class WorkerGateway : public WorkerObserver {
   const SharedSegment* FindSlots(const AttachSession& session) const;
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
   void WatchProcess(const AttachSession& session, const absl::Status& cause);
+  void WatchLingering(pid_t pid, SessionId id);
   void SendSessionDead(SessionId session, const absl::Status& cause, bool process_alive);
   absl::Status PoisonCause(const shm::SlotRequest& request) const;
 

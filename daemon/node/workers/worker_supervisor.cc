@@ -67,6 +67,20 @@ void WorkerSupervisor::Enter(State state, absl::Time now) {
   figures_.since = now;
 }
 
+PacketChannel WorkerSupervisor::MakeChannel(UniqueFd socket) const {
+  return PacketChannel(std::move(socket), /*max_queued_packets=*/16384,
+                       /*max_queued_bytes=*/size_t{64} << 20);
+}
+
+absl::Status WorkerSupervisor::WatchChild() {
+  absl::Status watched;
+  if (channel_.has_value()) {
+    watched = loop_.Add(channel_->fd(), EPOLLIN, [this](uint32_t events) { OnSocket(events); });
+  }
+  watched.Update(loop_.Add(child_->pidfd.get(), EPOLLIN, [this](uint32_t) { OnExit(); }));
+  return watched;
+}
+
 void WorkerSupervisor::Start(absl::Time now) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
@@ -79,8 +93,7 @@ void WorkerSupervisor::Start(absl::Time now) {
   absl::StatusOr<Child> child = Spawn(options_.binary, {"--control-fd=3"}, theirs.get());
   if (!child.ok()) return StartFailed(now, child.status());
   child_ = *std::move(child);
-  channel_.emplace(std::move(ours), /*max_queued_packets=*/16384,
-                   /*max_queued_bytes=*/size_t{64} << 20);
+  channel_.emplace(MakeChannel(std::move(ours)));
   killed_because_.clear();
   said_.Clear();
   deaf_since_ = absl::InfiniteFuture();
@@ -93,10 +106,8 @@ void WorkerSupervisor::Start(absl::Time now) {
   Log(LogLevel::kInfo, "worker starting",
       {{"worker_pid", child_->pid}, {"worker", options_.name}, {"binary", options_.binary}});
 
-  absl::Status watched =
-      loop_.Add(channel_->fd(), EPOLLIN, [this](uint32_t events) { OnSocket(events); });
-  watched.Update(loop_.Add(child_->pidfd.get(), EPOLLIN, [this](uint32_t) { OnExit(); }));
-  if (!watched.ok()) Kill(absl::StrCat("it cannot be watched: ", watched.message()));
+  if (const absl::Status watched = WatchChild(); !watched.ok())
+    Kill(absl::StrCat("it cannot be watched: ", watched.message()));
 
   v1::ToWorker hello;
   *hello.mutable_hello() = options_.hello;

@@ -9,11 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/loop/backoff.h"
 #include "daemon/node/loop/event_loop.h"
 #include "daemon/node/workers/segment.h"
 #include "daemon/node/workers/spawn.h"
 #include "daemon/packet/packet_channel.h"
+#include "proto/epd/v1/handover.pb.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -94,11 +96,20 @@ class WorkerSupervisor {
   // more.
   void Stop(absl::Time deadline);
 
+  // Whether all that was sent has gone out: what waits for the worker to read is not handed over.
+  bool CanSave() const { return !channel_.has_value() || !channel_->wants_write(); }
+  void Save(v1::HandoverWorker::Process& out, OutgoingFds& fds) const;
+  // Goes on with the worker's process, before the first Tick; its parent is this process still. Errors as
+  // EventLoop::Add.
+  absl::Status Restore(const v1::HandoverWorker::Process& in, IncomingFds& fds);
+
   const Figures& figures() const { return figures_; }
   bool running() const { return figures_.state == State::kRunning; }
 
  private:
   void Start(absl::Time now);
+  PacketChannel MakeChannel(UniqueFd socket) const;
+  absl::Status WatchChild();
   void OnSocket(uint32_t events);
   void OnExit();
   void Disconnect();

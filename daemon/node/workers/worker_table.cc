@@ -9,14 +9,18 @@ absl::Status WorkerTable::Add(const WorkerName& name) {
   if (entries_.count(name) > 0) return absl::OkStatus();
   absl::StatusOr<SharedSegment> records = CreateRecords();
   if (!records.ok()) return records.status();
-  WorkerGateway::Options said = parts_.gateway;
-  said.name = name;
-  auto entry = std::make_unique<WorkerEntry>(*std::move(records), std::move(said),
-                                             parts_.options(name), parts_.sink, parts_.loop);
-  entry->gateway.SetPeers(&entry->supervisor, server_);
-  entries_.emplace(name, std::move(entry));
+  Enter(name, *std::move(records));
   parts_.sink(WorkerAdded{name});
   return absl::OkStatus();
+}
+
+WorkerEntry& WorkerTable::Enter(const WorkerName& name, SharedSegment records) {
+  WorkerGateway::Options said = parts_.gateway;
+  said.name = name;
+  auto entry = std::make_unique<WorkerEntry>(std::move(records), std::move(said),
+                                             parts_.options(name), parts_.sink, parts_.loop);
+  entry->gateway.SetPeers(&entry->supervisor, server_);
+  return *(entries_[name] = std::move(entry));
 }
 
 WorkerEntry* WorkerTable::Find(const WorkerName& name) const {

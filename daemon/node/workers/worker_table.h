@@ -60,6 +60,12 @@ class WorkerTable {
   //   RESOURCE_EXHAUSTED  memory or descriptors
   absl::Status Add(const WorkerName& name);
 
+  // Whether Save() would lose nothing that is on its way to a worker; else UNAVAILABLE, names it.
+  absl::Status CanSave() const;
+  void Save(v1::Handover& out, OutgoingFds& fds) const;
+  // Before the first Add: the workers go on. DATA_LOSS, RESOURCE_EXHAUSTED.
+  absl::Status Restore(const v1::Handover& in, IncomingFds& fds);
+
   // Null: there is no such worker.
   WorkerEntry* Find(const WorkerName& name) const;
   const Map& all() const { return entries_; }
@@ -83,6 +89,7 @@ class WorkerTable {
   void Stop(absl::Time deadline);
 
  private:
+  WorkerEntry& Enter(const WorkerName& name, SharedSegment records);
   Parts parts_;
   AttachServer* server_ = nullptr;
   Map entries_;

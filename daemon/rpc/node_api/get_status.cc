@@ -99,6 +99,7 @@ absl::Status Fill(const Node& node, const v1::GetStatusRequest&, v1::GetStatusRe
   out.set_coordinator(node.coordination().leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
   out.set_draining(node.stopping());
+  out.set_num_replacements(node.identity().num_replacements);
   out.set_worker_snapshot_stale(FiguresAreStale(node));
   out.set_min_protocol_version(limits::kMinProtocolVersion);
   out.set_max_protocol_version(limits::kProtocolVersion);

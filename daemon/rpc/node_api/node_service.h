@@ -1,5 +1,6 @@
 // epd.v1.Node: one line per RPC, which asks first whether its caller may (Refused). Most answer with Fill() of their request's type (node_answers.h);
-// what is asked of all nodes is in cluster_answers.cc, orders are in group_orders.cc.
+// what is asked of all nodes is in cluster_answers.cc, orders are in group_orders.cc and
+// replace.cc.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -91,6 +92,8 @@ class NodeService final : public v1::Node::CallbackService {
                     v1::DrainGroupResponse* response) override;
   Unary* CloseGroup(Context* context, const v1::CloseGroupRequest* request,
                     v1::CloseGroupResponse* response) override;
+  Unary* Replace(Context* context, const v1::ReplaceRequest* request,
+                 v1::ReplaceResponse* response) override;
 
  private:
   // get_doctor.cc

@@ -26,6 +26,7 @@ _CALLS = {
     "create": ["create", "g", "--ranks=1", "--experts=1", "--max-tokens-per-rank=1"],
     "version": ["version"],
     "why": ["why", "g"],
+    "replace": ["replace"],
 }
 _CALLS["create"] += ["--recv-capacity-per-rank=1", "--hidden=1"]
 _CALLS["plan"] = ["plan", *_CALLS["create"][1:]]

@@ -17,7 +17,7 @@ import pytest
 
 from proto.epd.v1 import cluster_pb2, node_pb2
 
-_OPERATE = ("CreateGroup", "DrainGroup", "CloseGroup", "GetTrace")
+_OPERATE = ("CreateGroup", "DrainGroup", "CloseGroup", "GetTrace", "Replace")
 _METHODS = [
     (service, method)
     for pb, service in ((node_pb2, "Node"), (cluster_pb2, "Cluster"))
@@ -25,8 +25,12 @@ _METHODS = [
 ]
 
 
+# An empty one would be carried out.
+_REQUESTS = {"Replace": node_pb2.ReplaceRequest(program="none").SerializeToString()}
+
+
 def _code(channel, service: str, method, metadata=()) -> grpc.StatusCode:
-    """What a call with an empty request, or an empty stream, comes to."""
+    """What a call with an empty request, or an empty stream, comes to; see _REQUESTS."""
     kind = {
         (False, False): channel.unary_unary,
         (False, True): channel.unary_stream,
@@ -34,7 +38,7 @@ def _code(channel, service: str, method, metadata=()) -> grpc.StatusCode:
     }[method.client_streaming, method.server_streaming]
     call = kind(f"/epd.v1.{service}/{method.name}")
     try:
-        sent = iter([b""]) if method.client_streaming else b""
+        sent = iter([b""]) if method.client_streaming else _REQUESTS.get(method.name, b"")
         answer = call(sent, timeout=10, metadata=metadata)
         if method.server_streaming:
             next(answer, None)
@@ -148,8 +152,8 @@ def test_with_tls_a_certificates_name_says_what_its_owner_may(encrypted):
     nodes = {"Sync", "AskNodes"}
     for name, denied in {
         "bob": nodes | set(_OPERATE),
-        "alice": nodes,
-        "ops-7": nodes,
+        "alice": nodes | {"Replace"},  # Only on the node itself.
+        "ops-7": nodes | {"Replace"},
         "n1": set(_OPERATE),
     }.items():
         with _tls(cluster, name, epd.listen_address()) as channel:

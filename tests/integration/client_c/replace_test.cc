@@ -1,0 +1,151 @@
+// Goal: epd's program is replaced under its clients, by the same version and by others of the state, and no call, session,
+// worker or group hears of it; a program that cannot take over changes nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/running_daemon.h"
+
+namespace epd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+struct Said {
+  int exit_code = -1;
+  std::string text;  // Both streams.
+};
+
+Said Replace(const RunningDaemon& daemon, const std::string& program) {
+  const std::string command = std::filesystem::absolute("client/cli/epctl").string() +
+                              " --socket=" + daemon.socket_path() +
+                              " replace --program=" + program + " 2>&1";
+  FILE* const pipe = popen(command.c_str(), "r");
+  Said said;
+  std::array<char, 4096> buffer;
+  while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) said.text += buffer.data();
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) said.exit_code = WEXITSTATUS(status);
+  return said;
+}
+
+std::string OtherEpd(const std::string& name) {
+  return std::filesystem::absolute("tests/long/replace/" + name);
+}
+
+// What test and ranks share.
+struct Rounds {
+  std::atomic<uint64_t> done;
+  std::atomic<uint64_t> last;
+};
+
+class ReplaceTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ReplaceTest()
+      : rounds_(static_cast<Rounds*>(mmap(nullptr, sizeof(Rounds), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    rounds_->last = UINT64_MAX;
+  }
+  ~ReplaceTest() override { munmap(rounds_, sizeof(Rounds)); }
+
+  // Exchanges until the test says which one is the last.
+  std::string Exchange(JoinedRank& joined) const {
+    const uint64_t epoch = joined.rank->Info().epoch;
+    for (uint64_t n = 0; n <= rounds_->last; ++n) {
+      if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
+        return "round " + std::to_string(n) + ": " + problem;
+      if (joined.rank->rank() == 0) rounds_->done = n;
+    }
+    const uint64_t now = joined.rank->Info().epoch;
+    return now == epoch ? "" : "epoch " + std::to_string(now) + " after " + std::to_string(epoch);
+  }
+  // Waits until the ranks have gone on from where they are.
+  bool GoOn() const {
+    const uint64_t now = rounds_->done;
+    return Eventually(20, [&] { return rounds_->done > now + 3; });
+  }
+
+  Rounds* const rounds_;
+};
+
+TEST_P(ReplaceTest, NobodyHearsOfItUnderLoad) {
+  RunningDaemon daemon;
+  const pid_t worker = daemon.worker_pid();
+  const ExchangeCase c{.num_ranks = 3, .num_experts = 6, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c,
+                          [this](JoinedRank& joined, Link&) { return Exchange(joined); });
+  ASSERT_TRUE(GoOn());
+  const std::string same = std::filesystem::absolute("daemon/epd");
+  for (const std::string& program :
+       {same, OtherEpd("epd_next_minor"), OtherEpd("epd_next_minor"), same}) {
+    const Said said = Replace(daemon, program);
+    EXPECT_EQ(said.exit_code, 0) << said.text;
+    EXPECT_THAT(said.text, HasSubstr("in the same process"));
+    ASSERT_TRUE(GoOn()) << daemon.Log();
+  }
+  rounds_->last = rounds_->done + 20;
+  EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
+  EXPECT_EQ(kill(daemon.pid(), 0), 0);
+  EXPECT_EQ(daemon.worker_pid(), worker);
+  EXPECT_EQ(kill(worker, 0), 0);
+}
+
+TEST_P(ReplaceTest, AfterwardsTheNodeDoesWhatItEverDid) {
+  RunningDaemon daemon;
+  ASSERT_EQ(Replace(daemon, std::filesystem::absolute("daemon/epd")).exit_code, 0);
+  const ExchangeCase c{.num_ranks = 2, .num_experts = 4, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link& link) {
+    if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
+      return problem;
+    link.Say("ran");
+    link.Hear();
+    return joined.rank->Prepare(joined.data).message;
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  ASSERT_EQ(Replace(daemon, std::filesystem::absolute("daemon/epd")).exit_code, 0);
+  // The worker is this process's child still: its end is noticed, and what it had open ends.
+  const pid_t worker = daemon.worker_pid();
+  kill(worker, SIGKILL);
+  ASSERT_TRUE(Eventually(20, [&] { return daemon.worker_pid() != worker; })) << daemon.Log();
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
+}
+
+TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
+  RunningDaemon daemon;
+  const ExchangeCase c{.num_ranks = 2, .num_experts = 4, .worker_executor = GetParam()};
+  auto ranks = StartRanks(daemon.socket_path(), c,
+                          [this](JoinedRank& joined, Link&) { return Exchange(joined); });
+  ASSERT_TRUE(GoOn());
+  EXPECT_THAT(Replace(daemon, OtherEpd("epd_next_major")).text,
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1.0"), HasSubstr("2.x")));
+  EXPECT_THAT(Replace(daemon, "/nowhere/epd").text, HasSubstr("NOT_FOUND"));
+  EXPECT_THAT(Replace(daemon, "epd").text, HasSubstr("INVALID_ARGUMENT"));
+  EXPECT_THAT(Replace(daemon, "/bin/true").text, HasSubstr("did not say whether"));
+  EXPECT_THAT(daemon.Log(), ::testing::Not(HasSubstr("event=\"replacing\"")));
+  // One that asks to be known takes over, and is not left to one that does not know.
+  EXPECT_EQ(Replace(daemon, OtherEpd("epd_must_know")).exit_code, 0);
+  EXPECT_THAT(Replace(daemon, std::filesystem::absolute("daemon/epd")).text,
+              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("'something-new'")));
+  ASSERT_TRUE(GoOn());
+  rounds_->last = rounds_->done + 20;
+  EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
+}
+
+INSTANTIATE_TEST_SUITE_P(BothExecutors, ReplaceTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Worker" : "Client"; });
+
+}  // namespace
+}  // namespace epd::testing
