@@ -289,6 +289,30 @@ TEST_P(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
   EXPECT_TRUE(CheckAll().ok());
 }
 
+// Four operations have a side of C slots, and with the worker's executor another of T tokens.
+TEST_P(StreamGroupTest, CopiesMoveTheRowsThatThereAreAndNotTheRoomForThem) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Refill(seed);
+    const uint64_t before = node_.num_copied_rows();
+    PutAll();
+    uint64_t want = 0;
+    for (uint32_t r = 0; r < kR; ++r) {
+      const size_t live = reference::Recv(problem_, static_cast<int>(r)).slots.size();
+      ASSERT_LT(live, kC);
+      want += 4 * (live + (GetParam() == Executor::kWorker ? kT : 0));
+    }
+    EXPECT_EQ(node_.num_copied_rows() - before, want) << "seed " << seed;
+  }
+}
+
+// A slot is host memory, and rows are many.
+TEST_P(StreamGroupTest, CopiesAskForNoAnswerInASlot) {
+  Refill(1);
+  PutAll();
+  EXPECT_GT(node_.num_copied_rows(), 0u);
+  EXPECT_EQ(node_.num_gates_in_slots(), 0u);
+}
+
 TEST_P(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
   Refill(1);
   Capture();
