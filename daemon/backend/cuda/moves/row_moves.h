@@ -43,6 +43,8 @@ class RowMoves {
   // Once they are complete: the counts that all plans have.
   //   DATA_LOSS  two plans differ, or they are no counts of this group
   absl::StatusOr<std::vector<int32_t>> CountsIn(const uint8_t* host) const;
+  // Whether they are counts of this group.
+  bool Fit(const std::vector<int32_t>& counts) const;
   // Where CountsIn finds the counts that the kernels saw, in the host memory of the steps.
   uint64_t counts_seen_at() const { return CountsAt(); }
   // The numbers that all workers of the operation must plan from.
