@@ -13,6 +13,7 @@
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
+#include "kernels/cuda/take_results.h"
 #include "kernels/cuda/use_words.h"
 
 // X(name, step)
@@ -27,6 +28,7 @@
   X(epd_verify_plan, VerifyPlan)                           \
   X(epd_tell_plan, TellPlan)                               \
   X(epd_take_answer, TakeAnswer)                           \
+  X(epd_take_results, TakeResults)                         \
   X(epd_place_landings, PlaceLandings)                     \
   X(epd_open_landings, OpenLandings)                       \
   X(epd_index_landings, IndexLandings)                     \

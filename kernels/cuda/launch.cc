@@ -170,6 +170,12 @@ LaunchList TakeAnswerLaunches(const TakeAnswer::Args& args, const DeviceShape& d
   return list;
 }
 
+LaunchList TakeResultsLaunches(const TakeResults::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<TakeResults>(list, args, device);
+  return list;
+}
+
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device) {
   LaunchList list;
   AddMover<CopyRows>(list, args, device);

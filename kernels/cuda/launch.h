@@ -23,6 +23,7 @@
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
+#include "kernels/cuda/take_results.h"
 #include "kernels/cuda/use_words.h"
 
 namespace epd::cuda {
@@ -117,6 +118,9 @@ LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& devic
 
 // What comes behind the wait for an answer.
 LaunchList TakeAnswerLaunches(const TakeAnswer::Args& args, const DeviceShape& device);
+
+// The last of an operation that a worker moves.
+LaunchList TakeResultsLaunches(const TakeResults::Args& args, const DeviceShape& device);
 
 // Copy-in. Writes nothing on a bad status.
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device);

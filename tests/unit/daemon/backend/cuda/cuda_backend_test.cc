@@ -185,6 +185,18 @@ TEST_F(CudaBackendTest, DispatchHasTheBitsOfTheCpuBackend) {
   ExpectDispatched();
 }
 
+// One copy takes the tables to the device and one each plan; what the kernels found they write themselves.
+TEST_F(CudaBackendTest, AMoveCopiesItsTablesAndThePlansAndNothingBack) {
+  Open();
+  arenas_ = Make();
+  MapAll();
+  StageDispatch();
+  ASSERT_EQ(Move(), absl::OkStatus());
+  const int before = driver_.CountCalls("cuMemcpyAsync");
+  ASSERT_EQ(Move(), absl::OkStatus());
+  EXPECT_EQ(driver_.CountCalls("cuMemcpyAsync") - before, 1 + problem_.num_ranks);
+}
+
 // A rank's copy out clears what is behind its live rows; clearing it here, too, would be the same bytes again.
 TEST_F(CudaBackendTest, NothingIsWrittenBehindLiveRows) {
   Open();
