@@ -303,14 +303,7 @@ TEST_P(StreamGroupTest, CopiesMoveTheRowsThatThereAreAndNotTheRoomForThem) {
     }
     EXPECT_EQ(node_.num_copied_rows() - before, want) << "seed " << seed;
   }
-}
-
-// A slot is host memory, and rows are many.
-TEST_P(StreamGroupTest, CopiesAskForNoAnswerInASlot) {
-  Refill(1);
-  PutAll();
-  EXPECT_GT(node_.num_copied_rows(), 0u);
-  EXPECT_EQ(node_.num_gates_in_slots(), 0u);
+  EXPECT_EQ(node_.num_gates_in_slots(), 0u) << "a slot is host memory, and rows are many";
 }
 
 TEST_P(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
