@@ -125,6 +125,7 @@ StreamNode::~StreamNode() {
   for (const cuda::Stream stream : streams_) driver_.table().stream_destroy(stream);
   driver_.table().primary_context_release(0);
   EXPECT_EQ(driver_.Leaks(), "");
+  EXPECT_LE(driver_.CountCalls("cuModuleLoadData"), 1) << "one for all groups on a device";
   EXPECT_TRUE(driver_.violations().empty()) << driver_.violations().front();
 }
 
