@@ -13,9 +13,9 @@ _ROOT = pathlib.Path(__file__).resolve().parent.parent
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The unpacked bundle, far from the clone that it was made in."""
     folder = tmp_path_factory.mktemp("bundle")
-    archive = folder / "epd.tar.gz"
+    archive = folder / "epd.tar.xz"
     subprocess.run([_ROOT / "deploy" / "bundle", "--out", archive], check=True)
-    assert archive.stat().st_size < 40e6
+    assert archive.stat().st_size <= 20e6
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder / "epd"

@@ -23,10 +23,10 @@ LaunchList Verify(const StreamCall& call, const RoutingSpec& spec, const StreamB
   args.plan = static_cast<const uint8_t*>(buffers.handle_mem);
   args.spec = spec;
   args.rank = static_cast<int32_t>(call.rank);
-  args.ids_at = places.plan_ids;
+  args.ids_at = &places.words->ids;
   args.num_tokens = static_cast<int64_t>(call.num_tokens);
   args.report = places.scratch.report;
-  args.status = places.announced;
+  args.status = &places.words->announced;
   return cuda::VerifyPlanLaunches(args, places.scratch.sums, device);
 }
 
@@ -42,7 +42,7 @@ LaunchList Push(const StreamCall& call, const RoutingSpec& spec, const StreamBuf
   args.top_k = spec.top_k;
   args.num_ranks = spec.num_ranks;
   args.report = places.scratch.report;
-  args.gate = {places.announced, places.scratch.report};
+  args.gate = {&places.words->announced, places.scratch.report};
   return cuda::PushDirectLaunches(args, device);
 }
 
@@ -53,7 +53,7 @@ LaunchList Check(const StreamCall& call, const RoutingSpec& spec, const StreamBu
   args.num_routes = static_cast<int64_t>(call.num_tokens) * spec.top_k;
   args.num_ranks = spec.num_ranks;
   args.report = places.scratch.report;
-  args.status = places.announced;
+  args.status = &places.words->announced;
   return cuda::CheckTableLaunches(args, device);
 }
 
@@ -75,7 +75,7 @@ LaunchList ClearRest(const StreamCall& call, const RoutingSpec& spec, const Stre
   args.recv_weights = call.has_weights ? static_cast<float*>(buffers.out_weights) : nullptr;
   args.capacity = static_cast<int64_t>(call.recv_capacity);
   args.report = places.scratch.report;
-  args.gate = {places.published, nullptr};
+  args.gate = {&places.words->published, nullptr};
   return cuda::LandRowsLaunches(args, device);
 }
 
@@ -90,7 +90,7 @@ LaunchList Gather(const StreamCall& call, const RoutingSpec& spec, const StreamB
   args.row_bytes = call.row_bytes;
   args.top_k = spec.top_k;
   args.num_ranks = spec.num_ranks;
-  args.gate.status = places.published;
+  args.gate.status = &places.words->published;
   return cuda::GatherReduceLaunches(args, static_cast<DataType>(call.dtype), nullptr, device);
 }
 
@@ -136,12 +136,12 @@ std::array<LaunchList, 5> PushOf(const StreamCall& call, const RoutingSpec& spec
   const LaunchList verify = Verify(call, spec, buffers, places, device);
   if (Scatters(call.kind)) return {verify, Push(call, spec, buffers, places, device), {}, {}, {}};
   const auto copy = [&](const Block& block) {
-    return CopyBlock(block, places.announced, false, device);
+    return CopyBlock(block, &places.words->announced, false, device);
   };
   uint8_t* const rows = places.region + shm::SlotRowsOffset(places.max_slots);
   return {verify, Check(call, spec, buffers, places, device),
           copy({places.num_slots, places.region, 1, sizeof(int64_t)}),
-          copy({buffers.rows, rows, call.recv_capacity, call.row_bytes}),
+          copy({buffers.rows, rows, call.recv_capacity, call.row_bytes, &places.words->live_rows}),
           copy(WeightsBlock(buffers.weights, places.region + shm::kSlotWeightsOffset,
                             call.has_weights ? call.recv_capacity : 0))};
 }
@@ -151,13 +151,14 @@ std::array<LaunchList, 3> TakeOf(const StreamCall& call, const RoutingSpec& spec
                                  const DeviceShape& device) {
   if (!Scatters(call.kind)) return {Gather(call, spec, buffers, places, device), {}, {}};
   const auto copy = [&](const Block& block) {
-    return CopyBlock(block, places.published, false, device);
+    return CopyBlock(block, &places.words->published, false, device);
   };
   const uint8_t* const rows = places.region + shm::SlotRowsOffset(places.max_slots);
-  return {copy({rows, buffers.out_rows, call.recv_capacity, call.row_bytes}),
-          copy(WeightsBlock(places.region + shm::kSlotWeightsOffset, buffers.out_weights,
-                            call.has_weights ? call.recv_capacity : 0)),
-          ClearRest(call, spec, buffers, places, device)};
+  return {
+      copy({rows, buffers.out_rows, call.recv_capacity, call.row_bytes, &places.words->live_rows}),
+      copy(WeightsBlock(places.region + shm::kSlotWeightsOffset, buffers.out_weights,
+                        call.has_weights ? call.recv_capacity : 0)),
+      ClearRest(call, spec, buffers, places, device)};
 }
 
 }  // namespace epd::client

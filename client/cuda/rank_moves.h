@@ -52,11 +52,9 @@ struct RankPlaces {
   uint8_t* region = nullptr;  // The own one.
   StreamRegionTables tables;  // On the device.
   MoveScratch scratch;
-  uint64_t max_slots = 0;               // recv_capacity_per_rank
-  int32_t num_locals = 0;               // This rank's experts.
-  const uint32_t* announced = nullptr;  // `done` of the site's slots, as the device sees them.
-  const uint32_t* published = nullptr;
-  const PlanIds* plan_ids = nullptr;   // Of the plan that the call must bring, from the worker.
+  uint64_t max_slots = 0;              // recv_capacity_per_rank
+  int32_t num_locals = 0;              // This rank's experts.
+  cuda::UseWords* words = nullptr;     // As StreamPlaces has them.
   const int64_t* num_slots = nullptr;  // C of the call, in memory that the device reads.
 };
 

@@ -21,7 +21,7 @@ cuda::BuildPlanOnDeviceArgs BuildArgs(const StreamCall& call, const RoutingSpec&
   cuda::BuildPlanOnDeviceArgs args;
   args.spec = spec;
   args.rank = static_cast<int32_t>(call.rank);
-  args.ids_at = places.plan_ids;
+  args.ids_at = &places.words->ids;
   args.experts = {buffers.topk_idx, buffers.idx_bytes == 8 ? IndexType::kInt64 : IndexType::kInt32,
                   spec.num_experts, places.report};
   args.tiling = {static_cast<int64_t>(call.num_tokens), spec.top_k, spec.num_experts};
@@ -73,6 +73,7 @@ LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zeros,
   args.to = static_cast<uint8_t*>(block.to);
   args.max_rows = block.row_bytes == 0 ? 0 : static_cast<int64_t>(block.num_rows);
   args.row_bytes = block.row_bytes;
+  args.num_rows = block.live;
   args.gate.status = status;
   args.zeros = zeros;
   return CopyRowsLaunches(args, device);
@@ -109,7 +110,7 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
                                    const DeviceShape& device) {
   const RegionLayout layout = LayoutOf(call, spec);
   const auto copy = [&](const Block& block) {
-    return CopyBlock(block, places.announced, false, device);
+    return CopyBlock(block, &places.words->announced, false, device);
   };
   if (call.kind == shm::Kind::kPrepare) {
     return {copy({places.scratch.own_counts, places.region, 1, layout.stage_bytes}), {}, {}};
@@ -118,7 +119,8 @@ std::array<LaunchList, 3> CopyInOf(const StreamCall& call, const RoutingSpec& sp
   uint8_t* const weights = stage + layout.weights_at;
   return {copy({buffers.handle_mem, places.region, layout.plan_bytes / kPlanPieceBytes,
                 kPlanPieceBytes}),
-          copy({buffers.rows, stage, layout.rows, call.row_bytes}),
+          copy({buffers.rows, stage, layout.rows, call.row_bytes,
+                Scatters(call.kind) ? nullptr : &places.words->live_rows}),
           copy(WeightsBlock(buffers.weights, weights, layout.num_weights))};
 }
 
@@ -127,22 +129,25 @@ std::array<LaunchList, 2> CopyOutOf(const StreamCall& call, const RoutingSpec& s
                                     const DeviceShape& device) {
   const RegionLayout layout = LayoutOf(call, spec);
   uint8_t* const out = places.region + layout.out_at;
+  const uint32_t* const published = &places.words->published;
   if (call.kind == shm::Kind::kPrepare) {
     // Of a failed use the region may not even be mapped any more, and only copies look at their gate before
     // they read.
     cuda::BuildPlanOnDeviceArgs args = BuildArgs(call, spec, buffers, places);
     args.counts = places.counts;
-    args.status = places.published;
+    args.status = published;
     return {
         CopyBlock(Block{out, places.counts, layout.out_bytes / sizeof(int32_t), sizeof(int32_t)},
-                  places.published, true, device),
+                  published, true, device),
         cuda::BuildPlanLaunches(args, device)};
   }
   uint8_t* const weights = out + layout.out_weights_at;
-  return {CopyBlock({out, buffers.out_rows, layout.out_rows, call.row_bytes}, places.published,
-                    true, device),
-          CopyBlock(WeightsBlock(weights, buffers.out_weights, layout.num_out_weights),
-                    places.published, true, device)};
+  // Nobody has cleared the region behind the live rows.
+  const int64_t* const live = Scatters(call.kind) ? &places.words->live_rows : nullptr;
+  return {CopyBlock({out, buffers.out_rows, layout.out_rows, call.row_bytes, live}, published, true,
+                    device),
+          CopyBlock(WeightsBlock(weights, buffers.out_weights, layout.num_out_weights), published,
+                    true, device)};
 }
 
 }  // namespace epd::client

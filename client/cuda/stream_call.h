@@ -43,10 +43,8 @@ RegionLayout LayoutOf(const StreamCall& call, const RoutingSpec& spec);
 // Where the launches of a use read and write beside its buffers.
 struct StreamPlaces {
   uint8_t* region = nullptr;
-  const uint32_t* announced = nullptr;  // `done` of the site's slots, as the device sees them.
-  const uint32_t* published = nullptr;
-  const PlanIds* plan_ids = nullptr;  // Of a prepare: in the slot of its announce.
-  cuda::PlanScratch scratch = {};     // Of a prepare.
+  cuda::UseWords* words = nullptr;  // On the device; each use writes them before it reads them.
+  cuda::PlanScratch scratch = {};   // Of a prepare.
   cuda::ReportWord* report = nullptr;
   int32_t* counts = nullptr;  // [R, E], out of the region: kernels read them also after a failure.
 };
@@ -60,10 +58,11 @@ struct Block {
   void* to;
   uint64_t num_rows;
   uint64_t row_bytes;
+  const int64_t* live = nullptr;  // How many of them there are, where only the device knows.
 };
 // Weights in pieces of one size, each a row for the copy.
 Block WeightsBlock(const void* from, void* to, uint64_t num_weights);
-// Copies if `status` is 1; else nothing is touched, or with `zeros` the target is cleared.
+// Copies live rows if `status` is 1. The rest of the target is not touched, or with `zeros` cleared.
 cuda::LaunchList CopyBlock(const Block& block, const uint32_t* status, bool zeros,
                            const cuda::DeviceShape& device);
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstring>
+#include <cstdlib>
 
+#include "client/cuda/device_kernels.h"
+#include "client/cuda/upload.h"
+#include "kernels/cuda/driver/device_shape.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
@@ -38,7 +41,6 @@ StreamGroup::~StreamGroup() {
   // The thread has ended, or never began: the device does nothing for this group any more.
   driver_.context_set_current(context_);
   if (scratch_ != 0) driver_.memory_free(scratch_);
-  if (owner_address_ != 0) driver_.host_unregister(owner_.data());
   regions_.Unmap();
   kernels_.reset();
   slots_.reset();
@@ -89,18 +91,11 @@ Status StreamGroup::SetUp(const Formation& formation) {
   retained_ = true;
   code = driver_.context_set_current(context_);
   if (code != cuda::kSuccess) return Refused(driver_, "cuCtxSetCurrent", code);
-  int value[3] = {};
-  const int attributes[3] = {cuda::kAttributeMultiprocessors, cuda::kAttributeComputeMajor,
-                             cuda::kAttributeComputeMinor};
-  for (int i = 0; i < 3; ++i) {
-    code = driver_.device_get_attribute(&value[i], attributes[i], args_.device);
-    if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetAttribute", code);
-  }
-  shape_.num_sms = value[0];
-  shape_.compute_capability = 10 * value[1] + value[2];
-  cuda::LoadedKernels loaded = cuda::KernelModule::Load(driver_, args_.image);
-  if (!loaded.problem.empty()) return {Code::kFailedPrecondition, loaded.problem};
-  kernels_ = std::move(loaded.module);
+  code = cuda::ReadDeviceShape(driver_, args_.device, &shape_);
+  if (code != cuda::kSuccess) return Refused(driver_, "cuDeviceGetAttribute", code);
+  const std::string bad = cuda::ReadBulkSetting(std::getenv(cuda::kBulkSetting), &shape_);
+  if (!bad.empty()) return {Code::kInvalidArgument, bad};
+  if (Status s = LoadKernels(driver_, args_.image, args_.device, &kernels_); !s.ok()) return s;
   if (Status s = RegisteredSlots::Create(driver_, args_.slots, &slots_); !s.ok()) return s;
   return MakeScratch(formation);
 }
@@ -124,8 +119,16 @@ Status StreamGroup::MakeScratch(const Formation& formation) {
     move_bytes_ = move.used();
     bytes += tables_bytes_ + move_bytes_ * kMaxMoves;
   }
+  const uint64_t words_at = bytes;
+  bytes += sizeof(cuda::UseWords) * shm::kSlotsPerSession;
+  const uint64_t owners_at = bytes;
+  bytes += formation.expert_owner.size() * sizeof(int32_t);
   if (Status s = AllocateScratch(bytes); !s.ok()) return s;
-  return RegisterOwners(formation);
+  words_ = scratch_ + words_at;
+  if (formation.expert_owner.empty()) return {};
+  owners_ = scratch_ + owners_at;
+  return Upload(driver_, formation.expert_owner.data(),
+                formation.expert_owner.size() * sizeof(int32_t), owners_);
 }
 
 Status StreamGroup::AllocateScratch(uint64_t bytes) {
@@ -142,22 +145,9 @@ Status StreamGroup::AllocateScratch(uint64_t bytes) {
   return {};
 }
 
-Status StreamGroup::RegisterOwners(const Formation& formation) {
-  if (formation.expert_owner.empty()) return {};
-  // Kernels read the table out of host memory: it is small, and read once per prepare.
-  owner_ = formation.expert_owner;
-  cuda::Result code =
-      driver_.host_register(owner_.data(), owner_.size() * sizeof(int32_t),
-                            cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
-  if (code != cuda::kSuccess) return Refused(driver_, "cuMemHostRegister", code);
-  code = driver_.host_get_device_pointer(&owner_address_, owner_.data(), 0);
-  return code == cuda::kSuccess ? Status() : Refused(driver_, "cuMemHostGetDevicePointer", code);
-}
-
 RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
   RoutingSpec spec = formation_->Routing(call.top_k, call.alignment);
-  spec.expert_owner =
-      owner_address_ == 0 ? nullptr : reinterpret_cast<const int32_t*>(owner_address_);
+  spec.expert_owner = owners_ == 0 ? nullptr : reinterpret_cast<const int32_t*>(owners_);
   return spec;
 }
 
@@ -222,9 +212,7 @@ Status StreamGroup::AwaitOpen(Clock::time_point deadline) {
 StreamPlaces StreamGroup::WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const {
   StreamPlaces places;
   places.region = region_;
-  places.announced = held.site_->announced();
-  places.published = held.site_->published();
-  places.plan_ids = held.site_->plan_ids();
+  places.words = WordsOf(held);
   if (held.site_->call().kind == shm::Kind::kPrepare) {
     cuda::ScratchCursor cursor(
         reinterpret_cast<void*>(scratch_ + static_cast<uint64_t>(held.scratch_) * scratch_bytes_));
@@ -245,9 +233,7 @@ RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec)
           .scratch = TakeMoveScratch(spec, num_locals_, cursor),
           .max_slots = formation_->spec.recv_capacity_per_rank,
           .num_locals = num_locals_,
-          .announced = held.site_->announced(),
-          .published = held.site_->published(),
-          .plan_ids = held.site_->plan_ids(),
+          .words = WordsOf(held),
           .num_slots = held.site_->num_slots()};
 }
 

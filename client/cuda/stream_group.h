@@ -107,7 +107,9 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status SetUp(const Formation& formation);
   Status MakeScratch(const Formation& formation);
   Status AllocateScratch(uint64_t bytes);
-  Status RegisterOwners(const Formation& formation);
+  cuda::UseWords* WordsOf(const HeldSite& held) const {
+    return reinterpret_cast<cuda::UseWords*>(words_) + held.site_->number();
+  }
   void Run();
   bool Finished();
   void Adopt(const Formation& formation);
@@ -129,16 +131,17 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   cuda::Context context_ = nullptr;
   bool retained_ = false;
   cuda::DeviceShape shape_;
-  std::unique_ptr<cuda::KernelModule> kernels_;
+  std::shared_ptr<const cuda::KernelModule> kernels_;
   std::shared_ptr<RegisteredSlots> slots_;
   StreamRegionMaps regions_;
-  cuda::DevicePointer scratch_ = 0;  // Of prepares, then the tables of regions, then of moves.
-  uint64_t scratch_bytes_ = 0;       // Of one prepare.
-  uint64_t tables_bytes_ = 0;        // 0: the worker moves all rows.
-  uint64_t move_bytes_ = 0;          // Of one move.
-  int32_t num_locals_ = 0;           // This rank's experts.
-  std::vector<int32_t> owner_;       // By expert; registered, where the spec has a table.
-  cuda::DevicePointer owner_address_ = 0;
+  // Of prepares, then the tables of regions, then of moves, then the words of uses, then the experts' owners.
+  cuda::DevicePointer scratch_ = 0;
+  uint64_t scratch_bytes_ = 0;      // Of one prepare.
+  uint64_t tables_bytes_ = 0;       // 0: the worker moves all rows.
+  uint64_t move_bytes_ = 0;         // Of one move.
+  int32_t num_locals_ = 0;          // This rank's experts.
+  cuda::DevicePointer words_ = 0;   // [kSlotsPerSession] UseWords, by StreamSite::number().
+  cuda::DevicePointer owners_ = 0;  // [E] int32; 0: the spec has no table.
 
   Mutex mutex_;
   CondVar changed_;

@@ -1,18 +1,10 @@
 #include "client/cuda/stream_region_maps.h"
 
-#include <chrono>
-#include <thread>
-
 #include "client/cuda/rank_moves.h"
+#include "client/cuda/upload.h"
 #include "kernels/cuda/scratch.h"
 
 namespace epd::client {
-namespace {
-
-constexpr std::chrono::microseconds kLook{100};
-
-}  // namespace
-
 Status StreamRegionMaps::Map(const Formation& formation) {
   if (Status s = MapRank(formation, rank_, &own_); !s.ok()) return s;
   if (formation.spec.executor != Executor::kClient) return {};
@@ -83,33 +75,10 @@ std::vector<uint8_t> StreamRegionMaps::MakeTables(const Formation& formation) co
 
 Status StreamRegionMaps::WriteTables(const Formation& formation, cuda::DevicePointer tables) {
   if (written_ || formation.spec.executor != Executor::kClient) return {};
-  std::vector<uint8_t> bytes = MakeTables(formation);
-  cuda::DevicePointer from = 0;
-  cuda::Result code = driver_.host_register(
-      bytes.data(), bytes.size(), cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
-  if (code != cuda::kSuccess) return Refused(driver_, "cuMemHostRegister", code);
-  code = driver_.host_get_device_pointer(&from, bytes.data(), 0);
-  const Status sent = code == cuda::kSuccess ? Send(from, tables, bytes.size())
-                                             : Refused(driver_, "cuMemHostGetDevicePointer", code);
-  driver_.host_unregister(bytes.data());
+  const std::vector<uint8_t> bytes = MakeTables(formation);
+  const Status sent = Upload(driver_, bytes.data(), bytes.size(), tables);
   written_ = sent.ok();
   return sent;
-}
-
-// In a stream of its own, in which nothing waits.
-Status StreamRegionMaps::Send(cuda::DevicePointer from, cuda::DevicePointer to,
-                              uint64_t bytes) const {
-  cuda::Stream stream = nullptr;
-  cuda::Result code = driver_.stream_create(&stream, cuda::kStreamNonBlocking);
-  if (code != cuda::kSuccess) return Refused(driver_, "cuStreamCreate", code);
-  code = driver_.copy_async(to, from, bytes, stream);
-  if (code == cuda::kSuccess) {
-    while ((code = driver_.stream_query(stream)) == cuda::kNotReady) {
-      std::this_thread::sleep_for(kLook);
-    }
-  }
-  driver_.stream_destroy(stream);
-  return code == cuda::kSuccess ? Status() : Refused(driver_, "cuMemcpyAsync", code);
 }
 
 }  // namespace epd::client

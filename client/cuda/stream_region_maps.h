@@ -42,7 +42,6 @@ class StreamRegionMaps {
   Status MapPeers(const Formation& formation);
   Status MapRank(const Formation& formation, uint32_t rank, StagingMap* map);
   std::vector<uint8_t> MakeTables(const Formation& formation) const;
-  Status Send(cuda::DevicePointer from, cuda::DevicePointer to, uint64_t bytes) const;
 
   const cuda::DriverTable& driver_;
   const int device_;

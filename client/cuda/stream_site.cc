@@ -27,6 +27,10 @@ T* AsPointer(cuda::DevicePointer address) {
   return reinterpret_cast<T*>(address);
 }
 
+cuda::UseWords* WordsOf(const StreamSite::Surroundings& around) {
+  return around.own.has_value() ? around.own->words : around.places.words;
+}
+
 }  // namespace
 
 // Remembers the first bad code.
@@ -217,8 +221,22 @@ void StreamSite::PutAnnounce(const Surroundings& around, const StreamBuffers& bu
   args.rank = static_cast<int32_t>(call_.rank);
   args.plan_id = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, plan_id));
   args.demand = AsPointer<uint64_t>(RequestOf(0) + offsetof(shm::SlotRequest, announce.demand));
+  args.live_rows = &WordsOf(around)->live_rows;
   queue.Launch(cuda::TellPlanLaunches(args, around.device));
-  queue.Batch(batches_[0]);
+  AskAndTake(0, around, queue);
+}
+
+void StreamSite::AskAndTake(int step, const Surroundings& around, Queue& queue) const {
+  queue.Batch(batches_[step]);
+  cuda::UseWords* const words = WordsOf(around);
+  cuda::TakeAnswer::Args args;
+  args.done = Done(step);
+  args.answer = step == 0 ? &words->announced : &words->published;
+  if (step == 0) {
+    args.ids = plan_ids();
+    args.ids_out = &words->ids;
+  }
+  queue.Launch(cuda::TakeAnswerLaunches(args, around.device));
 }
 
 void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& buffers,
@@ -230,7 +248,7 @@ void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& b
     queue.Launch(CountLaunchesOf(call_, around.spec, buffers, around.places, around.device));
     queue.Copy(RequestOf(0) + offsetof(shm::SlotRequest, announce.route_report), report,
                sizeof *report);
-    queue.Batch(batches_[0]);
+    AskAndTake(0, around, queue);
   } else {
     PutAnnounce(around, buffers, queue);
   }
@@ -238,7 +256,7 @@ void StreamSite::PutForWorker(const Surroundings& around, const StreamBuffers& b
        CopyInOf(call_, around.spec, buffers, around.places, around.device)) {
     queue.Launch(list);
   }
-  queue.Batch(batches_[1]);
+  AskAndTake(1, around, queue);
   for (const cuda::LaunchList& list :
        CopyOutOf(call_, around.spec, buffers, around.places, around.device)) {
     queue.Launch(list);
@@ -258,7 +276,7 @@ void StreamSite::PutOwn(const Surroundings& around, const StreamBuffers& buffers
   queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, stream.move_report), report, sizeof *report);
   queue.Copy(RequestOf(1) + offsetof(shm::SlotRequest, stream.plan_header), buffers.handle_mem,
              sizeof(PlanHeader));
-  queue.Batch(batches_[1]);
+  AskAndTake(1, around, queue);
   for (const cuda::LaunchList& list :
        TakeOf(call_, around.spec, buffers, *around.own, around.device)) {
     queue.Launch(list);

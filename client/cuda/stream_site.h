@@ -54,11 +54,10 @@ class StreamSite {
   bool EndOpen(Code code);
   bool open() const;
 
-  // As the device addresses them.
-  const uint32_t* announced() const { return Done(0); }
-  const uint32_t* published() const { return Done(1); }
-  const PlanIds* plan_ids() const;
+  // As the device addresses it.
   const int64_t* num_slots() const;
+  // Less than kSlotsPerSession; of no other site of the session.
+  int number() const { return indices_[0]; }
 
  private:
   static constexpr int kNumSteps = 3;
@@ -71,12 +70,15 @@ class StreamSite {
     return slots_->AddressOfWord(indices_[static_cast<size_t>(step)]);
   }
   const uint32_t* Done(int step) const;
+  const PlanIds* plan_ids() const;
   void WriteRequest(int step, const Formation& formation);
   cuda::DevicePointer RequestOf(int step) const;
   class Queue;
   void PutForWorker(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
   void PutOwn(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
   void PutAnnounce(const Surroundings& around, const StreamBuffers& buffers, Queue& queue) const;
+  // Arms, waits and takes the answer to the device.
+  void AskAndTake(int step, const Surroundings& around, Queue& queue) const;
 
   const std::shared_ptr<RegisteredSlots> slots_;
   const StreamCall call_;

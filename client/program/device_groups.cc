@@ -32,24 +32,23 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
   DevicePlace place;
   const Status found = Groups::Shared().OnDevice(call, "cuda:" + std::to_string(device), &place);
   if (!found.ok()) return found;
-  const client::MutexLock lock(mutex_);
-  Entry& entry = entries_[{call.alias, device}];
-  if (entry.group != nullptr && entry.joined.lock() == place.joined) {
-    *group = entry.group;
-    return {};
-  }
-  if (entry.group != nullptr) entry.group->Close();
-  entry = {};
-  epd_group* const joined = place.joined->group();
-  if (joined == nullptr)
-    return {Code::kFailedPrecondition, "[epd:FAILED_PRECONDITION] the group was left"};
-  const client::Status made = client::OpenStreamGroup(
-      {*joined, place.rank, device}, driver, client::Clock::now() + kMapDeadline, &entry.group);
+  const auto deadline = client::Clock::now() + kMapDeadline;
+  Entry entry;
+  const Status made = entries_.Get(
+      {call.alias, device}, deadline,
+      [&place](const Entry& there) { return there.joined.lock() == place.joined; },
+      [&](Entry* made_here) {
+        if (made_here->group != nullptr) made_here->group->Close();
+        *made_here = {place.joined, nullptr};
+        epd_group* const joined = place.joined->group();
+        if (joined == nullptr) return Status{Code::kFailedPrecondition, "the group was left"};
+        return client::OpenStreamGroup({*joined, place.rank, device}, driver, deadline,
+                                       &made_here->group);
+      },
+      &entry);
   if (!made.ok()) {
-    entries_.erase({call.alias, device});
     return client::AtPlace(made, {.group = place.group, .rank = place.rank, .phase = "stream"});
   }
-  entry.joined = place.joined;
   *group = entry.group;
   return {};
 }
@@ -60,6 +59,7 @@ void DeviceGroups::FindWith(Finder finder) {
 }
 
 Status DeviceGroups::Check(const std::string& alias) {
+  const auto entries = entries_.All();
   const client::MutexLock lock(mutex_);
   Status first;
   for (auto it = left_.begin(); it != left_.end();) {
@@ -70,7 +70,7 @@ Status DeviceGroups::Check(const std::string& alias) {
     if (first.ok()) first = it->second;
     it = left_.erase(it);
   }
-  for (auto& [key, entry] : entries_) {
+  for (const auto& [key, entry] : entries) {
     if (!alias.empty() && key.first != alias) continue;
     const Status status = entry.group->Check();
     if (first.ok()) first = status;
@@ -79,17 +79,12 @@ Status DeviceGroups::Check(const std::string& alias) {
 }
 
 void DeviceGroups::Finalize(const std::string& alias) {
-  const client::MutexLock lock(mutex_);
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    if (it->first.first != alias) {
-      ++it;
-      continue;
-    }
-    Entry& entry = it->second;
+  const auto of_alias = [&alias](const Key& key) { return key.first == alias; };
+  for (const Entry& entry : entries_.Take(of_alias, client::Clock::now() + kMapDeadline)) {
     const Status status = entry.group->Check();
-    if (!status.ok()) left_.emplace(alias, status);
     entry.group->Close();
-    it = entries_.erase(it);
+    const client::MutexLock lock(mutex_);
+    if (!status.ok()) left_.emplace(alias, status);
   }
 }
 

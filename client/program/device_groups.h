@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/c/made_once.h"
 #include "client/c/mutex.h"
 #include "client/cuda/stream_group.h"
 #include "client/program/groups.h"
@@ -42,9 +43,12 @@ class DeviceGroups {
     std::weak_ptr<JoinedGroup> joined;
     std::shared_ptr<client::StreamGroup> group;
   };
+  using Key = std::pair<std::string, int>;  // Alias and device.
+
+  // Loads modules, allocates on a device, waits for the group: one for each key at a time, and under no lock.
+  client::MadeOnce<Key, Entry> entries_;
   client::Mutex mutex_;
   Finder finder_ EPD_GUARDED_BY(mutex_);
-  std::map<std::pair<std::string, int>, Entry> entries_ EPD_GUARDED_BY(mutex_);
   std::map<std::string, Status> left_ EPD_GUARDED_BY(mutex_);  // Failures of groups that were left.
 };
 

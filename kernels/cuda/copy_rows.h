@@ -14,12 +14,13 @@ struct CopyRowsArgs {
   std::int64_t max_rows = 0;
   std::uint64_t row_bytes = 0;
   // Rows to copy if fewer than max_rows, known on the device only: total_recv. Or null.
-  const std::int32_t* num_rows = nullptr;
+  const std::int64_t* num_rows = nullptr;
   Gate gate;
-  bool zeros = false;  // Zeros in place of rows where the gate is closed: the copy-out.
+  bool zeros = false;  // Zeros in place of rows that are not copied: the copy-out.
 };
 
-// Copies rows in order; where the gate is closed it reads nothing, and writes nothing or zeros.
+// Copies rows in order, as many as there are; where the gate is closed none. It reads no others, and writes
+// nothing or zeros in their place.
 template <typename Mover>
 struct CopyRows {
   using Args = CopyRowsArgs;
@@ -37,11 +38,10 @@ struct CopyRows {
     if (row >= args.max_rows) return;
     const std::uint64_t offset = static_cast<std::uint64_t>(row) * args.row_bytes;
     const RowPart whole = {row, 0, 1};
-    if (!args.gate.Open()) {
+    if (!args.gate.Open() || (args.num_rows != nullptr && row >= *args.num_rows)) {
       if (!args.zeros) return;
       return VectorMover<Mover::kWidth>::Zero(args.to + offset, args.row_bytes, whole, thread);
     }
-    if (args.num_rows != nullptr && row >= *args.num_rows) return;
     RowTargets to = {};
     to.row[0] = args.to + offset;
     Mover::Copy({args.from + offset, to, args.row_bytes, whole}, thread, shared);

@@ -1,9 +1,9 @@
 // Gather and reduce on the device: combine, and the backward of dispatch. The numbers are those of
 // kernels/gather_reduce_rows.h: fp32 sums in k order from the first live route, rounded once.
 //
-// A warp holds a part of a token's row, and each thread a word of it: it loads the words of up to
-// kFanOut routes before it adds them, so that many reads are on their way at a time. Rows are read
-// where they lie, in the staging of the ranks that made them.
+// A warp holds a part of a token's row, and each thread kFanOut words at a time: one of each of so many
+// routes or, where a token has fewer, several of each. All are loaded before they are added, so that as many
+// reads are on their way whatever K is. Rows are read where they lie, in the staging of the ranks that made them.
 #pragma once
 
 #include <cstdint>
@@ -96,8 +96,12 @@ struct GatherReduce {
       VectorMover<kWidth>::Zero(out, args.row_bytes, part, thread);
     } else if (live == 1) {
       CopyOnly(args, part, out, thread, shared);
+    } else if (args.top_k <= 2) {
+      Reduce<2>(args, part, out, thread);
+    } else if (args.top_k <= 4) {
+      Reduce<4>(args, part, out, thread);
     } else {
-      Reduce(args, part, out, thread);
+      Reduce<kFanOut>(args, part, out, thread);
     }
   }
 
@@ -158,46 +162,75 @@ struct GatherReduce {
     bool is_started;
   };
 
-  // Adds the words at `at` of up to kFanOut rows, in order.
-  EPD_HOST_DEVICE static void Add(const Sources& from, std::int64_t at, Sums& sums) {
-    Word<kWidth> word[kFanOut];
+  // Words of a route under way at a time.
+  template <int kRoutes>
+  static constexpr int kWords = kFanOut / kRoutes;
+
+  // Adds the words at `at` and each kWarpThreads behind it, before `end`, of up to kRoutes rows, in order.
+  template <int kRoutes>
+  EPD_HOST_DEVICE static void Add(const Sources& from, std::int64_t at, std::int64_t end,
+                                  Sums* sums) {
+    Word<kWidth> word[kWords<kRoutes>][kRoutes];
     EPD_UNROLL
-    for (int j = 0; j < kFanOut; ++j) {
-      if (from.row[j] != nullptr) word[j] = LoadStreaming<kWidth>(from.row[j] + at * kWidth);
+    for (int u = 0; u < kWords<kRoutes>; ++u) {
+      const std::int64_t i = at + u * kWarpThreads;
+      EPD_UNROLL
+      for (int j = 0; j < kRoutes; ++j) {
+        if (from.row[j] == nullptr || i >= end) continue;
+        word[u][j] = LoadStreaming<kWidth>(from.row[j] + i * kWidth);
+      }
     }
     EPD_UNROLL
-    for (int j = 0; j < kFanOut; ++j) {
-      if (from.row[j] == nullptr) continue;
-      Bits bits[kElements];
-      memcpy(bits, &word[j], kWidth);
+    for (int u = 0; u < kWords<kRoutes>; ++u) {
       EPD_UNROLL
-      for (int i = 0; i < kElements; ++i) {
-        const float value = Element<kType>::Widen(bits[i]);
-        sums.sum[i] = sums.is_started ? sums.sum[i] + value : value;
+      for (int j = 0; j < kRoutes; ++j) {
+        if (from.row[j] != nullptr && at + u * kWarpThreads < end) AddWord(word[u][j], sums[u]);
       }
-      sums.is_started = true;
     }
   }
 
+  EPD_HOST_DEVICE static void AddWord(const Word<kWidth>& word, Sums& sums) {
+    Bits bits[kElements];
+    memcpy(bits, &word, kWidth);
+    EPD_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      const float value = Element<kType>::Widen(bits[i]);
+      sums.sum[i] = sums.is_started ? sums.sum[i] + value : value;
+    }
+    sums.is_started = true;
+  }
+
+  // Of tokens with up to kRoutes routes; with kFanOut of any number.
+  template <int kRoutes>
   EPD_HOST_DEVICE static void Reduce(const Args& args, const RowPart& part, std::uint8_t* out,
                                      const ThreadPosition& thread) {
     const auto words = static_cast<std::int64_t>(args.row_bytes / kWidth);
     const std::int64_t end = PartBegin(words, part.part + 1, part.num_parts);
     const Sources first = RowsFrom(args, part.row, 0);
     for (std::int64_t at = PartBegin(words, part.part, part.num_parts) + thread.InWarp(); at < end;
-         at += kWarpThreads) {
-      Sums sums = {};
-      Add(first, at, sums);
-      for (std::int32_t k = kFanOut; k < args.top_k; k += kFanOut) {
-        Add(RowsFrom(args, part.row, k), at, sums);
+         at += kWarpThreads * kWords<kRoutes>) {
+      Sums sums[kWords<kRoutes>] = {};
+      Add<kRoutes>(first, at, end, sums);
+      if constexpr (kRoutes == kFanOut) {
+        for (std::int32_t k = kFanOut; k < args.top_k; k += kFanOut) {
+          Add<kRoutes>(RowsFrom(args, part.row, k), at, end, sums);
+        }
       }
-      Bits bits[kElements];
       EPD_UNROLL
-      for (int i = 0; i < kElements; ++i) bits[i] = Element<kType>::Narrow(sums.sum[i]);
-      Word<kWidth> word;
-      memcpy(&word, bits, kWidth);
-      StoreStreaming<kWidth>(out + at * kWidth, word);
+      for (int u = 0; u < kWords<kRoutes>; ++u) {
+        const std::int64_t i = at + u * kWarpThreads;
+        if (i < end) StoreSums(sums[u], out + i * kWidth);
+      }
     }
+  }
+
+  EPD_HOST_DEVICE static void StoreSums(const Sums& sums, std::uint8_t* out) {
+    Bits bits[kElements];
+    EPD_UNROLL
+    for (int i = 0; i < kElements; ++i) bits[i] = Element<kType>::Narrow(sums.sum[i]);
+    Word<kWidth> word;
+    memcpy(&word, bits, kWidth);
+    StoreStreaming<kWidth>(out, word);
   }
 
   EPD_HOST_DEVICE static void GatherWeights(const Args& args, std::int64_t token, bool open,

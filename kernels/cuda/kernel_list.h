@@ -13,6 +13,8 @@
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
+#include "kernels/cuda/take_results.h"
+#include "kernels/cuda/use_words.h"
 
 // X(name, step)
 #define EPD_CUDA_PLAN_KERNELS(X)                           \
@@ -25,6 +27,8 @@
   X(epd_finish_plan, FinishPlan)                           \
   X(epd_verify_plan, VerifyPlan)                           \
   X(epd_tell_plan, TellPlan)                               \
+  X(epd_take_answer, TakeAnswer)                           \
+  X(epd_take_results, TakeResults)                         \
   X(epd_place_landings, PlaceLandings)                     \
   X(epd_open_landings, OpenLandings)                       \
   X(epd_index_landings, IndexLandings)                     \

@@ -114,6 +114,7 @@ int RowWidth(std::uint64_t row_bytes) {
 
 bool MovesInBulk(std::uint64_t row_bytes, const DeviceShape& device) {
   return device.compute_capability >= 90 && RowWidth(row_bytes) == 16 &&
+         device.max_shared_bytes >= static_cast<std::int32_t>(sizeof(BulkShared)) &&
          static_cast<std::int64_t>(row_bytes) >= device.min_bulk_row_bytes;
 }
 
@@ -160,6 +161,18 @@ LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device) {
   LaunchList list;
   Add<TellPlan>(list, args, device);
+  return list;
+}
+
+LaunchList TakeAnswerLaunches(const TakeAnswer::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<TakeAnswer>(list, args, device);
+  return list;
+}
+
+LaunchList TakeResultsLaunches(const TakeResults::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<TakeResults>(list, args, device);
   return list;
 }
 

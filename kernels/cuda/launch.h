@@ -23,6 +23,8 @@
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
 #include "kernels/cuda/seal_plan.h"
+#include "kernels/cuda/take_results.h"
+#include "kernels/cuda/use_words.h"
 
 namespace epd::cuda {
 
@@ -34,6 +36,8 @@ struct DeviceShape {
   // Rows of at least so many bytes move by bulk copies where the device has them. Off until somebody
   // has measured where they win.
   std::int64_t min_bulk_row_bytes = INT64_MAX;
+  // Of a block, when it is asked for: 227 KB with compute capability 9.0, 99 KB with 12.0.
+  std::int32_t max_shared_bytes = 227 << 10;
 };
 
 inline constexpr std::size_t kMaxLaunchArgsBytes = 384;
@@ -111,6 +115,12 @@ LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
 
 // What the announce of an operation says of its plan.
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device);
+
+// What comes behind the wait for an answer.
+LaunchList TakeAnswerLaunches(const TakeAnswer::Args& args, const DeviceShape& device);
+
+// The last of an operation that a worker moves.
+LaunchList TakeResultsLaunches(const TakeResults::Args& args, const DeviceShape& device);
 
 // Copy-in. Writes nothing on a bad status.
 LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device);

@@ -20,6 +20,7 @@ struct TellPlan {
     std::uint64_t* plan_id = nullptr;  // out: as the plan has it
     std::uint64_t* demand =
         nullptr;  // out: total_recv of the rank; 0 if the plan is not this call's
+    std::int64_t* live_rows = nullptr;  // out: the same, for kernels of the call; or null
   };
   static constexpr std::int32_t kThreads = 256;
   static constexpr int kPhases = 2;
@@ -38,6 +39,7 @@ struct TellPlan {
       for (std::int32_t t = 0; t < kThreads; ++t) slots += shared.slots[t];
       *args.plan_id = reinterpret_cast<const PlanHeader*>(args.plan)->plan_id;
       *args.demand = static_cast<std::uint64_t>(slots);
+      if (args.live_rows != nullptr) *args.live_rows = slots;
     }
   }
 

@@ -5,7 +5,11 @@
 //
 // Bytes are counted as they cross the device's memory at least once: a scatter of T tokens to K slots
 // reads T rows and writes T * K; a gather reads T * K and writes T; a copy of n bytes reads and writes
-// n. Per case the time is the median of single launches, each between two events.
+// n. Per case the time is the median of single launches, each between two events; "replayed" is a launch's part of a
+// graph that holds it many times, which is what a captured decode step sees.
+//
+// "copy out" moves what has come into a buffer with room for twice as much: "live" as clients do it, with zeros behind
+// the rows, "capacity" all of it, as if nobody knew how many there are.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +30,7 @@ using cuda::LaunchList;
 
 constexpr int kWarmups = 10;
 constexpr int kTimes = 100;
+constexpr int kReplays = 20;
 
 struct Timing {
   double p50_us = 0;
@@ -45,6 +50,15 @@ class Bench {
     Check(driver_, driver_.MemAlloc(&memory, bytes), "cuMemAlloc");
     Check(driver_, driver_.MemsetD8(memory, 1, bytes), "cuMemsetD8");
     return reinterpret_cast<void*>(memory);
+  }
+  void Free(void* memory) { driver_.MemFree(reinterpret_cast<CUdeviceptr>(memory)); }
+  int MaxSharedBytes(const Device& device) const {
+    int bytes = 0;
+    Check(driver_,
+          driver_.DeviceGetAttribute(&bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                                     device.device),
+          "cuDeviceGetAttribute");
+    return bytes;
   }
   template <typename T>
   T* Upload(const T* from, std::size_t count) {
@@ -71,6 +85,19 @@ class Bench {
   }
   Timing TimeList(const LaunchList& list) {
     return Time([&] { launcher_.Launch(list, stream_); });
+  }
+  // As a captured program runs it: one of kReplays that stand behind each other in a graph.
+  Timing TimeReplay(const LaunchList& list) {
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    Check(driver_, driver_.StreamBeginCapture(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+          "cuStreamBeginCapture");
+    for (int i = 0; i < kReplays; ++i) launcher_.Launch(list, stream_);
+    Check(driver_, driver_.StreamEndCapture(stream_, &graph), "cuStreamEndCapture");
+    Check(driver_, driver_.GraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
+    Timing timing =
+        Time([&] { Check(driver_, driver_.GraphLaunch(exec, stream_), "cuGraphLaunch"); });
+    return {timing.p50_us / kReplays, timing.p99_us / kReplays};
   }
 
   // Bytes read and written per second by the driver's own copy, in GB/s.
@@ -233,9 +260,25 @@ LaunchList GatherList(Bench& bench, const Problem& problem, const DeviceShape& d
   return GatherReduceLaunches(args, DataType::kBfloat16, nullptr, device);
 }
 
+// Rows into a buffer of twice as many slots; `live` on the device, or null: all of them.
+LaunchList CopyOutList(const Problem& problem, std::uint8_t* from, std::uint8_t* to,
+                       const std::int64_t* live, const DeviceShape& device) {
+  cuda::CopyRowsArgs args;
+  args.from = from;
+  args.to = to;
+  args.max_rows = 2 * problem.capacity;
+  args.row_bytes = problem.row_bytes;
+  args.num_rows = live;
+  args.zeros = true;
+  return CopyRowsLaunches(args, device);
+}
+
+double RowBytesOf(const Shape& shape) {
+  return static_cast<double>(shape.num_tokens * shape.hidden * 2) * (shape.top_k + 1);
+}
+
 void PrintCase(const Shape& shape, const char* what, const DeviceShape& device, Timing timing,
-               double copy_gbps) {
-  const double bytes = static_cast<double>(shape.num_tokens * shape.hidden * 2) * (shape.top_k + 1);
+               double copy_gbps, double bytes) {
   const double gbps = bytes / timing.p50_us / 1000.0;
   std::printf(
       ",\n  {\"shape\": \"%s\", \"kernel\": \"%s\", \"sms\": %d, \"p50_us\": %.2f, \"p99_us\": "
@@ -245,22 +288,50 @@ void PrintCase(const Shape& shape, const char* what, const DeviceShape& device, 
       timing.p99_us, gbps, gbps / copy_gbps);
 }
 
+void RunCopyOut(Bench& bench, const Shape& shape, const Problem& problem, const Device& device,
+                double copy_gbps) {
+  const DeviceShape config = {.num_sms = device.num_sms,
+                              .compute_capability = device.compute_capability};
+  const std::uint64_t bytes = 2 * static_cast<std::uint64_t>(problem.capacity) * problem.row_bytes;
+  auto* const from = static_cast<std::uint8_t*>(bench.Allocate(bytes));
+  auto* const to = static_cast<std::uint8_t*>(bench.Allocate(bytes));
+  const std::int64_t live = problem.capacity;
+  const std::int64_t* const live_on_device = bench.Upload(&live, 1);
+  // Half is read and all is written; then all of both.
+  PrintCase(shape, "copy out live", config,
+            bench.TimeList(CopyOutList(problem, from, to, live_on_device, config)), copy_gbps,
+            1.5 * static_cast<double>(bytes));
+  PrintCase(shape, "copy out capacity", config,
+            bench.TimeList(CopyOutList(problem, from, to, nullptr, config)), copy_gbps,
+            2.0 * static_cast<double>(bytes));
+  bench.Free(from);
+  bench.Free(to);
+}
+
 void RunShape(Bench& bench, const Shape& shape, const Device& device, double copy_gbps) {
   const Problem problem = MakeProblem(bench, shape);
+  const double bytes = RowBytesOf(shape);
   for (const int sms : {0, 8, 16, 24, 32, 64}) {
     for (const bool in_bulk : {false, true}) {
-      if (in_bulk && device.compute_capability < 90) continue;
       const DeviceShape config = {device.num_sms, device.compute_capability, sms,
-                                  in_bulk ? 0 : INT64_MAX};
+                                  in_bulk ? 0 : INT64_MAX, bench.MaxSharedBytes(device)};
+      if (in_bulk && !MovesInBulk(problem.row_bytes, config)) continue;
       PrintCase(shape, in_bulk ? "scatter direct bulk" : "scatter direct", config,
-                bench.TimeList(DirectList(bench, problem, config)), copy_gbps);
+                bench.TimeList(DirectList(bench, problem, config)), copy_gbps, bytes);
       PrintCase(shape, in_bulk ? "scatter expand bulk" : "scatter expand", config,
-                bench.TimeList(LandList(bench, problem, config)), copy_gbps);
+                bench.TimeList(LandList(bench, problem, config)), copy_gbps, bytes);
       if (in_bulk) continue;
       PrintCase(shape, "gather reduce", config, bench.TimeList(GatherList(bench, problem, config)),
-                copy_gbps);
+                copy_gbps, bytes);
     }
   }
+  RunCopyOut(bench, shape, problem, device, copy_gbps);
+  const DeviceShape config = {.num_sms = device.num_sms,
+                              .compute_capability = device.compute_capability};
+  PrintCase(shape, "scatter direct replayed", config,
+            bench.TimeReplay(DirectList(bench, problem, config)), copy_gbps, bytes);
+  PrintCase(shape, "gather reduce replayed", config,
+            bench.TimeReplay(GatherList(bench, problem, config)), copy_gbps, bytes);
 }
 
 int Main(int argc, char** argv) {
@@ -280,7 +351,8 @@ int Main(int argc, char** argv) {
       "\"copy\"}",
       device.name.c_str(), device.num_sms, device.driver_version, copy_gbps);
   const Shape shapes[] = {{"train 4096 x 7168 bf16 top-8 of 256", 4096, 7168, 8, 256},
-                          {"decode 128 x 7168 bf16 top-8 of 256", 128, 7168, 8, 256}};
+                          {"decode 128 x 7168 bf16 top-8 of 256", 128, 7168, 8, 256},
+                          {"decode 128 x 7168 bf16 top-2 of 64", 128, 7168, 2, 64}};
   for (const Shape& shape : shapes) RunShape(bench, shape, device, copy_gbps);
   std::printf("\n]}\n");
   return kPassed;

@@ -87,10 +87,17 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
 }
 
 std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) const {
+  // It may be called when this is gone.
+  const auto enter = [set_current = device_->driver().context_set_current,
+                      context = device_->context()] {
+    if (set_current(context) == kSuccess) return absl::OkStatus();
+    return absl::InternalError("cuCtxSetCurrent failed on the thread that calls NCCL");
+  };
   const CommunicatorOptions options = {.group_id = in.communicator,
                                        .epoch = in.epoch,
                                        .num_ranks = static_cast<int>(in.workers.size()),
-                                       .rank = in.self};
+                                       .rank = in.self,
+                                       .enter_device = enter};
   if (!in.library.has_value()) return std::make_unique<NativeLink>(nccl_->table, options);
   return std::make_unique<nccl_ep::EpLink>(
       *device_, *nccl_,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/device/machine_probe.h"
+#include "kernels/cuda/driver/device_shape.h"
 
 namespace epd::cuda {
 namespace {
@@ -47,7 +48,10 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
   const std::string problem = ProblemOf(
       ProbeInChild(self, absl::StrCat(kOneDevice, options.ordinal), kTrialLimit), options.ordinal);
   if (!problem.empty()) return absl::FailedPreconditionError(problem);
-  absl::StatusOr<std::unique_ptr<CudaDevice>> device = CudaDevice::Open(driver.table, options);
+  CudaDeviceOptions device_options = options;
+  device_options.bulk_setting = std::getenv(kBulkSetting);
+  absl::StatusOr<std::unique_ptr<CudaDevice>> device =
+      CudaDevice::Open(driver.table, device_options);
   if (!device.ok()) return device.status();
   static const LoadedNccl& nccl = *new LoadedNccl(Nccl(nccl_path, no_nccl));
   return std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl, self);

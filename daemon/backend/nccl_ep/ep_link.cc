@@ -56,6 +56,7 @@ std::string EpLink::Where() const {
 }
 
 bool EpLink::busy() const {
+  if (gate_.calling() && phase_ != Phase::kGone) return true;
   return phase_ != Phase::kNew && phase_ != Phase::kGone && (phase_ != Phase::kReady || ends_);
 }
 
@@ -123,6 +124,7 @@ void EpLink::Enter(absl::Time now) {
 
 void EpLink::LookAtGate(absl::Time now) {
   gate_.Poll(now);
+  if (!gate_.broken().ok()) return Break(std::string(gate_.broken().message()));
   if (gate_.state() == CommState::kReady && phase_ == Phase::kGate) return Enter(now);
   if (gate_.state() != CommState::kGone || ends_) return;
   if (phase_ == Phase::kGate) return Gone(gate_.cause());

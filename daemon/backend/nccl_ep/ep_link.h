@@ -18,8 +18,8 @@
 #include <string>
 
 #include "daemon/backend/cuda/device/cuda_device.h"
+#include "daemon/backend/cuda/members/call_thread.h"
 #include "daemon/backend/cuda/members/member_link.h"
-#include "daemon/backend/nccl_ep/call_thread.h"
 #include "daemon/backend/nccl_ep/ep_session.h"
 
 namespace epd::nccl_ep {
@@ -88,7 +88,7 @@ class EpLink : public cuda::MemberLink {
   absl::Time deadline_ = absl::InfiniteFuture();
   absl::Status cause_;
   absl::Status broken_;
-  CallThread thread_;
+  cuda::CallThread thread_;
 };
 
 }  // namespace epd::nccl_ep

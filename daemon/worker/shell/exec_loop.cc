@@ -30,8 +30,6 @@ constexpr uint64_t kIdMaker = UINT64_MAX - 1;
 constexpr uint64_t kWire = UINT64_MAX - 2;
 // Control messages and deadlines are looked at this often under load, too.
 constexpr absl::Duration kControlPeriod = absl::Milliseconds(1);
-// Between two looks at a device that has work, once the loop spins no more: a device rings no bell.
-constexpr absl::Duration kDevicePeriod = absl::Microseconds(20);
 constexpr int kMaxSleepMs = 60'000;
 // From the signal of its end until its socket is closed.
 constexpr absl::Duration kEpdEnds = absl::Milliseconds(100);
@@ -62,6 +60,14 @@ void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+void Pause(absl::Duration pause) {
+  if (pause > absl::ZeroDuration()) {
+    absl::SleepFor(pause);
+  } else {
+    Relax();
+  }
 }
 
 }  // namespace
@@ -108,6 +114,7 @@ absl::Status ExecLoop::SetUp() {
 
 absl::Status ExecLoop::Run() {
   status_ = SetUp();
+  WakeInTime();
   // On one node clients wake it in turn, and it would only take their core from them.
   if (wire_ != nullptr) TakeShortSlices();
   absl::Time next_control = absl::InfinitePast();
@@ -130,11 +137,9 @@ absl::Status ExecLoop::Run() {
     } else if (!busy && now < spin_until) {
       Relax();
     } else if (!busy && device_busy) {
-      absl::SleepFor(kDevicePeriod);
+      Pause(DevicePause(now - last_busy, num_cpus_, static_cast<int>(sessions_.size())));
     } else if (!busy && HasStreams()) {
-      const absl::Duration pause =
-          StreamPause(exchange_.num_open_operations() > 0, now - last_busy);
-      if (pause > absl::ZeroDuration()) absl::SleepFor(pause);
+      Pause(StreamPause(exchange_.num_open_operations() > 0, now - last_busy));
     } else if (!busy) {
       Sleep();
       next_control = Now() + kControlPeriod;

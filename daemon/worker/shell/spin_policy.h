@@ -26,4 +26,17 @@ inline absl::Duration StreamPause(bool operations_open, absl::Duration idle) {
   return std::min(idle / 8, kLongest);
 }
 
+// Between two looks at a device that has work, which rings nothing either. `idle`: since something was last
+// taken. What the device has finished waits for the next look, so a pause is a small part of the time that
+// has passed already: the first millisecond is spun through. Where clients need every core it is a sleep.
+inline absl::Duration DevicePause(absl::Duration idle, int num_cpus, int num_sessions) {
+  constexpr int kShare = 64;
+  constexpr absl::Duration kShortest =
+      absl::Microseconds(10);  // Below it a sleep costs more than it spares.
+  constexpr absl::Duration kLongest = absl::Microseconds(20);
+  if (num_cpus <= num_sessions) return kLongest;
+  const absl::Duration pause = std::min(idle / kShare, kLongest);
+  return pause < kShortest ? absl::ZeroDuration() : pause;
+}
+
 }  // namespace epd

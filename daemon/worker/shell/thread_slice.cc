@@ -2,6 +2,7 @@
 
 #include <linux/sched.h>
 #include <linux/sched/types.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +28,11 @@ void ChangeOwn(const Change& change) {
 
 void TakeShortSlices() {
   ChangeOwn([](sched_attr& attributes) { attributes.sched_runtime = kShortTurnNs; });
+}
+
+void WakeInTime() {
+  constexpr unsigned long kSlackNs = 1000;
+  prctl(PR_SET_TIMERSLACK, kSlackNs, 0, 0, 0);
 }
 
 void YieldToOthers() {

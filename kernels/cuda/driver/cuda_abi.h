@@ -38,6 +38,7 @@ inline constexpr int kAttributeMultiprocessors = 16;
 inline constexpr int kAttributeComputeMode = 20;
 inline constexpr int kAttributeComputeMajor = 75;
 inline constexpr int kAttributeComputeMinor = 76;
+inline constexpr int kAttributeMaxSharedBytesOptIn = 97;  // Of a block.
 inline constexpr int kAttributeVirtualMemory = 102;
 inline constexpr int kAttributePosixDescriptors = 103;
 inline constexpr int kAttributeRdmaWithVirtualMemory = 110;

@@ -53,6 +53,7 @@ void FakeDriver::FillTable() {
                                           {kAttributeComputeMode, 0},
                                           {kAttributeComputeMajor, m.compute_major},
                                           {kAttributeComputeMinor, m.compute_minor},
+                                          {kAttributeMaxSharedBytesOptIn, m.max_shared_bytes},
                                           {kAttributeVirtualMemory, m.virtual_memory},
                                           {kAttributePosixDescriptors, m.posix_descriptors},
                                           {kAttributeRdmaWithVirtualMemory, m.rdma},

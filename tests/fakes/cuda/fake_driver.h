@@ -25,6 +25,7 @@ struct FakeMachine {
   int compute_major = 9;
   int compute_minor = 0;
   int multiprocessors = 132;
+  int max_shared_bytes = 227 << 10;
   uint64_t device_bytes = uint64_t{8} << 30;
   bool virtual_memory = true;
   bool posix_descriptors = true;

@@ -1,6 +1,7 @@
 #include "tests/fakes/cuda/fake_nccl.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +47,7 @@ FakeNccl::FakeNccl() {
   table_.init_rank =
       +[](NcclComm* comm, int num_ranks, NcclUniqueId id, int rank, NcclConfig* config) {
         FakeNccl& n = Get();
+        const std::lock_guard lock(n.mutex_);
         if (const NcclResult code = n.Enter("ncclCommInitRankConfig"); code != kNcclSuccess)
           return code;
         *comm = reinterpret_cast<NcclComm>(n.next_++);
@@ -58,6 +60,7 @@ FakeNccl::FakeNccl() {
       };
   table_.get_async_error = +[](NcclComm comm, NcclResult* state) {
     FakeNccl& n = Get();
+    const std::lock_guard lock(n.mutex_);
     *state = n.Enter("ncclCommGetAsyncError");
     const Member* member = n.Find(comm, "ncclCommGetAsyncError");
     if (member == nullptr || *state != kNcclSuccess) return kNcclSuccess;
@@ -70,6 +73,7 @@ FakeNccl::FakeNccl() {
   };
   table_.finalize = +[](NcclComm comm) {
     FakeNccl& n = Get();
+    const std::lock_guard lock(n.mutex_);
     Member* member = n.Find(comm, "ncclCommFinalize");
     if (member == nullptr) return 4;
     member->finalized = true;
@@ -83,6 +87,7 @@ FakeNccl::FakeNccl() {
   };
   table_.destroy = +[](NcclComm comm) {
     FakeNccl& n = Get();
+    const std::lock_guard lock(n.mutex_);
     Member* member = n.Find(comm, "ncclCommDestroy");
     if (member == nullptr) return 4;
     for (const Member* peer : n.Peers(*member)) {
@@ -99,6 +104,8 @@ FakeNccl::FakeNccl() {
   };
   table_.abort = +[](NcclComm comm) {
     FakeNccl& n = Get();
+    n.AwaitLetGo("ncclCommAbort");
+    const std::lock_guard lock(n.mutex_);
     n.Enter("ncclCommAbort");
     Member* member = n.Find(comm, "ncclCommAbort");
     if (member == nullptr) return 4;
@@ -107,6 +114,7 @@ FakeNccl::FakeNccl() {
   };
   table_.group_start = +[]() {
     FakeNccl& n = Get();
+    const std::lock_guard lock(n.mutex_);
     if (const NcclResult code = n.Enter("ncclGroupStart"); code != kNcclSuccess) return code;
     ++n.group_depth_;
     return kNcclSuccess;
@@ -122,7 +130,34 @@ FakeNccl::FakeNccl() {
 
 FakeNccl::~FakeNccl() { g_nccl = nullptr; }
 
+void FakeNccl::Hold(const std::string& function) {
+  const std::lock_guard lock(mutex_);
+  held_ = function;
+}
+
+void FakeNccl::LetGo() {
+  const std::lock_guard lock(mutex_);
+  held_.clear();
+  let_go_.notify_all();
+}
+
+int FakeNccl::num_held() const {
+  const std::lock_guard lock(mutex_);
+  return num_held_;
+}
+
+void FakeNccl::AwaitLetGo(const char* function) {
+  constexpr auto kLimit = std::chrono::seconds(60);
+  std::unique_lock lock(mutex_);
+  ++num_held_;
+  if (!let_go_.wait_for(lock, kLimit, [&] { return held_ != function; })) {
+    violations_.push_back(absl::StrCat(function, ": held for a minute"));
+  }
+  --num_held_;
+}
+
 void FakeNccl::Fail(const std::string& function, NcclResult code, int skip) {
+  const std::lock_guard lock(mutex_);
   failures_[function] = {skip, code};
 }
 
@@ -136,6 +171,7 @@ NcclResult FakeNccl::Enter(const char* function) {
 }
 
 void FakeNccl::Kill(uint64_t id, int rank) {
+  const std::lock_guard lock(mutex_);
   for (auto& [comm, member] : members_) {
     if (member.id == id && member.rank == rank) member.dead = true;
   }
@@ -174,6 +210,7 @@ bool FakeNccl::Complete(const Member& member) const {
 }
 
 NcclResult FakeNccl::Transferred(NcclComm comm, const char* function, Transfer transfer) {
+  const std::lock_guard lock(mutex_);
   if (const NcclResult code = Enter(function); code != kNcclSuccess) return code;
   Member* member = Find(comm, function);
   if (member == nullptr) return 4;
@@ -185,6 +222,7 @@ NcclResult FakeNccl::Transferred(NcclComm comm, const char* function, Transfer t
 }
 
 NcclResult FakeNccl::EndGroup() {
+  const std::lock_guard lock(mutex_);
   const NcclResult code = Enter("ncclGroupEnd");
   if (group_depth_ == 0) violations_.push_back("ncclGroupEnd: no group");
   group_depth_ = std::max(0, group_depth_ - 1);
@@ -197,6 +235,7 @@ NcclResult FakeNccl::EndGroup() {
 }
 
 std::string FakeNccl::PairUp() const {
+  const std::lock_guard lock(mutex_);
   for (const auto& [comm, member] : members_) {
     for (const Member* peer : Peers(member)) {
       const size_t both = std::min(member.groups.size(), peer->groups.size());
@@ -217,10 +256,12 @@ std::string FakeNccl::PairUp() const {
 }
 
 int FakeNccl::CountCalls(const std::string& function) const {
+  const std::lock_guard lock(mutex_);
   return static_cast<int>(std::count(calls_.begin(), calls_.end(), function));
 }
 
 std::vector<int> FakeNccl::SurvivorsThatDidNotAbort(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
   std::vector<int> survivors;
   bool any_dead = false;
   for (const auto& [comm, member] : members_) {
@@ -232,6 +273,7 @@ std::vector<int> FakeNccl::SurvivorsThatDidNotAbort(uint64_t id) const {
 }
 
 int FakeNccl::num_open() const {
+  const std::lock_guard lock(mutex_);
   return static_cast<int>(std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
     const Member& member = entry.second;
     return !member.dead && !member.destroyed && !member.aborted;

@@ -1,9 +1,11 @@
 // Several NCCL ranks in one process, without NCCL: forms communicators out of those who enter, fails on
-// command, and notes each call that breaks a rule of communicators.
+// command, and notes each call that breaks a rule of communicators. Thread-safe, as NCCL is.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +26,11 @@ class FakeNccl {
 
   // The next call of `function` ("ncclSend") returns `code`; ncclCommGetAsyncError reports it.
   void Fail(const std::string& function, NcclResult code, int skip = 0);
+  // Calls of `function` do not come back before LetGo: ncclCommAbort waits for its kernels and frees memory, and the first
+  // ncclCommInitRankConfig of a process looks for plugins and networks (NCCL's init.cc), whatever config.blocking says.
+  void Hold(const std::string& function);
+  void LetGo();
+  int num_held() const;
   // The process of this rank of the communicator is dead: it makes no call any more.
   void Kill(uint64_t id, int rank);
 
@@ -31,10 +38,16 @@ class FakeNccl {
   // that call in different order hang, or take each other's bytes.
   std::string PairUp() const;
 
-  std::vector<std::string> calls() const { return calls_; }
+  std::vector<std::string> calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
   int CountCalls(const std::string& function) const;
   // "ncclCommDestroy of id 1 rank 0: rank 2 is dead", one per broken rule.
-  const std::vector<std::string>& violations() const { return violations_; }
+  std::vector<std::string> violations() const {
+    const std::lock_guard lock(mutex_);
+    return violations_;
+  }
   // Members of the communicator that live and have not aborted it, although one of it is dead.
   std::vector<int> SurvivorsThatDidNotAbort(uint64_t id) const;
   // Communicators that were entered and neither destroyed nor aborted by a living rank.
@@ -68,6 +81,12 @@ class FakeNccl {
   NcclResult Transferred(NcclComm comm, const char* function, Transfer transfer);
   NcclResult EndGroup();
 
+  void AwaitLetGo(const char* function);
+
+  mutable std::recursive_mutex mutex_;
+  std::condition_variable_any let_go_;
+  std::string held_;
+  int num_held_ = 0;
   NcclTable table_;
   std::vector<std::string> calls_;
   std::vector<std::string> violations_;

@@ -74,7 +74,17 @@ void FakeDriver::FillSharingCalls() {
                 });
   EPD_FAKE_CALL(host_register, "cuMemHostRegister", kNeedsContext | kMayBlock,
                 (void* memory, size_t bytes, unsigned), {
-                  if (!d.registered_.emplace(memory, bytes).second) return 712;
+                  // Whole pages are pinned, and none twice (CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED).
+                  constexpr uintptr_t kPage = 4096;
+                  const auto first = reinterpret_cast<uintptr_t>(memory) / kPage;
+                  const auto last = (reinterpret_cast<uintptr_t>(memory) + bytes - 1) / kPage;
+                  for (const auto& [other, other_bytes] : d.registered_) {
+                    const auto start = reinterpret_cast<uintptr_t>(other);
+                    if (start / kPage <= last && (start + other_bytes - 1) / kPage >= first) {
+                      return 712;
+                    }
+                  }
+                  d.registered_.emplace(memory, bytes);
                   return kSuccess;
                 });
   EPD_FAKE_CALL(host_unregister, "cuMemHostUnregister", kNeedsContext | kMayBlock | kTakesAway,

@@ -1,5 +1,7 @@
 """Goal: the part of tests/gpu/run that tries JAX ranks over a real epd does its work - here on CPUs - and fails when they do."""
 
+import functools
+import importlib
 import json
 import os
 import pathlib
@@ -49,11 +51,26 @@ def test_the_benchmark_measures_what_runs_here_and_says_what_does_not() -> None:
     ended = _api_ranks("--bin", _BIN, *options, "bench", _wheel(), XLA_FLAGS=flags)
     assert ended.returncode == 0, ended.stderr
     (report,) = json.loads(ended.stdout)["processes"]
-    assert [shape["tokens_per_rank"] for shape in report["shapes"]] == [2, 64]
-    for shape in report["shapes"]:
-        times = shape["epd"]["forward_backward"]
-        assert times["p99_us"] >= times["p50_us"] > shape["epd"]["forward"]["p50_us"] / 2 > 0
-        assert "does not run here" in shape["ragged_all_to_all"]
+    records = report["records"]
+    assert [one["identity"]["implementation"] for one in records] == [
+        "epd",
+        "ragged_all_to_all",
+    ] * 2
+    for ours in records[::2]:
+        assert ours["outcome"] == {
+            "status": "ok",
+            "oracle": {"before": True, "after": True},
+            "problem": "",
+        }
+        assert 0 < ours["workload"]["live_rows"] < ours["workload"]["capacity"]
+        rows = {row["what"]: row for row in ours["measurement"]["rows"]}
+        assert set(rows) == {"forward", "forward_backward", "chained pair period"}
+        for row in rows.values():
+            assert row["p99_us"] >= row["p90_us"] >= row["p50_us"] > 0
+    assert [one["workload"]["tokens_per_rank"] for one in records] == [2, 2, 64, 64]
+    for theirs in records[1::2]:
+        assert theirs["outcome"]["status"] == "did not run"
+        assert "does not run here" in theirs["outcome"]["problem"]
 
 
 # XLA has no such collective on CPUs: the same by what it has.
@@ -98,8 +115,27 @@ def test_what_the_benchmark_compares_with_gives_the_same() -> None:
             },
         )
     assert run.returncode == 0, run.stderr
-    for shape in json.loads(run.stdout)["shapes"]:
-        assert shape["ragged_all_to_all"]["forward_backward"]["p50_us"] > 0
+    for one in json.loads(run.stdout)["records"]:
+        assert one["outcome"]["status"] == "ok", one
+        assert len(one["measurement"]["rows"]) == 3
+
+
+def test_results_that_are_wrong_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(_ROOT / "tests" / "gpu"))
+    bench_record = importlib.import_module("bench_record")
+    workload = bench_record.Workload("x", 2, 4, 8, 2, 4, live_rows=5, capacity=16)
+    place = bench_record.Place({}, {}, {})
+    rows = [bench_record.row("forward", [3.0, 1.0, 2.0])]
+    assert rows[0]["p50_us"] == 2.0 and rows[0]["p90_us"] == 2.8 and rows[0]["n"] == 3
+    made = functools.partial(bench_record.record, workload, {"name": "epd"}, place, rows)
+    assert made({"before": True, "after": True})["outcome"]["status"] == "ok"
+    assert made({"before": True, "after": False})["outcome"]["status"] == "wrong results"
+    assert made({})["outcome"]["status"] == "wrong results", "nobody has looked"
+    silent = made({}, problem="no such thing here")
+    assert silent["outcome"]["status"] == "did not run" and silent["measurement"]["rows"] == []
+    assert silent["workload"]["live_bytes"] == 5 * 16
+    with pytest.raises(ValueError, match="got none"):
+        bench_record.row("forward", [])
 
 
 def test_a_rank_that_fails_fails_the_part(tmp_path: pathlib.Path) -> None:

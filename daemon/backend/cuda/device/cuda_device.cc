@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/device_image.h"
+#include "kernels/cuda/driver/device_shape.h"
 
 namespace epd::cuda {
 namespace {
 
-constexpr int kLeastComputeMajor = 8;
+constexpr int kLeastComputeCapability = 80;
 // Beside the staging, for plans and tables of moves.
 constexpr uint64_t kLeastScratch = uint64_t{8} << 20;
 constexpr uint64_t kScratchShare = 16;
@@ -36,19 +37,16 @@ absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no device ", options.ordinal, ": ", epd::cuda::Describe(driver_, "cuDeviceGet", code)));
   }
-  const auto attribute = [this](int which) {
-    int value = 0;
-    return driver_.device_get_attribute(&value, which, device_) == kSuccess ? value : 0;
-  };
-  const int major = attribute(kAttributeComputeMajor);
-  const int minor = attribute(kAttributeComputeMinor);
-  if (major < kLeastComputeMajor) {
-    return absl::FailedPreconditionError(absl::StrCat("device ", options.ordinal,
-                                                      " has compute capability ", major, ".", minor,
-                                                      ", expected at least 8.0"));
+  if (const Result code = ReadDeviceShape(driver_, device_, &shape_); code != kSuccess) {
+    return Unusable(driver_, "cuDeviceGetAttribute", code);
   }
-  shape_.num_sms = std::max(1, attribute(kAttributeMultiprocessors));
-  shape_.compute_capability = 10 * major + minor;
+  if (shape_.compute_capability < kLeastComputeCapability) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device ", options.ordinal, " has compute capability ", shape_.compute_capability / 10, ".",
+        shape_.compute_capability % 10, ", expected at least 8.0"));
+  }
+  const std::string bad = ReadBulkSetting(options.bulk_setting, &shape_);
+  if (!bad.empty()) return absl::InvalidArgumentError(bad);
   shape_.max_num_sms = options.max_num_sms;
   char name[128] = {};
   driver_.device_get_name(name, sizeof name - 1, device_);

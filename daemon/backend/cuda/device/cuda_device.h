@@ -27,6 +27,8 @@ struct CudaDeviceOptions {
   uint64_t staging_bytes = 0;
   SharingChoice sharing = SharingChoice::kAuto;
   int32_t max_num_sms = 0;  // For kernels that move rows; 0: all.
+  const char* bulk_setting =
+      nullptr;  // The text of kBulkSetting (kernels/cuda/driver/device_shape.h).
   absl::Duration limit = absl::Seconds(30);
   const void* image = nullptr;  // The kernels; null: those of this program.
 };

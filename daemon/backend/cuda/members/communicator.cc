@@ -1,13 +1,24 @@
 #include "daemon/backend/cuda/members/communicator.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace epd::cuda {
+namespace {
+
+bool Bad(NcclResult code) { return code != kNcclSuccess && code != kNcclInProgress; }
+
+}  // namespace
 
 Communicator::Communicator(const NcclTable& nccl, const CommunicatorOptions& options)
     : nccl_(nccl), options_(options) {}
 
 Communicator::~Communicator() {
+  if (thread_.open()) {
+    if (call_->what != Called::kInit) return;
+    if (call_->passed.exchange(true)) comm_ = call_->comm;
+  }
   if (comm_ != nullptr) nccl_.abort(comm_);
 }
 
@@ -23,24 +34,107 @@ absl::Status Communicator::Failure(const char* call, NcclResult code) const {
                                          "); the group forms again"));
 }
 
+// ---- calls that may block ----
+
+void Communicator::Post(Called what, std::function<NcclResult(Call&)> make) {
+  call_ = std::make_shared<Call>(what);
+  // It may outlive this.
+  thread_.Post([call = call_, make = std::move(make), abort = nccl_.abort,
+                enter = options_.enter_device]() -> absl::Status {
+    if (enter != nullptr) {
+      if (absl::Status entered = enter(); !entered.ok()) return entered;
+    }
+    call->code = make(*call);
+    if (call->what == Called::kInit && call->passed.exchange(true) && call->comm != nullptr) {
+      abort(call->comm);
+    }
+    return absl::OkStatus();
+  });
+}
+
+void Communicator::TakeCall(absl::Time now) {
+  const std::optional<absl::Status> done = thread_.Take();
+  if (!done.has_value()) return;
+  const std::shared_ptr<Call> call = std::exchange(call_, nullptr);
+  if (call->what == Called::kInit) comm_ = call->comm;
+  const bool failed = !done->ok() || Bad(call->code);
+  if (call->what == Called::kAbort || (call->what == Called::kDestroy && !failed)) return Gone();
+  // While it was under way it was given up.
+  if (machine_.state() == CommState::kAborting) return comm_ == nullptr ? Gone() : PostAbort();
+  if (!failed) return;
+  const char* const name =
+      call->what == Called::kInit ? "ncclCommInitRankConfig" : "ncclCommDestroy";
+  Take(CommEvent::kFailed, done->ok() ? Failure(name, call->code) : *done, now);
+}
+
+void Communicator::CheckCall(absl::Time now) {
+  if (now < deadline_) return;
+  if (machine_.state() == CommState::kForming) {
+    return Take(CommEvent::kLate,
+                absl::DeadlineExceededError(
+                    absl::StrCat(Where(), ": NCCL has not begun to form the communicator within ",
+                                 absl::FormatDuration(options_.form_limit))),
+                now);
+  }
+  if (!broken_.ok()) return;
+  broken_ = absl::DeadlineExceededError(
+      absl::StrCat(Where(), ": NCCL has not ended the communicator within ",
+                   absl::FormatDuration(options_.end_limit), "; this worker is replaced"));
+}
+
 void Communicator::Begin(const NcclUniqueId& id, absl::Time now) {
   if (machine_.On(CommEvent::kBegin) != CommAction::kInit) return;
   deadline_ = now + options_.form_limit;
-  NcclConfig config;
-  if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
-  const NcclResult code = nccl_.init_rank(&comm_, options_.num_ranks, id, options_.rank, &config);
-  if (code == kNcclSuccess || code == kNcclInProgress) return;
-  Take(CommEvent::kFailed, Failure("ncclCommInitRankConfig", code), now);
+  Post(Called::kInit, [id, init = nccl_.init_rank, num_ranks = options_.num_ranks,
+                       rank = options_.rank, max_ctas = options_.max_ctas](Call& call) {
+    NcclConfig config;
+    if (max_ctas > 0) config.max_ctas = max_ctas;
+    return init(&call.comm, num_ranks, id, rank, &config);
+  });
 }
 
+// After finalize has succeeded on all ranks, destroy waits for nobody.
+void Communicator::Destroy(absl::Time now) {
+  finalizing_ = false;
+  deadline_ = now + options_.end_limit;
+  Post(Called::kDestroy, [comm = comm_, destroy = nccl_.destroy](Call&) { return destroy(comm); });
+}
+
+void Communicator::Abort(absl::Time now) {
+  finalizing_ = false;
+  launching_ = false;
+  num_open_ = 0;
+  deadline_ = now + options_.end_limit;
+  if (thread_.open()) return;  // TakeCall goes on.
+  if (comm_ == nullptr) return Gone();
+  PostAbort();
+}
+
+// Frees it, whatever it returns.
+void Communicator::PostAbort() {
+  Post(Called::kAbort, [comm = comm_, abort = nccl_.abort](Call&) { return abort(comm); });
+}
+
+void Communicator::Gone() {
+  comm_ = nullptr;
+  deadline_ = absl::InfiniteFuture();
+  machine_.On(CommEvent::kGone);
+}
+
+// ---- the rest returns at once ----
+
 void Communicator::Poll(absl::Time now) {
+  if (thread_.open()) {
+    TakeCall(now);
+    if (thread_.open()) return CheckCall(now);
+  }
   const CommState state = machine_.state();
   const bool waiting = state == CommState::kForming || state == CommState::kEnding;
   if (!waiting && state != CommState::kReady) return;
   NcclResult reported = kNcclSuccess;
   const NcclResult code = nccl_.get_async_error(comm_, &reported);
   const NcclResult worst = code != kNcclSuccess ? code : reported;
-  if (worst != kNcclSuccess && worst != kNcclInProgress) {
+  if (Bad(worst)) {
     return Take(CommEvent::kFailed, Failure("ncclCommGetAsyncError", worst), now);
   }
   if (worst == kNcclSuccess && state == CommState::kForming) {
@@ -85,7 +179,7 @@ void Communicator::Take(CommEvent event, const absl::Status& why, absl::Time now
       deadline_ = now + options_.end_limit;
       finalizing_ = true;
       const NcclResult code = nccl_.finalize(comm_);
-      if (code != kNcclSuccess && code != kNcclInProgress) {
+      if (Bad(code)) {
         Take(CommEvent::kFailed, Failure("ncclCommFinalize", code), now);
       }
       return;
@@ -94,35 +188,15 @@ void Communicator::Take(CommEvent event, const absl::Status& why, absl::Time now
       cause_ = why.ok() ? absl::AbortedError(absl::StrCat(Where(), ": released with ", num_open_,
                                                           " operations open"))
                         : why;
-      return Abort();
+      return Abort(now);
   }
-}
-
-// After finalize has succeeded on all ranks, destroy waits for nobody.
-void Communicator::Destroy(absl::Time now) {
-  finalizing_ = false;
-  deadline_ = absl::InfiniteFuture();
-  const NcclResult code = nccl_.destroy(comm_);
-  if (code != kNcclSuccess) return Take(CommEvent::kFailed, Failure("ncclCommDestroy", code), now);
-  comm_ = nullptr;
-  machine_.On(CommEvent::kGone);
-}
-
-void Communicator::Abort() {
-  finalizing_ = false;
-  deadline_ = absl::InfiniteFuture();
-  launching_ = false;
-  if (comm_ != nullptr) nccl_.abort(comm_);  // Frees it, whatever it returns.
-  comm_ = nullptr;
-  num_open_ = 0;
-  machine_.On(CommEvent::kGone);
 }
 
 NcclResult Communicator::IssueOne(const PeerBytes& peer, Stream stream) const {
   if (peer.send_bytes > 0) {
     const NcclResult code =
         nccl_.send(peer.send, peer.send_bytes, kNcclBytes, peer.peer, comm_, stream);
-    if (code != kNcclSuccess && code != kNcclInProgress) return code;
+    if (Bad(code)) return code;
   }
   if (peer.receive_bytes == 0) return kNcclSuccess;
   return nccl_.receive(peer.receive, peer.receive_bytes, kNcclBytes, peer.peer, comm_, stream);
@@ -139,17 +213,17 @@ absl::Status Communicator::Issue(const std::vector<PeerBytes>& peers, Stream str
   NcclResult code = nccl_.group_start();
   const bool grouped = code == kNcclSuccess;
   for (const PeerBytes& peer : peers) {
-    if (code != kNcclSuccess && code != kNcclInProgress) break;
+    if (Bad(code)) break;
     call = "ncclSend or ncclRecv";
     code = IssueOne(peer, stream);
   }
   // The group is closed even after a failure: an open one would swallow every later call.
   const NcclResult closed = grouped ? nccl_.group_end() : kNcclSuccess;
-  if (code == kNcclSuccess || code == kNcclInProgress) {
-    if (closed != kNcclSuccess && closed != kNcclInProgress) call = "ncclGroupEnd";
+  if (!Bad(code)) {
+    if (Bad(closed)) call = "ncclGroupEnd";
     code = closed;
   }
-  if (code == kNcclSuccess || code == kNcclInProgress) {
+  if (!Bad(code)) {
     ++num_open_;
     launching_ = code == kNcclInProgress;
     return absl::OkStatus();

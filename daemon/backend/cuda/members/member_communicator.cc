@@ -15,6 +15,8 @@ using State = MemberMove::State;
 // Of moves that read their counts, and of moves in the stream.
 constexpr size_t kNumReadingBlocks = 2;
 constexpr size_t kNumBlocks = 4;
+// Of a step's layers, forward and backward, of a few tenants.
+constexpr size_t kMaxKnownPlans = 512;
 
 // What all members must have alike, beside what their calls were compared for.
 uint64_t DigestOf(const std::vector<int32_t>& counts) {
@@ -41,6 +43,7 @@ MemberCommunicator::MemberCommunicator(CudaDevice& device, std::unique_ptr<Membe
       moved_(moved),
       prepared_(prepared),
       link_(std::move(link)),
+      known_(kMaxKnownPlans),
       reading_(device, kNumReadingBlocks),
       memory_(device, kNumBlocks) {}
 
@@ -94,8 +97,20 @@ void MemberCommunicator::Start(std::unique_ptr<MemberMove> move) {
   absl::StatusOr<std::unique_ptr<MemberRows>> rows = link_->Rows(move->group, move->job);
   if (!rows.ok()) return moved_.push_back({move->id, rows.status()});
   move->rows = *std::move(rows);
-  if (move->rows->read_bytes() == 0) move->state = State::kSized;
+  if (move->rows->read_bytes() == 0) {
+    move->state = State::kSized;
+  } else if (const std::vector<int32_t>* counts = known_.Find(PlanOf(*move));
+             counts != nullptr && move->rows->TakeKnown(*counts)) {
+    move->state = State::kSized;
+  }
   moves_.push_back(std::move(move));
+}
+
+KnownPlan MemberCommunicator::PlanOf(const MemberMove& move) {
+  return {.arenas = move.arenas,
+          .group_id = move.group.group_id,
+          .epoch = move.group.epoch,
+          .plan_id = move.job.plan_id};
 }
 
 void MemberCommunicator::Finish(MemberMove& move, const absl::Status& status) {
@@ -126,6 +141,7 @@ void MemberCommunicator::Cancel(MoveId id, absl::Time) {
 
 void MemberCommunicator::Forget(const CudaArenas* arenas) {
   std::erase_if(moves_, [arenas](const auto& move) { return move->arenas == arenas; });
+  known_.ForgetArenas(arenas);
 }
 
 void MemberCommunicator::Issue(const IssuePlace& place, absl::Time now) {
@@ -243,6 +259,7 @@ void MemberCommunicator::TakeCounts(MemberMove& move) {
   move.block = -1;
   if (!move.verdict.ok()) return Finish(move, move.verdict);
   if (!read.ok()) return Finish(move, read);
+  known_.Keep(PlanOf(move), move.rows->counts());
   move.state = State::kSized;
 }
 
@@ -334,6 +351,8 @@ bool MemberCommunicator::Complete(WorkId id) {
   }
   const uint8_t* host = memory_.Places(move->block).host;
   absl::Status status = !move->verdict.ok() ? move->verdict : move->rows->Outcome(host);
+  // A plan that says otherwise now is read again by whoever comes with it next.
+  if (!status.ok()) known_.Forget(PlanOf(*move));
   // Nobody knows how far NCCL was.
   if (status.ok() && link_->state() != CommState::kReady) status = Entered();
   if (status.ok() && move->job.kind == shm::Kind::kPrepare) {

@@ -21,6 +21,7 @@
 #include "daemon/backend/backend.h"
 #include "daemon/backend/cuda/device/cuda_device.h"
 #include "daemon/backend/cuda/members/issue_order.h"
+#include "daemon/backend/cuda/members/known_counts.h"
 #include "daemon/backend/cuda/members/member_link.h"
 #include "daemon/backend/cuda/members/member_rows.h"
 #include "daemon/backend/cuda/moves/move_memory.h"
@@ -107,6 +108,7 @@ class MemberCommunicator {
   absl::Status PutRest(MemberMove& move, absl::Time now);
   absl::Status Enter(absl::Time now);
   size_t NumInStream() const;
+  static KnownPlan PlanOf(const MemberMove& move);
 
   CudaDevice& device_;
   const Options options_;
@@ -115,6 +117,7 @@ class MemberCommunicator {
   const std::unique_ptr<MemberLink> link_;
   std::optional<NcclUniqueId> id_;  // Until it has begun.
   IssueOrder order_;
+  KnownCounts known_;
   MoveMemory reading_;
   MoveMemory memory_;
   Moves moves_;                 // In the order of Start.

@@ -57,7 +57,8 @@ class NativeLink : public MemberLink {
 
   CommState state() const override { return comm_.state(); }
   const absl::Status& cause() const override { return comm_.cause(); }
-  bool busy() const override { return comm_.state() == CommState::kForming; }
+  absl::Status broken() const override { return comm_.broken(); }
+  bool busy() const override { return comm_.calling() || comm_.state() == CommState::kForming; }
   void Begin(const NcclUniqueId& id, const MovePlaces&, Stream, absl::Time now) override {
     comm_.Begin(id, now);
   }

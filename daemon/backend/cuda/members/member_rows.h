@@ -24,6 +24,9 @@ class MemberRows {
   //   DATA_LOSS         a plan is corrupt, or two plans differ
   //   INVALID_ARGUMENT  a plan cannot be served
   virtual absl::Status TakeRead(const uint8_t* host) = 0;
+  // In place of Read and TakeRead: the counts that another operation of the same plan has read. False: it cannot go
+  // by them, and reads.
+  virtual bool TakeKnown(const std::vector<int32_t>&) { return false; }
   // What all members must have alike, once it was read.
   virtual const std::vector<int32_t>& counts() const = 0;
   virtual const MoveRoom& room() const = 0;

@@ -25,6 +25,11 @@ absl::Status RowMoves::Outcome(const uint8_t* host) const {
   return CountsIn(host + CountsAt()).status();
 }
 
+bool RowMoves::Fit(const std::vector<int32_t>& counts) const {
+  return counts.size() * sizeof(int32_t) == counts_bytes() &&
+         CheckCounts(spec_, counts.data()).ok();
+}
+
 absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) const {
   const uint8_t* first = nullptr;
   size_t first_rank = 0;
@@ -42,7 +47,7 @@ absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) con
   }
   std::vector<int32_t> counts(counts_bytes() / sizeof(int32_t));
   if (first != nullptr) std::memcpy(counts.data(), first, counts_bytes());
-  if (const KernelError bad = CheckCounts(spec_, counts.data()); !bad.ok()) {
+  if (!Fit(counts)) {
     return absl::DataLossError(absl::StrCat("output of rank ", first_rank,
                                             ": the counts of its plan fit no group of this size; "
                                             "prepare again"));

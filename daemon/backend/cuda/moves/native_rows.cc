@@ -25,7 +25,16 @@ uint64_t NativeRows::read_bytes() const { return prepares() ? 0 : moves_->read_b
 absl::Status NativeRows::TakeRead(const uint8_t* host) {
   absl::StatusOr<std::vector<int32_t>> counts = moves_->CountsIn(host);
   if (!counts.ok()) return counts.status();
-  counts_ = *std::move(counts);
+  return PlanBy(*std::move(counts));
+}
+
+// The kernels compare them with the plan all the same (Outcome).
+bool NativeRows::TakeKnown(const std::vector<int32_t>& counts) {
+  return !prepares() && moves_->Fit(counts) && PlanBy(counts).ok();
+}
+
+absl::Status NativeRows::PlanBy(std::vector<int32_t> counts) {
+  counts_ = std::move(counts);
   traffic_ = PlanMemberTraffic(moves_->Shape(), counts_.data(), self_);
   // Of the landings it had no room.
   return Plan();

@@ -21,6 +21,7 @@ class NativeRows : public MemberRows {
   uint64_t read_bytes() const override;
   StreamSteps Read(const MovePlaces& places) const override { return moves_->ReadCounts(places); }
   absl::Status TakeRead(const uint8_t* host) override;
+  bool TakeKnown(const std::vector<int32_t>& counts) override;
   const std::vector<int32_t>& counts() const override { return counts_; }
   const MoveRoom& room() const override { return moves_->room(); }
   absl::Status TakeCapacities() override;
@@ -33,6 +34,7 @@ class NativeRows : public MemberRows {
   NativeRows(const MoveGroup& group, const MoveJob& job, int self)
       : group_(group), job_(job), self_(self) {}
   absl::Status Plan();
+  absl::Status PlanBy(std::vector<int32_t> counts);
   bool prepares() const { return job_.kind == shm::Kind::kPrepare; }
 
   const MoveGroup& group_;

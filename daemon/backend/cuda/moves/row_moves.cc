@@ -109,6 +109,7 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
   const auto ranks = static_cast<int64_t>(num_ranks());
   layout_.owners = Take<int32_t>(cursor, group_.spec.num_experts);
   layout_.targets = Take<GatherSource>(cursor, ranks);
+  layout_.plans_of = Take<const uint8_t*>(cursor, ranks);
   for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
@@ -192,7 +193,7 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
   } else {
     Scatter(places, device, steps.before);
   }
-  TakeResults(places, last);
+  TakeFindings(places, device, last);
   return steps;
 }
 
@@ -216,6 +217,11 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
   if (!group_.expert_owner.empty()) {
     std::memcpy(places.host + layout_.owners, group_.expert_owner.data(),
                 group_.expert_owner.size() * sizeof(int32_t));
+  }
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const uint8_t* const plan =
+        local(rank) ? At<const uint8_t>(places.device, layout_.plans[rank]) : nullptr;
+    std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
   if (spans() && scatters()) return WriteLandingTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -266,6 +272,8 @@ LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
   args.recv_rows = At<uint8_t>(Out(places, rank), 0);
   args.recv_weights = WeightsOut(places, rank);
   args.capacity = static_cast<int64_t>(part.recv_capacity);
+  args.keeps_tail =
+      true;  // The rank's copy out clears its own buffer behind the live rows, and reads no others.
   args.report = report;
   args.gate = {nullptr, report};
   return args;
@@ -318,17 +326,18 @@ void RowMoves::Gather(const MovePlaces& places, const DeviceShape& device,
   }
 }
 
-void RowMoves::TakeResults(const MovePlaces& places, StreamSteps& steps) const {
+void RowMoves::TakeFindings(const MovePlaces& places, const DeviceShape& device,
+                            StreamSteps& steps) const {
   const DevicePointer host = places.host_on_device;
-  steps.Copy(host + layout_.host_results, places.device + layout_.reports,
-             num_ranks() * sizeof(ReportWord));
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
-    const DevicePointer plan = places.device + layout_.plans[rank];
-    steps.Copy(host + HeadersAt() + rank * sizeof(PlanHeader), plan, sizeof(PlanHeader));
-    steps.Copy(host + CountsAt() + rank * counts_bytes(),
-               plan + PlanCountsOffset(spec_.num_experts), counts_bytes());
-  }
+  TakeResults::Args args;
+  args.reports = At<ReportWord>(places.device, layout_.reports);
+  args.plans = At<const uint8_t*>(places.device, layout_.plans_of);
+  args.num_ranks = spec_.num_ranks;
+  args.num_experts = spec_.num_experts;
+  args.reports_out = At<ReportWord>(host, layout_.host_results);
+  args.headers_out = At<PlanHeader>(host, HeadersAt());
+  args.counts_out = At<int32_t>(host, CountsAt());
+  steps.Launch(TakeResultsLaunches(args, device));
 }
 
 }  // namespace epd::cuda

@@ -43,6 +43,8 @@ class RowMoves {
   // Once they are complete: the counts that all plans have.
   //   DATA_LOSS  two plans differ, or they are no counts of this group
   absl::StatusOr<std::vector<int32_t>> CountsIn(const uint8_t* host) const;
+  // Whether they are counts of this group.
+  bool Fit(const std::vector<int32_t>& counts) const;
   // Where CountsIn finds the counts that the kernels saw, in the host memory of the steps.
   uint64_t counts_seen_at() const { return CountsAt(); }
   // The numbers that all workers of the operation must plan from.
@@ -58,7 +60,8 @@ class RowMoves {
   // Offsets in device memory. The tables lie at its start and are copied there from host memory.
   struct Layout {
     uint64_t owners = 0;
-    uint64_t targets = 0;  // RecvTarget or GatherSource of each rank.
+    uint64_t targets = 0;   // RecvTarget or GatherSource of each rank.
+    uint64_t plans_of = 0;  // Where each local rank's plan is; null: of another worker's.
     uint64_t tables_bytes = 0;
     uint64_t reports = 0;
     uint64_t counts = 0;           // prepare only.
@@ -109,7 +112,7 @@ class RowMoves {
   const LandingPlaceOnDevice& LandingOf(size_t source, size_t destination) const {
     return traffic_->landings[source * num_ranks() + destination];
   }
-  void TakeResults(const MovePlaces& places, StreamSteps& steps) const;
+  void TakeFindings(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   DevicePointer Region(const MovePlaces& places, size_t rank) const;
   DevicePointer Stage(const MovePlaces& places, size_t rank) const;
   DevicePointer Out(const MovePlaces& places, size_t rank) const;

@@ -289,6 +289,20 @@ TEST_P(StreamGroupTest, OperationsPutIntoStreamsGiveWhatTheReferenceGives) {
   EXPECT_TRUE(CheckAll().ok());
 }
 
+// Four operations have a side of C slots, and with the worker's executor another of T tokens.
+TEST_P(StreamGroupTest, CopiesMoveTheRowsThatThereAreAndNotTheRoomForThem) {
+  for (uint64_t seed = 1, want = 0; seed <= 5; ++seed) {
+    Refill(seed);
+    PutAll();
+    for (const int r : {0, 1}) {
+      want += 4 * reference::Recv(problem_, r).slots.size();
+      if (GetParam() == Executor::kWorker) want += 4 * kT;
+    }
+    EXPECT_EQ(node_.num_copied_rows(), want) << "seed " << seed;
+  }
+  EXPECT_EQ(node_.num_gates_in_slots(), 0u) << "a slot is host memory, and rows are many";
+}
+
 TEST_P(StreamGroupTest, CapturedOnceReplayedAThousandTimes) {
   Refill(1);
   Capture();

@@ -5,9 +5,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "kernels/recv_layout.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/region_layout.h"
@@ -34,7 +37,9 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
     : executor_(executor), drop_on_overflow_(drop_on_overflow), graph_(driver_.table()) {
   for (int i = 0; i < cuda::NumKernels(); ++i) {
     const cuda::KernelShape& kernel = cuda::KernelAt(i);
-    const auto run = [&kernel](void** arguments) {
+    const bool copies = absl::StartsWith(kernel.name, "epd_copy_rows_");
+    const auto run = [this, &kernel, copies](void** arguments) {
+      if (copies) CountCopy(*static_cast<const cuda::CopyRowsArgs*>(arguments[0]));
       EXPECT_TRUE(cuda::RunOnHost(kernel, arguments[0], cuda::HostOrder::kForward)) << kernel.name;
     };
     driver_.SetKernel(kernel.name, run, kernel.args_bytes);
@@ -86,6 +91,19 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
   for (uint32_t r = 0; r < kNumRanks; ++r) groups_[r]->OnJoined(MakeFormation(r, 1));
 }
 
+void StreamNode::CountCopy(const cuda::CopyRowsArgs& copy) {
+  // The fake driver gives the device the host's addresses.
+  for (const auto& pool : pools_) {
+    const auto* const first = reinterpret_cast<const uint8_t*>(&pool->view().header());
+    const auto* const status = reinterpret_cast<const uint8_t*>(copy.gate.status);
+    if (status >= first && status < first + pool->view().bytes()) ++num_gates_in_slots_;
+  }
+  if (copy.row_bytes != kHidden * sizeof(float) || !copy.gate.Open()) return;
+  const int64_t rows =
+      copy.num_rows == nullptr ? copy.max_rows : std::min(copy.max_rows, *copy.num_rows);
+  num_copied_rows_ += static_cast<uint64_t>(rows);
+}
+
 void StreamNode::End() {
   if (std::exchange(ended_, true)) return;
   for (auto& group : groups_) group->OnEnded({Code::kUnavailable, "the test is over"});
@@ -107,6 +125,7 @@ StreamNode::~StreamNode() {
   for (const cuda::Stream stream : streams_) driver_.table().stream_destroy(stream);
   driver_.table().primary_context_release(0);
   EXPECT_EQ(driver_.Leaks(), "");
+  EXPECT_LE(driver_.CountCalls("cuModuleLoadData"), 1) << "one for all groups on a device";
   EXPECT_TRUE(driver_.violations().empty()) << driver_.violations().front();
 }
 
@@ -173,6 +192,21 @@ std::shared_ptr<StreamGroup> StreamNode::Attach(uint32_t rank) {
   return group;
 }
 
+// Behind the live rows a worker clears nothing.
+void StreamNode::LeaveTail(uint8_t* region, size_t rank, const MoveJob& job) {
+  RoutingSpec spec;
+  spec.num_ranks = kNumRanks;
+  spec.num_experts = kNumExperts;
+  spec.top_k = kTopK;
+  spec.alignment = job.alignment;
+  spec.max_tokens = kMaxTokens;
+  const auto* counts = reinterpret_cast<const int32_t*>(region + PlanCountsOffset(kNumExperts));
+  const auto capacity = static_cast<int64_t>(job.parts[rank].recv_capacity);
+  const int64_t live = std::min(TotalRecv(spec, counts, static_cast<int32_t>(rank)), capacity);
+  std::memset(region + job.parts[rank].out_offset + static_cast<uint64_t>(live) * job.row_bytes,
+              0xee, static_cast<uint64_t>(capacity - live) * job.row_bytes);
+}
+
 // As proto/epd/v1/region_layout.h has it for device memory; float32 rows.
 absl::Status StreamNode::Move(const MoveJob& job) {
   ++num_moves_;
@@ -195,6 +229,7 @@ absl::Status StreamNode::Move(const MoveJob& job) {
   const bool scatters = Scatters(job.kind);
   for (size_t r = 0; r < kNumRanks; ++r) {
     std::memset(region(r) + job.parts[r].out_offset, 0, job.parts[r].out_bytes);
+    if (scatters) LeaveTail(region(r), r, job);
     const auto* header = reinterpret_cast<const PlanHeader*>(region(r));
     if (header->magic != kPlanMagic || header->plan_id != job.plan_id ||
         header->epoch != formation_ || header->group_id != kGroupId) {

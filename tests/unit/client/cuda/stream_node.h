@@ -66,6 +66,10 @@ class StreamNode {
   // Waits until `done()`. False: not within ten seconds.
   static bool Await(const std::function<bool()>& done);
   int num_moves() const { return num_moves_; }
+  // Rows of kHidden that copies between buffers and regions have moved.
+  uint64_t num_copied_rows() const { return num_copied_rows_; }
+  // Copies whose gate is a word of a slot.
+  uint64_t num_gates_in_slots() const { return num_gates_in_slots_; }
   GroupSpec ClientSpec() const;
 
  private:
@@ -73,6 +77,8 @@ class StreamNode {
   void MakeArenas();
   std::shared_ptr<const Formation> MakeFormation(uint32_t rank, uint64_t number);
   absl::Status Move(const MoveJob& job);
+  void CountCopy(const cuda::CopyRowsArgs& copy);
+  static void LeaveTail(uint8_t* region, size_t rank, const MoveJob& job);
 
   const Executor executor_;
   const bool drop_on_overflow_;
@@ -96,6 +102,8 @@ class StreamNode {
   absl::Status fail_moves_;
   std::atomic<uint64_t> formation_ = 1;
   std::atomic<int> num_moves_ = 0;
+  std::atomic<uint64_t> num_copied_rows_ = 0;
+  std::atomic<uint64_t> num_gates_in_slots_ = 0;
   std::atomic<int> num_drained_ = 0;
   std::atomic<bool> lost_ = false;
 };

@@ -1,11 +1,15 @@
 // Goal: the worker's small policies at the edge: how long to spin, how much to log, what to say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+
+#include <thread>
 
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/log_limiter.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/spin_policy.h"
+#include "daemon/worker/shell/thread_slice.h"
 #include "tests/unit/daemon/worker/exchange_harness.h"
 
 namespace epd {
@@ -92,6 +96,25 @@ TEST(StreamPauseTest, GrowsWithIdlenessUpToAStepsDelay) {
   EXPECT_EQ(StreamPause(true, absl::Seconds(1)), absl::Microseconds(50)) << "a rank is late";
   EXPECT_LT(StreamPause(false, absl::Microseconds(80)), absl::Microseconds(11));
   EXPECT_EQ(StreamPause(false, absl::InfiniteDuration()), absl::Microseconds(50));
+}
+
+// A device that has finished is noticed within a small part of the time that it took.
+TEST(DevicePauseTest, IsASmallPartOfTheTimeThatHasPassed) {
+  for (const int us : {0, 20, 200, 600}) {
+    EXPECT_EQ(DevicePause(absl::Microseconds(us), 8, 2), absl::ZeroDuration()) << us;
+  }
+  EXPECT_EQ(DevicePause(absl::Microseconds(768), 8, 2), absl::Microseconds(12));
+  EXPECT_EQ(DevicePause(absl::Seconds(1), 8, 2), absl::Microseconds(20));
+  EXPECT_EQ(DevicePause(absl::InfiniteDuration(), 8, 2), absl::Microseconds(20));
+  EXPECT_EQ(DevicePause(absl::ZeroDuration(), 2, 2), absl::Microseconds(20)) << "cores are short";
+}
+
+TEST(WakeInTimeTest, TheThreadsTimersSlipByAMicrosecond) {
+  std::thread([] {
+    ASSERT_GT(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 1000) << "what the kernel gives";
+    WakeInTime();
+    EXPECT_EQ(prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), 1000);
+  }).join();
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ TEST(BuildPlanTest, CountsAreThoseOfTheCpu) {
 struct PlanWords {
   std::uint64_t plan_id = 7;
   std::uint64_t demand = 7;
+  std::int64_t live_rows = 7;
 };
 
 PlanWords TellWords(const RoutingSpec& spec, int rank, const void* plan, const Device& device) {
@@ -89,6 +90,7 @@ PlanWords TellWords(const RoutingSpec& spec, int rank, const void* plan, const D
   args.rank = rank;
   args.plan_id = &words.plan_id;
   args.demand = &words.demand;
+  args.live_rows = &words.live_rows;
   Execute(TellPlanLaunches(args, device.shape), device);
   return words;
 }
@@ -104,8 +106,25 @@ TEST(TellPlanTest, WhatARankNeedsIsItsTotalAndWhosePlanItIsStandsInIt) {
           TellWords(problem.Spec(), r, plans.Memory(r).data(), RandomDevice(random));
       EXPECT_EQ(words.plan_id, kTestIds.plan_id);
       EXPECT_EQ(words.demand, static_cast<std::uint64_t>(plans.TotalRecv(r)));
+      EXPECT_EQ(words.live_rows, plans.TotalRecv(r));
     }
   }
+}
+
+TEST(TakeAnswerTest, CopiesTheAnswerAndThePlansIds) {
+  const std::uint32_t done = 14;
+  const PlanIds ids = {1, 2, 3};
+  UseWords words;
+  const Device device;
+  Execute(TakeAnswerLaunches({&done, &words.published}, device.shape), device);
+  EXPECT_EQ(words.published, 14u);
+  EXPECT_EQ(words.announced, 0u);
+  EXPECT_EQ(words.ids.plan_id, 0u);
+  Execute(TakeAnswerLaunches({&done, &words.announced, &ids, &words.ids}, device.shape), device);
+  EXPECT_EQ(words.announced, 14u);
+  EXPECT_EQ(words.ids.group_id, 1u);
+  EXPECT_EQ(words.ids.epoch, 2u);
+  EXPECT_EQ(words.ids.plan_id, 3u);
 }
 
 class FaultTest : public testing::Test {

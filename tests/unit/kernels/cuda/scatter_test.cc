@@ -39,7 +39,8 @@ class ScatterTest : public testing::TestWithParam<bool> {
 
   // Fills every rank's receive buffer and compares it.
   static void Exchange(const reference::Problem& problem, const Plans& plans, const Inputs& inputs,
-                       std::uint64_t row_bytes, std::int64_t capacity, const Device& device) {
+                       std::uint64_t row_bytes, std::int64_t capacity, const Device& device,
+                       bool keeps_tail = false) {
     std::vector<std::unique_ptr<DeviceRecv>> recvs;
     for (int r = 0; r < problem.num_ranks; ++r) {
       recvs.push_back(std::make_unique<DeviceRecv>(plans.View(r), capacity, row_bytes));
@@ -54,10 +55,13 @@ class ScatterTest : public testing::TestWithParam<bool> {
     for (int r = 0; r < problem.num_ranks; ++r) {
       const std::vector<LandingSource> sources = landings.SourcesOf(r);
       recvs[r]->args.sources = IsDirect() ? nullptr : sources.data();
+      recvs[r]->args.keeps_tail = keeps_tail;
       Execute(LandRowsLaunches(recvs[r]->args, device.shape), device);
       EXPECT_EQ(recvs[r]->report, kNoReport);
-      const reference::ScatterResult want =
+      reference::ScatterResult want =
           reference::Scatter(problem, r, inputs.rows, inputs.weights, row_bytes, capacity);
+      const std::int64_t live = std::min<std::int64_t>(plans.TotalRecv(r), capacity);
+      if (keeps_tail) std::fill(want.rows.begin() + live * row_bytes, want.rows.end(), 0xee);
       EXPECT_EQ(recvs[r]->rows.Copy(), want.rows) << "rank " << r << " C=" << capacity;
       EXPECT_EQ(recvs[r]->weights, want.weights) << "rank " << r;
     }
@@ -94,7 +98,8 @@ TEST_P(ScatterTest, RandomExchangesMatchTheReference) {
       demand = std::max<std::int64_t>(demand, plans.TotalRecv(r));
     }
     for (const std::int64_t capacity : {std::int64_t{0}, demand / 2, demand, demand + 5}) {
-      Exchange(problem, plans, inputs, row_bytes, capacity, RandomDevice(random));
+      Exchange(problem, plans, inputs, row_bytes, capacity, RandomDevice(random),
+               /*keeps_tail=*/seed % 2 == 1);
     }
     if (HasFailure()) break;
   }
@@ -230,7 +235,7 @@ TEST_F(TwoRanksTest, RoutesThatLeadNowhereAreNamed) {
 // Rows of several bulk chunks too, in one part, so that both buffers take turns.
 TEST_F(TwoRanksTest, CopyInMovesLiveRowsAndNothingOnABadStatus) {
   Random random(9);
-  constexpr std::int32_t kLive = 33;
+  constexpr std::int64_t kLive = 33;
   for (const std::uint64_t row_bytes : {1u, 6u, 20u, 48u, 8208u, 24592u}) {
     const reference::Bytes bytes = RandomBytes(random, 40 * row_bytes);
     const DeviceTensors tensors({bytes}, {});
@@ -248,6 +253,37 @@ TEST_F(TwoRanksTest, CopyInMovesLiveRowsAndNothingOnABadStatus) {
       }
     }
   }
+}
+
+// Rows behind the live ones are not there to be read.
+TEST_F(TwoRanksTest, CopyOutWritesZerosBehindLiveRowsAndReadsNoneOfTheirs) {
+  Random random(10);
+  for (const std::int64_t live : {0, 1, 33, 40, 99}) {
+    for (const std::int64_t min_bulk_row_bytes : {std::int64_t{0}, INT64_MAX}) {
+      constexpr std::uint64_t kRowBytes = 8208;
+      const std::int64_t there = std::min<std::int64_t>(live, 40);
+      const reference::Bytes bytes = RandomBytes(random, there * kRowBytes);
+      const DeviceTensors tensors({bytes}, {});
+      const Device device = {{2, 90, 0, min_bulk_row_bytes}, HostOrder::kShuffled};
+      const Region to(40 * kRowBytes);
+      Execute(CopyRowsLaunches(
+                  {tensors.rows[0].data(), to.data(), 40, kRowBytes, &live, {}, /*zeros=*/true},
+                  device.shape),
+              device);
+      reference::Bytes want(40 * kRowBytes, 0);
+      std::copy(bytes.begin(), bytes.end(), want.begin());
+      EXPECT_EQ(to.Copy(), want) << live;
+    }
+  }
+}
+
+// sm_120 has 99 KB of shared memory, and a block of the bulk movers wants 128.
+TEST(BulkMoverTest, IsForDevicesThatHaveTheMemoryForIt) {
+  EXPECT_TRUE(MovesInBulk(8192, {2, 90, 0, 4096}));
+  EXPECT_FALSE(MovesInBulk(8192, {2, 120, 0, 4096, 99 << 10}));
+  EXPECT_FALSE(MovesInBulk(8192, {2, 90, 0}));
+  EXPECT_FALSE(MovesInBulk(2048, {2, 90, 0, 4096}));
+  EXPECT_FALSE(MovesInBulk(8192, {2, 80, 0, 4096}));
 }
 
 }  // namespace

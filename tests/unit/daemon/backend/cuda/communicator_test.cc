@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -45,11 +46,21 @@ class Communicators : public ::testing::Test {
     for (auto& rank : ranks) rank->Begin(FakeNccl::IdOf(epoch), now);
   }
   void Poll(Epoch& ranks) {
-    for (auto& rank : ranks) rank->Poll(now);
+    for (auto& rank : ranks) Poll(*rank);
+  }
+  // Until what came of its calls has been taken.
+  void Poll(Communicator& rank) {
+    for (int i = 0; i < 10'000; ++i) {
+      rank.Poll(now);
+      if (!rank.calling()) return;
+      usleep(1000);
+    }
+    FAIL() << "a call into NCCL has not come back in 10 s";
   }
   Epoch Formed(uint64_t epoch) {
     Epoch ranks = Make(epoch);
     Begin(ranks, epoch);
+    Poll(ranks);
     Poll(ranks);
     EXPECT_THAT(StatesOf(ranks), ElementsAre("READY", "READY", "READY"));
     return ranks;
@@ -82,6 +93,7 @@ TEST_F(Communicators, FormOnceAllRanksAreThereAndSayNothingBefore) {
   EXPECT_EQ(ranks[0]->next_deadline(), now + kLimit);
   ranks[2]->Begin(FakeNccl::IdOf(1), now);
   Poll(ranks);
+  Poll(ranks);
   EXPECT_THAT(StatesOf(ranks), ElementsAre("READY", "READY", "READY"));
   EXPECT_EQ(ranks[0]->next_deadline(), absl::InfiniteFuture());
 }
@@ -89,8 +101,9 @@ TEST_F(Communicators, FormOnceAllRanksAreThereAndSayNothingBefore) {
 TEST_F(Communicators, AMissingRankIsADeadlineAndNobodyStays) {
   Epoch ranks = Make(1);
   ranks[0]->Begin(FakeNccl::IdOf(1), now);
+  Poll(*ranks[0]);
   now += kLimit;
-  ranks[0]->Poll(now);
+  Poll(*ranks[0]);
   EXPECT_EQ(ranks[0]->state(), CommState::kGone);
   EXPECT_EQ(ranks[0]->cause().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(ranks[0]->cause().message()),
@@ -121,6 +134,7 @@ TEST_F(Communicators, EndInOrderWhenNothingIsOpenAndNobodyIsLost) {
   ranks[1]->Release(now);
   ranks[2]->Release(now);
   Poll(ranks);
+  Poll(ranks);
   EXPECT_THAT(StatesOf(ranks), ElementsAre("GONE", "GONE", "GONE"));
   EXPECT_EQ(nccl.CountCalls("ncclCommDestroy"), 3);
   EXPECT_EQ(nccl.CountCalls("ncclCommAbort"), 0);
@@ -135,6 +149,7 @@ TEST_F(Communicators, ALossIsAbortedByEverySurvivorAndTheNextEpochForms) {
   }
   nccl.Kill(1, 2);
   for (int rank : {0, 1}) ranks[rank]->PeerLost("rank=2 on node b", now);
+  for (int rank : {0, 1}) Poll(*ranks[rank]);
   EXPECT_THAT(nccl.SurvivorsThatDidNotAbort(1), IsEmpty());
   EXPECT_EQ(nccl.CountCalls("ncclCommDestroy") + nccl.CountCalls("ncclCommFinalize"), 0);
   EXPECT_THAT(std::string(ranks[0]->cause().message()),
@@ -150,6 +165,7 @@ TEST_F(Communicators, ALossWhileItEndsIsAbortedToo) {
   for (auto& rank : ranks) rank->Release(now);
   nccl.Kill(1, 2);
   for (int rank : {0, 1}) ranks[rank]->PeerLost("rank=2", now);
+  for (int rank : {0, 1}) Poll(*ranks[rank]);
   EXPECT_THAT(nccl.SurvivorsThatDidNotAbort(1), IsEmpty());
   EXPECT_EQ(nccl.CountCalls("ncclCommDestroy"), 0);
 }
@@ -158,7 +174,7 @@ TEST_F(Communicators, AnEndThatAPeerDoesNotJoinIsCutOffInTime) {
   Epoch ranks = Formed(1);
   ranks[0]->Release(now);
   now += kLimit;
-  ranks[0]->Poll(now);
+  Poll(*ranks[0]);
   EXPECT_EQ(ranks[0]->state(), CommState::kGone);
   EXPECT_THAT(std::string(ranks[0]->cause().message()), HasSubstr("left the communicator in time"));
 }
@@ -166,7 +182,7 @@ TEST_F(Communicators, AnEndThatAPeerDoesNotJoinIsCutOffInTime) {
 TEST_F(Communicators, AnAsynchronousErrorIsAbortedWithItsText) {
   Epoch ranks = Formed(1);
   nccl.Fail("ncclCommGetAsyncError", kNcclRemoteError);
-  ranks[1]->Poll(now);
+  Poll(*ranks[1]);
   EXPECT_EQ(ranks[1]->state(), CommState::kGone);
   EXPECT_THAT(std::string(ranks[1]->cause().message()), HasSubstr("remote process exited (6)"));
 }
@@ -175,6 +191,7 @@ TEST_F(Communicators, AnOperationThatDoesNotCompleteIsAborted) {
   Epoch ranks = Formed(1);
   ASSERT_TRUE(ranks[0]->Issue(WithAll(0, 16), nullptr, now).ok());
   ranks[0]->OperationLate(now);
+  Poll(*ranks[0]);
   EXPECT_EQ(ranks[0]->state(), CommState::kGone);
   EXPECT_EQ(ranks[0]->cause().code(), absl::StatusCode::kDeadlineExceeded);
 }
@@ -183,10 +200,12 @@ TEST_F(Communicators, ReleasedWithAnOpenOperationIsAborted) {
   Epoch ranks = Formed(1);
   ASSERT_TRUE(ranks[0]->Issue(WithAll(0, 16), nullptr, now).ok());
   ranks[0]->Release(now);
+  Poll(*ranks[0]);
   EXPECT_EQ(nccl.CountCalls("ncclCommAbort"), 1);
   ASSERT_TRUE(ranks[1]->Issue(WithAll(1, 16), nullptr, now).ok());
   ranks[1]->Completed();
   ranks[1]->Release(now);
+  Poll(*ranks[1]);
   EXPECT_EQ(nccl.CountCalls("ncclCommAbort"), 1);
 }
 
@@ -203,12 +222,15 @@ TEST_F(Communicators, EachCallMayFailAndTheNextEpochForms) {
       Epoch ranks = Make(epoch);
       Begin(ranks, epoch);
       Poll(ranks);
+      Poll(ranks);
       for (int rank = 0; rank < kRanks; ++rank) {
         if (ranks[rank]->Issue(WithAll(rank, 16), nullptr, now).ok()) ranks[rank]->Completed();
       }
       for (auto& rank : ranks) rank->Release(now);
       Poll(ranks);
+      Poll(ranks);
       now += kLimit;
+      Poll(ranks);
       Poll(ranks);
       for (const auto& rank : ranks) {
         num_failed += !rank->cause().ok();
@@ -219,6 +241,78 @@ TEST_F(Communicators, EachCallMayFailAndTheNextEpochForms) {
     const Epoch again = Formed(++epoch);
   }
   EXPECT_GE(num_failed, 8);
+}
+
+// ---- calls that do not come back ----
+
+TEST_F(Communicators, AnAbortThatBlocksHoldsNobodyUpAndTheNextEpochForms) {
+  Epoch ranks = Formed(1);
+  ASSERT_TRUE(ranks[0]->Issue(WithAll(0, 16), nullptr, now).ok());
+  nccl.Hold("ncclCommAbort");
+  for (auto& rank : ranks) rank->PeerLost("rank=2", now);
+  for (auto& rank : ranks) rank->Poll(now);
+  EXPECT_THAT(StatesOf(ranks), ElementsAre("ABORTING", "ABORTING", "ABORTING"));
+  EXPECT_TRUE(ranks[0]->launching()) << "nothing else may be put into its stream";
+  const Epoch again = Formed(2);
+  EXPECT_TRUE(ranks[0]->broken().ok());
+  nccl.LetGo();
+  Poll(ranks);
+  EXPECT_THAT(StatesOf(ranks), ElementsAre("GONE", "GONE", "GONE"));
+  EXPECT_THAT(nccl.violations(), IsEmpty());
+}
+
+TEST_F(Communicators, AnAbortThatNeverComesBackAsksForAnotherWorker) {
+  Epoch ranks = Formed(1);
+  nccl.Hold("ncclCommAbort");
+  ranks[0]->PeerLost("rank=2", now);
+  now += kLimit;
+  ranks[0]->Poll(now);
+  EXPECT_EQ(ranks[0]->broken().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(ranks[0]->broken().message()),
+              HasSubstr("group_id=7 epoch=1 rank=0: NCCL has not ended the communicator within"));
+  nccl.LetGo();
+  Poll(ranks);
+}
+
+TEST_F(Communicators, AFirstInitialisationThatBlocksIsGivenUpInTimeAndAbortedOnceItIsBack) {
+  Epoch ranks = Make(1);
+  nccl.Hold("ncclCommInitRankConfig");
+  ranks[0]->Begin(FakeNccl::IdOf(1), now);
+  ranks[0]->Poll(now);
+  EXPECT_EQ(ranks[0]->state(), CommState::kForming);
+  now += kLimit;
+  ranks[0]->Poll(now);
+  EXPECT_EQ(ranks[0]->state(), CommState::kAborting);
+  EXPECT_EQ(ranks[0]->cause().code(), absl::StatusCode::kDeadlineExceeded);
+  nccl.LetGo();
+  Poll(*ranks[0]);
+  EXPECT_EQ(ranks[0]->state(), CommState::kGone);
+  EXPECT_EQ(nccl.num_open(), 0);
+  EXPECT_THAT(nccl.violations(), IsEmpty());
+}
+
+TEST_F(Communicators, OneThatGoesWhileItIsBeingInitialisedLeavesNothing) {
+  nccl.Hold("ncclCommInitRankConfig");
+  {
+    Epoch ranks = Make(1);
+    ranks[0]->Begin(FakeNccl::IdOf(1), now);
+    while (nccl.num_held() == 0) usleep(1000);
+  }
+  EXPECT_EQ(nccl.CountCalls("ncclCommAbort"), 0);
+  nccl.LetGo();
+  for (int i = 0; i < 10'000 && nccl.CountCalls("ncclCommAbort") == 0; ++i) usleep(1000);
+  EXPECT_EQ(nccl.num_open(), 0);
+}
+
+TEST_F(Communicators, NcclIsCalledWithTheDeviceCurrentOrNotAtAll) {
+  CommunicatorOptions options = {.num_ranks = 1,
+                                 .enter_device = [] { return absl::InternalError("no context"); }};
+  Communicator one(nccl.table(), options);
+  one.Begin(FakeNccl::IdOf(1), now);
+  Poll(one);
+  EXPECT_EQ(one.state(), CommState::kGone);
+  EXPECT_THAT(std::string(one.cause().message()), HasSubstr("no context"));
+  EXPECT_THAT(nccl.calls(), IsEmpty());
 }
 
 // ---- the fake notices what is forbidden ----
@@ -240,6 +334,7 @@ TEST_F(Communicators, TheFakeSeesASurvivorThatDoesNotAbort) {
   Epoch ranks = Formed(1);
   nccl.Kill(1, 2);
   ranks[0]->PeerLost("rank=2", now);
+  Poll(*ranks[0]);
   EXPECT_THAT(nccl.SurvivorsThatDidNotAbort(1), ElementsAre(1));
 }
 

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -71,7 +72,11 @@ class Tenants {
           nccl_.table(), CommunicatorOptions{.num_ranks = kRanks, .rank = rank}));
       ranks_.back()->Begin(FakeNccl::IdOf(1), absl::UnixEpoch());
     }
-    for (auto& rank : ranks_) rank->Poll(absl::UnixEpoch());
+    const auto ready = [](const auto& rank) { return rank->state() == CommState::kReady; };
+    for (int i = 0; i < 10'000 && !std::all_of(ranks_.begin(), ranks_.end(), ready); ++i) {
+      for (auto& rank : ranks_) rank->Poll(absl::UnixEpoch());
+      usleep(1000);
+    }
   }
 
   // Returns what FakeNccl says of the pairing.

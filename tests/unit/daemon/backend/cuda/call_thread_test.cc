@@ -1,5 +1,5 @@
 // Goal: a call that blocks for ever holds nobody up: not who polls for it, and not who goes without it.
-#include "daemon/backend/nccl_ep/call_thread.h"
+#include "daemon/backend/cuda/members/call_thread.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <atomic>
 #include <memory>
 
-namespace epd::nccl_ep {
+namespace epd::cuda {
 namespace {
 
 absl::Status WaitFor(CallThread& thread) {
@@ -45,4 +45,4 @@ TEST(CallThreadTest, ACallThatNeverReturnsIsLeftBehind) {
 }
 
 }  // namespace
-}  // namespace epd::nccl_ep
+}  // namespace epd::cuda

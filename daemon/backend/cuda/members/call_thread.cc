@@ -1,4 +1,4 @@
-#include "daemon/backend/nccl_ep/call_thread.h"
+#include "daemon/backend/cuda/members/call_thread.h"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/check.h"
 
-namespace epd::nccl_ep {
+namespace epd::cuda {
 
 struct CallThread::Shared {
   absl::Mutex mutex;
@@ -64,4 +64,4 @@ std::optional<absl::Status> CallThread::Take() {
   return std::exchange(shared_->result, std::nullopt);
 }
 
-}  // namespace epd::nccl_ep
+}  // namespace epd::cuda

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace epd::nccl_ep {
+namespace epd::cuda {
 
 // Used by one other thread. Nothing in here can end a call: whoever finds one late ends the process.
 class CallThread {
@@ -33,4 +33,4 @@ class CallThread {
   std::thread thread_;
 };
 
-}  // namespace epd::nccl_ep
+}  // namespace epd::cuda

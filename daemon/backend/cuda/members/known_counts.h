@@ -1,0 +1,55 @@
+// The counts of plans that this worker has read: a plan serves a dispatch, a combine and their backwards, and the
+// sizes of all four follow from the same counts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <utility>
+#include <vector>
+
+namespace epd::cuda {
+
+// Whose plan it is. Tenants have arenas of their own, and number their prepares by themselves.
+struct KnownPlan {
+  const void* arenas = nullptr;
+  uint64_t group_id = 0;
+  uint64_t epoch = 0;
+  uint64_t plan_id = 0;
+
+  friend bool operator==(const KnownPlan&, const KnownPlan&) = default;
+};
+
+// Not thread-safe. What it says is a belief: whoever moves rows by it compares it with the plan in their midst.
+class KnownCounts {
+ public:
+  explicit KnownCounts(size_t max_plans) : max_plans_(max_plans) {}
+
+  void Keep(const KnownPlan& plan, std::vector<int32_t> counts) {
+    Forget(plan);
+    if (plans_.size() >= max_plans_) plans_.pop_back();
+    plans_.emplace_front(plan, std::move(counts));
+  }
+  // Those used last stay longest. Null: they must be read.
+  const std::vector<int32_t>* Find(const KnownPlan& plan) {
+    for (auto it = plans_.begin(); it != plans_.end(); ++it) {
+      if (it->first != plan) continue;
+      plans_.splice(plans_.begin(), plans_, it);
+      return &plans_.front().second;
+    }
+    return nullptr;
+  }
+  void Forget(const KnownPlan& plan) {
+    std::erase_if(plans_, [&plan](const auto& entry) { return entry.first == plan; });
+  }
+  // Of arenas that go: others may be made at the same address.
+  void ForgetArenas(const void* arenas) {
+    std::erase_if(plans_, [arenas](const auto& entry) { return entry.first.arenas == arenas; });
+  }
+
+ private:
+  const size_t max_plans_;
+  std::list<std::pair<KnownPlan, std::vector<int32_t>>> plans_;  // Used last first.
+};
+
+}  // namespace epd::cuda
