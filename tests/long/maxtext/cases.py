@@ -43,7 +43,11 @@ _ROUTES = {
     },
     "ring": {"sparse_matmul": "true", "use_ring_of_experts": "true"},
 }
-FLAGS = {"ragged": "--ragged-all-to-all", "te": "--as-transformer-engine", "te-dense": "--as-transformer-engine"}
+FLAGS = {
+    "ragged": "--ragged-all-to-all",
+    "te": "--as-transformer-engine",
+    "te-dense": "--as-transformer-engine",
+}
 REFERENCE = {"ragged": "dense", "te": "te-dense"}
 _LAYERS = {
     "scan, full remat": {"scan_layers": "true", "remat_policy": "full"},
@@ -141,5 +145,13 @@ def all_cases() -> list[Case]:
     cases = []
     for route in ("ragged", "te"):
         for mesh in ("ep 4", "fsdp 2 x ep 2", "tp 2 x ep 2"):
-            cases += [Case(route, mesh), Case(route, mesh, unrolled), Case(route, mesh, dtype="bfloat16")]
-    return [*cases, Case("ragged", "context 2 x ep 2"), Case("ragged", "context 2 x ep 2", unrolled)]
+            cases += [
+                Case(route, mesh),
+                Case(route, mesh, unrolled),
+                Case(route, mesh, dtype="bfloat16"),
+            ]
+    return [
+        *cases,
+        Case("ragged", "context 2 x ep 2"),
+        Case("ragged", "context 2 x ep 2", unrolled),
+    ]
