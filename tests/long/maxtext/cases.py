@@ -98,7 +98,6 @@ class Case:
             "dtype": self.dtype,
             "run_name": self.name,
             "base_output_directory": folder,
-            "metrics_file": f"{folder}/{self.name}.jsonl",
             "per_device_batch_size": str(8 // devices),
             **self.words,
         }

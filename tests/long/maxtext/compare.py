@@ -27,13 +27,16 @@ def _train(
     seconds: float,
 ) -> None:
     """The cases one after the other, in ``count`` processes; all of one route and mesh."""
-    first, folder = wanted[0], processes.OUT / "metrics"
-    folder.mkdir(parents=True, exist_ok=True)
+    first = wanted[0]
     for case in wanted:
-        (folder / f"{case.name}.jsonl").unlink(missing_ok=True)
-    words = [case.arguments(str(folder), count) for case in wanted]
+        for left in processes.OUT.glob(f"{case.name}.*.jsonl"):
+            left.unlink()
     listed = processes.OUT / f"{first.name}.json"
-    listed.write_text(json.dumps(words, indent=1))
+    listed.write_text(
+        json.dumps(
+            [case.arguments(str(processes.OUT / "runs"), count) for case in wanted], indent=1
+        )
+    )
     flag = cases.FLAGS.get(first.route)
     run = ["-m", "epd.jax.run", flag] if flag else []
     command = [str(python), *run, str(_HERE / "train.py"), str(listed)]
@@ -41,7 +44,7 @@ def _train(
 
 
 def _steps(case: cases.Case) -> list[cases.Step]:
-    lines = (processes.OUT / "metrics" / f"{case.name}.jsonl").read_text().splitlines()
+    lines = (processes.OUT / f"{case.name}.0.jsonl").read_text().splitlines()
     return cases.steps_of([json.loads(line) for line in lines])
 
 
