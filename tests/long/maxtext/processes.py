@@ -53,26 +53,22 @@ def provide() -> pathlib.Path:
             f"MaxText needs Python 3.12, and deploy/setup made .venv with {sys.version.split()[0]}"
         )
     python = _VENV / "bin" / "python"
-    pip = (str(python), "-m", "pip", "--disable-pip-version-check", "-q")
+    # uv: pip takes minutes to find versions that go together.
+    install = (str(_VENV / "bin" / "uv"), "pip", "install", "-q", "--python", str(python))
     if not (_VENV / "made").exists():
         shutil.rmtree(_VENV, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(_VENV))
+        pip = (str(python), "-m", "pip", "--disable-pip-version-check", "-q")
+        _run(*pip, "install", "uv")
         _run(*pip, "download", "--no-deps", _MAXTEXT, "-d", str(OUT))
         (package,) = OUT.glob("maxtext-*.whl")
         with zipfile.ZipFile(package) as archive:
             archive.extract(_REQUIREMENTS, OUT)
-        _run(
-            *pip,
-            "install",
-            "-r",
-            str(OUT / _REQUIREMENTS),
-            *_MISSING,
-            f"jax=={_JAX}",
-            f"jaxlib=={_JAX}",
-        )
-        _run(*pip, "install", "--no-deps", str(package))
+        versions = (f"jax=={_JAX}", f"jaxlib=={_JAX}")
+        _run(*install, "-r", str(OUT / _REQUIREMENTS), *_MISSING, *versions)
+        _run(*install, "--no-deps", str(package))
         (_VENV / "made").touch()
-    _run(*pip, "install", "--no-index", "--no-deps", "--force-reinstall", str(wheels[-1]))
+    _run(*install, "--no-index", "--no-deps", "--reinstall", str(wheels[-1]))
     return python
 
 
