@@ -13,10 +13,12 @@ import pathlib
 import sys
 
 import jax
+from absl import logging
 from maxtext.trainers.pre_train import train
 
 
 def main() -> None:
+    logging.set_verbosity(logging.INFO)  # What ends a training early is told there alone.
     listed = pathlib.Path(sys.argv[1])
     for words in json.loads(listed.read_text()):
         # Every process writes its metrics: to a file of its own.
