@@ -42,5 +42,6 @@ def test_a_case_is_compared_with_the_same_layers_and_dtype():
             "te_gmm_quantization",
             "custom_mesh_and_rule",
             "packing",
+            "context_parallel_load_balance",
             *(f"ici_{axis}_parallelism" for axis in ("expert", "fsdp", "tensor", "context")),
         }, words
