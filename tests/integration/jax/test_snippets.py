@@ -61,11 +61,17 @@ assert repeated(prepare, idx) == 3
 """
 
 _RUNS = (
-    _Run("ep_bootstrap(", behind="assert float(abs(out[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6"),
+    _Run(
+        "ep_bootstrap(world_size", behind="assert float(abs(out[0, 0] - 2 * jnp.tanh(1.0))) < 1e-6"
+    ),
     _Run("wide.dispatch", behind="assert (out == 2).all() and stats.expert_counts[0, 0] == 64"),
     _Run("Group.join(", processes=2, devices=1),
     _Run("RoleGroup(", devices=3),
     _Run("import ragged_all_to_all"),
+    _Run(
+        "as_transformer_engine()",
+        behind="assert slots_needed.ravel().tolist() == [256, 0, 0, 0] and abs(loss - 1e-2) < 1e-6 and abs(out - out[0, 0, 0]).max() == 0",
+    ),
     _Run("def repeated", devices=1, behind=_A_WORKER_DIES),
 )
 

@@ -53,6 +53,11 @@ def global_shard_guard(resource: MeshResource) -> Iterator[None]:
         _resource.reset(token)
 
 
+def active_resource_or_none() -> MeshResource | None:
+    """The active MeshResource, which may name no ep_resource, or None."""
+    return _resource.get()
+
+
 def active_resource() -> MeshResource:
     """The active MeshResource; ValueError if it names no ep_resource, or if there is none."""
     resource = _resource.get()
