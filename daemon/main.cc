@@ -28,6 +28,7 @@
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
 #include "daemon/version.h"
+#include "proto/stacks/stack_writer.h"
 
 namespace epd {
 namespace {
@@ -149,7 +150,10 @@ int Main(const std::vector<std::string>& args) {
   absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
   if (ended.ok()) {
     BlockSignals();
+    if (const std::string bad = stacks::Start(); !bad.empty())
+      Log(LogLevel::kWarn, "epd cannot write its stacks on SIGUSR2", {{"why", bad}});
     ended = Serve(args, facts, *parsed);
+    stacks::Stop();
   }
   if (!ended.ok()) {
     Log(LogLevel::kError, "cannot serve",
