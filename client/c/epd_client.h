@@ -224,7 +224,9 @@ EPD_API uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint
 
 /* Identity of an operation: calls of all ranks with the same identity are one operation, in whatever order they come.
  * Either `name` (static, the same on all ranks; `execution` counts its uses, EPD_EXECUTION_NEXT: the library counts per
- * rank), or `program` with the execution's number, the ordinal of the call site and its occurrence in the execution. */
+ * rank), or `program` (not all zeros) with the execution's number, the ordinal of the call site and its occurrence in the
+ * execution. Beside a program `name` is no part of the identity: it says to people where in it the call stands (its last 31
+ * bytes at most are shown), and may be NULL. */
 typedef struct epd_key {
   size_t struct_size;
   const char* name;
