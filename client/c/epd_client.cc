@@ -56,7 +56,8 @@ Status Null(const char* what) {
 constexpr size_t kScopeBytes = 31;  // As many as a record of a direct call has.
 
 bool HasProgram(const epd_key& key) {
-  return std::any_of(std::begin(key.program), std::end(key.program), [](uint8_t byte) { return byte != 0; });
+  return std::any_of(std::begin(key.program), std::end(key.program),
+                     [](uint8_t byte) { return byte != 0; });
 }
 
 Status ReadKey(const epd_key& key, CallKey* out) {

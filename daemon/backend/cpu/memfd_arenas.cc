@@ -34,7 +34,9 @@ bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
                                                                  uint64_t arena_bytes) {
-  std::unique_ptr<MemfdArenas> set(new MemfdArenas(arena_bytes));
+  // The direct area behind it is mapped by itself.
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::unique_ptr<MemfdArenas> set(new MemfdArenas((arena_bytes + page - 1) / page * page));
   for (int i = 0; i < num_arenas; ++i) {
     if (absl::Status added = set->Add(); !added.ok()) return added;
   }

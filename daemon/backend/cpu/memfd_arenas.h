@@ -19,6 +19,7 @@ namespace epd {
 class MemfdArenas : public ArenaSet {
  public:
   //   RESOURCE_EXHAUSTED  descriptors or address space
+  // `arena_bytes` is rounded up to whole pages.
   static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(int num_arenas, uint64_t arena_bytes);
   ~MemfdArenas() override;
 

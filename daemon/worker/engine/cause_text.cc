@@ -67,7 +67,8 @@ absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& req
 std::string SafeText(std::string_view written) { return text::Clean(written, limits::kErrorBytes); }
 
 std::string ScopeText(std::string_view written) {
-  const std::string_view end = written.substr(written.size() - std::min(written.size(), kScopeBytes));
+  const std::string_view end =
+      written.substr(written.size() - std::min(written.size(), kScopeBytes));
   return end.empty() ? "" : absl::StrCat(" scope=", text::Clean(end, kScopeBytes));
 }
 

@@ -37,6 +37,13 @@ TEST(MemfdArenas, AddressSpaceIsFreeAndMemoryComesWithCommit) {
   EXPECT_EQ(AllocatedBytes(arenas->Share(1)->read_write_fd), 0u);
 }
 
+// As a daemon that was given staging_bytes=1000000000 asks for them.
+TEST(MemfdArenas, SizesThatAreNoWholePagesAreRoundedUp) {
+  const auto arenas = MemfdArenas::Create(2, (1 << 20) + 123);
+  ASSERT_TRUE(arenas.ok()) << arenas.status();
+  EXPECT_EQ((*arenas)->arena_bytes(), (1u << 20) + 4096);
+}
+
 TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
   const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
   char* mapped = arenas->Map(0).value();
