@@ -124,9 +124,7 @@ def _prometheus(epd: running_epd.RunningEpd, folder: pathlib.Path) -> Iterator[s
             {
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                 "rule_files": [str(_RULES)],
-                "scrape_configs": [
-                    {"job_name": "epd", "static_configs": [{"targets": [target]}]}
-                ],
+                "scrape_configs": [{"job_name": "epd", "static_configs": [{"targets": [target]}]}],
             }
         )
     )

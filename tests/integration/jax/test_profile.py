@@ -157,7 +157,10 @@ def test_the_process_that_allows_it_is_in_the_archive_with_its_stacks(seen):
         ("", "train_step"),
         ("jit(train_step)", "train_step"),
         ("a b=c", "a_b_c"),
-        ("decoder/layers_with_long_names/mixture_of_experts/dispatch", "mixture_of_experts/dispatch"),
+        (
+            "decoder/layers_with_long_names/mixture_of_experts/dispatch",
+            "mixture_of_experts/dispatch",
+        ),
     ],
 )
 def test_scopes_are_the_users_words(stack, expected):

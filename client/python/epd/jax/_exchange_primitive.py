@@ -141,7 +141,9 @@ def _lower(
 ) -> Any:
     _held_groups.keep_with(ctx.module_context.module, exchange.static.group)
     with _scopes.lowered_in(ctx.name_stack):
-        return _lower_here(ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr)
+        return _lower_here(
+            ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr
+        )
 
 
 def _lower_here(

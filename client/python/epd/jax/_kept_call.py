@@ -97,10 +97,9 @@ def _lower(
 ) -> Any:
     del results
     given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
-    name = ctx.module_context.module.operation.attributes["sym_name"]
-    given["program"] = ir.StringAttr(name).value
+    program = ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value
     stack = _scopes.name_stack()
-    given["scope"] = _scopes.scope(stack, given["program"])
+    given |= {"program": program, "scope": _scopes.scope(stack, program)}
     # XLA calls its operation so, and jax.profiler shows it: "epd_dispatch".
     located = ir.Location.name(
         f"{stack}/{target.replace('epd1.', 'epd_')}".lstrip("/"), childLoc=ir.Location.current
