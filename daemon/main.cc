@@ -150,7 +150,7 @@ int Main(const std::vector<std::string>& args) {
   absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
   if (ended.ok()) {
     BlockSignals();
-    if (const std::string bad = stacks::Start(); !bad.empty())
+    if (const std::string bad = stacks::Start(stacks::Frames::kUnwound); !bad.empty())
       Log(LogLevel::kWarn, "epd cannot write its stacks on SIGUSR2", {{"why", bad}});
     ended = Serve(args, facts, *parsed);
     stacks::Stop();

@@ -53,7 +53,8 @@ Status StartStacks() {
                       asked.c_str());
   }
   static const std::string problem = [] {
-    std::string bad = stacks::Start();
+    // A program may have code that was made at run time.
+    std::string bad = stacks::Start(stacks::Frames::kScanned);
     if (bad.empty()) std::atexit(stacks::Stop);
     return bad;
   }();

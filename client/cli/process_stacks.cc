@@ -206,7 +206,8 @@ void AddThreads(const StackPage& page, Symbols& symbols, SupportArchive::Stacks&
       continue;
     }
     thread.set_name(TextOf(stack.name, stacks::kThreadNameBytes));
-    thread.set_cut(stack.is_cut != 0);
+    thread.set_cut((stack.flags & stacks::kIsCut) != 0);
+    thread.set_scanned((stack.flags & stacks::kIsScanned) != 0);
     for (uint32_t f = 0; f < std::min(stack.num_frames, stacks::kMaxFrames); ++f)
       resolver.Add(stack.frames[f], f > 0, *thread.add_frames());
   }

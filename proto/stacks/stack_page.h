@@ -31,11 +31,16 @@ struct Module {
   char path[kPathBytes];  // "": the program itself.
 };
 
+// Of a ThreadStack.
+inline constexpr uint32_t kIsCut = 1;  // There are more frames, further out.
+inline constexpr uint32_t kIsScanned =
+    2;  // Some frames may be of calls that have ended (stack_scan.h).
+
 struct ThreadStack {
   std::atomic<int32_t> tid;
   std::atomic<uint32_t> written;  // The round of which the other fields are.
   uint32_t num_frames;
-  uint32_t is_cut;  // 1: there are more frames, further out.
+  uint32_t flags;
   char name[kThreadNameBytes];
   // The first is where the thread is, the others where calls return to.
   uint64_t frames[kMaxFrames];

@@ -19,6 +19,7 @@
 #include <iterator>
 
 #include "proto/stacks/page_file.h"
+#include "proto/stacks/stack_scan.h"
 
 namespace epd::stacks {
 namespace {
@@ -36,7 +37,8 @@ int g_tasks = -1;  // /proc/self/task: a process that hangs may be out of descri
 std::atomic<bool> g_asking{false};
 struct sigaction g_before = {};  // What SIGUSR2 did.
 // _dl_find_object(), which takes no lock; null before glibc 2.35.
-int (*g_find_object)(void*, dl_find_object*) = nullptr;
+FindObject g_find_object = nullptr;
+Frames g_frames = Frames::kUnwound;
 
 int64_t UnixNs() {
   timespec now = {};
@@ -50,16 +52,44 @@ void Pause(int64_t nanoseconds) {
   }
 }
 
-uint64_t InterruptedAt(const void* context) {
-  if (context == nullptr) return 0;
+// Where a signal has interrupted a thread; zeros: not known.
+struct Place {
+  uint64_t at = 0;
+  uint64_t stack = 0;
+};
+
+Place Interrupted(const void* context) {
+  if (context == nullptr) return {};
   [[maybe_unused]] const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
-  return static_cast<uint64_t>(machine.gregs[REG_RIP]);
+  return {static_cast<uint64_t>(machine.gregs[REG_RIP]),
+          static_cast<uint64_t>(machine.gregs[REG_RSP])};
 #elif defined(__aarch64__)
-  return machine.pc;
+  return {machine.pc, machine.sp};
 #else
-  return 0;
+  return {};
 #endif
+}
+
+void Unwind(const Place& interrupted, ThreadStack& stack) {
+  void* frames[kMaxFrames + kHandlerFrames];
+  const int got = backtrace(frames, static_cast<int>(std::size(frames)));
+  // What the thread does begins where the signal has interrupted it.
+  int first = 0;
+  while (first < got && reinterpret_cast<uint64_t>(frames[first]) != interrupted.at) ++first;
+  if (first == got) first = 0;
+  stack.num_frames = std::min(static_cast<uint32_t>(got - first), kMaxFrames);
+  for (uint32_t i = 0; i < stack.num_frames; ++i)
+    stack.frames[i] = reinterpret_cast<uint64_t>(frames[first + static_cast<int>(i)]);
+  stack.flags = got == static_cast<int>(std::size(frames)) ? kIsCut : 0;
+}
+
+void Scan(const Place& interrupted, ThreadStack& stack) {
+  stack.frames[0] = interrupted.at;
+  const size_t found =
+      ScanStack(interrupted.stack, g_find_object, stack.frames + 1, kMaxFrames - 1);
+  stack.num_frames = static_cast<uint32_t>(found) + 1;
+  stack.flags = kIsScanned | (found == kMaxFrames - 1 ? kIsCut : 0);
 }
 
 // Of the notes of an ELF file that is mapped at [begin, end).
@@ -123,21 +153,13 @@ void WriteOwn(StackPage& page, const void* context) {
   uint32_t place = 0;
   while (place < count && page.threads[place].tid.load(std::memory_order_relaxed) != tid) ++place;
   if (place == count) return;
-  void* frames[kMaxFrames + kHandlerFrames];
-  const int got = backtrace(frames, static_cast<int>(std::size(frames)));
-  // What the thread does begins where the signal has interrupted it.
-  int first = 0;
-  const uint64_t interrupted = InterruptedAt(context);
-  while (first < got && reinterpret_cast<uint64_t>(frames[first]) != interrupted) ++first;
-  if (first == got) first = 0;
   ThreadStack& stack = page.threads[place];
-  const auto num_frames = std::min(static_cast<uint32_t>(got - first), kMaxFrames);
-  for (uint32_t i = 0; i < num_frames; ++i) {
-    stack.frames[i] = reinterpret_cast<uint64_t>(frames[first + static_cast<int>(i)]);
-    NoteModule(page, stack.frames[i]);
+  if (g_frames == Frames::kScanned && context != nullptr) {
+    Scan(Interrupted(context), stack);
+  } else {
+    Unwind(Interrupted(context), stack);
   }
-  stack.num_frames = num_frames;
-  stack.is_cut = got == static_cast<int>(std::size(frames)) ? 1 : 0;
+  for (uint32_t i = 0; i < stack.num_frames; ++i) NoteModule(page, stack.frames[i]);
   prctl(PR_GET_NAME, stack.name);
   stack.written.store(round, std::memory_order_release);
 }
@@ -221,8 +243,7 @@ void OnSignal(int /*signal*/, siginfo_t* info, void* context) {
 void LoadUnwinder() {
   void* frames[4];
   backtrace(frames, static_cast<int>(std::size(frames)));
-  g_find_object =
-      reinterpret_cast<int (*)(void*, dl_find_object*)>(dlsym(RTLD_DEFAULT, "_dl_find_object"));
+  g_find_object = reinterpret_cast<FindObject>(dlsym(RTLD_DEFAULT, "_dl_find_object"));
 }
 
 bool IsTaken() {
@@ -243,7 +264,7 @@ void GiveSignalBack() { sigaction(SIGUSR2, &g_before, nullptr); }
 
 }  // namespace
 
-std::string Start(const std::string& folder) {
+std::string Start(Frames frames, const std::string& folder) {
   if (g_page.load() != nullptr) return "this process has a page of stacks already";
   const std::string where = folder.empty() ? kFolderPrefix + std::to_string(geteuid()) : folder;
   if (IsShown(where)) return "";  // By another copy of this library.
@@ -255,6 +276,7 @@ std::string Start(const std::string& folder) {
   std::string bad = MakePage(where, &file);
   if (bad.empty()) {
     LoadUnwinder();
+    g_frames = frames;
     g_file = file;
     g_page.store(file.page);
     TakeSignal();  // Before anybody can find the page, and so send the signal.

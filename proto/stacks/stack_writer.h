@@ -3,7 +3,7 @@
 //
 // The thread that takes the signal notes all threads of the process in the page and signals each of them; each writes its own
 // frames, in the signal's handler. The handler calls only what may be called there (signal-safety(7)) and the unwinder, which the
-// start has loaded. With glibc before 2.35 the unwinder takes the loader's lock, so a thread that is in dlopen() is not safe there.
+// start has loaded, or none.
 #pragma once
 
 #include <string>
@@ -12,12 +12,18 @@
 
 namespace epd::stacks {
 
+// How frames are found.
+enum class Frames {
+  kUnwound,  // As they are. Not where code is made at run time: see stack_scan.h.
+  kScanned,  // And some that were.
+};
+
 // Makes this process's page, and takes SIGUSR2 from then on. "", or why not: then SIGUSR2 is as it was. Once in a process; before
 // it has many threads, or at least while nobody else changes the signal. Removes pages that ended processes of this user have
 // left: those without stacks, and of the others all but the last few.
 // Another copy of this library in the process may have done so: then "" and nothing is done.
 //   `folder`  empty: kFolderPrefix and the user's number
-std::string Start(const std::string& folder = "");
+std::string Start(Frames frames, const std::string& folder = "");
 
 // Ignores SIGUSR2 again, and removes the page. Nothing in a forked child.
 void Stop();

@@ -288,7 +288,7 @@ int WorkerMain(absl::string_view argument, const MakeBackends& make_backends) {
     return Usage();
   }
   WatchForTheEnd();
-  if (const std::string bad = stacks::Start(); !bad.empty())
+  if (const std::string bad = stacks::Start(stacks::Frames::kUnwound); !bad.empty())
     std::fprintf(stderr, "epd-worker: it cannot write its stacks on SIGUSR2: %s\n", bad.c_str());
   const absl::Status status = Serve(control_fd, make_backends);
   stacks::Stop();

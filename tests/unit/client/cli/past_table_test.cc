@@ -63,7 +63,7 @@ TEST(PastTableTest, ACallOfAProgramIsNamedByItsScope) {
   Add(why, 0, 10, 74, "announce")
       .set_key(
           "program=1a2b scope=decoder/mixture/experts/out execution=10 ordinal=1 occurrence=0");
-  EXPECT_THAT(PastText(why, false), HasSubstr("dispatch  ..ure/experts/out 10.1.0"));
+  EXPECT_THAT(PastText(why, false), HasSubstr("dispatch  ..e/experts/out 10.1.0"));
 }
 
 TEST(PastTableTest, CallsOfOneKeyWithOtherFingerprintsDiffer) {

@@ -44,7 +44,7 @@ class Hanging {
     EXPECT_EQ(pipe(ends), 0);
     pid_ = fork();
     if (pid_ == 0) {
-      if (!stacks::Start(folder).empty()) _exit(1);
+      if (!stacks::Start(stacks::Frames::kUnwound, folder).empty()) _exit(1);
       _exit(HangsHere(ends[1]));
     }
     close(ends[1]);

@@ -96,7 +96,7 @@ class StackWriterTest : public testing::Test {
 };
 
 TEST_F(StackWriterTest, ThreadsThatWaitAndThatSpinAreSeen) {
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   std::mutex held;
   std::atomic<int> waiting{0};
   std::atomic<int> spinning{0};
@@ -125,8 +125,27 @@ TEST_F(StackWriterTest, ThreadsThatWaitAndThatSpinAreSeen) {
   EXPECT_TRUE(Passes(*second, Spins));
 }
 
+TEST_F(StackWriterTest, AStackThatIsScannedHasItsFramesToo) {
+  ASSERT_EQ(Start(Frames::kScanned, folder_), "");
+  std::mutex held;
+  std::atomic<int> waiting{0};
+  std::unique_lock<std::mutex> lock(held);
+  std::thread waits([&] { WaitsForALock(waiting, held); });
+  while (waiting.load() == 0) std::this_thread::yield();
+  kill(getpid(), SIGUSR2);
+  const auto page = WholeRound(PageOf(folder_), 1);
+  lock.unlock();
+  waits.join();
+  ASSERT_NE(page, nullptr);
+  const ThreadStack* const stack = StackOf(*page, waiting.load());
+  ASSERT_NE(stack, nullptr);
+  EXPECT_TRUE(Passes(*stack, WaitsForALock));
+  EXPECT_FALSE(Passes(*stack, Spins));
+  EXPECT_EQ(stack->flags & kIsScanned, kIsScanned);
+}
+
 TEST_F(StackWriterTest, ModulesOfFramesAreNamed) {
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   kill(getpid(), SIGUSR2);
   const auto page = WholeRound(PageOf(folder_), 1);
   ASSERT_NE(page, nullptr);
@@ -143,7 +162,7 @@ TEST_F(StackWriterTest, ModulesOfFramesAreNamed) {
 }
 
 TEST_F(StackWriterTest, EachRequestIsARound) {
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   for (uint32_t round = 1; round <= 3; ++round) {
     kill(getpid(), SIGUSR2);
     const auto page = WholeRound(PageOf(folder_), round);
@@ -155,7 +174,7 @@ TEST_F(StackWriterTest, EachRequestIsARound) {
 
 TEST_F(StackWriterTest, AProgramsOwnHandlerStays) {
   signal(SIGUSR2, [](int) {});
-  EXPECT_THAT(Start(folder_), HasSubstr("handles SIGUSR2 itself"));
+  EXPECT_THAT(Start(Frames::kUnwound, folder_), HasSubstr("handles SIGUSR2 itself"));
   EXPECT_FALSE(fs::exists(PageOf(folder_)));
   signal(SIGUSR2, SIG_DFL);
 }
@@ -163,12 +182,12 @@ TEST_F(StackWriterTest, AProgramsOwnHandlerStays) {
 TEST_F(StackWriterTest, AFolderThatOthersMayUseIsRefused) {
   fs::create_directory(folder_);
   fs::permissions(folder_, fs::perms::all);
-  EXPECT_THAT(Start(folder_), HasSubstr("mode 0700"));
+  EXPECT_THAT(Start(Frames::kUnwound, folder_), HasSubstr("mode 0700"));
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(StackWriterTest, NothingIsLeftBehind) {
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   EXPECT_TRUE(fs::exists(PageOf(folder_)));
   struct stat facts = {};
   ASSERT_EQ(stat(PageOf(folder_).c_str(), &facts), 0);
@@ -182,7 +201,7 @@ TEST_F(StackWriterTest, NothingIsLeftBehind) {
 pid_t Killed(const fs::path& folder, bool asks) {
   const pid_t child = fork();
   if (child == 0) {
-    const bool started = Start(folder).empty();
+    const bool started = Start(Frames::kUnwound, folder).empty();
     if (asks) WriteBeforeTheEnd();
     _exit(started ? 0 : 1);
   }
@@ -196,7 +215,7 @@ TEST_F(StackWriterTest, TheLastWordsOfTheLastOnesStay) {
   const pid_t silent = Killed(folder_, false);
   std::vector<pid_t> spoke;
   for (int i = 0; i < 6; ++i) spoke.push_back(Killed(folder_, true));
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename();
@@ -210,7 +229,7 @@ TEST_F(StackWriterTest, TheLastWordsOfTheLastOnesStay) {
 }
 
 TEST_F(StackWriterTest, AForkedChildWritesNothingAndRemovesNothing) {
-  ASSERT_EQ(Start(folder_), "");
+  ASSERT_EQ(Start(Frames::kUnwound, folder_), "");
   const pid_t child = fork();
   if (child == 0) {
     raise(SIGUSR2);
