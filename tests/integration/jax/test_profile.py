@@ -20,8 +20,8 @@ _KINDS = {
     "prepare": "epd_prepare",
     "dispatch": "epd_dispatch",
     "combine": "epd_combine",
-    "dispatch backward": "epd_dispatch_bwd",
-    "combine backward": "epd_combine_bwd",
+    "dispatch_backward": "epd_dispatch_bwd",
+    "combine_backward": "epd_combine_bwd",
 }
 
 
@@ -91,7 +91,7 @@ def _operations(seen: dict) -> list[dict]:
     return [
         event
         for event in seen["traceEvents"]
-        if event.get("cat") == "operation" and not event["args"].get("open")
+        if (event.get("cat"), event["ph"]) == ("operation", "X") and not event["args"].get("open")
     ]
 
 
@@ -108,8 +108,8 @@ def test_a_call_is_named_by_the_scopes_that_it_stands_in(seen):
         "prepare": {"layer_3"},
         "dispatch": {"layer_3"},
         "combine": {"out"},
-        "dispatch backward": {"layer_3"},
-        "combine backward": {"out"},
+        "dispatch_backward": {"layer_3"},
+        "combine_backward": {"out"},
     }
     assert "layer_3" in seen["why"] and "out" in seen["why"]
 
