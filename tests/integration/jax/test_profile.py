@@ -115,29 +115,31 @@ def test_a_call_is_named_by_the_scopes_that_it_stands_in(seen):
 
 
 def test_what_ranks_did_lies_inside_the_call_that_the_profiler_shows(seen):
-    shown = defaultdict(list)
+    # Where XLA has made a call, and where it was done: one pair per call of a device.
+    begun, ended = {}, {}
     for event in seen["traceEvents"]:
-        if event.get("cat") == "jax":
-            operation, _, number = event["name"].removeprefix("end: ").rpartition(".")
-            if number.isdigit():
-                shown[operation].append(event)
-    num_inside = 0
+        operation, _, number = event["name"].removeprefix("end: ").rpartition(".")
+        if event.get("cat") == "jax" and number.isdigit() and "call" in event["args"]:
+            if event["name"].startswith("end: "):
+                ended[operation, event["args"]["call"]] = event["ts"] + event["dur"]
+            else:
+                begun[operation, event["args"]["call"]] = event["ts"]
+    pairs = defaultdict(list)
+    for (operation, call), begin in begun.items():
+        if (operation, call) in ended:
+            pairs[operation].append((begin, ended[operation, call]))
     for kind, name in _KINDS.items():
-        assert shown[name], (kind, sorted(shown))
-        begun = sorted(e["ts"] for e in shown[name] if not e["name"].startswith("end: "))
-        ended = sorted(
-            e["ts"] + e["dur"] for e in shown[name] if e["name"].startswith("end: ")
-        ) or sorted(e["ts"] + e["dur"] for e in shown[name])
-        for event in (e for e in _operations(seen) if e["name"] == kind):
-            first, last = event["ts"], event["ts"] + event["dur"]
-            if first < begun[0] or last > ended[-1]:
-                continue  # Outside of the profile.
-            before = max(ts for ts in begun if ts <= first + _CLOCKS_US)
-            after = min(ts for ts in ended if ts >= last - _CLOCKS_US)
-            # Steps are 50 ms apart: another step's call would not fit.
-            assert after - before < 50_000, (event, before, after)
-            num_inside += 1
-    assert num_inside >= len(_KINDS) * 2
+        operations = [event for event in _operations(seen) if event["name"] == kind]
+        inside = [
+            event
+            for event in operations
+            if any(
+                begin - _CLOCKS_US <= event["ts"] and event["ts"] + event["dur"] <= end + _CLOCKS_US
+                for begin, end in pairs[name]
+            )
+        ]
+        # But for those at the profile's ends.
+        assert len(inside) >= 0.8 * len(operations) >= 2, (kind, len(inside), len(operations))
 
 
 def test_the_process_that_allows_it_is_in_the_archive_with_its_stacks(seen):

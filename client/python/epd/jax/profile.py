@@ -20,6 +20,7 @@ import jax.profiler
 _USAGE = "usage: python -m epd.jax.profile PROFILE TRACE > BOTH"
 # Above the processes of a trace of epctl: a worker each.
 _FIRST_PROCESS = 100_000
+_FACTS = ("hlo_module", "run_id", "device_ordinal")
 _Event = dict[str, Any]
 
 
@@ -57,6 +58,13 @@ def _start_of(profile: jax.profiler.ProfileData) -> int:
     raise ValueError("the profile does not say when it began; expected one of JAX 0.10 or newer")
 
 
+def _facts_of(stats: dict[str, Any]) -> dict[str, Any]:
+    """What XLA says of a call; ``call`` is the same where it is made and where it is done."""
+    facts = {name: stats[name] for name in _FACTS if name in stats}
+    call = stats.get("_p", stats.get("_c"))
+    return facts if call is None else facts | {"call": str(call)}
+
+
 def _events_of(profile: jax.profiler.ProfileData, shift_ns: int) -> list[_Event]:
     """What the profile's threads did; ``shift_ns`` is added to its times."""
     events: list[_Event] = []
@@ -74,7 +82,8 @@ def _events_of(profile: jax.profiler.ProfileData, shift_ns: int) -> list[_Event]
                     "ts": (event.start_ns + shift_ns) / 1e3,
                     "dur": max(event.duration_ns, 1) / 1e3,
                 }
-                events.append({"name": event.name, "cat": "jax", "ph": "X", **place, **times})
+                shown = {"name": event.name, "cat": "jax", "ph": "X", **place, **times}
+                events.append(shown | {"args": _facts_of(dict(event.stats))})
     return events
 
 
