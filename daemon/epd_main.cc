@@ -34,6 +34,7 @@
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
 #include "daemon/version.h"
+#include "proto/stacks/stack_writer.h"
 
 namespace epd {
 namespace {
@@ -135,6 +136,11 @@ absl::StatusOr<UniqueFd> TakeListener(const Start& start, const Settings& settin
   return listener;
 }
 
+void TakeRequestsForStacks() {
+  if (const std::string bad = stacks::Start(stacks::Frames::kUnwound); !bad.empty())
+    Log(LogLevel::kWarn, "epd cannot write its stacks on SIGUSR2", {{"why", bad}});
+}
+
 // Leaves the process to another program: returns only if that fails, and then nothing has changed.
 absl::Status HandOver(const Start& start, const v1::HandoverHeader& header,
                       const InstanceLock& lock, const Replacement::Request& request, Node& node) {
@@ -155,9 +161,12 @@ absl::Status HandOver(const Start& start, const v1::HandoverHeader& header,
        {"sessions", handover.clients().sessions_size()},
        {"bytes", handover.ByteSizeLong()}});
   FlushLog(kLastWordsOfReplaced);
+  // The page is of a process, and the next program makes its own; until then the signal is ignored.
+  stacks::Stop();
   fds.SetInherited(true);
   absl::Status failed = RunReplacement(request.program, start.args, *state);
   fds.SetInherited(false);
+  TakeRequestsForStacks();
   return failed;
 }
 
@@ -272,7 +281,9 @@ int RunEpd(const std::vector<std::string>& args, const HandoverVersion& version)
   absl::Status ended = OpenLog(parsed->settings.log_level, parsed->settings.log_file);
   if (ended.ok()) {
     BlockSignals();
+    TakeRequestsForStacks();
     ended = Serve({args, facts, version, OwnProgram(), *std::move(before)}, *parsed);
+    stacks::Stop();
   }
   if (!ended.ok()) {
     Log(LogLevel::kError, "cannot serve",

@@ -10,6 +10,7 @@
 
 #include "client/c/autostart.h"
 #include "client/c/trusted_server.h"
+#include "proto/stacks/stack_writer.h"
 
 namespace epd::client {
 namespace {
@@ -43,6 +44,27 @@ Status NobodyThere(const std::string& looked, const std::string& what_to_do) {
                              what_to_do.c_str(), looked.c_str()));
 }
 
+// By the user's leave this process writes its stacks on SIGUSR2, as epd does.
+Status StartStacks() {
+  const std::string asked = Environment("EPD_STACKS");
+  if (asked.empty() || asked == "no") return {};
+  if (asked != "yes") {
+    return MakeStatus(Code::kInvalidArgument, "EPD_STACKS: got '%s', expected yes or no",
+                      asked.c_str());
+  }
+  static const std::string problem = [] {
+    // A program may have code that was made at run time.
+    std::string bad = stacks::Start(stacks::Frames::kScanned);
+    if (bad.empty()) std::atexit(stacks::Stop);
+    return bad;
+  }();
+  if (problem.empty()) return {};
+  return MakeStatus(Code::kFailedPrecondition,
+                    "EPD_STACKS=yes, but this process cannot write its stacks: %s; mend it or "
+                    "unset EPD_STACKS",
+                    problem.c_str());
+}
+
 }  // namespace
 
 std::string PrivateFolder() {
@@ -52,6 +74,7 @@ std::string PrivateFolder() {
 }
 
 Status ConnectToDaemon(const ConnectOptions& options, std::shared_ptr<Session>* session) {
+  if (Status bad = StartStacks(); !bad.ok()) return WithCode(bad);
   const Clock::time_point deadline = Clock::now() + options.timeout;
   const std::string name = ClientName(options.client_name);
   std::string asked = options.socket_path.empty() ? Environment("EPD_SOCKET") : options.socket_path;

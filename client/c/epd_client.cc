@@ -53,11 +53,21 @@ Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
 }
 
+constexpr size_t kScopeBytes = 31;  // As many as a record of a direct call has.
+
+bool HasProgram(const epd_key& key) {
+  return std::any_of(std::begin(key.program), std::end(key.program),
+                     [](uint8_t byte) { return byte != 0; });
+}
+
 Status ReadKey(const epd_key& key, CallKey* out) {
-  if (key.name != nullptr && *key.name != '\0') {
+  const bool has_text = key.name != nullptr && *key.name != '\0';
+  if (has_text && !HasProgram(key)) {
     out->name = key.name;
     out->program = DigestOf(out->name);
   } else {
+    const std::string_view text = has_text ? key.name : "";
+    out->scope = text.substr(text.size() - std::min(text.size(), kScopeBytes));
     std::copy(std::begin(key.program), std::end(key.program), out->program.begin());
     out->ordinal = key.ordinal;
     out->occurrence = key.occurrence;

@@ -27,7 +27,8 @@
  * see it; it trusts whoever sets it), EPD_TENANT (the tenant of groups whose spec names none), EPD_AUTOSTART=0 (never
  * start a private daemon), EPD_PROGRAM (the epd to start: of this user or root, and writable by nobody else),
  * XDG_RUNTIME_DIR (where the private one lives), EPD_DIRECT ("off": small rows go through the worker, too), EPD_SPIN_US (how long a wait spins before it sleeps; default: 50 where
- * this process may use more CPUs than the group has ranks, else 0).
+ * this process may use more CPUs than the group has ranks, else 0), EPD_STACKS ("yes": on SIGUSR2 from its own user this process
+ * writes what its threads do for `epctl support-archive`; default: SIGUSR2 is left alone).
  *
  * Errors of every operation (the outputs are then zeros):
  *   INVALID_ARGUMENT     an argument is wrong on some rank, or the ranks' calls do not agree; the text says which
@@ -223,7 +224,9 @@ EPD_API uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint
 
 /* Identity of an operation: calls of all ranks with the same identity are one operation, in whatever order they come.
  * Either `name` (static, the same on all ranks; `execution` counts its uses, EPD_EXECUTION_NEXT: the library counts per
- * rank), or `program` with the execution's number, the ordinal of the call site and its occurrence in the execution. */
+ * rank), or `program` (not all zeros) with the execution's number, the ordinal of the call site and its occurrence in the
+ * execution. Beside a program `name` is no part of the identity: it says to people where in it the call stands (its last 31
+ * bytes at most are shown), and may be NULL. */
 typedef struct epd_key {
   size_t struct_size;
   const char* name;

@@ -38,7 +38,8 @@ struct CallKey {
   std::optional<uint64_t> execution = {};  // Unset: the next one of this rank and program.
   uint32_t ordinal = 0;
   uint32_t occurrence = 0;
-  std::string name = {};  // Empty: the key has none.
+  std::string name = {};   // Empty: the key has none.
+  std::string scope = {};  // Of a key without a name, for people.
 };
 
 // An arena of device memory, as it came from the daemon. To be mapped whole.

@@ -23,6 +23,9 @@ std::chrono::nanoseconds Positive(int64_t ns, std::chrono::seconds fallback) {
   return ns > 0 ? std::chrono::nanoseconds(std::min<int64_t>(ns, INT64_MAX / 8)) : fallback;
 }
 
+// What people read of the key: its name, or where the call stands.
+const std::string& TextOf(const CallKey& key) { return key.name.empty() ? key.scope : key.name; }
+
 // One call between BeginCall and EndCall.
 class Call {
  public:
@@ -152,7 +155,7 @@ Status Call::Announce(HeldSlot& slot, const CallKey& key) {
   if (staged) request_.announce.eager_buffer = static_cast<uint32_t>(slot.index());
   SetKey(key);
   if (own.ok()) {
-    text::Write(key.name, request_.announce.name);
+    text::Write(TextOf(key), request_.announce.name);
   } else {
     SetError(own);
   }
@@ -219,7 +222,7 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
   const std::optional<DirectPrograms::Turn> turn = formation_.direct->Begin(ProgramCall());
   if (!turn) return false;
   direct_.emplace(formation_, request_.rank, slot.pool());
-  if (!direct_->Publish(request_, *turn, static_cast<uint32_t>(slot.index()), key.name)) {
+  if (!direct_->Publish(request_, *turn, static_cast<uint32_t>(slot.index()), TextOf(key))) {
     direct_.reset();
     return false;
   }

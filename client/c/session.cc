@@ -12,6 +12,7 @@
 #include "client/c/epd_client.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
+#include "proto/stacks/stack_writer.h"
 
 namespace epd::client {
 namespace {
@@ -245,6 +246,7 @@ void Session::StartWatchdog() {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  if (stacks::IsOn()) sigdelset(&all, SIGUSR2);  // It writes its stack, too.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   watchdog_ = std::thread([this] { Watch(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -118,6 +118,7 @@ epd_program_call MakeCall(const CallSite& site, std::int64_t run_id, std::int32_
   call.execution = static_cast<std::uint64_t>(run_id) + 1;  // 0 is no execution of XLA's there.
   call.site = site.ordinal;
   call.traced = &site.config.sizes;
+  if (!site.config.scope.empty()) call.scope = site.config.scope.c_str();
   return call;
 }
 

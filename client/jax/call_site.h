@@ -46,6 +46,7 @@ struct CallConfig {
   std::string alias;          // Which group of this process: "default".
   std::string name;           // Static name by which ranks find each other; empty: by the program.
   std::string program;        // Name of the function that was compiled: "jit_train_step".
+  std::string scope;          // Where in it the call stands (jax.named_scope), for people.
   epd_program_sizes sizes{};  // With the capacity of this call.
   std::int64_t top_k = 0;
   std::int64_t alignment = 0;

@@ -77,6 +77,9 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(Operation operation,
             missing + "; it was made by another version of epd.jax: lower it again"));
   }
   sizes.by_rank = by_rank != 0 ? 1 : 0;
+  // Programs that were exported before there was one have none.
+  if (auto scope = attributes.get<std::string_view>("scope"); scope.has_value())
+    config.scope = std::string(*scope);
   std::optional<CallSite> site = AddCallSite(config);
   if (site.has_value()) return std::make_unique<SiteState>(*std::move(site));
   EndCompile();  // XLA gives this compilation up.

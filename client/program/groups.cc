@@ -106,15 +106,15 @@ int Refuse(const ActiveCall& call, epd_error* error) {
 
 }  // namespace
 
-ActiveCall::ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* name,
+ActiveCall::ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* text,
                        Domain::Begun begun)
-    : domain_(std::move(domain)), call_(call), name_(name), begun_(std::move(begun)) {}
+    : domain_(std::move(domain)), call_(call), text_(text), begun_(std::move(begun)) {}
 
 epd_key ActiveCall::key() const {
   epd_key key = {};
   key.struct_size = sizeof key;
+  key.name = text_;  // Beside a program no part of the identity.
   if (call_.named) {
-    key.name = name_;
     key.execution = EPD_EXECUTION_NEXT;
     return key;
   }
@@ -335,7 +335,8 @@ Status Groups::Begin(const epd_program_call& call, ActiveCall* active) {
   Domain::Begun begun;
   begun.refusal = std::move(resolved.refusal);
   if (Status status = resolved.domain->Begin(own, &begun); !status.ok()) return status;
-  *active = ActiveCall(std::move(resolved.domain), own, call.name, std::move(begun));
+  const char* const text = own.named ? call.name : call.scope;
+  *active = ActiveCall(std::move(resolved.domain), own, text, std::move(begun));
   return {};
 }
 

@@ -26,7 +26,7 @@ namespace epd::program {
 class ActiveCall {
  public:
   ActiveCall() = default;
-  ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* name,
+  ActiveCall(std::shared_ptr<Domain> domain, const Runs::Call& call, const char* text,
              Domain::Begun begun);
   ActiveCall(ActiveCall&&) = default;
   ActiveCall& operator=(ActiveCall&&) = default;
@@ -46,7 +46,7 @@ class ActiveCall {
  private:
   std::shared_ptr<Domain> domain_;
   Runs::Call call_;
-  const char* name_ = nullptr;  // The caller's.
+  const char* text_ = nullptr;  // The caller's name or scope.
   Domain::Begun begun_;
 };
 

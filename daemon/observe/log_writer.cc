@@ -115,10 +115,11 @@ void LogWriter::State::Run() {
 
 LogWriter::LogWriter(size_t max_waiting_bytes)
     : state_(std::make_shared<State>(max_waiting_bytes)) {
-  // Signals are for the other threads.
+  // Signals are for the other threads, but for the one that has each thread write its stack.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
+  sigdelset(&all, SIGUSR2);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread([state = state_] { state->Run(); });
   pthread_setname_np(thread.native_handle(), "epd-log");

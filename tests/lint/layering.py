@@ -12,10 +12,12 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*(?P<quote>[<"])(?P<path>[^>"]+)[>"]')
 
 # Folder -> folders whose headers it may include, besides its own. The longest matching folder decides.
 _DAEMON_CORE = {"daemon/core"}
-_WIRE = {"proto"}
+_WIRE = {"proto", "proto/stacks"}
 _MAY_INCLUDE: dict[str, set[str]] = {
     "proto": set(),
     "proto/failpoint": set(),
+    # Both sides of a page: who writes its stacks, and epctl.
+    "proto/stacks": set(),
     "kernels": set(),
     # The CUDA driver's table, and kernels and slots on its streams: a worker and a client's handlers put the same
     # operations into streams, and a client may not include the daemon.

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "client/cli/local_checks.h"
 #include "client/cli/machine_files.h"
 #include "client/cli/printers/tables.h"
+#include "client/cli/process_stacks.h"
 #include "client/cli/redact.h"
 #include "client/cli/support_archive.pb.h"
 #include "client/cli/version.h"
@@ -31,8 +33,11 @@ namespace {
 
 using epd::v1::Node;
 
+constexpr char kFirstQuestion[] = "GetStatus";
 // A driver may take its time to start many GPUs.
 constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
+// A process that does not run cannot answer.
+constexpr absl::Duration kStacksPatience = absl::Seconds(2);
 
 // Asks one thing after the other. Once the daemon has not answered in time, it is not asked again: each question would wait as long.
 class Questions {
@@ -86,7 +91,7 @@ void AskDaemon(const CommandContext& context, SupportArchive& archive) {
   using A = SupportArchive;
   using S = Node::Stub;
   Questions questions(context, archive);
-  questions.AskInto("GetStatus", &S::GetStatus, &A::mutable_status);
+  questions.AskInto(kFirstQuestion, &S::GetStatus, &A::mutable_status);
   questions.AskInto("ListNodes", &S::ListNodes, &A::mutable_nodes);
   questions.AskInto("GetFigures", &S::GetFigures, &A::mutable_figures);
   questions.AskInto("ListSessions", &S::ListSessions, &A::mutable_sessions);
@@ -136,6 +141,8 @@ Report RunSupportArchive(const CommandContext& context) {
   archive.set_epctl_version(kVersion);
   archive.set_taken_at(absl::FormatTime(absl::RFC3339_full, absl::Now(), absl::UTCTimeZone()));
   archive.set_host(HostName());
+  // First: a worker that hangs when epd has ended is there for some seconds only.
+  AddStacks(StackFolders(), kStacksPatience, archive);
   AskDaemon(context, archive);
   CheckLocally(context.options, context.search, *archive.mutable_local());
   AddMachineFiles(FindEpdProcesses(), LogFileOf(archive), archive);
@@ -151,7 +158,11 @@ Report RunSupportArchive(const CommandContext& context) {
   *report->mutable_parts() = archive.parts();
   std::string table = SupportArchiveTable(*report);
   if (archive.connected()) return {ExitCode::kOk, std::move(report), std::move(table), ""};
-  const std::string& why = archive.parts(0).problem();
+  const auto& parts = archive.parts();
+  const auto asked = std::find_if(parts.begin(), parts.end(), [](const SupportArchive::Part& part) {
+    return part.what() == kFirstQuestion;
+  });
+  const std::string& why = asked->problem();
   return {
       ExitCode::kDegraded, std::move(report), std::move(table),
       absl::StrCat("the daemon did not answer, so the archive has only what this process can see: ",

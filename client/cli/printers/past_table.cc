@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
@@ -33,14 +34,22 @@ struct Line {
   std::map<uint32_t, std::string> phases;  // By rank; those that have begun it.
 };
 
-// "program=1a2b execution=7 ordinal=1 occurrence=0" -> "1a2b 7.1.0".
+// "program=1a2b execution=7 ordinal=1 occurrence=0" -> "1a2b 7.1.0"; where the program says what its users call the place, that:
+// "program=1a2b scope=layer_3 execution=..." -> "layer_3 7.1.0".
 std::string ShortCall(const std::string& key) {
-  return Shortened(absl::StrReplaceAll(key, {{"program=", ""},
-                                             {"name=", ""},
-                                             {"execution=", ""},
-                                             {" ordinal=", "."},
-                                             {" occurrence=", "."}}),
-                   kMaxCallShown);
+  constexpr char kScope[] = " scope=";
+  const size_t scope = key.find(kScope);
+  const bool has_scope = absl::StartsWith(key, "program=") && scope != std::string::npos;
+  const std::string text = absl::StrReplaceAll(
+      has_scope ? key.substr(scope + sizeof kScope - 1) : key, {{"program=", ""},
+                                                                {"name=", ""},
+                                                                {"execution=", ""},
+                                                                {" ordinal=", "."},
+                                                                {" occurrence=", "."}});
+  // The end of a scope tells more than its beginning.
+  if (has_scope && text.size() > kMaxCallShown)
+    return absl::StrCat("..", text.substr(text.size() - (kMaxCallShown - 2)));
+  return Shortened(text, kMaxCallShown);
 }
 
 // "failed in publish" -> "failed".
@@ -167,10 +176,10 @@ std::string OfTenant(const epd::v1::ExplainGroupResponse& why, const std::string
   }
   const size_t num_left = lines.size() - num_shown;
   lines.resize(num_shown);
-  std::string text =
-      absl::StrCat("last operations", tenant.empty() ? "" : absl::StrCat(" of tenant ", tenant),
-                   ", newest first; a call is program or name, execution.ordinal.occurrence:\n",
-                   LinesTable(lines, SetsOf(lines, ranks)));
+  std::string text = absl::StrCat(
+      "last operations", tenant.empty() ? "" : absl::StrCat(" of tenant ", tenant),
+      ", newest first; a call is program, scope or name, execution.ordinal.occurrence:\n",
+      LinesTable(lines, SetsOf(lines, ranks)));
   if (num_left > 0) {
     absl::StrAppend(&text, "and ", num_left, " before, done by all ranks (--history lists them)\n");
   }

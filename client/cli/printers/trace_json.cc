@@ -49,9 +49,19 @@ struct OperationParts {
 struct Clocks {
   std::map<std::string, int64_t> shifts;  // By node.
   std::vector<ChromeTrace::Clock> shown;
+  int64_t epoch_ns = 0;  // Unix time at which the common clock was 0.
 };
 
 int64_t WallOf(const NodeTrace& trace) { return trace.unix_ns() - trace.monotonic_ns(); }
+
+// Without a reference, and where nobody has compared, the common clock is the wall clock.
+int64_t EpochOf(const GetTraceResponse& traces, const NodeTrace* reference) {
+  if (reference != nullptr) return WallOf(*reference);
+  for (const NodeTrace& trace : traces.traces()) {
+    if (trace.has_clock()) return trace.clock().reference_epoch_ns();
+  }
+  return 0;
+}
 
 // A node whose clock nobody has compared is placed by its wall clock, or left as it is when there is no reference either.
 Clocks MakeClocks(const GetTraceResponse& traces) {
@@ -60,6 +70,7 @@ Clocks MakeClocks(const GetTraceResponse& traces) {
     if (trace.is_reference() && reference == nullptr) reference = &trace;
   }
   Clocks clocks;
+  clocks.epoch_ns = EpochOf(traces, reference);
   for (const NodeTrace& trace : traces.traces()) {
     ChromeTrace::Clock clock;
     clock.set_node(trace.node());
@@ -307,6 +318,8 @@ ChromeTrace MakeChromeTrace(const GetTraceResponse& traces, const std::string& g
 
   std::vector<TimedPart> parts = Collect(traces, clocks, out);
   if (parts.empty()) return out;
+  other.set_zero_unix_ns(parts.front().begin() + clocks.epoch_ns -
+                         static_cast<int64_t>(kFirstUs * 1000));
   Drawing drawing(parts.front().begin(), EndOf(traces, clocks, parts), out);
   Threads threads;
   for (TimedPart& part : parts) part.thread = threads.Place(part, drawing.EndOf(part), out);

@@ -11,7 +11,7 @@ namespace epd {
 
 // Blocks SIGTERM, SIGINT and SIGHUP in the calling thread and all that it starts, and ignores the
 // signals that would end epd for somebody else's doing (SIGPIPE, SIGXFSZ) or that mean nothing to it
-// (SIGUSR1, SIGUSR2). Before the first thread.
+// (SIGUSR1, and SIGUSR2 until it asks for stacks, see proto/stacks). Before the first thread.
 void BlockSignals();
 
 // Turns the blocked signals into calls of a handler.

@@ -13,7 +13,6 @@
 namespace epd {
 namespace {
 
-constexpr size_t kDigestBytesShown = 6;
 // A message has kMessageBytes; further ranks are named by number only.
 constexpr size_t kMaxRanksInFull = 16;
 
@@ -67,13 +66,22 @@ absl::Status ForStranger(const absl::Status& status, const shm::SlotRequest& req
 
 std::string SafeText(std::string_view written) { return text::Clean(written, limits::kErrorBytes); }
 
+std::string ScopeText(std::string_view written) {
+  const std::string_view end =
+      written.substr(written.size() - std::min(written.size(), kScopeBytes));
+  return end.empty() ? "" : absl::StrCat(" scope=", text::Clean(end, kScopeBytes));
+}
+
 std::string NameOf(const shm::SlotRequest& request) {
   if (request.has_name != 0 && request.error_code == 0) {
     return absl::StrCat("name=", SafeText(text::Read(request.announce.name)));
   }
-  return absl::StrCat(request.has_name != 0 ? "name_digest=" : "program=",
-                      absl::BytesToHexString(absl::string_view(
-                          reinterpret_cast<const char*>(request.program), kDigestBytesShown)));
+  const std::string program =
+      absl::StrCat(request.has_name != 0 ? "name_digest=" : "program=",
+                   absl::BytesToHexString(absl::string_view(
+                       reinterpret_cast<const char*>(request.program), kDigestBytesShown)));
+  if (request.error_code != 0) return program;
+  return absl::StrCat(program, ScopeText(text::Read(request.announce.name)));
 }
 
 }  // namespace epd

@@ -36,7 +36,7 @@ struct RankTrace {
   Rank rank;
   int32_t pid = 0;
   OperationKey key;
-  std::array<char, 32> name{};  // Cut off; zero-terminated.
+  std::array<char, 64> name{};  // Cut off; zero-terminated.
   shm::Kind kind = shm::Kind::kPrepare;
   uint64_t stage_bytes = 0;
   ClientSpan client;

@@ -19,7 +19,7 @@ inline constexpr size_t kPastOperations = 64;
 struct PastOperation {
   OperationId operation;
   OperationKey key;
-  std::array<char, 32> name{};  // Cut off; zero-terminated.
+  std::array<char, 64> name{};  // Cut off; zero-terminated.
   shm::Kind kind = shm::Kind::kPrepare;
   uint64_t fingerprint = 0;
   PartState state = PartState::kAnnounced;  // The rank's last step before it ended.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/cause_text.h"
 #include "proto/epd/v1/text.h"
 
 namespace epd {
@@ -14,7 +15,6 @@ namespace {
 
 // As long as a call through the worker may hold its region after its outcome.
 constexpr absl::Duration kPatience = absl::Seconds(30);
-constexpr size_t kDigestBytesShown = 8;
 
 shm::DirectState StateOf(uint64_t word) {
   return static_cast<shm::DirectState>(static_cast<uint32_t>(word));
@@ -23,14 +23,14 @@ shm::DirectState StateOf(uint64_t word) {
 absl::Time Monotonic(int64_t ns) { return absl::FromUnixNanos(ns); }
 
 std::string NameOf(const shm::DirectRecord& record) {
-  if (record.has_name != 0) {
-    char name[sizeof record.name];  // A copy: the client may write on.
-    std::memcpy(name, record.name, sizeof name);
+  char name[sizeof record.name];  // A copy: the client may write on.
+  std::memcpy(name, record.name, sizeof name);
+  if (record.has_name != 0)
     return absl::StrCat("name=", text::Clean(text::Read(name), sizeof name));
-  }
   return absl::StrCat("program=",
                       absl::BytesToHexString(absl::string_view(
-                          reinterpret_cast<const char*>(record.call.program), kDigestBytesShown)));
+                          reinterpret_cast<const char*>(record.call.program), kDigestBytesShown)),
+                      ScopeText(text::Read(name)));
 }
 
 DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {

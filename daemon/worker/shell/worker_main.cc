@@ -32,6 +32,7 @@
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/exec_loop.h"
 #include "proto/epd/v1/text.h"
+#include "proto/stacks/stack_writer.h"
 
 namespace epd {
 namespace {
@@ -62,6 +63,13 @@ void OnStopSignal(int signal) {
   alarm(kStopSeconds);
 }
 
+// It has not stopped in time: what its threads do stays for `epctl support-archive`, and it ends as the signal says.
+void OnTimeIsUp(int /*signal*/) {
+  stacks::WriteBeforeTheEnd();
+  signal(SIGALRM, SIG_DFL);
+  kill(getpid(), SIGALRM);
+}
+
 // Rows of other nodes come and go in buffers of gRPC's. Given back to the kernel after each operation
 // they would be faulted in again for the next one, which took a quarter of all time.
 void KeepFreedMemory() {
@@ -81,6 +89,8 @@ void WatchForTheEnd() {
   struct sigaction action = {};
   action.sa_handler = OnStopSignal;
   for (const int one : {SIGTERM, SIGCONT}) sigaction(one, &action, nullptr);
+  action.sa_handler = OnTimeIsUp;
+  sigaction(SIGALRM, &action, nullptr);
   prctl(PR_SET_PDEATHSIG, SIGCONT);
   signal(SIGPIPE, SIG_IGN);
   // A terminal's Ctrl-C, its end and whatever an operator asks of a daemon are for epd.
@@ -278,7 +288,10 @@ int WorkerMain(absl::string_view argument, const MakeBackends& make_backends) {
     return Usage();
   }
   WatchForTheEnd();
+  if (const std::string bad = stacks::Start(stacks::Frames::kUnwound); !bad.empty())
+    std::fprintf(stderr, "epd-worker: it cannot write its stacks on SIGUSR2: %s\n", bad.c_str());
   const absl::Status status = Serve(control_fd, make_backends);
+  stacks::Stop();
   if (absl::IsUnavailable(status)) return EXIT_SUCCESS;
   std::fprintf(stderr, "epd-worker: %s\n", status.ToString().c_str());
   return EXIT_FAILURE;

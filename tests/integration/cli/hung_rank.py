@@ -30,6 +30,9 @@ class HungRank:
             self._lines.put(line.strip())
         self._lines.put("(end of output)")
 
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def begin(self, key: str) -> None:
         """Begins a prepare; both ranks must name the same key."""
         self._process.stdin.write(f"{key}\n")

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import pathlib
 import signal
 
+import pytest
 import wait
 from hung_rank import HungRank
 from running_epd import RunningEpd
@@ -68,7 +70,64 @@ def test_who_hangs_is_told_from_the_file_after_epd_has_ended(epctl_of, tmp_path,
     assert bad.returncode == 2 and "expected what `epctl support-archive` has written" in bad.stderr
 
 
-def test_a_stopped_epd_leaves_what_the_kernel_says(epd, epctl, tmp_path):
+def _stacks_of(archive: dict, pid: int) -> dict:
+    (stacks,) = [one for one in archive["stacks"] if one["pid"] == pid]
+    return stacks
+
+
+def _functions(stacks: dict) -> str:
+    frames = [frame for thread in stacks["threads"] for frame in thread.get("frames", ())]
+    return "\n".join(frame.get("function", "") for frame in frames)
+
+
+def _pages() -> set[str]:
+    folder = pathlib.Path(f"/dev/shm/epd-stacks-{os.geteuid()}")
+    return {path.name.partition(".")[0] for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_what_every_thread_of_epd_and_its_worker_does_is_in_it(epd, epctl, tmp_path):
+    code, archive, _ = _archive(epctl, tmp_path / "a.json")
+    assert code == 0
+    daemon, worker = (_stacks_of(archive, pid) for pid in (epd.process.pid, epd.worker_pid()))
+    for stacks in (daemon, worker):
+        assert not stacks.get("problem"), stacks
+        assert all(thread["name"] and thread["frames"] for thread in stacks["threads"]), stacks
+        names = {module["path"] for module in stacks["modules"]}
+        assert stacks["program"] in names and any("libc.so" in name for name in names)
+    assert "epd::EventLoop::RunOnce(" in _functions(daemon)
+    assert "epd::ExecLoop::Run(" in _functions(worker)
+    assert len(daemon["threads"]) > 2  # gRPC's, too.
+
+
+def test_the_pages_of_stacks_go_with_their_processes(epctl_of):
+    with RunningEpd() as epd:
+        pids = {str(epd.process.pid), str(epd.worker_pid())}
+        assert pids <= _pages()
+        os.kill(int(epd.worker_pid()), signal.SIGKILL)  # Leaves its own to epd.
+    assert not pids & _pages()
+
+
+@pytest.mark.parametrize(("leave", "number"), [("yes", 1), ("no", 0), ("", 0)])
+def test_a_client_is_in_it_by_its_leave_only(epd, epctl, tmp_path, monkeypatch, leave, number):
+    monkeypatch.setenv("EPD_STACKS", leave)
+    with contextlib.closing(HungRank(epd.socket, 0)) as rank:
+        wait.until(lambda: epctl.json("sessions")["sessions"], "the client to attach")
+        _, archive, _ = _archive(epctl, tmp_path / "a.json")
+        found = [one for one in archive["stacks"] if one["pid"] == rank.pid]
+        assert len(found) == number
+        assert rank.is_alive()
+    if found:
+        assert "epd::client::" in _functions(found[0])
+
+
+def test_a_leave_that_cannot_be_read_is_an_error(epd, monkeypatch):
+    monkeypatch.setenv("EPD_STACKS", "maybe")
+    with contextlib.closing(HungRank(epd.socket, 0)) as rank:
+        assert "EPD_STACKS: got 'maybe', expected yes or no" in rank.expect("refused")
+
+
+def test_a_stopped_epd_leaves_what_the_kernel_says_and_its_workers_stacks(epd, epctl, tmp_path):
+    worker = epd.worker_pid()
     os.kill(epd.process.pid, signal.SIGSTOP)
     try:
         code, archive, _ = _archive(epctl, tmp_path / "a.json", "--timeout=1s")
@@ -79,6 +138,8 @@ def test_a_stopped_epd_leaves_what_the_kernel_says(epd, epctl, tmp_path):
     assert f"/proc/{epd.process.pid}/status" in paths and "/proc/meminfo" in paths
     problems = {part["what"]: part["problem"] for part in archive["parts"]}
     assert "not asked" in problems["GetMemory"] and problems["GetStatus"]
+    assert "epd::ExecLoop::Run(" in _functions(_stacks_of(archive, worker))
+    assert "T (stopped)" in _stacks_of(archive, epd.process.pid)["problem"]
 
 
 def test_no_file_that_is_there_is_written_over(epctl, tmp_path):

@@ -51,6 +51,7 @@ class _Trace:
             for e in self._slices("phase")
             if (e["pid"], e["tid"]) == (operation["pid"], operation["tid"])
             and begin - 0.01 <= e["ts"]
+            and begin + 0.01 < e["ts"] + e["dur"]  # The one before may end where this one begins.
             and e["ts"] + e["dur"]
             <= end + 0.01  # The next operation may begin where this one ends.
         ]

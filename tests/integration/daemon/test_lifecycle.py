@@ -187,7 +187,7 @@ def test_hangup_reopens_the_log_and_reads_what_may_change(daemon):
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_that_mean_nothing_end_nobody(daemon, number):
+def test_signals_that_ask_for_nothing_or_for_stacks_end_nobody(daemon, number):
     daemon.start(f"--worker={epd_process.binary('epd-worker')}")
     worker = daemon.worker_pid()
     for pid in (daemon.process.pid, worker):

@@ -18,7 +18,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh, NamedSharding
 
-from epd.jax import _held_groups, _place, _source_order
+from epd.jax import _held_groups, _place, _scopes, _source_order
 from epd.jax._call import Static
 from epd.jax.config import DTYPE_CODES
 from epd.jax.mesh import active_device_mesh
@@ -140,6 +140,19 @@ def _lower(
     jaxpr: Any,
 ) -> Any:
     _held_groups.keep_with(ctx.module_context.module, exchange.static.group)
+    with _scopes.lowered_in(ctx.name_stack):
+        return _lower_here(
+            ctx, *arrays, exchange=exchange, num_residuals=num_residuals, jaxpr=jaxpr
+        )
+
+
+def _lower_here(
+    ctx: mlir.LoweringRuleContext,
+    *arrays: Any,
+    exchange: Exchange,
+    num_residuals: int,
+    jaxpr: Any,
+) -> Any:
     before = None
     if exchange.static.in_source_order:
         sharded = exchange.static.layout.mesh is not None

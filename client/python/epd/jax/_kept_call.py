@@ -1,4 +1,5 @@
-"""A custom call of epd's as a JAX primitive. What it knows only when it is lowered: the name of the function that is compiled.
+"""A custom call of epd's as a JAX primitive. What it knows only when it is lowered: the name of the function that is
+compiled, and where in it the call stands.
 
 A *kept* one is made by XLA wherever JAX's program has it: where XLA might drop, merge or move it on some ranks alone.
 
@@ -29,6 +30,8 @@ from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
+from epd.jax import _scopes, _source_order
+
 # What a call gives: shape and dtype of each result, and its attributes.
 _Results = tuple[tuple[tuple[int, ...], np.dtype], ...]
 _Attributes = tuple[tuple[str, int | str], ...]
@@ -44,8 +47,8 @@ def custom_call(
     *operands: jax.Array,
     **attributes: int | str,
 ) -> list[jax.Array]:
-    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with the attribute ``program``, and with one row of
-    unspecified content in empty results of a kept call.
+    """As ``jax.ffi.ffi_call(target, ...)(*operands, **attributes)``, with the attributes ``program`` and ``scope``, and with
+    one row of unspecified content in empty results of a kept call.
 
     The results vary as the third operand does.
     """
@@ -94,12 +97,18 @@ def _lower(
 ) -> Any:
     del results
     given = {key: np.int64(v) if isinstance(v, int) else v for key, v in attributes}
-    name = ctx.module_context.module.operation.attributes["sym_name"]
-    given["program"] = ir.StringAttr(name).value
-    return jax.ffi.ffi_lowering(target, has_side_effect=kept)(ctx, *operands, **given)
+    program = ir.StringAttr(ctx.module_context.module.operation.attributes["sym_name"]).value
+    stack = _scopes.name_stack()
+    given |= {"program": program, "scope": _scopes.scope(stack, program)}
+    # XLA calls its operation so, and jax.profiler shows it: "epd_dispatch".
+    located = ir.Location.name(
+        f"{stack}/{target.replace('epd1.', 'epd_')}".lstrip("/"), childLoc=ir.Location.current
+    )
+    with located:
+        return jax.ffi.ffi_lowering(target, has_side_effect=kept)(ctx, *operands, **given)
 
 
-mlir.register_lowering(_call, _lower)
+_source_order.register_inline(_call, _lower)
 
 
 def _vmapped(

@@ -43,7 +43,7 @@ TEST(PastTableTest, ARankThatIsLateHasAColumnOfItsOwn) {
     for (int number = 8; number > 0; --number) Add(why, rank, number, 90 - number, "done");
   }
   EXPECT_EQ(PastText(why, false),
-            "last operations, newest first; a call is program or name, "
+            "last operations, newest first; a call is program, scope or name, "
             "execution.ordinal.occurrence:\n"
             "BEGUN  KIND      CALL                FINGERPRINT  R 0-1,3   R 2\n"
             "1m15s  dispatch  1a2b3c4d5e6f 9.1.0  00112233     announce  -\n"
@@ -52,6 +52,18 @@ TEST(PastTableTest, ARankThatIsLateHasAColumnOfItsOwn) {
             "1m24s  dispatch  1a2b3c4d5e6f 6.1.0  00112233     done      done\n"
             "and 5 before, done by all ranks (--history lists them)\n");
   EXPECT_THAT(PastText(why, true), HasSubstr("1a2b3c4d5e6f 1.1.0"));
+}
+
+TEST(PastTableTest, ACallOfAProgramIsNamedByItsScope) {
+  epd::v1::ExplainGroupResponse why;
+  Add(why, 0, 9, 75, "announce")
+      .set_key("program=1a2b3c4d5e6f scope=layer_3/out execution=9 ordinal=1 occurrence=0");
+  EXPECT_THAT(PastText(why, false), HasSubstr("dispatch  layer_3/out 9.1.0  00112233"));
+  EXPECT_THAT(PastText(why, false), Not(HasSubstr("1a2b3c4d5e6f")));
+  Add(why, 0, 10, 74, "announce")
+      .set_key(
+          "program=1a2b scope=decoder/mixture/experts/out execution=10 ordinal=1 occurrence=0");
+  EXPECT_THAT(PastText(why, false), HasSubstr("dispatch  ..e/experts/out 10.1.0"));
 }
 
 TEST(PastTableTest, CallsOfOneKeyWithOtherFingerprintsDiffer) {

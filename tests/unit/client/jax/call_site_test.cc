@@ -36,6 +36,20 @@ TEST(CallSiteTest, OrdinalsCountFromZeroInEveryCompilation) {
   EXPECT_NE(first.executable, other.executable);
 }
 
+TEST(CallSiteTest, WhereACallStandsIsToldAndIsNoPartOfItsIdentity) {
+  EndCompile();
+  CallConfig config = Config(Operation::kDispatch);
+  const CallSite plain = *AddCallSite(config);
+  EndCompile();
+  config.scope = "layer_3/out";
+  const CallSite scoped = *AddCallSite(config);
+  EXPECT_EQ(plain.executable->Seal(), scoped.executable->Seal());
+  EXPECT_EQ(plain.ordinal, scoped.ordinal);
+  EXPECT_STREQ(MakeCall(scoped, 0, 0, 0).scope, "layer_3/out");
+  EXPECT_EQ(MakeCall(scoped, 0, 0, 0).name, nullptr);
+  EXPECT_EQ(MakeCall(plain, 0, 0, 0).scope, nullptr);
+}
+
 TEST(CallSiteTest, EqualProgramsHaveEqualDigestsAndOthersDoNot) {
   const auto digest = [](std::initializer_list<CallConfig> calls) {
     EndCompile();
