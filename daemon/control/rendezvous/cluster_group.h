@@ -52,7 +52,7 @@ struct GroupRanks {
 // Where a formation's executions begin to count.
 struct FormationCut {
   std::vector<ExecutionBase> bases;
-  absl::Status cause;                       // Why executions below the bases fail.
+  absl::Status cause;  // Why executions below the bases fail.
   // What the bases were made from: the members that were told of an earlier formation, and its bases.
   std::map<ClaimKey, DrainRecord> drained;
   std::vector<ExecutionBase> before;
