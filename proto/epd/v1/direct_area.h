@@ -134,7 +134,7 @@ struct alignas(64) DirectRecord {
   uint64_t raw_execution;  // As in SlotRequest.
   uint32_t announced;      // The worker knows of the call.
   uint32_t reserved;
-  char name[32];  // Zero-terminated or cut.
+  char name[32];  // Zero-terminated or cut; as in AnnounceRequest.
   uint8_t padding[16];
 };
 static_assert(sizeof(DirectRecord) == 256);

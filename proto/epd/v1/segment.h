@@ -78,7 +78,8 @@ struct AnnounceRequest {
   uint32_t eager_buffer;  // kAnnounceStaged: its number, where the rows stand.
   // kAnnounceStaged: as which number the rank has published the call for itself (direct_area.h); 0: it has not.
   uint32_t published;
-  char name[256];  // Zero-terminated or cut; where has_name is set.
+  char name
+      [256];  // Zero-terminated or cut. Without has_name: where in its program the call stands, for people.
 };
 
 // What kPublish and kPulled say.
