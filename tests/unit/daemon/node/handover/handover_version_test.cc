@@ -13,7 +13,7 @@ using testing::HasSubstr;
 const HandoverPlace kPlace{"n", "/run/epd/epd.sock", "/run/epd/epd-grpc.sock", "", ""};
 
 TEST(HandoverVersionTest, AnyMinorVersionIsTakenBothWays) {
-  for (const auto [writer, reader] : {std::pair<uint32_t, uint32_t>{0, 1}, {1, 0}, {7, 7}}) {
+  for (const auto& [writer, reader] : {std::pair<uint32_t, uint32_t>{0, 1}, {1, 0}, {7, 7}}) {
     EXPECT_TRUE(
         CheckVersion(MakeHeader({1, writer}, "0.1", kPlace), HandoverVersion{1, reader}).ok());
   }
