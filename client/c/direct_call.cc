@@ -108,22 +108,12 @@ bool DirectCall::Look() {
   return all;
 }
 
-bool DirectCall::Await(DirectWait wait) {
+bool DirectCall::Await(std::chrono::nanoseconds wait) {
   if (Look()) return !someone_asked_;
-  const Clock::time_point start = Clock::now();
-  const Clock::time_point spin_until = start + wait.spin;
-  const Clock::time_point until = spin_until + wait.yield;
-  constexpr int kLooks = 32;
-  for (Clock::time_point now = start; now < until; now = Clock::now()) {
-    if (now < spin_until) {
-      for (int i = 0; i < kLooks; ++i) {
-        if (Look()) return !someone_asked_;
-        Pause();
-      }
-    } else {
-      sched_yield();
-      if (Look()) return !someone_asked_;
-    }
+  const Clock::time_point until = Clock::now() + wait;
+  while (Clock::now() < until) {
+    sched_yield();
+    if (Look()) return !someone_asked_;
   }
   return false;
 }

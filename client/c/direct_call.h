@@ -28,7 +28,7 @@ class DirectCall {
 
   // Looks until every rank has published the call. False: not all have within `wait`, or one of them waits for the
   // worker's word: hand over.
-  bool Await(DirectWait wait);
+  bool Await(std::chrono::nanoseconds wait);
   // From here on the worker is asked. As which number it was published is what the announce says.
   uint32_t HandOver();
   // Once more, at every rank.

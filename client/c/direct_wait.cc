@@ -1,5 +1,6 @@
 #include "client/c/direct_wait.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -7,10 +8,9 @@
 
 namespace epd::client {
 
-DirectWait DirectWaitFor(uint32_t num_ranks) {
-  constexpr std::chrono::microseconds kYield{200};
-  // As long as a rank that has a core keeps it in any wait, and then no more than a moment.
-  return {.spin = SpinTime(num_ranks - 1), .yield = kYield};
+std::chrono::nanoseconds DirectWaitFor(uint32_t num_ranks) {
+  constexpr std::chrono::nanoseconds kMoment = std::chrono::microseconds(200);
+  return std::max(kMoment, SpinTime(num_ranks - 1));
 }
 
 bool DirectIsOn() {

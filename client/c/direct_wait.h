@@ -6,13 +6,10 @@
 
 namespace epd::client {
 
-// How long a rank looks for its peers before it goes to the worker.
-struct DirectWait {
-  std::chrono::nanoseconds spin{};   // Keeps its core,
-  std::chrono::nanoseconds yield{};  // ... then offers it to others.
-};
-// `num_ranks` of the group: with a core for each of them it spins, else it yields. EPD_SPIN_US says how long.
-DirectWait DirectWaitFor(uint32_t num_ranks);
+// How long a rank of a group of `num_ranks` looks for its peers before it goes to the worker. It offers its core to others
+// all the while, which costs nothing where nobody wants it: a rank that kept it kept its peer from running, with a core for
+// each of them too (two ranks on two cores took three times as long). EPD_SPIN_US makes it longer.
+std::chrono::nanoseconds DirectWaitFor(uint32_t num_ranks);
 
 // Whether this process may make calls for itself: unless EPD_DIRECT is "off".
 bool DirectIsOn();

@@ -16,7 +16,6 @@
 #include "client/c/attach_messages.h"
 #include "client/c/digest.h"
 #include "client/c/direct_programs.h"
-#include "client/c/direct_wait.h"
 #include "client/c/eager_buffers.h"
 #include "client/c/epd_client.h"
 #include "client/c/mapping.h"
@@ -75,7 +74,7 @@ struct Formation {
   uint64_t stream_region_bytes = 0;
   bool several_nodes = false;  // Not all ranks are on this node.
   std::chrono::nanoseconds spin{};
-  DirectWait direct_wait;  // For peers, before the worker is asked.
+  std::chrono::nanoseconds direct_wait{};  // For peers, before the worker is asked.
   bool goes_direct =
       false;  // Small rows may go from rank to rank without the worker (direct_call.h).
   std::shared_ptr<EagerBuffers> eager_buffers = std::make_shared<EagerBuffers>();

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "client/c/attach_messages.h"
+#include "client/c/direct_wait.h"
 #include "client/c/interrupt.h"
 #include "client/c/session.h"
 #include "proto/failpoint/failpoint.h"

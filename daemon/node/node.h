@@ -58,8 +58,8 @@ class Node {
     std::string host;
     const CertificateFiles& certificates;  // Started; outlives the node, as `settings` does.
     std::string cluster_secret = {};
-    const v1::Handover* before =
-        nullptr;  // Of the program that this one replaces; outlives the constructor.
+    // Of the program that this one replaces; outlives the constructor.
+    const v1::Handover* before = nullptr;
   };
 
   // `settings` may change in what SIGHUP changes. Starts nothing.

@@ -4,7 +4,7 @@
 //   IndexLandings   whose slot is whose; which landings are sound; marks cleared
 //   MarkLandings    each entry claims its slot
 //   VerifyMarks     every live slot has been claimed
-//   ZeroPadding     zeros in padding and, unless it is kept, the tail; everywhere on a fault
+//   ZeroPadding     zeros in padding and tail; everywhere on a fault
 //   ExpandLandings  rows and weights, each row read once
 //
 // Landings are written by other processes. Whatever stands in them, nothing outside the receive
@@ -43,8 +43,6 @@ struct LandRowsArgs {
   std::uint8_t* recv_rows = nullptr;       // [C, row_bytes]
   float* recv_weights = nullptr;           // [C], or null
   std::int64_t capacity = 0;               // C
-  // Rows behind total_recv stay as they are: who reads them knows where they end. Weights are cleared all the same.
-  bool keeps_tail = false;
   std::int32_t num_parts = 1;
   // Scratch.
   std::int64_t* bounds = nullptr;    // [R] rows of each landing at most
@@ -199,12 +197,9 @@ struct ZeroPadding {
   EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
     const std::int64_t slot = thread.Task();
     if (slot >= args.capacity) return;
-    const bool open = args.gate.Open();
-    if (open && args.index.SourceOf(slot) >= 0) return;
-    if (!open || !args.keeps_tail || slot < args.index.TotalRecv()) {
-      Mover::Zero(args.recv_rows + static_cast<std::uint64_t>(slot) * args.row_bytes,
-                  args.row_bytes, {slot, 0, 1}, thread);
-    }
+    if (args.gate.Open() && args.index.SourceOf(slot) >= 0) return;
+    Mover::Zero(args.recv_rows + static_cast<std::uint64_t>(slot) * args.row_bytes, args.row_bytes,
+                {slot, 0, 1}, thread);
     if (args.recv_weights != nullptr && thread.InWarp() == 0) args.recv_weights[slot] = 0.0f;
   }
 };

@@ -39,10 +39,10 @@ std::string SafeText(std::string_view written);
 // The static name of the operation that `request` announces, or "program=1f2e..." with the digest's first bytes.
 std::string NameOf(const shm::SlotRequest& request);
 
-// " scope=" and the end of what a client says of where its call stands in its program; "" for nothing.
-inline constexpr size_t kDigestBytesShown =
-    6;  // Of a program, everywhere: people compare the texts.
+// Of a program's digest, everywhere: people compare the texts.
+inline constexpr size_t kDigestBytesShown = 6;
 inline constexpr size_t kScopeBytes = 31;
+// " scope=" and the end of what a client says of where its call stands in its program; "" for nothing.
 std::string ScopeText(std::string_view written);
 
 }  // namespace epd

@@ -289,6 +289,7 @@ TEST_F(WorkerProcess, AMessageThatItCannotTakeIsToldAndTheNextOneIsTaken) {
 TEST_F(WorkerProcess, RunningOutOfDescriptorsEndsNoWorker) {
   constexpr uint32_t kRanks = 16;
   Sessions(kRanks);
+  Snapshot();  // It has taken them, with their descriptors.
   rlimit before;
   ASSERT_EQ(prlimit(epd_.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
   v1::ToWorker start;
@@ -308,8 +309,9 @@ TEST_F(WorkerProcess, RunningOutOfDescriptorsEndsNoWorker) {
     ASSERT_EQ(prlimit(epd_.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
     start.mutable_start_tenant()->set_group_id(100 + more);
     epd_.Send(start);
-    const v1::TenantReady ready = epd_.Receive().tenant_ready();
-    ASSERT_EQ(ready.group_id(), 100 + more);
+    const v1::FromWorker answer = epd_.Receive();
+    const v1::TenantReady& ready = answer.tenant_ready();
+    ASSERT_EQ(ready.group_id(), 100 + more) << answer.ShortDebugString();
     if (ready.status().code() != 0) {
       ++num_refused;
       EXPECT_EQ(ready.status().code(), static_cast<int>(absl::StatusCode::kResourceExhausted))

@@ -272,8 +272,6 @@ LandRowsArgs RowMoves::LandArgs(const MovePlaces& places, size_t rank) const {
   args.recv_rows = At<uint8_t>(Out(places, rank), 0);
   args.recv_weights = WeightsOut(places, rank);
   args.capacity = static_cast<int64_t>(part.recv_capacity);
-  args.keeps_tail =
-      true;  // The rank's copy out clears its own buffer behind the live rows, and reads no others.
   args.report = report;
   args.gate = {nullptr, report};
   return args;
