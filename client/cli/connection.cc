@@ -118,6 +118,7 @@ std::string DescribeFailure(const Connection& connection, const std::string& cal
       advice = "the daemon is starting, stopping or gone; try again, then see its log";
       break;
     case ExitCode::kVersion:
+      if (!status.error_message().empty()) break;  // The call is known, and says what it cannot do.
       advice = absl::StrCat("this epctl (", kVersion,
                             ") knows a call that the daemon lacks; upgrade epd");
       break;

@@ -130,15 +130,19 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
                           [this](JoinedRank& joined, Link&) { return Exchange(joined); });
   ASSERT_TRUE(GoOn());
   EXPECT_THAT(Replace(daemon, OtherEpd("epd_next_major")).text,
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("1.0"), HasSubstr("2.x")));
-  EXPECT_THAT(Replace(daemon, "/nowhere/epd").text, HasSubstr("NOT_FOUND"));
-  EXPECT_THAT(Replace(daemon, "epd").text, HasSubstr("INVALID_ARGUMENT"));
+              AllOf(HasSubstr("state of version 1.0, the other program takes 2.x"),
+                    ::testing::Not(HasSubstr("upgrade epd"))));
+  EXPECT_THAT(Replace(daemon, "/nowhere/epd").text, HasSubstr("cannot run '/nowhere/epd'"));
+  EXPECT_THAT(Replace(daemon, "epd").text, HasSubstr("got 'epd', expected an absolute path"));
   EXPECT_THAT(Replace(daemon, "/bin/true").text, HasSubstr("did not say whether"));
-  EXPECT_THAT(daemon.Log(), ::testing::Not(HasSubstr("event=\"replacing\"")));
+  EXPECT_THAT(daemon.Log(), AllOf(HasSubstr("result=UNIMPLEMENTED"), HasSubstr("result=NOT_FOUND"),
+                                  HasSubstr("result=INVALID_ARGUMENT"),
+                                  ::testing::Not(HasSubstr("event=\"replacing\""))));
   // One that asks to be known takes over, and is not left to one that does not know.
   EXPECT_EQ(Replace(daemon, OtherEpd("epd_must_know")).exit_code, 0);
-  EXPECT_THAT(Replace(daemon, std::filesystem::absolute("daemon/epd")).text,
-              AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("'something-new'")));
+  EXPECT_THAT(
+      Replace(daemon, std::filesystem::absolute("daemon/epd")).text,
+      HasSubstr("with 'something-new', which the other program, of version 1.0, does not know"));
   ASSERT_TRUE(GoOn());
   rounds_->last = rounds_->done + 20;
   EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();
