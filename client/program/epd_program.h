@@ -168,8 +168,8 @@ typedef struct epd_program_call {
   /* NULL, or for frameworks without compiled programs, where a call (that of a gradient) may belong to an execution that
    * newer ones have overtaken: the first call, whose `execution` is 0, fills it in; later ones bring it back, in any order. */
   epd_program_begun* begun;
-  const char*
-      scope; /* NULL, or where a call without `name` stands in its program, for people: no part of its identity. */
+  /* NULL, or where a call without `name` stands in its program, for people: no part of its identity. */
+  const char* scope;
 } epd_program_call;
 
 /* The rank that calls at this place stand for, without making one. Never blocks.

@@ -64,6 +64,7 @@ class Call(ctypes.Structure):
         ("occurrence", ctypes.c_uint32),
         ("traced", ctypes.c_void_p),
         ("begun", ctypes.POINTER(Begun)),
+        ("scope", ctypes.c_char_p),
     ]
 
 
