@@ -47,6 +47,7 @@ FakeNccl::FakeNccl() {
   table_.init_rank =
       +[](NcclComm* comm, int num_ranks, NcclUniqueId id, int rank, NcclConfig* config) {
         FakeNccl& n = Get();
+        n.AwaitLetGo("ncclCommInitRankConfig");
         const std::lock_guard lock(n.mutex_);
         if (const NcclResult code = n.Enter("ncclCommInitRankConfig"); code != kNcclSuccess)
           return code;

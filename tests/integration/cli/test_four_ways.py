@@ -18,7 +18,7 @@ import pytest
 import running_epd
 import scraped
 import wait
-from conftest import Epctl
+from epctl_process import Epctl
 from hung_rank import HungRank
 
 _RULES = running_epd.ROOT / "deploy" / "prometheus" / "epd.rules.yml"

@@ -108,7 +108,9 @@ def test_one_at_a_time(epd, epctl, tmp_path):
     first = threading.Thread(target=epctl, args=("replace", slow))
     first.start()
     wait.until(
-        lambda: "epd is being replaced by" in epctl("replace", slow).stderr, "the second is refused", seconds=5
+        lambda: "epd is being replaced by" in epctl("replace", slow).stderr,
+        "the second is refused",
+        seconds=5,
     )
     first.join()
     assert epctl("replace").returncode == 0

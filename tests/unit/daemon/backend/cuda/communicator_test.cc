@@ -296,7 +296,8 @@ TEST_F(Communicators, OneThatGoesWhileItIsBeingInitialisedLeavesNothing) {
   {
     Epoch ranks = Make(1);
     ranks[0]->Begin(FakeNccl::IdOf(1), now);
-    while (nccl.num_held() == 0) usleep(1000);
+    for (int i = 0; i < 10'000 && nccl.num_held() == 0; ++i) usleep(1000);
+    ASSERT_EQ(nccl.num_held(), 1);
   }
   EXPECT_EQ(nccl.CountCalls("ncclCommAbort"), 0);
   nccl.LetGo();
