@@ -182,6 +182,30 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
   return {};
 }
 
+// Of all ranks; their descriptors stand behind those of the slots, as many as are announced.
+Status Session::TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds,
+                           Formation& formation) {
+  const uint32_t num_ranks = joined.spec.num_ranks;
+  formation.arenas.resize(num_ranks);
+  auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
+  for (const JoinedArena& arena : joined.arenas) {
+    if (arena.rank >= num_ranks) {
+      return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
+                        num_ranks);
+    }
+    Formation::Arena* const mapped = &formation.arenas[arena.rank];
+    if (arena.sharing != ArenaSharing::kMemfd) {
+      UniqueFd memory = NeedsDescriptor(arena) ? std::move(*fd++) : UniqueFd();
+      // Only a CPU's stand-in for a device lets itself be mapped here.
+      if (memory.valid()) (void)MapArena(memory, arena, mapped);
+      TakeDeviceMemory(arena, std::move(memory), mapped);
+    } else if (Status s = MapArena(*fd++, arena, mapped); !s.ok()) {
+      return s;
+    }
+  }
+  return {};
+}
+
 Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
                               std::vector<UniqueFd>& fds, std::shared_ptr<const Formation>* out) {
   const auto num_fds = static_cast<size_t>(
@@ -216,25 +240,9 @@ Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
                       ToString(error).c_str());
   }
   if (Status s = FindSlots(joined, &formation->slots); !s.ok()) return s;
-  formation->arenas.resize(num_ranks);
   formation->stream_region_offset = joined.stream_region_offset;
   formation->stream_region_bytes = joined.stream_region_bytes;
-  auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
-  for (const JoinedArena& arena : joined.arenas) {
-    if (arena.rank >= num_ranks) {
-      return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
-                        num_ranks);
-    }
-    Formation::Arena* const mapped = &formation->arenas[arena.rank];
-    if (arena.sharing != ArenaSharing::kMemfd) {
-      UniqueFd memory = NeedsDescriptor(arena) ? std::move(*fd++) : UniqueFd();
-      // Only a CPU's stand-in for a device lets itself be mapped here.
-      if (memory.valid()) (void)MapArena(memory, arena, mapped);
-      TakeDeviceMemory(arena, std::move(memory), mapped);
-    } else if (Status s = MapArena(*fd++, arena, mapped); !s.ok()) {
-      return s;
-    }
-  }
+  if (Status s = TakeArenas(joined, fds, *formation); !s.ok()) return s;
   GroupSpec hashed = joined.spec;
   hashed.deadlines = {};
   const std::string bytes = EncodeGroupSpec(hashed);
