@@ -183,8 +183,7 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
 }
 
 // Of all ranks; their descriptors stand behind those of the slots, as many as are announced.
-Status Session::TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds,
-                           Formation& formation) {
+Status Session::TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds, Formation& formation) {
   const uint32_t num_ranks = joined.spec.num_ranks;
   formation.arenas.resize(num_ranks);
   auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());

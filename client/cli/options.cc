@@ -149,17 +149,22 @@ constexpr SizeHelp kSizes[] = {
 
 using Words = std::vector<std::pair<std::string, int>>;
 
+struct NameAndHelp {
+  const char* name;
+  const char* help;
+};
+
 // An option that is one of `words`; `set` gets the word's number.
-void AddChoice(CLI::App& command, Choices& choices, const char* name, const Words& words,
-               const char* help, const std::function<void(int)>& set) {
+void AddChoice(CLI::App& command, Choices& choices, const NameAndHelp& choice,
+               const Words& words, const std::function<void(int)>& set) {
   CLI::Option* const option = command.add_option_function<std::string>(
-      name,
+      choice.name,
       [words, set](const std::string& text) {
         for (const auto& [word, number] : words) {
           if (word == text) set(number);
         }
       },
-      help);
+      choice.help);
   for (const auto& [word, number] : words) choices[option].push_back(word);
   option->check(CLI::IsMember(choices[option]).description(""));
 }
@@ -173,17 +178,15 @@ void AddSpec(CLI::App& command, Options& options, Choices& choices) {
         ->required(size.required);
   }
   spec.set_max_token_dtype(epd::v1::DTYPE_BFLOAT16);
-  AddChoice(command, choices, "--dtype",
+  AddChoice(command, choices, {"--dtype", "float32, bfloat16 (default) or float16"},
             {{"float32", epd::v1::DTYPE_FLOAT32},
              {"bfloat16", epd::v1::DTYPE_BFLOAT16},
              {"float16", epd::v1::DTYPE_FLOAT16}},
-            "float32, bfloat16 (default) or float16",
             [&spec](int dtype) { spec.set_max_token_dtype(static_cast<epd::v1::Dtype>(dtype)); });
-  AddChoice(command, choices, "--executor",
+  AddChoice(command, choices, {"--executor", "auto (default), client or worker"},
             {{"auto", epd::v1::EXECUTOR_UNSPECIFIED},
              {"client", epd::v1::EXECUTOR_CLIENT},
              {"worker", epd::v1::EXECUTOR_WORKER}},
-            "auto (default), client or worker",
             [&spec](int who) { spec.set_executor(static_cast<epd::v1::Executor>(who)); });
   command.add_option("--instance", *spec.mutable_instance(), "one run of the job");
   command.add_option("--tenant", *spec.mutable_tenant(), "whose sessions exchange with each other");
@@ -222,15 +225,16 @@ void AddCommands(CLI::App& app, Options& options, Choices& choices) {
       ->excludes("group");
   CLI::App& top = *app.get_subcommand("top");
   top.add_flag("--once", options.once, "one table, of totals instead of rates; for scripts");
-  AddChoice(top, choices, "--sort",
-            {{"operations", 'o'},
-             {"bytes", 'b'},
-             {"failed", 'f'},
-             {"waits", 'w'},
-             {"staging", 's'},
-             {"name", 'n'}},
-            "the first order: operations (default), bytes, failed, waits, staging or name",
-            [&options](int order) { options.order = static_cast<char>(order); });
+  AddChoice(
+      top, choices,
+      {"--sort", "the first order: operations (default), bytes, failed, waits, staging or name"},
+      {{"operations", 'o'},
+       {"bytes", 'b'},
+       {"failed", 'f'},
+       {"waits", 'w'},
+       {"staging", 's'},
+       {"name", 'n'}},
+      [&options](int order) { options.order = static_cast<char>(order); });
   AddDuration(*app.get_subcommand("drain"), "--deadline",
               "operations still open then are cut off (default 30s)",
               [&options](absl::Duration value) { options.drain_deadline = value; });
