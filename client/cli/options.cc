@@ -155,8 +155,8 @@ struct NameAndHelp {
 };
 
 // An option that is one of `words`; `set` gets the word's number.
-void AddChoice(CLI::App& command, Choices& choices, const NameAndHelp& choice,
-               const Words& words, const std::function<void(int)>& set) {
+void AddChoice(CLI::App& command, Choices& choices, const NameAndHelp& choice, const Words& words,
+               const std::function<void(int)>& set) {
   CLI::Option* const option = command.add_option_function<std::string>(
       choice.name,
       [words, set](const std::string& text) {
