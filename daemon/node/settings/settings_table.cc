@@ -254,6 +254,15 @@ std::vector<SettingRow> ClusterSettings() {
       {"node_silence", Time(&S::node_silence, absl::ZeroDuration()), "0",
        "As the coordinator: a node that says nothing for so long is lost, and its sessions with "
        "it. 0: two and a half heartbeats."},
+      {"start_grace", Time(&S::start_grace, absl::ZeroDuration()), "2s",
+       "As the coordinator (with --listen): after its start it only hears for so long what groups "
+       "there are already."},
+  };
+}
+
+std::vector<SettingRow> TrustSettings() {
+  using S = Settings;
+  return {
       {"tls_ca", Text(&S::tls_ca), "",
        "PEM file of the certificates that sign this cluster's nodes. With tls_cert and tls_key all "
        "links between epds are mutual TLS. Empty: plain."},
@@ -278,9 +287,6 @@ std::vector<SettingRow> ClusterSettings() {
       {"plain_unique_ids", OneOf(&S::plain_unique_ids, {"refuse", "allow"}), "refuse",
        "Whether NCCL unique ids may cross a link that is neither TLS nor loopback. Whoever reads "
        "one can enter the communicator."},
-      {"start_grace", Time(&S::start_grace, absl::ZeroDuration()), "2s",
-       "As the coordinator (with --listen): after its start it only hears for so long what groups "
-       "there are already."},
   };
 }
 
@@ -389,7 +395,8 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   std::vector<SettingRow> table;
   for (const std::vector<SettingRow>& part :
        std::vector{PlaceSettings(facts), WorkSettings(facts), CudaSettings(), ClusterSettings(),
-                   DeadlineSettings(), SupervisionSettings(), LimitSettings(), LogSettings()}) {
+                   TrustSettings(), DeadlineSettings(), SupervisionSettings(), LimitSettings(),
+                   LogSettings()}) {
     table.insert(table.end(), part.begin(), part.end());
   }
   return table;

@@ -109,9 +109,10 @@ grpc::ServerUnaryReactor* ClusterService::Challenge(grpc::CallbackServerContext*
                                                     v1::ChallengeResponse* response) {
   absl::StatusOr<v1::ChallengeResponse> answer =
       gate_.proof().Answer(*request, context->peer(), absl::Now());
-  if (answer.ok()) *response = *std::move(answer);
+  const absl::Status status = answer.status();
+  if (status.ok()) *response = *std::move(answer);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(answer.status()));
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 

@@ -109,6 +109,23 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
   return &parts_.phases.Open(tenant, key, NameOf(request));
 }
 
+void OperationSteps::BeginPart(Tenant& tenant, Operation& operation, const Submission& submission,
+                               const shm::SlotRequest& request) {
+  Part& part = operation.parts[request.rank];
+  parts_.event.Add(LinkSubmission{.submission = submission, .operation = operation.id});
+  part.state = PartState::kAnnounced;
+  part.announced = parts_.event.now;
+  part.submission = submission;
+  if (request.step == shm::Step::kStreamAnnounce) {
+    part.site = submission.slot;
+    parts_.sites.Join({submission.session, submission.slot}, operation.id);
+  }
+  parts_.table.CountPart(submission.session);
+  const Announcement said = CopyAnnouncement(request);
+  tenant.past->Began(operation, request.rank, said, parts_.event.now);
+  part.trace = parts_.phases.BeginTrace(operation, request.rank, said);
+}
+
 void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submission,
                                       const shm::SlotRequest& request, bool met) {
   const bool from_stream = request.step == shm::Step::kStreamAnnounce;
@@ -145,18 +162,7 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
                                                           operation.Describe(),
                                                           " before; a key may be used once")));
   }
-  parts_.event.Add(LinkSubmission{.submission = submission, .operation = operation.id});
-  part.state = PartState::kAnnounced;
-  part.announced = parts_.event.now;
-  part.submission = submission;
-  if (from_stream) {
-    part.site = submission.slot;
-    parts_.sites.Join({submission.session, submission.slot}, operation.id);
-  }
-  parts_.table.CountPart(submission.session);
-  const Announcement said = CopyAnnouncement(request);
-  tenant.past->Began(operation, request.rank, said, parts_.event.now);
-  part.trace = parts_.phases.BeginTrace(operation, request.rank, said);
+  BeginPart(tenant, operation, submission, request);
   if (waits) return parts_.table.SetDeadline(operation, parts_.event.now + kLeaderWord);
 
   const absl::Status problem = TakeAnnouncement(part, tenant, request);

@@ -60,6 +60,8 @@ class OperationSteps {
   absl::StatusOr<Operation*> FindOrOpen(Tenant& tenant, const OperationKey& key,
                                         const Submission& submission,
                                         const shm::SlotRequest& request);
+  void BeginPart(Tenant& tenant, Operation& operation, const Submission& submission,
+                 const shm::SlotRequest& request);
   absl::Status TakeAnnouncement(Part& part, const Tenant& tenant,
                                 const shm::SlotRequest& request) const;
   void HandleAllAnnounced(Operation& operation);
