@@ -151,8 +151,8 @@ Status CheckSlice(std::span<const RankSlices> all, uint64_t from, uint64_t to, u
   const StageSlice& slice = all[from].at(to, number);
   const int64_t expected = all[to].at(from, number).recv_size;
   const uint64_t slices_per_rank = all[from].header.slices_per_rank;
-  const auto sent = static_cast<unsigned long long>(to * slices_per_rank + number);
-  const auto received = static_cast<unsigned long long>(from * slices_per_rank + number);
+  const unsigned long long sent = to * slices_per_rank + number;
+  const unsigned long long received = from * slices_per_rank + number;
   const auto sender = static_cast<unsigned long long>(from);
   const auto receiver = static_cast<unsigned long long>(to);
   if (slice.send_size != expected) {

@@ -154,30 +154,7 @@ absl::Status MetricsServer::Start(const Settings& settings) {
                                 {"Referrer-Policy", "no-referrer"},
                                 {"Cache-Control", "no-store"},
                                 {"Content-Security-Policy", "default-src 'none'"}});
-  // It holds nothing of this node, and asks for the token by itself.
-  server_->Get("/", [html = PageHtml()](const httplib::Request&, httplib::Response& response) {
-    response.headers.erase("Content-Security-Policy");
-    response.set_header("Content-Security-Policy", PagePolicy(html));
-    response.set_content(html, "text/html; charset=utf-8");
-  });
-  const auto serve = [this, access = *access](const char* type, auto text_of) {
-    return [this, access, type, text_of](const httplib::Request& request,
-                                         httplib::Response& response) {
-      const Admission admission = Admit(access, request.get_header_value("Host"),
-                                        request.get_header_value("Authorization"));
-      if (admission != Admission::kAllowed) return Refuse(admission, response);
-      const FiguresCache::Answer answer = figures_.Get();
-      if (answer.figures == nullptr) {
-        response.status = 503;
-        return response.set_content("epd's control thread does not answer\n", "text/plain");
-      }
-      response.set_content(text_of(answer), type);
-    };
-  };
-  server_->Get("/metrics", serve(kMetricsType, [](const FiguresCache::Answer& answer) {
-                 return MetricsText(*answer.figures, answer.age);
-               }));
-  server_->Get("/figures.json", serve("application/json", ToJson));
+  Route(*access);
 
   const std::string& listen = settings.metrics_listen;
   const std::string host = HostOf(listen);
@@ -196,6 +173,33 @@ absl::Status MetricsServer::Start(const Settings& settings) {
   for (int i = 0; i < 1000 && !server_->is_running(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return absl::OkStatus();
+}
+
+void MetricsServer::Route(const MetricsAccess& access) {
+  // It holds nothing of this node, and asks for the token by itself.
+  server_->Get("/", [html = PageHtml()](const httplib::Request&, httplib::Response& response) {
+    response.headers.erase("Content-Security-Policy");
+    response.set_header("Content-Security-Policy", PagePolicy(html));
+    response.set_content(html, "text/html; charset=utf-8");
+  });
+  const auto serve = [this, access](const char* type, auto text_of) {
+    return [this, access, type, text_of](const httplib::Request& request,
+                                         httplib::Response& response) {
+      const Admission admission = Admit(access, request.get_header_value("Host"),
+                                        request.get_header_value("Authorization"));
+      if (admission != Admission::kAllowed) return Refuse(admission, response);
+      const FiguresCache::Answer answer = figures_.Get();
+      if (answer.figures == nullptr) {
+        response.status = 503;
+        return response.set_content("epd's control thread does not answer\n", "text/plain");
+      }
+      response.set_content(text_of(answer), type);
+    };
+  };
+  server_->Get("/metrics", serve(kMetricsType, [](const FiguresCache::Answer& answer) {
+                 return MetricsText(*answer.figures, answer.age);
+               }));
+  server_->Get("/figures.json", serve("application/json", ToJson));
 }
 
 void MetricsServer::Stop() {

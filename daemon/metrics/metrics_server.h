@@ -16,6 +16,8 @@ class Server;
 
 namespace epd {
 
+struct MetricsAccess;
+
 // Reads snapshots and changes nothing. Serves on threads of its own, a bounded number of connections at a time, each for
 // one request; who comes in excess waits in the kernel's queue.
 //   GET /              the page, which shows the third
@@ -36,6 +38,9 @@ class MetricsServer {
   const std::string& address() const { return address_; }
 
  private:
+  // What it serves, and to whom.
+  void Route(const MetricsAccess& access);
+
   FiguresCache figures_;
   std::unique_ptr<httplib::Server> server_;
   std::string address_;

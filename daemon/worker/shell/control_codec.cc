@@ -81,6 +81,37 @@ v1::KindFigures KindToProto(size_t kind, const KindCounts& counts) {
   return message;
 }
 
+v1::WorkerSnapshot::Operation LineToProto(const ExchangeSnapshot::OperationLine& line) {
+  v1::WorkerSnapshot::Operation out;
+  out.set_op_id(line.operation);
+  out.set_group_id(line.group.value);
+  out.set_kind(line.kind);
+  out.set_phase(line.phase);
+  *out.mutable_age() = ToProto(line.age);
+  const size_t num_ranks = std::min(line.waiting_for.size(), kMaxRanksShown);
+  for (size_t r = 0; r < num_ranks; ++r) out.add_waiting_for(line.waiting_for[r].value);
+  out.set_region_bytes(line.region_bytes);
+  out.set_key(line.key);
+  return out;
+}
+
+v1::WorkerSnapshot::ArenaSet SetToProto(const ExchangeSnapshot::SetLine& line) {
+  v1::WorkerSnapshot::ArenaSet out;
+  for (const GroupId group : line.groups) {
+    if (out.group_ids_size() < kMaxIdsShown) out.add_group_ids(group.value);
+  }
+  for (const SessionId session : line.sessions) {
+    if (out.session_ids_size() < kMaxIdsShown) out.add_session_ids(session.value);
+  }
+  out.set_num_arenas(static_cast<uint32_t>(line.status.num_arenas));
+  out.set_arena_bytes(line.status.arena_bytes);
+  out.set_in_use_bytes(line.status.in_use_bytes);
+  out.set_committed_bytes(line.status.committed_bytes);
+  out.set_peak_bytes(line.status.peak_in_use_bytes);
+  out.set_quarantined_bytes(line.status.quarantined_bytes);
+  return out;
+}
+
 }  // namespace
 
 EngineLimits LimitsFromProto(const v1::WorkerHello::Limits& message) {
@@ -222,16 +253,7 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
   const size_t num_shown = std::min(snapshot.operations.size(), kMaxOperationsShown);
   for (size_t i = 0; i < num_shown; ++i) {
     const ExchangeSnapshot::OperationLine& line = snapshot.operations[i];
-    v1::WorkerSnapshot::Operation& out = *message.add_operations();
-    out.set_op_id(line.operation);
-    out.set_group_id(line.group.value);
-    out.set_kind(line.kind);
-    out.set_phase(line.phase);
-    *out.mutable_age() = ToProto(line.age);
-    const size_t num_ranks = std::min(line.waiting_for.size(), kMaxRanksShown);
-    for (size_t r = 0; r < num_ranks; ++r) out.add_waiting_for(line.waiting_for[r].value);
-    out.set_region_bytes(line.region_bytes);
-    out.set_key(line.key);
+    *message.add_operations() = LineToProto(line);
   }
   for (const ExchangeSnapshot::TenantLine& line : snapshot.tenants) {
     v1::WorkerSnapshot::Tenant& out = *message.add_tenants();
@@ -264,19 +286,7 @@ v1::WorkerSnapshot SnapshotToProto(const ExchangeSnapshot& snapshot) {
       *message.add_kinds() = std::move(figures);
   }
   for (const ExchangeSnapshot::SetLine& line : snapshot.sets) {
-    v1::WorkerSnapshot::ArenaSet& out = *message.add_arena_sets();
-    for (const GroupId group : line.groups) {
-      if (out.group_ids_size() < kMaxIdsShown) out.add_group_ids(group.value);
-    }
-    for (const SessionId session : line.sessions) {
-      if (out.session_ids_size() < kMaxIdsShown) out.add_session_ids(session.value);
-    }
-    out.set_num_arenas(static_cast<uint32_t>(line.status.num_arenas));
-    out.set_arena_bytes(line.status.arena_bytes);
-    out.set_in_use_bytes(line.status.in_use_bytes);
-    out.set_committed_bytes(line.status.committed_bytes);
-    out.set_peak_bytes(line.status.peak_in_use_bytes);
-    out.set_quarantined_bytes(line.status.quarantined_bytes);
+    *message.add_arena_sets() = SetToProto(line);
   }
   message.set_pool_bytes(snapshot.pool_bytes);
   message.set_pool_committed_bytes(snapshot.pool_committed_bytes);

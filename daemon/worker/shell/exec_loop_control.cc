@@ -265,8 +265,7 @@ void ExecLoop::Handle(const v1::GetTrace& message) {
   for (const uint64_t group : message.group_ids()) groups.emplace_back(group);
   OperationTraces::Page page = traces.Read(groups, message.after(), kMaxTracesShown);
   if (message.open()) {
-    for (RankTrace& open : traces.ReadOpen(groups, kMaxOpenShown))
-      page.ranks.push_back(std::move(open));
+    for (const RankTrace& open : traces.ReadOpen(groups, kMaxOpenShown)) page.ranks.push_back(open);
   }
   v1::FromWorker reply;
   reply.mutable_trace()->set_request_id(message.request_id());
