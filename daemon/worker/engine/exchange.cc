@@ -322,8 +322,10 @@ absl::Time Exchange::next_deadline() const { return parts_->table.next_deadline(
 Effects Exchange::TakeEffects() { return std::exchange(parts_->event.effects, {}); }
 
 ExchangeSnapshot Exchange::Snapshot(absl::Time now) const {
-  return MakeSnapshot(parts_->table, parts_->tenants, parts_->queue, parts_->staging,
-                      parts_->figures, now);
+  ExchangeSnapshot snapshot =
+      MakeSnapshot(parts_->table, parts_->tenants, parts_->queue, parts_->staging, now);
+  snapshot.kinds = parts_->figures.kinds();
+  return snapshot;
 }
 
 std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max_of_rank,

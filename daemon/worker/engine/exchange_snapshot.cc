@@ -69,6 +69,23 @@ std::string PhaseOfEnded(const PastOperation& past) {
   return absl::StrCat("failed in ", PhaseForPeople(past.state));
 }
 
+std::vector<ExchangeSnapshot::SetLine> ListSets(const Staging& staging,
+                                                const TenantTable& tenants) {
+  std::vector<StagingPool::SetStatus> sets = staging.pool().Sets();
+  const std::vector<StagingPool::SetStatus> on_device = staging.device_pool().Sets();
+  sets.insert(sets.end(), on_device.begin(), on_device.end());
+  std::vector<ExchangeSnapshot::SetLine> lines;
+  for (const StagingPool::SetStatus& status : sets) {
+    ExchangeSnapshot::SetLine line{
+        .status = status, .groups = {}, .sessions = staging.SessionsOf(status.id)};
+    for (const auto& [key, tenant] : tenants.all()) {
+      if (tenant->set == status.id && !tenant->gone()) line.groups.push_back(key.first);
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::vector<ExchangeSnapshot::PastLine> ListPast(const Tenant& tenant, const OperationTable& table,
@@ -95,10 +112,8 @@ std::vector<ExchangeSnapshot::PastLine> ListPast(const Tenant& tenant, const Ope
 }
 
 ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
-                              const AdmissionQueue& queue, const Staging& staging,
-                              const OperationFigures& figures, absl::Time now) {
+                              const AdmissionQueue& queue, const Staging& staging, absl::Time now) {
   ExchangeSnapshot snapshot;
-  snapshot.kinds = figures.kinds();
   for (const auto& [id, operation] : table.all()) {
     snapshot.operations.push_back({.operation = id.value,
                                    .group = operation->tenant->start.group,
@@ -140,18 +155,8 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
     use.uid = uid;
     snapshot.uses.push_back(use);
   }
+  snapshot.sets = ListSets(staging, tenants);
   const StagingPool& pool = staging.pool();
-  std::vector<StagingPool::SetStatus> sets = pool.Sets();
-  const std::vector<StagingPool::SetStatus> on_device = staging.device_pool().Sets();
-  sets.insert(sets.end(), on_device.begin(), on_device.end());
-  for (const StagingPool::SetStatus& status : sets) {
-    ExchangeSnapshot::SetLine line{
-        .status = status, .groups = {}, .sessions = staging.SessionsOf(status.id)};
-    for (const auto& [key, tenant] : tenants.all()) {
-      if (tenant->set == status.id && !tenant->gone()) line.groups.push_back(key.first);
-    }
-    snapshot.sets.push_back(std::move(line));
-  }
   snapshot.pool_bytes = pool.budget_bytes();
   snapshot.pool_committed_bytes = pool.committed_bytes();
   snapshot.pool_peak_bytes = pool.peak_committed_bytes();

@@ -82,9 +82,9 @@ struct ExchangeSnapshot {
   std::array<KindCounts, OperationFigures::kKinds> kinds;
 };
 
+// Without `kinds`.
 ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& tenants,
-                              const AdmissionQueue& queue, const Staging& staging,
-                              const OperationFigures& figures, absl::Time now);
+                              const AdmissionQueue& queue, const Staging& staging, absl::Time now);
 
 // The last operations of the tenant's ranks on this node, by rank, the newest first: `max_of_rank` of each, or as many
 // of each as make `max_lines` in all.
