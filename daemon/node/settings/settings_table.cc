@@ -1,3 +1,4 @@
+// Long because it is a table: a row for each setting, with its help.
 #include "daemon/node/settings/settings_table.h"
 
 #include <algorithm>
