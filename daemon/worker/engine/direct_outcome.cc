@@ -27,8 +27,8 @@ void CountDirect(const DirectOutcome& outcome, Tenant& tenant, OperationFigures&
                                 outcome.raw_execution);
   if (!outcome.ended) return;
   if (!outcome.announced) {
-    tenant.past->Add(rank, outcome.key, outcome.name, outcome.said, outcome.published_at,
-                     outcome.ended_at);
+    tenant.past->Add(rank, outcome.key, outcome.name, outcome.said,
+                     {outcome.published_at, outcome.ended_at});
   }
   TenantCounters& counters = tenant.counters;
   counters.bytes_moved += outcome.said.stage_bytes;

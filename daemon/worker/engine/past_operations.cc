@@ -27,15 +27,15 @@ PastOperation& PastOperations::Next(uint32_t rank) {
 }
 
 void PastOperations::Add(uint32_t rank, const OperationKey& key, const std::string& name,
-                         const Announcement& said, absl::Time announced, absl::Time ended) {
+                         const Announcement& said, const Times& times) {
   PastOperation& entry = Next(rank);
   entry = PastOperation{.operation = {},
                         .key = key,
                         .kind = said.kind,
                         .fingerprint = FingerprintOf(said),
                         .state = PartState::kPulled,
-                        .announced = announced,
-                        .ended = ended};
+                        .announced = times.announced,
+                        .ended = times.ended};
   text::Cut(name, entry.name.size() - 1).copy(entry.name.data(), entry.name.size() - 1);
 }
 

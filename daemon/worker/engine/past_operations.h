@@ -38,9 +38,13 @@ class PastOperations {
   explicit PastOperations(size_t num_ranks) : rings_(num_ranks) {}
 
   void Began(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now);
+  struct Times {
+    absl::Time announced;
+    absl::Time ended;
+  };
   // One that ranks made for themselves, and that was good; it has no id.
   void Add(uint32_t rank, const OperationKey& key, const std::string& name,
-           const Announcement& said, absl::Time announced, absl::Time ended);
+           const Announcement& said, const Times& times);
   // `rank`'s part of `operation` ends in the state that it has, with `code`.
   void Ended(const Operation& operation, uint32_t rank, absl::StatusCode code, absl::Time now);
 
