@@ -1,7 +1,7 @@
 // The edge of the failpoints: where rules come from, and what they do to this process.
-#ifdef EPD_FAILPOINTS
-
 #include "proto/failpoint/failpoint.h"
+
+#ifdef EPD_FAILPOINTS
 
 #include <fcntl.h>
 #include <signal.h>
