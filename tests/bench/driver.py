@@ -17,6 +17,7 @@ import problem as problems
 import ragged
 import report
 import tenants
+import training_step
 import watched
 from fleet import Fleet, FleetError
 from measure import Effort, WrongResult, measure
@@ -82,7 +83,9 @@ class Bench:
         self._options = options
         self._plan = plan
         self._folder = folder
-        self._began = self._deadline = 0.0  # Of the sizes; what comes before them takes no part of their budget.
+        self._began = self._deadline = (
+            0.0  # Of the sizes; what comes before them takes no part of their budget.
+        )
         self._daemon: Daemon | None = None
         self.results: list[report.SizeResult] = []
         self.skipped: list[str] = []
@@ -90,6 +93,7 @@ class Bench:
         self.memory_case: dict[str, float] = {}
         self.tenants: tenants.Tenants | None = None
         self.ragged: ragged.Ragged | None = None
+        self.training: training_step.TrainingSteps | None = None
         self.watched: watched.Watched | None = None
         self.nodes: across_nodes.Nodes | None = None
 
@@ -112,6 +116,8 @@ class Bench:
                     self.watched = watched.measure(self._place(), self._options.seed)
                 if who.EPD_JAX in wanted:
                     self.ragged = ragged.measure(self._daemon.socket, self._folder)
+                    if who.GLOO in wanted:
+                        self.training = training_step.measure(self._place(), self._options.seed)
             self._began = time.monotonic()
             self._deadline = self._began + self._plan.budget_seconds
             for num_ranks in sorted({s.num_ranks for s in self._plan.sizes}, reverse=True):
@@ -249,6 +255,8 @@ def _marks(bench: Bench) -> list[str]:
         lines += bench.watched.marks()
     if bench.ragged:
         lines += bench.ragged.marks()
+    if bench.training:
+        lines += bench.training.marks()
     if bench.nodes:
         lines += bench.nodes.marks()
     return lines
@@ -279,7 +287,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     mpis_of_pypi = list(mpis.PACKAGES)
     when_asked = {who.EPD_C_WORKER.name, *mpis_of_pypi}
     parser = argparse.ArgumentParser(prog="tests/bench/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="five sizes, under eight minutes")
+    parser.add_argument("--quick", action="store_true", help="five sizes, under twelve minutes")
     parser.add_argument(
         "--contenders",
         type=lambda text: text.split(","),
@@ -340,6 +348,7 @@ def main(arguments: list[str]) -> int:
         "tenants": bench.tenants.to_json() if bench.tenants else None,
         "watched": bench.watched.to_json() if bench.watched else None,
         "ragged_all_to_all": bench.ragged.to_json() if bench.ragged else None,
+        "training_step": bench.training.to_json() if bench.training else None,
         "several_nodes": bench.nodes.to_json() if bench.nodes else None,
         "sizes": [report.to_json(result) for result in bench.results],
     }
@@ -357,6 +366,8 @@ def main(arguments: list[str]) -> int:
         print(bench.watched.table())
     if bench.ragged:
         print(bench.ragged.table())
+    if bench.training:
+        print(bench.training.table())
     if bench.nodes:
         print(bench.nodes.table())
     if bench.results and bench.results[-1].daemon_memory:

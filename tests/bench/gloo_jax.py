@@ -55,13 +55,18 @@ def _exchange(rows: jax.Array, indices: jax.Array) -> jax.Array:
     return picked.reshape(-1, rows.shape[-1])
 
 
-def _dispatch(tokens: jax.Array, send: jax.Array, recv: jax.Array) -> jax.Array:
+def dispatch(tokens: jax.Array, send: jax.Array, recv: jax.Array) -> jax.Array:
     return jnp.take(_exchange(tokens, send), recv, axis=0, mode="fill", fill_value=0)
 
 
-def _combine(expert_out: jax.Array, back: jax.Array, home: jax.Array) -> jax.Array:
-    returned = _exchange(expert_out, back)
-    return returned[home].astype(jnp.float32).sum(axis=1).astype(expert_out.dtype)
+def combine(
+    expert_out: jax.Array, back: jax.Array, home: jax.Array, weights: jax.Array | None = None
+) -> jax.Array:
+    """Each token's sum over its routes, float32 [T, K] `weights` times each."""
+    rows = _exchange(expert_out, back)[home].astype(jnp.float32)
+    if weights is not None:
+        rows = rows * weights[..., None]
+    return rows.sum(axis=1).astype(expert_out.dtype)
 
 
 class Gloo:
@@ -75,14 +80,14 @@ class Gloo:
             ep = PartitionSpec("ep")
             return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(ep, ep, ep), out_specs=ep))
 
-        dispatch, combine = over_ranks(_dispatch), over_ranks(_combine)
+        dispatch_rows, combine_rows = over_ranks(dispatch), over_ranks(combine)
         tokens, send, recv = map(place, (np.asarray(problem.tokens(rank)), plan.send, plan.recv))
         expert_out, back, home = map(
             place, (problem.dispatched(rank, scaled=True), plan.back, plan.home)
         )
         return {
-            "dispatch": lambda: dispatch(tokens, send, recv),
-            "combine": lambda: combine(expert_out, back, home),
+            "dispatch": lambda: dispatch_rows(tokens, send, recv),
+            "combine": lambda: combine_rows(expert_out, back, home),
         }
 
     def unload(self) -> None:

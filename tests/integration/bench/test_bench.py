@@ -16,6 +16,7 @@ import contenders as who  # noqa: E402 - the benchmark's modules are programs, n
 import gloo_jax  # noqa: E402
 import problem as problems  # noqa: E402
 import report  # noqa: E402
+import training_step  # noqa: E402
 from measure import Cell  # noqa: E402
 
 _SIZES = problems.Sizes(num_ranks=3, num_tokens=7, hidden=5, top_k=4)
@@ -135,3 +136,17 @@ def test_progress_is_estimated_from_what_was_measured_within_the_budget():
     assert report.progress(2, 6, 30, 600) == "2 of 6 sizes, about 60 s left for these"
     assert report.progress(2, 6, 30, 10) == "2 of 6 sizes, about 10 s left for these"
     assert report.progress(6, 6, 30, -5) == "6 of 6 sizes, about 0 s left for these"
+
+
+def test_what_a_training_step_exposes_is_judged_by_ranks_a_core():
+    def step(num_ranks, tokens, epd_ms):
+        sizes = problems.Sizes(num_ranks, tokens, 1024, 4)
+        times = {"epd": epd_ms, "gloo": 20.0, "none": 10.0}
+        return training_step.Step(sizes, times, times)
+
+    steps = [step(2, 512, 10.4), step(2, 64, 10.9), step(4, 8, 13.9), step(6, 8, 11.0)]
+    assert steps[1].exposed("gloo") == 1
+    marks = training_step.TrainingSteps(steps, cores=2).marks()
+    assert [mark.split(":")[0] for mark in marks] == ["reached", "MISSED", "reached", "not judged"]
+    assert marks[1].endswith("exposed at most 8%: 9%")
+    assert marks[3].endswith("exposed: 10%, with 2 cores")

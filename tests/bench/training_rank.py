@@ -1,0 +1,166 @@
+"""One rank of the training step (training_step.py): two MoE layers forward and backward and an update, in one jitted program.
+
+Its operations are the same step with the rows exchanged through ``epd``, over ``gloo``, and with ``none``: every rank then
+keeps its own rows. The experts compute in float32, the rows travel in bfloat16. A rank's experts share one pair of
+matrices, so that the arithmetic does not depend on how rows are sorted.
+"""
+
+import argparse
+import functools
+import pathlib
+from collections.abc import Callable
+
+import gloo_jax
+import jax
+import jax.numpy as jnp
+import jax_rank
+import numpy as np
+import problem as problems
+import rank_protocol
+from epd import jax as epd
+from jax.sharding import PartitionSpec
+
+_LAYERS = 2
+_FFN_SHARE = 4  # Hidden size of an expert: a quarter of the model's, as in fine-grained mixtures.
+_RATE = 1e-3
+
+Params = list[tuple[jax.Array, jax.Array]]
+# (tokens [R * T, H], the exchange's own inputs, experts' matrices) -> what the experts made of the tokens [R * T, H]
+Moe = Callable[[jax.Array, list[jax.Array], tuple[jax.Array, jax.Array]], jax.Array]
+
+
+def _experts(rows: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """Of one rank: [n, H] bfloat16 -> the same."""
+    return (jax.nn.gelu(rows.astype(jnp.float32) @ up) @ down).astype(rows.dtype)
+
+
+class Rank(rank_protocol.Rank):
+    def __init__(self, arguments: argparse.Namespace):
+        super().__init__(arguments)
+        jax.config.update("jax_platforms", "cpu")
+        jax.distributed.initialize(arguments.coordinator, arguments.num_ranks, arguments.rank)
+        self._mesh = jax.make_mesh((arguments.num_ranks,), ("ep",))
+        self._resource = epd.MeshResource(ep_resource="ep")
+
+    def load(self, folder: str, numbers: list[int]) -> dict[str, Callable[[], jax.Array]]:
+        problem = problems.Problem(pathlib.Path(folder), problems.Sizes(*numbers[:4]))
+        tokens = self._place(np.asarray(problem.tokens(self.rank)))
+        params = self._params(problem.sizes.hidden)
+        moes = {
+            "epd": self._through_epd(problem),
+            "gloo": self._over_gloo(problem),
+            "none": (self._with_none(problem.sizes), []),
+        }
+        return {name: self._compiled(*moe, tokens, params) for name, moe in moes.items()}
+
+    def await_result(self, result: tuple[jax.Array, Params]) -> None:
+        jax.block_until_ready(result)
+
+    def dump(self, result: tuple[jax.Array, Params], path: str) -> None:
+        np.asarray(result[0].addressable_shards[0].data).tofile(path)
+
+    def unload(self) -> None:
+        epd.ep_finalize()
+        jax.clear_caches()
+
+    def versions(self) -> dict[str, str]:
+        return {"jax": jax.__version__}
+
+    def _place(self, local: np.ndarray) -> jax.Array:
+        return jax_rank.global_array(self._mesh, local)
+
+    def _params(self, hidden: int) -> Params:
+        random = np.random.default_rng(self.rank)
+
+        def matrix(rows: int, columns: int) -> jax.Array:
+            values = random.standard_normal((1, rows, columns), np.float32) / np.sqrt(rows)
+            return self._place(values)
+
+        ffn = hidden // _FFN_SHARE
+        return [(matrix(hidden, ffn), matrix(ffn, hidden)) for _ in range(_LAYERS)]
+
+    def _compiled(
+        self, moe: Moe, inputs: list[jax.Array], tokens: jax.Array, params: Params
+    ) -> Callable:
+        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+            step = jax.jit(functools.partial(self._step, moe))
+            compiled = step.lower(inputs, tokens, params).compile()
+        return lambda: compiled(inputs, tokens, params)
+
+    def _step(
+        self, moe: Moe, inputs: list[jax.Array], tokens: jax.Array, params: Params
+    ) -> tuple[jax.Array, Params]:
+        """Each rank's mean squares of what came out and of its gradients, [R, 1 + 2 * layers]; and the new parameters."""
+
+        def forward(params: Params) -> jax.Array:
+            x = tokens
+            for experts in params:
+                x = x + moe(x, inputs, experts)
+            return x
+
+        def mean_squares(*arrays: jax.Array) -> jax.Array:
+            return jnp.stack([jnp.mean(array.astype(jnp.float32) ** 2) for array in arrays])[None]
+
+        out, backward = jax.vjp(forward, params)
+        (gradients,) = backward(out)
+        new = jax.tree.map(lambda old, gradient: old - _RATE * gradient, params, gradients)
+        return self._over_ranks(mean_squares)(out, *jax.tree.leaves(gradients)), new
+
+    def _over_ranks(self, function: Callable) -> Callable:
+        ep = PartitionSpec("ep")
+        return jax.shard_map(function, mesh=self._mesh, in_specs=ep, out_specs=ep)
+
+    def _through_epd(self, problem: problems.Problem) -> tuple[Moe, list[jax.Array]]:
+        sizes = problem.sizes
+        with jax.set_mesh(self._mesh), epd.global_shard_guard(self._resource):
+            epd.ep_bootstrap(
+                world_size=sizes.num_ranks,
+                rank=self.rank,
+                num_experts=sizes.num_experts,
+                max_tokens_per_rank=sizes.num_tokens,
+                recv_capacity_per_rank=sizes.recv_capacity,
+                hidden_dim=sizes.hidden,
+            )
+        config = epd.EpLayerConfig(top_k=sizes.top_k)
+        routes = [self._place(problem.routing[self.rank]), self._place(problem.weights(self.rank))]
+
+        def local(recv: jax.Array, weights: jax.Array, up: jax.Array, down: jax.Array):
+            made = _experts(recv[0], up[0], down[0])
+            return (made * weights[0][:, None].astype(made.dtype))[None]
+
+        def moe(x, routes, experts):
+            index, weights = routes
+            recv, recv_weights, handle, counts, _ = epd.ep_dispatch(
+                config, index, x, weights, sizes.recv_capacity
+            )
+            rows = self._over_ranks(local)(recv, recv_weights, *experts)
+            return epd.ep_combine(config, handle, counts, rows, len(x))
+
+        return moe, routes
+
+    def _over_gloo(self, problem: problems.Problem) -> tuple[Moe, list[jax.Array]]:
+        plan = gloo_jax.make_plan(problem, self.rank)
+        routes = (plan.send, plan.recv, plan.back, plan.home, problem.weights(self.rank))
+
+        def local(x, send, recv, back, home, weights, up, down):
+            rows = gloo_jax.dispatch(x, send, recv)
+            return gloo_jax.combine(_experts(rows, up[0], down[0]), back, home, weights)
+
+        def moe(x, routes, experts):
+            return self._over_ranks(local)(x, *routes, *experts)
+
+        return moe, [self._place(array) for array in routes]
+
+    def _with_none(self, sizes: problems.Sizes) -> Moe:
+        copies = sizes.recv_capacity // sizes.num_tokens
+
+        def local(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+            rows = jnp.broadcast_to(x[None], (copies, *x.shape)).reshape(-1, x.shape[-1])
+            made = _experts(rows, up[0], down[0]).reshape(copies, *x.shape)
+            return made.astype(jnp.float32).sum(0).astype(x.dtype)
+
+        return lambda x, _, experts: self._over_ranks(local)(x, *experts)
+
+
+if __name__ == "__main__":
+    rank_protocol.serve(Rank)
