@@ -16,6 +16,7 @@ from epd import _extras
 _extras.require("cluster", "grpc", "google.protobuf")
 
 import collections.abc
+import json
 import os
 import pathlib
 import pwd
@@ -31,6 +32,15 @@ from google.protobuf.message import Message
 _DESCRIPTORS = pathlib.Path(__file__).with_name("descriptors.binpb")
 _PACKAGE = "epd.v1"
 CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
+# A call of these changes nothing: gRPC makes it again when the connection broke, as when epd was replaced or started anew.
+_READS = ("Get", "List", "Plan", "Explain")
+_RETRY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.05s",
+    "maxBackoff": "0.5s",
+    "backoffMultiplier": 3,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
 
 
 def load_descriptors() -> descriptor_pool.DescriptorPool:
@@ -115,7 +125,11 @@ class Node:
         self._pool = load_descriptors()
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
         self._timeout = timeout
-        options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.service_config", self._retries()),
+        ]
         if target.startswith("unix:"):
             check_server(target.removeprefix("unix:"))
         if tls is None:
@@ -142,7 +156,7 @@ class Node:
         return self._pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values_by_number[number].name
 
     def call(self, method: str, /, timeout: float | None = None, **fields: object) -> Message:
-        """Calls a unary method; raises grpc.RpcError."""
+        """Calls a unary method, one that only reads again where the connection broke; raises grpc.RpcError."""
         request, callable_ = self._prepare(method, fields)
         return callable_(request, timeout=timeout or self._timeout)
 
@@ -152,6 +166,13 @@ class Node:
         """Calls a method with a stream of answers; `cancel()` of the result ends it. Raises grpc.RpcError."""
         request, callable_ = self._prepare(method, fields)
         return callable_(request, timeout=timeout)
+
+    def _retries(self) -> str:
+        """gRPC's service configuration."""
+        service = self._service.full_name
+        names = [name for name in self._service.methods_by_name if name.startswith(_READS)]
+        methods = [{"service": service, "method": name} for name in names]
+        return json.dumps({"methodConfig": [{"name": methods, "retryPolicy": _RETRY}]})
 
     def _prepare(self, name: str, fields: dict[str, object]) -> tuple[Message, Any]:
         method = self._service.methods_by_name[name]

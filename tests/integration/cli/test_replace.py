@@ -9,6 +9,7 @@ import threading
 import pytest
 import running_epd
 import wait
+from epd import cluster
 
 _RETRYING = running_epd.ROOT / "tests" / "integration" / "daemon" / "retrying_rank.py"
 _SPEC = ["--ranks=2", "--experts=4", "--max-tokens-per-rank=8", "--recv-capacity-per-rank=64"]
@@ -42,6 +43,13 @@ def calling(epd, tmp_path):
 def _goes_on(calling) -> None:
     count = len(calling())
     wait.until(lambda: len(calling()) > count + 20, "the ranks go on")
+
+
+def test_a_script_that_reads_does_not_notice(epd, epctl):
+    with cluster.Node("unix:" + cluster.grpc_path(epd.socket)) as node:
+        for number in (1, 2, 3):
+            assert epctl("replace").returncode == 0
+            assert node.call("GetStatus").num_replacements == number
 
 
 def _program(tmp_path, text: str) -> str:

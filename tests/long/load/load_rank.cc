@@ -133,8 +133,10 @@ class Member {
     args.hidden = kHidden;
     args.num_tokens = kTokens;
     args.tokens = tokens_.data();
+    args.topk_weights = weights_.data();
     args.recv_capacity = Capacity();
     args.recv_tokens = received_.data();
+    args.recv_topk_weights = received_weights_.data();
     Check([&](epd_error* error) { return epd_dispatch(group_.get(), &args, error); });
     for (const float value : received_) last_ |= value == kLast;
   }
@@ -173,6 +175,8 @@ class Member {
   std::vector<int32_t> routes_, counts_;
   std::vector<char> plan_;
   std::vector<float> tokens_, received_, combined_;
+  std::vector<float> weights_ = std::vector<float>(size_t{kTokens} * kTopK, 1);
+  std::vector<float> received_weights_ = std::vector<float>(Capacity());
   int32_t total_ = 0;
   bool says_last_ = false, last_ = false;
   std::vector<Sample> samples_;
