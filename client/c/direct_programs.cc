@@ -40,7 +40,7 @@ std::optional<DirectPrograms::Turn> DirectPrograms::Begin(const Call& call) {
   if (call.raw_execution < program.raw_base) return {};
   const uint64_t execution = call.raw_execution - program.raw_base + program.base;
   if (!Use(program, execution, call)) return {};
-  if (program.num_missed >= kMaxMissed && ++program.num_skipped % kTryEvery != 0) return {};
+  if (program.num_missed >= kMaxMissed && execution % kTryEvery != 0) return {};
   return Turn{.execution = execution, .generation = program.generation};
 }
 

@@ -35,7 +35,8 @@ class DirectPrograms {
   // last: peers may still show what they have published for it.
   std::optional<Turn> Begin(const Call& call);
 
-  // How a published call went. One that met nobody often enough is tried more seldom: some rank never publishes.
+  // How a published call went. Of a program that met nobody often enough only some executions are tried, on every rank the
+  // same, so that they meet again if they can: some rank may never publish.
   void Note(const Call& call, bool met);
 
  private:
@@ -46,7 +47,6 @@ class DirectPrograms {
     uint64_t last = 0;                                // The last execution that has begun, as told.
     std::vector<std::pair<uint32_t, uint32_t>> used;  // Its calls that have begun.
     uint32_t num_missed = 0;                          // In a row.
-    uint32_t num_skipped = 0;
   };
   // False: it was used, or is of an earlier execution.
   static bool Use(Program& program, uint64_t execution, const Call& call);

@@ -77,7 +77,7 @@ class Daemon:
         return {
             "staging_committed_bytes": pool.pool_committed_bytes,
             "staging_peak_bytes": pool.pool_peak_bytes,
-            "private_bytes": sum(_private_bytes(pid) for pid in self.pids()),
+            "private_bytes": sum(private_bytes(pid) for pid in self.pids()),
         }
 
     def stop(self) -> None:
@@ -90,7 +90,8 @@ class Daemon:
             self._process.wait()
 
 
-def _private_bytes(pid: int) -> int:
+def private_bytes(pid: int) -> int:
+    """Resident memory of a process without shared pages and files."""
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     kib = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
     return kib * 1024

@@ -64,6 +64,11 @@ def _descriptors(epd: daemon.Daemon) -> int:
     return len(os.listdir(f"/proc/{epd.pid}/fd"))
 
 
+def _mebibytes(epd: daemon.Daemon) -> str:
+    own, *workers = (daemon.private_bytes(pid) / 2**20 for pid in epd.pids())
+    return f"epd {own:.1f}, worker {sum(workers):.1f} MiB"
+
+
 def _percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
@@ -76,7 +81,8 @@ def _run(epd: daemon.Daemon, folder: pathlib.Path, options: argparse.Namespace) 
     workers = [worker.pid for worker in epd.status().workers]
     replacer = Replacer(epd, folder)
     replacer.replace()
-    descriptors, memory = _descriptors(epd), epd.memory()["private_bytes"]
+    # This program's own connection is open again, as it is in the end.
+    memory, descriptors = _mebibytes(epd), _descriptors(epd)
     calls: list[float] = []
     started = time.monotonic()
     while replacer.num_done < options.replacements:
@@ -89,7 +95,9 @@ def _run(epd: daemon.Daemon, folder: pathlib.Path, options: argparse.Namespace) 
                 replacer.replace()
 
         calls += [took for _, took in running.await_end(look)]
-        print(f"{replacer.num_done} replacements, {len(calls)} calls", flush=True)
+        print(
+            f"{replacer.num_done} replacements, {len(calls)} calls, {_mebibytes(epd)}", flush=True
+        )
     seconds = time.monotonic() - started
     status = epd.status()
     marks.say(
@@ -107,8 +115,8 @@ def _run(epd: daemon.Daemon, folder: pathlib.Path, options: argparse.Namespace) 
     )
     more = _descriptors(epd) - descriptors
     marks.say("epd's descriptors, then more", f"{descriptors}, {more:+d}", "none more", more <= 0)
-    growth = epd.memory()["private_bytes"] / memory - 1
-    marks.say("private memory of epd and worker", f"{growth:+.1%}")
+    marks.say("private memory, first", memory)
+    marks.say("private memory, then", _mebibytes(epd))
     took = replacer.milliseconds()
     marks.say(
         "epd stands still, p50 / p99 / highest",

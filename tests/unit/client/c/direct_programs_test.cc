@@ -53,5 +53,26 @@ TEST(DirectProgramsTest, WhoMeetsNobodyTriesMoreSeldomUntilItMeets) {
   EXPECT_TRUE(programs.Begin(Call(++raw)).has_value());
 }
 
+TEST(DirectProgramsTest, RanksThatMissedAtDifferentTimesTryAgainInTheSameExecutions) {
+  DirectPrograms first, second;  // Of two ranks, which count from where each has joined.
+  constexpr uint64_t kLater = 5;
+  first.Learn(Call(0), {.execution = 0, .generation = 1});
+  second.Learn(Call(kLater), {.execution = 0, .generation = 1});
+  uint64_t execution = 0;
+  const auto miss = [](DirectPrograms& programs, uint64_t raw) {
+    if (programs.Begin(Call(raw))) programs.Note(Call(raw), /*met=*/false);
+  };
+  for (int i = 0; i < 8; ++i) miss(first, ++execution);
+  for (int i = 0; i < 11; ++i) miss(second, ++execution + kLater);
+  int together = 0;
+  for (int i = 0; i < 64; ++i) {
+    ++execution;
+    const bool begins = first.Begin(Call(execution)).has_value();
+    EXPECT_EQ(second.Begin(Call(execution + kLater)).has_value(), begins);
+    together += begins ? 1 : 0;
+  }
+  EXPECT_EQ(together, 2);
+}
+
 }  // namespace
 }  // namespace epd::client
