@@ -1,4 +1,4 @@
-"""epd as a JAX user meets it: prepare, dispatch and combine of `epd.jax`, each in its own jit."""
+"""epd as a JAX user meets it: prepare, dispatch and combine of `epd.jax`, each in its own jit; and a jit of nothing."""
 
 import epd as package
 import jax
@@ -39,11 +39,13 @@ class EpdJax:
         combine = jax.jit(
             lambda plan, rows: primitives.ep_combine_fwd(config, plan, rows, total_tokens)
         )
+        nothing = jax.jit(lambda index: index + 1)
         plan = self._in_mesh(prepare, index)()
         return {
             "prepare": self._in_mesh(prepare, index),
             "dispatch": self._in_mesh(dispatch, plan, index, tokens, weights),
             "combine": self._in_mesh(combine, plan, expert_out),
+            "nothing": self._in_mesh(nothing, index),
         }
 
     def _in_mesh(self, function, *inputs):

@@ -175,9 +175,10 @@ def _row(result: SizeResult, operation: str) -> list[str]:
     ]
 
 
-def _prepare_row(result: SizeResult) -> list[str]:
-    times = [_times(result, c, "prepare") for c in (who.EPD_JAX, who.EPD_C)]
-    return [result.sizes.name, "prepare", "", *times, *[""] * (len(_HEADER) - 5)]
+def _own_row(result: SizeResult, operation: str) -> list[str]:
+    """Of what only epd does."""
+    times = [_times(result, c, operation) for c in (who.EPD_JAX, who.EPD_C)]
+    return [result.sizes.name, operation, "", *times, *[""] * (len(_HEADER) - 5)]
 
 
 def cpu_table(results: list[SizeResult]) -> str:
@@ -198,8 +199,9 @@ def table(results: list[SizeResult]) -> str:
     """Markdown, also readable as it is. Times are "p50 / p99" in milliseconds."""
     rows = []
     for result in results:
-        rows += [_row(result, "dispatch"), _row(result, "combine"), _prepare_row(result)]
-    note = "Times: p50 / p99 in ms, slowest rank. Ratios: how many times as fast.\n"
+        rows += [_row(result, "dispatch"), _row(result, "combine")]
+        rows += [_own_row(result, "prepare"), _own_row(result, "nothing")]
+    note = "Times: p50 / p99 in ms, slowest rank. Ratios: how many times as fast. nothing: a jitted call without an exchange.\n"
     if any(not result.interleaved for result in results):
         note += "*: too large to hold all contenders at once, so they ran one after the other.\n"
     return _markdown(_HEADER, rows) + "\n\n" + note
