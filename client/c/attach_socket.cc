@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <thread>
+#include <utility>
 
 #include "client/c/attach_messages.h"
 #include "client/c/stale_socket.h"
 #include "client/c/trusted_server.h"
+#include "proto/epd/v1/descriptors_ahead.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -114,6 +117,16 @@ bool AttachSocket::WaitReadable(Clock::time_point deadline) const {
 }
 
 Status AttachSocket::Receive(Clock::time_point deadline, Datagram* datagram) {
+  while (true) {
+    if (Status s = ReceiveOne(deadline, datagram); !s.ok()) return s;
+    std::move(datagram->fds.begin(), datagram->fds.end(), std::back_inserter(ahead_));
+    if (datagram->bytes == kDescriptorsAhead) continue;
+    datagram->fds = std::exchange(ahead_, {});
+    return {};
+  }
+}
+
+Status AttachSocket::ReceiveOne(Clock::time_point deadline, Datagram* datagram) {
   std::string buffer(limits::kDatagramBytes, '\0');
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFds * sizeof(int))];
   while (true) {

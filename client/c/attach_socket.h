@@ -36,7 +36,7 @@ class AttachSocket {
   // Whether a datagram, or the end of the session, is there; waits for it until `deadline`.
   bool WaitReadable(Clock::time_point deadline) const;
 
-  // Receives one datagram.
+  // Receives one message, with the descriptors that came ahead of it.
   //   DEADLINE_EXCEEDED  none came until `deadline`
   //   UNAVAILABLE        the socket was closed
   //   DATA_LOSS          the datagram is too long or its descriptors were cut off
@@ -50,7 +50,10 @@ class AttachSocket {
   void Close() { fd_ = UniqueFd(); }
 
  private:
+  Status ReceiveOne(Clock::time_point deadline, Datagram* datagram);
+
   UniqueFd fd_;
+  std::vector<UniqueFd> ahead_;  // Of the message that comes next (descriptors_ahead.h).
 };
 
 }  // namespace epd::client

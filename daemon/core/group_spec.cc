@@ -174,8 +174,7 @@ absl::Status CheckServed(const GroupSpec& spec) {
   if (spec.num_ranks <= spec.traits().max_ranks) return CheckNcclEpLimits(spec);
   return absl::UnimplementedError(absl::StrCat(
       "num_ranks: got ", spec.num_ranks, ", expected at most ", spec.traits().max_ranks,
-      ": the staging of each rank has two descriptors, which one message must carry; use several "
-      "groups of fewer ranks"));
+      " with backend=", spec.backend, "; use several groups of fewer ranks"));
 }
 
 std::string Title(const GroupSpec& spec) {

@@ -228,11 +228,10 @@ void EffectSender::Reply(const ReplyJoined& effect) {
   if (effect.request) LogJoined(effect);
   const PacketChannel::Fds slots = AddSlots(effect, joined);
   fds->insert(fds->begin(), slots.begin(), slots.end());
-  if (fds->size() > limits::kDatagramFds) {
-    return to_.clients.End(effect.session,
-                           absl::ResourceExhaustedError(
-                               absl::StrCat("group=", Title(effect.spec), ": ", fds->size(),
-                                            " ranks on one node, at most ", limits::kDatagramFds)));
+  if (fds->size() > limits::kMessageFds) {
+    return to_.clients.End(effect.session, absl::ResourceExhaustedError(absl::StrCat(
+                                               "group=", Title(effect.spec), ": ", fds->size(),
+                                               " ranks, at most ", limits::kMessageFds)));
   }
   EPD_FAILPOINT("epd.joined.send");
   if (EPD_FAILPOINT_FAILS("epd.joined.stale_epoch")) joined.set_epoch(joined.epoch() - 1);

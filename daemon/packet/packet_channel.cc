@@ -1,8 +1,11 @@
 #include "daemon/packet/packet_channel.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/epd/v1/descriptors_ahead.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd {
@@ -22,13 +25,22 @@ absl::StatusOr<bool> PacketChannel::TrySend(const Queued& packet) {
 }
 
 absl::Status PacketChannel::Send(std::string bytes, Fds fds) {
-  Queued packet{std::move(bytes), std::move(fds)};
-  if (packet.bytes.size() > limits::kDatagramBytes || packet.fds.size() > limits::kDatagramFds) {
+  if (bytes.size() > limits::kDatagramBytes || fds.size() > limits::kMessageFds) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", packet.bytes.size(), " bytes and ", packet.fds.size(),
+        absl::StrCat("a message of ", bytes.size(), " bytes and ", fds.size(),
                      " descriptors; one message takes at most ", limits::kDatagramBytes,
-                     " (kDatagramBytes) and ", limits::kDatagramFds, " (kDatagramFds)"));
+                     " (kDatagramBytes) and ", limits::kMessageFds, " (kMessageFds)"));
   }
+  while (fds.size() > limits::kDatagramFds) {
+    const auto rest = fds.begin() + limits::kDatagramFds;
+    Queued ahead{std::string(kDescriptorsAhead), Fds(fds.begin(), rest)};
+    if (absl::Status sent = SendOrQueue(std::move(ahead)); !sent.ok()) return sent;
+    fds.erase(fds.begin(), rest);
+  }
+  return SendOrQueue({std::move(bytes), std::move(fds)});
+}
+
+absl::Status PacketChannel::SendOrQueue(Queued packet) {
   if (queue_.empty()) {
     const absl::StatusOr<bool> sent = TrySend(packet);
     if (!sent.ok()) return sent.status();
@@ -53,6 +65,27 @@ absl::Status PacketChannel::Flush() {
     queue_.pop_front();
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<Packet> PacketChannel::Receive(bool* would_block) {
+  for (;;) {
+    absl::StatusOr<Packet> packet = ReceivePacket(socket_.get(), would_block);
+    if (!packet.ok() || *would_block) return packet;
+    const bool goes_ahead = allows_ahead_ && packet->bytes == kDescriptorsAhead;
+    if (!goes_ahead && ahead_.empty() && !lost_ahead_) return packet;
+    std::move(packet->fds.begin(), packet->fds.end(), std::back_inserter(ahead_));
+    lost_ahead_ |= packet->lost_fds;
+    if (ahead_.size() > limits::kMessageFds) {
+      const size_t count = std::exchange(ahead_, {}).size();
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a message with ", count, " descriptors or more; it may have ", limits::kMessageFds));
+    }
+    if (goes_ahead) continue;
+    packet->fds = std::exchange(ahead_, {});
+    packet->lost_fds = std::exchange(lost_ahead_, false);
+    if (packet->lost_fds) packet->fds.clear();
+    return packet;
+  }
 }
 
 }  // namespace epd

@@ -68,8 +68,10 @@ void WorkerSupervisor::Enter(State state, absl::Time now) {
 }
 
 PacketChannel WorkerSupervisor::MakeChannel(UniqueFd socket) const {
-  return PacketChannel(std::move(socket), /*max_queued_packets=*/16384,
-                       /*max_queued_bytes=*/size_t{64} << 20);
+  PacketChannel channel(std::move(socket), /*max_queued_packets=*/16384,
+                        /*max_queued_bytes=*/size_t{64} << 20);
+  channel.AllowDescriptorsAhead();
+  return channel;
 }
 
 absl::Status WorkerSupervisor::WatchChild() {

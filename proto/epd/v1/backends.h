@@ -34,12 +34,13 @@ struct BackendTraits {
 inline constexpr BackendTraits kBackends[] = {
     {.name = "auto", .served_by = ""},
     {.name = "cpu", .served_by = "cpu"},
-    {.name = "cuda", .served_by = "cuda", .on_device = true},
+    {.name = "cuda", .served_by = "cuda", .on_device = true, .max_ranks = limits::kDeviceRanks},
     {.name = "nccl_ep",
      .served_by = "cuda",
      .on_device = true,
      .client_executor = false,
-     .library = "NCCL EP"},
+     .library = "NCCL EP",
+     .max_ranks = limits::kDeviceRanks},
 };
 
 // Null: there is no such backend.

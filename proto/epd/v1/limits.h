@@ -24,12 +24,15 @@ inline constexpr std::uint32_t kPlanRanks = 1024;
 inline constexpr std::uint32_t kJoinRanks = kPlanRanks;
 // Larger groups have no eager buffers.
 inline constexpr std::uint32_t kEagerRanks = 256;
-// What a worker serves: it hands each rank's staging over, read-write and read-only, in one datagram.
-inline constexpr std::uint32_t kServedRanks = kDatagramFds / 2;
+// What a worker serves, and the worker of a GPU.
+inline constexpr std::uint32_t kServedRanks = kPlanRanks;
+inline constexpr std::uint32_t kDeviceRanks = 125;
+// Of one message, which goes in several datagrams (descriptors_ahead.h): each rank's staging, read-write and read-only.
+inline constexpr std::size_t kMessageFds = 2 * kServedRanks;
 
-static_assert(kServedRanks <= kEagerRanks && kEagerRanks <= kPlanRanks &&
-              kPlanRanks <= kGroupRanks);
-static_assert(kJoinRanks <= kPlanRanks);
+static_assert(kEagerRanks <= kPlanRanks && kPlanRanks <= kGroupRanks);
+static_assert(kServedRanks <= kPlanRanks && kJoinRanks <= kPlanRanks);
+static_assert(kDeviceRanks <= kEagerRanks);
 
 // ---- what a group's spec may say ----
 inline constexpr std::uint32_t kExperts = 65536;

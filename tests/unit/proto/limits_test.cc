@@ -52,6 +52,15 @@ bool Sends(size_t bytes, size_t num_fds) {
   return sent.ok();
 }
 
+bool GoesInOneDatagram(size_t num_fds) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return false;
+  const UniqueFd ours(pair[0]);
+  const UniqueFd theirs(pair[1]);
+  const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return SendPacket(ours.get(), "x", std::vector<int>(num_fds, null.get())).ok();
+}
+
 bool Speaks(uint32_t min, uint32_t max) {
   v1::Attach attach;
   attach.set_min_version(min);
@@ -73,6 +82,13 @@ GroupSpec SoundSpec() {
   spec.backend = "cpu";
   spec.executor = Executor::kClient;
   return spec;
+}
+
+bool IsServed(uint64_t num_ranks, const std::string& backend) {
+  GroupSpec spec = SoundSpec();
+  spec.num_ranks = spec.num_experts = static_cast<uint32_t>(num_ranks);
+  spec.backend = backend;
+  return CheckServed(spec).ok();
 }
 
 bool Valid(const std::function<void(GroupSpec&)>& change) {
@@ -144,7 +160,8 @@ std::vector<Limit> Limits() {
   using namespace limits;  // NOLINT(google-build-using-namespace): the table is about nothing else.
   return {
       {"kDatagramBytes", kDatagramBytes, [](uint64_t n) { return Sends(n, 0); }},
-      {"kDatagramFds", kDatagramFds, [](uint64_t n) { return Sends(1, n); }},
+      {"kDatagramFds", kDatagramFds, GoesInOneDatagram},
+      {"kMessageFds", kMessageFds, [](uint64_t n) { return Sends(1, n); }},
       {"kMinProtocolVersion", kMinProtocolVersion,
        [](uint64_t n) { return Speaks(0, static_cast<uint32_t>(2 * kMinProtocolVersion - n)); }},
       {"kProtocolVersion", kProtocolVersion,
@@ -161,12 +178,8 @@ std::vector<Limit> Limits() {
       {"kJoinRanks", kJoinRanks, [](uint64_t n) { return Joins(n, 0, 0); }},
       {"kEagerRanks", kEagerRanks,
        [](uint64_t n) { return HasEagerBuffers(static_cast<uint32_t>(n)); }},
-      {"kServedRanks", kServedRanks,
-       [](uint64_t n) {
-         GroupSpec spec = SoundSpec();
-         spec.num_ranks = spec.num_experts = static_cast<uint32_t>(n);
-         return CheckServed(spec).ok();
-       }},
+      {"kServedRanks", kServedRanks, [](uint64_t n) { return IsServed(n, "cpu"); }},
+      {"kDeviceRanks", kDeviceRanks, [](uint64_t n) { return IsServed(n, "cuda"); }},
       {"kExperts", kExperts,
        [](uint64_t n) {
          return Valid([n](GroupSpec& s) { s.num_experts = static_cast<uint32_t>(n); });

@@ -127,7 +127,10 @@ TEST(GroupSpecTest, MoreRanksThanAWorkerServesAreRefusedWithTheLimit) {
   const absl::Status refused = CheckServed(spec);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("num_ranks: got 126, expected at most 125"));
+              HasSubstr("num_ranks: got 1025, expected at most 1024"));
+  spec.backend = "cuda";
+  EXPECT_THAT(std::string(CheckServed(spec).message()),
+              HasSubstr("expected at most 125 with backend=cuda"));
 }
 
 TEST(GroupSpecTest, EqualSpecsAreThoseWithoutDifferences) {

@@ -12,6 +12,7 @@
 #include "daemon/packet/packet_channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/epd/v1/descriptors_ahead.h"
 #include "proto/epd/v1/limits.h"
 
 namespace epd {
@@ -112,6 +113,50 @@ TEST_F(PacketTest, ChannelQueuesForASlowReaderInOrderAndThenRefuses) {
     ASSERT_TRUE(channel.Flush().ok());
   }
   EXPECT_FALSE(channel.wants_write());
+}
+
+TEST_F(PacketTest, MoreDescriptorsThanADatagramTakesArriveWithTheirMessage) {
+  PacketChannel sender(std::move(theirs_));
+  PacketChannel receiver(std::move(ours_));
+  receiver.AllowDescriptorsAhead();
+  const int before = CountFds();
+  const auto file = std::make_shared<UniqueFd>(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (const size_t count : {limits::kDatagramFds, limits::kDatagramFds + 1, limits::kMessageFds}) {
+    ASSERT_TRUE(sender.Send("many", PacketChannel::Fds(count, file)).ok());
+    ASSERT_TRUE(sender.Send("next", {}).ok());
+    const absl::StatusOr<Packet> many = receiver.Receive(&would_block_);
+    ASSERT_TRUE(many.ok()) << many.status();
+    EXPECT_EQ(many->bytes, "many");
+    EXPECT_EQ(many->fds.size(), count);
+    EXPECT_FALSE(receiver.has_descriptors_ahead());
+    const absl::StatusOr<Packet> next = receiver.Receive(&would_block_);
+    EXPECT_EQ(next->bytes, "next");
+    EXPECT_TRUE(next->fds.empty());
+  }
+  const PacketChannel::Fds too_many(limits::kMessageFds + 1, file);
+  EXPECT_TRUE(absl::IsInvalidArgument(sender.Send("x", too_many)));
+  EXPECT_EQ(CountFds(), before + 1);
+}
+
+TEST_F(PacketTest, DescriptorsWithoutEndAreRefusedAndNoneLeaks) {
+  PacketChannel receiver(std::move(ours_));
+  receiver.AllowDescriptorsAhead();
+  const int before = CountFds();
+  const std::vector<int> fds(limits::kDatagramFds, 0);
+  absl::Status refused;
+  for (size_t sent = 0; refused.ok() && sent <= 2 * limits::kMessageFds; sent += fds.size()) {
+    ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kDescriptorsAhead), fds).ok());
+    refused = receiver.Receive(&would_block_).status();
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(CountFds(), before);
+}
+
+// From a client they are no message at all.
+TEST_F(PacketTest, DescriptorsAheadAreAMessageWhereTheyAreNotAllowed) {
+  PacketChannel receiver(std::move(ours_));
+  ASSERT_TRUE(SendPacket(theirs_.get(), std::string(kDescriptorsAhead), {0}).ok());
+  EXPECT_EQ(receiver.Receive(&would_block_)->bytes, kDescriptorsAhead);
 }
 
 TEST_F(PacketTest, QueuedDescriptorsLiveUntilTheyAreSentOrTheChannelEnds) {
