@@ -90,7 +90,9 @@ _MAY_INCLUDE: dict[str, set[str]] = {
 }
 
 # What client, epd, worker and kernels must all know: plain C++, without Abseil or protobuf.
-_CONTRACT = {f"proto/epd/v1/{name}.h" for name in ("backends", "code", "limits", "text")}
+_CONTRACT = {
+    f"proto/epd/v1/{name}.h" for name in ("backends", "code", "descriptors_ahead", "limits", "text")
+}
 _CONTRACT |= {"proto/failpoint/failpoint.h"}  # Nothing, but in a build of its own.
 
 _CUDA = r"cuda.*|cudart.*|driver_types\.h"
