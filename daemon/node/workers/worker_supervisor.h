@@ -98,8 +98,7 @@ class WorkerSupervisor {
 
   // Whether all that was sent has gone out: what waits for the worker to read is not handed over.
   bool CanSave() const {
-    return !channel_.has_value() ||
-           !(channel_->wants_write() || channel_->has_descriptors_ahead());
+    return !channel_.has_value() || !(channel_->wants_write() || channel_->has_descriptors_ahead());
   }
   void Save(v1::HandoverWorker::Process& out, OutgoingFds& fds) const;
   // Goes on with the worker's process, before the first Tick; its parent is this process still. Errors as
