@@ -43,6 +43,13 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
     out.Add("epd_limit_used", {limit.what()}, static_cast<double>(limit.used()));
   }
   out.Add("epd_coordinator_connected", {}, status.coordinator_connected() ? 1 : 0);
+  out.Add("epd_coordinator_leads", {}, status.coordinates() ? 1 : 0);
+  if (status.has_lease()) {
+    const v1::CoordinatorLease& lease = status.lease();
+    if (lease.term() != 0)
+      out.Add("epd_coordinator_term", {lease.holder()}, static_cast<double>(lease.term()));
+    out.Add("epd_coordinator_lease_left_seconds", {}, Seconds(lease.left()));
+  }
   if (status.has_certificate())
     out.Add("epd_certificate_left_seconds", {}, Seconds(status.certificate().left()));
   out.Add("epd_workers_stale", {}, status.worker_snapshot_stale() ? 1 : 0);
@@ -51,6 +58,10 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
             static_cast<double>(traffic.sent_bytes()));
     out.Add("epd_wire_received_bytes_total", {traffic.node()},
             static_cast<double>(traffic.received_bytes()));
+    out.Add("epd_wire_queue_length", {traffic.node(), "messages"},
+            static_cast<double>(traffic.queued_messages()));
+    out.Add("epd_wire_queue_length", {traffic.node(), "rows"},
+            static_cast<double>(traffic.queued_rows()));
   }
   out.Add("epd_staging_pool_bytes", {}, static_cast<double>(status.pool_bytes()));
   out.Add("epd_staging_committed_bytes", {}, static_cast<double>(status.pool_committed_bytes()));
@@ -144,6 +155,7 @@ void AddRanks(const v1::GetFiguresResponse& figures, Exposition& out) {
     const v1::RankFigures& told = ranks.figures();
     const uint32_t n = ranks.num_ranks();
     out.Add("epd_group_dropped_rows_total", labels, static_cast<double>(told.dropped_rows()));
+    out.Add("epd_group_padded_rows_total", labels, static_cast<double>(told.padded_rows()));
     const auto cells = static_cast<int>(n * n);
     std::map<std::string, double> routes;
     std::vector<double> waited(n);

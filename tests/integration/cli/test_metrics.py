@@ -54,6 +54,24 @@ def test_operations_routes_and_phases_of_a_group_are_counted(epd, hung):
     )
 
 
+def test_what_pads_the_zones_of_experts_is_counted(epd, hung):
+    for key, alignment in (("tight", 1), ("padded", 64)):
+        for rank in hung:
+            rank.begin(key, alignment)
+        assert [rank.result(key)[0] for rank in hung] == [0, 0]
+    # Each prepare sends 32 rows to expert 0, and none to the others, which have no zones.
+    wait.until(
+        lambda: scraped.metric(epd, "epd_group_padded_rows_total") == {("hung", ""): 32},
+        "the zone of 64 slots to be counted",
+    )
+
+
+def test_a_node_without_a_store_coordinates_itself_and_has_no_lease(epd):
+    text = scraped.get(f"{scraped.base(epd)}/metrics")[2]
+    assert scraped.samples(text, "epd_coordinator_leads") == {(): 1}
+    assert "epd_coordinator_term" not in text and "lease_left" not in text
+
+
 def test_the_rank_that_others_wait_for_is_named_while_it_is_stopped_and_blamed_later(epd, hung):
     _call(hung, "a")
     os.kill(hung[1].pid, signal.SIGSTOP)
