@@ -3,6 +3,7 @@
 Nothing is timed here.
 """
 
+import dataclasses
 import pathlib
 import sys
 
@@ -16,6 +17,7 @@ import contenders as who  # noqa: E402 - the benchmark's modules are programs, n
 import gloo_jax  # noqa: E402
 import problem as problems  # noqa: E402
 import report  # noqa: E402
+import watched  # noqa: E402
 from measure import Cell  # noqa: E402
 
 _SIZES = problems.Sizes(num_ranks=3, num_tokens=7, hidden=5, top_k=4)
@@ -135,3 +137,12 @@ def test_progress_is_estimated_from_what_was_measured_within_the_budget():
     assert report.progress(2, 6, 30, 600) == "2 of 6 sizes, about 60 s left for these"
     assert report.progress(2, 6, 30, 10) == "2 of 6 sizes, about 10 s left for these"
     assert report.progress(6, 6, 30, -5) == "6 of 6 sizes, about 0 s left for these"
+
+
+def test_what_watching_costs_is_judged_where_every_process_has_a_core():
+    times = {"alone_ms": 1.0, "scraped_ms": 1.04, "page_ms": 1.0, "traced_ms": 1.01}
+    many = watched.Watched(**times, exported_ms=1.03, cores=16)
+    assert [line.partition(":")[0] for line in many.marks()] == ["reached", "reached", "MISSED"]
+    few = dataclasses.replace(many, cores=2, scraped_ms=1.06)
+    assert [line.partition(":")[0] for line in few.marks()] == ["MISSED", *2 * ["not judged"]]
+    assert "| all traces to a collector (otlp_endpoint) | 1.0300 | 1.03 |" in few.table()
