@@ -68,10 +68,28 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
   out.Add("epd_staging_peak_bytes", {}, static_cast<double>(status.pool_peak_bytes()));
 }
 
+// A counter that appears with its first event has not increased, and no alert sees that one: what may be counted is there
+// before, as 0.
+void AddZeros(const std::string& worker, Exposition& out) {
+  for (const char* cause : {"exited", "signal_6", "signal_9", "signal_11", "signal_15",
+                            "unanswered", "killed_by_epd", "not_started"})
+    out.Add("epd_worker_restarts_total", {worker, cause}, 0);
+  for (const char* kind :
+       {"prepare", "dispatch", "combine", "dispatch_backward", "combine_backward"}) {
+    for (const auto code :
+         {absl::StatusCode::kOk, absl::StatusCode::kInvalidArgument,
+          absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kResourceExhausted,
+          absl::StatusCode::kFailedPrecondition, absl::StatusCode::kAborted,
+          absl::StatusCode::kInternal, absl::StatusCode::kUnavailable, absl::StatusCode::kDataLoss})
+      out.Add("epd_operations_total", {worker, kind, absl::StatusCodeToString(code)}, 0);
+  }
+}
+
 void AddWorkers(const v1::GetFiguresResponse& figures, Exposition& out) {
   for (const v1::Worker& worker : figures.status().workers())
     out.Add("epd_worker_up", {worker.device()}, worker.state() == v1::WORKER_STATE_RUNNING ? 1 : 0);
   for (const auto& worker : figures.workers()) {
+    AddZeros(worker.worker(), out);
     for (const auto& restart : worker.restarts())
       out.Add("epd_worker_restarts_total", {worker.worker(), restart.cause()},
               static_cast<double>(restart.count()));

@@ -50,9 +50,9 @@ TEST(NodeMetricsTest, ANodeWithoutGroupsSaysWhoItIsAndHowItIs) {
 TEST(NodeMetricsTest, WhoLeadsSinceWhenAndWhatWaitsForOtherNodesIsTold) {
   v1::GetFiguresResponse figures;
   v1::GetStatusResponse& status = *figures.mutable_status();
-  EXPECT_THAT(Text(figures), AllOf(HasSubstr("epd_coordinator_leads 0\n"),
-                                   Not(HasSubstr("epd_coordinator_term")),
-                                   Not(HasSubstr("epd_coordinator_lease_left_seconds"))));
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_coordinator_leads 0\n"), Not(HasSubstr("epd_coordinator_term")),
+                    Not(HasSubstr("epd_coordinator_lease_left_seconds"))));
   status.set_coordinates(true);
   status.mutable_lease()->set_holder("n0");
   status.mutable_lease()->set_term(71);
@@ -110,6 +110,15 @@ TEST(NodeMetricsTest, PhasesAreHistogramsWithCumulativeBuckets) {
                     HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"dispatch\",outcome="
                               "\"RESOURCE_EXHAUSTED\"} 2\n"),
                     HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 3\n")));
+}
+
+TEST(NodeMetricsTest, WhatMayBeCountedIsThereBeforeItHappens) {
+  v1::GetFiguresResponse figures;
+  figures.add_workers()->set_worker("cpu");
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 0\n"),
+                    HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"combine\",outcome="
+                              "\"ABORTED\"} 0\n")));
 }
 
 TEST(NodeMetricsTest, RanksAreBlamedForTheWaitsThatTheyCaused) {
