@@ -62,8 +62,8 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_group_open_operations", kGauge, {"group", "tenant"}, kGroups, "Operations under way."},
       {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 500, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
       {"epd_rank_waited_for_seconds_total", kCounter, {"group", "tenant", "rank"}, 1000, "How long all other ranks together waited for the one that announced last, since the formation; counted by the node that leads the group.", "EpdRankLags"},
-      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 1000, "Routes to an expert, as prepares said."},
-      {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one.", "EpdExpertsUnbalanced"},
+      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 1000, "Routes of tokens of this node's ranks to an expert, as prepares said."},
+      {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one; of this node's ranks.", "EpdExpertsUnbalanced"},
       // ---- staging ----
       {"epd_staging_pool_bytes", kGauge, {}, 1, "The budget, staging_bytes."},
       {"epd_staging_committed_bytes", kGauge, {}, 1, "Pages that exist."},

@@ -269,10 +269,10 @@ void EffectPerformer::Run(const CountRoutes& effect) {
       // A client may have staged anything; a figure for people must not wrap because of it.
       if (counts[e] <= 0) continue;
       const auto count = static_cast<uint64_t>(counts[e]);
-      routes.of_expert[e] += count;
       rows[e] += count;
-      if (row < num_ranks)
-        routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
+      if (row >= num_ranks) continue;  // Another worker's rank, which that one counts.
+      routes.of_expert[e] += count;
+      routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
     }
   }
   const uint64_t alignment = std::max(effect.alignment, 1U);
