@@ -109,6 +109,8 @@ void AddNode(const epd::v1::ExamineNodesResponse::Entry& entry, SupportArchive& 
   *node.mutable_config() = found.config();
   node.set_log(found.log());
   *node.mutable_left_out() = found.left_out();
+  *node.mutable_files() = found.files();
+  *node.mutable_findings() = found.findings();
   part.set_problem(absl::StrJoin(found.left_out(), "; "));
   AddWrittenStacks(found, node);
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "daemon/rpc/node_api/own_findings.h"
 #include "proto/stacks/page_reader.h"
 
 namespace epd {
@@ -54,6 +56,36 @@ void AddStacks(const Node& node, Room& room, v1::NodeExamination& out) {
   }
 }
 
+// "": it is not there, or has nothing. Files of the kernel only: no disk is waited for.
+std::string ReadKernelFile(const char* path) {
+  constexpr std::streamsize kMostBytes = 8 << 10;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostBytes, '\0');
+  file.read(text.data(), kMostBytes);
+  text.resize(static_cast<size_t>(file.gcount()));
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte >= 0x7f) c = '?';
+  }
+  return text;
+}
+
+void AddMachine(const Node& node, Room& room, v1::NodeExamination& out) {
+  v1::GetDoctorResponse found = DiagnoseSelf(node);
+  if (room.Has("findings", found.ByteSizeLong()))
+    *out.mutable_findings() = std::move(*found.mutable_findings());
+  for (const char* path : {"/proc/version", "/proc/loadavg", "/proc/meminfo", "/proc/pressure/cpu",
+                           "/proc/pressure/memory", "/proc/self/status", "/proc/self/limits",
+                           "/proc/self/cgroup", "/sys/devices/system/node/online",
+                           "/sys/devices/system/cpu/online", "/proc/driver/nvidia/version"}) {
+    std::string text = ReadKernelFile(path);
+    if (text.empty() || !room.Has(path, text.size())) continue;
+    v1::NodeExamination::File& added = *out.add_files();
+    added.set_path(path);
+    added.set_text(std::move(text));
+  }
+}
+
 v1::NodeExamination Examine(const Node& node) {
   v1::NodeExamination out;
   Room room(out);
@@ -68,6 +100,7 @@ v1::NodeExamination Examine(const Node& node) {
   add("status", v1::GetStatusRequest(), &v1::NodeExamination::mutable_status);
   add("config", v1::GetConfigRequest(), &v1::NodeExamination::mutable_config);
   AddStacks(node, room, out);
+  AddMachine(node, room, out);
   std::string log = RecentLog();
   if (room.Has("log", log.size())) out.set_log(std::move(log));
   add("figures", v1::GetFiguresRequest(), &v1::NodeExamination::mutable_figures);

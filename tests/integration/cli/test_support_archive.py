@@ -186,6 +186,14 @@ def test_one_archive_holds_all_nodes_and_names_those_that_do_not_answer(
         settings = {one["name"]: one["value"] for one in node["config"]["settings"]}
         assert settings["node"] == name and settings["metrics_token"] == f"{tmp_path}/token"
         assert node["figures"]["workers"] and node["memory"]["pool_bytes"]
+        files = {file["path"]: file["text"] for file in node["files"]}
+        assert (
+            "MemTotal" in files["/proc/meminfo"]
+            and f"Pid:\t{epd.process.pid}" in (files["/proc/self/status"])
+        )
+        assert {"cores", "open files", "/dev/shm"} <= {
+            found["what"] for found in node["findings"]
+        }, node
         daemon, worker = (_stacks_of(node, pid) for pid in (epd.process.pid, epd.worker_pid()))
         assert "epd::EventLoop::RunOnce(" in _functions(daemon)
         assert "epd::ExecLoop::Run(" in _functions(worker)
