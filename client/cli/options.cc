@@ -215,7 +215,7 @@ void AddCommands(CLI::App& app, Options& options, Choices& choices) {
         ->type_name("NAME")
         ->required(help.group == Group::kRequired);
   }
-  for (const char* name : {"status", "version"}) {
+  for (const char* name : {"status", "version", "support-archive"}) {
     app.get_subcommand(name)->add_flag("--all-nodes", options.all_nodes,
                                        "of every node of the cluster");
   }
@@ -341,7 +341,7 @@ ParsedOptions ParseOptions(std::vector<std::string> args) {
     return {std::nullopt, CompletionScript(Describe(app, choices), shell), true};
   if (options.command == "man")
     return {std::nullopt, ManPage(Describe(app, choices), kVersion), true};
-  if (options.all_nodes) options.command += " --all-nodes";
+  if (options.all_nodes && options.command != "support-archive") options.command += " --all-nodes";
   if (options.command == "top" && !options.once && !options.watch.has_value() &&
       options.output == Output::kTable) {
     options.watch = kTopInterval;

@@ -25,7 +25,7 @@ struct Options {
   std::optional<absl::Duration> watch;  // Interval.
   uint64_t watch_count = 0;             // 0: for ever.
   std::string group;       // Positional of groups, ranks, health, drain, close, create, plan.
-  bool all_nodes = false;  // Of status and version.
+  bool all_nodes = false;  // Of status, version and support-archive.
   bool all_past = false;   // Of why.
   bool node_only = false;  // Of health.
   bool once = false;       // Of top.

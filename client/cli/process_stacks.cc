@@ -23,12 +23,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/c/unique_fd.h"
 #include "client/cli/symbol_table.h"
 #include "proto/stacks/page_file.h"
+#include "proto/stacks/page_reader.h"
 #include "proto/stacks/stack_page.h"
 
 namespace epd::cli {
@@ -81,34 +81,14 @@ std::optional<Asked> OpenPage(const std::string& path, uid_t owner) {
   return asked;
 }
 
-// A line of /proc/PID/status, without its name; "": there is none.
-std::string StatusOf(int pid, absl::string_view name) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    absl::string_view rest = line;
-    if (absl::ConsumePrefix(&rest, name) && absl::ConsumePrefix(&rest, ":"))
-      return std::string(absl::StripAsciiWhitespace(rest));
-  }
-  return "";
-}
-
-// For a process that does not handle it the signal is the end, and a page may name any process.
-bool HandlesTheSignal(const StackPage& page) {
-  const std::vector<std::string> uids =
-      absl::StrSplit(StatusOf(page.pid, "Uid"), absl::ByAnyChar(" \t"), absl::SkipEmpty());
-  const std::string caught = StatusOf(page.pid, "SigCgt");
-  const uint64_t signals = std::strtoull(caught.c_str(), nullptr, 16);
-  return uids.size() == 4 && uids[1] == absl::StrCat(page.uid) &&
-         (signals >> (SIGUSR2 - 1) & 1) != 0;
-}
-
 void Ask(Asked& asked) {
   const int pid = asked.page->pid;
   client::UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.valid() || stacks::StartTicksOf(std::to_string(pid)) != asked.page->start_ticks)
     return;  // Ended; who has the pid now is somebody else.
   asked.process = std::move(process);
-  if (!HandlesTheSignal(*asked.page)) {
+  // A page may name any process.
+  if (!stacks::HandlesTheSignal(pid, asked.page->uid)) {
     asked.problem = "its page does not belong to it, or it handles SIGUSR2 no more";
   } else if (syscall(SYS_pidfd_send_signal, asked.process.get(), SIGUSR2, nullptr, 0) != 0) {
     asked.problem = absl::StrCat("cannot be asked: ", std::strerror(errno));
@@ -120,7 +100,8 @@ bool IsAnswered(Asked& asked, absl::Time since) {
   if (!ReadPage(asked)) return false;
   const bool is_new = asked.page->round.load() != asked.round_before ||
                       absl::FromUnixNanos(asked.page->asked_unix_ns.load()) > since;
-  return is_new && stacks::IsWhole(*asked.page);
+  // Once more: the modules stand before the threads in the file, and may have been written between the two.
+  return is_new && stacks::IsWhole(*asked.page) && ReadPage(asked);
 }
 
 // Symbols of the files that frames lie in, each read once.
@@ -216,9 +197,20 @@ void AddThreads(const StackPage& page, Symbols& symbols, SupportArchive::Stacks&
 
 std::string WhyNot(const Asked& asked, bool is_answered) {
   if (!asked.problem.empty() || is_answered) return asked.problem;
-  const std::string state = StatusOf(asked.page->pid, "State");
+  const std::string state = stacks::StatusOf(asked.page->pid, "State");
   return absl::StrCat("it has not written all stacks in time",
                       state.empty() ? "" : absl::StrCat("; its state is ", state));
+}
+
+// What the page says, but for whether its process lives.
+void AddPage(const StackPage& page, Symbols& symbols, SupportArchive::Stacks& out) {
+  out.set_pid(page.pid);
+  out.set_program(TextOf(page.program, stacks::kPathBytes));
+  out.set_uid(page.uid);
+  if (page.version != stacks::kVersion || page.asked_unix_ns.load() == 0) return;
+  out.set_written_at(absl::FormatTime(
+      absl::RFC3339_full, absl::FromUnixNanos(page.asked_unix_ns.load()), absl::UTCTimeZone()));
+  AddThreads(page, symbols, out);
 }
 
 // False: not worth a word, for it has ended and never wrote.
@@ -227,16 +219,9 @@ bool AddProcess(const Asked& asked, bool is_answered, Symbols& symbols, SupportA
   const bool has_ended = !asked.process.valid() && asked.problem.empty();
   if (has_ended && page.asked_unix_ns.load() == 0) return false;
   SupportArchive::Stacks& out = *archive.add_stacks();
-  out.set_pid(page.pid);
-  out.set_program(TextOf(page.program, stacks::kPathBytes));
-  out.set_uid(page.uid);
   out.set_ended(has_ended);
   out.set_problem(WhyNot(asked, is_answered));
-  if (page.version == stacks::kVersion && page.asked_unix_ns.load() != 0) {
-    out.set_written_at(absl::FormatTime(
-        absl::RFC3339_full, absl::FromUnixNanos(page.asked_unix_ns.load()), absl::UTCTimeZone()));
-    AddThreads(page, symbols, out);
-  }
+  AddPage(page, symbols, out);
   SupportArchive::Part& part = *archive.add_parts();
   part.set_what(absl::StrCat("stacks of ", page.pid, " (",
                              std::filesystem::path(out.program()).filename().string(), ")"));
@@ -303,6 +288,17 @@ void AddStacks(const std::vector<std::string>& folders, absl::Duration patience,
   }
   Symbols symbols;
   for (size_t i = 0; i < pages.size(); ++i) AddProcess(pages[i], answered[i], symbols, archive);
+}
+
+void AddWrittenStacks(const epd::v1::NodeExamination& said, SupportArchive::Node& out) {
+  Symbols symbols;
+  for (const epd::v1::NodeExamination::Stacks& one : said.stacks()) {
+    SupportArchive::Stacks& added = *out.add_stacks();
+    const auto page = std::make_unique<StackPage>();
+    const std::string problem = stacks::PutTogether({one.modules(), one.threads()}, page.get());
+    added.set_problem(problem);
+    if (problem.empty()) AddPage(*page, symbols, added);
+  }
 }
 
 }  // namespace epd::cli

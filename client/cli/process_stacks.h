@@ -18,4 +18,7 @@ std::vector<std::string> StackFolders();
 void AddStacks(const std::vector<std::string>& folders, absl::Duration patience,
                SupportArchive& archive);
 
+// Stacks that processes of another node have written, with the names of functions where the same file is on this machine.
+void AddWrittenStacks(const epd::v1::NodeExamination& said, SupportArchive::Node& out);
+
 }  // namespace epd::cli

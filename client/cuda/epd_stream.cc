@@ -1,6 +1,7 @@
 #include "client/cuda/epd_stream.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "client/c/c_status.h"
@@ -17,6 +18,7 @@ using namespace epd::client;  // NOLINT(google-build-using-namespace)
 namespace {
 
 constexpr std::chrono::seconds kOpenDeadline{60};
+constexpr size_t kScopeBytes = 31;  // As many as of a call on the host.
 
 Status Null(const char* what) {
   return MakeStatus(Code::kInvalidArgument, "%s must not be NULL", what);
@@ -45,6 +47,10 @@ Status ReadCall(const epd_stream_call& given, uint32_t rank, StreamCall* call) {
   call->rank = rank;
   std::copy_n(given.program, call->program.size(), call->program.begin());
   call->ordinal = given.ordinal;
+  if (given.scope != nullptr) {
+    const std::string_view scope = given.scope;
+    call->scope = scope.substr(scope.size() - std::min(scope.size(), kScopeBytes));
+  }
   if (given.name != nullptr) {
     call->name = given.name;
     call->program = DigestOf(call->name);

@@ -78,6 +78,9 @@ typedef struct epd_stream_call {
   uint64_t recv_capacity;
   epd_dtype dtype;
   uint32_t hidden; /* Elements of a row. */
+  /* Of a call without a name: where in its program it stands, for people who ask why it hangs, and for traces. NULL:
+   * nothing is known. It is no part of what tells calls apart; of a longer text its last 31 bytes are shown. */
+  const char* scope;
 } epd_stream_call;
 
 /* Allocates nothing on the device.

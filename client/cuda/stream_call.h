@@ -22,7 +22,8 @@ struct StreamCall {
   uint32_t rank = 0;
   Program program = {};  // Digest of the executable or of `name`.
   uint32_t ordinal = 0;
-  std::string name;  // Empty: the site has none.
+  std::string name;   // Empty: the site has none.
+  std::string scope;  // Of a site without a name: where in its program it stands, for people.
   uint32_t top_k = 0;
   uint32_t alignment = 0;  // Of a site at least 1; 0 means that.
   uint64_t num_tokens = 0;

@@ -157,7 +157,7 @@ void StreamSite::WriteRequest(int step, const Formation& formation) {
   request.stage_bytes = layout.stage_bytes;
   request.out_bytes = layout.out_bytes;
   if (request.step == shm::Step::kStreamAnnounce) {
-    text::Write(call_.name, request.announce.name);
+    text::Write(call_.name.empty() ? call_.scope : call_.name, request.announce.name);
   } else {
     request.stream = {.announce_slot = static_cast<uint32_t>(indices_[0]),
                       .reserved = 0,

@@ -36,6 +36,7 @@ client::StreamCall MakeStreamCall(const SiteState& site, std::uint32_t rank, ffi
   if (site.key.empty()) {
     call.program = site.executable->Seal();
     call.ordinal = site.ordinal;
+    call.scope = config.scope;
   } else {
     call.name = site.key;
     call.program = client::DigestOf(site.key);

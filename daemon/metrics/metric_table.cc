@@ -11,6 +11,7 @@ constexpr MetricKind kGauge = MetricKind::kGauge;
 constexpr MetricKind kCounter = MetricKind::kCounter;
 constexpr size_t kWorkers = 10;  // The CPU's and eight GPUs'; more are folded.
 constexpr size_t kGroups = 120;  // Tenants of groups.
+constexpr size_t kNodes = 130;   // As many as a worker tells apart, which are a group's at most.
 
 absl::string_view Name(MetricKind kind) {
   return kind == kGauge ? "gauge" : kind == kCounter ? "counter" : "histogram";
@@ -32,6 +33,9 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_limit", kGauge, {"setting"}, 10, "A limit of this node, by the setting that says it.", "EpdNearLimit"},
       {"epd_limit_used", kGauge, {"setting"}, 10, "What is used of it.", "EpdNearLimit"},
       {"epd_coordinator_connected", kGauge, {}, 1, "1: this epd coordinates, or is connected to the one that does.", "EpdNoCoordinator"},
+      {"epd_coordinator_leads", kGauge, {}, 1, "1: this epd coordinates; of a cluster's nodes one does."},
+      {"epd_coordinator_term", kGauge, {"coordinator"}, 2, "Of the node that coordinates, as the store (rendezvous) says it: the revision of its key, which grows with each election. Absent without a store, and while nobody coordinates."},
+      {"epd_coordinator_lease_left_seconds", kGauge, {}, 1, "Until this node takes its lease at the store for over, half a second before the store does; renewed each third of `lease`. 0: it could not be. Absent without a store."},
       {"epd_certificate_left_seconds", kGauge, {}, 1, "Until the end of the certificate that links show; absent without TLS.", "EpdCertificateEnds"},
       // ---- workers ----
       {"epd_worker_up", kGauge, {"worker"}, kWorkers, "1: the worker runs.", "EpdWorkerDown"},
@@ -39,8 +43,9 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_worker_restarts_total", kCounter, {"worker", "cause"}, 100, "Ends of the worker's process: exited, signal_N, unanswered (killed after worker_stuck), killed_by_epd, not_started.", "EpdWorkerRestarts"},
       {"epd_operations_total", kCounter, {"worker", "kind", "outcome"}, 500, "Operations that the worker has decided, by gRPC's code; each once, however many ranks are here. Receive buffers that overflow are RESOURCE_EXHAUSTED.", "EpdOperationsFail"},
       {"epd_operation_phase_seconds", MetricKind::kHistogram, {"worker", "kind", "phase"}, 4000, "How long operations stayed in a phase: announce until all ranks have called, admit until there is staging, copy until all rows are in it, move while the worker moves them (between nodes also copies a second time), pull until all ranks have theirs.", "EpdStagingWaits"},
-      {"epd_wire_sent_bytes_total", kCounter, {"node"}, 300, "Rows with their frames to another node, since the start of the worker."},
-      {"epd_wire_received_bytes_total", kCounter, {"node"}, 300, "Rows with their frames from another node."},
+      {"epd_wire_sent_bytes_total", kCounter, {"node"}, kNodes, "Rows with their frames to another node, since the start of the worker."},
+      {"epd_wire_received_bytes_total", kCounter, {"node"}, kNodes, "Rows with their frames from another node."},
+      {"epd_wire_queue_length", kGauge, {"node", "of"}, 2 * kNodes, "What waits to be sent to another node: messages, and rows, which are those of one rank and one operation."},
       // ---- groups; a series per tenant ----
       {"epd_groups", kGauge, {"state"}, 9, "Groups by state."},
       {"epd_group_ready", kGauge, {"group", "tenant"}, kGroups, "1: READY, 0: in any other state.", "EpdGroupNotReady"},
@@ -53,11 +58,12 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_group_staged_bytes_total", kCounter, {"group", "tenant"}, kGroups, "Bytes that ranks of this node staged in operations that ended well."},
       {"epd_group_routes_total", kCounter, {"group", "tenant", "to"}, 3 * kGroups, "Routes of tokens of this node's ranks, since the formation: to the rank itself, to another rank of its node, to another node."},
       {"epd_group_dropped_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows that found no room with ranks of this node (drop_on_overflow), since the formation.", "EpdRowsDropped"},
+      {"epd_group_padded_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows without a token in receive buffers of this node's ranks, which fill each expert's zone up to the alignment, as prepares planned them, since the formation."},
       {"epd_group_open_operations", kGauge, {"group", "tenant"}, kGroups, "Operations under way."},
       {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 500, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
       {"epd_rank_waited_for_seconds_total", kCounter, {"group", "tenant", "rank"}, 1000, "How long all other ranks together waited for the one that announced last, since the formation; counted by the node that leads the group.", "EpdRankLags"},
-      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 1000, "Routes to an expert, as prepares said."},
-      {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one.", "EpdExpertsUnbalanced"},
+      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 1000, "Routes of tokens of this node's ranks to an expert, as prepares said."},
+      {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one; of this node's ranks.", "EpdExpertsUnbalanced"},
       // ---- staging ----
       {"epd_staging_pool_bytes", kGauge, {}, 1, "The budget, staging_bytes."},
       {"epd_staging_committed_bytes", kGauge, {}, 1, "Pages that exist."},

@@ -43,6 +43,13 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
     out.Add("epd_limit_used", {limit.what()}, static_cast<double>(limit.used()));
   }
   out.Add("epd_coordinator_connected", {}, status.coordinator_connected() ? 1 : 0);
+  out.Add("epd_coordinator_leads", {}, status.coordinates() ? 1 : 0);
+  if (status.has_lease()) {
+    const v1::CoordinatorLease& lease = status.lease();
+    if (lease.term() != 0)
+      out.Add("epd_coordinator_term", {lease.holder()}, static_cast<double>(lease.term()));
+    out.Add("epd_coordinator_lease_left_seconds", {}, Seconds(lease.left()));
+  }
   if (status.has_certificate())
     out.Add("epd_certificate_left_seconds", {}, Seconds(status.certificate().left()));
   out.Add("epd_workers_stale", {}, status.worker_snapshot_stale() ? 1 : 0);
@@ -51,16 +58,38 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
             static_cast<double>(traffic.sent_bytes()));
     out.Add("epd_wire_received_bytes_total", {traffic.node()},
             static_cast<double>(traffic.received_bytes()));
+    out.Add("epd_wire_queue_length", {traffic.node(), "messages"},
+            static_cast<double>(traffic.queued_messages()));
+    out.Add("epd_wire_queue_length", {traffic.node(), "rows"},
+            static_cast<double>(traffic.queued_rows()));
   }
   out.Add("epd_staging_pool_bytes", {}, static_cast<double>(status.pool_bytes()));
   out.Add("epd_staging_committed_bytes", {}, static_cast<double>(status.pool_committed_bytes()));
   out.Add("epd_staging_peak_bytes", {}, static_cast<double>(status.pool_peak_bytes()));
 }
 
+// A counter that appears with its first event has not increased, and no alert sees that one: what may be counted is there
+// before, as 0.
+void AddZeros(const std::string& worker, Exposition& out) {
+  for (const char* cause : {"exited", "signal_6", "signal_9", "signal_11", "signal_15",
+                            "unanswered", "killed_by_epd", "not_started"})
+    out.Add("epd_worker_restarts_total", {worker, cause}, 0);
+  for (const char* kind :
+       {"prepare", "dispatch", "combine", "dispatch_backward", "combine_backward"}) {
+    for (const auto code :
+         {absl::StatusCode::kOk, absl::StatusCode::kInvalidArgument,
+          absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kResourceExhausted,
+          absl::StatusCode::kFailedPrecondition, absl::StatusCode::kAborted,
+          absl::StatusCode::kInternal, absl::StatusCode::kUnavailable, absl::StatusCode::kDataLoss})
+      out.Add("epd_operations_total", {worker, kind, absl::StatusCodeToString(code)}, 0);
+  }
+}
+
 void AddWorkers(const v1::GetFiguresResponse& figures, Exposition& out) {
   for (const v1::Worker& worker : figures.status().workers())
     out.Add("epd_worker_up", {worker.device()}, worker.state() == v1::WORKER_STATE_RUNNING ? 1 : 0);
   for (const auto& worker : figures.workers()) {
+    AddZeros(worker.worker(), out);
     for (const auto& restart : worker.restarts())
       out.Add("epd_worker_restarts_total", {worker.worker(), restart.cause()},
               static_cast<double>(restart.count()));
@@ -144,6 +173,7 @@ void AddRanks(const v1::GetFiguresResponse& figures, Exposition& out) {
     const v1::RankFigures& told = ranks.figures();
     const uint32_t n = ranks.num_ranks();
     out.Add("epd_group_dropped_rows_total", labels, static_cast<double>(told.dropped_rows()));
+    out.Add("epd_group_padded_rows_total", labels, static_cast<double>(told.padded_rows()));
     const auto cells = static_cast<int>(n * n);
     std::map<std::string, double> routes;
     std::vector<double> waited(n);

@@ -32,6 +32,14 @@ struct Leading {
   std::function<void(const std::vector<PersistentGroup>&)> keep = nullptr;
 };
 
+// What a store says of who coordinates, and of this node's own lease there.
+struct StoreLease {
+  std::string holder;  // The node that coordinates; empty: nobody.
+  int64_t term = 0;    // Grows with each election.
+  // MonotonicNow() when this node takes its lease for over.
+  absl::Time until = absl::InfinitePast();
+};
+
 // Control thread.
 class Coordination {
  public:
@@ -91,6 +99,13 @@ class Coordination {
   void SetLeader(std::string leader, std::string why_none);
   void SetStoreProblem(std::string problem) { store_problem_ = std::move(problem); }
 
+  // `read` is called on the control thread, for as long as this lives.
+  void SetStoreLease(std::function<StoreLease()> read) { read_store_lease_ = std::move(read); }
+
+  // Unset: there is no store.
+  std::optional<StoreLease> store_lease() const {
+    return read_store_lease_ ? std::optional(read_store_lease_()) : std::nullopt;
+  }
   const Rendezvous& rendezvous() const { return *rendezvous_; }
   bool is_here() const { return link_ == nullptr; }
   const std::string& leader() const { return leader_; }
@@ -110,6 +125,7 @@ class Coordination {
   std::string leader_;
   std::string why_no_leader_;
   std::string store_problem_;
+  std::function<StoreLease()> read_store_lease_;
   CoordinatorLink* link_ = nullptr;
   ClusterStreams* streams_ = nullptr;
   ClusterStreams* asking_ = nullptr;

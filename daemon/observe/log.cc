@@ -3,11 +3,14 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "absl/strings/strip.h"
 #include "daemon/observe/log_writer.h"
+#include "proto/epd/v1/text.h"
 
 namespace epd {
 namespace {
@@ -45,16 +48,38 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 class LogSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   LogWriter& writer() { return writer_; }
+  std::string Recent() {
+    const std::lock_guard lock(mutex_);
+    std::string all;
+    for (const std::string& line : recent_) {
+      absl::string_view text = line;
+      absl::ConsumeSuffix(&text, "\n");
+      absl::StrAppend(&all, text::Clean({text.data(), text.size()}, text.size()), "\n");
+    }
+    return all;
+  }
 
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    writer_.Write(std::string(line.data(), line.size()));
+    Keep(std::string(line.data(), line.size()));
+    writer_.Write(recent_.back());
   }
   void flush_() override {}
 
+  void Keep(std::string line) {
+    recent_bytes_ += line.size();
+    recent_.push_back(std::move(line));
+    while (recent_bytes_ > kRecentLogBytes && recent_.size() > 1) {
+      recent_bytes_ -= recent_.front().size();
+      recent_.pop_front();
+    }
+  }
+
   LogWriter writer_;
+  std::deque<std::string> recent_;  // Under mutex_, as all of base_sink.
+  size_t recent_bytes_ = 0;
 };
 
 std::shared_ptr<LogSink> SinkInUse() {
@@ -82,6 +107,11 @@ absl::Status OpenLog(const std::string& level, const std::string& file) {
 void FlushLog(absl::Duration patience) {
   if (const std::shared_ptr<LogSink> sink = SinkInUse(); sink != nullptr)
     sink->writer().Flush(patience);
+}
+
+std::string RecentLog() {
+  const std::shared_ptr<LogSink> sink = SinkInUse();
+  return sink == nullptr ? "" : sink->Recent();
 }
 
 std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields) {

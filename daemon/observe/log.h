@@ -37,6 +37,10 @@ void Log(LogLevel level, absl::string_view what, std::initializer_list<LogField>
 // Waits until what was logged is written, for at most `patience`. Before the process ends.
 void FlushLog(absl::Duration patience);
 
+// The last lines since OpenLog, oldest first, each with its end; what no text may hold is '?'. Thread-safe.
+std::string RecentLog();
+inline constexpr size_t kRecentLogBytes = 64 << 10;
+
 // The text after time and level; for tests.
 std::string FormatLine(absl::string_view what, std::initializer_list<LogField> fields);
 

@@ -35,7 +35,8 @@ inline constexpr MethodRole kMethodRoles[] = {
     {"Node/ListNodes", Role::kRead},
     {"Node/ExplainGroup", Role::kRead},
     {"Node/WatchGroup", Role::kRead},
-    {"Node/GetTrace", Role::kOperate},  // It makes workers do more.
+    {"Node/GetTrace", Role::kOperate},      // It makes workers do more.
+    {"Node/ExamineNodes", Role::kOperate},  // Logs and stacks are not for everybody.
     {"Node/CreateGroup", Role::kOperate},
     {"Node/DrainGroup", Role::kOperate},
     {"Node/CloseGroup", Role::kOperate},

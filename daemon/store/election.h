@@ -92,6 +92,8 @@ class Election {
 
   bool leads() const { return leading_; }
   const std::optional<Leadership>& leader() const { return key_; }
+  // When this node takes its lease for over.
+  absl::Time lease_until() const { return lease_until_; }
 
  private:
   bool HoldsLease(absl::Time now) const { return now < lease_until_; }

@@ -73,6 +73,18 @@ void EtcdElection::Turn() {
   for (const Leadership& leader : asked.refused) Perform(election_.OnRefused(Now(), leader));
   if (asked.keep.has_value()) WriteKept(*std::move(asked.keep));
   Perform(election_.OnTick(Now()));
+  NoteLease();
+}
+
+void EtcdElection::NoteLease() {
+  Lease lease;
+  if (election_.leader().has_value()) {
+    lease.holder = election_.leader()->node;
+    lease.revision = election_.leader()->revision;
+  }
+  lease.held_until = election_.lease_until();
+  const absl::MutexLock lock(&mutex_);
+  known_lease_ = std::move(lease);
 }
 
 absl::Time EtcdElection::WaitUntil() {

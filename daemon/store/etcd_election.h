@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/store/election.h"
 #include "daemon/store/election_inbox.h"
@@ -44,6 +46,18 @@ class EtcdElection {
   // election's thread. A later call replaces one that etcd has not taken.
   void Keep(KeepRequest request) { inbox_.Keep(std::move(request)); }
 
+  struct Lease {
+    std::string holder;    // Who leads; empty: nobody, or it is not known.
+    int64_t revision = 0;  // Of the coordinator key.
+    absl::Time
+        held_until;  // By CLOCK_MONOTONIC: until then this node's own lease may be relied on.
+  };
+  // Thread-safe: as of the last turn of the election's thread.
+  Lease lease() const {
+    const absl::MutexLock lock(&mutex_);
+    return known_lease_;
+  }
+
  private:
   void Run();
   void RunWatch();
@@ -56,6 +70,7 @@ class EtcdElection {
   void Perform(const Election::Actions& actions);
   void TryToWin(const Campaign& campaign);
   void WriteKept(KeepRequest wanted);
+  void NoteLease();
   void Tell(ElectionAction action);
   std::vector<std::string> OthersToHear() const;
   // How long one call may take: never past the moment at which a leader must step down.
@@ -76,6 +91,9 @@ class EtcdElection {
   KeptValues stored_;             // What etcd keeps, since then.
 
   ElectionInbox inbox_;
+  mutable absl::Mutex mutex_;
+  Lease known_lease_ ABSL_GUARDED_BY(mutex_);
+
   std::thread thread_;
   std::thread watch_;
 };

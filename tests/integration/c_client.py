@@ -155,15 +155,15 @@ class Rank:
         join.deadline_ms = deadline_ms
         self._call("epd_join", join, self._client, self._group)
 
-    def prepare(self, key: str) -> None:
-        """The prepare of this name; all ranks must call it."""
+    def prepare(self, key: str, alignment: int = 0) -> None:
+        """The prepare of this name; all ranks must call it, with the same alignment."""
         experts = self._num_ranks * _NUM_EXPERTS_PER_RANK
         indices = (ctypes.c_int32 * (_NUM_TOKENS * _TOP_K))()
         counts, total = (ctypes.c_int32 * experts)(), ctypes.c_int32()
         sizes = map(ctypes.c_uint32, (self._num_ranks, experts, _NUM_TOKENS, _TOP_K))
         plan = ctypes.create_string_buffer(self._library.epd_handle_mem_size(*sizes))
         prepare = _made(_Prepare, rank=self._rank, idx_bytes=4, num_tokens=_NUM_TOKENS)
-        prepare.top_k = _TOP_K
+        prepare.top_k, prepare.alignment = _TOP_K, alignment
         prepare.key = _made(_Key, name=key.encode(), execution=_EXECUTION_NEXT)
         prepare.topk_idx = ctypes.addressof(indices)
         prepare.token_counts, prepare.total_recv = ctypes.addressof(counts), ctypes.addressof(total)

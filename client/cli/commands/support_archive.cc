@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/c/unique_fd.h"
 #include "client/cli/commands/command.h"
@@ -38,6 +39,8 @@ constexpr char kFirstQuestion[] = "GetStatus";
 constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
 // A process that does not run cannot answer.
 constexpr absl::Duration kStacksPatience = absl::Seconds(2);
+// A node that does not answer is given up by the daemon that asks it, within 3.5 s.
+constexpr absl::Duration kNodesPatience = absl::Seconds(5);
 
 // Asks one thing after the other. Once the daemon has not answered in time, it is not asked again: each question would wait as long.
 class Questions {
@@ -87,11 +90,42 @@ class Questions {
   bool given_up_ = false;
 };
 
+// What came of one node.
+void AddNode(const epd::v1::ExamineNodesResponse::Entry& entry, SupportArchive& archive) {
+  const epd::v1::NodeExamination& found = entry.found();
+  SupportArchive::Node& node = (*archive.mutable_by_node())[entry.node()];
+  SupportArchive::Part& part = *archive.add_parts();
+  part.set_what(absl::StrCat("node ", entry.node()));
+  part.set_ok(entry.has_found() && found.left_out().empty());
+  if (!entry.has_found()) {
+    node.set_problem(entry.problem().message());
+    part.set_problem(node.problem());
+    return;
+  }
+  *node.mutable_status() = found.status();
+  *node.mutable_figures() = found.figures();
+  *node.mutable_sessions() = found.sessions();
+  *node.mutable_memory() = found.memory();
+  *node.mutable_config() = found.config();
+  node.set_log(found.log());
+  *node.mutable_left_out() = found.left_out();
+  *node.mutable_files() = found.files();
+  *node.mutable_findings() = found.findings();
+  part.set_problem(absl::StrJoin(found.left_out(), "; "));
+  AddWrittenStacks(found, node);
+}
+
 void AskDaemon(const CommandContext& context, SupportArchive& archive) {
   using A = SupportArchive;
   using S = Node::Stub;
   Questions questions(context, archive);
   questions.AskInto(kFirstQuestion, &S::GetStatus, &A::mutable_status);
+  epd::v1::ExamineNodesRequest examine;
+  if (context.options.all_nodes) {
+    // Written while the others are asked, read at the end.
+    examine.set_write_stacks(true);
+    questions.Ask("stacks of all nodes", &S::ExamineNodes, examine, kNodesPatience);
+  }
   questions.AskInto("ListNodes", &S::ListNodes, &A::mutable_nodes);
   questions.AskInto("GetFigures", &S::GetFigures, &A::mutable_figures);
   questions.AskInto("ListSessions", &S::ListSessions, &A::mutable_sessions);
@@ -106,6 +140,17 @@ void AskDaemon(const CommandContext& context, SupportArchive& archive) {
     if (why != nullptr) *archive.add_why() = *why;
   }
   questions.AskInto("GetDoctor", &S::GetDoctor, &A::mutable_doctor, kDoctorPatience);
+  if (!context.options.all_nodes) return;
+  examine.set_write_stacks(false);
+  const auto nodes = questions.Ask("ExamineNodes", &S::ExamineNodes, examine, kNodesPatience);
+  if (nodes == nullptr) return;
+  for (const epd::v1::ExamineNodesResponse::Entry& entry : nodes->nodes()) AddNode(entry, archive);
+}
+
+int NumSilentNodes(const SupportArchive& archive) {
+  return static_cast<int>(
+      std::count_if(archive.by_node().begin(), archive.by_node().end(),
+                    [](const auto& node) { return !node.second.problem().empty(); }));
 }
 
 std::string LogFileOf(const SupportArchive& archive) {
@@ -157,6 +202,11 @@ Report RunSupportArchive(const CommandContext& context) {
   report->set_connected(archive.connected());
   *report->mutable_parts() = archive.parts();
   std::string table = SupportArchiveTable(*report);
+  if (const int num = NumSilentNodes(archive); num > 0) {
+    return {ExitCode::kDegraded, std::move(report), std::move(table),
+            absl::StrCat(num, " of ", archive.by_node_size(),
+                         " nodes did not answer; what the others say is in it")};
+  }
   if (archive.connected()) return {ExitCode::kOk, std::move(report), std::move(table), ""};
   const auto& parts = archive.parts();
   const auto asked = std::find_if(parts.begin(), parts.end(), [](const SupportArchive::Part& part) {

@@ -35,6 +35,8 @@ std::string TrafficTable(const epd::v1::GetStatusResponse& status) {
       {"ROWS TO AND FROM", [](const N& n) { return n.node(); }},
       {"SENT", [](const N& n) { return HumanBytes(n.sent_bytes()); }, Align::kRight},
       {"RECEIVED", [](const N& n) { return HumanBytes(n.received_bytes()); }, Align::kRight},
+      {"WAITING", [](const N& n) { return absl::StrCat(n.queued_messages() + n.queued_rows()); },
+       Align::kRight},
   };
   return MakeTable(status.traffic(), fields, "");
 }

@@ -63,6 +63,11 @@ ChosenCoordinator::ChosenCoordinator(Node& node, ClusterService& cluster, EtcdAd
           if (!weak.expired()) OnNews(news);
         });
       });
+  node_.coordination().SetStoreLease([this, weak = std::weak_ptr<int>(alive_)] {
+    if (weak.expired()) return StoreLease();
+    const EtcdElection::Lease lease = election_->lease();
+    return StoreLease{lease.holder, lease.revision, lease.held_until};
+  });
 }
 
 void ChosenCoordinator::StandAgain() {

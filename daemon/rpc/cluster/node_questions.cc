@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "daemon/codec/codec.h"
 #include "daemon/core/duration_text.h"
+#include "daemon/rpc/node_api/examine.h"
 #include "daemon/rpc/node_api/explain.h"
 #include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
@@ -59,6 +60,11 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
       done(Packed(absl::OkStatus(), said));
     });
   }
+  if (v1::ExamineNodesRequest asked; method == "ExamineLocal" && asked.ParseFromString(request)) {
+    return ExamineLocally(node, asked, [done = std::move(done)](const v1::NodeExamination& said) {
+      done(Packed(absl::OkStatus(), said));
+    });
+  }
   v1::ExplainGroupRequest parsed;
   if (method == "ExplainLocal" && parsed.ParseFromString(request)) {
     return ExplainLocally(node, parsed.name(),
@@ -66,9 +72,9 @@ void AnswerQuestion(Node& node, const std::string& method, const std::string& re
                             done(Packed(absl::OkStatus(), said));
                           });
   }
-  done(Packed(absl::InvalidArgumentError(
-                  absl::StrCat("got the question '", method,
-                               "', expected GetStatus, GetFacts, ExplainLocal or TraceLocal")),
+  done(Packed(absl::InvalidArgumentError(absl::StrCat(
+                  "got the question '", method,
+                  "', expected GetStatus, GetFacts, ExplainLocal, TraceLocal or ExamineLocal")),
               parsed));
 }
 

@@ -17,8 +17,8 @@
 namespace epd {
 
 // What this node says; `done` is called on the control thread, now or soon.
-//   INVALID_ARGUMENT  the method is not one of "GetStatus", "GetFacts" (a NodeReport without claims), "ExplainLocal" and
-//                     "TraceLocal", or its request does not parse
+//   INVALID_ARGUMENT  the method is not one of "GetStatus", "GetFacts" (a NodeReport without claims), "ExplainLocal",
+//                     "TraceLocal" and "ExamineLocal", or its request does not parse
 void AnswerQuestion(Node& node, const std::string& method, const std::string& request,
                     std::function<void(const v1::ClusterAnswer&)> done);
 

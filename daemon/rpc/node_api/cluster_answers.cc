@@ -1,4 +1,4 @@
-// ListNodes and ExplainGroup: what all nodes know together.
+// ListNodes, ExplainGroup, GetTrace and ExamineNodes: what all nodes know together.
 #include <optional>
 #include <string>
 #include <vector>
@@ -94,6 +94,33 @@ NodeService::Unary* NodeService::ListNodes(Context* context, const v1::ListNodes
                                   entry.mutable_status()->ParseFromString(node.response());
             if (answered) continue;
             entry.clear_status();
+            *entry.mutable_problem() = node.status();
+          }
+          finish(absl::OkStatus());
+        });
+  });
+}
+
+NodeService::Unary* NodeService::ExamineNodes(Context* context,
+                                              const v1::ExamineNodesRequest* request,
+                                              v1::ExamineNodesResponse* response) {
+  if (Unary* refused = Refused(context, *request)) return refused;
+  return AnswerLater(context, node_, [this, request, response](const Finish& finish) {
+    v1::AskNodesRequest question;
+    question.set_method("ExamineLocal");
+    question.set_request(request->SerializeAsString());
+    node_.coordination().Ask(
+        question, [response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
+          if (!asked.ok()) return finish(asked.status());
+          response->set_coordinator(asked->coordinator());
+          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+            v1::ExamineNodesResponse::Entry& entry = *response->add_nodes();
+            entry.set_node(node.node());
+            if (node.has_last_seen()) *entry.mutable_last_seen() = node.last_seen();
+            const bool answered = node.status().code() == 0 &&
+                                  entry.mutable_found()->ParseFromString(node.response());
+            if (answered) continue;
+            entry.clear_found();
             *entry.mutable_problem() = node.status();
           }
           finish(absl::OkStatus());

@@ -1,42 +1,16 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/doctor/cluster_doctor.h"
 #include "daemon/doctor/findings.h"
-#include "daemon/doctor/machine_doctor.h"
 #include "daemon/doctor/port_doctor.h"
 #include "daemon/rpc/answer.h"
-#include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_service.h"
+#include "daemon/rpc/node_api/own_findings.h"
 
 namespace epd {
 namespace {
-
-void Fill(const Node& node, v1::GetDoctorResponse& response) {
-  const WorkerSupervisor::Figures& figures = node.worker().figures();
-  DaemonReport daemon;
-  daemon.staging_bytes = node.settings().staging_bytes;
-  daemon.num_sessions = node.clients().sessions().size();
-  for (const auto& [name, entry] : node.workers()) {
-    const WorkerSupervisor::Figures& own = entry->supervisor.figures();
-    daemon.workers.push_back({ToString(name), std::string(Name(own.state)), own.num_restarts,
-                              own.last_exit, own.ready.cuda().name(),
-                              name.on_gpu() ? own.ready.cuda_problem() : ""});
-  }
-  daemon.nccl_version = figures.ready.nccl_version();
-  daemon.nccl_path = figures.ready.nccl_path();
-  daemon.nccl_problem = figures.ready.nccl_problem().empty() ? "no worker has said yet"
-                                                             : figures.ready.nccl_problem();
-  if (node.certificates().served().enabled()) {
-    const CertificateState state = node.certificates().state();
-    daemon.certificate_names = absl::StrJoin(OwnHosts(node.settings()), ", ");
-    daemon.certificate_ends = absl::FormatTime(state.validity.ends);
-    daemon.certificate_problem = CertificateProblem(state, absl::Now());
-  }
-  response = Diagnose(ReadMachine(node.settings().socket), daemon);
-}
 
 NodeAnswer AnswerOf(const v1::AskNodesResponse::Node& node) {
   NodeAnswer answer;
@@ -114,7 +88,7 @@ NodeService::Unary* NodeService::GetDoctor(Context* context, const v1::GetDoctor
                                            v1::GetDoctorResponse* response) {
   if (Unary* refused = Refused(context, *request)) return refused;
   return AnswerLater(context, node_, [this, response](const Finish& finish) {
-    Fill(node_, *response);
+    *response = DiagnoseSelf(node_);
     const auto joined = std::make_shared<Joined>(Joined{*response, finish, 2});
     const auto add = [joined](const v1::GetDoctorResponse& part) { joined->Add(part); };
     DiagnoseNodes(add);

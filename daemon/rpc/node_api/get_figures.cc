@@ -24,6 +24,7 @@ void FillWorker(const WorkerEntry& entry, v1::GetFiguresResponse::Worker& out) {
 // Adds what one worker counts of a formation: waits are told by one worker alone, routes by each of its ranks.
 void Add(const v1::RankFigures& told, v1::RankFigures& sum) {
   sum.set_dropped_rows(sum.dropped_rows() + told.dropped_rows());
+  sum.set_padded_rows(sum.padded_rows() + told.padded_rows());
   if (told.waited_seconds_size() > 0) *sum.mutable_waited_seconds() = told.waited_seconds();
   if (told.routes_size() == 0) return;
   if (sum.routes_size() != told.routes_size()) {

@@ -1,6 +1,8 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -45,6 +47,8 @@ void FillTraffic(const Node& node, v1::GetStatusResponse& out) {
       sum.set_node(one.node());
       sum.set_sent_bytes(sum.sent_bytes() + one.sent_bytes());
       sum.set_received_bytes(sum.received_bytes() + one.received_bytes());
+      sum.set_queued_messages(sum.queued_messages() + one.queued_messages());
+      sum.set_queued_rows(sum.queued_rows() + one.queued_rows());
     }
   }
   for (auto& [name, sum] : by_node) *out.add_traffic() = std::move(sum);
@@ -56,6 +60,15 @@ void FillCertificate(const Node& node, v1::GetStatusResponse& out) {
   v1::Certificate& certificate = *out.mutable_certificate();
   *certificate.mutable_left() = epd::ToProto(state.validity.ends - absl::Now());
   certificate.set_problem(CertificateProblem(state, absl::Now()));
+}
+
+void FillLease(const Node& node, v1::GetStatusResponse& out) {
+  const std::optional<StoreLease> lease = node.coordination().store_lease();
+  if (!lease.has_value()) return;
+  out.mutable_lease()->set_holder(lease->holder);
+  out.mutable_lease()->set_term(lease->term);
+  const absl::Duration left = lease->until - MonotonicNow();
+  *out.mutable_lease()->mutable_left() = epd::ToProto(std::max(left, absl::ZeroDuration()));
 }
 
 }  // namespace
@@ -96,8 +109,10 @@ absl::Status Fill(const Node& node, const v1::GetStatusRequest&, v1::GetStatusRe
   out.set_pool_peak_bytes(snapshot.pool_peak_bytes());
   FillTraffic(node, out);
   FillCertificate(node, out);
+  FillLease(node, out);
   out.set_coordinator(node.coordination().leader());
   out.set_coordinator_connected(node.control().coordinator_connected());
+  out.set_coordinates(node.coordination().is_here());
   out.set_draining(node.stopping());
   out.set_num_replacements(node.identity().num_replacements);
   out.set_worker_snapshot_stale(FiguresAreStale(node));

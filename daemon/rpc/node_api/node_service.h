@@ -85,6 +85,9 @@ class NodeService final : public v1::Node::CallbackService {
   Unary* GetTrace(Context* context, const v1::GetTraceRequest* request,
                   v1::GetTraceResponse* response) override;
 
+  Unary* ExamineNodes(Context* context, const v1::ExamineNodesRequest* request,
+                      v1::ExamineNodesResponse* response) override;
+
   // ---- orders ----
   Unary* CreateGroup(Context* context, const v1::CreateGroupRequest* request,
                      v1::CreateGroupResponse* response) override;

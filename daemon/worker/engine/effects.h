@@ -150,7 +150,8 @@ struct CancelMove {
   ArenaSetId set;
 };
 
-// Add the counts [E] that every rank staged for this prepare to the group's statistics. They are
+// Add the counts [E] that every rank staged for this prepare to the group's statistics, and what
+// pads the zones of ranks that this worker serves. They are
 // client memory: any bytes. The region stays as it is until the effect returns.
 struct CountRoutes {
   GroupId group;
@@ -159,6 +160,7 @@ struct CountRoutes {
   std::vector<uint64_t> offsets;   // By arena of the set.
   std::vector<int> arena_of_rank;  // Of the ranks that this worker serves; -1: of others.
   uint32_t num_experts = 0;        // E
+  uint32_t alignment = 0;          // Slots, of each expert's zone; 0 is 1.
 };
 
 // Tell another node's worker; in order.

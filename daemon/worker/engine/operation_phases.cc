@@ -184,7 +184,8 @@ void OperationPhases::DecideGood(Operation& operation) {
                                  .set = tenant.set,
                                  .offsets = StageOffsets(operation),
                                  .arena_of_rank = LocalArenas(tenant),
-                                 .num_experts = tenant.start.spec.num_experts});
+                                 .num_experts = tenant.start.spec.num_experts,
+                                 .alignment = operation.parts[0].said.alignment});
   }
   CloseWire(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {

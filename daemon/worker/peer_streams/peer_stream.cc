@@ -40,9 +40,21 @@ void PeerStream::Send(std::shared_ptr<OutgoingRows> rows) {
 }
 
 void PeerStream::Pump() {
-  if (writing_ || over_ || !NextFrame()) return;
+  const bool writes = !writing_ && !over_ && NextFrame();
+  CountQueued();
+  if (!writes) return;
   writing_ = true;
   stream_->Write(frame_, &written_);
+}
+
+void PeerStream::CountQueued() {
+  const auto count = [](uint64_t now, uint64_t& counted, std::atomic<uint64_t>& sum) {
+    if (now == counted) return;
+    sum.fetch_add(now - counted, std::memory_order_relaxed);  // Wraps where it falls.
+    counted = now;
+  };
+  count(messages_.size(), counted_messages_, observer_.traffic->queued_messages);
+  count(rows_.size(), counted_rows_, observer_.traffic->queued_rows);
 }
 
 // Puts the next buffer into frame_. False: there is none.
@@ -62,7 +74,7 @@ bool PeerStream::NextFrame() {
     }
     if (!next->has_value()) continue;
     frame_ = **std::move(next);
-    observer_.sent(frame_.Length());
+    observer_.traffic->sent_bytes.fetch_add(frame_.Length(), std::memory_order_relaxed);
     rows_.push_back(rows);
     return true;
   }
@@ -115,6 +127,7 @@ void PeerStream::OnOver(bool) {
     lost = std::exchange(observer_.lost, nullptr);
     messages_.clear();
     rows_.clear();
+    CountQueued();
     if (!writing_) self = LetGo();
   }
   if (lost) lost(why);

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
+#include "daemon/worker/peer_streams/traffic.h"
 
 namespace epd {
 
@@ -30,7 +31,7 @@ struct StreamHello {
 struct PeerStreamObserver {
   std::function<void(const absl::Status&)> lost;  // Once.
   std::function<void(const OutgoingRows&, const absl::Status&)> refused;
-  std::function<void(uint64_t bytes)> sent;  // Rows, with their frames.
+  std::shared_ptr<NodeTraffic> traffic;  // Where what is sent, and what waits, is counted.
 };
 
 // Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
@@ -60,6 +61,8 @@ class PeerStream {
   // Starts the next write, unless one is under way.
   void Pump();
   bool NextFrame();
+  // Says how many wait, after each change.
+  void CountQueued();
   // Nothing is under way any more: this is to be dropped, without the lock.
   std::shared_ptr<PeerStream> LetGo();
 
@@ -84,6 +87,8 @@ class PeerStream {
   grpc::ByteBuffer frame_;            // Being written.
   std::deque<grpc::ByteBuffer> messages_;
   std::deque<std::shared_ptr<OutgoingRows>> rows_;
+  uint64_t counted_messages_ = 0;  // What of the traffic's counts is this stream's.
+  uint64_t counted_rows_ = 0;
 };
 
 }  // namespace epd

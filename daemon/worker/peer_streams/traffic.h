@@ -16,6 +16,9 @@ namespace epd {
 struct NodeTraffic {
   std::atomic<uint64_t> sent_bytes{0};
   std::atomic<uint64_t> received_bytes{0};
+  // That wait in the streams to the node now.
+  std::atomic<uint64_t> queued_messages{0};
+  std::atomic<uint64_t> queued_rows{0};  // Of one rank and one operation each.
 };
 
 // By name of the node, since the start of this worker. Thread-safe.

@@ -99,9 +99,7 @@ std::shared_ptr<PeerStream> Wire::Connect(const PeerWorker& node, uint32_t kind)
   observer.refused = [inbox = inbox_](const OutgoingRows& rows, const absl::Status& cause) {
     inbox->Put(StageRefused{rows.operation(), rows.rank(), cause});
   };
-  observer.sent = [traffic = traffic_->Of(node.name.value)](uint64_t bytes) {
-    traffic->sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  };
+  observer.traffic = traffic_->Of(node.name.value);
   const auto channel = grpc::CreateCustomChannel(address, credentials_, ArgumentsOf(kind));
   StreamHello begin{.hello = hello.SerializeAsString(), .prove = nullptr};
   begin.prove = [secret = node.secret, said = begin.hello](

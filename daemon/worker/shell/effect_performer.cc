@@ -257,6 +257,7 @@ void EffectPerformer::Run(const CountRoutes& effect) {
   routes.of_expert.resize(effect.num_experts);
   routes.between_ranks.resize(num_ranks * num_ranks);
   std::vector<int32_t> counts(effect.num_experts);
+  std::vector<uint64_t> rows(effect.num_experts);  // Of all ranks.
   const absl::Span<char> bytes(reinterpret_cast<char*>(counts.data()),
                                counts.size() * sizeof(int32_t));
   for (int arena = 0; arena < set->second.set->num_arenas(); ++arena) {
@@ -268,10 +269,17 @@ void EffectPerformer::Run(const CountRoutes& effect) {
       // A client may have staged anything; a figure for people must not wrap because of it.
       if (counts[e] <= 0) continue;
       const auto count = static_cast<uint64_t>(counts[e]);
+      rows[e] += count;
+      if (row >= num_ranks) continue;  // Another worker's rank, which that one counts.
       routes.of_expert[e] += count;
-      if (row < num_ranks)
-        routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
+      routes.between_ranks[row * num_ranks + ExpertOwner(spec, e).value] += count;
     }
+  }
+  const uint64_t alignment = std::max(effect.alignment, 1U);
+  for (uint32_t e = 0; e < effect.num_experts; ++e) {
+    const size_t owner = ExpertOwner(spec, e).value;
+    const bool is_here = owner < num_ranks && effect.arena_of_rank[owner] >= 0;
+    if (is_here) routes.padded_rows += (alignment - rows[e] % alignment) % alignment;
   }
 }
 

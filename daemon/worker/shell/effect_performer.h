@@ -59,6 +59,7 @@ class EffectPerformer {
   struct Routes {
     std::vector<uint64_t> of_expert = {};      // [num_experts]
     std::vector<uint64_t> between_ranks = {};  // [num_ranks, num_ranks], from ranks served here.
+    uint64_t padded_rows = 0;                  // In zones of ranks served here.
   };
   const Routes* RoutesOf(GroupId group, Formation formation) const;
 

@@ -234,13 +234,18 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
       shown.set_node(node);
       shown.set_sent_bytes(traffic->sent_bytes.load(std::memory_order_relaxed));
       shown.set_received_bytes(traffic->received_bytes.load(std::memory_order_relaxed));
+      shown.set_queued_messages(traffic->queued_messages.load(std::memory_order_relaxed));
+      shown.set_queued_rows(traffic->queued_rows.load(std::memory_order_relaxed));
     }
   }
   size_t num_left = kMaxRoutesShown;
   for (v1::WorkerSnapshot::Tenant& tenant : *snapshot.mutable_tenants()) {
     const EffectPerformer::Routes* routes =
         performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
-    if (routes == nullptr || routes->of_expert.size() > num_left) continue;
+    if (routes == nullptr) continue;
+    if (routes->padded_rows > 0 && !tenant.ended())
+      tenant.mutable_ranks()->set_padded_rows(routes->padded_rows);
+    if (routes->of_expert.size() > num_left) continue;
     num_left -= routes->of_expert.size();
     tenant.mutable_expert_routes()->Add(routes->of_expert.begin(), routes->of_expert.end());
   }

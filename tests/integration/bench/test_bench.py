@@ -3,6 +3,7 @@
 Nothing is timed here.
 """
 
+import dataclasses
 import pathlib
 import sys
 
@@ -17,6 +18,7 @@ import gloo_jax  # noqa: E402
 import problem as problems  # noqa: E402
 import report  # noqa: E402
 import training_step  # noqa: E402
+import watched  # noqa: E402
 from measure import Cell  # noqa: E402
 
 _SIZES = problems.Sizes(num_ranks=3, num_tokens=7, hidden=5, top_k=4)
@@ -150,3 +152,12 @@ def test_what_a_training_step_exposes_is_judged_by_ranks_a_core():
     assert [mark.split(":")[0] for mark in marks] == ["reached", "MISSED", "reached", "not judged"]
     assert marks[1].endswith("exposed at most 8%: 9%")
     assert marks[3].endswith("exposed: 10%, with 2 cores")
+
+
+def test_what_watching_costs_is_judged_where_every_process_has_a_core():
+    times = {"alone_ms": 1.0, "scraped_ms": 1.04, "page_ms": 1.0, "traced_ms": 1.01}
+    many = watched.Watched(**times, exported_ms=1.03, cores=16)
+    assert [line.partition(":")[0] for line in many.marks()] == ["reached", "reached", "MISSED"]
+    few = dataclasses.replace(many, cores=2, scraped_ms=1.06)
+    assert [line.partition(":")[0] for line in few.marks()] == ["MISSED", *2 * ["not judged"]]
+    assert "| all traces to a collector (otlp_endpoint) | 1.0300 | 1.03 |" in few.table()

@@ -2,8 +2,8 @@
 
     python hanging_client.py SOCKET RANK [TENANT [NAME]]
 
-Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key: it prints "calling KEY", calls prepare with it in a thread,
-and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
+Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key and perhaps an alignment: it prints "calling KEY", calls prepare with them in a
+thread, and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
 """
 
 import os
@@ -16,9 +16,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import c_client  # noqa: E402
 
 
-def _call(rank: c_client.Rank, key: str) -> None:
+def _call(rank: c_client.Rank, key: str, alignment: int) -> None:
     try:
-        rank.prepare(key)
+        rank.prepare(key, alignment)
         print("ended", key, 0, flush=True)
     except c_client.Refused as refusal:
         print("ended", key, refusal.code, refusal, flush=True)
@@ -32,9 +32,10 @@ def main(socket: str, rank: int, tenant: str = "", name: str = "hanging client")
         return
     print("joined", flush=True)
     for line in sys.stdin:
-        key = line.strip()
+        key, *alignment = line.split()
         print("calling", key, flush=True)
-        threading.Thread(target=_call, args=(joined, key), daemon=True).start()
+        arguments = (joined, key, int(*alignment))
+        threading.Thread(target=_call, args=arguments, daemon=True).start()
     os._exit(0)  # A call may still wait.
 
 

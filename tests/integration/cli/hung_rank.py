@@ -33,9 +33,9 @@ class HungRank:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def begin(self, key: str) -> None:
-        """Begins a prepare; both ranks must name the same key."""
-        self._process.stdin.write(f"{key}\n")
+    def begin(self, key: str, alignment: int = 0) -> None:
+        """Begins a prepare; both ranks must name the same key and alignment."""
+        self._process.stdin.write(f"{key} {alignment}\n")
         self._process.stdin.flush()
         self.expect(f"calling {key}")
 

@@ -4,16 +4,13 @@ real Prometheus with the rules of deploy/, and the trace. Each leads to what to 
 import contextlib
 import json
 import os
-import pathlib
 import re
-import shutil
 import signal
-import socket
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import alerting
 import pytest
 import running_epd
 import scraped
@@ -21,7 +18,6 @@ import wait
 from epctl_process import Epctl
 from hung_rank import HungRank
 
-_RULES = running_epd.ROOT / "deploy" / "prometheus" / "epd.rules.yml"
 _RUNBOOK = running_epd.ROOT / "deploy" / "runbook.md"
 # The alert fires once a rank is awaited for 20 s.
 _ALERT_SECONDS = 90
@@ -57,13 +53,6 @@ def stuck() -> Iterator[Stuck]:
         yield Stuck(epd, epctl, ranks[0].pid, ranks[1].pid)
 
 
-def _needs(name: str) -> str:
-    program = shutil.which(name)
-    if program is None:
-        pytest.skip(f"no {name}")
-    return program
-
-
 def test_by_why(stuck):
     ended = stuck.epctl("why", "hung")
     assert "culprit: rank 1" in ended.stdout, ended
@@ -72,7 +61,7 @@ def test_by_why(stuck):
 
 
 def test_by_the_page(stuck, tmp_path):
-    command = [_needs("chromium"), "--headless=new", "--no-sandbox", "--disable-gpu"]
+    command = [alerting.needs("chromium"), "--headless=new", "--no-sandbox", "--disable-gpu"]
     command += [f"--user-data-dir={tmp_path}/browser", "--virtual-time-budget=3000", "--dump-dom"]
     page = subprocess.run(
         [*command, scraped.base(stuck.epd)], capture_output=True, text=True, timeout=120
@@ -82,19 +71,15 @@ def test_by_the_page(stuck, tmp_path):
 
 
 def test_by_an_alert(stuck, tmp_path):
-    with _prometheus(stuck.epd, tmp_path) as base:
-
-        def firing() -> list[dict]:
-            with urllib.request.urlopen(f"{base}/api/v1/alerts", timeout=10) as answer:
-                alerts = json.load(answer)["data"]["alerts"]
-            return [alert for alert in alerts if alert["state"] == "firing"]
-
+    with alerting.prometheus([stuck.epd], tmp_path, alerting.RULES) as base:
         alerts = wait.until(
-            lambda: [a for a in firing() if a["labels"]["alertname"] == "EpdRankAwaited"],
+            lambda: [
+                a for a in alerting.firing(base) if a["labels"]["alertname"] == "EpdRankAwaited"
+            ],
             "the alert fires",
             _ALERT_SECONDS,
         )
-        others = {a["labels"]["alertname"] for a in firing()} - {"EpdRankAwaited"}
+        others = {a["labels"]["alertname"] for a in alerting.firing(base)} - {"EpdRankAwaited"}
     (alert,) = alerts
     assert (alert["labels"]["group"], alert["labels"]["rank"]) == ("hung", "1")
     assert re.match(r"group hung waits for rank 1 since \d", alert["annotations"]["summary"])
@@ -110,45 +95,3 @@ def test_by_the_trace(stuck):
     assert "name=step7" in operation["args"]["key"]
     threads = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
     assert threads == [f"rank 0 (pid {stuck.waiting_pid})"]
-
-
-@contextlib.contextmanager
-def _prometheus(epd: running_epd.RunningEpd, folder: pathlib.Path) -> Iterator[str]:
-    """One that scrapes this epd each second, with the rules as they are shipped; its address."""
-    program = _needs("prometheus")
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    target = scraped.base(epd).removeprefix("http://")
-    (folder / "prometheus.yml").write_text(
-        json.dumps(  # Which is YAML, too.
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(_RULES)],
-                "scrape_configs": [{"job_name": "epd", "static_configs": [{"targets": [target]}]}],
-            }
-        )
-    )
-    command = [program, f"--config.file={folder}/prometheus.yml"]
-    command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"]
-    log = folder / "prometheus.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    try:
-        base = f"http://127.0.0.1:{port}"
-
-        def ready() -> bool:
-            assert server.poll() is None, log.read_text()
-            try:
-                return urllib.request.urlopen(f"{base}/-/ready", timeout=5).status == 200
-            except OSError:
-                return False
-
-        wait.until(ready, "prometheus answers", 60)
-        yield base
-    finally:
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()

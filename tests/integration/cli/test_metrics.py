@@ -14,6 +14,7 @@ import time
 import urllib.request
 
 import certificates
+import hung_rank
 import pytest
 import running_epd
 import scraped
@@ -54,6 +55,66 @@ def test_operations_routes_and_phases_of_a_group_are_counted(epd, hung):
     )
 
 
+def test_what_pads_the_zones_of_experts_is_counted(epd, hung):
+    for key, alignment in (("tight", 1), ("padded", 64)):
+        for rank in hung:
+            rank.begin(key, alignment)
+        assert [rank.result(key)[0] for rank in hung] == [0, 0]
+    # Each prepare sends 32 rows to expert 0, and none to the others, which have no zones.
+    wait.until(
+        lambda: scraped.metric(epd, "epd_group_padded_rows_total") == {("hung", ""): 32},
+        "the zone of 64 slots to be counted",
+    )
+
+
+def test_each_of_two_nodes_counts_what_its_own_ranks_do():
+    flags = ["--listen=127.0.0.1:0", "--start_grace=0", "--metrics_listen=127.0.0.1:0"]
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(running_epd.RunningEpd("--node=a", *flags))
+        coordinator = re.search(r"\blisten=(\S+)", first.log())[1]
+        flags += ["--node=b", f"--coordinator={coordinator}"]
+        second = stack.enter_context(running_epd.RunningEpd(*flags))
+        nodes = {"a": first, "b": second}
+        ranks = [hung_rank.HungRank(epd.socket, rank) for rank, epd in enumerate(nodes.values())]
+        for rank in ranks:
+            stack.callback(rank.close)
+        for rank in ranks:
+            rank.expect("joined")
+            rank.begin("padded", 64)
+        assert [rank.result("padded")[0] for rank in ranks] == [0, 0]
+
+        def of_both(name: str) -> dict[str, dict[tuple[str, ...], float]]:
+            return {node: scraped.metric(epd, name) for node, epd in nodes.items()}
+
+        # All 16 routes of either rank lead to expert 0, which rank 0 owns, on node a.
+        experts = wait.until(
+            lambda: (
+                all(of_both("epd_expert_routes_total").values())
+                and of_both("epd_expert_routes_total")
+            ),
+            "both nodes to have counted",
+        )
+        assert [told[("hung", "", "0")] for told in experts.values()] == [16, 16]
+        assert of_both("epd_group_routes_total") == {
+            "a": {("hung", "", "rank"): 16},
+            "b": {("hung", "", "other_node"): 16},
+        }
+        padded = of_both("epd_group_padded_rows_total")
+        assert padded == {"a": {("hung", ""): 32}, "b": {("hung", ""): 0}}
+        of = ("messages", "rows")
+        assert of_both("epd_wire_queue_length") == {
+            "a": {("b", what): 0 for what in of},
+            "b": {("a", what): 0 for what in of},
+        }
+        assert of_both("epd_coordinator_leads") == {"a": {(): 1}, "b": {(): 0}}
+
+
+def test_a_node_without_a_store_coordinates_itself_and_has_no_lease(epd):
+    text = scraped.get(f"{scraped.base(epd)}/metrics")[2]
+    assert scraped.samples(text, "epd_coordinator_leads") == {(): 1}
+    assert "epd_coordinator_term" not in text and "lease_left" not in text
+
+
 def test_the_rank_that_others_wait_for_is_named_while_it_is_stopped_and_blamed_later(epd, hung):
     _call(hung, "a")
     os.kill(hung[1].pid, signal.SIGSTOP)
@@ -77,9 +138,14 @@ def test_the_rank_that_others_wait_for_is_named_while_it_is_stopped_and_blamed_l
 
 
 def test_a_workers_death_is_counted_with_its_cause(epd, hung):
+    before = scraped.metric(epd, "epd_worker_restarts_total")
+    assert set(before.values()) == {0}, "what may come is there, or no alert sees the first"
     os.kill(epd.worker_pid(), signal.SIGKILL)
     wait.until(
-        lambda: scraped.metric(epd, "epd_worker_restarts_total") == {("cpu", "signal_9"): 1},
+        lambda: (
+            scraped.metric(epd, "epd_worker_restarts_total")
+            == {cause: float(cause == ("cpu", "signal_9")) for cause in before}
+        ),
         "the restart is counted",
     )
     lost = wait.until(

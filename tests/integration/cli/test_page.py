@@ -4,13 +4,16 @@ What the browser made of the page is compared as text; how it looks is for peopl
 """
 
 import contextlib
+import html
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 
 import pytest
 import running_epd
@@ -31,8 +34,9 @@ def browse(tmp_path):
     if program is None:
         pytest.skip("no chromium")
 
-    def run(url: str, seconds: int = 3) -> str:
+    def run(url: str, seconds: int = 3, window: str = "1280,800") -> str:
         command = [program, "--headless=new", "--no-sandbox", "--disable-gpu"]
+        command += [f"--window-size={window}"]
         command += [f"--user-data-dir={tmp_path}/browser", f"--virtual-time-budget={seconds}000"]
         command += ["--dump-dom", f"{url}/"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -78,6 +82,18 @@ def _group(num_ranks: int) -> dict:
     }
 
 
+@contextlib.contextmanager
+def _listening(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server on this machine."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
 def served(epd):
     """Serves epd's own page with figures that the test gives, as often as it says."""
@@ -85,32 +101,29 @@ def served(epd):
     assert status == 200
 
     @contextlib.contextmanager
-    def serve(figures: dict, times: int = 1000):
+    def serve(figures: dict, times: int = 1000, probe: str = ""):
         left = [times]
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = page
+                body = page + probe
                 if self.path != "/":
                     left[0] -= 1
                     body = json.dumps({"age_seconds": 0.1, "late": False, "figures": figures})
                 self.send_response(200 if left[0] >= 0 else 503)
                 if self.path == "/":
-                    for name in ("Content-Security-Policy", "Content-Type"):
-                        self.send_header(name, headers[name])
+                    self.send_header("Content-Type", headers["Content-Type"])
+                if self.path == "/" and not probe:  # Which the page's policy would refuse.
+                    name = "Content-Security-Policy"
+                    self.send_header(name, headers[name])
                 self.end_headers()
                 self.wfile.write(body.encode())
 
             def log_message(self, *unused: object) -> None:
                 pass
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
+        with _listening(Handler) as url:
+            yield url
 
     return serve
 
@@ -161,3 +174,75 @@ def test_a_page_that_needs_a_token_asks_for_it(browse, tmp_path):
         page = browse(scraped.base(epd), seconds=9)
     assert '<form id="ask">' in page
     assert "Nothing to show (a token is asked for)." in page
+
+
+# What somebody needs who has a phone, no mouse, or no eyes for it; in the page, once it shows something.
+_PROBE = """<script>setTimeout(() => {
+  const all = (what) => [...document.querySelectorAll(what)];
+  const named = (e) => e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.textContent.trim();
+  const map = document.querySelector("canvas");
+  map.focus();
+  const press = (key) => map.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  const told = () => map.parentElement.querySelector("[aria-live]").textContent;
+  press("ArrowRight");
+  const first = told();
+  press("ArrowDown");
+  const probe = document.createElement("pre");
+  probe.id = "probe";
+  probe.textContent = JSON.stringify({
+    window: innerWidth,
+    page: document.documentElement.scrollWidth,
+    language: document.documentElement.lang,
+    mains: all("main").length,
+    unnamed: all("canvas, svg, section, [role=region], a, button").filter((e) => !named(e)).length,
+    unreached: all("canvas, .scroll").filter((e) => e.tabIndex < 0).length,
+    bare: all("table").filter((e) => !e.caption || !e.querySelector("th[scope=col]")).length,
+    speaks: all("[role=status], [role=alert]").length,
+    told: [first, told()],
+    small: all("p, td, th, a").filter((e) => parseFloat(getComputedStyle(e).fontSize) < 12).length,
+  });
+  document.body.append(probe);
+}, 1500);</script>"""
+
+
+@pytest.mark.parametrize("num_ranks", [2, 64])
+def test_it_is_readable_on_a_phone_by_keyboard_and_by_a_screen_reader(browse, served, num_ranks):
+    with served(_group(num_ranks), probe=_PROBE) as url:
+        page = browse(url, window="500,900")  # As narrow as this browser's windows become.
+    found = json.loads(html.unescape(re.search(r'<pre id="probe">(.*?)</pre>', page)[1]))
+    assert found["page"] <= found["window"] <= 500, found  # Only tables scroll sideways.
+    assert found["language"] == "en" and found["mains"] == 1 and found["speaks"] == 2
+    nothing = ("unnamed", "unreached", "bare", "small")
+    assert {name: found[name] for name in nothing} == dict.fromkeys(nothing, 0)
+    right, down = found["told"]
+    assert right != down and all(
+        re.match(r"rank \d+ (for|to) rank \d+", one) for one in (right, down)
+    )
+
+
+def test_when_epd_is_gone_the_page_keeps_what_it_last_saw_and_says_so(browse):
+    with running_epd.RunningEpd("--metrics_listen=127.0.0.1:0") as lost:
+        base = scraped.base(lost)
+
+        class Passing(http.server.BaseHTTPRequestHandler):
+            """Hands everything on, until epd is killed behind the first figures."""
+
+            def do_GET(self) -> None:
+                try:
+                    status, _, body = scraped.get(base + self.path)
+                except OSError:
+                    return  # The connection ends, as that to an epd that is gone.
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body.encode())
+                if self.path == "/figures.json":
+                    lost.process.kill()
+                    lost.process.wait()
+
+            def log_message(self, *unused: object) -> None:
+                pass
+
+        with _listening(Passing) as url:
+            page = browse(url, seconds=12)
+    assert re.search(r'<p id="stale" role="alert">Stale: what you see is 1', page), page[-3000:]
+    assert "<td>cpu</td>" in page, page[-3000:]

@@ -4,8 +4,11 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
+import time
 
+import cluster_secret
 import pytest
 import wait
 from hung_rank import HungRank
@@ -140,6 +143,84 @@ def test_a_stopped_epd_leaves_what_the_kernel_says_and_its_workers_stacks(epd, e
     assert "not asked" in problems["GetMemory"] and problems["GetStatus"]
     assert "epd::ExecLoop::Run(" in _functions(_stacks_of(archive, worker))
     assert "T (stopped)" in _stacks_of(archive, epd.process.pid)["problem"]
+
+
+def _listen_address(epd: RunningEpd) -> str:
+    return re.search(r"\blisten=(\S+)", epd.log())[1]
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """Three nodes of a cluster, the first coordinates; a file that each is told of holds a secret."""
+    token = tmp_path / "token"
+    token.write_text(_SECRETS[0])
+    token.chmod(0o600)
+    flags = ["--start_grace=0", "--metrics_listen=127.0.0.1:0", f"--metrics_token={token}"]
+    with contextlib.ExitStack() as stack:
+        epds = []
+        for name in "abc":
+            where = ["--listen=127.0.0.1:0"]
+            where += [f"--coordinator={_listen_address(epds[0])}"] if epds else []
+            epds.append(stack.enter_context(RunningEpd(f"--node={name}", *where, *flags)))
+        for epd in epds:
+            wait.until(
+                lambda epd=epd: epd.api.call("GetStatus").coordinator_connected, "a to be met"
+            )
+        yield dict(zip("abc", epds, strict=True))
+
+
+def test_one_archive_holds_all_nodes_and_names_those_that_do_not_answer(
+    nodes, epctl_of, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WANDB_API_KEY", _SECRETS[1])
+    asked = epctl_of(nodes["b"].socket)
+    with contextlib.closing(HungRank(nodes["c"].socket, 0, name=f"train.py --token {_SECRETS[2]}")):
+        wait.until(lambda: nodes["c"].api.call("ListSessions").sessions, "a client of c to attach")
+        code, archive, text = _archive(asked, tmp_path / "whole.json", "--all-nodes")
+    assert code == 0, archive["parts"]
+    assert sorted(archive["by_node"]) == ["a", "b", "c"]
+    for name, epd in nodes.items():
+        node = archive["by_node"][name]
+        assert (node["status"]["node"], node["status"]["pid"]) == (name, epd.process.pid)
+        assert 'event="serving"' in node["log"]
+        settings = {one["name"]: one["value"] for one in node["config"]["settings"]}
+        assert settings["node"] == name and settings["metrics_token"] == f"{tmp_path}/token"
+        assert node["figures"]["workers"] and node["memory"]["pool_bytes"]
+        files = {file["path"]: file["text"] for file in node["files"]}
+        assert (
+            "MemTotal" in files["/proc/meminfo"]
+            and f"Pid:\t{epd.process.pid}" in (files["/proc/self/status"])
+        )
+        assert {"cores", "open files", "/dev/shm"} <= {
+            found["what"] for found in node["findings"]
+        }, node
+        daemon, worker = (_stacks_of(node, pid) for pid in (epd.process.pid, epd.worker_pid()))
+        assert "epd::EventLoop::RunOnce(" in _functions(daemon)
+        assert "epd::ExecLoop::Run(" in _functions(worker)
+    (session,) = archive["by_node"]["c"]["sessions"]["sessions"]
+    assert session["client_name"] == "train.py --token (redacted)"
+    for secret in (*_SECRETS, cluster_secret.SECRET.decode()):
+        assert secret not in text
+
+    nodes["c"].process.kill()
+    nodes["c"].process.wait()
+    code, archive, _ = _archive(asked, tmp_path / "two.json", "--all-nodes")
+    by_node = archive["by_node"]
+    assert code == 7 and "status" in by_node["a"] and "status" in by_node["b"]
+    assert by_node["c"]["problem"] and "status" not in by_node["c"], by_node["c"]
+    problems = {part["what"]: part.get("problem") for part in archive["parts"]}
+    assert problems["node c"] and not problems["node a"] and not problems["node b"]
+
+    os.kill(nodes["a"].process.pid, signal.SIGSTOP)  # Who coordinates.
+    try:
+        began = time.monotonic()
+        code, archive, _ = _archive(asked, tmp_path / "one.json", "--all-nodes")
+        assert time.monotonic() - began < 60
+    finally:
+        os.kill(nodes["a"].process.pid, signal.SIGCONT)
+    by_node = archive["by_node"]
+    assert code == 7 and by_node["b"]["status"]["pid"] == nodes["b"].process.pid
+    assert by_node["a"]["problem"] and "status" not in by_node["a"], by_node["a"]
 
 
 def test_no_file_that_is_there_is_written_over(epctl, tmp_path):

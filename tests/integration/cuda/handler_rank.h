@@ -24,6 +24,9 @@ class HandlerRank {
   ~HandlerRank();
   std::string problem;
 
+  // Where its calls stand in their program.
+  static constexpr const char* kScope = "layer_3";
+
   // All five operations, one execution. The first difference from `data` in words, or the first error's text.
   std::string Step(const RankData& data);
 

@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "daemon/backend/child_output.h"
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/cuda/handler_rank.h"
 #include "tests/integration/cuda/on_cuda.h"
@@ -96,6 +100,45 @@ TEST_P(JaxHandlers, AStopInOrderBetweenStepsIsNoError) {
   daemon.Restart();
   for (const auto& rank : ranks) rank->link().Say("go");
   EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(JaxHandlers, WhyAndATraceSayWhereInTheProgramEachCallStands) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  constexpr uint32_t kSteps = 150;  // Of 20 ms or more: for longer than the trace looks.
+  constexpr const char* kGroup = "handlers/default/0";
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link& link) {
+    std::string problem = handlers.Step(DataOf(rank, 0));
+    link.Say(problem.empty() ? "ran" : problem);
+    if (link.Hear() != "go") return std::string("no word of the trace");
+    for (uint32_t n = 1; problem.empty() && n < kSteps; ++n) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      problem = handlers.Step(DataOf(rank, n));
+    }
+    link.Say(problem.empty() ? "ran" : problem);
+    return link.Hear() == "end" ? problem : "no word of the end";
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  const auto ask = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "--socket=" + daemon.socket_path());
+    const auto said =
+        RunChild(std::filesystem::absolute("client/cli/epctl"), words, absl::Seconds(40));
+    EXPECT_TRUE(said.ok()) << said.status();
+    return said.ok() ? said->output + said->complaints : "";
+  };
+  const std::string scope = std::string(" scope=") + HandlerRank::kScope + " ";
+  for (const auto& rank : ranks) rank->link().Say("go");
+  const std::string trace = ask({"trace", kGroup, "--seconds=1"});
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  const std::string why = ask({"why", kGroup, "--history", "-o", "json"});
+  for (const auto& rank : ranks) rank->link().Say("end");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  for (const char* kind :
+       {"prepare", "dispatch", "combine", "dispatch_backward", "combine_backward"}) {
+    EXPECT_THAT(trace, HasSubstr(kind));
+    EXPECT_THAT(why, HasSubstr(kind));
+  }
+  EXPECT_THAT(trace, HasSubstr(scope));
+  EXPECT_THAT(why, HasSubstr(scope));
 }
 
 }  // namespace

@@ -87,6 +87,41 @@ def _receives_nothing(client, seconds: float) -> None:
     client.socket.settimeout(attach.DEADLINE_S)
 
 
+def _lease(daemon) -> tuple[bool, str, int, float]:
+    """Whether it coordinates, and what it says of the coordinator: node, term, seconds left of its own lease."""
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+        status = api.GetStatus()
+    lease = status.lease
+    return status.coordinates, lease.holder, lease.term, lease.left.ToTimedelta().total_seconds()
+
+
+def test_every_node_tells_who_leads_since_which_term_and_how_long_its_own_lease_lasts(
+    cluster, etcd
+):
+    def told(names: str) -> dict[str, tuple[bool, str, int, float]]:
+        return {name: _lease(cluster[name]) for name in names}
+
+    first = wait.until(
+        lambda: all(one[1] == "a" for one in told("abc").values()) and told("abc"),
+        "all nodes to know that a leads",
+    )
+    assert [name for name in "abc" if first[name][0]] == ["a"]
+    (term,) = {one[2] for one in first.values()}
+    assert term > 0 and all(0 < one[3] <= 2.5 for one in first.values()), first
+    cluster["a"].process.kill()
+    cluster["a"].process.wait()
+    later = wait.until(
+        lambda: {one[1] for one in told("bc").values()} in ({"b"}, {"c"}) and told("bc"),
+        "another node to lead",
+    )
+    assert sum(one[0] for one in later.values()) == 1, later
+    assert {one[2] > term for one in later.values()} == {True}, (term, later)
+    etcd.kill()
+    wait.until(
+        lambda: all(one[3] == 0 for one in told("bc").values()), "leases that cannot be renewed"
+    )
+
+
 def test_killed_coordinator_is_replaced_within_2_s_and_running_groups_go_on(cluster):
     clients, joined = _form([cluster["b"], cluster["c"]], "lives")
     cluster["a"].process.kill()

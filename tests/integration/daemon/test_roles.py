@@ -17,7 +17,7 @@ import pytest
 
 from proto.epd.v1 import cluster_pb2, node_pb2
 
-_OPERATE = ("CreateGroup", "DrainGroup", "CloseGroup", "GetTrace", "Replace")
+_OPERATE = ("CreateGroup", "DrainGroup", "CloseGroup", "GetTrace", "ExamineNodes", "Replace")
 _METHODS = [
     (service, method)
     for pb, service in ((node_pb2, "Node"), (cluster_pb2, "Cluster"))

@@ -22,6 +22,7 @@ std::unique_ptr<FakeSite> NewSite(const SiteSizes& sizes, Handler* instantiate, 
   site->Attribute("alias", "default");
   site->Attribute("name", "");
   site->Attribute("program", "jit_step");
+  site->Attribute("scope", sizes.scope);
   const std::pair<const char*, int64_t> numbers[] = {{"by_rank", 0},
                                                      {"ranks", sizes.ranks},
                                                      {"experts", sizes.experts},

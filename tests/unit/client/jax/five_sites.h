@@ -21,6 +21,7 @@ struct SiteSizes {
   int64_t tokens = 0;     // T
   int64_t capacity = 0;   // C
   int64_t plan_bytes = 0;
+  const char* scope = "";  // Where the calls stand in their program.
 };
 
 // Memory of a device.

@@ -47,6 +47,41 @@ TEST(NodeMetricsTest, ANodeWithoutGroupsSaysWhoItIsAndHowItIs) {
             Not(HasSubstr("epd_certificate_left_seconds"))));
 }
 
+TEST(NodeMetricsTest, WhoLeadsSinceWhenAndWhatWaitsForOtherNodesIsTold) {
+  v1::GetFiguresResponse figures;
+  v1::GetStatusResponse& status = *figures.mutable_status();
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_coordinator_leads 0\n"), Not(HasSubstr("epd_coordinator_term")),
+                    Not(HasSubstr("epd_coordinator_lease_left_seconds"))));
+  status.set_coordinates(true);
+  status.mutable_lease()->set_holder("n0");
+  status.mutable_lease()->set_term(71);
+  status.mutable_lease()->mutable_left()->set_seconds(2);
+  v1::NodeTraffic& traffic = *status.add_traffic();
+  traffic.set_node("n1");
+  traffic.set_queued_messages(3);
+  traffic.set_queued_rows(2);
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_coordinator_leads 1\n"),
+                    HasSubstr("epd_coordinator_term{coordinator=\"n0\"} 71\n"),
+                    HasSubstr("epd_coordinator_lease_left_seconds 2\n"),
+                    HasSubstr("epd_wire_queue_length{node=\"n1\",of=\"messages\"} 3\n"),
+                    HasSubstr("epd_wire_queue_length{node=\"n1\",of=\"rows\"} 2\n")));
+}
+
+TEST(NodeMetricsTest, RowsThatPadAreCountedBesideThoseThatAreDropped) {
+  v1::GetFiguresResponse figures;
+  AddGroup(figures, "g", 1);
+  auto& ranks = *figures.add_ranks();
+  ranks.set_group("g");
+  ranks.set_num_ranks(1);
+  ranks.mutable_figures()->set_padded_rows(7);
+  ranks.mutable_figures()->set_dropped_rows(5);
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_group_padded_rows_total{group=\"g\",tenant=\"\"} 7\n"),
+                    HasSubstr("epd_group_dropped_rows_total{group=\"g\",tenant=\"\"} 5\n")));
+}
+
 TEST(NodeMetricsTest, PhasesAreHistogramsWithCumulativeBuckets) {
   v1::GetFiguresResponse figures;
   auto& worker = *figures.add_workers();
@@ -75,6 +110,15 @@ TEST(NodeMetricsTest, PhasesAreHistogramsWithCumulativeBuckets) {
                     HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"dispatch\",outcome="
                               "\"RESOURCE_EXHAUSTED\"} 2\n"),
                     HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 3\n")));
+}
+
+TEST(NodeMetricsTest, WhatMayBeCountedIsThereBeforeItHappens) {
+  v1::GetFiguresResponse figures;
+  figures.add_workers()->set_worker("cpu");
+  EXPECT_THAT(Text(figures),
+              AllOf(HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 0\n"),
+                    HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"combine\",outcome="
+                              "\"ABORTED\"} 0\n")));
 }
 
 TEST(NodeMetricsTest, RanksAreBlamedForTheWaitsThatTheyCaused) {

@@ -79,5 +79,20 @@ TEST(LogTest, FileThatCannotBeOpenedIsAnError) {
   EXPECT_TRUE(absl::IsInvalidArgument(OpenLog("info", "/proc/no/such/file")));
 }
 
+TEST(LogTest, TheLastLinesAreAtHandWhereverTheLogGoes) {
+  const std::string path = testing::TempDir() + "/recent_test.log";
+  std::remove(path.c_str());
+  ASSERT_TRUE(OpenLog("info", path).ok());
+  Log(LogLevel::kInfo, "of old");
+  const std::string filler(1000, 'x');
+  for (int i = 0; i < 100; ++i) Log(LogLevel::kInfo, "filler", {{"number", i}, {"text", filler}});
+  Log(LogLevel::kWarn, "last", {{"client", std::string("no \xff UTF-8")}});
+  const std::string recent = RecentLog();
+  EXPECT_LE(recent.size(), kRecentLogBytes);
+  EXPECT_GT(recent.size(), kRecentLogBytes / 2);
+  EXPECT_THAT(recent, AllOf(HasSubstr("number=99"), Not(HasSubstr("of old")),
+                            HasSubstr("event=\"last\" client=\"no ? UTF-8\"\n")));
+}
+
 }  // namespace
 }  // namespace epd

@@ -155,6 +155,44 @@ TEST(WireTest, MessagesArriveOnConnectionsThatAreMarkedUrgentAndLargeRowsHaveOth
   EXPECT_EQ(CountConnections(bulk).marked, 0);
 }
 
+TEST(WireTest, WhatWaitsForAPeerThatDoesNotAnswerIsCountedUntilItsStreamEnds) {
+  const UniqueFd silent = TakePort(0);  // Connections are made, and nobody says a word.
+  ASSERT_TRUE(silent.valid());
+  const int port = PortOf(silent.get());
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const auto queued = [&left] {
+    const auto all = left->traffic().all();
+    const auto right = all.find("right");
+    return right == all.end() ? uint64_t{99} : right->second->queued_messages.load();
+  };
+  left->Meet({Peer(kRight, absl::StrCat("127.0.0.1:", port, ",", port))});
+  EXPECT_EQ(queued(), 0u);
+  for (uint64_t number = 1; number <= 3; ++number) {
+    left->Send(kRight, Message(number));
+    EXPECT_EQ(queued(), number);
+  }
+  left->Forget(kRight);
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (queued() != 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(queued(), 0u);
+}
+
+TEST(WireTest, NothingWaitsOnceAllHasBeenSent) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  for (uint64_t number = 1; number <= 3; ++number) left->Send(kRight, Message(number));
+  EXPECT_EQ(NextEvent(*right), "11 said 1");
+  const absl::Time deadline = absl::Now() + kLimit;
+  const auto all = left->traffic().all();
+  while (all.at("right")->queued_messages.load() != 0 && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(all.at("right")->queued_messages.load(), 0u);
+  EXPECT_EQ(all.at("right")->queued_rows.load(), 0u);
+}
+
 TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {
   const std::unique_ptr<Wire> right = MakeWire(kRight);
   const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
