@@ -64,6 +64,7 @@ struct Formation {
   uint64_t formation = 0;
   // What its plans are of: itself, unless plans of an earlier group were carried over.
   PlanIds plan_ids;
+  PlanIds carried_plans;  // Of the earlier group; zeros: nothing was carried over.
   GroupSpec spec;
   std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
   std::vector<std::shared_ptr<SlotPool>> slots;  // By rank: for the calls of those that are here.

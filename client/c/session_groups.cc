@@ -222,8 +222,10 @@ Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
   formation->epoch = joined.epoch;
   formation->formation = joined.formation;
   formation->plan_ids = {.group_id = joined.group_id, .epoch = joined.epoch};
-  if (carried.group_id != 0) formation->plan_ids = carried;
   formation->spec = joined.spec;
+  formation->carried_plans = carried;
+  // On a device plans are renamed where they are (client/cuda/carried_plans.h).
+  if (carried.group_id != 0 && !IsOnDevice(joined.spec)) formation->plan_ids = carried;
   for (const JoinedMember& member : joined.members) {
     if (member.node != joined.members[0].node) formation->several_nodes = true;
   }

@@ -99,6 +99,13 @@ void SlotPool::WakeWorker() const {
   [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
 }
 
+bool SlotPool::Ring(int slot) {
+  if (!IsOpen(slot)) return false;
+  view_.header().armed[slot / 64].fetch_or(uint64_t{1} << (slot % 64), std::memory_order_release);
+  WakeWorker();
+  return true;
+}
+
 void SlotPool::Arm(int slot) {
   (*this)[slot].sleeping.store(0, std::memory_order_relaxed);
   EPD_FAILPOINT("client.slot.arm");

@@ -85,6 +85,9 @@ class SlotPool {
   }
   // Whether a GPU's stream arms the slot: the worker looks at it without being rung for.
   void SetStreamed(int slot, bool streamed);
+  // Has the worker look at the slot if it is armed, as one of a stream that SetStreamed does not name.
+  // Whether a submission of it is open.
+  bool Ring(int slot);
   // Ends an open submission of the slot with `code`: nobody else will. False: none was open.
   bool EndOpen(int slot, Code code);
   bool ended() const { return view_.header().ended.load(std::memory_order_acquire) != 0; }

@@ -69,7 +69,7 @@ std::optional<uint64_t> CountOpen(const Options& options, const SearchContext& s
 // How long a call may take.
 absl::Duration LimitOf(const Options& options) {
   if (options.command == "drain") return options.timeout + options.drain_deadline;
-  if (options.command == "replace") return 2 * options.timeout + absl::Seconds(10);
+  if (options.command == "replace") return 2 * options.timeout + kProgramPatience;
   return options.command == "doctor" ? std::max(options.timeout, kDoctorPatience) : options.timeout;
 }
 

@@ -111,7 +111,10 @@ typedef struct epd_stream_buffers {
 } epd_stream_buffers;
 
 /* Puts one use of the site into `stream` (a CUstream of the group's device). Waits for no device and no rank, but for
- * READY while the group is being formed anew.
+ * READY while the group is being formed anew, and for the use's end while a node's daemon stops in order: one that then
+ * fails with UNAVAILABLE, while epd_group_info::stopping is EPD_GROUP_STOPPED, has happened on no rank. Leave, join again
+ * with epd_join_args::plans, open, and put it there; plans in device memory are good. What was captured is to be captured
+ * again.
  *   INVALID_ARGUMENT   a buffer is missing, or not aligned
  *   DEADLINE_EXCEEDED  READY did not come back
  *   otherwise          an operation before has failed, or the group has ended: why; nothing was put */

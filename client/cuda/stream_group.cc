@@ -7,9 +7,8 @@
 #include <cstdlib>
 
 #include "client/cuda/device_kernels.h"
-#include "client/cuda/upload.h"
+#include "client/cuda/waited_use.h"
 #include "kernels/cuda/driver/device_shape.h"
-#include "kernels/cuda/scratch.h"
 #include "kernels/routing_plan.h"
 #include "proto/epd/v1/operation_kind.h"
 
@@ -18,6 +17,8 @@ namespace {
 
 // How often the thread looks whether it is still needed.
 constexpr std::chrono::milliseconds kLook{100};
+// ... and whether the device is idle, while a daemon stops.
+constexpr std::chrono::milliseconds kStopLook{2};
 // For so long a worker or epd may end the uses of a group that is over: they say more about the cause.
 constexpr std::chrono::milliseconds kAnswerDelay{200};
 // How often it ends uses that nobody else answers.
@@ -28,19 +29,27 @@ constexpr std::chrono::seconds kQuiet{1};
 constexpr std::chrono::seconds kMapDeadline{60};
 // CUDA_ERROR_STREAM_CAPTURE_*: other streams may work. After any other error nothing does.
 bool IsCapturing(cuda::Result code) { return code >= 900 && code <= 908; }
+// As a worker, or who speaks for one, refuses what would begin while a group ends.
+bool IsRefusal(Code code) {
+  return code == Code::kFailedPrecondition || code == Code::kUnavailable;
+}
 
 }  // namespace
 
 HeldSite::~HeldSite() { group_->Retire(site_, scratch_); }
 
 StreamGroup::StreamGroup(const StreamGroupArgs& args)
-    : args_(args), driver_(*args.driver), regions_(*args.driver, args.device, args.rank) {}
+    : args_(args),
+      driver_(*args.driver),
+      regions_(*args.driver, args.device, args.rank),
+      scratch_(*args.driver, args.rank) {}
 
 StreamGroup::~StreamGroup() {
   if (!retained_) return;
   // The thread has ended, or never began: the device does nothing for this group any more.
   driver_.context_set_current(context_);
-  if (scratch_ != 0) driver_.memory_free(scratch_);
+  scratch_.Free();
+  carried_plans_.reset();
   regions_.Unmap();
   kernels_.reset();
   slots_.reset();
@@ -97,57 +106,18 @@ Status StreamGroup::SetUp(const Formation& formation) {
   if (!bad.empty()) return {Code::kInvalidArgument, bad};
   if (Status s = LoadKernels(driver_, args_.image, args_.device, &kernels_); !s.ok()) return s;
   if (Status s = RegisteredSlots::Create(driver_, args_.slots, &slots_); !s.ok()) return s;
-  return MakeScratch(formation);
-}
-
-Status StreamGroup::MakeScratch(const Formation& formation) {
-  const uint32_t top_k = formation.spec.top_k == 0 ? uint32_t{kMaxTopK} : formation.spec.top_k;
-  const RoutingSpec largest = formation.Routing(top_k, 1);
-  cuda::ScratchCursor measure(nullptr);
-  cuda::TakePlanScratch(largest, measure);
-  measure.Take<cuda::ReportWord>(1);
-  measure.Take<int32_t>(int64_t{formation.spec.num_ranks} * formation.spec.num_experts);
-  scratch_bytes_ = measure.used();
-  uint64_t bytes = scratch_bytes_ * kMaxPrepares;
-  if (formation.spec.executor == Executor::kClient) {
-    num_locals_ = NumLocalExperts(largest, static_cast<int32_t>(args_.rank));
-    cuda::ScratchCursor tables(nullptr);
-    TakeStreamRegionTables(formation.spec.num_ranks, tables);
-    tables_bytes_ = tables.used();
-    cuda::ScratchCursor move(nullptr);
-    TakeMoveScratch(largest, num_locals_, move);
-    move_bytes_ = move.used();
-    bytes += tables_bytes_ + move_bytes_ * kMaxMoves;
+  if (const PlanIds& carried = formation.carried_plans; carried.group_id != 0) {
+    const RoutingSpec largest = formation.Routing(MaxTopKOf(formation), 1);
+    const Status made = CarriedPlans::Make(driver_, carried, formation.plan_ids,
+                                           RoutingPlanBytes(largest), &carried_plans_);
+    if (!made.ok()) return made;
   }
-  const uint64_t words_at = bytes;
-  bytes += sizeof(cuda::UseWords) * shm::kSlotsPerSession;
-  const uint64_t owners_at = bytes;
-  bytes += formation.expert_owner.size() * sizeof(int32_t);
-  if (Status s = AllocateScratch(bytes); !s.ok()) return s;
-  words_ = scratch_ + words_at;
-  if (formation.expert_owner.empty()) return {};
-  owners_ = scratch_ + owners_at;
-  return Upload(driver_, formation.expert_owner.data(),
-                formation.expert_owner.size() * sizeof(int32_t), owners_);
-}
-
-Status StreamGroup::AllocateScratch(uint64_t bytes) {
-  const cuda::Result code = driver_.memory_allocate(&scratch_, bytes);
-  if (code != cuda::kSuccess) {
-    scratch_ = 0;
-    return MakeStatus(Code::kResourceExhausted, "no %llu bytes of device memory for routing: %s",
-                      static_cast<unsigned long long>(bytes),
-                      cuda::Describe(driver_, "cuMemAlloc", code).c_str());
-  }
-  MutexLock lock(mutex_);
-  for (int i = kMaxPrepares - 1; i >= 0; --i) free_scratch_.push_back(i);
-  for (int i = kMaxMoves - 1; i >= 0 && move_bytes_ != 0; --i) free_moves_.push_back(i);
-  return {};
+  return scratch_.Make(formation);
 }
 
 RoutingSpec StreamGroup::Routing(const StreamCall& call) const {
   RoutingSpec spec = formation_->Routing(call.top_k, call.alignment);
-  spec.expert_owner = owners_ == 0 ? nullptr : reinterpret_cast<const int32_t*>(owners_);
+  spec.expert_owner = scratch_.owners();
   return spec;
 }
 
@@ -156,18 +126,9 @@ Status StreamGroup::AddSite(const StreamCall& call, std::unique_ptr<HeldSite>* o
   if (Status s = StreamSite::Create(slots_, call, &site); !s.ok()) return InPlace(std::move(s));
   MutexLock lock(mutex_);
   int scratch = -1;
-  if (call.kind == shm::Kind::kPrepare || move_bytes_ != 0) {
-    std::vector<int>& free = FreeScratchOf(call);
-    if (free.empty()) {
-      return InPlace(MakeStatus(Code::kResourceExhausted,
-                                "%d prepares or %d other calls of this rank are in programs of "
-                                "this process, the most there may be",
-                                kMaxPrepares, kMaxMoves));
-    }
-    scratch = free.back();
-    free.pop_back();
-  }
+  if (Status s = scratch_.Take(call, &scratch); !s.ok()) return InPlace(std::move(s));
   if (adopted_) site->Enter(*formation_);
+  if (quiet_) site->Forget();
   *out = std::make_unique<HeldSite>(shared_from_this(), site.get(), scratch);
   sites_.push_back({.site = std::move(site)});
   return {};
@@ -187,17 +148,58 @@ Status StreamGroup::PutUse(const HeldSite& held, const StreamBuffers& buffers,
   if (Status s = CheckBuffers(call, buffers); !s.ok()) return s;
   if (Status s = Check(); !s.ok()) return s;
   if (Status s = args_.group->AwaitReady(); !s.ok()) return s;
+  driver_.context_set_current(context_);
+  const bool captured = IsBeingCaptured(driver_, stream);
+  if (carried_plans_ != nullptr && !captured) {
+    if (Status s = TakeCarriedPlan(call, buffers, stream); !s.ok()) return s;
+  }
   MutexLock lock(mutex_);
   if (Status s = AwaitOpen(Clock::now() + kMapDeadline); !s.ok()) return s;
   const RoutingSpec spec = Routing(call);
   StreamSite::Surroundings around{driver_, *kernels_, shape_, spec, {}, {}};
   if (MovesOwnRows(call, formation_->spec)) {
-    around.own = OwnPlaces(held, spec);
+    around.own = scratch_.OwnPlaces(spec, held.scratch_, held.site_->number());
+    around.own->region = region_;
+    around.own->max_slots = formation_->spec.recv_capacity_per_rank;
+    around.own->num_slots = held.site_->num_slots();
   } else {
-    around.places = WorkerPlaces(held, spec);
+    around.places = scratch_.WorkerPlaces(call, spec, held.scratch_, held.site_->number());
+    around.places.region = region_;
   }
-  driver_.context_set_current(context_);
-  return held.site_->Put(around, buffers, stream);
+  const bool waits = stops_ && !captured;
+  held.site_->SetWaited(waits);
+  if (waits) held.site_->ClearAnswers();
+  Status put = held.site_->Put(around, buffers, stream);
+  if (!put.ok() || !waits) return put;
+  lock.Unlock();
+  return FinishUse(*held.site_, stream);
+}
+
+Status StreamGroup::TakeCarriedPlan(const StreamCall& call, const StreamBuffers& buffers,
+                                    cuda::Stream stream) {
+  if (call.kind == shm::Kind::kPrepare) {
+    carried_plans_->NoteMade(buffers.handle_mem);
+    return {};
+  }
+  const std::shared_ptr<const Formation> last = formation();
+  return carried_plans_->Rename(last->Routing(call.top_k, call.alignment), buffers.handle_mem,
+                                stream);
+}
+
+// Nothing that needs its outputs is in the stream yet. So where it was refused, which all ranks hear, nobody has seen it.
+Status StreamGroup::FinishUse(StreamSite& site, cuda::Stream stream) {
+  if (Status s = AwaitUse(driver_, stream, site); !s.ok()) return s;
+  const Status before = site.TakeFailure();  // Of this use, or of an earlier one.
+  const Status announced = site.announced();
+  if (announced.ok()) return before.ok() ? site.published() : before;
+  const bool refused = IsRefusal(announced.code) && (before.ok() || IsRefusal(before.code));
+  if (!refused || args_.group->stopping() == EPD_GROUP_STAYS)
+    return before.ok() ? announced : before;
+  const Clock::time_point deadline = Clock::now() + kMapDeadline;
+  Status cause;
+  while (!args_.group->HasEnded(&cause) && Clock::now() < deadline)
+    std::this_thread::sleep_for(kGuardPeriod);
+  return cause.resumable ? cause : announced;
 }
 
 // The group is READY: its thread has only to notice that and to map the staging.
@@ -207,38 +209,6 @@ Status StreamGroup::AwaitOpen(Clock::time_point deadline) {
     return {Code::kDeadlineExceeded, "the group's staging was not mapped in time"};
   }
   return over_.ok() ? problem_ : over_;
-}
-
-StreamPlaces StreamGroup::WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const {
-  StreamPlaces places;
-  places.region = region_;
-  places.words = WordsOf(held);
-  if (held.site_->call().kind == shm::Kind::kPrepare) {
-    cuda::ScratchCursor cursor(
-        reinterpret_cast<void*>(scratch_ + static_cast<uint64_t>(held.scratch_) * scratch_bytes_));
-    places.scratch = cuda::TakePlanScratch(spec, cursor);
-    places.report = cursor.Take<cuda::ReportWord>(1);
-    places.counts = cursor.Take<int32_t>(int64_t{spec.num_ranks} * spec.num_experts);
-  }
-  return places;
-}
-
-RankPlaces StreamGroup::OwnPlaces(const HeldSite& held, const RoutingSpec& spec) const {
-  const uint64_t tables = scratch_ + scratch_bytes_ * kMaxPrepares;
-  cuda::ScratchCursor at_tables(reinterpret_cast<void*>(tables));
-  cuda::ScratchCursor cursor(reinterpret_cast<void*>(
-      tables + tables_bytes_ + static_cast<uint64_t>(held.scratch_) * move_bytes_));
-  return {.region = region_,
-          .tables = TakeStreamRegionTables(formation_->spec.num_ranks, at_tables),
-          .scratch = TakeMoveScratch(spec, num_locals_, cursor),
-          .max_slots = formation_->spec.recv_capacity_per_rank,
-          .num_locals = num_locals_,
-          .words = WordsOf(held),
-          .num_slots = held.site_->num_slots()};
-}
-
-std::vector<int>& StreamGroup::FreeScratchOf(const StreamCall& call) {
-  return call.kind == shm::Kind::kPrepare ? free_scratch_ : free_moves_;
 }
 
 void StreamGroup::Note(Status failure) {
@@ -265,13 +235,15 @@ void StreamGroup::Retire(StreamSite* site, int scratch) {
     owned.retired = true;
     owned.quiet_since = Clock::now();
   }
-  if (scratch >= 0) FreeScratchOf(site->call()).push_back(scratch);
+  scratch_.GiveBack(site->call(), scratch);
   changed_.NotifyAll();
 }
 
 void StreamGroup::Close() {
   MutexLock lock(mutex_);
   closed_ = true;
+  Status cause;
+  if (over_.ok() && args_.group->HasEnded(&cause) && cause.resumable) over_ = cause;
   if (over_.ok()) {
     over_ = MakeStatus(Code::kFailedPrecondition, "group=%s was left; join it again",
                        args_.group->name().c_str());
@@ -306,8 +278,12 @@ void StreamGroup::Run() {
       last = formation->formation;
       Adopt(*formation);
       formation.reset();
-      while (!Finished() && !args_.group->AwaitFormationEnd(last, Clock::now() + kLook)) {
+      bool stops = false;
+      while (!Finished() &&
+             !args_.group->AwaitFormationEnd(last, Clock::now() + (stops ? kStopLook : kLook))) {
         ReleaseRetired();
+        stops = args_.group->stopping() == EPD_GROUP_STOPS;
+        if (stops) FollowStop();
       }
       if (!args_.group->HasEnded(&cause)) Drain();
       args_.group->EndStreams();
@@ -319,8 +295,7 @@ void StreamGroup::Run() {
 
 void StreamGroup::Adopt(const Formation& formation) {
   Status mapped = regions_.Map(formation);
-  if (mapped.ok())
-    mapped = regions_.WriteTables(formation, scratch_ + scratch_bytes_ * kMaxPrepares);
+  if (mapped.ok()) mapped = regions_.WriteTables(formation, scratch_.tables());
   MutexLock lock(mutex_);
   problem_ = mapped;
   if (mapped.ok()) {
@@ -337,6 +312,29 @@ void StreamGroup::Adopt(const Formation& formation) {
   changed_.NotifyAll();
 }
 
+void StreamGroup::AwaitDevice() const {
+  driver_.context_set_current(context_);
+  while (IsCapturing(driver_.context_synchronize())) std::this_thread::sleep_for(kGuardPeriod);
+}
+
+// What streams have in them cannot be refused and made again, so it ends first: the worker goes on for as long as any slot
+// is armed by a stream.
+void StreamGroup::FollowStop() {
+  MutexLock lock(mutex_);
+  if (!std::exchange(stops_, true)) {
+    // Detached: if the device does not become idle, the group's end ends what it waits for.
+    std::thread([self = shared_from_this()] {
+      self->AwaitDevice();
+      self->idle_ = true;
+    }).detach();
+  }
+  if (!idle_ || std::exchange(quiet_, true)) return;
+  for (Owned& owned : sites_) {
+    owned.site->Forget();
+    owned.site->Ring();
+  }
+}
+
 // The formation is over, and nothing of it may be read or written when epd hears of that. Every use
 // ends, answered ABORTED; if nobody is left to answer, this thread does.
 void StreamGroup::Drain() {
@@ -346,8 +344,7 @@ void StreamGroup::Drain() {
   }
   std::atomic<bool> idle = false;
   std::thread waiter([&] {
-    driver_.context_set_current(context_);
-    while (IsCapturing(driver_.context_synchronize())) std::this_thread::sleep_for(kGuardPeriod);
+    AwaitDevice();
     idle = true;
   });
   while (!idle) {
@@ -364,6 +361,13 @@ void StreamGroup::Drain() {
 }
 
 void StreamGroup::Guard(const Status& cause) {
+  Status failure = cause;
+  if (cause.resumable) {
+    failure.message +=
+        "; a graph that was captured before is of the group that has ended: capture it again (in "
+        "JAX EPD_COMMAND_BUFFERS=off "
+        "keeps calls out of graphs), and begin again from one step on all ranks";
+  }
   {
     MutexLock lock(mutex_);
     if (over_.ok()) over_ = cause;
@@ -375,7 +379,7 @@ void StreamGroup::Guard(const Status& cause) {
     {
       MutexLock lock(mutex_);
       for (Owned& owned : sites_) {
-        if (owned.site->EndOpen(cause.code)) Note(cause);
+        if (owned.site->EndOpen(cause.code) && !owned.site->waited()) Note(failure);
       }
     }
     ReleaseRetired();

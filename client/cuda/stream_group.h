@@ -6,6 +6,8 @@
 //               lets the sites speak for the formation
 //   re-formed   waits until the device is idle (every use is answered ABORTED, nothing copies), tells epd that
 //               the group is drained, and waits for READY
+//   stops       a node's daemon stops in order: what streams have in them ends; a call that is put from now on is waited for,
+//               so that it can be refused and put again, in the group that goes on for this one
 //   over        nobody answers any more: ends whatever streams still arm, until the last site is gone
 //
 // Sites may be dropped before, after or without Close. The group lives until both have happened.
@@ -22,8 +24,10 @@
 #include "client/c/group.h"
 #include "client/c/mutex.h"
 #include "client/c/slot_pool.h"
+#include "client/cuda/carried_plans.h"
 #include "client/cuda/registered_slots.h"
 #include "client/cuda/stream_region_maps.h"
+#include "client/cuda/stream_scratch.h"
 #include "client/cuda/stream_site.h"
 #include "kernels/cuda/driver/kernel_module.h"
 
@@ -60,11 +64,6 @@ class HeldSite {
 // Thread-safe.
 class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
  public:
-  // Prepares of one rank that may be in streams of this process.
-  static constexpr int kMaxPrepares = 32;
-  // Other calls whose rows the rank moves itself: as many as there are slots for.
-  static constexpr int kMaxMoves = shm::kSlotsPerSession / 3;
-
   // Maps the staging and starts the thread. Allocates device memory: nothing may wait in a stream.
   //   FAILED_PRECONDITION  the group's staging is not on this device; or the driver cannot map or
   //                        register it, or lacks stream memory operations
@@ -79,7 +78,10 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
 
   // Puts one use of the site into the stream: constants only, the same at every use, so that it may be
   // captured and replayed. Waits for no device and no rank, but while the group is being formed anew for READY:
-  // nothing but replays is in the streams while staging is mapped.
+  // nothing but replays is in the streams while staging is mapped. While a node's daemon stops in order it waits for the call's
+  // end; a call that the group has refused, or that came when it had ended, has happened on no rank, and the status is
+  // `resumable`: it may be put again once the group was joined again. Of a plan that was carried over from there see
+  // carried_plans.h.
   //   what Check says      an earlier use has failed; nothing was put
   //   what AwaitReady says (client/c/group.h), or why the staging could not be mapped
   //   INVALID_ARGUMENT     a buffer is missing, or not aligned to 16 bytes
@@ -105,19 +107,15 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   Status InPlace(Status status) const;
   Status PutUse(const HeldSite& site, const StreamBuffers& buffers, cuda::Stream stream);
   Status SetUp(const Formation& formation);
-  Status MakeScratch(const Formation& formation);
-  Status AllocateScratch(uint64_t bytes);
-  cuda::UseWords* WordsOf(const HeldSite& held) const {
-    return reinterpret_cast<cuda::UseWords*>(words_) + held.site_->number();
-  }
   void Run();
   bool Finished();
   void Adopt(const Formation& formation);
-  std::vector<int>& FreeScratchOf(const StreamCall& call) EPD_REQUIRES(mutex_);
-  StreamPlaces WorkerPlaces(const HeldSite& held, const RoutingSpec& spec) const
-      EPD_REQUIRES(mutex_);
-  RankPlaces OwnPlaces(const HeldSite& held, const RoutingSpec& spec) const EPD_REQUIRES(mutex_);
   void Drain();
+  void AwaitDevice() const;
+  void FollowStop();
+  // After a use that was put while a node's daemon stops in order.
+  Status FinishUse(StreamSite& site, cuda::Stream stream);
+  Status TakeCarriedPlan(const StreamCall& call, const StreamBuffers& buffers, cuda::Stream stream);
   void Guard(const Status& cause);
   void ReleaseRetired();
   void Note(Status failure) EPD_REQUIRES(mutex_);
@@ -134,22 +132,20 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
   std::shared_ptr<const cuda::KernelModule> kernels_;
   std::shared_ptr<RegisteredSlots> slots_;
   StreamRegionMaps regions_;
-  // Of prepares, then the tables of regions, then of moves, then the words of uses, then the experts' owners.
-  cuda::DevicePointer scratch_ = 0;
-  uint64_t scratch_bytes_ = 0;      // Of one prepare.
-  uint64_t tables_bytes_ = 0;       // 0: the worker moves all rows.
-  uint64_t move_bytes_ = 0;         // Of one move.
-  int32_t num_locals_ = 0;          // This rank's experts.
-  cuda::DevicePointer words_ = 0;   // [kSlotsPerSession] UseWords, by StreamSite::number().
-  cuda::DevicePointer owners_ = 0;  // [E] int32; 0: the spec has no table.
+  StreamScratch scratch_;
+  std::unique_ptr<CarriedPlans> carried_plans_;  // Null: there are none.
+  std::atomic<bool> idle_ = false;               // Since stops_: the device has ended what it had.
 
   Mutex mutex_;
   CondVar changed_;
   bool closed_ EPD_GUARDED_BY(mutex_) = false;
   bool adopted_ EPD_GUARDED_BY(mutex_) = false;
-  bool open_ EPD_GUARDED_BY(mutex_) = false;  // Adopted, and not being drained.
-  Status problem_ EPD_GUARDED_BY(mutex_);     // Of the last mapping.
-  Status over_ EPD_GUARDED_BY(mutex_);        // Why nothing can be put any more.
+  bool open_ EPD_GUARDED_BY(mutex_) = false;   // Adopted, and not being drained.
+  bool stops_ EPD_GUARDED_BY(mutex_) = false;  // A node's daemon does, in order.
+  bool quiet_ EPD_GUARDED_BY(mutex_) =
+      false;  // And the worker looks at slots only where it is told to.
+  Status problem_ EPD_GUARDED_BY(mutex_);  // Of the last mapping.
+  Status over_ EPD_GUARDED_BY(mutex_);     // Why nothing can be put any more.
   Status failure_ EPD_GUARDED_BY(mutex_);
   std::shared_ptr<const Formation> formation_ EPD_GUARDED_BY(mutex_);  // Last adopted.
   uint8_t* region_ EPD_GUARDED_BY(mutex_) = nullptr;                   // The own one.
@@ -159,8 +155,6 @@ class StreamGroup : public std::enable_shared_from_this<StreamGroup> {
     Clock::time_point quiet_since = {};
   };
   std::vector<Owned> sites_ EPD_GUARDED_BY(mutex_);
-  std::vector<int> free_scratch_ EPD_GUARDED_BY(mutex_);
-  std::vector<int> free_moves_ EPD_GUARDED_BY(mutex_);
 };
 
 }  // namespace epd::client

@@ -299,10 +299,31 @@ Status StreamSite::TakeFailure() {
   return first;
 }
 
+bool StreamSite::Ring() const {
+  bool open = false;
+  for (const int index : indices_) open |= slots_->pool().Ring(index);
+  return open;
+}
+
+void StreamSite::ClearAnswers() {
+  for (int step = 0; step < kNumSteps; ++step) SlotOf(step).reply.message[0] = '\0';
+}
+
+Status StreamSite::AnswerOf(int step) const {
+  const auto index = static_cast<uint32_t>(indices_[static_cast<size_t>(step)]);
+  const uint64_t word = slots_->pool().view().word(index).load(std::memory_order_acquire);
+  if (shm::Done(word) == 0 || shm::AnswerCode(word) == 0) return {};
+  return {CodeFromNumber(shm::AnswerCode(word)),
+          std::string(text::Read(SlotOf(step).reply.message))};
+}
+
 bool StreamSite::EndOpen(Code code) {
-  bool ended = false;
-  for (const int index : indices_) ended |= slots_->pool().EndOpen(index, code);
-  return ended;
+  bool failed = false;
+  for (int step = 0; step < kNumSteps; ++step) {
+    const bool ended = slots_->pool().EndOpen(indices_[static_cast<size_t>(step)], code);
+    failed |= ended && kSteps[step] != shm::Step::kStreamPulled;  // As in TakeFailure.
+  }
+  return failed;
 }
 
 bool StreamSite::open() const {

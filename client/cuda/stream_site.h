@@ -32,8 +32,10 @@ class StreamSite {
 
   // From now on the site's calls belong to `formation`, whose staging is mapped.
   void Enter(const Formation& formation);
-  // The session cannot arm these slots any more; the worker need not look at them.
+  // The worker need not look at these slots any more, unless it is told to (Ring).
   void Forget();
+  // Has the worker look at what is armed. False: nothing is open.
+  bool Ring() const;
 
   // What a call needs beside the site, from its group.
   struct Surroundings {
@@ -50,9 +52,17 @@ class StreamSite {
 
   // The first call that failed since the last TakeFailure; OK: none.
   Status TakeFailure();
-  // Ends what is open, since nobody else will. True: something was.
+  // Ends what is open, since nobody else will. True: a use has failed by that.
   bool EndOpen(Code code);
   bool open() const;
+  // How the last use went, of which nothing is open any more: the announce, and then the whole. Between ClearAnswers before that use
+  // and these there is no other.
+  void ClearAnswers();
+  // Whether somebody waits for the last use, and sees itself how it went. Written and read under the group's mutex.
+  void SetWaited(bool waited) { waited_ = waited; }
+  bool waited() const { return waited_; }
+  Status announced() const { return AnswerOf(0); }
+  Status published() const { return AnswerOf(1); }
 
   // As the device addresses it.
   const int64_t* num_slots() const;
@@ -70,6 +80,7 @@ class StreamSite {
     return slots_->AddressOfWord(indices_[static_cast<size_t>(step)]);
   }
   const uint32_t* Done(int step) const;
+  Status AnswerOf(int step) const;
   const PlanIds* plan_ids() const;
   void WriteRequest(int step, const Formation& formation);
   cuda::DevicePointer RequestOf(int step) const;
@@ -84,6 +95,7 @@ class StreamSite {
   const StreamCall call_;
   std::vector<int> indices_;  // [kNumSteps]
   bool entered_ = false;
+  bool waited_ = false;
   // Constants: the arm of a step, and behind those of announce and publish the wait.
   std::vector<cuda::BatchedOperation> batches_[kNumSteps];
 };

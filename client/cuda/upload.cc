@@ -1,11 +1,11 @@
 #include "client/cuda/upload.h"
 
-#include <sys/mman.h>
-
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <thread>
 
+#include "client/cuda/host_pages.h"
 #include "client/cuda/registered_slots.h"
 
 namespace epd::client {
@@ -39,27 +39,12 @@ Status Send(const cuda::DriverTable& driver, cuda::DevicePointer from, size_t by
 
 Status Upload(const cuda::DriverTable& driver, const void* from, size_t bytes,
               cuda::DevicePointer to) {
-  void* const pages =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) {
-    return MakeStatus(Code::kResourceExhausted, "no pages for %zu bytes of a group's tables",
-                      bytes);
-  }
-  std::memcpy(pages, from, bytes);
-  cuda::Result code = driver.host_register(
-      pages, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
-  if (code != cuda::kSuccess) {
-    munmap(pages, bytes);
-    return Refused(driver, "cuMemHostRegister", code);
-  }
-  cuda::DevicePointer on_device = 0;
-  code = driver.host_get_device_pointer(&on_device, pages, 0);
-  const Status sent = code == cuda::kSuccess ? Send(driver, on_device, bytes, to)
-                                             : Refused(driver, "cuMemHostGetDevicePointer", code);
+  std::unique_ptr<HostPages> pages;
+  if (Status s = HostPages::Make(driver, bytes, &pages); !s.ok()) return s;
+  std::memcpy(pages->data(), from, bytes);
+  Status sent = Send(driver, pages->on_device(), bytes, to);
   // A copy that is still on its way reads them.
-  if (sent.code == Code::kDeadlineExceeded) return sent;
-  driver.host_unregister(pages);
-  munmap(pages, bytes);
+  if (sent.code == Code::kDeadlineExceeded) (void)pages.release();
   return sent;
 }
 

@@ -10,9 +10,6 @@ namespace epd::client {
 
 // Copies `bytes` bytes, at least one, to `to`, and waits until they are there. Needs the device's context current, and
 // nothing pending in its streams: it registers pages.
-//
-// The pages are of its own: drivers register whole pages and refuse one that is registered already, as that of
-// another rank's vector may be.
 //   RESOURCE_EXHAUSTED   there are no pages
 //   FAILED_PRECONDITION  the driver refuses them
 //   DEADLINE_EXCEEDED    the copy has not ended in time

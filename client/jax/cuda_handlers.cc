@@ -80,11 +80,13 @@ std::atomic<std::uint64_t> num_calls = 0;
 ffi::Error Put(SiteState* site, void* stream, std::int32_t device, ffi::DataType rows,
                const client::StreamBuffers& buffers) {
   num_calls.fetch_add(1, std::memory_order_relaxed);
-  Target target;
-  Status status = Resolve(site, device, rows, &target);
-  if (status.ok()) {
+  Status status;
+  do {  // Again where the group has ended with a daemon that stopped in order: it is then joined again.
+    Target target;
+    status = Resolve(site, device, rows, &target);
+    if (!status.ok()) break;
     status = target.group->Put(*target.site, buffers, reinterpret_cast<cuda::Stream>(stream));
-  }
+  } while (status.resumable);
   return ToXla(status, site->config);
 }
 

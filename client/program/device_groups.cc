@@ -38,7 +38,10 @@ Status DeviceGroups::Find(const epd_program_call& call, int device,
       {call.alias, device}, deadline,
       [&place](const Entry& there) { return there.joined.lock() == place.joined; },
       [&](Entry* made_here) {
-        if (made_here->group != nullptr) made_here->group->Close();
+        if (made_here->group != nullptr) {
+          made_here->group->Close();
+          KeepPast(call.alias, made_here->group);
+        }
         *made_here = {place.joined, nullptr};
         epd_group* const joined = place.joined->group();
         if (joined == nullptr) return Status{Code::kFailedPrecondition, "the group was left"};
@@ -58,10 +61,23 @@ void DeviceGroups::FindWith(Finder finder) {
   finder_ = std::move(finder);
 }
 
+void DeviceGroups::KeepPast(const std::string& alias,
+                            const std::shared_ptr<client::StreamGroup>& group) {
+  const client::MutexLock lock(mutex_);
+  std::erase_if(past_, [](const auto& past) { return past.second.expired(); });
+  past_.emplace_back(alias, group);
+}
+
 Status DeviceGroups::Check(const std::string& alias) {
   const auto entries = entries_.All();
   const client::MutexLock lock(mutex_);
   Status first;
+  for (const auto& [past_alias, past] : past_) {
+    const std::shared_ptr<client::StreamGroup> group = past.lock();
+    if (group == nullptr || (!alias.empty() && past_alias != alias)) continue;
+    Status status = group->Check();
+    if (first.ok()) first = std::move(status);
+  }
   for (auto it = left_.begin(); it != left_.end();) {
     if (!alias.empty() && it->first != alias) {
       ++it;

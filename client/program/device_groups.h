@@ -47,9 +47,14 @@ class DeviceGroups {
 
   // Loads modules, allocates on a device, waits for the group: one for each key at a time, and under no lock.
   client::MadeOnce<Key, Entry> entries_;
+  void KeepPast(const std::string& alias, const std::shared_ptr<client::StreamGroup>& group);
+
   client::Mutex mutex_;
   Finder finder_ EPD_GUARDED_BY(mutex_);
   std::map<std::string, Status> left_ EPD_GUARDED_BY(mutex_);  // Failures of groups that were left.
+  // Groups that were joined anew since, by alias: graphs that were captured in them may still be replayed.
+  std::vector<std::pair<std::string, std::weak_ptr<client::StreamGroup>>> past_
+      EPD_GUARDED_BY(mutex_);
 };
 
 // A call site's part on each device. Thread-safe.

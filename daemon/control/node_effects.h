@@ -54,6 +54,7 @@ struct DrainTenant {
   GroupId group;
   Formation formation;
   WorkerName to = {};
+  bool in_order = false;  // As in worker.proto.
 };
 // Answer: UniqueIdMade. `group` is the communicator's id in these two.
 struct MakeUniqueId {

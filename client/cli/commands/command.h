@@ -53,6 +53,8 @@ struct Command {
 
 // The least that doctor waits for epd: a driver may take its time to start many GPUs.
 inline constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
+// How long the program that is to take over in replace may take to say whether it can.
+inline constexpr absl::Duration kProgramPatience = absl::Seconds(10);
 
 // All commands. Each name is one of ParseOptions', perhaps with " --all-nodes".
 const std::vector<Command>& Commands();

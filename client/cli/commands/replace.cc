@@ -12,8 +12,6 @@ namespace {
 using epd::v1::GetStatusResponse;
 using epd::v1::ReplaceResponse;
 
-// The program that is to take over may take this long to say whether it can.
-constexpr absl::Duration kProgramPatience = absl::Seconds(10);
 constexpr std::chrono::milliseconds kLookAgain(20);
 
 // How often the process's program was replaced, asked over a new connection; unset: nobody answers now.

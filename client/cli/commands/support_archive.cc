@@ -35,8 +35,6 @@ namespace {
 using epd::v1::Node;
 
 constexpr char kFirstQuestion[] = "GetStatus";
-// A driver may take its time to start many GPUs.
-constexpr absl::Duration kDoctorPatience = absl::Seconds(30);
 // A process that does not run cannot answer.
 constexpr absl::Duration kStacksPatience = absl::Seconds(2);
 // A node that does not answer is given up by the daemon that asks it, within 3.5 s.

@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 
 namespace epd {
 
@@ -141,7 +142,7 @@ void LocalGroups::ReconcileTenants(Group& group) {
         tenant.work.phase == TenantPhase::kReady && !tenant.drain_asked) {
       tenant.drain_asked = true;
       memberships_.TellDraining(view.id, view.cause);  // Before anything is refused.
-      outbox_.Add(DrainTenant{view.id, tenant.work.formation, name});
+      outbox_.Add(DrainTenant{view.id, tenant.work.formation, name, IsResumable(view.cause)});
     }
   }
 }

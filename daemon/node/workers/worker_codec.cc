@@ -68,6 +68,7 @@ v1::ToWorker ToProto(const DrainTenant& effect) {
   v1::ToWorker message;
   message.mutable_drain_tenant()->set_group_id(effect.group.value);
   message.mutable_drain_tenant()->set_formation(effect.formation.value);
+  message.mutable_drain_tenant()->set_in_order(effect.in_order);
   return message;
 }
 

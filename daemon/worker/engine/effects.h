@@ -65,6 +65,14 @@ struct EndDirect {
   ArenaSetId set;
 };
 
+// Report with Exchange::StreamsIdle once no slot of the group is armed by a GPU's stream any more: what the streams had in them
+// when the drain began has ended, and their clients make each call by itself.
+struct AwaitStreams {
+  GroupId group;
+  Formation formation;
+  std::vector<SessionId> sessions;  // Of the tenant, here.
+};
+
 // Report with Exchange::DirectIdle once no living rank of the tenant is in a call that ranks make for themselves.
 struct AwaitDirect {
   GroupId group;
@@ -229,10 +237,10 @@ struct LogLine {
 };
 
 using Effect = std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
-                            EndDirect, AwaitDirect, AnswerSubmission, CommitPages, CreateArenas,
-                            DropArenas, ReportTenantReady, ReportTenantDrained, MoveRows, TakeTurn,
-                            CancelMove, CountRoutes, SendToPeer, OpenWire, SendRows, CloseWire,
-                            ReportTenantBroken, EvictSession, LogLine>;
+                            EndDirect, AwaitDirect, AwaitStreams, AnswerSubmission, CommitPages,
+                            CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained,
+                            MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer, OpenWire,
+                            SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 // The event that the engine works on: its time, and the effects that it has so far.

@@ -101,6 +101,16 @@ struct Exchange::Parts {
     tenant.awaits_direct = true;
     event.Add(AwaitDirect{.group = tenant.start.group, .formation = tenant.start.formation});
   }
+  // Until they are idle on all workers, what is new is let in: a stream that was refused something could not repeat it.
+  void AwaitStreamsOf(Tenant& tenant) {
+    tenant.streams_end = true;
+    AwaitStreams effect{
+        .group = tenant.start.group, .formation = tenant.start.formation, .sessions = {}};
+    for (const RankHolder& member : tenant.start.members) {
+      if (member.session) effect.sessions.push_back(member.session);
+    }
+    event.Add(std::move(effect));
+  }
   void Granted(Operation& operation) {
     if (operation.tenant->peers.has_value()) {
       leader.TellGranted(operation);
@@ -199,12 +209,13 @@ void Exchange::Stop(absl::string_view why, absl::Time now) {
   FinishEvent();
 }
 
-void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now) {
+void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now, bool in_order) {
   parts_->event.now = now;
   if (Tenant* tenant = parts_->tenants.Find(group, formation); tenant != nullptr) {
-    tenant->draining = true;
+    const bool first = !std::exchange(tenant->draining, true);
     parts_->failures.EndDirectOf(*tenant);
     parts_->AwaitDirectOf(*tenant);
+    if (first && in_order && tenant->start.on_device()) parts_->AwaitStreamsOf(*tenant);
     parts_->tenants.ReleaseIfIdle(*tenant);
   } else {
     parts_->event.Add(ReportTenantDrained{.group = group, .formation = formation});
@@ -218,6 +229,15 @@ void Exchange::Take(const Submission& submission, const shm::SlotRequest& reques
                     bool met) {
   parts_->event.now = now;
   parts_->steps.Take(submission, request, met);
+  FinishEvent();
+}
+
+void Exchange::StreamsIdle(GroupId group, Formation formation, absl::Time now) {
+  parts_->event.now = now;
+  Tenant* tenant = parts_->tenants.Find(group, formation);
+  if (tenant == nullptr) return;
+  parts_->leader.StreamsIdle(*tenant);
+  parts_->tenants.ReleaseIfIdle(*tenant);
   FinishEvent();
 }
 
@@ -275,6 +295,7 @@ void Exchange::Receive(Incarnation from, const PeerMessage& message, absl::Time 
   if (tenant != nullptr && tenant->peers->Serves(from)) {
     Operation* announced = parts_->leader.HandleMessage(*tenant, from, message);
     if (announced != nullptr) parts_->steps.HandleAnnounced(*announced);
+    if (tenant->draining) parts_->tenants.ReleaseIfIdle(*tenant);
   }
   FinishEvent();
 }

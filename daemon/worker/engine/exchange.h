@@ -83,7 +83,8 @@ class Exchange {
   //   ALREADY_EXISTS      this or a newer formation was started
   absl::Status StartTenant(TenantStart start, absl::Time now);
   void EndTenant(GroupId group, Formation formation, const absl::Status& cause, absl::Time now);
-  void DrainTenant(GroupId group, Formation formation, absl::Time now);
+  // Refuses what is new, at once or, `in_order`, once the GPUs' streams of all ranks have ended what was in them.
+  void DrainTenant(GroupId group, Formation formation, absl::Time now, bool in_order = false);
 
   // EndTenant for all of them: this worker is replaced for `cause`.
   void EndEverything(const absl::Status& cause, absl::Time now);
@@ -97,6 +98,8 @@ class Exchange {
 
   // Answers AwaitDirect.
   void DirectIdle(GroupId group, Formation formation, absl::Time now);
+  // Answers AwaitStreams.
+  void StreamsIdle(GroupId group, Formation formation, absl::Time now);
   // What a rank has recorded of a call that ranks made for themselves; any bytes. Of a formation that is not known any
   // more it is dropped.
   void NoteDirect(const DirectOutcome& outcome);

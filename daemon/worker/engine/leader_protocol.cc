@@ -50,6 +50,9 @@ void LeaderProtocol::HandleOfLeader(Tenant& tenant, const PeerMessage& message) 
       return OnRevoked(tenant, message);
     case LeaderStep::kAdmit:
       return OnAdmit(tenant, message);
+    case LeaderStep::kSealed:
+      tenant.streams_end = false;
+      return;
     default:
       return;
   }
@@ -69,6 +72,8 @@ void LeaderProtocol::HandleAsLeader(Tenant& tenant, Incarnation from, const Peer
       return OnPublished(tenant, from, message);
     case LeaderStep::kFailedSeen:
       return parts_.failures.OnFailedSeen(tenant, from, message);
+    case LeaderStep::kStreamsIdle:
+      return OnStreamsIdle(tenant, from);
     default:
       return;
   }
@@ -345,6 +350,27 @@ void LeaderProtocol::OnDecided(Tenant& tenant, const PeerMessage& message) {
   Operation* operation = Find(tenant, message.number);
   if (operation == nullptr || operation->phase != Phase::kAdmitted) return;
   if (operation->peers.reported) parts_.phases.DecideGood(*operation);
+}
+
+// ---- a drain in order ----
+
+void LeaderProtocol::StreamsIdle(Tenant& tenant) {
+  if (!tenant.peers.has_value()) {
+    tenant.streams_end = false;
+    return;
+  }
+  PeerMessage message;
+  message.step = LeaderStep::kStreamsIdle;
+  Tell(tenant, tenant.peers->leader, std::move(message));
+}
+
+void LeaderProtocol::OnStreamsIdle(Tenant& tenant, Incarnation from) {
+  tenant.peers->idle_streams.insert(from);
+  if (tenant.peers->idle_streams.size() < tenant.peers->nodes.size()) return;
+  PeerMessage message;
+  message.step = LeaderStep::kSealed;
+  parts_.messenger.SendToOthers(tenant, message);
+  tenant.streams_end = false;
 }
 
 }  // namespace epd

@@ -54,6 +54,9 @@ class LeaderProtocol {
   void RowsLanded(Operation& operation, Rank rank);
   void RowsPrepared(const Operation& operation, uint64_t digest);
 
+  // A tenant drains in order, and no stream of its ranks here has anything in it from before.
+  void StreamsIdle(Tenant& tenant);
+
   Operation* Find(const Tenant& tenant, uint64_t number) const;
 
  private:
@@ -71,6 +74,7 @@ class LeaderProtocol {
   void OnIssue(Tenant& tenant, const PeerMessage& message);
   void OnPublished(Tenant& tenant, Incarnation from, const PeerMessage& message);
   void OnDecided(Tenant& tenant, const PeerMessage& message);
+  void OnStreamsIdle(Tenant& tenant, Incarnation from);
 
   const Parts parts_;
   std::map<std::pair<GroupId, Epoch>, uint64_t> next_place_;  // By communicator; the leader's.

@@ -99,7 +99,8 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
                                                       const Submission& submission,
                                                       const shm::SlotRequest& request) {
   if (Operation* found = parts_.table.Find(tenant, key); found != nullptr) return found;
-  if (tenant.draining) {
+  const bool goes_on = tenant.streams_end && request.step == shm::Step::kStreamAnnounce;
+  if (tenant.draining && !goes_on) {
     return absl::FailedPreconditionError(
         "the group is draining and takes no new operations; join another group, or wait until it "
         "is open again [EPD-1401]");

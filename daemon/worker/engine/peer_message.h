@@ -25,6 +25,10 @@
 // announce each rank by itself, so that the leader sees where they wait; kReserve, or a kFailed that is not
 // `unsynchronised`, says that they are.
 //
+// A drain in order first lets the streams go on: what is in them cannot be refused and made again. A worker none of whose
+// ranks' streams have anything from before it says so (kStreamsIdle); once all have, itself included, the leader
+// tells everybody (kSealed), and from then on what is new is refused.
+//
 // Failure: only the leader decides. A worker asks it to (kRefuse); it tells everybody (kFailed), in
 // one order. What ends a generation on one node ends the formation of a group that spans nodes
 // (kEnded): the control plane forms the group anew, and its cut-off says which executions fail. A
@@ -82,6 +86,8 @@ enum class LeaderStep : uint8_t {
   kEnded,         // cause
   kPrepared,      // number, bytes: a digest
   kIssue,         // number, bytes: the place; said: of all ranks
+  kStreamsIdle,   // nothing
+  kSealed,        // nothing
 };
 
 struct PeerMessage {

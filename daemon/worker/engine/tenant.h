@@ -46,6 +46,8 @@ struct Tenant {
   absl::Time closed_at = absl::InfinitePast();
   bool draining = false;
   bool drain_reported = false;
+  bool streams_end =
+      false;  // It drains, but streams of some rank may have calls in them: those begin yet.
   bool goes_direct = false;    // Its ranks were told that they may publish calls for themselves.
   bool awaits_direct = false;  // AwaitDirect was asked for.
 

@@ -28,8 +28,9 @@ struct TenantPeers {
     std::set<Incarnation> unseen;
   };
   std::vector<Failure> failures;
-  uint64_t last_failure = 0;  // Leader: the last one's number. Else: the last one seen.
-  bool leader_spoke = false;  // The leader has ended the formation, or is lost.
+  uint64_t last_failure = 0;           // Leader: the last one's number. Else: the last one seen.
+  std::set<Incarnation> idle_streams;  // Leader: the workers that have said so.
+  bool leader_spoke = false;           // The leader has ended the formation, or is lost.
   bool broken_reported = false;
 
   bool leads() const { return self == leader; }

@@ -129,7 +129,7 @@ absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
 
 void TenantTable::ReleaseIfIdle(Tenant& tenant) {
   if (tenant.num_open > 0 || tenant.awaits_direct) return;
-  if (tenant.draining && !std::exchange(tenant.drain_reported, true)) {
+  if (tenant.draining && !tenant.streams_end && !std::exchange(tenant.drain_reported, true)) {
     event_.Add(
         ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
   }

@@ -75,7 +75,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
   PeerMessage message;
   const uint32_t step = in.step();
   const bool known = step >= static_cast<uint32_t>(LeaderStep::kAnnounce) &&
-                     step <= static_cast<uint32_t>(LeaderStep::kIssue);
+                     step <= static_cast<uint32_t>(LeaderStep::kSealed);
   ProgramId& program = message.key.execution.program;
   if (!known || in.program().size() != program.size()) return std::nullopt;
   if (in.said_size() > static_cast<int>(limits::kPlanRanks)) return std::nullopt;

@@ -140,6 +140,21 @@ void EffectPerformer::PollDirect(absl::Time now) {
   RunAll(now);
 }
 
+void EffectPerformer::PollStreams(absl::Time now) {
+  std::vector<AwaitStreams> idle;
+  std::erase_if(draining_streams_, [&](const AwaitStreams& waits) {
+    const bool busy =
+        std::any_of(waits.sessions.begin(), waits.sessions.end(), [&](SessionId session) {
+          const auto found = sessions_.find(session);
+          return found != sessions_.end() && found->second.has_streams_of(waits.group);
+        });
+    if (!busy) idle.push_back(waits);
+    return !busy;
+  });
+  for (const AwaitStreams& waits : idle) exchange_.StreamsIdle(waits.group, waits.formation, now);
+  RunAll(now);
+}
+
 void EffectPerformer::Run(const CommitPages& effect) {
   EPD_FAILPOINT("worker.pages.commit");
   for (const Trim& trim : effect.trims) {

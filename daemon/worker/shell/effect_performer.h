@@ -70,6 +70,9 @@ class EffectPerformer {
   // Whether PollDirect has something to look for: it is to be called again and again.
   bool awaits_direct() const { return direct_.awaits(); }
   void PollDirect(absl::Time now);
+  // Whether PollStreams has something to look for, likewise.
+  bool awaits_streams() const { return !draining_streams_.empty(); }
+  void PollStreams(absl::Time now);
 
   // The first error of the socket to epd or of a device, which ends the worker.
   const absl::Status& status() const { return status_; }
@@ -91,6 +94,7 @@ class EffectPerformer {
   void Run(const NameEagerBuffers& effect);
   void Run(const EndDirect& effect) { direct_.End(effect.set); }
   void Run(const AwaitDirect& effect) { direct_.Await(effect, now_); }
+  void Run(const AwaitStreams& effect) { draining_streams_.push_back(effect); }
   void Run(const AnswerSubmission& effect);
   void Run(const CommitPages& effect);
   void Run(const CreateArenas& effect);
@@ -127,6 +131,7 @@ class EffectPerformer {
   };
   std::map<ArenaSetId, Arenas> arenas_;
   DirectAreas direct_;
+  std::vector<AwaitStreams> draining_streams_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.
   std::map<ArenaSetId, absl::Status> arena_problems_;
   std::map<TenantKey, TenantFacts> tenants_;

@@ -127,6 +127,7 @@ absl::Status ExecLoop::Run() {
     const bool device_busy = performer_.busy();
     if (device_busy) performer_.PollBackends(now);
     if (performer_.awaits_direct()) performer_.PollDirect(now);
+    if (performer_.awaits_streams()) performer_.PollStreams(now);
     if (busy) {
       last_busy = now;
       spin_until = now + SpinTime(asked_spin_, num_cpus_, static_cast<int>(sessions_.size()));
@@ -218,7 +219,8 @@ absl::Time ExecLoop::NextDeadline() const {
 }
 
 int ExecLoop::TimeoutMs() const {
-  if (performer_.awaits_direct()) return 1;  // Who ends a call for itself rings nothing.
+  // Who ends a call for itself rings nothing, nor does who has no more streams.
+  if (performer_.awaits_direct() || performer_.awaits_streams()) return 1;
   const absl::Time deadline = NextDeadline();
   if (deadline == absl::InfiniteFuture()) return kMaxSleepMs;
   const absl::Duration left = deadline - Now();

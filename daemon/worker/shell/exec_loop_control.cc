@@ -47,7 +47,8 @@ void ExecLoop::Handle(EpdMessage message) {
       return Handle(body.end_tenant());
     case v1::ToWorker::kDrainTenant:
       return exchange_.DrainTenant(GroupId(body.drain_tenant().group_id()),
-                                   Formation(body.drain_tenant().formation()), Now());
+                                   Formation(body.drain_tenant().formation()), Now(),
+                                   body.drain_tenant().in_order());
     case v1::ToWorker::kMakeUniqueId:
       return Handle(body.make_unique_id());
     case v1::ToWorker::kInitCommunicator:

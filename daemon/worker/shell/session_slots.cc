@@ -82,6 +82,13 @@ bool SessionSlots::has_streams() const {
   return false;
 }
 
+bool SessionSlots::has_streams_of(GroupId group) const {
+  for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) {
+    if (view_.streamed(slot) && view_.slot(slot).request.group_id == group.value) return true;
+  }
+  return false;
+}
+
 int SessionSlots::TakeAll(const Taker& take) {
   int taken = 0;
   for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) taken += TakeSlot(slot, take);

@@ -36,6 +36,8 @@ class SessionSlots {
 
   // Whether a GPU's stream may arm slots: it rings nothing, so somebody must look.
   bool has_streams() const;
+  // The same of one group's slots, as the client's memory says.
+  bool has_streams_of(GroupId group) const;
 
   // Writes the reply, ends the submission if it is still this claim's, and wakes its waiter.
   void Answer(const AnswerSubmission& answer);

@@ -67,6 +67,7 @@ constexpr Binding kBindings[] = {
     {"cuStreamCreate", Need::kAlways, &Store<&T::stream_create>},
     {"cuStreamDestroy", Need::kAlways, &Store<&T::stream_destroy>},
     {"cuStreamQuery", Need::kAlways, &Store<&T::stream_query>},
+    {"cuStreamIsCapturing", Need::kAlways, &Store<&T::stream_is_capturing>},
     {"cuStreamBatchMemOp", Need::kOptional, &Store<&T::stream_batch>},
     {"cuEventCreate", Need::kAlways, &Store<&T::event_create>},
     {"cuEventDestroy", Need::kAlways, &Store<&T::event_destroy>},

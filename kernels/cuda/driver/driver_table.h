@@ -65,6 +65,7 @@ struct DriverTable {
   Result (*stream_create)(Stream* stream, unsigned flags) = nullptr;
   Result (*stream_destroy)(Stream stream) = nullptr;
   Result (*stream_query)(Stream stream) = nullptr;  // kNotReady: work is left.
+  Result (*stream_is_capturing)(Stream stream, int* status) = nullptr;
   // Null when the driver has no stream memory operations (has_stream_memory_operations()).
   Result (*stream_batch)(Stream stream, unsigned count, BatchedOperation* operations,
                          unsigned flags) = nullptr;

@@ -106,6 +106,20 @@ int FakeDriver::RunLocked() {
   return left;
 }
 
+std::map<Stream, uint64_t> FakeDriver::NumPut() const {
+  std::map<Stream, uint64_t> num_put;
+  for (const auto& [stream, state] : streams_) num_put[stream] = state.num_put;
+  return num_put;
+}
+
+bool FakeDriver::AreDone(const std::map<Stream, uint64_t>& num_put) const {
+  std::lock_guard lock(mutex_);
+  return std::all_of(num_put.begin(), num_put.end(), [this](const auto& put) {
+    const auto found = streams_.find(put.first);
+    return found == streams_.end() || found->second.num_done() >= put.second;
+  });
+}
+
 std::vector<std::string> FakeDriver::calls() const {
   std::lock_guard lock(mutex_);
   return calls_;
@@ -220,6 +234,7 @@ Result FakeDriver::Enqueue(Stream stream, StreamOperation operation) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return 400;  // CUDA_ERROR_INVALID_HANDLE
   found->second.operations.push_back(std::move(operation));
+  ++found->second.num_put;
   RunUnlessApart();
   return kSuccess;
 }

@@ -106,7 +106,12 @@ class FakeDriver {
   };
   struct StreamState {
     std::deque<StreamOperation> operations;
+    uint64_t num_put = 0;
+    uint64_t num_done() const { return num_put - operations.size(); }
   };
+  // How many operations each stream was given, under mutex_; and whether so many are done.
+  std::map<Stream, uint64_t> NumPut() const;
+  bool AreDone(const std::map<Stream, uint64_t>& num_put) const;
   struct EventState {
     bool reached = true;
     uint64_t recorded = 0;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr Result kCaptureUnsupported = 900;
 constexpr Result kCaptureInvalidated = 901;
+constexpr int kCaptureStatusActive = 1;
 
 const DriverTable* real = nullptr;
 thread_local FakeGraph::Calls* capture = nullptr;
@@ -77,6 +78,16 @@ Result NoMemory(DevicePointer* address, size_t bytes) {
   return real->memory_allocate(address, bytes);
 }
 
+Result IsCapturing(Stream, int* status) {
+  *status = capture != nullptr ? kCaptureStatusActive : kCaptureStatusNone;
+  return kSuccess;
+}
+
+// What asks how far a stream is while it is captured ends the capture.
+Result Query(Stream stream) {
+  return capture != nullptr ? kCaptureInvalidated : real->stream_query(stream);
+}
+
 // CUDA's documentation of cuCtxSynchronize and of captures: nothing may wait for a context that captures.
 Result Synchronize() {
   return num_captures > 0 ? kCaptureUnsupported : real->context_synchronize();
@@ -87,6 +98,8 @@ Result Synchronize() {
 FakeGraph::FakeGraph(const DriverTable& driver) : driver_(driver), table_(driver) {
   real = &driver_;
   table_.stream_batch = &Batch;
+  table_.stream_is_capturing = &IsCapturing;
+  table_.stream_query = &Query;
   table_.copy_async = &Copy;
   table_.fill_async = &Fill;
   table_.module_get_function = &GetFunction;

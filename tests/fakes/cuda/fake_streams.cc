@@ -122,6 +122,12 @@ void FakeDriver::FillStreamCalls() {
     if (found == d.streams_.end()) return kInvalidValue;
     return found->second.operations.empty() ? kSuccess : kNotReady;
   });
+  EPD_FAKE_CALL(stream_is_capturing, "cuStreamIsCapturing", kNeedsContext,
+                (Stream stream, int* status), {
+                  if (!d.streams_.contains(stream)) return kInvalidValue;
+                  *status = kCaptureStatusNone;
+                  return kSuccess;
+                });
   EPD_FAKE_CALL(stream_batch, "cuStreamBatchMemOp", kNeedsContext,
                 (Stream stream, unsigned count, BatchedOperation* operations, unsigned), {
                   if (!d.machine_.stream_memory_operations) return kNotSupported;

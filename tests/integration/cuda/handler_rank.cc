@@ -19,9 +19,11 @@ epd_error NoError() {
 
 }  // namespace
 
-HandlerRank::HandlerRank(const std::string& socket, const ExchangeCase& c, uint32_t rank)
+HandlerRank::HandlerRank(const std::string& socket, const ExchangeCase& c, uint32_t rank,
+                         int device)
     : case_(c),
       rank_(rank),
+      device_(device),
       num_tokens_(c.tokens(rank)),
       topk_(c.tokens(rank) * c.top_k * sizeof(int32_t)),
       tokens_(c.tokens(rank) * c.row_bytes()),
@@ -65,7 +67,7 @@ HandlerRank::HandlerRank(const std::string& socket, const ExchangeCase& c, uint3
                            .grad_expert = grad_expert_.On<float>()});
   problem = Join(socket);
   if (problem.empty()) problem = OpenStream();
-  if (problem.empty()) problem = jax::Load(sites_, 0).message;
+  if (problem.empty()) problem = jax::Load(sites_, device_).message;
 }
 
 HandlerRank::~HandlerRank() {
@@ -75,8 +77,9 @@ HandlerRank::~HandlerRank() {
 }
 
 std::string HandlerRank::Join(const std::string& socket) {
+  const std::string device = "cuda:" + std::to_string(device_);
   const epd_program_rank held = {
-      .struct_size = sizeof held, .domain = 0, .position = rank_, .device = "cuda:0"};
+      .struct_size = sizeof held, .domain = 0, .position = rank_, .device = device.c_str()};
   epd_group_spec spec = {};
   spec.struct_size = sizeof spec;
   spec.instance = "1";
@@ -98,7 +101,7 @@ std::string HandlerRank::Join(const std::string& socket) {
   group.local_experts = case_.num_local_experts(rank_);
   group.held = &held;
   group.num_held = 1;
-  group.devices = "cuda:0";
+  group.devices = device.c_str();
   epd_error error = NoError();
   return epd_program_join(&group, &error) == EPD_OK ? "" : error.message;
 }
@@ -107,7 +110,7 @@ std::string HandlerRank::OpenStream() {
   const client::CudaDriver& opened = client::ProcessDriver();
   if (!opened.problem.empty()) return opened.problem;
   cuda::Context context = nullptr;
-  if (opened.table.primary_context_retain(&context, 0) != cuda::kSuccess ||
+  if (opened.table.primary_context_retain(&context, device_) != cuda::kSuccess ||
       opened.table.context_set_current(context) != cuda::kSuccess ||
       opened.table.stream_create(&stream_, cuda::kStreamNonBlocking) != cuda::kSuccess) {
     return "the fake device has no context and stream";
@@ -115,7 +118,7 @@ std::string HandlerRank::OpenStream() {
   return "";
 }
 
-std::string HandlerRank::Step(const RankData& data) {
+std::string HandlerRank::Step(const RankData& data, int num_executions) {
   for (DeviceBytes* out : {&counts_, &total_, &plan_, &recv_, &recv_weights_, &combined_,
                            &grad_tokens_, &grad_weights_, &grad_expert_}) {
     out->Poison();
@@ -125,7 +128,8 @@ std::string HandlerRank::Step(const RankData& data) {
   weights_.Fill(data.topk_weights);
   expert_out_.Fill(data.expert_out);
   expert_weights_.Fill(data.expert_weights);
-  const jax::Outcome put = jax::Execute(sites_, 0, stream_);
+  jax::Outcome put;
+  for (int n = 0; n < num_executions && put.ok(); ++n) put = jax::Execute(sites_, device_, stream_);
   if (std::string late = Await(); !late.empty()) return late;
   // Of calls that were put before one failed: they have ended since.
   epd_error error = NoError();

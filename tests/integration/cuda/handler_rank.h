@@ -18,8 +18,8 @@ namespace epd::testing {
 // float32, and every rank has as many tokens as the group allows.
 class HandlerRank {
  public:
-  // Joins, collectively, and loads the executable. `problem` is the first error's text.
-  HandlerRank(const std::string& socket, const ExchangeCase& c, uint32_t rank);
+  // Joins, collectively, as one of `device`, and loads the executable. `problem` is the first error's text.
+  HandlerRank(const std::string& socket, const ExchangeCase& c, uint32_t rank, int device = 0);
   // Leaves.
   ~HandlerRank();
   std::string problem;
@@ -27,8 +27,9 @@ class HandlerRank {
   // Where its calls stand in their program.
   static constexpr const char* kScope = "layer_3";
 
-  // All five operations, one execution. The first difference from `data` in words, or the first error's text.
-  std::string Step(const RankData& data);
+  // All five operations, `num_executions` times, waiting only for the last; the first difference from `data` in words, or
+  // the first error's text.
+  std::string Step(const RankData& data, int num_executions = 1);
 
  private:
   std::string Join(const std::string& socket);
@@ -38,6 +39,7 @@ class HandlerRank {
 
   const ExchangeCase case_;
   const uint32_t rank_;
+  const int device_;
   const int64_t num_tokens_;
   cuda::Stream stream_ = nullptr;
   DeviceBytes topk_, tokens_, weights_, expert_out_, expert_weights_;

@@ -1,13 +1,16 @@
 // Goal: what JAX calls on a GPU - the package's joining and the five handlers of the CUDA platform - gives, over a
 // real epd and its worker, what plain loops give; a killed worker is an error at the next look, and then all is well; an epd that
-// stops in order while nothing is in the streams, and comes back, is no error.
+// stops in order and comes back is no error, whatever is in the streams, and where the calls are.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,7 +39,8 @@ class JaxHandlers : public OnFakeGpu, public ::testing::WithParamInterface<bool>
       ranks.push_back(std::make_unique<RankProcess>([&, rank](Link& link) -> std::string {
         // From now on the loader finds it under its own name.
         if (dlopen(FakeGpu::Library().c_str(), RTLD_NOW) == nullptr) return dlerror();
-        HandlerRank handlers(daemon.socket_path(), case_, rank);
+        HandlerRank handlers(daemon.socket_path(), case_, rank,
+                             static_cast<int>(rank) % num_devices_);
         return handlers.problem.empty() ? body(handlers, rank, link) : handlers.problem;
       }));
     }
@@ -53,6 +57,23 @@ class JaxHandlers : public OnFakeGpu, public ::testing::WithParamInterface<bool>
                            .alignment = 4,
                            .routing = Routing::kSomeMissing,
                            .worker_executor = GetParam()};
+  int num_devices_ = 1;  // Ranks are on them in turns.
+};
+
+// How far the ranks' steps are, and up to which they go; seen by all processes.
+struct SharedSteps {
+  static SharedSteps& Make() {
+    void* const at = mmap(nullptr, sizeof(SharedSteps), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return *new (at) SharedSteps;
+  }
+  void Reach(uint32_t n) {
+    uint32_t before = furthest;
+    while (before < n && !furthest.compare_exchange_weak(before, n)) {
+    }
+  }
+  std::atomic<uint32_t> furthest = 0;
+  std::atomic<uint32_t> last = UINT32_MAX;
 };
 INSTANTIATE_TEST_SUITE_P(Executors, JaxHandlers, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "worker" : "client"; });
@@ -139,6 +160,59 @@ TEST_P(JaxHandlers, WhyAndATraceSayWhereInTheProgramEachCallStands) {
   }
   EXPECT_THAT(trace, HasSubstr(scope));
   EXPECT_THAT(why, HasSubstr(scope));
+}
+
+// Several executions are in the streams whenever the ranks are told, and each rank is at another call.
+std::string RunUntilLast(HandlerRank& handlers, SharedSteps& steps,
+                         const std::function<RankData(uint32_t)>& data) {
+  for (uint32_t n = 0; n <= steps.last; ++n) {
+    steps.Reach(n);
+    if (std::string problem = handlers.Step(data(n), 4); !problem.empty())
+      return "step " + std::to_string(n) + ": " + problem;
+  }
+  return "";
+}
+
+// Stops and starts the daemon under them, again and again. What the ranks heard.
+std::vector<std::string> FinishAfterStops(RunningDaemon& daemon, SharedSteps& steps,
+                                          std::vector<std::unique_ptr<RankProcess>> ranks) {
+  for (const uint32_t stop : {5, 30, 60}) {
+    EXPECT_TRUE(Eventually(kPatienceSeconds, [&] { return steps.furthest >= stop; }));
+    daemon.Restart();
+  }
+  steps.last = steps.furthest + 10;
+  return FinishAll(ranks);
+}
+
+TEST_P(JaxHandlers, StopsInOrderUnderStepsAreNoError) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  SharedSteps& steps = SharedSteps::Make();
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link&) {
+    return RunUntilLast(handlers, steps, [&](uint32_t n) { return DataOf(rank, n); });
+  });
+  EXPECT_THAT(FinishAfterStops(daemon, steps, std::move(ranks)), Each(""));
+}
+
+class JaxHandlersOnTwoGpus : public JaxHandlers {
+ protected:
+  JaxHandlersOnTwoGpus() {
+    setenv("EPD_FAKE_CUDA", "devices=2", 1);
+    num_devices_ = 2;
+  }
+  ~JaxHandlersOnTwoGpus() override { unsetenv("EPD_FAKE_CUDA"); }
+};
+// With executor=client all ranks are on one GPU.
+INSTANTIATE_TEST_SUITE_P(Executors, JaxHandlersOnTwoGpus, ::testing::Values(true),
+                         [](const auto&) { return "worker"; });
+
+// Each GPU's worker sees only its own ranks' streams.
+TEST_P(JaxHandlersOnTwoGpus, StopsInOrderUnderStepsAreNoError) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=0,1"});
+  SharedSteps& steps = SharedSteps::Make();
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link&) {
+    return RunUntilLast(handlers, steps, [&](uint32_t n) { return DataOf(rank, n); });
+  });
+  EXPECT_THAT(FinishAfterStops(daemon, steps, std::move(ranks)), Each(""));
 }
 
 }  // namespace

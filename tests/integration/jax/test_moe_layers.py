@@ -1,6 +1,5 @@
 """Goal: epd.jax.layers equal a dense layer in values and gradients, name bad arguments, and communicate no more than they say."""
 
-import importlib.util
 import subprocess
 
 import pytest
@@ -8,36 +7,20 @@ from harness import (
     HERE,
     ROOT,
     Setup,
-    checks_of,
     clean_environment,
     python,
     report_of,
     running_daemon,
 )
+from layer_cases import layer_cases
 
-# Most of the time goes into compiling.
-_SETUPS = [
-    Setup(program, processes, devices, (2, 2), environment={"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"})
-    for program, processes, devices in (
-        ("moe_layers", 1, 4),
-        ("moe_meshes", 1, 4),
-        ("moe_layers_multiprocess", 4, 1),
-        ("moe_modules", 1, 4),
-    )
-]
-_NEEDS_FLAX = pytest.mark.skipif(
-    importlib.util.find_spec("flax") is None, reason="deploy/setup has Flax for Python 3.12 alone"
+_CASES = layer_cases(
+    ("moe_layers", 1, 4),
+    ("moe_meshes", 1, 4),
+    ("moe_layers_multiprocess", 4, 1),
+    ("moe_modules", 1, 4),
+    needs_flax="moe_modules",
 )
-_CASES = [
-    pytest.param(
-        setup,
-        check,
-        id=f"{setup}-{check}",
-        marks=_NEEDS_FLAX if setup.program == "moe_modules" else (),
-    )
-    for setup in _SETUPS
-    for check in checks_of(setup.program)
-]
 _EXAMPLES = ROOT / "client" / "jax" / "example"
 _CHECK = HERE / "examples" / "deepseek_v3_moe_check.py"
 

@@ -395,6 +395,7 @@ TEST(ReformationTest, AShutdownIsToldBeforeAnythingIsRefusedAndIsResumableOnEver
                 HasSubstr("the epd of node n0 is stopping"));
     EXPECT_TRUE(c.group_ended[session].empty()) << session;
   }
+  for (const auto& node : c.nodes) EXPECT_EQ(node.num_drains_in_order, 1);
   c.Attach(1, 4);
   c.Join(1, 4, 1, SmallSpec(2), {1});
   EXPECT_TRUE(c.failed[4].empty()) << "it waits until the group has ended";
@@ -417,6 +418,8 @@ TEST(ReformationTest, ADrainThatAnOperatorAsksForIsNotResumable) {
     ASSERT_EQ(c.group_ended[session].size(), 1u);
     EXPECT_FALSE(IsResumable(c.group_ended[session][0]));
   }
+  EXPECT_EQ(c.nodes[0].num_drains, 1);
+  EXPECT_EQ(c.nodes[0].num_drains_in_order, 0);
 }
 
 TEST(ReformationTest, WhoIsNotTakenOverIsToldWhyAndMayJoinAgain) {

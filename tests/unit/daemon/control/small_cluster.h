@@ -48,6 +48,7 @@ class SmallCluster {
     std::vector<InitCommunicator> inits;
     std::vector<WorkerName> id_makers;
     int num_drains = 0;
+    int num_drains_in_order = 0;
     std::vector<GroupTransition> transitions;
   };
 
@@ -231,6 +232,7 @@ class SmallCluster {
       node.ended.push_back(*e);
     } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
       ++node.num_drains;
+      node.num_drains_in_order += e->in_order ? 1 : 0;
       if (node.worker_answers) Give(i, TenantDrained{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<MakeUniqueId>(&effect)) {
       node.id_makers.push_back(e->to);

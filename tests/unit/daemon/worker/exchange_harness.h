@@ -154,6 +154,8 @@ class ExchangeHarness {
   std::vector<ArenaSetId>& direct_ends = worker_.direct_ends;
   std::vector<AwaitDirect>& awaited = worker_.awaited;
   bool& direct_busy = worker_.direct_busy;
+  std::vector<AwaitStreams>& awaited_streams = worker_.awaited_streams;
+  bool& streams_busy = worker_.streams_busy;
   std::vector<uint64_t>& count_offsets = worker_.count_offsets;
 
  private:

@@ -15,9 +15,12 @@ constexpr uint64_t kEagerBufferBytes = 4096;
 
 class Streams : public ::testing::Test {
  protected:
-  explicit Streams(bool drop = false)
-      : h_({.staging_bytes = kPool, .stream_region_bytes = kEagerBufferBytes}) {
+  explicit Streams(bool drop = false, const std::string& backend = "auto")
+      : h_({.staging_bytes = kPool,
+            .device_staging_bytes = uint64_t{16} << 20,
+            .stream_region_bytes = kEagerBufferBytes}) {
     GroupSpec spec = h_.Spec(2);
+    spec.backend = backend;
     spec.executor = Executor::kWorker;
     spec.drop_on_overflow = drop;
     h_.StartTenant(spec);
@@ -55,6 +58,16 @@ class Streams : public ::testing::Test {
   uint64_t demand_of_rank_1_ = 0;
   uint64_t plan_id_of_rank_1_ = 1;
   uint32_t claim_ = 1;
+};
+
+class OnDevice : public Streams {
+ protected:
+  OnDevice() : Streams(false, "cuda") {}
+  void Drain(bool in_order) {
+    h_.streams_busy = true;
+    h_.exchange.DrainTenant(kGroup, Formation(1), h_.now, in_order);
+    h_.Perform();
+  }
 };
 
 class DroppingStreams : public Streams {
@@ -278,6 +291,46 @@ TEST_F(Streams, RanksThatDoNotAllCallFromAStreamAreTold) {
   request.program[12] = 1;  // As the engine names a site's program.
   h_.Take(request);
   EXPECT_FALSE(h_.answered(streamed) && h_.code(streamed) == Code::kOk);
+}
+
+TEST_F(OnDevice, ADrainInOrderLetsStreamsGoOnUntilTheyAreIdleAndRefusesThen) {
+  TakeBoth(0, shm::Step::kStreamAnnounce);
+  Drain(/*in_order=*/true);
+  ASSERT_EQ(h_.awaited_streams.size(), 1u);
+  EXPECT_THAT(h_.awaited_streams[0].sessions,
+              ::testing::ElementsAre(h_.SessionOf(0), h_.SessionOf(1)));
+  const auto published = TakeBoth(0, shm::Step::kStreamPublish);
+  Move();
+  TakeBoth(0, shm::Step::kStreamPulled);
+  EXPECT_EQ(h_.code(published[0]), Code::kOk);
+  EXPECT_EQ(h_.code(Run(1)[1]), Code::kOk) << "it was in the streams before";
+  EXPECT_TRUE(h_.drained.empty()) << "more may be in them";
+
+  h_.exchange.StreamsIdle(kGroup, Formation(1), h_.now);
+  h_.Perform();
+  EXPECT_EQ(h_.drained.size(), 1u);
+  for (const Submission& refused : TakeBoth(0, shm::Step::kStreamAnnounce))
+    EXPECT_EQ(h_.code(refused), Code::kFailedPrecondition);
+}
+
+TEST_F(OnDevice, WhatIsOpenWhenTheStreamsAreIdleEndsBeforeTheDrain) {
+  Drain(/*in_order=*/true);
+  TakeBoth(0, shm::Step::kStreamAnnounce);
+  h_.exchange.StreamsIdle(kGroup, Formation(1), h_.now);
+  h_.Perform();
+  EXPECT_TRUE(h_.drained.empty());
+  const auto published = TakeBoth(0, shm::Step::kStreamPublish);
+  Move();
+  TakeBoth(0, shm::Step::kStreamPulled);
+  EXPECT_EQ(h_.code(published[0]), Code::kOk);
+  EXPECT_EQ(h_.drained.size(), 1u);
+}
+
+TEST_F(OnDevice, AnOperatorsDrainRefusesAtOnce) {
+  Drain(/*in_order=*/false);
+  EXPECT_TRUE(h_.awaited_streams.empty());
+  EXPECT_EQ(h_.drained.size(), 1u);
+  EXPECT_EQ(h_.code(Take(0, 0, shm::Step::kStreamAnnounce)), Code::kFailedPrecondition);
 }
 
 }  // namespace

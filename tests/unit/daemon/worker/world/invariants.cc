@@ -431,11 +431,11 @@ constexpr Invariant kInvariants[] = {
 };
 
 constexpr const char* kEffectNames[] = {
-    "link",        "open record",   "decide record", "close record", "name eager buffers",
-    "end direct",  "await direct",  "answer",        "commit pages", "create arenas",
-    "drop arenas", "tenant ready",  "drained",       "move rows",    "take turn",
-    "cancel move", "count routes",  "send",          "open wire",    "send rows",
-    "close wire",  "tenant broken", "evict",         "log"};
+    "link",          "open record",  "decide record", "close record", "name eager buffers",
+    "end direct",    "await direct", "await streams", "answer",       "commit pages",
+    "create arenas", "drop arenas",  "tenant ready",  "drained",      "move rows",
+    "take turn",     "cancel move",  "count routes",  "send",         "open wire",
+    "send rows",     "close wire",   "tenant broken", "evict",        "log"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

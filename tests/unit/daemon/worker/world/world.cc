@@ -122,6 +122,10 @@ struct World::Performer {
     w.awaited.push_back(e);
     if (!w.direct_busy) w.exchange.DirectIdle(e.group, e.formation, world.now);
   }
+  void operator()(const AwaitStreams& e) {
+    w.awaited_streams.push_back(e);
+    if (!w.streams_busy) w.exchange.StreamsIdle(e.group, e.formation, world.now);
+  }
   void operator()(const NameEagerBuffers& e) { w.eager[e.submission] = e.eager_buffer_of_rank; }
   void operator()(const AnswerSubmission& e) {
     w.open.erase(e.submission);

@@ -79,6 +79,9 @@ struct Worker {
   std::vector<ArenaSetId> direct_ends;
   std::vector<AwaitDirect> awaited;
   bool direct_busy = false;
+  // Likewise of calls in GPUs' streams, and StreamsIdle.
+  std::vector<AwaitStreams> awaited_streams;
+  bool streams_busy = false;
 };
 
 struct Group {
