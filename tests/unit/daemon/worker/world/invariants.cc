@@ -94,8 +94,9 @@ std::string Agreement(const World& world, const Happening& h) {
 
 std::string Truth(const World& world, const Happening& h) {
   if (const auto* e = h.As<MoveRows>()) {
-    if (e->group.value < 1 || e->group.value > world.groups.size()) return "";
-    const Group& group = world.groups[e->group.value - 1];
+    const Group* const found = world.FindGroup(e->group, e->formation);
+    if (found == nullptr) return "";
+    const Group& group = *found;
     for (uint32_t r = 0; r < e->job.parts.size(); ++r) {
       const MovePart& part = e->job.parts[r];
       if (part.local != (group.worker_of[r] == h.worker->index))
@@ -150,6 +151,7 @@ struct SiteCall {
 std::string SiteCallsAreTrue(const World& world, const Happening& h) {
   if (h.As<Rests>() == nullptr && h.As<StepIsOver>() == nullptr) return "";
   if (!world.quiet && h.As<Rests>() == nullptr) return "";
+  if (world.groups.empty()) return "";
   for (const auto& [unused, over] : world.overflows) {
     if (!over || world.groups[0].spec.drop_on_overflow) return "an overflow of nobody's";
   }
@@ -270,8 +272,9 @@ std::string Arenas(const World& world, const Happening& h) {
     }
   } else if (const auto* e = h.As<ReportTenantReady>()) {
     if (!h.worker->arenas.contains(e->set)) return "a tenant is ready without arenas";
-    if (e->group.value < 1 || e->group.value > world.groups.size()) return "";
-    const Group& group = world.groups[e->group.value - 1];
+    const Group* const found = world.FindGroup(e->group, e->formation);
+    if (found == nullptr) return "";
+    const Group& group = *found;
     for (const Group& other : world.groups) {
       const auto set = other.sets.find(h.worker->index);
       if (&other != &group && !other.ended && set != other.sets.end() && set->second == e->set &&
@@ -386,6 +389,7 @@ std::string Arming(const World&, const Happening& h) {
 std::string Pool(const World& world, const Happening& h) {
   if (h.As<StepIsOver>() == nullptr) return "";
   for (int w = 0; w < world.num_workers(); ++w) {
+    if (h.worker != nullptr && h.worker->index != w) continue;
     const absl::Status pool = world.worker(w).exchange.staging().pool().CheckConsistent();
     if (!pool.ok()) return std::string(pool.message());
   }
@@ -406,7 +410,7 @@ std::string Progress(const World& world, const Happening& h) {
 }
 
 std::string Return(const World& world, const Happening& h) {
-  if (h.As<Rests>() == nullptr || world.groups[0].streams) return "";
+  if (h.As<Rests>() == nullptr || world.groups.empty() || world.groups[0].streams) return "";
   for (int w = 0; w < world.num_workers(); ++w) {
     const Worker& worker = world.worker(w);
     if (worker.exchange.num_open_operations() != 0) return "an operation stays open";
@@ -452,8 +456,8 @@ std::string Describe(const Happening& h) {
   if (const auto* e = h.As<DecideRecord>())
     absl::StrAppend(&text, " operation ", e->operation.value, " ", e->status.ToString());
   if (const auto* e = h.As<SendToPeer>())
-    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to worker ",
-                    WorkerOf(e->peer));
+    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to run ",
+                    e->peer.value);
   if (const auto* e = h.As<ReportTenantBroken>()) absl::StrAppend(&text, " ", e->cause.ToString());
   return text;
 }
