@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace epd::sim {
 
 // Each breaks one thing around the machines under test, so that one invariant must fail; see
@@ -38,6 +40,9 @@ struct Options {
   uint64_t seed = 1;
   int events = 200;    // Steps with faults; then faults stop and everything must settle.
   bool stops = false;  // The coordinator is stopped now and then, and goes on.
+  // With the data plane: engines in the workers, ranks that call. Else workers only answer.
+  bool whole = false;
+  int num_nodes = 0;  // 0: two to four, by the seed.
   Bug bug = Bug::kNone;
   bool verbose = false;
 };
@@ -49,6 +54,10 @@ struct Outcome {
   int num_ready = 0;     // How often a group became READY: a run without any proves little.
   int num_reformed = 0;  // ... and how often after it had been READY before.
   int num_failed_joins = 0;
+  int num_nodes = 0;
+  int num_good_calls = 0;
+  int num_failed_calls = 0;
+  absl::Duration simulated;
 };
 
 Outcome Simulate(const Options& options);

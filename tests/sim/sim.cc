@@ -19,16 +19,19 @@ bool Flag(const char* arg, const char* name, uint64_t* value) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  uint64_t first = 1, seeds = 10000, events = 200, bug = 0;
-  bool verbose = false, stops = false;
+  uint64_t first = 1, seeds = 10000, events = 200, bug = 0, nodes = 0;
+  bool verbose = false, stops = false, whole = false;
   for (int i = 1; i < argc; ++i) {
     const char* arg = argv[i];
     if (std::strcmp(arg, "--verbose") == 0) {
       verbose = true;
     } else if (std::strcmp(arg, "--stops") == 0) {
       stops = true;
+    } else if (std::strcmp(arg, "--whole") == 0) {
+      whole = true;
     } else if (!Flag(arg, "--first", &first) && !Flag(arg, "--seeds", &seeds) &&
-               !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug)) {
+               !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug) &&
+               !Flag(arg, "--nodes", &nodes)) {
       std::fprintf(stderr,
                    "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--stops] "
                    "[--verbose]\n");
@@ -36,7 +39,8 @@ int main(int argc, char** argv) {
     }
   }
   const auto start = std::chrono::steady_clock::now();
-  long steps = 0, ready = 0, reformed = 0, failed = 0;
+  long steps = 0, ready = 0, reformed = 0, failed = 0, good_calls = 0, failed_calls = 0;
+  absl::Duration simulated;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     epd::sim::Options options;
     options.seed = seed;
@@ -44,11 +48,16 @@ int main(int argc, char** argv) {
     options.bug = static_cast<epd::sim::Bug>(bug);
     options.verbose = verbose;
     options.stops = stops;
+    options.whole = whole;
+    options.num_nodes = static_cast<int>(nodes);
     const epd::sim::Outcome outcome = epd::sim::Simulate(options);
     steps += outcome.steps;
     ready += outcome.num_ready;
     reformed += outcome.num_reformed;
     failed += outcome.num_failed_joins;
+    good_calls += outcome.num_good_calls;
+    failed_calls += outcome.num_failed_calls;
+    simulated += outcome.simulated;
     if (!outcome.violation.empty()) {
       std::printf(
           "seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu%s "
@@ -65,5 +74,6 @@ int main(int argc, char** argv) {
       "%llu seeds, %ld steps, %ld times READY, %ld of them again, %ld failed joins, %.1f s: all "
       "held\n",
       static_cast<unsigned long long>(seeds), steps, ready, reformed, failed, seconds);
+  if (whole) std::printf("%ld good calls, %ld failed calls, %.1f hours simulated\n", good_calls, failed_calls, absl::ToDoubleHours(simulated));
   return 0;
 }

@@ -32,6 +32,10 @@ GroupSpec World::SpecOf(int which, int instance, int tenant) {
   spec.max_token_dtype = Dtype::kFloat32;
   spec.backend = "cpu";
   spec.deadlines.form = absl::Seconds(20);
+  if (data_ == nullptr) return spec;
+  spec.deadlines.absent = absl::Seconds(15);
+  spec.deadlines.undecided = absl::Seconds(10);
+  spec.executor = which % 2 == 0 ? Executor::kClient : Executor::kWorker;
   return spec;
 }
 
@@ -74,6 +78,7 @@ void World::ToNode(size_t c, const NodeEvent& event) {
     if (const auto* gone = std::get_if<SessionGone>(&event)) {
       invariants_.SawSessionEnd({nodes_[i].name, incarnation, gone->session.value});
     }
+    if (data_ != nullptr) SawSession(i, event);
     Give(i, event);
   });
 }
@@ -135,6 +140,7 @@ void World::Leave(size_t c) {
   if (client.parts.empty()) return;
   const GroupId group = client.parts.begin()->first;
   Log(absl::StrCat("session ", client.session.value, " leaves"));
+  if (data_ != nullptr) TouchClient(c);
   client.parts.erase(group);
   client.left_at = now_;
   ToNode(c, LeaveRequested{client.session, RequestId{client.next_request++}, group});
@@ -144,6 +150,10 @@ void World::Crash(size_t c) {
   Client& client = clients_[c];
   if (!client.alive) return;
   Log(absl::StrCat("session ", client.session.value, " dies"));
+  if (data_ != nullptr) {
+    TouchClient(c);
+    data_->Abandon(client.session);
+  }
   client.alive = false;
   if (options_.bug == Bug::kDeadKeepsLease) return;
   ToNode(c, SessionGone{client.session, absl::UnavailableError("socket closed")});
@@ -156,6 +166,7 @@ void World::Operate(size_t c) {
   auto it = client.parts.begin();
   std::advance(it, rng_.Below(client.parts.size()));
   Part& part = it->second;
+  if (data_ != nullptr) return MoreCalls(it->first, part.formation, 1 + rng_.Below(3));
   if (!part.serving && part.wait) return;
   ProgramId program{};
   program[0] = static_cast<uint8_t>(rng_.Below(2));
@@ -168,8 +179,10 @@ void World::SendDrained(size_t c, GroupId group) {
   const Client& client = clients_[c];
   const Part& part = client.parts.at(group);
   SessionDrained drained{client.session, group, part.formation, {}};
-  for (const auto& [key, begun] : part.begun)
-    drained.counts.push_back({key.first, key.second, begun, begun % 2 == 1});
+  for (const auto& [key, begun] : part.begun) {
+    const bool failed = data_ != nullptr ? part.failed.contains(key.first) : begun % 2 == 1;
+    drained.counts.push_back({key.first, key.second, begun, failed});
+  }
   invariants_.SawDrained(client.session, group, drained.counts);
   ToNode(c, drained);
 }
@@ -181,6 +194,7 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
     return;  // It has left in the meantime.
   Part& part = client.parts[joined.group];
   part.name = Title(joined.spec);
+  part.group_name = joined.spec.name;
   part.coordinator = joined.coordinator;
   part.formation = joined.formation;
   part.epoch = joined.epoch;
@@ -196,7 +210,10 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
       invariants_.SawHeld(joined.coordinator, joined.group, joined.formation, rank,
                           WhoOf((c + 1) % clients_.size()));
     }
+    if (data_ == nullptr) continue;
+    part.loops[rank].num_cut = part.failed.contains(rank) ? 1 : 0;
   }
+  if (data_ != nullptr) BeginTurns(c, joined.group);
 }
 
 void World::OnReform(size_t c, const NotifyReform& reform) {
@@ -204,6 +221,11 @@ void World::OnReform(size_t c, const NotifyReform& reform) {
   if (it == clients_[c].parts.end()) return;
   Part& part = it->second;
   part.wait = reform.wait;
+  if (data_ != nullptr && part.formation == reform.formation) {
+    part.serving = false;
+    MaybeDrain(c, reform.group);
+    return BeginTurns(c, reform.group);
+  }
   if (!part.serving || part.formation != reform.formation) return;
   part.serving = false;
   At(Delay(rng_.Chance(5) ? 9000 : 500),
@@ -224,6 +246,7 @@ void World::Order(size_t i) {
   const int which = static_cast<int>(rng_.Below(kNumNames));
   const GroupSpec spec = SpecOf(which, 1, rng_.Chance(30) ? 1 : 0);
   const absl::Time deadline = NodeNow(i) + Delay(8000);
+  Touch(spec.name);
   invariants_.SawOrderAsked(nodes_[i].name, nodes_[i].incarnation, request);
   switch (rng_.Below(4)) {
     case 0:

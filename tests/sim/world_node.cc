@@ -30,12 +30,19 @@ void World::CrashNode(size_t i) {
   if (node.connection != 0) Disconnect(i);
   invariants_.SawNodeEnd(node.name, node.incarnation);
   node.control.reset();
+  for (size_t c = 0; c < clients_.size(); ++c) {
+    Client& client = clients_[c];
+    if (client.node != i || client.node_incarnation != node.incarnation) continue;
+    if (data_ != nullptr && client.alive) TouchClient(c);
+    if (data_ != nullptr) data_->EndSession({}, client.session, /*process_alive=*/false);
+    client.alive = false;
+  }
+  node.sessions.clear();
   for (auto& [name, worker] : node.workers) {  // They exit with their epd.
+    if (data_ != nullptr) TouchWorker(WorkerIndex(i, name));
+    if (data_ != nullptr) data_->KillWorker(WorkerIndex(i, name), absl::UnavailableError("epd is gone"));
     worker = Worker{};
     worker.died_at = now_;
-  }
-  for (Client& client : clients_) {
-    if (client.node == i && client.node_incarnation == node.incarnation) client.alive = false;
   }
   At(Delay(8000), [this, i] {
     if (nodes_[i].control == nullptr) StartNode(i);
@@ -111,6 +118,9 @@ void World::Disconnect(size_t i) {
   Log(absl::StrCat(node.name, " is cut off"));
   node.connection = 0;
   node.cut_off_at = now_;
+  for (size_t c = 0; data_ != nullptr && c < clients_.size(); ++c) {
+    if (clients_[c].node == i && Lives(c)) TouchClient(c);
+  }
   Give(i, CoordinatorLost{absl::UnavailableError("stream broke")});
   At(Delay(faults_ && rng_.Chance(30) ? 9000 : 1000), [this, i] { Connect(i); });
 }
