@@ -1,6 +1,7 @@
 #include "tests/sim/data_plane.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/daemon/worker/world/make_request.h"
@@ -14,6 +15,7 @@ constexpr uint64_t kStaging = 160 * kPage;
 constexpr absl::Duration kControl = absl::Milliseconds(20);   // From epd to a worker,
 constexpr absl::Duration kStream = absl::Milliseconds(5);     // between workers,
 constexpr absl::Duration kRowsTake = absl::Milliseconds(50);  // and rows, or a copy.
+constexpr absl::Duration kLateBy = absl::Seconds(1);          // All of these, a few times.
 constexpr absl::Duration kNoticed = absl::Milliseconds(800);  // Until a stream's other end is missed.
 constexpr absl::Duration kSweep = absl::Milliseconds(20);     // epd's, over a dead worker's calls.
 constexpr absl::Duration kSlow = absl::Seconds(12);
@@ -22,7 +24,7 @@ constexpr absl::Duration kLingers = absl::Seconds(6);
 using State = world::Call::State;
 
 world::WorldOptions OptionsOf(int num_workers) {
-  world::WorldOptions options{.num_workers = num_workers, .per_mille_of_moves_fail = 5};
+  world::WorldOptions options{.num_workers = num_workers, .per_mille_of_moves_fail = 5, .late_by = kLateBy};
   options.engine = {.staging_bytes = kStaging, .eager = {.buffer_bytes = 0}};
   return options;
 }
@@ -109,7 +111,7 @@ void DataPlane::KillWorker(int worker, const absl::Status& why) {
   if (!killed.up) return;
   killed.up = false;
   for (world::Group& group : w_.groups) {
-    if (!group.ended && group.workers().contains(worker)) group.ended = group.leader_lost = true;
+    if (group.workers().contains(worker)) group.ended = group.leader_lost = true;
   }
   for (const size_t index : std::set<size_t>(w_.running)) {
     w_.touching.erase(index);
@@ -149,6 +151,9 @@ void DataPlane::StopWorker(int worker, absl::Time until) {
   Process& stopped = process(worker);
   if (!stopped.up || w_.now < stopped.stopped_until) return;
   stopped.stopped_until = until;
+  for (world::Group& group : w_.groups) {  // It may say nothing of what it has decided.
+    if (!group.ended && group.worker_of[0] == worker) group.leader_lost = true;
+  }
   for (const size_t running : w_.running) {  // Nobody can answer them in time.
     world::Call& call = w_.calls[running];
     if (call.group->workers().contains(worker)) call.since += until - w_.now;
@@ -169,15 +174,18 @@ void DataPlane::AddSession(const std::vector<int>& workers, SessionId session) {
 void DataPlane::EndSession(const std::vector<int>& workers, SessionId session, bool process_alive) {
   if (w_.alive.erase(session) == 0) return;
   calls_.Abandon(session);
-  if (process_alive) w_.lingering.insert(session);
-  const auto tell = [this, workers, session](bool alive, const char* why) {
+  // What a worker does before it has heard is right.
+  auto num_told = std::make_shared<size_t>(0);
+  const auto tell = [this, workers, session, num_told](bool alive, const char* why) {
     for (const int worker : workers) {
-      Later(worker, [this, worker, session, alive, why] {
+      Later(worker, [this, num = workers.size(), worker, session, num_told, alive, why] {
         const std::vector<size_t> others = calls_.CallsWithout(session);
         world::Worker& hears = w_.worker(worker);
         hears.exchange.SessionDead(session, absl::UnavailableError(why), alive, w_.now);
         w_.Perform(hears);
         w_.Happens(&hears, world::Dies{others});
+        if (alive && ++*num_told == num) w_.lingering.insert(session);
+        if (!alive) w_.lingering.erase(session);
       });
     }
   };

@@ -82,7 +82,10 @@ class DataPlane {
   const world::World& engines() const { return w_; }
   // "<invariant>: <what>"; empty: all hold.
   std::string violation() const;
-  void Trace() { w_.Trace(); }
+  void Trace(std::function<void(const std::string&)> note) {
+    w_.on_note = std::move(note);
+    w_.Trace();
+  }
 
  private:
   struct Process {

@@ -32,7 +32,8 @@ World::World(const Options& options) : options_(options), rng_(options.seed) {
 World::~World() = default;
 
 Outcome World::Run() {
-  while (steps_ < options_.events && invariants_.violation().empty()) {
+  if (data_ != nullptr) RunWhole();
+  while (data_ == nullptr && steps_ < options_.events && invariants_.violation().empty()) {
     if (rng_.Chance(30)) {
       ++steps_;
       RandomAction();
@@ -115,11 +116,6 @@ void World::RandomAction() {
   const std::optional<size_t> client = RandomClient();
   const size_t node = rng_.Below(nodes_.size());
   if (options_.stops && rng_.Chance(5)) return StopCoordinator();
-  if (data_ != nullptr) {
-    data_->SetTime(now_);
-    if (rng_.Chance(3)) return CutNodes(node, rng_.Below(nodes_.size()));
-    if (rng_.Chance(3)) return StopWorker(node, RandomWorker());
-  }
   const uint64_t dice = rng_.Below(100);
   if (dice < 22 || !client.has_value()) return NewClient();
   if (dice < 36) return JoinSomething(*client);

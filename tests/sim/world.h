@@ -147,8 +147,13 @@ class World {
   void UseStaging(size_t i);
 
   // ---- world_client.cc ----
+  int NumNames() const;  // Of groups.
+  uint32_t NumRanks(int which) const;
   void NewClient();
+  std::optional<size_t> Attach(size_t i);
+  std::set<Rank> TakenRanks(const std::string& title) const;
   void JoinSomething(size_t c);
+  void Join(size_t c, int which, GroupSpec spec, std::vector<Rank> ranks);
   void Leave(size_t c);
   void Crash(size_t c);
   void Operate(size_t c);
@@ -167,6 +172,9 @@ class World {
 
   // ---- world_calls.cc: with a data plane ----
   void MakeDataPlane();
+  void RunWhole();
+  void ActOnWhole();
+  void LaunchJob(int which);
   void SawSession(size_t i, const NodeEvent& event);
   void BeginTurns(size_t c, GroupId group);
   void Turn(size_t c, GroupId group, Rank rank);

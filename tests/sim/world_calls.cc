@@ -8,7 +8,7 @@
 namespace epd::sim {
 namespace {
 
-constexpr uint64_t kQuota = 3;                        // Calls of a formation, unless there are more.
+constexpr uint64_t kQuota = 12;                       // Calls of a formation, unless there are more.
 constexpr uint64_t kHealedCalls = 3;                  // Once faults have stopped.
 constexpr absl::Duration kHealTime = absl::Seconds(60);
 constexpr absl::Duration kMemory = absl::Seconds(90);  // Of what calls fail for.
@@ -56,7 +56,56 @@ void World::MakeDataPlane() {
   data_ = std::make_unique<DataPlane>(static_cast<int>(nodes_.size() * of_node), options_.seed,
                                       std::move(edge));
   data_->SetTime(now_);
-  if (options_.verbose) data_->Trace();
+  if (options_.verbose) data_->Trace([this](const std::string& what) { Log(absl::StrCat("    ", what)); });
+}
+
+// `events` things are done to the cluster, one after the other while jobs run; steps would be too many to count by.
+void World::RunWhole() {
+  for (int which = 0; which < NumNames(); which += 2) LaunchJob(which);
+  const int every_ms = 3000 / static_cast<int>(1 + nodes_.size() / 8);
+  for (int i = 0; i < options_.events && invariants_.violation().empty(); ++i) {
+    const absl::Time until = now_ + Delay(every_ms);
+    while (Step(until)) {
+    }
+    now_ = std::max(now_, until);
+    data_->SetTime(now_);
+    ActOnWhole();
+    CheckStep();
+  }
+}
+
+void World::ActOnWhole() {
+  const std::optional<size_t> client = RandomClient();
+  const size_t node = rng_.Below(nodes_.size());
+  const uint64_t dice = rng_.Below(100);
+  if (dice < 25 || !client.has_value())
+    return LaunchJob(static_cast<int>(rng_.Below(static_cast<uint64_t>(NumNames()))));
+  if (dice < 45) return Operate(*client);
+  if (dice < 50) return JoinSomething(*client);
+  if (dice < 53) return NewClient();
+  if (dice < 57) return Leave(*client);
+  if (dice < 65) return Crash(*client);
+  if (dice < 69) return Order(node);
+  if (dice < 75) return CrashWorker(node, RandomWorker());
+  if (dice < 79) return StopWorker(node, RandomWorker());
+  if (dice < 83) return CutNodes(node, rng_.Below(nodes_.size()));
+  if (dice < 86) return CrashNode(node);
+  if (dice < 89) return CrashCoordinator();
+  if (dice < 91) return StopCoordinator();
+  if (dice < 96) return Disconnect(node);
+}
+
+// A process for each rank that has none: a job that starts, or a launcher that replaces what it has lost.
+void World::LaunchJob(int which) {
+  const GroupSpec spec = SpecOf(which, 1, rng_.Chance(30) ? 1 : 0);
+  const std::set<Rank> taken = TakenRanks(Title(spec));
+  const size_t first = rng_.Below(nodes_.size());
+  const size_t of_node = 1 + rng_.Below(2);
+  for (uint32_t r = 0; r < spec.num_ranks; ++r) {
+    if (taken.contains(Rank(r))) continue;
+    const std::optional<size_t> c = Attach((first + r / of_node) % nodes_.size());
+    if (c.has_value()) Join(*c, which, spec, {Rank(r)});
+  }
 }
 
 // What epd's attach server does beside telling control.
@@ -203,18 +252,22 @@ void World::TouchWorker(int worker) {
 // or a stream of it was harmed not long ago.
 void World::CheckCause(const world::Call& call, const absl::Status& status) {
   using Code = absl::StatusCode;
+  // What ends a generation fails executions that some rank has begun meanwhile, too.
   const auto is_wrong = [&](const world::Call& other) {
-    return other.wrong && other.identity == call.identity;
+    return other.wrong && other.group == call.group && other.formation == call.formation;
   };
   const auto& calls = data_->engines().calls;
   switch (status.code()) {
     case Code::kInvalidArgument:
-    case Code::kResourceExhausted:
     case Code::kDataLoss:
       if (absl::StrContains(status.message(), "damaged")) return;
       if (std::get<3>(call.identity) < 0) return;  // An earlier formation's.
       if (std::any_of(calls.begin(), calls.end(), is_wrong)) return;
       break;
+    case Code::kResourceExhausted:  // A slow rank of anybody's has the staging.
+      if (std::any_of(calls.begin(), calls.end(), is_wrong)) return;
+      [[fallthrough]];
+    case Code::kCancelled:
     case Code::kUnavailable:
     case Code::kAborted:
     case Code::kDeadlineExceeded:

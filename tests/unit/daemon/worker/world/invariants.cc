@@ -342,10 +342,13 @@ std::string DeadlinesHold(const World& world, const Happening& h) {
   for (const size_t running : world.running) {
     const Call& call = world.calls[running];
     const Deadlines& deadlines = call.group->spec.deadlines;
-    absl::Duration limit = deadlines.undecided;
+    absl::Duration limit = deadlines.undecided + world.options().late_by;
     if (call.state == State::kAnnounced) limit += deadlines.absent;
     if (call.state == State::kPulled) limit += kHold;
-    if (call.open() && world.now - call.since > limit) return "a call waits beyond its deadlines";
+    if (!call.open() || world.now - call.since <= limit) continue;
+    return absl::StrCat("a call waits beyond its deadlines: rank ", call.rank, " of group ",
+                        call.group->id.value, " in state ", static_cast<int>(call.state), " for ",
+                        absl::FormatDuration(world.now - call.since));
   }
   return "";
 }

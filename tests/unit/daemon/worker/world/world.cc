@@ -178,7 +178,10 @@ struct World::Performer {
     Group* const group = world.FindGroup(e.group, e.formation);
     if (group == nullptr) return;
     group->sets[w.index] = e.set;
-    w.sets[e.set] = group->members;
+    w.sets[e.set].clear();
+    for (size_t r = 0; r < group->members.size(); ++r) {
+      if (group->worker_of[r] == w.index) w.sets[e.set].push_back(group->members[r]);
+    }
   }
   void operator()(const ReportTenantDrained& e) {
     w.drained.push_back(e.formation);
@@ -459,6 +462,7 @@ void World::Check(const Happening& happening) {
 void World::Note(const std::string& what) {
   const bool again = !last_steps_.empty() && last_steps_.back() == what;
   if (!traces_ || what.empty() || again || broken()) return;
+  on_note(what);
   last_steps_.push_back(what);
   if (last_steps_.size() > kMaxSteps) last_steps_.pop_front();
 }

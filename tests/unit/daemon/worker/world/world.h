@@ -226,6 +226,7 @@ struct WorldOptions {
   bool two_on_one_node = false;  // The first two.
   int per_mille_of_moves_fail = 0;
   int per_mille_of_commits_fail = 0;
+  absl::Duration late_by = {};  // Who hears of a deadline from another worker hears so much later.
 };
 
 class World {
@@ -321,6 +322,8 @@ class World {
   std::function<void(Worker&, const Effect&)> on_report = [](auto&, const auto&) {};
   // Something is under way that DeliverMessage(from, to), DeliverRows or AdvanceMove brings to its end.
   std::function<void(UnderWay, int from, int to)> on_under_way = [](auto, auto, auto) {};
+  // While it is traced: what happens, in words.
+  std::function<void(const std::string&)> on_note = [](const auto&) {};
   // A worker speaks to a run that is over.
   std::function<void(int from, Incarnation peer)> on_unreachable = [](auto, auto) {};
   uint64_t num_revoked = 0;
