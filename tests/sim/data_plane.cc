@@ -176,22 +176,23 @@ void DataPlane::EndSession(const std::vector<int>& workers, SessionId session, b
   calls_.Abandon(session);
   // What a worker does before it has heard is right.
   auto num_told = std::make_shared<size_t>(0);
-  const auto tell = [this, workers, session, num_told](bool alive, const char* why) {
+  auto is_gone = std::make_shared<bool>(!process_alive);
+  const auto tell = [this, workers, session, num_told, is_gone](bool alive, const char* why) {
     for (const int worker : workers) {
-      Later(worker, [this, num = workers.size(), worker, session, num_told, alive, why] {
+      Later(worker, [this, num = workers.size(), worker, session, num_told, is_gone, alive, why] {
         const std::vector<size_t> others = calls_.CallsWithout(session);
         world::Worker& hears = w_.worker(worker);
         hears.exchange.SessionDead(session, absl::UnavailableError(why), alive, w_.now);
         w_.Perform(hears);
         w_.Happens(&hears, world::Dies{others});
-        if (alive && ++*num_told == num) w_.lingering.insert(session);
-        if (!alive) w_.lingering.erase(session);
+        if (++*num_told == num && !*is_gone) w_.lingering.insert(session);
       });
     }
   };
   tell(process_alive, "killed");
   if (!process_alive) return;
-  edge_.later(kLingers, [this, session, tell] {
+  edge_.later(kLingers, [this, session, is_gone, tell] {
+    *is_gone = true;
     w_.lingering.erase(session);
     tell(false, "gone");
   });

@@ -84,13 +84,16 @@ std::set<NodeId> World::LostNodes() const {
 // Its clock and all that is sent to it stand still; then it finds both at once.
 void World::StopCoordinator() {
   if (coordinator_ == nullptr || CoordinatorStopped()) return;
-  stopped_until_ = now_ + Delay(20000);
+  const absl::Duration length = Delay(20000);
+  stopped_until_ = now_ + length;
   Log("coordinator is stopped");
-  At(stopped_until_ - now_, [this, run = coordinator_->incarnation(), before = LostNodes()] {
+  // What is shorter does not show: a node may have been silent for long enough.
+  const bool shows = length > absl::Seconds(2);
+  At(length, [this, shows, run = coordinator_->incarnation(), before = LostNodes()] {
     if (coordinator_ == nullptr || coordinator_->incarnation() != run) return;
     Log("coordinator goes on");
     PerformAll(coordinator_->Tick(now_));
-    if (LostNodes() != before) invariants_.Fail("hears_first", "it lost a node at once");
+    if (shows && LostNodes() != before) invariants_.Fail("hears_first", "it lost a node at once");
   });
 }
 

@@ -245,6 +245,31 @@ TEST(TakeOverTest, AMemberThatIsMissingAtTheNewCoordinatorMakesTheGroupFormAgain
   EXPECT_EQ(c.Group().state, GroupState::kReady);
 }
 
+// The simulator found it (sim --whole, seed 906): the older one, which came first in the order of ids, was taken over, and the one
+// that worked was told that its placement is wrong.
+TEST(TakeOverTest, AnEpochThatAnotherTenantLeftBehindDoesNotComeBackInItsPlace) {
+  SmallCluster c(2);
+  GroupSpec other = SmallSpec(1);
+  other.tenant = "b";
+  c.AttachAndJoin(1, 9, SmallSpec(1, "elsewhere"), {0});  // The second node has seen an epoch.
+  c.AttachAndJoin(0, 1, SmallSpec(1), {0});
+  ASSERT_EQ(c.joined[1].size(), 1u);
+  // The first node is cut off as long as this coordinator lives.
+  c.StartCoordinator(absl::Seconds(2));
+  c.Connect(1);
+  c.Pass(absl::Seconds(3));
+  c.AttachAndJoin(1, 2, other, {0});
+  ASSERT_EQ(c.joined[2].size(), 1u);
+  ASSERT_GT(c.joined[2][0].epoch, c.joined[1][0].epoch);
+  c.StartCoordinator(absl::Seconds(2));
+  c.Connect(0);
+  c.Connect(1);
+  c.Pass(absl::Seconds(3));
+  EXPECT_TRUE(c.reforms[2].empty());
+  EXPECT_TRUE(c.group_ended[2].empty());
+  EXPECT_EQ(c.reforms[1].size(), 1u);  // The first tenant hears that its epoch is over.
+}
+
 TEST(TakeOverTest, EpochsBeginAboveTheFloor) {
   SmallCluster c(1);
   RendezvousOptions options;

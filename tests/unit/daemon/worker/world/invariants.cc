@@ -416,6 +416,8 @@ std::string Return(const World& world, const Happening& h) {
   if (h.As<Rests>() == nullptr || world.groups.empty() || world.groups[0].streams) return "";
   for (int w = 0; w < world.num_workers(); ++w) {
     const Worker& worker = world.worker(w);
+    for (const auto& line : worker.exchange.Snapshot(world.now).operations)
+      return absl::StrCat("an operation stays open in phase ", line.phase, ": ", line.key);
     if (worker.exchange.num_open_operations() != 0) return "an operation stays open";
     if (!worker.records.empty()) return "a record stays";
     if (!worker.wires.empty()) return "a region stays open for rows";
