@@ -15,25 +15,27 @@ constexpr uint64_t kStaging = 160 * kPage;
 constexpr absl::Duration kControl = absl::Milliseconds(20);   // From epd to a worker,
 constexpr absl::Duration kStream = absl::Milliseconds(5);     // between workers,
 constexpr absl::Duration kRowsTake = absl::Milliseconds(50);  // and rows, or a copy.
-constexpr absl::Duration kLateBy = absl::Seconds(1);          // All of these, a few times.
-constexpr absl::Duration kNoticed = absl::Milliseconds(800);  // Until a stream's other end is missed.
-constexpr absl::Duration kSweep = absl::Milliseconds(20);     // epd's, over a dead worker's calls.
+constexpr absl::Duration kLateBy = absl::Seconds(4);          // These, and a leader's last word.
+constexpr absl::Duration kNoticed =
+    absl::Milliseconds(800);                               // Until a stream's other end is missed.
+constexpr absl::Duration kSweep = absl::Milliseconds(20);  // epd's, over a dead worker's calls.
 constexpr absl::Duration kSlow = absl::Seconds(12);
 constexpr absl::Duration kLingers = absl::Seconds(6);
 
 using State = world::Call::State;
 
 world::WorldOptions OptionsOf(int num_workers) {
-  world::WorldOptions options{.num_workers = num_workers, .per_mille_of_moves_fail = 5, .late_by = kLateBy};
+  world::WorldOptions options{
+      .num_workers = num_workers, .per_mille_of_moves_fail = 5, .late_by = kLateBy};
   options.engine = {.staging_bytes = kStaging, .eager = {.buffer_bytes = 0}};
   return options;
 }
 
 }  // namespace
 
-DataPlane::DataPlane(int num_workers, uint64_t seed, Edge edge)
+DataPlane::DataPlane(int num_workers, uint64_t seed, world::Sabotage sabotage, Edge edge)
     : edge_(std::move(edge)),
-      w_(OptionsOf(num_workers), seed),
+      w_(OptionsOf(num_workers), seed, sabotage),
       calls_(w_),
       processes_(static_cast<size_t>(num_workers)) {
   w_.on_report = [this](world::Worker& worker, const Effect& e) { Report(worker.index, e); };
@@ -285,14 +287,13 @@ void DataPlane::Announce(const RankCall& said) {
   if (!w_.alive.contains(said.session)) return;
   const int64_t number =
       said.execution < said.base ? -1 : static_cast<int64_t>(said.execution - said.base);
-  world::Call call{
-      .group = &group,
-      .formation = said.formation.value,
-      .rank = said.rank.value,
-      .session = said.session,
-      .program = said.program,
-      .identity = {said.group, said.formation.value, said.program, number, 0},
-      .num_cut = said.num_cut};
+  world::Call call{.group = &group,
+                   .formation = said.formation.value,
+                   .rank = said.rank.value,
+                   .session = said.session,
+                   .program = said.program,
+                   .identity = {said.group, said.formation.value, said.program, number, 0},
+                   .num_cut = said.num_cut};
   const int worker = call.worker();
   if (!process(worker).up) {  // epd's sweep ends it.
     call.since = w_.now;
@@ -339,11 +340,10 @@ void DataPlane::Step(size_t index) {
 // Also where a worker or a stream was lost: ranks of one worker hear one outcome.
 void DataPlane::CheckOutcome(const world::Call& call, const absl::Status& status) {
   if (std::get<3>(call.identity) < 0) return;
-  const auto [other, first] =
-      outcome_of_.try_emplace({call.identity, call.worker()}, status.ok());
+  const auto [other, first] = outcome_of_.try_emplace({call.identity, call.worker()}, status.ok());
   if (!first && other->second != status.ok()) {
-    Fail("one_outcome", absl::StrCat("rank ", call.rank, " of ", Title(call.group->spec),
-                                     " heard ", status.ToString(), ", and another rank ",
+    Fail("one_outcome", absl::StrCat("rank ", call.rank, " of ", Title(call.group->spec), " heard ",
+                                     status.ToString(), ", and another rank ",
                                      other->second ? "that it was good" : "that it failed"));
   }
 }

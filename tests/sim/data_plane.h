@@ -48,7 +48,7 @@ class DataPlane {
     std::function<void(const world::Call&, const absl::Status&)> ended;
     std::function<bool(SessionId)> is_slow;  // This step takes seconds.
   };
-  DataPlane(int num_workers, uint64_t seed, Edge edge);
+  DataPlane(int num_workers, uint64_t seed, world::Sabotage sabotage, Edge edge);
 
   void SetTime(absl::Time now) { w_.now = now; }
   void StopFaults() { w_.quiet = true; }

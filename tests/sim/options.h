@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 
 #include "absl/time/time.h"
+#include "tests/unit/daemon/worker/world/sabotage.h"
 
 namespace epd::sim {
 
@@ -42,7 +44,10 @@ struct Options {
   bool stops = false;  // The coordinator is stopped now and then, and goes on.
   // With the data plane: engines in the workers, ranks that call. Else workers only answer.
   bool whole = false;
-  int num_nodes = 0;  // 0: two to four, by the seed.
+  int num_nodes =
+      0;  // 0: two to four by the seed; with a data plane some seeds have more, up to 64.
+  world::Sabotage sabotage = world::Sabotage::kNone;  // Of the data plane.
+  bool trace = false;                                 // Keeps the last steps.
   Bug bug = Bug::kNone;
   bool verbose = false;
 };
@@ -58,6 +63,7 @@ struct Outcome {
   int num_good_calls = 0;
   int num_failed_calls = 0;
   absl::Duration simulated;
+  std::deque<std::string> last_steps = {};  // When they were asked for.
 };
 
 Outcome Simulate(const Options& options);

@@ -18,7 +18,9 @@ std::string Replay(const Options& options) {
   return "replay: bazel run //tests/sim:sim -- --first=" + std::to_string(options.seed) +
          " --seeds=1 --events=" + std::to_string(options.events) +
          " --bug=" + std::to_string(static_cast<int>(options.bug)) +
-         (options.stops ? " --stops" : "") + " --verbose";
+         (options.stops ? " --stops" : "") + (options.whole ? " --whole" : "") +
+         " --nodes=" + std::to_string(options.num_nodes) +
+         " --sabotage=" + std::to_string(static_cast<int>(options.sabotage)) + " --verbose";
 }
 
 TEST(SimTest, EveryInvariantHoldsInEverySeed) {
@@ -57,6 +59,32 @@ TEST(SimTest, EveryInvariantHoldsWhereTheCoordinatorIsStoppedNowAndThen) {
     const Outcome outcome = Simulate(options);
     ASSERT_EQ(outcome.violation, "") << Replay(options);
   }
+}
+
+TEST(SimTest, EveryInvariantHoldsOverBothPlanes) {
+  int good = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 60;
+    options.whole = true;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+    good += outcome.num_good_calls;
+    failed += outcome.num_failed_calls;
+  }
+  EXPECT_GT(good, 30'000) << "the ranks call too little to prove anything";
+  EXPECT_GT(failed, 3'000) << "too little happens to them to prove anything";
+}
+
+TEST(SimTest, EveryInvariantHoldsIn64Nodes) {
+  Options options;
+  options.events = 60;
+  options.whole = true;
+  options.num_nodes = 64;
+  const Outcome outcome = Simulate(options);
+  EXPECT_EQ(outcome.violation, "") << Replay(options);
+  EXPECT_GT(outcome.num_good_calls, 1000);
 }
 
 TEST(SimTest, OneSeedIsOneRun) {

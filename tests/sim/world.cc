@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace epd::sim {
 namespace {
@@ -13,10 +14,18 @@ constexpr absl::Duration kSettleTime = absl::Seconds(75);
 // messages.
 constexpr absl::Duration kSlack = absl::Seconds(4);
 
+constexpr size_t kLastSteps = 40;
+
+// Most clusters of a data plane are small; one in ten has up to 16 nodes, one in fifty has 64.
+size_t DrawSize(Rng& rng) {
+  const uint64_t dice = rng.Below(100);
+  return dice < 2 ? 64 : dice < 12 ? 5 + rng.Below(12) : 2 + rng.Below(3);
+}
+
 }  // namespace
 
 World::World(const Options& options) : options_(options), rng_(options.seed) {
-  const size_t drawn = 2 + rng_.Below(3);
+  const size_t drawn = options.whole ? DrawSize(rng_) : 2 + rng_.Below(3);
   const size_t num_nodes = options.num_nodes > 0 ? static_cast<size_t>(options.num_nodes) : drawn;
   nodes_.resize(num_nodes);
   for (size_t i = 0; i < num_nodes; ++i) {
@@ -51,8 +60,11 @@ Outcome World::Run() {
 }
 
 void World::Log(const std::string& line) {
-  if (!options_.verbose) return;
-  std::printf("%8.3f %s\n", absl::ToDoubleSeconds(now_ - start_), line.c_str());
+  if (!traces()) return;
+  const double at = absl::ToDoubleSeconds(now_ - start_);
+  if (options_.verbose) std::printf("%8.3f %s\n", at, line.c_str());
+  outcome_.last_steps.push_back(absl::StrFormat("%8.3f %s", at, line));
+  if (outcome_.last_steps.size() > kLastSteps) outcome_.last_steps.pop_front();
 }
 
 void World::At(absl::Duration delay, std::function<void()> what) {

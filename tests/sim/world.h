@@ -25,8 +25,8 @@ namespace epd::sim {
 
 // A rank that calls, one call after the other.
 struct RankLoop {
-  bool busy = false;         // It has a call open, or is about to begin one.
-  int num_cut = 0;           // See world::Call.
+  bool busy = false;  // It has a call open, or is about to begin one.
+  int num_cut = 0;    // See world::Call.
   int failed_since_heal = 0;
   int good_since_heal = 0;
 };
@@ -104,6 +104,7 @@ class World {
   void CheckStep();
   void CheckSettled();
   void Log(const std::string& line);
+  bool traces() const { return options_.verbose || options_.trace; }
   uint64_t Fresh() { return rng_.Next() | 1; }
 
   // ---- world_node.cc: nodes, the coordinator, the network ----
@@ -212,7 +213,7 @@ class World {
   std::vector<ClusterView> old_views_;
   std::vector<NodeReport> old_reports_;
   std::string last_id_;
-  std::unique_ptr<DataPlane> data_;  // Null: workers only answer.
+  std::unique_ptr<DataPlane> data_;                          // Null: workers only answer.
   std::map<std::pair<GroupId, Formation>, uint64_t> quota_;  // Of calls of each rank.
   std::map<std::string, absl::Time> touched_;
   Invariants invariants_;

@@ -40,7 +40,8 @@ void World::CrashNode(size_t i) {
   node.sessions.clear();
   for (auto& [name, worker] : node.workers) {  // They exit with their epd.
     if (data_ != nullptr) TouchWorker(WorkerIndex(i, name));
-    if (data_ != nullptr) data_->KillWorker(WorkerIndex(i, name), absl::UnavailableError("epd is gone"));
+    if (data_ != nullptr)
+      data_->KillWorker(WorkerIndex(i, name), absl::UnavailableError("epd is gone"));
     worker = Worker{};
     worker.died_at = now_;
   }

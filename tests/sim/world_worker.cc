@@ -121,7 +121,9 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
       return data_->Tell(WorkerIndex(i, effect.to), NodeId{nodes_[i].name}, effect);
     Touch(effect.spec.name);
     return FromWorker(i, effect.to,
-                      TenantFailed{{}, effect.group, effect.formation,
+                      TenantFailed{{},
+                                   effect.group,
+                                   effect.formation,
                                    absl::ResourceExhaustedError("no memory for its rows")});
   }
   const ArenaSetId set{next_arena_set_++};
@@ -192,8 +194,7 @@ void World::FromEngine(size_t i, const WorkerName& name, const NodeEvent& event)
 
 int World::WorkerIndex(size_t i, const WorkerName& name) const {
   const auto found = std::find(std::begin(kWorkers), std::end(kWorkers), name);
-  return static_cast<int>(i * std::size(kWorkers)) +
-         static_cast<int>(found - std::begin(kWorkers));
+  return static_cast<int>(i * std::size(kWorkers)) + static_cast<int>(found - std::begin(kWorkers));
 }
 
 std::vector<int> World::WorkersOf(size_t i) const {

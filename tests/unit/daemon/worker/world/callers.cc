@@ -181,9 +181,7 @@ Callers::Coming Callers::MakeCall(Group& group, uint32_t rank, uint8_t program, 
           request};
 }
 
-void Callers::Announce(Coming coming) {
-  calls_.Announce(std::move(coming.call), coming.request);
-}
+void Callers::Announce(Coming coming) { calls_.Announce(std::move(coming.call), coming.request); }
 
 void Callers::GoOn() {
   std::vector<size_t> ready;

@@ -461,8 +461,7 @@ std::string Describe(const Happening& h) {
   if (const auto* e = h.As<DecideRecord>())
     absl::StrAppend(&text, " operation ", e->operation.value, " ", e->status.ToString());
   if (const auto* e = h.As<SendToPeer>())
-    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to run ",
-                    e->peer.value);
+    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to run ", e->peer.value);
   if (const auto* e = h.As<ReportTenantBroken>()) absl::StrAppend(&text, " ", e->cause.ToString());
   return text;
 }

@@ -120,7 +120,8 @@ Worker& World::NewRun(int index, const ExchangeOptions& options) {
   std::erase_if(peer_streams_, [index](const auto& stream) {
     return stream.first.first == index || stream.first.second == index;
   });
-  std::erase_if(rows_, [index](const Rows& rows) { return rows.from == index || rows.to == index; });
+  std::erase_if(rows_,
+                [index](const Rows& rows) { return rows.from == index || rows.to == index; });
   workers_[static_cast<size_t>(index)] = std::make_unique<Worker>(index, options);
   return worker(index);
 }

@@ -124,7 +124,7 @@ struct Call {
   absl::Time since = {};
   bool dead = false;  // Its session is.
   bool failed = false;
-  bool wrong = false;                        // Its own rank has said so.
+  bool wrong = false;  // Its own rank has said so.
   int num_cut =
       0;  // Executions that the formation has cut off on its rank, with the failure that the rank knew of.
 
