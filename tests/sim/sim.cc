@@ -64,9 +64,11 @@ int main(int argc, char** argv) {
     simulated += outcome.simulated;
     max_nodes = std::max(max_nodes, outcome.num_nodes);
     if (!outcome.violation.empty()) {
-      options.trace = true;
-      for (const std::string& step : epd::sim::Simulate(options).last_steps)
-        if (!verbose) std::printf("%s\n", step.c_str());
+      options.trace = !verbose;
+      if (!verbose) {
+        for (const std::string& step : epd::sim::Simulate(options).last_steps)
+          std::printf("%s\n", step.c_str());
+      }
       std::printf("seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu",
                   static_cast<unsigned long long>(seed), outcome.violation.c_str(),
                   static_cast<unsigned long long>(seed), static_cast<unsigned long long>(events),

@@ -347,6 +347,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     Log(absl::StrCat("  ", name, " session ", e->session.value,
                      " join failed: ", e->status.ToString()));
     ++outcome_.num_failed_joins;
+    if (data_ != nullptr) TouchClient(e->session.value - 1);  // Who waits too short a time leaves.
     invariants_.SawJoinAnswered(who(e->session), e->request);
     FromNode(i, e->session,
              [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
