@@ -54,7 +54,11 @@ def main() -> int:
     for name, switch, number in PLANTED:
         found = find(sim, switch, number)
         num_missed += found is None
-        print(f"| {name} | {found[0]} | {found[1]} |" if found else f"| {name} | not in {MAX_SCENARIOS} | |")
+        print(
+            f"| {name} | {found[0]} | {found[1]} |"
+            if found
+            else f"| {name} | not in {MAX_SCENARIOS} | |"
+        )
     print(f"{len(PLANTED) - num_missed} of {len(PLANTED)} found")
     return 0 if num_missed == 0 else 1
 
