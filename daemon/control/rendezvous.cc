@@ -76,6 +76,7 @@ void Rendezvous::Parts::EndGraceIfDue() {
     takeover.SetAdopting(true);
     Settle();
     takeover.SetAdopting(false);
+    for (const auto& [id, group] : groups.all()) changes.MarkGroup(id);
     takeover.ExplainReforming();
   }
   takeover.RestorePersistent();

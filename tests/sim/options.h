@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
+
+#include "absl/time/time.h"
+#include "tests/unit/daemon/worker/world/sabotage.h"
 
 namespace epd::sim {
 
@@ -38,6 +42,12 @@ struct Options {
   uint64_t seed = 1;
   int events = 200;    // Steps with faults; then faults stop and everything must settle.
   bool stops = false;  // The coordinator is stopped now and then, and goes on.
+  // With the data plane: engines in the workers, ranks that call. Else workers only answer.
+  bool whole = false;
+  int num_nodes =
+      0;  // 0: two to four by the seed; with a data plane some seeds have more, up to 64.
+  world::Sabotage sabotage = world::Sabotage::kNone;  // Of the data plane.
+  bool trace = false;                                 // Keeps the last steps.
   Bug bug = Bug::kNone;
   bool verbose = false;
 };
@@ -49,6 +59,11 @@ struct Outcome {
   int num_ready = 0;     // How often a group became READY: a run without any proves little.
   int num_reformed = 0;  // ... and how often after it had been READY before.
   int num_failed_joins = 0;
+  int num_nodes = 0;
+  int num_good_calls = 0;
+  int num_failed_calls = 0;
+  absl::Duration simulated;
+  std::deque<std::string> last_steps = {};  // When they were asked for.
 };
 
 Outcome Simulate(const Options& options);

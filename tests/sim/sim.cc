@@ -1,9 +1,11 @@
 // Long runs of the simulator: sim --seeds=100000 --events=1000; replay: sim --first=<seed>
-// --seeds=1 --verbose.
+// --seeds=1 --verbose. With --whole the data plane runs in it, too.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "tests/sim/options.h"
 
@@ -19,24 +21,29 @@ bool Flag(const char* arg, const char* name, uint64_t* value) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  uint64_t first = 1, seeds = 10000, events = 200, bug = 0;
-  bool verbose = false, stops = false;
+  uint64_t first = 1, seeds = 10000, events = 200, bug = 0, nodes = 0, sabotage = 0;
+  bool verbose = false, stops = false, whole = false;
   for (int i = 1; i < argc; ++i) {
     const char* arg = argv[i];
     if (std::strcmp(arg, "--verbose") == 0) {
       verbose = true;
     } else if (std::strcmp(arg, "--stops") == 0) {
       stops = true;
+    } else if (std::strcmp(arg, "--whole") == 0) {
+      whole = true;
     } else if (!Flag(arg, "--first", &first) && !Flag(arg, "--seeds", &seeds) &&
-               !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug)) {
+               !Flag(arg, "--events", &events) && !Flag(arg, "--bug", &bug) &&
+               !Flag(arg, "--nodes", &nodes) && !Flag(arg, "--sabotage", &sabotage)) {
       std::fprintf(stderr,
                    "usage: sim [--first=1] [--seeds=10000] [--events=200] [--bug=0] [--stops] "
-                   "[--verbose]\n");
+                   "[--whole [--nodes=0] [--sabotage=0]] [--verbose]\n");
       return 2;
     }
   }
   const auto start = std::chrono::steady_clock::now();
-  long steps = 0, ready = 0, reformed = 0, failed = 0;
+  long steps = 0, ready = 0, reformed = 0, failed = 0, good_calls = 0, failed_calls = 0;
+  int max_nodes = 0;
+  absl::Duration simulated;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     epd::sim::Options options;
     options.seed = seed;
@@ -44,18 +51,33 @@ int main(int argc, char** argv) {
     options.bug = static_cast<epd::sim::Bug>(bug);
     options.verbose = verbose;
     options.stops = stops;
+    options.whole = whole;
+    options.num_nodes = static_cast<int>(nodes);
+    options.sabotage = static_cast<epd::world::Sabotage>(sabotage);
     const epd::sim::Outcome outcome = epd::sim::Simulate(options);
     steps += outcome.steps;
     ready += outcome.num_ready;
     reformed += outcome.num_reformed;
     failed += outcome.num_failed_joins;
+    good_calls += outcome.num_good_calls;
+    failed_calls += outcome.num_failed_calls;
+    simulated += outcome.simulated;
+    max_nodes = std::max(max_nodes, outcome.num_nodes);
     if (!outcome.violation.empty()) {
-      std::printf(
-          "seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu%s "
-          "--verbose\n",
-          static_cast<unsigned long long>(seed), outcome.violation.c_str(),
-          static_cast<unsigned long long>(seed), static_cast<unsigned long long>(events),
-          static_cast<unsigned long long>(bug), stops ? " --stops" : "");
+      options.trace = !verbose;
+      if (!verbose) {
+        for (const std::string& step : epd::sim::Simulate(options).last_steps)
+          std::printf("%s\n", step.c_str());
+      }
+      std::printf("seed %llu: %s\nreplay: sim --first=%llu --seeds=1 --events=%llu --bug=%llu",
+                  static_cast<unsigned long long>(seed), outcome.violation.c_str(),
+                  static_cast<unsigned long long>(seed), static_cast<unsigned long long>(events),
+                  static_cast<unsigned long long>(bug));
+      if (whole) {
+        std::printf(" --whole --nodes=%llu --sabotage=%llu", static_cast<unsigned long long>(nodes),
+                    static_cast<unsigned long long>(sabotage));
+      }
+      std::printf("%s --verbose\n", stops ? " --stops" : "");
       return 1;
     }
   }
@@ -65,5 +87,7 @@ int main(int argc, char** argv) {
       "%llu seeds, %ld steps, %ld times READY, %ld of them again, %ld failed joins, %.1f s: all "
       "held\n",
       static_cast<unsigned long long>(seeds), steps, ready, reformed, failed, seconds);
+  std::printf("%.1f hours simulated, up to %d nodes, %ld good calls, %ld failed calls\n",
+              absl::ToDoubleHours(simulated), max_nodes, good_calls, failed_calls);
   return 0;
 }

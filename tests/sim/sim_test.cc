@@ -18,7 +18,9 @@ std::string Replay(const Options& options) {
   return "replay: bazel run //tests/sim:sim -- --first=" + std::to_string(options.seed) +
          " --seeds=1 --events=" + std::to_string(options.events) +
          " --bug=" + std::to_string(static_cast<int>(options.bug)) +
-         (options.stops ? " --stops" : "") + " --verbose";
+         (options.stops ? " --stops" : "") + (options.whole ? " --whole" : "") +
+         " --nodes=" + std::to_string(options.num_nodes) +
+         " --sabotage=" + std::to_string(static_cast<int>(options.sabotage)) + " --verbose";
 }
 
 TEST(SimTest, EveryInvariantHoldsInEverySeed) {
@@ -59,6 +61,32 @@ TEST(SimTest, EveryInvariantHoldsWhereTheCoordinatorIsStoppedNowAndThen) {
   }
 }
 
+TEST(SimTest, EveryInvariantHoldsOverBothPlanes) {
+  int good = 0, failed = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 60;
+    options.whole = true;
+    const Outcome outcome = Simulate(options);
+    ASSERT_EQ(outcome.violation, "") << Replay(options);
+    good += outcome.num_good_calls;
+    failed += outcome.num_failed_calls;
+  }
+  EXPECT_GT(good, 30'000) << "the ranks call too little to prove anything";
+  EXPECT_GT(failed, 3'000) << "too little happens to them to prove anything";
+}
+
+TEST(SimTest, EveryInvariantHoldsIn64Nodes) {
+  Options options;
+  options.events = 60;
+  options.whole = true;
+  options.num_nodes = 64;
+  const Outcome outcome = Simulate(options);
+  EXPECT_EQ(outcome.violation, "") << Replay(options);
+  EXPECT_GT(outcome.num_good_calls, 100);
+}
+
 TEST(SimTest, OneSeedIsOneRun) {
   Options options;
   options.seed = 42;
@@ -95,6 +123,50 @@ TEST_P(PlantedBugTest, IsCaughtByItsInvariant) {
   }
   FAIL() << "no seed caught the planted bug " << static_cast<int>(GetParam().bug);
 }
+
+struct PlantedInData {
+  world::Sabotage sabotage;
+  std::string caught_as;
+};
+
+class PlantedInDataPlaneTest : public testing::TestWithParam<PlantedInData> {};
+
+TEST_P(PlantedInDataPlaneTest, IsCaughtByItsInvariant) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Options options;
+    options.seed = seed;
+    options.events = 60;
+    options.whole = true;
+    options.sabotage = GetParam().sabotage;
+    const Outcome outcome = Simulate(options);
+    if (outcome.violation.empty()) continue;
+    EXPECT_EQ(outcome.violation.substr(0, outcome.violation.find(':')), GetParam().caught_as)
+        << outcome.violation << "; " << Replay(options);
+    return;
+  }
+  FAIL() << "no seed caught it";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedInDataPlaneTest,
+                         testing::Values(PlantedInData{world::Sabotage::kDropAnswer, "deadlines"},
+                                         PlantedInData{world::Sabotage::kDoubleAnswer, "answers"},
+                                         PlantedInData{world::Sabotage::kFlipOutcome, "cause"},
+                                         PlantedInData{world::Sabotage::kOtherCause, "cause"},
+                                         PlantedInData{world::Sabotage::kDecideTwice, "records"},
+                                         PlantedInData{world::Sabotage::kAnswerUndecided,
+                                                       "records"},
+                                         PlantedInData{world::Sabotage::kLoseRecord, "return"},
+                                         PlantedInData{world::Sabotage::kKeepArenas, "return"},
+                                         PlantedInData{world::Sabotage::kShareArenas, "arenas"},
+                                         PlantedInData{world::Sabotage::kLateRows, "exclusion"},
+                                         PlantedInData{world::Sabotage::kWrongExecution, "reach"},
+                                         PlantedInData{world::Sabotage::kLoseMessage, "deadlines"},
+                                         PlantedInData{world::Sabotage::kFlipDecision, "agreement"},
+                                         PlantedInData{world::Sabotage::kPhantomRows, "truth"}),
+                         [](const testing::TestParamInfo<PlantedInData>& info) {
+                           return "Sabotage" +
+                                  std::to_string(static_cast<int>(info.param.sabotage));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(
     All, PlantedBugTest,

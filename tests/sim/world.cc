@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace epd::sim {
 namespace {
@@ -13,16 +14,26 @@ constexpr absl::Duration kSettleTime = absl::Seconds(75);
 // messages.
 constexpr absl::Duration kSlack = absl::Seconds(4);
 
+constexpr size_t kLastSteps = 40;
+
+// Most clusters of a data plane are small; one in ten has up to 16 nodes, one in fifty has 64.
+size_t DrawSize(Rng& rng) {
+  const uint64_t dice = rng.Below(100);
+  return dice < 2 ? 64 : dice < 12 ? 5 + rng.Below(12) : 2 + rng.Below(3);
+}
+
 }  // namespace
 
 World::World(const Options& options) : options_(options), rng_(options.seed) {
-  const size_t num_nodes = 2 + rng_.Below(3);
+  const size_t drawn = options.whole ? DrawSize(rng_) : 2 + rng_.Below(3);
+  const size_t num_nodes = options.num_nodes > 0 ? static_cast<size_t>(options.num_nodes) : drawn;
   nodes_.resize(num_nodes);
   for (size_t i = 0; i < num_nodes; ++i) {
     nodes_[i].name = absl::StrCat("node", i);
     nodes_[i].skew = absl::Milliseconds(static_cast<int64_t>(rng_.Below(7200000)) - 3600000);
     nodes_[i].has_nccl = !rng_.Chance(15);
   }
+  if (options.whole) MakeDataPlane();
   StartCoordinator();
   for (size_t i = 0; i < num_nodes; ++i) StartNode(i);
 }
@@ -30,7 +41,8 @@ World::World(const Options& options) : options_(options), rng_(options.seed) {
 World::~World() = default;
 
 Outcome World::Run() {
-  while (steps_ < options_.events && invariants_.violation().empty()) {
+  if (data_ != nullptr) RunWhole();
+  while (data_ == nullptr && steps_ < options_.events && invariants_.violation().empty()) {
     if (rng_.Chance(30)) {
       ++steps_;
       RandomAction();
@@ -42,12 +54,17 @@ Outcome World::Run() {
   if (invariants_.violation().empty()) Settle();
   outcome_.violation = invariants_.violation();
   outcome_.steps = steps_;
+  outcome_.num_nodes = static_cast<int>(nodes_.size());
+  outcome_.simulated = now_ - start_;
   return outcome_;
 }
 
 void World::Log(const std::string& line) {
-  if (!options_.verbose) return;
-  std::printf("%8.3f %s\n", absl::ToDoubleSeconds(now_ - start_), line.c_str());
+  if (!traces()) return;
+  const double at = absl::ToDoubleSeconds(now_ - start_);
+  if (options_.verbose) std::printf("%8.3f %s\n", at, line.c_str());
+  outcome_.last_steps.push_back(absl::StrFormat("%8.3f %s", at, line));
+  if (outcome_.last_steps.size() > kLastSteps) outcome_.last_steps.pop_front();
 }
 
 void World::At(absl::Duration delay, std::function<void()> what) {
@@ -62,7 +79,7 @@ absl::Duration World::Delay(int max_ms) {
 // is.
 bool World::Step(absl::Time until) {
   absl::Time next = queue_.empty() ? absl::InfiniteFuture() : queue_.begin()->first.first;
-  int who = -1;  // -1: the queue; -2: the coordinator; else a node.
+  int who = -1;  // -1: the queue; -2: the coordinator; -3: the workers; else a node.
   const bool ticks = !CoordinatorStopped() || options_.bug == Bug::kDeafCoordinator;
   if (coordinator_ != nullptr && ticks && options_.bug != Bug::kNoCoordinatorTick &&
       coordinator_->NextDeadline() < next) {
@@ -77,12 +94,19 @@ bool World::Step(absl::Time until) {
       who = static_cast<int>(i);
     }
   }
+  if (data_ != nullptr && data_->NextDeadline() < next) {
+    next = data_->NextDeadline();
+    who = -3;
+  }
   if (next > until) return false;
   stuck_ = next <= now_ && who != -1 ? stuck_ + 1 : 0;
   if (stuck_ > 200) invariants_.Fail("no_endless", "a deadline stays due although it was run");
   now_ = std::max(now_, next);
+  if (data_ != nullptr) data_->SetTime(now_);
   ++steps_;
-  if (who == -1) {
+  if (who == -3) {
+    data_->Tick();
+  } else if (who == -1) {
     const auto what = std::move(queue_.begin()->second);
     queue_.erase(queue_.begin());
     what();
@@ -128,6 +152,7 @@ void World::Settle() {
   now_ = std::max(now_, stopped_until_);
   if (!invariants_.violation().empty()) return;
   faults_ = false;
+  if (data_ != nullptr) data_->StopFaults();
   Log("---- faults stop");
   if (coordinator_ == nullptr) StartCoordinator();
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -140,10 +165,16 @@ void World::Settle() {
   }
   if (!invariants_.violation().empty()) return;
   now_ = until;
-  CheckSettled();
+  if (data_ != nullptr) Heal();
+  if (invariants_.violation().empty()) CheckSettled();
 }
 
 void World::CheckStep() {
+  if (data_ != nullptr && !data_->violation().empty()) {
+    const std::string what = data_->violation();
+    const size_t colon = what.find(": ");
+    invariants_.Fail(what.substr(0, colon), what.substr(colon + 2));
+  }
   if (coordinator_ != nullptr) {
     for (const std::string& what : coordinator_->WaitsWithoutEnd())
       invariants_.Fail("no_endless", what);

@@ -16,15 +16,25 @@
 #include "daemon/control/node_control.h"
 #include "daemon/control/rendezvous.h"
 #include "daemon/worker/staging/staging_pool.h"
+#include "tests/sim/data_plane.h"
 #include "tests/sim/invariants.h"
 #include "tests/sim/options.h"
 #include "tests/sim/rng.h"
 
 namespace epd::sim {
 
+// A rank that calls, one call after the other.
+struct RankLoop {
+  bool busy = false;  // It has a call open, or is about to begin one.
+  int num_cut = 0;    // See world::Call.
+  int failed_since_heal = 0;
+  int good_since_heal = 0;
+};
+
 // What a client knows about one of its groups.
 struct Part {
   std::string name;
+  std::string group_name;  // Whatever the tenant.
   Incarnation coordinator;
   Formation formation;
   Epoch epoch;
@@ -34,6 +44,10 @@ struct Part {
   bool drained = false;  // Has said so.
   bool fresh = false;    // Joined, and nothing begun since.
   std::map<std::pair<Rank, ProgramId>, uint64_t> begun;
+  // With a data plane:
+  std::map<Rank, RankLoop> loops;
+  std::set<std::pair<Formation, Rank>> open;  // Calls.
+  std::set<Rank> failed;                      // Whose last call has.
 };
 
 struct Client {
@@ -56,6 +70,7 @@ struct Worker {
   absl::Time died_at = absl::InfinitePast();
   std::unique_ptr<StagingPool> pool;
   std::map<std::pair<GroupId, Formation>, ArenaSetId> tenants;
+  absl::Time last_said = absl::InfinitePast();  // Its socket keeps the order.
 };
 
 struct Node {
@@ -66,6 +81,7 @@ struct Node {
   uint64_t connection = 0;               // Zero: none.
   bool has_nccl = true;
   std::map<WorkerName, Worker> workers;
+  std::set<SessionId> sessions;  // As its epd sees them.
   // To tell stale deliveries.
   uint64_t newest_view = 0;
   uint64_t newest_report = 0;                    // Taken by the present coordinator.
@@ -88,6 +104,7 @@ class World {
   void CheckStep();
   void CheckSettled();
   void Log(const std::string& line);
+  bool traces() const { return options_.verbose || options_.trace; }
   uint64_t Fresh() { return rng_.Next() | 1; }
 
   // ---- world_node.cc: nodes, the coordinator, the network ----
@@ -125,11 +142,19 @@ class World {
   template <typename E>
   void FromWorker(size_t i, const WorkerName& name, E event);
   void GiveAsOfOthers(size_t i, const WorkerName& name, const NodeEvent& answer);
+  void FromEngine(size_t i, const WorkerName& name, const NodeEvent& event);
+  int WorkerIndex(size_t i, const WorkerName& name) const;  // Over all nodes.
+  std::vector<int> WorkersOf(size_t i) const;
   void UseStaging(size_t i);
 
   // ---- world_client.cc ----
+  int NumNames() const;  // Of groups.
+  uint32_t NumRanks(int which) const;
   void NewClient();
+  std::optional<size_t> Attach(size_t i);
+  std::set<Rank> TakenRanks(const std::string& title) const;
   void JoinSomething(size_t c);
+  void Join(size_t c, int which, GroupSpec spec, std::vector<Rank> ranks);
   void Leave(size_t c);
   void Crash(size_t c);
   void Operate(size_t c);
@@ -145,6 +170,28 @@ class World {
   Who WhoOf(size_t c) const;
   std::optional<size_t> RandomClient();
   bool Lives(size_t c) const;
+
+  // ---- world_calls.cc: with a data plane ----
+  void MakeDataPlane();
+  void RunWhole();
+  void ActOnWhole();
+  void LaunchJob(int which);
+  void SawSession(size_t i, const NodeEvent& event);
+  void BeginTurns(size_t c, GroupId group);
+  void Turn(size_t c, GroupId group, Rank rank);
+  void BeginCall(size_t c, GroupId group, Rank rank);
+  void CallEnded(const world::Call& call, const absl::Status& status);
+  void MaybeDrain(size_t c, GroupId group);
+  void MoreCalls(GroupId group, Formation formation, uint64_t num);
+  void CutNodes(size_t a, size_t b);
+  void StopWorker(size_t i, const WorkerName& name);
+  // Something has happened that calls of the group may fail for.
+  void Touch(const std::string& group_name) { touched_[group_name] = now_; }
+  void TouchClient(size_t c);
+  void TouchWorker(int worker);
+  void CheckCause(const world::Call& call, const absl::Status& status);
+  void Heal();
+  void CheckHealed();
 
   Options options_;
   Rng rng_;
@@ -166,6 +213,9 @@ class World {
   std::vector<ClusterView> old_views_;
   std::vector<NodeReport> old_reports_;
   std::string last_id_;
+  std::unique_ptr<DataPlane> data_;                          // Null: workers only answer.
+  std::map<std::pair<GroupId, Formation>, uint64_t> quota_;  // Of calls of each rank.
+  std::map<std::string, absl::Time> touched_;
   Invariants invariants_;
   Outcome outcome_;
 };

@@ -7,24 +7,34 @@
 namespace epd::sim {
 namespace {
 
-constexpr int kNumNames = 3;
-constexpr uint32_t kNumRanks[kNumNames] = {2, 3, 1};
+constexpr uint32_t kNumRanks[] = {2, 3, 1};
+constexpr uint32_t kNumRanksOfWhole[] = {2, 3, 4, 6, 1, 8};
 constexpr size_t kMaxClients = 60;
 
 // The ranks of the second group are at two GPUs, also where they are on one node.
 WorkerName WorkerOf(int which, Rank rank) {
-  if (which == 0) return kCpuWorker;
-  return WorkerName{which == 1 ? static_cast<int32_t>(rank.value % 2) : 0};
+  if (which % 3 == 0) return kCpuWorker;
+  return WorkerName{which % 3 == 1 ? static_cast<int32_t>(rank.value % 2) : 0};
 }
 
 }  // namespace
+
+int World::NumNames() const {
+  if (!options_.whole) return static_cast<int>(std::size(kNumRanks));
+  return std::max(4, static_cast<int>(nodes_.size()) / 2);
+}
+
+uint32_t World::NumRanks(int which) const {
+  if (!options_.whole) return kNumRanks[which];
+  return kNumRanksOfWhole[static_cast<size_t>(which) % std::size(kNumRanksOfWhole)];
+}
 
 GroupSpec World::SpecOf(int which, int instance, int tenant) {
   GroupSpec spec;
   spec.name = absl::StrCat("group", which);
   spec.instance = absl::StrCat("run", instance);
   if (tenant > 0) spec.tenant = absl::StrCat("tenant", tenant);
-  spec.num_ranks = kNumRanks[which];
+  spec.num_ranks = NumRanks(which);
   spec.num_experts = 2 * spec.num_ranks;
   spec.max_tokens_per_rank = 8;
   spec.recv_capacity_per_rank = 64;
@@ -32,6 +42,10 @@ GroupSpec World::SpecOf(int which, int instance, int tenant) {
   spec.max_token_dtype = Dtype::kFloat32;
   spec.backend = "cpu";
   spec.deadlines.form = absl::Seconds(20);
+  if (data_ == nullptr) return spec;
+  spec.deadlines.absent = absl::Seconds(15);
+  spec.deadlines.undecided = absl::Seconds(10);
+  spec.executor = which % 2 == 0 ? Executor::kClient : Executor::kWorker;
   return spec;
 }
 
@@ -46,8 +60,13 @@ bool World::Lives(size_t c) const {
 }
 
 void World::NewClient() {
-  const size_t i = rng_.Below(nodes_.size());
-  if (nodes_[i].control == nullptr || clients_.size() >= kMaxClients) return;
+  const std::optional<size_t> c = Attach(rng_.Below(nodes_.size()));
+  if (c.has_value()) JoinSomething(*c);
+}
+
+std::optional<size_t> World::Attach(size_t i) {
+  if (nodes_[i].control == nullptr) return std::nullopt;
+  if (!options_.whole && clients_.size() >= kMaxClients) return std::nullopt;
   Client client;
   client.node = i;
   client.node_incarnation = nodes_[i].incarnation;
@@ -57,7 +76,7 @@ void World::NewClient() {
   clients_.push_back(client);
   const size_t c = clients_.size() - 1;
   ToNode(c, SessionAttached{client.session, client.pid, 0, nodes_[i].name, "sim"});
-  JoinSomething(c);
+  return c;
 }
 
 // The socket keeps the order; a dead node reads nothing.
@@ -74,6 +93,7 @@ void World::ToNode(size_t c, const NodeEvent& event) {
     if (const auto* gone = std::get_if<SessionGone>(&event)) {
       invariants_.SawSessionEnd({nodes_[i].name, incarnation, gone->session.value});
     }
+    if (data_ != nullptr) SawSession(i, event);
     Give(i, event);
   });
 }
@@ -89,30 +109,39 @@ void World::FromNode(size_t i, SessionId session, std::function<void(size_t)> wh
   }
 }
 
-void World::JoinSomething(size_t c) {
-  Client& client = clients_[c];
-  const int which = static_cast<int>(rng_.Below(kNumNames));
-  GroupSpec spec = SpecOf(which, rng_.Chance(8) ? 2 : 1, rng_.Chance(40) ? 1 : 0);
-  if (rng_.Chance(4)) spec.hidden = 32;
-  if (rng_.Chance(2)) spec.num_ranks = 0;
-  // Mostly ranks that nobody holds, as a launcher would give them; sometimes any.
+std::set<Rank> World::TakenRanks(const std::string& title) const {
   std::set<Rank> taken;
   for (size_t other = 0; other < clients_.size(); ++other) {
     if (!Lives(other)) continue;
     for (const auto& [group, part] : clients_[other].parts) {
-      if (part.name == Title(spec)) taken.insert(part.ranks.begin(), part.ranks.end());
+      if (part.name == title) taken.insert(part.ranks.begin(), part.ranks.end());
     }
     for (const auto& [request, wish] : clients_[other].joining) {
-      if (wish.first == Title(spec)) taken.insert(wish.second.begin(), wish.second.end());
+      if (wish.first == title) taken.insert(wish.second.begin(), wish.second.end());
     }
   }
+  return taken;
+}
+
+void World::JoinSomething(size_t c) {
+  const int which = static_cast<int>(rng_.Below(static_cast<uint64_t>(NumNames())));
+  GroupSpec spec = SpecOf(which, rng_.Chance(8) ? 2 : 1, rng_.Chance(40) ? 1 : 0);
+  if (rng_.Chance(4)) spec.hidden = 32;
+  if (rng_.Chance(2)) spec.num_ranks = 0;
+  // Mostly ranks that nobody holds, as a launcher would give them; sometimes any.
+  const std::set<Rank> taken = TakenRanks(Title(spec));
   std::vector<Rank> ranks;
-  for (uint32_t r = 0; r < kNumRanks[which]; ++r) {
+  for (uint32_t r = 0; r < NumRanks(which); ++r) {
     if (taken.count(Rank{r}) == 0) ranks.push_back(Rank{r});
   }
   if (ranks.empty() || rng_.Chance(5))
-    ranks = {Rank{static_cast<uint32_t>(rng_.Below(kNumRanks[which]))}};
+    ranks = {Rank{static_cast<uint32_t>(rng_.Below(NumRanks(which)))}};
   if (ranks.size() > 1 && rng_.Chance(70)) ranks = {ranks[rng_.Below(ranks.size())]};
+  Join(c, which, std::move(spec), std::move(ranks));
+}
+
+void World::Join(size_t c, int which, GroupSpec spec, std::vector<Rank> ranks) {
+  Client& client = clients_[c];
   const RequestId request{client.next_request++};
   client.joining[request] = {Title(spec), ranks};
   invariants_.SawWish(client.session, spec);
@@ -135,6 +164,7 @@ void World::Leave(size_t c) {
   if (client.parts.empty()) return;
   const GroupId group = client.parts.begin()->first;
   Log(absl::StrCat("session ", client.session.value, " leaves"));
+  if (data_ != nullptr) TouchClient(c);
   client.parts.erase(group);
   client.left_at = now_;
   ToNode(c, LeaveRequested{client.session, RequestId{client.next_request++}, group});
@@ -144,6 +174,10 @@ void World::Crash(size_t c) {
   Client& client = clients_[c];
   if (!client.alive) return;
   Log(absl::StrCat("session ", client.session.value, " dies"));
+  if (data_ != nullptr) {
+    TouchClient(c);
+    data_->Abandon(client.session);
+  }
   client.alive = false;
   if (options_.bug == Bug::kDeadKeepsLease) return;
   ToNode(c, SessionGone{client.session, absl::UnavailableError("socket closed")});
@@ -156,6 +190,7 @@ void World::Operate(size_t c) {
   auto it = client.parts.begin();
   std::advance(it, rng_.Below(client.parts.size()));
   Part& part = it->second;
+  if (data_ != nullptr) return MoreCalls(it->first, part.formation, 3 + rng_.Below(10));
   if (!part.serving && part.wait) return;
   ProgramId program{};
   program[0] = static_cast<uint8_t>(rng_.Below(2));
@@ -168,8 +203,10 @@ void World::SendDrained(size_t c, GroupId group) {
   const Client& client = clients_[c];
   const Part& part = client.parts.at(group);
   SessionDrained drained{client.session, group, part.formation, {}};
-  for (const auto& [key, begun] : part.begun)
-    drained.counts.push_back({key.first, key.second, begun, begun % 2 == 1});
+  for (const auto& [key, begun] : part.begun) {
+    const bool failed = data_ != nullptr ? part.failed.contains(key.first) : begun % 2 == 1;
+    drained.counts.push_back({key.first, key.second, begun, failed});
+  }
   invariants_.SawDrained(client.session, group, drained.counts);
   ToNode(c, drained);
 }
@@ -181,6 +218,7 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
     return;  // It has left in the meantime.
   Part& part = client.parts[joined.group];
   part.name = Title(joined.spec);
+  part.group_name = joined.spec.name;
   part.coordinator = joined.coordinator;
   part.formation = joined.formation;
   part.epoch = joined.epoch;
@@ -196,7 +234,10 @@ void World::OnJoined(size_t c, const ReplyJoined& joined, const std::vector<Rank
       invariants_.SawHeld(joined.coordinator, joined.group, joined.formation, rank,
                           WhoOf((c + 1) % clients_.size()));
     }
+    if (data_ == nullptr) continue;
+    part.loops[rank].num_cut = part.failed.contains(rank) ? 1 : 0;
   }
+  if (data_ != nullptr) BeginTurns(c, joined.group);
 }
 
 void World::OnReform(size_t c, const NotifyReform& reform) {
@@ -204,6 +245,11 @@ void World::OnReform(size_t c, const NotifyReform& reform) {
   if (it == clients_[c].parts.end()) return;
   Part& part = it->second;
   part.wait = reform.wait;
+  if (data_ != nullptr && part.formation == reform.formation) {
+    part.serving = false;
+    MaybeDrain(c, reform.group);
+    return BeginTurns(c, reform.group);
+  }
   if (!part.serving || part.formation != reform.formation) return;
   part.serving = false;
   At(Delay(rng_.Chance(5) ? 9000 : 500),
@@ -221,9 +267,10 @@ void World::OnReform(size_t c, const NotifyReform& reform) {
 void World::Order(size_t i) {
   if (nodes_[i].control == nullptr) return;
   const RequestId request{next_order_++};
-  const int which = static_cast<int>(rng_.Below(kNumNames));
+  const int which = static_cast<int>(rng_.Below(static_cast<uint64_t>(NumNames())));
   const GroupSpec spec = SpecOf(which, 1, rng_.Chance(30) ? 1 : 0);
   const absl::Time deadline = NodeNow(i) + Delay(8000);
+  Touch(spec.name);
   invariants_.SawOrderAsked(nodes_[i].name, nodes_[i].incarnation, request);
   switch (rng_.Below(4)) {
     case 0:

@@ -20,11 +20,18 @@ void World::StartWorker(size_t i, const WorkerName& name) {
   Worker& worker = node.workers[name];
   if (node.control == nullptr || worker.incarnation != 0) return;
   worker.incarnation = Fresh();
-  worker.pool = std::make_unique<StagingPool>(kBudget, kPage);
   worker.tenants.clear();
+  worker.last_said = now_;
+  if (data_ == nullptr) {
+    worker.pool = std::make_unique<StagingPool>(kBudget, kPage);
+  } else {
+    data_->StartWorker(WorkerIndex(i, name), Incarnation{worker.incarnation}, node.sessions);
+  }
   Log(absl::StrCat("worker ", ToString(name), " of ", node.name, " starts"));
-  Give(i, WorkerStarted{{name, Incarnation{worker.incarnation}, node.has_nccl,
-                         node.has_nccl ? "" : "no libnccl.so.2"}});
+  WorkerReport report{name, Incarnation{worker.incarnation}, node.has_nccl,
+                      node.has_nccl ? "" : "no libnccl.so.2"};
+  if (data_ != nullptr) report.wire_address = absl::StrCat(node.name, ":", worker.incarnation);
+  Give(i, WorkerStarted{report});
 }
 
 void World::StartWorkers(size_t i) {
@@ -43,6 +50,10 @@ void World::CrashWorker(size_t i, const WorkerName& name) {
   worker.died_at = now_;
   worker.pool.reset();
   worker.tenants.clear();
+  if (data_ != nullptr) {
+    TouchWorker(WorkerIndex(i, name));
+    data_->KillWorker(WorkerIndex(i, name), absl::UnavailableError("signal 9"));
+  }
   if (options_.bug == Bug::kSpreadWorkerDeath) {
     for (const WorkerName& other : kWorkers) {
       const Incarnation run{node.workers[other].incarnation};
@@ -75,7 +86,13 @@ void World::FromWorker(size_t i, const WorkerName& name, E event) {
   const uint64_t sender = nodes_[i].workers[name].incarnation;
   const uint64_t node_incarnation = nodes_[i].incarnation;
   event.worker = Incarnation{sender};
-  At(Delay(200), [this, i, name, sender, node_incarnation, answer = NodeEvent(event)] {
+  absl::Duration delay = Delay(200);
+  if (data_ != nullptr) {
+    absl::Time& last = nodes_[i].workers[name].last_said;
+    last = std::max(last, now_ + delay);
+    delay = last - now_;
+  }
+  At(delay, [this, i, name, sender, node_incarnation, answer = NodeEvent(event)] {
     if (nodes_[i].incarnation != node_incarnation || nodes_[i].control == nullptr) return;
     if (const auto* ready = std::get_if<TenantReady>(&answer))
       invariants_.SawReady({NodeId{nodes_[i].name}, name}, ready->group, ready->formation);
@@ -98,6 +115,17 @@ void World::GiveAsOfOthers(size_t i, const WorkerName& name, const NodeEvent& an
 void World::ToWorker(size_t i, const StartTenant& effect) {
   Worker& worker = nodes_[i].workers[effect.to];
   const auto key = std::make_pair(effect.group, effect.formation);
+  if (data_ != nullptr) {
+    worker.tenants[key] = ArenaSetId();
+    if (!faults_ || !rng_.Chance(2))
+      return data_->Tell(WorkerIndex(i, effect.to), NodeId{nodes_[i].name}, effect);
+    Touch(effect.spec.name);
+    return FromWorker(i, effect.to,
+                      TenantFailed{{},
+                                   effect.group,
+                                   effect.formation,
+                                   absl::ResourceExhaustedError("no memory for its rows")});
+  }
   const ArenaSetId set{next_arena_set_++};
   int arenas = 0;
   for (const RankHolder& member : effect.members)
@@ -117,6 +145,11 @@ void World::ToWorker(size_t i, const StartTenant& effect) {
 
 void World::ToWorker(size_t i, const EndTenant& effect) {
   Worker& worker = nodes_[i].workers[effect.to];
+  if (data_ != nullptr) {
+    data_->Tell(WorkerIndex(i, effect.to), effect);
+    worker.tenants.erase({effect.group, effect.formation});
+    return;
+  }
   const auto it = worker.tenants.find({effect.group, effect.formation});
   if (it == worker.tenants.end()) return;
   if (options_.bug == Bug::kLeakRegion && rng_.Chance(50)) return;
@@ -128,6 +161,7 @@ void World::ToWorker(size_t i, const EndTenant& effect) {
 }
 
 void World::ToWorker(size_t i, const DrainTenant& effect) {
+  if (data_ != nullptr) return data_->Tell(WorkerIndex(i, effect.to), effect);
   if (faults_ && rng_.Chance(20)) return;  // An operation never ends: the deadline must do it.
   FromWorker(i, effect.to, TenantDrained{{}, effect.group, effect.formation});
 }
@@ -151,7 +185,26 @@ void World::ToWorker(size_t i, const InitCommunicator& effect) {
   FromWorker(i, effect.to, done);
 }
 
+void World::FromEngine(size_t i, const WorkerName& name, const NodeEvent& event) {
+  if (const auto* e = std::get_if<TenantReady>(&event)) FromWorker(i, name, *e);
+  if (const auto* e = std::get_if<TenantFailed>(&event)) FromWorker(i, name, *e);
+  if (const auto* e = std::get_if<TenantBroken>(&event)) FromWorker(i, name, *e);
+  if (const auto* e = std::get_if<TenantDrained>(&event)) FromWorker(i, name, *e);
+}
+
+int World::WorkerIndex(size_t i, const WorkerName& name) const {
+  const auto found = std::find(std::begin(kWorkers), std::end(kWorkers), name);
+  return static_cast<int>(i * std::size(kWorkers)) + static_cast<int>(found - std::begin(kWorkers));
+}
+
+std::vector<int> World::WorkersOf(size_t i) const {
+  std::vector<int> workers;
+  for (const WorkerName& name : kWorkers) workers.push_back(WorkerIndex(i, name));
+  return workers;
+}
+
 void World::UseStaging(size_t i) {
+  if (data_ != nullptr) return;
   Worker& worker = nodes_[i].workers[kWorkers[steps_ % std::size(kWorkers)]];
   if (worker.incarnation == 0 || worker.tenants.empty()) return;
   auto it = worker.tenants.begin();

@@ -65,7 +65,7 @@ void FormationDriver::CheckWorkers(ClusterGroup& group) {
 }
 
 void FormationDriver::Form(ClusterGroup& group) {
-  if (takeover_.Adopt(group)) return;
+  if (takeover_.Adopt(group) || takeover_.adopting()) return;  // What serves comes first.
   if (group.started && group.state == GroupState::kReforming && Recounted(group)) {
     Recut(group);
     groups_.EndFormation(group, group.cut.cause);

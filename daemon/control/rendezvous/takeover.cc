@@ -104,6 +104,19 @@ void Takeover::ExplainReforming() {
   }
 }
 
+// A node that was cut off may still serve an epoch that a predecessor has left behind for another tenant of the name.
+bool Takeover::IsOver(const std::string& name, Epoch epoch) const {
+  return absl::c_any_of(claims_.all(), [&](const auto& entry) {
+    const Claim& claim = entry.second.claim;
+    if (claim.spec.name != name || !claim.joined || claim.ranks.empty()) return false;
+    const WorkerId worker = claims_.Worker(entry.first, claim.ranks.front());
+    const GroupWork* tenant = nodes_.Work(worker, claim.group);
+    const GroupWork* shared =
+        tenant == nullptr ? nullptr : nodes_.Work(worker, tenant->communicator);
+    return shared != nullptr && shared->init_epoch > epoch;
+  });
+}
+
 bool Takeover::Adopt(ClusterGroup& group) {
   if (!std::exchange(group.inherited.adoptable, false) || !adopting_) return false;
   const auto& [first_rank, holder] = *group.ranks.holders.begin();
@@ -116,6 +129,7 @@ bool Takeover::Adopt(ClusterGroup& group) {
   const Formation formation = sample->formation;
   const Epoch epoch = shared->init_epoch;
   const std::string digest = shared->init_sha256;
+  if (IsOver(group.spec.name, epoch)) return false;
   for (const auto& [rank, key] : group.ranks.holders) {
     const WorkerId worker = claims_.Worker(key, rank);
     const GroupWork* tenant = nodes_.Work(worker, group.id);

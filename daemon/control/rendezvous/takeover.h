@@ -36,6 +36,7 @@ class Takeover {
   std::vector<NodeReport> TakeHeld();
   // While groups that come with what was held may be adopted.
   void SetAdopting(bool adopting) { adopting_ = adopting; }
+  bool adopting() const { return adopting_; }
 
   // ---- what operators have made ----
   // After the nodes were heard: what they serve has members, and keeps them.
@@ -49,13 +50,15 @@ class Takeover {
   // After what was held was taken: groups that go on here hear nothing; the others hear why they form again.
   void ExplainReforming();
   // Once for a complete group: whether every rank's member and worker say the same of one formation
-  // and one epoch, and READY. Then it is READY here, too.
+  // and one epoch, and READY, and no member of another tenant of the name knows of a newer one. Then it is READY here, too.
   bool Adopt(ClusterGroup& group);
   // Takes the bases that the members' nodes remember.
   //   ABORTED  they are not of one formation
   absl::Status RecoverBases(ClusterGroup& group) const;
 
  private:
+  bool IsOver(const std::string& name, Epoch epoch) const;
+
   absl::Time grace_end_;
   std::set<NodeId> expected_;
   std::vector<PersistentGroup> persistent_;  // To be restored.

@@ -189,15 +189,14 @@ void OperationPhases::DecideGood(Operation& operation) {
   }
   CloseWire(operation);
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
-    if (!tenant.local(r)) {
-      operation.parts[r].state = PartState::kDone;
-      continue;
-    }
+    if (!tenant.local(r)) operation.parts[r].state = PartState::kDone;
+    if (operation.parts[r].state == PartState::kDone) continue;  // Or its session died meanwhile.
     operation.parts[r].state = PartState::kReading;
     Reach(operation.parts[r], TracePoint::kDecided);
     Answer(operation, r, is_eager ? shm::Step::kAnnounceStaged : shm::Step::kPublish,
            absl::OkStatus());
   }
+  CloseIfOver(operation);
 }
 
 void OperationPhases::NameBuffers(const Operation& operation) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/daemon/control/small_cluster.h"
 
 namespace epd {
@@ -243,6 +244,35 @@ TEST(TakeOverTest, AMemberThatIsMissingAtTheNewCoordinatorMakesTheGroupFormAgain
   c.Drained(0, 1);
   c.Drained(1, 2);
   EXPECT_EQ(c.Group().state, GroupState::kReady);
+}
+
+// The simulator of both planes found it: the older one, which came first in the order of ids, was taken over, and the one
+// that worked was told that its placement is wrong.
+TEST(TakeOverTest, AnEpochThatAnotherTenantLeftBehindDoesNotComeBackInItsPlace) {
+  for (uint64_t num_others = 0; num_others < 8; ++num_others) {  // Ids, and their order, differ.
+    SmallCluster c(2);
+    for (uint64_t i = 0; i < num_others; ++i)
+      c.AttachAndJoin(0, 20 + i, SmallSpec(1, absl::StrCat("other", i)), {0});
+    GroupSpec other = SmallSpec(1);
+    other.tenant = "b";
+    c.AttachAndJoin(1, 9, SmallSpec(1, "elsewhere"), {0});  // The second node has seen an epoch.
+    c.AttachAndJoin(0, 1, SmallSpec(1), {0});
+    ASSERT_EQ(c.joined[1].size(), 1u);
+    // The first node is cut off as long as this coordinator lives.
+    c.StartCoordinator(absl::Seconds(2));
+    c.Connect(1);
+    c.Pass(absl::Seconds(3));
+    c.AttachAndJoin(1, 2, other, {0});
+    ASSERT_EQ(c.joined[2].size(), 1u);
+    ASSERT_GT(c.joined[2][0].epoch, c.joined[1][0].epoch);
+    c.StartCoordinator(absl::Seconds(2));
+    c.Connect(0);
+    c.Connect(1);
+    c.Pass(absl::Seconds(3));
+    EXPECT_TRUE(c.reforms[2].empty());
+    EXPECT_TRUE(c.group_ended[2].empty());
+    EXPECT_EQ(c.reforms[1].size() + c.group_ended[1].size(), 1u);  // Its epoch is over.
+  }
 }
 
 TEST(TakeOverTest, EpochsBeginAboveTheFloor) {

@@ -22,10 +22,11 @@ ProgramId IdOf(uint8_t program) {
 
 Callers::Callers(World& world, const CallerOptions& options)
     : w_(world),
+      calls_(world),
       options_(options),
       num_programs_(static_cast<uint8_t>(
           options.num_programs < kMaxPrograms ? options.num_programs : 1 + w_.Roll(kMaxPrograms))) {
-  w_.on_answer = [this](Worker& worker, const AnswerSubmission& e) { Answered(worker, e); };
+  calls_.on_end = [this](const Call& call, const absl::Status& status) { EndCall(call, status); };
 }
 
 SessionId Callers::NewSession() { return SessionId(next_session_++); }
@@ -180,35 +181,7 @@ Callers::Coming Callers::MakeCall(Group& group, uint32_t rank, uint8_t program, 
           request};
 }
 
-void Callers::Announce(Coming coming) {
-  auto& [call, request] = coming;
-  const Group& group = *call.group;
-  if (call.formation == group.formation &&
-      request.stage_bytes <= w_.options().engine.eager.buffer_bytes)
-    call.eager_buffer = FreeEagerBuffer(group, call.session);
-  if (call.eager_buffer.has_value()) SetEagerBuffer(request, *call.eager_buffer);
-  if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(50)) ++request.execution;
-  call.submission = {.session = call.session, .slot = 0, .claim = ++claim_};
-  call.since = w_.now;
-  const size_t index = w_.calls.size();
-  w_.call_of[call.submission] = index;
-  w_.running.insert(index);
-  w_.calls.push_back(call);
-  w_.Take(w_.worker(call.worker()), call.submission, request);
-}
-
-// One of the session's that no call of it uses.
-std::optional<uint8_t> Callers::FreeEagerBuffer(const Group& group, SessionId session) {
-  if (group.spec.executor == Executor::kWorker || w_.Chance(10)) return std::nullopt;
-  for (uint8_t buffer = 0; buffer < num_eager_[group.sets.at(0)]; ++buffer) {
-    const bool busy = std::any_of(w_.running.begin(), w_.running.end(), [&](size_t running) {
-      const Call& call = w_.calls[running];
-      return call.session == session && call.eager_buffer == buffer;
-    });
-    if (!busy) return buffer;
-  }
-  return std::nullopt;
-}
+void Callers::Announce(Coming coming) { calls_.Announce(std::move(coming.call), coming.request); }
 
 void Callers::GoOn() {
   std::vector<size_t> ready;
@@ -217,73 +190,10 @@ void Callers::GoOn() {
     if (call.holds() && !frozen_.contains({call.group->id, call.rank})) ready.push_back(running);
   }
   if (ready.empty()) return Begin();
-  NextStep(ready[w_.Roll(ready.size())]);
+  calls_.NextStep(ready[w_.Roll(ready.size())]);
 }
 
-void Callers::NextStep(size_t index) {
-  Call& call = w_.calls[index];
-  const bool publishes = call.state == State::kCopying;
-  shm::SlotRequest request =
-      MakeStep({.group = call.group->id, .rank = call.rank},
-               publishes ? shm::Step::kPublish : shm::Step::kPulled, call.operation);
-  if (publishes && !w_.quiet && w_.Chance(1)) request.error_code = 15;
-  Worker& worker = w_.worker(call.worker());
-  if (const auto number = worker.numbers.find(call.operation);
-      publishes && request.error_code == 0 && number != worker.numbers.end())
-    w_.published[call.Named(number->second)].insert(Rank(call.rank));
-  call.state = publishes ? State::kPublished : State::kPulled;
-  w_.touching.erase(index);
-  call.submission.claim = ++claim_;
-  call.since = w_.now;
-  w_.call_of[call.submission] = index;
-  w_.Take(worker, call.submission, request);
-}
-
-void Callers::Answered(Worker& worker, const AnswerSubmission& e) {
-  const auto found = w_.call_of.find(e.submission);
-  if (found == w_.call_of.end()) return;  // A hostile one.
-  const size_t index = found->second;
-  w_.call_of.erase(found);
-  Call& call = w_.calls[index];
-  if (call.dead) return;
-  if (!e.status.ok()) return EndCall(index, e.status);
-  if (call.state == State::kPulled) return EndCall(index, absl::OkStatus());
-  if (call.state == State::kPublished) w_.Happens(&worker, Ends{&call, absl::OkStatus()});
-  if (call.state == State::kAnnounced) {
-    call.operation = e.operation;
-    if (const auto eager = worker.eager.find(e.submission); eager != worker.eager.end()) {
-      call.told = eager->second;
-    } else {
-      return TakeRegion(worker, index, e);
-    }
-  }
-  call.state = State::kReading;
-  if (call.told.empty())
-    w_.touching[index] = {.worker = worker.index,
-                          .area = worker.regions[call.operation],
-                          .operation = call.operation,
-                          .session = call.session};
-}
-
-void Callers::TakeRegion(Worker& worker, size_t index, const AnswerSubmission& e) {
-  Call& call = w_.calls[index];
-  const Area area{call.group->sets.at(worker.index), e.region.offset, e.region.bytes};
-  call.state = State::kCopying;
-  w_.identities.emplace(call.Named(e.plan_id), call.identity);
-  num_eager_[area.set] = e.region.eager.num_eager_buffers;
-  worker.regions[e.operation] = area;
-  w_.touching[index] = {
-      .worker = worker.index, .area = area, .operation = e.operation, .session = call.session};
-}
-
-void Callers::EndCall(size_t index, const absl::Status& status) {
-  Call& call = w_.calls[index];
-  w_.Happens(nullptr, Ends{&call, status});
-  if (std::get<3>(call.identity) >= 0) w_.endings.emplace(call.identity, status);
-  call.state = State::kEnded;
-  call.failed = !status.ok();
-  w_.running.erase(index);
-  w_.touching.erase(index);
+void Callers::EndCall(const Call& call, const absl::Status& status) {
   ++(status.ok() ? num_good_ : num_failed_);
   Group& group = *call.group;
   if (call.session == group.members[call.rank]) {
@@ -346,7 +256,7 @@ void Callers::Hostile() {
     return call.session == session && call.operation.value == request.operation.op_id;
   });
   if (request.step != shm::Step::kAnnounce && of_honest_rank) return;
-  w_.Take(w_.worker(0), {.session = session, .slot = 0, .claim = ++claim_}, request);
+  w_.Take(w_.worker(0), {.session = session, .slot = 0, .claim = calls_.NextClaim()}, request);
 }
 
 void Callers::Kill(SessionId session, bool process_alive) {
@@ -356,13 +266,8 @@ void Callers::Kill(SessionId session, bool process_alive) {
   for (Group& group : w_.groups) {
     if (std::count(group.members.begin(), group.members.end(), session) > 0) group.ended = true;
   }
-  const std::vector<size_t> others = CallsWithout(session);
-  std::erase_if(w_.running, [&](size_t running) {
-    Call& call = w_.calls[running];
-    if (call.session != session) return false;
-    w_.touching.erase(running);
-    return call.dead = true;
-  });
+  const std::vector<size_t> others = calls_.CallsWithout(session);
+  calls_.Abandon(session);
   Worker& worker = w_.worker(0);
   worker.exchange.SessionDead(session, absl::UnavailableError("killed"),
                               process_alive && !w_.Is(Sabotage::kForgetProcess), w_.now);
@@ -378,18 +283,6 @@ void Callers::Kill(SessionId session, bool process_alive) {
   w_.Perform(worker);
   w_.quiet = quiet;
   w_.Happens(&worker, Dies{others});
-}
-
-// Running calls of groups and tenants in which the session is not.
-std::vector<size_t> Callers::CallsWithout(SessionId session) const {
-  std::vector<size_t> calls;
-  for (const size_t running : w_.running) {
-    const Call& call = w_.calls[running];
-    const auto& members = call.group->members;
-    if (!call.group->ended && std::count(members.begin(), members.end(), session) == 0)
-      calls.push_back(running);
-  }
-  return calls;
 }
 
 void Callers::EndProcesses() {
@@ -492,7 +385,7 @@ void Callers::EndEverything() {
   }
   w_.DeliverEverything();
   for (size_t i = 0; i < w_.calls.size(); ++i) {
-    while (!w_.calls[i].dead && w_.calls[i].holds()) NextStep(i);
+    while (!w_.calls[i].dead && w_.calls[i].holds()) calls_.NextStep(i);
   }
   EndProcesses();
   w_.Happens(nullptr, Rests());
@@ -527,7 +420,7 @@ bool Callers::CatchUp() {
   bool busy = false;
   for (const size_t running : std::set<size_t>(w_.running)) {
     if (!w_.calls[running].holds()) continue;
-    NextStep(running);
+    calls_.NextStep(running);
     busy = true;
   }
   for (Group& group : w_.groups) {

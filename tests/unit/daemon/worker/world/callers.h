@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/daemon/worker/world/calls.h"
 #include "tests/unit/daemon/worker/world/world.h"
 
 namespace epd::world {
@@ -85,18 +86,13 @@ class Callers {
   std::optional<Coming> NextCall(Group& group, uint32_t rank, uint8_t program);
   Coming MakeCall(Group& group, uint32_t rank, uint8_t program, uint32_t ordinal);
   void Announce(Coming coming);
-  std::optional<uint8_t> FreeEagerBuffer(const Group& group, SessionId session);
   void GoOn();
-  void NextStep(size_t index);
-  void Answered(Worker& worker, const AnswerSubmission& answer);
-  void TakeRegion(Worker& worker, size_t index, const AnswerSubmission& answer);
-  void EndCall(size_t index, const absl::Status& status);
+  void EndCall(const Call& call, const absl::Status& status);
   void MeetAnew(Group& group);
 
   void Hostile();
   SessionId AnySession();
   void Kill(SessionId session, bool process_alive);
-  std::vector<size_t> CallsWithout(SessionId session) const;
   void EndProcesses();
   void Control(Group& group);
   void FormAnew(Group& group);
@@ -109,13 +105,12 @@ class Callers {
   bool CatchUp();
 
   World& w_;
+  Calls calls_;
   const CallerOptions options_;
   const uint8_t num_programs_;
   uint64_t next_session_ = 1;
-  uint32_t claim_ = 1;
   std::map<GroupId, Runs> runs_;
   std::set<std::pair<GroupId, uint32_t>> failed_;  // Ranks whose last call has failed.
-  std::map<ArenaSetId, uint32_t> num_eager_;       // As replies told.
   std::set<std::pair<GroupId, uint32_t>> frozen_;  // Ranks that do nothing for now.
   std::map<GroupId, std::string> diverged_;        // With what the ranks were last told so.
   uint64_t num_good_ = 0;

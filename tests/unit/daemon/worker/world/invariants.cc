@@ -94,8 +94,9 @@ std::string Agreement(const World& world, const Happening& h) {
 
 std::string Truth(const World& world, const Happening& h) {
   if (const auto* e = h.As<MoveRows>()) {
-    if (e->group.value < 1 || e->group.value > world.groups.size()) return "";
-    const Group& group = world.groups[e->group.value - 1];
+    const Group* const found = world.FindGroup(e->group, e->formation);
+    if (found == nullptr) return "";
+    const Group& group = *found;
     for (uint32_t r = 0; r < e->job.parts.size(); ++r) {
       const MovePart& part = e->job.parts[r];
       if (part.local != (group.worker_of[r] == h.worker->index))
@@ -150,6 +151,7 @@ struct SiteCall {
 std::string SiteCallsAreTrue(const World& world, const Happening& h) {
   if (h.As<Rests>() == nullptr && h.As<StepIsOver>() == nullptr) return "";
   if (!world.quiet && h.As<Rests>() == nullptr) return "";
+  if (world.groups.empty()) return "";
   for (const auto& [unused, over] : world.overflows) {
     if (!over || world.groups[0].spec.drop_on_overflow) return "an overflow of nobody's";
   }
@@ -270,8 +272,9 @@ std::string Arenas(const World& world, const Happening& h) {
     }
   } else if (const auto* e = h.As<ReportTenantReady>()) {
     if (!h.worker->arenas.contains(e->set)) return "a tenant is ready without arenas";
-    if (e->group.value < 1 || e->group.value > world.groups.size()) return "";
-    const Group& group = world.groups[e->group.value - 1];
+    const Group* const found = world.FindGroup(e->group, e->formation);
+    if (found == nullptr) return "";
+    const Group& group = *found;
     for (const Group& other : world.groups) {
       const auto set = other.sets.find(h.worker->index);
       if (&other != &group && !other.ended && set != other.sets.end() && set->second == e->set &&
@@ -339,10 +342,13 @@ std::string DeadlinesHold(const World& world, const Happening& h) {
   for (const size_t running : world.running) {
     const Call& call = world.calls[running];
     const Deadlines& deadlines = call.group->spec.deadlines;
-    absl::Duration limit = deadlines.undecided;
+    absl::Duration limit = deadlines.undecided + world.options().late_by;
     if (call.state == State::kAnnounced) limit += deadlines.absent;
     if (call.state == State::kPulled) limit += kHold;
-    if (call.open() && world.now - call.since > limit) return "a call waits beyond its deadlines";
+    if (!call.open() || world.now - call.since <= limit) continue;
+    return absl::StrCat("a call waits beyond its deadlines: rank ", call.rank, " of group ",
+                        call.group->id.value, " in state ", static_cast<int>(call.state), " for ",
+                        absl::FormatDuration(world.now - call.since));
   }
   return "";
 }
@@ -386,6 +392,7 @@ std::string Arming(const World&, const Happening& h) {
 std::string Pool(const World& world, const Happening& h) {
   if (h.As<StepIsOver>() == nullptr) return "";
   for (int w = 0; w < world.num_workers(); ++w) {
+    if (h.worker != nullptr && h.worker->index != w) continue;
     const absl::Status pool = world.worker(w).exchange.staging().pool().CheckConsistent();
     if (!pool.ok()) return std::string(pool.message());
   }
@@ -406,9 +413,11 @@ std::string Progress(const World& world, const Happening& h) {
 }
 
 std::string Return(const World& world, const Happening& h) {
-  if (h.As<Rests>() == nullptr || world.groups[0].streams) return "";
+  if (h.As<Rests>() == nullptr || world.groups.empty() || world.groups[0].streams) return "";
   for (int w = 0; w < world.num_workers(); ++w) {
     const Worker& worker = world.worker(w);
+    for (const auto& line : worker.exchange.Snapshot(world.now).operations)
+      return absl::StrCat("an operation stays open in phase ", line.phase, ": ", line.key);
     if (worker.exchange.num_open_operations() != 0) return "an operation stays open";
     if (!worker.records.empty()) return "a record stays";
     if (!worker.wires.empty()) return "a region stays open for rows";
@@ -452,8 +461,7 @@ std::string Describe(const Happening& h) {
   if (const auto* e = h.As<DecideRecord>())
     absl::StrAppend(&text, " operation ", e->operation.value, " ", e->status.ToString());
   if (const auto* e = h.As<SendToPeer>())
-    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to worker ",
-                    WorkerOf(e->peer));
+    absl::StrAppend(&text, " step ", static_cast<int>(e->message.step), " to run ", e->peer.value);
   if (const auto* e = h.As<ReportTenantBroken>()) absl::StrAppend(&text, " ", e->cause.ToString());
   return text;
 }

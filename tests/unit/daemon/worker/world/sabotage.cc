@@ -34,7 +34,7 @@ void World::Bend(Worker& worker, Effects& effects) {
     if (auto* eager = std::get_if<NameEagerBuffers>(&effect)) {
       if (Is(Sabotage::kWrongEagerBuffer)) eager->eager_buffer_of_rank[0] ^= 1;
     } else if (auto* ready = std::get_if<ReportTenantReady>(&effect)) {
-      const Group* const group = FindGroup(ready->group);
+      const Group* const group = FindGroup(ready->group, ready->formation);
       if (Is(Sabotage::kShareArenas) && !group->spec.tenant.empty())
         ready->set = groups[0].sets[worker.index];
     } else if (auto* wire = std::get_if<OpenWire>(&effect)) {

@@ -27,6 +27,7 @@ World::World(const WorldOptions& options, uint64_t seed, Sabotage sabotage)
     ExchangeOptions engine = options.engine;
     if (options.num_workers > 1) engine.self = IncarnationOf(w);
     workers_.push_back(std::make_unique<Worker>(w, engine));
+    runs_[engine.self] = w;
   }
 }
 
@@ -47,8 +48,26 @@ Group& World::AddGroup(Group group) {
   return groups.back();
 }
 
-Group* World::FindGroup(GroupId id) {
+Group& World::AddFormation(Group group) {
+  formations_[{group.id, epd::Formation(group.formation)}] = groups.size();
+  groups.push_back(std::move(group));
+  return groups.back();
+}
+
+const Group* World::FindGroup(GroupId id, epd::Formation formation) const {
+  if (!formations_.empty()) {
+    const auto found = formations_.find({id, formation});
+    return found == formations_.end() ? nullptr : &groups[found->second];
+  }
   return id.value >= 1 && id.value <= groups.size() ? &groups[id.value - 1] : nullptr;
+}
+Group* World::FindGroup(GroupId id, epd::Formation formation) {
+  return const_cast<Group*>(std::as_const(*this).FindGroup(id, formation));
+}
+
+int World::IndexOf(Incarnation run) const {
+  const auto found = runs_.find(run);
+  return found == runs_.end() ? -1 : found->second;
 }
 
 TenantStart World::StartOf(const Group& group, int at) const {
@@ -94,9 +113,22 @@ void World::End(const Group& group, int at, const absl::Status& cause) {
   Perform(worker(at));
 }
 
+// What was under way from it and to it is lost.
+Worker& World::NewRun(int index, const ExchangeOptions& options) {
+  runs_.erase(worker(index).run);
+  runs_[options.self] = index;
+  std::erase_if(peer_streams_, [index](const auto& stream) {
+    return stream.first.first == index || stream.first.second == index;
+  });
+  std::erase_if(rows_,
+                [index](const Rows& rows) { return rows.from == index || rows.to == index; });
+  workers_[static_cast<size_t>(index)] = std::make_unique<Worker>(index, options);
+  return worker(index);
+}
+
 void World::Replace(Worker& old, const ExchangeOptions& options) {
   const int index = old.index;
-  workers_[static_cast<size_t>(index)] = std::make_unique<Worker>(index, options);
+  NewRun(index, options);
   for (const Group& group : groups) {
     for (uint32_t r = 0; r < group.spec.num_ranks; ++r) {
       if (group.worker_of[r] == index) worker(index).exchange.AddSession(group.members[r]);
@@ -147,23 +179,32 @@ struct World::Performer {
   void operator()(const DropArenas& e) { w.arenas.erase(e.set); }
   void operator()(const ReportTenantReady& e) {
     w.ready.push_back(e.formation);
-    Group* const group = world.FindGroup(e.group);
+    world.on_report(w, e);
+    Group* const group = world.FindGroup(e.group, e.formation);
     if (group == nullptr) return;
     group->sets[w.index] = e.set;
-    w.sets[e.set] = group->members;
+    w.sets[e.set].clear();
+    for (size_t r = 0; r < group->members.size(); ++r) {
+      if (group->worker_of[r] == w.index) w.sets[e.set].push_back(group->members[r]);
+    }
   }
-  void operator()(const ReportTenantDrained& e) { w.drained.push_back(e.formation); }
+  void operator()(const ReportTenantDrained& e) {
+    w.drained.push_back(e.formation);
+    world.on_report(w, e);
+  }
   void operator()(const ReportTenantBroken& e) {
-    Group* const group = world.FindGroup(e.group);
+    world.on_report(w, e);
+    Group* const group = world.FindGroup(e.group, e.formation);
     if (group != nullptr && group->formation == e.formation.value) group->ended = true;
   }
   void operator()(const MoveRows& e) {
     Move move{e};
-    const Group* const group = world.FindGroup(e.group);
+    const Group* const group = world.FindGroup(e.group, e.formation);
     if (group != nullptr && group->by_communicator()) move.communicator = group->epoch;
     if (const auto number = w.numbers.find(e.operation); number != w.numbers.end())
       move.number = number->second;
     w.moves.push_back(std::move(move));
+    world.on_under_way(UnderWay::kMove, w.index, w.index);
   }
   void operator()(const TakeTurn& e) {
     ++world.num_turns;
@@ -190,13 +231,19 @@ struct World::Performer {
   void operator()(const SendToPeer& e) {
     if (e.message.step == LeaderStep::kRevoked) ++world.num_revoked;
     PeerMessage message = e.message;
-    if (world.Bend(message))
-      world.peer_streams_[{w.index, WorkerOf(e.peer)}].push_back(std::move(message));
+    const int to = world.IndexOf(e.peer);
+    if (to < 0) return world.on_unreachable(w.index, e.peer);
+    if (!world.Bend(message)) return;
+    world.peer_streams_[{w.index, to}].push_back(std::move(message));
+    world.on_under_way(UnderWay::kMessage, w.index, to);
   }
   void operator()(const OpenWire& e) { w.wires[e.operation] = {e.set, e.offset, e.bytes}; }
   void operator()(const SendRows& e) {
     for (const auto& [peer, unused] : e.destinations) {
-      world.rows_.push_back({e.operation, w.index, WorkerOf(peer), e.rank});
+      const int to = world.IndexOf(peer);
+      if (to < 0) continue;
+      world.rows_.push_back({e.operation, w.index, to, e.rank});
+      world.on_under_way(UnderWay::kRows, w.index, to);
     }
   }
   void operator()(const CloseWire& e) {
@@ -205,7 +252,10 @@ struct World::Performer {
       return rows.operation == e.operation && rows.to == w.index;
     });
   }
-  void operator()(const EvictSession& e) { w.evicted.push_back(e); }
+  void operator()(const EvictSession& e) {
+    w.evicted.push_back(e);
+    world.on_report(w, e);
+  }
   void operator()(const LogLine& e) { w.logs.push_back(e.text); }
 };
 
@@ -260,34 +310,53 @@ bool World::DeliverMessage() {
     if (!stream.empty()) ready.push_back(link);
   }
   if (ready.empty()) return false;
-  const auto link = ready[Roll(ready.size())];
-  std::deque<PeerMessage>& stream = peer_streams_[link];
+  const auto [from, to] = ready[Roll(ready.size())];
+  return DeliverMessage(from, to);
+}
+
+bool World::DeliverMessage(int from, int to) {
+  const auto found = peer_streams_.find({from, to});
+  if (found == peer_streams_.end() || found->second.empty()) return false;
+  std::deque<PeerMessage>& stream = found->second;
   const bool swap = Is(Sabotage::kSwapMessages) && OneIn(2);
   const auto next = stream.begin() + static_cast<ptrdiff_t>(swap ? Roll(stream.size()) : 0);
   const PeerMessage message = std::move(*next);
   stream.erase(next);
   if (traces_)
-    Note(absl::StrCat("worker ", link.second, " hears step ", static_cast<int>(message.step),
-                      " of worker ", link.first));
-  worker(link.second).exchange.Receive(IncarnationOf(link.first), message, now);
-  Perform(worker(link.second));
+    Note(absl::StrCat("worker ", to, " hears step ", static_cast<int>(message.step), " of worker ",
+                      from));
+  worker(to).exchange.Receive(worker(from).run, message, now);
+  Perform(worker(to));
   return true;
 }
 
 bool World::DeliverRows() {
   if (rows_.empty()) return false;
-  const size_t index = Roll(rows_.size());
+  Land(Roll(rows_.size()));
+  return true;
+}
+
+bool World::DeliverRows(int from, int to) {
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (rows_[i].from == from && rows_[i].to == to) ready.push_back(i);
+  }
+  if (ready.empty()) return false;
+  Land(ready[Roll(ready.size())]);
+  return true;
+}
+
+void World::Land(size_t index) {
   const Rows rows = rows_[index];
   rows_.erase(rows_.begin() + static_cast<ptrdiff_t>(index));
   Worker& to = worker(rows.to);
-  if (!to.wires.contains(rows.operation)) return true;  // Dropped.
+  if (!to.wires.contains(rows.operation)) return;  // Dropped.
   if (!Is(Sabotage::kPhantomRows) || !OneIn(20)) {
     Happens(&to, Lands{rows.operation});
     landed[rows.operation].insert({rows.to, rows.rank});
   }
   to.exchange.RowsLanded(rows.operation, rows.rank, now);
   Perform(to);
-  return true;
 }
 
 // Streams of a device run in order, and an operation ends when all members take part.
@@ -315,30 +384,35 @@ void World::EndMove(Worker& worker, size_t index, const absl::Status& status) {
 }
 
 bool World::AdvanceMove() {
-  const auto fails = [this] { return Fails(options_.per_mille_of_moves_fail); };
   const size_t first = Roll(workers_.size());
   for (size_t w = 0; w < workers_.size(); ++w) {
-    Worker& one = *workers_[(first + w) % workers_.size()];
-    const size_t from = one.moves.empty() ? 0 : Roll(one.moves.size());
-    for (size_t i = 0; i < one.moves.size(); ++i) {
-      const size_t index = (from + i) % one.moves.size();
-      Move& move = one.moves[index];
-      if (CanEnd(one, move)) {
-        absl::Status status = fails() ? absl::DataLossError("damaged") : absl::OkStatus();
-        if (move.communicator.has_value() && move.communicator != communicator_epoch)
-          status = absl::AbortedError("a member is lost");
-        EndMove(one, index, status);
-      } else if (move.prepared) {
-        continue;
-      } else if (fails()) {
-        EndMove(one, index, absl::DataLossError("its plans differ"));
-      } else {
-        move.prepared = true;
-        one.exchange.RowsPrepared(move.operation, fails() ? kDigest + 1 : kDigest, now);
-      }
-      Perform(one);
-      return true;
+    if (AdvanceMove(static_cast<int>((first + w) % workers_.size()))) return true;
+  }
+  return false;
+}
+
+bool World::AdvanceMove(int at) {
+  const auto fails = [this] { return Fails(options_.per_mille_of_moves_fail); };
+  Worker& one = worker(at);
+  const size_t from = one.moves.empty() ? 0 : Roll(one.moves.size());
+  for (size_t i = 0; i < one.moves.size(); ++i) {
+    const size_t index = (from + i) % one.moves.size();
+    Move& move = one.moves[index];
+    if (CanEnd(one, move)) {
+      absl::Status status = fails() ? absl::DataLossError("damaged") : absl::OkStatus();
+      if (move.communicator.has_value() && move.communicator != communicator_epoch)
+        status = absl::AbortedError("a member is lost");
+      EndMove(one, index, status);
+    } else if (move.prepared) {
+      continue;
+    } else if (fails()) {
+      EndMove(one, index, absl::DataLossError("its plans differ"));
+    } else {
+      move.prepared = true;
+      one.exchange.RowsPrepared(move.operation, fails() ? kDigest + 1 : kDigest, now);
     }
+    Perform(one);
+    return true;
   }
   return false;
 }
@@ -354,6 +428,10 @@ bool World::DeliverEverything() {
 void World::LosePeerStream() {
   const int a = static_cast<int>(Roll(workers_.size()));
   const int b = static_cast<int>((a + 1 + Roll(workers_.size() - 1)) % workers_.size());
+  LosePeerStream(a, b);
+}
+
+void World::LosePeerStream(int a, int b) {
   Note(absl::StrCat("workers ", a, " and ", b, " lose each other"));
   peer_streams_[{a, b}].clear();
   peer_streams_[{b, a}].clear();
@@ -366,10 +444,13 @@ void World::LosePeerStream() {
     if (group.by_communicator()) group.ended = true;
   }
   ++communicator_epoch;
-  for (const auto& [at, peer] : {std::pair{a, b}, std::pair{b, a}}) {
-    worker(at).exchange.PeerLost(IncarnationOf(peer), absl::UnavailableError("cable"), now);
-    Perform(worker(at));
-  }
+  LosePeer(a, worker(b).run, absl::UnavailableError("cable"));
+  LosePeer(b, worker(a).run, absl::UnavailableError("cable"));
+}
+
+void World::LosePeer(int at, Incarnation peer, const absl::Status& cause) {
+  worker(at).exchange.PeerLost(peer, cause, now);
+  Perform(worker(at));
 }
 
 // ---- invariants ----
@@ -386,6 +467,7 @@ void World::Check(const Happening& happening) {
 void World::Note(const std::string& what) {
   const bool again = !last_steps_.empty() && last_steps_.back() == what;
   if (!traces_ || what.empty() || again || broken()) return;
+  on_note(what);
   last_steps_.push_back(what);
   if (last_steps_.size() > kMaxSteps) last_steps_.pop_front();
 }

@@ -6,9 +6,12 @@
 //   invariants.h     the list of what must hold, each a name and a function over the world, asked before every effect,
 //                    at every action, after every step and at the end
 //   sabotage.h       planted bugs: each breaks one promise, and names the invariant that must notice
+//   calls.h          the steps of a CPU's call
 //   callers.h        ranks whose CPUs call: programs, deaths, drains, hostile clients, formations
 //   streams.h        ranks whose GPUs' streams call: sites that arm slots with constants, workers that are replaced
 //   simulation.h     scenarios (options of all this) and their runs by seed
+//
+// With a control plane round it, and time that passes for both: tests/sim/data_plane.h.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +53,10 @@ struct Move : MoveRows {
 
 // One worker, and what it has asked for.
 struct Worker {
-  Worker(int i, const ExchangeOptions& options) : index(i), exchange(options) {}
+  Worker(int i, const ExchangeOptions& options) : index(i), run(options.self), exchange(options) {}
 
   int index;
+  Incarnation run;  // Zero: it has no peers.
   Exchange exchange;
   std::map<Submission, shm::Step> open;
   std::map<Submission, AnswerSubmission> answers;
@@ -115,6 +119,7 @@ struct Call {
   uint8_t program = 0;
   Identity identity;
   State state = State::kAnnounced;
+  Incarnation run = {};  // Of the worker that took it.
   Submission submission = {};
   OperationId operation = {};
   std::optional<uint8_t> eager_buffer = {};  // Where its rows stand.
@@ -122,6 +127,7 @@ struct Call {
   absl::Time since = {};
   bool dead = false;  // Its session is.
   bool failed = false;
+  bool wrong = false;  // Its own rank has said so.
   int num_cut =
       0;  // Executions that the formation has cut off on its rank, with the failure that the rank knew of.
 
@@ -134,6 +140,8 @@ struct Call {
     return {group->id, epd::Formation(formation), number};
   }
 };
+
+enum class UnderWay { kMessage, kRows, kMove };
 
 // ---- what happens beside effects ----
 
@@ -221,6 +229,7 @@ struct WorldOptions {
   bool two_on_one_node = false;  // The first two.
   int per_mille_of_moves_fail = 0;
   int per_mille_of_commits_fail = 0;
+  absl::Duration late_by = {};  // Who hears of a deadline from another worker hears so much later.
 };
 
 class World {
@@ -243,6 +252,11 @@ class World {
   const WorldOptions& options() const { return options_; }
   WorkerId MemberOf(int worker) const;
   Group& AddGroup(Group group);  // Formed by Form.
+  // One formation of a group that somebody else forms, under its own id.
+  Group& AddFormation(Group group);
+  // That formation; else the group that Form forms again and again. Null: there is none.
+  Group* FindGroup(GroupId id, epd::Formation formation);
+  const Group* FindGroup(GroupId id, epd::Formation formation) const;
   // The next formation, on all its workers.
   void Form(Group& group);
   void End(const Group& group, int worker, const absl::Status& cause);
@@ -251,18 +265,27 @@ class World {
   void TakeOnly(Worker& worker, const Submission& submission, const shm::SlotRequest& request);
   void Tick();
   bool DeliverMessage();
+  bool DeliverMessage(int from, int to);  // The next one of these two.
   bool DeliverRows();
+  bool DeliverRows(int from, int to);  // Any of these two.
   bool AdvanceMove();
+  bool AdvanceMove(int worker);
   // All that is under way, and what follows from it; whether there was anything.
   bool DeliverEverything();
   void LosePeerStream();
+  void LosePeerStream(int a, int b);
+  // A worker hears that its stream to a run of another one is lost.
+  void LosePeer(int at, Incarnation peer, const absl::Status& cause);
   // A new one in its place, which has no tenants, no sessions and no memory.
+  Worker& NewRun(int index, const ExchangeOptions& options);
+  // The same, and it is told the sessions.
   void Replace(Worker& worker, const ExchangeOptions& options);
   void Perform(Worker& worker);
 
   // ---- the invariants ----
   void Happens(const Worker* worker, Action action) { Check({worker, nullptr, std::move(action)}); }
-  void StepEnds() { Happens(nullptr, StepIsOver()); }
+  // Of one worker, or of all.
+  void StepEnds(const Worker* worker = nullptr) { Happens(worker, StepIsOver()); }
   const Violation& violation() const { return violation_; }
   bool broken() const { return !violation_.invariant.empty(); }
   // Keeps what happens from now on in words.
@@ -298,6 +321,14 @@ class World {
   uint64_t communicator_epoch = 1;
   std::function<void(Worker&, const AnswerSubmission&)> on_answer = [](auto&, const auto&) {};
   std::function<void(Worker&, const Move&)> on_moved = [](auto&, const auto&) {};
+  // What epd is told: Report... and EvictSession.
+  std::function<void(Worker&, const Effect&)> on_report = [](auto&, const auto&) {};
+  // Something is under way that DeliverMessage(from, to), DeliverRows or AdvanceMove brings to its end.
+  std::function<void(UnderWay, int from, int to)> on_under_way = [](auto, auto, auto) {};
+  // While it is traced: what happens, in words.
+  std::function<void(const std::string&)> on_note = [](const auto&) {};
+  // A worker speaks to a run that is over.
+  std::function<void(int from, Incarnation peer)> on_unreachable = [](auto, auto) {};
   uint64_t num_revoked = 0;
   uint64_t num_turns = 0;
   uint64_t num_cancelled = 0;
@@ -313,7 +344,8 @@ class World {
   };
 
   void Check(const Happening& happening);
-  Group* FindGroup(GroupId id);
+  int IndexOf(Incarnation run) const;  // -1: of none.
+  void Land(size_t index);
   TenantStart StartOf(const Group& group, int worker) const;
   bool CanEnd(const Worker& worker, const Move& move) const;
   void EndMove(Worker& worker, size_t index, const absl::Status& status);
@@ -325,6 +357,8 @@ class World {
   const WorldOptions options_;
   const Sabotage sabotage_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::map<Incarnation, int> runs_;
+  std::map<std::pair<GroupId, epd::Formation>, size_t> formations_;  // Of AddFormation.
   std::map<std::pair<int, int>, std::deque<PeerMessage>> peer_streams_;
   std::vector<Rows> rows_;
   std::set<Submission> answered_early_;  // By a sabotage.
@@ -333,9 +367,9 @@ class World {
   std::deque<std::string> last_steps_;
 };
 
+// Of a worker's first run, where there are several workers.
 inline Incarnation IncarnationOf(int worker) {
   return Incarnation(100 + static_cast<uint64_t>(worker));
 }
-inline int WorkerOf(Incarnation incarnation) { return static_cast<int>(incarnation.value) - 100; }
 
 }  // namespace epd::world
