@@ -136,7 +136,7 @@ TEST_F(WorkerProcess, PeersDescriptorsAreReadOnly) {
 
 TEST_F(WorkerProcess, ATenantOfTooManyRanksIsRefusedAndTheWorkerLives) {
   Sessions(1);
-  constexpr uint32_t kTooMany = 126;
+  constexpr uint32_t kTooMany = limits::kServedRanks + 1;
   v1::ToWorker message;
   v1::StartTenant& start = *message.mutable_start_tenant();
   start.set_group_id(8);
@@ -155,7 +155,7 @@ TEST_F(WorkerProcess, ATenantOfTooManyRanksIsRefusedAndTheWorkerLives) {
   EXPECT_EQ(answer.tenant_ready().status().code(),
             static_cast<int>(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(answer.tenant_ready().status().message(),
-              HasSubstr("num_ranks: got 126, expected at most 125"));
+              HasSubstr("num_ranks: got 1025, expected at most 1024"));
   EXPECT_EQ(Snapshot().tenants_size(), 0);
 }
 
