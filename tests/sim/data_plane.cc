@@ -12,8 +12,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 // Room for a few operations of a rank, so that groups wait for each other.
 constexpr uint64_t kStaging = 160 * kPage;
-constexpr absl::Duration kControl = absl::Milliseconds(20);   // From epd to a worker,
-constexpr absl::Duration kStream = absl::Milliseconds(5);     // between workers,
+constexpr absl::Duration kStream = absl::Milliseconds(5);     // Between workers,
 constexpr absl::Duration kRowsTake = absl::Milliseconds(50);  // and rows, or a copy.
 constexpr absl::Duration kLateBy = absl::Seconds(4);          // These, and a leader's last word.
 constexpr absl::Duration kNoticed =
