@@ -56,6 +56,8 @@ class ArenaSet {
   virtual absl::Status Commit(uint64_t offset, uint64_t bytes) = 0;
   // Gives the memory of [offset, offset + bytes) in every arena back; it reads as zeros then.
   virtual void Trim(uint64_t offset, uint64_t bytes) = 0;
+  // The worker's process ends: what ranks still read stays theirs until they let go of it.
+  virtual void LeavePages() {}
 
   // Copies client memory out. Never faults, whatever the client does to its arena.
   //   DATA_LOSS  the range cannot be read

@@ -78,8 +78,10 @@ absl::Status MemfdArenas::AddDirect(Arena& arena) {
 // A client that maps an arena still would keep its pages, of which nobody knows any more. First the direct areas, whose
 // records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
-  Trim(arena_bytes_, sizeof(shm::DirectArea));
-  Trim(0, arena_bytes_);
+  if (!leaves_pages_) {
+    Trim(arena_bytes_, sizeof(shm::DirectArea));
+    Trim(0, arena_bytes_);
+  }
   for (Arena& arena : arenas_) {
     if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
     if (arena.mapped != nullptr) munmap(arena.mapped, arena_bytes_);

@@ -28,6 +28,7 @@ class MemfdArenas : public ArenaSet {
   absl::StatusOr<ArenaShare> Share(int arena) override;
   absl::Status Commit(uint64_t offset, uint64_t bytes) override;
   void Trim(uint64_t offset, uint64_t bytes) override;
+  void LeavePages() override { leaves_pages_ = true; }
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
   shm::DirectArea* Direct(int arena) override { return arenas_[arena].direct; }
@@ -46,6 +47,7 @@ class MemfdArenas : public ArenaSet {
 
   uint64_t arena_bytes_;
   std::vector<Arena> arenas_;
+  bool leaves_pages_ = false;
 };
 
 }  // namespace epd

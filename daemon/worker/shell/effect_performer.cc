@@ -47,6 +47,10 @@ void EffectPerformer::RunRecords() {
   }
 }
 
+void EffectPerformer::LeavePages() {
+  for (auto& [unused, arenas] : arenas_) arenas.set->LeavePages();
+}
+
 bool EffectPerformer::busy() const {
   return std::any_of(backends_.begin(), backends_.end(),
                      [](const auto& backend) { return backend->busy(); });

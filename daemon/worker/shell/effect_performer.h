@@ -41,6 +41,9 @@ class EffectPerformer {
   void RunAll(absl::Time now);
   // The same, but only the records are written: whoever reads them answers in this worker's place.
   void RunRecords();
+  // This process ends, and with it nobody says any more that regions are freed: a rank that reads what was good would read
+  // zeros and not know it.
+  void LeavePages();
   // Looks which moves have ended and which arenas are there, and carries out what follows. Call
   // again and again while busy().
   void PollBackends(absl::Time now);

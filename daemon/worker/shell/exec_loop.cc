@@ -270,6 +270,7 @@ void ExecLoop::AbortEverything() {
                                         : std::string(status_.message());
   const absl::Time now = Now();
   EPD_FAILPOINT("worker.stop.abort");
+  performer_.LeavePages();
   exchange_.Stop(why, now);
   performer_.RunAll(now);
   for (auto& [unused, session] : sessions_) session.AbortOpenSubmissions(WorkerStops(why));
@@ -281,6 +282,7 @@ void ExecLoop::LeaveToEpd() {
   v1::FromWorker message;
   *message.mutable_ends()->mutable_cause() = ToProto(status_);
   epd_.Send(message).IgnoreError();
+  performer_.LeavePages();
   exchange_.EndEverything(
       WorkerGone("this node's worker", absl::StrCat("its device failed: ", status_.message())),
       Now());

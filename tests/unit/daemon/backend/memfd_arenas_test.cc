@@ -62,6 +62,22 @@ TEST(MemfdArenas, ReadReturnsWhatAClientWroteAndZerosInHoles) {
             absl::StatusCode::kDataLoss);
 }
 
+TEST(MemfdArenas, PagesGoWithTheArenasButStayWithWhoReadsThemWhenTheProcessEnds) {
+  for (const bool process_ends : {false, true}) {
+    auto arenas = MemfdArenas::Create(1, 1 << 20).value();
+    ASSERT_TRUE(arenas->Commit(0, 4096).ok());
+    const int read_only = arenas->Share(0)->read_only_fd;
+    const auto* const reads =
+        static_cast<const char*>(mmap(nullptr, 4096, PROT_READ, MAP_SHARED, read_only, 0));
+    ASSERT_NE(reads, MAP_FAILED);
+    std::memcpy(arenas->Map(0).value(), "rows", 4);
+    if (process_ends) arenas->LeavePages();
+    arenas.reset();
+    EXPECT_EQ(std::string(reads, 4), process_ends ? "rows" : std::string(4, '\0'));
+    munmap(const_cast<char*>(reads), 4096);
+  }
+}
+
 TEST(MemfdArenas, ClientsCanNeitherShrinkNorGrowOneAndPeersCannotWrite) {
   const auto arenas = MemfdArenas::Create(1, 1 << 20).value();
   EXPECT_NE(ftruncate(arenas->Share(0)->read_write_fd, 0), 0);
