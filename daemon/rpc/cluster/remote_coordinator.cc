@@ -16,7 +16,11 @@
 namespace epd {
 namespace {
 
-constexpr Backoff::Policy kRetry = {absl::Milliseconds(100), absl::Seconds(5), absl::Seconds(30)};
+// A connection that outlived a node's silence was good. Else a coordinator that stands still again and again would be tried
+// ever later, until it takes this node for lost.
+Backoff::Policy RetryPolicy(const Settings& settings) {
+  return {absl::Milliseconds(100), absl::Seconds(5), NodeSilence(settings)};
+}
 
 }  // namespace
 
@@ -29,7 +33,7 @@ RemoteCoordinator::RemoteCoordinator(const std::string& address, Node& node,
       no_ids_(WhyNoIds(node.settings(), address)),
       link_(address, node),
       clock_(link_, node.loop()),
-      backoff_(kRetry) {}
+      backoff_(RetryPolicy(node.settings())) {}
 
 void RemoteCoordinator::Open(absl::Time now) {
   opened_at_ = now;
