@@ -116,7 +116,7 @@ class Tenants:
         return lines
 
 
-def _load(fleet: Fleet, problem: problems.Problem) -> None:
+def load(fleet: Fleet, problem: problems.Problem) -> None:
     sizes = problem.sizes
     numbers = [sizes.num_ranks, sizes.num_tokens, sizes.hidden, sizes.top_k, sizes.num_experts]
     words = " ".join(map(str, [*numbers, sizes.recv_capacity]))
@@ -167,7 +167,7 @@ def running(
     with tempfile.TemporaryDirectory(dir=folder) as data:
         problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
         with who.started(who.EPD_C, sizes.num_ranks, place, f".{name}", environment) as fleet:
-            _load(fleet, problem)
+            load(fleet, problem)
             yield fleet
             fleet.command("unload", _RUN_SECONDS)
 
@@ -178,7 +178,7 @@ def _copying(name: str, sizes: problems.Sizes, place: who.Place, seed: int) -> I
     with tempfile.TemporaryDirectory(dir=place.folder) as data:
         problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
         with who.started(who.MEMCPY, 1, place, f".{name}") as fleet:
-            _load(fleet, problem)
+            load(fleet, problem)
             yield fleet
             fleet.command("unload", _RUN_SECONDS)
 

@@ -16,7 +16,7 @@ import numpy as np
 import problem as problems
 from fleet import Fleet, cpu_seconds
 from measure import WrongResult
-from tenants import times_of
+from tenants import load, times_of
 
 from daemon import Daemon, find_program
 
@@ -104,9 +104,7 @@ def _measure_size(sizes: problems.Sizes, place: who.Place, fleet: Fleet, seed: i
     cpu = dict.fromkeys(_CONTENDERS, 0.0)
     with tempfile.TemporaryDirectory(dir=place.folder) as data:
         problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
-        numbers = [sizes.num_ranks, sizes.num_tokens, sizes.hidden, sizes.top_k, sizes.num_experts]
-        words = " ".join(map(str, [*numbers, sizes.recv_capacity]))
-        fleet.command(f"load {data} {words}", _SECONDS)
+        load(fleet, problem)
         runs = {}
         for name in _CONTENDERS:
             warm = times_of(fleet, 3, name)

@@ -22,13 +22,7 @@ using ::testing::StartsWith;
 
 constexpr int kSteps = 3;
 
-std::string RunSteps(JoinedRank& joined, Link&) {
-  for (int step = 0; step < kSteps; ++step) {
-    const std::string problem = joined.rank->RunAndCompare(joined.data);
-    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
-  }
-  return joined.rank->Leave().message;
-}
+std::string RunSteps(JoinedRank& joined, Link&) { return joined.RunAndLeave(kSteps); }
 
 class ExchangeTest : public ::testing::TestWithParam<bool> {};
 

@@ -29,20 +29,13 @@ ExchangeCase CaseOf(uint32_t num_ranks) {
           .num_tokens = std::vector<uint32_t>(num_ranks, 2)};
 }
 
-std::string RunSteps(JoinedRank& joined, Link&) {
-  for (int step = 0; step < kSteps; ++step) {
-    const std::string problem = joined.rank->RunAndCompare(joined.data);
-    if (!problem.empty()) return "step " + std::to_string(step) + ": " + problem;
-  }
-  return joined.rank->Leave().message;
-}
-
 // The second has more descriptors than one datagram takes, also from epd to a client, and no eager buffers.
 class ManyRanksTest : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(ManyRanksTest, EveryRankGetsWhatPlainLoopsGive) {
   RunningDaemon daemon;
-  auto ranks = StartRanks(daemon.socket_path(), CaseOf(GetParam()), RunSteps);
+  auto ranks = StartRanks(daemon.socket_path(), CaseOf(GetParam()),
+                          [](JoinedRank& joined, Link&) { return joined.RunAndLeave(kSteps); });
   EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
