@@ -31,12 +31,13 @@ _BEGUN_WORDS = ctypes.sizeof(Begun) // 8
 STATE_WORDS = _BEGUN_WORDS + _MOST_DERIVATIVES
 
 
+_NEW_STATE = torch.tensor([ctypes.sizeof(Begun)] + [0] * (STATE_WORDS - 1))
+
+
 def new_state() -> torch.Tensor:
-    """int64 ``[STATE_WORDS]``: when an execution began, as the library keeps it, and how often each of its sites was called. A tensor, since
-    compiled programs carry it from a call to its gradients."""
-    state = torch.zeros(STATE_WORDS, dtype=torch.int64)
-    state[0] = ctypes.sizeof(Begun)
-    return state
+    """int64 ``[STATE_WORDS]``: when an execution began, as the library keeps it, and how often each of its sites was called. A
+    tensor, since compiled programs carry it from a call to its gradients."""
+    return _NEW_STATE.clone()
 
 
 @dataclass(frozen=True)
