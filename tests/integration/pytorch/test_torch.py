@@ -8,7 +8,7 @@ import subprocess
 import harness
 import pytest
 import wait
-from torch_ranks import HERE, PYTHON, Ranks, daemon_and_ranks, wait_all
+from torch_ranks import HERE, PYPI_TORCH, PYTHON, Ranks, daemon_and_ranks, wait_all
 
 
 @functools.cache
@@ -38,6 +38,7 @@ def _checks(program: str) -> list[str]:
             ("experts", 1),
             ("bad_input", 2),
             ("processes", 2),
+            *((("compiled", 4), ("compiled", 1)) if PYPI_TORCH else ()),
         )
         for check in _checks(program)
     ],

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import time
@@ -11,7 +12,10 @@ import time
 import harness
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = "/usr/bin/python3"  # Of python3-torch.
+PYPI_TORCH = os.environ.get(
+    "EPD_TEST_TORCH"
+)  # tests/long/torch: a Python with PyPI's torch, which compiles.
+PYTHON = PYPI_TORCH or "/usr/bin/python3"  # Of python3-torch.
 
 
 @functools.cache

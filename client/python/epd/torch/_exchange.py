@@ -26,17 +26,28 @@ from epd.torch._library import library
 _PROGRAM = hashlib.blake2b(b"epd.torch", digest_size=16).digest()
 _REFUSAL_SECONDS = 2  # That a failing call waits until its peers are told; afterwards it goes on in the background.
 _REFUSAL_BYTES = 440
+_MOST_DERIVATIVES = 8
+_BEGUN_WORDS = ctypes.sizeof(Begun) // 8
+STATE_WORDS = _BEGUN_WORDS + _MOST_DERIVATIVES
 
 
-@dataclass
+_NEW_STATE = torch.tensor([ctypes.sizeof(Begun)] + [0] * (STATE_WORDS - 1))
+
+
+def new_state() -> torch.Tensor:
+    """int64 ``[STATE_WORDS]``: when an execution began, as the library keeps it, and how often each of its sites was called. A
+    tensor, since compiled programs carry it from a call to its gradients."""
+    return _NEW_STATE.clone()
+
+
+@dataclass(frozen=True)
 class Execution:
     """A forward call and its gradients. With a name, the library counts the uses of ``<name>/<operation>``."""
 
     alias: str
     rank: int
     name: str | None
-    _begun: Begun = field(default_factory=lambda: Begun(ctypes.sizeof(Begun)))
-    _uses: dict[int, int] = field(default_factory=dict)  # By site.
+    state: torch.Tensor = field(default_factory=new_state)
 
     def call(self, operation: str, site: int = 0) -> Call:
         """The next call of ``operation``, which is the site-th derivative of the forward call."""
@@ -49,10 +60,15 @@ class Execution:
         if self.name is not None:
             call.name = f"{self.name}/{operation.replace('_', ' ')}".encode()
             return call
-        self._uses[site] = self._uses.get(site, 0) + 1
+        if site >= _MOST_DERIVATIVES:
+            raise ValueError(
+                f"{operation} of group {self.alias!r}: derivative {site}; expected at most {_MOST_DERIVATIVES - 1}"
+            )
+        words = (ctypes.c_int64 * STATE_WORDS).from_address(self.state.data_ptr())
+        words[_BEGUN_WORDS + site] += 1
         ctypes.memmove(call.program, _PROGRAM, len(_PROGRAM))
-        call.occurrence = self._uses[site]
-        call.begun = ctypes.pointer(self._begun)
+        call.occurrence = words[_BEGUN_WORDS + site]
+        call.begun = ctypes.pointer(Begun.from_address(self.state.data_ptr()))
         return call
 
     def refuse(self, operation: str, text: str) -> None:
@@ -72,11 +88,43 @@ class Execution:
         thread.join(_REFUSAL_SECONDS)
 
 
-def prepare(execution: Execution, args: PrepareArgs) -> None:
-    """EpError with the cause."""
-    args.struct_size = ctypes.sizeof(PrepareArgs)
+@dataclass(frozen=True)
+class PlanSizes:
+    """What a routing plan of a group is made for. ``local_experts``: of this rank."""
+
+    ranks: int
+    experts: int
+    local_experts: int
+    max_tokens: int
+
+    def plan_bytes(self, top_k: int) -> int:
+        """Bytes of one rank's plan."""
+        return library.handle_mem_size(self.ranks, self.experts, self.max_tokens, top_k)
+
+
+def prepare(
+    execution: Execution, idx: torch.Tensor, sizes: PlanSizes, alignment: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``[T, K]``, packed -> the plan, uint8; ``[local experts]`` rows of each, int32; their sum, int32 ``[]``. EpError with the cause."""
+    num_tokens, top_k = idx.shape
+    handle_mem = torch.empty(sizes.plan_bytes(top_k), dtype=torch.uint8)
+    counts = torch.zeros(max(1, sizes.local_experts), dtype=torch.int32)
+    total = torch.zeros((), dtype=torch.int32)
+    args = PrepareArgs(
+        struct_size=ctypes.sizeof(PrepareArgs),
+        topk_idx=idx.data_ptr(),
+        idx_bytes=idx.element_size(),
+        num_tokens=num_tokens,
+        top_k=top_k,
+        alignment=alignment,
+        token_counts=counts.data_ptr(),
+        total_recv=total.data_ptr(),
+        handle_mem=handle_mem.data_ptr(),
+        handle_mem_bytes=handle_mem.numel(),
+    )
     call = execution.call("prepare")
     library.checked(library.c.epd_program_prepare, ctypes.byref(call), ctypes.byref(args))
+    return handle_mem, counts[: sizes.local_experts], total
 
 
 _TRANSPOSE = {

@@ -29,14 +29,22 @@ def told(execution: Execution, operation: str) -> Iterator[None]:
         raise
 
 
-def check_eager(function: str) -> None:
-    """TypeError where the call is recorded rather than made: what is recorded would hold this step's results."""
-    compiler = getattr(torch, "compiler", None) or getattr(torch, "_dynamo", None)
-    compiling = getattr(compiler, "is_compiling", None)
-    if torch.jit.is_tracing() or (compiling is not None and compiling()):
+# Before torch 2.1 it is _dynamo's, and before 2.0 nothing compiles.
+_is_compiling = getattr(
+    getattr(torch, "compiler", None) or getattr(torch, "_dynamo", None), "is_compiling", bool
+)
+
+
+def check_untraced(function: str) -> None:
+    """TypeError where the call is recorded by what would keep this step's results, or by a compiler that knows no custom ops."""
+    if torch.jit.is_tracing():
         raise TypeError(
-            f"{function}: exchanges cannot be traced or compiled; keep the call out of torch.jit.trace and torch.compile"
-            " (torch.compiler.disable around the layer)"
+            f"{function}: exchanges cannot be recorded by torch.jit.trace; use torch.compile, or keep the call out of it"
+        )
+    if _is_compiling():
+        raise TypeError(
+            f"{function}: torch {torch.__version__} cannot compile exchanges; expected 2.4 or newer, or torch.compiler.disable"
+            " around the layer"
         )
 
 

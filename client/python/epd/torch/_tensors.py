@@ -1,5 +1,7 @@
 """Tensors as the library takes them: their element types, and their memory."""
 
+import functools
+
 import torch
 
 # What can be summed -> epd_dtype of the C library.
@@ -27,6 +29,7 @@ _OPAQUE_BIT = 0x10000
 _CPU = torch.device("cpu")
 
 
+@functools.cache
 def width_of(dtype: torch.dtype) -> int:
     """Bytes of an element."""
     return torch.empty(0, dtype=dtype).element_size()

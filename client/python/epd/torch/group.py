@@ -1,6 +1,5 @@
 """Group: ranks that exchange tokens, one per process."""
 
-import ctypes
 import os
 import re
 import weakref
@@ -12,9 +11,8 @@ import torch
 from epd import _arguments, _environment, _group_struct
 from epd._arguments import integer
 from epd._group_struct import MAX_TOP_K, HeldRank, JoinArguments
-from epd._operation_structs import PrepareArgs
-from epd.torch import _exchange, _operands, _tensors
-from epd.torch._exchange import Exchange, Execution, Routing
+from epd.torch import _compiled, _exchange, _operands, _tensors
+from epd.torch._exchange import Exchange, Execution, PlanSizes, Routing
 from epd.torch._library import library
 from epd.torch.plan import Plan
 
@@ -94,6 +92,11 @@ class Group:
             (HeldRank(0, rank, ""),), num_domains=1, drop_on_overflow=drop_on_overflow
         )
         self.experts = spec.experts_of(rank)
+        sizes = spec.config
+        self._plan_sizes = PlanSizes(
+            sizes.ep_size, sizes.num_experts, len(self.experts), sizes.max_tokens_per_rank
+        )
+        self._recorder = _compiled.Recorder(spec, rank, self._plan_sizes)
         self.connect()
 
     @classmethod
@@ -273,35 +276,20 @@ class Group:
             EpError: INVALID_ARGUMENT, an index of num_experts or more, ranks that do not agree; UNAVAILABLE, a rank or the
                 daemon is gone; DEADLINE_EXCEEDED, a rank is late; see the README.
         """
+        function = "Group.prepare"
         if name is not None:
-            name = _arguments.check_text("Group.prepare", "name", name, _operands.MOST_NAME_BYTES)
+            name = _arguments.check_text(function, "name", name, _operands.MOST_NAME_BYTES)
+        if _compiled.recording():
+            return self._recorder.prepare(topk_idx, alignment, name)
         execution = self._execution(name)
         with _operands.told(execution, "prepare"):
-            _operands.check_eager("Group.prepare")
-            alignment = _operands.alignment("Group.prepare", alignment)
-            idx = _operands.indices("Group.prepare", topk_idx, self._spec)
-        sizes, (*leading, top_k) = self.config, topk_idx.shape
-        num_bytes = library.handle_mem_size(
-            sizes.ep_size, sizes.num_experts, sizes.max_tokens_per_rank, top_k
-        )
-        handle_mem = torch.empty(num_bytes, dtype=torch.uint8)
-        counts = torch.zeros(max(1, len(self.experts)), dtype=torch.int32)
-        total = ctypes.c_int32()
-        routing = Routing(handle_mem, top_k, alignment, torch.Size(leading).numel())
-        args = PrepareArgs(
-            topk_idx=idx.data_ptr(),
-            idx_bytes=idx.element_size(),
-            num_tokens=routing.num_tokens,
-            top_k=top_k,
-            alignment=alignment,
-            token_counts=counts.data_ptr(),
-            total_recv=ctypes.addressof(total),
-            handle_mem=handle_mem.data_ptr(),
-            handle_mem_bytes=num_bytes,
-        )
-        _exchange.prepare(execution, args)
-        counts = counts[: len(self.experts)]
-        return Plan(counts, total.value, tuple(leading), routing, name, self.name)
+            _operands.check_untraced(function)
+            alignment = _operands.alignment(function, alignment)
+            idx = _operands.indices(function, topk_idx, self._spec)
+        idx = idx.reshape(-1, idx.shape[-1])
+        handle_mem, counts, total = _exchange.prepare(execution, idx, self._plan_sizes, alignment)
+        routing = Routing(handle_mem, idx.shape[1], alignment, idx.shape[0])
+        return Plan(counts, int(total), tuple(topk_idx.shape[:-1]), routing, name, self.name)
 
     def dispatch(
         self,
@@ -329,9 +317,12 @@ class Group:
         """
         function = "Group.dispatch"
         plan = _operands.plan_of(function, plan, self.name)
+        if _compiled.recording():
+            capacity = _operands.capacity(function, recv_capacity, plan, self._spec)
+            return self._recorder.dispatch(plan, tokens, topk_weights, capacity)
         execution = self._execution(plan.name)
         with _operands.told(execution, "dispatch"):
-            _operands.check_eager(function)
+            _operands.check_untraced(function)
             capacity = _operands.capacity(function, recv_capacity, plan, self._spec)
             rows = _operands.tokens(function, tokens, plan, self._spec)
             weights = _operands.weights(function, topk_weights, plan)
@@ -354,9 +345,11 @@ class Group:
         """
         function = "Group.combine"
         plan = _operands.plan_of(function, plan, self.name)
+        if _compiled.recording():
+            return self._recorder.combine(plan, expert_out)
         execution = self._execution(plan.name)
         with _operands.told(execution, "combine"):
-            _operands.check_eager(function)
+            _operands.check_untraced(function)
             least = 0 if self._arguments.drop_on_overflow else plan.total_recv
             rows = _operands.expert_rows(function, expert_out, self._spec, least)
         exchange = Exchange(plan.routing, "combine", rows.shape[0], execution)

@@ -14,7 +14,6 @@ class Plan:
     Attributes:
         token_counts: int32 ``[experts of this rank]`` rows that each of this rank's experts receives, in ascending order of the
             experts, padding included, before any drop.
-        total_recv: their sum, the slots that a receive buffer needs.
         leading: the shape of the tokens without their last dimension; T is its product.
         routing: what the library knows of it.
         name: by which ranks find the operations, or None.
@@ -22,13 +21,18 @@ class Plan:
     """
 
     token_counts: torch.Tensor
-    total_recv: int
+    _total: int | torch.Tensor = field(repr=False)  # A tensor where prepare was compiled.
     leading: tuple[int, ...]
     routing: Routing = field(repr=False)
     name: str | None
     group: str
     # What the last operation gave, see ExchangeFunction.
-    _after: torch.Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
+    after: torch.Tensor = field(default_factory=lambda: torch.empty(0), repr=False)
+
+    @property
+    def total_recv(self) -> int:
+        """The sum of the counts, the slots that a receive buffer needs. Reading it in what is compiled breaks the graph."""
+        return int(self._total)
 
     def zones(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """``[C, ...]`` of a receive buffer -> views of each of this rank's experts' rows; what lies behind them is left out.
@@ -45,8 +49,8 @@ class Plan:
         self, exchange: Exchange, rows: torch.Tensor, weights: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Makes an operation of this plan, after the one before it. For Group."""
-        after = self._after
+        after = self.after
         if torch.is_grad_enabled() and not after.requires_grad:
             after = torch.empty(0, requires_grad=True)
-        out, out_weights, self._after = ExchangeFunction.apply(exchange, after, rows, weights)
+        out, out_weights, self.after = ExchangeFunction.apply(exchange, after, rows, weights)
         return out, out_weights
