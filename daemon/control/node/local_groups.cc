@@ -21,7 +21,7 @@ void LocalGroups::Take(const ClusterView& view) {
                                   from, theirs.state, theirs.cause});
     }
     TakeView(view.coordinator, theirs, group);
-    if (group.served && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);
+    if (LastServed(group) && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     link_.Hear(theirs.epoch, theirs.formation);
   }
@@ -201,8 +201,15 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
   }
 }
 
+// A node that was cut off hears only afterwards that the group has served again.
+Formation LocalGroups::LastServed(const Group& group) {
+  return std::max(group.served, group.view.served);
+}
+
 const absl::Status& LocalGroups::FirstCause(Group& group, const absl::Status& cause) {
-  if (group.first_cause.ok()) group.first_cause = cause;
+  const Formation of = LastServed(group);
+  if (group.first_cause.ok() || group.cause_of < of) group.first_cause = cause;
+  group.cause_of = of;
   return group.first_cause;
 }
 

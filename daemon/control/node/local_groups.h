@@ -59,7 +59,8 @@ class LocalGroups {
   // That serve the group here, as the coordinator says, or, if it does not know, its members.
   std::set<WorkerName> Serving(const GroupView& view) const;
   void EndTenants(Group& group, const absl::Status& status);
-  // Why the last formation that was served is over: `cause`, unless another one came before.
+  static Formation LastServed(const Group& group);  // As far as this node knows; zero: none.
+  // Why that one is over: `cause`, unless another one came before.
   static const absl::Status& FirstCause(Group& group, const absl::Status& cause);
   void ForgetWork(const WorkerName& dead);
   void ReconcileTenants(Group& group);

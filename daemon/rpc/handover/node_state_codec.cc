@@ -66,6 +66,7 @@ void PutGroup(const LocalGroup& group, v1::HandoverControl::Group& out, NodeRepo
   out.set_ended(group.ended.value);
   out.set_served(group.served.value);
   *out.mutable_first_cause() = ToProto(group.first_cause);
+  out.set_cause_of(group.cause_of.value);
   out.set_troubled(group.troubled.value);
   for (const auto& [name, tenant] : group.tenants) {
     v1::HandoverControl::Tenant& added = *out.add_tenants();
@@ -105,6 +106,8 @@ absl::Status GetGroup(const v1::HandoverControl::Group& in, GroupView view, Work
   group.ended = Formation(in.ended());
   group.served = Formation(in.served());
   group.first_cause = FromProto(in.first_cause());
+  group.cause_of = Formation(in.cause_of());
+  if (!group.cause_of && !group.first_cause.ok()) group.cause_of = group.served;  // An older one.
   group.troubled = Formation(in.troubled());
   absl::Status status;
   for (const v1::HandoverControl::Tenant& known : in.tenants()) {
