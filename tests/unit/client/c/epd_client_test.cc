@@ -202,6 +202,25 @@ TEST(EpdClientTest, RowsReadAfterTheSessionEndedAreNotReported) {
   EXPECT_THAT(ranks[0].recv_tokens, Each(0));
 }
 
+TEST(EpdClientTest, RowsThatAreFreedUnderAReaderAreItsSessionsEndAndNoDamage) {
+  for (const bool says_why : {false, true}) {
+    FakeDaemon daemon;
+    Ranks ranks(daemon, {});
+    EXPECT_THAT(ranks.RunAndCompare(), Each(""));
+    v1::Goodbye goodbye;
+    if (says_why) goodbye.mutable_status()->set_code(14);
+    goodbye.mutable_status()->set_message("it held a region for too long");
+    daemon.EndWhenPublished(goodbye);
+    for (const Result& r :
+         ranks.OnAll([](ClientRank&rank, const RankData&data) { return rank.Dispatch(data); })) {
+      EXPECT_EQ(r.code, Number(Code::kUnavailable)) << r.message;
+      EXPECT_THAT(r.message, HasSubstr(says_why ? "has ended: it held a region for too long"
+                                                : "the daemon ended this session"));
+    }
+    EXPECT_THAT(ranks[0].recv_tokens, Each(0));
+  }
+}
+
 TEST(EpdClientTest, AWaitingCallEndsSoonAfterTheDaemonIsGone) {
   FakeDaemon daemon;
   Ranks ranks(daemon, {});
