@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -113,6 +114,9 @@ class Groups {
     Status refusal;
   };
 
+  class FirstJoin;
+  // Returns once no first join of the alias goes on.
+  Status AwaitFirstJoin(std::string_view alias);
   // The living session; connects if there is none or if it has ended.
   Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
   // nullptr: the alias has no group.
@@ -125,6 +129,8 @@ class Groups {
 
   mutable client::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Entry>, std::less<>> entries_ EPD_GUARDED_BY(mutex_);
+  std::multiset<std::string, std::less<>> joining_ EPD_GUARDED_BY(mutex_);
+  client::CondVar joined_;
   mutable RanksByCall by_call_;
   client::Mutex session_mutex_;  // Held while connecting, so that threads share one session.
   mutable client::Mutex session_value_mutex_;
