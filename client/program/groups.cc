@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/interrupt.h"
 #include "client/program/traced_sizes.h"
 
 namespace epd::program {
@@ -173,40 +172,6 @@ std::string Groups::socket_path() const {
   return session_ == nullptr ? "" : session_->socket_path();
 }
 
-// An alias whose first join goes on, in the thread that makes it.
-class Groups::FirstJoin {
- public:
-  FirstJoin(Groups& groups, std::string alias) : groups_(groups), alias_(std::move(alias)) {
-    const client::MutexLock lock(groups_.mutex_);
-    groups_.joining_.insert(alias_);
-  }
-  ~FirstJoin() {
-    const client::MutexLock lock(groups_.mutex_);
-    groups_.joining_.erase(groups_.joining_.find(alias_));
-    groups_.joined_.NotifyAll();
-  }
-  FirstJoin(const FirstJoin&) = delete;
-  FirstJoin& operator=(const FirstJoin&) = delete;
-
- private:
-  Groups& groups_;
-  const std::string alias_;
-};
-
-// It has a deadline of its own.
-Status Groups::AwaitFirstJoin(std::string_view alias) {
-  const client::Interrupts interrupts;
-  const client::MutexLock lock(mutex_);
-  while (joining_.contains(alias)) {
-    if (interrupts.any()) {
-      return {Code::kCancelled, "[epd:CANCELLED] group=" + std::string(alias) +
-                                    " phase=join: interrupted while another thread joins"};
-    }
-    joined_.WaitUntil(mutex_, std::chrono::steady_clock::now() + client::kInterruptLook);
-  }
-  return {};
-}
-
 Status Groups::Join(std::shared_ptr<const GroupConfig> config) {
   auto entry = std::make_shared<Entry>();
   entry->config = config;
@@ -221,7 +186,7 @@ Status Groups::Join(std::shared_ptr<const GroupConfig> config) {
                                            config->alias +
                                            " is bootstrapped already; finalize it first"};
   }
-  const FirstJoin first(*this, config->alias);
+  const FirstJoins::Scope joins(first_joins_, config->alias);
   const auto connect = [this, endpoint = config->endpoint](std::shared_ptr<Session>* session) {
     return LivingSession(endpoint, session);
   };
@@ -264,7 +229,7 @@ std::vector<std::shared_ptr<Domain>> Groups::DomainsOf(const Entry& entry) const
 }
 
 Status Groups::Wait(std::string_view alias) {
-  if (Status status = AwaitFirstJoin(alias); !status.ok()) return status;
+  if (Status status = first_joins_.Await(alias); !status.ok()) return status;
   const std::shared_ptr<const Entry> entry = Find(alias);
   if (entry == nullptr) return NotBootstrapped(alias, "");
   for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
@@ -276,10 +241,7 @@ Status Groups::Wait(std::string_view alias) {
 
 int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
   const std::shared_ptr<const Entry> entry = Find(alias);
-  if (entry == nullptr) {
-    const client::MutexLock lock(mutex_);
-    return joining_.contains(alias) ? EPD_PROGRAM_JOINING : EPD_PROGRAM_LEFT;
-  }
+  if (entry == nullptr) return first_joins_.Has(alias) ? EPD_PROGRAM_JOINING : EPD_PROGRAM_LEFT;
   int worst = EPD_PROGRAM_READY;
   for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
     std::uint64_t own = 0;

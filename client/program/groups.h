@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "client/c/mutex.h"
 #include "client/program/domain.h"
+#include "client/program/first_joins.h"
 #include "client/program/group_config.h"
 #include "client/program/ranks_by_call.h"
 #include "client/program/runs.h"
@@ -114,9 +114,6 @@ class Groups {
     Status refusal;
   };
 
-  class FirstJoin;
-  // Returns once no first join of the alias goes on.
-  Status AwaitFirstJoin(std::string_view alias);
   // The living session; connects if there is none or if it has ended.
   Status LivingSession(const Endpoint& endpoint, std::shared_ptr<Session>* session);
   // nullptr: the alias has no group.
@@ -129,8 +126,7 @@ class Groups {
 
   mutable client::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Entry>, std::less<>> entries_ EPD_GUARDED_BY(mutex_);
-  std::multiset<std::string, std::less<>> joining_ EPD_GUARDED_BY(mutex_);
-  client::CondVar joined_;
+  FirstJoins first_joins_;
   mutable RanksByCall by_call_;
   client::Mutex session_mutex_;  // Held while connecting, so that threads share one session.
   mutable client::Mutex session_value_mutex_;

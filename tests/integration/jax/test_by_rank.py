@@ -44,7 +44,9 @@ def test_processes_without_jax_distributed_meet_by_rank(held: list[list[int]]):
                 process.kill()
         for process, (out, errors) in zip(processes, ended, strict=True):
             assert process.returncode == 0 and "by_rank: fine" in out, errors + daemon.log_tail()
-        false_alarms.compared(daemon.socket).expect(f"processes that hold {held}", provoked=_PROVOKED)
+        false_alarms.compared(daemon.socket).expect(
+            f"processes that hold {held}", provoked=_PROVOKED
+        )
 
 
 def test_another_process_takes_the_place_of_a_killed_one_and_the_other_compiles_nothing():

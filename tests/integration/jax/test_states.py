@@ -120,7 +120,9 @@ def test_a_killed_rank_whose_data_loader_lives_on_is_named_within_a_second(recor
             ranks[1].process.kill()
             error = ranks[0].answer()
             took.append(time.monotonic() - killed)
-            assert error.startswith("UNAVAILABLE") and f"pid={ranks[1].process.pid} " in error, error
+            assert error.startswith("UNAVAILABLE") and f"pid={ranks[1].process.pid} " in error, (
+                error
+            )
             os.kill(loader, 0)
             ranks[1].end()
             ranks[1] = _Rank(daemon, 1)

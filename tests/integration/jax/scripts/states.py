@@ -77,7 +77,9 @@ def _turns(group: ep.Group) -> dict[str, Callable[[str], str]]:
         loader.start()
         return str(loader.pid)
 
-    return {turn.__name__: turn for turn in (join, joined, look, wait, step, finalize, connect, load)}
+    return {
+        turn.__name__: turn for turn in (join, joined, look, wait, step, finalize, connect, load)
+    }
 
 
 def main() -> None:
