@@ -73,7 +73,8 @@ struct LocalGroup {
   // ended another one does not stand for it.
   absl::Status first_cause;
   Formation cause_of;
-  Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
+  Formation troubled;    // The last in which calls on this node fail: it has ended, or is broken.
+  absl::Status trouble;  // The first reason for that.
 };
 
 // But for operators' orders: whoever waits for an answer asks again.

@@ -68,6 +68,7 @@ void PutGroup(const LocalGroup& group, v1::HandoverControl::Group& out, NodeRepo
   *out.mutable_first_cause() = ToProto(group.first_cause);
   out.set_cause_of(group.cause_of.value);
   out.set_troubled(group.troubled.value);
+  *out.mutable_trouble() = ToProto(group.trouble);
   for (const auto& [name, tenant] : group.tenants) {
     v1::HandoverControl::Tenant& added = *out.add_tenants();
     added.set_worker(ToString(name));
@@ -109,6 +110,8 @@ absl::Status GetGroup(const v1::HandoverControl::Group& in, GroupView view, Work
   group.cause_of = Formation(in.cause_of());
   if (!group.cause_of && !group.first_cause.ok()) group.cause_of = group.served;  // An older one.
   group.troubled = Formation(in.troubled());
+  group.trouble = FromProto(in.trouble());
+  if (group.troubled && group.trouble.ok()) group.trouble = group.first_cause;  // Likewise.
   absl::Status status;
   for (const v1::HandoverControl::Tenant& known : in.tenants()) {
     WorkerName name;

@@ -61,9 +61,9 @@ struct Three : SmallCluster {
 };
 
 // The worker of node 0 cannot reach that of node 1.
-void Break(SmallCluster& c) {
+void Break(SmallCluster& c, const WorkerName& worker = kCpuWorker) {
   const GroupStatus group = c.Group();
-  c.Give(0, TenantBroken{c.nodes[0].worker, group.id, group.formation,
+  c.Give(0, TenantBroken{c.RunOf(0, worker), group.id, group.formation,
                          absl::UnavailableError("the stream to node n1 is lost")});
   c.Drained(0, 1);
   c.Drained(1, 2);
@@ -142,14 +142,14 @@ TEST(ReformationTest, AGroupThatServedAgainHasANewFirstCause) {
 }
 
 // Formation 2 is READY and over before node 1 hears of either.
-void ServeAgainUnheard(SmallCluster& c) {
+void ServeAgainUnheard(SmallCluster& c, const WorkerName& worker = kCpuWorker) {
   c.Pass(absl::Seconds(20));
   c.nodes[0].worker_answers = false;
-  Break(c);
+  Break(c, worker);
   ASSERT_EQ(c.Group().state, GroupState::kReforming);
   c.cut_off = {1};
   c.nodes[0].worker_answers = true;
-  c.Give(0, TenantReady{c.nodes[0].worker, c.Group().id, c.Group().formation});
+  c.Give(0, TenantReady{c.RunOf(0, worker), c.Group().id, c.Group().formation});
   ASSERT_EQ(c.Group().state, GroupState::kReady);
   ASSERT_EQ(c.Group().formation, Formation{2});
 }
@@ -165,6 +165,36 @@ TEST(ReformationTest, ANodeThatDidNotHearThatTheGroupServedAgainSaysWhyThatIsOve
   EXPECT_FALSE(c.reforms[2].back().wait);
   EXPECT_THAT(Text(c.reforms[2].back().cause), HasSubstr("rank=0 host=host0 pid=1"));
   EXPECT_THAT(Text(c.nodes[1].control->Groups().at(0).view.cause), HasSubstr("rank=0 host=host0"));
+}
+
+// Ranks 1 and 2 are one session's, at two workers of node 1.
+struct AtTwoWorkers : SmallCluster {
+  AtTwoWorkers() : SmallCluster(2) {
+    Attach(0, 1);
+    JoinAt(0, 1, 1, SmallSpec(3), {0}, {kGpuWorker});
+    Attach(1, 2);
+    JoinAt(1, 2, 1, SmallSpec(3), {1, 2}, {kGpuWorker, kOtherGpuWorker});
+  }
+};
+
+TEST(ReformationTest, WhatEndsAFormationThatItDidNotHearToBeServedIsNotWhatEndedTheOneBefore) {
+  AtTwoWorkers lost;
+  ServeAgainUnheard(lost, SmallCluster::kGpuWorker);
+  lost.KillWorker(1, SmallCluster::kOtherGpuWorker);
+  EXPECT_THAT(Text(lost.nodes[1].ended.back().status), HasSubstr("signal 9"))
+      << "as the ranks of node 0, which call in it, must hear";
+
+  AtTwoWorkers replaced;
+  ServeAgainUnheard(replaced, SmallCluster::kGpuWorker);
+  replaced.cut_off.clear();
+  replaced.StartCoordinator(/*grace=*/absl::Seconds(1));
+  replaced.Connect(1);
+  replaced.Pass(absl::Seconds(3));
+  EXPECT_THAT(Text(replaced.nodes[1].ended.back().status),
+              HasSubstr("the coordinator was replaced, and rank=0 did not report"));
+  EXPECT_THAT(Text(replaced.nodes[1].control->Groups().at(0).view.cause),
+              HasSubstr("the stream to node n1 is lost"))
+      << "which session 2 was told of formation 1";
 }
 
 TEST(ReformationTest, SoItDoesWhenTheCoordinatorWasReplacedMeanwhile) {
