@@ -57,6 +57,8 @@ class Call {
   bool TryStage(const HeldSlot& slot, Status* status);
   Status Publish(HeldSlot& slot);
   Status Read();
+  // Into the caller's buffers.
+  Status TakeRows();
   // Arms the slot with the request and waits. An answer with a code becomes its status.
   Status Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit);
   void TakeAdmission(const shm::SlotReply& reply);
@@ -250,10 +252,7 @@ void Call::TakeDirect(const HeldSlot& slot) {
 }
 
 Status Call::ReadDirect(HeldSlot& slot) {
-  Status read = Read();
-  if (read.ok() && !direct_->RowsStand()) {
-    read = MakeStatus(Code::kAborted, "a peer's rows went away while they were read; call again");
-  }
+  const Status read = Read();
   direct_->Finish(Clock::now());
   slot.LeaveUntil(DirectCall::MakeIsFree(shared_formation_, *direct_));
   return read;
@@ -343,28 +342,35 @@ Status Call::Publish(HeldSlot& slot) {
   return own;
 }
 
+Status Call::TakeRows() {
+  if (!admitted_.worker_executor) return operation_.Pull(admitted_);
+  const Formation::Arena& own = formation_.arenas[request_.rank];
+  const bool inside = out_offset_ <= own.bytes() && request_.out_bytes <= own.bytes() - out_offset_;
+  return inside ? operation_.TakeOutput(admitted_, own.data() + out_offset_)
+                : MakeStatus(Code::kInternal, "the worker put the output outside of the arena");
+}
+
+// What frees rows under a reader is the cause, not the damage that the reader then finds in them.
 Status Call::Read() {
-  Status status;
-  if (admitted_.worker_executor) {
-    const Formation::Arena& own = formation_.arenas[request_.rank];
-    const bool inside =
-        out_offset_ <= own.bytes() && request_.out_bytes <= own.bytes() - out_offset_;
-    status = inside ? operation_.TakeOutput(admitted_, own.data() + out_offset_)
-                    : MakeStatus(Code::kInternal, "the worker put the output outside of the arena");
-  } else {
-    status = operation_.Pull(admitted_);
-  }
-  if (!status.ok()) return status;
+  const Status read = TakeRows();
   // Peers' regions are freed only after `ended` was set, so unset it proves that what was read was
   // meant for us.
-  if (formation_.slots[request_.rank]->ended()) {
+  const bool ended = formation_.slots[request_.rank]->ended();
+  if (ended || !read.ok()) {
+    session_.Settle();
+    if (const Status lost = session_.lost(); !lost.ok()) return lost;
+  }
+  if (ended) {
     return MakeStatus(Code::kUnavailable, "the daemon ended this session while the rows were read");
   }
   if (!group_.IsCurrent(formation_)) {
     return MakeStatus(Code::kAborted,
                       "the group was formed anew while the rows were read; call again");
   }
-  return {};
+  if (met_ && !direct_->RowsStand()) {
+    return MakeStatus(Code::kAborted, "a peer's rows went away while they were read; call again");
+  }
+  return read;
 }
 
 Status Call::Submission(HeldSlot& slot, shm::Step step, std::chrono::nanoseconds limit) {

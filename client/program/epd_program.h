@@ -98,8 +98,8 @@ typedef int (*epd_program_describe)(const char* alias, int64_t num_ranks, epd_er
 EPD_API void epd_program_describe_with(const char* prefix, epd_program_describe describe);
 
 /* Waits until the ranks held here are in their groups: at once, unless an earlier call reported a loss (of the daemon, say),
- * which makes it join again, up to the forming deadline, once the daemon is back. A loss that nobody reported yet is
- * reported here; a stop in order is no loss.
+ * which makes it join again, up to the forming deadline, once the daemon is back, or unless another thread joins just now. A
+ * loss that nobody reported yet is reported here; a stop in order is no loss.
  *   FAILED_PRECONDITION  the alias has no group
  *   otherwise            as of a call: why the session or the group is gone, once per loss */
 EPD_API int epd_program_wait(const char* alias, epd_error* error);

@@ -186,6 +186,7 @@ Status Groups::Join(std::shared_ptr<const GroupConfig> config) {
                                            config->alias +
                                            " is bootstrapped already; finalize it first"};
   }
+  const FirstJoins::Scope joins(first_joins_, config->alias);
   const auto connect = [this, endpoint = config->endpoint](std::shared_ptr<Session>* session) {
     return LivingSession(endpoint, session);
   };
@@ -228,6 +229,7 @@ std::vector<std::shared_ptr<Domain>> Groups::DomainsOf(const Entry& entry) const
 }
 
 Status Groups::Wait(std::string_view alias) {
+  if (Status status = first_joins_.Await(alias); !status.ok()) return status;
   const std::shared_ptr<const Entry> entry = Find(alias);
   if (entry == nullptr) return NotBootstrapped(alias, "");
   for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
@@ -239,7 +241,7 @@ Status Groups::Wait(std::string_view alias) {
 
 int Groups::State(std::string_view alias, std::uint64_t* epoch) const {
   const std::shared_ptr<const Entry> entry = Find(alias);
-  if (entry == nullptr) return EPD_PROGRAM_LEFT;
+  if (entry == nullptr) return first_joins_.Has(alias) ? EPD_PROGRAM_JOINING : EPD_PROGRAM_LEFT;
   int worst = EPD_PROGRAM_READY;
   for (const std::shared_ptr<Domain>& domain : DomainsOf(*entry)) {
     std::uint64_t own = 0;

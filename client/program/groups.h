@@ -16,6 +16,7 @@
 
 #include "client/c/mutex.h"
 #include "client/program/domain.h"
+#include "client/program/first_joins.h"
 #include "client/program/group_config.h"
 #include "client/program/ranks_by_call.h"
 #include "client/program/runs.h"
@@ -125,6 +126,7 @@ class Groups {
 
   mutable client::Mutex mutex_;
   std::map<std::string, std::shared_ptr<const Entry>, std::less<>> entries_ EPD_GUARDED_BY(mutex_);
+  FirstJoins first_joins_;
   mutable RanksByCall by_call_;
   client::Mutex session_mutex_;  // Held while connecting, so that threads share one session.
   mutable client::Mutex session_value_mutex_;

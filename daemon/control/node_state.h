@@ -68,9 +68,13 @@ struct LocalGroup {
   absl::Time since;
   std::map<WorkerName, LocalTenant> tenants;  // Of the workers that serve it here.
   Formation ended;   // All formations up to it are over on this node, whatever the view says.
-  Formation served;  // The last one that was served here,
-  absl::Status first_cause;  // and why it is over; what follows from that does not hide it.
-  Formation troubled;  // The last in which calls on this node fail: it has ended, or is broken.
+  Formation served;  // The last one that was served here.
+  // Why the group's last formation that was READY, `cause_of`, is over; what follows from that does not hide it, and what
+  // ended another one does not stand for it.
+  absl::Status first_cause;
+  Formation cause_of;
+  Formation troubled;    // The last in which calls on this node fail: it has ended, or is broken.
+  absl::Status trouble;  // The first reason for that.
 };
 
 // But for operators' orders: whoever waits for an answer asks again.

@@ -215,7 +215,8 @@ struct GroupFacts {
   GroupState state = GroupState::kForming;
   Epoch epoch;  // Of the communicator, in which it is or last was; zero before the first bootstrap.
   Formation formation;  // Zero before the first start.
-  absl::Status cause;   // Why it is not READY.
+  Formation served;     // The last that was READY, by anybody's knowledge; zero: none.
+  absl::Status cause;   // Why it is not READY: what ended `served`.
 
   friend bool operator==(const GroupFacts&, const GroupFacts&) = default;
 };

@@ -310,6 +310,29 @@ void FakeDaemon::SetEnded() {
   for (const auto& session : sessions_) session->segment->header.ended.store(1);
 }
 
+void FakeDaemon::EndWhenPublished(const v1::Goodbye& goodbye) {
+  std::lock_guard lock(mutex_);
+  end_when_published_ = goodbye;
+}
+
+void FakeDaemon::EndSessions(const Operation& operation) {
+  for (const auto& session : sessions_) {
+    session->segment->header.ended.store(1);
+    if (end_when_published_->status().code() == 0) continue;
+    v1::ServerMessage message;
+    *message.mutable_goodbye() = *end_when_published_;
+    Send(session->fd, message);
+    shutdown(session->fd, SHUT_RDWR);
+  }
+  for (const auto& [name, group] : groups_) {
+    for (const Group::Member& member : group->members) {
+      if (fallocate(member.arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(operation.offset), static_cast<off_t>(operation.bytes)) != 0)
+        Die("fallocate");
+    }
+  }
+}
+
 std::vector<v1::Drained> FakeDaemon::drained() {
   std::lock_guard lock(mutex_);
   std::vector<v1::Drained> all;

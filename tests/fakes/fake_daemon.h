@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,6 +57,9 @@ class FakeDaemon {
   void FailPublish(uint32_t code, const std::string& message);
   // Sets the sessions' `ended` word.
   void SetEnded();
+  // Once an operation's ranks have published, ends the sessions and frees its regions; only then says that it is good.
+  // `goodbye`: is sent before, if its status has a code; else the sockets stay open.
+  void EndWhenPublished(const v1::Goodbye& goodbye);
   // A copy of the last Drained of each session that sent one.
   std::vector<v1::Drained> drained();
   // Waits until `count` Drained have come. False: not within ten seconds.
@@ -85,6 +89,7 @@ class FakeDaemon {
   void Pulled(Session& session, int slot, const shm::SlotRequest& request);
   void Answer(Session& session, int slot, uint32_t code, const std::string& message);
   Group* FindGroup(uint64_t id);
+  void EndSessions(const Operation& operation);
 
   const Options options_;
   std::string folder_;
@@ -97,6 +102,7 @@ class FakeDaemon {
   std::condition_variable drained_;
   uint32_t publish_code_ = 0;
   std::string publish_message_;
+  std::optional<v1::Goodbye> end_when_published_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::map<uint64_t, std::unique_ptr<Operation>> operations_;

@@ -112,6 +112,7 @@ void FakeDaemon::Publish(Session& session, int slot, const shm::SlotRequest& req
   operation.ranks[request.rank].published = true;
   const auto& ranks = operation.ranks;
   if (!std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.published; })) return;
+  if (end_when_published_) EndSessions(operation);
   for (const Operation::Rank& rank : operation.ranks) {
     Answer(*rank.session, rank.slot, publish_code_, publish_message_);
   }

@@ -1,5 +1,6 @@
 #include "tests/sim/invariants.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -53,10 +54,11 @@ void Invariants::CheckFirst(const std::string& who, const std::string& first,
 }
 
 void Invariants::SawReform(const std::string& node, uint64_t node_incarnation,
-                           const NotifyReform& reform) {
+                           const NotifyReform& reform, Formation served) {
   if (absl::StrContains(reform.cause.message(), "forms again")) return;  // Nobody knows why yet.
-  const auto [told, fresh] = told_cause_.try_emplace(
-      {node, node_incarnation, reform.group, reform.formation}, reform.cause.ToString());
+  const Formation over = std::max(reform.formation, served);
+  const auto [told, fresh] = told_cause_.try_emplace({node, node_incarnation, reform.group, over},
+                                                     reform.cause.ToString());
   CheckFirst(node, told->second, reform.cause);
 }
 

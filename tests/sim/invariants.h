@@ -78,7 +78,9 @@ class Invariants {
   // The client itself has asked for it, whatever reaches its node.
   void SawWish(SessionId session, const GroupSpec& spec);
   void SawView(const ClusterView& view);
-  void SawReform(const std::string& node, uint64_t node_incarnation, const NotifyReform& reform);
+  // `served`: the group's last formation that was READY, as the node has heard.
+  void SawReform(const std::string& node, uint64_t node_incarnation, const NotifyReform& reform,
+                 Formation served);
   // The worker that a rank of the group asks for, on whichever node it is.
   void SawWorkerOf(const std::string& name, Rank rank, const WorkerName& worker);
   // A worker serves the tenant, and its node has heard so.

@@ -119,6 +119,7 @@ class World {
   void Disconnect(size_t i);
   size_t Give(size_t i, const NodeEvent& event);  // Returns how many effects, without reports.
   void Perform(size_t i, const NodeEffect& effect);
+  Formation ServedAsHeard(size_t i, GroupId group) const;
   void PerformAll(const Rendezvous::Effects& effects);
   void SendToCoordinator(size_t i, NodeReport report);
   void SendToNode(ClusterView view);

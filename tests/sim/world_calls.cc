@@ -253,10 +253,9 @@ void World::TouchWorker(int worker) {
 // or a stream of it was harmed not long ago.
 void World::CheckCause(const world::Call& call, const absl::Status& status) {
   using Code = absl::StatusCode;
-  // What ends a generation fails executions that some rank has begun meanwhile, too; and a node that has not heard that the
-  // group has served again says still why it was formed anew.
+  // What ends a generation fails executions that some rank has begun meanwhile, too.
   const auto is_wrong = [&](const world::Call& other) {
-    return other.wrong && other.group->id == call.group->id && other.formation <= call.formation;
+    return other.wrong && other.group->id == call.group->id && other.formation == call.formation;
   };
   const auto& calls = data_->engines().calls;
   switch (status.code()) {

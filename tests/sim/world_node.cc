@@ -303,6 +303,13 @@ void World::DeliverView(size_t i, uint64_t, const ClusterView& view) {
   if (stale) invariants_.SawStaleDelivery("an old view", effects);
 }
 
+Formation World::ServedAsHeard(size_t i, GroupId group) const {
+  for (const LocalGroupStatus& local : nodes_[i].control->Groups()) {
+    if (local.view.id == group) return local.view.served;
+  }
+  return Formation();
+}
+
 void World::Perform(size_t i, const NodeEffect& effect) {
   const auto name = nodes_[i].name;
   const auto who = [&](SessionId session) {
@@ -352,7 +359,7 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     FromNode(i, e->session,
              [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
   } else if (const auto* e = std::get_if<NotifyReform>(&effect)) {
-    invariants_.SawReform(nodes_[i].name, nodes_[i].incarnation, *e);
+    invariants_.SawReform(nodes_[i].name, nodes_[i].incarnation, *e, ServedAsHeard(i, e->group));
     FromNode(i, e->session, [this, reform = *e](size_t c) { OnReform(c, reform); });
   } else if (const auto* e = std::get_if<NotifyGroupEnded>(&effect)) {
     FromNode(i, e->session, [this, group = e->group](size_t c) { clients_[c].parts.erase(group); });

@@ -21,7 +21,8 @@ void LocalGroups::Take(const ClusterView& view) {
                                   from, theirs.state, theirs.cause});
     }
     TakeView(view.coordinator, theirs, group);
-    if (group.served && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);
+    EndUnserved(group);
+    if (LastServed(group) && !theirs.cause.ok()) group.view.cause = FirstCause(group, theirs.cause);
     if (!theirs.started) group.ended = std::max(group.ended, theirs.formation);
     link_.Hear(theirs.epoch, theirs.formation);
   }
@@ -64,11 +65,14 @@ void LocalGroups::AddNames(std::set<std::string>& names) const {
 }
 
 const absl::Status& LocalGroups::NoteTrouble(Group& group, const absl::Status& cause) {
-  if (group.troubled < group.view.formation) {
-    group.troubled = group.view.formation;
+  const Formation now = group.view.formation;
+  if (group.troubled < now) {
+    group.troubled = now;
+    group.trouble = cause;
     group.since = outbox_.now();
   }
-  return FirstCause(group, cause);
+  // It may be READY without this node's having heard of it: what ended the one before has nothing to do with it.
+  return now > LastServed(group) ? group.trouble : FirstCause(group, cause);
 }
 
 std::set<WorkerName> LocalGroups::Serving(const GroupView& view) const {
@@ -201,9 +205,27 @@ void LocalGroups::LoseWorker(const WorkerDied& event) {
   }
 }
 
+// A node that was cut off hears only afterwards that the group has served again.
+Formation LocalGroups::LastServed(const Group& group) {
+  return std::max(group.served, group.view.served);
+}
+
 const absl::Status& LocalGroups::FirstCause(Group& group, const absl::Status& cause) {
-  if (group.first_cause.ok()) group.first_cause = cause;
+  const Formation of = LastServed(group);
+  if (group.first_cause.ok() || group.cause_of < of)
+    group.first_cause = group.troubled == of ? group.trouble : cause;
+  group.cause_of = of;
   return group.first_cause;
+}
+
+// For the reason that NoteTrouble gives.
+void LocalGroups::EndUnserved(Group& group) {
+  const bool any = absl::c_any_of(group.tenants, [&](const auto& entry) {
+    const Tenant& tenant = entry.second;
+    return tenant.running && tenant.work.formation > LastServed(group) &&
+           tenant.work.formation != Wanted(group);
+  });
+  if (any) EndTenants(group, group.view.cause);
 }
 
 // What it had begun is over; it is not begun again in the same epoch.
@@ -303,7 +325,7 @@ std::vector<LocalGroupStatus> LocalGroups::Statuses() const {
     status.view = group.view;
     status.since = group.since;
     if (group.view.state == GroupState::kReady && group.troubled >= group.view.formation)
-      status.trouble = group.first_cause;
+      status.trouble = group.trouble;
     for (const auto& [name, tenant] : group.tenants) {
       const TenantPhase phase = tenant.running ? tenant.work.phase : TenantPhase::kNone;
       status.tenant = status.workers.empty() ? phase : std::min(status.tenant, phase);

@@ -52,14 +52,18 @@ class LocalGroups {
   using Group = LocalGroup;
 
   void TakeView(Incarnation coordinator, const GroupView& theirs, Group& group);
-  // Calls in its present formation fail from now on. Returns the first cause.
+  // Calls in its present formation fail from now on. Returns the first cause of that.
   const absl::Status& NoteTrouble(Group& group, const absl::Status& cause);
   // Who serves what here. A worker that has a tenant still keeps it until that has ended.
   void AssignWorkers();
   // That serve the group here, as the coordinator says, or, if it does not know, its members.
   std::set<WorkerName> Serving(const GroupView& view) const;
   void EndTenants(Group& group, const absl::Status& status);
-  // Why the last formation that was served is over: `cause`, unless another one came before.
+  // Ends a formation that the view ends and that was never READY, as far as this node knows, with what the view says, not with
+  // what ended the one before.
+  void EndUnserved(Group& group);
+  static Formation LastServed(const Group& group);  // As far as this node knows; zero: none.
+  // Why that one is over: `cause`, unless another one came before.
   static const absl::Status& FirstCause(Group& group, const absl::Status& cause);
   void ForgetWork(const WorkerName& dead);
   void ReconcileTenants(Group& group);

@@ -177,6 +177,7 @@ void GroupTable::Fire(ClusterGroup& group, GroupEvent event, const absl::Status&
 void GroupTable::Serve(ClusterGroup& group) {
   group.deadline = absl::InfiniteFuture();
   group.cause = absl::OkStatus();
+  group.served = group.formation;
   group.inherited.recovered = false;
   Fire(group, GroupEvent::kServing, absl::OkStatus());
 }

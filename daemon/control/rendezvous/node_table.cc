@@ -43,6 +43,7 @@ void NodeTable::Take(const NodeReport& report) {
 void NodeTable::Lose(const NodeId& id) {
   KnownNode& node = nodes_.at(id);
   node.lost = true;
+  node.taken_seq = 0;
   node.workers.clear();
   node.work.clear();
 }

@@ -10,7 +10,8 @@ struct KnownNode {
   Incarnation incarnation;
   NodeLink link;
   uint64_t last_seq = 0;
-  uint64_t taken_seq = 0;  // Of the last report that was not only kept.
+  uint64_t taken_seq =
+      0;  // Of the last report that was not only kept; zero: all that it said is forgotten.
   absl::Time last_seen;
   bool lost = false;
   std::map<WorkerName, WorkerReport> workers;

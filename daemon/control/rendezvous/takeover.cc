@@ -80,6 +80,7 @@ void Takeover::Recover(const ClaimKey& key) {
     return;
   }
   group->formation = std::max(group->formation, claim.joined);
+  group->served = std::max(group->served, claim.joined);
   claims_.Start(key, claim.joined);
   claims_.MarkServed(key);
   groups_.Grant(*group, key);

@@ -15,6 +15,7 @@ void PutGroup(const GroupView& group, v1::ClusterGroup& out) {
   out.set_state(static_cast<uint32_t>(group.state) + 1);
   out.set_epoch(group.epoch.value);
   out.set_formation(group.formation.value);
+  out.set_served(group.served.value);
   out.set_started(group.started);
   out.set_wait(group.wait);
   *out.mutable_cause() = ToProto(group.cause);
@@ -75,6 +76,7 @@ absl::Status GetGroup(const v1::ClusterGroup& in, GroupView& group) {
   group.communicator = GroupId(in.communicator_id());
   group.epoch = Epoch(in.epoch());
   group.formation = Formation(in.formation());
+  group.served = Formation(in.served());
   group.started = in.started();
   group.wait = in.wait();
   group.cause = FromProto(in.cause());

@@ -66,7 +66,9 @@ void PutGroup(const LocalGroup& group, v1::HandoverControl::Group& out, NodeRepo
   out.set_ended(group.ended.value);
   out.set_served(group.served.value);
   *out.mutable_first_cause() = ToProto(group.first_cause);
+  out.set_cause_of(group.cause_of.value);
   out.set_troubled(group.troubled.value);
+  *out.mutable_trouble() = ToProto(group.trouble);
   for (const auto& [name, tenant] : group.tenants) {
     v1::HandoverControl::Tenant& added = *out.add_tenants();
     added.set_worker(ToString(name));
@@ -105,7 +107,11 @@ absl::Status GetGroup(const v1::HandoverControl::Group& in, GroupView view, Work
   group.ended = Formation(in.ended());
   group.served = Formation(in.served());
   group.first_cause = FromProto(in.first_cause());
+  group.cause_of = Formation(in.cause_of());
+  if (!group.cause_of && !group.first_cause.ok()) group.cause_of = group.served;  // An older one.
   group.troubled = Formation(in.troubled());
+  group.trouble = FromProto(in.trouble());
+  if (group.troubled && group.trouble.ok()) group.trouble = group.first_cause;  // Likewise.
   absl::Status status;
   for (const v1::HandoverControl::Tenant& known : in.tenants()) {
     WorkerName name;

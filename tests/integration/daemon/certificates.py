@@ -1,5 +1,6 @@
 """Certificates for tests, made with the openssl program: a cluster's authority and what it signs."""
 
+import datetime
 import pathlib
 import subprocess
 
@@ -41,6 +42,26 @@ class Authority:
             *["x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"],
             *["-CAcreateserial", "-days", str(days), "-extfile", f"{name}.ext"],
             *["-out", f"{name}.pem"],
+            cwd=self.folder,
+        )
+        return self.flags(name)
+
+    def sign_for(self, name: str, since: int, left: int) -> list[str]:
+        """As ``sign``, for the loopback, of a certificate that began ``since`` days ago and ends in ``left`` days."""
+        self.sign(name)
+        (self.folder / "ca.cnf").write_text(
+            "[ca]\ndefault_ca=this\n[this]\ndatabase=index.txt\nunique_subject=no\nnew_certs_dir=.\n"
+            "default_md=sha256\nrand_serial=yes\npolicy=any\n[any]\ncommonName=supplied\n"
+        )
+        (self.folder / "index.txt").touch()
+        now = datetime.datetime.now(datetime.UTC)
+        begins, ends = (
+            f"{now + datetime.timedelta(days=days):%Y%m%d%H%M%SZ}" for days in (-since, left)
+        )
+        _openssl(
+            *["ca", "-batch", "-config", "ca.cnf", "-cert", "ca.pem", "-keyfile", "ca.key"],
+            *["-startdate", begins, "-enddate", ends, "-extfile", f"{name}.ext"],
+            *["-in", f"{name}.csr", "-out", f"{name}.pem", "-notext"],
             cwd=self.folder,
         )
         return self.flags(name)

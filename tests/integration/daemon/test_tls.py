@@ -2,11 +2,17 @@
 
 import pathlib
 import shutil
+import subprocess
 
 import certificates
 import epd_process
 import pytest
+import wait
 from node_calls import NodeApi
+
+from proto.epd.v1 import node_pb2 as pb
+
+_SERVING = 1
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +155,42 @@ def test_files_that_turn_bad_do_not_serve_and_are_told_until_they_are_good(start
         cluster.sign("b")
         second.wait_for_log("certificate renewed")
         assert not api.GetStatus().certificate.problem
+
+
+def _epctl(daemon: epd_process.Daemon, *words: str) -> subprocess.CompletedProcess:
+    command = [epd_process.binary("epctl"), "--socket", daemon.socket, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_certificates_end_is_in_status_and_health_30_days_before(start, cluster):
+    """Of one for 100 days: 31 days before its end nothing is said; 29 days before all say it, until it is renewed."""
+    daemon = start("a", "--listen=127.0.0.1:0", *cluster.sign_for("a", since=69, left=31))
+    with NodeApi(f"unix:{daemon.grpc_socket}") as api:
+
+        def look() -> tuple[int, str]:
+            status = api.GetStatus()
+            assert not status.certificate.problem or status.certificate.problem in status.problems
+            return status.health, status.certificate.problem
+
+        wait.until(lambda: look() == (pb.HEALTH_OK, ""), "all is well 31 days before")
+        quiet = _epctl(daemon, "status")
+        assert "certificate" in quiet.stdout and "ends in 30d" in quiet.stdout, quiet.stdout
+        assert "problem" not in quiet.stdout
+
+        cluster.sign_for("a", since=71, left=29)
+        wait.until(lambda: look()[0] == pb.HEALTH_DEGRADED, "it is told 29 days before")
+        ends = api.GetStatus().certificate
+        assert "tls_cert ends on " in ends.problem and "renew it" in ends.problem
+        assert 28 * 86400 < ends.left.seconds < 29 * 86400
+        told = _epctl(daemon, "status")
+        assert f"problem: {ends.problem.partition(', in ')[0]}" in told.stdout, told.stdout
+        assert "degraded" in told.stdout.lower() and "ends in 28d" in told.stdout, told.stdout
+        found = {one.what: one for one in api.GetDoctor().findings}["certificate"]
+        assert not found.ok and "tls_cert ends on " in found.found
+        assert api.health() == api.health("epd.v1.Node") == _SERVING, "it serves until then"
+
+        cluster.sign_for("a", since=1, left=99)
+        wait.until(lambda: look() == (pb.HEALTH_OK, ""), "it was renewed")
 
 
 def test_a_plain_peer_is_refused_in_both_directions(start, cluster):

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import false_alarms
 import wait
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -294,6 +295,7 @@ class Report:
     outcomes: list[dict[str, str]]
     logs: list[str]
     daemon_log: str
+    compared: false_alarms.Compared = false_alarms.Compared()
     failure: str = ""  # Of the daemon or the fleet as a whole; then every check fails with it.
 
     def expect(self, check: str) -> None:
@@ -321,8 +323,9 @@ def report_of(setup: Setup) -> Report:
     try:
         with running_daemon() as daemon:
             report = Fleet(setup, daemon.folder, daemon).run()
+            compared = false_alarms.compared(daemon.socket)
             status = daemon.stop()
             failure = f"epd ended with {status}:\n{daemon.log_tail()}" if status != 0 else ""
-            return dataclasses.replace(report, failure=failure)
+            return dataclasses.replace(report, compared=compared, failure=failure)
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
         return Report([], [], [], "", failure=f"{type(error).__name__}: {error}")

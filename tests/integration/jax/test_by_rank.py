@@ -3,11 +3,14 @@
 import signal
 import subprocess
 
+import false_alarms
 import pytest
 from harness import HERE, clean_environment, python, running_daemon
 
 _SCRIPT = str(HERE / "scripts" / "by_rank.py")
 _REPLACED = str(HERE / "scripts" / "replaced.py")
+# By by_rank.py: a bad index, and twice two operations of programs that do differ.
+_PROVOKED = 1 + 2 * 2
 
 
 def _environment(daemon, devices: int = 1) -> dict[str, str]:
@@ -41,6 +44,9 @@ def test_processes_without_jax_distributed_meet_by_rank(held: list[list[int]]):
                 process.kill()
         for process, (out, errors) in zip(processes, ended, strict=True):
             assert process.returncode == 0 and "by_rank: fine" in out, errors + daemon.log_tail()
+        false_alarms.compared(daemon.socket).expect(
+            f"processes that hold {held}", provoked=_PROVOKED
+        )
 
 
 def test_another_process_takes_the_place_of_a_killed_one_and_the_other_compiles_nothing():

@@ -26,5 +26,10 @@ def test_size(setup: Setup, check: str):
 
 
 @pytest.mark.parametrize("setup", _SHAPES + _SIZES, ids=str)
+def test_no_program_is_taken_for_another_one(setup: Setup):
+    report_of(setup).compared.expect(str(setup))
+
+
+@pytest.mark.parametrize("setup", _SHAPES + _SIZES, ids=str)
 def test_processes_end_with_status_0(setup: Setup):
     report_of(setup).expect_clean_exit()

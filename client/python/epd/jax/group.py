@@ -260,7 +260,7 @@ class Group(GroupOperations):
     def state(self) -> str:
         """Where this process's ranks are; never blocks.
 
-        "ready": in the group, also while a worker is replaced, which calls say. "lost": the daemon or the group is gone; a call says why, the next one joins again, as
+        "ready": in the group, also while a worker or another rank is replaced, which calls say. "lost": the daemon or the group is gone; a call says why, the next one joins again, as
         ``wait_ready`` does. "joining": another thread joins. "left": not joined, finalized, or no rank is held here.
         """
         return _ffi.state(self.name)[0]

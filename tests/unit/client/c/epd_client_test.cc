@@ -202,6 +202,20 @@ TEST(EpdClientTest, RowsReadAfterTheSessionEndedAreNotReported) {
   EXPECT_THAT(ranks[0].recv_tokens, Each(0));
 }
 
+TEST(EpdClientTest, RowsThatAreFreedUnderAReaderAreItsSessionsEndAndNoDamage) {
+  for (const int code : {0, 14}) {
+    FakeDaemon daemon;
+    Ranks ranks(daemon, {});
+    v1::Goodbye goodbye;
+    goodbye.mutable_status()->set_code(code);
+    goodbye.mutable_status()->set_message("it held a region");
+    daemon.EndWhenPublished(goodbye);
+    const char* const says =
+        code == 0 ? "daemon ended this session" : "has ended: it held a region";
+    EXPECT_THAT(ranks.RunAndCompare(), Each(HasSubstr(says)));
+  }
+}
+
 TEST(EpdClientTest, AWaitingCallEndsSoonAfterTheDaemonIsGone) {
   FakeDaemon daemon;
   Ranks ranks(daemon, {});

@@ -175,7 +175,7 @@ class SmallCluster {
         ++num_views;
         for (const GroupView& group : send->view.groups) num_members += group.members.size();
         const size_t to = std::stoul(send->view.node.value.substr(1));
-        Give(to, ViewReceived{std::move(send->view)});
+        if (cut_off.count(to) == 0) Give(to, ViewReceived{std::move(send->view)});
       } else {
         transitions.push_back(std::get<GroupTransition>(effect));
       }
@@ -202,6 +202,7 @@ class SmallCluster {
   bool an_id_was_reported = false;
   bool hold_reports = false;  // Nothing reaches the coordinator.
   std::vector<NodeReport> held_reports;
+  std::set<size_t> cut_off;                 // Nodes that no view reaches.
   std::vector<PersistentGroup> persistent;  // What the next coordinator is told.
   bool keeps_persistent = false;            // ... that somebody keeps what operators make.
   std::set<WorkerName> silent;              // Of all nodes: say not that a tenant is ready.
