@@ -1,13 +1,16 @@
 """The kill matrix: a process is killed, stopped for a while, or has another fault at a named place of an operation or of
 forming; the others end bit-exact or with a typed error, in their deadline, all ranks work again, and nothing is left behind.
 
-usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--write=TABLE.md]
+usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--keep=FILE] [--commit=HASH]
+
+With --keep each case's last outcome stays in FILE, so that cases which are run again alone (-k) do not ask for all others anew.
 """
 
 import argparse
 import collections
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import queue
@@ -44,6 +47,8 @@ class Outcome:
     heard: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     recovery: float = 0.0
     problem: str = ""
+    seconds: float = 0.0
+    commit: str = ""
 
 
 def _code(reply: str | None, who: str) -> str:
@@ -241,11 +246,15 @@ def _warm_up(fleet: Fleet) -> None:
     time.sleep(_QUIET_S)
 
 
+def _keep_logs(fleet: Fleet, path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(f"--- {n.folder.name}\n{n.log()}" for n in fleet.nodes))
+
+
 def _worker(
-    binaries: pathlib.Path,
     todo: "queue.Queue[points.Case]",
     done: "queue.Queue[Outcome]",
-    show: bool,
+    options: argparse.Namespace,
 ) -> None:
     fleet: Fleet | None = None
     warm_up = True
@@ -255,31 +264,30 @@ def _worker(
         except queue.Empty:
             break
         outcome = Outcome(case)
+        began = time.monotonic()
         try:
             if fleet is None:
-                fleet = Fleet(binaries)
+                fleet = Fleet(options.binaries)
             if warm_up:
                 _warm_up(fleet)
             warm_up = case.victim != "client"
-            outcome = Run(fleet, case, show)()
-        except (Failed, AssertionError, OSError) as problem:
+            outcome = Run(fleet, case, options.show)()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the other cases go on and the table says it.
             warm_up = True
             outcome.problem = f"{type(problem).__name__}: {problem}"
-            if show and fleet is not None:
-                outcome.problem += "".join(
-                    f"\n--- {n.folder}\n{n.log()[-6000:]}" for n in fleet.nodes
-                )
             # The next case has a fleet of its own to count in.
             if fleet is not None:
+                _keep_logs(fleet, options.logs / f"{case}.log")
                 fleet.__exit__()
             fleet = None
+        outcome.seconds = round(time.monotonic() - began, 1)
         done.put(outcome)
     if fleet is not None:
         fleet.__exit__()
 
 
-def _cases(options: argparse.Namespace) -> list[points.Case]:
-    wanted = options.signals.split(",")
+def _cases(signals: str) -> list[points.Case]:
+    wanted = signals.split(",")
     cases = []
     for place in points.places():
         if "kill" in wanted:
@@ -290,7 +298,30 @@ def _cases(options: argparse.Namespace) -> list[points.Case]:
             cases.append(dataclasses.replace(place, action="stop", hold=LONG_STOP_S))
     if "faults" in wanted:
         cases += points.faults()
-    return [case for case in cases if options.k in str(case)]
+    return cases
+
+
+class Kept:
+    """The last outcome of each case, in a file."""
+
+    def __init__(self, path: pathlib.Path | None):
+        self._path = path
+        self._all: dict[str, dict] = {}
+        if path is not None and path.exists():
+            self._all = json.loads(path.read_text(encoding="utf-8"))
+
+    def put(self, one: Outcome) -> None:
+        fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+        self._all[str(fields.pop("case"))] = fields
+        if self._path is None:
+            return
+        fresh = self._path.with_name(self._path.name + ".new")
+        fresh.write_text(json.dumps(self._all, indent=1) + "\n", encoding="utf-8")
+        fresh.rename(self._path)
+
+    def outcomes(self, cases: list[points.Case]) -> list[Outcome]:
+        """Of those of `cases` that were ever run."""
+        return [Outcome(case, **self._all[str(case)]) for case in cases if str(case) in self._all]
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -309,25 +340,13 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="matrix.py", description=__doc__)
-    parser.add_argument("binaries", type=pathlib.Path)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("-k", default="", metavar="TEXT")
-    parser.add_argument("--signals", default="kill,stop,long,faults")
-    parser.add_argument(
-        "--show", action="store_true", help="what was heard, and logs of what failed"
-    )
-    parser.add_argument("--write", type=pathlib.Path)
-    options = parser.parse_args(arguments)
+def _run_all(cases: list[points.Case], options: argparse.Namespace, kept: Kept) -> list[Outcome]:
     todo: queue.Queue[points.Case] = queue.Queue()
     done: queue.Queue[Outcome] = queue.Queue()
-    cases = _cases(options)
     for case in cases:
         todo.put(case)
     threads = [
-        threading.Thread(target=_worker, args=(options.binaries, todo, done, options.show))
-        for _ in range(options.jobs)
+        threading.Thread(target=_worker, args=(todo, done, options)) for _ in range(options.jobs)
     ]
     for thread in threads:
         thread.start()
@@ -335,25 +354,43 @@ def main(arguments: list[str]) -> int:
     for number in range(len(cases)):
         one = done.get()
         outcomes.append(one)
+        one.commit = options.commit
+        kept.put(one)
         verdict = (
             f"FAILED {one.problem}" if one.problem else f"{dict(one.heard)} {one.recovery:.1f} s"
         )
         print(f"[{number + 1}/{len(cases)}] {one.case}: {verdict}", flush=True)
     for thread in threads:
         thread.join()
-    outcomes.sort(key=lambda one: cases.index(one.case))
-    text = table(outcomes)
-    if options.write:
-        options.write.write_text(text, encoding="utf-8")
-    print(text)
-    failed = sum(bool(one.problem) for one in outcomes)
-    num_points = len({one.case.point for one in outcomes})
-    worst = max((one.recovery for one in outcomes), default=0)
+    return outcomes
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="matrix.py", description=__doc__)
+    parser.add_argument("binaries", type=pathlib.Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("-k", default="", metavar="TEXT")
+    parser.add_argument("--signals", default="kill,stop,long,faults")
+    parser.add_argument("--show", action="store_true", help="what the ranks heard")
+    parser.add_argument("--logs", type=pathlib.Path, default="out/long/kill", help="of what failed")
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--commit", default="", help="of the sources, for --keep")
+    options = parser.parse_args(arguments)
+    wanted = _cases(options.signals)
+    kept = Kept(options.keep)
+    now = _run_all([case for case in wanted if options.k in str(case)], options, kept)
+    outcomes = kept.outcomes(wanted)
+    print(table(outcomes))
+    good = [one for one in outcomes if not one.problem]
+    num_points = len({one.case.point for one in good})
+    worst = max((one.recovery for one in good), default=0)
     print(
-        f"{len(outcomes) - failed} passed, {failed} failed; {num_points} points; "
-        f"the longest recovery took {worst:.1f} s"
+        f"{len(good)} passed, {len(outcomes) - len(good)} failed, {len(wanted) - len(outcomes)} not run; "
+        f"{num_points} points; the longest recovery took {worst:.1f} s"
     )
-    return 1 if failed or not outcomes else 0
+    commits = ", ".join(sorted({one.commit for one in outcomes}))
+    print(f"all cases took {sum(one.seconds for one in outcomes):.0f} s; on {commits}")
+    return 1 if not now or any(one.problem for one in now) else 0
 
 
 if __name__ == "__main__":
