@@ -226,9 +226,11 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
     direct_.reset();
     return false;
   }
+  EPD_FAILPOINT("client.direct.published");
   met_ = direct_->Await(formation_.direct_wait);
   if (!met_) {
     request_.announce.published = direct_->HandOver();
+    EPD_FAILPOINT("client.direct.handed_over");
     return false;
   }
   formation_.direct->Note(ProgramCall(), true);
@@ -237,6 +239,7 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
 }
 
 void Call::TakeDirect(const HeldSlot& slot) {
+  EPD_FAILPOINT("client.direct.met");
   published_ = true;
   const shm::Area& area = slot.eager_buffers();
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
@@ -251,6 +254,7 @@ void Call::TakeDirect(const HeldSlot& slot) {
 
 Status Call::ReadDirect(HeldSlot& slot) {
   Status read = Read();
+  EPD_FAILPOINT("client.direct.read");
   if (read.ok() && !direct_->RowsStand()) {
     read = MakeStatus(Code::kAborted, "a peer's rows went away while they were read; call again");
   }

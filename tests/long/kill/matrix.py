@@ -10,6 +10,7 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "integration")
 
 import points  # noqa: E402  (these need the path)
 import wait  # noqa: E402
-from fleet import LONG_STOP_S, NUM_RANKS, Fleet, Rank  # noqa: E402
+from fleet import LONG_STOP_S, NUM_RANKS, ONE_NODE, TWO_NODES, Fleet, Rank  # noqa: E402
 
 _FIRES_S = 20
 _SHORT_STOP_S = 1.0
@@ -72,12 +73,13 @@ class Run:
         self._node = fleet.nodes[1 if case.victim in ("epd", "far worker") else 0]
         self._ranks: list[Rank] = []
         self._is_client = case.victim == "client"
+        self._places = ONE_NODE if case.one_node else TWO_NODES
 
     def __call__(self) -> Outcome:
         before = self._fleet.held()
         try:
             for rank in range(NUM_RANKS):
-                self._ranks.append(self._fleet.start_rank(rank, self._case.hidden))
+                self._ranks.append(self._start(rank))
             self._go()
             self._leave()
         finally:
@@ -144,7 +146,10 @@ class Run:
             self._node.start()
 
     def _replace(self, rank: int) -> None:
-        self._ranks[rank] = self._fleet.start_rank(rank, self._case.hidden)
+        self._ranks[rank] = self._start(rank)
+
+    def _start(self, rank: int) -> Rank:
+        return self._fleet.start_rank(rank, self._case.hidden, self._places)
 
     def _take(self, rank: Rank, seconds: float) -> str:
         """What the rank says within `seconds`."""
@@ -220,7 +225,10 @@ class Run:
             if not _no_more(now, before.get(what, ()))
         ]
         if more:
-            raise Failed("left behind (descriptors, memfds, bytes in them): " + "; ".join(more))
+            raise Failed(
+                "left behind (descriptors, event counters, memfds, bytes in them): "
+                + "; ".join(more)
+            )
 
 
 def _figures(line: str) -> tuple[int, ...]:
@@ -233,8 +241,8 @@ def _no_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
 
 def _warm_up(fleet: Fleet) -> None:
     """What is opened once and kept (streams between the workers) is there before anything is counted."""
-    for hidden in (points.SMALL, points.LARGE):
-        ranks = [fleet.start_rank(rank, hidden) for rank in range(NUM_RANKS)]
+    for hidden, places in itertools.product((points.SMALL, points.LARGE), (ONE_NODE, TWO_NODES)):
+        ranks = [fleet.start_rank(rank, hidden, places) for rank in range(NUM_RANKS)]
         for rank in ranks:
             rank.say("step")
         replies = [rank.hear(_DEADLINE_S) for rank in ranks]
@@ -334,7 +342,8 @@ def table(outcomes: list[Outcome]) -> str:
         hold = f" {case.hold:g} s" if case.action == "stop" else ""
         heard = ", ".join(f"{n} {code}" for code, n in sorted(one.heard.items()))
         lines.append(
-            f"| `{case.point}` | {case.victim} | {points.WHEN[case.when]} | {case.action}{hold} "
+            f"| `{case.point}` | {case.victim} | {points.WHEN[case.when]}{', one node' * case.one_node} "
+            f"| {case.action}{hold} "
             f"| {one.problem.splitlines()[0] if one.problem else heard} | {one.recovery:.1f} s |"
         )
     return "\n".join(lines) + "\n"

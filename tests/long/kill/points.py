@@ -13,10 +13,11 @@ class Case:
     action: str = "kill"  # A failpoint's; of "stop" `hold` seconds.
     hidden: int = SMALL
     hold: float = 0.0
+    one_node: bool = False  # All ranks are on the first one.
 
     def __str__(self) -> str:
         hold = f" {self.hold:g} s" if self.action == "stop" else ""
-        return f"{self.point} {self.victim} {self.action}{hold}"
+        return f"{self.point} {self.victim}{' one node' * self.one_node} {self.action}{hold}"
 
 
 WHEN = {
@@ -33,13 +34,9 @@ _CLIENT = {
         *("client.join.sent", "client.joined.received", "client.joined.mapped"),
     ),
     "step": (
-        *("client.announce.begin", "client.slot.arm", "client.slot.armed", "client.stage.eager"),
-        *(
-            "client.announce.answered",
-            "client.pull.begin",
-            "client.pull.done",
-            "client.pulled.said",
-        ),
+        *("client.announce.begin", "client.slot.arm", "client.slot.armed"),
+        *("client.announce.answered", "client.pull.begin", "client.pull.done"),
+        *("client.pulled.said",),
     ),
     "step large": ("client.stage.begin", "client.stage.done", "client.publish.answered"),
     "lost rank": ("client.reform.received",),
@@ -77,6 +74,16 @@ _EPD = {
 }
 _OF_EPD = {"step": ("epd.view.received",)}
 _OF_COORDINATOR = {"step": ("epd.reports.received",)}
+
+# Of small rows on one node, whose ranks publish for themselves.
+_ONE_NODE = {
+    "client": (
+        *("client.stage.eager", "client.direct.published", "client.direct.handed_over"),
+        *("client.direct.met", "client.direct.read"),
+    ),
+    "worker": ("worker.snapshot", "worker.control.received"),
+    "coordinator": ("epd.reports.received",),
+}
 
 # Calls that fail, messages that are lost, doubled or turned over, clocks that jump.
 _FAULTS = (
@@ -134,6 +141,8 @@ def places() -> list[Case]:
             found += [
                 Case(name, victim, when.removesuffix(" large"), hidden=hidden) for name in names
             ]
+    for victim, names in _ONE_NODE.items():
+        found += [Case(name, victim, "step", one_node=True) for name in names]
     return found
 
 
