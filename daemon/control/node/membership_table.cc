@@ -135,6 +135,7 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
     switch (answer.disposition) {
       case ClaimDisposition::kWaiting:
         member.waits_for = answer.status;
+        if (member.state == MembershipState::kWaiting && member.claim.group) GiveBack(member);
         break;
       case ClaimDisposition::kGranted:
         member.claim.group = answer.group;
@@ -146,6 +147,16 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
         break;
     }
   }
+}
+
+void MembershipTable::GiveBack(SessionMembership& member) {
+  Claim& claim = member.claim;
+  claim.group = GroupId{};
+  claim.granted_by = Incarnation{};
+  claim.drained.reset();
+  claim.bases_of = Formation{};
+  claim.bases.clear();
+  outbox_.MarkChanged();
 }
 
 void MembershipTable::ForgetSeen(uint64_t report_seq) {

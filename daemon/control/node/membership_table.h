@@ -78,6 +78,8 @@ class MembershipTable {
   void Lose(SessionMembership& member, MembershipEvent event, const absl::Status& cause,
             std::vector<LostMember>& lost);
   void Fail(SessionMembership& member, const absl::Status& status);
+  // The group that it was granted has ended before it answered: it is of none again.
+  void GiveBack(SessionMembership& member);
   void TellReform(SessionMembership& member, const absl::Status& cause, bool wait);
   void TellJoined(SessionMembership& member, const GroupView& view);
   // A session that has not been told Joined for a formation has nothing in flight in it.

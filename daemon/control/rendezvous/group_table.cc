@@ -133,6 +133,17 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
   EndFormation(group, why);
   if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
   Fire(group, GroupEvent::kRankLost, why);
+  if (group.ranks.no_replacement && group.state != GroupState::kDraining) GiveBackUnanswered(group);
+}
+
+void GroupTable::GiveBackUnanswered(ClusterGroup& group) {
+  for (const ClaimKey& key : group.ranks.members()) {
+    const KnownClaim& known = claims_.At(key);
+    if (!known.unanswered()) continue;
+    for (const Rank rank : known.claim.ranks) group.ranks.holders.erase(rank);
+    group.ranks.derived.reset();
+    claims_.GiveBack(key, "a rank has left, the others must end first");
+  }
 }
 
 void GroupTable::DropNode(const NodeId& node, const absl::Status& cause) {

@@ -115,9 +115,10 @@ class Run:
             self._replace(_BYSTANDER_RANK)
             for rank in self._ranks:
                 rank.say("step")
-        elif self._case.when == "lost worker":
+        elif self._case.when in ("lost worker", "lost peer"):
+            peer = self._fleet.nodes[0] if self._case.when == "lost peer" else self._node
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._node.worker_pid(), signal.SIGKILL)
+                os.kill(peer.worker_pid(), signal.SIGKILL)
 
     def _meet_fault(self) -> float:
         """Waits until the victim is at its point and has its fault; when it was over (a stop) or began."""

@@ -25,6 +25,7 @@ WHEN = {
     "step": "in the second step",
     "lost rank": "after another rank was killed",
     "lost worker": "after the victim's worker was killed",
+    "lost peer": "after the worker that leads was killed",
     "leave": "while the ranks leave",
 }
 
@@ -51,11 +52,12 @@ _WORKER = {
         *("worker.record.open", "worker.record.decide", "worker.record.decided"),
         *("worker.record.close", "worker.snapshot", "worker.control.received"),
     ),
-    "step large": ("worker.pages.commit",),
+    "form large": ("worker.pages.commit",),
     "lost rank": ("worker.tenant.end",),
 }
 _FAR_WORKER = {
-    "form": ("worker.tenant.start", "worker.wire.prove", "worker.wire.greeted"),
+    "form": ("worker.tenant.start",),
+    "lost peer": ("worker.wire.prove", "worker.wire.greeted"),
     "step": (
         "worker.wire.open",
         "worker.wire.close",
@@ -104,7 +106,7 @@ _FAULTS = (
     *(("worker.arena.no_space", "worker", "step", "error", LARGE),),
     *(("worker.clock", "worker", "step", "jump:3s", SMALL),),
     *(("worker.clock", "worker", "step", "jump:-3s", SMALL),),
-    *(("worker.wire.version_gap", "worker", "form", "error", SMALL),),
+    *(("worker.wire.version_gap", "far worker", "lost peer", "error", SMALL),),
     *(("worker.wire.message", "far worker", "step", "drop", SMALL),),
     *(("worker.wire.rows", "far worker", "step", "drop", SMALL),),
     *(("worker.wire.bytes", "far worker", "step", "flip", SMALL),),
