@@ -33,7 +33,7 @@ _SHORT_STOP_S = 1.0
 _DEADLINE_S = 22
 _RECOVERS_S = 45
 _QUIET_S = 1.0
-_VICTIM_RANK, _BYSTANDER_RANK = 1, 2
+_LATE_RANK, _VICTIM_RANK, _BYSTANDER_RANK = 0, 1, 2
 _TYPED = re.compile(r"^error (-|\d+) (\[epd:(?P<code>[A-Z_]+)\].*)$")
 _NEVER = {"INTERNAL", "UNKNOWN", "OK"}
 
@@ -99,6 +99,8 @@ class Run:
         self._rules().write(f"{case.point}={case.action}")
         if case.when == "leave":
             return
+        if case.when == "late peer":
+            self._ranks[_LATE_RANK].rules.write("client.stage.eager=delay:20ms@1+")
         for rank in self._ranks:
             rank.say("step")
         self._trigger()
@@ -205,8 +207,7 @@ class Run:
     def _leave(self) -> None:
         for rank in self._ranks:
             rank.say("leave")
-        if self._case.when == "leave":
-            self._outcome.recovery = time.monotonic() - self._meet_fault()
+        began = self._meet_fault() if self._case.when == "leave" else None
         for rank in self._ranks:
             if (said := rank.hear(_DEADLINE_S)) != "left":
                 raise Failed(f"rank {rank.rank} did not leave: {said}")
@@ -214,6 +215,8 @@ class Run:
                 _figures(now), _figures(rank.figures)
             ):
                 raise Failed(f"rank {rank.rank} holds {now}, it began with {rank.figures}")
+        if began is not None:
+            self._outcome.recovery = time.monotonic() - began
 
     def _check_held(self, before: dict[str, tuple[int, ...]]) -> None:
         """A second after the last rank's end nothing is held that was not before."""

@@ -23,6 +23,7 @@ class Case:
 WHEN = {
     "form": "while the group forms",
     "step": "in the second step",
+    "late peer": "in the second step, while another rank is late",
     "lost rank": "after another rank was killed",
     "lost worker": "after the victim's worker was killed",
     "lost peer": "after the worker that leads was killed",
@@ -78,14 +79,13 @@ _OF_EPD = {"step": ("epd.view.received",)}
 _OF_COORDINATOR = {"step": ("epd.reports.received",)}
 
 # Of small rows on one node, whose ranks publish for themselves.
-_ONE_NODE = {
-    "client": (
-        *("client.stage.eager", "client.direct.published", "client.direct.handed_over"),
-        *("client.direct.met", "client.direct.read"),
-    ),
-    "worker": ("worker.snapshot", "worker.control.received"),
-    "coordinator": ("epd.reports.received",),
-}
+_ONE_NODE = (
+    ("client", "step", ("client.stage.eager", "client.direct.published")),
+    ("client", "step", ("client.direct.met", "client.direct.read")),
+    ("client", "late peer", ("client.direct.handed_over",)),
+    ("worker", "step", ("worker.snapshot", "worker.control.received")),
+    ("coordinator", "step", ("epd.reports.received",)),
+)
 
 # Calls that fail, messages that are lost, doubled or turned over, clocks that jump.
 _FAULTS = (
@@ -143,8 +143,8 @@ def places() -> list[Case]:
             found += [
                 Case(name, victim, when.removesuffix(" large"), hidden=hidden) for name in names
             ]
-    for victim, names in _ONE_NODE.items():
-        found += [Case(name, victim, "step", one_node=True) for name in names]
+    for victim, when, names in _ONE_NODE:
+        found += [Case(name, victim, when, one_node=True) for name in names]
     return found
 
 
