@@ -210,7 +210,9 @@ class Rank:
             self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        # What was said to one that was killed is still to be written.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
 
 
