@@ -1,7 +1,7 @@
 """The kill matrix: a process is killed, stopped for a while, or has another fault at a named place of an operation or of
 forming; the others end bit-exact or with a typed error, in their deadline, all ranks work again, and nothing is left behind.
 
-usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--keep=FILE] [--commit=HASH]
+usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--keep=FILE] [--missing] [--commit=HASH]
 
 With --keep each case's last outcome stays in FILE, so that cases which are run again alone (-k) do not ask for all others anew.
 """
@@ -387,11 +387,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--show", action="store_true", help="what the ranks heard")
     parser.add_argument("--logs", type=pathlib.Path, default="out/long/kill", help="of what failed")
     parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--missing", action="store_true", help="what has not passed yet alone")
     parser.add_argument("--commit", default="", help="of the sources, for --keep")
     options = parser.parse_args(arguments)
     wanted = _cases(options.signals)
     kept = Kept(options.keep)
-    now = _run_all([case for case in wanted if options.k in str(case)], options, kept)
+    cases = [case for case in wanted if options.k in str(case)]
+    if options.missing:
+        passed = [one.case for one in kept.outcomes(cases) if not one.problem]
+        cases = [case for case in cases if case not in passed]
+    now = _run_all(cases, options, kept)
     outcomes = kept.outcomes(wanted)
     print(table(outcomes))
     good = [one for one in outcomes if not one.problem]
@@ -403,7 +408,8 @@ def main(arguments: list[str]) -> int:
     )
     commits = ", ".join(sorted({one.commit for one in outcomes}))
     print(f"all cases took {sum(one.seconds for one in outcomes):.0f} s; on {commits}")
-    return 1 if not now or any(one.problem for one in now) else 0
+    nothing_to_do = options.missing and not cases
+    return 1 if any(one.problem for one in now) or not (now or nothing_to_do) else 0
 
 
 if __name__ == "__main__":
