@@ -135,9 +135,10 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
     switch (answer.disposition) {
       case ClaimDisposition::kWaiting:
         member.waits_for = answer.status;
-        if (member.state == MembershipState::kWaiting && member.claim.group) GiveBack(member);
+        LeaveOtherGroup(member, GroupId{});
         break;
       case ClaimDisposition::kGranted:
+        LeaveOtherGroup(member, answer.group);
         member.claim.group = answer.group;
         member.claim.granted_by = view.coordinator;
         member.waits_for = absl::OkStatus();
@@ -149,8 +150,9 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
   }
 }
 
-void MembershipTable::GiveBack(SessionMembership& member) {
+void MembershipTable::LeaveOtherGroup(SessionMembership& member, GroupId now) {
   Claim& claim = member.claim;
+  if (member.state != MembershipState::kWaiting || !claim.group || claim.group == now) return;
   claim.group = GroupId{};
   claim.granted_by = Incarnation{};
   claim.drained.reset();

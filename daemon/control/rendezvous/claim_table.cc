@@ -72,6 +72,7 @@ void ClaimTable::GiveBack(const ClaimKey& key, const std::string& why) {
   known.disposition = ClaimDisposition::kWaiting;
   known.given_back = std::exchange(known.group, GroupId{});
   known.since = Formation{};
+  known.claim.drained.reset();
   waiting_[known.claim.spec.name].insert({known.arrival, key});
   changes_.MarkName(known.claim.spec.name);
   Wait(key, why);

@@ -299,6 +299,20 @@ TEST(ReformationTest, AReplacementThatIsNotAnsweredIsOfTheNextGroupWhenTheOthers
   EXPECT_EQ(c.joined[4][0].group, c.joined[1][1].group);
 }
 
+TEST(ReformationTest, AReplacementOfTheNextGroupIsWaitedForThereAsAnyOther) {
+  Pair c;
+  c.Gone(1, 2);
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, c.joined[1][0].group});
+  c.Join(0, 1, 3, SmallSpec(2), {0});
+  ASSERT_EQ(c.joined[3].size(), 1u);
+  c.Gone(0, 1);
+  c.AttachAndJoin(0, 4, SmallSpec(2), {0});
+  EXPECT_THAT(c.joined[4], IsEmpty());  // Rank 1 has not drained.
+  c.Drained(1, 3);
+  EXPECT_EQ(c.joined[4].size(), 1u);
+}
+
 TEST(ReformationTest, LeavingAnUnknownGroupIsNotFound) {
   Pair c;
   c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, GroupId{99}});
