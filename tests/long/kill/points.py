@@ -103,7 +103,7 @@ _FAULTS = (
     *(("worker.control.bytes", "worker", "step", "flip", SMALL),),
     *(("worker.arena.no_memory", "worker", "form", "error", SMALL),),
     *(("worker.arena.no_descriptor", "worker", "form", "error", SMALL),),
-    *(("worker.arena.no_space", "worker", "step", "error", LARGE),),
+    *(("worker.arena.no_space", "worker", "form", "error", LARGE),),
     *(("worker.clock", "worker", "step", "jump:3s", SMALL),),
     *(("worker.clock", "worker", "step", "jump:-3s", SMALL),),
     *(("worker.wire.version_gap", "far worker", "lost peer", "error", SMALL),),

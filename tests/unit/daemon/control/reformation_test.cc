@@ -313,6 +313,23 @@ TEST(ReformationTest, AReplacementOfTheNextGroupIsWaitedForThereAsAnyOther) {
   EXPECT_EQ(c.joined[4].size(), 1u);
 }
 
+// Found by tests/long/run kill-faults, worker.arena.no_descriptor: epd kept the arenas' descriptors until the worker's end.
+TEST(ReformationTest, WhatAWorkerHasMadeForAGroupThatHasEndedMeanwhileIsDropped) {
+  SmallCluster c(2);
+  c.nodes[1].worker_answers = false;
+  c.AttachAndJoin(0, 1, SmallSpec(2), {0});
+  c.AttachAndJoin(1, 2, SmallSpec(2), {1});
+  ASSERT_EQ(c.nodes[0].started.size(), 1u);
+  ASSERT_EQ(c.nodes[1].started.size(), 1u);
+  const StartTenant asked = c.nodes[1].started[0];
+  c.Give(0, TenantFailed{c.nodes[0].worker, asked.group, asked.formation,
+                         absl::ResourceExhaustedError("no descriptor")});
+  ASSERT_EQ(c.failed[2].size(), 1u);
+  EXPECT_THAT(c.nodes[1].dropped, IsEmpty());
+  c.Give(1, TenantReady{c.nodes[1].worker, asked.group, asked.formation});
+  EXPECT_THAT(c.nodes[1].dropped, ElementsAre(asked.group));
+}
+
 TEST(ReformationTest, LeavingAnUnknownGroupIsNotFound) {
   Pair c;
   c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, GroupId{99}});
