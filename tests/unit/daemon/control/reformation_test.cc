@@ -316,7 +316,7 @@ TEST(ReformationTest, AReplacementOfTheNextGroupIsWaitedForThereAsAnyOther) {
 // Found by tests/long/run kill-faults, worker.arena.no_descriptor: epd kept the arenas' descriptors until the worker's end.
 TEST(ReformationTest, WhatAWorkerHasMadeForAGroupThatHasEndedMeanwhileIsDropped) {
   SmallCluster c(2);
-  c.nodes[1].worker_answers = false;
+  c.nodes[0].worker_answers = c.nodes[1].worker_answers = false;
   c.AttachAndJoin(0, 1, SmallSpec(2), {0});
   c.AttachAndJoin(1, 2, SmallSpec(2), {1});
   ASSERT_EQ(c.nodes[0].started.size(), 1u);
