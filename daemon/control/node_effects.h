@@ -49,7 +49,7 @@ struct EndTenant {
   WorkerName to = {};
 };
 // No session will be sent what the worker made for the group: its TenantReady came when the group had ended.
-struct DropArenas {
+struct ForgetArenas {
   GroupId group;
 };
 // Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open;
@@ -140,7 +140,7 @@ struct RpcDone {
 // All sessions have been told to end; the process may stop its workers and exit.
 struct ShutdownDone {};
 
-using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, DropArenas, DrainTenant,
+using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, ForgetArenas, DrainTenant,
                                 MakeUniqueId, InitCommunicator, ReplyJoined, ReplyFailed, ReplyLeft,
                                 NotifyReform, NotifyDraining, NotifyGroupEnded, EndSession,
                                 GroupTransition, RpcDone, ShutdownDone>;

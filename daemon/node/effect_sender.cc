@@ -59,7 +59,7 @@ struct EffectSender::NodeSwitch {
   void operator()(const EndTenant& e) const {
     EPD_FAILPOINT_SEND("epd.tenant.end") to.workers.Send(e.to, ToProto(e));
   }
-  void operator()(const DropArenas& e) const {
+  void operator()(const ForgetArenas& e) const {
     for (const auto& [name, entry] : to.workers.all()) {
       entry->arenas.Forget(e.group);
       entry->gates.Forget(e.group);
@@ -102,7 +102,7 @@ struct EffectSender::NodeSwitch {
   void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
   void operator()(const GroupTransition& e) const {
     sender.history_.Note(MonotonicNow(), e);
-    if (e.to == GroupState::kClosed) (*this)(DropArenas{e.group});
+    if (e.to == GroupState::kClosed) (*this)(ForgetArenas{e.group});
     Log(ChooseLevel(e), "group transition",
         {{"group", e.name},
          {"group_id", e.group.value},

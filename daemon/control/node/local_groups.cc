@@ -270,7 +270,7 @@ void LocalGroups::TakeReady(const TenantReady& event) {
     const auto is_its_run = [&](const auto& worker) {
       return workers_.IsRun(worker.first, event.worker);
     };
-    if (absl::c_any_of(workers_.all(), is_its_run)) outbox_.Add(DropArenas{event.group});
+    if (absl::c_any_of(workers_.all(), is_its_run)) outbox_.Add(ForgetArenas{event.group});
     return;
   }
   Tenant* tenant = Answering(event.worker, event.group, event.formation);

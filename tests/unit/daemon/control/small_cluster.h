@@ -231,7 +231,7 @@ class SmallCluster {
         Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
       node.ended.push_back(*e);
-    } else if (const auto* e = std::get_if<DropArenas>(&effect)) {
+    } else if (const auto* e = std::get_if<ForgetArenas>(&effect)) {
       node.dropped.push_back(e->group);
     } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
       ++node.num_drains;
