@@ -124,7 +124,8 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
     group.ranks.holders.erase(rank);
     group.ranks.dead[rank] = {holder, changes_.now()};
   }
-  if (left && known->served) group.ranks.no_replacement = true;
+  const bool first_to_leave = left && known->served && !group.ranks.no_replacement;
+  if (first_to_leave) group.ranks.no_replacement = true;
   claims_.Fail(key, cause);
   const absl::Status why = absl::UnavailableError(
       absl::StrCat(Label(group), ": ", who, left ? " has left" : " is gone",
@@ -133,7 +134,7 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
   EndFormation(group, why);
   if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
   Fire(group, GroupEvent::kRankLost, why);
-  if (group.ranks.no_replacement && group.state != GroupState::kDraining) GiveBackUnanswered(group);
+  if (first_to_leave && group.state != GroupState::kDraining) GiveBackUnanswered(group);
 }
 
 void GroupTable::GiveBackUnanswered(ClusterGroup& group) {
