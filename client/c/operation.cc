@@ -228,9 +228,11 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
     direct_.reset();
     return false;
   }
+  EPD_FAILPOINT("client.direct.published");
   met_ = direct_->Await(formation_.direct_wait);
   if (!met_) {
     request_.announce.published = direct_->HandOver();
+    EPD_FAILPOINT("client.direct.handed_over");
     return false;
   }
   formation_.direct->Note(ProgramCall(), true);
@@ -239,6 +241,7 @@ bool Call::TryDirect(HeldSlot& slot, const CallKey& key) {
 }
 
 void Call::TakeDirect(const HeldSlot& slot) {
+  EPD_FAILPOINT("client.direct.met");
   published_ = true;
   const shm::Area& area = slot.eager_buffers();
   for (uint32_t rank = 0; rank < formation_.arenas.size(); ++rank) {
@@ -353,6 +356,9 @@ Status Call::TakeRows() {
 // What frees rows under a reader is the cause, not the damage that the reader then finds in them.
 Status Call::Read() {
   const Status read = TakeRows();
+  if (met_) {
+    EPD_FAILPOINT("client.direct.read");
+  }
   // Peers' regions are freed only after `ended` was set, so unset it proves that what was read was
   // meant for us.
   const bool ended = formation_.slots[request_.rank]->ended();

@@ -22,6 +22,8 @@ constexpr std::chrono::minutes kDefaultForm{5};
 // epd's own answer to a late join says who is missing, so it gets time to arrive.
 constexpr std::chrono::seconds kAnswerGrace{10};
 constexpr std::chrono::seconds kLeaveDeadline{10};
+// How long the reason of a session's end may take to be read.
+constexpr std::chrono::seconds kGoodbyeGrace{1};
 
 Clock::time_point JoinDeadline(const Join& join) {
   int64_t ns = join.deadline;
@@ -73,6 +75,8 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
   Status sent;
   EPD_FAILPOINT_SEND("client.join.send") sent = socket_.Send(EncodeClientMessage(join));
   EPD_FAILPOINT("client.join.sent");
+  // A session that takes no message has ended, and why was said before.
+  if (!sent.ok()) Await(Clock::now() + kGoodbyeGrace, done);
   const Interrupts interrupts;
   while (sent.ok() && lost_.ok() && !done() && !interrupts.any() && Clock::now() < deadline)
     Await(std::min(deadline, Clock::now() + kInterruptLook), done);

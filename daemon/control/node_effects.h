@@ -48,6 +48,10 @@ struct EndTenant {
   absl::Status status;
   WorkerName to = {};
 };
+// No session will be sent what the worker made for the group: its TenantReady came when the group had ended.
+struct ForgetArenas {
+  GroupId group;
+};
 // Refuse new announces with FAILED_PRECONDITION. Answer: TenantDrained once nothing is open;
 // EndTenant follows in any case.
 struct DrainTenant {
@@ -136,9 +140,9 @@ struct RpcDone {
 // All sessions have been told to end; the process may stop its workers and exit.
 struct ShutdownDone {};
 
-using NodeEffect =
-    std::variant<SendReport, StartTenant, EndTenant, DrainTenant, MakeUniqueId, InitCommunicator,
-                 ReplyJoined, ReplyFailed, ReplyLeft, NotifyReform, NotifyDraining,
-                 NotifyGroupEnded, EndSession, GroupTransition, RpcDone, ShutdownDone>;
+using NodeEffect = std::variant<SendReport, StartTenant, EndTenant, ForgetArenas, DrainTenant,
+                                MakeUniqueId, InitCommunicator, ReplyJoined, ReplyFailed, ReplyLeft,
+                                NotifyReform, NotifyDraining, NotifyGroupEnded, EndSession,
+                                GroupTransition, RpcDone, ShutdownDone>;
 
 }  // namespace epd

@@ -59,6 +59,12 @@ struct EffectSender::NodeSwitch {
   void operator()(const EndTenant& e) const {
     EPD_FAILPOINT_SEND("epd.tenant.end") to.workers.Send(e.to, ToProto(e));
   }
+  void operator()(const ForgetArenas& e) const {
+    for (const auto& [name, entry] : to.workers.all()) {
+      entry->arenas.Forget(e.group);
+      entry->gates.Forget(e.group);
+    }
+  }
   void operator()(const DrainTenant& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const MakeUniqueId& e) const { to.workers.Send(e.to, ToProto(e)); }
   void operator()(const InitCommunicator& e) const { to.workers.Send(e.to, ToProto(e)); }
@@ -96,12 +102,7 @@ struct EffectSender::NodeSwitch {
   void operator()(const EndSession& e) const { to.clients.End(e.session, e.status); }
   void operator()(const GroupTransition& e) const {
     sender.history_.Note(MonotonicNow(), e);
-    if (e.to == GroupState::kClosed) {
-      for (const auto& [name, entry] : to.workers.all()) {
-        entry->arenas.Forget(e.group);
-        entry->gates.Forget(e.group);
-      }
-    }
+    if (e.to == GroupState::kClosed) (*this)(ForgetArenas{e.group});
     Log(ChooseLevel(e), "group transition",
         {{"group", e.name},
          {"group_id", e.group.value},

@@ -11,6 +11,7 @@ import compile_commands
 import error_numbers
 import failpoints
 import fault_table
+import figures
 import glossary
 import guarantees
 import layering
@@ -74,6 +75,7 @@ def own_rules(files: tree.Tree) -> dict[str, Callable[[], list[str]]]:
         backends,
         error_numbers,
         failpoints,
+        figures,
         glossary,
         words,
         style,

@@ -1,4 +1,6 @@
-"""What daemon/README.md lets a client rely on: each line of its table names files and, behind each, tests that are in it."""
+"""What daemon/README.md lets a client rely on, and the bugs of tests/track_record.md: each line of these tables names files and,
+behind each, tests that are in it.
+"""
 
 import re
 
@@ -6,20 +8,21 @@ import tree
 
 README = "daemon/README.md"
 HEADING = "## What a client may rely on"
+_TABLES = ((README, HEADING), ("tests/track_record.md", "## Bugs that were found"))
 _TOKEN = re.compile(r"`([^`]+)`")
 
 
-def _rows(text: str) -> list[tuple[int, str]]:
+def _rows(text: str, heading: str) -> list[tuple[int, str]]:
     """The table's lines below the heading, with their numbers."""
     lines = text.splitlines()
-    if HEADING not in lines:
+    if heading not in lines:
         return []
-    first = lines.index(HEADING) + 1
+    first = lines.index(heading) + 1
     rows = []
     for number, line in enumerate(lines[first:], start=first + 1):
         if line.startswith("## "):
             break
-        if line.startswith("| ") and not line.startswith("| what happens "):
+        if line.startswith("| ") and not line.startswith(("| what happens ", "| bug |")):
             rows.append((number, line))
     return rows
 
@@ -38,11 +41,18 @@ def _proofs(line: str) -> dict[str, list[str]]:
 
 
 def check(files: tree.Tree) -> list[str]:
-    rows = _rows(files.get(README, ""))
-    complaints = [] if rows else [f"{README}: no table below '{HEADING}'"]
+    complaints = []
+    for readme, heading in _TABLES:
+        complaints += _check_table(files, readme, heading)
+    return complaints
+
+
+def _check_table(files: tree.Tree, readme: str, heading: str) -> list[str]:
+    rows = _rows(files.get(readme, ""), heading)
+    complaints = [] if rows else [f"{readme}: no table below '{heading}'"]
     for number, line in rows:
         proofs = _proofs(line)
-        where = f"{README}:{number}"
+        where = f"{readme}:{number}"
         if not proofs:
             complaints.append(f"{where}: names no test")
         for path, tests in proofs.items():

@@ -9,10 +9,15 @@ _TEST = "tests/unit/x_test.cc"
 _ROW = f"| a peer dies | the others hear of it | `{_TEST}` `OthersHear` `OthersGoOn` |\n"
 
 
-def _guarantees(row: str) -> list[str]:
+_RECORD, _BUGS = "tests/track_record.md", "## Bugs that were found"
+_BUG = f"| a bug | `sim --first=7` | abc1234 | `{_TEST}` `OthersHear` |\n"
+
+
+def _guarantees(row: str, bug: str = _BUG) -> list[str]:
     text = f"# x\n\n{guarantees.HEADING}\n\n| what happens | what | proved by |\n|---|---|---|\n{row}\n## y\n"
+    record = f"# x\n\n{_BUGS}\n\n| bug | found by | mended in | held by |\n|---|---|---|---|\n{bug}"
     tests = "TEST(X, OthersHear) {}\nTEST(X, OthersGoOn) {}\n"
-    return guarantees.check({guarantees.README: text, _TEST: tests})
+    return guarantees.check({guarantees.README: text, _RECORD: record, _TEST: tests})
 
 
 def test_a_guarantee_with_its_tests_passes() -> None:
@@ -31,6 +36,11 @@ def test_a_guarantee_with_its_tests_passes() -> None:
 )
 def test_a_guarantee_without_its_test_is_refused(row: str, says: str) -> None:
     assert any(says in complaint for complaint in _guarantees(row))
+
+
+@pytest.mark.parametrize("bug", ["", "| a | b | c | d |\n", _BUG.replace("OthersHear", "Nobody")])
+def test_a_bug_without_the_test_that_holds_its_mend_is_refused(bug: str) -> None:
+    assert any(complaint.startswith(_RECORD) for complaint in _guarantees(_ROW, bug))
 
 
 def _sources(*uses: str) -> tree.Tree:

@@ -288,6 +288,13 @@ LocalGroups::Tenant* LocalGroups::Answering(Incarnation worker, GroupId group,
 }
 
 void LocalGroups::TakeReady(const TenantReady& event) {
+  if (groups_.count(event.group) == 0) {
+    const auto is_its_run = [&](const auto& worker) {
+      return workers_.IsRun(worker.first, event.worker);
+    };
+    if (absl::c_any_of(workers_.all(), is_its_run)) outbox_.Add(ForgetArenas{event.group});
+    return;
+  }
   Tenant* tenant = Answering(event.worker, event.group, event.formation);
   if (tenant == nullptr || tenant->work.phase != TenantPhase::kStarting) return;
   tenant->work.phase = TenantPhase::kReady;

@@ -135,8 +135,10 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
     switch (answer.disposition) {
       case ClaimDisposition::kWaiting:
         member.waits_for = answer.status;
+        LeaveOtherGroup(member, GroupId{});
         break;
       case ClaimDisposition::kGranted:
+        LeaveOtherGroup(member, answer.group);
         member.claim.group = answer.group;
         member.claim.granted_by = view.coordinator;
         member.waits_for = absl::OkStatus();
@@ -146,6 +148,17 @@ void MembershipTable::TakeAnswers(const ClusterView& view) {
         break;
     }
   }
+}
+
+void MembershipTable::LeaveOtherGroup(SessionMembership& member, GroupId now) {
+  Claim& claim = member.claim;
+  if (member.state != MembershipState::kWaiting || !claim.group || claim.group == now) return;
+  claim.group = GroupId{};
+  claim.granted_by = Incarnation{};
+  claim.drained.reset();
+  claim.bases_of = Formation{};
+  claim.bases.clear();
+  outbox_.MarkChanged();
 }
 
 void MembershipTable::ForgetSeen(uint64_t report_seq) {

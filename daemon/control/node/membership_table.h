@@ -78,6 +78,8 @@ class MembershipTable {
   void Lose(SessionMembership& member, MembershipEvent event, const absl::Status& cause,
             std::vector<LostMember>& lost);
   void Fail(SessionMembership& member, const absl::Status& status);
+  // The group that it was granted before has ended without an answer to its Join: what was said of that one is over.
+  void LeaveOtherGroup(SessionMembership& member, GroupId now);
   void TellReform(SessionMembership& member, const absl::Status& cause, bool wait);
   void TellJoined(SessionMembership& member, const GroupView& view);
   // A session that has not been told Joined for a formation has nothing in flight in it.

@@ -1,5 +1,7 @@
 #include "daemon/control/rendezvous/claim_table.h"
 
+#include <utility>
+
 namespace epd {
 namespace {
 
@@ -63,6 +65,17 @@ void ClaimTable::Grant(const ClaimKey& key, GroupId group) {
   known.group = group;
   known.status = absl::OkStatus();
   StopWaiting(key, known);
+}
+
+void ClaimTable::GiveBack(const ClaimKey& key, const std::string& why) {
+  KnownClaim& known = claims_.at(key);
+  known.disposition = ClaimDisposition::kWaiting;
+  known.given_back = std::exchange(known.group, GroupId{});
+  known.since = Formation{};
+  known.claim.drained.reset();
+  waiting_[known.claim.spec.name].insert({known.arrival, key});
+  changes_.MarkName(known.claim.spec.name);
+  Wait(key, why);
 }
 
 void ClaimTable::Fail(const ClaimKey& key, const absl::Status& status) {

@@ -25,9 +25,12 @@ struct KnownClaim {
   absl::Status status;  // Why it waits or has failed.
   Formation since;      // First formation it takes part in; zero: none yet.
   bool served = false;  // Has been in a READY formation: its Join is answered.
+  GroupId given_back;   // Its node may still report this one as the group that it was granted.
 
   // Still has a deadline to meet.
   bool pending() const { return !served && disposition != ClaimDisposition::kFailed; }
+  // Its Join was never answered, by this coordinator or one before.
+  bool unanswered() const { return !served && !claim.joined; }
 };
 
 // A claim that does not stand any more, by what its node says.
@@ -51,6 +54,9 @@ class ClaimTable {
   void Wait(const ClaimKey& key, const std::string& what_for);
   void Grant(const ClaimKey& key, GroupId group);
   void Fail(const ClaimKey& key, const absl::Status& status);
+
+  // Of a granted one that no node has been told of as joined: it waits again.
+  void GiveBack(const ClaimKey& key, const std::string& why);
 
   // Of a granted one: `formation` is the first that it takes part in, unless it has had one.
   void Start(const ClaimKey& key, Formation formation);

@@ -124,7 +124,8 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
     group.ranks.holders.erase(rank);
     group.ranks.dead[rank] = {holder, changes_.now()};
   }
-  if (left && known->served) group.ranks.no_replacement = true;
+  const bool first_to_leave = left && known->served && !group.ranks.no_replacement;
+  if (first_to_leave) group.ranks.no_replacement = true;
   claims_.Fail(key, cause);
   const absl::Status why = absl::UnavailableError(
       absl::StrCat(Label(group), ": ", who, left ? " has left" : " is gone",
@@ -133,6 +134,17 @@ void GroupTable::Release(const ClaimKey& key, ClaimFate fate, const absl::Status
   EndFormation(group, why);
   if (group.state != GroupState::kDraining) group.deadline = absl::InfiniteFuture();
   Fire(group, GroupEvent::kRankLost, why);
+  if (first_to_leave && group.state != GroupState::kDraining) GiveBackUnanswered(group);
+}
+
+void GroupTable::GiveBackUnanswered(ClusterGroup& group) {
+  for (const ClaimKey& key : group.ranks.members()) {
+    const KnownClaim& known = claims_.At(key);
+    if (!known.unanswered()) continue;
+    for (const Rank rank : known.claim.ranks) group.ranks.holders.erase(rank);
+    group.ranks.derived.reset();
+    claims_.GiveBack(key, "a rank has left, the others must end first");
+  }
 }
 
 void GroupTable::DropNode(const NodeId& node, const absl::Status& cause) {

@@ -67,6 +67,8 @@ class GroupTable {
  private:
   // The node's ranks are gone together: one cause names them all.
   void EndWithNode(ClusterGroup& group, const NodeId& node, const absl::Status& cause);
+  // Where a rank has left nobody takes its place, so Joins that wait for the group's next formation wait for the next group.
+  void GiveBackUnanswered(ClusterGroup& group);
   // While no tenant of the name is beyond FORMING, nodes forget the communicator: whoever completes
   // next begins another epoch.
   void DropUnusedEpoch(const std::string& name);

@@ -13,8 +13,9 @@ void Placement::PlaceWaiting(const std::string& name) {
 }
 
 void Placement::Place(const ClaimKey& key) {
-  const Claim& claim = claims_.At(key).claim;
-  if (claim.group && claim.granted_by == coordinator_) {
+  const KnownClaim& known = claims_.At(key);
+  const Claim& claim = known.claim;
+  if (claim.group && claim.granted_by == coordinator_ && claim.group != known.given_back) {
     reports_.RememberStale(key);
     claims_.Fail(key, absl::AbortedError(absl::StrCat(
                           "group=", Title(claim.spec), " ranks ", DescribeRanks(claim.ranks),

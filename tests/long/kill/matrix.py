@@ -1,13 +1,17 @@
 """The kill matrix: a process is killed, stopped for a while, or has another fault at a named place of an operation or of
 forming; the others end bit-exact or with a typed error, in their deadline, all ranks work again, and nothing is left behind.
 
-usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--write=TABLE.md]
+usage: matrix.py FOLDER_OF_BINARIES [--jobs=N] [-k TEXT] [--signals=kill,stop,long,faults] [--keep=FILE] [--missing] [--commit=HASH]
+
+With --keep each case's last outcome stays in FILE, so that cases which are run again alone (-k) do not ask for all others anew.
 """
 
 import argparse
 import collections
 import contextlib
 import dataclasses
+import itertools
+import json
 import os
 import pathlib
 import queue
@@ -21,7 +25,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "integration")
 
 import points  # noqa: E402  (these need the path)
 import wait  # noqa: E402
-from fleet import LONG_STOP_S, NUM_RANKS, Fleet, Rank  # noqa: E402
+from fleet import LONG_STOP_S, NUM_RANKS, ONE_NODE, TWO_NODES, Fleet, Rank  # noqa: E402
 
 _FIRES_S = 20
 _SHORT_STOP_S = 1.0
@@ -29,7 +33,7 @@ _SHORT_STOP_S = 1.0
 _DEADLINE_S = 22
 _RECOVERS_S = 45
 _QUIET_S = 1.0
-_VICTIM_RANK, _BYSTANDER_RANK = 1, 2
+_LATE_RANK, _VICTIM_RANK, _BYSTANDER_RANK = 0, 1, 2
 _TYPED = re.compile(r"^error (-|\d+) (\[epd:(?P<code>[A-Z_]+)\].*)$")
 _NEVER = {"INTERNAL", "UNKNOWN", "OK"}
 
@@ -44,6 +48,8 @@ class Outcome:
     heard: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     recovery: float = 0.0
     problem: str = ""
+    seconds: float = 0.0
+    commit: str = ""
 
 
 def _code(reply: str | None, who: str) -> str:
@@ -67,12 +73,13 @@ class Run:
         self._node = fleet.nodes[1 if case.victim in ("epd", "far worker") else 0]
         self._ranks: list[Rank] = []
         self._is_client = case.victim == "client"
+        self._places = ONE_NODE if case.one_node else TWO_NODES
 
     def __call__(self) -> Outcome:
         before = self._fleet.held()
         try:
             for rank in range(NUM_RANKS):
-                self._ranks.append(self._fleet.start_rank(rank, self._case.hidden))
+                self._ranks.append(self._start(rank))
             self._go()
             self._leave()
         finally:
@@ -92,6 +99,8 @@ class Run:
         self._rules().write(f"{case.point}={case.action}")
         if case.when == "leave":
             return
+        if case.when == "late peer":
+            self._ranks[_LATE_RANK].rules.write("client.stage.eager=delay:20ms@1+")
         for rank in self._ranks:
             rank.say("step")
         self._trigger()
@@ -108,9 +117,10 @@ class Run:
             self._replace(_BYSTANDER_RANK)
             for rank in self._ranks:
                 rank.say("step")
-        elif self._case.when == "lost worker":
+        elif self._case.when in ("lost worker", "lost peer"):
+            peer = self._fleet.nodes[0] if self._case.when == "lost peer" else self._node
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._node.worker_pid(), signal.SIGKILL)
+                os.kill(peer.worker_pid(), signal.SIGKILL)
 
     def _meet_fault(self) -> float:
         """Waits until the victim is at its point and has its fault; when it was over (a stop) or began."""
@@ -139,7 +149,10 @@ class Run:
             self._node.start()
 
     def _replace(self, rank: int) -> None:
-        self._ranks[rank] = self._fleet.start_rank(rank, self._case.hidden)
+        self._ranks[rank] = self._start(rank)
+
+    def _start(self, rank: int) -> Rank:
+        return self._fleet.start_rank(rank, self._case.hidden, self._places)
 
     def _take(self, rank: Rank, seconds: float) -> str:
         """What the rank says within `seconds`."""
@@ -194,8 +207,7 @@ class Run:
     def _leave(self) -> None:
         for rank in self._ranks:
             rank.say("leave")
-        if self._case.when == "leave":
-            self._outcome.recovery = time.monotonic() - self._meet_fault()
+        began = self._meet_fault() if self._case.when == "leave" else None
         for rank in self._ranks:
             if (said := rank.hear(_DEADLINE_S)) != "left":
                 raise Failed(f"rank {rank.rank} did not leave: {said}")
@@ -203,6 +215,8 @@ class Run:
                 _figures(now), _figures(rank.figures)
             ):
                 raise Failed(f"rank {rank.rank} holds {now}, it began with {rank.figures}")
+        if began is not None:
+            self._outcome.recovery = time.monotonic() - began
 
     def _check_held(self, before: dict[str, tuple[int, ...]]) -> None:
         """A second after the last rank's end nothing is held that was not before."""
@@ -215,7 +229,10 @@ class Run:
             if not _no_more(now, before.get(what, ()))
         ]
         if more:
-            raise Failed("left behind (descriptors, memfds, bytes in them): " + "; ".join(more))
+            raise Failed(
+                "left behind (descriptors, event counters, memfds, bytes in them): "
+                + "; ".join(more)
+            )
 
 
 def _figures(line: str) -> tuple[int, ...]:
@@ -228,8 +245,8 @@ def _no_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
 
 def _warm_up(fleet: Fleet) -> None:
     """What is opened once and kept (streams between the workers) is there before anything is counted."""
-    for hidden in (points.SMALL, points.LARGE):
-        ranks = [fleet.start_rank(rank, hidden) for rank in range(NUM_RANKS)]
+    for hidden, places in itertools.product((points.SMALL, points.LARGE), (ONE_NODE, TWO_NODES)):
+        ranks = [fleet.start_rank(rank, hidden, places) for rank in range(NUM_RANKS)]
         for rank in ranks:
             rank.say("step")
         replies = [rank.hear(_DEADLINE_S) for rank in ranks]
@@ -241,11 +258,15 @@ def _warm_up(fleet: Fleet) -> None:
     time.sleep(_QUIET_S)
 
 
+def _keep_logs(fleet: Fleet, path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(f"--- {n.folder.name}\n{n.log()}" for n in fleet.nodes))
+
+
 def _worker(
-    binaries: pathlib.Path,
     todo: "queue.Queue[points.Case]",
     done: "queue.Queue[Outcome]",
-    show: bool,
+    options: argparse.Namespace,
 ) -> None:
     fleet: Fleet | None = None
     warm_up = True
@@ -255,31 +276,30 @@ def _worker(
         except queue.Empty:
             break
         outcome = Outcome(case)
+        began = time.monotonic()
         try:
             if fleet is None:
-                fleet = Fleet(binaries)
+                fleet = Fleet(options.binaries)
             if warm_up:
                 _warm_up(fleet)
             warm_up = case.victim != "client"
-            outcome = Run(fleet, case, show)()
-        except (Failed, AssertionError, OSError) as problem:
+            outcome = Run(fleet, case, options.show)()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the other cases go on and the table says it.
             warm_up = True
             outcome.problem = f"{type(problem).__name__}: {problem}"
-            if show and fleet is not None:
-                outcome.problem += "".join(
-                    f"\n--- {n.folder}\n{n.log()[-6000:]}" for n in fleet.nodes
-                )
             # The next case has a fleet of its own to count in.
             if fleet is not None:
+                _keep_logs(fleet, options.logs / f"{case}.log")
                 fleet.__exit__()
             fleet = None
+        outcome.seconds = round(time.monotonic() - began, 1)
         done.put(outcome)
     if fleet is not None:
         fleet.__exit__()
 
 
-def _cases(options: argparse.Namespace) -> list[points.Case]:
-    wanted = options.signals.split(",")
+def _cases(signals: str) -> list[points.Case]:
+    wanted = signals.split(",")
     cases = []
     for place in points.places():
         if "kill" in wanted:
@@ -290,7 +310,30 @@ def _cases(options: argparse.Namespace) -> list[points.Case]:
             cases.append(dataclasses.replace(place, action="stop", hold=LONG_STOP_S))
     if "faults" in wanted:
         cases += points.faults()
-    return [case for case in cases if options.k in str(case)]
+    return cases
+
+
+class Kept:
+    """The last outcome of each case, in a file."""
+
+    def __init__(self, path: pathlib.Path | None):
+        self._path = path
+        self._all: dict[str, dict] = {}
+        if path is not None and path.exists():
+            self._all = json.loads(path.read_text(encoding="utf-8"))
+
+    def put(self, one: Outcome) -> None:
+        fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+        self._all[str(fields.pop("case"))] = fields
+        if self._path is None:
+            return
+        fresh = self._path.with_name(self._path.name + ".new")
+        fresh.write_text(json.dumps(self._all, indent=1) + "\n", encoding="utf-8")
+        fresh.rename(self._path)
+
+    def outcomes(self, cases: list[points.Case]) -> list[Outcome]:
+        """Of those of `cases` that were ever run."""
+        return [Outcome(case, **self._all[str(case)]) for case in cases if str(case) in self._all]
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -303,10 +346,36 @@ def table(outcomes: list[Outcome]) -> str:
         hold = f" {case.hold:g} s" if case.action == "stop" else ""
         heard = ", ".join(f"{n} {code}" for code, n in sorted(one.heard.items()))
         lines.append(
-            f"| `{case.point}` | {case.victim} | {points.WHEN[case.when]} | {case.action}{hold} "
+            f"| `{case.point}` | {case.victim} | {points.WHEN[case.when]}{', one node' * case.one_node} "
+            f"| {case.action}{hold} "
             f"| {one.problem.splitlines()[0] if one.problem else heard} | {one.recovery:.1f} s |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _run_all(cases: list[points.Case], options: argparse.Namespace, kept: Kept) -> list[Outcome]:
+    todo: queue.Queue[points.Case] = queue.Queue()
+    done: queue.Queue[Outcome] = queue.Queue()
+    for case in cases:
+        todo.put(case)
+    threads = [
+        threading.Thread(target=_worker, args=(todo, done, options)) for _ in range(options.jobs)
+    ]
+    for thread in threads:
+        thread.start()
+    outcomes = []
+    for number in range(len(cases)):
+        one = done.get()
+        outcomes.append(one)
+        one.commit = options.commit
+        kept.put(one)
+        verdict = (
+            f"FAILED {one.problem}" if one.problem else f"{dict(one.heard)} {one.recovery:.1f} s"
+        )
+        print(f"[{number + 1}/{len(cases)}] {one.case}: {verdict}", flush=True)
+    for thread in threads:
+        thread.join()
+    return outcomes
 
 
 def main(arguments: list[str]) -> int:
@@ -315,45 +384,32 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-k", default="", metavar="TEXT")
     parser.add_argument("--signals", default="kill,stop,long,faults")
-    parser.add_argument(
-        "--show", action="store_true", help="what was heard, and logs of what failed"
-    )
-    parser.add_argument("--write", type=pathlib.Path)
+    parser.add_argument("--show", action="store_true", help="what the ranks heard")
+    parser.add_argument("--logs", type=pathlib.Path, default="out/long/kill", help="of what failed")
+    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--missing", action="store_true", help="what has not passed yet alone")
+    parser.add_argument("--commit", default="", help="of the sources, for --keep")
     options = parser.parse_args(arguments)
-    todo: queue.Queue[points.Case] = queue.Queue()
-    done: queue.Queue[Outcome] = queue.Queue()
-    cases = _cases(options)
-    for case in cases:
-        todo.put(case)
-    threads = [
-        threading.Thread(target=_worker, args=(options.binaries, todo, done, options.show))
-        for _ in range(options.jobs)
-    ]
-    for thread in threads:
-        thread.start()
-    outcomes = []
-    for number in range(len(cases)):
-        one = done.get()
-        outcomes.append(one)
-        verdict = (
-            f"FAILED {one.problem}" if one.problem else f"{dict(one.heard)} {one.recovery:.1f} s"
-        )
-        print(f"[{number + 1}/{len(cases)}] {one.case}: {verdict}", flush=True)
-    for thread in threads:
-        thread.join()
-    outcomes.sort(key=lambda one: cases.index(one.case))
-    text = table(outcomes)
-    if options.write:
-        options.write.write_text(text, encoding="utf-8")
-    print(text)
-    failed = sum(bool(one.problem) for one in outcomes)
-    num_points = len({one.case.point for one in outcomes})
-    worst = max((one.recovery for one in outcomes), default=0)
+    wanted = _cases(options.signals)
+    kept = Kept(options.keep)
+    cases = [case for case in wanted if options.k in str(case)]
+    if options.missing:
+        passed = [one.case for one in kept.outcomes(cases) if not one.problem]
+        cases = [case for case in cases if case not in passed]
+    now = _run_all(cases, options, kept)
+    outcomes = kept.outcomes(wanted)
+    print(table(outcomes))
+    good = [one for one in outcomes if not one.problem]
+    num_points = len({one.case.point for one in good})
+    worst = max((one.recovery for one in good), default=0)
     print(
-        f"{len(outcomes) - failed} passed, {failed} failed; {num_points} points; "
-        f"the longest recovery took {worst:.1f} s"
+        f"{len(good)} passed, {len(outcomes) - len(good)} failed, {len(wanted) - len(outcomes)} not run; "
+        f"{num_points} points; the longest recovery took {worst:.1f} s"
     )
-    return 1 if failed or not outcomes else 0
+    commits = ", ".join(sorted({one.commit for one in outcomes}))
+    print(f"all cases took {sum(one.seconds for one in outcomes):.0f} s; on {commits}")
+    nothing_to_do = options.missing and not cases
+    return 1 if any(one.problem for one in now) or not (now or nothing_to_do) else 0
 
 
 if __name__ == "__main__":

@@ -13,17 +13,20 @@ class Case:
     action: str = "kill"  # A failpoint's; of "stop" `hold` seconds.
     hidden: int = SMALL
     hold: float = 0.0
+    one_node: bool = False  # All ranks are on the first one.
 
     def __str__(self) -> str:
         hold = f" {self.hold:g} s" if self.action == "stop" else ""
-        return f"{self.point} {self.victim} {self.action}{hold}"
+        return f"{self.point} {self.victim}{' one node' * self.one_node} {self.action}{hold}"
 
 
 WHEN = {
     "form": "while the group forms",
     "step": "in the second step",
+    "late peer": "in the second step, while another rank is late",
     "lost rank": "after another rank was killed",
     "lost worker": "after the victim's worker was killed",
+    "lost peer": "after the worker that leads was killed",
     "leave": "while the ranks leave",
 }
 
@@ -33,13 +36,9 @@ _CLIENT = {
         *("client.join.sent", "client.joined.received", "client.joined.mapped"),
     ),
     "step": (
-        *("client.announce.begin", "client.slot.arm", "client.slot.armed", "client.stage.eager"),
-        *(
-            "client.announce.answered",
-            "client.pull.begin",
-            "client.pull.done",
-            "client.pulled.said",
-        ),
+        *("client.announce.begin", "client.slot.arm", "client.slot.armed"),
+        *("client.announce.answered", "client.pull.begin", "client.pull.done"),
+        *("client.pulled.said",),
     ),
     "step large": ("client.stage.begin", "client.stage.done", "client.publish.answered"),
     "lost rank": ("client.reform.received",),
@@ -54,11 +53,12 @@ _WORKER = {
         *("worker.record.open", "worker.record.decide", "worker.record.decided"),
         *("worker.record.close", "worker.snapshot", "worker.control.received"),
     ),
-    "step large": ("worker.pages.commit",),
+    "form large": ("worker.pages.commit",),
     "lost rank": ("worker.tenant.end",),
 }
 _FAR_WORKER = {
-    "form": ("worker.tenant.start", "worker.wire.prove", "worker.wire.greeted"),
+    "form": ("worker.tenant.start",),
+    "lost peer": ("worker.wire.prove", "worker.wire.greeted"),
     "step": (
         "worker.wire.open",
         "worker.wire.close",
@@ -78,6 +78,15 @@ _EPD = {
 _OF_EPD = {"step": ("epd.view.received",)}
 _OF_COORDINATOR = {"step": ("epd.reports.received",)}
 
+# Of small rows on one node, whose ranks publish for themselves.
+_ONE_NODE = (
+    ("client", "step", ("client.stage.eager", "client.direct.published")),
+    ("client", "step", ("client.direct.met", "client.direct.read")),
+    ("client", "late peer", ("client.direct.handed_over",)),
+    ("worker", "step", ("worker.snapshot", "worker.control.received")),
+    ("coordinator", "step", ("epd.reports.received",)),
+)
+
 # Calls that fail, messages that are lost, doubled or turned over, clocks that jump.
 _FAULTS = (
     *(("client.attach.no_descriptor", "client", "form", "error", SMALL),),
@@ -94,10 +103,10 @@ _FAULTS = (
     *(("worker.control.bytes", "worker", "step", "flip", SMALL),),
     *(("worker.arena.no_memory", "worker", "form", "error", SMALL),),
     *(("worker.arena.no_descriptor", "worker", "form", "error", SMALL),),
-    *(("worker.arena.no_space", "worker", "step", "error", LARGE),),
+    *(("worker.arena.no_space", "worker", "form", "error", LARGE),),
     *(("worker.clock", "worker", "step", "jump:3s", SMALL),),
     *(("worker.clock", "worker", "step", "jump:-3s", SMALL),),
-    *(("worker.wire.version_gap", "worker", "form", "error", SMALL),),
+    *(("worker.wire.version_gap", "far worker", "lost peer", "error", SMALL),),
     *(("worker.wire.message", "far worker", "step", "drop", SMALL),),
     *(("worker.wire.rows", "far worker", "step", "drop", SMALL),),
     *(("worker.wire.bytes", "far worker", "step", "flip", SMALL),),
@@ -134,6 +143,8 @@ def places() -> list[Case]:
             found += [
                 Case(name, victim, when.removesuffix(" large"), hidden=hidden) for name in names
             ]
+    for victim, when, names in _ONE_NODE:
+        found += [Case(name, victim, when, one_node=True) for name in names]
     return found
 
 

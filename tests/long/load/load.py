@@ -155,6 +155,7 @@ def _measure(epd: daemon.Daemon, folder: pathlib.Path, options: argparse.Namespa
 
     load.begin()
     calls = load.await_end(look)
+    marks.say("minutes", f"{options.minutes:g}")
     done = len(calls) / _RANKS / seconds
     marks.say(
         f"{options.groups * _RANKS} sessions, {options.groups} groups",

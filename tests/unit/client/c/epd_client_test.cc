@@ -495,6 +495,18 @@ v1::Goodbye Refusal(int code, const char* text) {
   return goodbye;
 }
 
+// Found by tests/long/run kill-faults, worker.session.no_memory: it told of a broken pipe.
+TEST(EpdClientTest, AJoinThatFindsTheSessionEndedSaysWhy) {
+  FakeDaemon daemon;
+  epd_client* client = nullptr;
+  ASSERT_TRUE(Connect(daemon.socket_path(), &client).ok());
+  daemon.CloseSessions(Refusal(8, "the worker cannot serve session 1"));
+  const Result joined = ClientRank(client, ExchangeCase(), 0).Join({.group = "late"});
+  EXPECT_EQ(joined.code, Number(Code::kResourceExhausted));
+  EXPECT_THAT(joined.message, HasSubstr("the worker cannot serve session 1"));
+  epd_disconnect(client);
+}
+
 TEST(EpdClientTest, AnAnswerToAttachThatIsNotOneIsRefused) {
   std::vector<HostileDaemon> daemons(8);
   daemons[0] = {"garbage", {}, Code::kDataLoss, "not a message"};

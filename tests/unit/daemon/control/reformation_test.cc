@@ -388,6 +388,60 @@ TEST(ReformationTest, AfterALeaveTheNextJoinWaitsForTheRest) {
   EXPECT_EQ(c.joined[1][1].epoch, Epoch{2});
 }
 
+// Found by tests/long/run kill, worker.tenant.end: a replacement's Join was of a group that could form no more, and all
+// who came again waited for that Join's deadline.
+TEST(ReformationTest, AReplacementThatIsNotAnsweredIsOfTheNextGroupWhenTheOthersLeave) {
+  SmallCluster c(2);
+  c.AttachAndJoin(0, 1, SmallSpec(3), {0});
+  c.AttachAndJoin(0, 2, SmallSpec(3), {1});
+  c.AttachAndJoin(1, 3, SmallSpec(3), {2});
+  ASSERT_EQ(c.joined[3].size(), 1u);
+  const GroupId first = c.joined[1][0].group;
+  c.Gone(1, 3);
+  c.AttachAndJoin(1, 4, SmallSpec(3), {2});  // It waits until the others have drained.
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, first});
+  c.Join(0, 1, 3, SmallSpec(3), {0});
+  EXPECT_THAT(c.joined[4], IsEmpty());  // Rank 1 is still of the group that is over.
+  c.Give(0, LeaveRequested{SessionId{2}, RequestId{2}, first});
+  c.Join(0, 2, 3, SmallSpec(3), {1});
+  ASSERT_EQ(c.joined[4].size(), 1u);
+  ASSERT_EQ(c.joined[1].size(), 2u);
+  ASSERT_EQ(c.joined[2].size(), 2u);
+  EXPECT_NE(c.joined[4][0].group, first);
+  EXPECT_EQ(c.joined[4][0].group, c.joined[1][1].group);
+}
+
+TEST(ReformationTest, AReplacementOfTheNextGroupIsWaitedForThereAsAnyOther) {
+  Pair c;
+  c.Gone(1, 2);
+  c.AttachAndJoin(1, 3, SmallSpec(2), {1});
+  c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, c.joined[1][0].group});
+  c.Join(0, 1, 3, SmallSpec(2), {0});
+  ASSERT_EQ(c.joined[3].size(), 1u);
+  c.Gone(0, 1);
+  c.AttachAndJoin(0, 4, SmallSpec(2), {0});
+  EXPECT_THAT(c.joined[4], IsEmpty());  // Rank 1 has not drained.
+  c.Drained(1, 3);
+  EXPECT_EQ(c.joined[4].size(), 1u);
+}
+
+// Found by tests/long/run kill-faults, worker.arena.no_descriptor: epd kept the arenas' descriptors until the worker's end.
+TEST(ReformationTest, WhatAWorkerHasMadeForAGroupThatHasEndedMeanwhileIsDropped) {
+  SmallCluster c(2);
+  c.nodes[0].worker_answers = c.nodes[1].worker_answers = false;
+  c.AttachAndJoin(0, 1, SmallSpec(2), {0});
+  c.AttachAndJoin(1, 2, SmallSpec(2), {1});
+  ASSERT_EQ(c.nodes[0].started.size(), 1u);
+  ASSERT_EQ(c.nodes[1].started.size(), 1u);
+  const StartTenant asked = c.nodes[1].started[0];
+  c.Give(0, TenantFailed{c.nodes[0].worker, asked.group, asked.formation,
+                         absl::ResourceExhaustedError("no descriptor")});
+  ASSERT_EQ(c.failed[2].size(), 1u);
+  EXPECT_THAT(c.nodes[1].dropped, IsEmpty());
+  c.Give(1, TenantReady{c.nodes[1].worker, asked.group, asked.formation});
+  EXPECT_THAT(c.nodes[1].dropped, ElementsAre(asked.group));
+}
+
 TEST(ReformationTest, LeavingAnUnknownGroupIsNotFound) {
   Pair c;
   c.Give(0, LeaveRequested{SessionId{1}, RequestId{2}, GroupId{99}});

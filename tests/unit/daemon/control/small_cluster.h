@@ -45,6 +45,7 @@ class SmallCluster {
     bool worker_answers = true;
     std::vector<StartTenant> started;
     std::vector<EndTenant> ended;
+    std::vector<GroupId> dropped;
     std::vector<InitCommunicator> inits;
     std::vector<WorkerName> id_makers;
     int num_drains = 0;
@@ -231,6 +232,8 @@ class SmallCluster {
         Give(i, TenantReady{RunOf(i, e->to), e->group, e->formation});
     } else if (const auto* e = std::get_if<EndTenant>(&effect)) {
       node.ended.push_back(*e);
+    } else if (const auto* e = std::get_if<ForgetArenas>(&effect)) {
+      node.dropped.push_back(e->group);
     } else if (const auto* e = std::get_if<DrainTenant>(&effect)) {
       ++node.num_drains;
       node.num_drains_in_order += e->in_order ? 1 : 0;
