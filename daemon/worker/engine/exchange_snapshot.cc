@@ -141,6 +141,7 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
          .bytes_moved = tenant->counters.bytes_moved,
          .dropped_rows = tenant->counters.dropped_rows,
          .waited_ns = tenant->gone() ? std::vector<int64_t>() : tenant->counters.waited_ns,
+         .waits = tenant->gone() ? std::vector<WaitCounts>() : tenant->counters.waits,
          .ended = tenant->gone(),
          .uid = tenant->uid,
          .staging_bytes = queue.StagedBytes(*tenant)});
