@@ -276,7 +276,7 @@ void ExecLoop::Handle(const v1::GetPast& message) {
 
 void ExecLoop::Handle(const v1::GetTrace& message) {
   OperationTraces& traces = exchange_.traces();
-  traces.KeepUntil(Now() + FromProto(message.keep_for()));
+  exchange_.KeepTraces(Now() + FromProto(message.keep_for()));
   performer_.TakeDirect();
   std::vector<GroupId> groups;
   for (const uint64_t group : message.group_ids()) groups.emplace_back(group);
