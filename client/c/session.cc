@@ -63,7 +63,11 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   attach.client_version = EPD_CLIENT_VERSION;
   attach.traceparent = TraceparentOfEnvironment();
   attach.features = kTakesSlotsOfFurtherWorkers;
-  if (Status s = session->socket_.Send(EncodeClientMessage(attach)); !s.ok()) return s;
+  if (Status unsent = session->socket_.Send(EncodeClientMessage(attach)); !unsent.ok()) {
+    // Who is refused for their uid is told so, and the daemon is gone, perhaps before the first word.
+    const Status said = session->TakeAttached(deadline);
+    return said.ok() || said.code == Code::kUnavailable ? unsent : said;
+  }
   EPD_FAILPOINT("client.attach.said");
   if (Status s = session->TakeAttached(deadline); !s.ok()) return s;
   *out = std::move(session);

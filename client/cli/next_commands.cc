@@ -18,7 +18,7 @@ Hints ForDaemon(const epd::v1::GetStatusResponse& status) {
     hints.emplace_back("epctl doctor", "what is wrong on this node, each with what to do");
   if (status.num_groups() > 0) {
     hints.emplace_back("epctl groups", "the groups and the state of each");
-    hints.emplace_back("epctl why NAME", "who waits for whom in a group, and since when");
+    hints.emplace_back("epctl why", "who waits for whom, and since when; NAME: in that group");
     hints.emplace_back("epctl top", "what each group does now");
   } else {
     hints.emplace_back("epctl sessions", "who is attached");

@@ -112,8 +112,10 @@ constexpr CommandHelp kCommands[] = {
     {"plan", Group::kRequired, "the memory that such a group will need; makes nothing"},
     {"config", Group::kNone, "the daemon's settings and where each comes from"},
     {"version", Group::kNone, "versions of epctl and of the daemon"},
-    {"why", Group::kRequired,
-     "who waits for whom in a group and since when, and what each rank did last"},
+    {"why", Group::kOptional,
+     "who waits for whom in a group and since when, and what each rank did last; without a name: "
+     "in "
+     "the one that has waited longest"},
     {"explain", Group::kNone,
      "what an error means and what to do: its number EPD-nnnn, or its code; all without one"},
     {"completion", Group::kNone, "a script that completes words of epctl, for the shell to read"},

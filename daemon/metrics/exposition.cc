@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "daemon/core/check.h"
-#include "daemon/core/time_buckets.h"
 
 namespace epd {
 namespace {
@@ -65,13 +64,14 @@ void Exposition::Add(absl::string_view name, const Labels& labels, double value)
 void Exposition::AddTimes(absl::string_view name, const Labels& labels,
                           absl::Span<const uint64_t> counts, double sum) {
   prometheus::ClientMetric::Histogram& histogram = Find(name, labels).histogram;
-  histogram.bucket.resize(kNumTimeBuckets);
+  const absl::Span<const double> bounds = families_[by_name_.at(name)].row->bounds;
+  histogram.bucket.resize(bounds.size() + 1);
   histogram.sample_sum += sum;
   uint64_t below = 0;
-  for (size_t i = 0; i < kNumTimeBuckets; ++i) {
+  for (size_t i = 0; i <= bounds.size(); ++i) {
     below += i < counts.size() ? counts[i] : 0;
     histogram.bucket[i].upper_bound =
-        i < kTimeBounds.size() ? kTimeBounds[i] : std::numeric_limits<double>::infinity();
+        i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
     histogram.bucket[i].cumulative_count += below;
   }
   histogram.sample_count += below;

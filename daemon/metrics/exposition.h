@@ -24,7 +24,7 @@ class Exposition {
 
   // Adds `value` to the gauge or counter of these labels.
   void Add(absl::string_view name, const Labels& labels, double value);
-  // Adds observations to a histogram: `counts` as kTimeBounds says, `sum` in seconds.
+  // Adds observations to a histogram: `counts` by the row's bounds, `sum` in seconds.
   void AddTimes(absl::string_view name, const Labels& labels, absl::Span<const uint64_t> counts,
                 double sum);
 

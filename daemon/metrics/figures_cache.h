@@ -17,8 +17,10 @@ class FiguresCache {
   // Calls `done` on any thread, now, later, or never; false: it does not.
   using Ask = std::function<bool(Done done)>;
   struct Limits {
-    absl::Duration fresh = absl::Seconds(1);     // Figures serve for so long without a question.
-    absl::Duration patience = absl::Seconds(1);  // For an answer.
+    absl::Duration fresh = absl::Seconds(1);  // Figures serve for so long without a question.
+    // For an answer. Twice what control waits for a worker that is stopped; and who scrapes each second, and waits for no
+    // longer, is to have the last known, or a node that does not move looks to them as one that is not there.
+    absl::Duration patience = absl::Milliseconds(600);
   };
   struct Answer {
     std::shared_ptr<const v1::GetFiguresResponse> figures;  // Null: there were never any.

@@ -42,7 +42,7 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_workers_stale", kGauge, {}, 1, "1: a worker does not answer, and its figures are the last known.", "EpdWorkerSilent"},
       {"epd_worker_restarts_total", kCounter, {"worker", "cause"}, 100, "Ends of the worker's process: exited, signal_N, unanswered (killed after worker_stuck), killed_by_epd, not_started.", "EpdWorkerRestarts"},
       {"epd_operations_total", kCounter, {"worker", "kind", "outcome"}, 500, "Operations that the worker has decided, by gRPC's code; each once, however many ranks are here. Receive buffers that overflow are RESOURCE_EXHAUSTED.", "EpdOperationsFail"},
-      {"epd_operation_phase_seconds", MetricKind::kHistogram, {"worker", "kind", "phase"}, 4000, "How long operations stayed in a phase: announce until all ranks have called, admit until there is staging, copy until all rows are in it, move while the worker moves them (between nodes also copies a second time), pull until all ranks have theirs.", "EpdStagingWaits"},
+      {"epd_operation_phase_seconds", MetricKind::kHistogram, {"worker", "kind", "phase"}, 4000, "How long operations stayed in a phase: announce until all ranks have called, admit until there is staging, copy until all rows are in it, move while the worker moves them (between nodes also copies a second time), pull until all ranks have theirs.", "EpdStagingWaits", kTimeBounds},
       {"epd_wire_sent_bytes_total", kCounter, {"node"}, kNodes, "Rows with their frames to another node, since the start of the worker."},
       {"epd_wire_received_bytes_total", kCounter, {"node"}, kNodes, "Rows with their frames from another node."},
       {"epd_wire_queue_length", kGauge, {"node", "of"}, 2 * kNodes, "What waits to be sent to another node: messages, and rows, which are those of one rank and one operation."},
@@ -60,9 +60,10 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_group_dropped_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows that found no room with ranks of this node (drop_on_overflow), since the formation.", "EpdRowsDropped"},
       {"epd_group_padded_rows_total", kCounter, {"group", "tenant"}, kGroups, "Rows without a token in receive buffers of this node's ranks, which fill each expert's zone up to the alignment, as prepares planned them, since the formation."},
       {"epd_group_open_operations", kGauge, {"group", "tenant"}, kGroups, "Operations under way."},
-      {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 500, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
+      {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 200, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
       {"epd_rank_waited_for_seconds_total", kCounter, {"group", "tenant", "rank"}, 1000, "How long all other ranks together waited for the one that announced last, since the formation; counted by the node that leads the group.", "EpdRankLags"},
-      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 1000, "Routes of tokens of this node's ranks to an expert, as prepares said."},
+      {"epd_rank_wait_seconds", MetricKind::kHistogram, {"group", "tenant", "rank"}, 640, "The same by how long each wait was: of each operation what each other rank waited for the one that announced last, which is the label. For the first 79 ranks of a node's groups; the counter above has all.", "", kWaitBounds},
+      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 700, "Routes of tokens of this node's ranks to an expert, as prepares said."},
       {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one; of this node's ranks.", "EpdExpertsUnbalanced"},
       // ---- staging ----
       {"epd_staging_pool_bytes", kGauge, {}, 1, "The budget, staging_bytes."},
@@ -78,8 +79,8 @@ const std::vector<MetricRow>& MetricTable() {
 }
 
 size_t SeriesOf(const MetricRow& row) {
-  // Its buckets, sum and count.
-  return row.kind == MetricKind::kHistogram ? kNumTimeBuckets + 2 : 1;
+  // Its buckets, with the one above all bounds, sum and count.
+  return row.kind == MetricKind::kHistogram ? row.bounds.size() + 3 : 1;
 }
 
 std::string MetricsDocument() {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace epd {
 
@@ -17,7 +18,8 @@ struct MetricRow {
   std::vector<const char*> labels;
   size_t max_series;  // Label sets above it are folded into one whose labels are all "other".
   const char* meaning;
-  const char* alert = "";  // The one of deploy/prometheus that uses it.
+  const char* alert = "";                // The one of deploy/prometheus that uses it.
+  absl::Span<const double> bounds = {};  // Of a histogram's buckets.
 };
 
 // What all rows together may have at most; the table is checked against it in a test.

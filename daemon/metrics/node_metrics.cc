@@ -69,7 +69,7 @@ void AddNode(const v1::GetFiguresResponse& figures, absl::Duration age, Expositi
 }
 
 // A counter that appears with its first event has not increased, and no alert sees that one: what may be counted is there
-// before, as 0.
+// before, as 0. Here, and in AddGroups.
 void AddZeros(const std::string& worker, Exposition& out) {
   for (const char* cause : {"exited", "signal_6", "signal_9", "signal_11", "signal_15",
                             "unanswered", "killed_by_epd", "not_started"})
@@ -124,6 +124,8 @@ void AddExperts(const v1::Group& group, Exposition& out) {
 void AddGroups(const v1::GetFiguresResponse& figures, Exposition& out) {
   for (int state = v1::GROUP_STATE_FORMING; state <= v1::GROUP_STATE_DRAINING; ++state)
     out.Add("epd_groups", {StateWord(static_cast<v1::GroupState>(state))}, 0);
+  out.Add("epd_group_transitions_total", {"rank_lost", "degraded"}, 0);
+  out.Add("epd_group_transitions_total", {"worker_lost", "re_forming"}, 0);
   for (const auto& count : figures.transitions())
     out.Add("epd_group_transitions_total", {count.event(), absl::AsciiStrToLower(count.to())},
             static_cast<double>(count.count()));
@@ -144,6 +146,8 @@ void AddGroups(const v1::GetFiguresResponse& figures, Exposition& out) {
     out.Add("epd_group_failed_calls_total", labels, static_cast<double>(group.num_failed_calls()));
     out.Add("epd_group_staged_bytes_total", labels, static_cast<double>(group.bytes_moved()));
     out.Add("epd_group_open_operations", labels, group.num_open_operations());
+    out.Add("epd_group_dropped_rows_total", labels,
+            0);  // AddRanks knows of some after their first operation.
     for (const v1::Rank& rank : group.ranks()) {
       if (!absl::StartsWith(rank.phase(), "absent_in_")) continue;
       out.Add("epd_rank_awaited_seconds", with(absl::StrCat(rank.rank())),
@@ -187,6 +191,9 @@ void AddRanks(const v1::GetFiguresResponse& figures, Exposition& out) {
     }
     for (const auto& [to, count] : routes)
       out.Add("epd_group_routes_total", {ranks.group(), ranks.tenant(), to}, count);
+    for (int rank = 0; rank < told.waits_size(); ++rank)
+      out.AddTimes("epd_rank_wait_seconds", {ranks.group(), ranks.tenant(), absl::StrCat(rank)},
+                   told.waits(rank).counts(), told.waits(rank).seconds());
     if (told.waited_seconds_size() != cells) continue;
     for (uint32_t rank = 0; rank < n; ++rank)
       out.Add("epd_rank_waited_for_seconds_total",

@@ -112,9 +112,9 @@ class Maker {
 
 }  // namespace
 
-otlp::ExportTraceServiceRequest MakeSpans(const v1::NodeTrace& trace, const std::string& version) {
-  otlp::ExportTraceServiceRequest request;
-  otlp::ResourceSpans& spans = *request.add_resource_spans();
+void MakeSpans(const v1::NodeTrace& trace, const std::string& version,
+               otlp::ExportTraceServiceRequest& out) {
+  otlp::ResourceSpans& spans = *out.add_resource_spans();
   auto& resource = *spans.mutable_resource()->mutable_attributes();
   Put("service.name", "epd", resource);
   Put("service.version", version, resource);
@@ -132,7 +132,6 @@ otlp::ExportTraceServiceRequest MakeSpans(const v1::NodeTrace& trace, const std:
   scope.mutable_scope()->set_version(version);
   Maker maker(epoch_ns, scope);
   for (const v1::RankTrace& part : trace.page().ranks()) maker.Add(part);
-  return request;
 }
 
 }  // namespace epd

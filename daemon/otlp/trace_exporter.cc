@@ -1,5 +1,6 @@
 #include "daemon/otlp/trace_exporter.h"
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <fstream>
@@ -118,7 +119,9 @@ v1::LocalTrace TraceExporter::AskNode(const v1::GetTraceRequest& request) {
 }
 
 bool TraceExporter::SendOne(const v1::NodeTrace& trace) {
-  const otlp::ExportTraceServiceRequest request = MakeSpans(trace, version_);
+  google::protobuf::Arena arena;
+  auto& request = *google::protobuf::Arena::CreateMessage<otlp::ExportTraceServiceRequest>(&arena);
+  MakeSpans(trace, version_, request);
   grpc::ClientContext call;
   call.set_deadline(absl::ToChronoTime(absl::Now() + kCall));
   otlp::ExportTraceServiceResponse response;

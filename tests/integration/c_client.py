@@ -1,11 +1,15 @@
-"""The C API by ctypes, as far as a rank needs it that only prepares: for scripts that are a rank of a test's group."""
+"""The C API by ctypes, as far as a rank needs it that prepares and dispatches: for tests and for scripts that are a rank of a test's
+group."""
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import pathlib
+import socket as sockets
 
-_NUM_EXPERTS_PER_RANK, _NUM_TOKENS, _TOP_K = 2, 8, 2
+_NUM_EXPERTS_PER_RANK, _NUM_TOKENS, _TOP_K, _HIDDEN = 2, 8, 2, 16
+_FLOAT32 = 1
 _EXECUTION_NEXT = 2**64 - 1
 
 
@@ -92,6 +96,26 @@ class _Prepare(ctypes.Structure):
     ]
 
 
+class _Scatter(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("rank", ctypes.c_uint32),
+        ("key", _Key),
+        ("handle_mem", ctypes.c_void_p),
+        ("handle_mem_bytes", ctypes.c_size_t),
+        ("top_k", ctypes.c_uint32),
+        ("alignment", ctypes.c_uint32),
+        ("dtype", ctypes.c_int),
+        ("hidden", ctypes.c_uint32),
+        ("num_tokens", ctypes.c_uint64),
+        ("tokens", ctypes.c_void_p),
+        ("topk_weights", ctypes.c_void_p),
+        ("recv_capacity", ctypes.c_uint64),
+        ("recv_tokens", ctypes.c_void_p),
+        ("recv_topk_weights", ctypes.c_void_p),
+    ]
+
+
 def _made(kind: type, **fields: object):
     return kind(struct_size=ctypes.sizeof(kind), **fields)
 
@@ -116,7 +140,7 @@ class Refused(Exception):
 class Rank:
     """One process's rank of a group; joined once it is made, or Refused.
 
-    ``deadlines``: of the group, such as ``absent_ms``."""
+    ``fields``: of the group's spec, such as ``absent_ms`` or ``hidden``, in place of those that are chosen here."""
 
     def __init__(
         self,
@@ -126,18 +150,23 @@ class Rank:
         num_ranks: int,
         tenant: str = "",
         name: str = "test",
-        **deadlines: int,
+        **fields: int,
     ):
         self._library, self._rank, self._num_ranks = _library(), rank, num_ranks
         self._client, self._group = ctypes.c_void_p(), ctypes.c_void_p()
         connect = _made(_Connect, socket_path=socket.encode(), no_autostart=1)
         connect.client_name = name.encode()
         self._call("epd_connect", connect, self._client)
-        self._spec = _made(_Spec, name=group.encode(), num_ranks=num_ranks, hidden=16, **deadlines)
-        self._spec.num_experts = num_ranks * _NUM_EXPERTS_PER_RANK
-        self._spec.max_tokens_per_rank, self._spec.recv_capacity_per_rank = _NUM_TOKENS, 64
-        self._spec.top_k, self._spec.max_token_dtype = _TOP_K, 1
-        self._spec.tenant = tenant.encode()
+        chosen = {
+            "num_experts": num_ranks * _NUM_EXPERTS_PER_RANK,
+            "max_tokens_per_rank": _NUM_TOKENS,
+            "recv_capacity_per_rank": 64,
+            "hidden": _HIDDEN,
+            "top_k": _TOP_K,
+            "max_token_dtype": _FLOAT32,
+        }
+        self._spec = _made(_Spec, name=group.encode(), num_ranks=num_ranks, **{**chosen, **fields})
+        self._spec.tenant, self._plan = tenant.encode(), None
         self.join()
 
     def _call(self, name: str, arguments: ctypes.Structure, *before_and_after: object) -> None:
@@ -156,8 +185,8 @@ class Rank:
         self._call("epd_join", join, self._client, self._group)
 
     def prepare(self, key: str, alignment: int = 0) -> None:
-        """The prepare of this name; all ranks must call it, with the same alignment."""
-        experts = self._num_ranks * _NUM_EXPERTS_PER_RANK
+        """The prepare of this name, of all tokens to expert 0; all ranks must call it, with the same alignment."""
+        experts = self._spec.num_experts
         indices = (ctypes.c_int32 * (_NUM_TOKENS * _TOP_K))()
         counts, total = (ctypes.c_int32 * experts)(), ctypes.c_int32()
         sizes = map(ctypes.c_uint32, (self._num_ranks, experts, _NUM_TOKENS, _TOP_K))
@@ -172,3 +201,45 @@ class Rank:
         code = self._library.epd_prepare(self._group, ctypes.byref(prepare), ctypes.byref(error))
         if code != 0:
             raise Refused(code, error.message.decode())
+        self._plan = plan
+
+    def dispatch(self, key: str) -> None:
+        """Dispatches zeros by the last prepare's plan, which must have had no alignment; all ranks must call it."""
+        capacity, hidden = self._spec.recv_capacity_per_rank, self._spec.hidden
+        tokens = (ctypes.c_float * (_NUM_TOKENS * hidden))()
+        weights = (ctypes.c_float * (_NUM_TOKENS * _TOP_K))()
+        received = (ctypes.c_float * (capacity * hidden))()
+        received_weights = (ctypes.c_float * capacity)()
+        scatter = _made(_Scatter, rank=self._rank, top_k=_TOP_K, dtype=_FLOAT32, hidden=hidden)
+        scatter.key = _made(_Key, name=key.encode(), execution=_EXECUTION_NEXT)
+        scatter.handle_mem, scatter.handle_mem_bytes = (
+            ctypes.addressof(self._plan),
+            len(self._plan),
+        )
+        scatter.num_tokens, scatter.recv_capacity = _NUM_TOKENS, capacity
+        scatter.tokens, scatter.topk_weights = ctypes.addressof(tokens), ctypes.addressof(weights)
+        scatter.recv_tokens = ctypes.addressof(received)
+        scatter.recv_topk_weights = ctypes.addressof(received_weights)
+        error = _made(_Error)
+        code = self._library.epd_dispatch(self._group, ctypes.byref(scatter), ctypes.byref(error))
+        if code != 0:
+            raise Refused(code, error.message.decode())
+
+    def close(self) -> None:
+        """Leaves the group and ends the session; calls that wait in other threads fail first."""
+        error = _made(_Error)
+        self._library.epd_leave(self._group, ctypes.byref(error))
+        self._library.epd_disconnect(self._client)
+
+
+def hang_up(path: str) -> None:
+    """Breaks this process's connections to the epd of the socket `path`, as a fault would; all that they share stays mapped."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(
+            OSError
+        ):  # The descriptor of the list itself is gone, and a listener has no peer.
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with sockets.socket(fileno=os.dup(int(name))) as one:
+                if one.getpeername() == path:
+                    one.shutdown(sockets.SHUT_RDWR)

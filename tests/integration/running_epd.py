@@ -32,8 +32,10 @@ class RunningEpd:
         self.socket = str(self.folder / "epd.sock")
         self.grpc_socket = str(self.folder / "epd-grpc.sock")
         self._log = self.folder / "epd.log"
-        command = [program("epd"), f"--socket={self.socket}", "--staging_bytes=268435399"]
-        command += ["--drain_deadline=2s", *cluster_secret.flags(), *flags]
+        command = [program("epd"), f"--socket={self.socket}", "--drain_deadline=2s"]
+        if not any(flag.startswith("--staging_bytes=") for flag in flags):
+            command.append("--staging_bytes=268435399")
+        command += [*cluster_secret.flags(), *flags]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log

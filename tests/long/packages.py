@@ -1,28 +1,37 @@
 """Installs, uses, upgrades and removes the packages in clean roots that debootstrap makes: see usage.
 
-The roots are kept in out/roots; each test works on a copy. What needs a network is apt in them, and pip.
+The roots are kept in out/roots; each test works on a copy. What they are upgraded from is the release before this one, built in
+out/previous (previous_release.py). What needs a network is apt in the roots, and pip.
 """
 
 import argparse
+import contextlib
 import hashlib
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 
+import previous_release
+
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _KEPT = _ROOT / "out" / "roots"
+_LIBRARY = _ROOT / "bazel-bin/client/c/libepd_client.so"
 _RELEASE = re.search(r'^RELEASE = "(.*)"$', (_ROOT / "bazel/release.bzl").read_text(), re.M)[1]
+# What dpkg is told of a previous release that has the version of this one.
 _OLDER = "0.0.9"
 _APT = (
     "env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0"
 )
+# Of who stands between this machine and PyPI, where somebody does.
+_ADDED_CERTIFICATES = pathlib.Path("/usr/local/share/ca-certificates")
 # What apt, adduser and logrotate write for themselves, and caches.
 _VOLATILE = re.compile(
     r"^/(var/log/|var/cache/|var/lib/(apt|dpkg|logrotate|systemd/deb-systemd)|etc/(passwd|group|shadow|gshadow|subuid|subgid)-$"
@@ -70,7 +79,7 @@ class Root:
             str(self.path),
             "env",
             "-i",
-            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             f"HOME=/home/{user}",
         ]
         apart = [
@@ -123,23 +132,44 @@ class Daemon:
         deadline = time.monotonic() + 30
         while root.run("epctl health --node", check=False).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                raise AssertionError(f"{line!r} does not serve: {self._process.communicate()[1]}")
+                raise AssertionError(f"{line!r} does not serve: {self._end()}")
             time.sleep(0.1)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *unused: object) -> None:
-        self._process.kill()  # unshare, with whom its processes end.
-        self._process.communicate()
+        self._end()
+
+    def _end(self) -> str:
+        """What it has said. All processes of its namespace end with the first one, which outlives unshare: who changes the user, as
+        setpriv does, is not told of a parent's end any more."""
+        children = pathlib.Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # Ended by itself.
+            for first in children.read_text().split():
+                os.kill(int(first), signal.SIGKILL)
+        self._process.kill()
+        return self._process.communicate(timeout=30)[1]
 
 
-def _package(folder: pathlib.Path, version: str) -> bytes:
+def _package(folder: pathlib.Path) -> bytes:
     out = folder / "epd.deb"
-    command = [_ROOT / "deploy/debian/package", "--out", out, "--version", version]
+    command = [_ROOT / "deploy/debian/package", "--out", out, "--version", _RELEASE]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return out.read_bytes()
+
+
+def _previous_package(folder: pathlib.Path, previous: previous_release.Previous) -> bytes:
+    """Made by its own recipe."""
+    out = folder / "previous.deb"
+    version = previous.release if previous.release != _RELEASE else _OLDER
+    command = [previous.source / "deploy/debian/package", "--out", out, "--version", version]
+    subprocess.run([*command, "--bin", previous.programs], check=True, stdout=subprocess.DEVNULL)
+    return out.read_bytes()
+
+
+def _digest(file: pathlib.Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _service(root: Root) -> str:
@@ -148,43 +178,50 @@ def _service(root: Root) -> str:
     return re.findall(r"^ExecStart=(.+)$", text, re.M)[-1].replace("$$", "$")
 
 
-def _served(root: Root, example: bytes) -> None:
-    """The service serves members of its group, and nobody else."""
+def _served(root: Root, example: bytes, library: pathlib.Path) -> None:
+    """The service serves members of its group, who have this example and library, and nobody else."""
     root.write("/usr/local/bin/exchange_example", example, 0o755)
+    root.write("/usr/local/bin/libepd_client.so", library.read_bytes(), 0o755)
     root.run("mkdir -p /run/epd && chown epd:epd /run/epd")  # RuntimeDirectory=
     with Daemon(root, "exec " + _service(root), "epd"):
         assert f"epd:    {_version_of(root)}" in root.run("epctl version").stdout
         root.run("exchange_example --ranks=2 --steps=2", user="alice")
         refused = root.run("exchange_example --ranks=2 --steps=2", user="eve", check=False)
-        assert refused.returncode != 0 and "PERMISSION_DENIED" in refused.stdout + refused.stderr, (
-            refused
-        )
+        assert refused.returncode != 0, refused
+        # The library of 115c4758eb97 says UNAVAILABLE where the refusal comes before its first word.
+        code = "PERMISSION_DENIED" if library == _LIBRARY else "[epd:"
+        assert code in refused.stdout + refused.stderr, refused
 
 
 def _version_of(root: Root) -> str:
-    """Of the programs: both packages hold those of this build."""
+    """Of the programs."""
     return root.run("epd --version").stdout.split()[1]
 
 
-def _example(folder: pathlib.Path) -> bytes:
+def _example(folder: pathlib.Path, source: pathlib.Path, library: pathlib.Path) -> bytes:
+    """Compiled with the headers of this source."""
     out = folder / "exchange_example"
     command = [
         "g++",
         "-std=c++17",
         "-O1",
         "-pthread",
-        f"-I{_ROOT}",
-        _ROOT / "client/c/example/exchange_example.cc",
+        f"-I{source}",
+        source / "client/c/example/exchange_example.cc",
     ]
-    libraries = [f"-L{_ROOT}/bazel-bin/client/c", "-lepd_client", "-Wl,-rpath,/usr/local/bin"]
+    libraries = [f"-L{library.parent}", "-lepd_client", "-Wl,-rpath,/usr/local/bin"]
     subprocess.run([*command, "-o", out, *libraries], check=True)
     return out.read_bytes()
 
 
 def debian(folder: pathlib.Path) -> None:
-    """Installed, used, upgraded with its settings kept, its log rotated, purged: nothing is left."""
+    """Installed, used, upgraded with its settings kept, its log rotated, purged: nothing is left. What was compiled with the previous
+    release, and runs with its library, goes on with this daemon."""
+    previous = previous_release.provide()
+    theirs = _example(folder, previous.source, previous.library)
+    ours = _example(folder, _ROOT, _LIBRARY)
     with Root("bookworm", "adduser,logrotate") as root:
-        old, new = _package(folder, _OLDER), _package(folder, _RELEASE)
+        old, new = _previous_package(folder, previous), _package(folder)
         root.run(f"{_APT} update")
         control = subprocess.run(
             ["dpkg-deb", "-f", folder / "epd.deb", "Depends"],
@@ -201,9 +238,8 @@ def debian(folder: pathlib.Path) -> None:
         root.write("/tmp/epd.deb", old)
         root.run(f"{_APT} install /tmp/epd.deb")
         root.run("adduser --quiet alice epd")
-        library = (_ROOT / "bazel-bin/client/c/libepd_client.so").read_bytes()
-        root.write("/usr/local/bin/libepd_client.so", library, 0o755)
-        _served(root, _example(folder))
+        assert _digest(root.path / "usr/bin/epd") == _digest(previous.programs / "epd")
+        _served(root, theirs, previous.library)
 
         root.run("echo '# mine' >>/etc/epd/epd.conf")
         root.write("/tmp/epd.deb", new)
@@ -211,7 +247,9 @@ def debian(folder: pathlib.Path) -> None:
         installed = root.run("dpkg-query -W -f='${Version} ${Status}' epd").stdout
         assert installed == f"{_RELEASE} install ok installed", installed
         assert (root.path / "etc/epd/epd.conf").read_text().endswith("# mine\n")
-        _served(root, _example(folder))
+        assert _digest(root.path / "usr/bin/epd") != _digest(previous.programs / "epd")
+        _served(root, theirs, previous.library)
+        _served(root, ours, _LIBRARY)
 
         root.run("mkdir -p /var/log/epd && chown epd:epd /var/log/epd")  # LogsDirectory=
         root.run("echo line >/var/log/epd/epd.log", user="epd")
@@ -235,7 +273,7 @@ def container(folder: pathlib.Path) -> None:
     steps = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
     assert steps[0][0] == "FROM" and "debian:12" in steps[0][1], steps[0]
     with Root("bookworm", "adduser,logrotate") as root:
-        _package(folder, _RELEASE)
+        _package(folder)
         started: list[str] = []
         for word, rest in steps[1:]:
             if word == "COPY":
@@ -252,18 +290,36 @@ def container(folder: pathlib.Path) -> None:
 
 
 def wheel(folder: pathlib.Path) -> None:
-    """On the Python of Debian 13, as an ordinary user, with JAX from PyPI: two ranks; removed, nothing of it is left."""
+    """On the Python of Debian 13, as an ordinary user: upgraded from the previous release, with JAX from PyPI two ranks; removed, nothing
+    of it is left."""
     del folder
+    previous = previous_release.provide()
     (file,) = (_ROOT / "bazel-bin/client/python").glob(f"epd-{_RELEASE}-*.whl")
     pair = (_ROOT / "tests/integration/jax/scripts/pair_of_wheel.py").read_bytes()
     with Root("trixie", "adduser,python3-venv,ca-certificates") as root:
         root.run("adduser --quiet --disabled-password --gecos '' alice")
+        for added in _ADDED_CERTIFICATES.glob("*.crt"):
+            root.write(str(added), added.read_bytes())
+        root.run("update-ca-certificates")
         root.write(f"/tmp/{file.name}", file.read_bytes())
         root.write("/tmp/pair.py", pair)
+        root.run("mkdir /tmp/previous")
+        root.write(f"/tmp/previous/{previous.wheel.name}", previous.wheel.read_bytes())
         root.run("python3 -m venv ~/venv", user="alice")
+        before = root.run("find ~/venv -not -path '*/pip/*' | sort", user="alice").stdout
         pip = "~/venv/bin/pip --disable-pip-version-check -q"
-        root.run(f"{pip} install /tmp/{file.name}", user="alice")
-        root.run("PATH=$HOME/venv/bin:$PATH; epd --version && epctl --help", user="alice")
+        programs = "PATH=$HOME/venv/bin:$PATH; epd --version && epctl --help"
+        root.run(f"{pip} install /tmp/previous/{previous.wheel.name}", user="alice")
+        root.run(programs, user="alice")
+        # Of the same version pip keeps what is there, unless told not to.
+        upgrade = "--upgrade" if previous.release != _RELEASE else "--force-reinstall"
+        root.run(f"{pip} install {upgrade} /tmp/{file.name}", user="alice")
+        root.run(programs, user="alice")
+        installed = root.path / "home/alice/venv/lib/python3.13/site-packages/epd/bin/epd"
+        assert _digest(installed) != _digest(previous.programs / "epd"), "not upgraded"
+        assert root.run(f"{pip} uninstall -y epd", user="alice").returncode == 0
+        left = root.run("find ~/venv -not -path '*/pip/*' | sort", user="alice").stdout
+        assert left == before, f"left behind: {set(left.split()) - set(before.split())}"
         root.run(f"{pip} install '/tmp/{file.name}[jax,cluster]'", user="alice")
         said = root.run("PATH=$HOME/venv/bin:$PATH python /tmp/pair.py", user="alice")
         assert re.search(r"^wheel/pair/0 +ready", said.stdout, re.M), said

@@ -37,6 +37,8 @@ Report RunExplain(const CommandContext& context);
 Report RunVersion(const CommandContext& context);
 // Writes a file, and says what is in it and what is not.
 Report RunSupportArchive(const CommandContext& context);
+// Of the group that is named, else of GroupToExplain.
+Report RunWhy(const CommandContext& context);
 // `why` of a file that RunSupportArchive has written (--from). Needs no daemon.
 Report RunWhyFromArchive(const CommandContext& context);
 // Blocks for --seconds. What it prints is JSON with either --output.
@@ -64,6 +66,10 @@ const std::vector<Command>& Commands();
 std::map<std::string, std::string> OutputSchemas();
 
 // ---- for the commands' own use ----
+
+// Which group somebody means who asks why and names none: the one that has waited longest for a rank; else the first that is not READY; else
+// the only one. Empty: nobody can tell.
+std::string GroupToExplain(const epd::v1::ListGroupsResponse& groups);
 
 // Those that are one call of the Node service and its answer as a table.
 std::vector<Command> NodeCommands();

@@ -167,14 +167,7 @@ std::vector<Command> NodeCommands() {
                                                                : ExitCode::kUnhealthy;
                 }}),
       Make("config", "GetConfig", &S::GetConfig, {.table = Shown(ConfigTable)}),
-      Make("why", "ExplainGroup", &S::ExplainGroup,
-           {.table = [](const auto& why,
-                        const Options& options) { return WhyText(why, options.all_past); },
-            .fill =
-                [](const Options& options, auto& request) {
-                  NameGroup(options, request);
-                  if (options.tenant.has_value()) request.set_tenant(*options.tenant);
-                }}),
+      {"why", RunWhy, true, epd::v1::ExplainGroupResponse::descriptor()},
       Make("status --all-nodes", "ListNodes", &S::ListNodes,
            {.table = Shown(NodesTable), .code = WorstOf}),
       Make("version --all-nodes", "ListNodes", &S::ListNodes,

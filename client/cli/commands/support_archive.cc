@@ -234,7 +234,9 @@ Report RunWhyFromArchive(const CommandContext& context) {
     return bad("got something else, expected what `epctl support-archive` has written");
   std::string known;
   for (const epd::v1::ExplainGroupResponse& why : archive.why()) {
-    if (why.name() != options.group) {
+    const bool is_meant =
+        options.group.empty() && (!why.culprit().empty() || archive.why_size() == 1);
+    if (why.name() != options.group && !is_meant) {
       absl::StrAppend(&known, known.empty() ? "" : ", ", why.name());
       continue;
     }
@@ -243,8 +245,11 @@ Report RunWhyFromArchive(const CommandContext& context) {
     return {ExitCode::kOk, std::make_unique<epd::v1::ExplainGroupResponse>(why), std::move(table),
             ""};
   }
-  return bad(absl::StrCat("there is no group '", options.group, "' in it; it has ",
-                          known.empty() ? "none" : known,
+  const std::string missing =
+      options.group.empty()
+          ? "it has no group in which a rank is waited for; name one: "
+          : absl::StrCat("there is no group '", options.group, "' in it; it has ");
+  return bad(absl::StrCat(missing, known.empty() ? "none" : known,
                           archive.connected() ? "" : ", for the daemon did not answer"));
 }
 

@@ -1,6 +1,7 @@
 // ListNodes, ExplainGroup, GetTrace and ExamineNodes: what all nodes know together.
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -12,6 +13,20 @@
 #include "daemon/rpc/node_api/node_service.h"
 
 namespace epd {
+namespace {
+
+// Says in its entry which node it is and when it was seen last; and what it answered, or its problem.
+template <typename Message, typename Entry>
+std::optional<Message> AnswerOf(const v1::AskNodesResponse::Node& node, Entry& entry) {
+  entry.set_node(node.node());
+  if (node.has_last_seen()) *entry.mutable_last_seen() = node.last_seen();
+  Message answer;
+  if (node.status().code() == 0 && answer.ParseFromString(node.response())) return answer;
+  *entry.mutable_problem() = node.status();
+  return std::nullopt;
+}
+
+}  // namespace
 
 NodeService::Unary* NodeService::ExplainGroup(Context* context,
                                               const v1::ExplainGroupRequest* request,
@@ -82,22 +97,17 @@ NodeService::Unary* NodeService::ListNodes(Context* context, const v1::ListNodes
   return AnswerLater(context, node_, [this, response](const Finish& finish) {
     v1::AskNodesRequest request;
     request.set_method("GetStatus");
-    node_.coordination().Ask(
-        request, [response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
-          if (!asked.ok()) return finish(asked.status());
-          response->set_coordinator(asked->coordinator());
-          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
-            v1::ListNodesResponse::Entry& entry = *response->add_nodes();
-            entry.set_node(node.node());
-            if (node.has_last_seen()) *entry.mutable_last_seen() = node.last_seen();
-            const bool answered = node.status().code() == 0 &&
-                                  entry.mutable_status()->ParseFromString(node.response());
-            if (answered) continue;
-            entry.clear_status();
-            *entry.mutable_problem() = node.status();
-          }
-          finish(absl::OkStatus());
-        });
+    node_.coordination().Ask(request,
+                             [response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
+                               if (!asked.ok()) return finish(asked.status());
+                               response->set_coordinator(asked->coordinator());
+                               for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+                                 v1::ListNodesResponse::Entry& entry = *response->add_nodes();
+                                 if (auto status = AnswerOf<v1::GetStatusResponse>(node, entry))
+                                   *entry.mutable_status() = *std::move(status);
+                               }
+                               finish(absl::OkStatus());
+                             });
   });
 }
 
@@ -109,22 +119,17 @@ NodeService::Unary* NodeService::ExamineNodes(Context* context,
     v1::AskNodesRequest question;
     question.set_method("ExamineLocal");
     question.set_request(request->SerializeAsString());
-    node_.coordination().Ask(
-        question, [response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
-          if (!asked.ok()) return finish(asked.status());
-          response->set_coordinator(asked->coordinator());
-          for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
-            v1::ExamineNodesResponse::Entry& entry = *response->add_nodes();
-            entry.set_node(node.node());
-            if (node.has_last_seen()) *entry.mutable_last_seen() = node.last_seen();
-            const bool answered = node.status().code() == 0 &&
-                                  entry.mutable_found()->ParseFromString(node.response());
-            if (answered) continue;
-            entry.clear_found();
-            *entry.mutable_problem() = node.status();
-          }
-          finish(absl::OkStatus());
-        });
+    node_.coordination().Ask(question,
+                             [response, finish](absl::StatusOr<v1::AskNodesResponse> asked) {
+                               if (!asked.ok()) return finish(asked.status());
+                               response->set_coordinator(asked->coordinator());
+                               for (const v1::AskNodesResponse::Node& node : asked->nodes()) {
+                                 v1::ExamineNodesResponse::Entry& entry = *response->add_nodes();
+                                 if (auto found = AnswerOf<v1::NodeExamination>(node, entry))
+                                   *entry.mutable_found() = *std::move(found);
+                               }
+                               finish(absl::OkStatus());
+                             });
   });
 }
 

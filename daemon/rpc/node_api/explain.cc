@@ -100,11 +100,12 @@ bool BlameAwaited(v1::ExplainGroupResponse& out) {
     }
     *out.mutable_group() = *group;
     out.set_culprit(Titled(*group, rank));
-    out.set_evidence(absl::StrCat(Named(*group, rank), " has not done '", operation.phase(),
-                                  "' of ", operation.kind(), " ", operation.key(), "; ranks ",
-                                  absl::StrJoin(waiting, ", "), " wait for it since ",
-                                  FormatAge(operation.age()), "; ", most->second, " of ", num_long,
-                                  " open operations wait for it", DescribeLast(out, tenant, rank)));
+    out.set_evidence(absl::StrCat(
+        Named(*group, rank), " has not done '", operation.phase(), "' of ", operation.kind(), " ",
+        operation.key(), "; rank", waiting.size() == 1 ? " " : "s ", absl::StrJoin(waiting, ", "),
+        waiting.size() == 1 ? " waits" : " wait", " for it since ", FormatAge(operation.age()),
+        "; ", most->second, " of ", num_long, " open operations ",
+        most->second == 1 ? "waits" : "wait", " for it", DescribeLast(out, tenant, rank)));
     return true;
   }
   return false;

@@ -70,7 +70,7 @@ absl::Status CheckTraceRequest(const v1::GetTraceRequest& request) {
 }
 
 void TraceLocally(Node& node, const v1::GetTraceRequest& request,
-                  std::function<void(const v1::LocalTrace&)> done) {
+                  std::function<void(v1::LocalTrace)> done) {
   std::map<uint64_t, GroupSpec> specs;
   for (const LocalGroupStatus& local : node.control().Groups())
     specs[local.view.id.value] = local.view.spec;
@@ -89,7 +89,7 @@ void TraceLocally(Node& node, const v1::GetTraceRequest& request,
                           rank.set_num_ranks(spec->second.num_ranks);
                         }
                       }
-                      done(out);
+                      done(std::move(out));
                     });
 }
 

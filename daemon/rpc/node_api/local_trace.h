@@ -15,7 +15,7 @@ absl::Status CheckTraceRequest(const v1::GetTraceRequest& request);
 // Has the workers that serve the group ("": any) keep traces for a while, and gives `done` what they have; without those that do not answer
 // soon. `done` is called on the control thread, within a second.
 void TraceLocally(Node& node, const v1::GetTraceRequest& request,
-                  std::function<void(const v1::LocalTrace&)> done);
+                  std::function<void(v1::LocalTrace)> done);
 
 // Any thread: the same. False: epd ends, or is overloaded.
 bool AskTraces(Node& node, const v1::GetTraceRequest& request,

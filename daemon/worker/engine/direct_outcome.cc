@@ -34,11 +34,8 @@ void CountDirect(const DirectOutcome& outcome, Tenant& tenant, OperationFigures&
   counters.bytes_moved += outcome.said.stage_bytes;
   if (Scatters(outcome.said.kind) && outcome.said.demand > outcome.said.recv_capacity)
     counters.dropped_rows += outcome.said.demand - outcome.said.recv_capacity;
-  if (outcome.last_rank < num_ranks) {
-    counters.waited_ns.resize(size_t{num_ranks} * num_ranks);
-    counters.waited_ns[size_t{rank} * num_ranks + outcome.last_rank] +=
-        absl::ToInt64Nanoseconds(Believable(outcome.waited));
-  }
+  if (outcome.last_rank < num_ranks)
+    counters.CountWait(rank, outcome.last_rank, num_ranks, Believable(outcome.waited));
   if (rank != 0) return;
   ++counters.num_good;
   figures.CountDirect(outcome.said.kind, Believable(outcome.gathered));

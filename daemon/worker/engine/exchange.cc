@@ -358,6 +358,20 @@ std::vector<ExchangeSnapshot::PastLine> Exchange::Past(GroupId group, size_t max
 
 OperationTraces& Exchange::traces() { return parts_->traces; }
 
+void Exchange::KeepTraces(absl::Time until) {
+  OperationTraces& traces = parts_->traces;
+  traces.KeepUntil(until);
+  for (const auto& [id, operation] : parts_->table.all()) {
+    for (uint32_t rank = 0; rank < operation->parts.size(); ++rank) {
+      Part& part = operation->parts[rank];
+      const bool is_open = part.state != PartState::kAbsent && part.state != PartState::kDone;
+      if (!is_open || part.trace != OperationTraces::kNone || !operation->tenant->local(rank))
+        continue;
+      part.trace = traces.Begin(*operation, rank, part.said, part.announced);
+    }
+  }
+}
+
 const Staging& Exchange::staging() const { return parts_->staging; }
 size_t Exchange::num_open_operations() const { return parts_->table.all().size(); }
 

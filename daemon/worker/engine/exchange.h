@@ -136,6 +136,8 @@ class Exchange {
                                                absl::Time now) const;
   // What ranks do when, while somebody wants it.
   OperationTraces& traces();
+  // Somebody wants it until then, at least; also of what is open already, as far as it is known: since when.
+  void KeepTraces(absl::Time until);
   const Staging& staging() const;
   size_t num_open_operations() const;
 

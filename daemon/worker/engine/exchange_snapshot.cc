@@ -115,14 +115,15 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
                               const AdmissionQueue& queue, const Staging& staging, absl::Time now) {
   ExchangeSnapshot snapshot;
   for (const auto& [id, operation] : table.all()) {
-    snapshot.operations.push_back({.operation = id.value,
-                                   .group = operation->tenant->start.group,
-                                   .kind = FindKind(*operation),
-                                   .phase = PhaseForPeople(operation->phase),
-                                   .age = now - operation->first_announce,
-                                   .waiting_for = operation->WaitingFor(),
-                                   .region_bytes = operation->region ? operation->region->bytes : 0,
-                                   .key = operation->Describe()});
+    snapshot.operations.push_back(
+        {.operation = id.value,
+         .group = operation->tenant->start.group,
+         .kind = FindKind(*operation),
+         .phase = PhaseForPeople(operation->phase),
+         .age = now - operation->first_announce,
+         .waiting_for = operation->WaitingFor(),
+         .region_bytes = operation->region ? operation->region->bytes : 0,
+         .key = absl::StrCat(operation->name, " ", Describe(operation->key))});
   }
   size_t num_ended = 0;
   for (const auto& [key, tenant] : tenants.all()) {
@@ -141,6 +142,7 @@ ExchangeSnapshot MakeSnapshot(const OperationTable& table, const TenantTable& te
          .bytes_moved = tenant->counters.bytes_moved,
          .dropped_rows = tenant->counters.dropped_rows,
          .waited_ns = tenant->gone() ? std::vector<int64_t>() : tenant->counters.waited_ns,
+         .waits = tenant->gone() ? std::vector<WaitCounts>() : tenant->counters.waits,
          .ended = tenant->gone(),
          .uid = tenant->uid,
          .staging_bytes = queue.StagedBytes(*tenant)});

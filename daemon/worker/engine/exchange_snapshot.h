@@ -41,6 +41,7 @@ struct ExchangeSnapshot {
     uint64_t bytes_moved = 0;  // Staged by ranks of operations with a good outcome.
     uint64_t dropped_rows = 0;
     std::vector<int64_t> waited_ns = {};  // As in TenantCounters.
+    std::vector<WaitCounts> waits = {};
     bool ended = false;
     uint32_t uid = 0;
     uint64_t staging_bytes = 0;  // That its operations hold, over all arenas here.

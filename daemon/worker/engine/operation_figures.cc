@@ -1,24 +1,28 @@
 #include "daemon/worker/engine/operation_figures.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/types/span.h"
 #include "daemon/worker/engine/tenant.h"
 #include "proto/epd/v1/operation_kind.h"
 
 namespace epd {
 namespace {
 
+size_t BucketOf(absl::Duration spent, absl::Span<const double> bounds) {
+  const auto bound = absl::c_lower_bound(bounds, absl::ToDoubleSeconds(spent));
+  return static_cast<size_t>(bound - bounds.begin());
+}
+
 void CountWaits(const Operation& operation) {
-  Tenant& tenant = *operation.tenant;
-  const size_t num_ranks = operation.parts.size();
+  const std::vector<Part>& parts = operation.parts;
   const auto last = absl::c_max_element(
-      operation.parts, [](const Part& a, const Part& b) { return a.announced < b.announced; });
-  const auto column = static_cast<size_t>(last - operation.parts.begin());
-  tenant.counters.waited_ns.resize(num_ranks * num_ranks);
-  for (size_t row = 0; row < num_ranks; ++row) {
-    tenant.counters.waited_ns[row * num_ranks + column] +=
-        absl::ToInt64Nanoseconds(last->announced - operation.parts[row].announced);
+      parts, [](const Part& a, const Part& b) { return a.announced < b.announced; });
+  for (uint32_t rank = 0; rank < parts.size(); ++rank) {
+    operation.tenant->counters.CountWait(rank, static_cast<uint32_t>(last - parts.begin()),
+                                         parts.size(), last->announced - parts[rank].announced);
   }
 }
 
@@ -32,6 +36,16 @@ void CountDropped(const Operation& operation) {
 }
 
 }  // namespace
+
+void TenantCounters::CountWait(uint32_t rank, uint32_t last, size_t num_ranks,
+                               absl::Duration waited) {
+  if (rank == last) return;
+  waited_ns.resize(num_ranks * num_ranks);
+  waits.resize(num_ranks);
+  waited_ns[rank * num_ranks + last] += absl::ToInt64Nanoseconds(waited);
+  waits[last].sum_ns += absl::ToInt64Nanoseconds(waited);
+  ++waits[last].counts[BucketOf(waited, kWaitBounds)];
+}
 
 // The ranks that have announced an operation agree in its kind, or it fails.
 KindCounts& OperationFigures::Of(const Operation& operation) {
@@ -49,8 +63,7 @@ void OperationFigures::Leaves(const Operation& operation, absl::Duration spent) 
 
 void OperationFigures::Add(absl::Duration spent, KindCounts::PhaseTimes& times) {
   times.sum += spent;
-  const auto bound = absl::c_lower_bound(kTimeBounds, absl::ToDoubleSeconds(spent));
-  ++times.counts[static_cast<size_t>(bound - kTimeBounds.begin())];
+  ++times.counts[BucketOf(spent, kTimeBounds)];
 }
 
 void OperationFigures::CountDirect(shm::Kind kind, absl::Duration gathered) {

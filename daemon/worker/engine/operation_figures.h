@@ -22,6 +22,12 @@ struct KindCounts {
   std::array<uint64_t, 17> by_outcome{};  // By absl::StatusCode.
 };
 
+// What ranks waited for one of them, each time that it announced last.
+struct WaitCounts {
+  int64_t sum_ns = 0;
+  std::array<uint64_t, kNumWaitBuckets> counts{};
+};
+
 // Of all operations since the start of the worker. Plain integers of the thread that runs the engine: counting allocates
 // nothing and costs nanoseconds.
 class OperationFigures {

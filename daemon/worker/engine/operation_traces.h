@@ -48,7 +48,7 @@ struct RankTrace {
 std::string TraceIdOf(const RankTrace& trace);
 
 // Keeps the parts that are open, and a ring of those that have ended. While it is off it keeps nothing, has no memory and costs a
-// comparison per part; what is open when it is switched on is not kept either. Not thread-safe.
+// comparison per part; what is open when it is switched on is given to it anew (Exchange::KeepTraces). Not thread-safe.
 class OperationTraces {
  public:
   // A part's place; kNone: it is not kept.
@@ -78,7 +78,7 @@ class OperationTraces {
   void SetClientSpan(SessionId session, const ClientSpan& span) { clients_[session] = span; }
   void ForgetSession(SessionId session) { clients_.erase(session); }
 
-  // `rank`, of this worker, has announced `operation`.
+  // `rank`, of this worker, has announced `operation` at `now`.
   Place Begin(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now) {
     return on() ? Keep(operation, rank, said, now) : kNone;
   }

@@ -1,6 +1,7 @@
 // One formation of one tenant of a group: its ranks' sessions and what they have in common.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/execution_history.h"
+#include "daemon/worker/engine/operation_figures.h"
 #include "daemon/worker/engine/past_operations.h"
 #include "daemon/worker/engine/stream_round.h"
 #include "daemon/worker/engine/tenant_peers.h"
@@ -26,6 +29,10 @@ struct TenantCounters {
   uint64_t bytes_moved = 0;
   uint64_t dropped_rows = 0;       // Of local ranks.
   std::vector<int64_t> waited_ns;  // [num_ranks, num_ranks] of a rank for the last one; or empty.
+  std::vector<WaitCounts> waits;   // [num_ranks] by the last one; or empty.
+
+  // `rank` has waited for `last`, one of `num_ranks`.
+  void CountWait(uint32_t rank, uint32_t last, size_t num_ranks, absl::Duration waited);
 };
 
 struct Tenant {

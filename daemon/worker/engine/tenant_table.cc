@@ -133,7 +133,10 @@ void TenantTable::ReleaseIfIdle(Tenant& tenant) {
     event_.Add(
         ReportTenantDrained{.group = tenant.start.group, .formation = tenant.start.formation});
   }
-  if (tenant.closed) tenant.counters.waited_ns = {};  // Thousands that have ended are remembered.
+  if (tenant.closed) {  // Thousands that have ended are remembered.
+    tenant.counters.waited_ns = {};
+    tenant.counters.waits = {};
+  }
   if (!tenant.closed || !tenant.set) return;
   DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));
 }

@@ -198,7 +198,8 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
   Send(reply);
 }
 
-// A number takes four bytes of a wait, and at most ten of a route.
+// A number takes four bytes of a wait, and at most ten of a route or a count; the numbers of one rank for which others
+// waited, with what says which they are, at most twenty more.
 void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnapshot& out) const {
   size_t left = limits::kDatagramBytes - kSnapshotSlack;
   left -= std::min(left, out.ByteSizeLong());
@@ -207,6 +208,16 @@ void ExecLoop::AddBetweenRanks(const ExchangeSnapshot& snapshot, v1::WorkerSnaps
     left -= bytes;
     return true;
   };
+  for (size_t i = 0; i < snapshot.tenants.size(); ++i) {
+    const std::vector<WaitCounts>& waits = snapshot.tenants[i].waits;
+    if (snapshot.tenants[i].ended || !fits(waits.size() * (20 + 10 * kNumWaitBuckets))) continue;
+    v1::RankFigures& ranks = *out.mutable_tenants(static_cast<int>(i))->mutable_ranks();
+    for (const WaitCounts& one : waits) {
+      v1::RankFigures::Waits& told = *ranks.add_waits();
+      told.set_seconds(static_cast<double>(one.sum_ns) * 1e-9);
+      told.mutable_counts()->Add(one.counts.begin(), one.counts.end());
+    }
+  }
   for (size_t i = 0; i < snapshot.tenants.size(); ++i) {
     const std::vector<int64_t>& waited = snapshot.tenants[i].waited_ns;
     if (snapshot.tenants[i].ended || !fits(waited.size() * 4)) continue;
@@ -265,7 +276,7 @@ void ExecLoop::Handle(const v1::GetPast& message) {
 
 void ExecLoop::Handle(const v1::GetTrace& message) {
   OperationTraces& traces = exchange_.traces();
-  traces.KeepUntil(Now() + FromProto(message.keep_for()));
+  exchange_.KeepTraces(Now() + FromProto(message.keep_for()));
   performer_.TakeDirect();
   std::vector<GroupId> groups;
   for (const uint64_t group : message.group_ids()) groups.emplace_back(group);

@@ -32,6 +32,13 @@ def firing(base: str) -> list[dict]:
     return [alert for alert in alerts if alert["state"] == "firing"]
 
 
+def _num_scraped(base: str) -> int:
+    """Of the targets, those that have answered."""
+    with urllib.request.urlopen(f"{base}/api/v1/targets", timeout=10) as answer:
+        targets = json.load(answer)["data"]["activeTargets"]
+    return sum(target["health"] == "up" for target in targets)
+
+
 @contextlib.contextmanager
 def prometheus(
     epds: list[running_epd.RunningEpd], folder: pathlib.Path, rules: pathlib.Path
@@ -66,6 +73,8 @@ def prometheus(
                 return False
 
         wait.until(ready, "prometheus answers", 60)
+        # What is counted before the first scrape has not increased for it.
+        wait.until(lambda: _num_scraped(base) == len(epds), "all to be scraped once", 60)
         yield base
     finally:
         server.terminate()

@@ -3,7 +3,8 @@
     python hanging_client.py SOCKET RANK [TENANT [NAME]]
 
 Prints "joined", or "refused MESSAGE" and ends. Each line of its standard input is a key and perhaps an alignment: it prints "calling KEY", calls prepare with them in a
-thread, and prints "ended KEY CODE MESSAGE". Ends when its standard input does.
+thread, and prints "ended KEY CODE MESSAGE". The line "hang-up" breaks its connection to epd, and it prints "hung up". Ends when its standard
+input does.
 """
 
 import os
@@ -33,6 +34,10 @@ def main(socket: str, rank: int, tenant: str = "", name: str = "hanging client")
     print("joined", flush=True)
     for line in sys.stdin:
         key, *alignment = line.split()
+        if key == "hang-up":
+            c_client.hang_up(socket)
+            print("hung up", flush=True)
+            continue
         print("calling", key, flush=True)
         arguments = (joined, key, int(*alignment))
         threading.Thread(target=_call, args=arguments, daemon=True).start()

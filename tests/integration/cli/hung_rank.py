@@ -39,6 +39,12 @@ class HungRank:
         self._process.stdin.flush()
         self.expect(f"calling {key}")
 
+    def hang_up(self) -> None:
+        """Its session ends; the process lives on, with everything mapped."""
+        self._process.stdin.write("hang-up\n")
+        self._process.stdin.flush()
+        self.expect("hung up")
+
     def expect(self, start: str) -> str:
         """The next line that it prints, without `start`, with which it must begin."""
         try:

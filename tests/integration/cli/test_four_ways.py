@@ -43,7 +43,6 @@ def stuck() -> Iterator[Stuck]:
             stack.callback(rank.close)
         for rank in ranks:
             rank.expect("joined")
-        epctl.json("trace", "hung", "--seconds=0.1")  # Workers keep traces from here on.
         os.kill(ranks[1].pid, signal.SIGSTOP)
         ranks[0].begin("step7")
         wait.until(

@@ -134,6 +134,11 @@ def test_the_rank_that_others_wait_for_is_named_while_it_is_stopped_and_blamed_l
         "the wait is counted",
     )
     assert waited[("hung", "", "0")] < 1
+    waits = scraped.metric(epd, "epd_rank_wait_seconds_bucket")
+    above_a_second = [
+        waits["hung", "", rank, "+Inf"] - waits["hung", "", rank, "1"] for rank in "01"
+    ]
+    assert above_a_second == [0, 1]
     assert scraped.metric(epd, "epd_rank_awaited_seconds") == {}
 
 

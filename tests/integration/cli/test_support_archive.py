@@ -66,6 +66,7 @@ def test_who_hangs_is_told_from_the_file_after_epd_has_ended(epctl_of, tmp_path,
     why = elsewhere("why", "hung", "--from", str(tmp_path / "a.json"))
     assert why.returncode == 0, why.stderr
     assert "culprit: rank 1" in why.stdout and f"pid {pid}" in why.stdout
+    assert elsewhere("why", "--from", str(tmp_path / "a.json")).stdout == why.stdout
     other = elsewhere("why", "nobody", "--from", str(tmp_path / "a.json"))
     assert other.returncode == 2 and "it has hung" in other.stderr
     (tmp_path / "other").write_text("{]")

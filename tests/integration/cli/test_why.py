@@ -49,7 +49,7 @@ def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
     assert why["culprit"] == "rank 1"
     for text in (
         f"pid {absent.pid}",
-        "ranks 0 wait for it since",
+        "rank 0 waits for it since",
         "the last that rank 1 began is prepare name=step69",
     ):
         assert text in why["evidence"], why["evidence"]
@@ -59,6 +59,7 @@ def test_the_late_rank_is_named_with_what_it_did_last(epctl, hung):
     assert "culprit: rank 1" in table and "done by all ranks" in table
     (stuck,) = [line for line in table.splitlines() if line.split()[2:3] == ["stuck"]]
     assert stuck.split()[-2:] == ["announce", "-"], stuck
+    assert "culprit: rank 1" in epctl("why").stdout, "no other group waits"
     whole = epctl("why", "hung", "--history").stdout
     assert whole.count("prepare") >= 64
     columns = whole[whole.index("BEGUN") :].splitlines()

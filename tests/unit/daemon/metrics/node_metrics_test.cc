@@ -115,10 +115,15 @@ TEST(NodeMetricsTest, PhasesAreHistogramsWithCumulativeBuckets) {
 TEST(NodeMetricsTest, WhatMayBeCountedIsThereBeforeItHappens) {
   v1::GetFiguresResponse figures;
   figures.add_workers()->set_worker("cpu");
-  EXPECT_THAT(Text(figures),
-              AllOf(HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 0\n"),
-                    HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"combine\",outcome="
-                              "\"ABORTED\"} 0\n")));
+  AddGroup(figures, "g", 1);
+  EXPECT_THAT(
+      Text(figures),
+      AllOf(HasSubstr("epd_group_transitions_total{event=\"rank_lost\",to=\"degraded\"} 0\n"),
+            HasSubstr("epd_group_transitions_total{event=\"worker_lost\",to=\"re_forming\"} 0\n"),
+            HasSubstr("epd_group_dropped_rows_total{group=\"g\",tenant=\"\"} 0\n"),
+            HasSubstr("epd_worker_restarts_total{worker=\"cpu\",cause=\"signal_9\"} 0\n"),
+            HasSubstr("epd_operations_total{worker=\"cpu\",kind=\"combine\",outcome="
+                      "\"ABORTED\"} 0\n")));
 }
 
 TEST(NodeMetricsTest, RanksAreBlamedForTheWaitsThatTheyCaused) {
@@ -142,6 +147,33 @@ TEST(NodeMetricsTest, RanksAreBlamedForTheWaitsThatTheyCaused) {
                                    HasSubstr(line(routes, "to=\"rank\"", "273")),
                                    HasSubstr(line(routes, "to=\"node\"", "10")),
                                    HasSubstr(line(routes, "to=\"other_node\"", "228"))));
+}
+
+TEST(NodeMetricsTest, WaitsAreAHistogramOfTheRankThatCausedThemAlsoWhereThereAreTooManyPairs) {
+  v1::GetFiguresResponse figures;
+  AddGroup(figures, "g", 500);
+  auto& ranks = *figures.add_ranks();
+  ranks.set_group("g");
+  ranks.set_num_ranks(500);
+  for (int rank = 0; rank < 500; ++rank) {
+    v1::RankFigures::Waits& waits = *ranks.mutable_figures()->add_waits();
+    waits.set_seconds(rank == 1 ? 2.5 : 0.25);
+    for (size_t i = 0; i < kNumWaitBuckets; ++i) waits.add_counts(i == 3 ? 4 : 0);  // To 0.1 s.
+  }
+  const std::string text = Text(figures);
+  const auto line = [](const char* part, const char* rank, const char* le, const char* value) {
+    return absl::StrCat("epd_rank_wait_seconds_", part, "{group=\"g\",tenant=\"\",rank=\"", rank,
+                        "\"", le, "} ", value, "\n");
+  };
+  EXPECT_THAT(text,
+              AllOf(HasSubstr(line("sum", "1", "", "2.5")), HasSubstr(line("count", "1", "", "4")),
+                    HasSubstr(line("bucket", "1", ",le=\"0.01\"", "0")),
+                    HasSubstr(line("bucket", "1", ",le=\"0.1\"", "4")),
+                    HasSubstr(line("bucket", "1", ",le=\"+Inf\"", "4"))));
+  EXPECT_THAT(text, AllOf(HasSubstr(line("count", "78", "", "4")),
+                          Not(HasSubstr(line("count", "79", "", "4"))),
+                          HasSubstr("epd_rank_wait_seconds_count{group=\"other\",tenant=\"other\","
+                                    "rank=\"other\"} 1684\n")));
 }
 
 TEST(NodeMetricsTest, ARankThatOthersWaitForNowIsNamed) {

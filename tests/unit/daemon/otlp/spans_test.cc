@@ -39,7 +39,8 @@ v1::NodeTrace Make(const std::string& node, uint32_t rank) {
 
 std::map<std::string, otlp::Span> SpansOf(const v1::NodeTrace& trace) {
   std::map<std::string, otlp::Span> spans;
-  const otlp::ExportTraceServiceRequest request = MakeSpans(trace, "9");
+  otlp::ExportTraceServiceRequest request;
+  MakeSpans(trace, "9", request);
   for (const otlp::Span& span : request.resource_spans(0).scope_spans(0).spans())
     spans[span.name()] = span;
   return spans;

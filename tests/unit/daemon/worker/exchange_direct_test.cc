@@ -113,6 +113,8 @@ TEST_F(ExchangeDirect, RecordsOfAllRanksCountOneOperation) {
   EXPECT_EQ(after.tenants[0].num_good, before.tenants[0].num_good + 1);
   EXPECT_EQ(after.tenants[0].bytes_moved, before.tenants[0].bytes_moved + 2 * 5000);
   EXPECT_EQ(after.tenants[0].waited_ns[1] - before.tenants[0].waited_ns[1], 5000);
+  const WaitCounts& waits = after.tenants[0].waits[1];
+  EXPECT_EQ(waits.counts[0], before.tenants[0].waits[1].counts[0] + 1) << "up to 100 us";
   EXPECT_THAT(h_.exchange.Past(kGroup, 10, 100, h_.now), SizeIs(4)) << "two of each rank";
 }
 

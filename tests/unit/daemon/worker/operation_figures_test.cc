@@ -10,6 +10,7 @@
 namespace epd {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 class Figures : public ::testing::Test {
@@ -41,6 +42,15 @@ TEST_F(Figures, RanksWaitForTheOneThatAnnouncesLast) {
   Announce();
   EXPECT_THAT(h_.exchange.Snapshot(h_.now).tenants[0].waited_ns,
               ElementsAre(0, 0, 30'000'000, 0, 0, 20'000'000, 0, 0, 0));
+}
+
+TEST_F(Figures, EachWaitForTheLastRankIsInABucketOfThatRank) {
+  Announce();
+  const auto waits = h_.exchange.Snapshot(h_.now).tenants[0].waits;
+  ASSERT_EQ(waits.size(), 3u);
+  EXPECT_EQ(waits[2].sum_ns, 50'000'000);
+  EXPECT_THAT(waits[2].counts, ElementsAre(0, 0, 0, 2, 0, 0)) << "both are of 10 to 100 ms";
+  for (const size_t other : {0, 1}) EXPECT_THAT(waits[other].counts, Each(0)) << other;
 }
 
 TEST_F(Figures, EveryPhaseOfAGoodOperationIsTimedOnce) {

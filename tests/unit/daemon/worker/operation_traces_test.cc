@@ -51,6 +51,22 @@ TEST_F(Traces, NothingIsKeptUntilSomebodyAsksAndAfterTheTimeIsUp) {
   EXPECT_THAT(traces().Read({}, 0, kAll).ranks, IsEmpty()) << "its memory is given back";
 }
 
+TEST_F(Traces, WhatIsOpenWhenSomebodyAsksIsThereSinceItsAnnounce) {
+  const absl::Time announced = h.now;
+  const Submission first = h.Take(h.Request(0));
+  h.Advance(absl::Seconds(30));
+  h.exchange.KeepTraces(h.now + absl::Seconds(10));
+  h.exchange.KeepTraces(h.now + absl::Seconds(10));
+  const std::vector<RankTrace> open = traces().ReadOpen({}, kAll);
+  ASSERT_THAT(open, SizeIs(1)) << "rank 1 has not come";
+  EXPECT_EQ(open[0].rank, Rank(0));
+  EXPECT_EQ(open[0].at[static_cast<size_t>(TracePoint::kAnnounced)], announced);
+  h.Take(h.Request(1));
+  h.Finish(h.operation(first));
+  EXPECT_THAT(traces().Read({}, 0, kAll).ranks, SizeIs(2));
+  EXPECT_THAT(traces().ReadOpen({}, kAll), IsEmpty());
+}
+
 TEST_F(Traces, EveryStepOfEachRankHasItsTime) {
   KeepFor(absl::Minutes(1));
   const Submission first = h.Take(h.Request(0));
