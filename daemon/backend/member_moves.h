@@ -49,7 +49,7 @@ struct NeighbourMessage {
   uint64_t epoch = 0;
   std::optional<Arena> arena = {};  // Else it is the first one.
   std::string problem = {};         // Of the first: why its device cannot read the others' memory.
-  UniqueFd fd = {};                 // Of the arena, or of the regions' board where there is no problem.
+  UniqueFd fd = {};  // Of the arena, or of the regions' board where there is no problem.
 };
 
 struct PreparedMove {

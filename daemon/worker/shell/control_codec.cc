@@ -145,12 +145,11 @@ v1::NeighbourMessage NeighbourToProto(const NeighbourMessage& message) {
 absl::StatusOr<NeighbourMessage> NeighbourFromProto(const v1::NeighbourMessage& message,
                                                     std::vector<UniqueFd> fds) {
   const bool bare = message.has_greeting() && !message.greeting().problem().empty();
-  if (message.body_case() == v1::NeighbourMessage::BODY_NOT_SET ||
-      fds.size() != (bare ? 0u : 1u)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a neighbour's message of kind ", static_cast<int>(message.body_case()), " with ",
-        fds.size(), " descriptors, expected ", bare ? 0 : 1,
-        "; the worker may have none left (LimitNOFILE)"));
+  if (message.body_case() == v1::NeighbourMessage::BODY_NOT_SET || fds.size() != (bare ? 0u : 1u)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a neighbour's message of kind ", static_cast<int>(message.body_case()),
+                     " with ", fds.size(), " descriptors, expected ", bare ? 0 : 1,
+                     "; the worker may have none left (LimitNOFILE)"));
   }
   NeighbourMessage out;
   out.worker = message.worker();

@@ -422,9 +422,10 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
                         .workers = {},
                         .self = -1,
                         .num_ranks = start.members.size()};
-  const NodeId& here = std::find_if(start.members.begin(), start.members.end(),
-                                    [](const RankHolder& one) { return bool(one.session); })
-                           ->node;
+  const NodeId& here =
+      std::find_if(start.members.begin(), start.members.end(), [](const RankHolder& one) {
+        return bool(one.session);
+      })->node;
   bool one_node = true;
   for (const RankHolder& member : start.members) {
     const auto node =

@@ -80,21 +80,20 @@ void FakeDriver::FillMemoryCalls() {
                   std::memcpy(shareable, &fd, sizeof fd);
                   return kSuccess;
                 });
-  EPD_FAKE_CALL(memory_import, "cuMemImportFromShareableHandle", kNeedsContext,
-                (MemoryHandle * handle, void* shareable, int type), {
-                  const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
-                  const off_t bytes = lseek(fd, 0, SEEK_END);
-                  const int home = HomeOf(fd);
-                  if (type != kHandlePosixDescriptor || bytes <= 0 || home < 0) {
-                    return kInvalidValue;
-                  }
-                  *handle = d.next_++;
-                  d.handles_[*handle] = {.fd = fd,
-                                         .bytes = static_cast<uint64_t>(bytes),
-                                         .home = home,
-                                         .imported = true};
-                  return kSuccess;
-                });
+  EPD_FAKE_CALL(
+      memory_import, "cuMemImportFromShareableHandle", kNeedsContext,
+      (MemoryHandle * handle, void* shareable, int type), {
+        const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
+        const off_t bytes = lseek(fd, 0, SEEK_END);
+        const int home = HomeOf(fd);
+        if (type != kHandlePosixDescriptor || bytes <= 0 || home < 0) {
+          return kInvalidValue;
+        }
+        *handle = d.next_++;
+        d.handles_[*handle] = {
+            .fd = fd, .bytes = static_cast<uint64_t>(bytes), .home = home, .imported = true};
+        return kSuccess;
+      });
   EPD_FAKE_CALL(address_reserve, "cuMemAddressReserve", kNeedsContext,
                 (DevicePointer * address, size_t bytes, size_t, DevicePointer hint, uint64_t), {
                   void* got = mmap(reinterpret_cast<void*>(hint), bytes, PROT_NONE,

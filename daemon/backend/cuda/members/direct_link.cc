@@ -51,10 +51,10 @@ void DirectLink::Poll(absl::Time now) {
   if (!peers_.failure().ok()) return Gone(peers_.failure());
   if (peers_.all_heard()) return Decide(now);
   if (now < deadline_) return;
-  Gone(absl::DeadlineExceededError(absl::StrCat(
-      Where(), ": not all of ", options_.membership.workers.size(),
-      " workers of this node said within ", absl::FormatDuration(options_.form_limit),
-      " whether they can read each other's memory")));
+  Gone(absl::DeadlineExceededError(
+      absl::StrCat(Where(), ": not all of ", options_.membership.workers.size(),
+                   " workers of this node said within ", absl::FormatDuration(options_.form_limit),
+                   " whether they can read each other's memory")));
 }
 
 void DirectLink::Gone(const absl::Status& cause) {
@@ -73,8 +73,9 @@ void DirectLink::End(const std::string& who, bool worker_gone, absl::Time now) {
 void DirectLink::OperationLate(absl::Time now) {
   if (falls_back_) return otherwise_->OperationLate(now);
   Gone(absl::DeadlineExceededError(
-      absl::StrCat(Where(), ": an operation that had its turn did not complete, or a member did "
-                            "not say where its rows are; the group forms again")));
+      absl::StrCat(Where(),
+                   ": an operation that had its turn did not complete, or a member did "
+                   "not say where its rows are; the group forms again")));
 }
 
 absl::StatusOr<std::unique_ptr<MemberRows>> DirectLink::Rows(const MoveGroup& group,

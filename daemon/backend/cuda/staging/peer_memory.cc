@@ -6,9 +6,9 @@ namespace epd::cuda {
 namespace {
 
 absl::Status Refused(const DriverTable& driver, const char* call, Result code, uint64_t bytes) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "another worker's staging of ", bytes,
-      " bytes cannot be mapped: ", Describe(driver, call, code), "; see peer access in epctl doctor"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("another worker's staging of ", bytes, " bytes cannot be mapped: ",
+                   Describe(driver, call, code), "; see peer access in epctl doctor"));
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ class DirectMembers : public ::testing::Test {
     options.staging_bytes = uint64_t{64} << 20;
     options.limit = absl::Seconds(5);
     options.image = "an image";
+    options.sharing = index == by_handle_ ? SharingChoice::kIpcHandle : SharingChoice::kAuto;
     auto device = CudaDevice::Open(driver_->table(), options);
     EXPECT_TRUE(device.ok()) << device.status();
     worker.backend = std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl_table_);
@@ -138,6 +139,7 @@ class DirectMembers : public ::testing::Test {
     }
     for (int r = 0; r < problem_.num_ranks; ++r) {
       const ArenaShare share = worker.arenas->Share(r).value();
+      if (share.sharing != ArenaSharing::kDeviceDescriptor) continue;
       void* at =
           mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_SHARED, share.read_write_fd, 0);
       EXPECT_NE(at, MAP_FAILED);
@@ -216,9 +218,7 @@ class DirectMembers : public ::testing::Test {
   char* RegionAt(size_t rank) {
     return Of(rank).mapped[rank] + RegionOf(static_cast<size_t>(node_.member_of_rank[rank]));
   }
-  char* Out(size_t rank) {
-    return Of(rank).mapped[rank] + Of(rank).job.parts[rank].out_offset;
-  }
+  char* Out(size_t rank) { return Of(rank).mapped[rank] + Of(rank).job.parts[rank].out_offset; }
   void Begin(shm::Kind kind, bool has_weights) {
     for (Worker& worker : workers_) {
       worker.job = {.kind = kind,
@@ -264,11 +264,10 @@ class DirectMembers : public ::testing::Test {
         before_turn();
         for (Worker& worker : workers_) {
           if (worker.lost) continue;
-          worker.backend->Issue(
-              {.id = id,
-               .place = place_,
-               .recv_capacity = std::vector<uint64_t>(num_ranks(), kCapacity)},
-              now_);
+          worker.backend->Issue({.id = id,
+                                 .place = place_,
+                                 .recv_capacity = std::vector<uint64_t>(num_ranks(), kCapacity)},
+                                now_);
         }
         ++place_;
       }
@@ -353,6 +352,7 @@ class DirectMembers : public ::testing::Test {
   }
 
   Random random_{20260101};
+  size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
   Node node_;
   reference::Problem problem_;
   std::optional<Plans> plans_;
@@ -427,8 +427,20 @@ TEST_F(DirectMembers, AllUseNcclWhereOnePairHasNoPeerAccess) {
   for (int i = 0; i < 1000 && nccl_.CountCalls("ncclCommInitRankConfig") < 3; ++i) Formed();
   EXPECT_EQ(nccl_.CountCalls("ncclCommInitRankConfig"), 3);
   for (const Worker& worker : workers_) {
-    EXPECT_THAT(worker.notes, ::testing::ElementsAre(AllOf(
-                                  HasSubstr("NCCL"), HasSubstr("cuda:2 has no peer access to cuda:0"))));
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(
+                    AllOf(HasSubstr("NCCL"), HasSubstr("cuda:2 has no peer access to cuda:0"))));
+  }
+}
+
+TEST_F(DirectMembers, AllUseNcclWhereOneSharesItsStagingByHandle) {
+  by_handle_ = 1;
+  Form(OneRankEach({0, 1}));
+  for (int i = 0; i < 1000 && nccl_.CountCalls("ncclCommInitRankConfig") < 2; ++i) Formed();
+  EXPECT_EQ(nccl_.CountCalls("ncclCommInitRankConfig"), 2);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(HasSubstr("cuda:1 shares its staging by handle")));
   }
 }
 
