@@ -19,6 +19,9 @@ DirectPeers::DirectPeers(CudaDevice& device, const CommunicatorMember& membershi
 // Asked of the driver for each pair, from the side that reads.
 std::string DirectPeers::FindProblem() const {
   const int self = membership_.devices[static_cast<size_t>(membership_.self)];
+  if (!device_.reads_peers()) {
+    return absl::StrCat("cuda:", self, " was told so (", kPeerSetting, "=no)");
+  }
   if (device_.staging().sharing() != Sharing::kDescriptor) {
     return absl::StrCat("cuda:", self,
                         " shares its staging by handle, which only a descriptor can follow to "

@@ -86,7 +86,11 @@ class DirectMembers : public ::testing::Test {
     }
     if (!driver_.has_value()) return;
     driver_->RunStreams();
-    workers_.clear();
+    for (Worker& worker : workers_) {
+      // Each is a process of its own otherwise, and leaves this thread without a context.
+      driver_->table().context_set_current(worker.backend->device().context());
+      worker.backend.reset();
+    }
     std::vector<std::string> violations = driver_->violations();
     if (one_is_lost_) {
       // To the fake all streams are of one process; what a dead one had goes, whatever others do.
@@ -135,6 +139,7 @@ class DirectMembers : public ::testing::Test {
     options.staging_bytes = uint64_t{64} << 20;
     options.limit = absl::Seconds(5);
     options.image = "an image";
+    if (index == by_nccl_) options.peer_setting = "no";
     options.sharing = index == by_handle_ ? SharingChoice::kIpcHandle : SharingChoice::kAuto;
     auto device = CudaDevice::Open(driver_->table(), options);
     EXPECT_TRUE(device.ok()) << device.status();
@@ -360,6 +365,7 @@ class DirectMembers : public ::testing::Test {
 
   Random random_{20260101};
   size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
+  size_t by_nccl_ = SIZE_MAX;    // That was told to use NCCL.
   bool one_is_lost_ = false;
   Node node_;
   reference::Problem problem_;
@@ -450,6 +456,27 @@ TEST_F(DirectMembers, AllUseNcclWhereOneSharesItsStagingByHandle) {
     EXPECT_THAT(worker.notes,
                 ::testing::ElementsAre(HasSubstr("cuda:1 shares its staging by handle")));
   }
+}
+
+TEST_F(DirectMembers, AllUseNcclWhereOneWasToldTo) {
+  by_nccl_ = 0;
+  Form(OneRankEach({4, 1}));
+  for (int i = 0; i < 1000 && nccl_.CountCalls("ncclCommInitRankConfig") < 2; ++i) Formed();
+  EXPECT_EQ(nccl_.CountCalls("ncclCommInitRankConfig"), 2);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(HasSubstr("cuda:4 was told so (EPD_CUDA_PEER_ACCESS=no)")));
+  }
+}
+
+TEST_F(DirectMembers, ASettingThatIsNeitherYesNorNoIsRefused) {
+  driver_.emplace(FakeMachine{});
+  CudaDeviceOptions options;
+  options.peer_setting = "off";
+  const absl::Status refused = CudaDevice::Open(driver_->table(), options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("EPD_CUDA_PEER_ACCESS: got 'off', expected yes or no"));
 }
 
 TEST_F(DirectMembers, ABadPlanIsAnErrorOnAllThatReadItAndTheNextMoveIsGood) {
