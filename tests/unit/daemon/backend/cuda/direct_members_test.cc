@@ -503,6 +503,40 @@ TEST_F(DirectMembers, ABadPlanIsAnErrorOnAllThatReadItAndTheNextMoveIsGood) {
   ExpectDispatched();
 }
 
+class DirectMembersRefused : public DirectMembers,
+                             public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Calls, DirectMembersRefused,
+                         ::testing::Values("cuMemImportFromShareableHandle", "cuMemAddressReserve",
+                                           "cuMemMap", "cuMemSetAccess"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DirectMembersRefused, EndTheOperationWithTheDriversReasonAndTheNextOneIsGood) {
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  const MoveId id = next_++;
+  for (Worker& worker : workers_) {
+    worker.backend->StartMove(id, *worker.arenas, group_, worker.job, now_);
+    EXPECT_TRUE(worker.backend->Poll(now_).ok());
+  }
+  PassOn();
+  driver_->Fail(GetParam(), kOutOfMemory);
+  std::vector<std::optional<absl::Status>> ended(workers_.size());
+  Round(ended);
+  ASSERT_TRUE(ended[0].has_value());
+  EXPECT_EQ(ended[0]->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(ended[0]->message()),
+              AllOf(HasSubstr("another worker's staging"), HasSubstr(GetParam()),
+                    HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
+  workers_[1].backend->Cancel(id, now_);  // As its leader would.
+  Round(ended);
+  ASSERT_TRUE(ended[1].has_value());
+  EXPECT_EQ(ended[1]->code(), absl::StatusCode::kAborted);
+  for (Worker& worker : workers_) worker.backend->TakePrepared();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
 // The rows that a worker reads stay as long as it has them mapped, whatever becomes of their owner; and what it has mapped
 // goes when the device is idle, and is gone in the end.
 TEST_F(DirectMembers, AWorkerThatIsLostTakesNothingAwayThatAnotherOneStillReads) {
