@@ -75,7 +75,9 @@ class DirectMembers : public ::testing::Test {
     nccl_table_ = {.table = nccl_.table(), .version = 23004, .path = "nccl", .problem = ""};
     MakeProblem();
     for (size_t i = 0; i < node_.devices.size(); ++i) workers_.push_back(Start(i));
-    for (size_t i = 0; i < workers_.size(); ++i) Enter(i);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (i != late_) Enter(i);
+    }
   }
   ~DirectMembers() override {
     for (Worker& worker : workers_) {
@@ -372,6 +374,7 @@ class DirectMembers : public ::testing::Test {
   }
 
   Random random_{20260101};
+  size_t late_ = SIZE_MAX;       // The worker that enters when the test says so.
   size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
   size_t by_nccl_ = SIZE_MAX;    // That was told to use NCCL.
   bool one_is_lost_ = false;

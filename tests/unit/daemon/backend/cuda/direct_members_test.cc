@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/backend/cuda/members/region_board.h"
@@ -68,6 +69,44 @@ TEST_F(DirectMembers, GoOnBehindTheLastEntryOfTheirBoards) {
   EXPECT_THAT(Formed(), Each(kGood));
   StageDispatch();
   for (uint64_t i = 0; i < RegionBoard::kPlaces + 3; ++i) ASSERT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+TEST_F(DirectMembers, AGreetingIsKeptForAWorkerThatHasNotEntered) {
+  late_ = 1;
+  Form(OneRankEach({0, 1}));
+  EXPECT_EQ(Formed()[0].code(), absl::StatusCode::kUnavailable);
+  Enter(late_);
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+// What comes of another epoch, of a worker that is no member, or a second time changes nothing.
+TEST_F(DirectMembers, WhatIsNotTheirsIsNotHeard) {
+  Form(OneRankEach({0, 1}));
+  NeighbourMessage foreign;
+  foreign.worker = 12345;
+  foreign.communicator = kCommunicator;
+  foreign.epoch = kTestIds.epoch;
+  foreign.problem = "nobody's";
+  workers_[0].backend->Hear(std::move(foreign));
+  NeighbourMessage old;
+  old.worker = kFirstWorker + 1;
+  old.communicator = kCommunicator;
+  old.epoch = kTestIds.epoch - 1;
+  old.problem = "of the epoch before";
+  workers_[0].backend->Hear(std::move(old));
+  EXPECT_THAT(Formed(), Each(kGood));
+  NeighbourMessage again;
+  again.worker = kFirstWorker + 1;
+  again.communicator = kCommunicator;
+  again.epoch = kTestIds.epoch;
+  again.problem = "too late";
+  workers_[0].backend->Hear(std::move(again));
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
   ExpectDispatched();
 }
 
