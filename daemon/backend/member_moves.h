@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/backend/move_job.h"
+#include "daemon/core/unique_fd.h"
 
 namespace epd {
 
@@ -29,6 +30,26 @@ struct CommunicatorMember {
   int self = 0;
   // Of a backend with a library, which is told of the group when it is made; every member has one rank.
   std::optional<GroupSpec> library = {};
+  // Where all members are workers of this node: their devices' ordinals, by member, and how many ranks the group has.
+  std::vector<int> devices = {};
+  size_t num_ranks = 0;
+};
+
+// What one worker tells another of its node, with a descriptor; epd passes it on.
+struct NeighbourMessage {
+  // A rank's staging, that the other's device may read it.
+  struct Arena {
+    uint64_t group_id = 0;
+    uint64_t formation = 0;
+    uint32_t rank = 0;
+    uint64_t bytes = 0;
+  };
+  uint64_t worker = 0;  // For whom; of one that has come, from whom. Its incarnation.
+  uint64_t communicator = 0;
+  uint64_t epoch = 0;
+  std::optional<Arena> arena = {};  // Else it is the first one.
+  std::string problem = {};         // Of the first: why its device cannot read the others' memory.
+  UniqueFd fd = {};  // Of the arena, or of the regions' board where there is no problem.
 };
 
 struct PreparedMove {
@@ -59,6 +80,13 @@ class MemberMoves {
   virtual void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) = 0;
   // A worker is gone: communicators with it are aborted, and their moves end with UNAVAILABLE.
   virtual void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) = 0;
+
+  // What other workers of this node are to be told.
+  virtual std::vector<NeighbourMessage> TakeForNeighbours() { return {}; }
+  // One of them says. May come before Enter.
+  virtual void Hear(NeighbourMessage) {}
+  // Lines for people: how the members of a communicator reach each other, and why.
+  virtual std::vector<std::string> TakeNotes() { return {}; }
 
   virtual std::vector<PreparedMove> TakePrepared() = 0;
   virtual void Issue(const IssuePlace& place, absl::Time now) = 0;

@@ -21,6 +21,7 @@ struct MoveGroup {
   // Of a group on several nodes whose rows go by a communicator (member_moves.h).
   uint64_t communicator = 0;
   std::vector<int> member_of_rank = {};  // [num_ranks]
+  uint64_t formation = 0;                // Tells the tenant's arenas from those that it had before.
 };
 
 // One rank's part. Sizes were checked against the region; everything in the region is client

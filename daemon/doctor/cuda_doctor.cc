@@ -130,7 +130,9 @@ v1::Finding Peers(const v1::CudaProbe& probe) {
       "cuda peer access", without.empty(),
       without.empty() ? absl::StrCat("between all ", probe.devices_size(), " devices")
                       : absl::StrCat("none from device to device: ", absl::StrJoin(without, ", ")),
-      "rows between those devices go through NCCL, not straight over NVLink or PCIe",
+      "groups with ranks on both of such a pair move all their rows by NCCL; others of this node "
+      "read "
+      "each other's memory",
       "see 'nvidia-smi topo -p2p r'; switch off ACS and IOMMU translation between them");
 }
 

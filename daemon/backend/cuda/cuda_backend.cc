@@ -51,9 +51,11 @@ void CudaBackend::Abandon(CudaArenas* arenas, CudaArenas::Left left) {
     const auto* move = std::get_if<std::unique_ptr<Move>>(&request);
     return move != nullptr && (*move)->arenas == arenas;
   });
-  for (const auto& communicator : communicators_) communicator->Forget(arenas);
+  for (const auto& communicator : communicators_) {
+    for (const PeerMemory& mapped : communicator->Forget(arenas)) left.peers.push_back(mapped);
+  }
   std::erase_if(moves_, [arenas](const auto& entry) { return entry.second->arenas == arenas; });
-  if (!lost_.ok() || (left.memory.empty() && left.pages.empty())) return;
+  if (!lost_.ok() || left.empty()) return;
   queue_.emplace_back(std::move(left));
 }
 
@@ -100,6 +102,8 @@ bool CudaBackend::Do(GiveBack& request) {
     munmap(pages, bytes);
   }
   request.pages.clear();
+  for (const PeerMemory& mapped : request.peers) UnmapPeerMemory(device_->driver(), mapped);
+  request.peers.clear();
   while (!request.memory.empty()) {
     const absl::Status given = device_->staging().GiveBack(request.memory.back());
     if (absl::IsInternal(given)) Lose(given);
@@ -171,6 +175,7 @@ void CudaBackend::Finish(WorkId id) {
 
 bool CudaBackend::busy() const {
   if (!queue_.empty() || !moves_.empty() || !moved_.empty() || !prepared_.empty()) return true;
+  if (!for_neighbours_.empty() || !notes_.empty()) return true;
   return std::any_of(communicators_.begin(), communicators_.end(),
                      [](const auto& communicator) { return communicator->busy(); });
 }

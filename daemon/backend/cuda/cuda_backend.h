@@ -51,6 +51,11 @@ class CudaBackend : public Backend, public MemberMoves {
   absl::Status Entered(uint64_t communicator, uint64_t epoch) const override;
   void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) override;
   void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) override;
+  std::vector<NeighbourMessage> TakeForNeighbours() override {
+    return std::exchange(for_neighbours_, {});
+  }
+  void Hear(NeighbourMessage message) override;
+  std::vector<std::string> TakeNotes() override { return std::exchange(notes_, {}); }
   std::vector<PreparedMove> TakePrepared() override { return std::exchange(prepared_, {}); }
   void Issue(const IssuePlace& place, absl::Time now) override;
   void Cancel(MoveId id, absl::Time now) override;
@@ -89,7 +94,7 @@ class CudaBackend : public Backend, public MemberMoves {
     std::optional<NcclUniqueId> id;  // Until it is used.
   };
   MemberCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
-  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership) const;
+  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership);
   void StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);
   void PollCommunicators(absl::Time now);
@@ -104,6 +109,10 @@ class CudaBackend : public Backend, public MemberMoves {
   const LoadedNccl* const nccl_;
   const std::string program_;
   std::map<uint64_t, KnownId> ids_;  // By communicator.
+  // What other workers have said of communicators that this one has not entered, by communicator and epoch.
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<NeighbourMessage>> early_;
+  std::vector<NeighbourMessage> for_neighbours_;
+  std::vector<std::string> notes_;
   std::vector<std::unique_ptr<MemberCommunicator>> communicators_;
   std::vector<PreparedMove> prepared_;
   absl::Time now_ = absl::InfinitePast();

@@ -6,10 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/backend/cuda/cuda_backend.h"
+#include "daemon/backend/cuda/members/direct_link.h"
 #include "daemon/backend/nccl_ep/ep_link.h"
 
 namespace epd::cuda {
 namespace {
+
+// Of one communicator: a member greets once, and tells of arenas only when all have entered.
+constexpr size_t kMaxEarly = 1024;
 
 std::string Name(uint64_t communicator, uint64_t epoch) {
   return absl::StrCat("group_id=", communicator, " epoch=", epoch);
@@ -40,6 +44,9 @@ absl::Status CudaBackend::InitCommunicator(uint64_t group_id, uint64_t epoch,
                                                       ": the group forms again in epoch ", epoch)),
                       now_);
   }
+  std::erase_if(early_, [&](const auto& entry) {
+    return entry.first.first == group_id && entry.first.second < epoch;
+  });
   KnownId known{.epoch = epoch, .id = std::nullopt};
   if (!unique_id.empty()) {
     known.id.emplace();
@@ -81,12 +88,27 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
       MemberCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
       moved_, prepared_));
   communicators_.back()->num_users = 1;
+  const auto early = early_.find({membership.communicator, membership.epoch});
+  if (early != early_.end()) {
+    for (NeighbourMessage& message : early->second) communicators_.back()->Hear(std::move(message));
+    early_.erase(early);
+  }
   communicators_.back()->Begin(*known->second.id, now);
   known->second.id.reset();
   return absl::OkStatus();
 }
 
-std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) const {
+void CudaBackend::Hear(NeighbourMessage message) {
+  if (MemberCommunicator* communicator = Find(message.communicator, message.epoch)) {
+    return communicator->Hear(std::move(message));
+  }
+  const auto known = ids_.find(message.communicator);
+  if (known != ids_.end() && known->second.epoch > message.epoch) return;
+  std::vector<NeighbourMessage>& early = early_[{message.communicator, message.epoch}];
+  if (early.size() < kMaxEarly) early.push_back(std::move(message));
+}
+
+std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) {
   // It may be called when this is gone.
   const auto enter = [set_current = device_->driver().context_set_current,
                       context = device_->context()] {
@@ -98,7 +120,14 @@ std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) co
                                        .num_ranks = static_cast<int>(in.workers.size()),
                                        .rank = in.self,
                                        .enter_device = enter};
-  if (!in.library.has_value()) return std::make_unique<NativeLink>(nccl_->table, options);
+  if (!in.library.has_value()) {
+    auto by_nccl = std::make_unique<NativeLink>(nccl_->table, options);
+    if (in.devices.empty()) return by_nccl;
+    return std::make_unique<DirectLink>(
+        *device_, std::move(by_nccl),
+        DirectLink::Options{.membership = in, .form_limit = options.form_limit}, for_neighbours_,
+        notes_);
+  }
   return std::make_unique<nccl_ep::EpLink>(
       *device_, *nccl_,
       nccl_ep::EpLinkOptions{

@@ -50,6 +50,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& 
   if (!problem.empty()) return absl::FailedPreconditionError(problem);
   CudaDeviceOptions device_options = options;
   device_options.bulk_setting = std::getenv(kBulkSetting);
+  device_options.peer_setting = std::getenv(kPeerSetting);
   absl::StatusOr<std::unique_ptr<CudaDevice>> device =
       CudaDevice::Open(driver.table, device_options);
   if (!device.ok()) return device.status();

@@ -244,6 +244,13 @@ void WorkerGateway::OnWorkerMessage(uint64_t incarnation, const v1::FromWorker& 
       ends_because_ = message.ends().cause().message();
       return Log(LogLevel::kError, "worker ends by itself",
                  {{"worker", ToString(options_.name)}, {"why", ends_because_}});
+    case v1::FromWorker::kNeighbour: {
+      // To whom it goes is read before from whom is written there.
+      v1::ToWorker passed;
+      *passed.mutable_neighbour() = message.neighbour();
+      passed.mutable_neighbour()->set_worker(incarnation);
+      return options_.pass_on(Incarnation(message.neighbour().worker()), passed, std::move(fds));
+    }
     case v1::FromWorker::kPast:
       return options_.on_past(message.past());
     case v1::FromWorker::kTrace:

@@ -37,6 +37,8 @@ class WorkerGateway : public WorkerObserver {
     std::function<void(const v1::WorkerTrace&)> on_trace;  // ... a GetTrace.
     std::string wire_secret =
         {};  // Told to those whom a formation brings together with the worker.
+    // The worker has a message for another one of this node; the table sets it.
+    std::function<void(Incarnation to, const v1::ToWorker&, std::vector<UniqueFd>)> pass_on = {};
   };
 
   // What it keeps up to date beside its own; all outlive this.

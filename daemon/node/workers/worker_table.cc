@@ -17,6 +17,9 @@ absl::Status WorkerTable::Add(const WorkerName& name) {
 WorkerEntry& WorkerTable::Enter(const WorkerName& name, SharedSegment records) {
   WorkerGateway::Options said = parts_.gateway;
   said.name = name;
+  said.pass_on = [this](Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds) {
+    PassOn(to, message, std::move(fds));
+  };
   auto entry = std::make_unique<WorkerEntry>(std::move(records), std::move(said),
                                              parts_.options(name), parts_.sink, parts_.loop);
   entry->gateway.SetPeers(&entry->supervisor, server_);
@@ -30,6 +33,15 @@ WorkerEntry* WorkerTable::Find(const WorkerName& name) const {
 
 void WorkerTable::Send(const WorkerName& to, const v1::ToWorker& message) {
   if (WorkerEntry* entry = Find(to); entry != nullptr) entry->supervisor.Send(message);
+}
+
+void WorkerTable::PassOn(Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds) {
+  for (const auto& [name, entry] : entries_) {
+    if (entry->supervisor.figures().worker_incarnation != to.value) continue;
+    PacketChannel::Fds shared;
+    for (UniqueFd& fd : fds) shared.push_back(std::make_shared<UniqueFd>(std::move(fd)));
+    entry->supervisor.Send(message, std::move(shared));
+  }
 }
 
 void WorkerTable::EndSession(const AttachSession& session, const absl::Status& cause,

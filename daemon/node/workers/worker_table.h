@@ -73,6 +73,9 @@ class WorkerTable {
   // Drops it when the worker is not there.
   void Send(const WorkerName& to, const v1::ToWorker& message);
 
+  // From one worker to the run `to` of another; dropped when that is over, of which all its neighbours hear.
+  void PassOn(Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds);
+
   // Tells every worker that the session has slots of.
   void EndSession(const AttachSession& session, const absl::Status& cause, bool process_alive);
 

@@ -126,6 +126,47 @@ EngineLimits LimitsFromProto(const v1::WorkerHello::Limits& message) {
   return limits;
 }
 
+v1::NeighbourMessage NeighbourToProto(const NeighbourMessage& message) {
+  v1::NeighbourMessage out;
+  out.set_worker(message.worker);
+  out.set_communicator_id(message.communicator);
+  out.set_epoch(message.epoch);
+  if (!message.arena.has_value()) {
+    out.mutable_greeting()->set_problem(message.problem);
+    return out;
+  }
+  out.mutable_arena()->set_group_id(message.arena->group_id);
+  out.mutable_arena()->set_formation(message.arena->formation);
+  out.mutable_arena()->set_rank(message.arena->rank);
+  out.mutable_arena()->set_bytes(message.arena->bytes);
+  return out;
+}
+
+absl::StatusOr<NeighbourMessage> NeighbourFromProto(const v1::NeighbourMessage& message,
+                                                    std::vector<UniqueFd> fds) {
+  const bool bare = message.has_greeting() && !message.greeting().problem().empty();
+  if (message.body_case() == v1::NeighbourMessage::BODY_NOT_SET || fds.size() != (bare ? 0u : 1u)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a neighbour's message of kind ", static_cast<int>(message.body_case()),
+                     " with ", fds.size(), " descriptors, expected ", bare ? 0 : 1,
+                     "; the worker may have none left (LimitNOFILE)"));
+  }
+  NeighbourMessage out;
+  out.worker = message.worker();
+  out.communicator = message.communicator_id();
+  out.epoch = message.epoch();
+  if (!bare) out.fd = std::move(fds[0]);
+  if (message.has_greeting()) {
+    out.problem = message.greeting().problem();
+    return out;
+  }
+  out.arena = {.group_id = message.arena().group_id(),
+               .formation = message.arena().formation(),
+               .rank = message.arena().rank(),
+               .bytes = message.arena().bytes()};
+  return out;
+}
+
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message) {
   TenantStart start{.group = GroupId(message.group_id()),
                     .epoch = Epoch(message.epoch()),

@@ -21,6 +21,12 @@ EngineLimits LimitsFromProto(const v1::WorkerHello::Limits& message);
 //   INVALID_ARGUMENT  a program digest is not 16 bytes, or the dtype or executor is unknown
 absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message);
 
+// All but the descriptor, which goes beside it.
+v1::NeighbourMessage NeighbourToProto(const NeighbourMessage& message);
+//   INVALID_ARGUMENT  neither a greeting nor an arena, or without the descriptor that belongs to it
+absl::StatusOr<NeighbourMessage> NeighbourFromProto(const v1::NeighbourMessage& message,
+                                                    std::vector<UniqueFd> fds);
+
 // Everything but the rank.
 void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena);
 

@@ -75,12 +75,22 @@ void EffectPerformer::TakeMoved(Backend& backend) {
   MemberMoves* members = backend.member_moves();
   const std::vector<PreparedMove> prepared =
       members == nullptr ? std::vector<PreparedMove>() : members->TakePrepared();
+  if (members != nullptr) SendForNeighbours(*members);
   for (const PreparedMove& one : prepared) {
     exchange_.RowsPrepared(OperationId(one.id), one.digest, now_);
   }
   for (const MovedRows& one : *moved) {
     exchange_.RowsMoved(OperationId(one.id), one.status, now_);
   }
+}
+
+void EffectPerformer::SendForNeighbours(MemberMoves& members) {
+  for (const NeighbourMessage& one : members.TakeForNeighbours()) {
+    v1::FromWorker message;
+    *message.mutable_neighbour() = NeighbourToProto(one);
+    Send(message, one.fd.valid() ? std::vector<int>{one.fd.get()} : std::vector<int>{});
+  }
+  for (const std::string& note : members.TakeNotes()) Log(LogLine{Severity::kInfo, note});
 }
 
 Backend& EffectPerformer::BackendFor(const std::string& asked) const {
@@ -381,6 +391,7 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   TenantFacts facts;
   facts.move =
       MoveGroup{.group_id = start.group.value, .epoch = start.epoch.value, .spec = start.spec};
+  facts.move.formation = start.formation.value;
   for (const Rank owner : start.spec.expert_owner) {
     facts.move.expert_owner.push_back(static_cast<int32_t>(owner.value));
   }
@@ -409,7 +420,13 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
   CommunicatorMember in{.communicator = start.communicator.value,
                         .epoch = start.epoch.value,
                         .workers = {},
-                        .self = -1};
+                        .self = -1,
+                        .num_ranks = start.members.size()};
+  const NodeId& here =
+      std::find_if(start.members.begin(), start.members.end(), [](const RankHolder& one) {
+        return bool(one.session);
+      })->node;
+  bool one_node = true;
   for (const RankHolder& member : start.members) {
     const auto node =
         std::find_if(start.nodes.begin(), start.nodes.end(),
@@ -420,7 +437,11 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
     }
     const auto known = std::find(in.workers.begin(), in.workers.end(), node->worker.value);
     const int index = static_cast<int>(known - in.workers.begin());
-    if (known == in.workers.end()) in.workers.push_back(node->worker.value);
+    if (known == in.workers.end()) {
+      in.workers.push_back(node->worker.value);
+      in.devices.push_back(member.worker.cuda_device);
+      one_node = one_node && member.node == here;
+    }
     if (member.session) in.self = index;
     facts.move.member_of_rank.push_back(index);
   }
@@ -428,6 +449,7 @@ absl::Status EffectPerformer::EnterCommunicator(const TenantStart& start, Tenant
     if (in.workers.size() < start.members.size()) return SeveralRanksOnOneGpu(start.spec);
     in.library = start.spec;
   }
+  if (!one_node) in.devices.clear();
   facts.move.communicator = in.communicator;
   return facts.members->Enter(in, now_);
 }

@@ -104,6 +104,8 @@ class EffectPerformer {
   void Run(const DropArenas& effect);
   void Run(const ReportTenantReady& effect);
   void TakeMoved(Backend& backend);
+  // What the backend tells other workers of this node, and people.
+  void SendForNeighbours(MemberMoves& members);
   // Of a spec that was let in.
   Backend& BackendFor(const std::string& asked) const;
   absl::Status EnterCommunicator(const TenantStart& start, TenantFacts& facts);

@@ -67,6 +67,7 @@ class ExecLoop {
   void Handle(const v1::EndTenant& message);
   void Handle(const v1::MakeUniqueId& message);
   void Handle(const v1::InitCommunicator& message);
+  void Handle(const v1::NeighbourMessage& message, std::vector<UniqueFd> fds);
   void Handle(const v1::GetSnapshot& message);
   void Handle(const v1::GetPast& message);
   void Handle(const v1::GetTrace& message);

@@ -53,6 +53,8 @@ void ExecLoop::Handle(EpdMessage message) {
       return Handle(body.make_unique_id());
     case v1::ToWorker::kInitCommunicator:
       return Handle(body.init_communicator());
+    case v1::ToWorker::kNeighbour:
+      return Handle(body.neighbour(), std::move(message.fds));
     case v1::ToWorker::kGetSnapshot:
       return Handle(body.get_snapshot());
     case v1::ToWorker::kGetPast:
@@ -196,6 +198,14 @@ void ExecLoop::Handle(const v1::InitCommunicator& message) {
   }
   *ready.mutable_status() = ToProto(status);
   Send(reply);
+}
+
+void ExecLoop::Handle(const v1::NeighbourMessage& message, std::vector<UniqueFd> fds) {
+  absl::StatusOr<NeighbourMessage> heard = NeighbourFromProto(message, std::move(fds));
+  if (!heard.ok()) return LeaveOut(heard.status().message());
+  for (const std::unique_ptr<Backend>& backend : backends_) {
+    if (backend->member_moves() != nullptr) return backend->member_moves()->Hear(*std::move(heard));
+  }
 }
 
 // A number takes four bytes of a wait, and at most ten of a route or a count; the numbers of one rank for which others

@@ -68,9 +68,9 @@ void FakeDriver::FillTable() {
     *bytes = d.machine_.device_bytes;
     return kSuccess;
   });
-  EPD_FAKE_CALL(device_can_access_peer, "cuDeviceCanAccessPeer", kFree, (int* can, Device, Device),
-                {
-                  *can = d.machine_.peer_access;
+  EPD_FAKE_CALL(device_can_access_peer, "cuDeviceCanAccessPeer", kFree,
+                (int* can, Device device, Device peer), {
+                  *can = device != peer && d.machine_.CanAccess(device, peer) ? 1 : 0;
                   return kSuccess;
                 });
   EPD_FAKE_CALL(primary_context_retain, "cuDevicePrimaryCtxRetain", kMayBlock,

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/driver/driver_table.h"
@@ -33,6 +34,12 @@ struct FakeMachine {
   bool stream_memory_operations = true;
   bool waits_end = true;  // False: the device never sees what a CPU writes.
   bool peer_access = true;
+  // Pairs of devices without it, although others have it.
+  std::set<std::pair<int, int>> no_peer_access = {};
+
+  bool CanAccess(int device, int peer) const {
+    return device == peer || (peer_access && !no_peer_access.contains({device, peer}));
+  }
   bool mps = false;
   bool rdma = false;         // Network cards reach memory of cuMemCreate.
   bool with_runtime = true;  // runtime_take_last_error is there.
@@ -90,6 +97,7 @@ class FakeDriver {
   struct Allocation {
     int fd = -1;
     uint64_t bytes = 0;
+    int home = 0;  // The device whose memory it is.
     bool imported = false;
     bool exportable = false;
   };
@@ -97,6 +105,8 @@ class FakeDriver {
     MemoryHandle handle = 0;  // 0: of memory_allocate or ipc_open_handle.
     uint64_t bytes = 0;
     int fd = -1;
+    int home = 0;
+    bool imported = false;  // Another process counts the bytes.
     bool accessible = false;
     bool opened = false;  // By ipc_open_handle.
   };
@@ -144,7 +154,8 @@ class FakeDriver {
   }
   int PendingWaits() const;
   int BusyStreams() const;
-  int MakeMemory(uint64_t bytes);
+  // `home`: the device; whoever imports it, in whichever process, knows.
+  int MakeMemory(uint64_t bytes, int home);
   Result Enqueue(Stream stream, StreamOperation operation);
 
   const FakeMachine machine_;

@@ -9,6 +9,19 @@
 #include "tests/fakes/cuda/fake_call.h"
 
 namespace epd::cuda {
+namespace {
+
+// The device that memory was made for, as its name says (MakeMemory). -1: it is no such memory.
+int HomeOf(int fd) {
+  char link[64];
+  char name[128] = {};
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  if (readlink(link, name, sizeof name - 1) < 0) return -1;
+  int home = -1;
+  return std::sscanf(name, "/memfd:fake-device-memory-%d", &home) == 1 ? home : -1;
+}
+
+}  // namespace
 
 void FakeDriver::FillMemoryCalls() {
   if (machine_.with_runtime) {
@@ -38,10 +51,11 @@ void FakeDriver::FillMemoryCalls() {
         const bool rdma = properties->flags.gpu_direct_rdma_capable != 0;
         if (rdma && !d.machine_.rdma) return kNotSupported;
         d.rdma_bytes_ += rdma ? bytes : 0;
-        const int fd = d.MakeMemory(bytes);
+        const int home = properties->location.id;
+        const int fd = d.MakeMemory(bytes, home);
         if (fd < 0) return kOutOfMemory;
         *handle = d.next_++;
-        d.handles_[*handle] = {.fd = fd, .bytes = bytes, .exportable = exportable};
+        d.handles_[*handle] = {.fd = fd, .bytes = bytes, .home = home, .exportable = exportable};
         return kSuccess;
       });
   EPD_FAKE_CALL(memory_release, "cuMemRelease", kNeedsContext, (MemoryHandle handle), {
@@ -66,16 +80,20 @@ void FakeDriver::FillMemoryCalls() {
                   std::memcpy(shareable, &fd, sizeof fd);
                   return kSuccess;
                 });
-  EPD_FAKE_CALL(memory_import, "cuMemImportFromShareableHandle", kNeedsContext,
-                (MemoryHandle * handle, void* shareable, int type), {
-                  const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
-                  const off_t bytes = lseek(fd, 0, SEEK_END);
-                  if (type != kHandlePosixDescriptor || bytes <= 0) return kInvalidValue;
-                  *handle = d.next_++;
-                  d.handles_[*handle] = {
-                      .fd = fd, .bytes = static_cast<uint64_t>(bytes), .imported = true};
-                  return kSuccess;
-                });
+  EPD_FAKE_CALL(
+      memory_import, "cuMemImportFromShareableHandle", kNeedsContext,
+      (MemoryHandle * handle, void* shareable, int type), {
+        const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
+        const off_t bytes = lseek(fd, 0, SEEK_END);
+        const int home = HomeOf(fd);
+        if (type != kHandlePosixDescriptor || bytes <= 0 || home < 0) {
+          return kInvalidValue;
+        }
+        *handle = d.next_++;
+        d.handles_[*handle] = {
+            .fd = fd, .bytes = static_cast<uint64_t>(bytes), .home = home, .imported = true};
+        return kSuccess;
+      });
   EPD_FAKE_CALL(address_reserve, "cuMemAddressReserve", kNeedsContext,
                 (DevicePointer * address, size_t bytes, size_t, DevicePointer hint, uint64_t), {
                   void* got = mmap(reinterpret_cast<void*>(hint), bytes, PROT_NONE,
@@ -111,7 +129,11 @@ void FakeDriver::FillMemoryCalls() {
         }
         const int fd = dup(memory->second.fd);
         mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0);
-        d.mapped_[address] = {.handle = handle, .bytes = bytes, .fd = fd};
+        d.mapped_[address] = {.handle = handle,
+                              .bytes = bytes,
+                              .fd = fd,
+                              .home = memory->second.home,
+                              .imported = memory->second.imported};
         return kSuccess;
       });
   EPD_FAKE_CALL(memory_unmap, "cuMemUnmap", kNeedsContext | kMayBlock | kTakesAway,
@@ -123,7 +145,9 @@ void FakeDriver::FillMemoryCalls() {
                   mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
                   close(found->second.fd);
-                  if (d.handles_.count(found->second.handle) == 0) d.used_bytes_ -= bytes;
+                  if (d.handles_.count(found->second.handle) == 0 && !found->second.imported) {
+                    d.used_bytes_ -= bytes;
+                  }
                   d.mapped_.erase(found);
                   return kSuccess;
                 });
@@ -133,13 +157,17 @@ void FakeDriver::FillMemoryCalls() {
                   if (found == d.mapped_.end() || access->flags != kAccessReadWrite) {
                     return kInvalidValue;
                   }
+                  // cuda.h at cuMemSetAccess: the device must be able to reach where the memory is.
+                  if (!d.machine_.CanAccess(access->location.id, found->second.home)) {
+                    return kInvalidDevice;
+                  }
                   mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
                   found->second.accessible = true;
                   return kSuccess;
                 });
   EPD_FAKE_CALL(memory_allocate, "cuMemAlloc", kNeedsContext | kMayBlock,
                 (DevicePointer * address, size_t bytes), {
-                  const int fd = d.MakeMemory(bytes);
+                  const int fd = d.MakeMemory(bytes, std::max(d.device_, 0));
                   if (fd < 0) return kOutOfMemory;
                   void* got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
                   *address = reinterpret_cast<DevicePointer>(got);

@@ -1,5 +1,5 @@
 // A libcuda.so.1 without a GPU: the fake driver behind cuGetProcAddress, told by EPD_FAKE_CUDA what to
-// be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 mps=1 version=12040
+// be, as words: devices=2 compute=8.0 vmm=0 fd=0 ipc=0 memops=0 waits=0 peer=0 nopeer=0-1 mps=1 version=12040
 // missing=cuMemCreate missing=all stub=1 fails=cuMemCreate:2 exit=cuInit abort=cuInit hang=cuInit.
 //
 // Its streams run by themselves, kernels on the CPU from the same source. EPD_FAKE_CUDA_FOLDER is a folder
@@ -56,6 +56,13 @@ FakeMachine MachineOf(const std::map<std::string, std::string>& words) {
   machine.stream_memory_operations = number("memops", 1) != 0;
   machine.waits_end = number("waits", 1) != 0;
   machine.peer_access = number("peer", 1) != 0;
+  // One pair, in that direction alone.
+  int device = 0;
+  int peer = 0;
+  if (const auto found = words.find("nopeer");
+      found != words.end() && std::sscanf(found->second.c_str(), "%d-%d", &device, &peer) == 2) {
+    machine.no_peer_access.insert({device, peer});
+  }
   machine.mps = number("mps", 0) != 0;
   machine.with_runtime = false;
   return machine;

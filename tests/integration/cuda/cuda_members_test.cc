@@ -1,7 +1,7 @@
 // Goal: a group whose ranks are on several GPUs of one node does the five operations with the bits that plain loops
-// give, over one epd, a worker process per fake device and a fake NCCL that carries the bytes; when one worker is
-// killed every rank hears a typed error, and the group goes on in a new epoch; no call ever breaks a rule
-// of the driver or of NCCL.
+// give, over one epd and a worker process per fake device: out of each other's memory where every device can read every
+// other's, else all by a fake NCCL that carries the bytes; when one worker is killed every rank hears a typed error, and
+// the group goes on in a new epoch; no call ever breaks a rule of the driver or of NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,16 +25,21 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+// A node's devices, as the fake driver takes them.
+constexpr char kTwo[] = "devices=2";
+constexpr char kTwoOfThemApart[] = "devices=2 nopeer=1-0";
+
 class CudaMembers : public OnFakeGpu {
  protected:
-  CudaMembers() { setenv("EPD_FAKE_CUDA", "devices=2", 1); }
+  CudaMembers() { setenv("EPD_FAKE_CUDA", kTwo, 1); }
 
-  // Ranks are on the two devices in turns, so that neighbours have different workers.
-  static JoinOptions OnEither(uint32_t rank) {
+  // Ranks are on the devices in turns, so that neighbours have different workers.
+  static JoinOptions OnOneOf(uint32_t num_devices, uint32_t rank) {
     JoinOptions options = kOnCuda;
-    options.device = rank % 2 == 0 ? "cuda:0" : "cuda:1";
+    options.device = "cuda:" + std::to_string(rank % num_devices);
     return options;
   }
+  static JoinOptions OnEither(uint32_t rank) { return OnOneOf(2, rank); }
 
   // No TLS, no cluster: what the two workers tell each other stays on the node.
   const std::vector<std::string> flags_ = {"--cuda_staging_bytes=512MiB", "--cuda_devices=0,1"};
@@ -52,7 +57,54 @@ TEST_F(CudaMembers, EveryRankOnTwoGpusOfANodeGetsWhatPlainLoopsGive) {
     }
   }
   EXPECT_EQ(daemon.Log().find("worker ended"), std::string::npos);
-  EXPECT_GE(gpu_.CountNcclMarks('r'), 4) << "rows went between the devices by NCCL";
+  EXPECT_THAT(daemon.Log(), HasSubstr("rows go directly between the node's devices"));
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 0) << "nothing went by NCCL";
+}
+
+// The first of the two refuses nothing, and uses NCCL as well.
+TEST_F(CudaMembers, WithoutPeerAccessInOneDirectionRowsGoByNcclAndTheLogSaysWhy) {
+  setenv("EPD_FAKE_CUDA", kTwoOfThemApart, 1);
+  RunningDaemon daemon(flags_);
+  ExchangeCase c = CasesOfNodes(4)[0];
+  c.worker_executor = true;
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice, OnEither);
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_THAT(daemon.Log(), HasSubstr("rows go by NCCL between the node's devices: cuda:1 has no "
+                                      "peer access to cuda:0"));
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 2);
+}
+
+class CudaManyMembers : public CudaMembers, public ::testing::WithParamInterface<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Gpus, CudaManyMembers, ::testing::Values(4, 8),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(CudaManyMembers, EveryRankGetsWhatPlainLoopsGive) {
+  const uint32_t num_devices = GetParam();
+  std::string all = "0";
+  for (uint32_t i = 1; i < num_devices; ++i) all += "," + std::to_string(i);
+  setenv("EPD_FAKE_CUDA", ("devices=" + std::to_string(num_devices)).c_str(), 1);
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--cuda_devices=" + all});
+  ExchangeCase c = CasesOfNodes(num_devices)[0];
+  c.worker_executor = true;
+  auto ranks = StartRanks(daemon.socket_path(), c, RunTwice,
+                          [=](uint32_t rank) { return OnOneOf(num_devices, rank); });
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 0);
+}
+
+TEST_F(CudaMembers, TwoTenantsOfAGroupReadEachTheirOwnRows) {
+  RunningDaemon daemon(flags_);
+  const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
+  const auto body = [](JoinedRank& joined, Link&) { return joined.RunAndLeave(5); };
+  auto first = StartRanks(daemon.socket_path(), c, body, OnEither);
+  auto second = StartRanks(daemon.socket_path(), c, body, [](uint32_t rank) {
+    JoinOptions options = OnEither(rank);
+    options.tenant = "other";
+    return options;
+  });
+  EXPECT_THAT(FinishAll(first), Each(""));
+  EXPECT_THAT(FinishAll(second), Each(""));
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), 0);
 }
 
 // Rank `first` on cuda:0 and the one behind it on cuda:1, of one session: each in a thread of its own, until it has
@@ -112,21 +164,38 @@ TEST_F(CudaProcesses, WithRanksOnSeveralGpusGoOnWhenOneWorkerHasDied) {
                                                StartsWith("[epd:UNAVAILABLE] group=gpu"))));
 }
 
-class CudaMemberKilled : public CudaMembers, public ::testing::WithParamInterface<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Both, CudaMemberKilled, ::testing::Values("cuda:0", "cuda:1"),
-                         [](const auto& info) { return info.param.substr(5); });
+// Whom, and on what machine.
+struct Kill {
+  std::string worker;
+  std::string machine;
+};
+class CudaMemberKilled : public CudaMembers, public ::testing::WithParamInterface<Kill> {};
+INSTANTIATE_TEST_SUITE_P(Each, CudaMemberKilled,
+                         ::testing::Values(Kill{"cuda:0", kTwo}, Kill{"cuda:1", kTwo},
+                                           Kill{"cuda:0", kTwoOfThemApart},
+                                           Kill{"cuda:1", kTwoOfThemApart}),
+                         [](const auto& info) {
+                           return info.param.worker.substr(5) +
+                                  (info.param.machine == kTwo ? "Direct" : "ByNccl");
+                         });
 
 TEST_P(CudaMemberKilled, IsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
+  setenv("EPD_FAKE_CUDA", GetParam().machine.c_str(), 1);
+  const bool direct = GetParam().machine == kTwo;
   RunningDaemon daemon(flags_);
   const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
   auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(1000), OnEither);
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
-  EXPECT_EQ(gpu_.CountNcclMarks('r'), 2);
-  kill(daemon.worker_pid(GetParam()), SIGKILL);
+  EXPECT_EQ(gpu_.CountNcclMarks('r'), direct ? 0 : 2);
+  kill(daemon.worker_pid(GetParam().worker), SIGKILL);
   EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),
                                            StartsWith("[epd:UNAVAILABLE] group=gpu"))));
-  EXPECT_GE(gpu_.CountNcclMarks('r'), 4) << "a new communicator";
-  EXPECT_GE(gpu_.CountNcclMarks('a'), 1) << "the survivor aborted the first one";
+  if (direct) {
+    EXPECT_EQ(gpu_.CountNcclMarks('r'), 0);
+  } else {
+    EXPECT_GE(gpu_.CountNcclMarks('r'), 4) << "a new communicator";
+    EXPECT_GE(gpu_.CountNcclMarks('a'), 1) << "the survivor aborted the first one";
+  }
 }
 
 TEST_F(CudaMembers, WithoutNcclTheGroupIsRefusedWithTheWorkersName) {

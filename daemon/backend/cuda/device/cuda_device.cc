@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/cuda/device_image.h"
 #include "kernels/cuda/driver/device_shape.h"
 
@@ -47,6 +48,12 @@ absl::Status CudaDevice::Describe(const CudaDeviceOptions& options) {
   }
   const std::string bad = ReadBulkSetting(options.bulk_setting, &shape_);
   if (!bad.empty()) return absl::InvalidArgumentError(bad);
+  const absl::string_view reads = options.peer_setting == nullptr ? "yes" : options.peer_setting;
+  if (reads != "yes" && reads != "no") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kPeerSetting, ": got '", reads, "', expected yes or no"));
+  }
+  reads_peers_ = reads == "yes";
   shape_.max_num_sms = options.max_num_sms;
   char name[128] = {};
   driver_.device_get_name(name, sizeof name - 1, device_);

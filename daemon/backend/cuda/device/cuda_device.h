@@ -22,6 +22,10 @@ namespace epd::cuda {
 inline constexpr int kNumMoveStreams = 4;
 inline constexpr int kMaxCommunicators = 8;
 
+// The environment's variable, of epd, whose workers inherit it: "no" lets rows between a node's devices go by NCCL, where
+// they could go directly.
+inline constexpr char kPeerSetting[] = "EPD_CUDA_PEER_ACCESS";
+
 struct CudaDeviceOptions {
   int ordinal = 0;
   uint64_t staging_bytes = 0;
@@ -29,6 +33,7 @@ struct CudaDeviceOptions {
   int32_t max_num_sms = 0;  // For kernels that move rows; 0: all.
   const char* bulk_setting =
       nullptr;  // The text of kBulkSetting (kernels/cuda/driver/device_shape.h).
+  const char* peer_setting = nullptr;  // The text of kPeerSetting.
   absl::Duration limit = absl::Seconds(30);
   const void* image = nullptr;  // The kernels; null: those of this program.
 };
@@ -39,6 +44,7 @@ class CudaDevice {
  public:
   // Takes the device's primary context and reserves the staging, and as much beside it as moves need
   // for themselves. The table outlives the device.
+  //   INVALID_ARGUMENT     a setting's text
   //   FAILED_PRECONDITION  no such device, or it lacks what a worker cannot do without (why)
   //   RESOURCE_EXHAUSTED   it has not that much memory left
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const DriverTable& driver,
@@ -61,6 +67,8 @@ class CudaDevice {
   const std::string& name() const { return name_; }
   const std::string& uuid() const { return uuid_; }  // 16 bytes.
   uint64_t total_bytes() const { return total_bytes_; }
+  // Whether it may read other devices' memory.
+  bool reads_peers() const { return reads_peers_; }
 
  private:
   explicit CudaDevice(const DriverTable& driver) : driver_(driver) {}
@@ -75,6 +83,7 @@ class CudaDevice {
   std::string name_;
   std::string uuid_;
   uint64_t total_bytes_ = 0;
+  bool reads_peers_ = true;
   DeviceShape shape_;
   std::optional<DeviceStreams> streams_;
   std::unique_ptr<KernelModule> kernels_;

@@ -139,9 +139,10 @@ void MemberCommunicator::Cancel(MoveId id, absl::Time) {
   if (!InStream(*move)) Finish(*move, move->verdict);
 }
 
-void MemberCommunicator::Forget(const CudaArenas* arenas) {
+std::vector<PeerMemory> MemberCommunicator::Forget(const CudaArenas* arenas) {
   std::erase_if(moves_, [arenas](const auto& move) { return move->arenas == arenas; });
   known_.ForgetArenas(arenas);
+  return link_->Forget(arenas);
 }
 
 void MemberCommunicator::Issue(const IssuePlace& place, absl::Time now) {
@@ -165,6 +166,7 @@ void MemberCommunicator::Issue(const IssuePlace& place, absl::Time now) {
   }
   // The others issue it, and nobody can go on without this member.
   if (!problem.ok()) return End(problem, now);
+  move->rows->TakePlace(place.place);
   order_.Prepared(place.id);
 }
 
@@ -264,9 +266,9 @@ void MemberCommunicator::TakeCounts(MemberMove& move) {
 }
 
 absl::Status MemberCommunicator::Reserve(MemberMove& move) {
+  absl::Status reserved = move.rows->Reach(*move.arenas);
   // NCCL may be about to use what lies there.
-  absl::Status reserved = absl::OkStatus();
-  if (!memory_.Holds(move.rows->room())) {
+  if (reserved.ok() && !memory_.Holds(move.rows->room())) {
     if (NumInStream() > 0) return absl::OkStatus();
     reserved = memory_.Reserve(move.rows->room());
   }
@@ -303,6 +305,12 @@ absl::Status MemberCommunicator::IssueNext(absl::Time now) {
     const absl::StatusOr<int> block = memory_.TakeBlock(move->rows->room());
     if (absl::IsFailedPrecondition(block.status())) return absl::OkStatus();
     if (!block.ok()) return block.status();
+    if (!move->rows->HasRegions()) {
+      memory_.ReturnBlock(*block);
+      // It is the first in order: a member that says nothing holds back all that come after it.
+      move->deadline = std::min(move->deadline, now + options_.limit);
+      return absl::OkStatus();
+    }
     move->block = *block;
     next_.reset();
     if (absl::Status lost = Issue(*move, now); !lost.ok()) return lost;
@@ -373,6 +381,7 @@ MoveMemory::Left MemberCommunicator::TakeMemory() {
   MoveMemory::Left more = reading_.TakeAway();
   left.memory.insert(left.memory.end(), more.memory.begin(), more.memory.end());
   left.pages.insert(left.pages.end(), more.pages.begin(), more.pages.end());
+  left.peers = link_->TakeMapped();
   return left;
 }
 

@@ -79,8 +79,10 @@ class MemberCommunicator {
   bool Has(MoveId id) const;
   void Issue(const IssuePlace& place, absl::Time now);
   void Cancel(MoveId id, absl::Time now);
-  // Moves of arenas that go.
-  void Forget(const CudaArenas* arenas);
+  // Moves of arenas that go. What was mapped of other workers' for them.
+  std::vector<PeerMemory> Forget(const CudaArenas* arenas);
+  // A worker of this node says.
+  void Hear(NeighbourMessage message) { link_->Hear(std::move(message)); }
   // DeviceWork says so. False: it is no move of this one.
   bool Complete(WorkId id);
 

@@ -1,9 +1,10 @@
-// How one member of a communicator reaches the others: by NCCL alone, or through a library that moves rows
-// itself.
+// How one member of a communicator reaches the others: by NCCL alone, through a library that moves rows itself, or, on
+// one node, by reading their memory (direct_link.h).
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -11,6 +12,8 @@
 #include "daemon/backend/cuda/members/communicator.h"
 #include "daemon/backend/cuda/members/member_rows.h"
 #include "daemon/backend/cuda/moves/native_rows.h"
+#include "daemon/backend/cuda/staging/peer_memory.h"
+#include "daemon/backend/member_moves.h"
 #include "daemon/backend/move_job.h"
 
 namespace epd::cuda {
@@ -48,6 +51,13 @@ class MemberLink {
   virtual bool launching() const = 0;
   // The oldest operation that was issued is complete.
   virtual void Completed() = 0;
+
+  // A worker of this node says.
+  virtual void Hear(NeighbourMessage) {}
+  // What is mapped for these arenas' tenants, or for all, and is used by no new operation: to be unmapped once the device
+  // is idle.
+  virtual std::vector<PeerMemory> Forget(const CudaArenas*) { return {}; }
+  virtual std::vector<PeerMemory> TakeMapped() { return {}; }
 };
 
 class NativeLink : public MemberLink {

@@ -13,6 +13,8 @@
 
 namespace epd::cuda {
 
+class CudaArenas;
+
 class MemberRows {
  public:
   virtual ~MemberRows() = default;
@@ -30,6 +32,14 @@ class MemberRows {
   // What all members must have alike, once it was read.
   virtual const std::vector<int32_t>& counts() const = 0;
   virtual const MoveRoom& room() const = 0;
+
+  // Before it is prepared: whether what it reads of other members is within reach.
+  //   FAILED_PRECONDITION  not yet; ask again
+  //   anything else        it will not be
+  virtual absl::Status Reach(CudaArenas&) { return absl::OkStatus(); }
+  // It has this turn; then, when the turn comes: whether all members have said what Steps needs of them.
+  virtual void TakePlace(uint64_t) {}
+  virtual bool HasRegions() { return true; }
 
   // Every member is ready, and the job has the recv capacities of all ranks now. All members come to the
   // same result.

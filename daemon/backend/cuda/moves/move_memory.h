@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/backend/cuda/device/cuda_device.h"
 #include "daemon/backend/cuda/moves/row_moves.h"
+#include "daemon/backend/cuda/staging/peer_memory.h"
 
 namespace epd::cuda {
 
@@ -20,6 +21,9 @@ class MoveMemory {
   struct Left {
     std::vector<DevicePointer> memory;
     std::vector<std::pair<void*, size_t>> pages;
+    std::vector<PeerMemory> peers = {};  // Of other workers.
+
+    bool empty() const { return memory.empty() && pages.empty() && peers.empty(); }
   };
 
   MoveMemory(CudaDevice& device, size_t num_blocks) : device_(device), blocks_(num_blocks) {}

@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<int32_t>> RowMoves::CountsIn(const uint8_t* host) con
   const uint8_t* first = nullptr;
   size_t first_rank = 0;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
+    if (!sees_plan(rank)) continue;
     const uint8_t* counts = host + rank * counts_bytes();
     if (first == nullptr) {
       first = counts;

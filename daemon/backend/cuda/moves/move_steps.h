@@ -27,6 +27,8 @@ struct MovePlaces {
   DevicePointer device = 0;
   DevicePointer host_on_device = 0;  // The device's address of `host`.
   uint8_t* host = nullptr;
+  // Of a move that reads other workers' memory: where the region of each of their ranks is mapped; [R] by rank.
+  std::vector<DevicePointer> peer_regions = {};
 };
 
 // What goes into a stream, in order: copies, fills and kernels. Constants only; host memory in it is registered, so that

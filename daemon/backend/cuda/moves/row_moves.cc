@@ -89,11 +89,11 @@ void RowMoves::Arrange() {
   ArrangeTables(cursor);
   layout_.reports = Take<ReportWord>(cursor, static_cast<int64_t>(ranks));
   for (size_t rank = 0; rank < ranks; ++rank) {
-    // A rank of another worker takes no room.
+    // A rank of another worker takes no room but for its plan.
     const int64_t here = local(rank) ? 1 : 0;
     const int64_t locals = here * NumLocalExperts(spec_, static_cast<int32_t>(rank));
-    layout_.plans.push_back(Take<uint8_t>(cursor, here * static_cast<int64_t>(plan_bytes_)));
-    layout_.sums.push_back(Take<uint64_t>(cursor, here * PlanSumUnits(spec_)));
+    layout_.plans.push_back(Take<uint8_t>(cursor, static_cast<int64_t>(PlanCopyBytes(rank))));
+    layout_.sums.push_back(Take<uint64_t>(cursor, sees_plan(rank) ? PlanSumUnits(spec_) : 0));
     layout_.locals.push_back(Take<int32_t>(cursor, locals));
     layout_.zones.push_back(Take<int64_t>(cursor, locals + 1));
     layout_.segments.push_back(Take<int64_t>(cursor, locals * static_cast<int64_t>(ranks)));
@@ -101,6 +101,13 @@ void RowMoves::Arrange() {
   if (spans() && scatters()) ArrangeLandings(cursor);
   layout_.host_results = layout_.tables_bytes;
   room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
+}
+
+uint64_t RowMoves::PlanCopyBytes(size_t rank) const {
+  if (!sees_plan(rank)) return 0;
+  // A gather needs of another worker's plan no routes: those of its own ranks say which slots they sum.
+  if (local(rank) || scatters()) return plan_bytes_;
+  return PlanTableOffset(spec_.num_ranks, spec_.num_experts);
 }
 
 // What the host fills in, at the start.
@@ -144,6 +151,7 @@ uint64_t RowMoves::CountsAt() const { return HeadersAt() + num_ranks() * sizeof(
 
 DevicePointer RowMoves::Region(const MovePlaces& places, size_t rank) const {
   const MovePart& part = job_.parts[rank];
+  if (!part.local && !spans()) return places.peer_regions[rank];
   return places.arenas[static_cast<size_t>(part.arena)] + part.stage_offset;
 }
 
@@ -202,7 +210,9 @@ MoveSteps RowMoves::GatherCounts(const MovePlaces& places) const {
   const uint64_t row = uint64_t{group_.spec.num_experts} * sizeof(int32_t);
   const DevicePointer all = places.device + layout_.counts;
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (local(rank)) steps.before.Copy(all + rank * row, Region(places, rank), row);
+    if (local(rank) || !spans()) {
+      steps.before.Copy(all + rank * row, Region(places, rank), row);
+    }
   }
   if (spans()) steps.exchange = Exchange(places);
   StreamSteps& last = spans() ? steps.after : steps.before;
@@ -220,7 +230,7 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
   }
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const uint8_t* const plan =
-        local(rank) ? At<const uint8_t>(places.device, layout_.plans[rank]) : nullptr;
+        sees_plan(rank) ? At<const uint8_t>(places.device, layout_.plans[rank]) : nullptr;
     std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
   if (spans() && scatters()) return WriteLandingTables(places);
@@ -228,7 +238,11 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
     const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
     uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {
-      const RecvTarget target{At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank), slots};
+      // What is for a rank of another worker is that worker's to take.
+      RecvTarget target;
+      if (local(rank)) {
+        target = {At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank), slots};
+      }
       std::memcpy(table + rank * sizeof target, &target, sizeof target);
     } else {
       const GatherSource source{At<const uint8_t>(Stage(places, rank), 0), WeightsIn(places, rank),
@@ -241,9 +255,10 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
 void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
                            StreamSteps& steps) const {
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!local(rank)) continue;
+    if (!sees_plan(rank)) continue;
     const DevicePointer plan = places.device + layout_.plans[rank];
-    steps.Copy(plan, Region(places, rank), plan_bytes_);
+    steps.Copy(plan, Region(places, rank), PlanCopyBytes(rank));
+    if (PlanCopyBytes(rank) < plan_bytes_) continue;
     VerifyPlan::Args args;
     args.plan = At<const uint8_t>(plan, 0);
     args.spec = DeviceSpec(places);
@@ -281,7 +296,7 @@ void RowMoves::Scatter(const MovePlaces& places, const DeviceShape& device,
                        StreamSteps& steps) const {
   const RoutingSpec spec = DeviceSpec(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    steps.Launch(LandRowsLaunches(LandArgs(places, rank), device));
+    if (local(rank)) steps.Launch(LandRowsLaunches(LandArgs(places, rank), device));
   }
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
     const MovePart& part = job_.parts[rank];

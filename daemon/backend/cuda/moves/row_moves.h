@@ -6,9 +6,11 @@
 // into the receivers' outputs; a gather sums rows where they lie. Kernels of a rank whose plan is bad write
 // nothing but zeros.
 //
-// Of an operation on several nodes only the ranks of this worker are moved here; between workers rows go
-// as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather reads
-// images of the other workers' stages, which stand in their ranks' arenas here.
+// Of an operation of several workers only the ranks of this one are moved here. Between workers of several nodes rows go
+// as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather reads images of the
+// other workers' stages, which stand in their ranks' arenas here. Where the device can read the others' memory nothing is
+// sent: their plans are copied and checked as those of this worker's ranks, a scatter takes the rows that are for its own
+// ranks out of all stages, each row once, and a gather sums where the rows lie.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,8 @@ namespace epd::cuda {
 // One operation. `group` and `job` are borrowed.
 class RowMoves {
  public:
-  // `traffic`: of an operation on several nodes, borrowed; that of a gather may be planned later.
+  // `traffic`: of an operation that sends, borrowed; that of a gather may be planned later. Without it ranks of other
+  // workers are read where they are; of those the job has sizes and places when Steps is called.
   //   INVALID_ARGUMENT  a rank's sizes do not fit its region or the group
   static absl::StatusOr<RowMoves> Create(const MoveGroup& group, const MoveJob& job,
                                          const MemberTraffic* traffic = nullptr);
@@ -91,6 +94,10 @@ class RowMoves {
   bool scatters() const;
   bool spans() const { return traffic_ != nullptr; }
   bool local(size_t rank) const { return job_.parts[rank].local; }
+  // Whether a copy of the rank's plan, or of the plan's counts, comes here.
+  bool sees_plan(size_t rank) const { return local(rank) || !spans(); }
+  // Of a copy.
+  uint64_t PlanCopyBytes(size_t rank) const;
   size_t num_ranks() const { return job_.parts.size(); }
   uint64_t counts_bytes() const { return num_ranks() * group_.spec.num_experts * sizeof(int32_t); }
   uint64_t HeadersAt() const;

@@ -1,7 +1,11 @@
 // Goal: whatever a worker has to tell, each message of it fits into a datagram, and together they tell all of it.
 #include "daemon/worker/shell/control_codec.h"
 
+#include <unistd.h>
+
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -82,6 +86,39 @@ TEST(ControlCodecTest, AsMuchOfThePastAsIsShownFitsIntoOneMessage) {
   *message.mutable_past() = PastToProto({kMaxPastShown, longest});
   message.mutable_past()->set_request_id(kHighest);
   EXPECT_LE(message.ByteSizeLong(), limits::kDatagramBytes);
+}
+
+TEST(ControlCodecTest, WhatANeighbourSaysComesWholeAndOnlyWithItsDescriptor) {
+  NeighbourMessage arena{.worker = 7, .communicator = 5, .epoch = 3};
+  arena.arena = {.group_id = 11, .formation = 2, .rank = 6, .bytes = kHighest};
+  std::vector<UniqueFd> one(1);
+  one[0].reset(dup(STDERR_FILENO));
+  const absl::StatusOr<NeighbourMessage> heard =
+      NeighbourFromProto(NeighbourToProto(arena), std::move(one));
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->worker, 7u);
+  EXPECT_EQ(heard->communicator, 5u);
+  EXPECT_EQ(heard->epoch, 3u);
+  ASSERT_TRUE(heard->arena.has_value());
+  EXPECT_EQ(heard->arena->group_id, 11u);
+  EXPECT_EQ(heard->arena->formation, 2u);
+  EXPECT_EQ(heard->arena->rank, 6u);
+  EXPECT_EQ(heard->arena->bytes, kHighest);
+  EXPECT_TRUE(heard->fd.valid());
+
+  NeighbourMessage cannot;
+  cannot.problem = "no peer access";
+  const absl::StatusOr<NeighbourMessage> bare = NeighbourFromProto(NeighbourToProto(cannot), {});
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(bare->problem, "no peer access");
+  EXPECT_FALSE(bare->arena.has_value());
+
+  for (const v1::NeighbourMessage& bad :
+       {v1::NeighbourMessage(), NeighbourToProto(arena), NeighbourToProto(NeighbourMessage())}) {
+    const absl::Status refused = NeighbourFromProto(bad, {}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("expected 1"));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,269 @@
+// Goal: workers of one node whose devices can read each other's memory move a group's rows with the bits that the CPU
+// backend gives, whichever devices they are, with no call of NCCL's and no wait for each other; where one pair has no peer
+// access all of them use NCCL; a worker that is lost takes nothing away that another one still reads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/backend/cuda/members/region_board.h"
+#include "tests/unit/daemon/backend/cuda/direct_members_harness.h"
+
+namespace epd::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+const absl::Status kGood = absl::OkStatus();
+
+class DirectMembersOn : public DirectMembers, public ::testing::WithParamInterface<Node> {};
+INSTANTIATE_TEST_SUITE_P(
+    Nodes, DirectMembersOn,
+    ::testing::Values(OneRankEach({0, 1}), OneRankEach({3, 1}), OneRankEach({0, 1, 2, 3}),
+                      OneRankEach({7, 0, 5}), OneRankEach({0, 1, 2, 3, 4, 5, 6, 7}),
+                      Node{.devices = {0, 1}, .member_of_rank = {0, 1, 0, 1}},
+                      Node{.devices = {2, 0, 1}, .member_of_rank = {0, 0, 1, 2, 0, 1, 2, 2}}));
+
+TEST_P(DirectMembersOn, DoEveryOperationWithTheBitsOfTheCpuBackendAndWithoutNccl) {
+  Form(GetParam());
+  EXPECT_THAT(Formed(), Each(kGood));
+  Begin(shm::Kind::kPrepare, false);
+  const size_t row = group_.spec.num_experts * sizeof(int32_t);
+  for (size_t r = 0; r < num_ranks(); ++r) {
+    AddRank(r, row, row * num_ranks());
+    std::memset(RegionAt(r), static_cast<int>(r) + 1, row);
+  }
+  EXPECT_THAT(Move(), Each(kGood));
+  for (size_t r = 0; r < num_ranks(); ++r) {
+    for (size_t other = 0; other < num_ranks(); ++other) {
+      EXPECT_EQ(Out(r)[(other + 1) * row - 1], static_cast<char>(other + 1));
+    }
+  }
+  // Twice: nothing is left of the first time.
+  for (int step = 0; step < 2; ++step) {
+    StageDispatch();
+    EXPECT_THAT(Move(), Each(kGood));
+    ExpectDispatched();
+    for (const bool has_weights : {false, true}) {
+      StageCombine(has_weights);
+      EXPECT_THAT(Move(), Each(kGood));
+      ExpectCombined(has_weights);
+    }
+  }
+  EXPECT_EQ(nccl_.CountCalls("ncclCommInitRankConfig"), 0);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes, ::testing::ElementsAre(HasSubstr("directly")));
+  }
+}
+
+// More turns than a board has entries.
+TEST_F(DirectMembers, GoOnBehindTheLastEntryOfTheirBoards) {
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  for (uint64_t i = 0; i < RegionBoard::kPlaces + 3; ++i) ASSERT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+TEST_F(DirectMembers, AGreetingIsKeptForAWorkerThatHasNotEntered) {
+  late_ = 1;
+  Form(OneRankEach({0, 1}));
+  EXPECT_EQ(Formed()[0].code(), absl::StatusCode::kUnavailable);
+  Enter(late_);
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+// What comes of another epoch, of a worker that is no member, or a second time changes nothing.
+TEST_F(DirectMembers, WhatIsNotTheirsIsNotHeard) {
+  Form(OneRankEach({0, 1}));
+  NeighbourMessage foreign;
+  foreign.worker = 12345;
+  foreign.communicator = kCommunicator;
+  foreign.epoch = kTestIds.epoch;
+  foreign.problem = "nobody's";
+  workers_[0].backend->Hear(std::move(foreign));
+  NeighbourMessage old;
+  old.worker = kFirstWorker + 1;
+  old.communicator = kCommunicator;
+  old.epoch = kTestIds.epoch - 1;
+  old.problem = "of the epoch before";
+  workers_[0].backend->Hear(std::move(old));
+  EXPECT_THAT(Formed(), Each(kGood));
+  NeighbourMessage again;
+  again.worker = kFirstWorker + 1;
+  again.communicator = kCommunicator;
+  again.epoch = kTestIds.epoch;
+  again.problem = "too late";
+  workers_[0].backend->Hear(std::move(again));
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+// All come to the same, although only one of the six pairs is refused, in one direction.
+TEST_F(DirectMembers, AllUseNcclWhereOnePairHasNoPeerAccess) {
+  FakeMachine machine;
+  machine.no_peer_access = {{2, 0}};
+  Form(OneRankEach({0, 1, 2}), machine);
+  ExpectNccl(3);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(
+                    AllOf(HasSubstr("NCCL"), HasSubstr("cuda:2 has no peer access to cuda:0"))));
+  }
+}
+
+TEST_F(DirectMembers, AllUseNcclWhereOneSharesItsStagingByHandle) {
+  by_handle_ = 1;
+  Form(OneRankEach({0, 1}));
+  ExpectNccl(2);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(HasSubstr("cuda:1 shares its staging by handle")));
+  }
+}
+
+TEST_F(DirectMembers, AllUseNcclWhereOneWasToldTo) {
+  by_nccl_ = 0;
+  Form(OneRankEach({4, 1}));
+  ExpectNccl(2);
+  for (const Worker& worker : workers_) {
+    EXPECT_THAT(worker.notes,
+                ::testing::ElementsAre(HasSubstr("cuda:4 was told so (EPD_CUDA_PEER_ACCESS=no)")));
+  }
+}
+
+TEST_F(DirectMembers, ASettingThatIsNeitherYesNorNoIsRefused) {
+  driver_.emplace(FakeMachine{});
+  CudaDeviceOptions options;
+  options.peer_setting = "off";
+  const absl::Status refused = CudaDevice::Open(driver_->table(), options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("EPD_CUDA_PEER_ACCESS: got 'off', expected yes or no"));
+}
+
+TEST_F(DirectMembers, ABadPlanIsAnErrorOnAllThatReadItAndTheNextMoveIsGood) {
+  Form(OneRankEach({0, 1, 2, 3}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  char* const plan = RegionAt(2);
+  plan[200] = static_cast<char>(plan[200] ^ 1);
+  for (const absl::Status& came : Move()) {
+    EXPECT_EQ(came.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(came.message(), HasSubstr("rank 2"));
+  }
+  plan[200] = static_cast<char>(plan[200] ^ 1);
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+class DirectMembersRefused : public DirectMembers,
+                             public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Calls, DirectMembersRefused,
+                         ::testing::Values("cuMemImportFromShareableHandle", "cuMemAddressReserve",
+                                           "cuMemMap", "cuMemSetAccess"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(DirectMembersRefused, EndTheOperationWithTheDriversReasonAndTheNextOneIsGood) {
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  const MoveId id = next_++;
+  for (Worker& worker : workers_) {
+    worker.backend->StartMove(id, *worker.arenas, group_, worker.job, now_);
+    EXPECT_TRUE(worker.backend->Poll(now_).ok());
+  }
+  PassOn();
+  driver_->Fail(GetParam(), kOutOfMemory);
+  std::vector<std::optional<absl::Status>> ended(workers_.size());
+  Round(ended);
+  ASSERT_TRUE(ended[0].has_value());
+  EXPECT_EQ(ended[0]->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(ended[0]->message()),
+              AllOf(HasSubstr("another worker's staging"), HasSubstr(GetParam()),
+                    HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
+  workers_[1].backend->Cancel(id, now_);  // As its leader would.
+  Round(ended);
+  ASSERT_TRUE(ended[1].has_value());
+  EXPECT_EQ(ended[1]->code(), absl::StatusCode::kAborted);
+  for (Worker& worker : workers_) worker.backend->TakePrepared();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+// The rows that a worker reads stay as long as it has them mapped, whatever becomes of their owner; and what it has mapped
+// goes when the device is idle, and is gone in the end.
+TEST_F(DirectMembers, AWorkerThatIsLostTakesNothingAwayThatAnotherOneStillReads) {
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  ASSERT_THAT(Move(), Each(kGood));
+  driver_->RunApart();
+  const MoveId id = next_++;
+  for (Worker& worker : workers_) {
+    worker.backend->StartMove(id, *worker.arenas, group_, worker.job, now_);
+    EXPECT_TRUE(worker.backend->Poll(now_).ok());
+  }
+  for (Worker& worker : workers_) {
+    EXPECT_EQ(worker.backend->TakePrepared().size(), 1u);
+    worker.backend->Issue({.id = id, .place = place_, .recv_capacity = {kCapacity, kCapacity}},
+                          now_);
+  }
+  EXPECT_TRUE(workers_[0].backend->Poll(now_).ok());  // It reads, as soon as its stream runs.
+  std::memset(Out(0), 0xee, kCapacity * kRowBytes);
+  // The other one's arenas go, and with them its memory, before that.
+  workers_[1].lost = true;
+  one_is_lost_ = true;
+  for (char* arena : workers_[1].mapped) munmap(arena, kArenaBytes);
+  workers_[1].mapped.clear();
+  workers_[1].arenas.reset();
+  EXPECT_TRUE(workers_[1].backend->Poll(now_).ok());
+  workers_[0].backend->WorkerLost(kFirstWorker + 1, "cuda:1", now_);
+  driver_->RunStreams();
+  const auto moved = workers_[0].backend->Poll(now_);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  ASSERT_EQ(moved->size(), 1u);
+  EXPECT_EQ(moved->at(0).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(moved->at(0).status.message()), HasSubstr("cuda:1 is lost"));
+  const int unmapped = driver_->CountCalls("cuMemUnmap");
+  workers_[0].backend->Leave(kCommunicator, kTestIds.epoch, now_);
+  EXPECT_TRUE(workers_[0].backend->Poll(now_).ok());
+  EXPECT_TRUE(workers_[0].backend->Poll(now_).ok());
+  EXPECT_GT(driver_->CountCalls("cuMemUnmap"), unmapped) << "what it had mapped of the other";
+}
+
+// A member that never says where its regions are ends the communicator, not the wait.
+TEST_F(DirectMembers, AMemberThatSaysNothingAtItsTurnIsLate) {
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  ASSERT_THAT(Move(), Each(kGood));
+  const MoveId id = next_++;
+  for (Worker& worker : workers_) {
+    worker.backend->StartMove(id, *worker.arenas, group_, worker.job, now_);
+    EXPECT_TRUE(worker.backend->Poll(now_).ok());
+    EXPECT_EQ(worker.backend->TakePrepared().size(), 1u);
+  }
+  workers_[0].backend->Issue({.id = id, .place = place_, .recv_capacity = {kCapacity, kCapacity}},
+                             now_);
+  EXPECT_TRUE(workers_[0].backend->Poll(now_).ok());
+  EXPECT_EQ(workers_[0].backend->Entered(kCommunicator, kTestIds.epoch), kGood);
+  EXPECT_TRUE(workers_[0].backend->Poll(now_ + absl::Seconds(4)).ok());
+  const absl::Status ended = workers_[0].backend->Entered(kCommunicator, kTestIds.epoch);
+  EXPECT_EQ(ended.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("did not say where its rows are"));
+}
+
+}  // namespace
+}  // namespace epd::cuda
