@@ -136,6 +136,7 @@ Result ClientRank::Prepare(const RankData& data, const std::string& name) {
 Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::string& name) {
   recv_tokens.assign(size_t{case_.recv_capacity(rank_)} * case_.row_bytes(), kPoison);
   recv_weights.assign(case_.recv_capacity(rank_), -1000);
+  if (on_poisoned) on_poisoned(recv_tokens);
   epd_scatter_args args = {};
   args.struct_size = sizeof args;
   args.rank = rank_;
@@ -160,6 +161,7 @@ Result ClientRank::Scatter(bool dispatch, const RankData& data, const std::strin
 Result ClientRank::Gather(bool combine, const RankData& data, const std::string& name) {
   tokens.assign(size_t{case_.tokens(rank_)} * case_.row_bytes(), kPoison);
   weights.assign(size_t{case_.tokens(rank_)} * case_.top_k, -1000);
+  if (on_poisoned) on_poisoned(tokens);
   epd_gather_args args = {};
   args.struct_size = sizeof args;
   args.rank = rank_;

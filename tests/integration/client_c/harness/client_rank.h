@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -69,6 +70,9 @@ class ClientRank {
   epd_group_info Info() const;
   uint64_t epoch() const { return Info().epoch; }
   uint32_t rank() const { return rank_; }
+
+  // Called in each of the last four with the buffer that takes the rows, once that is poisoned.
+  std::function<void(const Bytes& rows)> on_poisoned;
 
   std::vector<int32_t> token_counts;
   int32_t total_recv = -1;

@@ -27,6 +27,7 @@ class Link {
   void Say(const std::string& line) const;
   // The next line; "" at the end of the conversation or after `seconds`.
   std::string Hear(double seconds = kPatienceSeconds) const;
+  int in() const { return in_; }
   int out() const { return out_; }
 
  private:

@@ -17,4 +17,7 @@ inline constexpr char kTrapped[] = "trapped";
 // whole page, or the kernel refused.
 bool TrapReads(const std::vector<uint8_t>& buffer, const Link& link);
 
+// As TrapReads, for reads and writes; whoever ran into it goes on once the test has said a line.
+bool HoldAtFirstTouch(const std::vector<uint8_t>& buffer, const Link& link);
+
 }  // namespace epd::testing
