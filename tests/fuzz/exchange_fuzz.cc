@@ -114,7 +114,7 @@ class World {
 
   PeerMessage Message() {
     PeerMessage message;
-    message.step = static_cast<LeaderStep>(1 + in_.Below(12));
+    message.step = static_cast<LeaderStep>(1 + in_.Below(17));
     message.group = GroupId(1 + in_.Below(4));
     message.formation = Formation(1 + in_.Below(2));
     message.clock = in_.Below(2) == 0 ? in_.Take<uint8_t>() : in_.Take<uint64_t>();
@@ -231,12 +231,29 @@ class World {
   void Do(const DropArenas& e) { EPD_FUZZ_CHECK(arenas_.erase(e.set) == 1); }
   void Do(const OpenWire& e) { EPD_FUZZ_CHECK(wires_.insert(e.operation).second); }
   void Do(const CloseWire& e) { EPD_FUZZ_CHECK(wires_.erase(e.operation) == 1); }
+  void Do(const SendRowsAhead& e) {
+    EPD_FUZZ_CHECK(e.peer == kOther && !e.stages.empty());
+    if (in_.Below(8) == 1) {
+      exchange_.RowsAheadRefused(e.operation, e.stages[0].rank, absl::DataLossError("x"), now_);
+    } else {
+      exchange_.RowsAheadSent(e.operation, now_);
+    }
+  }
+  void Do(const LandRows& e) {
+    EPD_FUZZ_CHECK(e.arena >= 0 && e.offset + kBuffer <= kNumBuffers * kBuffer);
+  }
   template <typename Other>
   void Do(const Other&) {}
 
   static constexpr uint64_t kStaging = 1 << 20;
+  static constexpr uint64_t kBuffer = 8 << 10;
+  static constexpr uint32_t kNumBuffers = 2;
   fuzz::Input& in_;
-  Exchange exchange_{{.staging_bytes = kStaging, .max_open_operations = kMaxOpen, .self = kSelf}};
+  Exchange exchange_{
+      {.staging_bytes = kStaging,
+       .max_open_operations = kMaxOpen,
+       .eager = {.buffer_bytes = kBuffer, .max_buffers = kNumBuffers, .pool_share = 4},
+       .self = kSelf}};
   absl::Time now_ = absl::UnixEpoch();
   uint64_t formation_ = 1;
   uint32_t claim_ = 0;

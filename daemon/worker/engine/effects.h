@@ -209,6 +209,50 @@ struct SendRows {
   std::map<Incarnation, std::vector<Rank>> destinations;  // Nodes, with all of their ranks.
 };
 
+// Rows of one rank of an operation, before it has a number.
+struct RowsName {
+  GroupId group;
+  Formation formation;
+  OperationKey key;
+  Rank rank;
+
+  friend auto operator<=>(const RowsName&, const RowsName&) = default;
+};
+
+// Send what ranks of this worker have staged in their eager buffers, each behind its message, before anything that the peer
+// is told afterwards; report it with Exchange::RowsAheadSent. The stages are client memory: any bytes; nothing reads
+// them once the effect returns.
+struct SendRowsAhead {
+  struct Stage {
+    PeerMessage message;
+    Rank rank;
+    int arena = 0;
+    uint64_t offset = 0;
+    Announcement said;
+  };
+  OperationId operation;
+  GroupId group;
+  Formation formation;
+  ArenaSetId set;
+  Incarnation peer;
+  std::vector<Rank> destinations;  // All of the peer's.
+  std::vector<Stage> stages;
+};
+
+// Write rows that have come with a message into an eager buffer of the arena that their rank has here.
+struct LandRows {
+  OperationId operation;
+  RowsName name;
+  ArenaSetId set;
+  int arena = 0;
+  uint64_t offset = 0;
+};
+
+// Let go of rows that have come with a message, if they are still held.
+struct DropRows {
+  RowsName name;
+};
+
 // Neither send nor land rows of the operation any more: when this returns, nobody touches its
 // region.
 struct CloseWire {
@@ -236,11 +280,12 @@ struct LogLine {
   std::string text;
 };
 
-using Effect = std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers,
-                            EndDirect, AwaitDirect, AwaitStreams, AnswerSubmission, CommitPages,
-                            CreateArenas, DropArenas, ReportTenantReady, ReportTenantDrained,
-                            MoveRows, TakeTurn, CancelMove, CountRoutes, SendToPeer, OpenWire,
-                            SendRows, CloseWire, ReportTenantBroken, EvictSession, LogLine>;
+using Effect =
+    std::variant<LinkSubmission, OpenRecord, DecideRecord, CloseRecord, NameEagerBuffers, EndDirect,
+                 AwaitDirect, AwaitStreams, AnswerSubmission, CommitPages, CreateArenas, DropArenas,
+                 ReportTenantReady, ReportTenantDrained, MoveRows, TakeTurn, CancelMove,
+                 CountRoutes, SendToPeer, OpenWire, SendRows, SendRowsAhead, LandRows, DropRows,
+                 CloseWire, ReportTenantBroken, EvictSession, LogLine>;
 using Effects = std::vector<Effect>;
 
 // The event that the engine works on: its time, and the effects that it has so far.

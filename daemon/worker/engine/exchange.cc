@@ -14,6 +14,7 @@
 #include "daemon/worker/engine/operation_steps.h"
 #include "daemon/worker/engine/operation_table.h"
 #include "daemon/worker/engine/peer_messenger.h"
+#include "daemon/worker/engine/rows_ahead.h"
 #include "daemon/worker/engine/stream_sites.h"
 #include "daemon/worker/engine/tenant_table.h"
 
@@ -25,6 +26,12 @@ absl::Status GoneCause(const Tenant& tenant, const std::vector<Rank>& ranks,
   return absl::Status(cause.ok() ? absl::StatusCode::kUnavailable : cause.code(),
                       absl::StrCat(NameRanks(tenant, ranks, "gone"), ": ", cause.message(),
                                    "; start the lost process again and join anew [EPD-1301]"));
+}
+
+// What a rank has staged cannot be sent.
+absl::Status AtPublish(const Tenant& tenant, Rank rank, const absl::Status& cause) {
+  return absl::Status(cause.code(),
+                      absl::StrCat(NameRanks(tenant, {rank}, "publish"), ": ", cause.message()));
 }
 
 }  // namespace
@@ -47,11 +54,18 @@ struct Exchange::Parts {
                                                                 .traces = traces,
                                                                 .event = event}),
         failures(table, phases, messenger, event),
+        ahead({.table = table,
+               .phases = phases,
+               .staging = staging,
+               .failures = failures,
+               .messenger = messenger,
+               .event = event}),
         leader({.table = table,
                 .phases = phases,
                 .queue = queue,
                 .failures = failures,
                 .messenger = messenger,
+                .ahead = ahead,
                 .event = event}),
         steps({.tenants = tenants,
                .table = table,
@@ -59,6 +73,7 @@ struct Exchange::Parts {
                .phases = phases,
                .failures = failures,
                .leader = leader,
+               .ahead = ahead,
                .queue = queue,
                .messenger = messenger,
                .staging = staging,
@@ -76,6 +91,7 @@ struct Exchange::Parts {
   OperationTraces traces;
   OperationPhases phases;
   Failures failures;
+  RowsAhead ahead;
   LeaderProtocol leader;
   OperationSteps steps;
   DeadlineWatch watch;
@@ -278,6 +294,23 @@ void Exchange::RowsMoved(OperationId id, const absl::Status& status, absl::Time 
   FinishEvent();
 }
 
+void Exchange::RowsAheadSent(OperationId id, absl::Time now) {
+  parts_->event.now = now;
+  Operation* operation = parts_->table.Find(id);
+  if (operation == nullptr) return;
+  if (parts_->ahead.Sent(*operation)) parts_->steps.HandleAnnounced(*operation);
+  FinishEvent();
+}
+
+void Exchange::RowsAheadRefused(OperationId id, Rank rank, const absl::Status& cause,
+                                absl::Time now) {
+  parts_->event.now = now;
+  Operation* operation = parts_->table.Find(id);
+  if (operation == nullptr || !operation->undecided()) return;
+  parts_->failures.FailWithExecution(*operation, AtPublish(*operation->tenant, rank, cause));
+  FinishEvent();
+}
+
 void Exchange::RowsPrepared(OperationId id, uint64_t digest, absl::Time now) {
   parts_->event.now = now;
   const Operation* operation = parts_->table.Find(id);
@@ -296,6 +329,9 @@ void Exchange::Receive(Incarnation from, const PeerMessage& message, absl::Time 
     Operation* announced = parts_->leader.HandleMessage(*tenant, from, message);
     if (announced != nullptr) parts_->steps.HandleAnnounced(*announced);
     if (tenant->draining) parts_->tenants.ReleaseIfIdle(*tenant);
+  } else if (message.step == LeaderStep::kRows && !message.said.empty()) {
+    parts_->event.Add(
+        DropRows{{message.group, message.formation, message.key, message.said[0].first}});
   }
   FinishEvent();
 }
@@ -324,9 +360,7 @@ void Exchange::RowsRefused(const PeerOperation& name, Rank rank, const absl::Sta
   const Tenant* tenant = parts_->FindWithPeers(name.group, name.formation);
   Operation* operation = tenant == nullptr ? nullptr : parts_->leader.Find(*tenant, name.number);
   if (operation == nullptr || !operation->undecided()) return;
-  parts_->failures.FailWithExecution(
-      *operation, absl::Status(cause.code(), absl::StrCat(NameRanks(*tenant, {rank}, "publish"),
-                                                          ": ", cause.message())));
+  parts_->failures.FailWithExecution(*operation, AtPublish(*tenant, rank, cause));
   FinishEvent();
 }
 

@@ -60,6 +60,7 @@ struct ExchangeOptions {
 //   TenantTable      sessions, tenants and their arenas
 //   Outcomes         one operation's end, decided once, and the answers
 //   Failures         what a failure takes along: an execution, a generation, a formation
+//   RowsAhead        small rows that go between two workers before their operation has a region
 //   LeaderProtocol   what workers of one group tell each other
 //   OperationSteps   announce, publish, pulled: from a claimed submission to its operation
 //   DeadlineWatch    what happens to who is late
@@ -112,6 +113,11 @@ class Exchange {
 
   // What MoveRows was told to move by a communicator can be, with what `digest` names.
   void RowsPrepared(OperationId operation, uint64_t digest, absl::Time now);
+
+  // Answers to SendRowsAhead: all are on the stream, or the stage of `rank` is damaged.
+  void RowsAheadSent(OperationId operation, absl::Time now);
+  void RowsAheadRefused(OperationId operation, Rank rank, const absl::Status& cause,
+                        absl::Time now);
 
   // What another node's worker says. Messages of one worker come in the order in which it sent them.
   void Receive(Incarnation from, const PeerMessage& message, absl::Time now);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
+#include "daemon/worker/engine/waiting_rows.h"
 
 namespace epd {
 
@@ -47,6 +48,7 @@ void Failures::FailCall(Tenant& tenant, const OperationKey& key, Rank rank,
 // number, and the next one may be good.
 void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                            bool unsynchronised) {
+  DropRowsOf(tenant, key, event_);
   Operation* operation = table_.Find(tenant, key);
   std::set<Rank> may_come;
   for (uint32_t r = 0; r < tenant.start.members.size(); ++r) {
@@ -199,6 +201,7 @@ bool Failures::IsVoid(const Tenant& tenant, const PeerMessage& message) const {
 }
 
 void Failures::OnRefused(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+  DropRowsOf(tenant, message.key, event_);
   for (const TenantPeers::Failure& failure : tenant.peers->failures) {
     if (Covers(failure.key, message.key) && failure.unseen.contains(from)) return;  // It will see.
   }
@@ -241,6 +244,7 @@ void Failures::PeerLost(Tenant& tenant, Incarnation peer, const absl::Status& ca
 void Failures::EndWithPeers(Tenant& tenant, const absl::Status& cause, bool leader_spoke,
                             bool report) {
   TenantPeers& peers = *tenant.peers;
+  DropAllRows(tenant, event_);
   if (peers.leads() || leader_spoke) peers.leader_spoke = true;
   if (tenant.ended.ok()) {
     tenant.ended = cause.ok() ? absl::AbortedError("the group has ended") : cause;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/worker/engine/cause_text.h"
+#include "daemon/worker/engine/waiting_rows.h"
 #include "proto/epd/v1/region_layout.h"
 
 namespace epd {
@@ -33,6 +34,8 @@ Operation* LeaderProtocol::HandleMessage(Tenant& tenant, Incarnation from,
     OnIssue(tenant, message);
   } else if (message.step == LeaderStep::kFailed && from_leader) {
     parts_.failures.OnFailed(tenant, message);
+  } else if (message.step == LeaderStep::kRows) {
+    parts_.ahead.Take(tenant, from, message);
   } else if (tenant.ended.ok() && tenant.peers->leads() && message.step == LeaderStep::kAnnounce) {
     return OnAnnounce(tenant, from, message);
   } else if (tenant.ended.ok()) {
@@ -89,6 +92,7 @@ void LeaderProtocol::TellAnnounced(const Operation& operation) {
   for (uint32_t r = 0; r < operation.parts.size(); ++r) {
     if (operation.parts[r].state != PartState::kAnnounced) continue;
     message.said.emplace_back(Rank(r), operation.parts[r].said);
+    if (!operation.peers.ahead.sent) message.said.back().second.eager_buffer.reset();
     if (message.cause.ok()) message.cause = operation.parts[r].problem;
   }
   parts_.messenger.Send(tenant, tenant.peers->leader, std::move(message));
@@ -96,7 +100,10 @@ void LeaderProtocol::TellAnnounced(const Operation& operation) {
 
 Operation* LeaderProtocol::OnAnnounce(Tenant& tenant, Incarnation from,
                                       const PeerMessage& message) {
-  if (parts_.failures.IsVoid(tenant, message)) return nullptr;
+  if (parts_.failures.IsVoid(tenant, message)) {
+    DropRowsOf(tenant, message.key, parts_.event);
+    return nullptr;
+  }
   Operation* operation = parts_.table.Find(tenant, message.key);
   if (operation == nullptr) {
     if (const absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) {
@@ -136,6 +143,7 @@ void LeaderProtocol::AskReserve(Operation& operation, uint64_t bytes) {
 void LeaderProtocol::OnReserve(Tenant& tenant, const PeerMessage& message) {
   Operation* operation = parts_.table.Find(tenant, message.key);
   if (operation == nullptr || operation->phase != Phase::kGathering) return;
+  parts_.ahead.GiveUp(*operation);
   TenantPeers& peers = *tenant.peers;
   operation->peers.number = message.number;
   peers.by_number[message.number] = operation->id;
@@ -348,7 +356,8 @@ void LeaderProtocol::OnPublished(Tenant& tenant, Incarnation from, const PeerMes
 
 void LeaderProtocol::OnDecided(Tenant& tenant, const PeerMessage& message) {
   Operation* operation = Find(tenant, message.number);
-  if (operation == nullptr || operation->phase != Phase::kAdmitted) return;
+  if (operation == nullptr) return parts_.ahead.TakeWord(tenant, message);
+  if (operation->phase != Phase::kAdmitted) return;
   if (operation->peers.reported) parts_.phases.DecideGood(*operation);
 }
 

@@ -15,6 +15,7 @@
 #include "daemon/worker/engine/operation_table.h"
 #include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/engine/peer_messenger.h"
+#include "daemon/worker/engine/rows_ahead.h"
 #include "daemon/worker/engine/tenant.h"
 
 namespace epd {
@@ -30,6 +31,7 @@ class LeaderProtocol {
     AdmissionQueue& queue;
     Failures& failures;
     PeerMessenger& messenger;
+    RowsAhead& ahead;
     EngineEvent& event;
   };
   explicit LeaderProtocol(const Parts& parts) : parts_(parts) {}

@@ -6,6 +6,7 @@
 //       by a communicator:  kMoving once the own ranks have published, then kAdmitted again
 //       several nodes:  kMoving once the own ranks have published and all rows are here, then kAdmitted again
 //   all rows in eager buffers:  kGathering --all announced--> kGood, without a region
+//     two workers:  the same, and kGathering --leader's word--> kGood on the other one
 //   any but kGood --cause--> kFailed --nobody copies or reads--> (closed)
 #pragma once
 
@@ -53,6 +54,15 @@ struct OperationPeers {
   bool wire_open = false;                    // Rows may come and go.
   std::map<Incarnation, uint64_t> prepared;  // The digests of those who are; the leader's.
   bool has_place = false;                    // It takes part in the communicator, or was cancelled.
+  // Rows that go without regions; rows_ahead.h.
+  struct Ahead {
+    bool begun = false;    // All ranks here have announced: whether rows go ahead is settled.
+    bool sending = false;  // They are not under way yet.
+    bool sent = false;
+    std::optional<uint8_t> landing =
+        {};                      // The eager buffer of the other worker's ranks' arenas here.
+    std::set<Rank> landed = {};  // Whose rows stand there.
+  } ahead = {};
 };
 
 struct Part {

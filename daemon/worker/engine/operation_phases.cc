@@ -202,9 +202,11 @@ void OperationPhases::DecideGood(Operation& operation) {
 void OperationPhases::NameBuffers(const Operation& operation) {
   std::vector<uint8_t> eager;
   for (const Part& part : operation.parts) eager.push_back(*part.said.eager_buffer);
-  for (const Part& part : operation.parts) {
-    parts_.event.Add(NameEagerBuffers{
-        .submission = part.submission, .operation = operation.id, .eager_buffer_of_rank = eager});
+  for (uint32_t r = 0; r < operation.parts.size(); ++r) {
+    if (!operation.tenant->local(r)) continue;
+    parts_.event.Add(NameEagerBuffers{.submission = operation.parts[r].submission,
+                                      .operation = operation.id,
+                                      .eager_buffer_of_rank = eager});
   }
 }
 
@@ -275,6 +277,9 @@ void OperationPhases::CloseIfOver(Operation& operation) {
   parts_.figures.Leaves(operation, parts_.event.now - operation.phase_since);
   for (Part& part : operation.parts) EndTrace(part, operation.cause.code());
   parts_.queue.FreeRegion(operation);
+  if (const auto landing = operation.peers.ahead.landing; landing.has_value()) {
+    parts_.staging.FreeLanding(tenant.set, *landing);
+  }
   parts_.event.Add(CloseRecord{.operation = operation.id});
   parts_.table.Close(operation);
   parts_.tenants.ReleaseIfIdle(tenant);

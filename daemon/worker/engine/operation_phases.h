@@ -30,7 +30,7 @@ class OperationPhases {
     StreamSites& sites;
     AdmissionQueue& queue;
     TenantTable& tenants;
-    const Staging& staging;
+    Staging& staging;
     OperationFigures& figures;
     OperationTraces& traces;
     EngineEvent& event;

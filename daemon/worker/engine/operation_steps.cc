@@ -206,6 +206,7 @@ absl::Status OperationSteps::TakeAnnouncement(Part& part, const Tenant& tenant,
 }
 
 void OperationSteps::HandleAnnounced(Operation& operation) {
+  if (parts_.ahead.Sends(operation)) return;  // And goes on when they are under way.
   const bool all = !operation.Any(PartState::kAbsent);
   if (!operation.tenant->leads()) {
     if (all || IsUnsynchronised(operation)) parts_.leader.TellAnnounced(operation);
@@ -237,7 +238,8 @@ void OperationSteps::HandleAllAnnounced(Operation& operation) {
     bytes = std::max(bytes, NumStagingBytes(part.said));
     is_eager = is_eager && part.said.eager_buffer.has_value();
   }
-  if (is_eager) return parts_.phases.DecideGood(operation);
+  if (is_eager && !tenant.peers.has_value()) return parts_.phases.DecideGood(operation);
+  if (is_eager && operation.peers.ahead.sent) return parts_.ahead.Decide(operation);
   if (const absl::Status fits = parts_.queue.CheckFits(operation, bytes, "the node's pool");
       !fits.ok()) {
     return failures.FailWithExecution(operation, fits);

@@ -12,6 +12,7 @@
 #include "daemon/worker/engine/operation.h"
 #include "daemon/worker/engine/operation_phases.h"
 #include "daemon/worker/engine/operation_table.h"
+#include "daemon/worker/engine/rows_ahead.h"
 #include "daemon/worker/engine/stream_sites.h"
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/engine/tenant_table.h"
@@ -31,6 +32,7 @@ class OperationSteps {
     OperationPhases& phases;
     Failures& failures;
     LeaderProtocol& leader;
+    RowsAhead& ahead;
     AdmissionQueue& queue;
     PeerMessenger& messenger;
     const Staging& staging;

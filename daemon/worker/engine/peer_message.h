@@ -14,6 +14,10 @@
 // of the group, and tells it to everybody (kIssue). Who has been told takes part, whatever else happens, and
 // a failed operation without a turn is cancelled once its leader has said that it failed.
 //
+// Small rows between two workers go ahead (rows_ahead.h): each sends the rows of its ranks (kRows) once all have
+// announced with rows in eager buffers, then its announce; the leader decides as soon as it has both. If a call does not go so on one
+// of the two, the leader asks for regions as above, and rows that went ahead are dropped.
+//
 // No deadlock: an operation with an older ticket has younger grants taken back (kRevoke), which the
 // leader does (kRevoked) unless it has admitted; so the oldest one that waits gets its regions
 // everywhere, and an admitted one waits only for copies. A local operation has a ticket too, and is
@@ -80,7 +84,7 @@ enum class LeaderStep : uint8_t {
   kRevoked,       // number
   kAdmit,         // number
   kPublished,     // number
-  kDecided,       // number
+  kDecided,       // number; key, where rows went ahead
   kFailed,        // key, cause, failures_seen: the number of this failure, unsynchronised
   kFailedSeen,    // failures_seen
   kEnded,         // cause
@@ -88,6 +92,7 @@ enum class LeaderStep : uint8_t {
   kIssue,         // number, bytes: the place; said: of all ranks
   kStreamsIdle,   // nothing
   kSealed,        // nothing
+  kRows,  // key, said: one rank's, of which nothing but the rank counts, failures_seen; its rows come along
 };
 
 struct PeerMessage {

@@ -51,10 +51,14 @@ class PeerMessenger {
   void Hear(const PeerMessage& message) { clock_ = std::max(clock_, message.clock); }
 
   void Send(const Tenant& tenant, Incarnation to, PeerMessage message) {
+    event_.Add(SendToPeer{.peer = to, .message = Signed(tenant, std::move(message))});
+  }
+  // As it is sent, by another effect than SendToPeer.
+  PeerMessage Signed(const Tenant& tenant, PeerMessage message) const {
     message.group = tenant.start.group;
     message.formation = tenant.start.formation;
     message.clock = clock_;
-    event_.Add(SendToPeer{.peer = to, .message = std::move(message)});
+    return message;
   }
   // To all workers of the tenant but this one.
   void SendToOthers(const Tenant& tenant, const PeerMessage& message) {

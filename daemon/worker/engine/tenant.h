@@ -65,11 +65,15 @@ struct Tenant {
   bool gone() const { return closed && num_open == 0 && !awaits_direct; }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
-    return !worker_executor() && !peers.has_value() && set && !start.on_device() &&
-           start.members.size() <= limits::kEagerRanks;
+    return !worker_executor() && (!peers.has_value() || peers->nodes.size() == 2) && set &&
+           !start.on_device() && start.members.size() <= limits::kEagerRanks;
   }
+  // Its small rows go between its two workers ahead of the announce.
+  bool sends_ahead() const { return peers.has_value() && may_send_eagerly(); }
   // Its ranks may make calls for themselves.
-  bool may_go_direct() const { return may_send_eagerly() && !draining && !closed && ended.ok(); }
+  bool may_go_direct() const {
+    return may_send_eagerly() && !peers.has_value() && !draining && !closed && ended.ok();
+  }
   bool local(uint32_t rank) const { return static_cast<bool>(start.members[rank].session); }
   // Its rows go between workers from device to device, and not through this worker's streams.
   bool by_communicator() const { return peers.has_value() && start.on_device(); }

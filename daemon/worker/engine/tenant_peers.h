@@ -20,6 +20,7 @@ struct TenantPeers {
   std::vector<PeerWorker> nodes;          // Itself included.
   std::vector<Incarnation> node_of_rank;  // [num_ranks]
   std::map<uint64_t, OperationId> by_number;
+  std::map<OperationKey, std::set<Rank>> rows_ahead;  // Whose rows are here and wait; rows_ahead.h.
 
   // The leader's failures that not everybody has seen: what was announced before is void.
   struct Failure {

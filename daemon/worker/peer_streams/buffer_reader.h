@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,12 +17,14 @@ namespace epd {
 class BufferReader {
  public:
   explicit BufferReader(const grpc::ByteBuffer& buffer) {
-    if (!buffer.Valid() || !buffer.Dump(&slices_).ok()) slices_.clear();
-    for (const grpc::Slice& slice : slices_) {
+    auto slices = std::make_shared<std::vector<grpc::Slice>>();
+    if (!buffer.Valid() || !buffer.Dump(slices.get()).ok()) slices->clear();
+    for (const grpc::Slice& slice : *slices) {
       if (slice.size() > 0) {
         parts_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
       }
     }
+    slices_ = std::move(slices);
   }
 
   // False: fewer than `bytes` are left.
@@ -39,6 +42,32 @@ class BufferReader {
     }
     return bytes == 0;
   }
+
+  // Of the next `bytes` alone, which this one then leaves out. Nothing: fewer are left.
+  std::optional<BufferReader> Split(size_t bytes) {
+    BufferReader split(slices_);
+    while (bytes > 0 && first_ < parts_.size()) {
+      auto& [from, size] = parts_[first_];
+      const size_t now = std::min(bytes, size);
+      split.parts_.emplace_back(from, now);
+      bytes -= now;
+      from += now;
+      size -= now;
+      if (size == 0) ++first_;
+    }
+    if (bytes > 0) return std::nullopt;
+    return split;
+  }
+
+  // Bytes that have not been read.
+  size_t left() const {
+    size_t bytes = 0;
+    for (size_t i = first_; i < parts_.size(); ++i) bytes += parts_[i].second;
+    return bytes;
+  }
+
+  // What the parts lie in.
+  const std::shared_ptr<const std::vector<grpc::Slice>>& slices() const { return slices_; }
 
   template <typename T>
   std::optional<T> Peek() const {
@@ -61,7 +90,10 @@ class BufferReader {
   }
 
  private:
-  std::vector<grpc::Slice> slices_;
+  explicit BufferReader(std::shared_ptr<const std::vector<grpc::Slice>> slices)
+      : slices_(std::move(slices)) {}
+
+  std::shared_ptr<const std::vector<grpc::Slice>> slices_;
   std::vector<std::pair<const char*, size_t>> parts_;
   size_t first_ = 0;
 };

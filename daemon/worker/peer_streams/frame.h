@@ -8,7 +8,7 @@
 
 namespace epd {
 
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 inline constexpr const char* kWireMethod = "/epd.v1.Wire/Stream";
 
 // Of a hello.
@@ -19,6 +19,9 @@ enum class FrameKind : uint32_t {
   kHello = 1,    // Then a WireHello with the proof alone; stream_proof.h.
   kMessage = 2,  // Then a WireMessage.
   kRows = 3,     // Then the rest of RowsFrame, RowsPiece[num_pieces] and the pieces' bytes.
+  // Then the rest of RowsAheadFrame, a WireMessage of step kRows, RowsPiece[num_pieces] and the pieces' bytes.
+  kRowsAhead = 4,
+  kSeveral = 5,  // Then buffers of the other kinds, each behind its size, 32 bits.
 };
 
 // Some of the rows of one rank. All of an operation's frames for a rank come on one stream.
@@ -34,8 +37,17 @@ struct RowsFrame {
 };
 static_assert(sizeof(RowsFrame) == 48);
 
+// The rows of one rank ahead of an announce.
+struct RowsAheadFrame {
+  uint32_t kind = static_cast<uint32_t>(FrameKind::kRowsAhead);
+  uint32_t message_bytes = 0;
+  uint32_t num_pieces = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(RowsAheadFrame) == 16);
+
 struct RowsPiece {
-  uint64_t offset = 0;  // From the start of the region.
+  uint64_t offset = 0;  // From the start of the region, or of the eager buffer.
   uint64_t bytes = 0;
 };
 
@@ -44,5 +56,7 @@ struct RowsPiece {
 inline constexpr uint64_t kFrameBytes = 256 << 10;
 // A stage up to this size goes on the express stream.
 inline constexpr uint64_t kExpressBytes = 64 << 10;
+// Messages that wait go together, up to this size.
+inline constexpr uint64_t kSeveralBytes = 1 << 20;
 
 }  // namespace epd

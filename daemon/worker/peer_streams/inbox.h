@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,12 +16,14 @@
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/peer_message.h"
+#include "daemon/worker/peer_streams/held_rows.h"
 
 namespace epd {
 
 struct PeerSaid {
   Incarnation peer;
   PeerMessage message;
+  std::optional<HeldRows> rows = {};  // Of a kRows.
 };
 struct PeerGone {
   Incarnation peer;

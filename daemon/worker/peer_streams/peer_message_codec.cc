@@ -26,6 +26,12 @@ void Put(Rank rank, const Announcement& said, v1::WireAnnouncement& out) {
   out.set_stage_bytes(said.stage_bytes);
   out.set_out_bytes(said.out_bytes);
   out.set_from_stream(said.from_stream);
+  out.set_eager(said.eager_buffer.has_value());
+}
+
+// In which eager buffer rows stand is each worker's own matter.
+std::optional<uint8_t> EagerBuffer(const v1::WireAnnouncement& in) {
+  return in.eager() ? std::optional<uint8_t>(0) : std::nullopt;
 }
 
 Announcement Get(const v1::WireAnnouncement& in) {
@@ -42,6 +48,7 @@ Announcement Get(const v1::WireAnnouncement& in) {
                       .demand = in.demand(),
                       .stage_bytes = in.stage_bytes(),
                       .out_bytes = in.out_bytes(),
+                      .eager_buffer = EagerBuffer(in),
                       .from_stream = in.from_stream()};
 }
 
@@ -75,7 +82,7 @@ std::optional<PeerMessage> FromProto(const v1::WireMessage& in) {
   PeerMessage message;
   const uint32_t step = in.step();
   const bool known = step >= static_cast<uint32_t>(LeaderStep::kAnnounce) &&
-                     step <= static_cast<uint32_t>(LeaderStep::kSealed);
+                     step <= static_cast<uint32_t>(LeaderStep::kRows);
   ProgramId& program = message.key.execution.program;
   if (!known || in.program().size() != program.size()) return std::nullopt;
   if (in.said_size() > static_cast<int>(limits::kPlanRanks)) return std::nullopt;

@@ -35,7 +35,8 @@ struct PeerStreamObserver {
 };
 
 // Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
-// before rows; rows of several operations take turns, a frame each.
+// before rows, those that wait together in one
+// buffer; rows of several operations take turns, a frame each.
 class PeerStream {
  public:
   // `loop` outlives the stream.
@@ -44,6 +45,9 @@ class PeerStream {
                                            StreamHello hello, PeerStreamObserver observer);
 
   void Send(grpc::ByteBuffer message);
+  // It goes with the next Flush at the latest.
+  void Enqueue(grpc::ByteBuffer message);
+  void Flush();
   void Send(std::shared_ptr<OutgoingRows> rows);
   // Ends the stream; nothing is told any more.
   void Cancel();
@@ -61,6 +65,7 @@ class PeerStream {
   // Starts the next write, unless one is under way.
   void Pump();
   bool NextFrame();
+  grpc::ByteBuffer JoinMessages();
   // Says how many wait, after each change.
   void CountQueued();
   // Nothing is under way any more: this is to be dropped, without the lock.

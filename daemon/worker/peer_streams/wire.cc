@@ -122,7 +122,8 @@ void Wire::Meet(const std::vector<PeerWorker>& nodes) {
     if (node.worker == options_.self || node.address.empty() || peers_.contains(node.worker)) {
       continue;
     }
-    peers_[node.worker] = {Connect(node, kExpressStream), Connect(node, kBulkStream)};
+    peers_[node.worker] = {Connect(node, kExpressStream), Connect(node, kBulkStream),
+                           traffic_->Of(node.name.value)};
   }
 }
 
@@ -130,7 +131,43 @@ void Wire::Send(Incarnation peer, const PeerMessage& message) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;  // Its loss has been told.
   EPD_FAILPOINT_SEND("worker.wire.message")
-  found->second.express->Send(Framed(FrameKind::kMessage, ToProto(message)));
+  Post(peer, *found->second.express, Framed(FrameKind::kMessage, ToProto(message)));
+}
+
+void Wire::Post(Incarnation peer, PeerStream& stream, grpc::ByteBuffer message) {
+  if (!corked_) return stream.Send(std::move(message));
+  stream.Enqueue(std::move(message));
+  if (unflushed_.empty() || unflushed_.back() != peer) unflushed_.push_back(peer);
+}
+
+void Wire::Flush() {
+  for (const Incarnation peer : unflushed_) {
+    const auto found = peers_.find(peer);
+    if (found != peers_.end()) found->second.express->Flush();
+  }
+  unflushed_.clear();
+}
+
+absl::Status Wire::SendAhead(Incarnation peer, const PeerMessage& message, const StageToSend& stage,
+                             const std::vector<Rank>& destinations) {
+  const auto found = peers_.find(peer);
+  if (found == peers_.end()) return absl::OkStatus();  // Its loss has been told.
+  PublishedStage published = stage.stage;
+  if (!stage.expert_owner.empty()) published.spec.expert_owner = stage.expert_owner.data();
+  const absl::StatusOr<grpc::ByteBuffer> buffer = FrameRowsAhead(message, published, destinations);
+  if (!buffer.ok()) return buffer.status();
+  EPD_FAILPOINT_SEND("worker.wire.ahead") {
+    found->second.traffic->sent_bytes.fetch_add(buffer->Length(), std::memory_order_relaxed);
+    Post(peer, *found->second.express, *buffer);
+  }
+  return absl::OkStatus();
+}
+
+void Wire::Land(const RowsName& name, char* eager_buffer) {
+  const auto found = held_rows_.find(name);
+  if (found == held_rows_.end()) return;
+  found->second.Land(eager_buffer);
+  held_rows_.erase(found);
 }
 
 void Wire::Send(RowsToSend rows) {

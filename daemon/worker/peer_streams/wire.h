@@ -14,6 +14,7 @@
 #include "daemon/tls/credentials.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/peer_message.h"
+#include "daemon/worker/peer_streams/held_rows.h"
 #include "daemon/worker/peer_streams/inbox.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
 #include "daemon/worker/peer_streams/peer_stream.h"
@@ -25,11 +26,14 @@
 
 namespace epd {
 
-// A published stage and where it goes, with what the wire must know of the group.
-struct RowsToSend {
-  PeerOperation operation;
+// A published stage, with what the wire must know of the group.
+struct StageToSend {
   PublishedStage stage;
   std::vector<int32_t> expert_owner;  // Empty: contiguous blocks.
+};
+// ... and where it goes.
+struct RowsToSend : StageToSend {
+  PeerOperation operation;
   std::map<Incarnation, std::vector<Rank>> destinations;
 };
 
@@ -55,11 +59,23 @@ class Wire {
   // Connects to those that it is not connected with.
   void Meet(const std::vector<PeerWorker>& nodes);
   void Send(Incarnation peer, const PeerMessage& message);
+  // The same with what of the stage `destinations` get; it is copied.
+  //   DATA_LOSS  the stage is damaged
+  absl::Status SendAhead(Incarnation peer, const PeerMessage& message, const StageToSend& stage,
+                         const std::vector<Rank>& destinations);
+  // From now on messages wait for Flush(), so that they go together.
+  void Cork() { corked_ = true; }
+  void Flush();
   // Rows may be read from the stage until Close().
   void Send(RowsToSend rows);
   // Rows may be written to `regions` until Close().
   void Open(const PeerOperation& operation, uint64_t bytes, std::map<Rank, RemoteRegion> regions);
   void Close(const PeerOperation& operation);
+
+  // Rows that came with a message are held until one of the others.
+  void Hold(const RowsName& name, HeldRows rows) { held_rows_[name] = std::move(rows); }
+  void Land(const RowsName& name, char* eager_buffer);
+  void Drop(const RowsName& name) { held_rows_.erase(name); }
 
   Inbox& inbox() { return *inbox_; }
   // The peer's streams are lost: the next Meet() makes new ones.
@@ -70,9 +86,11 @@ class Wire {
   struct Peer {
     std::shared_ptr<PeerStream> express;
     std::shared_ptr<PeerStream> bulk;
+    std::shared_ptr<NodeTraffic> traffic;
   };
   std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
 
+  void Post(Incarnation peer, PeerStream& stream, grpc::ByteBuffer message);
   OnRefusedPeer TellRefused() const;
 
   const Options options_;
@@ -82,6 +100,9 @@ class Wire {
   RemoteRegions remote_regions_;
   std::map<PeerOperation, std::shared_ptr<StageGate>> gates_;
   std::map<Incarnation, Peer> peers_;
+  std::map<RowsName, HeldRows> held_rows_;
+  bool corked_ = false;
+  std::vector<Incarnation> unflushed_;
   StreamLoop express_loop_;
   StreamLoop bulk_loop_;
   WireServer server_;

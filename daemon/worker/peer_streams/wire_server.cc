@@ -9,6 +9,7 @@
 #include "daemon/tls/proof.h"
 #include "daemon/tls/wire_secret.h"
 #include "daemon/worker/peer_streams/buffer_reader.h"
+#include "daemon/worker/peer_streams/held_rows.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
@@ -24,6 +25,10 @@ namespace {
 constexpr int kMaxFrameBytes = 16 << 20;
 constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
 constexpr int kPingEveryMs = 1000;
+// Of a stream of messages: what a peer may send before it hears how much was read. Wide enough for small rows of some operations, so that
+// there is nothing to find out by pings, as gRPC does at each buffer, and no frame to be cut.
+constexpr int kExpressWindowBytes = 8 << 20;
+constexpr int kExpressFrameBytes = 1 << 20;
 
 // A frame's pieces never need more.
 constexpr uint32_t kMaxPieces = 1 << 16;
@@ -73,22 +78,35 @@ class WireServer::Stream {
   void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
     BufferReader reader(buffer_);
-    std::optional<uint32_t> kind = reader.Peek<uint32_t>();
-    grpc::Status problem;
-    if (!kind.has_value()) {
-      problem = Bad("an empty buffer");
-    } else if (*kind == static_cast<uint32_t>(FrameKind::kRows) && greeted_) {
-      problem = TakeRows(reader);
-    } else if (*kind == static_cast<uint32_t>(FrameKind::kMessage) && greeted_) {
-      problem = TakeMessage(reader);
-    } else if (*kind == static_cast<uint32_t>(FrameKind::kHello) && !greeted_) {
-      problem = TakeHello(reader);
-    } else {
-      problem = Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
-    }
+    const bool several = greeted_ && reader.Peek<uint32_t>() == KindOf(FrameKind::kSeveral);
+    const grpc::Status problem = several ? TakeSeveral(reader) : Take(reader);
     if (!problem.ok()) return End(problem);
     buffer_.Clear();
     stream_.Read(&buffer_, &read_);
+  }
+
+  static constexpr uint32_t KindOf(FrameKind kind) { return static_cast<uint32_t>(kind); }
+
+  grpc::Status Take(BufferReader& reader) {
+    const std::optional<uint32_t> kind = reader.Peek<uint32_t>();
+    if (!kind.has_value()) return Bad("an empty buffer");
+    if (*kind == KindOf(FrameKind::kRows) && greeted_) return TakeRows(reader);
+    if (*kind == KindOf(FrameKind::kRowsAhead) && greeted_) return TakeRowsAhead(reader);
+    if (*kind == KindOf(FrameKind::kMessage) && greeted_) return TakeMessage(reader);
+    if (*kind == KindOf(FrameKind::kHello) && !greeted_) return TakeHello(reader);
+    return Bad(absl::StrCat("a buffer of kind ", *kind, " that has no place here"));
+  }
+
+  grpc::Status TakeSeveral(BufferReader& reader) {
+    uint32_t bytes = 0;
+    reader.Read(&bytes, sizeof bytes);  // The kind.
+    while (reader.left() > 0) {
+      std::optional<BufferReader> one;
+      if (reader.Read(&bytes, sizeof bytes)) one = reader.Split(bytes);
+      if (!one.has_value()) return Bad("several buffers, of which the last one is cut");
+      if (const grpc::Status problem = Take(*one); !problem.ok()) return problem;
+    }
+    return grpc::Status::OK;
   }
 
   void OnFinished(bool) {
@@ -173,13 +191,23 @@ class WireServer::Stream {
     EPD_FAILPOINT_FLIP("worker.wire.bytes", bytes.data(), bytes.size());
     if (!proto.ParseFromString(bytes)) return Bad("no message");
     std::optional<PeerMessage> message = FromProto(proto);
-    if (!message.has_value()) return Bad(absl::StrCat("a message of step ", proto.step()));
+    if (!message.has_value() || message->step == LeaderStep::kRows) {
+      return Bad(absl::StrCat("a message of step ", proto.step()));
+    }
     server_.inbox_.Put(PeerSaid{peer_, *std::move(message)});
     return grpc::Status::OK;
   }
 
+  grpc::Status TakeRowsAhead(BufferReader& reader) {
+    traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
+    std::optional<RowsMessage> read = ReadRowsAhead(reader);
+    if (!read.has_value()) return Bad("rows ahead of an announce that are none");
+    server_.inbox_.Put(PeerSaid{peer_, std::move(read->message), std::move(read->rows)});
+    return grpc::Status::OK;
+  }
+
   grpc::Status TakeRows(BufferReader& reader) {
-    traffic_->received_bytes.fetch_add(buffer_.Length(), std::memory_order_relaxed);
+    traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
     RowsFrame frame;
     if (!reader.Read(&frame, sizeof frame) || frame.num_pieces > kMaxPieces) return Bad("no rows");
     std::vector<RowsPiece> pieces(frame.num_pieces);
@@ -238,6 +266,11 @@ absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
+  if (kind == kExpressStream) {
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kExpressWindowBytes);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kExpressFrameBytes);
+  }
   builder.AddListeningPort(address, credentials, &port);
   builder.RegisterAsyncGenericService(&door->service);
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();

@@ -39,6 +39,16 @@ void EffectPerformer::RunAll(absl::Time now) {
       std::visit([this](const auto& one) { Run(one); }, effect);
     }
   }
+  if (wire_ != nullptr) wire_->Flush();
+}
+
+void EffectPerformer::Hear(PeerSaid said, absl::Time now) {
+  if (said.rows.has_value()) {
+    const PeerMessage& message = said.message;
+    wire_->Hold({message.group, message.formation, message.key, message.said[0].first},
+                *std::move(said.rows));
+  }
+  exchange_.Receive(said.peer, said.message, now);
 }
 
 void EffectPerformer::RunRecords() {
@@ -121,6 +131,7 @@ void EffectPerformer::Run(const NameEagerBuffers& effect) {
 void EffectPerformer::Run(const AnswerSubmission& effect) {
   const auto session = sessions_.find(effect.submission.session);
   if (session == sessions_.end()) return;
+  if (wire_ != nullptr) wire_->Flush();  // Who is woken may take the core.
   if (!effect.direct_execution.has_value()) return session->second.Answer(effect);
   AnswerSubmission answer = effect;
   answer.direct_generation = direct_.Generation(effect.direct_set);
@@ -339,18 +350,56 @@ void EffectPerformer::Run(const SendRows& effect) {
   if (!mapped.ok()) {
     return exchange_.RowsRefused(effect.operation, effect.rank, mapped.status(), now_);
   }
-  const MoveGroup& group = tenant->second.move;
-  PublishedStage stage{
-      .base = *mapped + effect.offset, .said = effect.said, .rank = effect.rank, .spec = {}};
+  wire_->Send(
+      RowsToSend{MakeStage(tenant->second, *mapped + effect.offset, effect.said, effect.rank),
+                 effect.operation, effect.destinations});
+}
+
+StageToSend EffectPerformer::MakeStage(const TenantFacts& tenant, const char* base,
+                                       const Announcement& said, Rank rank) {
+  const MoveGroup& group = tenant.move;
+  PublishedStage stage{.base = base, .said = said, .rank = rank, .spec = {}};
   stage.spec.num_ranks = static_cast<int32_t>(group.spec.num_ranks);
   stage.spec.num_experts = static_cast<int32_t>(group.spec.num_experts);
-  stage.spec.top_k = static_cast<int32_t>(effect.said.top_k);
-  stage.spec.alignment = static_cast<int32_t>(effect.said.alignment);
+  stage.spec.top_k = static_cast<int32_t>(said.top_k);
+  stage.spec.alignment = static_cast<int32_t>(said.alignment);
   stage.spec.max_tokens = group.spec.max_tokens_per_rank;
-  wire_->Send(RowsToSend{.operation = effect.operation,
-                         .stage = stage,
-                         .expert_owner = group.expert_owner,
-                         .destinations = effect.destinations});
+  return {.stage = stage, .expert_owner = group.expert_owner};
+}
+
+void EffectPerformer::Run(const SendRowsAhead& effect) {
+  const auto set = arenas_.find(effect.set);
+  const auto tenant = tenants_.find({effect.group, effect.formation});
+  for (const SendRowsAhead::Stage& stage : effect.stages) {
+    absl::Status sent = absl::InternalError("the arenas of the operation are gone");
+    if (wire_ != nullptr && set != arenas_.end() && tenant != tenants_.end()) {
+      const absl::StatusOr<char*> mapped = set->second.set->Map(stage.arena);
+      sent = mapped.status();
+      if (sent.ok()) {
+        sent = wire_->SendAhead(
+            effect.peer, stage.message,
+            MakeStage(tenant->second, *mapped + stage.offset, stage.said, stage.rank),
+            effect.destinations);
+      }
+    }
+    if (!sent.ok()) return exchange_.RowsAheadRefused(effect.operation, stage.rank, sent, now_);
+  }
+  exchange_.RowsAheadSent(effect.operation, now_);
+}
+
+void EffectPerformer::Run(const LandRows& effect) {
+  const auto set = arenas_.find(effect.set);
+  if (wire_ == nullptr || set == arenas_.end()) return;
+  const absl::StatusOr<char*> mapped = set->second.set->Map(effect.arena);
+  if (!mapped.ok()) {
+    return exchange_.RowsAheadRefused(effect.operation, effect.name.rank, mapped.status(), now_);
+  }
+  EPD_FAILPOINT("worker.wire.land");
+  wire_->Land(effect.name, *mapped + effect.offset);
+}
+
+void EffectPerformer::Run(const DropRows& effect) {
+  if (wire_ != nullptr) wire_->Drop(effect.name);
 }
 
 void EffectPerformer::Run(const CloseWire& effect) {

@@ -35,7 +35,9 @@ class EffectPerformer {
         records_(records),
         backends_(backends),
         epd_(epd),
-        wire_(wire) {}
+        wire_(wire) {
+    if (wire_ != nullptr) wire_->Cork();
+  }
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
@@ -55,6 +57,8 @@ class EffectPerformer {
   // What is equal on all ranks, for row movement; told before the tenant starts.
   //   any error  its rows cannot go between nodes (member_moves.h)
   absl::Status AddTenant(const TenantStart& start, absl::Time now);
+  // Feeds the engine what another worker says, with the rows that came along.
+  void Hear(PeerSaid said, absl::Time now);
   // Another node's worker is gone.
   void WorkerLost(Incarnation worker, const absl::Status& cause, absl::Time now);
   void RemoveTenant(GroupId group, Formation formation);
@@ -88,6 +92,8 @@ class EffectPerformer {
     MemberMoves* members = nullptr;        // Of move.communicator.
     std::vector<SessionId> sessions = {};  // [num_ranks] of those here.
   };
+  static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
+                               const Announcement& said, Rank rank);
   using TenantKey = std::pair<GroupId, Formation>;
 
   void Run(const LinkSubmission& effect);
@@ -119,6 +125,9 @@ class EffectPerformer {
   void Run(const SendToPeer& effect);
   void Run(const OpenWire& effect);
   void Run(const SendRows& effect);
+  void Run(const SendRowsAhead& effect);
+  void Run(const LandRows& effect);
+  void Run(const DropRows& effect);
   void Run(const CloseWire& effect);
   void Run(const ReportTenantBroken& effect);
   void Run(const EvictSession& effect);

@@ -184,8 +184,8 @@ bool ExecLoop::TakeWire() {
   if (wire_ == nullptr || wire_->inbox().empty()) return false;
   const absl::Time now = Now();
   for (WireEvent& event : wire_->inbox().Take()) {
-    if (const auto* said = std::get_if<PeerSaid>(&event)) {
-      exchange_.Receive(said->peer, said->message, now);
+    if (auto* said = std::get_if<PeerSaid>(&event)) {
+      performer_.Hear(std::move(*said), now);
     } else if (const auto* came = std::get_if<RowsCame>(&event)) {
       exchange_.RowsLanded(came->operation, came->rank, now);
     } else if (const auto* refused = std::get_if<StageRefused>(&event)) {

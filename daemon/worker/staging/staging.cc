@@ -162,6 +162,24 @@ EagerArea Staging::FindEagerArea(ArenaSetId id) const {
           .num_eager_buffers = static_cast<uint32_t>(eager.bytes / eager_options_.buffer_bytes)};
 }
 
+std::optional<uint8_t> Staging::TakeLanding(ArenaSetId id) {
+  std::set<uint8_t>& taken = sets_.at(id).landings;
+  for (uint8_t buffer = 0; buffer < FindEagerArea(id).num_eager_buffers; ++buffer) {
+    if (taken.insert(buffer).second) return buffer;
+  }
+  return std::nullopt;
+}
+
+void Staging::FreeLanding(ArenaSetId id, uint8_t eager_buffer) {
+  sets_.at(id).landings.erase(eager_buffer);
+}
+
+size_t Staging::num_landings() const {
+  size_t taken = 0;
+  for (const auto& [unused, set] : sets_) taken += set.landings.size();
+  return taken;
+}
+
 bool Staging::EverFits(ArenaSetId id, uint64_t bytes) const {
   const uint64_t num_arenas = sets_.at(id).key.size();
   if (sets_.at(id).device_bytes > 0) return bytes <= room_bytes(id) / num_arenas;

@@ -68,6 +68,10 @@ class Staging {
   void WantEagerBuffers(ArenaSetId set);
   // Whose pages exist; none yet, or ever: no eager buffers.
   EagerArea FindEagerArea(ArenaSetId set) const;
+  // One of them in the arenas of other workers' ranks, which nobody else takes before it is free again.
+  std::optional<uint8_t> TakeLanding(ArenaSetId set);
+  void FreeLanding(ArenaSetId set, uint8_t eager_buffer);
+  size_t num_landings() const;  // That are taken.
   const EagerOptions& eager_options() const { return eager_options_; }
   uint64_t eager_bytes() const { return eager_bytes_; }  // Of all arenas of all sets.
 
@@ -100,6 +104,7 @@ class Staging {
     std::set<SessionId> lingering;  // Dead sessions whose process lives.
     bool quarantined = false;       // All of it is one quarantined region.
     std::optional<Region> eager;    // At offset 0.
+    std::set<uint8_t> landings;     // Eager buffers of session 0's arenas that are taken.
     uint64_t device_bytes = 0;      // Of an arena on a device; 0: it is not on one.
     std::optional<Region> stream_region;
   };

@@ -19,6 +19,7 @@
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "daemon/worker/peer_streams/wire.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/wire.pb.h"
 
 namespace epd {
@@ -190,6 +191,56 @@ TEST_F(HostilePeerTest, APeerThatSaysWhatIsNoMessageIsLostAndTheCauseSaysWhy) {
   peer.Greet();
   peer.Send(Message(limits::kPlanRanks));
   EXPECT_EQ(NextEvent(), absl::StrCat("said of ", limits::kPlanRanks, " ranks"));
+}
+
+// Of rows ahead of an announce; `piece` holds four bytes.
+std::string RowsAhead(const RowsPiece& piece, uint32_t num_said = 1,
+                      LeaderStep step = LeaderStep::kRows, const std::string& rows = "rows") {
+  v1::WireMessage message;
+  message.set_step(static_cast<uint32_t>(step));
+  message.set_program(std::string(16, 'p'));
+  for (uint32_t i = 0; i < num_said; ++i) message.add_said();
+  const std::string text = message.SerializeAsString();
+  const RowsAheadFrame frame{.message_bytes = static_cast<uint32_t>(text.size()), .num_pieces = 1};
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame) + text +
+         std::string(reinterpret_cast<const char*>(&piece), sizeof piece) + rows;
+}
+
+std::string Several(const std::vector<std::string>& buffers) {
+  std::string body;
+  for (const std::string& buffer : buffers) {
+    const auto bytes = static_cast<uint32_t>(buffer.size());
+    body.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+    body += buffer;
+  }
+  return Framed(static_cast<uint32_t>(FrameKind::kSeveral), body);
+}
+
+TEST_F(HostilePeerTest, RowsAheadThatFitIntoNoEagerBufferAndBuffersThatAreCutEndTheirStream) {
+  constexpr uint64_t kEnd = shm::kEagerBufferBytes;
+  const std::string good = RowsAhead({kEnd - 4, 4});
+  v1::WireMessage without_rows;
+  without_rows.set_step(static_cast<uint32_t>(LeaderStep::kRows));
+  without_rows.set_program(std::string(16, 'p'));
+  for (const std::string& bytes :
+       {RowsAhead({kEnd - 3, 4}), RowsAhead({UINT64_MAX - 1, 4}), RowsAhead({0, kEnd + 1}),
+        RowsAhead({0, 0}), RowsAhead({0, 5}), RowsAhead({0, 3}), RowsAhead({0, 4}, 0),
+        RowsAhead({0, 4}, 2), RowsAhead({0, 4}, 1, LeaderStep::kAnnounce), good.substr(0, 12),
+        Framed(2, without_rows.SerializeAsString()), Framed(5, "abc"), Several({good, "x"}),
+        Several({good, Several({good})}), Several({good}).substr(0, good.size())}) {
+    RawStream peer(address_);
+    peer.Greet();
+    peer.Send(bytes);
+    EXPECT_EQ(peer.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    std::string event = NextEvent();
+    if (event == "said of 1 ranks") event = NextEvent();  // What stood before the cut.
+    EXPECT_THAT(event, HasSubstr("gone: its stream was refused: got "));
+  }
+  RawStream peer(address_);
+  peer.Greet();
+  peer.Send(Several({good, Message(2)}));
+  EXPECT_EQ(NextEvent(), "said of 1 ranks");
+  EXPECT_EQ(NextEvent(), "said of 2 ranks");
 }
 
 TEST_F(HostilePeerTest, ALongNameIsCutInWhatIsShownAndOneOf300KiloBytesIsNotHeard) {

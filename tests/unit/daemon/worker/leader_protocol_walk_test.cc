@@ -51,11 +51,18 @@ struct Worker {
                           .traces = traces,
                           .event = event}};
   Failures failures{table, phases, messenger, event};
+  RowsAhead ahead{{.table = table,
+                   .phases = phases,
+                   .staging = staging,
+                   .failures = failures,
+                   .messenger = messenger,
+                   .event = event}};
   LeaderProtocol leader{{.table = table,
                          .phases = phases,
                          .queue = queue,
                          .failures = failures,
                          .messenger = messenger,
+                         .ahead = ahead,
                          .event = event}};
   std::deque<PeerMessage> inbox;  // From the other one.
   std::deque<PeerOperation> rows;

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -191,6 +193,73 @@ TEST(WireTest, NothingWaitsOnceAllHasBeenSent) {
     absl::SleepFor(absl::Milliseconds(5));
   EXPECT_EQ(all.at("right")->queued_messages.load(), 0u);
   EXPECT_EQ(all.at("right")->queued_rows.load(), 0u);
+}
+
+TEST(WireTest, WhatIsSaidInOneGoWaitsForTheFlushAndArrivesInOrder) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  left->Send(kRight, Message(1));
+  EXPECT_EQ(NextEvent(*right), "11 said 1");
+  left->Cork();
+  constexpr uint64_t kLast = 40;
+  for (uint64_t number = 2; number <= kLast; ++number) left->Send(kRight, Message(number));
+  EXPECT_EQ(right->inbox().Take().size(), 0u);
+  left->Flush();
+  std::vector<uint64_t> heard;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (heard.size() < kLast - 1 && absl::Now() < deadline) {
+    for (const WireEvent& event : right->inbox().Take()) {
+      heard.push_back(std::get<PeerSaid>(event).message.number);
+    }
+  }
+  ASSERT_EQ(heard.size(), kLast - 1);
+  for (uint64_t number = 2; number <= kLast; ++number) EXPECT_EQ(heard[number - 2], number);
+}
+
+// Of a prepare: the counts of four experts.
+StageToSend MakeCounts(const int32_t* counts) {
+  StageToSend send;
+  send.stage.base = reinterpret_cast<const char*>(counts);
+  send.stage.rank = Rank(1);
+  send.stage.said.kind = shm::Kind::kPrepare;
+  send.stage.spec.num_experts = 4;
+  return send;
+}
+
+TEST(WireTest, RowsThatGoAheadAreHeldAsTheyWereSentAndLandWhereTheyAreTold) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  PeerMessage message;
+  message.step = LeaderStep::kRows;
+  message.group = GroupId(5);
+  message.said.emplace_back(Rank(1), Announcement());
+  int32_t counts[] = {1, 2, 3, 4};
+  const int32_t sent[] = {1, 2, 3, 4};
+  ASSERT_TRUE(left->SendAhead(kRight, message, MakeCounts(counts), {Rank(0)}).ok());
+  counts[0] = 99;  // The stage is not read again.
+
+  std::vector<WireEvent> events;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (events.empty() && absl::Now() < deadline) events = right->inbox().Take();
+  ASSERT_EQ(events.size(), 1u);
+  auto& said = std::get<PeerSaid>(events[0]);
+  EXPECT_EQ(said.message.group, GroupId(5));
+  ASSERT_TRUE(said.rows.has_value());
+  const RowsName name{GroupId(5), Formation(), OperationKey(), Rank(1)};
+  right->Hold(name, *std::move(said.rows));
+  int32_t landed[] = {0, 0, 0, 0, 7};
+  right->Land(name, reinterpret_cast<char*>(landed));
+  EXPECT_EQ(std::memcmp(landed, sent, sizeof sent), 0);
+  EXPECT_EQ(landed[4], 7);
+  landed[0] = 0;
+  right->Land(name, reinterpret_cast<char*>(landed));
+  EXPECT_EQ(landed[0], 0) << "they are held once";
 }
 
 TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {

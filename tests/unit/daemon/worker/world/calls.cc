@@ -16,7 +16,7 @@ void Calls::Announce(Call call, shm::SlotRequest request) {
   const Group& group = *call.group;
   if (call.formation == group.formation &&
       request.stage_bytes <= w_.options().engine.eager.buffer_bytes)
-    call.eager_buffer = FreeEagerBuffer(group, call.session);
+    call.eager_buffer = FreeEagerBuffer(call);
   if (call.eager_buffer.has_value()) SetEagerBuffer(request, *call.eager_buffer);
   if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(50)) ++request.execution;
   call.submission = {.session = call.session, .slot = 0, .claim = NextClaim()};
@@ -30,12 +30,14 @@ void Calls::Announce(Call call, shm::SlotRequest request) {
 }
 
 // One of the session's that no call of it uses.
-std::optional<uint8_t> Calls::FreeEagerBuffer(const Group& group, SessionId session) {
+std::optional<uint8_t> Calls::FreeEagerBuffer(const Call& call) {
+  const Group& group = *call.group;
   if (group.spec.executor == Executor::kWorker || w_.Chance(10)) return std::nullopt;
-  for (uint8_t buffer = 0; buffer < num_eager_[group.sets.at(0)]; ++buffer) {
+  const uint32_t num_buffers = num_eager_[{call.worker(), group.sets.at(call.worker())}];
+  for (uint8_t buffer = 0; buffer < num_buffers; ++buffer) {
     const bool busy = std::any_of(w_.running.begin(), w_.running.end(), [&](size_t running) {
-      const Call& call = w_.calls[running];
-      return call.session == session && call.eager_buffer == buffer;
+      const Call& other = w_.calls[running];
+      return other.session == call.session && other.eager_buffer == buffer;
     });
     if (!busy) return buffer;
   }
@@ -96,7 +98,7 @@ void Calls::TakeRegion(Worker& worker, size_t index, const AnswerSubmission& e) 
   const Area area{call.group->sets.at(worker.index), e.region.offset, e.region.bytes};
   call.state = State::kCopying;
   w_.identities.emplace(call.Named(e.plan_id), call.identity);
-  num_eager_[area.set] = e.region.eager.num_eager_buffers;
+  num_eager_[{worker.index, area.set}] = e.region.eager.num_eager_buffers;
   worker.regions[e.operation] = area;
   w_.touching[index] = {
       .worker = worker.index, .area = area, .operation = e.operation, .session = call.session};

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/daemon/worker/world/world.h"
@@ -36,13 +37,13 @@ class Calls {
   std::function<void(size_t index)> on_hold = [](size_t) {};
 
  private:
-  std::optional<uint8_t> FreeEagerBuffer(const Group& group, SessionId session);
+  std::optional<uint8_t> FreeEagerBuffer(const Call& call);
   void Answered(Worker& worker, const AnswerSubmission& answer);
   void TakeRegion(Worker& worker, size_t index, const AnswerSubmission& answer);
 
   World& w_;
   uint32_t claim_ = 1;
-  std::map<ArenaSetId, uint32_t> num_eager_;  // As replies told.
+  std::map<std::pair<int, ArenaSetId>, uint32_t> num_eager_;  // By worker, as replies told.
 };
 
 }  // namespace epd::world

@@ -92,6 +92,36 @@ std::string Agreement(const World& world, const Happening& h) {
   return "";
 }
 
+// Of another worker's rank, whose rows have gone ahead, where the call reads them.
+bool StandsThere(const World& world, const Call& call, uint32_t rank) {
+  const Worker& w = world.worker(call.worker());
+  const uint64_t offset = call.told[rank] * world.options().engine.eager.buffer_bytes;
+  const auto found =
+      w.standing.find({call.group->sets.at(w.index), static_cast<int>(rank), offset});
+  if (found == w.standing.end()) return false;
+  const RowsName& name = found->second;
+  const Execution& execution = name.key.execution;
+  const bool same_execution =
+      execution.program[0] == call.program &&
+      (name.key.named || static_cast<int64_t>(execution.number) == std::get<3>(call.identity));
+  return name.group == call.group->id && name.formation.value == call.formation &&
+         name.rank == Rank(rank) && same_execution &&
+         name.key.ordinal == std::get<4>(call.identity);
+}
+
+std::string RowsAheadAreTrue(const World& world, const Happening& h) {
+  if (const auto* e = h.As<LandRows>()) {
+    if (!h.worker->held.contains(e->name)) return "rows land that have not come";
+  } else if (const auto* e = h.As<Ends>(); e != nullptr && e->status.ok()) {
+    const Call& call = *e->call;
+    for (uint32_t r = 0; r < call.told.size(); ++r) {
+      if (call.group->worker_of[r] != call.worker() && !StandsThere(world, call, r))
+        return "good, and a rank of another worker has no rows there";
+    }
+  }
+  return "";
+}
+
 std::string Truth(const World& world, const Happening& h) {
   if (const auto* e = h.As<MoveRows>()) {
     const Group* const found = world.FindGroup(e->group, e->formation);
@@ -232,6 +262,16 @@ std::string Exclusion(const World& world, const Happening& h) {
           touch.area.Overlaps(area))
         return "a region was given away while a client may touch it";
     }
+  } else if (const auto* e = h.As<LandRows>()) {
+    for (const size_t running : world.running) {
+      const Call& call = world.calls[running];
+      const bool reads = call.state == State::kReading && !call.told.empty() &&
+                         call.worker() == h.worker->index &&
+                         call.group->sets.at(h.worker->index) == e->set;
+      if (reads &&
+          call.told[e->name.rank.value] * world.options().engine.eager.buffer_bytes == e->offset)
+        return "rows land where another operation's are read";
+    }
   } else if (const auto* e = h.As<OpenWire>()) {
     for (const auto& [operation, wire] : h.worker->wires) {
       if (operation != e->operation && wire.Overlaps({e->set, e->offset, e->bytes}))
@@ -313,7 +353,8 @@ std::string EagerBuffers(const World& world, const Happening& h) {
       return "eager buffers are missing";
     for (const size_t other : world.running) {
       const Call& peer = world.calls[other];
-      if (peer.identity == call->identity && peer.state == State::kAnnounced &&
+      if (peer.worker() == h.worker->index && peer.identity == call->identity &&
+          peer.state == State::kAnnounced &&
           peer.eager_buffer != e->eager_buffer_of_rank[peer.rank])
         return "a rank is told an eager buffer that its peer did not say";
     }
@@ -328,7 +369,8 @@ std::string EagerBuffers(const World& world, const Happening& h) {
   } else if (const auto* e = h.As<Ends>(); e != nullptr && !e->call->told.empty()) {
     for (const size_t other : world.running) {
       const Call& peer = world.calls[other];
-      if (&peer != e->call && peer.state == State::kReading && peer.operation == e->call->operation)
+      if (&peer != e->call && peer.state == State::kReading && peer.worker() == e->call->worker() &&
+          peer.operation == e->call->operation)
         return "an eager buffer came back while a peer may read it";
     }
   }
@@ -433,27 +475,54 @@ std::string Return(const World& world, const Happening& h) {
     if (!worker.moves.empty()) return "a move stays";
     const bool over = std::all_of(world.groups.begin(), world.groups.end(),
                                   [](const Group& group) { return group.ended; });
+    if (!worker.held.empty()) return "rows that have gone ahead stay held";
+    const Staging& staging = worker.exchange.staging();
+    if (staging.num_landings() != 0) return "an eager buffer stays taken for rows of others";
     if (over && !worker.arenas.empty()) return "arenas stay";
-    if (worker.exchange.staging().pool().in_use_bytes() != 0) return "staging stays in use";
+    const uint64_t eager_bytes = over ? 0 : staging.eager_bytes();
+    if (staging.pool().in_use_bytes() != eager_bytes) return "staging stays in use";
   }
   return "";
 }
 
 constexpr Invariant kInvariants[] = {
-    {"records", Records},     {"answers", Answers},     {"eager buffers", EagerBuffers},
-    {"truth", Truth},         {"pairing", Pairing},     {"truth", SiteCallsAreTrue},
-    {"agreement", Agreement}, {"exclusion", Exclusion}, {"arenas", Arenas},
-    {"reach", Reach},         {"isolation", Isolation}, {"deadlines", DeadlinesHold},
-    {"order", Order},         {"mapping", Mapping},     {"arming", Arming},
-    {"pool", Pool},           {"progress", Progress},   {"return", Return},
+    {"records", Records},         {"answers", Answers},     {"eager buffers", EagerBuffers},
+    {"truth", RowsAheadAreTrue},  {"truth", Truth},         {"pairing", Pairing},
+    {"truth", SiteCallsAreTrue},  {"agreement", Agreement}, {"exclusion", Exclusion},
+    {"arenas", Arenas},           {"reach", Reach},         {"isolation", Isolation},
+    {"deadlines", DeadlinesHold}, {"order", Order},         {"mapping", Mapping},
+    {"arming", Arming},           {"pool", Pool},           {"progress", Progress},
+    {"return", Return},
 };
 
-constexpr const char* kEffectNames[] = {
-    "link",          "open record",  "decide record", "close record", "name eager buffers",
-    "end direct",    "await direct", "await streams", "answer",       "commit pages",
-    "create arenas", "drop arenas",  "tenant ready",  "drained",      "move rows",
-    "take turn",     "cancel move",  "count routes",  "send",         "open wire",
-    "send rows",     "close wire",   "tenant broken", "evict",        "log"};
+constexpr const char* kEffectNames[] = {"link",
+                                        "open record",
+                                        "decide record",
+                                        "close record",
+                                        "name eager buffers",
+                                        "end direct",
+                                        "await direct",
+                                        "await streams",
+                                        "answer",
+                                        "commit pages",
+                                        "create arenas",
+                                        "drop arenas",
+                                        "tenant ready",
+                                        "drained",
+                                        "move rows",
+                                        "take turn",
+                                        "cancel move",
+                                        "count routes",
+                                        "send",
+                                        "open wire",
+                                        "send rows",
+                                        "send rows ahead",
+                                        "land rows",
+                                        "drop rows",
+                                        "close wire",
+                                        "tenant broken",
+                                        "evict",
+                                        "log"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

@@ -23,7 +23,8 @@ void World::Bend(Worker& worker, Effects& effects) {
            (Is(Sabotage::kKeepArenas) && std::holds_alternative<DropArenas>(e)) ||
            (Is(Sabotage::kLateRows) && std::holds_alternative<CloseWire>(e) && OneIn(4)) ||
            (Is(Sabotage::kSkipTurn) && std::holds_alternative<TakeTurn>(e) && OneIn(50)) ||
-           (Is(Sabotage::kForgetCancel) && std::holds_alternative<CancelMove>(e));
+           (Is(Sabotage::kForgetCancel) && std::holds_alternative<CancelMove>(e)) ||
+           (Is(Sabotage::kKeepRows) && std::holds_alternative<DropRows>(e));
   });
   if (Is(Sabotage::kAnswerUndecided))
     std::stable_partition(effects.begin(), effects.end(), is_answer);
@@ -37,6 +38,8 @@ void World::Bend(Worker& worker, Effects& effects) {
       const Group* const group = FindGroup(ready->group, ready->formation);
       if (Is(Sabotage::kShareArenas) && !group->spec.tenant.empty())
         ready->set = groups[0].sets[worker.index];
+    } else if (auto* land = std::get_if<LandRows>(&effect)) {
+      if (Is(Sabotage::kLandAside) && OneIn(4)) land->offset ^= options_.engine.eager.buffer_bytes;
     } else if (auto* wire = std::get_if<OpenWire>(&effect)) {
       if (Is(Sabotage::kSharedWire) && OneIn(20)) wire->offset = 0;
     } else if (auto* answer = std::get_if<AnswerSubmission>(&effect);
@@ -65,6 +68,7 @@ void World::Bend(Worker& worker, Effects& effects) {
 // Between two workers; false: it is lost.
 bool World::Bend(PeerMessage& message) {
   if (Is(Sabotage::kLoseMessage) && OneIn(50)) return false;
+  if (Is(Sabotage::kForgetLeadersWord) && message.step == LeaderStep::kDecided) return false;
   if (Is(Sabotage::kForgetRevoke) && message.step == LeaderStep::kRevoke) return false;
   if (Is(Sabotage::kFlipDecision) && message.step == LeaderStep::kDecided && OneIn(10)) {
     message.step = LeaderStep::kEnded;

@@ -44,6 +44,9 @@ enum class Sabotage {
   kForgetCause,           // The leader does not hear what a call has wrong.
   kForgetStreamCall,      // The leader does not hear that a call comes from a stream.
   kForgetDemand,          // The leader does not hear how many slots a rank needs.
+  kLandAside,             // Rows that have gone ahead are written into another eager buffer.
+  kKeepRows,              // They are held although nobody wants them any more.
+  kForgetLeadersWord,     // The other worker never hears what its leader has decided.
   // Of GPUs' streams and who serves them.
   kAnswerAtOnce,   // An announce is answered although its site's last pulled is not claimed.
   kSpeakUnmapped,  // A session says that it has mapped new staging, and has not.

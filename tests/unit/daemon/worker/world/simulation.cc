@@ -119,6 +119,41 @@ void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& 
   Finish(world, result);
 }
 
+// Groups of four ranks on two workers, which lead by turns: small rows go ahead of their announce, larger ones through regions.
+void RunTwoWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
+  WorldOptions options{.num_workers = 2, .per_mille_of_moves_fail = 5};
+  // Room for more operations than there are eager buffers, or for few.
+  options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 400) * kPage,
+                    .eager = {.buffer_bytes = 2 * kPage,
+                              .max_buffers = 1 + static_cast<uint32_t>(seed % 3),
+                              .pool_share = 2}};
+  World world(options, seed, sabotage);
+  if (trace) world.Trace();
+  using enum Event;
+  Callers callers(
+      world,
+      {.events =
+           {{300, kCall}, {300, kGoOn}, {450, kMessage}, {100, kRows}, {100, kTime}, {1, kCut}},
+       .num_programs = 2,
+       .time = absl::Microseconds(1)});
+  for (int g = 0; g < 3; ++g) {
+    Group group;
+    group.spec = MakeSpec(4);
+    group.spec.name = absl::StrCat("g", g);
+    for (int r = 0; r < 4; ++r) {
+      group.worker_of.push_back((g + r / 2) % 2);
+      group.members.push_back(callers.NewSession());
+    }
+    callers.AddGroup(std::move(group));
+  }
+  callers.Run(3000);
+  result.tally["good"] = callers.num_good();
+  result.tally["failed"] = callers.num_failed();
+  result.tally["rows that went ahead"] = world.num_landed_ahead;
+  result.tally["rows that went ahead in vain"] = world.num_dropped_ahead;
+  Finish(world, result);
+}
+
 void RunStreams(World& world, const StreamOptions& options, int num_events, bool trace,
                 SimulationResult& result) {
   if (trace) world.Trace();
@@ -172,6 +207,14 @@ const Scenario kScenarios[] = {
       {"formations", 51},
       {"turns", 1001},
       {"cancelled", 11}}},
+    {"TwoWorkers",
+     150,
+     RunTwoWorkers,
+     {{"good", 1001},
+      {"failed", 501},
+      {"rows that went ahead", 1001},
+      {"rows that went ahead in vain", 101},
+      {"formations", 51}}},
     {"StreamsWorkerMoves",
      300,
      RunStreamsOfOneWorker<Executor::kWorker>,
@@ -221,6 +264,10 @@ constexpr Planted kPlanted[] = {
     {"Workers", Sabotage::kWrongExecution, "WrongExecution", "pairing"},
     {"Workers", Sabotage::kSkipTurn, "SkipTurn", "order"},
     {"Workers", Sabotage::kForgetCancel, "ForgetCancel", "return"},
+    {"TwoWorkers", Sabotage::kFlipDecision, "FlipDecision", "agreement"},
+    {"TwoWorkers", Sabotage::kLandAside, "LandAside", "truth"},
+    {"TwoWorkers", Sabotage::kKeepRows, "KeepRows", "return"},
+    {"TwoWorkers", Sabotage::kForgetLeadersWord, "ForgetLeadersWord", "progress"},
     {"StreamsWorkerMoves", Sabotage::kAnswerAtOnce, "AnswerAtOnce", "order"},
     {"StreamsWorkerMoves", Sabotage::kSpeakUnmapped, "SpeakUnmapped", "mapping"},
     {"StreamsWorkerMoves", Sabotage::kLeaveOpen, "LeaveOpen", "progress"},

@@ -246,6 +246,27 @@ struct World::Performer {
       world.on_under_way(UnderWay::kRows, w.index, to);
     }
   }
+  void operator()(const SendRowsAhead& e) {
+    const int to = world.IndexOf(e.peer);
+    if (to < 0) world.on_unreachable(w.index, e.peer);
+    for (const SendRowsAhead::Stage& stage : e.stages) {
+      if (world.Fails(world.options_.per_mille_of_moves_fail)) {
+        return w.exchange.RowsAheadRefused(e.operation, stage.rank, absl::DataLossError("damaged"),
+                                           world.now);
+      }
+      PeerMessage message = stage.message;
+      if (to < 0 || !world.Bend(message)) continue;
+      world.peer_streams_[{w.index, to}].push_back(std::move(message));
+      world.on_under_way(UnderWay::kMessage, w.index, to);
+    }
+    w.exchange.RowsAheadSent(e.operation, world.now);
+  }
+  void operator()(const LandRows& e) {
+    ++world.num_landed_ahead;
+    w.held.erase(e.name);
+    w.standing[{e.set, e.arena, e.offset}] = e.name;
+  }
+  void operator()(const DropRows& e) { world.num_dropped_ahead += w.held.erase(e.name); }
   void operator()(const CloseWire& e) {
     w.wires.erase(e.operation);
     std::erase_if(world.rows_, [&](const Rows& rows) {
@@ -325,6 +346,9 @@ bool World::DeliverMessage(int from, int to) {
   if (traces_)
     Note(absl::StrCat("worker ", to, " hears step ", static_cast<int>(message.step), " of worker ",
                       from));
+  if (message.step == LeaderStep::kRows) {
+    worker(to).held.insert({message.group, message.formation, message.key, message.said[0].first});
+  }
   worker(to).exchange.Receive(worker(from).run, message, now);
   Perform(worker(to));
   return true;

@@ -64,9 +64,12 @@ struct Worker {
   std::map<Submission, OperationId> links;
   std::set<OperationId> records;
   std::map<OperationId, absl::Status> decided;
-  std::map<OperationId, uint64_t> numbers;            // On all workers.
-  std::map<OperationId, Area> regions;                // Of operations that are open.
-  std::map<PeerOperation, Area> wires;                // Rows of other workers are taken there.
+  std::map<OperationId, uint64_t> numbers;  // On all workers.
+  std::map<OperationId, Area> regions;      // Of operations that are open.
+  std::map<PeerOperation, Area> wires;      // Rows of other workers are taken there.
+  std::set<RowsName> held;                  // Rows that have come with a message.
+  // Whose rows stand in an arena of a rank of another worker, by set, arena and offset.
+  std::map<std::tuple<ArenaSetId, int, uint64_t>, RowsName> standing;
   std::map<ArenaSetId, std::vector<SessionId>> sets;  // Whose they are.
   std::set<ArenaSetId> arenas;
   std::vector<Move> moves;
@@ -333,6 +336,8 @@ class World {
   uint64_t num_turns = 0;
   uint64_t num_cancelled = 0;
   uint64_t num_formations = 0;
+  uint64_t num_landed_ahead = 0;
+  uint64_t num_dropped_ahead = 0;
 
  private:
   struct Performer;  // Of effects.

@@ -1,0 +1,404 @@
+// Goal: two workers whose small rows go ahead of their announces end two operations alike, with every rank's rows where they are
+// read, in every order in which ranks, messages and rows can come, whether all rows are small, one is not, one call is
+// wrong, a stage is damaged, a rank dies or the workers lose each other; and each planted mistake is found.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/worker/engine/exchange.h"
+#include "tests/unit/daemon/worker/world/make_request.h"
+
+namespace epd {
+namespace {
+
+constexpr int kNumSides = 2;  // Worker and rank s; worker 0 leads.
+constexpr uint32_t kNumOperations = 2;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kBuffer = 2 * kPage;
+constexpr size_t kMaxStates = 300'000;
+
+enum class Fault { kNone, kOneIsLarge, kOneIsWrong, kDamaged, kLeaderDamaged, kDies, kCut };
+enum class Sabotage {
+  kNone,
+  kAnnounceOvertakes,  // The other worker's announce comes before its rows.
+  kWordOvertakes,      // The leader's word comes before its rows.
+  kLandAside,          // Rows are written into another eager buffer.
+  kKeepRows,           // Rows that nobody wants are kept.
+};
+
+struct Model {
+  const char* name;
+  Fault fault = Fault::kNone;
+  Sabotage sabotage = Sabotage::kNone;
+  const char* violation = "";
+};
+void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
+
+enum class State { kNew, kAnnounced, kCopying, kPublished, kReading, kPulled, kOver };
+
+struct Call {
+  State state = State::kNew;
+  Submission submission;
+  OperationId operation;
+  bool eager = false;
+  std::vector<uint8_t> told;
+  absl::Status status;
+};
+
+struct Side {
+  explicit Side(int index)
+      : exchange({.staging_bytes = 256 * kPage,
+                  .eager = {.buffer_bytes = kBuffer, .max_buffers = 2, .pool_share = 2},
+                  .self = Incarnation(static_cast<uint64_t>(index) + 1)}) {}
+
+  Exchange exchange;
+  std::deque<PeerMessage> messages;  // To it.
+  std::deque<std::pair<PeerOperation, Rank>> rows;
+  std::set<RowsName> held;
+  std::map<std::pair<int, uint64_t>, RowsName> standing;  // By arena and offset.
+  std::array<Call, kNumOperations + 1> calls;             // The last one comes first.
+  std::string history;
+};
+
+class World {
+ public:
+  explicit World(const Model& model) : model_(model) {
+    for (int s = 0; s < kNumSides; ++s) {
+      sides_[s].exchange.AddSession(SessionId(1));
+      EXPECT_TRUE(sides_[s].exchange.StartTenant(StartOf(s), now_).ok());
+      Perform(s);
+    }
+    // An operation through regions tells the ranks of eager buffers.
+    for (int s = 0; s < kNumSides; ++s) Announce(s, kNumOperations);
+    while (true) {
+      const std::vector<std::function<void()>> choices = Choices();
+      if (choices.empty()) break;
+      choices[0]();
+    }
+    warm_ = true;
+    for (Side& side : sides_) side.history.clear();
+  }
+
+  std::vector<std::function<void()>> Choices() {
+    std::vector<std::function<void()>> choices;
+    for (int s = 0; s < kNumSides; ++s) {
+      Side& side = sides_[s];
+      if (!side.messages.empty()) choices.push_back([this, s] { Deliver(s); });
+      if (!side.rows.empty()) choices.push_back([this, s] { Land(s); });
+      for (uint32_t k = 0; k <= kNumOperations; ++k) {
+        const State state = side.calls[k].state;
+        if (state == State::kCopying || state == State::kReading)
+          choices.push_back([this, s, k] { Step(s, k); });
+        if (warm_ && k >= first() && k < kNumOperations && state == State::kNew && !dead_[s])
+          choices.push_back([this, s, k] { Announce(s, k); });
+      }
+    }
+    if (warm_ && model_.fault == Fault::kCut && !cut_) choices.push_back([this] { Cut(); });
+    for (int s = 0; s < kNumSides; ++s) {
+      if (warm_ && model_.fault == Fault::kDies && !dead_[0] && !dead_[1])
+        choices.push_back([this, s] { Die(s); });
+    }
+    return choices;
+  }
+
+  // What a worker has seen says all of its state, and both all of the streams'.
+  std::string Digest() const { return absl::StrCat(sides_[0].history, "|", sides_[1].history); }
+  const std::string& violation() const { return violation_; }
+
+  // Nothing can happen any more.
+  void Rest() {
+    const bool faultless = model_.fault == Fault::kNone || model_.fault == Fault::kOneIsLarge;
+    for (int s = 0; s < kNumSides; ++s) {
+      Side& side = sides_[s];
+      for (uint32_t k = first(); k < kNumOperations; ++k) {
+        const Call& call = side.calls[k];
+        if (dead_[s]) continue;
+        if (call.state != State::kOver) Violate("a call waits for ever");
+        if (faultless && !call.status.ok()) Violate("a call has failed that nobody had wrong");
+      }
+      if (side.exchange.num_open_operations() != 0) Violate("an operation stays open");
+      if (!side.held.empty()) Violate("rows stay held");
+      if (side.exchange.staging().num_landings() != 0) Violate("a landing stays taken");
+    }
+    // The leader's word can be lost with its stream.
+    const bool alike = model_.fault != Fault::kCut && model_.fault != Fault::kDies;
+    for (uint32_t k = 0; alike && k < kNumOperations; ++k) {
+      if (sides_[0].calls[k].status.ok() != sides_[1].calls[k].status.ok())
+        Violate("good on one rank and failed on the other");
+    }
+  }
+
+ private:
+  // With the steps of a region, or an event that can come at any time, a second operation makes too many states.
+  uint32_t first() const {
+    const Fault fault = model_.fault;
+    return fault == Fault::kOneIsLarge || fault == Fault::kDies || fault == Fault::kCut ? 1 : 0;
+  }
+
+  void Violate(const char* what) {
+    if (violation_.empty()) violation_ = what;
+  }
+
+  TenantStart StartOf(int at) const {
+    TenantStart start{.group = kGroup,
+                      .epoch = Epoch(3),
+                      .formation = Formation(1),
+                      .spec = MakeSpec(kNumSides),
+                      .members = {},
+                      .bases = {},
+                      .base_cause = absl::AbortedError("before")};
+    for (int s = 0; s < kNumSides; ++s) {
+      const NodeId node{absl::StrCat("n", s)};
+      RankHolder member =
+          MakeMember(static_cast<uint32_t>(s), s == at ? SessionId(1) : SessionId());
+      member.node = node;
+      start.members.push_back(std::move(member));
+      start.nodes.push_back(
+          {node, Incarnation(static_cast<uint64_t>(s) + 1), "somewhere", WorkerName()});
+    }
+    return start;
+  }
+
+  void Take(int s, Call& call, const shm::SlotRequest& request) {
+    call.submission = {.session = SessionId(1), .slot = 0, .claim = ++claim_};
+    sides_[s].exchange.Take(call.submission, request, now_);
+    Perform(s);
+  }
+
+  void Announce(int s, uint32_t k) {
+    sides_[s].history += absl::StrCat("a", k);
+    Call& call = sides_[s].calls[k];
+    call.state = State::kAnnounced;
+    shm::SlotRequest request = MakeDispatch(
+        {.rank = static_cast<uint32_t>(s), .execution = warm_ ? 1u : 0u, .ordinal = k});
+    request.stage_bytes = kPage;
+    const bool large = model_.fault == Fault::kOneIsLarge && s == 1 && k == 1;
+    if (warm_ && !large) SetEagerBuffer(request, k);
+    if (model_.fault == Fault::kOneIsWrong && warm_ && s == 1 && k == 1) request.error_code = 3;
+    Take(s, call, request);
+  }
+
+  void Step(int s, uint32_t k) {
+    sides_[s].history += absl::StrCat("s", k);
+    Call& call = sides_[s].calls[k];
+    const bool publishes = call.state == State::kCopying;
+    if (!publishes && call.eager) CheckRows(s, k);
+    call.state = publishes ? State::kPublished : State::kPulled;
+    Take(s, call,
+         MakeStep({.rank = static_cast<uint32_t>(s)},
+                  publishes ? shm::Step::kPublish : shm::Step::kPulled, call.operation));
+  }
+
+  // The rows that the call has read are the other rank's of the same call.
+  void CheckRows(int s, uint32_t k) {
+    const int other = 1 - s;
+    const Call& call = sides_[s].calls[k];
+    const auto found =
+        sides_[s].standing.find({other, call.told[static_cast<size_t>(other)] * kBuffer});
+    if (found == sides_[s].standing.end() || found->second.key.ordinal != k ||
+        found->second.rank != Rank(static_cast<uint32_t>(other)))
+      Violate("good, and the other rank's rows are not there");
+  }
+
+  void Deliver(int s) {
+    Side& side = sides_[s];
+    auto next = side.messages.begin();
+    const auto overtakes = [&](LeaderStep step) {
+      for (auto it = side.messages.begin(); it != side.messages.end(); ++it) {
+        if (it->step == step && next->step == LeaderStep::kRows && it->key == next->key) next = it;
+      }
+    };
+    if (model_.sabotage == Sabotage::kAnnounceOvertakes) overtakes(LeaderStep::kAnnounce);
+    if (model_.sabotage == Sabotage::kWordOvertakes) overtakes(LeaderStep::kDecided);
+    const PeerMessage message = *next;
+    side.messages.erase(next);
+    side.history += absl::StrCat("m", static_cast<int>(message.step));
+    if (message.step == LeaderStep::kRows)
+      side.held.insert({message.group, message.formation, message.key, message.said[0].first});
+    side.exchange.Receive(Incarnation(static_cast<uint64_t>(1 - s) + 1), message, now_);
+    Perform(s);
+  }
+
+  void Land(int s) {
+    sides_[s].history += "l";
+    const auto [operation, rank] = sides_[s].rows.front();
+    sides_[s].rows.pop_front();
+    sides_[s].exchange.RowsLanded(operation, rank, now_);
+    Perform(s);
+  }
+
+  void Die(int s) {
+    dead_[s] = true;
+    Side& side = sides_[s];
+    side.history += "d";
+    for (Call& call : side.calls) call.state = State::kOver;
+    side.exchange.SessionDead(SessionId(1), absl::UnavailableError("killed"), false, now_);
+    Perform(s);
+  }
+
+  void Cut() {
+    cut_ = true;
+    for (int s = 0; s < kNumSides; ++s) {
+      sides_[s].messages.clear();
+      sides_[s].rows.clear();
+    }
+    for (int s = 0; s < kNumSides; ++s) {
+      sides_[s].history += "c";
+      sides_[s].exchange.PeerLost(Incarnation(static_cast<uint64_t>(1 - s) + 1),
+                                  absl::UnavailableError("cable"), now_);
+      Perform(s);
+    }
+  }
+
+  void Perform(int s) {
+    Exchange& exchange = sides_[s].exchange;
+    for (Effects effects = exchange.TakeEffects(); !effects.empty();
+         effects = exchange.TakeEffects()) {
+      for (const Effect& effect : effects) Carry(s, effect);
+    }
+  }
+
+  void Carry(int s, const Effect& effect) {
+    Side& side = sides_[s];
+    Side& other = sides_[1 - s];
+    if (const auto* commit = std::get_if<CommitPages>(&effect)) {
+      side.exchange.PagesCommitted(commit->operation, absl::OkStatus(), now_);
+    } else if (const auto* send = std::get_if<SendToPeer>(&effect)) {
+      if (!cut_) other.messages.push_back(send->message);
+    } else if (const auto* rows = std::get_if<SendRows>(&effect)) {
+      if (!cut_) other.rows.emplace_back(rows->operation, rows->rank);
+    } else if (const auto* ahead = std::get_if<SendRowsAhead>(&effect)) {
+      const bool damaged = ahead->stages[0].message.key.ordinal == 1 &&
+                           model_.fault == (s == 0 ? Fault::kLeaderDamaged : Fault::kDamaged);
+      if (damaged) {
+        return side.exchange.RowsAheadRefused(ahead->operation, ahead->stages[0].rank,
+                                              absl::DataLossError("damaged"), now_);
+      }
+      if (!cut_) other.messages.push_back(ahead->stages[0].message);
+      side.exchange.RowsAheadSent(ahead->operation, now_);
+    } else if (const auto* land = std::get_if<LandRows>(&effect)) {
+      const uint64_t offset =
+          model_.sabotage == Sabotage::kLandAside ? land->offset ^ kBuffer : land->offset;
+      if (side.held.erase(land->name) == 0) Violate("rows land that have not come");
+      for (uint32_t k = 0; k < kNumOperations; ++k) {
+        const Call& call = side.calls[k];
+        if (call.eager && call.state == State::kReading &&
+            call.told[static_cast<size_t>(1 - s)] * kBuffer == offset)
+          Violate("rows land where another call's are read");
+      }
+      side.standing[{land->arena, offset}] = land->name;
+    } else if (const auto* drop = std::get_if<DropRows>(&effect)) {
+      if (model_.sabotage != Sabotage::kKeepRows) side.held.erase(drop->name);
+    } else if (const auto* told = std::get_if<NameEagerBuffers>(&effect)) {
+      for (Call& call : side.calls) {
+        if (call.submission != told->submission) continue;
+        call.eager = true;
+        call.told = told->eager_buffer_of_rank;
+      }
+    } else if (const auto* answer = std::get_if<AnswerSubmission>(&effect)) {
+      Answered(s, *answer);
+    }
+  }
+
+  void Answered(int s, const AnswerSubmission& answer) {
+    for (Call& call : sides_[s].calls) {
+      if (call.submission != answer.submission || call.state == State::kOver) continue;
+      call.operation = answer.operation;
+      if (!answer.status.ok()) {
+        call.status = answer.status;
+        call.state = State::kOver;
+      } else if (call.state == State::kAnnounced) {
+        call.state = call.eager ? State::kReading : State::kCopying;
+      } else {
+        call.state = call.state == State::kPublished ? State::kReading : State::kOver;
+      }
+    }
+  }
+
+  const Model model_;
+  const absl::Time now_ = absl::UnixEpoch();
+  std::array<Side, kNumSides> sides_ = {Side(0), Side(1)};
+  std::array<bool, kNumSides> dead_ = {};
+  bool warm_ = false;
+  bool cut_ = false;
+  uint32_t claim_ = 1;
+  std::string violation_;
+};
+
+struct Walk {
+  std::string violation;  // The first one found, if any.
+  size_t num_states = 0;
+  size_t num_ends = 0;
+};
+
+// Every state that can be reached, each once: a path is begun anew for each choice, since states cannot be copied.
+Walk WalkAll(const Model& model) {
+  Walk walk;
+  std::set<std::string> seen;
+  std::vector<std::vector<size_t>> paths = {{}};
+  while (!paths.empty() && walk.violation.empty() && seen.size() < kMaxStates) {
+    const std::vector<size_t> path = std::move(paths.back());
+    paths.pop_back();
+    World world(model);
+    for (size_t choice : path) world.Choices()[choice]();
+    walk.violation = world.violation();
+    if (!seen.insert(world.Digest()).second) continue;
+    const size_t num_choices = world.Choices().size();
+    if (num_choices == 0) {
+      ++walk.num_ends;
+      world.Rest();
+      walk.violation = world.violation();
+    }
+    for (size_t choice = 0; choice < num_choices; ++choice) {
+      paths.push_back(path);
+      paths.back().push_back(choice);
+    }
+  }
+  walk.num_states = seen.size();
+  return walk;
+}
+
+class RowsAheadWalkTest : public testing::TestWithParam<Model> {};
+
+TEST_P(RowsAheadWalkTest, FindsWhatIsPlantedAndNothingElse) {
+  const Walk walk = WalkAll(GetParam());
+  EXPECT_EQ(walk.violation, GetParam().violation);
+  EXPECT_LT(walk.num_states, kMaxStates) << "the walk is whole";
+  EXPECT_GT(walk.num_states, GetParam().sabotage == Sabotage::kNone ? 40u : 0u);
+  RecordProperty("states", static_cast<int>(walk.num_states));
+  std::cout << walk.num_states << " states, " << walk.num_ends << " ends\n";
+}
+
+constexpr Model kModels[] = {
+    {"AllSmall"},
+    {"OneIsLarge", Fault::kOneIsLarge},
+    {"OneIsWrong", Fault::kOneIsWrong},
+    {"Damaged", Fault::kDamaged},
+    {"LeaderDamaged", Fault::kLeaderDamaged},
+    {"Dies", Fault::kDies},
+    {"Cut", Fault::kCut},
+    {"AnnounceOvertakes", Fault::kNone, Sabotage::kAnnounceOvertakes,
+     "a call has failed that nobody had wrong"},
+    {"WordOvertakes", Fault::kNone, Sabotage::kWordOvertakes,
+     "a call has failed that nobody had wrong"},
+    {"LandAside", Fault::kNone, Sabotage::kLandAside,
+     "good, and the other rank's rows are not there"},
+    {"KeepRows", Fault::kOneIsLarge, Sabotage::kKeepRows, "rows stay held"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RowsAheadWalkTest, testing::ValuesIn(kModels),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace epd
