@@ -209,8 +209,10 @@ struct SendRows {
   std::map<Incarnation, std::vector<Rank>> destinations;  // Nodes, with all of their ranks.
 };
 
-// Rows of one rank of an operation, before it has a number.
+// Rows of one rank of an operation, before it has a number, as the worker `from` has sent them: what another one sends in the
+// rank's name is something else.
 struct RowsName {
+  Incarnation from;
   GroupId group;
   Formation formation;
   OperationKey key;
@@ -218,6 +220,11 @@ struct RowsName {
 
   friend auto operator<=>(const RowsName&, const RowsName&) = default;
 };
+// Of a kRows, which is about one rank.
+inline RowsName NameRows(Incarnation from, const PeerMessage& message) {
+  const Rank rank = message.said.empty() ? Rank() : message.said[0].first;
+  return {from, message.group, message.formation, message.key, rank};
+}
 
 // Send what ranks of this worker have staged in their eager buffers, each behind its message, before anything that the peer
 // is told afterwards; report it with Exchange::RowsAheadSent. The stages are client memory: any bytes; nothing reads

@@ -1,3 +1,4 @@
+// Long because each event has its entry here; what it does is in the parts.
 #include "daemon/worker/engine/exchange.h"
 
 #include <utility>
@@ -329,9 +330,8 @@ void Exchange::Receive(Incarnation from, const PeerMessage& message, absl::Time 
     Operation* announced = parts_->leader.HandleMessage(*tenant, from, message);
     if (announced != nullptr) parts_->steps.HandleAnnounced(*announced);
     if (tenant->draining) parts_->tenants.ReleaseIfIdle(*tenant);
-  } else if (message.step == LeaderStep::kRows && !message.said.empty()) {
-    parts_->event.Add(
-        DropRows{{message.group, message.formation, message.key, message.said[0].first}});
+  } else if (message.step == LeaderStep::kRows) {
+    parts_->event.Add(DropRows{NameRows(from, message)});
   }
   FinishEvent();
 }

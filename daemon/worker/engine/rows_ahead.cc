@@ -94,13 +94,13 @@ bool RowsAhead::Keep(Tenant& tenant, Operation* operation, Incarnation from,
   const bool waits = known && gathers && tenant.sends_ahead() && tenant.ended.ok() &&
                      (ahead == nullptr || !ahead->begun);
   if (!waits) {
-    parts_.event.Add(DropRows{NameOf(tenant, message.key, rank)});
+    parts_.event.Add(DropRows{NameRows(from, message)});
     return true;
   }
   size_t num_waiting = 0;
   for (const auto& [unused, ranks] : peers.rows_ahead) num_waiting += ranks.size();
   if (num_waiting >= shm::kMaxEagerBuffers * peers.RanksOf(from).size()) {
-    parts_.event.Add(DropRows{NameOf(tenant, message.key, rank)});
+    parts_.event.Add(DropRows{NameRows(from, message)});
     return false;
   }
   peers.rows_ahead[message.key].insert(rank);

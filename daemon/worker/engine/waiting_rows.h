@@ -9,7 +9,8 @@
 namespace epd {
 
 inline RowsName NameOf(const Tenant& tenant, const OperationKey& key, Rank rank) {
-  return {tenant.start.group, tenant.start.formation, key, rank};
+  const Incarnation from = tenant.peers->node_of_rank[rank.value];
+  return {from, tenant.start.group, tenant.start.formation, key, rank};
 }
 
 // Lets go of those of calls that are `over`.

@@ -44,9 +44,7 @@ void EffectPerformer::RunAll(absl::Time now) {
 
 void EffectPerformer::Hear(PeerSaid said, absl::Time now) {
   if (said.rows.has_value()) {
-    const PeerMessage& message = said.message;
-    wire_->Hold({message.group, message.formation, message.key, message.said[0].first},
-                *std::move(said.rows));
+    wire_->Hold(NameRows(said.peer, said.message), *std::move(said.rows));
   }
   exchange_.Receive(said.peer, said.message, now);
 }

@@ -224,9 +224,9 @@ class World {
     const PeerMessage message = *next;
     side.messages.erase(next);
     side.history += absl::StrCat("m", static_cast<int>(message.step));
-    if (message.step == LeaderStep::kRows)
-      side.held.insert({message.group, message.formation, message.key, message.said[0].first});
-    side.exchange.Receive(Incarnation(static_cast<uint64_t>(1 - s) + 1), message, now_);
+    const Incarnation from(static_cast<uint64_t>(1 - s) + 1);
+    if (message.step == LeaderStep::kRows) side.held.insert(NameRows(from, message));
+    side.exchange.Receive(from, message, now_);
     Perform(s);
   }
 

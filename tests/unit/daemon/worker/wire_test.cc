@@ -251,8 +251,11 @@ TEST(WireTest, RowsThatGoAheadAreHeldAsTheyWereSentAndLandWhereTheyAreTold) {
   auto& said = std::get<PeerSaid>(events[0]);
   EXPECT_EQ(said.message.group, GroupId(5));
   ASSERT_TRUE(said.rows.has_value());
-  const RowsName name{GroupId(5), Formation(), OperationKey(), Rank(1)};
+  const RowsName name{kLeft, GroupId(5), Formation(), OperationKey(), Rank(1)};
   right->Hold(name, *std::move(said.rows));
+  RowsName another = name;
+  another.from = Incarnation(33);
+  right->Hold(another, {});  // What another worker sends in the rank's name takes the place of nothing.
   int32_t landed[] = {0, 0, 0, 0, 7};
   right->Land(name, reinterpret_cast<char*>(landed));
   EXPECT_EQ(std::memcmp(landed, sent, sizeof sent), 0);

@@ -347,7 +347,7 @@ bool World::DeliverMessage(int from, int to) {
     Note(absl::StrCat("worker ", to, " hears step ", static_cast<int>(message.step), " of worker ",
                       from));
   if (message.step == LeaderStep::kRows) {
-    worker(to).held.insert({message.group, message.formation, message.key, message.said[0].first});
+    worker(to).held.insert(NameRows(worker(from).run, message));
   }
   worker(to).exchange.Receive(worker(from).run, message, now);
   Perform(worker(to));
