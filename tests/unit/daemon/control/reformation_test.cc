@@ -243,6 +243,31 @@ TEST(ReformationTest, ANodeThatWasGivenUpAndComesBackKnowsStillWhyItsFormationBr
               HasSubstr("the stream to node n0 is lost"));
 }
 
+// Else it would be READY for ever, and refuse each call.
+TEST(ReformationTest, AGroupThatWasBeingDrainedWhenTheCoordinatorWasReplacedFormsAnew) {
+  Pair c;
+  for (auto& node : c.nodes) node.worker_answers = false;
+  c.Give(0, OrderRequested{{.request = RequestId{7}, .kind = OrderKind::kDrain, .name = "moe"},
+                           c.now + absl::Seconds(1)});
+  ASSERT_EQ(c.Group().state, GroupState::kDraining);
+  ASSERT_EQ(c.nodes[1].num_drains, 1);
+  c.StartCoordinator(/*grace=*/absl::Seconds(6));
+  c.Connect(0);
+  c.Connect(1);
+  for (auto& node : c.nodes) node.worker_answers = true;
+  c.Pass(absl::Seconds(8));
+  ASSERT_EQ(c.reforms[1].size(), 1u);
+  EXPECT_TRUE(c.reforms[1][0].wait);
+  EXPECT_THAT(Text(c.reforms[1][0].cause), HasSubstr("an operator is closing the group"))
+      << "the first cause, whoever coordinates";
+  EXPECT_THAT(Text(c.Group().cause), HasSubstr("was being drained when the coordinator was"));
+  c.Drained(0, 1);
+  c.Drained(1, 2);
+  c.Pass(absl::Seconds(1));
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.Group().formation, Formation{2});
+}
+
 TEST(ReformationTest, NodesThatNeverReachEachOtherDoNotFormWithoutRest) {
   Pair c;
   const absl::Time end = c.now + absl::Minutes(1);
