@@ -51,15 +51,6 @@ TEST(ReformationTest, ADeathIsToldAtOnceAndAReplacementGoesOn) {
   EXPECT_EQ(c.nodes[1].inits.size(), 1u);
 }
 
-// The same, with a second session on node 0.
-struct Three : SmallCluster {
-  Three() : SmallCluster(2) {
-    AttachAndJoin(0, 1, SmallSpec(3), {0});
-    AttachAndJoin(1, 2, SmallSpec(3), {1});
-    AttachAndJoin(0, 3, SmallSpec(3), {2});
-  }
-};
-
 // The worker of node 0 cannot reach that of node 1.
 void Break(SmallCluster& c, const WorkerName& worker = kCpuWorker) {
   const GroupStatus group = c.Group();
@@ -198,7 +189,9 @@ TEST(ReformationTest, WhatEndsAFormationThatItDidNotHearToBeServedIsNotWhatEnded
 }
 
 TEST(ReformationTest, SoItDoesWhenTheCoordinatorWasReplacedMeanwhile) {
-  Three c;
+  SmallCluster c(2);
+  for (const uint32_t rank : {0, 1, 2})
+    c.AttachAndJoin(rank == 1 ? 1 : 0, rank + 1, SmallSpec(3), {rank});
   ServeAgainUnheard(c);
   c.hold_reports = true;
   c.Gone(0, 1);
