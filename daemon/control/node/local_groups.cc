@@ -148,7 +148,21 @@ void LocalGroups::ReconcileTenants(Group& group) {
       memberships_.TellDraining(view.id, view.cause);  // Before anything is refused.
       outbox_.Add(DrainTenant{view.id, tenant.work.formation, name, IsResumable(view.cause)});
     }
+    if (tenant.running && tenant.drain_asked) BreakIfReady(group, tenant);
   }
+}
+
+// A coordinator that replaced another one knows nothing of the drain, and a tenant that drains takes no call any more.
+void LocalGroups::BreakIfReady(Group& group, Tenant& tenant) {
+  const GroupView& view = group.view;
+  const bool serves = view.state == GroupState::kReady && view.formation == tenant.work.formation;
+  if (!serves || tenant.work.broken == view.formation) return;
+  tenant.work.broken = view.formation;
+  tenant.work.broken_cause = absl::UnavailableError(absl::StrCat(
+      "group=", Title(view.spec), " epoch=", view.epoch.value,
+      ": it was being drained when the coordinator was replaced; call again: it forms anew"));
+  NoteTrouble(group, tenant.work.broken_cause);
+  outbox_.MarkChanged();
 }
 
 bool LocalGroups::LocalMembersLive(const Group& group) const {

@@ -67,6 +67,7 @@ class LocalGroups {
   static const absl::Status& FirstCause(Group& group, const absl::Status& cause);
   void ForgetWork(const WorkerName& dead);
   void ReconcileTenants(Group& group);
+  void BreakIfReady(Group& group, Tenant& tenant);
   bool LocalMembersLive(const Group& group) const;
   // The formation that sessions and workers should be in; zero: none.
   static Formation Wanted(const Group& group);

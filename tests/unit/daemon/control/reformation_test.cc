@@ -51,15 +51,6 @@ TEST(ReformationTest, ADeathIsToldAtOnceAndAReplacementGoesOn) {
   EXPECT_EQ(c.nodes[1].inits.size(), 1u);
 }
 
-// The same, with a second session on node 0.
-struct Three : SmallCluster {
-  Three() : SmallCluster(2) {
-    AttachAndJoin(0, 1, SmallSpec(3), {0});
-    AttachAndJoin(1, 2, SmallSpec(3), {1});
-    AttachAndJoin(0, 3, SmallSpec(3), {2});
-  }
-};
-
 // The worker of node 0 cannot reach that of node 1.
 void Break(SmallCluster& c, const WorkerName& worker = kCpuWorker) {
   const GroupStatus group = c.Group();
@@ -198,7 +189,9 @@ TEST(ReformationTest, WhatEndsAFormationThatItDidNotHearToBeServedIsNotWhatEnded
 }
 
 TEST(ReformationTest, SoItDoesWhenTheCoordinatorWasReplacedMeanwhile) {
-  Three c;
+  SmallCluster c(2);
+  for (const uint32_t rank : {0, 1, 2})
+    c.AttachAndJoin(rank == 1 ? 1 : 0, rank + 1, SmallSpec(3), {rank});
   ServeAgainUnheard(c);
   c.hold_reports = true;
   c.Gone(0, 1);
@@ -241,6 +234,31 @@ TEST(ReformationTest, ANodeThatWasGivenUpAndComesBackKnowsStillWhyItsFormationBr
   ASSERT_EQ(c.nodes[1].control->Groups().size(), 1u);
   EXPECT_THAT(Text(c.nodes[1].control->Groups()[0].view.cause),
               HasSubstr("the stream to node n0 is lost"));
+}
+
+// Else it would be READY for ever, and refuse each call.
+TEST(ReformationTest, AGroupThatWasBeingDrainedWhenTheCoordinatorWasReplacedFormsAnew) {
+  Pair c;
+  for (auto& node : c.nodes) node.worker_answers = false;
+  c.Give(0, OrderRequested{{.request = RequestId{7}, .kind = OrderKind::kDrain, .name = "moe"},
+                           c.now + absl::Seconds(1)});
+  ASSERT_EQ(c.Group().state, GroupState::kDraining);
+  ASSERT_EQ(c.nodes[1].num_drains, 1);
+  c.StartCoordinator(/*grace=*/absl::Seconds(6));
+  c.Connect(0);
+  c.Connect(1);
+  for (auto& node : c.nodes) node.worker_answers = true;
+  c.Pass(absl::Seconds(8));
+  ASSERT_EQ(c.reforms[1].size(), 1u);
+  EXPECT_TRUE(c.reforms[1][0].wait);
+  EXPECT_THAT(Text(c.reforms[1][0].cause), HasSubstr("an operator is closing the group"))
+      << "the first cause, whoever coordinates";
+  EXPECT_THAT(Text(c.Group().cause), HasSubstr("was being drained when the coordinator was"));
+  c.Drained(0, 1);
+  c.Drained(1, 2);
+  c.Pass(absl::Seconds(1));
+  ASSERT_EQ(c.Group().state, GroupState::kReady);
+  EXPECT_EQ(c.Group().formation, Formation{2});
 }
 
 TEST(ReformationTest, NodesThatNeverReachEachOtherDoNotFormWithoutRest) {
