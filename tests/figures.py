@@ -83,6 +83,7 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
     },
     "jax-versions": (Figure("cases", r"^jax .*: passed: .*?(\d+) passed"),),
     "packages": (Figure("packages", r"^\w+: (passed) in \d+ s"),),
+    "torch": (Figure("cases", r"^(\d+) passed"),),
     "transformers": (Figure("trainings", r"^train_transformers: \S+ (equals) the dense model"),),
     "maxtext": (Figure("trainings", r"\| (passed) \|$"),),
 }

@@ -1,6 +1,6 @@
 // Goal: through the C ABI alone, an exchange gives what plain loops give, and each way in which a
 // daemon, a peer or a caller can fail gives its documented error, with zeros in the outputs and a
-// library that can be used on.
+// library that can be used on. Long because one fake daemon and its ranks serve all of it.
 #include "client/c/epd_client.h"
 
 #include <fcntl.h>

@@ -276,4 +276,22 @@ class SmallCluster {
   uint64_t next_incarnation_ = 1000;
 };
 
+// Two sessions, one on each node, in one READY group.
+struct Pair : SmallCluster {
+  Pair() : SmallCluster(2) {
+    AttachAndJoin(0, 1, SmallSpec(2), {0});
+    AttachAndJoin(1, 2, SmallSpec(2), {1});
+  }
+};
+
+// The worker of node 0 cannot reach that of node 1.
+inline void Break(SmallCluster& c, const WorkerName& worker = kCpuWorker) {
+  const GroupStatus group = c.Group();
+  c.Give(0, TenantBroken{c.RunOf(0, worker), group.id, group.formation,
+                         absl::UnavailableError("the stream to node n1 is lost")});
+  c.Drained(0, 1);
+  c.Drained(1, 2);
+  if (c.joined.contains(3)) c.Drained(0, 3);
+}
+
 }  // namespace epd
