@@ -57,8 +57,8 @@ void DirectPeers::Greet() {
   std::vector<NeighbourMessage> greetings;
   if (problem.empty()) {
     absl::StatusOr<RegionBoard> board = RegionBoard::Create(membership_.num_ranks);
-    if (board.ok()) own_.emplace(*std::move(board));
     problem = std::string(board.status().message());
+    if (board.ok()) own_.emplace(*std::move(board));
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (is_self(i)) continue;
