@@ -25,15 +25,15 @@ std::shared_ptr<PeerStream> PeerStream::Start(StreamLoop& loop,
   return stream;
 }
 
-void PeerStream::Send(grpc::ByteBuffer message) {
-  Enqueue(std::move(message));
+void PeerStream::Send(const grpc::ByteBuffer& message) {
+  Enqueue(message);
   Flush();
 }
 
-void PeerStream::Enqueue(grpc::ByteBuffer message) {
+void PeerStream::Enqueue(const grpc::ByteBuffer& message) {
   const std::lock_guard lock(mutex_);
   if (over_) return;
-  messages_.push_back(std::move(message));
+  messages_.push_back(message);
   EPD_FAILPOINT_REORDER("worker.wire.order", messages_);
 }
 
@@ -71,7 +71,7 @@ void PeerStream::CountQueued() {
 // what stands in one.
 grpc::ByteBuffer PeerStream::JoinMessages() {
   if (messages_.size() == 1) {
-    grpc::ByteBuffer message = std::move(messages_.front());
+    grpc::ByteBuffer message = messages_.front();
     messages_.pop_front();
     return message;
   }

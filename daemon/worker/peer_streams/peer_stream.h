@@ -35,8 +35,7 @@ struct PeerStreamObserver {
 };
 
 // Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
-// before rows, those that wait together in one
-// buffer; rows of several operations take turns, a frame each.
+// before rows, those that wait together in one buffer; rows of several operations take turns, a frame each.
 class PeerStream {
  public:
   // `loop` outlives the stream.
@@ -44,9 +43,9 @@ class PeerStream {
                                            const std::shared_ptr<grpc::Channel>& channel,
                                            StreamHello hello, PeerStreamObserver observer);
 
-  void Send(grpc::ByteBuffer message);
+  void Send(const grpc::ByteBuffer& message);
   // It goes with the next Flush at the latest.
-  void Enqueue(grpc::ByteBuffer message);
+  void Enqueue(const grpc::ByteBuffer& message);
   void Flush();
   void Send(std::shared_ptr<OutgoingRows> rows);
   // Ends the stream; nothing is told any more.

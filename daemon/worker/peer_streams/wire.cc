@@ -134,9 +134,9 @@ void Wire::Send(Incarnation peer, const PeerMessage& message) {
   Post(peer, *found->second.express, Framed(FrameKind::kMessage, ToProto(message)));
 }
 
-void Wire::Post(Incarnation peer, PeerStream& stream, grpc::ByteBuffer message) {
-  if (!corked_) return stream.Send(std::move(message));
-  stream.Enqueue(std::move(message));
+void Wire::Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message) {
+  if (!corked_) return stream.Send(message);
+  stream.Enqueue(message);
   if (unflushed_.empty() || unflushed_.back() != peer) unflushed_.push_back(peer);
 }
 

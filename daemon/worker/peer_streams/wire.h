@@ -90,7 +90,7 @@ class Wire {
   };
   std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
 
-  void Post(Incarnation peer, PeerStream& stream, grpc::ByteBuffer message);
+  void Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message);
   OnRefusedPeer TellRefused() const;
 
   const Options options_;
