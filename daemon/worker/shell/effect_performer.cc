@@ -33,6 +33,7 @@ absl::Status SeveralRanksOnOneGpu(const GroupSpec& spec) {
 // Some effects are answered at once (pages, rows), and the answers have effects of their own.
 void EffectPerformer::RunAll(absl::Time now) {
   now_ = now;
+  if (wire_ != nullptr) wire_->Cork();
   for (Effects effects = exchange_.TakeEffects(); !effects.empty();
        effects = exchange_.TakeEffects()) {
     for (const Effect& effect : effects) {

@@ -35,9 +35,7 @@ class EffectPerformer {
         records_(records),
         backends_(backends),
         epd_(epd),
-        wire_(wire) {
-    if (wire_ != nullptr) wire_->Cork();
-  }
+        wire_(wire) {}
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
