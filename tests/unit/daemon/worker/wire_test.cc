@@ -255,7 +255,8 @@ TEST(WireTest, RowsThatGoAheadAreHeldAsTheyWereSentAndLandWhereTheyAreTold) {
   right->Hold(name, *std::move(said.rows));
   RowsName another = name;
   another.from = Incarnation(33);
-  right->Hold(another, {});  // What another worker sends in the rank's name takes the place of nothing.
+  right->Hold(another,
+              {});  // What another worker sends in the rank's name takes the place of nothing.
   int32_t landed[] = {0, 0, 0, 0, 7};
   right->Land(name, reinterpret_cast<char*>(landed));
   EXPECT_EQ(std::memcmp(landed, sent, sizeof sent), 0);
