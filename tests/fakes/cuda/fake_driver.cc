@@ -220,10 +220,11 @@ Result FakeDriver::Enter(const char* symbol, unsigned rules) {
   return kSuccess;
 }
 
+std::string FakeMemoryName(int home) { return absl::StrCat("fake-device-memory-", home); }
+
 int FakeDriver::MakeMemory(uint64_t bytes, int home) {
   if (used_bytes_ + bytes > machine_.device_bytes) return -1;
-  const std::string name = absl::StrCat("fake-device-memory-", home);
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int fd = memfd_create(FakeMemoryName(home).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return -1;
   // Clients of memfds insist on it, and here device memory is one.
   if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return -1;

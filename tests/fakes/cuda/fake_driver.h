@@ -45,6 +45,9 @@ struct FakeMachine {
   bool with_runtime = true;  // runtime_take_last_error is there.
 };
 
+// Of the memfd that is memory of the device `home`; nothing else can be imported.
+std::string FakeMemoryName(int home);
+
 class FakeDriver {
  public:
   static constexpr uint64_t kGranularity = uint64_t{2} << 20;

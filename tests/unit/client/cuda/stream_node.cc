@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -19,8 +20,8 @@
 namespace epd::client {
 namespace {
 
-int MakeMemory(uint64_t bytes) {
-  const int fd = memfd_create("stream-node", MFD_CLOEXEC);
+int MakeMemory(uint64_t bytes, const std::string& name) {
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
   EXPECT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
   return fd;
 }
@@ -62,7 +63,7 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
     }
   });
   for (uint32_t r = 0; r < kNumRanks; ++r) {
-    slots_fds_.push_back(MakeMemory(sizeof(shm::SlotsSegment)));
+    slots_fds_.push_back(MakeMemory(sizeof(shm::SlotsSegment), "slots"));
     segments_.push_back(
         static_cast<shm::SlotsSegment*>(Map(slots_fds_[r], sizeof(shm::SlotsSegment))));
     const shm::SlotsView view = shm::SlotsView::Create(segments_[r], r + 1, /*incarnation=*/0);
@@ -151,7 +152,7 @@ void StreamNode::MakeArenas() {
   arenas_.clear();
   arena_fds_.clear();
   for (uint32_t r = 0; r < kNumRanks; ++r) {
-    arena_fds_.push_back(MakeMemory(kArenaBytes));
+    arena_fds_.push_back(MakeMemory(kArenaBytes, cuda::FakeMemoryName(0)));
     arenas_.push_back(static_cast<uint8_t*>(Map(arena_fds_[r], kArenaBytes)));
   }
 }
