@@ -230,6 +230,8 @@ void Exchange::DrainTenant(GroupId group, Formation formation, absl::Time now, b
   parts_->event.now = now;
   if (Tenant* tenant = parts_->tenants.Find(group, formation); tenant != nullptr) {
     const bool first = !std::exchange(tenant->draining, true);
+    if (first) tenant->drains_in_order = in_order;
+    parts_->failures.HearRefusals(*tenant);
     parts_->failures.EndDirectOf(*tenant);
     parts_->AwaitDirectOf(*tenant);
     if (first && in_order && tenant->start.on_device()) parts_->AwaitStreamsOf(*tenant);

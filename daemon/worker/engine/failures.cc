@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/waiting_rows.h"
+#include "proto/epd/v1/segment.h"
 
 namespace epd {
 
@@ -222,6 +224,25 @@ void Failures::OnFailed(Tenant& tenant, const PeerMessage& message) {
   CancelMoves(tenant);
 }
 
+bool Failures::HoldsRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+  const bool fails = tenant.leads()
+                         ? message.step == LeaderStep::kRefuse
+                         : message.step == LeaderStep::kFailed && from == tenant.peers->leader;
+  if (!fails || tenant.draining || !tenant.ended.ok()) return false;
+  auto& held = tenant.peers->refused_elsewhere;
+  if (held.empty() && !IsResumable(message.cause)) return false;
+  if (held.size() >= shm::kMaxOperations) HearRefusals(tenant);
+  held.emplace_back(from, message);
+  return true;
+}
+
+void Failures::HearRefusals(Tenant& tenant) {
+  if (!tenant.peers.has_value()) return;
+  for (const auto& [from, message] : std::exchange(tenant.peers->refused_elsewhere, {})) {
+    tenant.leads() ? OnRefused(tenant, from, message) : OnFailed(tenant, message);
+  }
+}
+
 void Failures::OnFailedSeen(Tenant& tenant, Incarnation from, const PeerMessage& message) {
   std::vector<TenantPeers::Failure>& failures = tenant.peers->failures;
   for (TenantPeers::Failure& failure : failures) {
@@ -258,6 +279,9 @@ void Failures::EndWithPeers(Tenant& tenant, const absl::Status& cause, bool lead
   if (report && !tenant.closed && !std::exchange(peers.broken_reported, true)) {
     event_.Add(ReportTenantBroken{
         .group = tenant.start.group, .formation = tenant.start.formation, .cause = tenant.ended});
+  }
+  for (const auto& [from, message] : std::exchange(peers.refused_elsewhere, {})) {
+    FailLocally(tenant, message.key, tenant.ended, message.unsynchronised);
   }
   for (Operation* operation : table_.FindUndecided(tenant)) {
     if (!peers.leader_spoke) {

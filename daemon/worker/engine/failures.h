@@ -60,6 +60,11 @@ class Failures {
   bool IsVoid(const Tenant& tenant, const PeerMessage& message) const;
   void OnRefused(Tenant& tenant, Incarnation from, const PeerMessage& message);
   void OnFailed(Tenant& tenant, const PeerMessage& message);
+  // A drain in order of which only others know yet: their members hear why before anything is refused, and so shall those
+  // here. Such a refusal, and what comes after it, waits until this worker drains as well, or the formation ends.
+  bool HoldsRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message);
+  // This worker drains.
+  void HearRefusals(Tenant& tenant);
   void OnFailedSeen(Tenant& tenant, Incarnation from, const PeerMessage& message);
   void OnEnded(Tenant& tenant, Incarnation from, const PeerMessage& message);
   // The stream from or to a worker of the tenant is lost.

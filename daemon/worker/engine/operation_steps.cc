@@ -4,8 +4,10 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/resumable.h"
 #include "daemon/worker/engine/agreement.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/request_check.h"
@@ -101,9 +103,10 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
   if (Operation* found = parts_.table.Find(tenant, key); found != nullptr) return found;
   const bool goes_on = tenant.streams_end && request.step == shm::Step::kStreamAnnounce;
   if (tenant.draining && !goes_on) {
-    return absl::FailedPreconditionError(
+    absl::Status refusal = absl::FailedPreconditionError(
         "the group is draining and takes no new operations; join another group, or wait until it "
         "is open again [EPD-1401]");
+    return tenant.drains_in_order ? Resumable(std::move(refusal)) : refusal;
   }
   if (absl::Status room = parts_.table.CheckRoomFor(submission.session); !room.ok()) return room;
   if (absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) return room;

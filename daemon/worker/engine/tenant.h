@@ -52,6 +52,7 @@ struct Tenant {
   bool closed = false;               // EndTenant came; the arenas go with the last open operation.
   absl::Time closed_at = absl::InfinitePast();
   bool draining = false;
+  bool drains_in_order = false;  // For a stop: its members join again.
   bool drain_reported = false;
   bool streams_end =
       false;  // It drains, but streams of some rank may have calls in them: those begin yet.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,7 +30,9 @@ struct TenantPeers {
     std::set<Incarnation> unseen;
   };
   std::vector<Failure> failures;
-  uint64_t last_failure = 0;           // Leader: the last one's number. Else: the last one seen.
+  uint64_t last_failure = 0;  // Leader: the last one's number. Else: the last one seen.
+  // Other workers' refusals, from the first of a drain in order on, of which the ranks here have not heard yet.
+  std::vector<std::pair<Incarnation, PeerMessage>> refused_elsewhere;
   std::set<Incarnation> idle_streams;  // Leader: the workers that have said so.
   bool leader_spoke = false;           // The leader has ended the formation, or is lost.
   bool broken_reported = false;

@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +22,9 @@ using ::testing::HasSubstr;
 constexpr int kPermissionDenied = 7;  // gRPC's.
 
 TEST(RefusedTest, ARefusalBeforeTheFirstWordIsHeard) {
-  const std::string path = ::testing::TempDir() + "refuses" + std::to_string(getpid()) + ".sock";
+  char folder[] = "/tmp/epd-refuses-XXXXXX";  // A socket's path is short.
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/epd.sock";
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   ASSERT_LT(path.copy(address.sun_path, sizeof address.sun_path - 1), sizeof address.sun_path - 1);
@@ -53,6 +56,7 @@ TEST(RefusedTest, ARefusalBeforeTheFirstWordIsHeard) {
   for (const int fd : kept) close(fd);
   close(listener);
   unlink(path.c_str());
+  rmdir(folder);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Goal: two workers whose small rows go ahead of their announces end two operations alike, with every rank's rows where they are
 // read, in every order in which ranks, messages and rows can come, whether all rows are small, one is not, one call is
-// wrong, a stage is damaged, a rank dies or the workers lose each other; and each planted mistake is found.
+// wrong, a stage is damaged, a rank dies, the workers lose each other or the group drains in order, which each of them
+// hears at a time of its own and no rank before its own worker; and each planted mistake is found.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,13 +29,23 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kBuffer = 2 * kPage;
 constexpr size_t kMaxStates = 300'000;
 
-enum class Fault { kNone, kOneIsLarge, kOneIsWrong, kDamaged, kLeaderDamaged, kDies, kCut };
+enum class Fault {
+  kNone,
+  kOneIsLarge,
+  kOneIsWrong,
+  kDamaged,
+  kLeaderDamaged,
+  kDies,
+  kCut,
+  kDrains
+};
 enum class Sabotage {
   kNone,
   kAnnounceOvertakes,  // The other worker's announce comes before its rows.
   kWordOvertakes,      // The leader's word comes before its rows.
   kLandAside,          // Rows are written into another eager buffer.
   kKeepRows,           // Rows that nobody wants are kept.
+  kDrainUnmarked,      // The worker is not told that the drain is in order.
 };
 
 struct Model {
@@ -68,6 +79,8 @@ struct Side {
   std::set<RowsName> held;
   std::map<std::pair<int, uint64_t>, RowsName> standing;  // By arena and offset.
   std::array<Call, kNumOperations + 1> calls;             // The last one comes first.
+  bool drains = false;
+  int num_drained = 0;
   std::string history;
 };
 
@@ -104,6 +117,10 @@ class World {
           choices.push_back([this, s, k] { Announce(s, k); });
       }
     }
+    for (int s = 0; s < kNumSides; ++s) {
+      if (warm_ && model_.fault == Fault::kDrains && !sides_[s].drains)
+        choices.push_back([this, s] { Drain(s); });
+    }
     if (warm_ && model_.fault == Fault::kCut && !cut_) choices.push_back([this] { Cut(); });
     for (int s = 0; s < kNumSides; ++s) {
       if (warm_ && model_.fault == Fault::kDies && !dead_[0] && !dead_[1])
@@ -128,6 +145,7 @@ class World {
         if (faultless && !call.status.ok()) Violate("a call has failed that nobody had wrong");
       }
       if (side.exchange.num_open_operations() != 0) Violate("an operation stays open");
+      if (side.drains && side.num_drained != 1) Violate("a drain has no end");
       if (!side.held.empty()) Violate("rows stay held");
       if (side.exchange.staging().num_landings() != 0) Violate("a landing stays taken");
     }
@@ -143,7 +161,10 @@ class World {
   // With the steps of a region, or an event that can come at any time, a second operation makes too many states.
   uint32_t first() const {
     const Fault fault = model_.fault;
-    return fault == Fault::kOneIsLarge || fault == Fault::kDies || fault == Fault::kCut ? 1 : 0;
+    return fault == Fault::kNone || fault == Fault::kOneIsWrong || fault == Fault::kDamaged ||
+                   fault == Fault::kLeaderDamaged
+               ? 0
+               : 1;
   }
 
   void Violate(const char* what) {
@@ -247,6 +268,15 @@ class World {
     Perform(s);
   }
 
+  void Drain(int s) {
+    Side& side = sides_[s];
+    side.drains = true;
+    side.history += "D";
+    side.exchange.DrainTenant(kGroup, Formation(1), now_,
+                              model_.sabotage != Sabotage::kDrainUnmarked);
+    Perform(s);
+  }
+
   void Cut() {
     cut_ = true;
     for (int s = 0; s < kNumSides; ++s) {
@@ -306,6 +336,8 @@ class World {
         call.eager = true;
         call.told = told->eager_buffer_of_rank;
       }
+    } else if (std::get_if<ReportTenantDrained>(&effect) != nullptr) {
+      ++side.num_drained;
     } else if (const auto* answer = std::get_if<AnswerSubmission>(&effect)) {
       Answered(s, *answer);
     }
@@ -317,6 +349,8 @@ class World {
       call.operation = answer.operation;
       if (!answer.status.ok()) {
         call.status = answer.status;
+        if (answer.status.code() == absl::StatusCode::kFailedPrecondition && !sides_[s].drains)
+          Violate("refused for a drain of which its node does not know");
         call.state = State::kOver;
       } else if (call.state == State::kAnnounced) {
         call.state = call.eager ? State::kReading : State::kCopying;
@@ -388,6 +422,7 @@ constexpr Model kModels[] = {
     {"LeaderDamaged", Fault::kLeaderDamaged},
     {"Dies", Fault::kDies},
     {"Cut", Fault::kCut},
+    {"Drains", Fault::kDrains},
     {"AnnounceOvertakes", Fault::kNone, Sabotage::kAnnounceOvertakes,
      "a call has failed that nobody had wrong"},
     {"WordOvertakes", Fault::kNone, Sabotage::kWordOvertakes,
@@ -395,6 +430,8 @@ constexpr Model kModels[] = {
     {"LandAside", Fault::kNone, Sabotage::kLandAside,
      "good, and the other rank's rows are not there"},
     {"KeepRows", Fault::kOneIsLarge, Sabotage::kKeepRows, "rows stay held"},
+    {"DrainUnmarked", Fault::kDrains, Sabotage::kDrainUnmarked,
+     "refused for a drain of which its node does not know"},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, RowsAheadWalkTest, testing::ValuesIn(kModels),
