@@ -32,7 +32,7 @@ or [runbook.md](runbook.md#errors).
 _VARYING = (
     (r"\bhost=[^\s,;]+", "host=H"),
     (r"\bnode=[^\s,;]+", "node=N"),
-    (r"\bnode (?!has\b)\w+", "node N"),
+    (r"\bnode (?!(?:has|says)\b)\w+", "node N"),
     (r"\bpid([ =])\d+", r"pid\1P"),
     (r"\bversion=[^\s,;]+", "version=N"),
     (r"\bsocket /\S+epd\.sock", "socket PATH"),

@@ -1,11 +1,13 @@
 #include "daemon/worker/engine/cause_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/rank_holder.h"
+#include "daemon/core/resumable.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/operation_kind.h"
 #include "proto/epd/v1/text.h"
@@ -50,6 +52,13 @@ absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
 absl::Status WorkerStops(absl::string_view why) {
   return absl::UnavailableError(absl::StrCat("this node's worker is gone: ", why,
                                              "; connect again once epd runs [EPD-1304]"));
+}
+
+absl::Status GroupDrains(const Tenant& tenant) {
+  absl::Status refusal = absl::FailedPreconditionError(
+      "the group is draining and takes no new operations; join another group, or wait until it is "
+      "open again [EPD-1401]");
+  return tenant.drains_in_order ? Resumable(std::move(refusal)) : refusal;
 }
 
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,

@@ -26,6 +26,9 @@ absl::Status WorkerLost(const Tenant& tenant, const std::vector<Rank>& ranks,
 // UNAVAILABLE: what clients of this node hear when their worker stops with its epd.
 absl::Status WorkerStops(absl::string_view why);
 
+// FAILED_PRECONDITION: the group takes no new operations. Resumable if it drains in order.
+absl::Status GroupDrains(const Tenant& tenant);
+
 // `status` with its text as a client sees it: "[epd:CODE] group=g epoch=3 rank=0 phase=announce:
 // text".
 absl::Status ForClient(const absl::Status& status, const Tenant& tenant, uint32_t rank,

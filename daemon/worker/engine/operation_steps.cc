@@ -4,10 +4,8 @@
 #include <cstring>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/resumable.h"
 #include "daemon/worker/engine/agreement.h"
 #include "daemon/worker/engine/cause_text.h"
 #include "daemon/worker/engine/request_check.h"
@@ -102,12 +100,7 @@ absl::StatusOr<Operation*> OperationSteps::FindOrOpen(Tenant& tenant, const Oper
                                                       const shm::SlotRequest& request) {
   if (Operation* found = parts_.table.Find(tenant, key); found != nullptr) return found;
   const bool goes_on = tenant.streams_end && request.step == shm::Step::kStreamAnnounce;
-  if (tenant.draining && !goes_on) {
-    absl::Status refusal = absl::FailedPreconditionError(
-        "the group is draining and takes no new operations; join another group, or wait until it "
-        "is open again [EPD-1401]");
-    return tenant.drains_in_order ? Resumable(std::move(refusal)) : refusal;
-  }
+  if (tenant.draining && !goes_on) return GroupDrains(tenant);
   if (absl::Status room = parts_.table.CheckRoomFor(submission.session); !room.ok()) return room;
   if (absl::Status room = parts_.table.CheckRoom(tenant); !room.ok()) return room;
   return &parts_.phases.Open(tenant, key, NameOf(request));
