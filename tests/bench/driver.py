@@ -94,7 +94,7 @@ class Bench:
         self.tenants: tenants.Tenants | None = None
         self.ragged: ragged.Ragged | None = None
         self.training: training_step.TrainingSteps | None = None
-        self.watched: watched.Watched | None = None
+        self.watched: list[watched.Watched] = []
         self.nodes: across_nodes.Nodes | None = None
 
     def run(self) -> None:
@@ -256,8 +256,8 @@ def _marks(bench: Bench) -> list[str]:
         )
     if bench.tenants:
         lines += bench.tenants.marks()
-    if bench.watched:
-        lines += bench.watched.marks()
+    for one in bench.watched:
+        lines += one.marks()
     if bench.ragged:
         lines += bench.ragged.marks()
     if bench.training:
@@ -351,7 +351,7 @@ def main(arguments: list[str]) -> int:
         "marks": marks,
         "many_groups": bench.memory_case,
         "tenants": bench.tenants.to_json() if bench.tenants else None,
-        "watched": bench.watched.to_json() if bench.watched else None,
+        "watched": [one.to_json() for one in bench.watched],
         "ragged_all_to_all": bench.ragged.to_json() if bench.ragged else None,
         "training_step": bench.training.to_json() if bench.training else None,
         "several_nodes": bench.nodes.to_json() if bench.nodes else None,
@@ -367,8 +367,8 @@ def main(arguments: list[str]) -> int:
         )
     if bench.tenants:
         print(bench.tenants.table())
-    if bench.watched:
-        print(bench.watched.table())
+    for one in bench.watched:
+        print(one.table())
     if bench.ragged:
         print(bench.ragged.table())
     if bench.training:

@@ -1,4 +1,4 @@
-"""What it costs to be looked at: small dispatches through an epd that nobody watches, through the same one while its metrics are
+"""What it costs to be looked at: small and large dispatches through an epd that nobody watches, through the same one while its metrics are
 scraped each second, its page is open, and a trace is taken, and through one that sends all traces to a collector. Turns are
 interleaved; medians over the repetitions count."""
 
@@ -23,11 +23,12 @@ from fleet import cpu_seconds
 
 from daemon import Daemon, find_program
 
-_SIZES = problems.Sizes(4, 8, 2048, 4)
+_SMALL = problems.Sizes(4, 8, 2048, 4)
+_LARGE = problems.Sizes(4, 512, 2048, 4)
 _REPETITIONS = 5
 # Of a second or more: in a shorter turn the scrape that begins it would count for a second.
-_RUNS = 25_000
-_STAGING_BYTES = 1 << 28
+_RUNS = {_SMALL: 25_000, _LARGE: 600}
+_STAGING_BYTES = 1 << 29
 _SCRAPE_SECONDS = 1.0
 _PAGE_SECONDS = 2.0  # As often as the page asks.
 _MAX_RATIO = 1.05
@@ -39,6 +40,7 @@ _COLLECTOR = "opentelemetry.proto.collector.trace.v1.TraceService"
 class Watched:
     """p50 in ms of the slowest rank: medians over the repetitions."""
 
+    sizes: problems.Sizes
     alone_ms: float
     scraped_ms: float
     page_ms: float
@@ -63,7 +65,7 @@ class Watched:
         ]
         return "\n".join(
             [
-                f"| {_SIZES.name}, dispatch | p50, ms | ratio | CPU of epd, us |",
+                f"| {self.sizes.name}, dispatch | p50, ms | ratio | CPU of epd, us |",
                 "| --- | --: | --: | --: |",
                 *(
                     f"| {name} | {ms:.4f} | {ms / self.alone_ms:.2f} | {us:.1f} |"
@@ -73,22 +75,21 @@ class Watched:
         )
 
     def marks(self) -> list[str]:
-        """Whether the marks were reached; those of traces where there is a core for each process."""
+        """Whether the marks were reached; those of traces on small dispatches where there is a core for each process."""
+        what_of = f"a dispatch of {self.sizes.name}"
         ratio = self.scraped_ms / self.alone_ms
         word = "reached" if ratio <= _MAX_RATIO else "MISSED"
-        lines = [
-            f"{word}: metrics scraped each second cost at most 5 % of a small dispatch: {ratio:.2f}"
-        ]
+        lines = [f"{word}: metrics scraped each second cost at most 5 % of {what_of}: {ratio:.2f}"]
         # epd, its worker, and whoever takes the traces.
-        processes = _SIZES.num_ranks + 3
+        processes = self.sizes.num_ranks + 3
         for what, ms in (
             ("a trace that is taken", self.traced_ms),
             ("a collector", self.exported_ms),
         ):
             ratio = ms / self.alone_ms
             word = "reached" if ratio <= _MAX_TRACED_RATIO else "MISSED"
-            text = f"{what} costs at most 2 % of a small dispatch: {ratio:.2f}"
-            if self.cores < processes:
+            text = f"{what} costs at most 2 % of {what_of}: {ratio:.2f}"
+            if self.sizes == _SMALL and self.cores < processes:
                 word, text = (
                     "not judged",
                     f"{text}, with {processes} processes on {self.cores} cores",
@@ -165,8 +166,13 @@ def _tracing(epd: Daemon, group: str) -> Iterator[None]:
         process.wait()
 
 
-def measure(place: who.Place, seed: int) -> Watched:
+def measure(place: who.Place, seed: int) -> list[Watched]:
     """Raises FleetError if a process failed."""
+    return [_measure(place, seed, sizes) for sizes in (_SMALL, _LARGE)]
+
+
+def _measure(place: who.Place, seed: int, sizes: problems.Sizes) -> Watched:
+    runs = _RUNS[sizes]
     times: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
@@ -180,7 +186,7 @@ def measure(place: who.Place, seed: int) -> Watched:
             epd = Daemon(find_program("epd"), own / "epd", _STAGING_BYTES, *flags)
             stack.callback(epd.stop)
             here = dataclasses.replace(place, folder=own, epd_socket=epd.socket)
-            return epd, stack.enter_context(tenants.running(name, _SIZES, _SIZES, here, seed))
+            return epd, stack.enter_context(tenants.running(name, sizes, sizes, here, seed))
 
         epd, fleet = start("watched", f"--metrics_listen={address}")
         exporter, exporting = start("exporting", f"--otlp_endpoint={collector.endpoint}")
@@ -193,12 +199,12 @@ def measure(place: who.Place, seed: int) -> Watched:
         def run(name: str, daemon: Daemon = epd, of: tenants.Fleet = fleet) -> None:
             pid = daemon.pids()[:1]
             before = cpu_seconds(pid)
-            took = float(np.median(tenants.times_of(of, _RUNS))) / 1e6
+            took = float(np.median(tenants.times_of(of, runs))) / 1e6
             times.setdefault(name, []).append(took)
-            cpu.setdefault(name, []).append((cpu_seconds(pid) - before) / _RUNS * 1e6)
+            cpu.setdefault(name, []).append((cpu_seconds(pid) - before) / runs * 1e6)
 
         for of in (fleet, exporting):
-            tenants.times_of(of, _RUNS)  # Warm.
+            tenants.times_of(of, runs)  # Warm.
         for _ in range(_REPETITIONS):
             run("alone")
             with scraper.at_work():
@@ -212,4 +218,4 @@ def measure(place: who.Place, seed: int) -> Watched:
             raise RuntimeError("no trace has come to the collector")
     medians = {f"{name}_ms": float(np.median(took)) for name, took in times.items()}
     spent = tuple(float(np.median(cpu[name])) for name in times)
-    return Watched(**medians, cores=len(os.sched_getaffinity(0)), epd_us=spent)
+    return Watched(sizes, **medians, cores=len(os.sched_getaffinity(0)), epd_us=spent)

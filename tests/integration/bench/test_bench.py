@@ -156,8 +156,12 @@ def test_what_a_training_step_exposes_is_judged_by_ranks_a_core():
 
 def test_what_watching_costs_is_judged_where_every_process_has_a_core():
     times = {"alone_ms": 1.0, "scraped_ms": 1.04, "page_ms": 1.0, "traced_ms": 1.01}
-    many = watched.Watched(**times, exported_ms=1.03, cores=16, epd_us=(0.2, 0.6, 0.4, 20, 30))
+    small = problems.Sizes.parse("4x8x2048x4")
+    rest = {"exported_ms": 1.03, "cores": 16, "epd_us": (0.2, 0.6, 0.4, 20, 30)}
+    many = watched.Watched(small, **times, **rest)
     assert [line.partition(":")[0] for line in many.marks()] == ["reached", "reached", "MISSED"]
     few = dataclasses.replace(many, cores=2, scraped_ms=1.06)
     assert [line.partition(":")[0] for line in few.marks()] == ["MISSED", *2 * ["not judged"]]
+    large = dataclasses.replace(few, sizes=problems.Sizes.parse("4x512x2048x4"))
+    assert [line.partition(":")[0] for line in large.marks()] == ["MISSED", "reached", "MISSED"]
     assert "| all traces to a collector (otlp_endpoint) | 1.0300 | 1.03 | 30.0 |" in few.table()
