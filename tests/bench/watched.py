@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent import futures
@@ -31,8 +32,9 @@ _RUNS = {_SMALL: 25_000, _LARGE: 600}
 _STAGING_BYTES = 1 << 29
 _SCRAPE_SECONDS = 1.0
 _PAGE_SECONDS = 2.0  # As often as the page asks.
+_SETTLE_SECONDS = 0.5
 _MAX_RATIO = 1.05
-_MAX_TRACED_RATIO = 1.02
+_MAX_TRACED = 0.02
 _COLLECTOR = "opentelemetry.proto.collector.trace.v1.TraceService"
 
 
@@ -47,9 +49,17 @@ class Watched:
     traced_ms: float
     exported_ms: float
     cores: int
-    # CPU time of epd by a dispatch, in microseconds: of each case above, in its order. p50 cannot tell it where all share two cores: there
-    # it is one of two times, by whether most ranks met without the worker.
+    # By a dispatch, in microseconds, of each case above in its order: CPU time of epd and its worker, and what the turn took. p50 cannot
+    # tell 2 % where all share two cores: there it is one of two times, by whether most ranks met without the worker.
     epd_us: tuple[float, ...]
+    turn_us: tuple[float, ...]
+
+    def shares(self) -> list[float]:
+        """Of the machine's CPU time, what epd and its worker take beyond what they take while nobody looks."""
+        return [
+            max(0.0, used - self.epd_us[0]) / (turn * self.cores)
+            for used, turn in zip(self.epd_us, self.turn_us, strict=True)
+        ]
 
     def to_json(self) -> dict[str, object]:
         return dataclasses.asdict(self)
@@ -65,36 +75,36 @@ class Watched:
         ]
         return "\n".join(
             [
-                f"| {self.sizes.name}, dispatch | p50, ms | ratio | CPU of epd, us |",
-                "| --- | --: | --: | --: |",
+                f"| {self.sizes.name}, dispatch | p50, ms | ratio | CPU of epd and its worker, us | more of the machine |",
+                "| --- | --: | --: | --: | --: |",
                 *(
-                    f"| {name} | {ms:.4f} | {ms / self.alone_ms:.2f} | {us:.1f} |"
-                    for (name, ms), us in zip(rows, self.epd_us, strict=True)
+                    f"| {name} | {ms:.4f} | {ms / self.alone_ms:.2f} | {us:.1f} | {share:.1%} |"
+                    for (name, ms), us, share in zip(rows, self.epd_us, self.shares(), strict=True)
                 ),
             ]
         )
 
     def marks(self) -> list[str]:
-        """Whether the marks were reached; those of traces on small dispatches where there is a core for each process."""
+        """Whether the marks were reached; those of traces by time where there is a core for each process, else by CPU time."""
         what_of = f"a dispatch of {self.sizes.name}"
         ratio = self.scraped_ms / self.alone_ms
         word = "reached" if ratio <= _MAX_RATIO else "MISSED"
         lines = [f"{word}: metrics scraped each second cost at most 5 % of {what_of}: {ratio:.2f}"]
         # epd, its worker, and whoever takes the traces.
         processes = self.sizes.num_ranks + 3
-        for what, ms in (
-            ("a trace that is taken", self.traced_ms),
-            ("a collector", self.exported_ms),
+        alone = self.cores >= processes
+        for what, ms, share in (
+            ("a trace that is taken", self.traced_ms, self.shares()[3]),
+            ("a collector", self.exported_ms, self.shares()[4]),
         ):
-            ratio = ms / self.alone_ms
-            word = "reached" if ratio <= _MAX_TRACED_RATIO else "MISSED"
-            text = f"{what} costs at most 2 % of {what_of}: {ratio:.2f}"
-            if self.sizes == _SMALL and self.cores < processes:
-                word, text = (
-                    "not judged",
-                    f"{text}, with {processes} processes on {self.cores} cores",
-                )
-            lines.append(f"{word}: {text}")
+            cost = ms / self.alone_ms - 1 if alone else share
+            word = "reached" if cost <= _MAX_TRACED else "MISSED"
+            of = (
+                ""
+                if alone
+                else f" of the CPU time of {self.cores} cores, beside {processes} processes"
+            )
+            lines.append(f"{word}: {what} costs at most 2 % of {what_of}: {cost:.1%}{of}")
         return lines
 
 
@@ -158,6 +168,7 @@ def _tracing(epd: Daemon, group: str) -> Iterator[None]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
+        time.sleep(_SETTLE_SECONDS)
         yield
         if process.poll() is not None:
             raise RuntimeError(f"epctl trace ended with {process.returncode} before the runs did")
@@ -175,6 +186,7 @@ def _measure(place: who.Place, seed: int, sizes: problems.Sizes) -> Watched:
     runs = _RUNS[sizes]
     times: dict[str, list[float]] = {}
     cpu: dict[str, list[float]] = {}
+    turns: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place.folder)))
         address = _free_address()
@@ -189,21 +201,24 @@ def _measure(place: who.Place, seed: int, sizes: problems.Sizes) -> Watched:
             return epd, stack.enter_context(tenants.running(name, sizes, sizes, here, seed))
 
         epd, fleet = start("watched", f"--metrics_listen={address}")
+        # An epd of its own: a worker keeps traces for half a minute after somebody has asked for them.
+        traced, traced_fleet = start("traced")
         exporter, exporting = start("exporting", f"--otlp_endpoint={collector.endpoint}")
         scraper = _Scraper(address, "/metrics", _SCRAPE_SECONDS)
         stack.callback(scraper.stop)
         page = _Scraper(address, "/figures.json", _PAGE_SECONDS)
         stack.callback(page.stop)
-        group = epd.node.call("ListGroups").groups[0].spec.name
+        group = traced.node.call("ListGroups").groups[0].spec.name
 
         def run(name: str, daemon: Daemon = epd, of: tenants.Fleet = fleet) -> None:
-            pid = daemon.pids()[:1]
-            before = cpu_seconds(pid)
+            pids = daemon.pids()
+            began, before = time.monotonic(), cpu_seconds(pids)
             took = float(np.median(tenants.times_of(of, runs))) / 1e6
             times.setdefault(name, []).append(took)
-            cpu.setdefault(name, []).append((cpu_seconds(pid) - before) / runs * 1e6)
+            cpu.setdefault(name, []).append((cpu_seconds(pids) - before) / runs * 1e6)
+            turns.setdefault(name, []).append((time.monotonic() - began) / runs * 1e6)
 
-        for of in (fleet, exporting):
+        for of in (fleet, traced_fleet, exporting):
             tenants.times_of(of, runs)  # Warm.
         for _ in range(_REPETITIONS):
             run("alone")
@@ -211,11 +226,12 @@ def _measure(place: who.Place, seed: int, sizes: problems.Sizes) -> Watched:
                 run("scraped")
             with page.at_work():
                 run("page")
-            with _tracing(epd, group):
-                run("traced")
+            with _tracing(traced, group):
+                run("traced", traced, traced_fleet)
             run("exported", exporter, exporting)
         if collector.num_exports == 0:
             raise RuntimeError("no trace has come to the collector")
     medians = {f"{name}_ms": float(np.median(took)) for name, took in times.items()}
-    spent = tuple(float(np.median(cpu[name])) for name in times)
-    return Watched(sizes, **medians, cores=len(os.sched_getaffinity(0)), epd_us=spent)
+    cores = len(os.sched_getaffinity(0))
+    spent, took = (tuple(float(np.median(of[name])) for name in times) for of in (cpu, turns))
+    return Watched(sizes, **medians, cores=cores, epd_us=spent, turn_us=took)

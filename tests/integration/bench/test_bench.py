@@ -154,14 +154,15 @@ def test_what_a_training_step_exposes_is_judged_by_ranks_a_core():
     assert marks[3].endswith("exposed: 10%, with 2 cores")
 
 
-def test_what_watching_costs_is_judged_where_every_process_has_a_core():
+def test_what_watching_costs_is_judged_by_time_or_by_cpu_where_not_every_process_has_a_core():
     times = {"alone_ms": 1.0, "scraped_ms": 1.04, "page_ms": 1.0, "traced_ms": 1.01}
-    small = problems.Sizes.parse("4x8x2048x4")
-    rest = {"exported_ms": 1.03, "cores": 16, "epd_us": (0.2, 0.6, 0.4, 20, 30)}
-    many = watched.Watched(small, **times, **rest)
+    spent = {"epd_us": (0.2, 0.6, 0.4, 20.2, 45.2), "turn_us": 5 * (1000.0,)}
+    sizes = problems.Sizes.parse("4x8x2048x4")
+    many = watched.Watched(sizes, **times, exported_ms=1.03, cores=16, **spent)
     assert [line.partition(":")[0] for line in many.marks()] == ["reached", "reached", "MISSED"]
-    few = dataclasses.replace(many, cores=2, scraped_ms=1.06)
-    assert [line.partition(":")[0] for line in few.marks()] == ["MISSED", *2 * ["not judged"]]
-    large = dataclasses.replace(few, sizes=problems.Sizes.parse("4x512x2048x4"))
-    assert [line.partition(":")[0] for line in large.marks()] == ["MISSED", "reached", "MISSED"]
-    assert "| all traces to a collector (otlp_endpoint) | 1.0300 | 1.03 | 30.0 |" in few.table()
+    few = dataclasses.replace(many, cores=2, scraped_ms=1.06, traced_ms=1.5)
+    assert [line.partition(":")[0] for line in few.marks()] == ["MISSED", "reached", "MISSED"]
+    assert ": 1.0% of the CPU time of 2 cores" in few.marks()[1]
+    assert (
+        "| all traces to a collector (otlp_endpoint) | 1.0300 | 1.03 | 45.2 | 2.2% |" in few.table()
+    )
