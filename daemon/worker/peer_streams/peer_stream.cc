@@ -44,7 +44,7 @@ void PeerStream::Flush() {
 
 void PeerStream::Send(std::shared_ptr<OutgoingRows> rows) {
   const std::lock_guard lock(mutex_);
-  if (over_) return;
+  if (over_ || closing_) return;
   rows_.push_back(std::move(rows));
   Pump();
 }
@@ -52,9 +52,12 @@ void PeerStream::Send(std::shared_ptr<OutgoingRows> rows) {
 void PeerStream::Pump() {
   const bool writes = !writing_ && !over_ && NextFrame();
   CountQueued();
-  if (!writes) return;
+  const bool ends = closing_ && !writes && !writing_ && !over_;
+  if (!writes && !ends) return;
   writing_ = true;
-  stream_->Write(frame_, &written_);
+  if (writes) return stream_->Write(frame_, &written_);
+  over_ = true;
+  stream_->WritesDone(&written_);
 }
 
 void PeerStream::CountQueued() {
@@ -169,6 +172,15 @@ void PeerStream::OnOver(bool) {
 std::shared_ptr<PeerStream> PeerStream::LetGo() {
   loop_.Over();
   return std::move(self_);
+}
+
+void PeerStream::Close() {
+  const std::lock_guard lock(mutex_);
+  if (over_) return;
+  closing_ = true;
+  observer_.lost = nullptr;
+  rows_.clear();
+  Pump();
 }
 
 void PeerStream::Cancel() {

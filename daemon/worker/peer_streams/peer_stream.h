@@ -34,7 +34,7 @@ struct PeerStreamObserver {
   std::shared_ptr<NodeTraffic> traffic;  // Where what is sent, and what waits, is counted.
 };
 
-// Deletes itself when its stream is over; whoever holds it calls Cancel() and forgets it. Messages go
+// Deletes itself when its stream is over; whoever holds it calls Cancel(), or first Close(), and forgets it. Messages go
 // before rows, those that wait together in one buffer; rows of several operations take turns, a frame each.
 class PeerStream {
  public:
@@ -48,6 +48,8 @@ class PeerStream {
   void Enqueue(const grpc::ByteBuffer& message);
   void Flush();
   void Send(std::shared_ptr<OutgoingRows> rows);
+  // Ends the stream behind the messages that wait; rows that wait are left out, and nothing is told any more.
+  void Close();
   // Ends the stream; nothing is told any more.
   void Cancel();
 
@@ -85,6 +87,7 @@ class PeerStream {
   grpc::Status status_;     // Of the stream, once it is over.
   absl::Status disbelief_;  // Why this side has ended it.
   bool writing_ = false;
+  bool closing_ = false;
   bool over_ = false;
   bool is_finished_ = false;
   std::shared_ptr<PeerStream> self_;  // Until it is over and no write is under way.

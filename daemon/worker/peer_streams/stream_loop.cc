@@ -46,6 +46,11 @@ void StreamLoop::Over() {
   if (--num_streams_ == 0) changed_.notify_all();
 }
 
+void StreamLoop::Await(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, most, [this] { return num_streams_ == 0; });
+}
+
 void StreamLoop::Serve() {
   pthread_setname_np(pthread_self(), name_.c_str());
   if (what_ == Carries::kBulk) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,8 @@ class StreamLoop {
   // A stream has operations under way until it is over.
   void Began();
   void Over();
+  // Until all streams are over, but for `most`.
+  void Await(std::chrono::milliseconds most);
 
  private:
   void Serve();

@@ -1,5 +1,6 @@
 #include "daemon/worker/peer_streams/wire.h"
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -19,6 +20,8 @@ constexpr int kConnectMs = 5000;
 // A node that is cut off is noticed within the sum.
 constexpr int kPingEveryMs = 5000;
 constexpr int kPingAnswerMs = 5000;
+// For peers to hear the last words. Of one that does not answer nothing more is awaited.
+constexpr std::chrono::milliseconds kLastWords(500);
 
 template <typename Proto>
 grpc::ByteBuffer Framed(FrameKind kind, const Proto& proto) {
@@ -62,11 +65,15 @@ Wire::Wire(Options options)
       server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
+  Flush();
+  for (auto& [unused, gate] : gates_) gate->Shut();
+  // The last words say why: a peer has them before it sees any stream end.
+  for (auto& [unused, peer] : peers_) peer.express->Close();
+  express_loop_.Await(kLastWords);
   for (auto& [unused, peer] : peers_) {
     peer.express->Cancel();
     peer.bulk->Cancel();
   }
-  for (auto& [unused, gate] : gates_) gate->Shut();
   peers_.clear();
 }
 

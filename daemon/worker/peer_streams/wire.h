@@ -48,6 +48,7 @@ class Wire {
     std::string secret;  // Of which those who call this worker have theirs; stream_proof.h.
   };
   explicit Wire(Options options);
+  // What was sent is heard by every peer that answers within half a second, before it sees the end of a stream.
   ~Wire();
 
   // Takes streams at `listen`, host:port, and those of large rows at the port behind it, or any if

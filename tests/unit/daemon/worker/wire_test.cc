@@ -219,6 +219,48 @@ TEST(WireTest, WhatIsSaidInOneGoWaitsForTheFlushAndArrivesInOrder) {
   for (uint64_t number = 2; number <= kLast; ++number) EXPECT_EQ(heard[number - 2], number);
 }
 
+TEST(WireTest, LastWordsAreHeardBeforeTheEndOfAnyStream) {
+  for (int i = 0; i < 20; ++i) {
+    std::unique_ptr<Wire> left = MakeWire(kLeft);
+    const std::unique_ptr<Wire> right = MakeWire(kRight);
+    const absl::StatusOr<std::string> to_left = left->Listen("127.0.0.1:0", "");
+    const absl::StatusOr<std::string> to_right = right->Listen("127.0.0.1:0", "");
+    ASSERT_TRUE(to_left.ok() && to_right.ok());
+    left->Meet({Peer(kRight, *to_right)});
+    right->Meet({Peer(kLeft, *to_left, kRight)});
+    right->Send(kLeft, Message(1));
+    EXPECT_EQ(NextEvent(*left), "22 said 1");
+    constexpr uint64_t kLast = 30;
+    for (uint64_t number = 1; number <= kLast; ++number) left->Send(kRight, Message(number));
+    left.reset();
+    std::vector<uint64_t> heard;
+    bool ended = false;
+    const absl::Time deadline = absl::Now() + kLimit;
+    while (!ended && absl::Now() < deadline) {
+      for (const WireEvent& event : right->inbox().Take()) {
+        if (ended) continue;
+        ended = std::holds_alternative<PeerGone>(event);
+        if (!ended) heard.push_back(std::get<PeerSaid>(event).message.number);
+      }
+    }
+    ASSERT_TRUE(ended);
+    ASSERT_EQ(heard.size(), kLast);
+    EXPECT_EQ(heard.back(), kLast);
+  }
+}
+
+TEST(WireTest, APeerThatDoesNotAnswerHoldsNobodyUp) {
+  const UniqueFd silent = TakePort(0);
+  ASSERT_TRUE(silent.valid());
+  const int port = PortOf(silent.get());
+  std::unique_ptr<Wire> left = MakeWire(kLeft);
+  left->Meet({Peer(kRight, absl::StrCat("127.0.0.1:", port, ",", port))});
+  left->Send(kRight, Message(1));
+  const absl::Time began = absl::Now();
+  left.reset();
+  EXPECT_LT(absl::Now() - began, absl::Seconds(5));
+}
+
 // Of a prepare: the counts of four experts.
 StageToSend MakeCounts(const int32_t* counts) {
   StageToSend send;
