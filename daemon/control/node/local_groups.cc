@@ -44,6 +44,8 @@ void LocalGroups::Take(const ClusterView& view) {
 
 void LocalGroups::TakeView(Incarnation coordinator, const GroupView& theirs, Group& group) {
   const GroupView before = std::exchange(group.view, theirs);
+  // A coordinator that replaced another one knows of formations only what reports say, and not which were READY unheard.
+  group.view.served = std::max(group.view.served, before.served);
   if (!theirs.kept) {
     group.heard_from = coordinator;
     return;

@@ -128,6 +128,33 @@ TEST(FirstCauseTest, SoItDoesWhenTheCoordinatorWasReplacedMeanwhile) {
   EXPECT_THAT(cause(1), HasSubstr("the coordinator was replaced, and rank=0 did not report"));
 }
 
+// Formation 2 is READY and over in one: no session joins it, and no report names it as one that was served.
+TEST(FirstCauseTest, WhatWasHeardToBeServedIsNotForgottenWithTheCoordinatorThatSaidIt) {
+  Pair c;
+  c.Pass(absl::Seconds(20));
+  c.nodes[1].worker_answers = false;
+  Break(c);
+  const GroupStatus forms = c.Group();
+  ASSERT_EQ(forms.formation, Formation{2});
+  c.hold_reports = true;
+  c.Give(1, TenantReady{c.nodes[1].worker, forms.id, forms.formation});
+  c.Give(1, TenantBroken{c.nodes[1].worker, forms.id, forms.formation,
+                         absl::UnavailableError("the stream to node n0 is lost again")});
+  c.hold_reports = false;
+  c.Perform(c.coordinator->TakeReport(c.now, c.held_reports.back()));
+  c.Pass(absl::Seconds(2));
+  const auto view = [&](size_t i) { return c.nodes[i].control->Groups().at(0).view; };
+  for (const size_t i : {0, 1}) ASSERT_EQ(view(i).served, Formation{2});
+  c.StartCoordinator(/*grace=*/absl::Seconds(1));
+  c.Connect(0);
+  c.Connect(1);
+  c.Pass(absl::Seconds(3));
+  for (const size_t i : {0, 1}) {
+    EXPECT_EQ(view(i).served, Formation{2}) << "what is told of it is not told of formation 1";
+    EXPECT_THAT(Text(view(i).cause), HasSubstr("lost again"));
+  }
+}
+
 // A coordinator that has given a node up knows nothing of it: what it sends to it then is a greeting, which ends no group.
 TEST(FirstCauseTest, ANodeThatWasGivenUpAndComesBackKnowsStillWhyItsFormationBroke) {
   Pair c;
