@@ -52,6 +52,7 @@ class Maker {
     Put("epd.rank", part.rank(), *rank.mutable_attributes());
     Put("process.pid", static_cast<uint64_t>(part.pid()), *rank.mutable_attributes());
     Put("epd.staged_bytes", part.stage_bytes(), *rank.mutable_attributes());
+    if (part.stands_for() > 1) Put("epd.stands_for", part.stands_for(), *rank.mutable_attributes());
     if (!part.client_trace_id().empty()) {
       otlp::Span::Link& link = *rank.add_links();
       link.set_trace_id(part.client_trace_id());

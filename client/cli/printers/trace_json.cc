@@ -186,6 +186,7 @@ class Drawing {
     args.set_code(static_cast<uint32_t>(said.code()));
     args.set_open(said.ended_ns() == 0);
     args.set_staged_bytes(static_cast<double>(said.stage_bytes()));
+    args.set_stands_for(said.stands_for());
     args.set_missing(operation.missing);
     args.set_client_trace_id(absl::BytesToHexString(said.client_trace_id()));
     args.set_client_span_id(absl::BytesToHexString(said.client_span_id()));
@@ -314,6 +315,12 @@ ChromeTrace MakeChromeTrace(const GetTraceResponse& traces, const std::string& g
   uint64_t num_lost = 0;
   for (const NodeTrace& trace : traces.traces()) num_lost += trace.page().num_lost();
   other.set_num_lost(static_cast<double>(num_lost));
+  uint32_t stands_for = 1;
+  for (const NodeTrace& trace : traces.traces()) {
+    for (const RankTrace& part : trace.page().ranks())
+      stands_for = std::max(stands_for, part.stands_for());
+  }
+  other.set_stands_for(stands_for);
   *other.mutable_unanswered() = traces.unanswered();
 
   std::vector<TimedPart> parts = Collect(traces, clocks, out);

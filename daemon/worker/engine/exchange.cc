@@ -46,6 +46,7 @@ struct Exchange::Parts {
         queue(staging, options.limits),
         tenants(options.self, options.stream_region_bytes, staging, queue, event),
         messenger(options.self, event),
+        traces({.parts_per_second = options.traced_per_second}),
         phases({options.hold_limit, options.limits.undecided}, {.table = table,
                                                                 .sites = sites,
                                                                 .queue = queue,
@@ -403,7 +404,7 @@ void Exchange::KeepTraces(absl::Time until) {
       const bool is_open = part.state != PartState::kAbsent && part.state != PartState::kDone;
       if (!is_open || part.trace != OperationTraces::kNone || !operation->tenant->local(rank))
         continue;
-      part.trace = traces.Begin(*operation, rank, part.said, part.announced);
+      part.trace = traces.BeginOpen(*operation, rank, part.said, part.announced);
     }
   }
 }

@@ -35,6 +35,7 @@ struct ExchangeOptions {
   EagerOptions eager = {};
   Incarnation self = {};             // This worker, for the workers of other nodes.
   uint64_t stream_region_bytes = 0;  // Of each arena, at its start.
+  uint64_t traced_per_second = 0;    // OperationTraces::Limits::parts_per_second.
 };
 
 // Operations pair up by identity, never by order. One is admitted when every rank has announced it

@@ -29,19 +29,33 @@ uint64_t WordOf(const uint8_t* bytes) {
   return word;
 }
 
+// Of a trace id.
+constexpr uint64_t kFirstHalf = 0x65706420;
+constexpr uint64_t kSecondHalf = 0x74726163;
+
+uint64_t HashOf(uint64_t seed, GroupId group, Epoch epoch, Formation formation,
+                const OperationKey& key) {
+  uint64_t hash = seed;
+  for (const uint64_t word :
+       {group.value, epoch.value, formation.value, WordOf(key.execution.program.data()),
+        WordOf(key.execution.program.data() + 8), key.execution.number, uint64_t{key.ordinal},
+        uint64_t{key.occurrence}, uint64_t{key.named}}) {
+    hash = Mixed(hash, word);
+  }
+  return hash;
+}
+
+// By the last bits of the trace id, as OpenTelemetry's TraceIdRatioBased.
+uint64_t SampleHash(const TenantStart& start, const OperationKey& key) {
+  return HashOf(kSecondHalf, start.group, start.epoch, start.formation, key);
+}
+
 }  // namespace
 
 std::string TraceIdOf(const RankTrace& trace) {
-  const OperationKey& key = trace.key;
   std::string id;
-  for (uint64_t hash : {uint64_t{0x65706420}, uint64_t{0x74726163}}) {
-    for (const uint64_t word :
-         {trace.group.value, trace.epoch.value, trace.formation.value,
-          WordOf(key.execution.program.data()), WordOf(key.execution.program.data() + 8),
-          key.execution.number, uint64_t{key.ordinal}, uint64_t{key.occurrence},
-          uint64_t{key.named}}) {
-      hash = Mixed(hash, word);
-    }
+  for (const uint64_t seed : {kFirstHalf, kSecondHalf}) {
+    const uint64_t hash = HashOf(seed, trace.group, trace.epoch, trace.formation, trace.key);
     for (int shift = 56; shift >= 0; shift -= 8) id.push_back(static_cast<char>(hash >> shift));
   }
   return id;
@@ -54,12 +68,18 @@ void OperationTraces::Tick(absl::Time now) {
   first_ = num_ended_;
 }
 
+uint32_t OperationTraces::Sample(const Operation& operation, absl::Time now) {
+  return sample_.Take(SampleHash(operation.tenant->start, operation.key), now);
+}
+
 OperationTraces::Place OperationTraces::Keep(const Operation& operation, uint32_t rank,
-                                             const Announcement& said, absl::Time now) {
+                                             const Announcement& said, absl::Time now,
+                                             uint32_t stands_for) {
   if (now >= until_) {
     Tick(now);
     return kNone;
   }
+  if (stands_for == 0) return kNone;
   if (free_.empty()) {
     if (open_.size() >= limits_.open) return kNone;
     open_.emplace_back();
@@ -69,6 +89,7 @@ OperationTraces::Place OperationTraces::Keep(const Operation& operation, uint32_
   free_.pop_back();
   RankTrace& trace = open_[place - 1];
   trace = Describe(*operation.tenant, rank, operation.key, said);
+  trace.stands_for = stands_for;
   trace.at[static_cast<size_t>(TracePoint::kAnnounced)] = now;
   text::Cut(operation.name, trace.name.size() - 1).copy(trace.name.data(), trace.name.size() - 1);
   return place;
@@ -95,7 +116,10 @@ RankTrace OperationTraces::Describe(const Tenant& tenant, uint32_t rank, const O
 void OperationTraces::AddDirect(const DirectOutcome& outcome, const Tenant& tenant) {
   if (!outcome.ended || outcome.announced || outcome.rank.value >= tenant.start.members.size())
     return;
+  const uint32_t stands_for = sample_.Take(SampleHash(tenant.start, outcome.key), outcome.ended_at);
+  if (stands_for == 0) return;
   RankTrace trace = Describe(tenant, outcome.rank.value, outcome.key, outcome.said);
+  trace.stands_for = stands_for;
   text::Cut(outcome.name, trace.name.size() - 1).copy(trace.name.data(), trace.name.size() - 1);
   const auto at = [&](TracePoint point) -> absl::Time& {
     return trace.at[static_cast<size_t>(point)];

@@ -15,6 +15,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/worker/engine/direct_outcome.h"
 #include "daemon/worker/engine/operation.h"
+#include "daemon/worker/engine/trace_sample.h"
 
 namespace epd {
 
@@ -42,6 +43,7 @@ struct RankTrace {
   ClientSpan client;
   std::array<absl::Time, kTracePoints> at;  // InfinitePast: it has not come there.
   absl::StatusCode code = absl::StatusCode::kOk;
+  uint32_t stands_for = 1;  // Of so many operations this one was kept (trace_sample.h).
 };
 
 // 16 bytes, the same on every node, for they follow from what names the operation.
@@ -58,6 +60,7 @@ class OperationTraces {
   struct Limits {
     size_t ended = 65536;  // Some 15 MB.
     size_t open = 65536;
+    uint64_t parts_per_second = 0;  // Above it operations are left out; 0: never.
   };
   struct Page {
     std::vector<RankTrace> ranks;
@@ -67,7 +70,8 @@ class OperationTraces {
   };
 
   OperationTraces() : OperationTraces(Limits()) {}
-  explicit OperationTraces(const Limits& limits) : limits_(limits) {}
+  explicit OperationTraces(const Limits& limits)
+      : limits_(limits), sample_(limits.parts_per_second) {}
 
   // On until then, at least.
   void KeepUntil(absl::Time until) { until_ = std::max(until_, until); }
@@ -80,7 +84,12 @@ class OperationTraces {
 
   // `rank`, of this worker, has announced `operation` at `now`.
   Place Begin(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now) {
-    return on() ? Keep(operation, rank, said, now) : kNone;
+    return on() ? Keep(operation, rank, said, now, Sample(operation, now)) : kNone;
+  }
+  // The same of what is open when somebody asks: it is kept in any case.
+  Place BeginOpen(const Operation& operation, uint32_t rank, const Announcement& said,
+                  absl::Time announced) {
+    return on() ? Keep(operation, rank, said, announced, 1) : kNone;
   }
   // The first time counts.
   void Reach(Place place, TracePoint point, absl::Time now) {
@@ -102,7 +111,10 @@ class OperationTraces {
   std::vector<RankTrace> ReadOpen(const std::vector<GroupId>& groups, size_t max) const;
 
  private:
-  Place Keep(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now);
+  uint32_t Sample(const Operation& operation, absl::Time now);
+  // `stands_for`: as RankTrace's; 0: it is left out.
+  Place Keep(const Operation& operation, uint32_t rank, const Announcement& said, absl::Time now,
+             uint32_t stands_for);
   void Finish(Place place, absl::StatusCode code, absl::Time now);
   void AddDirect(const DirectOutcome& outcome, const Tenant& tenant);
   // All but the times.
@@ -114,6 +126,7 @@ class OperationTraces {
   }
 
   const Limits limits_;
+  TraceSample sample_;
   absl::Time until_ = absl::InfinitePast();
   std::map<SessionId, ClientSpan> clients_;
   std::vector<RankTrace> open_;  // By place - 1.

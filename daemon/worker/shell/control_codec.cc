@@ -270,6 +270,7 @@ v1::TracePage TraceToProto(const OperationTraces::Page& page) {
     out.set_stage_bytes(trace.stage_bytes);
     out.set_client_trace_id(BytesOf(trace.client.trace));
     out.set_client_span_id(BytesOf(trace.client.span));
+    out.set_stands_for(trace.stands_for);
   }
   return message;
 }

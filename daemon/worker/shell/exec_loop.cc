@@ -42,6 +42,13 @@ int NumCpus() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+// Ranks' parts in operations. One costs epd, its worker and a collector up to 25 us of CPU time (tests/bench, watched.py): so what traces
+// cost is at most 2 % of the machine.
+uint64_t TracedPerSecond(int num_cpus) {
+  constexpr uint64_t kOfACore = 800;
+  return kOfACore * static_cast<uint64_t>(num_cpus);
+}
+
 // Ids of one worker never meet another's, which may have left plans and submissions behind.
 uint64_t FirstOperationId(uint64_t worker_incarnation) {
   constexpr int kIncarnationShift = 40;
@@ -87,7 +94,8 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
                                 .device_staging_bytes = hello.cuda_staging_bytes(),
                                 .first_operation_id = FirstOperationId(hello.worker_incarnation()),
                                 .limits = LimitsFromProto(hello.limits()),
-                                .self = Incarnation(hello.worker_incarnation())}),
+                                .self = Incarnation(hello.worker_incarnation()),
+                                .traced_per_second = TracedPerSecond(num_cpus_)}),
       performer_(exchange_, sessions_, records_, backends_, epd_, wire_.get()),
       id_maker_(std::move(parts.make_unique_id)) {}
 

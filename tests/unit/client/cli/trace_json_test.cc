@@ -91,6 +91,15 @@ TEST(TraceJson, AnOperationHasASliceOfEachRankOnOneClock) {
   EXPECT_NE(slices[0].pid(), slices[1].pid());
 }
 
+TEST(TraceJson, WhatStandsForOthersSaysForHowMany) {
+  GetTraceResponse traces = TwoNodes();
+  EXPECT_EQ(MakeChromeTrace(traces, "g").otherdata().stands_for(), 1u);
+  traces.mutable_traces(1)->mutable_page()->mutable_ranks(0)->set_stands_for(4);
+  const ChromeTrace trace = MakeChromeTrace(traces, "g");
+  EXPECT_EQ(trace.otherdata().stands_for(), 4u);
+  EXPECT_EQ(Of(trace, "operation")[1].args().stands_for(), 4u);
+}
+
 TEST(TraceJson, PhasesFollowEachOtherInsideTheirOperation) {
   const ChromeTrace trace = MakeChromeTrace(TwoNodes(), "g");
   const std::vector<Event> slices = Of(trace, "operation");

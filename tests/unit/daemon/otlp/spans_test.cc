@@ -99,6 +99,20 @@ TEST(SpansTest, TimesAreTheCoordinatorsWhereItsClockIsKnown) {
   EXPECT_EQ(SpansOf(trace).at("dispatch rank 1").start_time_unix_nano(), 7'000'000'060u);
 }
 
+TEST(SpansTest, AnOperationThatStandsForOthersSaysForHowMany) {
+  const auto said = [](uint32_t stands_for) {
+    v1::NodeTrace trace = Make("a", 1);
+    trace.mutable_page()->mutable_ranks(0)->set_stands_for(stands_for);
+    const otlp::Span rank = SpansOf(trace).at("dispatch rank 1");
+    for (const otlp::KeyValue& one : rank.attributes()) {
+      if (one.key() == "epd.stands_for") return one.value().int_value();
+    }
+    return int64_t{0};
+  };
+  EXPECT_EQ(said(8), 8);
+  EXPECT_EQ(said(1), 0) << "nothing was left out";
+}
+
 TEST(SpansTest, TheProgramsSpanIsALink) {
   v1::NodeTrace trace = Make("a", 1);
   EXPECT_THAT(SpansOf(trace).at("dispatch rank 1").links(), IsEmpty());

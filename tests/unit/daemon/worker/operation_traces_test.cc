@@ -190,6 +190,25 @@ TEST_F(Ring, TheClientsSpanIsThatOfItsSession) {
   EXPECT_EQ(ranks[1].client.span[7], 0);
 }
 
+TEST_F(Ring, AboveTheLimitWholeOperationsAreLeftOutButNotWhatIsOpenWhenSomebodyAsks) {
+  OperationTraces traces({.ended = 1000, .open = 1000, .parts_per_second = 8});
+  traces.KeepUntil(absl::InfiniteFuture());
+  const auto begin = [&](uint64_t execution) {
+    operation_.key.execution.number = execution;
+    return traces.Begin(operation_, 0, {}, absl::UnixEpoch());
+  };
+  for (uint64_t execution = 0; execution < 100; ++execution) {
+    traces.End(begin(execution), absl::StatusCode::kOk, absl::UnixEpoch());
+  }
+  const std::vector<RankTrace> kept = traces.Read({}, 0, kAll).ranks;
+  EXPECT_LT(kept.size(), 60u);
+  EXPECT_EQ(kept.front().stands_for, 1u);
+  EXPECT_GT(kept.back().stands_for, 2u);
+  uint64_t left_out = 100;
+  while (begin(left_out) != OperationTraces::kNone) ++left_out;
+  EXPECT_NE(traces.BeginOpen(operation_, 0, {}, absl::UnixEpoch()), OperationTraces::kNone);
+}
+
 TEST(TraceId, FollowsFromWhatNamesTheOperationAndIsTheSameEverywhere) {
   RankTrace trace;
   trace.group = GroupId(7);
