@@ -224,7 +224,7 @@ void Failures::OnFailed(Tenant& tenant, const PeerMessage& message) {
   CancelMoves(tenant);
 }
 
-bool Failures::HoldsRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message) {
+bool Failures::HoldRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message) {
   const bool fails = tenant.leads()
                          ? message.step == LeaderStep::kRefuse
                          : message.step == LeaderStep::kFailed && from == tenant.peers->leader;
@@ -279,9 +279,6 @@ void Failures::EndWithPeers(Tenant& tenant, const absl::Status& cause, bool lead
   if (report && !tenant.closed && !std::exchange(peers.broken_reported, true)) {
     event_.Add(ReportTenantBroken{
         .group = tenant.start.group, .formation = tenant.start.formation, .cause = tenant.ended});
-  }
-  for (const auto& [from, message] : std::exchange(peers.refused_elsewhere, {})) {
-    FailLocally(tenant, message.key, tenant.ended, message.unsynchronised);
   }
   for (Operation* operation : table_.FindUndecided(tenant)) {
     if (!peers.leader_spoke) {

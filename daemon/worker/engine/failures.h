@@ -61,8 +61,9 @@ class Failures {
   void OnRefused(Tenant& tenant, Incarnation from, const PeerMessage& message);
   void OnFailed(Tenant& tenant, const PeerMessage& message);
   // A drain in order of which only others know yet: their members hear why before anything is refused, and so shall those
-  // here. Such a refusal, and what comes after it, waits until this worker drains as well, or the formation ends.
-  bool HoldsRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message);
+  // here. Such a refusal, and what comes after it, waits until this worker drains as well; a formation's end ends the calls
+  // without it. False: `message` is none to be held.
+  bool HoldRefusal(Tenant& tenant, Incarnation from, const PeerMessage& message);
   // This worker drains.
   void HearRefusals(Tenant& tenant);
   void OnFailedSeen(Tenant& tenant, Incarnation from, const PeerMessage& message);

@@ -24,7 +24,7 @@ Operation* LeaderProtocol::Find(const Tenant& tenant, uint64_t number) const {
 
 Operation* LeaderProtocol::HandleMessage(Tenant& tenant, Incarnation from,
                                          const PeerMessage& message) {
-  if (parts_.failures.HoldsRefusal(tenant, from, message)) return nullptr;
+  if (parts_.failures.HoldRefusal(tenant, from, message)) return nullptr;
   const bool from_leader = from == tenant.peers->leader;
   // Once a formation has ended, only the leader's last words matter.
   if (message.step == LeaderStep::kEnded) {

@@ -37,7 +37,8 @@ enum class Fault {
   kLeaderDamaged,
   kDies,
   kCut,
-  kDrains
+  kDrains,
+  kDrainsAndCut,
 };
 enum class Sabotage {
   kNone,
@@ -118,10 +119,9 @@ class World {
       }
     }
     for (int s = 0; s < kNumSides; ++s) {
-      if (warm_ && model_.fault == Fault::kDrains && !sides_[s].drains)
-        choices.push_back([this, s] { Drain(s); });
+      if (warm_ && drains() && !sides_[s].drains) choices.push_back([this, s] { Drain(s); });
     }
-    if (warm_ && model_.fault == Fault::kCut && !cut_) choices.push_back([this] { Cut(); });
+    if (warm_ && cuts() && !cut_) choices.push_back([this] { Cut(); });
     for (int s = 0; s < kNumSides; ++s) {
       if (warm_ && model_.fault == Fault::kDies && !dead_[0] && !dead_[1])
         choices.push_back([this, s] { Die(s); });
@@ -150,7 +150,7 @@ class World {
       if (side.exchange.staging().num_landings() != 0) Violate("a landing stays taken");
     }
     // The leader's word can be lost with its stream.
-    const bool alike = model_.fault != Fault::kCut && model_.fault != Fault::kDies;
+    const bool alike = !cuts() && model_.fault != Fault::kDies;
     for (uint32_t k = 0; alike && k < kNumOperations; ++k) {
       if (sides_[0].calls[k].status.ok() != sides_[1].calls[k].status.ok())
         Violate("good on one rank and failed on the other");
@@ -158,6 +158,11 @@ class World {
   }
 
  private:
+  bool drains() const {
+    return model_.fault == Fault::kDrains || model_.fault == Fault::kDrainsAndCut;
+  }
+  bool cuts() const { return model_.fault == Fault::kCut || model_.fault == Fault::kDrainsAndCut; }
+
   // With the steps of a region, or an event that can come at any time, a second operation makes too many states.
   uint32_t first() const {
     const Fault fault = model_.fault;
@@ -423,6 +428,7 @@ constexpr Model kModels[] = {
     {"Dies", Fault::kDies},
     {"Cut", Fault::kCut},
     {"Drains", Fault::kDrains},
+    {"DrainsAndCut", Fault::kDrainsAndCut},
     {"AnnounceOvertakes", Fault::kNone, Sabotage::kAnnounceOvertakes,
      "a call has failed that nobody had wrong"},
     {"WordOvertakes", Fault::kNone, Sabotage::kWordOvertakes,
