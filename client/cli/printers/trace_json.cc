@@ -313,13 +313,13 @@ ChromeTrace MakeChromeTrace(const GetTraceResponse& traces, const std::string& g
   const Clocks clocks = MakeClocks(traces);
   for (const ChromeTrace::Clock& clock : clocks.shown) *other.add_clocks() = clock;
   uint64_t num_lost = 0;
-  for (const NodeTrace& trace : traces.traces()) num_lost += trace.page().num_lost();
-  other.set_num_lost(static_cast<double>(num_lost));
   uint32_t stands_for = 1;
   for (const NodeTrace& trace : traces.traces()) {
+    num_lost += trace.page().num_lost();
     for (const RankTrace& part : trace.page().ranks())
       stands_for = std::max(stands_for, part.stands_for());
   }
+  other.set_num_lost(static_cast<double>(num_lost));
   other.set_stands_for(stands_for);
   *other.mutable_unanswered() = traces.unanswered();
 

@@ -157,7 +157,7 @@ std::vector<SettingRow> PlaceSettings(const MachineFacts& facts) {
        "Empty: plain."},
       {"metrics_key", Text(&S::metrics_key), "", "PEM file of the private key of metrics_cert."},
       {"otlp_endpoint", Text(&S::otlp_endpoint), "",
-       "http://host:port or https://host:port of the OpenTelemetry collector that traces of all "
+       "http://host:port or https://host:port of the OpenTelemetry collector that traces of "
        "operations are sent to (OTLP over gRPC, usually port 4317). Elsewhere than on loopback "
        "https, or `insecure`. Empty: nothing is traced unless somebody runs `epctl trace`."},
       {"otlp_ca", Text(&S::otlp_ca), "",

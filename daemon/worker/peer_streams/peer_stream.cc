@@ -50,14 +50,16 @@ void PeerStream::Send(std::shared_ptr<OutgoingRows> rows) {
 }
 
 void PeerStream::Pump() {
-  const bool writes = !writing_ && !over_ && NextFrame();
+  const bool idle = !writing_ && !over_;
+  const bool writes = idle && NextFrame();
   CountQueued();
-  const bool ends = closing_ && !writes && !writing_ && !over_;
-  if (!writes && !ends) return;
-  writing_ = true;
-  if (writes) return stream_->Write(frame_, &written_);
-  over_ = true;
-  stream_->WritesDone(&written_);
+  if (writes) {
+    writing_ = true;
+    stream_->Write(frame_, &written_);
+  } else if (idle && closing_) {
+    writing_ = over_ = true;
+    stream_->WritesDone(&written_);
+  }
 }
 
 void PeerStream::CountQueued() {

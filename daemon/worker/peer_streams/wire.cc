@@ -65,7 +65,6 @@ Wire::Wire(Options options)
       server_({options_.self, options_.secret}, remote_regions_, *inbox_, *traffic_) {}
 
 Wire::~Wire() {
-  Flush();
   for (auto& [unused, gate] : gates_) gate->Shut();
   // The last words say why: a peer has them before it sees any stream end.
   for (auto& [unused, peer] : peers_) peer.express->Close();

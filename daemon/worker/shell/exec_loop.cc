@@ -42,8 +42,8 @@ int NumCpus() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Ranks' parts in operations. One costs epd, its worker and a collector up to 25 us of CPU time (tests/bench, watched.py): so what traces
-// cost is at most 2 % of the machine.
+// Ranks' parts in operations. One costs epd, its worker and a collector up to 25 us of CPU time (tests/bench, watched.py): so a
+// worker's traces cost less than 2 % of the machine.
 uint64_t TracedPerSecond(int num_cpus) {
   constexpr uint64_t kOfACore = 400;
   return kOfACore * static_cast<uint64_t>(num_cpus);

@@ -1,5 +1,5 @@
-// Goal: while somebody wants it, what each rank did when is kept for every operation, with an identity that all nodes share; nothing is
-// kept while nobody does, nor ever more than the rings hold.
+// Goal: while somebody wants it, what each rank did when is kept for every operation, or, above a rate, for some, each of them whole, with an
+// identity that all nodes share; nothing is kept while nobody does, nor ever more than the rings hold.
 #include "daemon/worker/engine/operation_traces.h"
 
 #include <gmock/gmock.h>
