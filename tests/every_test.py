@@ -12,6 +12,9 @@ import tally
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PYTHON_TESTS = ["tests/lint", "client/python", "client/cli", "deploy", "tests/integration"]
 _NO_TESTS_COLLECTED = 5
+# Most tests wait, for processes and deadlines: two files at a time keep a small machine busy and
+# its deadlines honest. A file stays in one process, since its fixtures start daemons.
+_TWO_AT_A_TIME = ("--numprocesses=2", "--dist=loadfile")
 # So many failures may be the machine's (its load, a deadline missed); more are a change's.
 _MOST_RUN_AGAIN = 5
 
@@ -93,7 +96,7 @@ def main(arguments: list[str]) -> int:
     if not options.python_only:
         cases += _run_cpp(options.pattern)
     if not options.cpp_only:
-        cases += _run_python(options.pattern)
+        cases += _run_python(options.pattern, *_TWO_AT_A_TIME)
     cases = _run_failed_again(cases)
     if not cases:
         cases = [tally.Case("tests/run", "failed", f"no test matches -k {options.pattern}")]

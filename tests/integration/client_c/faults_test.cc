@@ -234,7 +234,8 @@ void PrintSpread(const char* what, std::vector<int64_t> ms) {
               static_cast<long>(ms[ms.size() / 2]), static_cast<long>(ms.back()), ms.size());
 }
 
-// The figures of tests/README.md: EPD_TEST_CRASHES=50, on a quiet machine. The bounds are for a busy one.
+// The figures of tests/README.md: EPD_TEST_CRASHES=50, on a quiet machine. Each crash is bounded as a busy machine needs it; the
+// best of them keeps what daemon/README.md promises.
 TEST_P(FaultsTest, AKilledEpdIsNoticedAtOnceAndOpenCallsEndSoon) {
   const char* asked = std::getenv("EPD_TEST_CRASHES");
   const int num_crashes = asked == nullptr ? 3 : std::atoi(asked);
@@ -265,6 +266,8 @@ TEST_P(FaultsTest, AKilledEpdIsNoticedAtOnceAndOpenCallsEndSoon) {
     EXPECT_THAT(ended.back(), AllOf(Ge(0), Lt(2000)));
     EXPECT_THAT(noticed.back(), AllOf(Ge(0), Lt(1000)));
   }
+  EXPECT_LE(*std::min_element(ended.begin(), ended.end()), 400);
+  EXPECT_LE(*std::min_element(noticed.begin(), noticed.end()), 100);
   PrintSpread("the session's end is seen", noticed);
   PrintSpread("an open call ends", ended);
 }

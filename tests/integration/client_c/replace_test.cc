@@ -3,13 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -22,24 +19,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-struct Said {
-  int exit_code = -1;
-  std::string text;  // Both streams.
-};
-
-Said Replace(const RunningDaemon& daemon, const std::string& program) {
-  const std::string command = std::filesystem::absolute("client/cli/epctl").string() +
-                              " --socket=" + daemon.socket_path() +
-                              " replace --program=" + program + " 2>&1";
-  FILE* const pipe = popen(command.c_str(), "r");
-  Said said;
-  std::array<char, 4096> buffer;
-  while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) said.text += buffer.data();
-  const int status = pclose(pipe);
-  if (WIFEXITED(status)) said.exit_code = WEXITSTATUS(status);
-  return said;
-}
 
 std::string OtherEpd(const std::string& name) {
   return std::filesystem::absolute("tests/long/replace/" + name);
@@ -90,7 +69,7 @@ TEST_P(ReplaceTest, NobodyHearsOfItUnderLoad) {
   const std::string same = std::filesystem::absolute("daemon/epd");
   for (const std::string& program :
        {same, OtherEpd("epd_next_minor"), OtherEpd("epd_next_minor"), same}) {
-    const Said said = Replace(daemon, program);
+    const RunningDaemon::Said said = daemon.Replace(program);
     EXPECT_EQ(said.exit_code, 0) << said.text;
     EXPECT_THAT(said.text, HasSubstr("in the same process"));
     ASSERT_TRUE(GoOn()) << daemon.Log();
@@ -104,7 +83,7 @@ TEST_P(ReplaceTest, NobodyHearsOfItUnderLoad) {
 
 TEST_P(ReplaceTest, AfterwardsTheNodeDoesWhatItEverDid) {
   RunningDaemon daemon;
-  ASSERT_EQ(Replace(daemon, std::filesystem::absolute("daemon/epd")).exit_code, 0);
+  ASSERT_EQ(daemon.Replace(std::filesystem::absolute("daemon/epd")).exit_code, 0);
   const ExchangeCase c{.num_ranks = 2, .num_experts = 4, .worker_executor = GetParam()};
   auto ranks = StartRanks(daemon.socket_path(), c, [](JoinedRank& joined, Link& link) {
     if (std::string problem = joined.rank->RunAndCompare(joined.data); !problem.empty())
@@ -114,7 +93,7 @@ TEST_P(ReplaceTest, AfterwardsTheNodeDoesWhatItEverDid) {
     return joined.rank->Prepare(joined.data).message;
   });
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
-  ASSERT_EQ(Replace(daemon, std::filesystem::absolute("daemon/epd")).exit_code, 0);
+  ASSERT_EQ(daemon.Replace(std::filesystem::absolute("daemon/epd")).exit_code, 0);
   // The worker is this process's child still: its end is noticed, and what it had open ends.
   const pid_t worker = daemon.worker_pid();
   kill(worker, SIGKILL);
@@ -129,19 +108,19 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
   auto ranks = StartRanks(daemon.socket_path(), c,
                           [this](JoinedRank& joined, Link&) { return Exchange(joined); });
   ASSERT_TRUE(GoOn());
-  EXPECT_THAT(Replace(daemon, OtherEpd("epd_next_major")).text,
+  EXPECT_THAT(daemon.Replace(OtherEpd("epd_next_major")).text,
               AllOf(HasSubstr("state of version 1.0, the other program takes 2.x"),
                     ::testing::Not(HasSubstr("upgrade epd"))));
-  EXPECT_THAT(Replace(daemon, "/nowhere/epd").text, HasSubstr("cannot run '/nowhere/epd'"));
-  EXPECT_THAT(Replace(daemon, "epd").text, HasSubstr("got 'epd', expected an absolute path"));
-  EXPECT_THAT(Replace(daemon, "/bin/true").text, HasSubstr("did not say whether"));
+  EXPECT_THAT(daemon.Replace("/nowhere/epd").text, HasSubstr("cannot run '/nowhere/epd'"));
+  EXPECT_THAT(daemon.Replace("epd").text, HasSubstr("got 'epd', expected an absolute path"));
+  EXPECT_THAT(daemon.Replace("/bin/true").text, HasSubstr("did not say whether"));
   EXPECT_THAT(daemon.Log(), AllOf(HasSubstr("result=UNIMPLEMENTED"), HasSubstr("result=NOT_FOUND"),
                                   HasSubstr("result=INVALID_ARGUMENT"),
                                   ::testing::Not(HasSubstr("event=\"replacing\""))));
   // One that asks to be known takes over, and is not left to one that does not know.
-  EXPECT_EQ(Replace(daemon, OtherEpd("epd_must_know")).exit_code, 0);
+  EXPECT_EQ(daemon.Replace(OtherEpd("epd_must_know")).exit_code, 0);
   EXPECT_THAT(
-      Replace(daemon, std::filesystem::absolute("daemon/epd")).text,
+      daemon.Replace(std::filesystem::absolute("daemon/epd")).text,
       HasSubstr("with 'something-new', which the other program, of version 1.0, does not know"));
   ASSERT_TRUE(GoOn());
   rounds_->last = rounds_->done + 20;

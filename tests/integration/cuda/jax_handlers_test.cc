@@ -193,6 +193,24 @@ TEST_P(JaxHandlers, StopsInOrderUnderStepsAreNoError) {
   EXPECT_THAT(FinishAfterStops(daemon, steps, std::move(ranks)), Each(""));
 }
 
+TEST_P(JaxHandlers, ReplacementsOfEpdUnderStepsAreNotNoticed) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  ASSERT_TRUE(Eventually(kPatienceSeconds, [&] { return daemon.worker_pid("cuda:0") > 0; }));
+  const pid_t worker = daemon.worker_pid("cuda:0");
+  SharedSteps& steps = SharedSteps::Make();
+  auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link&) {
+    return RunUntilLast(handlers, steps, [&](uint32_t n) { return DataOf(rank, n); });
+  });
+  for (const uint32_t step : {5, 30, 60}) {
+    ASSERT_TRUE(Eventually(kPatienceSeconds, [&] { return steps.furthest >= step; }));
+    const RunningDaemon::Said said = daemon.Replace(EpdBinary());
+    ASSERT_EQ(said.exit_code, 0) << said.text;
+  }
+  steps.last = steps.furthest + 10;
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+  EXPECT_EQ(daemon.worker_pid("cuda:0"), worker);
+}
+
 class JaxHandlersOnTwoGpus : public JaxHandlers {
  protected:
   JaxHandlersOnTwoGpus() {

@@ -10,6 +10,7 @@ import epd_process
 import etcd_process
 import pytest
 import wait
+from epctl_process import Epctl
 from node_calls import NodeApi
 
 pytestmark = pytest.mark.skipif(bool(etcd_process.missing()), reason=etcd_process.missing())
@@ -141,6 +142,21 @@ def test_killed_coordinator_is_replaced_within_2_s_and_running_groups_go_on(clus
         assert group.epoch == joined[0].epoch and group.formation == joined[0].formation
     for client in clients + more:
         client.close()
+
+
+def test_a_coordinator_whose_program_is_replaced_gives_the_lead_away_and_no_group_hears_of_it(
+    cluster,
+):
+    clients, joined = _form(list(cluster.values()), "lives")
+    asked = _now()
+    said = Epctl(str(cluster["a"].socket))("replace")
+    assert said.returncode == 0, said.stderr
+    _wait_for_leader(cluster.values(), count=2)
+    _check(cluster, {"a": asked})
+    more, later = _form(list(cluster.values()), "new")
+    assert later[0].epoch > joined[0].epoch
+    for client in [*clients, *more]:
+        _receives_nothing(client, 0.2)
 
 
 def test_stopped_coordinator_is_replaced_by_its_lease_and_follows_when_it_wakes(cluster):

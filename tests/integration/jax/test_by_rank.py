@@ -1,7 +1,9 @@
 """Goal: independent JAX processes meet in a group by name and rank, and one that cannot name its job is told so."""
 
+import contextlib
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import false_alarms
 import pytest
@@ -96,20 +98,42 @@ def test_a_process_that_cannot_name_its_job_is_refused_and_one_that_holds_all_ra
                 assert "ValueError" in ended.stderr and "EPD_JOB" in ended.stderr, ended.stderr
 
 
-def test_a_client_of_another_framework_exchanges_through_the_c_interface():
-    with running_daemon() as daemon:
+def test_a_client_of_another_framework_exchanges_through_the_c_interface_and_attaches_again():
+    with running_daemon() as daemon, contextlib.ExitStack() as stack:
         processes = [
-            subprocess.Popen(
-                python(str(HERE / "scripts" / "program_client.py"), str(rank)),
-                env=_environment(daemon),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
+            stack.enter_context(_ended_with(_program_client(rank, daemon))) for rank in range(2)
         ]
+        assert [process.stdout.readline() for process in processes] == ["exchanged\n"] * 2
+        daemon.kill()
+        daemon.start()
+        for process in processes:
+            process.stdin.write("killed\n")
+            process.stdin.flush()
         for rank, process in enumerate(processes):
             out, err = process.communicate(timeout=120)
             assert process.returncode == 0, err
-            assert out == f"program_client {rank}: fine; JAX is loaded: False\n"
+            lost, again, closing = out.splitlines()
+            assert lost.startswith("lost: [epd:UNAVAILABLE]"), lost
+            assert again == "exchanged again"
+            assert closing == f"program_client {rank}: fine; JAX is loaded: False"
+
+
+def _program_client(rank: int, daemon) -> subprocess.Popen:
+    return subprocess.Popen(
+        python(str(HERE / "scripts" / "program_client.py"), str(rank)),
+        env=_environment(daemon),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def _ended_with(process: subprocess.Popen) -> Iterator[subprocess.Popen]:
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()

@@ -27,11 +27,16 @@ _GRACE_SECONDS = 120
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """Of epd and its workers together."""
+    """Of epd and its workers."""
 
     second: float
-    bytes: int
+    private_bytes: list[int]  # By process, epd first.
+    staging_bytes: int
     descriptors: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.private_bytes) + self.staging_bytes
 
 
 class Load:
@@ -90,10 +95,10 @@ def _pids(epd: daemon.Daemon) -> list[int]:
 
 
 def _usage(epd: daemon.Daemon, start: float) -> Usage:
-    memory = epd.memory()
     return Usage(
         time.monotonic() - start,
-        memory["private_bytes"] + memory["staging_committed_bytes"],
+        [daemon.private_bytes(pid) for pid in _pids(epd)],
+        epd.memory()["staging_committed_bytes"],
         sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in _pids(epd)),
     )
 
@@ -109,6 +114,17 @@ def _cpu_seconds(pids: list[int]) -> float:
 def _p99(calls: list[tuple[float, float]], begin: float, end: float) -> float:
     times = sorted(took for second, took in calls if begin <= second < end)
     return times[len(times) * 99 // 100]
+
+
+def _say_memory(usage: list[Usage]) -> None:
+    """A row a minute, in KiB."""
+    print("memory in KiB: second, staging, epd, its workers")
+    minute = 0
+    for one in usage:
+        if one.second >= 60 * minute:
+            figures = [one.staging_bytes, *one.private_bytes]
+            print(f"{one.second:8.0f}", *(f"{bytes_ // 1024:10}" for bytes_ in figures))
+            minute += 1
 
 
 class Marks:
@@ -171,6 +187,7 @@ def _measure(epd: daemon.Daemon, folder: pathlib.Path, options: argparse.Namespa
         "within 1 %",
         growth <= 0.01,
     )
+    _say_memory(usage)
     more = max(u.descriptors for u in settled) - settled[0].descriptors
     marks.say(
         "descriptors, then more", f"{settled[0].descriptors}, {more:+d}", "none more", more <= 0

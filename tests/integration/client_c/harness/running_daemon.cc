@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -86,6 +87,19 @@ void RunningDaemon::Start() {
 void RunningDaemon::Restart() {
   Stop();
   Start();
+}
+
+RunningDaemon::Said RunningDaemon::Replace(const std::string& program) const {
+  const std::string command = std::filesystem::absolute("client/cli/epctl").string() +
+                              " --socket=" + socket_path_ + " replace --program=" + program +
+                              " 2>&1";
+  FILE* const pipe = popen(command.c_str(), "r");
+  Said said;
+  std::array<char, 4096> buffer;
+  while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) said.text += buffer.data();
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) said.exit_code = WEXITSTATUS(status);
+  return said;
 }
 
 RunningDaemon::~RunningDaemon() {

@@ -47,6 +47,12 @@ class RunningDaemon {
   void Kill();
   // Ends it with SIGTERM, as the destructor does, and starts it again with the same flags.
   void Restart();
+  struct Said {
+    int exit_code = -1;
+    std::string text;  // Both streams.
+  };
+  // `epctl replace`: epd's process runs `program` from then on. The test's data has //client/cli:epctl.
+  Said Replace(const std::string& program) const;
   std::string Log() const;
   // Where it serves gRPC on TCP; "" without --listen.
   std::string listen_address() const;

@@ -1,9 +1,11 @@
 """A client without JAX or C++: two processes exchange through epd_program.h by ctypes, their executions numbered differently.
 
-Each rank's tokens go to both experts and come back twice. Argument: the rank.
+Each rank's tokens go to both experts and come back twice. Then each line that is read is a daemon that was killed and started again:
+the next execution hears of the loss, and the one after it works in a session that nobody here asked for. Argument: the rank.
 """
 
 import ctypes
+import itertools
 import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64
 from pathlib import Path
@@ -64,8 +66,19 @@ def _run(library: ctypes.CDLL, rank: int) -> None:
     found = c_uint32(7)
     c.call(library.epd_program_resolve, _call(rank, 0, 0), ctypes.byref(found))
     assert found.value == rank
-    for step in range(3):
-        _step(library, rank, execution=100 + 17 * rank + step)
+    executions = itertools.count(100 + 17 * rank)
+    for execution in itertools.islice(executions, 3):
+        _step(library, rank, execution)
+    print("exchanged", flush=True)
+    for _ in sys.stdin:
+        try:
+            _step(library, rank, next(executions))
+        except AssertionError as error:
+            print(f"lost: {error}", flush=True)
+        else:
+            raise AssertionError("nobody was told of the killed daemon")
+        _step(library, rank, next(executions))
+        print("exchanged again", flush=True)
     library.epd_program_finalize(b"default")
 
 
