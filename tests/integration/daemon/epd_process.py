@@ -1,11 +1,13 @@
 """An epd process with a fake worker, in a folder of its own. Importing this makes the protos importable."""
 
+import contextlib
 import os
 import pathlib
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 
 import cluster_secret
 import wait
@@ -46,6 +48,15 @@ def import_paths() -> list[str]:
 def environment(quirks: str = "") -> dict[str, str]:
     """What the fake worker needs to know."""
     return dict(os.environ, EPD_TEST_PROTOS=str(_GENERATED), EPD_FAKE_WORKER=quirks)
+
+
+@contextlib.contextmanager
+def open_folder():
+    """A folder that every user may enter; each pytest that starts closes its own to all but its user."""
+    with tempfile.TemporaryDirectory(prefix="epd-test-") as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        yield folder
 
 
 class Daemon:
@@ -106,11 +117,6 @@ class Daemon:
 
     def client(self, uid: int | None = None):
         return attach_client.Client(self.socket, uid)
-
-    def let_others_in(self) -> None:
-        """Others than epd's user reach the socket; the tests' folders are root's alone."""
-        for folder in (self.folder, *self.folder.parents[:2]):
-            folder.chmod(0o755)
 
     def listen_address(self) -> str:
         lines = [line for line in self.log().splitlines() if 'event="serving"' in line]

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become
 
 
 @pytest.fixture
-def real(daemon):
+def real(open_daemon):
     """An epd with a real worker, for Alice and Bob."""
-    daemon.let_others_in()
-    daemon.start(f"--attach_uids={_ALICE},{_BOB}", f"--worker={epd_process.binary('epd-worker')}")
-    daemon.worker_pid()
-    return daemon
+    worker = epd_process.binary("epd-worker")
+    open_daemon.start(f"--attach_uids={_ALICE},{_BOB}", f"--worker={worker}")
+    open_daemon.worker_pid()
+    return open_daemon
 
 
 def _files(client: attach.Client) -> dict[int, str]:
@@ -98,22 +98,21 @@ def _look(uid: int, *pids: int) -> str:
     return done.stdout
 
 
-def test_proc_shows_nothing_of_epd_and_its_worker_even_to_their_own_user(daemon, monkeypatch):
+def test_proc_shows_nothing_of_epd_and_its_worker_even_to_their_own_user(open_daemon, monkeypatch):
     monkeypatch.delenv("EPD_DUMPABLE", raising=False)
-    daemon.let_others_in()
-    os.chown(daemon.folder, _ALICE, _ALICE)
+    os.chown(open_daemon.folder, _ALICE, _ALICE)
     worker = epd_process.binary("epd-worker")
     runs = subprocess.run(
         ["setpriv", f"--reuid={_ALICE}", "--clear-groups", worker], capture_output=True, check=False
     )
     if runs.returncode in (126, 127):
         pytest.skip("the binaries lie in a folder that is root's alone")
-    daemon.start(
+    open_daemon.start(
         f"--worker={worker}",
         "--cluster_secret=",
         wrap=("setpriv", f"--reuid={_ALICE}", f"--regid={_ALICE}", "--clear-groups"),
     )
-    pids = (daemon.process.pid, daemon.worker_pid())
+    pids = (open_daemon.process.pid, open_daemon.worker_pid())
     assert _look(_ALICE, os.getpid()) == ""
     sleeper = subprocess.Popen(
         ["setpriv", f"--reuid={_ALICE}", "--clear-groups", "/usr/bin/sleep", "60"]
@@ -125,6 +124,6 @@ def test_proc_shows_nothing_of_epd_and_its_worker_even_to_their_own_user(daemon,
         sleeper.wait()
     assert _look(_ALICE, *pids) == ""
     assert _look(_BOB, *pids) == ""
-    with daemon.client(_ALICE) as client:
+    with open_daemon.client(_ALICE) as client:
         client.attach()
         client.join(attach.spec("moe", num_ranks=1), [0])

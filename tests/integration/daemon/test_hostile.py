@@ -300,12 +300,8 @@ def test_epd_rests_when_it_cannot_even_refuse(served):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
-def test_another_user_is_told_that_this_daemon_is_not_theirs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shared")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
-    daemon = epd_process.Daemon(folder)
-    daemon.start()
+def test_another_user_is_told_that_this_daemon_is_not_theirs(open_daemon):
+    open_daemon.start()
     script = (
         "import socket, sys\n"
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10); s.connect(sys.argv[1])\n"
@@ -318,10 +314,10 @@ def test_another_user_is_told_that_this_daemon_is_not_theirs(tmp_path_factory):
         "/usr/bin/python3",
         "-c",
         script,
-        daemon.socket,
+        open_daemon.socket,
     ]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=20).stdout
     status = pb.ServerMessage.FromString(answer).goodbye.status
     assert status.code == _PERMISSION_DENIED
     assert "uid 65534" in status.message and "expected uid 0" in status.message
-    assert daemon.stop() == 0
+    assert open_daemon.stop() == 0

@@ -24,12 +24,13 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become
 
 
 @pytest.fixture
-def shared(daemon):
+def shared(open_daemon):
     """An epd for Alice and Bob; started by the test."""
-    daemon.let_others_in()
-    start = daemon.start
-    daemon.start = lambda *flags, **more: start(f"--attach_uids={_ALICE},{_BOB}", *flags, **more)
-    return daemon
+    start = open_daemon.start
+    open_daemon.start = lambda *flags, **more: start(
+        f"--attach_uids={_ALICE},{_BOB}", *flags, **more
+    )
+    return open_daemon
 
 
 def _epctl(daemon: epd_process.Daemon, *words: str, json_output: bool = True):
@@ -143,15 +144,14 @@ def test_tenant_of_one_user_takes_no_rank_of_another(shared):
         bob.join(attach.spec("moe", num_ranks=2, tenant="bobs"), [0, 1])
 
 
-def test_only_listed_users_and_groups_attach(daemon):
-    daemon.let_others_in()
-    daemon.start(f"--attach_uids={_ALICE}", "--attach_gids=0")
-    with daemon.client(_ALICE) as alice, daemon.client(_BOB) as bobs_group_is_root:
+def test_only_listed_users_and_groups_attach(open_daemon):
+    open_daemon.start(f"--attach_uids={_ALICE}", "--attach_gids=0")
+    with open_daemon.client(_ALICE) as alice, open_daemon.client(_BOB) as bobs_group_is_root:
         alice.attach()
         bobs_group_is_root.attach()
-    assert daemon.stop() == 0
-    daemon.start(f"--attach_uids={_ALICE}")
-    with daemon.client(_BOB) as bob:
+    assert open_daemon.stop() == 0
+    open_daemon.start(f"--attach_uids={_ALICE}")
+    with open_daemon.client(_BOB) as bob:
         status = bob.expect("goodbye").status
         assert status.code == _PERMISSION_DENIED
         assert f"uid {_BOB}" in status.message and f"attach_uids={_ALICE}" in status.message

@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tempfile
 
 import attach_client as attach
 import certificates
@@ -82,9 +81,7 @@ def test_the_unix_socket_is_the_operators_and_no_nodes(plain):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_another_user_who_was_let_in_to_the_unix_socket_may_look():
-    with tempfile.TemporaryDirectory(prefix="epd-test-") as name:
-        folder = pathlib.Path(name)
-        folder.chmod(0o755)
+    with epd_process.open_folder() as folder:
         epctl = shutil.copy(epd_process.binary("epctl"), folder)
         daemon = epd_process.Daemon(folder).start()
         pathlib.Path(daemon.grpc_socket).chmod(0o666)
