@@ -195,12 +195,13 @@ TEST_P(JaxHandlers, StopsInOrderUnderStepsAreNoError) {
 
 TEST_P(JaxHandlers, ReplacementsOfEpdUnderStepsAreNotNoticed) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
-  ASSERT_TRUE(Eventually(kPatienceSeconds, [&] { return daemon.worker_pid("cuda:0") > 0; }));
-  const pid_t worker = daemon.worker_pid("cuda:0");
   SharedSteps& steps = SharedSteps::Make();
   auto ranks = Start(daemon, [&](HandlerRank& handlers, uint32_t rank, Link&) {
     return RunUntilLast(handlers, steps, [&](uint32_t n) { return DataOf(rank, n); });
   });
+  ASSERT_TRUE(Eventually(kPatienceSeconds, [&] { return steps.furthest >= 1; }));
+  const pid_t worker = daemon.worker_pid("cuda:0");
+  ASSERT_GT(worker, 0);
   for (const uint32_t step : {5, 30, 60}) {
     ASSERT_TRUE(Eventually(kPatienceSeconds, [&] { return steps.furthest >= step; }));
     const RunningDaemon::Said said = daemon.Replace(EpdBinary());
