@@ -48,6 +48,9 @@ void Plan(fuzz::Input& in) {
     return;
   }
   JudgePlan(shape.num_ranks, pool, in.Take<uint64_t>(), *plan);
+  EPD_FUZZ_CHECK(plan->total_bytes_per_node() >= plan->total_bytes_per_rank());
+  EPD_FUZZ_CHECK(plan->total_bytes_per_rank() >= plan->dispatch_bytes_per_rank());
+  EPD_FUZZ_CHECK(!plan->fits() || plan->dispatch_bytes_per_rank() <= pool);
 }
 
 }  // namespace

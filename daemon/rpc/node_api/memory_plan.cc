@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/kernel_error.h"
 #include "kernels/region/region_layout.h"
 #include "kernels/routing_plan.h"
@@ -22,6 +24,27 @@ constexpr int64_t kPageBytes = 4096;
 
 uint64_t Pages(uint64_t bytes) {
   return static_cast<uint64_t>(AlignUp(static_cast<int64_t>(bytes), kPageBytes));
+}
+
+absl::Status CheckRange(absl::string_view field, uint64_t got, uint64_t least, uint64_t most) {
+  if (least <= got && got <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", got, ", expected ", least, " to ", most));
+}
+
+// What a group is held against when it is made (Validate), so that no size below overflows.
+absl::Status Check(const GroupShape& shape, const RoutingSpec& spec) {
+  const absl::Status checks[] = {
+      CheckRange("max_tokens_per_rank", shape.max_tokens_per_rank, 1, limits::kSlots),
+      CheckRange("recv_capacity_per_rank", shape.recv_capacity_per_rank, 1, limits::kSlots),
+      CheckRange("hidden", shape.hidden, 1, limits::kHidden),
+      CheckRange("element_bytes", shape.element_bytes, 1, limits::kMovedElementBytes),
+  };
+  for (const absl::Status& check : checks) {
+    if (!check.ok()) return check;
+  }
+  const KernelError bad = CheckRoutingSpec(spec);
+  return bad.ok() ? absl::OkStatus() : absl::InvalidArgumentError(ToString(bad));
 }
 
 RoutingSpec ToRoutingSpec(const GroupShape& shape) {
@@ -65,18 +88,18 @@ uint64_t EagerBytes(const GroupShape& shape, uint64_t pool_bytes) {
   return std::min<uint64_t>(num_eager_buffers, shm::kMaxEagerBuffers) * shm::kEagerBufferBytes;
 }
 
+// A shape at all its limits has more bytes than 64 bits can say: then the most that they can.
+uint64_t OfAllRanks(uint64_t num_ranks, uint64_t bytes) {
+  uint64_t product;
+  return __builtin_mul_overflow(num_ranks, bytes, &product) ? UINT64_MAX : product;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
                                                        uint64_t pool_bytes) {
   const RoutingSpec spec = ToRoutingSpec(shape);
-  if (const KernelError bad = CheckRoutingSpec(spec); !bad.ok()) {
-    return absl::InvalidArgumentError(ToString(bad));
-  }
-  if (shape.element_bytes == 0 || shape.element_bytes > limits::kMovedElementBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("element_bytes is ", shape.element_bytes,
-                                                   ", expected 1 to ", limits::kMovedElementBytes));
-  }
+  if (absl::Status bad = Check(shape, spec); !bad.ok()) return bad;
   v1::PlanMemoryResponse plan;
   plan.set_handle_mem_bytes(RoutingPlanBytes(spec));
   const auto bytes_of = [&](shm::Kind kind) {
@@ -100,8 +123,8 @@ void JudgePlan(uint32_t num_ranks, uint64_t pool_bytes, uint64_t committed_bytes
   absl::c_sort(kinds, std::greater<>());
   const uint64_t total =
       plan.eager_bytes_per_rank() + plan.prepare_bytes_per_rank() + kinds[0] + kinds[1];
-  const uint64_t largest = num_ranks * kinds[0];
-  const uint64_t node = num_ranks * total;
+  const uint64_t largest = OfAllRanks(num_ranks, kinds[0]);
+  const uint64_t node = OfAllRanks(num_ranks, total);
   plan.set_total_bytes_per_rank(total);
   plan.set_total_bytes_per_node(node);
   plan.set_pool_bytes(pool_bytes);

@@ -22,7 +22,7 @@ struct GroupShape {
 
 // Staging is that of one operation in flight, of one rank, at its largest. `pool_bytes`: of the node,
 // which serves all ranks and has none of them in use.
-//   INVALID_ARGUMENT  the kernels cannot serve this shape; says which field
+//   INVALID_ARGUMENT  a group of this shape would be refused, or the kernels cannot serve it; says which field
 absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
                                                        uint64_t pool_bytes);
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "proto/epd/v1/limits.h"
 
 namespace epd {
 namespace {
@@ -90,6 +91,37 @@ TEST(MemoryPlanTest, ElementsOfNoBytesAndOfMoreThanEightAreRefused) {
     EXPECT_TRUE(absl::IsInvalidArgument(plan.status()));
     EXPECT_NE(plan.status().message().find("element_bytes"), std::string::npos);
   }
+}
+
+TEST(MemoryPlanTest, WhatNoGroupMayHaveIsRefusedByNameInsteadOfOverflowing) {
+  const auto refused = [](const char* field, auto change) {
+    GroupShape shape = Shape();
+    change(shape);
+    const auto plan = PlanGroupMemory(shape, kPool);
+    ASSERT_TRUE(absl::IsInvalidArgument(plan.status())) << field;
+    EXPECT_NE(plan.status().message().find(field), std::string::npos) << plan.status();
+  };
+  refused("hidden", [](GroupShape& shape) { shape.hidden = uint64_t{1} << 62; });
+  refused("hidden", [](GroupShape& shape) { shape.hidden = limits::kHidden + 1; });
+  refused("hidden", [](GroupShape& shape) { shape.hidden = 0; });
+  refused("max_tokens_per_rank",
+          [](GroupShape& shape) { shape.max_tokens_per_rank = limits::kSlots + 1; });
+  refused("recv_capacity_per_rank",
+          [](GroupShape& shape) { shape.recv_capacity_per_rank = limits::kSlots + 1; });
+}
+
+TEST(MemoryPlanTest, AShapeAtAllItsLimitsDoesNotFit) {
+  GroupShape largest = Shape();
+  largest.num_ranks = limits::kPlanRanks;
+  largest.hidden = limits::kHidden;
+  largest.element_bytes = limits::kMovedElementBytes;
+  largest.recv_capacity_per_rank = limits::kSlots;
+  largest.worker_executor = true;
+  v1::PlanMemoryResponse plan = *PlanGroupMemory(largest, kPool);
+  EXPECT_GT(plan.dispatch_bytes_per_rank(), uint64_t{limits::kSlots} * limits::kHidden);
+  JudgePlan(uint32_t{1} << 12, kPool, 0, plan);
+  EXPECT_EQ(plan.total_bytes_per_node(), UINT64_MAX);
+  EXPECT_FALSE(plan.fits());
 }
 
 TEST(MemoryPlanTest, ShapeThatTheKernelsCannotServeIsRefused) {
