@@ -1,18 +1,24 @@
 #include "daemon/rpc/server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <future>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_health.h"
@@ -34,12 +40,28 @@ RoleRules MakeRules(const Settings& settings) {
           .nodes = absl::StrSplit(settings.nodes, ',', absl::SkipWhitespace())};
 }
 
-// gRPC would write to standard error itself, and wait for whoever reads it.
-void TakeLinesOfGrpc() {
+// One line a second at most: whoever reaches a socket can make libraries speak of what it sent.
+void LogLineOfLibrary(LogLevel level, absl::string_view library, const std::string& text) {
+  static std::atomic<int64_t> last{0};
+  static std::atomic<uint64_t> left_out{0};
+  const int64_t now = absl::ToUnixSeconds(absl::Now());
+  if (level != LogLevel::kDebug && last.exchange(now) == now) {
+    left_out.fetch_add(1);
+    return;
+  }
+  Log(level, absl::StrCat(library, " says"), {{"text", text}, {"left_out", left_out.exchange(0)}});
+}
+
+// gRPC and protobuf would write to standard error themselves, and wait for whoever reads it.
+void TakeLinesOfLibraries() {
   gpr_set_log_function([](gpr_log_func_args* line) {
-    Log(line->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn : LogLevel::kDebug, "grpc says",
-        {{"text", std::string(line->message)}});
+    const bool error = line->severity == GPR_LOG_SEVERITY_ERROR;
+    LogLineOfLibrary(error ? LogLevel::kWarn : LogLevel::kDebug, "grpc", line->message);
   });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& text) {
+        LogLineOfLibrary(LogLevel::kWarn, "protobuf", text);
+      });
 }
 
 }  // namespace
@@ -61,7 +83,7 @@ RpcServer::RpcServer(Node& node)
 }
 
 absl::Status RpcServer::Start() {
-  TakeLinesOfGrpc();
+  TakeLinesOfLibraries();
   const Settings& settings = node_.settings();
   if (absl::Status bad = CheckLinks(settings); !bad.ok()) return bad;
   absl::StatusOr<EtcdAddress> etcd = EtcdAddress();

@@ -1,5 +1,6 @@
 #include "daemon/worker/peer_streams/stream_loop.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <pthread.h>
 
@@ -68,8 +69,10 @@ void GiveEachLoopItsThreads() {
   setenv("GRPC_POLL_STRATEGY", "poll", kKeepWhatIsSet);
 }
 
-void KeepGrpcQuiet() {
+void KeepLibrariesQuiet() {
   if (getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+  // What does not parse ends the stream that it came by, with a reason.
+  google::protobuf::SetLogHandler(nullptr);
 }
 
 }  // namespace epd

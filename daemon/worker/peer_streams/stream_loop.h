@@ -67,7 +67,7 @@ class StreamLoop {
 
 // Before anything else of gRPC: its default way to poll lets every thread handle every connection.
 void GiveEachLoopItsThreads();
-// gRPC's own lines would wait for whoever reads standard error; a stream's status says what matters of them.
-void KeepGrpcQuiet();
+// gRPC's and protobuf's own lines would wait for whoever reads standard error; a stream's status says what matters of them.
+void KeepLibrariesQuiet();
 
 }  // namespace epd

@@ -253,7 +253,7 @@ absl::Status Serve(int control_fd, const MakeBackends& make_backends) {
   if (!body.wire_listen().empty() || has_cuda) {
     KeepFreedMemory();
     GiveEachLoopItsThreads();
-    KeepGrpcQuiet();
+    KeepLibrariesQuiet();
     const std::vector<UniqueFd>& fds = hello->fds;
     const TlsFiles tls = fds.size() == kHelloFdsWithTls
                              ? TlsFiles::Of(fds[1].get(), fds[2].get(), fds[3].get())

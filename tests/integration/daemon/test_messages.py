@@ -57,6 +57,22 @@ def test_slots_that_a_client_has_written_over_end_its_session_alone(epd):
         assert _restarts(epd) == 1, epd.log()
 
 
+def test_requests_that_do_not_parse_are_refused_and_do_not_fill_the_log(epd):
+    spec = bytes([0x0A, 4]) + b"\xff\xfe\xfd\xfc"  # GroupSpec.name, which is no UTF-8.
+    request = bytes([0x0A, len(spec)]) + spec
+    before = len(epd.log())
+    with grpc.insecure_channel("unix:" + epd.grpc_socket) as channel:
+        create = channel.unary_unary("/epd.v1.Node/CreateGroup")
+        for _ in range(500):
+            with pytest.raises(grpc.RpcError) as refused:
+                create(request, timeout=10)
+            # gRPC's own word, which never calls epd; other versions of it say INTERNAL.
+            assert refused.value.code().name in ("UNIMPLEMENTED", "INTERNAL")
+    said = epd.log()[before:]
+    assert len(said) < 4096 and said.count("invalid UTF-8") <= 5, said[:8192]
+    assert epd.api.call("GetStatus").workers
+
+
 def test_group_that_does_not_fit_into_a_message_fails_alone_and_names_the_limit(epd):
     with _client(epd) as first, _client(epd) as second, _client(epd) as other:
         for rank, client in enumerate([first, second]):
