@@ -33,6 +33,7 @@
 #include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
+#include "daemon/tls/address.h"
 #include "daemon/version.h"
 #include "proto/stacks/stack_writer.h"
 
@@ -141,13 +142,20 @@ void TakeRequestsForStacks() {
     Log(LogLevel::kWarn, "epd cannot write its stacks on SIGUSR2", {{"why", bad}});
 }
 
+// The settings, but that what is served where the kernel chose the port goes on there: peers and scrapers know no other.
+Settings KeepPorts(const Start& start, const Settings& settings) {
+  Settings kept = settings;
+  if (!start.before.has_value()) return kept;
+  kept.listen = KeepPort(settings.listen, start.before->listen());
+  kept.metrics_listen = KeepPort(settings.metrics_listen, start.before->metrics_listen());
+  return kept;
+}
+
 // Leaves the process to another program: returns only if that fails, and then nothing has changed.
-absl::Status HandOver(const Start& start, const v1::HandoverHeader& header,
-                      const InstanceLock& lock, const Replacement::Request& request, Node& node) {
+absl::Status HandOver(const Start& start, v1::Handover handover, const InstanceLock& lock,
+                      const Replacement::Request& request, Node& node) {
   if (absl::Status can = node.CanSave(); !can.ok()) return can;
-  v1::Handover handover;
   OutgoingFds fds;
-  *handover.mutable_header() = header;
   handover.set_began(PutTime(MonotonicNow()));
   handover.set_by(request.by);
   handover.set_lock_fd(fds.Put(lock.fd()));
@@ -209,11 +217,6 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   Node node(parsed, {kVersion, HostName(), *certificates, *secret,
                      start.before.has_value() ? &*start.before : nullptr});
   if (absl::Status bad = EnterWorkers(start, inherited, node); !bad.ok()) return bad;
-  const v1::HandoverHeader header = MakeHeader(start.version, kVersion, PlaceOf(settings));
-  node.replacement().Set(
-      {start.program, start.args, header, [&](const Replacement::Request& request) {
-         return HandOver(start, header, *lock, request, node);
-       }});
   SignalWatch signals;
   const auto on_signal = [&](int signal) {
     if (signal == SIGHUP) return ReadAgain(start.args, start.facts, parsed);
@@ -225,11 +228,12 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   SupervisorWatchdog watchdog;
   if (absl::Status bad = watchdog.Start(node.loop()); !bad.ok()) return bad;
 
+  const Settings served = KeepPorts(start, settings);
   RpcServer rpc(node);
-  if (absl::Status bad = rpc.Start(); !bad.ok()) return bad;
+  if (absl::Status bad = rpc.Start(served.listen); !bad.ok()) return bad;
   MetricsServer metrics(
       [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
-  if (absl::Status bad = metrics.Start(settings); !bad.ok()) return bad;
+  if (absl::Status bad = metrics.Start(served); !bad.ok()) return bad;
   TraceExporter traces(
       [&node](const v1::GetTraceRequest& request, TraceExporter::Done done) {
         return AskTraces(node, request, std::move(done));
@@ -240,6 +244,15 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   if (!listener.ok()) return listener.status();
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
   inherited.Finish();
+
+  v1::Handover next;
+  *next.mutable_header() = MakeHeader(start.version, kVersion, PlaceOf(settings));
+  next.set_listen(rpc.listen_address());
+  next.set_metrics_listen(metrics.address());
+  node.replacement().Set(
+      {start.program, start.args, next.header(), [&](const Replacement::Request& request) {
+         return HandOver(start, next, *lock, request, node);
+       }});
 
   LogStart(start, settings, rpc, metrics);
   NotifySupervisor("READY=1");

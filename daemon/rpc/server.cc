@@ -82,7 +82,7 @@ RpcServer::RpcServer(Node& node)
   node_.SetWatcher([this] { OnChange(); });
 }
 
-absl::Status RpcServer::Start() {
+absl::Status RpcServer::Start(const std::string& listen) {
   TakeLinesOfLibraries();
   const Settings& settings = node_.settings();
   if (absl::Status bad = CheckLinks(settings); !bad.ok()) return bad;
@@ -97,24 +97,22 @@ absl::Status RpcServer::Start() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
                              0);  // A second epd on a port must fail, not share it.
   int tcp_bound = 0;
-  if (!settings.listen.empty()) {
-    builder.AddListeningPort(settings.listen,
-                             MakeServerCredentials(node_.certificates().served(), LogRefusedPeer()),
-                             &tcp_bound);
+  if (!listen.empty()) {
+    builder.AddListeningPort(
+        listen, MakeServerCredentials(node_.certificates().served(), LogRefusedPeer()), &tcp_bound);
   }
   builder.RegisterService(&service_);
   // The Unix socket has it too, where nobody calls it: gRPC has one set of services per server.
-  if (!settings.listen.empty()) builder.RegisterService(&cluster_);
+  if (!listen.empty()) builder.RegisterService(&cluster_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || (!settings.listen.empty() && tcp_bound == 0)) {
+  if (server_ == nullptr || (!listen.empty() && tcp_bound == 0)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "cannot serve gRPC on '", settings.listen, "' (listen); is the address free and local?"));
+        "cannot serve gRPC on '", listen, "' (listen); is the address free and local?"));
   }
   if (absl::Status bad = callers_.Listen(settings.grpc_socket); !bad.ok()) return bad;
   if (absl::Status bad = callers_.Serve(*server_); !bad.ok()) return bad;
   if (tcp_bound != 0) {
-    listen_address_ =
-        absl::StrCat(settings.listen.substr(0, settings.listen.rfind(':')), ":", tcp_bound);
+    listen_address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", tcp_bound);
   }
   const std::string& address = settings.advertise.empty() ? listen_address_ : settings.advertise;
   cluster_.SetOwnAddress(address);

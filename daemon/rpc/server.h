@@ -29,10 +29,10 @@ class RpcServer {
   explicit RpcServer(Node& node);
   ~RpcServer() { Stop(); }
 
-  // Call before Node::Run, on the thread that will run it.
+  // Call before Node::Run, on the thread that will run it. `listen` is the setting; "": no TCP.
   //   FAILED_PRECONDITION  an address cannot be bound
   //   as CheckLinks        an address that needs TLS
-  absl::Status Start();
+  absl::Status Start(const std::string& listen);
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const { return listen_address_; }
 

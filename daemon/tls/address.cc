@@ -48,6 +48,11 @@ bool IsHostPort(const std::string& text, uint32_t min_port, uint32_t max_port) {
   return port >= min_port && port <= max_port;
 }
 
+std::string KeepPort(const std::string& wanted, const std::string& served) {
+  const bool open = IsHostPort(wanted, 0, 0);
+  return open && IsHostPort(served, 1) && HostOf(wanted) == HostOf(served) ? served : wanted;
+}
+
 bool IsLoopback(const std::string& host) {
   if (host == "localhost" || host.rfind("unix", 0) == 0) return true;
   in_addr v4{};

@@ -12,6 +12,9 @@ std::string HostOf(const std::string& address);
 // Whether `text` is host:port, IPv6 as [::1]:port, with a port from `min_port` to `max_port`.
 bool IsHostPort(const std::string& text, uint32_t min_port, uint32_t max_port = 65535);
 
+// `wanted`, with the port of `served` where it leaves that open (0) at the same host: others know the one that was served at.
+std::string KeepPort(const std::string& wanted, const std::string& served);
+
 // Traffic does not leave the machine: 127.0.0.0/8, ::1, "localhost", a Unix socket ("unix:...").
 bool IsLoopback(const std::string& host);
 

@@ -141,3 +141,18 @@ def test_a_setting_that_clients_hold_on_to_may_not_change(tmp_path, epctl_of):
         assert "nonsense" in epctl("replace").stderr
         config.write_text("node = first\n")
         assert epctl("replace").returncode == 0
+
+
+def test_ports_that_the_kernel_chose_stay(epctl_of):
+    ports = ("--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0")
+    with running_epd.RunningEpd(*ports) as epd:
+        for _ in range(2):
+            assert epctl_of(epd.socket)("replace").returncode == 0
+        served = [
+            [word for word in line.split() if word.startswith(("listen=", "metrics="))]
+            for line in epd.log().splitlines()
+            if 'event="serving"' in line
+        ]
+    assert len(served) == 3
+    assert served[0] == served[1] == served[2], served
+    assert not any(word.endswith((":0", '""')) for word in served[0]), served

@@ -16,5 +16,14 @@ TEST(AddressTest, HostAndPortAreBothThereAndThePortIsOne) {
   EXPECT_FALSE(IsHostPort("a:65535", 0, 65534));
 }
 
+TEST(AddressTest, APortThatWasLeftOpenIsKeptAndOneThatWasAskedForIsNot) {
+  EXPECT_EQ(KeepPort("10.0.0.1:0", "10.0.0.1:7400"), "10.0.0.1:7400");
+  EXPECT_EQ(KeepPort("[::1]:0", "[::1]:7400"), "[::1]:7400");
+  EXPECT_EQ(KeepPort("10.0.0.1:7401", "10.0.0.1:7400"), "10.0.0.1:7401");
+  EXPECT_EQ(KeepPort("10.0.0.2:0", "10.0.0.1:7400"), "10.0.0.2:0");
+  EXPECT_EQ(KeepPort("10.0.0.1:0", ""), "10.0.0.1:0");
+  EXPECT_EQ(KeepPort("", "10.0.0.1:7400"), "");
+}
+
 }  // namespace
 }  // namespace epd
