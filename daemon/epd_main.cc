@@ -33,7 +33,6 @@
 #include "daemon/rpc/node_api/local_trace.h"
 #include "daemon/rpc/node_api/node_answers.h"
 #include "daemon/rpc/server.h"
-#include "daemon/tls/address.h"
 #include "daemon/version.h"
 #include "proto/stacks/stack_writer.h"
 
@@ -142,15 +141,6 @@ void TakeRequestsForStacks() {
     Log(LogLevel::kWarn, "epd cannot write its stacks on SIGUSR2", {{"why", bad}});
 }
 
-// The settings, but that what is served where the kernel chose the port goes on there: peers and scrapers know no other.
-Settings KeepPorts(const Start& start, const Settings& settings) {
-  Settings kept = settings;
-  if (!start.before.has_value()) return kept;
-  kept.listen = KeepPort(settings.listen, start.before->listen());
-  kept.metrics_listen = KeepPort(settings.metrics_listen, start.before->metrics_listen());
-  return kept;
-}
-
 // Leaves the process to another program: returns only if that fails, and then nothing has changed.
 absl::Status HandOver(const Start& start, v1::Handover handover, const InstanceLock& lock,
                       const Replacement::Request& request, Node& node) {
@@ -228,12 +218,12 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   SupervisorWatchdog watchdog;
   if (absl::Status bad = watchdog.Start(node.loop()); !bad.ok()) return bad;
 
-  const Settings served = KeepPorts(start, settings);
+  const v1::Handover before = start.before.value_or(v1::Handover());
   RpcServer rpc(node);
-  if (absl::Status bad = rpc.Start(served.listen); !bad.ok()) return bad;
+  if (absl::Status bad = rpc.Start(before.listen()); !bad.ok()) return bad;
   MetricsServer metrics(
       [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
-  if (absl::Status bad = metrics.Start(served); !bad.ok()) return bad;
+  if (absl::Status bad = metrics.Start(settings, before.metrics_listen()); !bad.ok()) return bad;
   TraceExporter traces(
       [&node](const v1::GetTraceRequest& request, TraceExporter::Done done) {
         return AskTraces(node, request, std::move(done));

@@ -135,7 +135,7 @@ void Refuse(Admission why, httplib::Response& response) {
 MetricsServer::MetricsServer(FiguresCache::Ask ask) : figures_(std::move(ask)) {}
 MetricsServer::~MetricsServer() { Stop(); }
 
-absl::Status MetricsServer::Start(const Settings& settings) {
+absl::Status MetricsServer::Start(const Settings& settings, const std::string& before) {
   if (settings.metrics_listen.empty()) return absl::OkStatus();
   absl::StatusOr<MetricsAccess> access = ReadMetricsAccess(settings);
   if (!access.ok()) return access.status();
@@ -156,7 +156,7 @@ absl::Status MetricsServer::Start(const Settings& settings) {
                                 {"Content-Security-Policy", "default-src 'none'"}});
   Route(*access);
 
-  const std::string& listen = settings.metrics_listen;
+  const std::string listen = KeepPort(settings.metrics_listen, before);
   const std::string host = HostOf(listen);
   int port = 0;
   const bool parsed = absl::SimpleAtoi(listen.substr(listen.rfind(':') + 1), &port);

@@ -28,9 +28,10 @@ class MetricsServer {
   explicit MetricsServer(FiguresCache::Ask ask);
   ~MetricsServer();
 
-  // Does nothing without metrics_listen.
+  // Does nothing without metrics_listen. `before`: where the program that this one replaces served, or ""; a port that the
+  // settings leave open is the same.
   //   as ReadMetricsAccess(), and FAILED_PRECONDITION: the address or the certificate cannot be used
-  absl::Status Start(const Settings& settings);
+  absl::Status Start(const Settings& settings, const std::string& before);
   // Ends connections within seconds. Before what `ask` asks ends.
   void Stop();
 

@@ -22,6 +22,7 @@
 #include "daemon/observe/log.h"
 #include "daemon/rpc/cluster/link_policy.h"
 #include "daemon/rpc/node_api/node_health.h"
+#include "daemon/tls/address.h"
 
 namespace epd {
 namespace {
@@ -82,9 +83,10 @@ RpcServer::RpcServer(Node& node)
   node_.SetWatcher([this] { OnChange(); });
 }
 
-absl::Status RpcServer::Start(const std::string& listen) {
+absl::Status RpcServer::Start(const std::string& before) {
   TakeLinesOfLibraries();
   const Settings& settings = node_.settings();
+  const std::string listen = KeepPort(settings.listen, before);
   if (absl::Status bad = CheckLinks(settings); !bad.ok()) return bad;
   absl::StatusOr<EtcdAddress> etcd = EtcdAddress();
   if (!settings.rendezvous.empty()) etcd = ParseEtcdAddress(settings.rendezvous);

@@ -29,10 +29,11 @@ class RpcServer {
   explicit RpcServer(Node& node);
   ~RpcServer() { Stop(); }
 
-  // Call before Node::Run, on the thread that will run it. `listen` is the setting; "": no TCP.
+  // Call before Node::Run, on the thread that will run it. `before`: where the program that this one replaces listened, or "";
+  // a port that the settings leave open is the same.
   //   FAILED_PRECONDITION  an address cannot be bound
   //   as CheckLinks        an address that needs TLS
-  absl::Status Start(const std::string& listen);
+  absl::Status Start(const std::string& before);
   // "" without TCP, else host:port with the port that was bound.
   const std::string& listen_address() const { return listen_address_; }
 
