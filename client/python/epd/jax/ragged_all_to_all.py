@@ -87,12 +87,18 @@ def _indices(arrays: Sequence[jax.Array], ranks: int) -> list[jax.Array]:
 _Way = Callable[[jax.Array], jax.Array]
 
 
+def _pairs(rows: jax.Array) -> jax.Array:
+    return jnp.stack([rows.real, rows.imag], axis=-1)
+
+
 def _as_bytes(rows: jax.Array) -> tuple[_Way, _Way]:
-    """To a dtype that can be moved, and back: keys of jax.random, and elements of less than a byte."""
+    """To a dtype that can be moved, and back: keys of jax.random, complex elements, and those of less than a byte."""
     dtype = rows.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(rows))
         return jax.random.key_data, wrap
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _pairs, lambda pairs: jax.lax.complex(pairs[..., 0], pairs[..., 1])
     moved: Any = dtype
     if dtype.name in config.SUB_BYTE:
         moved = jnp.bfloat16 if jnp.issubdtype(dtype, jnp.floating) else jnp.int8
