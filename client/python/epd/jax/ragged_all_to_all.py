@@ -165,17 +165,22 @@ _num_as_lax = 0  # Contexts that are entered.
 
 @contextlib.contextmanager
 def ragged_all_to_all_as_lax() -> Iterator[None]:
-    """Inside, ``jax.lax.ragged_all_to_all`` on CPUs is this one, for all threads: in programs that are traced there, and in
-    those that are compiled there though they were traced outside, or had imported the function before.
+    """Inside, ``jax.lax.ragged_all_to_all`` on CPUs is this one, for all threads: in programs that are traced there, also by code
+    that had imported the function before, and in those that are compiled there though they were traced outside. The
+    derivatives of the latter are JAX's, whose gradient of output is wrong next to empty slices.
     """
     global _num_as_lax
     before = jax.lax.ragged_all_to_all
     jax.lax.ragged_all_to_all = ragged_all_to_all
     _num_as_lax += 1
+    # What the function calls that others hold.
+    vars(ragged_all_to_all_p)["bind"] = ragged_all_to_all
     try:
         yield
     finally:
         _num_as_lax -= 1
+        if not _num_as_lax:
+            del vars(ragged_all_to_all_p)["bind"]
         jax.lax.ragged_all_to_all = before
 
 

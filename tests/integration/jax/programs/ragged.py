@@ -453,10 +453,21 @@ def check_code_that_calls_jax_lax(world: World):
     def holds_it(*arrays):
         return imported_before(*arrays, axis_name="ep")
 
+    specs = {"in_specs": world.spec, "out_specs": world.spec, "check_vma": False}
+    outside = jax.jit(jax.shard_map(holds_it, mesh=world.mesh, **specs))
+    traced_outside = outside.trace(*put(world, given))
     with ep.ragged_all_to_all_as_lax():
+        out = traced_outside.lower().compile()(*put(world, given))
+        world.expect_equal(out, expected(given, world.dp, world.ep))
         for function in (layer, holds_it):
             out = mapped(world, function, *put(world, given), check_vma=False)
             world.expect_equal(out, expected(given, world.dp, world.ep))
+            got, wanted = (
+                mapped(world, partial(_gradients, one), *put(world, given), check_vma=False)
+                for one in (function, emulated)
+            )
+            for mine, theirs in zip(got, wanted, strict=True):
+                _expect_shards(mine, theirs, rtol=1e-5, atol=1e-5)
     assert jax.lax.ragged_all_to_all is imported_before
 
 
