@@ -187,12 +187,9 @@ def _expect_shards(got: jax.Array, wanted: np.ndarray | jax.Array, **tolerance: 
         compare(np.asarray(mine.data), np.asarray(other), **tolerance)
 
 
-_WIDE = (np.int64, np.uint64, np.float64, np.complex64, np.complex128)
-
-
 def check_elements_of_8_and_16_bytes_and_indices_of_8(world: World):
     with jax.enable_x64(True):
-        for seed, dtype in enumerate(_WIDE):
+        for seed, dtype in enumerate((np.int64, np.complex128)):
             given = draw(32 + seed, world.dp, world.ep, 2, row=((3,), ())[seed % 2], dtype=dtype)
             indices = [world.put(array.astype(np.int64)) for array in given.indices]
             arrays = world.put(given.operand), world.put(given.output)
@@ -212,7 +209,7 @@ def check_gradients_of_rows_that_the_library_only_moves(world: World):
         return jax.grad(loss, (0, 1))(operand, output)
 
     with jax.enable_x64(True):
-        for seed, dtype in enumerate((np.float64, np.complex64, np.complex128)):
+        for seed, dtype in enumerate((np.float64, np.complex64)):
             arrays = put(world, draw(40 + seed, world.dp, world.ep, 2, dtype=dtype))
             got, wanted = (
                 mapped(world, partial(gradients, function), *arrays)
@@ -312,17 +309,10 @@ def check_remat_scan_vmap_and_jvp(world: World):
         both = jax.vmap(lambda x, y: function(x, y, *indices), (0, 0))
         return both(jnp.stack([operand, 2 * operand]), jnp.stack([output, -output])).sum(0)
 
-    def each_its_own(function, operand, output, *indices):
-        """Slices of their own for each element."""
-        first, second = indices, [jnp.zeros_like(index) for index in indices]
-        pairs = [jnp.stack(pair) for pair in zip(first, second, strict=True)]
-        given = jnp.stack([operand, 2 * operand]), jnp.stack([output, -output])
-        return jax.vmap(function)(*given, *pairs).reshape(-1, *output.shape[1:])
-
     def forward(function, operand, output, *indices):
         return jax.jvp(lambda x: function(x * x, output, *indices), (operand,), (operand,))[1]
 
-    for transform in (scanned, batched, each_its_own, forward):
+    for transform in (scanned, batched, forward):
         got, wanted = (
             mapped(world, partial(transform, function), *arrays, check_vma=False)
             for function in (EXCHANGE, emulated)
@@ -332,6 +322,19 @@ def check_remat_scan_vmap_and_jvp(world: World):
                 np.testing.assert_allclose(
                     mine.data, theirs.data, rtol=2e-4, atol=2e-4, err_msg=transform.__name__
                 )
+
+
+def check_vmap_over_slices(world: World):
+    """Each element has slices of its own; here the second has none."""
+    given = draw(46, world.dp, world.ep)
+
+    def batched(operand, output, *indices):
+        pairs = [jnp.stack([index, jnp.zeros_like(index)]) for index in indices]
+        rows = jnp.stack([operand, 2 * operand]), jnp.stack([output, -output])
+        return jnp.concatenate(jax.vmap(EXCHANGE)(*rows, *pairs), axis=-1)
+
+    wanted = np.concatenate([expected(given, world.dp, world.ep), -given.output], axis=-1)
+    world.expect_equal(mapped(world, batched, *put(world, given)), wanted)
 
 
 def check_a_tuple_of_axes(world: World):
@@ -361,7 +364,6 @@ def check_index_groups(world: World):
     function = partial(EXCHANGE, axis_index_groups=groups)
     arrays = [world.put(placed(parts)) for parts in shares]
     world.expect_equal(mapped(world, function, *arrays), placed(wanted))
-    _expect_one_number(world, function, arrays)
     with jax.enable_x64(True):
         wide = [array.astype(jnp.float64) for array in arrays[:2]]
         _expect_one_number(world, function, [*wide, *arrays[2:]])
@@ -462,12 +464,7 @@ def check_code_that_calls_jax_lax(world: World):
         for function in (layer, holds_it):
             out = mapped(world, function, *put(world, given), check_vma=False)
             world.expect_equal(out, expected(given, world.dp, world.ep))
-            got, wanted = (
-                mapped(world, partial(_gradients, one), *put(world, given), check_vma=False)
-                for one in (function, emulated)
-            )
-            for mine, theirs in zip(got, wanted, strict=True):
-                _expect_shards(mine, theirs, rtol=1e-5, atol=1e-5)
+        _expect_one_number(world, holds_it, put(world, given))
     assert jax.lax.ragged_all_to_all is imported_before
 
 
