@@ -5,8 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import grpc
 import pytest
 import running_epd
+from epd import cluster
 
 _SCRIPT = pathlib.Path(__file__).with_name("group_lifecycle.py")
 
@@ -56,7 +58,15 @@ def test_a_name_that_is_taken_is_said(epd):
     assert [group.spec.name for group in epd.api.call("ListGroups").groups] == ["train"]
 
 
-def test_no_daemon_is_said(tmp_path):
-    command = [sys.executable, str(_SCRIPT), "--target", f"unix:{tmp_path}/none", "--name", "g"]
+def test_where_there_is_no_daemon_the_remedy_comes_first(tmp_path):
+    target = f"unix:{tmp_path}/none-grpc.sock"
+    command = [sys.executable, str(_SCRIPT), "--target", target, "--name", "g"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1 and "UNAVAILABLE" in ended.stderr
+    remedy = f"error: UNAVAILABLE: start one there with 'epd --socket={tmp_path}/none.sock', or "
+    assert ended.returncode == 1 and ended.stderr.startswith(remedy), ended
+    with cluster.Node(target) as node:
+        for call in (lambda: node.call("GetStatus"), lambda: node.stream("WatchGroup", name="g")):
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert str(refused.value).startswith("[epd:UNAVAILABLE] start one there with "), refused
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -106,6 +106,15 @@ def test_every_library_that_is_given_on_comes_with_its_licence(unpacked: pathlib
     assert (licenses / "common-licenses" / "Apache-2.0").exists()
 
 
+def test_what_is_compiled_in_comes_with_its_licence(unpacked: pathlib.Path) -> None:
+    licenses = next(unpacked.glob("*.dist-info/licenses"))
+    notices = (licenses / "NOTICES.txt").read_text()
+    for package in ("libcli11-dev", "libxxhash-dev", "nanopb"):
+        assert re.search(rf"^{package} \S+: compiled into ", notices, re.M), notices
+        assert "opyright" in (licenses / package / "copyright").read_text(errors="replace")
+    assert "XLA's FFI headers, of jaxlib, Apache License 2.0" in notices
+
+
 # The environment of the tests that follow: a user's, on a machine without Debian's libraries of epd. In a mount namespace of
 # their own /dev/null lies over each, $PLACE over /opt.
 _ENTER = """

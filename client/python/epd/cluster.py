@@ -31,6 +31,7 @@ from google.protobuf.message import Message
 
 _DESCRIPTORS = pathlib.Path(__file__).with_name("descriptors.binpb")
 _PACKAGE = "epd.v1"
+_PROBE_SECONDS = 0.05
 CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
 # A call of these changes nothing: gRPC makes it again when the connection broke, as when epd was replaced or started anew.
 _READS = ("Get", "List", "Plan", "Explain")
@@ -116,6 +117,32 @@ def check_server(path: str, config: pathlib.Path = CLIENT_CONFIG) -> None:
         )
 
 
+class NoDaemonError(grpc.RpcError):  # type: ignore[misc]
+    """Nobody listens at the socket. An UNAVAILABLE whose text begins with what to do."""
+
+    def __init__(self, path: str):
+        stem = path.removesuffix("-grpc.sock")
+        attach_path = stem + ".sock" if stem != path else path
+        self._details = (
+            f"start one there with 'epd --socket={attach_path}', or set EPD_SOCKET to that of a daemon that runs: no epd answers;"
+            f" looked at {path}"
+        )
+        super().__init__(f"[epd:UNAVAILABLE] {self._details}")
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return self._details
+
+
+def _check_there(target: str) -> None:
+    """Raises NoDaemonError if nobody listens at a Unix socket. Of other targets gRPC says so."""
+    path = target.removeprefix("unix:")
+    if path != target and not wait_for_socket(path, _PROBE_SECONDS):
+        raise NoDaemonError(path)
+
+
 class Node:
     """One node's epd. `target` is a gRPC target: "unix:PATH" or "HOST:PORT".
 
@@ -124,7 +151,7 @@ class Node:
     def __init__(self, target: str, timeout: float = 10.0, tls: tuple[str, str, str] | None = None):
         self._pool = load_descriptors()
         self._service = self._pool.FindServiceByName(f"{_PACKAGE}.Node")
-        self._timeout = timeout
+        self._target, self._timeout = target, timeout
         options = [
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_receive_message_length", -1),
@@ -156,15 +183,23 @@ class Node:
         return self._pool.FindEnumTypeByName(f"{_PACKAGE}.{enum}").values_by_number[number].name
 
     def call(self, method: str, /, timeout: float | None = None, **fields: object) -> Message:
-        """Calls a unary method, one that only reads again where the connection broke; raises grpc.RpcError."""
+        """Calls a unary method, one that only reads again where the connection broke; raises grpc.RpcError, of which one is
+        NoDaemonError."""
         request, callable_ = self._prepare(method, fields)
-        return callable_(request, timeout=timeout or self._timeout)
+        try:
+            return callable_(request, timeout=timeout or self._timeout)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                _check_there(self._target)
+            raise
 
     def stream(
         self, method: str, /, timeout: float | None = None, **fields: object
     ) -> collections.abc.Iterator[Message]:
-        """Calls a method with a stream of answers; `cancel()` of the result ends it. Raises grpc.RpcError."""
+        """Calls a method with a stream of answers; `cancel()` of the result ends it. Raises grpc.RpcError, of which one is
+        NoDaemonError."""
         request, callable_ = self._prepare(method, fields)
+        _check_there(self._target)
         return callable_(request, timeout=timeout)
 
     def _retries(self) -> str:

@@ -38,7 +38,10 @@ def _run(folder: pathlib.Path, seed: str) -> dict:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("what", ["lowered, auto", "lowered, explicit", "exported"])
+@pytest.mark.parametrize(
+    "what",
+    ["lowered, auto", "lowered, explicit", "slices, auto", "slices, explicit", "exported"],
+)
 def test_without_a_daemon_every_process_makes_the_same_bytes(made, what: str):
     assert made[0][what] == made[1][what], made
 

@@ -31,7 +31,7 @@ def _over_two_nodes() -> Report:
     try:
         with running_nodes(2) as nodes:
             setup = Setup("ragged", processes=4, mesh=(1, 4), label="-nodes")
-            return Fleet(setup, nodes.daemons[0].folder, *nodes.daemons).run(150)
+            return Fleet(setup, nodes.daemons[0].folder, *nodes.daemons).run()
     except (AssertionError, OSError) as error:
         return Report([], [], [], "", failure=f"{type(error).__name__}: {error}")
 

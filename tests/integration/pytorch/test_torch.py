@@ -22,6 +22,13 @@ def _outcomes(program: str, ranks: int) -> tuple[list[dict[str, str]], str]:
         return outcomes, f"{statuses}\n{fleet.logs()}\n{daemon.log_tail()}"
 
 
+@functools.cache
+def _compiles() -> bool:
+    """Whether PyPI's torch is there, and new enough."""
+    asked = [PYTHON, "-c", "import torch; torch.library.custom_op"]
+    return bool(PYPI_TORCH) and subprocess.run(asked, capture_output=True).returncode == 0
+
+
 def _checks(program: str) -> list[str]:
     text = (HERE / "programs" / f"{program}.py").read_text()
     return re.findall(r"^def (check_\w+)\(", text, re.MULTILINE)
@@ -38,7 +45,7 @@ def _checks(program: str) -> list[str]:
             ("experts", 1),
             ("bad_input", 2),
             ("processes", 2),
-            *((("compiled", 4), ("compiled", 1)) if PYPI_TORCH else ()),
+            *((("compiled", 4), ("compiled", 1)) if _compiles() else ()),
         )
         for check in _checks(program)
     ],
@@ -49,6 +56,31 @@ def test_program(program: str, ranks: int, check: str) -> None:
         r: o.get(check, "it did not run") for r, o in enumerate(outcomes) if o.get(check) != "ok"
     }
     assert not wrong, "\n".join([*(f"rank {r}: {text}" for r, text in wrong.items()), logs])
+
+
+# Looks for a daemon where there is none, and may start none.
+_NOBODY_THERE = """
+import os, sys
+from epd.torch import EpError, Group
+os.environ.update(EPD_AUTOSTART="0", XDG_RUNTIME_DIR=sys.argv[1])
+for socket in ("", sys.argv[1] + "/none.sock"):
+    os.environ["EPD_SOCKET"] = socket
+    try:
+        Group.join("g", 1, 0, num_experts=1, max_tokens_per_rank=1, recv_capacity_per_rank=1, hidden_dim=8)
+    except EpError as error:
+        print(error.code, error.retry, error)
+"""
+
+
+def test_where_there_is_no_daemon_the_remedy_comes_first():
+    with harness.short_folder() as folder:
+        command = [PYTHON, "-c", _NOBODY_THERE, str(folder)]
+        environment = Ranks(folder, "").environment()
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    words = "UNAVAILABLE call again [epd:UNAVAILABLE] "
+    forbidden, absent = said.stdout.splitlines()
+    assert forbidden.startswith(f"{words}unset EPD_AUTOSTART"), said
+    assert absent.startswith(f"{words}start one there with 'epd --socket={folder}/none.sock'"), said
 
 
 def _reached(fleet: Ranks, processes: list[subprocess.Popen], ranks: list[int], line: str) -> None:

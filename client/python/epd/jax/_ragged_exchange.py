@@ -14,9 +14,20 @@ import numpy as np
 from epd.jax import _ffi, _place
 from epd.jax._call import call, mapped
 from epd.jax._exchange_primitive import Arrays, Exchange
+from epd.jax.config import DTYPE_CODES
 
 # Of the axis's indices: the groups that exchange among themselves.
 IndexGroups = tuple[tuple[int, ...], ...]
+
+
+def _of_slices(
+    begins: jax.Array, sizes: jax.Array, values: jax.Array | int, num_rows: int
+) -> jax.Array:
+    """``[num_rows]`` the value of the slice that a row stands in, 0 in none. Slices do not overlap."""
+    steps = jnp.where(sizes > 0, values, 0).astype(begins.dtype)
+    ends = jnp.zeros(num_rows + 1, begins.dtype)
+    ends = ends.at[begins].add(steps, mode="drop").at[begins + sizes].add(-steps, mode="drop")
+    return jnp.cumsum(ends)[:-1]
 
 
 @dataclass(frozen=True)
@@ -103,16 +114,37 @@ class _Returned(_Slices):
     def run(self, residuals: Arrays, operands: Arrays) -> tuple[jax.Array, ...]:
         (rows,) = operands
         _, send_sizes, _, recv_sizes, landing, source = residuals
-        zeros = jnp.zeros((self.operand_rows, *rows.shape[1:]), rows.dtype)
-        operand = self._exchange(rows, zeros, landing, recv_sizes, source, send_sizes)[2]
-        ends = jnp.zeros(rows.shape[0] + 1, jnp.int32)
-        came = (recv_sizes > 0).astype(jnp.int32)
-        ends = (
-            ends.at[landing].add(came, mode="drop").at[landing + recv_sizes].add(-came, mode="drop")
-        )
-        covered = jnp.cumsum(ends)[:-1] > 0
+        if np.dtype(rows.dtype) in DTYPE_CODES:
+            zeros = jnp.zeros((self.operand_rows, *rows.shape[1:]), rows.dtype)
+            operand = self._exchange(rows, zeros, landing, recv_sizes, source, send_sizes)[2]
+        else:
+            operand = self._summed_here(rows, *residuals[:5])
+        covered = _of_slices(landing, recv_sizes, 1, rows.shape[0]) > 0
         output = jnp.where(covered.reshape(-1, *(1,) * (rows.ndim - 1)), 0, rows)
         return operand, output
+
+    def _summed_here(
+        self,
+        rows: jax.Array,
+        input_offsets: jax.Array,
+        send_sizes: jax.Array,
+        output_offsets: jax.Array,
+        recv_sizes: jax.Array,
+        landing: jax.Array,
+    ) -> jax.Array:
+        """-> operand, of a dtype that the library moves and does not sum: what each rank returns comes apart."""
+        num_rows, ranks = rows.shape[0], self.static.group.config.ep_size
+        apart = jnp.zeros((ranks * num_rows, *rows.shape[1:]), rows.dtype)
+        here = self._place()[1].astype(landing.dtype) * num_rows + landing
+        first = jnp.repeat(jnp.arange(ranks, dtype=landing.dtype), send_sizes.size // ranks)
+        there = first * num_rows + output_offsets
+        came = self._exchange(rows, apart, landing, recv_sizes, here, send_sizes)[2]
+        covered = _of_slices(there, send_sizes, 1, apart.shape[0]) > 0
+        moved = _of_slices(there, send_sizes, input_offsets - there, apart.shape[0])
+        to = jnp.where(covered, jnp.arange(apart.shape[0]) + moved, self.operand_rows)
+        wide = rows.dtype if rows.dtype.itemsize >= 4 else jnp.float32
+        sums = jnp.zeros((self.operand_rows, *rows.shape[1:]), wide)
+        return sums.at[to].add(came.astype(wide), mode="drop").astype(rows.dtype)
 
     def transpose(self) -> Exchange:
         return _Moved(self.static, self.groups, self.operand_rows)

@@ -130,7 +130,10 @@ def ep_bootstrap(
     _check_sizes(sizes, ep_size)
     _check_rank(mesh, ep_axes, rank)
     if _group is not None:
-        raise RuntimeError("ep_bootstrap: already bootstrapped; call ep_finalize() first")
+        raise RuntimeError(
+            "ep_bootstrap: already bootstrapped; call ep_finalize() first, or, where two code bases share this process, give"
+            " one of them an epd.jax.Group of its own"
+        )
     experts = sizes["num_experts"] // ep_size
     of_group = config.EpConfig(rank=rank, num_local_experts=experts, **mesh_sizes, **sizes)
     spec = config.GroupSpec(of_group, dtype)

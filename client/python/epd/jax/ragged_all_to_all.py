@@ -87,12 +87,18 @@ def _indices(arrays: Sequence[jax.Array], ranks: int) -> list[jax.Array]:
 _Way = Callable[[jax.Array], jax.Array]
 
 
+def _pairs(rows: jax.Array) -> jax.Array:
+    return jnp.stack([rows.real, rows.imag], axis=-1)
+
+
 def _as_bytes(rows: jax.Array) -> tuple[_Way, _Way]:
-    """To a dtype that can be moved, and back: keys of jax.random, and elements of less than a byte."""
+    """To a dtype that can be moved, and back: keys of jax.random, complex elements, and those of less than a byte."""
     dtype = rows.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(rows))
         return jax.random.key_data, wrap
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return _pairs, lambda pairs: jax.lax.complex(pairs[..., 0], pairs[..., 1])
     moved: Any = dtype
     if dtype.name in config.SUB_BYTE:
         moved = jnp.bfloat16 if jnp.issubdtype(dtype, jnp.floating) else jnp.int8
@@ -159,17 +165,22 @@ _num_as_lax = 0  # Contexts that are entered.
 
 @contextlib.contextmanager
 def ragged_all_to_all_as_lax() -> Iterator[None]:
-    """Inside, ``jax.lax.ragged_all_to_all`` on CPUs is this one, for all threads: in programs that are traced there, and in
-    those that are compiled there though they were traced outside, or had imported the function before.
+    """Inside, ``jax.lax.ragged_all_to_all`` on CPUs is this one, for all threads: in programs that are traced there, also by code
+    that had imported the function before, and in those that are compiled there though they were traced outside. The
+    derivatives of the latter are JAX's, whose gradient of output is wrong next to empty slices.
     """
     global _num_as_lax
     before = jax.lax.ragged_all_to_all
     jax.lax.ragged_all_to_all = ragged_all_to_all
     _num_as_lax += 1
+    # What the function calls that others hold.
+    vars(ragged_all_to_all_p)["bind"] = ragged_all_to_all
     try:
         yield
     finally:
         _num_as_lax -= 1
+        if not _num_as_lax:
+            del vars(ragged_all_to_all_p)["bind"]
         jax.lax.ragged_all_to_all = before
 
 

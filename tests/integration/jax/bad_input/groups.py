@@ -119,7 +119,16 @@ def bootstraps() -> list[Row]:
 
 def second_bootstrap() -> list[Row]:
     return rows_of(
-        "ep_bootstrap", (CONTEXT, "a second time", _bootstrap(), RuntimeError, "already")
+        "ep_bootstrap",
+        (
+            CONTEXT,
+            "a second time",
+            _bootstrap(),
+            RuntimeError,
+            "already bootstrapped",
+            "ep_finalize()",
+            "epd.jax.Group of its own",
+        ),
     )
 
 

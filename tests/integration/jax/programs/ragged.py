@@ -1,5 +1,6 @@
 """ragged_all_to_all against NumPy and against an emulation by all_gather."""
 
+import inspect
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +56,8 @@ def draw(
 
     def data(rows: int) -> np.ndarray:
         values = rng.standard_normal((ranks * rows, *row)) * 50
+        if np.dtype(dtype).kind == "c":
+            values = values + 1j * rng.standard_normal(values.shape)
         return values.astype(dtype) if np.dtype(dtype).kind != "b" else values > 0
 
     flat = lambda array: array.reshape(ranks, -1)  # noqa: E731
@@ -128,8 +131,16 @@ def check_it_is_the_emulation_by_all_gather(world: World):
         np.testing.assert_array_equal(np.asarray(one.data), np.asarray(other.data))
 
 
+def check_it_takes_what_jax_lax_takes(world: World):
+    del world
+    ours, theirs = map(inspect.signature, (ep.ragged_all_to_all, jax.lax.ragged_all_to_all))
+    for one, other in zip(ours.parameters.values(), theirs.parameters.values(), strict=True):
+        assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default)
+
+
 def check_more_than_128_slices(world: World):
-    given = draw(4, world.dp, world.ep, 40, most=2)
+    """Of each pair of ranks."""
+    given = draw(4, world.dp, world.ep, 130, most=2)
     out = mapped(world, EXCHANGE, *put(world, given))
     world.expect_equal(out, expected(given, world.dp, world.ep))
 
@@ -165,6 +176,87 @@ def check_keys_and_elements_of_less_than_a_byte(world: World):
 
     world.expect_equal(mapped(world, keys, *put(world, given)), wanted)
     world.expect_equal(mapped(world, narrow, *put(world, given)), wanted % 16)
+
+
+def _expect_shards(got: jax.Array, wanted: np.ndarray | jax.Array, **tolerance: float) -> None:
+    """As they are, or within the tolerance; of any dtype that NumPy compares."""
+    compare = np.testing.assert_allclose if tolerance else np.testing.assert_array_equal
+    shards = wanted.addressable_shards if isinstance(wanted, jax.Array) else None
+    for number, mine in enumerate(got.addressable_shards):
+        other = wanted[mine.index] if shards is None else shards[number].data
+        compare(np.asarray(mine.data), np.asarray(other), **tolerance)
+
+
+def check_elements_of_8_and_16_bytes_and_indices_of_8(world: World):
+    """Of few rows, which ranks of one node exchange for themselves, and of more than go there."""
+    with jax.enable_x64(True):
+        for seed, (dtype, row) in enumerate(((np.int64, (3,)), (np.complex128, (2048,)))):
+            given = draw(32 + seed, world.dp, world.ep, 2, row=row, dtype=dtype)
+            indices = [world.put(array.astype(np.int64)) for array in given.indices]
+            arrays = world.put(given.operand), world.put(given.output)
+            out = mapped(world, EXCHANGE, *arrays, *indices)
+            assert out.dtype == dtype
+            _expect_shards(out, expected(given, world.dp, world.ep))
+
+
+def check_gradients_of_rows_that_the_library_only_moves(world: World):
+    """Rows that went to several ranks get the sum, whatever their dtype is."""
+
+    def gradients(function, operand, output, *indices):
+        def loss(operand, output):
+            out = function(operand, output, *indices)
+            return (out * out * jnp.arange(1, 1 + len(out))[:, None]).real.sum()
+
+        return jax.grad(loss, (0, 1))(operand, output)
+
+    with jax.enable_x64(True):
+        for seed, dtype in enumerate((np.float64, np.complex64)):
+            arrays = put(world, draw(40 + seed, world.dp, world.ep, 2, dtype=dtype))
+            got, wanted = (
+                mapped(world, partial(gradients, function), *arrays)
+                for function in (EXCHANGE, emulated)
+            )
+            close = 1e-4 if dtype is np.complex64 else 1e-12
+            for one, other in zip(got, wanted, strict=True):
+                assert one.dtype == dtype
+                _expect_shards(one, other, rtol=close, atol=close)
+
+
+def check_gradients_of_rows_of_8_bits(world: World):
+    """Of cotangents whose sums 8 bits hold."""
+    given = draw(43, world.dp, world.ep, dtype=jnp.float8_e4m3fn)
+
+    def gradients(function, operand, output, *indices):
+        out, pull = jax.vjp(lambda x, y: function(x, y, *indices), operand, output)
+        small = 1 + jnp.arange(out.size).reshape(out.shape) % 2
+        return [gradient.astype(jnp.float32) for gradient in pull(small.astype(out.dtype))]
+
+    def wide(operand, output, *indices):
+        return emulated(operand.astype(jnp.float32), output.astype(jnp.float32), *indices)
+
+    got, wanted = (
+        mapped(world, partial(gradients, function), *put(world, given), check_vma=False)
+        for function in (EXCHANGE, wide)
+    )
+    for one, other in zip(got, wanted, strict=True):
+        _expect_shards(one, other)
+
+
+def _products(function, operand, output, *indices):
+    """<J x, v> and <x, J^T v> over all ranks, which are one number."""
+    out, pull = jax.vjp(lambda x, y: function(x, y, *indices), operand, output)
+    v = jnp.cos(out)
+    back = zip(pull(v), (operand, output), strict=True)
+    both = jnp.stack([(out * v).sum(), sum((one * other).sum() for one, other in back)])
+    return jax.lax.psum(both, ("dp", "ep"))[None]
+
+
+def _expect_one_number(world: World, function, arrays) -> None:
+    found = mapped(world, partial(_products, function), *arrays, check_vma=False)
+    for shard in found.addressable_shards:
+        forward, back = np.asarray(shard.data)[0]
+        np.testing.assert_allclose(forward, back, rtol=1e-4)
+        assert forward, "nothing was moved"
 
 
 def _gradients(function, operand, output, *indices):
@@ -233,10 +325,24 @@ def check_remat_scan_vmap_and_jvp(world: World):
                 )
 
 
+def check_vmap_over_slices(world: World):
+    """Each element has slices of its own; here the second has none."""
+    given = draw(46, world.dp, world.ep)
+
+    def batched(operand, output, *indices):
+        pairs = [jnp.stack([index, jnp.zeros_like(index)]) for index in indices]
+        rows = jnp.stack([operand, 2 * operand]), jnp.stack([output, -output])
+        return jnp.concatenate(jax.vmap(EXCHANGE)(*rows, *pairs), axis=-1)
+
+    wanted = np.concatenate([expected(given, world.dp, world.ep), -given.output], axis=-1)
+    world.expect_equal(mapped(world, batched, *put(world, given)), wanted)
+
+
 def check_a_tuple_of_axes(world: World):
     given = draw(23, 1, world.num_ranks)
-    out = mapped(world, partial(ep.ragged_all_to_all, axis_name=("dp", "ep")), *put(world, given))
-    world.expect_equal(out, expected(given, 1, world.num_ranks))
+    function, arrays = partial(ep.ragged_all_to_all, axis_name=("dp", "ep")), put(world, given)
+    world.expect_equal(mapped(world, function, *arrays), expected(given, 1, world.num_ranks))
+    _expect_one_number(world, function, arrays)
 
 
 def check_index_groups(world: World):
@@ -257,8 +363,11 @@ def check_index_groups(world: World):
         return np.concatenate([by_rank[rank] for rank in range(world.num_ranks)])
 
     function = partial(EXCHANGE, axis_index_groups=groups)
-    out = mapped(world, function, *(world.put(placed(parts)) for parts in shares))
-    world.expect_equal(out, placed(wanted))
+    arrays = [world.put(placed(parts)) for parts in shares]
+    world.expect_equal(mapped(world, function, *arrays), placed(wanted))
+    with jax.enable_x64(True):
+        wide = [array.astype(jnp.float64) for array in arrays[:2]]
+        _expect_one_number(world, function, [*wide, *arrays[2:]])
 
 
 def check_the_other_axis_may_be_left_to_xla(world: World):
@@ -281,6 +390,25 @@ def check_programs_with_other_sizes_share_the_group(world: World):
     (alias,) = {name for text in texts for name in re.findall(r"ragged-\w+", text)}
     world.expect_equal(step(*arrays), expected(given, world.dp, world.ep))
     assert _ffi.state(alias)[0] == "ready"
+
+
+def check_it_stands_beside_a_group_that_other_code_bootstrapped(world: World):
+    """Two code bases in one program: one calls ep_bootstrap, the other this function."""
+    world.bootstrap()
+    cfg, given = ep.EpLayerConfig(top_k=2), draw(45, world.dp, world.ep)
+    rows = np.arange(world.num_ranks * 2 * 8, dtype=np.float32).reshape(-1, 8)
+    idx, weights = np.zeros((len(rows), 2), np.int32), np.ones((len(rows), 2), np.float32)
+    exchange = jax.shard_map(EXCHANGE, mesh=world.mesh, in_specs=world.spec, out_specs=world.spec)
+
+    def both(idx, tokens, weights, *arrays):
+        recv, _, handle, counts, _ = ep.ep_dispatch(cfg, idx, tokens, weights, 64)
+        return ep.ep_combine(cfg, handle, counts, recv, len(tokens)), exchange(*arrays)
+
+    with world.context():
+        layer = [world.put(array) for array in (idx, rows, weights)]
+        combined, exchanged = jax.jit(both)(*layer, *put(world, given))
+    world.expect_equal(combined, 2 * rows)
+    world.expect_equal(exchanged, expected(given, world.dp, world.ep))
 
 
 def check_what_does_not_fit_is_an_error_on_all_ranks(world: World):
@@ -309,7 +437,9 @@ def check_what_does_not_fit_is_an_error_on_all_ranks(world: World):
     bad = "INVALID_ARGUMENT"
     with_error(set_at("recv_sizes", 2, 0), bad, "recv_sizes[0]", "is 2")
     with_error(set_at("send_sizes", -1), bad, "negative")
+    with_error(set_at("recv_sizes", -1), bad, "negative")
     with_error(set_at("input_offsets", -1), bad, "negative")
+    with_error(set_at("output_offsets", -1), bad, "negative")
     with_error(set_at("input_offsets", 10**6), bad, "operand has")
     with_error(set_at("output_offsets", 10**6), bad, "output of rank")
     if n > 1:
@@ -326,10 +456,16 @@ def check_code_that_calls_jax_lax(world: World):
     def holds_it(*arrays):
         return imported_before(*arrays, axis_name="ep")
 
+    specs = {"in_specs": world.spec, "out_specs": world.spec, "check_vma": False}
+    outside = jax.jit(jax.shard_map(holds_it, mesh=world.mesh, **specs))
+    traced_outside = outside.trace(*put(world, given))
     with ep.ragged_all_to_all_as_lax():
+        out = traced_outside.lower().compile()(*put(world, given))
+        world.expect_equal(out, expected(given, world.dp, world.ep))
         for function in (layer, holds_it):
             out = mapped(world, function, *put(world, given), check_vma=False)
             world.expect_equal(out, expected(given, world.dp, world.ep))
+        _expect_one_number(world, holds_it, put(world, given))
     assert jax.lax.ragged_all_to_all is imported_before
 
 

@@ -4,6 +4,7 @@ Argument: the folder of JAX's persistent compilation cache.
 """
 
 import collections
+import functools
 import hashlib
 import json
 import sys
@@ -52,6 +53,25 @@ def _shapes(mesh) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct((32, n), dtype, sharding=sharding) for n, dtype in kinds]
 
 
+def _slices():
+    """A loss of ragged_all_to_all along ep, with its gradient. Nothing was set up for it, and nothing is joined."""
+    exchange = functools.partial(ep.ragged_all_to_all, axis_name="ep")
+    spec = PartitionSpec(("dp", "ep"))
+
+    def loss(operand, output, *indices):
+        return (
+            jax.shard_map(exchange, in_specs=spec, out_specs=spec)(operand, output, *indices) ** 2
+        ).sum()
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+
+
+def _shapes_of_slices(mesh) -> list[jax.ShapeDtypeStruct]:
+    sharding = NamedSharding(mesh, PartitionSpec(("dp", "ep")))
+    kinds = [((32, 16), jnp.float32)] * 2 + [((8,), jnp.int32)] * 4
+    return [jax.ShapeDtypeStruct(*kind, sharding=sharding) for kind in kinds]
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -71,6 +91,11 @@ def main() -> None:
         text = lowered.as_text()
         assert all(f"@{target}(" in text for target in ep.FFI_TARGET_NAMES), text
         made[f"lowered, {name}"] = _digest(text.encode())
+        with jax.sharding.use_abstract_mesh(abstract):
+            traced = _slices().trace(*_shapes_of_slices(abstract))
+            text = traced.lower(lowering_platforms=("cpu",)).as_text()
+        assert text.count("@epd1.ragged(") == 2, text
+        made[f"slices, {name}"] = _digest(text.encode())
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("dp", "tp", "ep"))
     step, shapes = _step(_group(mesh)), _shapes(mesh)
     checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in ep.FFI_TARGET_NAMES]

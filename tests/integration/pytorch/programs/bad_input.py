@@ -1,9 +1,10 @@
 """Each bad argument is named where it is given, and told to the other ranks, which go on."""
 
 import os
+from unittest import mock
 
 import torch
-from epd.torch import EpError, Group
+from epd.torch import EpError, Group, _compiled, _operands
 from torch_problem import (
     EXPERTS,
     HIDDEN,
@@ -38,6 +39,20 @@ def _refused(world, group, part, good, bad):
     assert_close(exchanged(group, given), dense(given), "the next call")
 
 
+class _OfCuda(torch.Tensor):
+    """Says that it is on a GPU; what it holds is on none."""
+
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+
+def _on_cuda(tensor):
+    return tensor.detach().as_subclass(_OfCuda)
+
+
+_CUDA = "is on cuda:0; epd.torch exchanges CPU tensors: move it with .cpu(), and the result back"
+
+
 def check_arguments_of_join(world):
     good = {
         "name": "g",
@@ -51,19 +66,27 @@ def check_arguments_of_join(world):
     for kind, part, bad in [
         (TypeError, "name must be a str", {"name": 7}),
         (ValueError, "name is 'a b'", {"name": "a b"}),
+        (ValueError, "name is 'a/b'", {"name": "a/b"}),
+        (ValueError, "name is ''; expected 1 to 60", {"name": ""}),
+        (ValueError, "expected 1 to 60", {"name": "x" * 61}),
         (ValueError, "ep_bootstrap's", {"name": "default"}),
         (TypeError, "ranks must be an int", {"ranks": 2.0}),
         (ValueError, "ranks is 0", {"ranks": 0}),
+        (ValueError, "ranks is 2147483648", {"ranks": 2**31}),
         (ValueError, "rank is 2; expected 0 to 1", {"rank": 2}),
         (TypeError, "rank must be an int", {"rank": [0]}),
         (ValueError, "num_experts is 5, which the 2 ranks", {"num_experts": 5}),
         (ValueError, "max_tokens_per_rank is -1", {"max_tokens_per_rank": -1}),
         (ValueError, "recv_capacity_per_rank is 0", {"recv_capacity_per_rank": 0}),
         (TypeError, "hidden_dim must be an int", {"hidden_dim": "8"}),
+        (ValueError, "hidden_dim is 2147483648", {"hidden_dim": 2**31}),
         (TypeError, "max_token_dtype must be a torch.dtype", {"max_token_dtype": "float32"}),
         (ValueError, "max_token_dtype is torch.complex128", {"max_token_dtype": torch.complex128}),
         (ValueError, "max_top_k is 129", {"max_top_k": 129}),
+        (ValueError, "max_top_k is 0", {"max_top_k": 0}),
+        (TypeError, "max_top_k must be an int", {"max_top_k": "2"}),
         (TypeError, "expert_owner must be a sequence", {"expert_owner": 1}),
+        (TypeError, "expert_owner must be an int", {"expert_owner": ["a"] * 4}),
         (ValueError, "expert_owner has 1 entries", {"expert_owner": [0]}),
         (ValueError, "expert_owner names [2]", {"expert_owner": [0, 1, 2, 0]}),
         (TypeError, "job must be a str", {"job": 1}),
@@ -96,6 +119,7 @@ def check_arguments_of_prepare(world):
             ("more than max_tokens_per_rank 64", lambda: group.prepare(idx.repeat(20, 1))),
             ("alignment is 3", lambda: group.prepare(idx, alignment=3)),
             ("alignment must be an int", lambda: group.prepare(idx, alignment=0.5)),
+            (f"topk_idx {_CUDA}", lambda: group.prepare(_on_cuda(idx))),
             ("topk_idx is on meta", lambda: group.prepare(idx.to("meta"))),
             ("topk_idx is torch.sparse_coo", lambda: group.prepare(idx.to_sparse())),
         ]:
@@ -113,6 +137,8 @@ def check_arguments_of_dispatch(world):
             ("tokens has shape [4, 16], expected [5, 16]", (half[:4], weights)),
             ("wider than max_token_dtype torch.bfloat16", (tokens, weights)),
             ("tokens has dtype torch.complex128", (tokens.to(torch.complex128), weights)),
+            (f"tokens {_CUDA}", (_on_cuda(half), weights)),
+            (f"topk_weights {_CUDA}", (half, _on_cuda(weights))),
             ("topk_weights must be a torch.Tensor", (half, 1)),
             ("topk_weights must have a floating dtype", (half, weights.long())),
             ("topk_weights has shape [5, 1], expected [5, 2]", (half, weights[:, :1])),
@@ -137,6 +163,7 @@ def check_arguments_of_combine(world):
     with world.join("combine") as group:
         for part, change in [
             ("expert_out must be a torch.Tensor", lambda rows: rows.tolist()),
+            (f"expert_out {_CUDA}", _on_cuda),
             ("expected [C, 16]", lambda rows: rows[:, :8]),
             ("float32, bfloat16 or float16, which can be summed", lambda rows: rows.int()),
             ("fewer than the", lambda rows: rows[:-1]),
@@ -216,6 +243,53 @@ def check_traced_calls_are_refused(world):
             )
         else:
             _raises(EpError, "torch.compile", group.prepare, given.idx)
+
+
+def _compiled_without_custom_ops(function):
+    """By torch.compile of a torch from 2.0 to 2.3. Another torch is made to look like one that compiles."""
+    if hasattr(torch, "compile") and not _compiled._OFFERED:
+        return torch.compile(function, backend="eager")
+
+    def compiling():
+        with (
+            mock.patch.object(_operands, "_is_compiling", lambda: True),
+            mock.patch.object(_compiled, "_OFFERED", False),
+        ):
+            return function()
+
+    return compiling
+
+
+def check_a_compiler_without_custom_ops_is_refused_by_name(world):
+    given = problem(world)
+    tokens, weights = given.tokens.detach(), given.weights.detach()
+    part = "cannot compile exchanges; expected 2.4 or newer, or torch.compiler.disable around"
+    with world.join("old-compiler") as group:
+        plan = group.prepare(given.idx)
+        recv, _ = group.dispatch(plan, tokens, weights)
+        for call in (
+            lambda: group.prepare(given.idx).token_counts + 1,
+            lambda: group.dispatch(plan, tokens, weights)[0] + 1,
+            lambda: group.combine(plan, recv) + 1,
+        ):
+            _refused(world, group, part, call, _compiled_without_custom_ops(call))
+
+
+def check_a_rank_that_another_process_holds(world):
+    error = _raises(
+        EpError,
+        "rank",
+        Group.join,
+        "twice",
+        world.ranks,
+        0,
+        num_experts=EXPERTS,
+        max_tokens_per_rank=8,
+        recv_capacity_per_rank=8,
+        hidden_dim=HIDDEN,
+    )
+    print(error)
+    assert error.code == "INVALID_ARGUMENT" and "rank=0" in str(error), error
 
 
 def check_a_left_group_is_named(world):
