@@ -190,7 +190,7 @@ class WireServer::Stream {
     std::string bytes = reader.Rest(sizeof(uint32_t));
     EPD_FAILPOINT_FLIP("worker.wire.bytes", bytes.data(), bytes.size());
     if (!proto.ParseFromString(bytes)) return Bad("no message");
-    std::optional<PeerMessage> message = FromProto(proto);
+    std::optional<PeerMessage> message = FromProto(proto, heard_);
     if (!message.has_value() || message->step == LeaderStep::kRows) {
       return Bad(absl::StrCat("a message of step ", proto.step()));
     }
@@ -200,7 +200,7 @@ class WireServer::Stream {
 
   grpc::Status TakeRowsAhead(BufferReader& reader) {
     traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
-    std::optional<RowsMessage> read = ReadRowsAhead(reader);
+    std::optional<RowsMessage> read = ReadRowsAhead(reader, heard_);
     if (!read.has_value()) return Bad("rows ahead of an announce that are none");
     server_.inbox_.Put(PeerSaid{peer_, std::move(read->message), std::move(read->rows)});
     return grpc::Status::OK;
@@ -246,6 +246,7 @@ class WireServer::Stream {
   Incarnation peer_;
   uint32_t kind_ = 0;
   std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
+  LastSubject heard_;                     // Last.
 };
 
 WireServer::WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)

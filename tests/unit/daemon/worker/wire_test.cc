@@ -308,6 +308,36 @@ TEST(WireTest, RowsThatGoAheadAreHeldAsTheyWereSentAndLandWhereTheyAreTold) {
   EXPECT_EQ(landed[0], 0) << "they are held once";
 }
 
+TEST(WireTest, WhatARefusedStageWasAboutHasNotBeenSaid) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  PeerMessage message = Message(1);
+  message.group = GroupId(5);
+  left->Send(kRight, message);
+  message.step = LeaderStep::kRows;
+  message.group = GroupId(6);
+  const int32_t counts[] = {1, 2, 3, 4};
+  StageToSend damaged = MakeCounts(counts);
+  damaged.stage.said.kind = shm::Kind::kDispatch;  // And of no bytes.
+  EXPECT_TRUE(absl::IsDataLoss(left->SendAhead(kRight, message, damaged, {Rank(0)})));
+  for (const uint64_t group : {6, 6, 5}) {
+    message = Message(2);
+    message.group = GroupId(group);
+    left->Send(kRight, message);
+  }
+  std::vector<uint64_t> heard;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (heard.size() < 4 && absl::Now() < deadline) {
+    for (const WireEvent& event : right->inbox().Take()) {
+      heard.push_back(std::get<PeerSaid>(event).message.group.value);
+    }
+  }
+  EXPECT_THAT(heard, testing::ElementsAre(5, 6, 6, 5));
+}
+
 TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {
   const std::unique_ptr<Wire> right = MakeWire(kRight);
   const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
