@@ -25,8 +25,10 @@ namespace {
 constexpr int kMaxFrameBytes = 16 << 20;
 constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
 constexpr int kPingEveryMs = 1000;
-// Of a stream of messages: what a peer may send before it hears how much was read. Wide enough for small rows of some operations, so that
-// there is nothing to find out by pings, as gRPC does at each buffer, and no frame to be cut.
+// Of a stream of messages: what a peer may send before it hears how much was read, and that no frame is to be cut. gRPC gives the
+// connection, which is one stream's, a window of its own: 64 KiB, which it widens only by what it finds out with pings
+// (GRPC_ARG_HTTP2_BDP_PROBE; ten a second at most). With that off, rows of more than 64 KiB wait half-way for the word that the first
+// of them were read.
 constexpr int kExpressWindowBytes = 8 << 20;
 constexpr int kExpressFrameBytes = 1 << 20;
 
@@ -268,7 +270,6 @@ absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
   if (kind == kExpressStream) {
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kExpressWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kExpressFrameBytes);
   }
