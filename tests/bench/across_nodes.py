@@ -35,6 +35,11 @@ _SMALL = problems.Sizes(4, 8, 2048, 4)
 _REPETITIONS = 3
 _SMALL_RUNS = 150
 _MAX_BESIDE = 3
+# Bytes on the link beside the rows that the other node needs: of small operations, and a share of large ones'.
+_COUNTED_RUNS = 300
+_UNLOAD_SECONDS = 60
+_MAX_BYTES_BESIDE_ROWS = 1024
+_MAX_SHARE_BESIDE_ROWS = 0.02
 # What two cores can serve with time to spare: then it is the link that the two share.
 _LINK_RATE = "1gbit"
 _MIN_IDLE = 0.2
@@ -46,6 +51,7 @@ class Nodes:
     skipped: list[str]
     beside: "Beside | None" = None
     beside_on_link: "Beside | None" = None
+    traffic: list["Traffic"] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -55,6 +61,7 @@ class Nodes:
             "small_beside_bulk_on_link": dataclasses.asdict(self.beside_on_link)
             if self.beside_on_link
             else None,
+            "traffic": [dataclasses.asdict(one) for one in self.traffic],
             "skipped": self.skipped,
         }
 
@@ -83,7 +90,31 @@ class Nodes:
                         )
         for beside in (self.beside, self.beside_on_link):
             lines += beside.marks() if beside else []
-        return lines
+        return lines + [traffic.mark() for traffic in self.traffic]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that each node sends for one operation."""
+
+    sizes: problems.Sizes
+    operation: str
+    rows: tuple[int, ...]  # Of which the other node needs each once.
+    sent: tuple[float, ...]  # Messages and the headers of packets included.
+
+    def mark(self) -> str:
+        beside = [sent - rows for rows, sent in zip(self.rows, self.sent, strict=True)]
+        small = self.sizes == _SMALL
+        most = [_MAX_BYTES_BESIDE_ROWS if small else _MAX_SHARE_BESIDE_ROWS * r for r in self.rows]
+        reached = all(extra <= limit for extra, limit in zip(beside, most, strict=True))
+        figures = ", ".join(
+            f"{extra:.0f} above {rows}" for extra, rows in zip(beside, self.rows, strict=True)
+        )
+        wanted = f"{_MAX_BYTES_BESIDE_ROWS}" if small else f"{_MAX_SHARE_BESIDE_ROWS:.0%}"
+        return (
+            f"{'reached' if reached else 'MISSED'}: two nodes, {self.sizes.name}, {self.operation}, bytes on the link "
+            f"of each node: {figures} of rows, at most {wanted} above"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +147,43 @@ def _cpu_seconds() -> tuple[float, float]:
     """Of all cores since the machine's start: idle, and all."""
     ticks = [int(n) for n in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
     return float(ticks[3] + ticks[4]), float(sum(ticks))
+
+
+def _rows_bytes(routing: np.ndarray, sizes: problems.Sizes, operation: str) -> tuple[int, ...]:
+    """What each node has of rows that the other one needs: a dispatch's tokens once, a combine's routes each."""
+    ranks_per_node = sizes.num_ranks // 2
+    source = np.arange(sizes.num_ranks)[:, None, None] // ranks_per_node
+    owner = routing * sizes.num_ranks // sizes.num_experts // ranks_per_node
+    crosses = owner != source
+    if operation == "dispatch":
+        tokens = crosses.any(axis=-1).reshape(2, -1).sum(axis=-1)
+        return tuple(int(n) * sizes.hidden * 2 for n in tokens)
+    return tuple(int((crosses & (owner == n)).sum()) * sizes.hidden * 2 for n in (0, 1))
+
+
+def _count_traffic(
+    network: namespaces.Network, fleet: Fleet, problem: problems.Problem
+) -> Iterator[Traffic]:
+    sizes = problem.sizes
+    runs = _COUNTED_RUNS if sizes == _SMALL else _COUNTED_RUNS // 10
+    tenants.load(fleet, problem)
+    for operation in ("dispatch", "combine"):
+        tenants.times_of(fleet, 20, operation)  # Warm.
+        before = [network.sent_bytes(node) for node in (0, 1)]
+        tenants.times_of(fleet, runs, operation)
+        sent = [(network.sent_bytes(node) - before[node]) / runs for node in (0, 1)]
+        yield Traffic(sizes, operation, _rows_bytes(problem.routing, sizes, operation), tuple(sent))
+    fleet.command("unload", _UNLOAD_SECONDS)
+
+
+def _traffic(network: namespaces.Network, place: who.Place, seed: int) -> list[Traffic]:
+    found = []
+    with who.started(who.EPD_C, _SMALL.num_ranks, place, ".traffic") as fleet:
+        for sizes in _SIZES:
+            with tempfile.TemporaryDirectory(dir=place.folder) as data:
+                problem = problems.Problem.write(pathlib.Path(data), sizes, seed)
+                found += _count_traffic(network, fleet, problem)
+    return found
 
 
 def _small_beside_bulk(place: who.Place, seed: int, link: str = "") -> Beside:
@@ -173,6 +241,7 @@ def measure_nodes(
     with namespaces.Network(2) as network, _two_nodes(network, binaries, folder, 2 << 30) as place:
         _run_sizes(found, place, [c for c in _CONTENDERS if c in wanted], seed)
         if who.EPD_C in wanted:
+            found.traffic = _traffic(network, place, seed)
             found.beside = _small_beside_bulk(place, seed)
             if why := network.limit_links(_LINK_RATE):
                 found.skipped.append(f"two nodes with a link of {_LINK_RATE}: {why}")

@@ -8,7 +8,7 @@
 
 namespace epd {
 
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 inline constexpr const char* kWireMethod = "/epd.v1.Wire/Stream";
 
 // Of a hello.
@@ -19,7 +19,7 @@ enum class FrameKind : uint32_t {
   kHello = 1,    // Then a WireHello with the proof alone; stream_proof.h.
   kMessage = 2,  // Then a WireMessage.
   kRows = 3,     // Then the rest of RowsFrame, RowsPiece[num_pieces] and the pieces' bytes.
-  // Then the rest of RowsAheadFrame, a WireMessage of step kRows, RowsPiece[num_pieces] and the pieces' bytes.
+  // Then the rest of RowsAheadFrame, a WireRowsAhead with a message of step kRows, and the pieces' bytes.
   kRowsAhead = 4,
   kSeveral = 5,  // Then buffers of the other kinds, each behind its size, 32 bits.
 };
@@ -40,11 +40,9 @@ static_assert(sizeof(RowsFrame) == 48);
 // The rows of one rank ahead of an announce.
 struct RowsAheadFrame {
   uint32_t kind = static_cast<uint32_t>(FrameKind::kRowsAhead);
-  uint32_t message_bytes = 0;
-  uint32_t num_pieces = 0;
-  uint32_t reserved = 0;
+  uint32_t head_bytes = 0;  // Of the WireRowsAhead.
 };
-static_assert(sizeof(RowsAheadFrame) == 16);
+static_assert(sizeof(RowsAheadFrame) == 8);
 
 struct RowsPiece {
   uint64_t offset = 0;  // From the start of the region, or of the eager buffer.

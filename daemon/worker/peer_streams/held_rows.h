@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "daemon/worker/engine/peer_message.h"
 #include "daemon/worker/peer_streams/buffer_reader.h"
 #include "daemon/worker/peer_streams/frame.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stage_image.h"
 
 namespace epd {
@@ -21,8 +23,10 @@ namespace epd {
 // As they came; the buffer's memory is theirs.
 struct HeldRows {
   std::shared_ptr<const std::vector<grpc::Slice>> slices;
+  std::shared_ptr<const std::string> table;  // What stands in front of the rows.
   std::vector<RowsPiece> pieces;
-  std::vector<std::pair<const char*, size_t>> parts;  // Of the slices: the pieces' bytes in order.
+  // Of the table and the slices: the pieces' bytes in order.
+  std::vector<std::pair<const char*, size_t>> parts;
 
   // Writes them into an eager buffer.
   void Land(char* eager_buffer) const;
@@ -34,12 +38,13 @@ struct RowsMessage {
 };
 
 // A buffer of kind kRowsAhead with what of the stage `destinations` get, which is copied.
-//   DATA_LOSS  the stage is damaged
+//   DATA_LOSS  the stage is damaged; `last` stays as it is
 absl::StatusOr<grpc::ByteBuffer> FrameRowsAhead(const PeerMessage& message,
                                                 const PublishedStage& stage,
-                                                const std::vector<Rank>& destinations);
+                                                const std::vector<Rank>& destinations,
+                                                LastSubject& last);
 
 // What such a buffer holds. Nothing: it is none, or rows of it would lie outside of an eager buffer.
-std::optional<RowsMessage> ReadRowsAhead(BufferReader& reader);
+std::optional<RowsMessage> ReadRowsAhead(BufferReader& reader, LastSubject& last);
 
 }  // namespace epd

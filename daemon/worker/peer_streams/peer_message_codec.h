@@ -8,8 +8,19 @@
 
 namespace epd {
 
-v1::WireMessage ToProto(const PeerMessage& message);
+// What a message is about. Those of one stream, which is ordered, say so only where it is not what the one before was about:
+// who writes a stream and who reads it each keep the last one.
+struct MessageSubject {
+  GroupId group;
+  Formation formation;
+  OperationKey key;
+
+  friend bool operator==(const MessageSubject&, const MessageSubject&) = default;
+};
+using LastSubject = std::optional<MessageSubject>;
+
+v1::WireMessage ToProto(const PeerMessage& message, LastSubject& last);
 // Nothing: it has no meaning.
-std::optional<PeerMessage> FromProto(const v1::WireMessage& message);
+std::optional<PeerMessage> FromProto(const v1::WireMessage& message, LastSubject& last);
 
 }  // namespace epd

@@ -29,7 +29,7 @@ struct ImagePiece {
 
 // Ordered; the pieces do not overlap.
 struct StageImage {
-  std::string made;
+  std::string made;  // All of it, if any, is one piece at the start of the region.
   std::vector<ImagePiece> pieces;
   uint64_t bytes = 0;
 };

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/tls/proof.h"
 #include "daemon/worker/peer_streams/frame.h"
-#include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/stream_proof.h"
 #include "proto/epd/v1/wire.pb.h"
 #include "proto/failpoint/failpoint.h"
@@ -137,7 +136,8 @@ void Wire::Send(Incarnation peer, const PeerMessage& message) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;  // Its loss has been told.
   EPD_FAILPOINT_SEND("worker.wire.message")
-  Post(peer, *found->second.express, Framed(FrameKind::kMessage, ToProto(message)));
+  Post(peer, *found->second.express,
+       Framed(FrameKind::kMessage, ToProto(message, found->second.said)));
 }
 
 void Wire::Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message) {
@@ -160,9 +160,12 @@ absl::Status Wire::SendAhead(Incarnation peer, const PeerMessage& message, const
   if (found == peers_.end()) return absl::OkStatus();  // Its loss has been told.
   PublishedStage published = stage.stage;
   if (!stage.expert_owner.empty()) published.spec.expert_owner = stage.expert_owner.data();
-  const absl::StatusOr<grpc::ByteBuffer> buffer = FrameRowsAhead(message, published, destinations);
+  LastSubject said = found->second.said;
+  const absl::StatusOr<grpc::ByteBuffer> buffer =
+      FrameRowsAhead(message, published, destinations, said);
   if (!buffer.ok()) return buffer.status();
   EPD_FAILPOINT_SEND("worker.wire.ahead") {
+    found->second.said = said;
     found->second.traffic->sent_bytes.fetch_add(buffer->Length(), std::memory_order_relaxed);
     Post(peer, *found->second.express, *buffer);
   }

@@ -17,6 +17,7 @@
 #include "daemon/worker/peer_streams/held_rows.h"
 #include "daemon/worker/peer_streams/inbox.h"
 #include "daemon/worker/peer_streams/outgoing_rows.h"
+#include "daemon/worker/peer_streams/peer_message_codec.h"
 #include "daemon/worker/peer_streams/peer_stream.h"
 #include "daemon/worker/peer_streams/remote_regions.h"
 #include "daemon/worker/peer_streams/stream_loop.h"
@@ -88,6 +89,7 @@ class Wire {
     std::shared_ptr<PeerStream> express;
     std::shared_ptr<PeerStream> bulk;
     std::shared_ptr<NodeTraffic> traffic;
+    LastSubject said = {};  // Last, on the express stream.
   };
   std::shared_ptr<PeerStream> Connect(const PeerWorker& node, uint32_t kind);
 

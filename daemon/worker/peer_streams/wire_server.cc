@@ -25,8 +25,10 @@ namespace {
 constexpr int kMaxFrameBytes = 16 << 20;
 constexpr int kPingStrikes = 0;  // Peers ping as often as they like.
 constexpr int kPingEveryMs = 1000;
-// Of a stream of messages: what a peer may send before it hears how much was read. Wide enough for small rows of some operations, so that
-// there is nothing to find out by pings, as gRPC does at each buffer, and no frame to be cut.
+// Of a stream of messages: what a peer may send before it hears how much was read, and that no frame is to be cut. gRPC gives the
+// connection, which is one stream's, a window of its own: 64 KiB, which it widens only by what it finds out with pings
+// (GRPC_ARG_HTTP2_BDP_PROBE; ten a second at most). With that off, rows of more than 64 KiB wait half-way for the word that the first
+// of them were read.
 constexpr int kExpressWindowBytes = 8 << 20;
 constexpr int kExpressFrameBytes = 1 << 20;
 
@@ -190,7 +192,7 @@ class WireServer::Stream {
     std::string bytes = reader.Rest(sizeof(uint32_t));
     EPD_FAILPOINT_FLIP("worker.wire.bytes", bytes.data(), bytes.size());
     if (!proto.ParseFromString(bytes)) return Bad("no message");
-    std::optional<PeerMessage> message = FromProto(proto);
+    std::optional<PeerMessage> message = FromProto(proto, heard_);
     if (!message.has_value() || message->step == LeaderStep::kRows) {
       return Bad(absl::StrCat("a message of step ", proto.step()));
     }
@@ -200,7 +202,7 @@ class WireServer::Stream {
 
   grpc::Status TakeRowsAhead(BufferReader& reader) {
     traffic_->received_bytes.fetch_add(reader.left(), std::memory_order_relaxed);
-    std::optional<RowsMessage> read = ReadRowsAhead(reader);
+    std::optional<RowsMessage> read = ReadRowsAhead(reader, heard_);
     if (!read.has_value()) return Bad("rows ahead of an announce that are none");
     server_.inbox_.Put(PeerSaid{peer_, std::move(read->message), std::move(read->rows)});
     return grpc::Status::OK;
@@ -246,6 +248,7 @@ class WireServer::Stream {
   Incarnation peer_;
   uint32_t kind_ = 0;
   std::shared_ptr<NodeTraffic> traffic_;  // Once greeted.
+  LastSubject heard_;                     // Last.
 };
 
 WireServer::WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic)
@@ -267,7 +270,6 @@ absl::StatusOr<int> WireServer::Open(uint32_t kind, const std::string& address,
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingEveryMs);
   if (kind == kExpressStream) {
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kExpressWindowBytes);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kExpressFrameBytes);
   }

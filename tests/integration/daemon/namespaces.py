@@ -77,6 +77,12 @@ class Network:
         call_it = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
         return (*self.inside(node), "unshare", "--uts", "sh", "-c", call_it, self.addresses[node])
 
+    def sent_bytes(self, node: int) -> int:
+        """What has left the node by its link, with the headers of packets as the node's kernel hands them over."""
+        file = "/sys/class/net/eth0/statistics/tx_bytes"
+        command = [*self.inside(node), "cat", file]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
     def cut(self, node: int) -> None:
         """Packets to and from the node vanish; nothing is reset."""
         self._ip("-n", self._hub, "rule", "add", "iif", f"p{node}", "blackhole")

@@ -192,7 +192,7 @@ def test_a_stranger_at_a_workers_port_is_refused_and_logged(pair, clients):
     """It knows the workers' numbers, and nothing that a formation has told them."""
     _form(clients, "g")
     first, second = (epd.api.call("GetStatus").workers[0] for epd in pair)
-    hello = wire_pb2.WireHello(version=4, node="b", stream_kind=1, nonce=bytes(32))
+    hello = wire_pb2.WireHello(version=5, node="b", stream_kind=1, nonce=bytes(32))
     setattr(hello, "from", second.worker_incarnation)
     hello.to = first.worker_incarnation
     proof = b"\x01\0\0\0" + wire_pb2.WireHello(proof=bytes(32)).SerializeToString()

@@ -148,7 +148,9 @@ uint64_t SummedBytes(uint64_t element_bytes) {
 bool ComesWhole(const std::string& name) {
   PeerMessage message;
   message.name = name;
-  return FromProto(ToProto(message))->name == name;
+  LastSubject said;
+  LastSubject heard;
+  return FromProto(ToProto(message, said), heard)->name == name;
 }
 
 bool IsToldWhole(const std::string& text) {

@@ -193,17 +193,50 @@ TEST_F(HostilePeerTest, APeerThatSaysWhatIsNoMessageIsLostAndTheCauseSaysWhy) {
   EXPECT_EQ(NextEvent(), absl::StrCat("said of ", limits::kPlanRanks, " ranks"));
 }
 
-// Of rows ahead of an announce; `piece` holds four bytes.
+v1::WireRowsAhead HeadOf(const RowsPiece& piece, uint32_t num_said = 1,
+                         LeaderStep step = LeaderStep::kRows) {
+  v1::WireRowsAhead head;
+  head.mutable_message()->set_step(static_cast<uint32_t>(step));
+  head.mutable_message()->set_program(std::string(16, 'p'));
+  for (uint32_t i = 0; i < num_said; ++i) head.mutable_message()->add_said();
+  head.add_pieces(piece.offset);
+  head.add_pieces(piece.bytes);
+  return head;
+}
+
+// Of rows ahead of an announce, which are four bytes.
+std::string BufferOf(const v1::WireRowsAhead& head) {
+  const std::string text = head.SerializeAsString();
+  const RowsAheadFrame frame{.head_bytes = static_cast<uint32_t>(text.size())};
+  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame) + text + "rows";
+}
 std::string RowsAhead(const RowsPiece& piece, uint32_t num_said = 1,
-                      LeaderStep step = LeaderStep::kRows, const std::string& rows = "rows") {
-  v1::WireMessage message;
-  message.set_step(static_cast<uint32_t>(step));
-  message.set_program(std::string(16, 'p'));
-  for (uint32_t i = 0; i < num_said; ++i) message.add_said();
-  const std::string text = message.SerializeAsString();
-  const RowsAheadFrame frame{.message_bytes = static_cast<uint32_t>(text.size()), .num_pieces = 1};
-  return std::string(reinterpret_cast<const char*>(&frame), sizeof frame) + text +
-         std::string(reinterpret_cast<const char*>(&piece), sizeof piece) + rows;
+                      LeaderStep step = LeaderStep::kRows) {
+  return BufferOf(HeadOf(piece, num_said, step));
+}
+
+// Heads that mean nothing.
+std::vector<std::string> SenselessRowsAhead() {
+  constexpr uint64_t kEnd = shm::kEagerBufferBytes;
+  std::vector<v1::WireRowsAhead> heads(9, HeadOf({0, 4}));
+  heads[0].add_pieces(0);  // Half a piece.
+  heads[1].set_bytes_of_table(std::string(kEnd + 1, 't'));
+  heads[2].set_bytes_of_table(std::string(kEnd - 3, 't'));  // No room for the rows behind it.
+  heads[3].mutable_table()->add_route_rows(1);              // Without a slot.
+  for (uint64_t i = 0; i < kEnd / 12; ++i) {
+    heads[4].mutable_table()->add_route_rows(1);
+    heads[4].mutable_table()->add_route_slots(1);
+  }
+  heads[5].mutable_table()->mutable_routes_to()->Resize(limits::kPlanRanks + 1, 0);
+  heads[6].mutable_table()->add_route_weights(1);  // Of no route.
+  heads[7].clear_pieces();
+  heads[8].mutable_message()->clear_program();
+  heads[8].mutable_message()->set_same_subject(true);  // As none before.
+  std::vector<std::string> all;
+  for (const v1::WireRowsAhead& head : heads) all.push_back(BufferOf(head));
+  const RowsAheadFrame endless{.head_bytes = UINT32_MAX};
+  all.emplace_back(reinterpret_cast<const char*>(&endless), sizeof endless);
+  return all;
 }
 
 std::string Several(const std::vector<std::string>& buffers) {
@@ -219,15 +252,20 @@ std::string Several(const std::vector<std::string>& buffers) {
 TEST_F(HostilePeerTest, RowsAheadThatFitIntoNoEagerBufferAndBuffersThatAreCutEndTheirStream) {
   constexpr uint64_t kEnd = shm::kEagerBufferBytes;
   const std::string good = RowsAhead({kEnd - 4, 4});
+  std::vector<std::string> refused = SenselessRowsAhead();
   v1::WireMessage without_rows;
   without_rows.set_step(static_cast<uint32_t>(LeaderStep::kRows));
   without_rows.set_program(std::string(16, 'p'));
   for (const std::string& bytes :
-       {RowsAhead({kEnd - 3, 4}), RowsAhead({UINT64_MAX - 1, 4}), RowsAhead({0, kEnd + 1}),
-        RowsAhead({0, 0}), RowsAhead({0, 5}), RowsAhead({0, 3}), RowsAhead({0, 4}, 0),
-        RowsAhead({0, 4}, 2), RowsAhead({0, 4}, 1, LeaderStep::kAnnounce), good.substr(0, 12),
-        Framed(2, without_rows.SerializeAsString()), Framed(5, "abc"), Several({good, "x"}),
-        Several({good, Several({good})}), Several({good}).substr(0, good.size())}) {
+       {RowsAhead({kEnd - 3, 4}), RowsAhead({0, UINT64_MAX}), RowsAhead({UINT64_MAX - 1, 4}),
+        RowsAhead({0, kEnd + 1}), RowsAhead({0, 0}), RowsAhead({0, 5}), RowsAhead({0, 3}),
+        RowsAhead({0, 4}, 0), RowsAhead({0, 4}, 2), RowsAhead({0, 4}, 1, LeaderStep::kAnnounce),
+        good.substr(0, 12), Framed(2, without_rows.SerializeAsString()), Framed(5, "abc"),
+        Several({good, "x"}), Several({good, Several({good})}),
+        Several({good}).substr(0, good.size())}) {
+    refused.push_back(bytes);
+  }
+  for (const std::string& bytes : refused) {
     RawStream peer(address_);
     peer.Greet();
     peer.Send(bytes);
@@ -241,6 +279,11 @@ TEST_F(HostilePeerTest, RowsAheadThatFitIntoNoEagerBufferAndBuffersThatAreCutEnd
   peer.Send(Several({good, Message(2)}));
   EXPECT_EQ(NextEvent(), "said of 1 ranks");
   EXPECT_EQ(NextEvent(), "said of 2 ranks");
+  v1::WireRowsAhead again = HeadOf({0, 4});
+  again.mutable_message()->clear_program();
+  again.mutable_message()->set_same_subject(true);
+  peer.Send(BufferOf(again));
+  EXPECT_EQ(NextEvent(), "said of 1 ranks");
 }
 
 TEST_F(HostilePeerTest, ALongNameIsCutInWhatIsShownAndOneOf300KiloBytesIsNotHeard) {

@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
 #include <poll.h>
@@ -306,6 +307,91 @@ TEST(WireTest, RowsThatGoAheadAreHeldAsTheyWereSentAndLandWhereTheyAreTold) {
   landed[0] = 0;
   right->Land(name, reinterpret_cast<char*>(landed));
   EXPECT_EQ(landed[0], 0) << "they are held once";
+}
+
+// What this process's client of `port` has sent there, and knows to have come.
+uint64_t BytesTo(int port) {
+  constexpr int kMaxFds = 1024;
+  for (int fd = 0; fd < kMaxFds; ++fd) {
+    sockaddr_storage peer = {};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (ntohs(reinterpret_cast<const sockaddr_in&>(peer).sin_port) != port) continue;
+    tcp_info info = {};
+    length = sizeof info;
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_bytes_acked;
+  }
+  ADD_FAILURE() << "no connection to port " << port;
+  return 0;
+}
+
+// Else a part of them would wait, as a frame of its own, for the word that the others were read: a round trip.
+TEST(WireTest, SmallRowsGoInOneGo) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  int port = 0;
+  const size_t colon = address->find(':');
+  ASSERT_TRUE(absl::SimpleAtoi(address->substr(colon + 1, address->find(',') - colon - 1), &port));
+
+  const std::vector<int32_t> counts(20'000, 1);  // 80 kB; a connection's first window is 64 KiB.
+  StageToSend rows = MakeCounts(counts.data());
+  rows.stage.spec.num_experts = static_cast<int32_t>(counts.size());
+  PeerMessage message;
+  message.step = LeaderStep::kRows;
+  message.said.emplace_back(Rank(1), Announcement());
+  const auto send = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      ASSERT_TRUE(left->SendAhead(kRight, message, rows, {Rank(0)}).ok());
+      const absl::Time deadline = absl::Now() + kLimit;
+      while (right->inbox().Take().empty() && absl::Now() < deadline) {
+        pollfd bell = {right->inbox().wakeup_fd(), POLLIN, 0};
+        poll(&bell, 1, /*timeout=*/100);
+      }
+    }
+  };
+  send(100);
+  const auto framed = [&left] { return left->traffic().all().at("right")->sent_bytes.load(); };
+  const uint64_t framed_before = framed();
+  const uint64_t before = BytesTo(port);
+  constexpr int kTimes = 400;
+  send(kTimes);
+  // HTTP/2 has nine bytes in front of each frame, gRPC five; the rest are answers to pings.
+  constexpr uint64_t kOneFrame = 9 + 5 + 6;
+  EXPECT_LE(BytesTo(port) - before, framed() - framed_before + kTimes * kOneFrame);
+}
+
+TEST(WireTest, WhatARefusedStageWasAboutHasNotBeenSaid) {
+  const std::unique_ptr<Wire> left = MakeWire(kLeft);
+  const std::unique_ptr<Wire> right = MakeWire(kRight);
+  const absl::StatusOr<std::string> address = right->Listen("127.0.0.1:0", "");
+  ASSERT_TRUE(address.ok()) << address.status();
+  left->Meet({Peer(kRight, *address)});
+  PeerMessage message = Message(1);
+  message.group = GroupId(5);
+  left->Send(kRight, message);
+  message.step = LeaderStep::kRows;
+  message.group = GroupId(6);
+  const int32_t counts[] = {1, 2, 3, 4};
+  StageToSend damaged = MakeCounts(counts);
+  damaged.stage.said.kind = shm::Kind::kDispatch;  // And of no bytes.
+  EXPECT_TRUE(absl::IsDataLoss(left->SendAhead(kRight, message, damaged, {Rank(0)})));
+  for (const uint64_t group : {6, 6, 5}) {
+    message = Message(2);
+    message.group = GroupId(group);
+    left->Send(kRight, message);
+  }
+  std::vector<uint64_t> heard;
+  const absl::Time deadline = absl::Now() + kLimit;
+  while (heard.size() < 4 && absl::Now() < deadline) {
+    for (const WireEvent& event : right->inbox().Take()) {
+      heard.push_back(std::get<PeerSaid>(event).message.group.value);
+    }
+  }
+  EXPECT_THAT(heard, testing::ElementsAre(5, 6, 6, 5));
 }
 
 TEST(WireTest, AStrangerIsRefusedAndItsMessagesReachNobody) {
