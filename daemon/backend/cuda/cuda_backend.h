@@ -28,7 +28,7 @@ namespace epd::cuda {
 
 class CudaBackend : public Backend, public MemberMoves {
  public:
-  // `limit`: for what waits in the queue. `nccl`: for groups on several nodes; outlives this. `program`:
+  // `limit`: for what waits in the queue. `nccl`: for groups whose rows cannot go directly; outlives this. `program`:
   // which asks about libraries in a process of its own (machine_probe.h).
   CudaBackend(std::unique_ptr<CudaDevice> device, absl::Duration limit,
               const LoadedNccl* nccl = nullptr, std::string program = "")
@@ -91,10 +91,15 @@ class CudaBackend : public Backend, public MemberMoves {
   // cuda_backend_members.cc
   struct KnownId {
     uint64_t epoch = 0;
-    std::optional<NcclUniqueId> id;  // Until it is used.
+    std::optional<NcclUniqueId> id;  // None: of a group that does without, or it is used.
+    bool used = false;               // An epoch's communicator is entered once.
   };
   MemberCommunicator* Find(uint64_t communicator, uint64_t epoch) const;
-  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership);
+  // Why what goes by NCCL cannot be used in this epoch; empty: it can.
+  std::string WhyNoNccl(const KnownId& known) const;
+  // `no_nccl`: see there.
+  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership,
+                                     const std::string& no_nccl);
   void StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);
   void PollCommunicators(absl::Time now);

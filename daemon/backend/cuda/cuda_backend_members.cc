@@ -1,4 +1,4 @@
-// Groups on several nodes: which communicators this worker is in.
+// Groups on several GPUs: which communicators this worker is in.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -67,24 +67,24 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
     ++communicator->num_users;
     return absl::OkStatus();
   }
-  if (nccl_ == nullptr || !nccl_->ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        name, ": rows of several nodes go by NCCL, which this node's worker cannot use: ",
-        nccl_ == nullptr ? "none was looked for" : nccl_->problem,
-        "; see epctl doctor, or ask for backend=cpu"));
-  }
   const auto known = ids_.find(membership.communicator);
-  if (known == ids_.end() || known->second.epoch != membership.epoch ||
-      !known->second.id.has_value()) {
+  if (known == ids_.end() || known->second.epoch != membership.epoch || known->second.used) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        name, ": its communicator cannot be entered, since this epoch ",
+        known != ids_.end() && known->second.used ? "has had one" : "is not known here",
+        "; join the group again"));
+  }
+  const std::string no_nccl = WhyNoNccl(known->second);
+  const bool may_go_directly = !membership.devices.empty() && !membership.library.has_value();
+  if (!no_nccl.empty() && !may_go_directly) {
     return absl::FailedPreconditionError(
-        absl::StrCat(name,
-                     ": there is no unique id for its communicator; epctl doctor on the node "
-                     "of rank 0 says why"));
+        absl::StrCat(name, ": rows go by NCCL, which this worker cannot use: ", no_nccl,
+                     "; see epctl doctor, or ask for backend=cpu"));
   }
   const absl::StatusOr<int> stream = FreeStream(now);
   if (!stream.ok()) return stream.status();
   communicators_.push_back(std::make_unique<MemberCommunicator>(
-      *device_, LinkOf(membership),
+      *device_, LinkOf(membership, no_nccl),
       MemberCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
       moved_, prepared_));
   communicators_.back()->num_users = 1;
@@ -93,9 +93,15 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
     for (NeighbourMessage& message : early->second) communicators_.back()->Hear(std::move(message));
     early_.erase(early);
   }
-  communicators_.back()->Begin(*known->second.id, now);
-  known->second.id.reset();
+  communicators_.back()->Begin(std::exchange(known->second.id, std::nullopt), now);
+  known->second.used = true;
   return absl::OkStatus();
+}
+
+std::string CudaBackend::WhyNoNccl(const KnownId& known) const {
+  if (nccl_ == nullptr) return "none was looked for";
+  if (!nccl_->ok()) return nccl_->problem;
+  return known.id.has_value() ? "" : "this epoch has no unique id";
 }
 
 void CudaBackend::Hear(NeighbourMessage message) {
@@ -108,7 +114,8 @@ void CudaBackend::Hear(NeighbourMessage message) {
   if (early.size() < kMaxEarly) early.push_back(std::move(message));
 }
 
-std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) {
+std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in,
+                                                const std::string& no_nccl) {
   // It may be called when this is gone.
   const auto enter = [set_current = device_->driver().context_set_current,
                       context = device_->context()] {
@@ -121,12 +128,14 @@ std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in) {
                                        .rank = in.self,
                                        .enter_device = enter};
   if (!in.library.has_value()) {
-    auto by_nccl = std::make_unique<NativeLink>(nccl_->table, options);
+    std::unique_ptr<NativeLink> by_nccl;
+    if (no_nccl.empty()) by_nccl = std::make_unique<NativeLink>(nccl_->table, options);
     if (in.devices.empty()) return by_nccl;
     return std::make_unique<DirectLink>(
         *device_, std::move(by_nccl),
-        DirectLink::Options{.membership = in, .form_limit = options.form_limit}, for_neighbours_,
-        notes_);
+        DirectLink::Options{
+            .membership = in, .form_limit = options.form_limit, .no_otherwise = no_nccl},
+        for_neighbours_, notes_);
   }
   return std::make_unique<nccl_ep::EpLink>(
       *device_, *nccl_,
@@ -151,7 +160,7 @@ absl::StatusOr<int> CudaBackend::FreeStream(absl::Time now) {
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("this worker serves ", kMaxCommunicators,
-                   " groups on several nodes, the most there may be; end one of them"));
+                   " groups over several GPUs, the most there may be; end one of them"));
 }
 
 absl::Status CudaBackend::Entered(uint64_t group_id, uint64_t epoch) const {

@@ -10,7 +10,7 @@
 namespace epd::cuda {
 
 // Opens the driver and the device, after a child process, which may die of it, has tried them.
-// `self`: this program's path. `nccl_path`: for groups on several nodes; "": none, and `no_nccl` says why.
+// `self`: this program's path. `nccl_path`: for groups whose rows cannot go directly; "": none, and `no_nccl` says why.
 //   FAILED_PRECONDITION  no driver, no device, or not one that can serve (why)
 //   RESOURCE_EXHAUSTED   the device has not that much memory left
 absl::StatusOr<std::unique_ptr<CudaBackend>> ServeCuda(const CudaDeviceOptions& options,

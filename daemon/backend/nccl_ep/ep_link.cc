@@ -79,9 +79,9 @@ cuda::MoveRoom EpLink::room() const {
           .host_bytes = 0};
 }
 
-void EpLink::Begin(const cuda::NcclUniqueId& id, const cuda::MovePlaces& places,
+void EpLink::Begin(const std::optional<cuda::NcclUniqueId>& id, const cuda::MovePlaces& places,
                    cuda::Stream stream, absl::Time now) {
-  id_ = id;
+  id_ = *id;
   warm_up_ = places.device;
   stream_ = stream;
   phase_ = Phase::kAsking;

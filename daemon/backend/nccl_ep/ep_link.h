@@ -43,8 +43,8 @@ class EpLink : public cuda::MemberLink {
   bool busy() const override;
 
   cuda::MoveRoom room() const override;
-  void Begin(const cuda::NcclUniqueId& id, const cuda::MovePlaces& places, cuda::Stream stream,
-             absl::Time now) override;
+  void Begin(const std::optional<cuda::NcclUniqueId>& id, const cuda::MovePlaces& places,
+             cuda::Stream stream, absl::Time now) override;
   void Poll(absl::Time now) override;
   void End(const std::string& who, bool worker_gone, absl::Time now) override;
   void OperationLate(absl::Time now) override;

@@ -12,6 +12,12 @@ bool AllUp(const ClusterCommunicator& communicator) {
                         [](const auto& entry) { return bool{entry.second.worker}; });
 }
 
+// Workers of one node count as one: they ask themselves whether their GPUs can read each other's memory, and refuse the
+// group if not.
+bool WorksWithoutId(const GroupSpec& spec, const ClusterCommunicator& communicator) {
+  return spec.traits().WorksAlone(communicator.IdStays() ? 1 : communicator.workers.size());
+}
+
 }  // namespace
 
 std::string EpochSetup::LostWorkers(ClusterGroup& group) {
@@ -124,7 +130,8 @@ absl::Status EpochSetup::CompareWorkers(const ClusterGroup& group) const {
     nodes.push_back({id, count, nodes_.At(id.node).facts});
     nodes.back().facts.nccl_version = nodes_.Worker(id).nccl_version;
   }
-  return CompareNodes(Title(group.spec), nodes, group.spec.on_device());
+  const bool needs_nccl = !WorksWithoutId(group.spec, groups_.Communicator(group));
+  return CompareNodes(Title(group.spec), nodes, needs_nccl);
 }
 
 std::string EpochSetup::WhyNoId(const ClusterCommunicator& communicator) const {
@@ -148,7 +155,7 @@ absl::StatusOr<bool> EpochSetup::DecideId(const ClusterGroup& group) {
   if (communicator.id_known) return true;
   if (absl::Status agreed = CompareWorkers(group); !agreed.ok()) return agreed;
   if (const std::string why = WhyNoId(communicator); !why.empty()) {
-    if (!group.spec.traits().WorksAlone(communicator.workers.size())) {
+    if (!WorksWithoutId(group.spec, communicator)) {
       return absl::FailedPreconditionError(
           absl::StrCat(Label(group), " phase=bootstrapping: backend ", group.spec.backend,
                        " needs NCCL, but there is none: ", why, "; see epctl doctor"));
@@ -174,7 +181,7 @@ absl::Status EpochSetup::TakeId(const ClusterGroup& group, const GroupWork& work
     bad = absl::AbortedError("it has served another epoch; an id serves one");
   if (bad.ok()) {
     communicator.unique_id = work.id;
-  } else if (!group.spec.on_device()) {
+  } else if (WorksWithoutId(group.spec, communicator)) {
     communicator.no_id_reason = absl::StrCat("none: ", bad.message());
   } else {
     return absl::Status(

@@ -133,10 +133,13 @@ absl::StatusOr<bool> FormationDriver::Served(ClusterGroup& group) const {
       continue;
     }
     if (work->phase == TenantPhase::kFailed) {
+      const std::string& no_id = groups_.Communicator(group).no_id_reason;
+      const bool missed = group.spec.on_device() && !no_id.empty();
       return absl::Status(
           work->tenant_status.code(),
           absl::StrCat(Label(group), " phase=", std::string(Name(group.state)), ": ", Named(id),
-                       " cannot serve it: ", work->tenant_status.message(), " [EPD-1104]"));
+                       " cannot serve it: ", work->tenant_status.message(),
+                       missed ? absl::StrCat("; unique id: ", no_id) : "", " [EPD-1104]"));
     }
     ready = ready && work->phase == TenantPhase::kReady;
   }

@@ -198,15 +198,33 @@ TEST_P(CudaMemberKilled, IsATypedErrorOnEveryRankAndTheGroupGoesOnInANewEpoch) {
   }
 }
 
-TEST_F(CudaMembers, WithoutNcclTheGroupIsRefusedWithTheWorkersName) {
-  RunningDaemon daemon(
-      {"--cuda_staging_bytes=256MiB", "--cuda_devices=0,1", "--nccl_library=/none/libnccl.so.2"});
+class CudaMembersWithoutNccl : public CudaMembers {
+ protected:
+  const std::vector<std::string> flags_ = {"--cuda_staging_bytes=256MiB", "--cuda_devices=0,1",
+                                           "--nccl_library=/none/libnccl.so.2"};
+};
+
+TEST_F(CudaMembersWithoutNccl, RowsGoDirectlyAndGoOnWhenOneWorkerHasDied) {
+  RunningDaemon daemon(flags_);
+  const ExchangeCase c{.num_ranks = 4, .num_experts = 8, .worker_executor = true};
+  auto ranks = StartRanks(daemon.socket_path(), c, FailAndRecover(1000), OnEither);
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  kill(daemon.worker_pid("cuda:1"), SIGKILL);
+  EXPECT_THAT(FinishAll(ranks), Each(AnyOf(StartsWith("[epd:ABORTED] group=gpu"),
+                                           StartsWith("[epd:UNAVAILABLE] group=gpu"))));
+}
+
+TEST_F(CudaMembersWithoutNccl, WithoutPeerAccessTheGroupIsRefusedWithBothReasons) {
+  setenv("EPD_FAKE_CUDA", kTwoOfThemApart, 1);
+  RunningDaemon daemon(flags_);
   const ExchangeCase c{.num_ranks = 2, .worker_executor = true};
   auto ranks = StartRanks(
       daemon.socket_path(), c, [](JoinedRank&, Link&) -> std::string { return "joined"; },
       OnEither);
-  EXPECT_THAT(FinishAll(ranks), Each(AllOf(HasSubstr("FAILED_PRECONDITION"),
-                                           HasSubstr("needs NCCL"), HasSubstr(" cuda:0: "))));
+  EXPECT_THAT(
+      FinishAll(ranks),
+      Each(AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("cuda:1 has no peer access to cuda:0"),
+                 HasSubstr("cannot go by NCCL"), HasSubstr("/none/libnccl.so.2"))));
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ std::string DirectLink::Where() const {
                       " epoch=", options_.membership.epoch);
 }
 
-void DirectLink::Begin(const NcclUniqueId& id, const MovePlaces& places, Stream stream,
-                       absl::Time now) {
+void DirectLink::Begin(const std::optional<NcclUniqueId>& id, const MovePlaces& places,
+                       Stream stream, absl::Time now) {
   if (state_ != CommState::kNone) return;
   begun_ = Begun{id, places, stream};
   state_ = CommState::kForming;
@@ -37,6 +37,11 @@ void DirectLink::Decide(absl::Time now) {
     state_ = CommState::kReady;
     notes_.push_back(absl::StrCat(Where(), ": rows go directly between the node's devices"));
     return;
+  }
+  if (otherwise_ == nullptr) {
+    return Gone(absl::FailedPreconditionError(absl::StrCat(
+        Where(), ": rows cannot go directly between the node's devices: ", problem,
+        "; and they cannot go by NCCL: ", options_.no_otherwise, "; see epctl doctor")));
   }
   falls_back_ = true;
   notes_.push_back(

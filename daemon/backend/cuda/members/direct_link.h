@@ -3,7 +3,7 @@
 //
 //   NEW --Begin--> FORMING --all have greeted, all can--> READY --> GONE
 //                     | one cannot
-//                     +--> the other link (NCCL), for all members and for good
+//                     +--> the other link (NCCL), for all members and for good; where there is none: GONE
 //
 // Why reading, and not pushing: an operation gets its turn only when all members are prepared, so every stage is complete
 // by then, and is kept until all members have said that they are done (IssueOrder). So no device waits for another one,
@@ -23,10 +23,12 @@ namespace epd::cuda {
 
 class DirectLink : public MemberLink {
  public:
-  // `otherwise`: what serves where rows cannot go directly. `out`, `notes`: what other workers and people are to be told.
+  // `otherwise`: what serves where rows cannot go directly; null on all members or on none. `out`, `notes`: what other
+  // workers and people are to be told.
   struct Options {
     CommunicatorMember membership;
     absl::Duration form_limit;
+    std::string no_otherwise = {};  // Why there is no other link.
   };
   DirectLink(CudaDevice& device, std::unique_ptr<MemberLink> otherwise, const Options& options,
              std::vector<NeighbourMessage>& out, std::vector<std::string>& notes);
@@ -39,8 +41,8 @@ class DirectLink : public MemberLink {
   bool busy() const override {
     return falls_back_ ? otherwise_->busy() : state_ == CommState::kForming;
   }
-  MoveRoom room() const override { return otherwise_->room(); }
-  void Begin(const NcclUniqueId& id, const MovePlaces& places, Stream stream,
+  MoveRoom room() const override { return otherwise_ == nullptr ? MoveRoom{} : otherwise_->room(); }
+  void Begin(const std::optional<NcclUniqueId>& id, const MovePlaces& places, Stream stream,
              absl::Time now) override;
   void Poll(absl::Time now) override;
   void End(const std::string& who, bool worker_gone, absl::Time now) override;
@@ -59,7 +61,7 @@ class DirectLink : public MemberLink {
 
  private:
   struct Begun {
-    NcclUniqueId id;
+    std::optional<NcclUniqueId> id;
     MovePlaces places;
     Stream stream = nullptr;
   };

@@ -47,7 +47,10 @@ MemberCommunicator::MemberCommunicator(CudaDevice& device, std::unique_ptr<Membe
       reading_(device, kNumReadingBlocks),
       memory_(device, kNumBlocks) {}
 
-void MemberCommunicator::Begin(const NcclUniqueId& id, absl::Time) { id_ = id; }
+void MemberCommunicator::Begin(const std::optional<NcclUniqueId>& id, absl::Time) {
+  id_ = id;
+  begins_ = true;
+}
 
 absl::Status MemberCommunicator::Enter(absl::Time now) {
   const absl::Status reserved = memory_.Reserve(link_->room());
@@ -57,7 +60,8 @@ absl::Status MemberCommunicator::Enter(absl::Time now) {
     End(reserved, now);
     return absl::OkStatus();
   }
-  link_->Begin(*std::exchange(id_, std::nullopt), memory_.Places(0),
+  begins_ = false;
+  link_->Begin(std::exchange(id_, std::nullopt), memory_.Places(0),
                device_.streams().at(options_.stream), now);
   return absl::OkStatus();
 }
@@ -78,6 +82,7 @@ absl::Status MemberCommunicator::Entered() const {
 
 void MemberCommunicator::End(const absl::Status& why, absl::Time now, bool worker_gone) {
   if (end_.ok()) end_ = why;
+  begins_ = false;
   id_.reset();
   link_->End("a member", worker_gone, now);
   FinishAllOutsideOfTheStream(end_);
@@ -173,7 +178,7 @@ void MemberCommunicator::Issue(const IssuePlace& place, absl::Time now) {
 // ---- step by step ----
 
 absl::Status MemberCommunicator::Poll(absl::Time now) {
-  if (id_.has_value()) return Enter(now);
+  if (begins_) return Enter(now);
   link_->Poll(now);
   was_ready_ = was_ready_ || link_->state() == CommState::kReady;
   CheckLate(now);
@@ -372,7 +377,7 @@ bool MemberCommunicator::Complete(WorkId id) {
 }
 
 bool MemberCommunicator::busy() const {
-  if (id_.has_value() || link_->busy() || !moves_.empty()) return true;
+  if (begins_ || link_->busy() || !moves_.empty()) return true;
   return ended() && end_.ok() && num_users > 0 && was_ready_;
 }
 

@@ -68,7 +68,8 @@ class MemberCommunicator {
   int stream() const { return options_.stream; }
   int num_users = 0;  // Tenants.
 
-  void Begin(const NcclUniqueId& id, absl::Time now);
+  // `id`: as MemberLink::Begin.
+  void Begin(const std::optional<NcclUniqueId>& id, absl::Time now);
   absl::Status Entered() const;
   // It ends, and whatever has no place in the stream ends with `why`. `worker_gone`: for the reason that
   // a member's worker is no more.
@@ -117,7 +118,8 @@ class MemberCommunicator {
   std::vector<MovedRows>& moved_;
   std::vector<PreparedMove>& prepared_;
   const std::unique_ptr<MemberLink> link_;
-  std::optional<NcclUniqueId> id_;  // Until it has begun.
+  bool begins_ = false;             // Enters as soon as there is the memory for it.
+  std::optional<NcclUniqueId> id_;  // Until then.
   IssueOrder order_;
   KnownCounts known_;
   MoveMemory reading_;

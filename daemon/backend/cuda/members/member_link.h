@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ class MemberLink {
 
   // Memory that Begin needs, for as long as it forms.
   virtual MoveRoom room() const { return {}; }
-  // Enters. `stream`: that of all its operations.
-  virtual void Begin(const NcclUniqueId& id, const MovePlaces& places, Stream stream,
+  // Enters. `id`: none is given to a link that does without NCCL only. `stream`: that of all its operations.
+  virtual void Begin(const std::optional<NcclUniqueId>& id, const MovePlaces& places, Stream stream,
                      absl::Time now) = 0;
   virtual void Poll(absl::Time now) = 0;
   // It ends. `worker`: since one of its members is gone for good.
@@ -69,8 +70,9 @@ class NativeLink : public MemberLink {
   const absl::Status& cause() const override { return comm_.cause(); }
   absl::Status broken() const override { return comm_.broken(); }
   bool busy() const override { return comm_.calling() || comm_.state() == CommState::kForming; }
-  void Begin(const NcclUniqueId& id, const MovePlaces&, Stream, absl::Time now) override {
-    comm_.Begin(id, now);
+  void Begin(const std::optional<NcclUniqueId>& id, const MovePlaces&, Stream,
+             absl::Time now) override {
+    comm_.Begin(*id, now);
   }
   void Poll(absl::Time now) override { comm_.Poll(now); }
   void End(const std::string& who, bool, absl::Time now) override { comm_.PeerLost(who, now); }

@@ -106,18 +106,96 @@ TEST(MembersTest, AReplayedIdThatStaysIsRefusedByTheNode) {
   EXPECT_THAT(c.group_ended[1][0].ToString(), HasSubstr("a unique id that it has used before"));
 }
 
-TEST(MembersTest, AGroupOfOneGpuNeedsNoNccl) {
+// None of the workers finds NCCL.
+void TakeNcclAway(SmallCluster& c) {
+  for (size_t i = 0; i < c.nodes.size(); ++i) {
+    c.nodes[i].has_nccl = false;
+    for (const WorkerName worker : {kFirst, kSecond}) {
+      c.KillWorker(i, worker);
+      c.StartWorker(i, worker);
+    }
+  }
+}
+
+TEST(MembersTest, AGroupOnGpusOfOneNodeNeedsNoNccl) {
   SmallCluster c(1);
-  c.nodes[0].has_nccl = false;
-  c.KillWorker(0, kFirst);
-  c.StartWorker(0, kFirst);
+  TakeNcclAway(c);
   c.AttachAndJoin(0, 1, GpuSpec(1, "one"), {0});
   EXPECT_EQ(c.Group().state, GroupState::kReady);
   c.Attach(0, 2);
   c.JoinAt(0, 2, 1, GpuSpec(2), {0, 1}, {kFirst, kSecond});
-  ASSERT_THAT(c.failed[2], SizeIs(1));
-  EXPECT_THAT(c.failed[2][0].ToString(),
-              AllOf(HasSubstr("needs NCCL"), HasSubstr("node n0 cuda:0: no libnccl.so.2")));
+  ASSERT_THAT(c.joined[2], SizeIs(1)) << "whether its GPUs can do without, its workers find out";
+  const InitCommunicator& init = c.nodes[0].inits.back();
+  EXPECT_TRUE(init.id.empty());
+  EXPECT_EQ(init.no_id_reason, "none: node n0 cuda:0: no libnccl.so.2");
+}
+
+TEST(MembersTest, WorkersOfOneNodeMayHaveDifferentNcclsAndThenShareNoId) {
+  SmallCluster c(1);
+  c.nodes[0].nccl_version = "2.28.3";
+  c.KillWorker(0, kSecond);
+  c.StartWorker(0, kSecond);
+  c.Attach(0, 1);
+  c.JoinAt(0, 1, 1, GpuSpec(2), {0, 1}, {kFirst, kSecond});
+  ASSERT_THAT(c.joined[1], SizeIs(1));
+  for (const InitCommunicator& init : c.nodes[0].inits) {
+    EXPECT_TRUE(init.id.empty());
+    EXPECT_THAT(init.no_id_reason, HasSubstr("NCCL differs"));
+  }
+}
+
+// As where NCCL finds no network.
+TEST(MembersTest, AnIdThatCannotBeMadeIsMissedBetweenNodesOnly) {
+  SmallCluster c(2);
+  c.id_status = absl::UnavailableError("no interface");
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    c.Attach(0, rank + 1);
+    c.JoinAt(0, rank + 1, 1, GpuSpec(2), {rank}, {rank == 0 ? kFirst : kSecond});
+    c.Attach(rank, rank + 3);
+    c.JoinAt(rank, rank + 3, 1, GpuSpec(2, "far"), {rank}, {kFirst});
+  }
+  for (const uint64_t session : {1, 2}) EXPECT_THAT(c.joined[session], SizeIs(1));
+  for (const uint64_t session : {3, 4}) {
+    ASSERT_THAT(c.failed[session], SizeIs(1));
+    EXPECT_THAT(c.failed[session][0].ToString(), HasSubstr("making the unique id: no interface"));
+  }
+}
+
+TEST(MembersTest, ALibraryThatMovesTheRowsNeedsNcclOnOneNodeToo) {
+  SmallCluster c(1);
+  TakeNcclAway(c);
+  GroupSpec spec = GpuSpec(2);
+  spec.backend = "nccl_ep";
+  c.Attach(0, 1);
+  c.JoinAt(0, 1, 1, spec, {0, 1}, {kFirst, kSecond});
+  ASSERT_THAT(c.failed[1], SizeIs(1));
+  EXPECT_THAT(c.failed[1][0].ToString(), HasSubstr("backend nccl_ep needs NCCL"));
+}
+
+// What could not form without NCCL, since its GPUs cannot read each other's memory, is tried anew in a new epoch.
+TEST(MembersTest, AGroupThatItsWorkersRefusedFormsInANewEpoch) {
+  SmallCluster c(1);
+  TakeNcclAway(c);
+  c.Give(0, OrderRequested{{.request = RequestId{9},
+                            .kind = OrderKind::kCreate,
+                            .spec = GpuSpec(2),
+                            .proposed = GroupId{500}},
+                           c.now + absl::Minutes(1)});
+  c.silent = {kFirst, kSecond};
+  c.Attach(0, 1);
+  c.JoinAt(0, 1, 1, GpuSpec(2), {0, 1}, {kFirst, kSecond});
+  const StartTenant start = c.nodes[0].started.at(0);
+  c.Give(0, TenantFailed{c.nodes[0].gpu_worker, start.group, start.formation,
+                         absl::FailedPreconditionError("neither directly nor by NCCL")});
+  ASSERT_THAT(c.failed[1], SizeIs(1));
+  EXPECT_THAT(c.failed[1][0].ToString(),
+              HasSubstr("node n0 cuda:0 cannot serve it: neither directly nor by NCCL; unique id: "
+                        "none: node n0 cuda:0: no libnccl.so.2"));
+  c.silent = {};
+  c.Attach(0, 2);
+  c.JoinAt(0, 2, 1, GpuSpec(2), {0, 1}, {kFirst, kSecond});
+  ASSERT_THAT(c.joined[2], SizeIs(1));
+  EXPECT_GT(c.nodes[0].started.back().epoch, start.epoch);
 }
 
 TEST(MembersTest, TheDeathOfOneWorkerEndsTheEpochOnAllAndTheGroupFormsAgainWhenItIsBack) {

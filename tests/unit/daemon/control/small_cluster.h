@@ -208,6 +208,7 @@ class SmallCluster {
   bool keeps_persistent = false;            // ... that somebody keeps what operators make.
   std::set<WorkerName> silent;              // Of all nodes: say not that a tenant is ready.
   std::string replayed_id;                  // Not empty: workers make this id, always.
+  absl::Status id_status;                   // Of what workers make.
   bool keep_members = true;                 // In `started` and `joined`.
   size_t num_views = 0;
   size_t num_members = 0;  // In all views.
@@ -242,7 +243,8 @@ class SmallCluster {
       node.id_makers.push_back(e->to);
       const std::string id =
           replayed_id.empty() ? absl::StrCat("id", ++next_incarnation_) : replayed_id;
-      Give(i, UniqueIdMade{RunOf(i, e->to), e->group, e->epoch, absl::OkStatus(), UniqueId(id)});
+      Give(i, UniqueIdMade{RunOf(i, e->to), e->group, e->epoch, id_status,
+                           id_status.ok() ? UniqueId(id) : UniqueId()});
     } else if (const auto* e = std::get_if<InitCommunicator>(&effect)) {
       node.inits.push_back(*e);
       Give(i, CommunicatorInitialised{RunOf(i, e->to), e->group, e->epoch, absl::OkStatus(),

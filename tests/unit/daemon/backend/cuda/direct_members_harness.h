@@ -73,6 +73,7 @@ class DirectMembers : public ::testing::Test {
           shape.args_bytes);
     }
     nccl_table_ = {.table = nccl_.table(), .version = 23004, .path = "nccl", .problem = ""};
+    if (!has_nccl_) nccl_table_.problem = "no libnccl.so.2";
     MakeProblem();
     for (size_t i = 0; i < node_.devices.size(); ++i) workers_.push_back(Start(i));
     for (size_t i = 0; i < workers_.size(); ++i) {
@@ -168,7 +169,7 @@ class DirectMembers : public ::testing::Test {
                           .num_ranks = num_ranks()};
     for (size_t i = 0; i < workers_.size(); ++i) in.workers.push_back(kFirstWorker + i);
     Worker& worker = workers_[index];
-    const std::string id(sizeof(NcclUniqueId), 'x');
+    const std::string id(has_id_ && has_nccl_ ? sizeof(NcclUniqueId) : 0, 'x');
     EXPECT_TRUE(worker.backend->InitCommunicator(kCommunicator, kTestIds.epoch, id).ok());
     EXPECT_TRUE(worker.backend->Enter(in, now_).ok());
   }
@@ -377,6 +378,8 @@ class DirectMembers : public ::testing::Test {
   size_t late_ = SIZE_MAX;       // The worker that enters when the test says so.
   size_t by_handle_ = SIZE_MAX;  // The worker that shares its staging so.
   size_t by_nccl_ = SIZE_MAX;    // That was told to use NCCL.
+  bool has_nccl_ = true;         // It is installed.
+  bool has_id_ = true;           // ... and whoever was to make the unique id could.
   bool one_is_lost_ = false;
   Node node_;
   reference::Problem problem_;

@@ -143,6 +143,79 @@ TEST_F(DirectMembers, AllUseNcclWhereOneWasToldTo) {
   }
 }
 
+TEST_F(DirectMembers, NeedNoNcclToBeInstalledWhereTheyCanReadEachOther) {
+  has_nccl_ = false;
+  Form(OneRankEach({0, 1, 2, 3}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectDispatched();
+}
+
+TEST_F(DirectMembers, NeedNoUniqueIdWhereTheyCanReadEachOther) {
+  has_id_ = false;
+  Form(OneRankEach({0, 1}));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageCombine(/*has_weights=*/true);
+  EXPECT_THAT(Move(), Each(kGood));
+  ExpectCombined(/*has_weights=*/true);
+  EXPECT_EQ(nccl_.CountCalls("ncclCommInitRankConfig"), 0);
+}
+
+TEST_F(DirectMembers, WithoutAnIdOrPeerAccessTheReasonOfEachIsSaid) {
+  has_id_ = false;
+  by_nccl_ = 1;
+  Form(OneRankEach({0, 1}));
+  for (const absl::Status& refused : Formed()) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("cuda:1 was told so (EPD_CUDA_PEER_ACCESS=no)"),
+                      HasSubstr("they cannot go by NCCL: this epoch has no unique id")));
+  }
+}
+
+// The same on all, with both reasons; and nothing stays behind.
+TEST_F(DirectMembers, CannotFormWithoutNcclWhereOnePairHasNoPeerAccess) {
+  has_nccl_ = false;
+  FakeMachine machine;
+  machine.no_peer_access = {{2, 0}};
+  Form(OneRankEach({0, 1, 2}), machine);
+  for (const absl::Status& refused : Formed()) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(
+        std::string(refused.message()),
+        AllOf(HasSubstr("cannot go directly between the node's devices: cuda:2 has no peer access "
+                        "to cuda:0"),
+              HasSubstr("they cannot go by NCCL: no libnccl.so.2")));
+  }
+  for (Worker& worker : workers_) {
+    worker.backend->Leave(kCommunicator, kTestIds.epoch, now_);
+    for (int twice = 0; twice < 2; ++twice) EXPECT_TRUE(worker.backend->Poll(now_).ok());
+    EXPECT_FALSE(worker.backend->busy());
+    EXPECT_TRUE(absl::IsAborted(worker.backend->Entered(kCommunicator, kTestIds.epoch)));
+  }
+}
+
+// What one epoch's members have told each other is of no use to those who come again.
+TEST_F(DirectMembers, EnterAnEpochOnce) {
+  has_nccl_ = false;
+  FakeMachine machine;
+  machine.no_peer_access = {{1, 0}};
+  Form(OneRankEach({0, 1}), machine);
+  Formed();
+  CudaBackend& backend = *workers_[0].backend;
+  backend.Leave(kCommunicator, kTestIds.epoch, now_);
+  EXPECT_TRUE(backend.Poll(now_).ok());
+  const absl::Status again = backend.Enter({.communicator = kCommunicator,
+                                            .epoch = kTestIds.epoch,
+                                            .workers = {kFirstWorker, kFirstWorker + 1},
+                                            .devices = node_.devices,
+                                            .num_ranks = 2},
+                                           now_);
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("this epoch has had one"));
+}
+
 TEST_F(DirectMembers, ASettingThatIsNeitherYesNorNoIsRefused) {
   driver_.emplace(FakeMachine{});
   CudaDeviceOptions options;
