@@ -92,6 +92,10 @@ struct Start {
   const HandoverVersion& version;
   std::string program;
   std::optional<v1::Handover> before;
+
+  const v1::Handover& Before() const {
+    return before.has_value() ? *before : v1::Handover::default_instance();
+  }
 };
 
 // Whether this program can go on where the one before it was.
@@ -168,6 +172,19 @@ absl::Status HandOver(const Start& start, v1::Handover handover, const InstanceL
   return failed;
 }
 
+// From now on HandOver is what `epctl replace` asks for; all outlive the node's loop.
+void OfferReplacement(const Start& start, const InstanceLock& lock, const RpcServer& rpc,
+                      const MetricsServer& metrics, Node& node) {
+  v1::Handover next;
+  *next.mutable_header() = MakeHeader(start.version, kVersion, PlaceOf(node.settings()));
+  next.set_listen(rpc.listen_address());
+  next.set_metrics_listen(metrics.address());
+  node.replacement().Set({start.program, start.args, next.header(),
+                          [&start, &lock, &node, next](const Replacement::Request& request) {
+                            return HandOver(start, next, lock, request, node);
+                          }});
+}
+
 void LogStart(const Start& start, const Settings& settings, const RpcServer& rpc,
               const MetricsServer& metrics) {
   Log(LogLevel::kInfo, "serving",
@@ -218,12 +235,12 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   SupervisorWatchdog watchdog;
   if (absl::Status bad = watchdog.Start(node.loop()); !bad.ok()) return bad;
 
-  const v1::Handover before = start.before.value_or(v1::Handover());
   RpcServer rpc(node);
-  if (absl::Status bad = rpc.Start(before.listen()); !bad.ok()) return bad;
+  if (absl::Status bad = rpc.Start(start.Before().listen()); !bad.ok()) return bad;
   MetricsServer metrics(
       [&node](FiguresCache::Done done) { return AskFigures(node, std::move(done)); });
-  if (absl::Status bad = metrics.Start(settings, before.metrics_listen()); !bad.ok()) return bad;
+  if (absl::Status bad = metrics.Start(settings, start.Before().metrics_listen()); !bad.ok())
+    return bad;
   TraceExporter traces(
       [&node](const v1::GetTraceRequest& request, TraceExporter::Done done) {
         return AskTraces(node, request, std::move(done));
@@ -235,15 +252,7 @@ absl::Status Serve(const Start& start, ParsedSettings& parsed) {
   if (absl::Status bad = node.Listen(*std::move(listener)); !bad.ok()) return bad;
   inherited.Finish();
 
-  v1::Handover next;
-  *next.mutable_header() = MakeHeader(start.version, kVersion, PlaceOf(settings));
-  next.set_listen(rpc.listen_address());
-  next.set_metrics_listen(metrics.address());
-  node.replacement().Set(
-      {start.program, start.args, next.header(), [&](const Replacement::Request& request) {
-         return HandOver(start, next, *lock, request, node);
-       }});
-
+  OfferReplacement(start, *lock, rpc, metrics, node);
   LogStart(start, settings, rpc, metrics);
   NotifySupervisor("READY=1");
   node.Run([&] {
