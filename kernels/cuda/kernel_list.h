@@ -9,6 +9,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
@@ -34,6 +35,7 @@
   X(epd_index_landings, IndexLandings)                     \
   X(epd_mark_landings, MarkLandings)                       \
   X(epd_verify_marks, VerifyMarks)                         \
+  X(epd_find_packed, FindPacked)                           \
   X(epd_check_table, CheckTable)
 
 // One set per mover.
@@ -41,6 +43,7 @@
   X(epd_push_direct_##suffix, PushDirect<__VA_ARGS__>)         \
   X(epd_push_landings_##suffix, PushLandings<__VA_ARGS__>)     \
   X(epd_expand_landings_##suffix, ExpandLandings<__VA_ARGS__>) \
+  X(epd_pack_rows_##suffix, PackRows<__VA_ARGS__>)             \
   X(epd_copy_rows_##suffix, CopyRows<__VA_ARGS__>)
 
 #define EPD_CUDA_ZERO_KERNELS(X)                       \

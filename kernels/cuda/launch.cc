@@ -216,6 +216,20 @@ LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device) {
   return list;
 }
 
+LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device) {
+  LaunchList list;
+  args.num_parts =
+      PartsFor(args.num_rows, args.row_bytes, MoverThreads(args.row_bytes, device), device);
+  AddMover<PackRows>(list, args, device);
+  return list;
+}
+
+LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<FindPacked>(list, args, device);
+  return list;
+}
+
 LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device) {
   LaunchList list;
   Add<CheckTable>(list, args, device);

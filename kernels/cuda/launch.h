@@ -19,6 +19,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
@@ -129,6 +130,10 @@ LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device)
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
 LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);
 LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device);
+
+// Gather between workers, before and after the rows go. num_parts is set here.
+LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device);
+LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device);
 
 // Notes routes of a table that lead nowhere: for a gather that is launched later, without a report.
 LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device);

@@ -99,6 +99,7 @@ void RowMoves::Arrange() {
     layout_.segments.push_back(Take<int64_t>(cursor, locals * static_cast<int64_t>(ranks)));
   }
   if (spans() && scatters()) ArrangeLandings(cursor);
+  if (spans() && !scatters()) layout_.messages = TakeAligned(cursor, traffic_->message_bytes);
   layout_.host_results = layout_.tables_bytes;
   room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
 }
@@ -121,7 +122,25 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
   }
+  if (spans() && !scatters()) ArrangePackedTables(cursor);
   layout_.tables_bytes = cursor.used();
+}
+
+// The runs of this worker's ranks are those of `traffic_` as it is now; of the others' no more will come than it says.
+void RowMoves::ArrangePackedTables(ScratchCursor& cursor) {
+  for (const PackedRows& packed : traffic_->packed) {
+    layout_.pack_runs.push_back(Take<PackRun>(cursor, static_cast<int64_t>(packed.packs.size())));
+  }
+  layout_.packed_sources = Take<FindPacked::Source>(cursor, static_cast<int64_t>(num_ranks()));
+  layout_.packed_runs = Take<PackedRun>(cursor, static_cast<int64_t>(traffic_->max_unpacks));
+}
+
+// Landings and messages begin at multiples of 64 bytes of the memory.
+uint64_t RowMoves::TakeAligned(ScratchCursor& cursor, uint64_t bytes) const {
+  constexpr int64_t kAlignment = 64;
+  const auto at = static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
+  Take<uint8_t>(cursor, static_cast<int64_t>(at - cursor.used() + bytes));
+  return at;
 }
 
 void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
@@ -135,12 +154,7 @@ void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
     layout_.marks.push_back(
         Take<int64_t>(cursor, here * static_cast<int64_t>(job_.parts[rank].recv_capacity)));
   }
-  // Landings begin at multiples of 64 bytes of the memory.
-  constexpr int64_t kAlignment = 64;
-  layout_.landings =
-      static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
-  Take<uint8_t>(cursor,
-                static_cast<int64_t>(layout_.landings - cursor.used() + traffic_->landing_bytes));
+  layout_.landings = TakeAligned(cursor, traffic_->landing_bytes);
 }
 
 uint64_t RowMoves::HeadersAt() const {
@@ -194,6 +208,8 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
   StreamSteps& last = spans() ? steps.after : steps.before;
   if (spans()) steps.exchange = Exchange(places);
   if (!scatters()) {
+    if (spans()) PackMessages(places, device, steps.before);
+    if (spans()) FindPackedRows(places, device, steps.before);
     Gather(places, device, last);
   } else if (spans()) {
     PushToLandings(places, device, steps.before);
@@ -234,19 +250,19 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
     std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
   if (spans() && scatters()) return WriteLandingTables(places);
+  if (spans()) WritePackedTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
     uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {
       // What is for a rank of another worker is that worker's to take.
       RecvTarget target;
       if (local(rank)) {
-        target = {At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank), slots};
+        target = {At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank),
+                  static_cast<int64_t>(job_.parts[rank].recv_capacity)};
       }
       std::memcpy(table + rank * sizeof target, &target, sizeof target);
     } else {
-      const GatherSource source{At<const uint8_t>(Stage(places, rank), 0), WeightsIn(places, rank),
-                                slots, nullptr};
+      const GatherSource source = SourceAt(places, rank);
       std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
   }
