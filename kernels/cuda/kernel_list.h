@@ -9,6 +9,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/of_each.h"
 #include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
@@ -27,6 +28,9 @@
   X(epd_sum_plan, SumPlan)                                 \
   X(epd_finish_plan, FinishPlan)                           \
   X(epd_verify_plan, VerifyPlan)                           \
+  X(epd_copy_plans, OfEach<CopyPlan>)                      \
+  X(epd_sum_plans, OfEach<SumPlan>)                        \
+  X(epd_verify_plans, OfEach<VerifyPlan>)                  \
   X(epd_tell_plan, TellPlan)                               \
   X(epd_take_answer, TakeAnswer)                           \
   X(epd_take_results, TakeResults)                         \

@@ -158,6 +158,18 @@ LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
   return list;
 }
 
+LaunchList VerifyPlansLaunches(const PlanBatch& batch, const DeviceShape& device) {
+  LaunchList list;
+  Add<OfEach<CopyPlan>>(
+      list, {batch.copies, batch.num_copies, CopyPlan::Units({nullptr, nullptr, batch.bytes})},
+      device);
+  SumPlan::Args sums;
+  sums.spec = batch.spec;
+  Add<OfEach<SumPlan>>(list, {batch.sums, batch.num_whole, SumPlan::Units(sums)}, device);
+  Add<OfEach<VerifyPlan>>(list, {batch.plans, batch.num_whole, 1}, device);
+  return list;
+}
+
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device) {
   LaunchList list;
   Add<TellPlan>(list, args, device);

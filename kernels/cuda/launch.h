@@ -19,6 +19,7 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/of_each.h"
 #include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
@@ -113,6 +114,19 @@ LaunchList BuildPlanLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShap
 // Before an operation uses a plan that lies in a client's memory. `sums` is scratch.
 LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
                               const DeviceShape& device);
+
+// The same of several plans, copied out of clients' memory first. What they are to do is on the device; `shape` is as large as
+// the largest of them. Those that are copied in part are not among the ones to verify.
+struct PlanBatch {
+  const CopyPlan::Args* copies = nullptr;  // [num_copies]
+  std::int32_t num_copies = 0;
+  std::uint64_t bytes = 0;                  // of the longest copy
+  const SumPlan::Args* sums = nullptr;      // [num_whole]
+  const VerifyPlan::Args* plans = nullptr;  // [num_whole]
+  std::int32_t num_whole = 0;
+  RoutingSpec spec;
+};
+LaunchList VerifyPlansLaunches(const PlanBatch& batch, const DeviceShape& device);
 
 // What the announce of an operation says of its plan.
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device);

@@ -118,6 +118,9 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
   layout_.owners = Take<int32_t>(cursor, group_.spec.num_experts);
   layout_.targets = Take<GatherSource>(cursor, ranks);
   layout_.plans_of = Take<const uint8_t*>(cursor, ranks);
+  layout_.plan_copies = Take<CopyPlan::Args>(cursor, ranks);
+  layout_.plan_sums = Take<SumPlan::Args>(cursor, ranks);
+  layout_.plan_checks = Take<VerifyPlan::Args>(cursor, ranks);
   for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
@@ -249,6 +252,7 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
         sees_plan(rank) ? At<const uint8_t>(places.device, layout_.plans[rank]) : nullptr;
     std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
+  WritePlanWork(places);
   if (spans() && scatters()) return WriteLandingTables(places);
   if (spans()) WritePackedTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -265,24 +269,6 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
       const GatherSource source = SourceAt(places, rank);
       std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
-  }
-}
-
-void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
-                           StreamSteps& steps) const {
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!sees_plan(rank)) continue;
-    const DevicePointer plan = places.device + layout_.plans[rank];
-    steps.Copy(plan, Region(places, rank), PlanCopyBytes(rank));
-    if (PlanCopyBytes(rank) < plan_bytes_) continue;
-    VerifyPlan::Args args;
-    args.plan = At<const uint8_t>(plan, 0);
-    args.spec = DeviceSpec(places);
-    args.rank = static_cast<int32_t>(rank);
-    args.ids = {group_.group_id, group_.epoch, job_.plan_id};
-    args.num_tokens = static_cast<int64_t>(job_.parts[rank].num_tokens);
-    args.report = At<ReportWord>(places.device, layout_.reports) + rank;
-    steps.Launch(VerifyPlanLaunches(args, At<uint64_t>(places.device, layout_.sums[rank]), device));
   }
 }
 

@@ -63,8 +63,11 @@ class RowMoves {
   // Offsets in device memory. The tables lie at its start and are copied there from host memory.
   struct Layout {
     uint64_t owners = 0;
-    uint64_t targets = 0;   // RecvTarget or GatherSource of each rank.
-    uint64_t plans_of = 0;  // Where each local rank's plan is; null: of another worker's.
+    uint64_t targets = 0;      // RecvTarget or GatherSource of each rank.
+    uint64_t plans_of = 0;     // Where each local rank's plan is; null: of another worker's.
+    uint64_t plan_copies = 0;  // What the kernels do with all plans.
+    uint64_t plan_sums = 0;
+    uint64_t plan_checks = 0;
     uint64_t tables_bytes = 0;
     uint64_t reports = 0;
     uint64_t counts = 0;           // prepare only.
@@ -112,6 +115,15 @@ class RowMoves {
   RoutingSpec DeviceSpec(const MovePlaces& places) const;
   void WriteTables(const MovePlaces& places) const;
   MoveSteps GatherCounts(const MovePlaces& places) const;
+  // What VerifyPlans does with the plans that are seen here.
+  struct PlanWork {
+    std::vector<CopyPlan::Args> copies;
+    std::vector<SumPlan::Args> sums;
+    std::vector<VerifyPlan::Args> checks;
+    uint64_t bytes = 0;  // Of the longest copy.
+  };
+  PlanWork PlanWorkOf(const MovePlaces& places) const;
+  void WritePlanWork(const MovePlaces& places) const;
   void VerifyPlans(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
