@@ -9,6 +9,8 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/of_each.h"
+#include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
@@ -26,6 +28,9 @@
   X(epd_sum_plan, SumPlan)                                 \
   X(epd_finish_plan, FinishPlan)                           \
   X(epd_verify_plan, VerifyPlan)                           \
+  X(epd_copy_plans, OfEach<CopyPlan>)                      \
+  X(epd_sum_plans, OfEach<SumPlan>)                        \
+  X(epd_verify_plans, OfEach<VerifyPlan>)                  \
   X(epd_tell_plan, TellPlan)                               \
   X(epd_take_answer, TakeAnswer)                           \
   X(epd_take_results, TakeResults)                         \
@@ -34,6 +39,7 @@
   X(epd_index_landings, IndexLandings)                     \
   X(epd_mark_landings, MarkLandings)                       \
   X(epd_verify_marks, VerifyMarks)                         \
+  X(epd_find_packed, FindPacked)                           \
   X(epd_check_table, CheckTable)
 
 // One set per mover.
@@ -41,6 +47,7 @@
   X(epd_push_direct_##suffix, PushDirect<__VA_ARGS__>)         \
   X(epd_push_landings_##suffix, PushLandings<__VA_ARGS__>)     \
   X(epd_expand_landings_##suffix, ExpandLandings<__VA_ARGS__>) \
+  X(epd_pack_rows_##suffix, PackRows<__VA_ARGS__>)             \
   X(epd_copy_rows_##suffix, CopyRows<__VA_ARGS__>)
 
 #define EPD_CUDA_ZERO_KERNELS(X)                       \

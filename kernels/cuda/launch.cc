@@ -158,6 +158,18 @@ LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
   return list;
 }
 
+LaunchList VerifyPlansLaunches(const PlanBatch& batch, const DeviceShape& device) {
+  LaunchList list;
+  Add<OfEach<CopyPlan>>(
+      list, {batch.copies, batch.num_copies, CopyPlan::Units({nullptr, nullptr, batch.bytes})},
+      device);
+  SumPlan::Args sums;
+  sums.spec = batch.spec;
+  Add<OfEach<SumPlan>>(list, {batch.sums, batch.num_whole, SumPlan::Units(sums)}, device);
+  Add<OfEach<VerifyPlan>>(list, {batch.plans, batch.num_whole, 1}, device);
+  return list;
+}
+
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device) {
   LaunchList list;
   Add<TellPlan>(list, args, device);
@@ -213,6 +225,20 @@ LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device) {
   }
   AddVector<ZeroPadding>(list, args, device);
   if (args.sources != nullptr && args.capacity > 0) AddMover<ExpandLandings>(list, args, device);
+  return list;
+}
+
+LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device) {
+  LaunchList list;
+  args.num_parts =
+      PartsFor(args.num_rows, args.row_bytes, MoverThreads(args.row_bytes, device), device);
+  AddMover<PackRows>(list, args, device);
+  return list;
+}
+
+LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device) {
+  LaunchList list;
+  Add<FindPacked>(list, args, device);
   return list;
 }
 

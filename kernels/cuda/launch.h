@@ -19,6 +19,8 @@
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/gather_reduce.h"
 #include "kernels/cuda/land_rows.h"
+#include "kernels/cuda/of_each.h"
+#include "kernels/cuda/pack_rows.h"
 #include "kernels/cuda/plan_words.h"
 #include "kernels/cuda/push_direct.h"
 #include "kernels/cuda/push_landing.h"
@@ -113,6 +115,19 @@ LaunchList BuildPlanLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShap
 LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
                               const DeviceShape& device);
 
+// The same of several plans, copied out of clients' memory first. What they are to do is on the device; `shape` is as large as
+// the largest of them. Those that are copied in part are not among the ones to verify.
+struct PlanBatch {
+  const CopyPlan::Args* copies = nullptr;  // [num_copies]
+  std::int32_t num_copies = 0;
+  std::uint64_t bytes = 0;                  // of the longest copy
+  const SumPlan::Args* sums = nullptr;      // [num_whole]
+  const VerifyPlan::Args* plans = nullptr;  // [num_whole]
+  std::int32_t num_whole = 0;
+  RoutingSpec spec;
+};
+LaunchList VerifyPlansLaunches(const PlanBatch& batch, const DeviceShape& device);
+
 // What the announce of an operation says of its plan.
 LaunchList TellPlanLaunches(const TellPlan::Args& args, const DeviceShape& device);
 
@@ -129,6 +144,10 @@ LaunchList CopyRowsLaunches(const CopyRowsArgs& args, const DeviceShape& device)
 LaunchList PushDirectLaunches(PushDirectArgs args, const DeviceShape& device);
 LaunchList PushLandingLaunches(PushLandingArgs args, const DeviceShape& device);
 LaunchList LandRowsLaunches(LandRowsArgs args, const DeviceShape& device);
+
+// Gather between workers, before and after the rows go. num_parts is set here.
+LaunchList PackRowsLaunches(PackRowsArgs args, const DeviceShape& device);
+LaunchList FindPackedLaunches(const FindPacked::Args& args, const DeviceShape& device);
 
 // Notes routes of a table that lead nowhere: for a gather that is launched later, without a report.
 LaunchList CheckTableLaunches(const CheckTable::Args& args, const DeviceShape& device);

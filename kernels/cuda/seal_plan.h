@@ -20,6 +20,33 @@ EPD_HOST_DEVICE inline std::size_t ClaimedUsedBytes(const std::uint8_t* plan,
   return PlanUsedBytes(spec, num_tokens, num_routes);
 }
 
+// Copies a plan, or the first part of it, kWordsPerUnit per block: few, since each word may come from another device.
+struct CopyPlan {
+  struct Args {
+    const std::uint8_t* from = nullptr;  // aligned to 8 bytes
+    std::uint8_t* to = nullptr;          // the same
+    std::uint64_t bytes = 0;             // a multiple of 8
+  };
+  using Shared = NoShared;
+  static constexpr std::int32_t kThreads = 256;
+  static constexpr int kPhases = 1;
+  static constexpr std::int64_t kWordsPerUnit = 1024;
+
+  EPD_HOST_DEVICE static std::int64_t Units(const Args& args) {
+    return CeilDiv(static_cast<std::int64_t>(args.bytes / 8), kWordsPerUnit);
+  }
+
+  template <int kPhase>
+  EPD_HOST_DEVICE static void Run(const Args& args, const ThreadPosition& thread, Shared&) {
+    const auto* from = reinterpret_cast<const std::uint64_t*>(args.from);
+    auto* to = reinterpret_cast<std::uint64_t*>(args.to);
+    const auto words = static_cast<std::int64_t>(args.bytes / 8);
+    const std::int64_t begin = thread.unit * kWordsPerUnit;
+    const std::int64_t end = begin + kWordsPerUnit < words ? begin + kWordsPerUnit : words;
+    for (std::int64_t i = begin + thread.index; i < end; i += thread.num_threads) to[i] = from[i];
+  }
+};
+
 // Adds up the words of a plan, kPlanWordsPerUnit per block.
 struct SumPlan {
   struct Args {

@@ -1,16 +1,22 @@
 #include "daemon/backend/cuda/members/member_traffic.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "kernels/cuda/landing.h"
 #include "kernels/recv_layout.h"
-#include "kernels/region/region_layout.h"
+#include "proto/epd/v1/region_layout.h"
 
 namespace epd::cuda {
 namespace {
 
-constexpr uint64_t kLandingAlignment = 64;
+// Of landings and messages.
+constexpr uint64_t kAlignment = 64;
+
+constexpr uint64_t Aligned(uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 class Planner {
  public:
@@ -28,7 +34,7 @@ class Planner {
         break;
       case shm::Kind::kCombine:
       case shm::Kind::kDispatchBackward:
-        for (int32_t source = 0; source < spec_.num_ranks; ++source) Slots(source);
+        Gather();
         break;
     }
     return std::move(traffic_);
@@ -83,16 +89,14 @@ class Planner {
     if (bound == 0) return {};
     const LandingPlaceOnDevice place = {traffic_.landing_bytes,
                                         LandingBytes(bound, spec_.top_k, shape_.row_bytes)};
-    traffic_.landing_bytes +=
-        (place.bytes + kLandingAlignment - 1) / kLandingAlignment * kLandingAlignment;
+    traffic_.landing_bytes += Aligned(place.bytes);
     return place;
   }
 
-  // The slots of a rank's stage that ranks of each other member have filled, one behind the other where
-  // they touch: RecvLayout's order, walked once.
-  std::map<int, std::vector<SlotRun>> RunsOf(int32_t source) const {
+  // The slots of a rank's stage, `capacity` long, that ranks of each other member have filled, one behind the
+  // other where they touch: RecvLayout's order, walked once.
+  std::map<int, std::vector<SlotRun>> RunsOf(int32_t source, int64_t capacity) const {
     std::map<int, std::vector<SlotRun>> runs;
-    const auto capacity = static_cast<int64_t>(shape_.recv_capacity[static_cast<size_t>(source)]);
     const ExpertRange range = OwnedExpertRange(spec_, source);
     int64_t zone = 0;
     for (int32_t e = range.begin; e < range.end; ++e) {
@@ -115,26 +119,63 @@ class Planner {
     return runs;
   }
 
-  void Slots(int32_t source) {
-    const RegionLayout region =
-        MakeLayout(shape_.kind,
-                   {.num_slots = shape_.recv_capacity[static_cast<size_t>(source)],
-                    .row_bytes = shape_.row_bytes},
-                   RegionStorage::kDeviceWorker);
-    for (const auto& [member, runs] : RunsOf(source)) {
-      if (shape_.has_weights) {
-        AddRuns(source, member, runs, region.weights_at, sizeof(float));
+  void Gather() {
+    for (int32_t source = 0; source < spec_.num_ranks; ++source) {
+      const auto capacity = static_cast<int64_t>(shape_.recv_capacity[static_cast<size_t>(source)]);
+      traffic_.packed.emplace_back();
+      for (const auto& [member, runs] : RunsOf(source, capacity)) {
+        if (MemberOf(source) == self_) {
+          Pack(source, member, runs);
+        } else if (member == self_) {
+          Unpack(source, runs);
+        }
       }
-      AddRuns(source, member, runs, 0, shape_.row_bytes);
+      if (MemberOf(source) == self_) continue;
+      const auto all = RunsOf(source, std::numeric_limits<int64_t>::max());
+      if (const auto mine = all.find(self_); mine != all.end()) {
+        traffic_.max_unpacks += mine->second.size();
+      }
     }
   }
 
-  void AddRuns(int32_t source, int member, const std::vector<SlotRun>& runs, uint64_t at,
-               uint64_t each) {
+  static int64_t RowsIn(const std::vector<SlotRun>& runs) {
+    int64_t rows = 0;
+    for (const SlotRun& run : runs) rows += run.end - run.begin;
+    return rows;
+  }
+  uint64_t RowsBytes(int64_t rows) const { return static_cast<uint64_t>(rows) * shape_.row_bytes; }
+  uint64_t MessageBytes(int64_t rows) const {
+    return shm::OutBytes(RowsBytes(rows), shape_.has_weights ? static_cast<uint64_t>(rows) : 0);
+  }
+
+  void Pack(int32_t source, int member, const std::vector<SlotRun>& runs) {
+    PackedRows& packed = traffic_.packed.back();
+    const uint64_t at = traffic_.message_bytes;
+    const int64_t num_rows = RowsIn(runs);
+    const uint64_t weights_at = at + shm::OutWeightsOffset(RowsBytes(num_rows));
+    int64_t row = 0;
     for (const SlotRun& run : runs) {
-      Add(source, member, TrafficPlace::kStage, at + static_cast<uint64_t>(run.begin) * each,
-          static_cast<uint64_t>(run.end - run.begin) * each);
+      packed.packs.push_back(
+          {.row = packed.num_rows + row,
+           .slot = run.begin,
+           .rows_at = at + RowsBytes(row),
+           .weights_at = weights_at + static_cast<uint64_t>(row) * sizeof(float)});
+      row += run.end - run.begin;
     }
+    packed.num_rows += num_rows;
+    Add(source, member, TrafficPlace::kMessages, at, MessageBytes(num_rows));
+    traffic_.message_bytes += Aligned(MessageBytes(num_rows));
+  }
+
+  void Unpack(int32_t source, const std::vector<SlotRun>& runs) {
+    PackedRows& packed = traffic_.packed.back();
+    for (const SlotRun& run : runs) {
+      const int64_t num_rows = run.end - run.begin;
+      packed.unpacks.push_back({.slot = run.begin, .num_rows = num_rows, .row = packed.num_rows});
+      packed.num_rows += num_rows;
+    }
+    packed.weights_at = shm::OutWeightsOffset(RowsBytes(packed.num_rows));
+    Add(source, self_, TrafficPlace::kImage, 0, MessageBytes(packed.num_rows));
   }
 
   const TrafficShape& shape_;

@@ -7,13 +7,15 @@
 //   prepare            each rank's row of counts, to every other member
 //   scatter            a landing (kernels/cuda/landing.h) per source and destination rank, of the size
 //                      that the counts allow at most; ranks of one worker use landings, too
-//   gather             the slots of a rank's stage that belong to ranks of the other member, each to its
-//                      place in an image of that stage there; slots behind the capacity are dropped
+//   gather             the slots of a rank's stage that belong to ranks of the other member, one message of
+//                      rows and then weights (kernels/cuda/pack_rows.h), to where that rank's image is
+//                      there; slots behind the capacity are dropped
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/pack_rows.h"
 #include "kernels/routing_spec.h"
 #include "proto/epd/v1/segment.h"
 
@@ -30,9 +32,10 @@ struct TrafficShape {
 };
 
 enum class TrafficPlace {
-  kCounts,   // The table of counts [R, E].
-  kLanding,  // The landings, all in one area.
-  kStage,    // The stage of `rank`, or its image.
+  kCounts,    // The table of counts [R, E].
+  kLanding,   // The landings, all in one area.
+  kMessages,  // The messages that this member has packed, all in one area.
+  kImage,     // Where what comes from `rank` lies.
 };
 
 struct Transfer {
@@ -51,10 +54,21 @@ struct LandingPlaceOnDevice {
   uint64_t bytes = 0;  // 0: no rows, or of no rank of this member.
 };
 
+// What goes of a rank's stage to other members or, of another member's rank, comes to this one.
+struct PackedRows {
+  std::vector<PackRun> packs;      // Of this member's ranks.
+  std::vector<PackedRun> unpacks;  // Of others'.
+  int64_t num_rows = 0;
+  uint64_t weights_at = 0;  // In a message that has come.
+};
+
 struct MemberTraffic {
   std::vector<Transfer> transfers;             // In the order in which they are issued.
   std::vector<LandingPlaceOnDevice> landings;  // [R, R] by source and destination; of a scatter.
   uint64_t landing_bytes = 0;
+  std::vector<PackedRows> packed;  // [R] by owner; of a gather.
+  uint64_t message_bytes = 0;      // Of all that is packed here.
+  size_t max_unpacks = 0;          // Of all ranks, whatever capacity those of other members have.
 
   uint64_t SentBytes() const;
 };

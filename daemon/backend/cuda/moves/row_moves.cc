@@ -99,6 +99,7 @@ void RowMoves::Arrange() {
     layout_.segments.push_back(Take<int64_t>(cursor, locals * static_cast<int64_t>(ranks)));
   }
   if (spans() && scatters()) ArrangeLandings(cursor);
+  if (spans() && !scatters()) layout_.messages = TakeAligned(cursor, traffic_->message_bytes);
   layout_.host_results = layout_.tables_bytes;
   room_ = {.device_bytes = cursor.used(), .host_bytes = CountsAt() + ranks * counts_bytes()};
 }
@@ -117,11 +118,32 @@ void RowMoves::ArrangeTables(ScratchCursor& cursor) {
   layout_.owners = Take<int32_t>(cursor, group_.spec.num_experts);
   layout_.targets = Take<GatherSource>(cursor, ranks);
   layout_.plans_of = Take<const uint8_t*>(cursor, ranks);
+  layout_.plan_copies = Take<CopyPlan::Args>(cursor, ranks);
+  layout_.plan_sums = Take<SumPlan::Args>(cursor, ranks);
+  layout_.plan_checks = Take<VerifyPlan::Args>(cursor, ranks);
   for (size_t rank = 0; spans() && scatters() && rank < num_ranks(); ++rank) {
     layout_.landing_targets.push_back(Take<LandingTarget>(cursor, local(rank) ? ranks : 0));
     layout_.landing_sources.push_back(Take<LandingSource>(cursor, local(rank) ? ranks : 0));
   }
+  if (spans() && !scatters()) ArrangePackedTables(cursor);
   layout_.tables_bytes = cursor.used();
+}
+
+// The runs of this worker's ranks are those of `traffic_` as it is now; of the others' no more will come than it says.
+void RowMoves::ArrangePackedTables(ScratchCursor& cursor) {
+  for (const PackedRows& packed : traffic_->packed) {
+    layout_.pack_runs.push_back(Take<PackRun>(cursor, static_cast<int64_t>(packed.packs.size())));
+  }
+  layout_.packed_sources = Take<FindPacked::Source>(cursor, static_cast<int64_t>(num_ranks()));
+  layout_.packed_runs = Take<PackedRun>(cursor, static_cast<int64_t>(traffic_->max_unpacks));
+}
+
+// Landings and messages begin at multiples of 64 bytes of the memory.
+uint64_t RowMoves::TakeAligned(ScratchCursor& cursor, uint64_t bytes) const {
+  constexpr int64_t kAlignment = 64;
+  const auto at = static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
+  Take<uint8_t>(cursor, static_cast<int64_t>(at - cursor.used() + bytes));
+  return at;
 }
 
 void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
@@ -135,12 +157,7 @@ void RowMoves::ArrangeLandings(ScratchCursor& cursor) {
     layout_.marks.push_back(
         Take<int64_t>(cursor, here * static_cast<int64_t>(job_.parts[rank].recv_capacity)));
   }
-  // Landings begin at multiples of 64 bytes of the memory.
-  constexpr int64_t kAlignment = 64;
-  layout_.landings =
-      static_cast<uint64_t>(AlignUp(static_cast<int64_t>(cursor.used()), kAlignment));
-  Take<uint8_t>(cursor,
-                static_cast<int64_t>(layout_.landings - cursor.used() + traffic_->landing_bytes));
+  layout_.landings = TakeAligned(cursor, traffic_->landing_bytes);
 }
 
 uint64_t RowMoves::HeadersAt() const {
@@ -194,6 +211,8 @@ MoveSteps RowMoves::Steps(const MovePlaces& places, const DeviceShape& device) c
   StreamSteps& last = spans() ? steps.after : steps.before;
   if (spans()) steps.exchange = Exchange(places);
   if (!scatters()) {
+    if (spans()) PackMessages(places, device, steps.before);
+    if (spans()) FindPackedRows(places, device, steps.before);
     Gather(places, device, last);
   } else if (spans()) {
     PushToLandings(places, device, steps.before);
@@ -233,40 +252,23 @@ void RowMoves::WriteTables(const MovePlaces& places) const {
         sees_plan(rank) ? At<const uint8_t>(places.device, layout_.plans[rank]) : nullptr;
     std::memcpy(places.host + layout_.plans_of + rank * sizeof plan, &plan, sizeof plan);
   }
+  WritePlanWork(places);
   if (spans() && scatters()) return WriteLandingTables(places);
+  if (spans()) WritePackedTables(places);
   for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    const auto slots = static_cast<int64_t>(job_.parts[rank].recv_capacity);
     uint8_t* const table = places.host + layout_.targets;
     if (scatters()) {
       // What is for a rank of another worker is that worker's to take.
       RecvTarget target;
       if (local(rank)) {
-        target = {At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank), slots};
+        target = {At<uint8_t>(Out(places, rank), 0), WeightsOut(places, rank),
+                  static_cast<int64_t>(job_.parts[rank].recv_capacity)};
       }
       std::memcpy(table + rank * sizeof target, &target, sizeof target);
     } else {
-      const GatherSource source{At<const uint8_t>(Stage(places, rank), 0), WeightsIn(places, rank),
-                                slots, nullptr};
+      const GatherSource source = SourceAt(places, rank);
       std::memcpy(table + rank * sizeof source, &source, sizeof source);
     }
-  }
-}
-
-void RowMoves::VerifyPlans(const MovePlaces& places, const DeviceShape& device,
-                           StreamSteps& steps) const {
-  for (size_t rank = 0; rank < num_ranks(); ++rank) {
-    if (!sees_plan(rank)) continue;
-    const DevicePointer plan = places.device + layout_.plans[rank];
-    steps.Copy(plan, Region(places, rank), PlanCopyBytes(rank));
-    if (PlanCopyBytes(rank) < plan_bytes_) continue;
-    VerifyPlan::Args args;
-    args.plan = At<const uint8_t>(plan, 0);
-    args.spec = DeviceSpec(places);
-    args.rank = static_cast<int32_t>(rank);
-    args.ids = {group_.group_id, group_.epoch, job_.plan_id};
-    args.num_tokens = static_cast<int64_t>(job_.parts[rank].num_tokens);
-    args.report = At<ReportWord>(places.device, layout_.reports) + rank;
-    steps.Launch(VerifyPlanLaunches(args, At<uint64_t>(places.device, layout_.sums[rank]), device));
   }
 }
 

@@ -7,8 +7,8 @@
 // nothing but zeros.
 //
 // Of an operation of several workers only the ranks of this one are moved here. Between workers of several nodes rows go
-// as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather reads images of the
-// other workers' stages, which stand in their ranks' arenas here. Where the device can read the others' memory nothing is
+// as member_traffic.h says, in the middle of the steps: a scatter goes through landings, a gather packs what is for each
+// other worker into one message, and reads the messages of the others, which stand in their ranks' arenas here. Where the device can read the others' memory nothing is
 // sent: their plans are copied and checked as those of this worker's ranks, a scatter takes the rows that are for its own
 // ranks out of all stages, each row once, and a gather sums where the rows lie.
 #pragma once
@@ -63,8 +63,11 @@ class RowMoves {
   // Offsets in device memory. The tables lie at its start and are copied there from host memory.
   struct Layout {
     uint64_t owners = 0;
-    uint64_t targets = 0;   // RecvTarget or GatherSource of each rank.
-    uint64_t plans_of = 0;  // Where each local rank's plan is; null: of another worker's.
+    uint64_t targets = 0;      // RecvTarget or GatherSource of each rank.
+    uint64_t plans_of = 0;     // Where each local rank's plan is; null: of another worker's.
+    uint64_t plan_copies = 0;  // What the kernels do with all plans.
+    uint64_t plan_sums = 0;
+    uint64_t plan_checks = 0;
     uint64_t tables_bytes = 0;
     uint64_t reports = 0;
     uint64_t counts = 0;           // prepare only.
@@ -81,6 +84,11 @@ class RowMoves {
     std::vector<uint64_t> num_rows;
     std::vector<uint64_t> marks;
     uint64_t landings = 0;
+    // Of a gather on several nodes.
+    std::vector<uint64_t> pack_runs;  // [R]
+    uint64_t packed_sources = 0;
+    uint64_t packed_runs = 0;
+    uint64_t messages = 0;
     uint64_t host_results = 0;  // In host memory: reports, headers, counts.
   };
   RowMoves(const MoveGroup& group, const MoveJob& job, const MemberTraffic* traffic)
@@ -91,6 +99,8 @@ class RowMoves {
   void Arrange();
   void ArrangeTables(ScratchCursor& cursor);
   void ArrangeLandings(ScratchCursor& cursor);
+  void ArrangePackedTables(ScratchCursor& cursor);
+  uint64_t TakeAligned(ScratchCursor& cursor, uint64_t bytes) const;
   bool scatters() const;
   bool spans() const { return traffic_ != nullptr; }
   bool local(size_t rank) const { return job_.parts[rank].local; }
@@ -105,12 +115,27 @@ class RowMoves {
   RoutingSpec DeviceSpec(const MovePlaces& places) const;
   void WriteTables(const MovePlaces& places) const;
   MoveSteps GatherCounts(const MovePlaces& places) const;
+  // What VerifyPlans does with the plans that are seen here.
+  struct PlanWork {
+    std::vector<CopyPlan::Args> copies;
+    std::vector<SumPlan::Args> sums;
+    std::vector<VerifyPlan::Args> checks;
+    uint64_t bytes = 0;  // Of the longest copy.
+  };
+  PlanWork PlanWorkOf(const MovePlaces& places) const;
+  void WritePlanWork(const MovePlaces& places) const;
   void VerifyPlans(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Scatter(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   void Gather(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
   LandRowsArgs LandArgs(const MovePlaces& places, size_t rank) const;
   // row_moves_members.cc
   void WriteLandingTables(const MovePlaces& places) const;
+  void WritePackedTables(const MovePlaces& places) const;
+  // Where a rank's expert rows are to be read, and how many.
+  GatherSource SourceAt(const MovePlaces& places, size_t rank) const;
+  void PackMessages(const MovePlaces& places, const DeviceShape& device, StreamSteps& steps) const;
+  void FindPackedRows(const MovePlaces& places, const DeviceShape& device,
+                      StreamSteps& steps) const;
   void PushToLandings(const MovePlaces& places, const DeviceShape& device,
                       StreamSteps& steps) const;
   void ExpandLandings(const MovePlaces& places, const DeviceShape& device,

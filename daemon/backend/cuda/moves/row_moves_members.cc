@@ -13,6 +13,11 @@ T* At(DevicePointer base, uint64_t offset) {
   return reinterpret_cast<T*>(base + offset);
 }
 
+template <typename T>
+void Write(uint8_t* to, const std::vector<T>& all) {
+  if (!all.empty()) std::memcpy(to, all.data(), all.size() * sizeof(T));
+}
+
 }  // namespace
 
 TrafficShape RowMoves::Shape() const {
@@ -65,6 +70,69 @@ void RowMoves::WriteLandingTables(const MovePlaces& places) const {
       std::memcpy(places.host + layout_.landing_sources[rank] + other * sizeof source, &source,
                   sizeof source);
     }
+  }
+}
+
+void RowMoves::WritePackedTables(const MovePlaces& places) const {
+  int64_t first_run = 0;
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    const PackedRows& packed = traffic_->packed[rank];
+    FindPacked::Source source;
+    if (local(rank)) {
+      Write(places.host + layout_.pack_runs[rank], packed.packs);
+    } else {
+      source = {first_run, static_cast<int64_t>(packed.unpacks.size())};
+      Write(
+          places.host + layout_.packed_runs + static_cast<uint64_t>(first_run) * sizeof(PackedRun),
+          packed.unpacks);
+      first_run += source.num_runs;
+    }
+    std::memcpy(places.host + layout_.packed_sources + rank * sizeof source, &source,
+                sizeof source);
+  }
+}
+
+GatherSource RowMoves::SourceAt(const MovePlaces& places, size_t rank) const {
+  const auto* rows = At<const uint8_t>(Stage(places, rank), 0);
+  if (local(rank) || !spans()) {
+    return {rows, WeightsIn(places, rank), static_cast<int64_t>(job_.parts[rank].recv_capacity),
+            nullptr};
+  }
+  const PackedRows& packed = traffic_->packed[rank];
+  const float* weights =
+      job_.has_weights ? At<const float>(Stage(places, rank), packed.weights_at) : nullptr;
+  return {rows, weights, packed.num_rows, nullptr};
+}
+
+void RowMoves::PackMessages(const MovePlaces& places, const DeviceShape& device,
+                            StreamSteps& steps) const {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    const PackedRows& packed = traffic_->packed[rank];
+    PackRowsArgs args;
+    args.runs = At<const PackRun>(places.device, layout_.pack_runs[rank]);
+    args.num_runs = static_cast<int64_t>(packed.packs.size());
+    args.num_rows = packed.num_rows;
+    args.rows = At<const uint8_t>(Stage(places, rank), 0);
+    args.weights = WeightsIn(places, rank);
+    args.messages = At<uint8_t>(places.device, layout_.messages);
+    args.row_bytes = job_.row_bytes;
+    steps.Launch(PackRowsLaunches(args, device));
+  }
+}
+
+void RowMoves::FindPackedRows(const MovePlaces& places, const DeviceShape& device,
+                              StreamSteps& steps) const {
+  for (size_t rank = 0; rank < num_ranks(); ++rank) {
+    if (!local(rank)) continue;
+    FindPacked::Args args;
+    args.table = At<PlanRoute>(
+        places.device, layout_.plans[rank] + PlanTableOffset(spec_.num_ranks, spec_.num_experts));
+    args.num_routes = static_cast<int64_t>(job_.parts[rank].num_tokens) * spec_.top_k;
+    args.num_ranks = spec_.num_ranks;
+    args.sources = At<const FindPacked::Source>(places.device, layout_.packed_sources);
+    args.runs = At<const PackedRun>(places.device, layout_.packed_runs);
+    steps.Launch(FindPackedLaunches(args, device));
   }
 }
 
@@ -130,7 +198,10 @@ std::vector<PeerBytes> RowMoves::Exchange(const MovePlaces& places) const {
       case TrafficPlace::kLanding:
         at += places.device + layout_.landings;
         break;
-      case TrafficPlace::kStage:
+      case TrafficPlace::kMessages:
+        at += places.device + layout_.messages;
+        break;
+      case TrafficPlace::kImage:
         at += Stage(places, static_cast<size_t>(transfer.rank));
         break;
     }

@@ -72,8 +72,9 @@ class DirectMembers : public ::testing::Test {
           },
           shape.args_bytes);
     }
-    nccl_table_ = {.table = nccl_.table(), .version = 23004, .path = "nccl", .problem = ""};
+    nccl_table_ = {.table = Nccl(), .version = 23004, .path = "nccl", .problem = ""};
     if (!has_nccl_) nccl_table_.problem = "no libnccl.so.2";
+    if (has_id_ && has_nccl_) id_ = NcclId();
     MakeProblem();
     for (size_t i = 0; i < node_.devices.size(); ++i) workers_.push_back(Start(i));
     for (size_t i = 0; i < workers_.size(); ++i) {
@@ -102,6 +103,10 @@ class DirectMembers : public ::testing::Test {
     EXPECT_THAT(violations, ::testing::IsEmpty());
     EXPECT_EQ(driver_->Leaks(), "");
   }
+
+  // That they fall back on.
+  virtual NcclTable Nccl() { return nccl_.table(); }
+  virtual std::string NcclId() { return std::string(sizeof(NcclUniqueId), 'x'); }
 
   size_t num_ranks() const { return node_.member_of_rank.size(); }
   Worker& Of(size_t rank) { return workers_[static_cast<size_t>(node_.member_of_rank[rank])]; }
@@ -169,8 +174,7 @@ class DirectMembers : public ::testing::Test {
                           .num_ranks = num_ranks()};
     for (size_t i = 0; i < workers_.size(); ++i) in.workers.push_back(kFirstWorker + i);
     Worker& worker = workers_[index];
-    const std::string id(has_id_ && has_nccl_ ? sizeof(NcclUniqueId) : 0, 'x');
-    EXPECT_TRUE(worker.backend->InitCommunicator(kCommunicator, kTestIds.epoch, id).ok());
+    EXPECT_TRUE(worker.backend->InitCommunicator(kCommunicator, kTestIds.epoch, id_).ok());
     EXPECT_TRUE(worker.backend->Enter(in, now_).ok());
   }
 
@@ -387,6 +391,7 @@ class DirectMembers : public ::testing::Test {
   std::optional<FakeDriver> driver_;
   FakeNccl nccl_;
   LoadedNccl nccl_table_;
+  std::string id_;
   std::vector<Worker> workers_;
   MoveGroup group_;
   std::vector<reference::Bytes> rows_;

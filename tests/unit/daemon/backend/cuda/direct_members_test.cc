@@ -63,6 +63,41 @@ TEST_P(DirectMembersOn, DoEveryOperationWithTheBitsOfTheCpuBackendAndWithoutNccl
   }
 }
 
+// What all workers put into their streams for one operation.
+struct Put {
+  int copies = 0;
+  int launches = 0;
+
+  friend bool operator==(const Put&, const Put&) = default;
+};
+
+class PutsOfDirectMembers : public DirectMembers, public ::testing::WithParamInterface<int> {
+ protected:
+  Put MoveCounted() {
+    const auto count = [this](const char* call) { return driver_->CountCalls(call); };
+    const Put before = {count("cuMemcpyAsync"), count("cuLaunchKernel")};
+    EXPECT_THAT(Move(), Each(kGood));
+    return {count("cuMemcpyAsync") - before.copies, count("cuLaunchKernel") - before.launches};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, PutsOfDirectMembers, ::testing::Values(2, 4, 8));
+
+// A copy of tables and the checks of all ranks' plans in three launches; then launches of the worker's own rank and, of a
+// scatter, of each rank whose rows come.
+TEST_P(PutsOfDirectMembers, AreNoMoreForPlansOfMoreRanks) {
+  const int n = GetParam();
+  std::vector<int> devices;
+  for (int i = 0; i < n; ++i) devices.push_back(i);
+  Form(OneRankEach(devices));
+  EXPECT_THAT(Formed(), Each(kGood));
+  StageDispatch();
+  EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + n + 1)}));
+  ExpectDispatched();
+  StageCombine(true);
+  EXPECT_EQ(MoveCounted(), (Put{.copies = n, .launches = n * (3 + 2 + 1)}));
+  ExpectCombined(true);
+}
+
 // More turns than a board has entries.
 TEST_F(DirectMembers, GoOnBehindTheLastEntryOfTheirBoards) {
   Form(OneRankEach({0, 1}));

@@ -110,18 +110,20 @@ const Call kCalls[] = {{shm::Kind::kPrepare, false},
                        {shm::Kind::kDispatchBackward, true},
                        {shm::Kind::kCombineBackward, false}};
 
-using Piece = std::tuple<TrafficPlace, int, uint64_t>;  // Place, rank, bytes.
+using Piece = std::pair<int, uint64_t>;  // Rank, bytes.
 
-// Sends of `from` to `to`, or what `to` receives of it; landings lie elsewhere on each side.
+// Sends of `from` to `to`, or what `to` receives of it; all lie elsewhere on each side.
 std::vector<Piece> Between(const MemberTraffic& of, int peer, bool sends) {
   std::vector<Piece> pieces;
   for (const Transfer& t : of.transfers) {
-    if (t.peer == peer && t.sends == sends) pieces.emplace_back(t.place, t.rank, t.bytes);
+    if (t.peer == peer && t.sends == sends) pieces.emplace_back(t.rank, t.bytes);
   }
   return pieces;
 }
 
 constexpr uint32_t kNumProblems = 300;
+
+NoShared shared_;
 
 TEST(MemberTrafficTest, BothSidesOfEveryPairPlanTheSameSizesInTheSameOrder) {
   for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
@@ -203,88 +205,145 @@ TEST(MemberTrafficTest, AScatterHasALandingForEveryPairOfRanksWithRowsAndNoneOve
   }
 }
 
-// Bytes of a stage that the routes between two members need, one by one.
-std::set<uint64_t> NeededBytes(const Problem& problem, int rank, int member, bool has_weights) {
-  const uint64_t capacity = problem.shape.recv_capacity[static_cast<size_t>(rank)];
-  const uint64_t row = problem.shape.row_bytes;
-  std::set<uint64_t> bytes;
+// Slots of a rank's stage that the ranks of a member have filled, in order.
+std::vector<int64_t> SlotsFor(const Problem& problem, int rank, int member) {
+  const auto capacity =
+      static_cast<int64_t>(problem.shape.recv_capacity[static_cast<size_t>(rank)]);
+  std::vector<int64_t> slots;
   for (const Problem::Route& route : problem.routes) {
     if (ExpertOwner(problem.shape.spec, route.expert) != rank) continue;
-    if (problem.MemberOf(route.source) != member) continue;
-    const auto slot = static_cast<uint64_t>(route.slot);
-    if (slot >= capacity) continue;
-    for (uint64_t i = 0; i < row; ++i) bytes.insert(slot * row + i);
-    const uint64_t weights = shm::OutWeightsOffset(capacity * row);
-    for (uint64_t i = 0; has_weights && i < 4; ++i) bytes.insert(weights + slot * 4 + i);
+    if (problem.MemberOf(route.source) != member || route.slot >= capacity) continue;
+    slots.push_back(route.slot);
   }
-  return bytes;
+  std::sort(slots.begin(), slots.end());
+  return slots;
 }
 
-TEST(MemberTrafficTest, AGatherSendsTheSlotsThatTheOtherMemberFilledAndNothingElse) {
+uint64_t MessageBytes(const Problem& problem, size_t num_rows, bool has_weights) {
+  return shm::OutBytes(num_rows * problem.shape.row_bytes, has_weights ? num_rows : 0);
+}
+
+// What PackRows puts where, row by row: the bytes' place, the weight's, and the slot that they are of.
+std::map<uint64_t, std::pair<uint64_t, int64_t>> Packed(const PackedRows& packed,
+                                                        uint64_t row_bytes) {
+  std::map<uint64_t, std::pair<uint64_t, int64_t>> places;
+  for (size_t i = 0; i < packed.packs.size(); ++i) {
+    const PackRun& run = packed.packs[i];
+    const int64_t end = i + 1 < packed.packs.size() ? packed.packs[i + 1].row : packed.num_rows;
+    for (int64_t k = 0; k < end - run.row; ++k) {
+      const auto at = static_cast<uint64_t>(k);
+      places[run.rows_at + at * row_bytes] = {run.weights_at + at * 4, run.slot + k};
+    }
+  }
+  return places;
+}
+
+TEST(MemberTrafficTest, AGatherPacksWhatTheOtherMemberFilledIntoOneMessageAndNothingElse) {
   for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
     Problem problem(seed);
+    const uint64_t row = problem.shape.row_bytes;
     for (const bool has_weights : {false, true}) {
       const shm::Kind kind = has_weights ? shm::Kind::kDispatchBackward : shm::Kind::kCombine;
       for (int m = 0; m < problem.num_members(); ++m) {
-        std::map<std::pair<int, int>, std::set<uint64_t>> sent;  // By rank and receiving member.
-        uint64_t total = 0;
-        for (const Transfer& t : problem.Plan(kind, has_weights, m).transfers) {
-          EXPECT_EQ(t.sends, problem.MemberOf(t.rank) == m);
-          std::set<uint64_t>& bytes = sent[{t.rank, t.sends ? t.peer : m}];
-          for (uint64_t i = 0; i < t.bytes; ++i) bytes.insert(t.offset + i);
-          total += t.bytes;
+        const MemberTraffic traffic = problem.Plan(kind, has_weights, m);
+        std::set<std::pair<int, int>> seen;  // Rank and peer.
+        std::map<int, size_t> num_packed;
+        uint64_t end = 0;
+        for (const Transfer& t : traffic.transfers) {
+          if (!t.sends) continue;
+          EXPECT_EQ(problem.MemberOf(t.rank), m);
+          EXPECT_EQ(t.place, TrafficPlace::kMessages);
+          EXPECT_TRUE(seen.emplace(t.rank, t.peer).second) << "two messages to one member";
+          EXPECT_EQ(t.offset % 64, 0u);
+          EXPECT_GE(t.offset, end);
+          end = t.offset + t.bytes;
+          const std::vector<int64_t> slots = SlotsFor(problem, t.rank, t.peer);
+          ASSERT_EQ(t.bytes, MessageBytes(problem, slots.size(), has_weights)) << "seed " << seed;
+          const auto places = Packed(traffic.packed[static_cast<size_t>(t.rank)], row);
+          for (size_t i = 0; i < slots.size(); ++i) {
+            const auto at = places.find(t.offset + i * row);
+            ASSERT_NE(at, places.end());
+            EXPECT_EQ(at->second.second, slots[i]);
+            if (!has_weights) continue;
+            EXPECT_EQ(at->second.first,
+                      t.offset + shm::OutWeightsOffset(slots.size() * row) + i * 4);
+          }
+          num_packed[t.rank] += slots.size();
         }
-        uint64_t needed = 0;
+        EXPECT_LE(end, traffic.message_bytes);
         for (int rank = 0; rank < problem.shape.spec.num_ranks; ++rank) {
-          for (int to = 0; to < problem.num_members(); ++to) {
-            const int from = problem.MemberOf(rank);
-            if (from == to || (from != m && to != m)) continue;
-            const std::set<uint64_t> bytes = NeededBytes(problem, rank, to, has_weights);
-            EXPECT_EQ((sent[{rank, to}]), bytes) << "seed " << seed << " rank " << rank;
-            needed += bytes.size();
+          if (problem.MemberOf(rank) != m) continue;
+          const PackedRows& packed = traffic.packed[static_cast<size_t>(rank)];
+          EXPECT_EQ(static_cast<size_t>(packed.num_rows), num_packed[rank])
+              << "some row goes twice";
+          for (int peer = 0; peer < problem.num_members(); ++peer) {
+            const bool sends = peer != m && !SlotsFor(problem, rank, peer).empty();
+            EXPECT_EQ(seen.count({rank, peer}), sends ? 1u : 0u) << "seed " << seed;
           }
         }
-        EXPECT_EQ(total, needed) << "some byte goes twice";
       }
     }
   }
 }
 
-TEST(MemberTrafficTest, SlotsThatTouchGoInOnePiece) {
+TEST(MemberTrafficTest, WhatAMessageHasIsFoundBySlotAndNoOtherSlotIs) {
+  for (uint32_t seed = 0; seed < kNumProblems; ++seed) {
+    Problem problem(seed);
+    for (int m = 0; m < problem.num_members(); ++m) {
+      const MemberTraffic traffic = problem.Plan(shm::Kind::kDispatchBackward, true, m);
+      std::vector<FindPacked::Source> sources;
+      std::vector<PackedRun> runs;
+      for (int rank = 0; rank < problem.shape.spec.num_ranks; ++rank) {
+        const PackedRows& packed = traffic.packed[static_cast<size_t>(rank)];
+        sources.emplace_back();
+        if (problem.MemberOf(rank) == m) continue;
+        sources.back() = {static_cast<int64_t>(runs.size()),
+                          static_cast<int64_t>(packed.unpacks.size())};
+        runs.insert(runs.end(), packed.unpacks.begin(), packed.unpacks.end());
+        const std::vector<int64_t> slots = SlotsFor(problem, rank, m);
+        EXPECT_EQ(static_cast<size_t>(packed.num_rows), slots.size());
+        EXPECT_EQ(packed.weights_at, shm::OutWeightsOffset(slots.size() * problem.shape.row_bytes));
+      }
+      EXPECT_LE(runs.size(), traffic.max_unpacks);
+      for (int rank = 0; rank < problem.shape.spec.num_ranks; ++rank) {
+        const std::vector<int64_t> slots = SlotsFor(problem, rank, m);
+        for (int32_t slot = 0; slot < 200; ++slot) {
+          PlanRoute route = {rank, slot};
+          FindPacked::Run<0>({.table = &route,
+                              .num_routes = 1,
+                              .num_ranks = problem.shape.spec.num_ranks,
+                              .sources = sources.data(),
+                              .runs = runs.data()},
+                             {0, 0, 1}, shared_);
+          const auto at = std::find(slots.begin(), slots.end(), slot);
+          const int32_t there =
+              at == slots.end() ? FindPacked::kNotSent : static_cast<int32_t>(at - slots.begin());
+          ASSERT_EQ(route.slot, problem.MemberOf(rank) == m ? slot : there) << "seed " << seed;
+          ASSERT_EQ(route.dst_rank, rank);
+        }
+      }
+    }
+  }
+}
+
+// As it is on a GPU: one rank of 32 experts a worker, whose slots for one peer lie in 32 places.
+TEST(MemberTrafficTest, EightWorkersOf256ExpertsSendSevenMessagesEach) {
   TrafficShape shape;
-  shape.kind = shm::Kind::kCombine;
-  shape.spec = {.num_ranks = 4, .num_experts = 4, .top_k = 1, .alignment = 1, .max_tokens = 8};
-  shape.row_bytes = 16;
-  shape.member_of_rank = {0, 0, 1, 1};
-  shape.recv_capacity = {64, 64, 64, 64};
-  const std::vector<int32_t> counts(16, 2);  // Each rank sends two rows to each expert.
-  const MemberTraffic traffic = PlanMemberTraffic(shape, counts.data(), 0);
-  const std::vector<Transfer> expected = {{.peer = 1,
-                                           .sends = true,
-                                           .place = TrafficPlace::kStage,
-                                           .rank = 0,
-                                           .offset = 64,
-                                           .bytes = 64},
-                                          {.peer = 1,
-                                           .sends = true,
-                                           .place = TrafficPlace::kStage,
-                                           .rank = 1,
-                                           .offset = 64,
-                                           .bytes = 64},
-                                          {.peer = 1,
-                                           .sends = false,
-                                           .place = TrafficPlace::kStage,
-                                           .rank = 2,
-                                           .offset = 0,
-                                           .bytes = 64},
-                                          {.peer = 1,
-                                           .sends = false,
-                                           .place = TrafficPlace::kStage,
-                                           .rank = 3,
-                                           .offset = 0,
-                                           .bytes = 64}};
-  EXPECT_EQ(traffic.transfers, expected);
-  EXPECT_EQ(traffic.SentBytes(), 128u);
+  shape.kind = shm::Kind::kDispatchBackward;
+  shape.has_weights = true;
+  shape.spec = {.num_ranks = 8, .num_experts = 256, .top_k = 8, .alignment = 8, .max_tokens = 128};
+  shape.row_bytes = 64;
+  for (int r = 0; r < 8; ++r) {
+    shape.member_of_rank.push_back(r);
+    shape.recv_capacity.push_back(8 * 1024);
+  }
+  const std::vector<int32_t> counts(8 * 256, 4);
+  const MemberTraffic traffic = PlanMemberTraffic(shape, counts.data(), 3);
+  EXPECT_EQ(std::count_if(traffic.transfers.begin(), traffic.transfers.end(),
+                          [](const Transfer& t) { return t.sends; }),
+            7);  // One per run of slots, for rows and for weights: 448.
+  EXPECT_EQ(traffic.transfers.size(), 14u);
+  EXPECT_EQ(traffic.SentBytes(), 7u * 32 * 4 * (64 + 4));
 }
 
 }  // namespace
