@@ -115,8 +115,8 @@ LaunchList BuildPlanLaunches(const BuildPlanOnDeviceArgs& args, const DeviceShap
 LaunchList VerifyPlanLaunches(const VerifyPlan::Args& args, std::uint64_t* sums,
                               const DeviceShape& device);
 
-// The same of several plans, copied out of clients' memory first. What they are to do is on the device; `shape` is as large as
-// the largest of them. Those that are copied in part are not among the ones to verify.
+// The same of several plans, copied out of clients' memory first. What they are to do is on the device. All are of one
+// `spec`. Those that are copied in part are not among the ones to verify.
 struct PlanBatch {
   const CopyPlan::Args* copies = nullptr;  // [num_copies]
   std::int32_t num_copies = 0;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/moves/device_tables.h"
 #include "daemon/backend/kernel_status.h"
 #include "daemon/backend/move_routing.h"
 #include "kernels/cuda/scratch.h"
@@ -12,11 +13,6 @@
 
 namespace epd::cuda {
 namespace {
-
-template <typename T>
-T* At(DevicePointer base, uint64_t offset) {
-  return reinterpret_cast<T*>(base + offset);
-}
 
 // The offset of the next `count` of them.
 template <typename T>

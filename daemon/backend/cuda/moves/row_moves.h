@@ -115,7 +115,7 @@ class RowMoves {
   RoutingSpec DeviceSpec(const MovePlaces& places) const;
   void WriteTables(const MovePlaces& places) const;
   MoveSteps GatherCounts(const MovePlaces& places) const;
-  // What VerifyPlans does with the plans that are seen here.
+  // row_moves_plans.cc: what VerifyPlans does with the plans that are seen here.
   struct PlanWork {
     std::vector<CopyPlan::Args> copies;
     std::vector<SumPlan::Args> sums;

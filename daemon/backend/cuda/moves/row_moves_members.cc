@@ -2,24 +2,11 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/backend/cuda/moves/device_tables.h"
 #include "daemon/backend/cuda/moves/row_moves.h"
 #include "kernels/cuda/scratch.h"
 
 namespace epd::cuda {
-namespace {
-
-template <typename T>
-T* At(DevicePointer base, uint64_t offset) {
-  return reinterpret_cast<T*>(base + offset);
-}
-
-template <typename T>
-void Write(uint8_t* to, const std::vector<T>& all) {
-  if (!all.empty()) std::memcpy(to, all.data(), all.size() * sizeof(T));
-}
-
-}  // namespace
-
 TrafficShape RowMoves::Shape() const {
   TrafficShape shape{.kind = job_.kind,
                      .spec = spec_,

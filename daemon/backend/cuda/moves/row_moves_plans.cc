@@ -1,25 +1,11 @@
 // What becomes of the ranks' plans before rows move by them: each is copied and checked, all in a few launches, whatever the
 // number of ranks.
 #include <algorithm>
-#include <cstring>
 
+#include "daemon/backend/cuda/moves/device_tables.h"
 #include "daemon/backend/cuda/moves/row_moves.h"
 
 namespace epd::cuda {
-namespace {
-
-template <typename T>
-T* At(DevicePointer base, uint64_t offset) {
-  return reinterpret_cast<T*>(base + offset);
-}
-
-template <typename T>
-void Write(uint8_t* to, const std::vector<T>& all) {
-  if (!all.empty()) std::memcpy(to, all.data(), all.size() * sizeof(T));
-}
-
-}  // namespace
-
 RowMoves::PlanWork RowMoves::PlanWorkOf(const MovePlaces& places) const {
   PlanWork work;
   const RoutingSpec spec = DeviceSpec(places);
