@@ -190,6 +190,7 @@ class World {
   void Touch(const std::string& group_name) { touched_[group_name] = now_; }
   void TouchClient(size_t c);
   void TouchWorker(int worker);
+  bool IsCalledYet(const world::Group& group) const;
   void CheckCause(const world::Call& call, const absl::Status& status);
   void Heal();
   void CheckHealed();

@@ -243,8 +243,18 @@ void World::TouchClient(size_t c) {
 
 void World::TouchWorker(int worker) {
   for (const world::Group& group : data_->engines().groups) {
-    if (!group.ended && group.workers().contains(worker)) Touch(group.spec.name);
+    if ((!group.ended || IsCalledYet(group)) && group.workers().contains(worker))
+      Touch(group.spec.name);
   }
+}
+
+// Some rank has not heard yet that the formation has ended, and may call its worker.
+bool World::IsCalledYet(const world::Group& group) const {
+  return std::any_of(clients_.begin(), clients_.end(), [&](const Client& client) {
+    const auto part = client.parts.find(GroupId(group.id));
+    return client.alive && part != client.parts.end() && part->second.serving &&
+           part->second.formation.value == group.formation;
+  });
 }
 
 // ---- what must hold ----
