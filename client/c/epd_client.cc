@@ -210,6 +210,7 @@ int epd_group_check(epd_group* group, epd_error* error) {
 uint64_t epd_begin_execution(epd_group* group, uint32_t rank, const uint8_t program[16]) {
   Program digest;
   std::copy(program, program + 16, digest.begin());
+  (void)group->session->BeforeCallOf(*group->group);  // The execution's calls say it.
   return group->group->BeginExecution(rank, digest);
 }
 

@@ -201,6 +201,11 @@ bool Group::HasEnded(Status* cause) const {
   return true;
 }
 
+bool Group::RefusesCalls() const {
+  MutexLock lock(mutex_);
+  return state_ == State::kReforming && !callers_wait_;
+}
+
 epd_group_stopping Group::stopping() const {
   MutexLock lock(mutex_);
   if (!resumable_) return EPD_GROUP_STAYS;

@@ -138,6 +138,9 @@ class Group {
   // Whether the group has ended for good, and then why.
   bool HasEnded(Status* cause) const;
 
+  // Whether a rank is lost, for which calls do not wait.
+  bool RefusesCalls() const;
+
   // Whether a node's daemon that stops in order takes the group along: epd_group_info::stopping.
   epd_group_stopping stopping() const;
 

@@ -414,7 +414,7 @@ Status FromKernel(const KernelError& error) {
 Status RunOperation(Session& session, Group& group, uint32_t rank, CallKey key,
                     Operation& operation) {
   ErrorPlace place{.group = group.name(), .rank = rank, .phase = "begin"};
-  Status status = session.BeforeCall();
+  Status status = session.BeforeCallOf(group);
   std::shared_ptr<const Formation> formation;
   if (status.ok()) status = group.BeginCall(rank, &key, &formation);
   if (status.ok()) {

@@ -169,6 +169,12 @@ Status Session::BeforeCall() {
   return {};
 }
 
+Status Session::BeforeCallOf(const Group& group) {
+  Status status = BeforeCall();
+  if (status.ok() && group.RefusesCalls()) Settle();
+  return status;
+}
+
 void Session::Await(Clock::time_point deadline, const std::function<bool()>& done) {
   while (!done() && lost_.ok() && Clock::now() < deadline) {
     if (reading_) {
@@ -209,7 +215,7 @@ bool Session::HandleOne() {
 }
 
 void Session::Settle() {
-  constexpr std::chrono::milliseconds kLongest{100};
+  constexpr std::chrono::milliseconds kLongest{1000};
   const Clock::time_point until = Clock::now() + kLongest;
   MutexLock lock(mutex_);
   // In this order: a datagram that is no longer to be read is being handled, or was.

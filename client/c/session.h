@@ -60,6 +60,9 @@ class Session {
 
   // To be called before the first arm of each call. FAILED_PRECONDITION in a forked child.
   Status BeforeCall();
+  // Before a call of `group`. One that a lost rank's death would refuse hears first what epd has sent so far: that all
+  // ranks are there again goes out before any of them is told that it has joined.
+  Status BeforeCallOf(const Group& group);
 
   // After a failed call: waits, for at most a moment, until what epd has sent so far is handled.
   // epd says that a group is formed anew, or that the session ends, before it ends the calls; so

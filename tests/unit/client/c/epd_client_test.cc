@@ -315,6 +315,22 @@ TEST(EpdClientTest, CallsOfAGroupThatLostAPeerFailAtOnceAndCountAsBegun) {
   EXPECT_EQ(daemon.drained()[2].counts(0).begun(), 2u);
 }
 
+// What is in the session's socket when a call begins, it knows: who joined again may have told the caller so.
+TEST(EpdClientTest, ACallAfterALostRankHasJoinedAgainIsNotRefusedForItsDeath) {
+  v1::Status cause;
+  cause.set_code(Number(Code::kUnavailable));
+  cause.set_message("rank=1 host=h pid=1 is gone");
+  for (int loss = 0; loss < 20; ++loss) {
+    FakeDaemon daemon;
+    Ranks ranks(daemon, {.num_ranks = 1});
+    ASSERT_THAT(ranks.RunAndCompare(), Each(""));
+    daemon.ReformGroup("test", /*wait=*/false, cause);
+    ASSERT_TRUE(daemon.AwaitDrained(1));
+    daemon.AllowJoined("test");  // It lies in the socket, and no thread may have read it yet.
+    ASSERT_THAT(ranks.RunAndCompare(), Each("")) << "after loss " << loss;
+  }
+}
+
 TEST(EpdClientTest, AGroupThatWasClosedSaysWhy) {
   FakeDaemon daemon;
   Ranks ranks(daemon, {});

@@ -57,6 +57,15 @@ class MembershipTableTest : public testing::Test {
     return view;
   }
 
+  // Of each NotifyReform since the last call: whether calls are to wait.
+  std::vector<bool> ToldToWait() {
+    std::vector<bool> told;
+    for (const NodeEffect& effect : outbox_.TakeEffects()) {
+      if (const auto* reform = std::get_if<NotifyReform>(&effect)) told.push_back(reform->wait);
+    }
+    return told;
+  }
+
   std::vector<ExecutionCount> Reported() {
     NodeReport report;
     members_.PutInto(report);
@@ -82,6 +91,29 @@ TEST_F(MembershipTableTest, CountsAreTheHighestSaidAndOfOwnRanksOnly) {
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 7}));
   members_.TakeDrained({kSession, kGroup, Formation{2}, {{Rank{1}, kProgram, 8}}});
   EXPECT_THAT(Reported(), ElementsAre(ExecutionCount{Rank{1}, kProgram, 7}));
+}
+
+// Else a rank could call after its peer's new process was told that it has joined, and be refused with its old one's death.
+TEST_F(MembershipTableTest, WhoWasToldNotToWaitIsToldToWaitOnceTheRanksHaveComeBack) {
+  ASSERT_TRUE(Join().ok());
+  Serve();
+  GroupView lost = View(/*started=*/false);
+  lost.wait = false;
+  lost.cause = absl::UnavailableError("rank=0 is gone");
+  members_.Follow(lost, Formation{}, /*serving=*/false);
+  members_.TakeDrained({kSession, kGroup, Formation{1}, {}});
+  ToldToWait();
+  GroupView forming = lost;
+  forming.wait = true;
+  for (int again = 0; again < 2; ++again) {
+    members_.Follow(forming, Formation{}, /*serving=*/false);
+    EXPECT_EQ(ToldToWait(), again == 0 ? std::vector<bool>{true} : std::vector<bool>{});
+  }
+  EXPECT_THAT(members_.Statuses().at(0).state, MembershipState::kDrained);
+  EXPECT_THAT(members_.WaitsWithoutEnd(), IsEmpty());
+  members_.Follow(lost, Formation{}, /*serving=*/false);
+  EXPECT_THAT(ToldToWait(), ElementsAre(false)) << "it is lost again";
+  EXPECT_EQ(members_.NextDeadline(), absl::InfiniteFuture());
 }
 
 TEST_F(MembershipTableTest, PeersLoseASessionThatTookPartAndNoOther) {
