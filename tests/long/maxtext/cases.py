@@ -41,6 +41,7 @@ _ROUTES = {
         "quantization": "te_no_quant",
         "prefuse_moe_weights": "true",
     },
+    # MaxText's own expert parallelism on CPUs, over gloo: all tokens of the axis on each device.
     "ring": {"sparse_matmul": "true", "use_ring_of_experts": "true"},
 }
 FLAGS = {
@@ -48,7 +49,7 @@ FLAGS = {
     "te": "--as-transformer-engine",
     "te-dense": "--as-transformer-engine",
 }
-REFERENCE = {"ragged": "dense", "te": "te-dense"}
+REFERENCE = {"ragged": "dense", "te": "te-dense", "ring": "dense"}
 _LAYERS = {
     "scan, full remat": {"scan_layers": "true", "remat_policy": "full"},
     "unrolled, no remat": {"scan_layers": "false", "remat_policy": "minimal"},
@@ -83,12 +84,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        return "-".join((self.route, self.mesh, self.layers, self.dtype)).replace(" ", "_")
+        words = [f"{name}_{value}" for name, value in self.words.items()]
+        return "-".join((self.route, self.mesh, self.layers, self.dtype, *words)).replace(" ", "_")
 
     @property
     def reference(self) -> "Case":
         """The run that it is to equal."""
-        return Case(REFERENCE[self.route], "one device", self.layers, self.dtype)
+        return Case(REFERENCE[self.route], "one device", self.layers, self.dtype, self.words)
 
     def arguments(self, folder: str, devices: int) -> list[str]:
         """MaxText's words; the batch of a step has 8 sequences, on however many devices."""
@@ -156,3 +158,8 @@ def all_cases() -> list[Case]:
         Case("ragged", "context 2 x ep 2"),
         Case("ragged", "context 2 x ep 2", unrolled),
     ]
+
+
+def timed_cases() -> list[Case]:
+    """What is timed beside each other, all in four processes: both routes through epd, and MaxText's own ring of experts."""
+    return [Case(route, "ep 4", words={"steps": "12"}) for route in ("ragged", "te", "ring")]
