@@ -173,14 +173,18 @@ class Exchange:
         )
 
     def run(
-        self, rows: torch.Tensor, weights: torch.Tensor | None
+        self, rows: torch.Tensor, weights: torch.Tensor | None, out: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``[T, W]``, ``[T, K]`` -> ``[C, W]``, ``[C]``, or the other way round. EpError with the cause."""
+        """``[T, W]``, ``[T, K]`` -> ``[C, W]``, ``[C]``, or the other way round. EpError with the cause.
+
+        ``out``: packed, where the rows go; None: into a new tensor.
+        """
         plan = self.routing
         rows = _tensors.packed(rows)
         weights = None if weights is None else _tensors.packed(weights)
         count = self.num_rows_out
-        out = rows.new_empty((count, rows.shape[1]))
+        if out is None:
+            out = rows.new_empty((count, rows.shape[1]))
         shape = (count,) if self.to_experts else (count, plan.top_k)
         out_weights = torch.empty(shape) if self.with_weights else None
         args: Any = ScatterArgs() if self.to_experts else GatherArgs()

@@ -162,3 +162,46 @@ def expert_rows(function: str, value: object, spec: "GroupSpec", least: int) -> 
             f" {spec.config.recv_capacity_per_rank} of Group.join"
         )
     return rows
+
+
+def check_no_output(function: str, value: object) -> None:
+    """TypeError where a compiler, which places results itself, is given a buffer for one."""
+    if value is not None:
+        raise TypeError(
+            f"{function}: out is for calls that are not compiled; leave it away inside torch.compile"
+        )
+
+
+def output(
+    function: str, value: object, rows: torch.Tensor, leading: tuple[object, ...]
+) -> torch.Tensor | None:
+    """``[..., H]``, packed memory that rows like ``rows`` are to be written into, or None."""
+    if value is None:
+        return None
+    out = _tensor(function, "out", value)
+    if torch.is_grad_enabled():
+        raise TypeError(
+            f"{function}: out is for calls without gradients; call under torch.no_grad(), or leave out away"
+        )
+    _check_shape(function, "out", out, *leading, rows.shape[1])
+    if out.dtype != rows.dtype:
+        raise TypeError(f"{function}: out has dtype {out.dtype}, expected {rows.dtype}")
+    if not out.is_contiguous():
+        raise ValueError(
+            f"{function}: out has strides {list(out.stride())}; expected a contiguous tensor"
+        )
+    if out.numel() and _overlap(out, rows):
+        raise ValueError(f"{function}: out shares memory with the rows that are sent")
+    _tensors.mark_written(out)
+    return out
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not other.numel():
+        return False
+    last = sum((size - 1) * step for size, step in zip(other.shape, other.stride(), strict=True))
+    ends = [
+        (one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()),
+        (other.data_ptr(), other.data_ptr() + (last + 1) * other.element_size()),
+    ]
+    return max(begin for begin, _ in ends) < min(end for _, end in ends)

@@ -55,3 +55,9 @@ def wrong_place(tensor: torch.Tensor) -> str:
         kind = "quantized" if tensor.is_quantized else str(tensor.layout)
         return f"is {kind}; expected a dense tensor (to_dense(), int_repr())"
     return ""
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """Tells autograd that the tensor's values change, where torch offers it (2.1): a graph that has kept them says so."""
+    if increment := getattr(torch.autograd.graph, "increment_version", None):
+        increment(tensor)

@@ -297,6 +297,8 @@ class Group:
         tokens: torch.Tensor,
         topk_weights: torch.Tensor,
         recv_capacity: int | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sends each token's row to its experts' ranks.
 
@@ -305,7 +307,10 @@ class Group:
             tokens: ``[T, H]`` (or ``[..., H]``) of any dtype of up to 8 bytes; rows of float32, bfloat16 and float16 have
                 gradients.
             topk_weights: floating ``[T, K]`` (or ``[..., K]``), which travel along as float32.
-            recv_capacity: C, 1 to recv_capacity_per_rank; may differ between ranks. None: what the plan needs.
+            recv_capacity: C, 1 to recv_capacity_per_rank; may differ between ranks. None: the slots of ``out``, else what
+                the plan needs.
+            out: ``[C, H]`` of the tokens' dtype, contiguous: recv_tokens are written there and returned, zeros where the call
+                fails. Large buffers that are used again spare the time that fresh memory takes. Under torch.no_grad() only.
 
         Returns:
             recv_tokens ``[C, H]``: the zones of this rank's experts one after another, zeros behind; recv_topk_weights
@@ -318,24 +323,31 @@ class Group:
         function = "Group.dispatch"
         plan = _operands.plan_of(function, plan, self.name)
         if _compiled.recording():
+            _operands.check_no_output(function, out)
             capacity = _operands.capacity(function, recv_capacity, plan, self._spec)
             return self._recorder.dispatch(plan, tokens, topk_weights, capacity)
         execution = self._execution(plan.name)
         with _operands.told(execution, "dispatch"):
             _operands.check_untraced(function)
+            if recv_capacity is None and isinstance(out, torch.Tensor) and out.dim() > 0:
+                recv_capacity = out.shape[0]
             capacity = _operands.capacity(function, recv_capacity, plan, self._spec)
             rows = _operands.tokens(function, tokens, plan, self._spec)
             weights = _operands.weights(function, topk_weights, plan)
+            into = _operands.output(function, out, rows, (capacity,))
         exchange = Exchange(plan.routing, "dispatch", capacity, execution)
-        return plan.exchange(exchange, rows, weights)
+        return plan.exchange(exchange, rows, weights, into)
 
-    def combine(self, plan: Plan, expert_out: torch.Tensor) -> torch.Tensor:
+    def combine(
+        self, plan: Plan, expert_out: torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Sums each token's expert rows back, unweighted: in fp32, in k order, rounded once.
 
         Args:
             plan: of the dispatch.
             expert_out: float32, bfloat16 or float16 ``[C, H]``, as dispatch's recv_tokens, or without the rows behind the
                 last zone.
+            out: ``[T, H]`` (or ``[..., H]``) of the same dtype, contiguous: see ``dispatch``.
 
         Returns:
             ``[T, H]`` (or ``[..., H]``).
@@ -346,12 +358,14 @@ class Group:
         function = "Group.combine"
         plan = _operands.plan_of(function, plan, self.name)
         if _compiled.recording():
+            _operands.check_no_output(function, out)
             return self._recorder.combine(plan, expert_out)
         execution = self._execution(plan.name)
         with _operands.told(execution, "combine"):
             _operands.check_untraced(function)
             least = 0 if self._arguments.drop_on_overflow else plan.total_recv
             rows = _operands.expert_rows(function, expert_out, self._spec, least)
+            into = _operands.output(function, out, rows, plan.leading)
         exchange = Exchange(plan.routing, "combine", rows.shape[0], execution)
-        out, _ = plan.exchange(exchange, rows, None)
-        return out.reshape(*plan.leading, rows.shape[1])
+        summed, _ = plan.exchange(exchange, rows, None, into)
+        return summed.reshape(*plan.leading, rows.shape[1])

@@ -46,9 +46,15 @@ class Plan:
         return torch.split(rows[: self.total_recv], self.token_counts.tolist())
 
     def exchange(
-        self, exchange: Exchange, rows: torch.Tensor, weights: torch.Tensor | None
+        self,
+        exchange: Exchange,
+        rows: torch.Tensor,
+        weights: torch.Tensor | None,
+        out: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Makes an operation of this plan, after the one before it. For Group."""
+        """Makes an operation of this plan, after the one before it. For Group. ``out``: without gradients only."""
+        if out is not None:
+            return exchange.run(rows, weights, out)
         after = self.after
         if torch.is_grad_enabled() and not after.requires_grad:
             after = torch.empty(0, requires_grad=True)

@@ -152,6 +152,25 @@ def check_arguments_of_dispatch(world):
             else:
                 error = _raises(EpError, part, group.dispatch, plan, half, weights)
                 assert error.code == "INVALID_ARGUMENT", error
+        with torch.no_grad():
+            for part, out in [
+                ("out must be a torch.Tensor, got list", [0]),
+                (f"out {_CUDA}", _on_cuda(half)),
+                ("out has shape [9, 8], expected [9, 16]", half.new_empty(9, 8)),
+                ("out has dtype torch.float32, expected torch.float16", torch.empty(9, 16)),
+                ("out has strides [1, 9]", half.new_empty(16, 9).t()),
+                ("out shares memory with the rows", half.repeat(9, 1)),
+                ("is 0; expected 1 to recv_capacity_per_rank", half.new_empty(0, 16)),
+            ]:
+                plan = group.prepare(given.idx)
+                if world.rank == 0:
+                    rows = out[:5] if "shares" in part else half
+                    _raises(
+                        (TypeError, ValueError), part, group.dispatch, plan, rows, weights, out=out
+                    )
+                else:
+                    error = _raises(EpError, part, group.dispatch, plan, half, weights)
+                    assert error.code == "INVALID_ARGUMENT", error
         plan = group.prepare(given.idx)
         recv, _ = group.dispatch(plan, half, weights)
         _raises(TypeError, "plan must be a Plan", group.dispatch, "plan", half, weights)
@@ -175,6 +194,22 @@ def check_arguments_of_combine(world):
                 _raises((TypeError, ValueError), part, group.combine, plan, change(recv))
             else:
                 _raises(EpError, part, group.combine, plan, recv)
+        for part, buffer_of in [
+            (
+                "out is for calls without gradients; call under torch.no_grad()",
+                lambda _: torch.empty(5, HIDDEN),
+            ),
+            ("out has shape [5], expected [5, 16]", lambda _: torch.empty(5)),
+            ("out shares memory with the rows", lambda rows: rows[:5]),
+        ]:
+            with torch.set_grad_enabled("no_grad" in part):
+                plan = group.prepare(given.idx)
+                rows, _ = group.dispatch(plan, given.tokens, given.weights)
+                if world.rank == 0:
+                    bad = buffer_of(rows)
+                    _raises((TypeError, ValueError), part, group.combine, plan, rows, out=bad)
+                else:
+                    _raises(EpError, part, group.combine, plan, rows)
         with world.join("another") as another:
             _raises(ValueError, "plan is of group 'combine'", another.combine, plan, recv)
 

@@ -188,6 +188,36 @@ def check_inference_makes_no_graph(world):
             assert not exchanged(group, given).requires_grad
 
 
+def check_results_go_into_given_tensors(world):
+    given = problem(world)
+    tokens, weights = given.tokens.detach()[None], given.weights.detach()[None]
+    with world.join("into") as group, torch.no_grad():
+        plan = group.prepare(given.idx[None])
+        recv, recv_weights = group.dispatch(plan, tokens, weights)
+        into = torch.full((len(recv) + 3, HIDDEN), torch.nan)
+        got, got_weights = group.dispatch(plan, tokens, weights, out=into)
+        assert got is into and len(got_weights) == len(into)
+        assert torch.equal(got[: len(recv)], recv) and not got[len(recv) :].any()
+        assert torch.equal(got_weights[: len(recv)], recv_weights)
+        summed = torch.full_like(tokens, torch.nan)
+        assert group.combine(plan, recv, out=summed).data_ptr() == summed.data_ptr()
+        assert torch.equal(summed, group.combine(plan, recv))
+    if hasattr(torch.autograd.graph, "increment_version"):
+        with world.join("kept") as group:
+            plan = group.prepare(given.idx)
+            kept = torch.ones(world.tokens_here(), HIDDEN, requires_grad=True)
+            square = kept * kept
+            loss = (square * square).sum()
+            with torch.no_grad():
+                recv, _ = group.dispatch(plan, given.tokens, given.weights)
+                group.combine(plan, recv, out=square)
+            try:
+                loss.backward()
+                raise AssertionError("a graph was not told that what it kept has changed")
+            except RuntimeError as error:
+                assert "inplace operation" in str(error), error
+
+
 def check_nobody_has_tokens(world):
     with world.join("nobody") as group:
         given = problem(world)
