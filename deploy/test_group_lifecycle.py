@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -64,9 +65,22 @@ def test_where_there_is_no_daemon_the_remedy_comes_first(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     remedy = f"error: UNAVAILABLE: start one there with 'epd --socket={tmp_path}/none.sock', or "
     assert ended.returncode == 1 and ended.stderr.startswith(remedy), ended
+    _check_refused(target, "start one there with 'epd --socket=")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_where_nobody_listens_on_an_address_the_remedy_comes_first(host):
+    with socket.socket() as held:  # Bound, so nobody else's; it does not listen.
+        held.bind(("127.0.0.1", 0))
+        target = f"{host}:{held.getsockname()[1]}"
+        _check_refused(target, f"start one there with 'epd --listen={target}', or give the ")
+
+
+def _check_refused(target: str, remedy: str) -> None:
     with cluster.Node(target) as node:
         for call in (lambda: node.call("GetStatus"), lambda: node.stream("WatchGroup", name="g")):
-            with pytest.raises(grpc.RpcError) as refused:
+            with pytest.raises(cluster.NoDaemonError) as refused:
                 call()
-            assert str(refused.value).startswith("[epd:UNAVAILABLE] start one there with "), refused
+            assert str(refused.value).startswith(f"[epd:UNAVAILABLE] {remedy}"), refused
+            assert target.removeprefix("unix:") in refused.value.details()
             assert refused.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import socket
 import struct
 import time
@@ -31,7 +32,7 @@ from google.protobuf.message import Message
 
 _DESCRIPTORS = pathlib.Path(__file__).with_name("descriptors.binpb")
 _PACKAGE = "epd.v1"
-_PROBE_SECONDS = 0.05
+_PROBE_SECONDS, _CONNECT_SECONDS = 0.05, 2
 CLIENT_CONFIG = pathlib.Path("/etc/epd/client.conf")
 # A call of these changes nothing: gRPC makes it again when the connection broke, as when epd was replaced or started anew.
 _READS = ("Get", "List", "Plan", "Explain")
@@ -118,15 +119,10 @@ def check_server(path: str, config: pathlib.Path = CLIENT_CONFIG) -> None:
 
 
 class NoDaemonError(grpc.RpcError):  # type: ignore[misc]
-    """Nobody listens at the socket. An UNAVAILABLE whose text begins with what to do."""
+    """Nobody listens at the target. An UNAVAILABLE whose text begins with what to do."""
 
-    def __init__(self, path: str):
-        stem = path.removesuffix("-grpc.sock")
-        attach_path = stem + ".sock" if stem != path else path
-        self._details = (
-            f"start one there with 'epd --socket={attach_path}', or set EPD_SOCKET to that of a daemon that runs: no epd answers;"
-            f" looked at {path}"
-        )
+    def __init__(self, remedy: str, looked_at: str):
+        self._details = f"{remedy}: no epd answers; looked at {looked_at}"
         super().__init__(f"[epd:UNAVAILABLE] {self._details}")
 
     def code(self) -> grpc.StatusCode:
@@ -137,10 +133,24 @@ class NoDaemonError(grpc.RpcError):  # type: ignore[misc]
 
 
 def _check_there(target: str) -> None:
-    """Raises NoDaemonError if nobody listens at a Unix socket. Of other targets gRPC says so."""
+    """Raises NoDaemonError if nobody listens at "unix:PATH" or "HOST:PORT". Of other targets gRPC says so."""
     path = target.removeprefix("unix:")
-    if path != target and not wait_for_socket(path, _PROBE_SECONDS):
-        raise NoDaemonError(path)
+    if path != target:
+        if not wait_for_socket(path, _PROBE_SECONDS):
+            stem = path.removesuffix("-grpc.sock")
+            attach_path = stem + ".sock" if stem != path else path
+            raise NoDaemonError(
+                f"start one there with 'epd --socket={attach_path}', or set EPD_SOCKET to that of a daemon that runs",
+                path,
+            )
+    elif address := re.fullmatch(r"\[?([^/\[\]]+)\]?:(\d{1,5})", target):
+        try:
+            socket.create_connection((address[1], int(address[2])), _CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise NoDaemonError(
+                f"start one there with 'epd --listen={target}', or give the 'listen' that 'epctl config' of a running one shows",
+                f"{target}: {error}",
+            ) from None
 
 
 class Node:
