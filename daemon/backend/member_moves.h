@@ -52,6 +52,12 @@ struct NeighbourMessage {
   UniqueFd fd = {};  // Of the arena, or of the regions' board where there is no problem.
 };
 
+// How rows of a group go between its ranks, for people.
+struct RowLink {
+  std::string name = {};  // "peer_memory", "nccl", "nccl_ep"; empty: it is not known yet.
+  std::string why = {};   // Why no shorter one; empty: there is none, or it was not asked for.
+};
+
 struct PreparedMove {
   MoveId id = 0;
   uint64_t digest = 0;
@@ -85,6 +91,8 @@ class MemberMoves {
   virtual std::vector<NeighbourMessage> TakeForNeighbours() { return {}; }
   // One of them says. May come before Enter.
   virtual void Hear(NeighbourMessage) {}
+  // Of a communicator that was entered.
+  virtual RowLink LinkOf(uint64_t communicator, uint64_t epoch) const = 0;
   // Lines for people: how the members of a communicator reach each other, and why.
   virtual std::vector<std::string> TakeNotes() { return {}; }
 

@@ -48,6 +48,7 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_wire_queue_length", kGauge, {"node", "of"}, 2 * kNodes, "What waits to be sent to another node: messages, and rows, which are those of one rank and one operation."},
       // ---- groups; a series per tenant ----
       {"epd_groups", kGauge, {"state"}, 9, "Groups by state."},
+      {"epd_groups_by_link", kGauge, {"link"}, 6, "Groups that serve here by how their rows go, as `epctl groups` says of each: `shared_memory`, `device_memory`, `streams`, `peer_memory`, `nccl`, `nccl_ep`."},
       {"epd_group_ready", kGauge, {"group", "tenant"}, kGroups, "1: READY, 0: in any other state.", "EpdGroupNotReady"},
       {"epd_group_transitions_total", kCounter, {"event", "to"}, 80, "What happened to groups here, `none`, or was done by this coordinator, by its reason; to: the state that followed.", "EpdGroupsReform"},
       {"epd_group_epoch", kGauge, {"group", "tenant"}, kGroups, "Grows with each new communicator."},
@@ -63,7 +64,7 @@ const std::vector<MetricRow>& MetricTable() {
       {"epd_rank_awaited_seconds", kGauge, {"group", "tenant", "rank"}, 200, "Since when the others wait for a rank that has not come to the group's oldest operation.", "EpdRankAwaited"},
       {"epd_rank_waited_for_seconds_total", kCounter, {"group", "tenant", "rank"}, 1000, "How long all other ranks together waited for the one that announced last, since the formation; counted by the node that leads the group.", "EpdRankLags"},
       {"epd_rank_wait_seconds", MetricKind::kHistogram, {"group", "tenant", "rank"}, 640, "The same by how long each wait was: of each operation what each other rank waited for the one that announced last, which is the label. For the first 79 ranks of a node's groups; the counter above has all.", "", kWaitBounds},
-      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 700, "Routes of tokens of this node's ranks to an expert, as prepares said."},
+      {"epd_expert_routes_total", kCounter, {"group", "tenant", "expert"}, 690, "Routes of tokens of this node's ranks to an expert, as prepares said."},
       {"epd_expert_imbalance_ratio", kGauge, {"group", "tenant"}, kGroups, "Routes of the busiest expert by those of the mean one; of this node's ranks.", "EpdExpertsUnbalanced"},
       // ---- staging ----
       {"epd_staging_pool_bytes", kGauge, {}, 1, "The budget, staging_bytes."},

@@ -141,6 +141,7 @@ void AddGroups(const v1::GetFiguresResponse& figures, Exposition& out) {
     out.Add("epd_group_epoch", labels, static_cast<double>(group.epoch()));
     out.Add("epd_group_formation", labels, static_cast<double>(group.formation()));
     out.Add("epd_group_generation", labels, static_cast<double>(group.generation()));
+    if (!group.link().empty()) out.Add("epd_groups_by_link", {group.link()}, 1);
     out.Add("epd_group_operations_total", with("ok"), static_cast<double>(group.num_operations()));
     out.Add("epd_group_operations_total", with("failed"), static_cast<double>(group.num_failed()));
     out.Add("epd_group_failed_calls_total", labels, static_cast<double>(group.num_failed_calls()));

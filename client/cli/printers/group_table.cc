@@ -38,6 +38,13 @@ std::string ExecutorOf(const epd::v1::GroupSpec& spec) {
   return EnumWord(epd::v1::Executor_Name(spec.executor()), "EXECUTOR_");
 }
 
+// "by NCCL: cuda:0 has no peer access to cuda:1".
+std::string LinkOf(const epd::v1::Group& group) {
+  if (group.link().empty()) return "";
+  const std::string by = absl::StrCat("by ", absl::StrReplaceAll(group.link(), {{"_", " "}}));
+  return group.link_reason().empty() ? by : absl::StrCat(by, ": ", group.link_reason());
+}
+
 // Of the NCCL id that the ranks' workers hold: the same everywhere, or something is very wrong.
 std::string UniqueId(const epd::v1::Group& group) {
   std::set<std::string> digests;
@@ -92,6 +99,7 @@ std::string OneGroup(const epd::v1::Group& group) {
                     " receive slots per rank, overflow is ",
                     spec.drop_on_overflow() ? "dropped" : "an error")},
       {"runs on", absl::StrCat(spec.backend(), " backend, ", ExecutorOf(spec), " executor")},
+      {"rows go", LinkOf(group)},
       {"operations",
        absl::StrCat(HumanCount(group.num_operations()), " done, ", group.num_open_operations(),
                     " open, ", HumanCount(group.num_failed()), " failed (",
@@ -132,6 +140,7 @@ std::string GroupsTable(const epd::v1::ListGroupsResponse& groups) {
       {"EXPERTS", [](const G& g) { return absl::StrCat(g.spec().num_experts()); }, Align::kRight},
       {"HIDDEN", [](const G& g) { return absl::StrCat(g.spec().hidden()); }, Align::kRight},
       {"EPOCH", [](const G& g) { return absl::StrCat(g.epoch()); }, Align::kRight},
+      {"LINK", [](const G& g) { return g.link(); }, Align::kLeft, true},
       {"OPS", [](const G& g) { return HumanCount(g.num_operations()); }, Align::kRight},
       {"OPEN", [](const G& g) { return absl::StrCat(g.num_open_operations()); }, Align::kRight},
       {"FAILED", [](const G& g) { return HumanCount(g.num_failed()); }, Align::kRight},

@@ -49,6 +49,7 @@ class CudaBackend : public Backend, public MemberMoves {
   MemberMoves* member_moves() override { return this; }
   absl::Status Enter(const CommunicatorMember& membership, absl::Time now) override;
   absl::Status Entered(uint64_t communicator, uint64_t epoch) const override;
+  RowLink LinkOf(uint64_t communicator, uint64_t epoch) const override;
   void Leave(uint64_t communicator, uint64_t epoch, absl::Time now) override;
   void WorkerLost(uint64_t worker, const std::string& who, absl::Time now) override;
   std::vector<NeighbourMessage> TakeForNeighbours() override {
@@ -98,7 +99,7 @@ class CudaBackend : public Backend, public MemberMoves {
   // Why what goes by NCCL cannot be used in this epoch; empty: it can.
   std::string WhyNoNccl(const KnownId& known) const;
   // `no_nccl`: see there.
-  std::unique_ptr<MemberLink> LinkOf(const CommunicatorMember& membership,
+  std::unique_ptr<MemberLink> MakeLink(const CommunicatorMember& membership,
                                      const std::string& no_nccl);
   void StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);

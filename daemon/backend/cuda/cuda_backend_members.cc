@@ -84,7 +84,7 @@ absl::Status CudaBackend::Enter(const CommunicatorMember& membership, absl::Time
   const absl::StatusOr<int> stream = FreeStream(now);
   if (!stream.ok()) return stream.status();
   communicators_.push_back(std::make_unique<MemberCommunicator>(
-      *device_, LinkOf(membership, no_nccl),
+      *device_, MakeLink(membership, no_nccl),
       MemberCommunicator::Options{.membership = membership, .stream = *stream, .limit = limit_ / 2},
       moved_, prepared_));
   communicators_.back()->num_users = 1;
@@ -114,8 +114,8 @@ void CudaBackend::Hear(NeighbourMessage message) {
   if (early.size() < kMaxEarly) early.push_back(std::move(message));
 }
 
-std::unique_ptr<MemberLink> CudaBackend::LinkOf(const CommunicatorMember& in,
-                                                const std::string& no_nccl) {
+std::unique_ptr<MemberLink> CudaBackend::MakeLink(const CommunicatorMember& in,
+                                                  const std::string& no_nccl) {
   // It may be called when this is gone.
   const auto enter = [set_current = device_->driver().context_set_current,
                       context = device_->context()] {
@@ -167,6 +167,11 @@ absl::Status CudaBackend::Entered(uint64_t group_id, uint64_t epoch) const {
   const MemberCommunicator* communicator = Find(group_id, epoch);
   if (communicator == nullptr) return absl::AbortedError("the communicator has ended");
   return communicator->Entered();
+}
+
+RowLink CudaBackend::LinkOf(uint64_t group_id, uint64_t epoch) const {
+  const MemberCommunicator* communicator = Find(group_id, epoch);
+  return communicator == nullptr ? RowLink{} : communicator->row_link();
 }
 
 void CudaBackend::Leave(uint64_t group_id, uint64_t epoch, absl::Time) {

@@ -38,6 +38,7 @@ class EpLink : public cuda::MemberLink {
   ~EpLink() override;
 
   cuda::CommState state() const override;
+  RowLink row_link() const override { return {.name = "nccl_ep"}; }
   const absl::Status& cause() const override { return cause_; }
   absl::Status broken() const override { return broken_; }
   bool busy() const override;

@@ -76,8 +76,10 @@ void AddFigures(const Node& node, GroupId group, v1::Group& out) {
         out.set_num_open_operations(out.num_open_operations() + 1);
     }
     for (const auto& tenant : snapshot.tenants()) {
-      if (tenant.group_id() == group.value && !tenant.ended())
-        out.set_generation(tenant.generation());
+      if (tenant.group_id() != group.value || tenant.ended()) continue;
+      out.set_generation(tenant.generation());
+      out.set_link(tenant.link());
+      out.set_link_reason(tenant.link_reason());
     }
   }
 }

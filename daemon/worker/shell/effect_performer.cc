@@ -448,6 +448,7 @@ absl::Status EffectPerformer::AddTenant(const TenantStart& start, absl::Time now
   }
   const bool spans = std::any_of(start.members.begin(), start.members.end(),
                                  [](const RankHolder& member) { return !member.session; });
+  facts.link = spans ? "streams" : start.on_device() ? "device_memory" : "shared_memory";
   if (spans && start.on_device()) {
     if (absl::Status entered = EnterCommunicator(start, facts); !entered.ok()) return entered;
   }
@@ -525,6 +526,15 @@ void EffectPerformer::WorkerLost(Incarnation worker, const absl::Status& cause, 
     if (backend->member_moves() == nullptr) continue;
     backend->member_moves()->WorkerLost(worker.value, std::string(cause.message()), now);
   }
+}
+
+RowLink EffectPerformer::LinkOf(GroupId group, Formation formation) const {
+  const auto found = tenants_.find({group, formation});
+  if (found == tenants_.end()) return {};
+  const MoveGroup& move = found->second.move;
+  if (found->second.members != nullptr)
+    return found->second.members->LinkOf(move.communicator, move.epoch);
+  return {.name = found->second.link};
 }
 
 const EffectPerformer::Routes* EffectPerformer::RoutesOf(GroupId group, Formation formation) const {

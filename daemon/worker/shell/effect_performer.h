@@ -67,6 +67,8 @@ class EffectPerformer {
     uint64_t padded_rows = 0;                  // In zones of ranks served here.
   };
   const Routes* RoutesOf(GroupId group, Formation formation) const;
+  // How the formation's rows go; of one that has ended nothing.
+  RowLink LinkOf(GroupId group, Formation formation) const;
 
   // Feeds the engine a claimed submission, with what the ranks have done without this worker.
   void Take(const Submission& submission, const shm::SlotRequest& request, absl::Time now);
@@ -89,6 +91,7 @@ class EffectPerformer {
     Routes routes;
     MemberMoves* members = nullptr;        // Of move.communicator.
     std::vector<SessionId> sessions = {};  // [num_ranks] of those here.
+    const char* link = "";                 // RowLink::name where there are no `members`.
   };
   static StageToSend MakeStage(const TenantFacts& tenant, const char* base,
                                const Announcement& said, Rank rank);

@@ -9,6 +9,7 @@
 #include "daemon/packet/packet.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "daemon/worker/shell/exec_loop.h"
+#include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
@@ -16,6 +17,7 @@ namespace {
 
 // What a snapshot leaves of its message for figures between ranks: waits are told before routes, and of a group all or none.
 constexpr size_t kSnapshotSlack = 4096;
+constexpr size_t kReasonBytes = 512;
 
 }  // namespace
 
@@ -262,6 +264,9 @@ void ExecLoop::Handle(const v1::GetSnapshot& message) {
   }
   size_t num_left = kMaxRoutesShown;
   for (v1::WorkerSnapshot::Tenant& tenant : *snapshot.mutable_tenants()) {
+    RowLink link = performer_.LinkOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
+    tenant.set_link(std::move(link.name));
+    tenant.set_link_reason(text::Clean(link.why, kReasonBytes));
     const EffectPerformer::Routes* routes =
         performer_.RoutesOf(GroupId(tenant.group_id()), Formation(tenant.formation()));
     if (routes == nullptr) continue;

@@ -22,6 +22,7 @@ def test_what_was_done_and_what_failed_is_counted_over_the_deaths_of_workers(epd
     assert _call(hung, "a") == [0, 0]
     wait.until(lambda: _figures(epctl)["num_operations"] == 1, "the operation is counted")
     before = _figures(epctl)
+    assert epctl.json("groups", "hung")["groups"][0]["link"] == "shared_memory"
     assert before["node"] and before["bytes_moved"] > 0 and before["num_failed_calls"] == 0
     for death in (1, 2):
         hung[0].begin(f"open{death}")

@@ -106,6 +106,8 @@ def test_each_of_two_nodes_counts_what_its_own_ranks_do():
             "a": {("b", what): 0 for what in of},
             "b": {("a", what): 0 for what in of},
         }
+        linked = {("streams",): 1}
+        assert of_both("epd_groups_by_link") == {"a": linked, "b": linked}
         assert of_both("epd_coordinator_leads") == {"a": {(): 1}, "b": {(): 0}}
 
 

@@ -20,6 +20,11 @@ std::string DirectLink::Where() const {
                       " epoch=", options_.membership.epoch);
 }
 
+RowLink DirectLink::row_link() const {
+  if (falls_back_) return {.name = otherwise_->row_link().name, .why = peers_.problem()};
+  return state_ == CommState::kReady ? RowLink{.name = "peer_memory"} : RowLink{};
+}
+
 void DirectLink::Begin(const std::optional<NcclUniqueId>& id, const MovePlaces& places,
                        Stream stream, absl::Time now) {
   if (state_ != CommState::kNone) return;

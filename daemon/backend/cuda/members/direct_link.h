@@ -34,6 +34,7 @@ class DirectLink : public MemberLink {
              std::vector<NeighbourMessage>& out, std::vector<std::string>& notes);
 
   CommState state() const override { return falls_back_ ? otherwise_->state() : state_; }
+  RowLink row_link() const override;
   const absl::Status& cause() const override { return falls_back_ ? otherwise_->cause() : cause_; }
   absl::Status broken() const override {
     return falls_back_ ? otherwise_->broken() : absl::OkStatus();

@@ -66,6 +66,7 @@ class MemberCommunicator {
 
   const CommunicatorMember& membership() const { return options_.membership; }
   int stream() const { return options_.stream; }
+  RowLink row_link() const { return link_->row_link(); }
   int num_users = 0;  // Tenants.
 
   // `id`: as MemberLink::Begin.

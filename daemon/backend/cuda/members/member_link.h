@@ -25,6 +25,7 @@ class MemberLink {
   virtual ~MemberLink() = default;
 
   virtual CommState state() const = 0;
+  virtual RowLink row_link() const = 0;
   // Why it is ending or gone; OK while it forms and serves.
   virtual const absl::Status& cause() const = 0;
   // Not OK: what is in the stream can be ended by nobody; this worker must be replaced.
@@ -67,6 +68,7 @@ class NativeLink : public MemberLink {
       : self_(options.rank), comm_(nccl, options) {}
 
   CommState state() const override { return comm_.state(); }
+  RowLink row_link() const override { return {.name = "nccl"}; }
   const absl::Status& cause() const override { return comm_.cause(); }
   absl::Status broken() const override { return comm_.broken(); }
   bool busy() const override { return comm_.calling() || comm_.state() == CommState::kForming; }

@@ -71,6 +71,8 @@ constexpr char kGroup[] = R"pb(
     expert_routes: 0
     expert_routes: 400
     state_age { seconds: 4000 }
+    link: "nccl"
+    link_reason: "cuda:2 has no peer access to cuda:0"
   })pb";
 
 TEST(StatusTableTest, SaysTheProblemsAndShowsTheWorkers) {
@@ -147,8 +149,8 @@ TEST(StatusTableTest, ANodeAloneIsItsOwnCoordinator) {
 TEST(GroupsTableTest, HasALinePerGroupAndItsLastError) {
   EXPECT_EQ(
       GroupsTable(Parse<epd::v1::ListGroupsResponse>(kGroup)),
-      R"(GROUP  STATE     SINCE  RANKS  EXPERTS  HIDDEN  EPOCH     OPS  OPEN  FAILED  FAILED CALLS    MOVED
-train  degraded   1h6m    1/2        4    2048      3  12,345     1       2             7  3.0 GiB
+      R"(GROUP  STATE     SINCE  RANKS  EXPERTS  HIDDEN  EPOCH  LINK     OPS  OPEN  FAILED  FAILED CALLS    MOVED
+train  degraded   1h6m    1/2        4    2048      3  nccl  12,345     1       2             7  3.0 GiB
 Counted on node n1 since each group was made: operations that ended well (OPS) and that did not (FAILED),
 calls of ranks here that got an error, bytes that ranks here staged (MOVED).
 
@@ -166,6 +168,7 @@ epoch:       3, formation 5, generation 2
 size:        2 ranks, 4 experts, hidden 2048, top-4, at most bfloat16
 limits:      512 tokens and 2560 receive slots per rank, overflow is an error
 runs on:     cpu backend, client executor
+rows go:     by nccl: cuda:2 has no peer access to cuda:0
 operations:  12,345 done, 1 open, 2 failed (7 calls), 3.0 GiB moved, on node n1
 unique id:   sha256 ab4142, on 1 of 2 ranks
 last error:  [epd:UNAVAILABLE] group=train epoch=2 rank=1: its process ended

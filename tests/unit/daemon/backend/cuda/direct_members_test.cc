@@ -155,6 +155,10 @@ TEST_F(DirectMembers, AllUseNcclWhereOnePairHasNoPeerAccess) {
     EXPECT_THAT(worker.notes,
                 ::testing::ElementsAre(
                     AllOf(HasSubstr("NCCL"), HasSubstr("cuda:2 has no peer access to cuda:0"))));
+    const RowLink link = worker.backend->LinkOf(kCommunicator, kTestIds.epoch);
+    EXPECT_EQ(link.name, "nccl");
+    EXPECT_EQ(link.why, "cuda:2 has no peer access to cuda:0");
+    EXPECT_EQ(worker.backend->LinkOf(kCommunicator, kTestIds.epoch + 1).name, "");
   }
 }
 
@@ -182,6 +186,11 @@ TEST_F(DirectMembers, NeedNoNcclToBeInstalledWhereTheyCanReadEachOther) {
   has_nccl_ = false;
   Form(OneRankEach({0, 1, 2, 3}));
   EXPECT_THAT(Formed(), Each(kGood));
+  for (const Worker& worker : workers_) {
+    const RowLink link = worker.backend->LinkOf(kCommunicator, kTestIds.epoch);
+    EXPECT_EQ(link.name, "peer_memory");
+    EXPECT_EQ(link.why, "");
+  }
   StageDispatch();
   EXPECT_THAT(Move(), Each(kGood));
   ExpectDispatched();
