@@ -354,7 +354,9 @@ void World::Perform(size_t i, const NodeEffect& effect) {
     Log(absl::StrCat("  ", name, " session ", e->session.value,
                      " join failed: ", e->status.ToString()));
     ++outcome_.num_failed_joins;
-    if (data_ != nullptr) TouchClient(e->session.value - 1);  // Who waits too short a time leaves.
+    // Who waits too short a time leaves, perhaps a group that has become READY meanwhile.
+    clients_[e->session.value - 1].left_at = now_;
+    if (data_ != nullptr) TouchClient(e->session.value - 1);
     invariants_.SawJoinAnswered(who(e->session), e->request);
     FromNode(i, e->session,
              [this, request = e->request](size_t c) { clients_[c].joining.erase(request); });
