@@ -276,6 +276,8 @@ void World::CheckCause(const world::Call& call, const absl::Status& status) {
       if (std::any_of(calls.begin(), calls.end(), is_wrong)) return;
       // Two coordinators have placed two tenants of a name, one after the other.
       if (absl::StrContains(status.message(), "tenants of one group share its ranks")) return;
+      // Two processes have joined as one rank, and the coordinator that knew who was first is gone.
+      if (absl::StrContains(status.message(), "was claimed twice")) return;
       break;
     case Code::kResourceExhausted:  // A slow rank of anybody's has the staging.
       if (std::any_of(calls.begin(), calls.end(), is_wrong)) return;
