@@ -2,6 +2,7 @@
 
 #include "client/c/rows_operation.h"
 #include "kernels/gather_reduce_rows.h"
+#include "kernels/recv_layout.h"
 #include "proto/epd/v1/row_dtype.h"
 
 namespace epd::client {
@@ -56,10 +57,13 @@ Status GatherOperation::Stage(const Admitted& admitted) {
   stage.stage = to;
   stage.stage_bytes = region_.bare_stage_bytes();
   stage.skip_own_rows = !admitted.worker_executor;
-  if (region_.counts_bytes != 0) {
-    const auto entries =
-        static_cast<size_t>(plan_.spec.num_ranks) * static_cast<size_t>(plan_.spec.num_experts);
-    std::memcpy(to + stage.stage_bytes, plan_.counts, entries * sizeof(int32_t));
+  std::byte* count = to + stage.stage_bytes;
+  for (int32_t source = 0; source < plan_.spec.num_ranks && !counted_.empty(); ++source) {
+    for (const int32_t expert : counted_) {
+      const int32_t rows = epd::RowsOf(plan_.spec, plan_.counts, source, expert);
+      std::memcpy(count, &rows, sizeof rows);
+      count += sizeof rows;
+    }
   }
   return FromKernel(StageGather(stage));
 }

@@ -73,7 +73,8 @@ struct Formation {
   // Of each arena of device memory: where operations on streams take turns. Bytes 0: no such arenas.
   uint64_t stream_region_offset = 0;
   uint64_t stream_region_bytes = 0;
-  bool several_nodes = false;  // Not all ranks are on this node.
+  bool several_nodes = false;          // Not all ranks are on this node.
+  bool counts_of_own_experts = false;  // Suffice behind a gather's stage (region_layout.h).
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds direct_wait{};  // For peers, before the worker is asked.
   bool goes_direct =

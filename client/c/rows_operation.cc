@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "proto/epd/v1/operation_kind.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd::client {
@@ -20,6 +21,7 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
   row_bytes_ = request->row_bytes;
   num_live_ = std::min(request->announce.demand, rows.recv_capacity);
   const bool worker = formation.spec.executor == Executor::kWorker;
+  counted_ = CountedExperts(formation, rows.rank);
   region_ = MakeLayout(kind_,
                        {.num_ranks = formation.spec.num_ranks,
                         .num_experts = formation.spec.num_experts,
@@ -31,12 +33,27 @@ Status RowsOperation::PlanRows(const Formation& formation, const RowsArguments& 
                         .plan_bytes = on_device_ ? RoutingPlanBytes(plan_.spec) : plan_.used_bytes,
                         .num_routes = static_cast<uint64_t>(plan_.num_routes),
                         .num_live = num_live_,
-                        .several_nodes = formation.several_nodes},
+                        .counted_experts = counted_.size()},
                        MakeStorage(on_device_, worker));
   request->plan_bytes = static_cast<uint32_t>(region_.plan_bytes);
   request->stage_bytes = region_.stage_bytes;
   request->out_bytes = region_.out_bytes;
   return {};
+}
+
+// A rank without experts counts none.
+std::vector<int32_t> RowsOperation::CountedExperts(const Formation& formation,
+                                                   uint32_t rank) const {
+  std::vector<int32_t> counted;
+  if (!formation.several_nodes || shm::Scatters(kind_)) return counted;
+  const auto self = static_cast<int32_t>(rank);
+  const bool of_all = !formation.counts_of_own_experts;
+  const ExpertRange range =
+      of_all ? ExpertRange{0, plan_.spec.num_experts} : OwnedExpertRange(plan_.spec, self);
+  for (int32_t e = range.begin; e < range.end; ++e) {
+    if (of_all || ExpertOwner(plan_.spec, e) == self) counted.push_back(e);
+  }
+  return counted;
 }
 
 Status RowsOperation::StagePlanCopy(const Admitted& admitted, std::byte** stage) const {

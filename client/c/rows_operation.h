@@ -21,6 +21,7 @@ class RowsOperation : public Operation {
   // A stage for kernels: rows, and their weights behind them; null: none.
   void StageTensor(std::byte* to, const void* rows, uint64_t num_rows, const float* weights,
                    uint64_t num_weights) const;
+  std::vector<int32_t> CountedExperts(const Formation& formation, uint32_t rank) const;
   void CopyOutput(const std::byte* out, void* rows, float* weights) const;
   // Nothing where `to` is null or the size is not one: the arguments may be wrong.
   static void Zero(void* to, uint64_t count, uint64_t bytes_each);
@@ -38,6 +39,7 @@ class RowsOperation : public Operation {
   uint64_t row_bytes_ = 0;
   uint64_t num_live_ = 0;  // Filled slots of this rank's receive buffer.
   RegionLayout region_;
+  std::vector<int32_t> counted_;  // Experts whose counts a gather between nodes stages.
   bool drop_ = false;
   bool on_device_ = false;  // Arenas are device memory (region_layout.h).
 };

@@ -8,6 +8,7 @@
 #include "client/c/direct_wait.h"
 #include "client/c/interrupt.h"
 #include "client/c/session.h"
+#include "proto/epd/v1/region_layout.h"
 #include "proto/failpoint/failpoint.h"
 
 #ifndef XXH_INLINE_ALL  // The build rule of xxhash may have set it.
@@ -233,6 +234,7 @@ Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
   for (const JoinedMember& member : joined.members) {
     if (member.node != joined.members[0].node) formation->several_nodes = true;
   }
+  formation->counts_of_own_experts = (attached_.features & shm::kTakesCountsOfOwnExperts) != 0;
   const uint32_t num_ranks = joined.spec.num_ranks;
   if (num_ranks == 0 || num_ranks > static_cast<uint32_t>(kMaxRanks)) {
     return MakeStatus(Code::kDataLoss, "the daemon joined us to a group of %u ranks", num_ranks);

@@ -53,9 +53,9 @@ RegionLayout MakeLayout(shm::Kind kind, const RegionShape& shape, RegionStorage 
     }
     uint64_t stage = on_device ? shm::OutBytes(layout.rows * shape.row_bytes, layout.num_weights)
                                : HostStageBytes(scatters, shape);
-    if (!on_device && !scatters && shape.several_nodes) {
+    if (!on_device && !scatters && shape.counted_experts != 0) {
       stage = shm::RoundUpToRegionAlignment(stage);
-      layout.counts_bytes = shm::CountsBytes(shape.num_ranks, shape.num_experts);
+      layout.counts_bytes = shm::CountsBytes(shape.num_ranks, shape.counted_experts);
     }
     layout.stage_bytes = layout.stage_at + stage + layout.counts_bytes;
   }

@@ -32,9 +32,9 @@ struct RegionShape {
   bool has_weights = false;
   uint64_t plan_bytes = 0;  // Of the plan's used part in host memory, of all of it on a device.
   // Of stages in host memory:
-  uint64_t num_routes = 0;     // N of a scatter; T * K before the plan is known.
-  uint64_t num_live = 0;       // Rows that a gather stages; C before the plan is known.
-  bool several_nodes = false;  // A gather's stage ends with its plan's counts.
+  uint64_t num_routes = 0;       // N of a scatter; T * K before the plan is known.
+  uint64_t num_live = 0;         // Rows that a gather stages; C before the plan is known.
+  uint64_t counted_experts = 0;  // Of a gather between nodes: whose counts stand behind its stage.
 };
 
 // Bytes and counts. Offsets are from the start of the region unless they say otherwise.

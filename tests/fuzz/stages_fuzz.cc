@@ -101,11 +101,19 @@ struct Exchange3 {
                        .ok());
     const uint64_t gather_bytes = shm::RoundUpToRegionAlignment(
         GatherStageBytes({TotalRecv(spec, views[r].counts, r), kRowBytes, false}));
-    gathers.emplace_back(gather_bytes + shm::CountsBytes(kRanks, kExperts));
+    // In turns as clients bring them now and as older ones do.
+    std::vector<int32_t> counts;
+    for (int source = 0; source < kRanks; ++source) {
+      for (int e = 0; e < kExperts; ++e) {
+        if (r % 2 == 0 || ExpertOwner(spec, e) == r)
+          counts.push_back(RowsOf(spec, views[r].counts, source, e));
+      }
+    }
+    gathers.emplace_back(gather_bytes + shm::CountsBytes(kRanks, counts.size() / kRanks));
     EPD_FUZZ_CHECK(StageGather({&views[r], rows.data(), nullptr, kCapacity, kRowBytes,
                                 gathers[r].data(), gather_bytes})
                        .ok());
-    std::memcpy(gathers[r].data() + gather_bytes, views[r].counts, kRanks * kExperts * 4);
+    std::memcpy(gathers[r].data() + gather_bytes, counts.data(), counts.size() * 4);
   }
 
   RoutingSpec spec;

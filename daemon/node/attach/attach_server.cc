@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/observe/log.h"
 #include "proto/epd/v1/limits.h"
+#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -120,6 +121,7 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
   v1::ServerMessage message;
   v1::Attached& attached = *message.mutable_attached();
   attached.set_version(session->version);
+  attached.set_features(shm::kTakesCountsOfOwnExperts);
   attached.set_session_id(id.value);
   attached.set_incarnation(options_.incarnation);
   attached.set_node(options_.node);

@@ -200,46 +200,91 @@ absl::StatusOr<StageImage> ImageOfSlices(const PublishedStage& stage,
 
 // ---- gather ----
 
+// What every rank has sent to the experts of one.
+struct OwnExperts {
+  std::vector<int32_t> owner;   // [L]: that rank, each time.
+  std::vector<int32_t> counts;  // [R, L]
+  RoutingSpec spec;             // Of these experts alone.
+};
+
+// From behind the stage, where `counts_bytes` of them are: those of the rank's own experts, or, by older clients, of all.
+absl::StatusOr<OwnExperts> ReadCounts(const PublishedStage& stage, uint64_t stage_bytes,
+                                      uint64_t counts_bytes) {
+  const auto rank = static_cast<int32_t>(stage.rank.value);
+  std::vector<size_t> experts;
+  const ExpertRange range = OwnedExpertRange(stage.spec, rank);
+  for (int32_t e = range.begin; e < range.end; ++e) {
+    if (ExpertOwner(stage.spec, e) == rank) experts.push_back(static_cast<size_t>(e));
+  }
+  const auto num_ranks = static_cast<size_t>(stage.spec.num_ranks);
+  const auto num_experts = static_cast<size_t>(stage.spec.num_experts);
+  const bool of_all = counts_bytes != shm::CountsBytes(num_ranks, experts.size());
+  if (of_all && counts_bytes != shm::CountsBytes(num_ranks, num_experts)) {
+    return Damaged("bytes", stage.said.stage_bytes,
+                   stage_bytes + shm::CountsBytes(num_ranks, experts.size()));
+  }
+  OwnExperts own{.owner = std::vector<int32_t>(experts.size(), rank), .counts = {}, .spec = {}};
+  own.counts.reserve(num_ranks * experts.size());
+  const char* const from = stage.base + stage_bytes;
+  for (size_t source = 0; source < num_ranks; ++source) {
+    for (size_t i = 0; i < experts.size(); ++i) {
+      const size_t at = of_all ? source * num_experts + experts[i] : source * experts.size() + i;
+      own.counts.push_back(Load<int32_t>(from + at * sizeof(int32_t)));
+    }
+  }
+  own.spec = stage.spec;
+  own.spec.num_experts = static_cast<int32_t>(experts.size());
+  own.spec.expert_owner = own.owner.data();
+  if (!CheckCounts(own.spec, own.counts.data()).ok()) return Damaged("counts", 1, 0);
+  return own;
+}
+
+// The live rows of each of `destinations`, expert by expert.
+std::vector<std::pair<int64_t, int64_t>> RunsFor(const OwnExperts& own, int64_t num_rows,
+                                                 const std::vector<Rank>& destinations) {
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  std::vector<int64_t> begin(static_cast<size_t>(own.spec.num_ranks) + 1);
+  int64_t zone = 0;
+  for (int32_t e = 0; e < own.spec.num_experts; ++e) {
+    begin[0] = zone;
+    for (int32_t source = 0; source < own.spec.num_ranks; ++source) {
+      const auto at = static_cast<size_t>(source);
+      begin[at + 1] = begin[at] + RowsOf(own.spec, own.counts.data(), source, e);
+    }
+    for (const Rank to : destinations) {
+      const int64_t end = std::min(begin[to.value + 1], num_rows);
+      if (end > begin[to.value]) runs.emplace_back(begin[to.value], end);
+    }
+    zone += AlignUp(begin.back() - zone, EffectiveAlignment(own.spec));
+  }
+  return runs;
+}
+
 absl::StatusOr<StageImage> ImageOfGather(const PublishedStage& stage,
                                          const std::vector<Rank>& destinations) {
-  const RoutingSpec& spec = stage.spec;
-  const uint64_t counts_bytes = shm::CountsBytes(static_cast<uint64_t>(spec.num_ranks),
-                                                 static_cast<uint64_t>(spec.num_experts));
-  if (stage.said.stage_bytes < sizeof(GatherStageHeader) + counts_bytes) {
-    return Damaged("bytes", stage.said.stage_bytes, sizeof(GatherStageHeader) + counts_bytes);
-  }
-  const uint64_t stage_bytes = stage.said.stage_bytes - counts_bytes;
-  std::vector<int32_t> counts(static_cast<size_t>(spec.num_ranks) *
-                              static_cast<size_t>(spec.num_experts));
-  std::memcpy(counts.data(), stage.base + stage_bytes, counts.size() * sizeof(int32_t));
-  if (!CheckCounts(spec, counts.data()).ok()) return Damaged("counts", 1, 0);
+  const uint64_t bytes = stage.said.stage_bytes;
+  if (bytes < sizeof(GatherStageHeader)) return Damaged("bytes", bytes, sizeof(GatherStageHeader));
   const auto header = Load<GatherStageHeader>(stage.base);
   if (header.magic != kGatherStageMagic) return Damaged("magic", header.magic, kGatherStageMagic);
   if (header.row_bytes != stage.said.row_bytes) {
     return Damaged("row_bytes", header.row_bytes, stage.said.row_bytes);
   }
   const GatherStageShape shape = {header.num_rows, header.row_bytes, header.has_weights != 0};
-  const uint64_t demand =
-      static_cast<uint64_t>(TotalRecv(spec, counts.data(), static_cast<int32_t>(stage.rank.value)));
+  const uint64_t stage_bytes = shm::RoundUpToRegionAlignment(GatherStageBytes(shape));
+  if (stage_bytes > bytes) return Damaged("total_bytes", stage_bytes, bytes);
+  const absl::StatusOr<OwnExperts> own = ReadCounts(stage, stage_bytes, bytes - stage_bytes);
+  if (!own.ok()) return own.status();
+  const auto demand = static_cast<uint64_t>(
+      TotalRecv(own->spec, own->counts.data(), static_cast<int32_t>(stage.rank.value)));
   if (header.num_rows > demand) return Damaged("num_rows", header.num_rows, demand);
-  if (GatherStageBytes(shape) > stage_bytes) {
-    return Damaged("total_bytes", GatherStageBytes(shape), stage_bytes);
-  }
   StageImage image;
   Append(header, image.made);
   AddRun(image, 0, sizeof header, nullptr);
+  const auto runs = RunsFor(*own, header.num_rows, destinations);
   const auto add = [&](uint64_t at, uint64_t each) {
-    for (int32_t e = 0; e < spec.num_experts; ++e) {
-      if (ExpertOwner(spec, e) != static_cast<int32_t>(stage.rank.value)) continue;
-      for (const Rank to : destinations) {
-        const auto rank = static_cast<int32_t>(to.value);
-        const int64_t begin = SourceBegin(spec, counts.data(), e, rank);
-        const int64_t end =
-            std::min<int64_t>(begin + RowsOf(spec, counts.data(), rank, e), header.num_rows);
-        if (end <= begin) continue;
-        const uint64_t offset = at + static_cast<uint64_t>(begin) * each;
-        AddRun(image, offset, static_cast<uint64_t>(end - begin) * each, stage.base + offset);
-      }
+    for (const auto& [begin, end] : runs) {
+      const uint64_t offset = at + static_cast<uint64_t>(begin) * each;
+      AddRun(image, offset, static_cast<uint64_t>(end - begin) * each, stage.base + offset);
     }
   };
   if (shape.has_weights) add(sizeof(GatherStageHeader), 4);

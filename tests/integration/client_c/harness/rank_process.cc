@@ -87,13 +87,17 @@ std::string RankProcess::Finish(double seconds) {
 }
 
 JoinedRank::JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t number,
-                       const JoinOptions& options) {
+                       const JoinOptions& options)
+    : JoinedRank(socket, c, number, options, MakeExchange(c)[number]) {}
+
+JoinedRank::JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t number,
+                       const JoinOptions& options, RankData its_data)
+    : data(std::move(its_data)) {
   const Result connected = Connect(socket, &client);
   problem = connected.message;
   if (!connected.ok()) return;
   rank = std::make_unique<ClientRank>(client, c, number);
   problem = rank->Join(options).message;
-  if (problem.empty()) data = MakeExchange(c)[number];
 }
 
 JoinedRank::~JoinedRank() {
@@ -120,9 +124,10 @@ std::vector<std::unique_ptr<RankProcess>> StartRanks(
     const std::function<std::string(JoinedRank&, Link&)>& body,
     const std::function<JoinOptions(uint32_t rank)>& options) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
+  std::vector<RankData> data = MakeExchange(c);
   for (uint32_t rank = 0; rank < c.num_ranks; ++rank) {
     ranks.push_back(std::make_unique<RankProcess>([&](Link& link) -> std::string {
-      JoinedRank joined(socket, c, rank, options(rank));
+      JoinedRank joined(socket, c, rank, options(rank), std::move(data[rank]));
       return joined.problem.empty() ? body(joined, link) : joined.problem;
     }));
   }

@@ -59,6 +59,9 @@ class RankProcess {
 struct JoinedRank {
   JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t rank,
              const JoinOptions& options = {});
+  // With its part of the exchange, which whoever starts many ranks makes once.
+  JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t rank,
+             const JoinOptions& options, RankData its_data);
   ~JoinedRank();
 
   // `num_steps` of all five operations, then leaves. "" or what went wrong.

@@ -99,6 +99,19 @@ class StageImageTest : public testing::Test {
     return stage;
   }
 
+  // As they stand behind a gather's stage.
+  std::vector<int32_t> CountsOf(int rank, bool of_all) const {
+    std::vector<int32_t> counts;
+    for (int source = 0; source < kRanks; ++source) {
+      for (int e = 0; e < kExperts; ++e) {
+        if (of_all || ExpertOwner(spec_, e) == rank)
+          counts.push_back(RowsOf(spec_, plans_[rank].counts, source, e));
+      }
+    }
+    return counts;
+  }
+  void ExpectSameSums(bool of_all);
+
   RoutingSpec spec_;
   std::vector<int32_t> topk_[kRanks];
   std::vector<Aligned> plan_memory_;
@@ -167,7 +180,13 @@ TEST_F(StageImageTest, ScattersPullTheSameRowsFromTheImageAndEachCrossesOnce) {
   }
 }
 
+// Counts of its own experts are what a rank brings; of all of them, what older clients do.
 TEST_F(StageImageTest, GathersPullTheSameSumsFromTheImage) {
+  for (const bool of_all : {false, true}) ExpectSameSums(of_all);
+}
+
+void StageImageTest::ExpectSameSums(bool of_all) {
+  SCOPED_TRACE(of_all);
   std::vector<Aligned> stages;
   std::vector<Aligned> images;
   std::vector<StageRef> whole(kRanks);
@@ -176,7 +195,8 @@ TEST_F(StageImageTest, GathersPullTheSameSumsFromTheImage) {
     const int64_t live = TotalRecv(spec_, plans_[r].counts, r);
     const uint64_t stage_bytes =
         shm::RoundUpToRegionAlignment(GatherStageBytes({live, kRowBytes, false}));
-    const uint64_t bytes = stage_bytes + shm::CountsBytes(kRanks, kExperts);
+    const std::vector<int32_t> counts = CountsOf(r, of_all);
+    const uint64_t bytes = stage_bytes + shm::CountsBytes(kRanks, counts.size() / kRanks);
     const std::vector<float> rows = Rows(kCapacity, 10 + r);
     stages.emplace_back(bytes);
     StageGatherArgs args;
@@ -187,7 +207,7 @@ TEST_F(StageImageTest, GathersPullTheSameSumsFromTheImage) {
     args.stage = stages[r].data;
     args.stage_bytes = stage_bytes;
     ASSERT_TRUE(StageGather(args).ok());
-    std::memcpy(stages[r].data + stage_bytes, plans_[r].counts, kRanks * kExperts * 4);
+    std::memcpy(stages[r].data + stage_bytes, counts.data(), counts.size() * sizeof(int32_t));
     whole[r] = cut[r] = {stages[r].data, bytes};
     images.emplace_back(bytes);
     std::memset(images[r].data, 0xee, bytes);
@@ -216,6 +236,29 @@ TEST_F(StageImageTest, GathersPullTheSameSumsFromTheImage) {
     args.out = from_cut.data();
     ASSERT_TRUE(PullGather(args).ok());
     EXPECT_EQ(from_whole, from_cut);
+  }
+}
+
+TEST_F(StageImageTest, AGatherWhoseCountsFitNoSetOfExpertsIsRefused) {
+  const uint64_t stage_bytes = shm::RoundUpToRegionAlignment(
+      GatherStageBytes({TotalRecv(spec_, plans_[2].counts, 2), kRowBytes, false}));
+  const uint64_t of_own = shm::CountsBytes(kRanks, kExperts / kRanks);
+  const uint64_t of_all = shm::CountsBytes(kRanks, kExperts);
+  const std::vector<float> rows = Rows(kCapacity, 12);
+  Aligned stage(stage_bytes + of_all + 64);
+  StageGatherArgs args;
+  args.plan = &plans_[2];
+  args.rows = rows.data();
+  args.capacity = kCapacity;
+  args.row_bytes = kRowBytes;
+  args.stage = stage.data;
+  args.stage_bytes = stage_bytes;
+  ASSERT_TRUE(StageGather(args).ok());
+  for (const uint64_t counts : {uint64_t{0}, of_own + 64, of_all - 64, of_all + 64}) {
+    if (counts == of_own || counts == of_all) continue;
+    const auto image = MakeImage(
+        Published(stage.data, shm::Kind::kCombine, 2, stage_bytes + counts), {Rank(0), Rank(1)});
+    EXPECT_EQ(image.status().code(), absl::StatusCode::kDataLoss) << counts;
   }
 }
 

@@ -131,7 +131,14 @@ class WireBytesTest : public testing::Test {
   Staged Combine(int r) const {
     const uint64_t stage_bytes = shm::RoundUpToRegionAlignment(
         GatherStageBytes({TotalRecv(spec_, plans_[r].counts, r), kRowBytes, false}));
-    const uint64_t bytes = stage_bytes + shm::CountsBytes(kRanks, kExperts);
+    std::vector<int32_t> counts;
+    for (int source = 0; source < kRanks; ++source) {
+      for (int e = 0; e < kExperts; ++e) {
+        if (ExpertOwner(spec_, e) == r)
+          counts.push_back(RowsOf(spec_, plans_[r].counts, source, e));
+      }
+    }
+    const uint64_t bytes = stage_bytes + shm::CountsBytes(kRanks, counts.size() / kRanks);
     Staged staged{Memory(bytes / sizeof(Line) + 1), Said(shm::Kind::kCombine, bytes)};
     const std::vector<char> rows(kCapacity * kRowBytes, static_cast<char>('a' + r));
     StageGatherArgs args;
@@ -142,8 +149,8 @@ class WireBytesTest : public testing::Test {
     args.stage = staged.memory.data();
     args.stage_bytes = stage_bytes;
     EXPECT_TRUE(StageGather(args).ok());
-    std::memcpy(reinterpret_cast<char*>(staged.memory.data()) + stage_bytes, plans_[r].counts,
-                static_cast<size_t>(kRanks) * kExperts * sizeof(int32_t));
+    std::memcpy(reinterpret_cast<char*>(staged.memory.data()) + stage_bytes, counts.data(),
+                counts.size() * sizeof(int32_t));
     return staged;
   }
 

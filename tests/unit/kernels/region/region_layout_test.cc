@@ -98,11 +98,11 @@ TEST(RegionLayoutTest, WhatARankGivesAndGets) {
 
 TEST(RegionLayoutTest, AGatherOfSeveralNodesBringsItsCounts) {
   RegionShape shape = Shape(Kind::kCombine, RegionStorage::kHostWorker);
-  shape.several_nodes = true;
+  shape.counted_experts = 2;
   const RegionLayout layout = MakeLayout(Kind::kCombine, shape, RegionStorage::kHostWorker);
-  EXPECT_EQ(layout.counts_bytes, 128u);  // 3 * 7 * 4, to 64.
+  EXPECT_EQ(layout.counts_bytes, 64u);  // 3 * 2 * 4, to 64.
   EXPECT_EQ(layout.bare_stage_bytes(), 192u);
-  EXPECT_EQ(layout.stage_bytes, 384u + 192u + 128u);
+  EXPECT_EQ(layout.stage_bytes, 384u + 192u + 64u);
   EXPECT_EQ(MakeLayout(Kind::kDispatch, shape, RegionStorage::kHostWorker).counts_bytes, 0u);
   EXPECT_EQ(MakeLayout(Kind::kCombine, shape, RegionStorage::kDeviceWorker).counts_bytes, 0u);
 }
