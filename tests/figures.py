@@ -85,6 +85,11 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
     "packages": (Figure("packages", r"^\w+: (passed) in \d+ s"),),
     "torch": (Figure("cases", r"^(\d+) passed"),),
     "transformers": (Figure("trainings", r"^train_transformers: \S+ (equals) the dense model"),),
+    "many-ranks": (
+        Figure("ranks", r"^(\d+) ranks on \d+ nodes joined"),
+        Figure("KiB of a rank", r"^memory of a rank: (\d+) KiB"),
+        Figure("s until all knew of a death", r"^the first rank was told .* all after ([\d.]+) s"),
+    ),
     "maxtext": (Figure("trainings", r"\| (passed) \|$"),),
 }
 _BAD_LABELS = {one.label for figures in _KNOWN.values() for one in figures if one.most == 0}

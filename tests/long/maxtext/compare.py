@@ -81,17 +81,18 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="epdmt", dir="/tmp") as runtime:
         # What is timed runs by itself: the first step of a process pays for imports.
-        place = lambda case: (case.route, case.mesh, tuple(case.words))  # noqa: E731
+        place = lambda case: (case.route, case.mesh, tuple(case.words.items()))  # noqa: E731
         references = sorted({case.reference for case in wanted}, key=lambda case: case.name)
         print(
             "| route | mesh | layers | dtype | loss | of losses | of gradient norms | a step | |\n|---|---|---|---|---|--:|--:|--:|---|"
         )
-        for (route, *_), batch in itertools.groupby([*references, *wanted], place):
+        for _, batch in itertools.groupby([*references, *wanted], place):
             own = list(batch)
-            count = 1 if own[0].mesh == "one device" else _PROCESSES
+            alone = own[0].mesh == "one device"
+            count = 1 if alone else _PROCESSES
             try:
                 _train(python, own, count, pathlib.Path(runtime), given.seconds)
-                rows = [_row(case) for case in own] if route in cases.REFERENCE else []
+                rows = [] if alone else [_row(case) for case in own]
             except (processes.Failed, OSError, ValueError) as error:
                 print(
                     f"compare.py: {own[0].name} and {len(own) - 1} more: {error}", file=sys.stderr
