@@ -62,10 +62,21 @@ class EpdRank(_TorchRank):
         recv, _ = group.dispatch(plan, p.tokens, p.weights, p.capacity)
         experts = torch.repeat_interleave(torch.tensor(group.experts), plan.token_counts.long())
         expert_out = p.scaled(recv, experts)
+        # Into the same buffers again and again, as the C API's rank does.
+        summed = torch.empty_like(p.tokens)
+
+        def dispatch() -> torch.Tensor:
+            with torch.no_grad():
+                return group.dispatch(plan, p.tokens, p.weights, out=recv)[0]
+
+        def combine() -> torch.Tensor:
+            with torch.no_grad():
+                return group.combine(plan, expert_out, out=summed)
+
         return {
             "prepare": lambda: group.prepare(idx).routing.handle_mem,
-            "dispatch": lambda: group.dispatch(plan, p.tokens, p.weights, p.capacity)[0],
-            "combine": lambda: group.combine(plan, expert_out),
+            "dispatch": dispatch,
+            "combine": combine,
         }
 
     def unload(self) -> None:

@@ -53,9 +53,10 @@ def _row(case: cases.Case) -> tuple[bool, str]:
     got = _steps(case)
     loss, norm = cases.difference(got, _steps(case.reference))
     good = max(loss, norm) <= cases.TOLERANCE[case.dtype]
+    route = case.route + (", interpreted product" if case.words.get("megablox") == "true" else "")
     seconds = sorted(step.seconds for step in got[2:] or got)  # The first two compile.
     return good, (
-        f"| {case.route} | {case.mesh} | {case.layers} | {case.dtype} | {got[0].loss:.4f} to {got[-1].loss:.4f} | {loss:.1e}"
+        f"| {route} | {case.mesh} | {case.layers} | {case.dtype} | {got[0].loss:.4f} to {got[-1].loss:.4f} | {loss:.1e}"
         f" | {norm:.1e} | {seconds[len(seconds) // 2]:.2f} s | {'passed' if good else 'FAILED'} |"
     )
 

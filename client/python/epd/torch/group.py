@@ -310,7 +310,7 @@ class Group:
             recv_capacity: C, 1 to recv_capacity_per_rank; may differ between ranks. None: the slots of ``out``, else what
                 the plan needs.
             out: ``[C, H]`` of the tokens' dtype, contiguous: recv_tokens are written there and returned, zeros where the call
-                fails. Large buffers that are used again spare the time that fresh memory takes. Under torch.no_grad() only.
+                fails. Under torch.no_grad() only.
 
         Returns:
             recv_tokens ``[C, H]``: the zones of this rank's experts one after another, zeros behind; recv_topk_weights
