@@ -202,7 +202,9 @@ void DataPlane::EndSession(const std::vector<int>& workers, SessionId session, b
 // ---- what epd tells a worker ----
 
 world::Group& DataPlane::Know(const StartTenant& effect) {
-  if (world::Group* const known = w_.FindGroup(effect.group, effect.formation)) return *known;
+  // A coordinator that comes after one whose formation no session was told of gives out its number again, in a later epoch.
+  world::Group* const known = w_.FindGroup(effect.group, effect.formation);
+  if (known != nullptr && known->epoch >= effect.epoch.value) return *known;
   world::Group group;
   group.id = effect.group;
   group.spec = effect.spec;
