@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/kernel_fault.h"
 #include "kernels/plan_checksum.h"
@@ -54,6 +55,47 @@ KernelError CheckCountRow(const RoutingSpec& spec, const std::int32_t* counts, s
   return {};
 }
 
+// Rows of each expert, from all ranks and from those before one: [E] each. Made row by row, as counts lie in memory.
+struct ExpertSums {
+  explicit ExpertSums(const RoutingSpec& spec)
+      : of_all(static_cast<std::size_t>(spec.num_experts)) {}
+  std::int64_t zone_slots(const RoutingSpec& spec, std::int32_t expert) const {
+    return AlignUp(of_all[static_cast<std::size_t>(expert)], EffectiveAlignment(spec));
+  }
+
+  std::vector<std::int64_t> of_all;
+  std::vector<std::int64_t> before;
+};
+
+// CheckCounts, with what it adds up. `before`: the rank whose predecessors are wanted; -1: none are.
+KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::int32_t before,
+                      ExpertSums& sums) {
+  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
+    if (r == before) sums.before = sums.of_all;
+    const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
+    std::int64_t sum = 0;
+    std::int32_t signs = 0;
+    for (std::size_t e = 0; e < sums.of_all.size(); ++e) {
+      signs |= row[e];
+      sum += row[e];
+      sums.of_all[e] += row[e];
+    }
+    if (signs < 0 || sum > spec.max_tokens * spec.top_k) return CheckCountRow(spec, counts, r);
+  }
+  constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(spec.num_ranks));
+  for (std::int32_t e = 0; e < spec.num_experts; ++e) {
+    slots[static_cast<std::size_t>(ExpertOwner(spec, e))] += sums.zone_slots(spec, e);
+  }
+  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
+    const std::int64_t of_rank = slots[static_cast<std::size_t>(r)];
+    if (of_rank > kMaxSlots) {
+      return AtRank(Invalid(KernelFault::kTooManySlots, of_rank, kMaxSlots), r);
+    }
+  }
+  return {};
+}
+
 KernelError CheckBuildArgs(const BuildPlanArgs& args) {
   if (const KernelError error = CheckRoutingSpec(args.spec); !error.ok()) return error;
   if (args.rank < 0 || args.rank >= args.spec.num_ranks) {
@@ -69,8 +111,7 @@ KernelError CheckBuildArgs(const BuildPlanArgs& args) {
   if (remainder != 0) return Invalid(KernelFault::kMisaligned, remainder, kPlanAlignmentBytes);
   const std::size_t need = RoutingPlanBytes(args.spec);
   if (args.plan_bytes < need) return Invalid(KernelFault::kBufferTooSmall, args.plan_bytes, need);
-  if (const KernelError error = CheckTopk(args.spec, args.topk); !error.ok()) return error;
-  return CheckCounts(args.spec, args.counts);
+  return CheckTopk(args.spec, args.topk);
 }
 
 // Sections of a plan that is being written.
@@ -110,7 +151,7 @@ KernelError CheckOwnCounts(const BuildPlanArgs& args, const PlanMemory& plan) {
 }
 
 // Walks destinations and their experts in order: where this rank's rows for each begin.
-void PlaceExperts(const BuildPlanArgs& args, const PlanMemory& plan) {
+void PlaceExperts(const BuildPlanArgs& args, const ExpertSums& sums, const PlanMemory& plan) {
   const RoutingSpec& spec = args.spec;
   std::int64_t route = 0;
   for (std::int32_t dst = 0; dst < spec.num_ranks; ++dst) {
@@ -118,10 +159,10 @@ void PlaceExperts(const BuildPlanArgs& args, const PlanMemory& plan) {
     std::int64_t zone = 0;
     for (std::int32_t e = range.begin; e < range.end; ++e) {
       if (ExpertOwner(spec, e) != dst) continue;
-      const std::int64_t slot = zone + ExpertRows(spec, args.counts, e, args.rank);
+      const std::int64_t slot = zone + sums.before[static_cast<std::size_t>(e)];
       plan.experts[e] = {static_cast<std::int32_t>(slot), static_cast<std::int32_t>(route)};
       route += RowsOf(spec, args.counts, args.rank, e);
-      zone += ZoneSlots(spec, args.counts, e);
+      zone += sums.zone_slots(spec, e);
     }
   }
 }
@@ -147,24 +188,24 @@ void PlaceRoutes(const BuildPlanArgs& args, const PlanMemory& plan) {
   }
 }
 
-std::int64_t WriteTokenCounts(const BuildPlanArgs& args) {
+std::int64_t WriteTokenCounts(const BuildPlanArgs& args, const ExpertSums& sums) {
   const ExpertRange range = OwnedExpertRange(args.spec, args.rank);
   std::int64_t total = 0;
   std::int32_t local = 0;
   for (std::int32_t e = range.begin; e < range.end; ++e) {
     if (ExpertOwner(args.spec, e) != args.rank) continue;
-    const std::int64_t slots = ZoneSlots(args.spec, args.counts, e);
+    const std::int64_t slots = sums.zone_slots(args.spec, e);
     args.token_counts[local++] = static_cast<std::int32_t>(slots);
     total += slots;
   }
   return total;
 }
 
-KernelError Build(const BuildPlanArgs& args) {
+KernelError Build(const BuildPlanArgs& args, const ExpertSums& sums) {
   const RoutingSpec& spec = args.spec;
   const PlanMemory plan = LayOut(args);
   if (const KernelError error = CheckOwnCounts(args, plan); !error.ok()) return error;
-  PlaceExperts(args, plan);
+  PlaceExperts(args, sums, plan);
   std::memcpy(plan.counts, args.counts,
               static_cast<std::size_t>(spec.num_ranks) * spec.num_experts * 4);
   PlaceRoutes(args, plan);
@@ -172,7 +213,7 @@ KernelError Build(const BuildPlanArgs& args) {
   for (std::int32_t e = 0; e < spec.num_experts; ++e) {
     num_routes += RowsOf(spec, args.counts, args.rank, e);
   }
-  *args.total_recv = static_cast<std::int32_t>(WriteTokenCounts(args));
+  *args.total_recv = static_cast<std::int32_t>(WriteTokenCounts(args, sums));
   *plan.header = MakePlanHeader(spec, args.rank, args.ids, args.topk.num_tokens, num_routes);
   plan.header->checksum =
       PlanChecksum(args.plan, PlanUsedBytes(spec, args.topk.num_tokens, num_routes));
@@ -204,25 +245,18 @@ KernelError CountRoutes(const RoutingSpec& spec, const TopkIndices& topk, std::i
 }
 
 KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts) {
-  constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
-  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
-    if (const KernelError error = CheckCountRow(spec, counts, r); !error.ok()) return error;
-  }
-  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
-    const std::int64_t slots = TotalRecv(spec, counts, r);
-    if (slots > kMaxSlots) {
-      return AtRank(Invalid(KernelFault::kTooManySlots, slots, kMaxSlots), r);
-    }
-  }
-  return {};
+  ExpertSums sums(spec);
+  return SumCounts(spec, counts, -1, sums);
 }
 
 KernelError BuildRoutingPlan(const BuildPlanArgs& args) {
   KernelError error = CheckBuildArgs(args);
+  ExpertSums sums(error.ok() ? args.spec : RoutingSpec{});
+  if (error.ok()) error = SumCounts(args.spec, args.counts, args.rank, sums);
   if (error.ok()) {
     // Also the unused tail: handle_mem is an output, so its bytes depend on the input alone.
     std::memset(args.plan, 0, args.plan_bytes);
-    error = Build(args);
+    error = Build(args, sums);
   }
   if (!error.ok()) ZeroPlanOutputs(args);
   return error;
