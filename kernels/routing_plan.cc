@@ -1,5 +1,6 @@
 #include "kernels/routing_plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -62,6 +63,13 @@ struct ExpertSums {
   std::int64_t zone_slots(const RoutingSpec& spec, std::int32_t expert) const {
     return AlignUp(of_all[static_cast<std::size_t>(expert)], EffectiveAlignment(spec));
   }
+  // Of all zones of each rank, into slots[R].
+  void SlotsOfRanks(const RoutingSpec& spec, std::int64_t* slots) const {
+    std::fill_n(slots, spec.num_ranks, 0);
+    for (std::int32_t e = 0; e < spec.num_experts; ++e) {
+      slots[ExpertOwner(spec, e)] += zone_slots(spec, e);
+    }
+  }
 
   std::vector<std::int64_t> of_all;
   std::vector<std::int64_t> before;
@@ -84,9 +92,7 @@ KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::
   }
   constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
   std::vector<std::int64_t> slots(static_cast<std::size_t>(spec.num_ranks));
-  for (std::int32_t e = 0; e < spec.num_experts; ++e) {
-    slots[static_cast<std::size_t>(ExpertOwner(spec, e))] += sums.zone_slots(spec, e);
-  }
+  sums.SlotsOfRanks(spec, slots.data());
   for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
     const std::int64_t of_rank = slots[static_cast<std::size_t>(r)];
     if (of_rank > kMaxSlots) {
@@ -247,6 +253,15 @@ KernelError CountRoutes(const RoutingSpec& spec, const TopkIndices& topk, std::i
 KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts) {
   ExpertSums sums(spec);
   return SumCounts(spec, counts, -1, sums);
+}
+
+void TotalRecvOfAll(const RoutingSpec& spec, const std::int32_t* counts, std::int64_t* slots) {
+  ExpertSums sums(spec);
+  for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
+    const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
+    for (std::size_t e = 0; e < sums.of_all.size(); ++e) sums.of_all[e] += row[e];
+  }
+  sums.SlotsOfRanks(spec, slots);
 }
 
 KernelError BuildRoutingPlan(const BuildPlanArgs& args) {

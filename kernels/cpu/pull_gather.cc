@@ -1,4 +1,5 @@
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/argument_checks.h"
 #include "kernels/cpu/copy_rows.h"
@@ -26,9 +27,12 @@ class Puller {
         num_elements_(args.row_bytes / DataTypeBytes(args.dtype)) {}
 
   KernelError Run() {
+    std::vector<std::int64_t> demands(static_cast<std::size_t>(plan_.spec.num_ranks));
+    TotalRecvOfAll(plan_.spec, plan_.counts, demands.data());
     for (std::int32_t s = 0; s < plan_.spec.num_ranks; ++s) {
-      const KernelError error =
-          IsOwn(s) ? TakeOwn(&sources_[s]) : CheckGatherStage(args_, s, &sources_[s]);
+      const std::int64_t demand = demands[static_cast<std::size_t>(s)];
+      const KernelError error = IsOwn(s) ? TakeOwn(demand, &sources_[s])
+                                         : CheckGatherStage(args_, s, demand, &sources_[s]);
       if (!error.ok()) return error;
     }
     return ReduceTokens();
@@ -42,8 +46,7 @@ class Puller {
     return args_.own_capacity == 0 && args_.sources[rank].base == nullptr;
   }
 
-  KernelError TakeOwn(GatherSource* source) const {
-    const std::int64_t demand = TotalRecv(plan_.spec, plan_.counts, plan_.rank);
+  KernelError TakeOwn(std::int64_t demand, GatherSource* source) const {
     if (demand > args_.own_capacity && !args_.drop_on_overflow) {
       const KernelError error =
           Fault(Code::kResourceExhausted, KernelFault::kOverflow, demand, args_.own_capacity);

@@ -112,7 +112,8 @@ KernelError CheckScatterStage(const PullScatterArgs& args, std::int32_t rank,
   return {};
 }
 
-KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, GatherSource* source) {
+KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, std::int64_t demand,
+                             GatherSource* source) {
   const StageRef& ref = args.sources[rank];
   if (const KernelError error = CheckRegion(ref, sizeof(GatherStageHeader), rank); !error.ok()) {
     return error;
@@ -131,7 +132,6 @@ KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, Gath
   if (header.has_weights > 1 || (carries && header.has_weights != wants_weights)) {
     return Lost(KernelFault::kStageWeights, rank, header.has_weights, wants_weights);
   }
-  const std::int64_t demand = TotalRecv(args.plan->spec, args.plan->counts, rank);
   const std::int64_t live = header.num_rows;
   if (live > demand || (live < demand && !args.drop_on_overflow)) {
     return Lost(KernelFault::kStageNumRows, rank, live, demand);

@@ -29,7 +29,8 @@ struct GatherSource {
 KernelError CheckScatterStage(const PullScatterArgs& args, std::int32_t rank,
                               ScatterSource* source);
 
-// The same for gather.
-KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, GatherSource* source);
+// The same for gather. `demand`: TotalRecv of the rank.
+KernelError CheckGatherStage(const PullGatherArgs& args, std::int32_t rank, std::int64_t demand,
+                             GatherSource* source);
 
 }  // namespace epd
