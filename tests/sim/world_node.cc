@@ -355,7 +355,8 @@ void World::Perform(size_t i, const NodeEffect& effect) {
                      " join failed: ", e->status.ToString()));
     ++outcome_.num_failed_joins;
     // Who waits too short a time leaves, perhaps a group that has become READY meanwhile.
-    clients_[e->session.value - 1].left_at = now_;
+    if (absl::StrContains(e->status.message(), "the coordinator has not said why"))
+      clients_[e->session.value - 1].left_at = now_;
     if (data_ != nullptr) TouchClient(e->session.value - 1);
     invariants_.SawJoinAnswered(who(e->session), e->request);
     FromNode(i, e->session,

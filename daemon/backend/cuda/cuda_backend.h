@@ -100,7 +100,7 @@ class CudaBackend : public Backend, public MemberMoves {
   std::string WhyNoNccl(const KnownId& known) const;
   // `no_nccl`: see there.
   std::unique_ptr<MemberLink> MakeLink(const CommunicatorMember& membership,
-                                     const std::string& no_nccl);
+                                       const std::string& no_nccl);
   void StartWithPeers(MoveId id, CudaArenas& arenas, const MoveGroup& group, const MoveJob& job);
   absl::StatusOr<int> FreeStream(absl::Time now);
   void PollCommunicators(absl::Time now);

@@ -182,12 +182,10 @@ void MembershipTable::Follow(const GroupView& view, Formation wanted, bool servi
     if (!view.started || wanted > claim.joined) {
       const bool told =
           member->state == MembershipState::kNotified || member->state == MembershipState::kDrained;
+      // That lost ranks have come back is said before anybody hears that the group serves: who calls after that meets it.
       if (member->state == MembershipState::kJoined ||
-          (told && member->told_to_wait && !view.wait)) {
+          (told && member->told_to_wait != view.wait)) {
         TellReform(*member, view.cause, view.wait);
-      } else if (told && !member->told_to_wait && view.wait && !view.started) {
-        // Its lost ranks have come back. Said before anybody hears that the group serves: who calls after that meets it.
-        NotifyOfReform(*member, view.cause, view.wait);
       }
     }
     if (!view.started) AutoDrain(*member, view.formation);
@@ -356,12 +354,9 @@ void MembershipTable::Fail(SessionMembership& member, const absl::Status& status
 }
 
 void MembershipTable::TellReform(SessionMembership& member, const absl::Status& cause, bool wait) {
-  Fire(member, MembershipEvent::kReform);
-  NotifyOfReform(member, cause, wait);
-}
-
-void MembershipTable::NotifyOfReform(SessionMembership& member, const absl::Status& cause,
-                                     bool wait) {
+  const bool came_back = wait && member.state != MembershipState::kJoined;
+  if (!came_back)
+    Fire(member, MembershipEvent::kReform);  // Else what it has drained stays drained.
   member.told_to_wait = wait;
   member.deadline =
       wait ? outbox_.now() + member.claim.spec.deadlines.form + grace_ : absl::InfiniteFuture();

@@ -81,8 +81,6 @@ class MembershipTable {
   // The group that it was granted before has ended without an answer to its Join: what was said of that one is over.
   void LeaveOtherGroup(SessionMembership& member, GroupId now);
   void TellReform(SessionMembership& member, const absl::Status& cause, bool wait);
-  // What it has drained stays drained.
-  void NotifyOfReform(SessionMembership& member, const absl::Status& cause, bool wait);
   void TellJoined(SessionMembership& member, const GroupView& view);
   // A session that has not been told Joined for a formation has nothing in flight in it.
   void AutoDrain(SessionMembership& member, Formation ended);
