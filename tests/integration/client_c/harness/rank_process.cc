@@ -87,12 +87,19 @@ std::string RankProcess::Finish(double seconds) {
 }
 
 JoinedRank::JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t number,
-                       const JoinOptions& options)
-    : JoinedRank(socket, c, number, options, MakeExchange(c)[number]) {}
+                       const JoinOptions& options) {
+  Join(socket, c, number, options);
+  if (problem.empty()) data = MakeExchange(c)[number];  // Of a case that may be.
+}
 
 JoinedRank::JoinedRank(const std::string& socket, const ExchangeCase& c, uint32_t number,
                        const JoinOptions& options, RankData its_data)
     : data(std::move(its_data)) {
+  Join(socket, c, number, options);
+}
+
+void JoinedRank::Join(const std::string& socket, const ExchangeCase& c, uint32_t number,
+                      const JoinOptions& options) {
   const Result connected = Connect(socket, &client);
   problem = connected.message;
   if (!connected.ok()) return;

@@ -71,6 +71,10 @@ struct JoinedRank {
   epd_client* client = nullptr;
   std::unique_ptr<ClientRank> rank;
   RankData data;
+
+ private:
+  void Join(const std::string& socket, const ExchangeCase& c, uint32_t number,
+            const JoinOptions& options);
 };
 
 // Starts a process per rank that connects, joins and then runs `body`.
