@@ -21,9 +21,15 @@ def _generate_protos() -> pathlib.Path:
     out = _ROOT / "out" / "test_protos"
     out.mkdir(parents=True, exist_ok=True)
     sources = [f"proto/epd/v1/{name}.proto" for name in _PROTOS]
-    subprocess.run(
-        ["protoc", "--proto_path=.", f"--python_out={out}", *sources], cwd=_ROOT, check=True
-    )
+    # Another pytest worker may be importing them: each is whole at any time.
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix="test_protos-") as fresh:
+        subprocess.run(
+            ["protoc", "--proto_path=.", f"--python_out={fresh}", *sources], cwd=_ROOT, check=True
+        )
+        for made in pathlib.Path(fresh).rglob("*.py"):
+            place = out / made.relative_to(fresh)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            made.replace(place)
     return out
 
 
