@@ -92,6 +92,7 @@ def test_group_that_does_not_fit_into_a_message_fails_alone_and_names_the_limit(
         )
         with _client(epd) as third:
             third.start_join(attach.spec("wide", num_ranks=3), [2])
+            assert first.expect("reform").wait, "all ranks are there again"
             status = first.expect("group_ended").status
             assert status.code == _RESOURCE_EXHAUSTED, status
             assert "kDatagramBytes" in status.message and "counts of programs" in status.message

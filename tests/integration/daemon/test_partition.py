@@ -68,6 +68,8 @@ def test_a_cut_node_is_named_in_three_heartbeats_and_comes_back_in_a_new_epoch(t
         back = others[1].client()
         back.attach()
         back.start_join(attach.spec("g", num_ranks=3), [2])
+        for client in clients[:2]:
+            assert client.expect("reform").wait, "all ranks are there again"
         again = [client.expect("joined") for client in (clients[0], clients[1], back)]
         assert {one.epoch for one in again} == {again[0].epoch}
         assert again[0].epoch > joined[0].epoch
