@@ -92,7 +92,6 @@ TEST_F(ManyRanksOfNodes, EveryRankGetsWhatPlainLoopsGive) {
   auto ranks = fleet_.StartRanks(
       case_,
       [](JoinedRank& joined, Link& link) -> std::string {
-        if (!joined.problem.empty()) return joined.problem;
         link.Say("joined");
         link.Hear(kPatience);
         std::string times;
@@ -144,8 +143,7 @@ TEST_F(ManyRanksOfNodes, AKilledRankHasOneNameOnAllOthers) {
   auto ranks = fleet_.StartRanks(
       case_,
       [](JoinedRank& joined, Link& link) {
-        std::string problem = joined.problem;
-        if (problem.empty()) problem = joined.rank->RunAndCompare(joined.data);
+        std::string problem = joined.rank->RunAndCompare(joined.data);
         link.Say(problem.empty() ? "ran" : problem);
         while (problem.empty()) problem = joined.rank->RunAndCompare(joined.data);
         return problem;
