@@ -63,6 +63,17 @@ struct ExpertSums {
   std::int64_t zone_slots(const RoutingSpec& spec, std::int32_t expert) const {
     return AlignUp(of_all[static_cast<std::size_t>(expert)], EffectiveAlignment(spec));
   }
+  // Of one rank, row[E]. False: a count is negative, or there are more than `most` rows.
+  bool AddRow(const std::int32_t* row, std::int64_t most) {
+    std::int64_t sum = 0;
+    std::int32_t signs = 0;
+    for (std::size_t e = 0; e < of_all.size(); ++e) {
+      signs |= row[e];
+      sum += row[e];
+      of_all[e] += row[e];
+    }
+    return signs >= 0 && sum <= most;
+  }
   // Of all zones of each rank, into slots[R].
   void SlotsOfRanks(const RoutingSpec& spec, std::int64_t* slots) const {
     std::fill_n(slots, spec.num_ranks, 0);
@@ -81,14 +92,7 @@ KernelError SumCounts(const RoutingSpec& spec, const std::int32_t* counts, std::
   for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
     if (r == before) sums.before = sums.of_all;
     const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
-    std::int64_t sum = 0;
-    std::int32_t signs = 0;
-    for (std::size_t e = 0; e < sums.of_all.size(); ++e) {
-      signs |= row[e];
-      sum += row[e];
-      sums.of_all[e] += row[e];
-    }
-    if (signs < 0 || sum > spec.max_tokens * spec.top_k) return CheckCountRow(spec, counts, r);
+    if (!sums.AddRow(row, spec.max_tokens * spec.top_k)) return CheckCountRow(spec, counts, r);
   }
   constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
   std::vector<std::int64_t> slots(static_cast<std::size_t>(spec.num_ranks));
@@ -258,8 +262,8 @@ KernelError CheckCounts(const RoutingSpec& spec, const std::int32_t* counts) {
 void TotalRecvOfAll(const RoutingSpec& spec, const std::int32_t* counts, std::int64_t* slots) {
   ExpertSums sums(spec);
   for (std::int32_t r = 0; r < spec.num_ranks; ++r) {
-    const std::int32_t* row = counts + static_cast<std::int64_t>(r) * spec.num_experts;
-    for (std::size_t e = 0; e < sums.of_all.size(); ++e) sums.of_all[e] += row[e];
+    const std::int64_t most = std::numeric_limits<std::int64_t>::max();  // Checked by now.
+    (void)sums.AddRow(counts + static_cast<std::int64_t>(r) * spec.num_experts, most);
   }
   sums.SlotsOfRanks(spec, slots);
 }
