@@ -14,7 +14,8 @@ Commands = dict[str, list[str]]
 
 # Every folder with C++ code. Not "//...": it would walk into the bazel-* links.
 PRODUCT = ["//client/...", "//daemon/...", "//kernels/...", "//proto/..."]
-ALL = [*PRODUCT, "//tests/..."]
+TESTS = ["//tests/..."]
+ALL = [*PRODUCT, *TESTS]
 
 _QUIETLY = ("--config=clang", "--noshow_progress", "--ui_event_filters=-info")
 _BAZELS_OWN = re.compile(r"^(-I)?(bazel-out|external)/")

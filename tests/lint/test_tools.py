@@ -2,7 +2,6 @@
 
 import pathlib
 import shutil
-import subprocess
 
 import pytest
 import tools
@@ -73,39 +72,6 @@ def test_shellcheck_checks_scripts_without_a_suffix(root: pathlib.Path) -> None:
     bad = "#!/usr/bin/env bash\nset -e\ncp $1 $2\n"
     assert tools.shellcheck(root, _write(root, "good", good)) == []
     assert any("SC2086" in line for line in tools.shellcheck(root, _write(root, "bad", bad)))
-
-
-_UNGUARDED = """
-struct __attribute__((capability("mutex"))) Lock {
-  void lock() __attribute__((acquire_capability()));
-  void unlock() __attribute__((release_capability()));
-};
-struct Counter {
-  Lock lock;
-  int count __attribute__((guarded_by(lock)));
-  int Next() { return ++count; }
-};
-"""
-
-
-def test_the_clang_build_refuses_a_field_read_without_its_lock(root: pathlib.Path) -> None:
-    flags = [
-        flag.removeprefix("--copt=")
-        for line in (tree.ROOT / ".bazelrc").read_text().splitlines()
-        if line.startswith("build:clang ")
-        for flag in line.split()
-        if flag.startswith("--copt=")
-    ]
-    _write(root, "bad.cc", _UNGUARDED)
-    ended = subprocess.run(
-        ["clang++", "-fsyntax-only", *flags, "bad.cc"],
-        cwd=root,
-        check=False,
-        text=True,
-        stderr=subprocess.PIPE,
-    )
-    assert ended.returncode != 0
-    assert "requires holding" in ended.stderr
 
 
 def test_a_tool_that_is_not_installed_is_a_complaint(

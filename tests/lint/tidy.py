@@ -5,14 +5,12 @@ configuration is named to it, and before a run counts, the same function must co
 real source and a real header of the tree.
 """
 
-import concurrent.futures
-import hashlib
 import json
-import os
 import pathlib
 import re
 import subprocess
 
+import clean
 import compile_commands
 import tools
 
@@ -43,39 +41,23 @@ class Linter:
 
     def __init__(self, root: pathlib.Path, cache: pathlib.Path | None = None) -> None:
         self._root = root
-        self._cache = cache
-        self._config = (root / _CONFIG).read_bytes()
+        self._clean = clean.Clean(root, cache, (root / _CONFIG).read_bytes()) if cache else None
 
     def check(
         self, source: str, command: list[str], overlay: pathlib.Path | None = None
     ) -> list[str]:
         """Returns the complaints about `source`; `overlay` puts other text in the place of files."""
         options = compile_commands.options(command)
-        stamp = None if overlay else self._stamp(source, options)
-        if stamp and stamp.exists():
-            return []
-        run = ["clang-tidy", f"--config-file={self._root / _CONFIG}", "--quiet"]
-        run += [f"--vfsoverlay={overlay}"] if overlay else []
-        printed = tools.run([*run, source, "--", *options], self._root)
-        if stamp and not printed:
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            stamp.touch()
-        return [line for line in printed if "error:" in line] or printed
 
-    def _stamp(self, source: str, options: list[str]) -> pathlib.Path | None:
-        """Returns the file that says that what the compiler sees of `source`, comments too, was clean."""
-        if self._cache is None:
-            return None
-        text = subprocess.run(
-            ["clang++", "-E", "-C", *options, source],
-            cwd=self._root,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        if text.returncode != 0:
-            return None
-        return self._cache / hashlib.sha256(self._config + text.stdout).hexdigest()
+        def look() -> list[str]:
+            run = ["clang-tidy", f"--config-file={self._root / _CONFIG}", "--quiet"]
+            run += [f"--vfsoverlay={overlay}"] if overlay else []
+            printed = tools.run([*run, source, "--", *options], self._root)
+            return [line for line in printed if "error:" in line] or printed
+
+        if overlay or not self._clean:
+            return look()
+        return self._clean.check(source, options, look)
 
 
 def planted(linter: Linter, root: pathlib.Path, source: str, command: list[str]) -> list[str]:
@@ -117,9 +99,6 @@ def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
     for source in to_plant_in:
         complaints += planted(linter, root, source, commands[source])
 
-    def one(source: str) -> list[str]:
-        return linter.check(source, commands[source])
-
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        found = {line for lines in pool.map(one, sorted(commands)) for line in lines}
-    return complaints + sorted(found)
+    return complaints + tools.over_all(
+        sorted(commands), lambda source: linter.check(source, commands[source])
+    )

@@ -3,9 +3,12 @@
 A tool that is not installed is a complaint, never a pass.
 """
 
+import concurrent.futures
+import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 
 import tree
 
@@ -29,6 +32,12 @@ def run(command: list[str], cwd: pathlib.Path) -> list[str]:
         return []
     lines = [line for line in ended.stdout.splitlines() if line.strip()]
     return lines or [f"{' '.join(command[:3])} ... ended with {ended.returncode}"]
+
+
+def over_all(sources: Iterable[str], look: Callable[[str], list[str]]) -> list[str]:
+    """Returns, once each, what `look` complains of, over all sources, as many at a time as there are processors."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return sorted({line for lines in pool.map(look, sources) for line in lines})
 
 
 def clang_format(root: pathlib.Path, paths: list[str]) -> list[str]:

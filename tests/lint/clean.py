@@ -1,0 +1,77 @@
+"""Remembers which C++ sources a check has found clean, so that it looks again only at what has changed since.
+
+What counts is the text of the source and of everything that it includes in quotes, from the tree or made by Bazel, and how it is
+compiled. Headers of installed packages are taken to be what they were: remove the folder after an upgrade of one.
+"""
+
+import functools
+import hashlib
+import pathlib
+import re
+from collections.abc import Callable
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+_SEARCHED = ("-iquote", "-I")
+
+
+class Clean:
+    """A file in `folder` for each source that was clean; `salt` is what else the check's verdict depends on."""
+
+    def __init__(self, root: pathlib.Path, folder: pathlib.Path, salt: bytes) -> None:
+        self._root = root
+        self._folder = folder
+        self._salt = salt
+        self._read = functools.cache(self._read_anew)
+
+    def stamp(self, source: str, options: list[str]) -> pathlib.Path:
+        """The file that is there if `source`, compiled with `options`, was clean as it is now."""
+        hashed = hashlib.sha256(self._salt + "\0".join([source, *options]).encode())
+        searched = _folders(options)
+        seen: set[pathlib.Path] = set()
+        todo = [self._root / source]
+        while todo:
+            path = todo.pop()
+            if path in seen:
+                continue
+            seen.add(path)
+            digest, included = self._read(path)
+            hashed.update(digest)
+            for name in included:
+                found = self._find(name, [str(path.parent), *searched])
+                todo += [found] if found else []
+        return self._folder / hashed.hexdigest()
+
+    def check(self, source: str, options: list[str], look: Callable[[], list[str]]) -> list[str]:
+        """Returns the complaints of `look`, which is not called where it is known that there are none."""
+        stamp = self.stamp(source, options)
+        if stamp.exists():
+            return []
+        complaints = look()
+        if not complaints:
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+        return complaints
+
+    def _find(self, name: str, folders: list[str]) -> pathlib.Path | None:
+        for folder in folders:
+            path = self._root / folder / name
+            if path.is_file():
+                return path
+        return None
+
+    @staticmethod
+    def _read_anew(path: pathlib.Path) -> tuple[bytes, list[str]]:
+        text = path.read_bytes()
+        return hashlib.sha256(text).digest(), _INCLUDE.findall(text.decode(errors="replace"))
+
+
+def _folders(options: list[str]) -> list[str]:
+    """Where the compiler looks for what is included in quotes, in its order."""
+    found = []
+    for at, option in enumerate(options):
+        for flag in _SEARCHED:
+            if option == flag and at + 1 < len(options):
+                found.append(options[at + 1])
+            elif option.startswith(flag) and option != flag:
+                found.append(option.removeprefix(flag))
+    return found
