@@ -41,7 +41,8 @@ class Figure:
 _BAZEL = (Figure("test targets", r"^Executed \d+ out of (\d+) tests?:"),)
 _FUZZ = (
     Figure("inputs", r"^stat::number_of_executed_units:\s+(\d+)"),
-    Figure("of them new to the corpus", r"^stat::new_units_added:\s+(\d+)"),
+    Figure("blocks reached", r"^coverage: (\d+) blocks"),
+    Figure("s until the last new one", r"^coverage: .* new after (\d+) s"),
 )
 
 
@@ -75,12 +76,9 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
         Figure("minutes of it", r"^minutes\s+([\d.]+)"),
         Figure("% more memory", r"^memory of epd .*, ([+-][\d.]+)%", max),
     ),
-    **{
-        f"{name}-{part}": _BAZEL
-        for name in ("asan", "ubsan", "tsan")
-        for part in ("unit", "sim", "processes")
-        if (name, part) != ("tsan", "sim")
-    },
+    **dict.fromkeys(
+        ("asan-unit", "asan-sim", "asan-processes", "tsan-unit", "tsan-processes"), _BAZEL
+    ),
     "jax-versions": (Figure("cases", r"^jax .*: passed: .*?(\d+) passed"),),
     "packages": (Figure("packages", r"^\w+: (passed) in \d+ s"),),
     "torch": (Figure("cases", r"^(\d+) passed"),),

@@ -26,6 +26,12 @@ def _passed(part: str, said: str, status: int = 0) -> bool:
     return figures.passed(figures.parts(_FUZZ)[part], _of(part, said), status)
 
 
+_FUZZED = (
+    "stat::number_of_executed_units: 17\n"
+    "coverage: 815 blocks, the last of them new after 40 s of 160 s\n"
+)
+
+
 def test_figures_are_read_out_of_what_a_part_prints() -> None:
     assert _of("kill-kill", _KILL) == {
         "runs": 40,
@@ -39,9 +45,10 @@ def test_figures_are_read_out_of_what_a_part_prints() -> None:
         "hours simulated": 30.5,
         "planted bugs found": 20,
     }
-    assert _of("fuzz-hello", "stat::number_of_executed_units: 17\nstat::new_units_added: 0\n") == {
+    assert _of("fuzz-hello", _FUZZED) == {
         "inputs": 17,
-        "of them new to the corpus": 0,
+        "blocks reached": 815,
+        "s until the last new one": 40,
     }
     assert _of("packages", "debian: passed in 4 s\nwheel: FAILED in 2 s\n") == {"packages": 1}
 
