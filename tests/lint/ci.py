@@ -17,6 +17,7 @@ import guarantees
 import layering
 import modules
 import readmes
+import sanitizers
 import skips
 import style
 import tally
@@ -84,6 +85,7 @@ def main() -> int:
         "ruff": lambda: tools.ruff(tree.ROOT, paths),
         "mypy": lambda: tools.mypy(tree.ROOT),
         "shellcheck": lambda: tools.shellcheck(tree.ROOT, paths),
+        "sanitizers": lambda: sanitizers.check(tree.ROOT),
         "clang": _clang,
         "clang-tidy": _clang_tidy,
     }
