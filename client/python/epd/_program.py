@@ -72,6 +72,9 @@ class Call(ctypes.Structure):
 DESCRIBE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(Error))
 
 _libraries: list["Library"] = []
+_PER_THREAD = (
+    threading.local()
+)  # What a call may fail with, which is too large to be made anew for each.
 
 
 def retry(code: str, text: str) -> str:
@@ -119,7 +122,9 @@ class Library:
 
     def checked(self, function: Callable[..., int], *arguments: Any) -> None:
         """Calls a function that takes an epd_error last; EpError if it fails."""
-        error = Error(struct_size=ctypes.sizeof(Error))
+        error: Error | None = getattr(_PER_THREAD, "error", None)
+        if error is None:
+            error = _PER_THREAD.error = Error(struct_size=ctypes.sizeof(Error))
         code = function(*arguments, ctypes.byref(error))
         if code == 0:
             return

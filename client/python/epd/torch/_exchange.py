@@ -31,13 +31,17 @@ _BEGUN_WORDS = ctypes.sizeof(Begun) // 8
 STATE_WORDS = _BEGUN_WORDS + _MOST_DERIVATIVES
 
 
-_NEW_STATE = torch.tensor([ctypes.sizeof(Begun)] + [0] * (STATE_WORDS - 1))
+_State = ctypes.c_int64 * STATE_WORDS
+
+
+def _new_words() -> ctypes.Array[ctypes.c_int64]:
+    """When an execution began, as the library keeps it, and how often each of its sites was called."""
+    return _State(ctypes.sizeof(Begun))
 
 
 def new_state() -> torch.Tensor:
-    """int64 ``[STATE_WORDS]``: when an execution began, as the library keeps it, and how often each of its sites was called. A
-    tensor, since compiled programs carry it from a call to its gradients."""
-    return _NEW_STATE.clone()
+    """int64 ``[STATE_WORDS]``, the same as a tensor, which compiled programs carry from a call to its gradients."""
+    return torch.tensor(list(_new_words()))
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Execution:
     alias: str
     rank: int
     name: str | None
-    state: torch.Tensor = field(default_factory=new_state)
+    state: "torch.Tensor | ctypes.Array[ctypes.c_int64]" = field(default_factory=_new_words)
 
     def call(self, operation: str, site: int = 0) -> Call:
         """The next call of ``operation``, which is the site-th derivative of the forward call."""
@@ -64,11 +68,13 @@ class Execution:
             raise ValueError(
                 f"{operation} of group {self.alias!r}: derivative {site}; expected at most {_MOST_DERIVATIVES - 1}"
             )
-        words = (ctypes.c_int64 * STATE_WORDS).from_address(self.state.data_ptr())
+        words = self.state
+        if isinstance(words, torch.Tensor):
+            words = _State.from_address(words.data_ptr())
         words[_BEGUN_WORDS + site] += 1
         ctypes.memmove(call.program, _PROGRAM, len(_PROGRAM))
         call.occurrence = words[_BEGUN_WORDS + site]
-        call.begun = ctypes.pointer(Begun.from_address(self.state.data_ptr()))
+        call.begun = ctypes.pointer(Begun.from_buffer(words))
         return call
 
     def refuse(self, operation: str, text: str) -> None:

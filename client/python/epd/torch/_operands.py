@@ -1,7 +1,5 @@
 """The operands of an operation, each checked and brought into its final form. ``function`` is for messages."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,16 +15,22 @@ if TYPE_CHECKING:
 MOST_NAME_BYTES = 120
 
 
-@contextlib.contextmanager
-def told(execution: Execution, operation: str) -> Iterator[None]:
+class told:  # noqa: N801
     """What is refused inside is told to the other ranks, which would wait for this one."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        execution.refuse(
-            operation, f"{error}; correct it on this rank, and call again on all ranks"
-        )
-        raise
+
+    __slots__ = ("_execution", "_operation")
+
+    def __init__(self, execution: Execution, operation: str):
+        self._execution = execution
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, TypeError | ValueError):
+            text = f"{error}; correct it on this rank, and call again on all ranks"
+            self._execution.refuse(self._operation, text)
 
 
 # Before torch 2.1 it is _dynamo's, and before 2.0 nothing compiles.
@@ -66,9 +70,11 @@ def _tensor(function: str, name: str, value: object) -> torch.Tensor:
 
 def _check_shape(function: str, name: str, value: torch.Tensor, *expected: object) -> None:
     """``expected``: sizes, or words for those that may be any."""
-    fits = len(value.shape) == len(expected) and all(
-        isinstance(want, str) or have == want
-        for have, want in zip(value.shape, expected, strict=True)
+    shape = value.shape
+    if shape == expected:
+        return
+    fits = len(shape) == len(expected) and all(
+        isinstance(want, str) or have == want for have, want in zip(shape, expected, strict=True)
     )
     if not fits:
         text = ", ".join(map(str, expected))
@@ -131,6 +137,8 @@ def tokens(function: str, value: object, plan: Plan, spec: "GroupSpec") -> torch
     rows = _tensor(function, "tokens", value)
     _check_shape(function, "tokens", rows, *plan.leading, spec.config.hidden_dim)
     _check_rows(function, "tokens", rows, spec)
+    if rows.dim() == 2:
+        return rows
     return rows.reshape(plan.routing.num_tokens, spec.config.hidden_dim)
 
 
@@ -140,7 +148,9 @@ def weights(function: str, value: object, plan: Plan) -> torch.Tensor:
     if not given.is_floating_point():
         raise TypeError(f"{function}: topk_weights must have a floating dtype, got {given.dtype}")
     _check_shape(function, "topk_weights", given, *plan.leading, plan.routing.top_k)
-    return given.reshape(plan.routing.num_tokens, plan.routing.top_k).to(torch.float32)
+    if given.dim() != 2:
+        given = given.reshape(plan.routing.num_tokens, plan.routing.top_k)
+    return given if given.dtype is torch.float32 else given.to(torch.float32)
 
 
 def expert_rows(function: str, value: object, spec: "GroupSpec", least: int) -> torch.Tensor:
@@ -200,8 +210,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     if not other.numel():
         return False
     last = sum((size - 1) * step for size, step in zip(other.shape, other.stride(), strict=True))
-    ends = [
-        (one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()),
-        (other.data_ptr(), other.data_ptr() + (last + 1) * other.element_size()),
-    ]
-    return max(begin for begin, _ in ends) < min(end for _, end in ends)
+    first, second = one.data_ptr(), other.data_ptr()
+    return (
+        first < second + (last + 1) * other.element_size()
+        and second < first + one.numel() * one.element_size()
+    )

@@ -26,7 +26,6 @@ _MOVED = {
 }
 MOVED = {getattr(torch, name): tag for name, tag in _MOVED.items() if hasattr(torch, name)}
 _OPAQUE_BIT = 0x10000
-_CPU = torch.device("cpu")
 
 
 @functools.cache
@@ -42,19 +41,21 @@ def code_of(dtype: torch.dtype) -> int:
 
 def packed(tensor: torch.Tensor) -> torch.Tensor:
     """The elements one after another as their values are: views may be strided, and lazily negated or conjugated."""
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def wrong_place(tensor: torch.Tensor) -> str:
     """Why the tensor's memory cannot be exchanged, or ""."""
+    if tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized:
+        return ""
     if tensor.is_cuda:
         return f"is on {tensor.device}; epd.torch exchanges CPU tensors: move it with .cpu(), and the result back"
-    if tensor.device.type != _CPU.type:
+    if not tensor.is_cpu:
         return f"is on {tensor.device}; expected a CPU tensor"
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        kind = "quantized" if tensor.is_quantized else str(tensor.layout)
-        return f"is {kind}; expected a dense tensor (to_dense(), int_repr())"
-    return ""
+    kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+    return f"is {kind}; expected a dense tensor (to_dense(), int_repr())"
 
 
 def mark_written(tensor: torch.Tensor) -> None:

@@ -368,4 +368,4 @@ class Group:
             into = _operands.output(function, out, rows, plan.leading)
         exchange = Exchange(plan.routing, "combine", rows.shape[0], execution)
         summed, _ = plan.exchange(exchange, rows, None, into)
-        return summed.reshape(*plan.leading, rows.shape[1])
+        return summed if into is not None else summed.reshape(*plan.leading, rows.shape[1])

@@ -43,6 +43,7 @@ class _OfCuda(torch.Tensor):
     """Says that it is on a GPU; what it holds is on none."""
 
     is_cuda = True
+    is_cpu = False
     device = torch.device("cuda", 0)
 
 
