@@ -126,7 +126,7 @@ class Bench:
             self.tenants = tenants.measure(place, seed, len(os.sched_getaffinity(0)))
             self.watched = watched.measure(place, seed)
         if who.EPD_JAX in wanted:
-            self.ragged = ragged.measure(place.epd_socket, self._folder)
+            self.ragged = ragged.measure(place.epd_socket, self._folder, place.binaries)
         if {who.EPD_JAX, who.GLOO} <= set(wanted) and not self._options.quick:
             self.training = training_step.measure(place, seed)
 

@@ -1,6 +1,7 @@
 """One process of the benchmark of ragged_all_to_all: times it, its emulation by all_gather, and memcpy; see ragged.py.
 
-Its argument is JSON: coordinator, index, processes, iterations, and the file for the times, [iterations] ns of each contender.
+Its argument is JSON: coordinator, index, processes, rounds, iterations, the barrier's library, memory to share, and the file for the
+times, [iterations] ns of each contender.
 """
 
 import functools
@@ -8,11 +9,14 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import epd.jax as ep
 import jax
 import jax.numpy as jnp
 import numpy as np
+import rank_protocol
 from jax.sharding import NamedSharding, PartitionSpec
 
 _ROWS, _WIDTH = 2048, 1024
@@ -53,6 +57,35 @@ def _arrays(n: int, mesh: jax.sharding.Mesh) -> list[jax.Array]:
     ]
 
 
+def _two_copies(given: dict[str, Any]) -> Callable[[], None]:
+    """The least that rows cost which go from process to process: into shared memory, and out of it once all are there."""
+    n, me = given["processes"], given["index"]
+    sizes = _sizes(n)
+    sent, landed = np.cumsum(sizes, 1) - sizes, np.cumsum(sizes, 0) - sizes
+    barrier = rank_protocol.open_barrier(given["barrier_library"], f"{given['shared']}.barrier")
+    with open(given["shared"], "ab") as file:
+        file.truncate(n * _ROWS * _WIDTH * 2)
+    staged = np.memmap(given["shared"], np.uint16, "r+", shape=(n, _ROWS, _WIDTH))
+    operand, result = np.ones((2, _ROWS, _WIDTH), np.uint16)
+
+    def rows(of: np.ndarray, first: int, size: int) -> np.ndarray:
+        return of[first : first + size]
+
+    def run() -> None:
+        barrier()
+        for to in range(n):
+            part = sent[me, to], sizes[me, to]
+            if to != me:
+                np.copyto(rows(staged[me], *part), rows(operand, *part))
+        barrier()
+        for source in range(n):
+            of = operand if source == me else staged[source]
+            size = sizes[source, me]
+            np.copyto(rows(result, landed[source, me], size), rows(of, sent[source, me], size))
+
+    return run
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     if given["processes"] > 1:
@@ -80,6 +113,8 @@ def main() -> None:
         "emulation": lambda: jax.block_until_ready(emulation(*arrays)),
         "memcpy": copy,
     }
+    if given["processes"] > 1:
+        contenders["copies"] = _two_copies(given)
     times: dict[str, list[int]] = {name: [] for name in contenders}
     for _ in range(given["rounds"]):
         for name, function in contenders.items():

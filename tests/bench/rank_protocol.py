@@ -16,7 +16,7 @@ class Rank:
         self.rank = arguments.rank
         self._operations: dict[str, Callable[[], Any]] = {}
         self._results: dict[str, Any] = {}
-        self._barrier = _open_barrier(arguments.barrier_library, f"{arguments.socket}.barrier")
+        self._barrier = open_barrier(arguments.barrier_library, f"{arguments.socket}.barrier")
 
     def load(self, folder: str, numbers: list[int]) -> dict[str, Callable[[], Any]]:
         """The operations on the problem in the folder. ``numbers``: ranks, tokens, hidden, top_k, experts, capacity."""
@@ -67,7 +67,7 @@ class Rank:
         return times
 
 
-def _open_barrier(library: str, path: str) -> Callable[[], None]:
+def open_barrier(library: str, path: str) -> Callable[[], None]:
     """The barrier of all contenders (barrier.h). OSError: the file cannot be mapped."""
     barrier = ctypes.CDLL(library, use_errno=True)
     barrier.bench_barrier_open.argtypes = [ctypes.c_char_p]
