@@ -20,6 +20,8 @@ _SCHEDULER_JOB_VARIABLES = (
 # Who moves the rows, by what EPD_EXECUTOR says: epd_executor of the C library.
 _EXECUTORS = {"": 0, "worker": 1, "client": 2}
 
+_MOST_KEPT_MIB = 2047  # As mallopt takes it, in an int of bytes.
+
 # What may move rows on GPUs, the default first: those of proto/epd/v1/backends.h that are on a device, as a check sees to.
 _GPU_BACKENDS = ("cuda", "nccl_ep")
 
@@ -38,6 +40,16 @@ def milliseconds(name: str) -> int:
             f"{name}={text!r} is not a number of seconds; give 0.001 or more, or unset it"
         )
     return round(seconds * 1000)
+
+
+def keep_freed_mebibytes() -> int:
+    """How much freed memory a process keeps whose ranks are on CPUs. ValueError if it is no number."""
+    text = os.environ.get("EPD_KEEP_FREED_MIB", "") or "256"
+    if not text.isdecimal() or int(text) > _MOST_KEPT_MIB:
+        raise ValueError(
+            f"EPD_KEEP_FREED_MIB={text!r} is not a number of MiB; give 0 to {_MOST_KEPT_MIB}, or unset it"
+        )
+    return int(text)
 
 
 def reconnect_milliseconds() -> int:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from epd import _environment
+from epd import _environment, _freed_memory
 from epd._group_struct import HeldRank, JoinArguments, group_struct
 from epd.jax import _ffi, _job, config
 from epd.jax.mesh import domain_grid
@@ -89,13 +89,16 @@ def join(spec: config.GroupSpec, arguments: JoinArguments) -> None:
     """
     if not arguments.held:
         return
+    on_gpus = _on_gpus(arguments)
+    if not on_gpus:
+        _freed_memory.keep()
     job, instance = _job_and_instance(spec, arguments)
     group = group_struct(
         spec,
         arguments,
         job=job,
         instance=instance,
-        on_gpus=_on_gpus(arguments),
+        on_gpus=on_gpus,
         devices=_devices_here(),
     )
     try:

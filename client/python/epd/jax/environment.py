@@ -21,6 +21,9 @@
 ``EPD_UNDECIDED_TIMEOUT`` seconds from the admission of an operation to its outcome; default 30
 ``EPD_FORM_TIMEOUT``      seconds for all ranks to come to ``ep_bootstrap``; default 300
 ``EPD_RECONNECT_TIMEOUT`` seconds that calls wait for a daemon that has gone; default ``EPD_FORM_TIMEOUT``; ``0``: they fail
+``EPD_KEEP_FREED_MIB``    how much freed memory a process whose ranks are on CPUs keeps for its next results, in MiB, instead of giving it
+                          back to the kernel after each step; default 256; ``0``: as glibc does it, as where
+                          ``GLIBC_TUNABLES`` or a ``MALLOC_`` variable says something of the heap
 ``EPD_STACKS``            ``yes``: on SIGUSR2 from its own user the process writes what its threads do, for ``epctl support-archive``;
                           read by the C library, which takes the signal if the program does not
 ``EPD_JAX_LIBRARY``       path of another ``libepd_jax.so``, for work on epd itself

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from epd import _arguments, _environment, _group_struct
+from epd import _arguments, _environment, _freed_memory, _group_struct
 from epd._arguments import integer
 from epd._group_struct import MAX_TOP_K, HeldRank, JoinArguments
 from epd.torch import _compiled, _exchange, _operands, _tensors
@@ -230,6 +230,7 @@ class Group:
 
     def connect(self) -> None:
         """Joins again after ``finalize``; collective. EpError as of ``join``."""
+        _freed_memory.keep()
         struct = _group_struct.group_struct(
             self._spec,
             self._arguments,
