@@ -81,6 +81,9 @@ constexpr Replacement kPhrases[] = {
     {"; give every rank the same spec", ""},
 };
 
+// Ends what a Python client refused itself and told the others (epd.torch's _operands.py), which has the public names.
+constexpr std::string_view kOfThePackage = "; correct it on this rank, and call again on all ranks";
+
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 bool IsWholeWord(const std::string& text, size_t at, size_t length) {
@@ -167,7 +170,9 @@ std::string InApiWords(client::Code code, std::string text, const CallWords* cal
   const Remedy& remedy = FindRemedy(code, text);
   if (call != nullptr) SayGlobalTokens(text, *call);
   const bool forming = text.find("phase=forming") != std::string::npos;
-  for (const Replacement& name : kNames) ReplaceAll(text, name, /*whole_words=*/true);
+  if (text.find(kOfThePackage) == std::string::npos) {
+    for (const Replacement& name : kNames) ReplaceAll(text, name, /*whole_words=*/true);
+  }
   if (forming) ReplaceAll(text, {"top_k", "max_top_k"}, /*whole_words=*/true);
   for (const Replacement& phrase : kPhrases) ReplaceAll(text, phrase, /*whole_words=*/false);
   for (const std::string_view key : {"group=", "tenant=", "epoch="}) SayOnce(text, key);

@@ -29,6 +29,7 @@ class told:  # noqa: N801
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, TypeError | ValueError):
+            # The end tells client/program/api_words.cc that these are the public names.
             text = f"{error}; correct it on this rank, and call again on all ranks"
             self._execution.refuse(self._operation, text)
 

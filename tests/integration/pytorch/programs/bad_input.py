@@ -1,6 +1,8 @@
 """Each bad argument is named where it is given, and told to the other ranks, which go on."""
 
+import inspect
 import os
+import re
 from unittest import mock
 
 import torch
@@ -17,12 +19,15 @@ from torch_problem import (
     problem,
 )
 
+_said = []  # By what was refused in this process.
+
 
 def _raises(kind, part, call, *arguments, **named):
     try:
         call(*arguments, **named)
     except kind as error:
         assert part in str(error), (part, error)
+        _said.append(str(error))
         return error
     raise AssertionError(f"no {kind.__name__}: {part}")
 
@@ -37,6 +42,15 @@ def _refused(world, group, part, good, bad):
         assert error.code == "INVALID_ARGUMENT" and error.retry == "no", error
     given = problem(world)
     assert_close(exchanged(group, given), dense(given), "the next call")
+
+
+def _check_each_was_refused(function, *but):
+    """Each argument of a public function was named by a refusal of it, on every rank; not those of which every value is good."""
+    name = function.__qualname__
+    refusals = [text.partition(f"{name}: ")[2] for text in _said]
+    arguments = set(inspect.signature(function).parameters) - {"self", *but}
+    missing = {one for one in arguments if not any(re.search(rf"\b{one}\b", t) for t in refusals)}
+    assert not missing, f"no bad {sorted(missing)} of {name} was tried"
 
 
 class _OfCuda(torch.Tensor):
@@ -97,6 +111,7 @@ def check_arguments_of_join(world):
     job = os.environ.pop("EPD_JOB")
     _raises(ValueError, "job is missing", Group.join, **good)
     os.environ["EPD_JOB"] = job
+    _check_each_was_refused(Group.join, "drop_on_overflow")  # A truth value.
 
 
 def check_ranks_that_join_with_other_sizes(world):
@@ -125,6 +140,9 @@ def check_arguments_of_prepare(world):
             ("topk_idx is torch.sparse_coo", lambda: group.prepare(idx.to_sparse())),
         ]:
             _refused(world, group, part, lambda: group.prepare(idx), bad)
+        _raises(TypeError, "name must be a str", group.prepare, idx, name=1)
+        _raises(ValueError, "name is 'a b'", group.prepare, idx, name="a b")
+    _check_each_was_refused(Group.prepare)
 
 
 def check_arguments_of_dispatch(world):
@@ -176,6 +194,7 @@ def check_arguments_of_dispatch(world):
         recv, _ = group.dispatch(plan, half, weights)
         _raises(TypeError, "plan must be a Plan", group.dispatch, "plan", half, weights)
         assert recv.dtype == torch.float16
+    _check_each_was_refused(Group.dispatch)
 
 
 def check_arguments_of_combine(world):
@@ -213,6 +232,7 @@ def check_arguments_of_combine(world):
                     _raises(EpError, part, group.combine, plan, rows)
         with world.join("another") as another:
             _raises(ValueError, "plan is of group 'combine'", another.combine, plan, recv)
+    _check_each_was_refused(Group.combine)
 
 
 def check_an_expert_out_of_range_is_an_error_on_every_rank(world):
@@ -357,8 +377,6 @@ def check_a_left_group_is_named(world):
 def check_names(world):
     given = problem(world)
     with world.join("names") as group:
-        _raises(TypeError, "name must be a str", group.prepare, given.idx, name=1)
-        _raises(ValueError, "name is 'a b'", group.prepare, given.idx, name="a b")
         assert given.idx.shape[1] == TOP_K and given.tokens.shape[1] == HIDDEN
         assert_close(exchanged(group, given, name="layer"), dense(given), "named")
 

@@ -26,6 +26,15 @@ TEST(ApiWordsTest, FieldsOfTheSpecHaveTheirPublicNames) {
             "recv_capacity_per_rank: got 9; hidden_dim stays");
 }
 
+TEST(ApiWordsTest, WhatAnotherRanksPackageRefusedHasItsWords) {
+  const std::string said =
+      "[epd:INVALID_ARGUMENT] group=j/g epoch=1 rank=0 phase=dispatch: Group.dispatch: "
+      "recv_capacity is 0; expected 1 to "
+      "recv_capacity_per_rank 512 of Group.join; correct it on this rank, and call again on all "
+      "ranks";
+  EXPECT_EQ(InApiWords(Code::kInvalidArgument, said, nullptr), said);
+}
+
 TEST(ApiWordsTest, TokensAreThoseThatWerePassedToTheOperation) {
   CallWords call = {.tokens_argument = "num_local_tokens", .shards = 2, .program = ""};
   const std::string text = "num_tokens: got 5, handle_mem was prepared for 6";
