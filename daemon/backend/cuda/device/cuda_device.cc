@@ -1,9 +1,13 @@
 #include "daemon/backend/cuda/device/cuda_device.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/cuda/device_image.h"
 #include "kernels/cuda/driver/device_shape.h"
 
@@ -17,6 +21,15 @@ constexpr uint64_t kScratchShare = 16;
 
 absl::Status Unusable(const DriverTable& driver, const char* call, Result code) {
   return absl::FailedPreconditionError(epd::cuda::Describe(driver, call, code));
+}
+
+// Taking away what a device may still use could wait for ever: it stays, reachable, until the end of the process.
+void Abandon(std::unique_ptr<KernelModule> kernels, std::unique_ptr<CudaStagingPool> staging) {
+  using Kept = std::pair<std::unique_ptr<KernelModule>, std::unique_ptr<CudaStagingPool>>;
+  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+  static auto* const kept = new std::vector<Kept>;
+  absl::MutexLock lock(&mutex);
+  kept->emplace_back(std::move(kernels), std::move(staging));
 }
 
 }  // namespace
@@ -103,9 +116,7 @@ absl::Status CudaDevice::Prepare(const CudaDeviceOptions& options) {
 CudaDevice::~CudaDevice() {
   const bool idle = !streams_.has_value() || streams_->CheckIdle().ok();
   if (!idle) {
-    // Taking anything away could wait for ever; the end of the process takes it all.
-    static_cast<void>(kernels_.release());
-    static_cast<void>(staging_.release());
+    Abandon(std::move(kernels_), std::move(staging_));
     return;
   }
   staging_.reset();
