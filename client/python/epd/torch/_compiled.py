@@ -124,7 +124,7 @@ def _checked(
     group = _recorders.get(execution.alias)
     if group is None:  # The library says that it was left.
         return rows, weights
-    with _operands.told(execution, call.operation):
+    with _operands.Told(execution, call.operation):
         if not call.to_experts:
             return _operands.expert_rows(function, rows, group.spec, 0), None
         leading = (routing.num_tokens,)
@@ -152,7 +152,7 @@ def _define() -> None:
             _recorders.get(group),
             "Group.prepare",
         )
-        with _operands.told(execution, "prepare"):
+        with _operands.Told(execution, "prepare"):
             alignment = _operands.alignment(function, alignment)
             idx = _operands.indices(function, idx, owner.spec) if owner else _tensors.packed(idx)
         return *_exchange.prepare(execution, idx, PlanSizes(*sizes), alignment), chain + 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_NAME_BYTES = 120
 
 
-class told:  # noqa: N801
+class Told:
     """What is refused inside is told to the other ranks, which would wait for this one."""
 
     __slots__ = ("_execution", "_operation")

@@ -283,7 +283,7 @@ class Group:
         if _compiled.recording():
             return self._recorder.prepare(topk_idx, alignment, name)
         execution = self._execution(name)
-        with _operands.told(execution, "prepare"):
+        with _operands.Told(execution, "prepare"):
             _operands.check_untraced(function)
             alignment = _operands.alignment(function, alignment)
             idx = _operands.indices(function, topk_idx, self._spec)
@@ -328,7 +328,7 @@ class Group:
             capacity = _operands.capacity(function, recv_capacity, plan, self._spec)
             return self._recorder.dispatch(plan, tokens, topk_weights, capacity)
         execution = self._execution(plan.name)
-        with _operands.told(execution, "dispatch"):
+        with _operands.Told(execution, "dispatch"):
             _operands.check_untraced(function)
             if recv_capacity is None and isinstance(out, torch.Tensor) and out.dim() > 0:
                 recv_capacity = out.shape[0]
@@ -362,7 +362,7 @@ class Group:
             _operands.check_no_output(function, out)
             return self._recorder.combine(plan, expert_out)
         execution = self._execution(plan.name)
-        with _operands.told(execution, "combine"):
+        with _operands.Told(execution, "combine"):
             _operands.check_untraced(function)
             least = 0 if self._arguments.drop_on_overflow else plan.total_recv
             rows = _operands.expert_rows(function, expert_out, self._spec, least)
