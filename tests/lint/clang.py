@@ -1,4 +1,4 @@
-"""Runs clang++ over C++ sources: its warnings and its thread-safety analysis are errors. Nothing is generated from them.
+"""Runs clang over sources in C and C++: its warnings and its thread-safety analysis are errors. Nothing is generated from them.
 
 Each time it first proves that it can fail: a field read without its lock must be refused with the options of a real source.
 """
@@ -20,8 +20,9 @@ struct Counter {
 
 
 def _parse(root: pathlib.Path, source: str, options: list[str]) -> list[str]:
-    command = ["clang++", "-fsyntax-only", "-fno-caret-diagnostics", *options, source]
-    printed = tools.run(command, root)
+    compiler = "clang" if source.endswith(".c") else "clang++"
+    command = [compiler, "-fsyntax-only", "-fno-caret-diagnostics", "-fno-color-diagnostics"]
+    printed = tools.run([*command, *options, source], root)
     return [line for line in printed if "error:" in line] or printed
 
 

@@ -29,6 +29,11 @@ def test_a_clean_tree_passes(root: pathlib.Path) -> None:
     assert clang.check(root, {"tests/good.cc": _COMMAND}) == []
 
 
+def test_a_source_in_c_is_read_as_c(root: pathlib.Path) -> None:
+    (root / "tests" / "in_c.c").write_text("int F(void) { int class = 1; return class; }\n")
+    assert clang.check(root, {"tests/in_c.c": _COMMAND}) == []
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
