@@ -139,7 +139,7 @@ class Rank {
   const Case case_;
   client::Formation formation_;
   std::vector<int32_t> idx_;
-  alignas(64) std::vector<uint8_t> plan_;
+  std::vector<uint8_t> plan_;
   std::vector<int32_t> counts_;
   int32_t total_recv_ = 0;
   std::vector<std::byte> memory_;
