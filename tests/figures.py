@@ -76,6 +76,12 @@ _KNOWN: dict[str, tuple[Figure, ...]] = {
         Figure("minutes of it", r"^minutes\s+([\d.]+)"),
         Figure("% more memory", r"^memory of epd .*, ([+-][\d.]+)%", max),
     ),
+    "soak": (
+        Figure("hours of faults", r"^hours\s+([\d.]+)"),
+        Figure("faults", r"^faults\s+(\d+)"),
+        Figure("steps of ranks", r"^steps of all ranks, every sum compared\s+(\d+)"),
+        Figure("s worst recovery", r"^longest until the last failed call\s+([\d.]+) s", max),
+    ),
     **dict.fromkeys(
         ("asan-unit", "asan-sim", "asan-processes", "tsan-unit", "tsan-processes"), _BAZEL
     ),
