@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -50,7 +51,8 @@ class NcclMailTest : public ::testing::Test {
   }
   void Exchange(NcclComm comm, int peer, const std::string& send, std::string& receive) {
     EXPECT_EQ(table_.group_start(), kNcclSuccess);
-    EXPECT_EQ(table_.send(send.data(), send.size(), kNcclBytes, peer, comm, nullptr), kNcclSuccess);
+    const std::string& kept = sent_.emplace_back(send);  // Until the stream has run.
+    EXPECT_EQ(table_.send(kept.data(), kept.size(), kNcclBytes, peer, comm, nullptr), kNcclSuccess);
     EXPECT_EQ(table_.receive(receive.data(), receive.size(), kNcclBytes, peer, comm, nullptr),
               kNcclSuccess);
     EXPECT_EQ(table_.group_end(), kNcclInProgress);
@@ -59,6 +61,7 @@ class NcclMailTest : public ::testing::Test {
   const NcclTable table_;
   std::string folder_;
   NcclUniqueId id_ = {};
+  std::deque<std::string> sent_;
   std::vector<std::function<bool()>> stream_;
   std::vector<std::string> violations_;
 };
