@@ -95,6 +95,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--still", type=float, default=120.0)
     parser.add_argument("--most", type=float, default=1800.0)
     options, passed_on = parser.parse_known_args(arguments)
+    if options.still >= options.most:
+        parser.error(
+            f"--still={options.still:g} never passes within --most={options.most:g}; give more"
+        )
     target = subprocess.Popen([options.program, *passed_on, options.corpus], stderr=subprocess.PIPE)
     coverage, now = watch(target, options.still, options.most, lambda line: print(line, flush=True))
     said, status = verdict(coverage, now, options.still, target.wait())

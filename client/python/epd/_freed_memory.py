@@ -12,9 +12,8 @@ import os
 from epd import _environment
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_LARGEST_OF_HEAP = (
-    32 << 20
-)  # The most that glibc takes. What is larger is mapped, and given back, by itself.
+# The most that glibc takes. What is larger is mapped, and given back, by itself.
+_LARGEST_OF_HEAP = 32 << 20
 # Who sets one of these has a will of their own.
 _OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 

@@ -72,9 +72,8 @@ class Call(ctypes.Structure):
 DESCRIBE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(Error))
 
 _libraries: list["Library"] = []
-_PER_THREAD = (
-    threading.local()
-)  # What a call may fail with, which is too large to be made anew for each.
+# What a call may fail with, which is too large to be made anew for each.
+_PER_THREAD = threading.local()
 
 
 def retry(code: str, text: str) -> str:
