@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import pathlib
 import shlex
@@ -16,6 +15,10 @@ import mpis
 from fleet import Fleet, FleetError
 
 _HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(_HERE.parent / "integration"))
+
+import epd_package  # noqa: E402
+
 _START_SECONDS = 60
 
 
@@ -107,12 +110,7 @@ def _start_jax(fleet: Fleet, script: str, num_ranks: int, place: Place) -> None:
 
 
 def _start_torch(fleet: Fleet, kind: str, num_ranks: int, place: Place) -> None:
-    packages = place.folder / "torch-packages"
-    packages.mkdir(exist_ok=True)
-    if not (packages / "epd").exists():
-        package = importlib.util.find_spec("epd")
-        assert package is not None and package.origin is not None
-        (packages / "epd").symlink_to(pathlib.Path(package.origin).parent)
+    packages = epd_package.alone_in(place.folder / "torch-packages")
     coordinator = f"127.0.0.1:{_free_port()}"
     for rank in range(num_ranks):
         command = [_TORCH_PYTHON, str(_HERE / "torch_rank.py"), kind]

@@ -1,14 +1,13 @@
 """Ranks of epd.torch, each a process of Debian's Python with python3-torch, under one epd."""
 
 import contextlib
-import functools
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import time
 
+import epd_package
 import harness
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,21 +17,12 @@ PYPI_TORCH = os.environ.get(
 PYTHON = PYPI_TORCH or "/usr/bin/python3"  # Of python3-torch.
 
 
-@functools.cache
-def _package() -> str:
-    """The folder of the installed package epd, which JAX's environment has and Debian's Python has not."""
-    return str(pathlib.Path(importlib.util.find_spec("epd").origin).parent)
-
-
 class Ranks:
     """Processes of one program under one epd."""
 
     def __init__(self, folder: pathlib.Path, socket: str):
         self.folder, self.socket = folder, socket
-        packages = folder / "packages"
-        packages.mkdir(exist_ok=True)
-        (packages / "epd").symlink_to(_package())
-        self.path = f"{packages}:{HERE}"
+        self.path = f"{epd_package.alone_in(folder / 'packages')}:{HERE}"
 
     def environment(self, **extra: str) -> dict[str, str]:
         return harness.clean_environment(**harness._DEADLINES) | {

@@ -17,8 +17,9 @@ import time
 from collections.abc import Iterator
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(_ROOT / "tests" / "bench"), str(_ROOT / "tests" / "long" / "load")]
+sys.path[:0] = [str(_ROOT / "tests" / room) for room in ("bench", "integration", "long/load")]
 
+import epd_package  # noqa: E402
 import faults  # noqa: E402
 import load  # noqa: E402
 
@@ -41,11 +42,7 @@ class Soak:
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
-        self._packages = folder / "packages"
-        self._packages.mkdir()
-        import epd
-
-        (self._packages / "epd").symlink_to(pathlib.Path(epd.__file__).parent)
+        self._packages = epd_package.alone_in(folder / "packages")
         self._log = (folder / "ranks.log").open("wb")
         self.epd = self._start_epd()
         self._ranks: dict[str, subprocess.Popen[bytes]] = {}
