@@ -31,8 +31,9 @@ _OUT = tree.ROOT / "out"
 
 
 def _clang() -> list[str]:
-    """Parses the tests' sources. The product's are clang-tidy's, which is clang as well."""
-    return clang.check(tree.ROOT, compile_commands.read(tree.ROOT, compile_commands.TESTS))
+    """Parses what the tests have of locks. The product's sources are clang-tidy's, which is clang as well."""
+    commands = compile_commands.read(tree.ROOT, compile_commands.TESTS)
+    return clang.check(tree.ROOT, clang.with_locks(tree.ROOT, commands))
 
 
 def _clang_tidy() -> list[str]:

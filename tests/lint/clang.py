@@ -1,13 +1,16 @@
 """Runs clang over sources in C and C++: its warnings and its thread-safety analysis are errors. Nothing is generated from them.
 
-Each time it first proves that it can fail: a field read without its lock must be refused with the options of a real source.
+.ci/run does so with those of the tests that have to do with a lock; by itself this looks at all of them, for ten minutes. Each time it first proves that it can fail: a field read without its lock must be refused with the options of a real source.
 """
 
 import pathlib
+import re
+import sys
 
 import clean
 import compile_commands
 import tools
+import tree
 
 _UNGUARDED = """
 struct __attribute__((capability("mutex"))) Lock {};
@@ -17,6 +20,22 @@ struct Counter {
   int Next() { return ++count; }
 };
 """
+
+
+_LOCK = re.compile(r"[mM]utex")
+
+
+def with_locks(
+    root: pathlib.Path, commands: compile_commands.Commands
+) -> compile_commands.Commands:
+    """Those of `commands` whose source names a lock, or a header does that is included from the source's own top-level folder."""
+
+    def has_lock(source: str) -> bool:
+        top = root / source.split("/", 1)[0]
+        files = clean.read_by(root, source, compile_commands.options(commands[source]))
+        return any(path.is_relative_to(top) and _LOCK.search(path.read_text()) for path in files)
+
+    return {source: commands[source] for source in commands if has_lock(source)}
 
 
 def _parse(root: pathlib.Path, source: str, options: list[str]) -> list[str]:
@@ -44,3 +63,9 @@ def check(root: pathlib.Path, commands: compile_commands.Commands) -> list[str]:
         return known.check(source, options[source], lambda: _parse(root, source, options[source]))
 
     return tools.over_all(sorted(options), one)
+
+
+if __name__ == "__main__":
+    found = check(tree.ROOT, compile_commands.read(tree.ROOT, compile_commands.TESTS))
+    print(*found, sep="\n")
+    sys.exit(1 if found else 0)

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _SEARCHED = ("-iquote", "-I")
@@ -26,19 +26,8 @@ class Clean:
     def stamp(self, source: str, options: list[str]) -> pathlib.Path:
         """The file that is there if `source`, compiled with `options`, was clean as it is now."""
         hashed = hashlib.sha256(self._salt + "\0".join([source, *options]).encode())
-        searched = _folders(options)
-        seen: set[pathlib.Path] = set()
-        todo = [self._root / source]
-        while todo:
-            path = todo.pop()
-            if path in seen:
-                continue
-            seen.add(path)
-            digest, included = self._read(path)
-            hashed.update(digest)
-            for name in included:
-                found = self._find(name, [str(path.parent), *searched])
-                todo += [found] if found else []
+        for path in read_by(self._root, source, options, lambda path: self._read(path)[1]):
+            hashed.update(self._read(path)[0])
         return self._folder / hashed.hexdigest()
 
     def check(self, source: str, options: list[str], look: Callable[[], list[str]]) -> list[str]:
@@ -52,17 +41,43 @@ class Clean:
             stamp.touch()
         return complaints
 
-    def _find(self, name: str, folders: list[str]) -> pathlib.Path | None:
-        for folder in folders:
-            path = self._root / folder / name
-            if path.is_file():
-                return path
-        return None
-
     @staticmethod
     def _read_anew(path: pathlib.Path) -> tuple[bytes, list[str]]:
         text = path.read_bytes()
-        return hashlib.sha256(text).digest(), _INCLUDE.findall(text.decode(errors="replace"))
+        return hashlib.sha256(text).digest(), quoted_includes(path)
+
+
+def quoted_includes(path: pathlib.Path) -> list[str]:
+    return _INCLUDE.findall(path.read_text(errors="replace"))
+
+
+def read_by(
+    root: pathlib.Path,
+    source: str,
+    options: list[str],
+    includes: Callable[[pathlib.Path], list[str]] = quoted_includes,
+) -> Iterator[pathlib.Path]:
+    """The source, and each file that it includes in quotes, directly or not."""
+    searched = _folders(options)
+    seen: set[pathlib.Path] = set()
+    todo = [root / source]
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        yield path
+        for name in includes(path):
+            found = _find(root, name, [str(path.parent), *searched])
+            todo += [found] if found else []
+
+
+def _find(root: pathlib.Path, name: str, folders: list[str]) -> pathlib.Path | None:
+    for folder in folders:
+        path = root / folder / name
+        if path.is_file():
+            return path
+    return None
 
 
 def _folders(options: list[str]) -> list[str]:

@@ -65,3 +65,22 @@ def test_flags_that_find_nothing_fail_the_run(root: pathlib.Path) -> None:
 
 def test_a_run_over_no_file_fails(root: pathlib.Path) -> None:
     assert clang.check(root, {}) == ["clang++ has no source to check"]
+
+
+def test_sources_with_locks_are_those_that_name_one_or_include_a_header_of_tests_that_does(
+    root: pathlib.Path,
+) -> None:
+    (root / "daemon").mkdir()
+    (root / "daemon" / "product.h").write_text("#include <absl/synchronization/mutex.h>\n")
+    (root / "tests" / "locked.h").write_text("class Fake { std::mutex lock_; };\n")
+    sources = {
+        "tests/good.cc": None,
+        "tests/product_only.cc": '#include "daemon/product.h"\n',
+        "tests/includes.cc": '#include "tests/locked.h"\n',
+        "tests/names.cc": "absl::Mutex lock;\n",
+    }
+    for source, text in sources.items():
+        if text:
+            (root / source).write_text(text)
+    found = clang.with_locks(root, dict.fromkeys(sources, _COMMAND))
+    assert sorted(found) == ["tests/includes.cc", "tests/names.cc"]
