@@ -150,6 +150,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+# Half of a program's time goes into compiling, which the other programs ask JAX to do with little effort.
+_COMPILED_AS_USERS_DO = ("operations", "process_shapes", "several_nodes", "shardings")
+
+
 @dataclass(frozen=True)
 class Setup:
     """How a program is run."""
@@ -245,6 +249,8 @@ class Fleet:
                 "EPD_SOCKET": daemon.socket,
                 "EPD_TEST_EPD_PID": str(daemon.process.pid),
             }
+        if setup.program not in _COMPILED_AS_USERS_DO:
+            environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         environment |= {
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={setup.devices_of(index)}",
             **setup.environment,

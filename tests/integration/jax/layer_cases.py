@@ -12,11 +12,7 @@ def layer_cases(*programs: tuple[str, int, int], needs_flax: str) -> list:
         importlib.util.find_spec("flax") is None,
         reason="deploy/setup has Flax for Python 3.12 alone",
     )
-    setups = [
-        # Most of the time goes into compiling.
-        Setup(*program, (2, 2), environment={"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"})
-        for program in programs
-    ]
+    setups = [Setup(*program, (2, 2)) for program in programs]
     return [
         pytest.param(
             setup, check, id=f"{setup}-{check}", marks=skip if setup.program == needs_flax else ()

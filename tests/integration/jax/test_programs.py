@@ -4,7 +4,6 @@ import pytest
 from harness import Setup, checks_of, report_of
 
 _WORKER = {"environment": {"EPD_EXECUTOR": "worker"}, "label": "-worker"}
-_LITTLE_COMPILING = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 _SETUPS = [
     Setup("transforms", processes=4, mesh=(2, 2)),
     Setup("transforms", processes=1, devices=4, mesh=(2, 2)),
@@ -22,8 +21,8 @@ _SETUPS = [
     Setup("roles", processes=1, devices=8, mesh=(1, 8)),
     Setup("roles", processes=2, devices=4, mesh=(1, 8)),
     Setup("roles", processes=5, mesh=(1, 5), **_WORKER),
-    Setup("bad_input", processes=4, mesh=(2, 2), environment=_LITTLE_COMPILING),
-    Setup("bad_input", processes=1, devices=4, mesh=(2, 2), environment=_LITTLE_COMPILING),
+    Setup("bad_input", processes=4, mesh=(2, 2)),
+    Setup("bad_input", processes=1, devices=4, mesh=(2, 2)),
     Setup("errors_table", processes=1, mesh=(1, 1)),
     Setup("errors_table", processes=4, mesh=(2, 2)),
     Setup("errors_of_meshes", processes=4, mesh=(2, 2)),
