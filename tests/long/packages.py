@@ -290,8 +290,8 @@ def container(folder: pathlib.Path) -> None:
 
 
 def wheel(folder: pathlib.Path) -> None:
-    """On the Python of Debian 13, as an ordinary user: upgraded from the previous release, with JAX from PyPI two ranks; removed, nothing
-    of it is left."""
+    """On the Python of Debian 13, as an ordinary user: upgraded from the previous release, with JAX from PyPI two ranks, also of one
+    release with the daemon of the other; removed, nothing of it is left."""
     del folder
     previous = previous_release.provide()
     (file,) = (_ROOT / "bazel-bin/client/python").glob(f"epd-{_RELEASE}-*.whl")
@@ -323,9 +323,33 @@ def wheel(folder: pathlib.Path) -> None:
         root.run(f"{pip} install '/tmp/{file.name}[jax,cluster]'", user="alice")
         said = root.run("PATH=$HOME/venv/bin:$PATH python /tmp/pair.py", user="alice")
         assert re.search(r"^wheel/pair/0 +ready", said.stdout, re.M), said
+        _mixed(root, previous)
         root.run(f"{pip} uninstall -y epd", user="alice")
         left = root.run("find ~/venv -path '*epd*'", user="alice").stdout
         assert not left, left
+
+
+def _mixed(root: Root, previous: previous_release.Previous) -> None:
+    """Two ranks of the previous wheel with this daemon, in ~/venv, and the other way round: each runs what its own release has."""
+    theirs = previous.source / "tests/integration/jax/scripts/pair_of_wheel.py"
+    root.write("/tmp/pair_of_previous.py", theirs.read_bytes())
+    root.run("python3 -m venv ~/previous", user="alice")
+    root.run(
+        f"~/previous/bin/pip install -q --no-deps /tmp/previous/{previous.wheel.name}", "alice"
+    )
+    packages = "{}/lib/python3.13/site-packages"
+    for client, daemon, pair in (
+        ("previous", "venv", "pair_of_previous.py"),
+        ("venv", "previous", "pair.py"),
+    ):
+        program = packages.format(daemon) + "/epd/bin/epd"
+        environment = f"EPD_PROGRAM=$HOME/{program} PACKAGES=$HOME/{packages.format('venv')}"
+        said = root.run(
+            f"{environment} PATH=$HOME/{client}/bin:$PATH python /tmp/{pair}", user="alice"
+        )
+        assert re.search(r"^wheel/pair/0 +ready", said.stdout, re.M), (client, said)
+        started = re.findall(r"starting a private one: (\S+)", said.stderr)
+        assert {path.endswith(f"/{program}") for path in started} == {True}, (client, said.stderr)
 
 
 _TESTS: dict[str, Callable[[pathlib.Path], None]] = {
