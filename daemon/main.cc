@@ -5,6 +5,5 @@
 #include "daemon/epd_main.h"
 
 int main(int argc, char** argv) {
-  return epd::RunEpd(std::vector<std::string>(argv + 1, argv + argc),
-                     {epd::kHandoverMajor, epd::kHandoverMinor});
+  return epd::RunEpd(std::vector<std::string>(argv + 1, argv + argc), epd::OfThisSource());
 }

@@ -91,9 +91,9 @@ Status Call::Run(uint32_t rank, const CallKey& key) {
   if (!slot.valid()) {
     return MakeStatus(
         Code::kResourceExhausted,
-        "%u operations of this process are outstanding, which is the most there may be; "
-        "let some end first",
-        shm::kSlotsPerSession);
+        "all %u op slots of this session are taken, which limits its outstanding operations "
+        "(slots_per_session); let some end first, or have the setting raised, to at most %u",
+        formation_.slots[rank]->view().num_slots(), limits::kMaxOpSlots);
   }
   request_.rank = rank;
   EPD_FAILPOINT("client.announce.begin");

@@ -45,7 +45,8 @@ std::chrono::nanoseconds SpinTime(uint32_t num_waiters) {
   return std::chrono::microseconds(spare ? kSpinUs : 0);
 }
 
-SlotPool::SlotPool(const shm::SlotsView& view, int eventfd) : view_(view), eventfd_(eventfd) {
+SlotPool::SlotPool(const shm::SlotsView& view, int eventfd)
+    : view_(view), eventfd_(eventfd), used_groups_(view.UsedGroups()) {
   for (int slot = static_cast<int>(view_.num_slots()) - 1; slot >= 0; --slot) free_.push_back(slot);
 }
 
@@ -62,6 +63,12 @@ int SlotPool::Acquire() {
   if (free_.empty()) return -1;
   const int slot = free_.back();
   free_.pop_back();
+  const auto group = static_cast<uint32_t>(slot) / shm::kSlotsOfGroup;
+  const uint64_t bit = uint64_t{1} << group;
+  if ((used_groups_.load(std::memory_order_relaxed) & bit) == 0) {
+    used_groups_.fetch_or(bit, std::memory_order_seq_cst);
+    view_.UseGroup(group);
+  }
   return slot;
 }
 
@@ -99,9 +106,15 @@ void SlotPool::WakeWorker() const {
   [[maybe_unused]] const ssize_t written = write(eventfd_, &one, sizeof one);
 }
 
+void SlotPool::MarkArmed(int slot) const {
+  const auto index = static_cast<uint32_t>(slot);
+  view_.armed(index / shm::kSlotsOfGroup)
+      .fetch_or(uint64_t{1} << (index % shm::kSlotsOfGroup), std::memory_order_release);
+}
+
 bool SlotPool::Ring(int slot) {
   if (!IsOpen(slot)) return false;
-  view_.header().armed[slot / 64].fetch_or(uint64_t{1} << (slot % 64), std::memory_order_release);
+  MarkArmed(slot);
   WakeWorker();
   return true;
 }
@@ -111,7 +124,7 @@ void SlotPool::Arm(int slot) {
   EPD_FAILPOINT("client.slot.arm");
   shm::Arm(WordOf(slot));
   EPD_FAILPOINT("client.slot.armed");
-  view_.header().armed[slot / 64].fetch_or(uint64_t{1} << (slot % 64), std::memory_order_release);
+  MarkArmed(slot);
   WakeWorker();
   // Pairs with PoisonAll: either it sees this submission open or we see the flag.
   if (poisoned_.load(std::memory_order_seq_cst)) PoisonOpen(slot, Code::kUnavailable);
@@ -152,8 +165,9 @@ uint32_t SlotPool::Wait(int slot, Clock::time_point deadline, std::chrono::nanos
 }
 
 void SlotPool::SetStreamed(int slot, bool streamed) {
-  std::atomic<uint64_t>& word = view_.header().streamed[slot / 64];
-  const uint64_t bit = uint64_t{1} << (slot % 64);
+  const auto index = static_cast<uint32_t>(slot);
+  std::atomic<uint64_t>& word = view_.streamed(index / shm::kSlotsOfGroup);
+  const uint64_t bit = uint64_t{1} << (index % shm::kSlotsOfGroup);
   if (!streamed) {
     word.fetch_and(~bit, std::memory_order_release);
     return;
@@ -185,8 +199,12 @@ void SlotPool::PoisonOpen(int slot, Code code) {
 
 void SlotPool::PoisonAll() {
   poisoned_.store(true, std::memory_order_seq_cst);
-  for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) {
-    PoisonOpen(static_cast<int>(slot), Code::kUnavailable);
+  uint64_t groups = used_groups_.load(std::memory_order_seq_cst);
+  for (; groups != 0; groups &= groups - 1) {
+    const uint32_t first = static_cast<uint32_t>(std::countr_zero(groups)) * shm::kSlotsOfGroup;
+    const uint32_t end = std::min(first + shm::kSlotsOfGroup, view_.num_slots());
+    for (uint32_t slot = first; slot < end; ++slot)
+      PoisonOpen(static_cast<int>(slot), Code::kUnavailable);
   }
 }
 

@@ -119,6 +119,8 @@ class SlotPool {
 
   const shm::SlotsView view_;
   const int eventfd_;
+  // Bit per group of 64 slots that has been given out. Nobody looks at others, which have no pages yet.
+  std::atomic<uint64_t> used_groups_;
   std::atomic<bool> poisoned_ = false;
   std::atomic<uint32_t> lost_eager_buffers_ = 0;  // Bit per slot that has an eager buffer.
   static constexpr int kEagerBits = std::numeric_limits<uint32_t>::digits;
@@ -133,6 +135,8 @@ class SlotPool {
     return retired.is_free != nullptr ? retired.is_free() : !IsOpen(retired.slot);
   }
   void TakeBack() EPD_REQUIRES(mutex_);
+  // Where the worker looks for what is armed.
+  void MarkArmed(int slot) const;
   std::deque<Retired> retired_ EPD_GUARDED_BY(mutex_);
   Mutex publish_mutex_;  // Taken under mutex_, too; a leaf.
   // Of each area, those that are not over.

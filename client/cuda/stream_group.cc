@@ -112,7 +112,7 @@ Status StreamGroup::SetUp(const Formation& formation) {
                                            RoutingPlanBytes(largest), &carried_plans_);
     if (!made.ok()) return made;
   }
-  return scratch_.Make(formation);
+  return scratch_.Make(formation, slots_->pool().view().num_slots());
 }
 
 RoutingSpec StreamGroup::Routing(const StreamCall& call) const {

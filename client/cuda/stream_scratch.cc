@@ -1,15 +1,28 @@
 #include "client/cuda/stream_scratch.h"
 
+#include <algorithm>
+
 #include "client/cuda/upload.h"
 #include "kernels/cuda/scratch.h"
 
 namespace epd::client {
+namespace {
+
+constexpr int kSlotsOfSite = 3;
+// A layer that is trained has five sites, and one of them prepares.
+constexpr int kSitesOfLayer = 5;
+// Where few slots are given to sites of which more prepare.
+constexpr int kMinPrepares = 32;
+
+}  // namespace
 
 uint32_t MaxTopKOf(const Formation& formation) {
   return formation.spec.top_k == 0 ? uint32_t{kMaxTopK} : formation.spec.top_k;
 }
 
-Status StreamScratch::Make(const Formation& formation) {
+Status StreamScratch::Make(const Formation& formation, uint32_t num_slots) {
+  max_moves_ = static_cast<int>(num_slots) / kSlotsOfSite;
+  max_prepares_ = std::max(kMinPrepares, max_moves_ / kSitesOfLayer);
   const RoutingSpec largest = formation.Routing(MaxTopKOf(formation), 1);
   cuda::ScratchCursor measure(nullptr);
   cuda::TakePlanScratch(largest, measure);
@@ -17,7 +30,7 @@ Status StreamScratch::Make(const Formation& formation) {
   measure.Take<int32_t>(int64_t{formation.spec.num_ranks} * formation.spec.num_experts);
   prepare_bytes_ = measure.used();
   num_ranks_ = largest.num_ranks;
-  uint64_t bytes = prepare_bytes_ * kMaxPrepares;
+  uint64_t bytes = prepare_bytes_ * static_cast<uint64_t>(max_prepares_);
   if (formation.spec.executor == Executor::kClient) {
     num_locals_ = NumLocalExperts(largest, static_cast<int32_t>(rank_));
     cuda::ScratchCursor tables(nullptr);
@@ -26,10 +39,10 @@ Status StreamScratch::Make(const Formation& formation) {
     cuda::ScratchCursor move(nullptr);
     TakeMoveScratch(largest, num_locals_, move);
     move_bytes_ = move.used();
-    bytes += tables_bytes_ + move_bytes_ * kMaxMoves;
+    bytes += tables_bytes_ + move_bytes_ * static_cast<uint64_t>(max_moves_);
   }
   const uint64_t words_at = bytes;
-  bytes += sizeof(cuda::UseWords) * shm::kSlotsPerSession;
+  bytes += sizeof(cuda::UseWords) * num_slots;
   const uint64_t owners_at = bytes;
   bytes += formation.expert_owner.size() * sizeof(int32_t);
   if (Status s = Allocate(bytes); !s.ok()) return s;
@@ -49,8 +62,8 @@ Status StreamScratch::Allocate(uint64_t bytes) {
                       cuda::Describe(driver_, "cuMemAlloc", code).c_str());
   }
   MutexLock lock(mutex_);
-  for (int i = kMaxPrepares - 1; i >= 0; --i) free_prepares_.push_back(i);
-  for (int i = kMaxMoves - 1; i >= 0 && move_bytes_ != 0; --i) free_moves_.push_back(i);
+  for (int i = max_prepares_ - 1; i >= 0; --i) free_prepares_.push_back(i);
+  for (int i = max_moves_ - 1; i >= 0 && move_bytes_ != 0; --i) free_moves_.push_back(i);
   return {};
 }
 
@@ -66,9 +79,10 @@ Status StreamScratch::Take(const StreamCall& call, int* part) {
   std::vector<int>& free = FreeOf(call);
   if (free.empty()) {
     return MakeStatus(Code::kResourceExhausted,
-                      "%d prepares or %d other calls of this rank are in programs of "
-                      "this process, the most there may be",
-                      kMaxPrepares, kMaxMoves);
+                      "%d prepares or %d other calls of this rank are in programs of this process, "
+                      "the most there may be with so many op slots; have slots_per_session raised, "
+                      "to at most %u, or call in a loop in place of many times",
+                      max_prepares_, max_moves_, limits::kMaxOpSlots);
   }
   *part = free.back();
   free.pop_back();

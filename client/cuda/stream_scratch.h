@@ -17,18 +17,14 @@ namespace epd::client {
 // Thread-safe once it is made. The driver outlives it.
 class StreamScratch {
  public:
-  // Prepares of one rank that may be in streams of this process.
-  static constexpr int kMaxPrepares = 32;
-  // Other calls whose rows the rank moves itself: as many as there are slots for.
-  static constexpr int kMaxMoves = shm::kSlotsPerSession / 3;
-
   StreamScratch(const cuda::DriverTable& driver, uint32_t rank) : driver_(driver), rank_(rank) {}
   StreamScratch(const StreamScratch&) = delete;
   StreamScratch& operator=(const StreamScratch&) = delete;
 
-  // For groups of the formation's sizes. Once; nothing may wait in a stream.
+  // For groups of the formation's sizes, and sites of a session that has `num_slots` op slots. Once; nothing may wait
+  // in a stream.
   //   RESOURCE_EXHAUSTED  device memory
-  Status Make(const Formation& formation);
+  Status Make(const Formation& formation, uint32_t num_slots);
   // With the device's context current and nothing in its streams.
   void Free();
 
@@ -42,7 +38,9 @@ class StreamScratch {
                             int number) const;
   RankPlaces OwnPlaces(const RoutingSpec& spec, int part, int number) const;
 
-  cuda::DevicePointer tables() const { return memory_ + prepare_bytes_ * kMaxPrepares; }
+  cuda::DevicePointer tables() const {
+    return memory_ + prepare_bytes_ * static_cast<uint64_t>(max_prepares_);
+  }
   // [E]; null: the spec has no table.
   const int32_t* owners() const { return reinterpret_cast<const int32_t*>(owners_); }
 
@@ -60,13 +58,16 @@ class StreamScratch {
 
   const cuda::DriverTable& driver_;
   const uint32_t rank_;
+  // Prepares of the rank that may be in streams of this process, and other calls whose rows it moves itself.
+  int max_prepares_ = 0;
+  int max_moves_ = 0;
   cuda::DevicePointer memory_ = 0;
   uint64_t prepare_bytes_ = 0;  // Of one.
   uint64_t tables_bytes_ = 0;   // 0: the worker moves all rows.
   uint64_t move_bytes_ = 0;     // Of one.
   int32_t num_ranks_ = 0;
   int32_t num_locals_ = 0;          // This rank's experts.
-  cuda::DevicePointer words_ = 0;   // [kSlotsPerSession] UseWords, by StreamSite::number().
+  cuda::DevicePointer words_ = 0;   // [num_slots] UseWords, by StreamSite::number().
   cuda::DevicePointer owners_ = 0;  // [E] int32; 0: the spec has no table.
   Mutex mutex_;
   std::vector<int> free_prepares_ EPD_GUARDED_BY(mutex_);

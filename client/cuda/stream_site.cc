@@ -91,9 +91,10 @@ Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall cal
     const int index = site->slots_->pool().Acquire();
     if (index < 0) {
       return MakeStatus(Code::kResourceExhausted,
-                        "the session has %u op slots and a call on a device takes %d of them for "
-                        "good; compile fewer programs, or call in a loop in place of many times",
-                        shm::kSlotsPerSession, kNumSteps);
+                        "all %u op slots of this session are taken (slots_per_session), and a call "
+                        "on a device takes %d for good; have the setting raised, to at most %u, "
+                        "compile fewer programs, or call in a loop in place of many times",
+                        site->slots_->pool().view().num_slots(), kNumSteps, limits::kMaxOpSlots);
     }
     site->indices_.push_back(index);
   }

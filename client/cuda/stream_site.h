@@ -66,7 +66,7 @@ class StreamSite {
 
   // As the device addresses it.
   const int64_t* num_slots() const;
-  // Less than kSlotsPerSession; of no other site of the session.
+  // Less than the session has op slots; of no other site of it.
   int number() const { return indices_[0]; }
 
  private:

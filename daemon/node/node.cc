@@ -50,12 +50,14 @@ Coordination::Options CoordinationOptions(const NodeIdentity& identity, const Se
           .start_grace = alone ? absl::ZeroDuration() : settings.start_grace};
 }
 
-AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings& settings) {
+AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings& settings,
+                                    const WorkerTable& workers) {
   return {.node = identity.id.value,
           .version = identity.version,
           .incarnation = identity.incarnation,
           .max_sessions = [&settings] { return settings.max_sessions; },
           .max_per_uid = [&settings] { return LimitsOf(settings).per_uid; },
+          .num_slots = [&workers](const WorkerName& worker) { return workers.NumSlots(worker); },
           .listener = {.policy = {geteuid(), settings.attach_uids, settings.attach_gids},
                        .limits = [&settings] {
                          return AttachListener::Limits{
@@ -124,7 +126,8 @@ Node::Node(const ParsedSettings& settings, Options options)
              made.hello.set_wire_secret(
                  WorkerSecret(identity_.cluster_secret, identity_.wire_secret));
              return made;
-           }}),
+           },
+           static_cast<uint32_t>(this->settings().slots_per_session)}),
       figures_({[this](absl::Time now) { workers_.AskForFigures(now); },
                 [this](absl::Time since) {
                   return workers_.OweFigures(since, FreshFigures::kPatience);
@@ -140,7 +143,7 @@ Node::Node(const ParsedSettings& settings, Options options)
            [this] { return LimitsOf(this->settings()); },
            [this] { return FindServedGpus(this->settings(), workers_); }},
           [this](NodeEvent event) { Handle(std::move(event)); }, workers_),
-      clients_(ClientOptions(identity_, this->settings()), loop_, client_gateway_),
+      clients_(ClientOptions(identity_, this->settings(), workers_), loop_, client_gateway_),
       effects_(Targets()),
       lifetime_(this->settings().idle_exit, MonotonicNow()),
       replacement_(loop_) {

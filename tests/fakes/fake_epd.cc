@@ -79,8 +79,7 @@ FakeEpd::FakeEpd(Options options)
     : options_(std::move(options)),
       records_fd_(MakeSegment(sizeof(shm::RecordsSegment))),
       records_(Mapping::Open(records_fd_, sizeof(shm::RecordsSegment)).value()) {
-  records().header.magic = shm::kRecordsMagic;
-  records().header.version = shm::kSegmentVersion;
+  shm::RecordsView::Create(records_.data(), shm::kSlotsPerSession);
   StartWorker();
 }
 

@@ -11,6 +11,7 @@
 
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/shell/mapping.h"
+#include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 #include "proto/epd/v1/worker.pb.h"
 

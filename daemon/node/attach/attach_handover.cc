@@ -11,6 +11,12 @@
 namespace epd {
 namespace {
 
+// A program that knew no other layout has written down none.
+shm::SlotsLayout LayoutOf(const v1::HandoverClients::Slots& known) {
+  if (known.num_slots() == 0) return {};
+  return shm::SlotsLayout::For(shm::kTakesManySlots, known.num_slots());
+}
+
 absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,
                       AttachSession& session) {
   for (const v1::HandoverClients::Slots& known : in.slots()) {
@@ -19,8 +25,8 @@ absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,
       return absl::DataLossError(absl::StrCat("handover: session.slots.worker: got '",
                                               known.worker(), "', expected cpu or cuda:N"));
     }
-    absl::StatusOr<WorkerSlots> slots =
-        AdoptWorkerSlots(fds.Share(known.segment_fd()), fds.Share(known.event_fd()));
+    absl::StatusOr<WorkerSlots> slots = AdoptWorkerSlots(
+        LayoutOf(known), fds.Share(known.segment_fd()), fds.Share(known.event_fd()));
     if (!slots.ok()) return slots.status();
     session.slots.emplace(*worker, *std::move(slots));
   }
@@ -65,6 +71,7 @@ void AttachServer::Save(v1::HandoverClients& out, OutgoingFds& fds) const {
       one.set_worker(ToString(worker));
       one.set_segment_fd(fds.Put(slots.segment.fd()));
       one.set_event_fd(fds.Put(slots.worker_event));
+      if (slots.layout.words_apart) one.set_num_slots(slots.layout.num_slots);
     }
   }
 }

@@ -86,10 +86,16 @@ absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& sess
   session.client_version = text::Clean(attach.client_version(), limits::kNameBytes);
   session.traceparent = text::Clean(attach.traceparent(), limits::kNameBytes);
   session.since = MonotonicNow();
-  absl::StatusOr<WorkerSlots> slots = MakeWorkerSlots(session.id, options_.incarnation);
+  absl::StatusOr<WorkerSlots> slots =
+      MakeWorkerSlots(session.id, options_.incarnation, LayoutFor(session, kCpuWorker));
   if (!slots.ok()) return slots.status();
   session.slots.emplace(kCpuWorker, *std::move(slots));
   return absl::OkStatus();
+}
+
+shm::SlotsLayout AttachServer::LayoutFor(const AttachSession& session,
+                                         const WorkerName& worker) const {
+  return shm::SlotsLayout::For(session.features, options_.num_slots(worker));
 }
 
 absl::Status AttachServer::Watch(const AttachSession& session) {
@@ -208,7 +214,8 @@ absl::Status AttachServer::OpenSlots(SessionId id, const WorkerName& worker) {
   if (it == sessions_.end()) return absl::UnavailableError("the session has ended");
   std::map<WorkerName, WorkerSlots>& slots = it->second->slots;
   if (slots.count(worker) > 0) return absl::OkStatus();
-  absl::StatusOr<WorkerSlots> made = MakeWorkerSlots(id, options_.incarnation);
+  absl::StatusOr<WorkerSlots> made =
+      MakeWorkerSlots(id, options_.incarnation, LayoutFor(*it->second, worker));
   if (!made.ok()) return made.status();
   slots.emplace(worker, *std::move(made));
   return absl::OkStatus();

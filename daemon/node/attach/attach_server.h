@@ -43,6 +43,8 @@ class AttachServer {
     uint64_t incarnation = 0;
     std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
     std::function<UidShare()> max_per_uid;   // Its sessions.
+    // What a session is given for the worker if its client takes so many.
+    std::function<uint32_t(const WorkerName&)> num_slots;
     AttachListener::Options listener;
   };
 
@@ -88,6 +90,7 @@ class AttachServer {
   void Attach(AttachListener::Arrival arrival);
   // Version, room and slots of a session to be.
   absl::Status Prepare(const v1::Attach& attach, AttachSession& session);
+  shm::SlotsLayout LayoutFor(const AttachSession& session, const WorkerName& worker) const;
   absl::Status Watch(const AttachSession& session);
   void Unwatch(const AttachSession& session);
   void OnSession(SessionId id, uint32_t events);

@@ -75,10 +75,12 @@ absl::Status CheckPeer(const PeerCredentials& peer, const AttachPolicy& policy) 
                    ", or have your uid added to the setting attach_uids"));
 }
 
-absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation) {
-  absl::StatusOr<SharedSegment> segment = CreateSlots(session.value, incarnation);
+absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation,
+                                            const shm::SlotsLayout& layout) {
+  absl::StatusOr<SharedSegment> segment = CreateSlots(session.value, incarnation, layout);
   if (!segment.ok()) return segment.status();
   WorkerSlots slots;
+  slots.layout = layout;
   slots.segment = *std::move(segment);
   slots.worker_event = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (slots.worker_event->valid()) return slots;
@@ -87,12 +89,12 @@ absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnat
                    "); raise LimitNOFILE or end sessions"));
 }
 
-absl::StatusOr<WorkerSlots> AdoptWorkerSlots(std::shared_ptr<UniqueFd> segment,
+absl::StatusOr<WorkerSlots> AdoptWorkerSlots(const shm::SlotsLayout& layout,
+                                             std::shared_ptr<UniqueFd> segment,
                                              std::shared_ptr<UniqueFd> worker_event) {
-  absl::StatusOr<SharedSegment> adopted =
-      SharedSegment::Adopt(std::move(segment), sizeof(shm::SlotsSegment));
+  absl::StatusOr<SharedSegment> adopted = SharedSegment::Adopt(std::move(segment), layout.bytes());
   if (!adopted.ok()) return adopted.status();
-  return WorkerSlots{*std::move(adopted), std::move(worker_event)};
+  return WorkerSlots{layout, *std::move(adopted), std::move(worker_event)};
 }
 
 bool ProcessAlive(const PeerCredentials& peer) {

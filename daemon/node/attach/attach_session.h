@@ -49,15 +49,20 @@ bool ProcessAlive(const PeerCredentials& peer);
 
 // A session's slots for one worker. No worker sees another one's.
 struct WorkerSlots {
+  shm::SlotsLayout layout;  // Epd's own word: the client may write over the segment's header.
   SharedSegment segment;
   std::shared_ptr<UniqueFd> worker_event;  // The eventfd that wakes the worker.
+
+  shm::SlotsView view() const { return shm::SlotsView::Of(segment.data(), layout); }
 };
 
 //   RESOURCE_EXHAUSTED  memory or descriptors
-absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation);
+absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation,
+                                            const shm::SlotsLayout& layout);
 
 // Those that another program of this process has made. Errors as SharedSegment::Adopt.
-absl::StatusOr<WorkerSlots> AdoptWorkerSlots(std::shared_ptr<UniqueFd> segment,
+absl::StatusOr<WorkerSlots> AdoptWorkerSlots(const shm::SlotsLayout& layout,
+                                             std::shared_ptr<UniqueFd> segment,
                                              std::shared_ptr<UniqueFd> worker_event);
 
 // A bit of Attach.features.

@@ -21,7 +21,14 @@ struct HandoverVersion {
 
 // Of this source.
 inline constexpr uint32_t kHandoverMajor = 1;
-inline constexpr uint32_t kHandoverMinor = 0;
+inline constexpr uint32_t kHandoverMinor = 1;
+inline HandoverVersion OfThisSource() {
+  // slots_layout: words of slots by themselves, and more than 256 slots (proto/epd/v1/slots_layout.h).
+  return {.major = kHandoverMajor,
+          .minor = kHandoverMinor,
+          .knows = {"slots_layout"},
+          .must_know = {"slots_layout"}};
+}
 
 // Whether `reader` can take what comes with `header`.
 //   UNIMPLEMENTED  another major version, or something that must be known: names both versions, and what

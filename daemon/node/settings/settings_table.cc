@@ -345,10 +345,14 @@ std::vector<SettingRow> LimitSettings() {
        "Entries of the tables that say which rank owns an expert, of one user's Joins, at 4 bytes: "
        "512 sessions with 64 tables of 512 experts. Contiguous blocks need no table.",
        true},
-      {"max_operations_per_session",
-       Count(&S::max_operations_per_session, 1, shm::kSlotsPerSession),
-       absl::StrCat(shm::kSlotsPerSession),
-       "Operations that one session takes part in at the same time; as many as it has slots."},
+      {"slots_per_session", Count(&S::slots_per_session, limits::kMinOpSlots, limits::kMaxOpSlots),
+       absl::StrCat(limits::kMinOpSlots),
+       "Op slots of one session for one worker: a call that is outstanding on a CPU takes one, a "
+       "call site in a GPU's stream three for good, so that a training step of 61 layers with five "
+       "sites each takes 915. 4 KiB each, once used; clients of GPUs pin all."},
+      {"max_operations_per_session", Count(&S::max_operations_per_session, 1, limits::kMaxOpSlots),
+       absl::StrCat(limits::kMinOpSlots),
+       "Operations that one session takes part in at the same time; no more than it has slots."},
       {"max_operations_per_uid", Count(&S::max_operations_per_uid, 1, shm::kMaxOperations),
        absl::StrCat(shm::kMaxOperations / 2),
        "Open operations of one user's tenants: half of what a worker has records for."},

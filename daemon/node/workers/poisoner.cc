@@ -1,6 +1,7 @@
 #include "daemon/node/workers/poisoner.h"
 
 #include <cstring>
+#include <span>
 
 #include "absl/status/status.h"
 #include "proto/epd/v1/slot_word.h"
@@ -9,9 +10,9 @@
 namespace epd {
 namespace {
 
-std::optional<RecordedOperation> FindOperation(const shm::RecordsSegment& records, uint64_t op_id) {
+std::optional<RecordedOperation> FindOperation(const shm::RecordsView& records, uint64_t op_id) {
   if (op_id == 0) return std::nullopt;
-  const shm::OperationRecord& record = records.operations[op_id % shm::kMaxOperations];
+  const shm::OperationRecord& record = records.operation(op_id);
   if (record.op_id.load(std::memory_order_acquire) != op_id) return std::nullopt;
   RecordedOperation found;
   found.op_id = op_id;
@@ -49,8 +50,8 @@ std::optional<PoisonAnswer> DecidePoison(uint64_t word, uint64_t claim,
   return dead;
 }
 
-void FailUndecided(shm::RecordsSegment& records, const absl::Status& cause) {
-  for (shm::OperationRecord& record : records.operations) {
+void FailUndecided(const shm::RecordsView& records, const absl::Status& cause) {
+  for (shm::OperationRecord& record : records.operations()) {
     if (record.op_id.load(std::memory_order_acquire) == 0) continue;
     if (record.outcome.load(std::memory_order_acquire) !=
         static_cast<uint32_t>(shm::Outcome::kUndecided))
@@ -61,36 +62,38 @@ void FailUndecided(shm::RecordsSegment& records, const absl::Status& cause) {
   }
 }
 
-Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
+Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
                        uint32_t record_index, const PoisonCause& cause) {
   Poisoned poisoned;
-  for (uint32_t i = 0; i < slots.num_slots(); ++i) {
-    shm::Slot& slot = slots.slot(i);
+  const std::span<shm::SlotRecord> block = records.block(record_index);
+  slots.ForEachUsedSlot([&](uint32_t i) {
     const uint64_t word = slots.word(i).load(std::memory_order_acquire);
+    // Nobody has armed it, and its page need not be.
+    if (word == 0) return;
+    shm::Slot& slot = slots.slot(i);
     if (shm::Ready(word) == 0) {
       // The worker may have died between its answer and the wake (the slot_word walk found it).
       if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
-      continue;
+      return;
     }
-    const shm::SlotRecord& record = records.slots[record_index][i];
-    const uint64_t claim = record.claim.load(std::memory_order_acquire);
-    const uint64_t op_id = record.op_id.load(std::memory_order_acquire);
+    const uint64_t claim = block[i].claim.load(std::memory_order_acquire);
+    const uint64_t op_id = block[i].op_id.load(std::memory_order_acquire);
     shm::SlotRequest request;
     std::memcpy(&request, &slot.request, sizeof request);
     const std::optional<PoisonAnswer> answer =
         DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
-    if (!answer.has_value()) continue;
+    if (!answer.has_value()) return;
     // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
-    const bool in_stream = slots.streamed(i);
+    const bool in_stream = slots.IsStreamed(i);
     const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
     if (!keeps) text::Write(answer->message, slot.reply.message);
     if (!shm::Poison(slots.word(i), word, answer->code))
-      continue;  // The client's own watchdog was first.
+      return;  // The client's own watchdog was first.
     if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
     shm::WakeAll(slots.DoneHalf(i));
     ++poisoned.num_ended;
     if (answer->code != 0) ++poisoned.failed_calls[request.group_id];
-  }
+  });
   return poisoned;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 
 namespace epd {
@@ -41,7 +42,7 @@ using PoisonCause = std::function<absl::Status(const shm::SlotRequest&)>;
 
 // Marks every undecided operation as failed with `cause`. Once, after the worker was
 // reaped and before the first PoisonSession, so that all ranks of an operation get one outcome.
-void FailUndecided(shm::RecordsSegment& records, const absl::Status& cause);
+void FailUndecided(const shm::RecordsView& records, const absl::Status& cause);
 
 // Ends every open submission of the session whose block in the records is `record_index`, and wakes its
 // waiters. May be repeated: a client that has not heard yet may arm again.
@@ -49,7 +50,7 @@ struct Poisoned {
   uint64_t num_ended = 0;                     // Submissions.
   std::map<uint64_t, uint64_t> failed_calls;  // By group id, as the requests say.
 };
-Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsSegment& records,
+Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
                        uint32_t record_index, const PoisonCause& cause);
 
 // Sets the session's `ended` word and wakes its waiters; before the worker hears of the end,

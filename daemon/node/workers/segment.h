@@ -5,20 +5,29 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/core/unique_fd.h"
+#include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
-// A memfd of fixed size, mapped read-write. All pages exist from the start: a client or worker that
-// writes never meets SIGBUS for want of memory.
+// A memfd of fixed size, mapped read-write. It is no file of a file system with a size of its own, so who writes
+// where no page is yet meets no SIGBUS.
 class SharedSegment {
  public:
-  // `name` is for /proc/*/maps.
+  struct Part {
+    size_t offset;
+    size_t bytes;
+  };
+
+  // `name` is for /proc/*/maps. The pages of `made` exist from the start; of others each comes into being when somebody
+  // first reads or writes it, at the cost of whose process does.
   //   RESOURCE_EXHAUSTED  memory, quota, descriptors or address space
-  static absl::StatusOr<SharedSegment> Create(const std::string& name, size_t bytes);
+  static absl::StatusOr<SharedSegment> Create(const std::string& name, size_t bytes,
+                                              const std::vector<Part>& made);
 
   // Maps one that an earlier program of this process has made.
   //   DATA_LOSS           it has another size
@@ -34,6 +43,10 @@ class SharedSegment {
   const std::shared_ptr<UniqueFd>& fd() const { return fd_; }
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Of the pages that exist.
+  size_t committed_bytes() const;
+  // Makes whole pages zeros again, and gives them back where that is possible.
+  void Clear(Part part) const;
 
  private:
   std::shared_ptr<UniqueFd> fd_;
@@ -41,16 +54,19 @@ class SharedSegment {
   size_t bytes_ = 0;
 };
 
-// A slots segment with its header filled in. Errors as SharedSegment::Create.
-absl::StatusOr<SharedSegment> CreateSlots(uint64_t session_id, uint64_t incarnation);
-inline shm::SlotsView Slots(const SharedSegment& s) {
-  return shm::SlotsView::OfThisVersion(s.data());
-}
+// A slots segment with its header filled in, whose only page that is. Errors as SharedSegment::Create.
+absl::StatusOr<SharedSegment> CreateSlots(uint64_t session_id, uint64_t incarnation,
+                                          const shm::SlotsLayout& layout);
 
-// The records segment with its header filled in.
-absl::StatusOr<SharedSegment> CreateRecords();
-inline shm::RecordsSegment& Records(const SharedSegment& s) {
-  return *static_cast<shm::RecordsSegment*>(s.data());
+// The records segment of sessions with `num_slots`, with its header filled in. Beyond 256 slots what is of one session
+// comes into being as it is used.
+absl::StatusOr<SharedSegment> CreateRecords(uint32_t num_slots);
+// DATA_LOSS, RESOURCE_EXHAUSTED: as SharedSegment::Adopt; or it is not of so many slots.
+absl::StatusOr<SharedSegment> AdoptRecords(std::shared_ptr<UniqueFd> fd, uint32_t num_slots);
+inline shm::RecordsView Records(const SharedSegment& s) {
+  return shm::RecordsView::Of(s.data(), s.bytes());
 }
+// A session's claims must not be mistaken for those of the one that had its block before.
+void ClearRecordsOf(const SharedSegment& records, uint32_t record_index);
 
 }  // namespace epd

@@ -37,9 +37,9 @@ void WorkerGateway::SetPeers(WorkerSupervisor* supervisor, AttachServer* server)
   server_ = server;
 }
 
-const SharedSegment* WorkerGateway::FindSlots(const AttachSession& session) const {
+const WorkerSlots* WorkerGateway::FindSlots(const AttachSession& session) const {
   const auto slots = session.slots.find(options_.name);
-  return slots == session.slots.end() ? nullptr : &slots->second.segment;
+  return slots == session.slots.end() ? nullptr : &slots->second;
 }
 
 void WorkerGateway::SendAddSession(const AttachSession& session) {
@@ -58,20 +58,16 @@ void WorkerGateway::SendAddSession(const AttachSession& session) {
 }
 
 void WorkerGateway::AddSession(const AttachSession& session) {
-  // The block's last session is gone; its claims must not be mistaken for this one's.
-  for (shm::SlotRecord& record : Records(records_).slots[session.record_index]) {
-    record.claim.store(0, std::memory_order_relaxed);
-    record.op_id.store(0, std::memory_order_relaxed);
-  }
+  ClearRecordsOf(records_, session.record_index);
   SendAddSession(session);
 }
 
 void WorkerGateway::EndSession(const AttachSession& session, const absl::Status& cause,
                                bool process_alive) {
-  const SharedSegment* slots = FindSlots(session);
+  const WorkerSlots* slots = FindSlots(session);
   if (slots == nullptr) return;
   EPD_FAILPOINT("epd.session.end");
-  MarkEnded(Slots(*slots));
+  MarkEnded(slots->view());
   // Nobody will see the end of a process that epd cannot see. The pages of its arenas on this node go back
   // all the same; the memory of a GPU would not, while it is mapped.
   if (!session.peer.pidfd.valid()) process_alive = options_.name.on_gpu();
@@ -167,10 +163,10 @@ void WorkerGateway::Sweep(absl::Time now) {
   EPD_FAILPOINT("epd.worker.sweep");
   uint64_t ended = 0;
   for (const auto& [id, session] : server_->sessions()) {
-    const SharedSegment* slots = FindSlots(*session);
+    const WorkerSlots* slots = FindSlots(*session);
     if (slots == nullptr) continue;
     const Poisoned poisoned =
-        PoisonSession(Slots(*slots), Records(records_), session->record_index,
+        PoisonSession(slots->view(), Records(records_), session->record_index,
                       [this](const shm::SlotRequest& request) { return PoisonCause(request); });
     ended += poisoned.num_ended;
     for (const auto& [group, num_calls] : poisoned.failed_calls)

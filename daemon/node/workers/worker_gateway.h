@@ -73,7 +73,7 @@ class WorkerGateway : public WorkerObserver {
  private:
   void SendAddSession(const AttachSession& session);
   // The session's slots for this worker; null when it has none.
-  const SharedSegment* FindSlots(const AttachSession& session) const;
+  const WorkerSlots* FindSlots(const AttachSession& session) const;
   void OnTenantReady(Incarnation worker, const v1::TenantReady& ready, std::vector<UniqueFd> fds);
   void WatchProcess(const AttachSession& session, const absl::Status& cause);
   void WatchLingering(pid_t pid, SessionId id);

@@ -7,7 +7,7 @@ namespace epd {
 
 absl::Status WorkerTable::Add(const WorkerName& name) {
   if (entries_.count(name) > 0) return absl::OkStatus();
-  absl::StatusOr<SharedSegment> records = CreateRecords();
+  absl::StatusOr<SharedSegment> records = CreateRecords(parts_.num_slots);
   if (!records.ok()) return records.status();
   Enter(name, *std::move(records));
   parts_.sink(WorkerAdded{name});
@@ -29,6 +29,12 @@ WorkerEntry& WorkerTable::Enter(const WorkerName& name, SharedSegment records) {
 WorkerEntry* WorkerTable::Find(const WorkerName& name) const {
   const auto entry = entries_.find(name);
   return entry == entries_.end() ? nullptr : entry->second.get();
+}
+
+uint32_t WorkerTable::NumSlots(const WorkerName& name) const {
+  const WorkerEntry* entry = Find(name);
+  if (entry == nullptr) return parts_.num_slots;
+  return std::min(parts_.num_slots, Records(entry->records).num_slots());
 }
 
 void WorkerTable::Send(const WorkerName& to, const v1::ToWorker& message) {

@@ -48,6 +48,7 @@ class WorkerTable {
     EventSink sink;
     WorkerGateway::Options gateway;  // But for the name.
     std::function<WorkerSupervisor::Options(const WorkerName&)> options;
+    uint32_t num_slots = shm::kSlotsPerSession;  // slots_per_session.
   };
   using Map = std::map<WorkerName, std::unique_ptr<WorkerEntry>>;
 
@@ -69,6 +70,8 @@ class WorkerTable {
   // Null: there is no such worker.
   WorkerEntry* Find(const WorkerName& name) const;
   const Map& all() const { return entries_; }
+  // Of a session for the worker: slots_per_session, unless its records were handed over and have room for fewer.
+  uint32_t NumSlots(const WorkerName& name) const;
 
   // Drops it when the worker is not there.
   void Send(const WorkerName& to, const v1::ToWorker& message);

@@ -6,6 +6,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "daemon/node/workers/worker_table.h"
+#include "daemon/observe/log.h"
 #include "proto/epd/v1/handover.pb.h"
 
 namespace epd {
@@ -217,6 +218,7 @@ void WorkerTable::Save(v1::Handover& out, OutgoingFds& fds) const {
     v1::HandoverWorker& added = *out.add_workers();
     added.set_name(ToString(name));
     added.set_records_fd(fds.Put(entry->records.fd()));
+    added.set_slots_per_session(Records(entry->records).num_slots());
     entry->arenas.Save(added, fds);
     entry->gates.Save(added, fds);
     entry->totals.Save(added);
@@ -232,9 +234,17 @@ absl::Status WorkerTable::Restore(const v1::Handover& in, IncomingFds& fds) {
       return absl::DataLossError(
           absl::StrCat("handover: worker.name: got '", known.name(), "', expected cpu or cuda:N"));
     }
-    absl::StatusOr<SharedSegment> records =
-        SharedSegment::Adopt(fds.Share(known.records_fd()), sizeof(shm::RecordsSegment));
+    const uint32_t num_slots =
+        known.slots_per_session() == 0 ? shm::kSlotsPerSession : known.slots_per_session();
+    absl::StatusOr<SharedSegment> records = AdoptRecords(fds.Share(known.records_fd()), num_slots);
     if (!records.ok()) return records.status();
+    if (num_slots < parts_.num_slots) {
+      Log(LogLevel::kWarn,
+          "a worker goes on with fewer op slots than slots_per_session until epd is restarted",
+          {{"worker", known.name()},
+           {"slots", num_slots},
+           {"slots_per_session", parts_.num_slots}});
+    }
     WorkerEntry& entry = Enter(*name, *std::move(records));
     entry.arenas.Restore(known, fds);
     absl::Status restored = entry.gates.Restore(known, fds);

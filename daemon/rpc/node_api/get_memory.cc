@@ -12,12 +12,14 @@
 namespace epd {
 namespace {
 
-v1::MemoryRegion WholeRegion(std::string owner, std::string kind, uint64_t bytes) {
+// Pages of a segment stay until it goes.
+v1::MemoryRegion SegmentRegion(std::string owner, std::string kind, const SharedSegment& segment) {
+  const uint64_t bytes = segment.committed_bytes();
   v1::MemoryRegion region;
   region.set_owner(std::move(owner));
   region.set_kind(std::move(kind));
-  region.set_address_bytes(bytes);
-  region.set_committed_bytes(bytes);  // Made whole at the start.
+  region.set_address_bytes(segment.bytes());
+  region.set_committed_bytes(bytes);
   region.set_in_use_bytes(bytes);
   region.set_peak_bytes(bytes);
   return region;
@@ -107,12 +109,12 @@ void FillWorker(const Node& node, const WorkerEntry& entry,
     const auto slots = session->slots.find(entry.name);
     if (slots == session->slots.end()) continue;
     v1::MemoryRegion region =
-        WholeRegion(absl::StrCat("slots of session ", id.value, " (pid ", session->peer.pid, ")"),
-                    "slots", slots->second.segment.bytes());
+        SegmentRegion(absl::StrCat("slots of session ", id.value, " (pid ", session->peer.pid, ")"),
+                      "slots", slots->second.segment);
     region.add_session_ids(id.value);
     *response.add_regions() = std::move(region);
   }
-  *response.add_regions() = WholeRegion("outcome records", "records", entry.records.bytes());
+  *response.add_regions() = SegmentRegion("outcome records", "records", entry.records);
   for (int i = first; i < response.regions_size(); ++i) {
     response.mutable_regions(i)->set_worker(worker);
   }

@@ -111,7 +111,6 @@ absl::StatusOr<v1::PlanMemoryResponse> PlanGroupMemory(const GroupShape& shape,
   plan.set_dispatch_backward_bytes_per_rank(bytes_of(shm::Kind::kDispatchBackward));
   plan.set_combine_backward_bytes_per_rank(bytes_of(shm::Kind::kCombineBackward));
   plan.set_eager_bytes_per_rank(EagerBytes(shape, pool_bytes));
-  plan.set_slots_bytes_per_session(sizeof(shm::SlotsSegment));
   return plan;
 }
 

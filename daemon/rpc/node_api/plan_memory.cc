@@ -3,6 +3,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/rpc/node_api/memory_plan.h"
 #include "daemon/rpc/node_api/node_answers.h"
+#include "proto/epd/v1/slots_layout.h"
 
 namespace epd {
 absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
@@ -27,6 +28,10 @@ absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
       PlanGroupMemory(shape, node.settings().staging_bytes);
   if (!plan.ok()) return plan.status();
   response = *std::move(plan);
+  response.set_slots_bytes_per_session(
+      shm::SlotsLayout::For(shm::kTakesManySlots,
+                            static_cast<uint32_t>(node.settings().slots_per_session))
+          .bytes());
   JudgePlan(shape.num_ranks, node.settings().staging_bytes,
             node.worker().figures().snapshot.pool_committed_bytes(), response);
   return absl::OkStatus();

@@ -50,13 +50,13 @@ void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& 
                                                   "from a stream")));
   }
   const uint32_t site = request.stream.announce_slot;
-  if (site >= shm::kSlotsPerSession) {
+  if (site >= limits::kMaxOpSlots) {
     return RefuseStranger(
         submission, request,
         absl::InvalidArgumentError(absl::StrCat("the step names slot ", site,
                                                 " as its site's announce, expected "
                                                 "less than ",
-                                                shm::kSlotsPerSession)));
+                                                limits::kMaxOpSlots)));
   }
   const StreamSiteKey key{submission.session, site};
   if (request.step == shm::Step::kStreamPublish) {

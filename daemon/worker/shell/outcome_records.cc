@@ -7,33 +7,33 @@
 namespace epd {
 
 absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
-  absl::StatusOr<Mapping> mapping = Mapping::Open(fd, sizeof(shm::RecordsSegment));
+  absl::StatusOr<Mapping> mapping = Mapping::Open(fd, sizeof(shm::RecordsHeader));
   if (!mapping.ok()) return mapping.status();
-  const auto& header = static_cast<const shm::RecordsSegment*>(mapping->data())->header;
-  if (header.magic != shm::kRecordsMagic || header.version != shm::kSegmentVersion) {
-    return absl::DataLossError(absl::StrCat("the records segment has version ", header.version,
-                                            ", expected ", shm::kSegmentVersion,
-                                            "; epd and epd-worker are of different builds"));
-  }
   OutcomeRecords records;
+  if (!shm::RecordsView::Open(mapping->data(), mapping->bytes(), &records.view_)) {
+    const auto& header = *static_cast<const shm::RecordsHeader*>(mapping->data());
+    return absl::DataLossError(absl::StrCat(
+        "the records segment has version ", header.version, ", ", header.slots_per_session,
+        " slots a session and ", mapping->bytes(), " bytes, expected version ",
+        shm::kSegmentVersion, " and what fits it; epd and epd-worker are of different builds"));
+  }
   records.mapping_ = *std::move(mapping);
   return records;
 }
 
 // The operation is cleared first: a death in between leaves an id that no open word carries.
 void OutcomeRecords::WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id) {
-  shm::SlotRecord& record = records().slots[record_index][slot];
+  shm::SlotRecord& record = Of(record_index, slot);
   record.op_id.store(0, std::memory_order_release);
   record.claim.store((uint64_t{static_cast<uint32_t>(step)} << 32) | id, std::memory_order_release);
 }
 
 uint32_t OutcomeRecords::LastClaim(uint32_t record_index, uint32_t slot) const {
-  return static_cast<uint32_t>(
-      records().slots[record_index][slot].claim.load(std::memory_order_acquire));
+  return static_cast<uint32_t>(Of(record_index, slot).claim.load(std::memory_order_acquire));
 }
 
 void OutcomeRecords::Link(uint32_t record_index, uint32_t slot, OperationId operation) {
-  records().slots[record_index][slot].op_id.store(operation.value, std::memory_order_release);
+  Of(record_index, slot).op_id.store(operation.value, std::memory_order_release);
 }
 
 void OutcomeRecords::OpenOperation(OperationId operation) {

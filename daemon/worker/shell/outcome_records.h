@@ -9,7 +9,7 @@
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/mapping.h"
-#include "proto/epd/v1/segment.h"
+#include "proto/epd/v1/records_view.h"
 
 namespace epd {
 
@@ -17,6 +17,9 @@ class OutcomeRecords {
  public:
   //   DATA_LOSS  not a records segment of this version and size
   static absl::StatusOr<OutcomeRecords> Open(const UniqueFd& fd);
+
+  // The most slots that a session may have.
+  uint32_t num_slots() const { return view_.num_slots(); }
 
   // The submission that `id` is about to claim; its operation is not known yet.
   void WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id);
@@ -29,14 +32,13 @@ class OutcomeRecords {
   void CloseOperation(OperationId operation);
 
  private:
-  shm::RecordsSegment& records() const {
-    return *static_cast<shm::RecordsSegment*>(mapping_.data());
+  shm::SlotRecord& Of(uint32_t record_index, uint32_t slot) const {
+    return view_.block(record_index)[slot];
   }
-  shm::OperationRecord& Of(OperationId operation) {
-    return records().operations[operation.value % shm::kMaxOperations];
-  }
+  shm::OperationRecord& Of(OperationId operation) const { return view_.operation(operation.value); }
 
   Mapping mapping_;
+  shm::RecordsView view_;
 };
 
 }  // namespace epd

@@ -36,32 +36,37 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
     return absl::DataLossError(
         absl::StrCat("the slots segment is of session ", other, ", expected ", session.value));
   }
-  for (uint32_t slot = 0; slot < slots.view_.num_slots(); ++slot) {
-    slots.last_claim_[slot] = records.LastClaim(record_index, slot);
+  // What lies behind a session's block is another session's.
+  if (slots.view_.num_slots() > records.num_slots()) {
+    return absl::DataLossError(absl::StrCat("the slots segment has ", slots.view_.num_slots(),
+                                            " slots, expected at most ", records.num_slots()));
   }
   return slots;
 }
 
 int SessionSlots::TakeArmed(const Taker& take) {
   int taken = 0;
-  for (uint32_t word = 0; word < shm::kSlotsPerSession / 64; ++word) {
-    std::atomic<uint64_t>& armed = view_.header().armed[word];
-    if (armed.load(std::memory_order_relaxed) == 0) continue;
-    uint64_t bits = armed.exchange(0, std::memory_order_acq_rel);
-    for (; bits != 0; bits &= bits - 1) {
-      taken += TakeSlot(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)), take);
-    }
-  }
+  view_.ForEachUsedGroup([&](uint32_t group) {
+    std::atomic<uint64_t>& armed = view_.armed(group);
+    if (armed.load(std::memory_order_relaxed) == 0) return;
+    taken += TakeMarked(group, armed.exchange(0, std::memory_order_acq_rel), take);
+  });
   return taken + TakeStreamed(take);
 }
 
 int SessionSlots::TakeStreamed(const Taker& take) {
   int taken = 0;
-  for (uint32_t word = 0; word < shm::kSlotsPerSession / 64; ++word) {
-    uint64_t bits = view_.header().streamed[word].load(std::memory_order_acquire);
-    for (; bits != 0; bits &= bits - 1) {
-      taken += TakeSlot(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)), take);
-    }
+  view_.ForEachUsedGroup([&](uint32_t group) {
+    taken += TakeMarked(group, view_.streamed(group).load(std::memory_order_acquire), take);
+  });
+  return taken;
+}
+
+int SessionSlots::TakeMarked(uint32_t group, uint64_t marks, const Taker& take) {
+  int taken = 0;
+  for (; marks != 0; marks &= marks - 1) {
+    const auto of_group = static_cast<uint32_t>(std::countr_zero(marks));
+    taken += TakeSlot(group * shm::kSlotsOfGroup + of_group, take);
   }
   return taken;
 }
@@ -69,29 +74,30 @@ int SessionSlots::TakeStreamed(const Taker& take) {
 // Who waits in a stream reads no text: there the first failure stays until the client has taken it.
 void SessionSlots::WriteReason(uint32_t index, const absl::Status& status) {
   shm::Slot& slot = view_.slot(index);
-  if (!view_.streamed(index)) return text::Write(status.message(), slot.reply.message);
+  if (!view_.IsStreamed(index)) return text::Write(status.message(), slot.reply.message);
   if (status.ok() || slot.failed.load(std::memory_order_acquire) != 0) return;
   text::Write(status.message(), slot.reply.message);
   slot.failed.store(static_cast<uint32_t>(status.code()), std::memory_order_release);
 }
 
 bool SessionSlots::has_streams() const {
-  for (const std::atomic<uint64_t>& word : view_.header().streamed) {
-    if (word.load(std::memory_order_relaxed) != 0) return true;
-  }
-  return false;
+  bool found = false;
+  view_.ForEachUsedGroup(
+      [&](uint32_t group) { found |= view_.streamed(group).load(std::memory_order_relaxed) != 0; });
+  return found;
 }
 
 bool SessionSlots::has_streams_of(GroupId group) const {
-  for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) {
-    if (view_.streamed(slot) && view_.slot(slot).request.group_id == group.value) return true;
-  }
-  return false;
+  bool found = false;
+  view_.ForEachUsedSlot([&](uint32_t slot) {
+    found |= view_.IsStreamed(slot) && view_.slot(slot).request.group_id == group.value;
+  });
+  return found;
 }
 
 int SessionSlots::TakeAll(const Taker& take) {
   int taken = 0;
-  for (uint32_t slot = 0; slot < view_.num_slots(); ++slot) taken += TakeSlot(slot, take);
+  view_.ForEachUsedSlot([&](uint32_t slot) { taken += TakeSlot(slot, take); });
   return taken;
 }
 
@@ -100,8 +106,10 @@ bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
   const shm::Slot& slot = view_.slot(index);
   std::atomic<uint64_t>& word = view_.word(index);
   if (word.load(std::memory_order_acquire) != shm::kArmed) return false;
-  uint32_t& id = last_claim_[index];
-  id = id == UINT32_MAX ? shm::kFirstClaimId : std::max(id + 1, shm::kFirstClaimId);
+  // Out of memory that no client maps, an earlier worker's included.
+  const uint32_t last = records_->LastClaim(record_index_, index);
+  const uint32_t id =
+      last == UINT32_MAX ? shm::kFirstClaimId : std::max(last + 1, shm::kFirstClaimId);
   records_->WriteClaim(record_index_, index, slot.request.step, id);
   EPD_FAILPOINT("worker.slot.claim");
   if (!shm::Claim(word, id)) return false;
@@ -151,12 +159,12 @@ void SessionSlots::Tell(const NameEagerBuffers& eager) {
 }
 
 void SessionSlots::AbortOpenSubmissions(const absl::Status& status) {
-  for (uint32_t i = 0; i < view_.num_slots(); ++i) {
+  view_.ForEachUsedSlot([&](uint32_t i) {
     const uint64_t word = view_.word(i).load(std::memory_order_acquire);
-    if (shm::Ready(word) == 0) continue;
+    if (shm::Ready(word) == 0) return;
     WriteReason(i, status);
     if (shm::Poison(view_.word(i), word, static_cast<uint32_t>(status.code()))) Wake(i);
-  }
+  });
 }
 
 // The other half of Dekker's handshake is the client's: it sets `sleeping`, fences, reads the word.

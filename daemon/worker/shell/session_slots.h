@@ -1,7 +1,6 @@
 // One session's op slots as the worker uses them: take armed submissions, answer them, sleep and be woken.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 
@@ -23,6 +22,7 @@ class SessionSlots {
   //   DATA_LOSS         not a slots segment, or another session's
   //   UNIMPLEMENTED     a slots segment of a version that this worker does not read
   //   INVALID_ARGUMENT  record_index is out of range
+  //   DATA_LOSS         more slots than the records have room for
   static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
                                            const UniqueFd& segment, UniqueFd wakeup,
                                            OutcomeRecords& records);
@@ -58,6 +58,7 @@ class SessionSlots {
  private:
   SessionSlots() = default;
   int TakeStreamed(const Taker& take);
+  int TakeMarked(uint32_t group, uint64_t marks, const Taker& take);
   void WriteReason(uint32_t index, const absl::Status& status);
   bool TakeSlot(uint32_t index, const Taker& take);
   void Wake(uint32_t index);
@@ -68,7 +69,6 @@ class SessionSlots {
   shm::SlotsView view_;
   UniqueFd wakeup_;
   OutcomeRecords* records_ = nullptr;
-  std::array<uint32_t, shm::kSlotsPerSession> last_claim_ = {};
 };
 
 }  // namespace epd

@@ -34,6 +34,11 @@ static_assert(kEagerRanks <= kPlanRanks && kPlanRanks <= kGroupRanks);
 static_assert(kServedRanks <= kPlanRanks && kJoinRanks <= kPlanRanks);
 static_assert(kDeviceRanks <= kEagerRanks);
 
+// ---- op slots that a session has for one worker ----
+// What every client takes; and the most, since one word has a bit for each 64 of them (AreaId::kUsedGroups).
+inline constexpr std::uint32_t kMinOpSlots = 256;
+inline constexpr std::uint32_t kMaxOpSlots = 4096;
+
 // ---- what a group's spec may say ----
 inline constexpr std::uint32_t kExperts = 65536;
 inline constexpr std::uint32_t kTopK = 128;

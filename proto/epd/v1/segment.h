@@ -24,10 +24,13 @@ inline constexpr uint64_t kSlotsMagic = 0x31544f4c53445045;    // "EPDSLOT1", li
 inline constexpr uint64_t kRecordsMagic = 0x3143455253445045;  // "EPDSREC1", little endian.
 // Of both segments. A new area, or more slots, is no new version: readers go by the header.
 inline constexpr uint32_t kSegmentVersion = 2;
-inline constexpr uint32_t kSlotsPerSession = 256;  // Outstanding operations of a session.
-inline constexpr uint32_t kMaxSessions = 1024;     // Blocks in the records segment.
-inline constexpr uint32_t kMaxOperations = 8192;   // Open operations of a node.
-inline constexpr uint32_t kMessageBytes = 2560;    // An error text with its terminating zero.
+// Of a session whose client takes no more; epd's setting slots_per_session gives others up to limits::kMaxOpSlots.
+inline constexpr uint32_t kSlotsPerSession = limits::kMinOpSlots;
+inline constexpr uint32_t kSlotsOfGroup = 64;  // Their marks are one word.
+static_assert(limits::kMaxOpSlots <= kSlotsOfGroup * 64 && kSlotsPerSession % kSlotsOfGroup == 0);
+inline constexpr uint32_t kMaxSessions = 1024;    // Blocks in the records segment.
+inline constexpr uint32_t kMaxOperations = 8192;  // Open operations of a node.
+inline constexpr uint32_t kMessageBytes = 2560;   // An error text with its terminating zero.
 // An eager buffer is the place in the own arena where the rows of slot i may stand before the operation is admitted.
 inline constexpr uint64_t kEagerBufferBytes = 256 << 10;
 inline constexpr uint32_t kMaxEagerBuffers = 8;   // Of an arena: slots 0 to 7 have one.
@@ -200,9 +203,16 @@ static_assert(sizeof(Slot) == 4096);
 // said. Later versions add areas behind these; a reader passes over those that it does not know.
 enum class AreaId : uint32_t {
   kSlots = 0,  // Slot.
-  kWords = 1,  // The slots' words: today each stands in its slot.
+  kWords = 1,  // The slots' words.
   // From SlotEagerBuffers::offset, in every arena: buffer i belongs to slot i. The worker may give fewer.
   kEagerBuffers = 2,
+  // Where these three are not, SlotsHeader::armed and ::streamed are the marks, and all slots may be in use.
+  kArmed = 3,     // Marks, 64 slots a word; see SlotsHeader::armed.
+  kStreamed = 4,  // See SlotsHeader::streamed.
+  // One word, of the client: bit g is set for good before one of the slots [64 g, 64 g + 64) is armed for the first
+  // time. Nobody looks at the others, nor touches their pages. A hint, as the marks are: a client that does not
+  // set a bit keeps its own calls from being seen and nothing else.
+  kUsedGroups = 5,
 };
 
 struct Area {
@@ -232,10 +242,14 @@ struct alignas(4096) SlotsHeader {
   // worker looks at the slot's word again and again.
   alignas(64) std::atomic<uint64_t> streamed[kSlotsPerSession / 64];
   alignas(64) Area areas[kMaxAreas];  // By AreaId.
+  // The areas of these names where there are more than kSlotsPerSession slots, and where the client says which it uses.
+  alignas(64) std::atomic<uint64_t> used_groups;
+  alignas(64) std::atomic<uint64_t> armed_of_many[limits::kMaxOpSlots / kSlotsOfGroup];
+  alignas(64) std::atomic<uint64_t> streamed_of_many[limits::kMaxOpSlots / kSlotsOfGroup];
 };
 static_assert(sizeof(SlotsHeader) == 4096);
 
-// As this version's writer lays a segment out.
+// As a segment is laid out for a client that takes no more slots than these: each word stands in its slot.
 struct SlotsSegment {
   SlotsHeader header;
   Slot slots[kSlotsPerSession];
@@ -270,6 +284,7 @@ struct alignas(4096) RecordsHeader {
   uint32_t max_operations;
 };
 
+// As it is laid out for slots_per_session = 256; for others the blocks of `slots` are longer (records_view.h).
 struct RecordsSegment {
   RecordsHeader header;
   SlotRecord slots[kMaxSessions][kSlotsPerSession];

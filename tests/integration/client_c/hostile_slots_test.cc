@@ -8,12 +8,13 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <tuple>
 
 #include "client/c/attach_messages.h"
 #include "client/c/attach_socket.h"
 #include "client/c/mapping.h"
-#include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/slots_view.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 #include "tests/seed/seed.h"
@@ -31,17 +32,19 @@ constexpr int kRounds = 300;
 // likes.
 class HostileClient {
  public:
-  // Joins a group of one rank of its own. "" or what went wrong.
+  // Says that it takes `features`. Joins a group of one rank of its own. "" or what went wrong.
+  explicit HostileClient(uint64_t features) : features_(features) {}
   std::string Attach(const std::string& path, bool worker_executor) {
     const auto deadline = Clock::now() + std::chrono::seconds(20);
     if (client::Status s = client::AttachSocket::Connect(path, deadline, &socket_); !s.ok())
       return s.message;
-    const client::Attach attach = client::MakeAttach("hostile");
+    client::Attach attach = client::MakeAttach("hostile");
+    attach.features = features_;
     if (client::Status s = socket_.Send(client::EncodeClientMessage(attach)); !s.ok())
       return s.message;
     if (client::Status s = socket_.Receive(deadline, &attached_); !s.ok()) return s.message;
     if (attached_.fds.size() != 2) return "Attached came with other descriptors";
-    if (client::Status s = client::Mapping::Map(attached_.fds[0].get(), sizeof(shm::SlotsSegment),
+    if (client::Status s = client::Mapping::Map(attached_.fds[0].get(), layout().bytes(),
                                                 /*writable=*/true, &mapping_);
         !s.ok()) {
       return s.message;
@@ -49,11 +52,14 @@ class HostileClient {
     return Join(deadline, worker_executor);
   }
 
-  shm::SlotsSegment& segment() { return *reinterpret_cast<shm::SlotsSegment*>(mapping_.data()); }
+  // What the daemon of this test gives.
+  shm::SlotsLayout layout() const { return shm::SlotsLayout::For(features_, limits::kMaxOpSlots); }
+  shm::SlotsView slots() const { return shm::SlotsView::Of(mapping_.data(), layout()); }
   const client::Joined& joined() const { return joined_; }
 
   void Ring() {
-    for (auto& bits : segment().header.armed) bits.store(~uint64_t{0});
+    for (uint32_t group = 0; group < layout().armed().count; ++group)
+      slots().armed(group).store(~uint64_t{0});
     const uint64_t one = 1;
     // A full counter has woken the worker already.
     [[maybe_unused]] const ssize_t written = write(attached_.fds[1].get(), &one, sizeof one);
@@ -87,6 +93,7 @@ class HostileClient {
     return "";
   }
 
+  const uint64_t features_;
   client::AttachSocket socket_;
   client::AttachSocket::Datagram attached_;
   client::Mapping mapping_;
@@ -141,43 +148,51 @@ shm::SlotRequest Plausible(std::mt19937_64& random, const client::Joined& own, u
 }
 
 // Writes until it is killed; says "wrote" after the first kRounds.
-std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t victim,
-                         uint64_t seed, Link& link) {
-  HostileClient client;
+std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t features,
+                         uint64_t victim, uint64_t seed, Link& link) {
+  HostileClient client(features);
   if (std::string p = client.Attach(path, worker_executor); !p.empty()) return p;
   std::mt19937_64 random(seed);
-  shm::SlotsSegment& segment = client.segment();
+  const shm::SlotsView slots = client.slots();
   for (int round = 0;; ++round) {
-    for (shm::Slot& slot : segment.slots) {
+    for (uint32_t n = 0; n < shm::kSlotsPerSession; ++n) {
+      const auto i = static_cast<uint32_t>(random() % slots.num_slots());
+      slots.UseGroup(i / shm::kSlotsOfGroup);
+      shm::Slot& slot = slots.slot(i);
       if (random() % 4 == 0) {
         FillRandomly(random, &slot.request);
       } else {
         slot.request = Plausible(random, client.joined(), victim);
       }
       // Mostly a proper arm, also over a use that is open; else any word.
-      slot.word.store(random() % 4 != 0 ? shm::kArmed : random());
+      slots.word(i).store(random() % 4 != 0 ? shm::kArmed : random());
     }
     if (round % 8 == 7) {
       const uint64_t ended = random();
-      segment.header.ended.store(static_cast<uint32_t>(ended));
-      segment.header.asleep.store(static_cast<uint32_t>(ended >> 32));
-      segment.header.magic = random();
-      segment.header.session_id = random();
-      FillRandomly(random, &segment.header.areas);
-      segment.header.num_areas = static_cast<uint32_t>(random());
+      shm::SlotsHeader& header = slots.header();
+      header.ended.store(static_cast<uint32_t>(ended));
+      header.asleep.store(static_cast<uint32_t>(ended >> 32));
+      header.magic = random();
+      header.session_id = random();
+      FillRandomly(random, &header.areas);
+      header.num_areas = static_cast<uint32_t>(random());
+      header.used_groups = random() | random();
+      for (auto& marks : header.streamed_of_many) marks = random();
     }
     client.Ring();
     if (round == kRounds) link.Say("wrote");
   }
 }
 
-class HostileSlotsTest : public ::testing::TestWithParam<bool> {};
+// By who moves the rows, and what the hostile client says that it takes.
+class HostileSlotsTest : public ::testing::TestWithParam<std::tuple<bool, uint64_t>> {};
 
 TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
   const uint64_t seed = TestSeed();
-  RunningDaemon daemon;
+  const auto [worker_executor, features] = GetParam();
+  RunningDaemon daemon({"--slots_per_session=" + std::to_string(limits::kMaxOpSlots)});
   const pid_t worker = daemon.worker_pid();
-  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam()};
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = worker_executor};
   const auto healthy = [](JoinedRank& joined, Link& link) -> std::string {
     link.Say(std::to_string(joined.rank->Info().group_id));
     link.Hear();
@@ -192,8 +207,8 @@ TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
   auto ranks = StartRanks(daemon.socket_path(), c, healthy);
   uint64_t group_id = 0;
   for (const auto& rank : ranks) group_id = std::stoull(rank->link().Hear());
-  RankProcess hostile([&](Link& link) {
-    return WriteGarbage(daemon.socket_path(), GetParam(), group_id, seed, link);
+  RankProcess hostile([&, executor = worker_executor, takes = features](Link& link) {
+    return WriteGarbage(daemon.socket_path(), executor, takes, group_id, seed, link);
   });
   for (const auto& rank : ranks) rank->link().Say("go");
   for (const auto& rank : ranks) EXPECT_EQ(rank->link().Hear(), "meanwhile");
@@ -210,8 +225,13 @@ TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
   EXPECT_THAT(FinishAll(fresh), Each(""));
 }
 
-INSTANTIATE_TEST_SUITE_P(Executors, HostileSlotsTest, ::testing::Bool(),
-                         [](const auto& test) { return test.param ? "worker" : "client"; });
+INSTANTIATE_TEST_SUITE_P(Executors, HostileSlotsTest,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(0, shm::kTakesManySlots)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param) ? "worker" : "client") +
+                                  (std::get<1>(test.param) == 0 ? "" : "ManySlots");
+                         });
 
 }  // namespace
 }  // namespace epd::testing

@@ -10,11 +10,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "daemon/rpc/node_api/memory_plan.h"
-#include "proto/epd/v1/segment.h"
 #include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/slots_view.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/read_trap.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
@@ -48,28 +49,30 @@ uint64_t CommittedStaging(pid_t worker) {
   return bytes;
 }
 
-// This process's op slots, as the library mapped them; null if they are not found.
-const shm::SlotsSegment* MappedSlots() {
+// This process's op slots, as the library mapped them; nothing if they are not found.
+std::optional<shm::SlotsView> MappedSlots() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uintptr_t begin = 0;
     uintptr_t end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx rw-s", &begin, &end) != 2) continue;
-    if (end - begin != sizeof(shm::SlotsSegment)) continue;
-    const auto* segment = reinterpret_cast<const shm::SlotsSegment*>(begin);
-    if (segment->header.magic == shm::kSlotsMagic) return segment;
+    if (line.find("epd-slots") == std::string::npos) continue;
+    shm::SlotsView view;
+    void* const segment = reinterpret_cast<void*>(begin);
+    if (shm::SlotsView::Open(segment, end - begin, shm::kReadVersions, &view).ok()) return view;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 // The operations, each after the regions of the one before are back: the answer to its last use
 // says so. Without that, how many overlap would be chance.
 std::string RunOneByOne(ClientRank& rank, const RankData& data) {
-  const shm::SlotsSegment* slots = MappedSlots();
-  if (slots == nullptr) return "the op slots are mapped nowhere";
+  const std::optional<shm::SlotsView> slots = MappedSlots();
+  if (!slots.has_value()) return "the op slots are mapped nowhere";
   const auto quiet = [&] {
-    return std::all_of(std::begin(slots->slots), std::end(slots->slots),
-                       [](const shm::Slot& slot) { return shm::Ready(slot.word.load()) == 0; });
+    bool all = true;
+    slots->ForEachUsedSlot([&](uint32_t i) { all &= shm::Ready(slots->word(i).load()) == 0; });
+    return all;
   };
   const std::function<Result()> operations[] = {
       [&] { return rank.Prepare(data); }, [&] { return rank.Dispatch(data); },

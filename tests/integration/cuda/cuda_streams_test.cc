@@ -106,6 +106,44 @@ TEST_P(Captured, OnceAndReplayedAThousandTimesWithOtherRowsAndRoutes) {
   EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
+// Five call sites of a rank for each layer, and three op slots for each site.
+class Unrolled : public CudaStreams, public ::testing::WithParamInterface<epd_executor> {};
+INSTANTIATE_TEST_SUITE_P(Executors, Unrolled, ::testing::ValuesIn(kExecutors),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST_P(Unrolled, AStepOfSixtyOneLayersRunsWithTheSlotsThatItTakesAndNoneMore) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--slots_per_session=915"});
+  const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam() == EPD_EXECUTOR_WORKER};
+  auto ranks = StartRanks(
+      daemon.socket_path(), c,
+      [&](JoinedRank& joined, Link&) {
+        StreamRank streams(FakeGpu::Library(), joined, c, /*device=*/0, /*num_layers=*/61);
+        if (!streams.problem.empty()) return streams.problem;
+        return RunSteps(streams, c, joined.rank->rank(), 0, 2);
+      },
+      OnCuda(GetParam()));
+  EXPECT_THAT(FinishAll(ranks), Each(""));
+}
+
+TEST_P(Unrolled, ALayerTooManyIsRefusedAndTheSettingNamed) {
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
+  const ExchangeCase c{.num_ranks = 1, .worker_executor = GetParam() == EPD_EXECUTOR_WORKER};
+  for (const int num_layers : {17, 18}) {
+    auto ranks = StartRanks(
+        daemon.socket_path(), c,
+        [&](JoinedRank& joined, Link&) {
+          return StreamRank(FakeGpu::Library(), joined, c, /*device=*/0, num_layers).problem;
+        },
+        OnCuda(GetParam()));
+    EXPECT_THAT(
+        FinishAll(ranks),
+        Each(num_layers == 17 ? ::testing::Matcher<std::string>("")
+                              : AllOf(HasSubstr("all 256 op slots of this session are taken "
+                                                "(slots_per_session)"),
+                                      HasSubstr("raised, to at most 4096"))));
+  }
+}
+
 // Replays with other routes in each step: an error where any rank needs more slots than there are, and what
 // plain loops give where none does.
 std::string OverflowNowAndThen(StreamRank& streams, ExchangeCase c, uint32_t rank) {

@@ -49,7 +49,7 @@ cuda::FakeGraph& DriverOf(const std::string& library) {
 }
 
 StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c,
-                       int device)
+                       int device, int num_layers)
     : joined_(joined),
       case_(c),
       rank_(joined.rank->rank()),
@@ -87,7 +87,7 @@ StreamRank::StreamRank(const std::string& library, JoinedRank& joined, const Exc
       client::OpenStreamGroup({*joined.rank->group(), rank_, device}, *driver,
                               client::Clock::now() + std::chrono::seconds(20), &group_);
   problem = Text(made);
-  if (problem.empty()) problem = AddSites();
+  if (problem.empty()) problem = AddSites(num_layers);
 }
 
 StreamRank::~StreamRank() {
@@ -104,8 +104,9 @@ std::array<DeviceBytes*, 14> StreamRank::Buffers() {
           &combined_, &grad_tokens_, &grad_weights_, &grad_recv_};
 }
 
-std::string StreamRank::AddSites() {
-  for (const Call& one : kCalls) {
+std::string StreamRank::AddSites(int num_layers) {
+  while (sites_.size() < kNumCalls * static_cast<size_t>(num_layers)) {
+    const Call& one = kCalls[sites_.size() % kNumCalls];
     client::StreamCall call;
     call.kind = one.kind;
     call.rank = rank_;
@@ -178,7 +179,7 @@ void StreamRank::Load(const RankData& data) {
 std::string StreamRank::Run(size_t first, size_t last) {
   Status status;
   for (size_t call = first; call < last && status.ok(); ++call) {
-    status = group_->Put(*sites_[call], BuffersOf(call), stream_);
+    status = group_->Put(*sites_[call], BuffersOf(call % kNumCalls), stream_);
   }
   if (std::string late = Await(); !late.empty()) return late;
   // Of calls that were put before one failed: they have ended since.
@@ -190,7 +191,7 @@ std::string StreamRank::Capture() {
   Status status;
   capturing_.Begin();
   for (size_t call = 0; call < kNumCalls && status.ok(); ++call) {
-    status = group_->Put(*sites_[call], BuffersOf(call), stream_);
+    status = group_->Put(*sites_[call], BuffersOf(call % kNumCalls), stream_);
   }
   graph_ = capturing_.End();
   return Text(status);
@@ -235,7 +236,7 @@ bool StreamRank::ReceivedNothing() const { return AreZeros(recv_) && AreZeros(re
 
 std::string StreamRank::Step(const RankData& data) {
   Load(data);
-  const std::string failed = Run(0, kNumCalls);
+  const std::string failed = Run(0, sites_.size());
   return failed.empty() ? Compare(data) : failed;
 }
 
@@ -246,14 +247,13 @@ uint64_t StreamRank::formation() const {
 bool StreamRank::AwaitFormationAbove(uint64_t formation) const {
   const shm::SlotsView& view = joined_.rank->group()->group->current()->slots[rank_]->view();
   return Eventually(kPatienceSeconds / 3, [&] {
-    for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
-      if (!view.streamed(i)) continue;
+    bool above = true;
+    view.ForEachUsedSlot([&](uint32_t i) {
+      if (!view.IsStreamed(i)) return;
       uint64_t& entered = view.slot(i).request.formation;
-      if (std::atomic_ref<uint64_t>(entered).load(std::memory_order_acquire) <= formation) {
-        return false;
-      }
-    }
-    return true;
+      above &= std::atomic_ref<uint64_t>(entered).load(std::memory_order_acquire) > formation;
+    });
+    return above;
   });
 }
 

@@ -22,12 +22,14 @@ cuda::FakeGraph& DriverOf(const std::string& library);
 // Not thread-safe. Destruction waits for nothing: the process ends with it.
 class StreamRank {
  public:
-  // `problem` is the first error's text. The rank has joined with backend=cuda, as one of `device`.
-  StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c, int device = 0);
+  // `problem` is the first error's text. The rank has joined with backend=cuda, as one of `device`. A program of several
+  // layers has sites for each, which all do the same with the same buffers.
+  StreamRank(const std::string& library, JoinedRank& joined, const ExchangeCase& c, int device = 0,
+             int num_layers = 1);
   ~StreamRank();
   std::string problem;
 
-  // All five operations, one behind the other in the stream, waiting only for the last; the first difference from
+  // All five operations, of each layer, one behind the other in the stream, waiting only for the last; the first difference from
   // `data` in words, or the first error as "code: text", or nothing.
   std::string Step(const RankData& data);
 
@@ -52,7 +54,7 @@ class StreamRank {
 
  private:
   std::array<DeviceBytes*, 14> Buffers();
-  std::string AddSites();
+  std::string AddSites(int num_layers);
   client::StreamBuffers BuffersOf(size_t call);
   std::string Await() const;
 

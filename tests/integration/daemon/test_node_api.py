@@ -1,5 +1,6 @@
 """The gRPC API of a node, as epctl and scripts use it."""
 
+import mmap
 import os
 import stat
 
@@ -182,7 +183,13 @@ def test_memory_names_the_owner_of_every_byte(daemon, api):
         session = client.attach()
         regions = {(r.kind, tuple(r.session_ids)): r for r in api.GetMemory().regions}
         slots = regions[("slots", (session.session_id,))]
-        assert slots.committed_bytes == 4096 * 257 and str(os.getpid()) in slots.owner
+        assert slots.address_bytes == 4096 * 257 and str(os.getpid()) in slots.owner
+        assert slots.committed_bytes == 4096, "a slot costs nothing until it is used"
+        with mmap.mmap(client.fds[0], 4096 * 257) as segment:
+            segment[4096 * 9] = 1  # Its ninth slot.
+        regions = {(r.kind, tuple(r.session_ids)): r for r in api.GetMemory().regions}
+        slots = regions[("slots", (session.session_id,))]
+        assert slots.committed_bytes == slots.in_use_bytes == 2 * 4096, "charged to who used it"
         assert regions[("records", ())].committed_bytes > 0
 
 
@@ -192,7 +199,7 @@ def test_memory_plan_grows_with_the_group_and_a_bad_spec_is_refused(api):
     assert 0 < small.handle_mem_bytes == large.handle_mem_bytes
     assert large.dispatch_bytes_per_rank - small.dispatch_bytes_per_rank >= 64 * 4 * 4000
     assert large.combine_bytes_per_rank > small.combine_bytes_per_rank
-    assert small.slots_bytes_per_session == 4096 * 257
+    assert small.slots_bytes_per_session == 4096 + 64 * 256 + 4096 * 256
     wide = api.PlanMemory(spec=attach.spec(hidden=4096), element_bytes=8)
     assert wide.dispatch_bytes_per_rank > 1.9 * large.dispatch_bytes_per_rank
     assert wide.combine_bytes_per_rank == large.combine_bytes_per_rank, "nothing wider is summed"

@@ -12,9 +12,12 @@
 #endif
 
 int main(int argc, char** argv) {
-  epd::HandoverVersion version{EPD_TEST_MAJOR, EPD_TEST_MINOR};
+  epd::HandoverVersion version = epd::OfThisSource();
+  version.major = EPD_TEST_MAJOR;
+  version.minor = EPD_TEST_MINOR;
 #ifdef EPD_TEST_MUST_KNOW
-  version.must_know = version.knows = {EPD_TEST_MUST_KNOW};
+  version.must_know.emplace_back(EPD_TEST_MUST_KNOW);
+  version.knows.emplace_back(EPD_TEST_MUST_KNOW);
 #endif
   return epd::RunEpd(std::vector<std::string>(argv + 1, argv + argc), version);
 }

@@ -16,11 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/c/group_arguments.h"
 #include "daemon/codec/codec.h"
 #include "daemon/core/group_spec.h"
 #include "daemon/core/rank_holder.h"
 #include "daemon/node/attach/attach_server.h"
+#include "daemon/node/settings/settings.h"
 #include "daemon/packet/packet_channel.h"
 #include "daemon/rpc/node_api/memory_plan.h"
 #include "daemon/worker/peer_streams/peer_message_codec.h"
@@ -158,6 +160,11 @@ bool IsToldWhole(const std::string& text) {
   return ToProto(status).message() == text && FromProto(ToProto(status)) == status;
 }
 
+bool IsSetting(uint64_t slots_per_session) {
+  const MachineFacts machine = {"a7", "/run/epd", "/opt/epd/bin", uint64_t{8} << 30};
+  return ParseSettings({absl::StrCat("--slots_per_session=", slots_per_session)}, machine).ok();
+}
+
 std::vector<Limit> Limits() {
   using namespace limits;  // NOLINT(google-build-using-namespace): the table is about nothing else.
   return {
@@ -182,6 +189,8 @@ std::vector<Limit> Limits() {
        [](uint64_t n) { return HasEagerBuffers(static_cast<uint32_t>(n)); }},
       {"kServedRanks", kServedRanks, [](uint64_t n) { return IsServed(n, "cpu"); }},
       {"kDeviceRanks", kDeviceRanks, [](uint64_t n) { return IsServed(n, "cuda"); }},
+      {"kMinOpSlots", kMinOpSlots, [](uint64_t n) { return IsSetting(2 * kMinOpSlots - n); }},
+      {"kMaxOpSlots", kMaxOpSlots, IsSetting},
       {"kExperts", kExperts,
        [](uint64_t n) {
          return Valid([n](GroupSpec& s) { s.num_experts = static_cast<uint32_t>(n); });

@@ -35,6 +35,9 @@ constexpr Place kPlaces[] = {
     FIELD(SlotsHeader, armed),
     FIELD(SlotsHeader, streamed),
     FIELD(SlotsHeader, areas),
+    FIELD(SlotsHeader, used_groups),
+    FIELD(SlotsHeader, armed_of_many),
+    FIELD(SlotsHeader, streamed_of_many),
     SIZE(Area),
     FIELD(Area, offset),
     FIELD(Area, stride),
@@ -153,6 +156,9 @@ SlotsHeader.asleep 128 4
 SlotsHeader.armed 192 32
 SlotsHeader.streamed 256 32
 SlotsHeader.areas 320 1024
+SlotsHeader.used_groups 1344 8
+SlotsHeader.armed_of_many 1408 512
+SlotsHeader.streamed_of_many 1920 512
 Area 0 16
 Area.offset 0 8
 Area.stride 8 4

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 
@@ -67,8 +68,11 @@ TEST_F(SlotsViewTest, EveryVersionOfARangeIsReadAndNoOther) {
 
 TEST_F(SlotsViewTest, ASegmentLaidOutOtherwiseIsReadByItsHeader) {
   // Words in an area of their own, fewer slots, larger eager buffers, and an area that nobody knows yet.
-  segment_->header.num_areas = 4;
-  segment_->header.areas[3] = {.offset = 0, .stride = 0, .count = 99};
+  segment_->header.num_areas = 7;
+  segment_->header.areas[6] = {.offset = 0, .stride = 0, .count = 99};
+  AreaOf(AreaId::kArmed) = {.offset = 4096 - 16, .stride = 8, .count = 2};
+  AreaOf(AreaId::kStreamed) = {.offset = 4096 - 32, .stride = 8, .count = 2};
+  AreaOf(AreaId::kUsedGroups) = {.offset = 4096 - 40, .stride = 8, .count = 1};
   AreaOf(AreaId::kSlots) = {.offset = 8192, .stride = 8192, .count = 100};
   AreaOf(AreaId::kWords) = {.offset = 4096, .stride = 16, .count = 100};
   AreaOf(AreaId::kEagerBuffers) = {.offset = 64, .stride = 1 << 20, .count = 4};
@@ -78,6 +82,18 @@ TEST_F(SlotsViewTest, ASegmentLaidOutOtherwiseIsReadByItsHeader) {
   EXPECT_EQ(view_.OffsetOfWord(99), 4096u + 99 * 16);
   EXPECT_EQ(&view_.slot(1), &segment_->slots[3]);
   EXPECT_EQ(view_.eager_buffers().offset, 64u);
+}
+
+TEST_F(SlotsViewTest, WhereNothingIsSaidOfMarksTheyStandAsEverAndAllSlotsMayBeInUse) {
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(&view_.armed(3), &segment_->header.armed[3]);
+  EXPECT_EQ(&view_.streamed(3), &segment_->header.streamed[3]);
+  EXPECT_EQ(view_.UsedGroups(), 0xfu);
+  view_.UseGroup(1);
+  EXPECT_EQ(segment_->header.used_groups, 0u);
+  EXPECT_EQ(After([&] { AreaOf(AreaId::kSlots).count = kSlotsPerSession + 1; }).code,
+            Code::kDataLoss)
+      << "there are no marks for so many";
 }
 
 TEST_F(SlotsViewTest, WhatIsOpenedStaysAsItWas) {
@@ -124,6 +140,91 @@ TEST_F(SlotsViewTest, AHeaderThatIsNoneIsRefused) {
   SlotsView::Create(segment_.get(), 7, 9);
   EXPECT_EQ(Open(kReadVersions, 100).code, Code::kDataLoss);
   EXPECT_EQ(Open(kReadVersions, sizeof(SlotsSegment) - 1).code, Code::kDataLoss);
+}
+
+class ManySlotsTest : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  uint64_t bytes() const { return layout_.bytes(); }
+  SlotsHeader& header() { return *reinterpret_cast<SlotsHeader*>(segment_.get()); }
+  Area& AreaOf(AreaId id) { return header().areas[static_cast<uint32_t>(id)]; }
+  SegmentFault After(const std::function<void()>& change) {
+    SlotsView::Create(segment_.get(), 7, 9, layout_);
+    change();
+    return SlotsView::Open(segment_.get(), bytes(), kReadVersions, &view_);
+  }
+
+  const SlotsLayout layout_ = SlotsLayout::For(kTakesManySlots, GetParam());
+  const std::unique_ptr<std::byte[], decltype(&std::free)> segment_{
+      static_cast<std::byte*>(std::aligned_alloc(4096, layout_.bytes())), &std::free};
+  SlotsView view_;
+};
+INSTANTIATE_TEST_SUITE_P(Sizes, ManySlotsTest,
+                         ::testing::Values(256u, 257u, 1000u, limits::kMaxOpSlots));
+
+TEST_P(ManySlotsTest, TheirWordsStandByThemselvesSixtyFourToAPage) {
+  ASSERT_TRUE(After([] {}).ok());
+  ASSERT_EQ(view_.num_slots(), GetParam());
+  EXPECT_EQ(view_.bytes(), bytes());
+  for (const uint32_t slot : {0u, 63u, 64u, GetParam() - 1}) {
+    EXPECT_EQ(view_.OffsetOfWord(slot) / 4096, 1 + slot / 64);
+    EXPECT_EQ(view_.OffsetOfSlot(slot), layout_.slots().offset + slot * uint64_t{4096});
+    EXPECT_EQ(&view_.word(slot), &SlotsView::Of(segment_.get(), layout_).word(slot));
+  }
+  EXPECT_GE(view_.OffsetOfSlot(0), view_.OffsetOfWord(GetParam() - 1) + sizeof(uint64_t));
+  EXPECT_EQ(view_.OffsetOfSlot(GetParam() - 1) + sizeof(Slot), bytes());
+}
+
+// A worker of before goes by the first three areas and these marks.
+TEST_P(ManySlotsTest, UpTo256ThoseWhoKnowThreeAreasFindAll) {
+  ASSERT_TRUE(After([] {}).ok());
+  EXPECT_EQ(&view_.armed(0) == &header().armed[0], GetParam() <= kSlotsPerSession);
+  EXPECT_EQ(&view_.streamed(0) == &header().streamed[0], GetParam() <= kSlotsPerSession);
+}
+
+TEST_P(ManySlotsTest, OnlyGroupsThatTheClientUsesAreLookedAt) {
+  ASSERT_TRUE(After([&] { header().used_groups = 0; }).ok());
+  uint32_t seen = 0;
+  view_.ForEachUsedSlot([&](uint32_t) { ++seen; });
+  EXPECT_EQ(seen, 0u);
+  const uint32_t last = (GetParam() - 1) / kSlotsOfGroup;
+  view_.UseGroup(last);
+  view_.ForEachUsedSlot([&](uint32_t slot) {
+    EXPECT_EQ(slot / kSlotsOfGroup, last);
+    EXPECT_LT(slot, GetParam());
+    ++seen;
+  });
+  EXPECT_EQ(seen, GetParam() - last * kSlotsOfGroup);
+  header().used_groups = ~uint64_t{0};  // A client writes what it likes.
+  seen = 0;
+  view_.ForEachUsedSlot([&](uint32_t slot) {
+    EXPECT_LT(slot, GetParam());
+    ++seen;
+  });
+  EXPECT_EQ(seen, GetParam());
+}
+
+TEST_P(ManySlotsTest, MarksThatDoNotLieInTheSegmentAreRefused) {
+  for (const AreaId id : {AreaId::kArmed, AreaId::kStreamed, AreaId::kUsedGroups}) {
+    SCOPED_TRACE(static_cast<uint32_t>(id));
+    Area& area = AreaOf(id);
+    const std::function<void()> changes[] = {
+        [&] { area.count += 1; },       [&] { area.count -= 1; },
+        [&] { area.stride = 16; },      [&] { area.offset += 4; },
+        [&] { area.offset = bytes(); }, [&] { area.offset = ~uint64_t{7}; },
+    };
+    for (const auto& change : changes) EXPECT_EQ(After(change).code, Code::kDataLoss);
+  }
+  EXPECT_EQ(After([&] { AreaOf(AreaId::kSlots).count = limits::kMaxOpSlots + 1; }).code,
+            Code::kDataLoss);
+}
+
+// Of a client that does not say that it takes more.
+TEST(SlotsLayoutTest, WhoKnowsNoOtherLayoutGetsTheOneOfBefore) {
+  const SlotsLayout before = SlotsLayout::For(/*client_features=*/1, limits::kMaxOpSlots);
+  EXPECT_EQ(before.num_slots, kSlotsPerSession);
+  EXPECT_EQ(before.bytes(), sizeof(SlotsSegment));
+  EXPECT_EQ(SlotsLayout::For(kTakesManySlots, 1).num_slots, limits::kMinOpSlots);
+  EXPECT_EQ(SlotsLayout::For(kTakesManySlots, ~0u).num_slots, limits::kMaxOpSlots);
 }
 
 }  // namespace

@@ -4,12 +4,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <memory>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "proto/epd/v1/slot_word.h"
 
@@ -23,7 +27,7 @@ class SlotPoolTest : public ::testing::Test {
   SlotPoolTest()
       : segment_(std::make_unique<shm::SlotsSegment>()),
         eventfd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        pool_(shm::SlotsView::OfThisVersion(segment_.get()), eventfd_) {}
+        pool_(shm::SlotsView::Of(segment_.get(), {}), eventfd_) {}
   ~SlotPoolTest() override { close(eventfd_); }
 
   uint64_t Rings() {
@@ -117,6 +121,56 @@ TEST_F(SlotPoolTest, PoisonEndsOpenUsesNowAndLater) {
   poison.join();
   pool_.Arm(9);
   EXPECT_EQ(pool_.Wait(9, In(10'000), kNoSpin), static_cast<uint32_t>(Code::kUnavailable));
+}
+
+// As many as may be; nothing is behind their pages until they are used.
+class ManySlotsTest : public ::testing::Test {
+ protected:
+  ManySlotsTest() : memory_(Map()), pool_(View(), eventfd_) {}
+  ~ManySlotsTest() override {
+    munmap(memory_, kLayout.bytes());
+    close(eventfd_);
+  }
+  static void* Map() {
+    return mmap(nullptr, kLayout.bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                0);
+  }
+  shm::SlotsView View() const { return shm::SlotsView::Of(memory_, kLayout); }
+  // Of slot pages and of words' pages.
+  size_t NumPages() const {
+    std::vector<unsigned char> there(kLayout.bytes() / 4096);
+    EXPECT_EQ(mincore(memory_, kLayout.bytes(), there.data()), 0);
+    return static_cast<size_t>(std::count_if(there.begin(), there.end(),
+                                             [](unsigned char one) { return (one & 1) != 0; }));
+  }
+
+  static constexpr shm::SlotsLayout kLayout =
+      shm::SlotsLayout::For(shm::kTakesManySlots, limits::kMaxOpSlots);
+  void* const memory_;
+  const int eventfd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  SlotPool pool_;
+};
+
+TEST_F(ManySlotsTest, EverySlotIsGivenOnceAndItsGroupIsSaidBefore) {
+  for (uint32_t i = 0; i < limits::kMaxOpSlots; ++i) {
+    ASSERT_EQ(pool_.Acquire(), static_cast<int>(i));
+    ASSERT_EQ(View().UsedGroups() >> (i / 64) & 1, 1u);
+    ASSERT_EQ(i % 64 == 0 ? std::popcount(View().UsedGroups()) : 0, i % 64 == 0 ? i / 64 + 1 : 0);
+  }
+  EXPECT_EQ(pool_.Acquire(), -1);
+  pool_.Arm(4095);
+  pool_.SetStreamed(4094, true);
+  EXPECT_EQ(View().armed(63), uint64_t{1} << 63);
+  EXPECT_EQ(View().streamed(63), uint64_t{1} << 62);
+  pool_.PoisonAll();
+  EXPECT_FALSE(pool_.IsOpen(4095));
+}
+
+TEST_F(ManySlotsTest, ASessionOfOneCallTouchesNoMoreThanThat) {
+  const int slot = pool_.Acquire();
+  pool_.Arm(slot);
+  pool_.PoisonAll();
+  EXPECT_LE(NumPages(), 3u) << "the header, a page of words and the slot";
 }
 
 TEST(SpinTimeTest, TheEnvironmentDecidesAndElseTheSpareCpus) {

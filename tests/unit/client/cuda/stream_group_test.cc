@@ -341,14 +341,14 @@ TEST_P(StreamGroupTest, AWorkerThatDoesNotKnowTheEndOfAGoodUseFailsNothing) {
   PutAll();
   CheckOutputs("good");
   int num_pulled = 0;
-  for (shm::Slot& slot : node_.segment(0).slots) {
-    if (slot.request.step != shm::Step::kStreamPulled) continue;
-    slot.failed = static_cast<uint32_t>(Code::kAborted);
+  node_.slots(0).ForEachUsedSlot([&](uint32_t i) {
+    if (node_.slots(0).slot(i).request.step != shm::Step::kStreamPulled) return;
+    node_.slots(0).slot(i).failed = static_cast<uint32_t>(Code::kAborted);
     ++num_pulled;
-  }
+  });
   EXPECT_EQ(num_pulled, 5);
   EXPECT_TRUE(CheckAll().ok());
-  for (const shm::Slot& slot : node_.segment(0).slots) EXPECT_EQ(slot.failed, 0u);
+  node_.slots(0).ForEachUsedSlot([&](uint32_t i) { EXPECT_EQ(node_.slots(0).slot(i).failed, 0u); });
 }
 
 TEST_P(StreamGroupTest, ReplaysSurviveAReplacedWorker) {

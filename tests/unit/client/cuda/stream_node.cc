@@ -63,10 +63,10 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
     }
   });
   for (uint32_t r = 0; r < kNumRanks; ++r) {
-    slots_fds_.push_back(MakeMemory(sizeof(shm::SlotsSegment), "slots"));
-    segments_.push_back(
-        static_cast<shm::SlotsSegment*>(Map(slots_fds_[r], sizeof(shm::SlotsSegment))));
-    const shm::SlotsView view = shm::SlotsView::Create(segments_[r], r + 1, /*incarnation=*/0);
+    const auto layout = shm::SlotsLayout::For(shm::kTakesManySlots, shm::kSlotsPerSession);
+    slots_fds_.push_back(MakeMemory(layout.bytes(), "slots"));
+    const shm::SlotsView view = shm::SlotsView::Create(Map(slots_fds_[r], layout.bytes()), r + 1,
+                                                       /*incarnation=*/0, layout);
     pools_.push_back(std::make_shared<SlotPool>(view, eventfd(0, EFD_NONBLOCK)));
     groups_.push_back(std::make_shared<Group>("g", std::vector<uint32_t>{r},
                                               [this](const Drained&) { ++num_drained_; }));
@@ -307,13 +307,14 @@ void StreamNode::FinishReplacement() {
 
 // Every slot that a stream arms speaks for the formation.
 bool StreamNode::HaveEntered() const {
-  for (shm::SlotsSegment* segment : segments_) {
-    for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) {
-      const bool streamed = (segment->header.streamed[i / 64] >> (i % 64) & 1) != 0;
-      if (streamed && segment->slots[i].request.formation != formation_) return false;
-    }
+  bool entered = true;
+  for (const auto& pool : pools_) {
+    const shm::SlotsView& view = pool->view();
+    view.ForEachUsedSlot([&](uint32_t i) {
+      entered &= !view.IsStreamed(i) || view.slot(i).request.formation == formation_;
+    });
   }
-  return true;
+  return entered;
 }
 
 void StreamNode::EndDaemon() {

@@ -45,7 +45,7 @@ class StreamNode {
   cuda::FakeDriver& driver() { return driver_; }
   cuda::Stream stream(uint32_t rank) { return streams_[rank]; }
   cuda::FakeGraph& graph() { return graph_; }
-  shm::SlotsSegment& segment(uint32_t rank) { return *segments_[rank]; }
+  const shm::SlotsView& slots(uint32_t rank) { return pools_[rank]->view(); }
 
   // Every move from now on fails with `status`, until it is OK.
   void FailMoves(const absl::Status& status);
@@ -92,7 +92,6 @@ class StreamNode {
   std::vector<cuda::Stream> streams_;
 
   std::vector<int> slots_fds_;
-  std::vector<shm::SlotsSegment*> segments_;
   std::vector<std::shared_ptr<SlotPool>> pools_;
   std::vector<std::shared_ptr<Group>> groups_;
   std::vector<int> arena_fds_;

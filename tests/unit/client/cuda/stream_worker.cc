@@ -20,18 +20,12 @@ namespace epd {
 namespace {
 
 OutcomeRecords MakeRecords() {
+  constexpr uint32_t kSlots = limits::kMaxOpSlots;
   const int fd = memfd_create("records", MFD_CLOEXEC);
-  EXPECT_EQ(ftruncate(fd, sizeof(shm::RecordsSegment)), 0);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(shm::RecordsView::BytesFor(kSlots))), 0);
   void* const data =
       mmap(nullptr, sizeof(shm::RecordsHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  auto* const header = static_cast<shm::RecordsHeader*>(data);
-  header->magic = shm::kRecordsMagic;
-  header->version = shm::kSegmentVersion;
-  header->header_bytes = sizeof(shm::RecordsHeader);
-  header->segment_bytes = sizeof(shm::RecordsSegment);
-  header->max_sessions = shm::kMaxSessions;
-  header->slots_per_session = shm::kSlotsPerSession;
-  header->max_operations = shm::kMaxOperations;
+  shm::RecordsView::Create(data, kSlots);
   munmap(data, sizeof(shm::RecordsHeader));
   auto opened = OutcomeRecords::Open(UniqueFd(fd));
   EXPECT_TRUE(opened.ok()) << opened.status();

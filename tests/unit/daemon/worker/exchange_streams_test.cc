@@ -265,7 +265,7 @@ TEST_F(Streams, WhatDoesNotFitIntoTheStreamRegionSaysHowMuchThereIs) {
 TEST_F(Streams, HostileStepsHarmNobodyElse) {
   shm::SlotRequest request = h_.Dispatch(0);
   request.step = shm::Step::kStreamPublish;
-  request.stream.announce_slot = shm::kSlotsPerSession;
+  request.stream.announce_slot = limits::kMaxOpSlots;
   const Submission far{h_.SessionOf(0), 1, 90};
   h_.Take(far, request);
   EXPECT_EQ(h_.code(far), Code::kInvalidArgument);

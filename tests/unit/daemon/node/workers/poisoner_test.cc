@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "daemon/node/workers/segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/epd/v1/slot_word.h"
@@ -89,7 +90,7 @@ class PoisonSessionTest : public testing::Test {
     snprintf(record.cause, sizeof record.cause, "cause of %d", static_cast<int>(op_id));
   }
   uint64_t Poison() {
-    poisoned_ = PoisonSession(view(), *records_, kBlock, [](const shm::SlotRequest& request) {
+    poisoned_ = PoisonSession(view(), records(), kBlock, [](const shm::SlotRequest& request) {
       return absl::AbortedError("group " + std::to_string(request.group_id) +
                                 ": the worker is dead");
     });
@@ -99,7 +100,10 @@ class PoisonSessionTest : public testing::Test {
   std::string Message(uint32_t index) const { return slots_->slots[index].reply.message; }
 
   static constexpr uint32_t kBlock = 3;
-  shm::SlotsView view() const { return shm::SlotsView::OfThisVersion(slots_.get()); }
+  shm::SlotsView view() const { return shm::SlotsView::Of(slots_.get(), {}); }
+  shm::RecordsView records() const {
+    return shm::RecordsView::Of(records_.get(), sizeof(shm::RecordsSegment));
+  }
 
   std::unique_ptr<shm::SlotsSegment> slots_;
   std::unique_ptr<shm::RecordsSegment> records_;
@@ -137,7 +141,7 @@ TEST_F(PoisonSessionTest, RecordOfANewerOperationAtTheSamePlaceIsNotMistaken) {
 TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
   Decide(100, Outcome::kUndecided, 0);
   Decide(101, Outcome::kGood, 0);
-  FailUndecided(*records_, absl::AbortedError("the worker is dead"));
+  FailUndecided(records(), absl::AbortedError("the worker is dead"));
   const shm::OperationRecord& failed = records_->operations[100];
   EXPECT_EQ(failed.outcome, static_cast<uint32_t>(Outcome::kFailed));
   EXPECT_EQ(failed.code, kAborted);
@@ -149,9 +153,33 @@ TEST_F(PoisonSessionTest, UndecidedOperationsGetOneOutcomeForAllRanks) {
 
 TEST_F(PoisonSessionTest, LongTextIsCutAndTerminated) {
   slots_->slots[0].word = shm::kArmed;
-  PoisonSession(view(), *records_, kBlock,
+  PoisonSession(view(), records(), kBlock,
                 [](const shm::SlotRequest&) { return absl::AbortedError(std::string(9000, 'x')); });
   EXPECT_EQ(Message(0).size(), shm::kMessageBytes - 1);
+}
+
+// All that a client has to say of them.
+TEST(PoisonManySlotsTest, OnlyThoseInUseAreLookedAtAndNoOtherPageComesIntoBeing) {
+  const auto layout = shm::SlotsLayout::For(shm::kTakesManySlots, limits::kMaxOpSlots);
+  const auto slots = CreateSlots(1, 1, layout);
+  const auto records = CreateRecords(limits::kMaxOpSlots);
+  ASSERT_TRUE(slots.ok() && records.ok());
+  const shm::SlotsView view = shm::SlotsView::Of(slots->data(), layout);
+  const auto poison = [&] {
+    return PoisonSession(view, Records(*records), 3, [](const shm::SlotRequest&) { return kDead; })
+        .num_ended;
+  };
+  const size_t untouched = slots->committed_bytes() + records->committed_bytes();
+  EXPECT_EQ(poison(), 0u);
+  EXPECT_EQ(slots->committed_bytes() + records->committed_bytes(), untouched);
+  for (const uint32_t slot : {0u, 4095u}) {
+    view.UseGroup(slot / shm::kSlotsOfGroup);
+    view.word(slot) = shm::kArmed;
+  }
+  EXPECT_EQ(poison(), 2u);
+  EXPECT_EQ(view.word(4095), shm::Answered(kAborted));
+  EXPECT_LE(slots->committed_bytes() + records->committed_bytes(), untouched + 6 * 4096)
+      << "two pages of words, two slots, two pages of claims";
 }
 
 TEST_F(PoisonSessionTest, EndedIsSet) {

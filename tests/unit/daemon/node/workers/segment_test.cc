@@ -1,4 +1,4 @@
-// Goal: segments are whole, sealed, and never a SIGBUS for those who map them.
+// Goal: segments are whole, sealed, and cost what is used of them.
 #include "daemon/node/workers/segment.h"
 
 #include <fcntl.h>
@@ -17,25 +17,56 @@ namespace {
 using testing::HasSubstr;
 
 TEST(SegmentTest, SlotsSayWhatTheyAre) {
-  const auto segment = CreateSlots(7, 9);
-  ASSERT_TRUE(segment.ok()) << segment.status();
-  const shm::SlotsHeader& header = Slots(*segment).header();
-  EXPECT_EQ(header.magic, shm::kSlotsMagic);
-  EXPECT_EQ(header.segment_bytes, sizeof(shm::SlotsSegment));
-  EXPECT_EQ(header.session_id, 7u);
-  EXPECT_EQ(header.incarnation, 9u);
-  EXPECT_EQ(Slots(*segment).word(shm::kSlotsPerSession - 1), 0u);
+  for (const uint64_t features : {uint64_t{0}, shm::kTakesManySlots}) {
+    const auto layout = shm::SlotsLayout::For(features, 1000);
+    const auto segment = CreateSlots(7, 9, layout);
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    const shm::SlotsView view = shm::SlotsView::Of(segment->data(), layout);
+    const shm::SlotsHeader& header = view.header();
+    EXPECT_EQ(header.magic, shm::kSlotsMagic);
+    EXPECT_EQ(header.segment_bytes, layout.bytes());
+    EXPECT_EQ(header.session_id, 7u);
+    EXPECT_EQ(header.incarnation, 9u);
+    EXPECT_EQ(view.num_slots(), features == 0 ? shm::kSlotsPerSession : 1000u);
+    EXPECT_EQ(segment->bytes(), layout.bytes());
+    EXPECT_EQ(segment->committed_bytes(), sizeof(shm::SlotsHeader));
+    view.slot(999 % view.num_slots()).failed = 1;
+    EXPECT_EQ(segment->committed_bytes(), sizeof(shm::SlotsHeader) + sizeof(shm::Slot));
+  }
 }
 
 TEST(SegmentTest, RecordsSayWhatTheyAre) {
-  const auto segment = CreateRecords();
-  ASSERT_TRUE(segment.ok()) << segment.status();
-  EXPECT_EQ(Records(*segment).header.magic, shm::kRecordsMagic);
-  EXPECT_EQ(Records(*segment).header.max_operations, shm::kMaxOperations);
+  for (const uint32_t slots : {limits::kMinOpSlots, limits::kMaxOpSlots}) {
+    const auto segment = CreateRecords(slots);
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    EXPECT_EQ(Records(*segment).header().magic, shm::kRecordsMagic);
+    EXPECT_EQ(Records(*segment).header().max_operations, shm::kMaxOperations);
+    EXPECT_EQ(Records(*segment).num_slots(), slots);
+    EXPECT_LE(segment->committed_bytes(), sizeof(shm::RecordsSegment));
+    EXPECT_TRUE(AdoptRecords(segment->fd(), slots).ok());
+    EXPECT_TRUE(absl::IsDataLoss(AdoptRecords(segment->fd(), slots + 256).status()));
+  }
+}
+
+TEST(SegmentTest, ASessionFindsNoClaimOfTheOneBeforeAndOthersKeepTheirs) {
+  for (const uint32_t slots : {limits::kMinOpSlots, limits::kMaxOpSlots}) {
+    const auto segment = CreateRecords(slots);
+    ASSERT_TRUE(segment.ok()) << segment.status();
+    const shm::RecordsView records = Records(*segment);
+    for (const uint32_t block : {6u, 7u, 8u}) {
+      for (const uint32_t slot : {0u, slots - 1}) records.block(block)[slot].claim = 5;
+    }
+    ClearRecordsOf(*segment, 7);
+    for (const uint32_t slot : {0u, slots - 1}) {
+      EXPECT_EQ(records.block(6)[slot].claim, 5u);
+      EXPECT_EQ(records.block(7)[slot].claim, 0u);
+      EXPECT_EQ(records.block(8)[slot].claim, 5u);
+    }
+  }
 }
 
 TEST(SegmentTest, NobodyCanShrinkOrGrowItAndAllPagesExist) {
-  const auto segment = SharedSegment::Create("test", 1 << 20);
+  const auto segment = SharedSegment::Create("test", 1 << 20, {{0, 1 << 20}});
   ASSERT_TRUE(segment.ok()) << segment.status();
   const int fd = segment->fd()->get();
   EXPECT_NE(ftruncate(fd, 0), 0);
@@ -49,7 +80,7 @@ TEST(SegmentTest, NobodyCanShrinkOrGrowItAndAllPagesExist) {
 TEST(SegmentTest, DescriptorOutlivesTheMappingWhileASendIsQueued) {
   std::shared_ptr<UniqueFd> queued;
   {
-    const auto segment = SharedSegment::Create("test", 4096);
+    const auto segment = SharedSegment::Create("test", 4096, {});
     ASSERT_TRUE(segment.ok());
     queued = segment->fd();
   }
@@ -63,10 +94,10 @@ TEST(SegmentTest, FullQuotaIsAnErrorThatSaysWhatToDo) {
   rlimit small = before;
   small.rlim_cur = 4096;
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const auto segment = SharedSegment::Create("test", 1 << 20);
+  const auto segment = SharedSegment::Create("test", 1 << 20, {});
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_TRUE(absl::IsResourceExhausted(segment.status()));
-  EXPECT_THAT(std::string(segment.status().message()), HasSubstr("1048576 bytes: fallocate"));
+  EXPECT_THAT(std::string(segment.status().message()), HasSubstr("1048576 bytes: ftruncate"));
 }
 
 }  // namespace

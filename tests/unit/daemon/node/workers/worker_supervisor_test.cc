@@ -56,7 +56,7 @@ class WorkerSupervisorTest : public ::testing::Test {
   }
 
   EventLoop loop_;
-  SharedSegment records_ = CreateRecords().value();
+  SharedSegment records_ = CreateRecords(shm::kSlotsPerSession).value();
   Ends ends_;
 };
 
