@@ -56,8 +56,11 @@ struct Formation {
     std::shared_ptr<const Mapping> mapping;
     bool own = false;
     std::shared_ptr<const DeviceMemory> device = nullptr;  // Set: no CPU maps it.
-    std::byte* data() const { return mapping->data(); }
-    uint64_t bytes() const { return mapping->bytes(); }
+    // Its part of a landing arena, which one mapping holds for all ranks of another node; 0 bytes: all of the mapping.
+    uint64_t part_offset = 0;
+    uint64_t part_bytes = 0;
+    std::byte* data() const { return mapping->data() + part_offset; }
+    uint64_t bytes() const { return part_bytes > 0 ? part_bytes : mapping->bytes(); }
   };
   uint64_t group_id = 0;
   uint64_t epoch = 0;
@@ -66,7 +69,7 @@ struct Formation {
   PlanIds plan_ids;
   PlanIds carried_plans;  // Of the earlier group; zeros: nothing was carried over.
   GroupSpec spec;
-  std::vector<Arena> arenas;  // By rank; without a mapping where the rank is on another node.
+  std::vector<Arena> arenas;  // By rank; without a mapping where the rank's rows do not come here.
   std::vector<std::shared_ptr<SlotPool>> slots;  // By rank: for the calls of those that are here.
   std::vector<int32_t> expert_owner;             // As the kernels take it.
   uint64_t spec_hash = 0;

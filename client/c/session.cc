@@ -62,7 +62,7 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   client::Attach attach = MakeAttach(client_name);
   attach.client_version = EPD_CLIENT_VERSION;
   attach.traceparent = TraceparentOfEnvironment();
-  attach.features = kTakesSlotsOfFurtherWorkers | shm::kTakesManySlots;
+  attach.features = kTakesSlotsOfFurtherWorkers | shm::kTakesManySlots | kTakesLandingArenas;
   if (Status unsent = session->socket_.Send(EncodeClientMessage(attach)); !unsent.ok()) {
     // Who is refused for their uid is told so, and the daemon is gone, perhaps before the first word.
     const Status said = session->TakeAttached(deadline);

@@ -116,6 +116,7 @@ class Session {
   Status FindSlots(const Joined& joined, std::vector<std::shared_ptr<SlotPool>>* slots);
   Status MapArena(const UniqueFd& fd, const JoinedArena& arena, Formation::Arena* mapped);
   Status TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds, Formation& formation);
+  Status TakeLandingArena(const JoinedArena& arena, const UniqueFd& fd, Formation& formation);
   void Finish(uint64_t request_id, Status status);
   std::shared_ptr<Group> FindGroup(uint64_t group_id);
   void Lose(Status cause);

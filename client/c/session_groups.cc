@@ -39,8 +39,9 @@ std::string Title(const GroupSpec& spec) {
   return spec.tenant.empty() ? spec.name : spec.name + " tenant=" + spec.tenant;
 }
 
+// A landing arena is always a memfd.
 bool NeedsDescriptor(const JoinedArena& arena) {
-  return arena.sharing != ArenaSharing::kDeviceHandle;
+  return arena.sharing != ArenaSharing::kDeviceHandle || !arena.landing_ranks.empty();
 }
 
 // Only whoever has a device's context can map it.
@@ -187,12 +188,39 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
   return {};
 }
 
+// Mapped once, and each rank of another node has its part.
+Status Session::TakeLandingArena(const JoinedArena& arena, const UniqueFd& fd,
+                                 Formation& formation) {
+  const uint64_t num_parts = arena.landing_ranks.size();
+  if (arena.own || arena.bytes == 0 || arena.bytes % num_parts != 0) {
+    return MakeStatus(
+        Code::kDataLoss, "the daemon sent a landing arena of %llu bytes for %llu ranks",
+        static_cast<unsigned long long>(arena.bytes), static_cast<unsigned long long>(num_parts));
+  }
+  Formation::Arena part;
+  if (Status s = MapArena(fd, arena, &part); !s.ok()) return s;
+  part.part_bytes = arena.bytes / num_parts;
+  for (const uint32_t rank : arena.landing_ranks) {
+    if (rank >= formation.arenas.size()) {
+      return MakeStatus(Code::kDataLoss, "the daemon sent a landing arena of rank %u of %zu", rank,
+                        formation.arenas.size());
+    }
+    formation.arenas[rank] = part;
+    part.part_offset += part.part_bytes;
+  }
+  return {};
+}
+
 // Of all ranks; their descriptors stand behind those of the slots, as many as are announced.
 Status Session::TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds, Formation& formation) {
   const uint32_t num_ranks = joined.spec.num_ranks;
   formation.arenas.resize(num_ranks);
   auto fd = fds.begin() + 2 * static_cast<std::ptrdiff_t>(joined.slots.size());
   for (const JoinedArena& arena : joined.arenas) {
+    if (!arena.landing_ranks.empty()) {
+      if (Status s = TakeLandingArena(arena, *fd++, formation); !s.ok()) return s;
+      continue;
+    }
     if (arena.rank >= num_ranks) {
       return MakeStatus(Code::kDataLoss, "the daemon sent an arena of rank %u of %u", arena.rank,
                         num_ranks);

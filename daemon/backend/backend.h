@@ -29,10 +29,13 @@ enum class ArenaSharing {
 struct ArenaShare {
   ArenaSharing sharing = ArenaSharing::kMemfd;
   uint64_t bytes = 0;       // To be mapped whole.
-  int read_write_fd = -1;   // -1: shared by handle.
+  int read_write_fd = -1;   // -1: shared by handle, or a landing arena.
   int read_only_fd = -1;    // The same descriptor again where a device knows no read-only one.
   std::string handle;       // kDeviceHandle: 64 bytes.
   std::string device_uuid;  // Of the device: 16 bytes; "" for a memfd.
+  // As CreateArenas was told: it is an equal part of that landing arena, whose bytes and descriptor these are; in the order of
+  // the arenas' indices. -1: of none.
+  int landing = -1;
 };
 
 // The staging arenas of one set of peer sessions, one for each rank on this node.
@@ -90,10 +93,12 @@ class Backend {
   virtual std::string name() const = 0;  // BackendTraits::served_by.
   virtual std::string simd() const = 0;
 
-  // Begins to make arenas; ArenaSet::Ready says when they are there. Outlived by the backend.
+  // Begins to make arenas; ArenaSet::Ready says when they are there. Outlived by the backend. `landing_of_arena`: empty, or by
+  // arena the number of the landing arena of which it is a part, from 0, -1 of none. Only this worker writes landing arenas,
+  // and in such a set nobody meets without it. Of arenas that a CPU maps.
   //   RESOURCE_EXHAUSTED  descriptors or address space
-  virtual absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
-                                                                 uint64_t arena_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(
+      int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) = 0;
 
   // Begins to move the rows of an operation that every rank has published; Poll gives `id` back
   // when every rank's output is complete, or with

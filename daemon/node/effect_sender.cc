@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -138,8 +139,17 @@ void EffectSender::Send(const RendezvousEffect& effect) {
        {"why", e.why.message()}});
 }
 
+bool EffectSender::TakeLandingArenas(const StartTenant& effect) const {
+  return absl::c_all_of(effect.members, [&](const RankHolder& holder) {
+    if (holder.node != to_.self) return true;
+    const AttachSession* session = to_.clients.Find(holder.session);
+    return session != nullptr && (session->features & kTakesLandingArenas) != 0;
+  });
+}
+
 void EffectSender::Start(const StartTenant& effect) {
-  const v1::ToWorker message = ToProto(effect, to_.self, to_.cluster_secret);
+  v1::ToWorker message = ToProto(effect, to_.self, to_.cluster_secret);
+  message.mutable_start_tenant()->set_landing_arenas(TakeLandingArenas(effect));
   EPD_FAILPOINT("epd.tenant.start");
   const size_t bytes = message.ByteSizeLong();
   if (bytes <= limits::kDatagramBytes) return to_.workers.Send(effect.to, message);

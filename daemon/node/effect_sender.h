@@ -41,6 +41,8 @@ class EffectSender {
   struct NodeSwitch;
   // One that does not fit into a message has failed, for its group alone.
   void Start(const StartTenant& effect);
+  // Whether the clients of all its sessions here take landing arenas.
+  bool TakeLandingArenas(const StartTenant& effect) const;
   void Reply(const ReplyJoined& effect);
   void LogJoined(const ReplyJoined& effect) const;
   // The session's slots for the GPUs' workers of `effect`, where its Join is answered.

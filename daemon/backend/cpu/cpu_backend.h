@@ -19,8 +19,8 @@ class CpuBackend : public Backend {
 
   std::string name() const override { return "cpu"; }
   std::string simd() const override;
-  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
-                                                         uint64_t arena_bytes) override;
+  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(
+      int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) override;
   // Moves at once, on this thread.
   void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                  absl::Time now) override;

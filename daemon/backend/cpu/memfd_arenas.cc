@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -32,39 +33,61 @@ bool Allocate(int fd, uint64_t offset, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(int num_arenas,
-                                                                 uint64_t arena_bytes) {
+absl::StatusOr<std::unique_ptr<MemfdArenas>> MemfdArenas::Create(
+    int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) {
   // A pool is of any size; the direct area behind its rows begins with a page.
   constexpr uint64_t kPage = alignof(shm::DirectArea);
   std::unique_ptr<MemfdArenas> set(new MemfdArenas((arena_bytes + kPage - 1) / kPage * kPage));
   for (int i = 0; i < num_arenas; ++i) {
-    if (absl::Status added = set->Add(); !added.ok()) return added;
+    set->Add(landing_of_arena.empty() ? -1 : landing_of_arena[static_cast<size_t>(i)]);
+  }
+  for (Memfd& memfd : set->memfds_) {
+    if (absl::Status made = set->Make(memfd); !made.ok()) return made;
+  }
+  if (set->direct_bytes_ == 0) return set;
+  for (Arena& arena : set->arenas_) {
+    if (absl::Status added = set->AddDirect(arena); !added.ok()) return added;
   }
   return set;
 }
 
-absl::Status MemfdArenas::Add() {
-  Arena arena;
-  arena.read_write =
+void MemfdArenas::Add(int landing) {
+  const auto other = std::find_if(arenas_.begin(), arenas_.end(), [&](const Arena& arena) {
+    return landing >= 0 && arena.landing == landing;
+  });
+  Arena arena{.memfd = memfds_.size(), .landing = landing};
+  if (other != arenas_.end()) {
+    arena.memfd = other->memfd;
+  } else {
+    memfds_.emplace_back();
+  }
+  Memfd& memfd = memfds_[arena.memfd];
+  arena.offset = memfd.num_parts++ * arena_bytes_;
+  arenas_.push_back(arena);
+  if (landing >= 0) direct_bytes_ = 0;
+}
+
+absl::Status MemfdArenas::Make(Memfd& memfd) const {
+  memfd.read_write =
       UniqueFd(EPD_FAILPOINT_CALL("worker.arena.no_memory", ENOMEM,
                                   memfd_create("epd-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
-  const int fd = arena.read_write.get();
+  const int fd = memfd.read_write.get();
   if (fd < 0) return Exhausted("memfd_create of a staging arena");
-  if (ftruncate(fd, static_cast<off_t>(arena_bytes_ + sizeof(shm::DirectArea))) != 0 ||
+  if (ftruncate(fd, static_cast<off_t>(BytesOf(memfd) + direct_bytes_)) != 0 ||
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Exhausted(absl::StrCat("a staging arena of ", arena_bytes_, " bytes of address space"));
+    return Exhausted(
+        absl::StrCat("a staging arena of ", BytesOf(memfd), " bytes of address space"));
   }
   const std::string path = absl::StrCat("/proc/self/fd/", fd);
-  arena.read_only = UniqueFd(EPD_FAILPOINT_CALL("worker.arena.no_descriptor", EMFILE,
+  memfd.read_only = UniqueFd(EPD_FAILPOINT_CALL("worker.arena.no_descriptor", EMFILE,
                                                 open(path.c_str(), O_RDONLY | O_CLOEXEC)));
-  if (!arena.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
+  if (!memfd.read_only.valid()) return Exhausted("a read-only descriptor of a staging arena");
   if (fchmod(fd, 0) != 0) return Exhausted("fchmod of a staging arena");
-  arenas_.push_back(std::move(arena));
-  return AddDirect(arenas_.back());
+  return absl::OkStatus();
 }
 
 absl::Status MemfdArenas::AddDirect(Arena& arena) {
-  const int fd = arena.read_write.get();
+  const int fd = FdOf(arena);
   if (!Allocate(fd, arena_bytes_, sizeof(shm::DirectArea)))
     return Exhausted("memory for a staging arena's direct area");
   void* mapped = mmap(nullptr, sizeof(shm::DirectArea), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
@@ -79,27 +102,35 @@ absl::Status MemfdArenas::AddDirect(Arena& arena) {
 // records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
   if (!leaves_pages_) {
-    Trim(arena_bytes_, sizeof(shm::DirectArea));
+    for (const Arena& arena : arenas_) {
+      if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
+    }
     Trim(0, arena_bytes_);
   }
-  for (Arena& arena : arenas_) {
+  for (const Arena& arena : arenas_) {
     if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
-    if (arena.mapped != nullptr) munmap(arena.mapped, arena_bytes_);
+  }
+  for (const Memfd& memfd : memfds_) {
+    if (memfd.mapped != nullptr) munmap(memfd.mapped, BytesOf(memfd));
   }
 }
 
-absl::StatusOr<ArenaShare> MemfdArenas::Share(int arena) {
+absl::StatusOr<ArenaShare> MemfdArenas::Share(int index) {
+  const Arena& arena = arenas_[static_cast<size_t>(index)];
+  const Memfd& memfd = memfds_[arena.memfd];
+  const bool lands = arena.landing >= 0;
   return ArenaShare{.sharing = ArenaSharing::kMemfd,
-                    .bytes = arena_bytes_ + sizeof(shm::DirectArea),
-                    .read_write_fd = arenas_[arena].read_write.get(),
-                    .read_only_fd = arenas_[arena].read_only.get(),
+                    .bytes = BytesOf(memfd) + direct_bytes_,
+                    .read_write_fd = lands ? -1 : memfd.read_write.get(),
+                    .read_only_fd = memfd.read_only.get(),
                     .handle = {},
-                    .device_uuid = {}};
+                    .device_uuid = {},
+                    .landing = arena.landing};
 }
 
 absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
-    if (!Allocate(arena.read_write.get(), offset, bytes)) {
+    if (!Allocate(FdOf(arena), arena.offset + offset, bytes)) {
       return absl::ResourceExhaustedError(
           absl::StrCat("the node has no memory for ", bytes, " bytes of staging on each of ",
                        arenas_.size(), " ranks (", std::strerror(errno),
@@ -109,24 +140,27 @@ absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-void MemfdArenas::Trim(uint64_t offset, uint64_t bytes) {
-  for (const Arena& arena : arenas_) {
-    // What cannot be given back stays charged to the node; nothing else depends on it.
-    [[maybe_unused]] const int ignored =
-        fallocate(arena.read_write.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(offset), static_cast<off_t>(bytes));
-  }
+void MemfdArenas::Punch(const Arena& arena, uint64_t offset, uint64_t bytes) const {
+  // What cannot be given back stays charged to the node; nothing else depends on it.
+  [[maybe_unused]] const int ignored =
+      fallocate(FdOf(arena), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(arena.offset + offset), static_cast<off_t>(bytes));
 }
 
-absl::Status MemfdArenas::Read(int arena, uint64_t offset, absl::Span<char> out) const {
+void MemfdArenas::Trim(uint64_t offset, uint64_t bytes) {
+  for (const Arena& arena : arenas_) Punch(arena, offset, bytes);
+}
+
+absl::Status MemfdArenas::Read(int index, uint64_t offset, absl::Span<char> out) const {
   if (offset > arena_bytes_ || out.size() > arena_bytes_ - offset) {
     return absl::DataLossError(absl::StrCat("reading ", out.size(), " bytes of staging at ", offset,
                                             ": the arena has ", arena_bytes_));
   }
+  const Arena& arena = arenas_[static_cast<size_t>(index)];
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t got = pread(arenas_[arena].read_write.get(), out.data() + done, out.size() - done,
-                              static_cast<off_t>(offset + done));
+    const ssize_t got = pread(FdOf(arena), out.data() + done, out.size() - done,
+                              static_cast<off_t>(arena.offset + offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       return absl::DataLossError(absl::StrCat("reading ", out.size(), " bytes of staging at ",
@@ -139,16 +173,18 @@ absl::Status MemfdArenas::Read(int arena, uint64_t offset, absl::Span<char> out)
 }
 
 absl::StatusOr<char*> MemfdArenas::Map(int index) {
-  Arena& arena = arenas_[index];
-  if (arena.mapped == nullptr) {
-    void* mapped = mmap(nullptr, arena_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                        arena.read_write.get(), 0);
+  const Arena& arena = arenas_[static_cast<size_t>(index)];
+  Memfd& memfd = memfds_[arena.memfd];
+  if (memfd.mapped == nullptr) {
+    const uint64_t bytes = BytesOf(memfd);
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                        memfd.read_write.get(), 0);
     if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena");
-    madvise(mapped, arena_bytes_, MADV_DONTFORK);
-    madvise(mapped, arena_bytes_, MADV_HUGEPAGE);
-    arena.mapped = static_cast<char*>(mapped);
+    madvise(mapped, bytes, MADV_DONTFORK);
+    madvise(mapped, bytes, MADV_HUGEPAGE);
+    memfd.mapped = static_cast<char*>(mapped);
   }
-  return arena.mapped;
+  return memfd.mapped + arena.offset;
 }
 
 }  // namespace epd

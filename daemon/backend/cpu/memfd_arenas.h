@@ -15,12 +15,14 @@
 namespace epd {
 
 // Sparse: address space is free, memory comes with Commit, but for the direct area behind it. The mode of each memfd is 0 once its
-// read-only descriptor is open, so that a peer that gets only that one cannot open it for writing.
+// read-only descriptor is open, so that a peer that gets only that one cannot open it for writing. A landing arena is one memfd
+// for several arenas, an equal part of it each; nobody meets in a set with one, and its arenas have no direct areas.
 class MemfdArenas : public ArenaSet {
  public:
-  // Each of `arena_bytes` rounded up to whole pages.
+  // Each of `arena_bytes` rounded up to whole pages. `landing_of_arena`: as Backend::CreateArenas.
   //   RESOURCE_EXHAUSTED  descriptors or address space
-  static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(int num_arenas, uint64_t arena_bytes);
+  static absl::StatusOr<std::unique_ptr<MemfdArenas>> Create(
+      int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena = {});
   ~MemfdArenas() override;
 
   int num_arenas() const override { return static_cast<int>(arenas_.size()); }
@@ -35,17 +37,30 @@ class MemfdArenas : public ArenaSet {
   absl::StatusOr<char*> Map(int arena) override;
 
  private:
-  struct Arena {
+  struct Memfd {
     UniqueFd read_write;
     UniqueFd read_only;
+    uint64_t num_parts = 0;  // Arenas in it.
     char* mapped = nullptr;
+  };
+  struct Arena {
+    size_t memfd = 0;  // In memfds_.
+    uint64_t offset = 0;
+    int landing = -1;
     shm::DirectArea* direct = nullptr;
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
-  absl::Status Add();
+  void Add(int landing);  // An arena, whose memfd is still to be made.
+  absl::Status Make(Memfd& memfd) const;
   absl::Status AddDirect(Arena& arena);
+  int FdOf(const Arena& arena) const { return memfds_[arena.memfd].read_write.get(); }
+  uint64_t BytesOf(const Memfd& memfd) const { return memfd.num_parts * arena_bytes_; }
+  // Gives pages of an arena back; its direct area lies behind arena_bytes_.
+  void Punch(const Arena& arena, uint64_t offset, uint64_t bytes) const;
 
   uint64_t arena_bytes_;
+  uint64_t direct_bytes_ = sizeof(shm::DirectArea);  // Behind each arena; 0: there are none.
+  std::vector<Memfd> memfds_;
   std::vector<Arena> arenas_;
   bool leaves_pages_ = false;
 };

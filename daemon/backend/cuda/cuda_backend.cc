@@ -17,8 +17,8 @@ CudaBackend::~CudaBackend() {
   if (lost_.ok()) Pump(now_);
 }
 
-absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(int num_arenas,
-                                                                    uint64_t arena_bytes) {
+absl::StatusOr<std::unique_ptr<ArenaSet>> CudaBackend::CreateArenas(
+    int num_arenas, uint64_t arena_bytes, const std::vector<int>& /*landing_of_arena*/) {
   const int stream = next_stream_++ % kNumMoveStreams;
   auto arenas = std::make_unique<CudaArenas>(
       *device_, num_arenas, arena_bytes, stream,

@@ -37,8 +37,8 @@ class CudaBackend : public Backend, public MemberMoves {
 
   std::string name() const override { return "cuda"; }
   std::string simd() const override { return ""; }
-  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(int num_arenas,
-                                                         uint64_t arena_bytes) override;
+  absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(
+      int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) override;
   void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                  absl::Time now) override;
   absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;

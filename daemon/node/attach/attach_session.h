@@ -65,8 +65,9 @@ absl::StatusOr<WorkerSlots> AdoptWorkerSlots(const shm::SlotsLayout& layout,
                                              std::shared_ptr<UniqueFd> segment,
                                              std::shared_ptr<UniqueFd> worker_event);
 
-// A bit of Attach.features.
+// Bits of Attach.features.
 inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
+inline constexpr uint64_t kTakesLandingArenas = 4;
 
 struct AttachSession {
   SessionId id;

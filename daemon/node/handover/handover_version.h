@@ -21,13 +21,14 @@ struct HandoverVersion {
 
 // Of this source.
 inline constexpr uint32_t kHandoverMajor = 1;
-inline constexpr uint32_t kHandoverMinor = 1;
+inline constexpr uint32_t kHandoverMinor = 2;
 inline HandoverVersion OfThisSource() {
-  // slots_layout: words of slots by themselves, and more than 256 slots (proto/epd/v1/slots_layout.h).
+  // slots_layout: words of slots by themselves, and more than 256 slots (proto/epd/v1/slots_layout.h). landing_arenas: of a
+  // group that is about to be told of its arenas; who takes one for a rank's arena gives clients none for the other ranks.
   return {.major = kHandoverMajor,
           .minor = kHandoverMinor,
-          .knows = {"slots_layout"},
-          .must_know = {"slots_layout"}};
+          .knows = {"slots_layout", "landing_arenas"},
+          .must_know = {"slots_layout", "landing_arenas"}};
 }
 
 // Whether `reader` can take what comes with `header`.

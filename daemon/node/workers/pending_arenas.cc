@@ -2,17 +2,25 @@
 
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 
 namespace epd {
+namespace {
+
+size_t NumDescriptors(const v1::TenantReady::Arena& made) {
+  if (!made.landing_ranks().empty()) return 1;
+  return made.handle().empty() ? 2 : 0;
+}
+
+}  // namespace
 
 absl::Status PendingArenas::Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds) {
-  const auto num_described = absl::c_count_if(
-      ready.arenas(), [](const v1::TenantReady::Arena& made) { return made.handle().empty(); });
-  if (fds.size() != 2 * static_cast<size_t>(num_described)) {
+  size_t num_expected = 0;
+  for (const v1::TenantReady::Arena& made : ready.arenas()) num_expected += NumDescriptors(made);
+  if (fds.size() != num_expected) {
     return absl::InternalError(absl::StrCat("the worker sent ", fds.size(), " descriptors for ",
-                                            num_described, " arenas, expected two each"));
+                                            ready.arenas_size(), " arenas, expected ",
+                                            num_expected));
   }
   Entry entry;
   entry.formation = Formation(ready.formation());
@@ -22,12 +30,9 @@ absl::Status PendingArenas::Put(const v1::TenantReady& ready, std::vector<Unique
   for (const v1::TenantReady::Arena& made : ready.arenas()) {
     Arena arena;
     arena.made = made;
-    if (!made.handle().empty()) {
-      entry.arenas[Rank(made.rank())] = std::move(arena);
-      continue;
-    }
-    arena.read_write = std::make_shared<UniqueFd>(std::move(fds[next++]));
-    arena.read_only = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    const size_t num = NumDescriptors(made);
+    if (num > 1) arena.read_write = std::make_shared<UniqueFd>(std::move(fds[next++]));
+    if (num > 0) arena.read_only = std::make_shared<UniqueFd>(std::move(fds[next++]));
     entry.arenas[Rank(made.rank())] = std::move(arena);
   }
   groups_[GroupId(ready.group_id())] = std::move(entry);
@@ -66,6 +71,7 @@ absl::StatusOr<PacketChannel::Fds> PendingArenas::Take(const ReplyJoined& reply,
     out.set_sharing(made.sharing());
     out.set_handle(made.handle());
     out.set_device_uuid(made.device_uuid());
+    *out.mutable_landing_ranks() = made.landing_ranks();
     if (!made.handle().empty()) continue;
     fds.push_back(own ? arena->second.read_write : arena->second.read_only);
   }

@@ -23,12 +23,12 @@ class PendingArenas {
  public:
   // Keeps the arenas of a TenantReady that is OK; those of the group's earlier formations are
   // dropped.
-  //   INTERNAL  not two descriptors per arena
+  //   INTERNAL  not two descriptors per arena, and one per landing arena
   absl::Status Put(const v1::TenantReady& ready, std::vector<UniqueFd> fds);
 
   // Adds to `joined.arenas` for the session of `reply` and returns the descriptors in the same order:
-  // of every rank of the group that has one here, its own read-write, the others read-only. After the last
-  // local session the descriptors are dropped.
+  // of every rank of the group that has one here, its own read-write, the others read-only, and the landing arenas of other
+  // workers' ranks. After the last local session the descriptors are dropped.
   //   INTERNAL  the formation's arenas are not there
   // `self`: the worker whose book this is.
   absl::StatusOr<PacketChannel::Fds> Take(const ReplyJoined& reply, const WorkerId& self,
@@ -44,14 +44,15 @@ class PendingArenas {
  private:
   struct Arena {
     v1::TenantReady::Arena made;
-    std::shared_ptr<UniqueFd> read_write;  // Both null where the arena has a handle.
+    std::shared_ptr<UniqueFd>
+        read_write;  // Both null where the arena has a handle; this one of a landing arena.
     std::shared_ptr<UniqueFd> read_only;
   };
   struct Entry {
     Formation formation;
     uint64_t stream_region_offset = 0;
     uint64_t stream_region_bytes = 0;
-    std::map<Rank, Arena> arenas;
+    std::map<Rank, Arena> arenas;  // By TenantReady.Arena.rank.
     std::set<SessionId> served;
   };
   std::map<GroupId, Entry> groups_;

@@ -109,6 +109,8 @@ struct CreateArenas {
   ArenaSetId set;
   int num_arenas = 0;
   uint64_t arena_bytes = 0;
+  // [num_arenas], empty for none: the landing arena of which it is a part, by number from 0; -1: of none.
+  std::vector<int> landing_of_arena = {};
   std::string backend;  // Of the groups that use them; "auto": the worker's first.
 };
 

@@ -22,6 +22,7 @@ struct TenantStart {
   absl::Status base_cause;
   std::vector<PeerWorker> nodes = {};  // The workers that serve the group.
   GroupId communicator = {};           // Of all tenants of the group.
+  bool landing_arenas = false;         // One for all ranks of another worker, not one for each.
 
   // Its arenas are device memory.
   bool on_device() const { return spec.on_device(); }

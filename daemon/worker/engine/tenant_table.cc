@@ -1,6 +1,7 @@
 #include "daemon/worker/engine/tenant_table.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -84,18 +85,13 @@ absl::Status TenantTable::Start(TenantStart start) {
   for (const RankHolder& member : members) {
     if (member.session) tenant->uid = sessions_.at(member.session);
   }
-  ArenaSetKey key;
   std::vector<Rank> ranks;
-  uint32_t num_remote = 0;
   for (const RankHolder& member : members) {
     const bool has_arena = member.session || tenant->peers.has_value();
-    tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(key.size()) : -1);
-    if (!has_arena) continue;
-    // A rank of another node has an arena that only this worker writes.
-    key.emplace_back(member.session, member.session ? member.arena_index : num_remote++);
-    ranks.push_back(member.rank);
+    tenant->arena_of_rank.push_back(has_arena ? static_cast<int>(ranks.size()) : -1);
+    if (has_arena) ranks.push_back(member.rank);
   }
-  if (absl::Status taken = TakeArenas(*tenant, key); !taken.ok()) return taken;
+  if (absl::Status taken = TakeArenas(*tenant, MakeArenaSetKey(*tenant)); !taken.ok()) return taken;
   event_.Add(ReportTenantReady{.group = group,
                                .formation = tenant->start.formation,
                                .set = tenant->set,
@@ -104,6 +100,26 @@ absl::Status TenantTable::Start(TenantStart start) {
                                .stream_region_bytes = tenant->stream_region_bytes});
   tenants_[{group, tenant->start.formation}] = std::move(tenant);
   return absl::OkStatus();
+}
+
+// A rank of another worker has an arena that only this worker writes; those of one worker may lie in one.
+ArenaSetKey TenantTable::MakeArenaSetKey(const Tenant& tenant) {
+  const bool lands = tenant.start.landing_arenas && !tenant.start.on_device();
+  ArenaSetKey key;
+  uint32_t num_remote = 0;
+  std::map<WorkerId, uint32_t> landing_of;
+  for (const RankHolder& member : tenant.start.members) {
+    if (member.session) {
+      key.emplace_back(member.session, member.arena_index);
+    } else if (tenant.peers.has_value() && lands) {
+      const auto next = static_cast<uint32_t>(landing_of.size());
+      const auto landing = landing_of.try_emplace(member.server(), next).first;
+      key.emplace_back(SessionId(), kInLandingArena + landing->second);
+    } else if (tenant.peers.has_value()) {
+      key.emplace_back(SessionId(), num_remote++);
+    }
+  }
+  return key;
 }
 
 absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
@@ -119,10 +135,15 @@ absl::Status TenantTable::TakeArenas(Tenant& tenant, const ArenaSetKey& key) {
   if (!lease.ok()) return lease.status();
   tenant.set = lease->set;
   if (lease->created) {
-    event_.Add(CreateArenas{.set = lease->set,
-                            .num_arenas = static_cast<int>(key.size()),
-                            .arena_bytes = staging_.arena_bytes(lease->set),
-                            .backend = tenant.start.spec.backend});
+    CreateArenas create{.set = lease->set,
+                        .num_arenas = static_cast<int>(key.size()),
+                        .arena_bytes = staging_.arena_bytes(lease->set),
+                        .backend = tenant.start.spec.backend};
+    for (const auto& [session, index] : key) {
+      const bool lands = !session && index >= kInLandingArena;
+      create.landing_of_arena.push_back(lands ? static_cast<int>(index - kInLandingArena) : -1);
+    }
+    event_.Add(std::move(create));
   }
   return absl::OkStatus();
 }

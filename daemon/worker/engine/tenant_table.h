@@ -56,6 +56,8 @@ class TenantTable {
   const ByFormation& all() const { return tenants_; }
 
  private:
+  // Of a tenant that starts, and whose peers are known.
+  static ArenaSetKey MakeArenaSetKey(const Tenant& tenant);
   absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
   void DropArenaSets(const std::vector<ArenaSetId>& sets);
 

@@ -176,7 +176,8 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
                     .bases = {},
                     .base_cause = FromProto(message.base_cause()),
                     .nodes = {},
-                    .communicator = GroupId(message.communicator_id())};
+                    .communicator = GroupId(message.communicator_id()),
+                    .landing_arenas = message.landing_arenas()};
   absl::StatusOr<GroupSpec> spec = FromProto(message.spec(), SpecDefaults());
   if (!spec.ok()) return spec.status();
   if (absl::Status valid = Validate(*spec); !valid.ok()) return valid;
@@ -212,6 +213,8 @@ absl::StatusOr<TenantStart> TenantStartFromProto(const v1::StartTenant& message)
   return start;
 }
 
+namespace {
+
 void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena) {
   arena.set_bytes(share.bytes);
   switch (share.sharing) {
@@ -227,6 +230,31 @@ void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena) {
   }
   arena.set_handle(share.handle);
   arena.set_device_uuid(share.device_uuid);
+}
+
+}  // namespace
+
+absl::Status PutArenas(ArenaSet& set, const std::vector<Rank>& ranks, v1::TenantReady& ready,
+                       std::vector<int>& fds) {
+  std::map<int, v1::TenantReady::Arena*> landings;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const absl::StatusOr<ArenaShare> share = set.Share(static_cast<int>(i));
+    if (!share.ok()) return share.status();
+    const auto known = landings.find(share->landing);
+    const bool is_new = known == landings.end();
+    v1::TenantReady::Arena& arena = is_new ? *ready.add_arenas() : *known->second;
+    if (share->landing >= 0) {
+      landings[share->landing] = &arena;
+      arena.add_landing_ranks(ranks[i].value);
+    }
+    if (!is_new) continue;
+    arena.set_rank(ranks[i].value);
+    ShareToProto(*share, arena);
+    for (const int fd : {share->read_write_fd, share->read_only_fd}) {
+      if (fd >= 0) fds.push_back(fd);
+    }
+  }
+  return absl::OkStatus();
 }
 
 namespace {

@@ -27,8 +27,10 @@ v1::NeighbourMessage NeighbourToProto(const NeighbourMessage& message);
 absl::StatusOr<NeighbourMessage> NeighbourFromProto(const v1::NeighbourMessage& message,
                                                     std::vector<UniqueFd> fds);
 
-// Everything but the rank.
-void ShareToProto(const ArenaShare& share, v1::TenantReady::Arena& arena);
+// Tells of the arenas of `ranks`, one each in their order; `fds`: what goes with them, as TenantReady says.
+//   RESOURCE_EXHAUSTED  no descriptor for one
+absl::Status PutArenas(ArenaSet& set, const std::vector<Rank>& ranks, v1::TenantReady& ready,
+                       std::vector<int>& fds);
 
 // Operations of the past in one message: the longest line has less than 187 bytes.
 inline constexpr size_t kMaxPastShown = 1400;

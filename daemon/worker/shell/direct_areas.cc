@@ -71,17 +71,17 @@ DirectOutcome ToOutcome(const shm::DirectRecord& record, bool ended) {
 
 }  // namespace
 
-void DirectAreas::Add(const ReportTenantReady& ready, std::vector<SessionId> sessions,
+bool DirectAreas::Add(const ReportTenantReady& ready, std::vector<SessionId> sessions,
                       ArenaSet& set) {
-  if (set.num_arenas() == 0 || set.Direct(0) == nullptr) return;
-  if (sessions.size() != ready.ranks.size()) return;  // Of several nodes.
+  if (set.num_arenas() == 0 || set.Direct(0) == nullptr) return false;
+  if (sessions.size() != ready.ranks.size()) return false;  // Of several nodes.
   Ranks ranks{.set = ready.set, .sessions = std::move(sessions), .of_rank = {}};
   ranks.of_rank.resize(ready.ranks.size());
   Set& known = sets_[ready.set];
   known.areas.clear();
   for (size_t i = 0; i < ready.ranks.size(); ++i) {
     const uint32_t rank = ready.ranks[i].value;
-    if (rank >= ranks.of_rank.size()) return;
+    if (rank >= ranks.of_rank.size()) return false;
     known.areas.push_back(set.Direct(static_cast<int>(i)));
     ranks.of_rank[rank] = known.areas.back();
   }
@@ -90,6 +90,7 @@ void DirectAreas::Add(const ReportTenantReady& ready, std::vector<SessionId> ses
     for (shm::DirectArea* area : known.areas) shm::EndDirect(area->gate, known.generation);
   }
   ranks_[{ready.group, ready.formation}] = std::move(ranks);
+  return true;
 }
 
 void DirectAreas::Drop(ArenaSetId set) {

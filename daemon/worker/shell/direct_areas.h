@@ -23,8 +23,8 @@ namespace epd {
 // count nonsense for their own group. Exec thread only.
 class DirectAreas {
  public:
-  // Of a formation whose ranks are all here; `set` outlives it. Nothing where the set's arenas have no areas.
-  void Add(const ReportTenantReady& ready, std::vector<SessionId> sessions, ArenaSet& set);
+  // Of a formation; `set` outlives it. Whether they are of use: all its ranks are here, and the set's arenas have areas.
+  bool Add(const ReportTenantReady& ready, std::vector<SessionId> sessions, ArenaSet& set);
   // The set is about to be dropped.
   void Drop(ArenaSetId set);
 

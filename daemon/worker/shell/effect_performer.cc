@@ -195,7 +195,7 @@ void EffectPerformer::Run(const CommitPages& effect) {
 void EffectPerformer::Run(const CreateArenas& effect) {
   Backend& backend = BackendFor(effect.backend);
   absl::StatusOr<std::unique_ptr<ArenaSet>> set =
-      backend.CreateArenas(effect.num_arenas, effect.arena_bytes);
+      backend.CreateArenas(effect.num_arenas, effect.arena_bytes, effect.landing_of_arena);
   if (set.ok()) {
     arenas_[effect.set] = Arenas{.set = *std::move(set), .backend = &backend};
   } else {
@@ -222,21 +222,11 @@ void EffectPerformer::Run(const ReportTenantReady& effect) {
     if (problem == arena_problems_.end()) return;  // It ended before its communicator was entered.
     status = problem->second;
   }
-  for (size_t i = 0; i < effect.ranks.size() && status.ok(); ++i) {
-    const absl::StatusOr<ArenaShare> share = set->second.set->Share(static_cast<int>(i));
-    status = share.status();
-    if (!share.ok()) break;
-    v1::TenantReady::Arena& arena = *ready.add_arenas();
-    arena.set_rank(effect.ranks[i].value);
-    ShareToProto(*share, arena);
-    if (share->read_write_fd < 0) continue;
-    fds.push_back(share->read_write_fd);
-    fds.push_back(share->read_only_fd);
-  }
   if (status.ok() && set != arenas_.end()) {
+    status = PutArenas(*set->second.set, effect.ranks, ready, fds);
     const auto tenant = tenants_.find({effect.group, effect.formation});
-    if (tenant != tenants_.end()) direct_.Add(effect, tenant->second.sessions, *set->second.set);
-    ready.set_direct(set->second.set->num_arenas() > 0 && set->second.set->Direct(0) != nullptr);
+    if (status.ok() && tenant != tenants_.end())
+      ready.set_direct(direct_.Add(effect, tenant->second.sessions, *set->second.set));
   }
   if (status.ok()) {
     EPD_FAILPOINT("worker.tenant.ready");

@@ -16,7 +16,8 @@
 namespace epd {
 
 // Which arenas a set has: the j-th rank of a session has that session's j-th arena. In rank order.
-// Session 0: of a rank on another node.
+// Session 0: of a rank of another worker; the j-th such has an arena of its own, or lies in landing arena j - kInLandingArena.
+inline constexpr uint32_t kInLandingArena = uint32_t{1} << 31;
 using ArenaSetKey = std::vector<std::pair<SessionId, uint32_t>>;
 
 // A region, and what must be done to memory before it may be used.

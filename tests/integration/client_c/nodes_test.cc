@@ -12,6 +12,7 @@
 
 #include "tests/integration/client_c/harness/exchange_cases.h"
 #include "tests/integration/client_c/harness/node_fleet.h"
+#include "tests/integration/client_c/harness/staging_use.h"
 #include "tests/integration/client_c/harness/told.h"
 
 namespace epd::testing {
@@ -65,6 +66,35 @@ TEST(NodesTest, TheWorkerExecutorMovesRowsBetweenTwoNodes) {
     return joined.rank->Dispatch(one).message;
   });
   EXPECT_THAT(FinishAll(ranks), Each(HasSubstr("slots, its capacity is 40")));
+}
+
+// Four ranks are on each node: a rank maps the arenas of those here, and of each other node one.
+TEST(NodesTest, WhatARankMapsGrowsWithTheNodesAndNotWithTheRanksOnThem) {
+  NodeFleet fleet(3);
+  const ExchangeCase c{.num_ranks = 12, .num_experts = 12};
+  auto ranks = fleet.StartRanks(c, [](JoinedRank& joined, Link& link) -> std::string {
+    if (std::string p = joined.rank->RunAndCompare(joined.data); !p.empty()) return p;
+    link.Say("ran");
+    link.Hear();
+    return joined.RunAndLeave(kSteps);
+  });
+  for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(), "ran");
+  constexpr size_t kHere = 4, kOtherNodes = 2;
+  for (const auto& rank : ranks) {
+    const StagingUse use = StagingUseOf(rank->pid());
+    EXPECT_EQ(use.num_mappings, kHere + kOtherNodes);
+    EXPECT_EQ(use.num_writable, 1u) << "of its own arena";
+    EXPECT_EQ(use.num_descriptors, 0u) << "what is mapped needs none";
+  }
+  for (int node = 0; node < 3; ++node) {
+    const StagingUse of_worker = StagingUseOf(fleet.node(node).worker_pid());
+    EXPECT_EQ(of_worker.num_memfds, kHere + kOtherNodes);
+    EXPECT_EQ(of_worker.num_descriptors, 2 * (kHere + kOtherNodes));
+    const StagingUse of_epd = StagingUseOf(fleet.node(node).pid());
+    EXPECT_EQ(of_epd.num_memfds, 0u) << "all have joined, and nobody meets without the worker";
+  }
+  for (const auto& rank : ranks) rank->link().Say("go");
+  EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 TEST(NodesTest, CallsThatDoNotAgreeAndOverflowsAreHeardOnAllNodesAndEndNothing) {

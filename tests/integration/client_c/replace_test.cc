@@ -109,7 +109,7 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
                           [this](JoinedRank& joined, Link&) { return Exchange(joined); });
   ASSERT_TRUE(GoOn());
   EXPECT_THAT(daemon.Replace(OtherEpd("epd_next_major")).text,
-              AllOf(HasSubstr("state of version 1.1, the other program takes 2.x"),
+              AllOf(HasSubstr("state of version 1.2, the other program takes 2.x"),
                     ::testing::Not(HasSubstr("upgrade epd"))));
   EXPECT_THAT(daemon.Replace("/nowhere/epd").text, HasSubstr("cannot run '/nowhere/epd'"));
   EXPECT_THAT(daemon.Replace("epd").text, HasSubstr("got 'epd', expected an absolute path"));
@@ -121,7 +121,7 @@ TEST_P(ReplaceTest, AProgramThatCannotTakeOverIsRefusedAndChangesNothing) {
   EXPECT_EQ(daemon.Replace(OtherEpd("epd_must_know")).exit_code, 0);
   EXPECT_THAT(
       daemon.Replace(std::filesystem::absolute("daemon/epd")).text,
-      HasSubstr("with 'something-new', which the other program, of version 1.1, does not know"));
+      HasSubstr("with 'something-new', which the other program, of version 1.2, does not know"));
   ASSERT_TRUE(GoOn());
   rounds_->last = rounds_->done + 20;
   EXPECT_THAT(FinishAll(ranks), Each("")) << daemon.Log();

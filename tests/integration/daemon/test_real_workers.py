@@ -2,6 +2,7 @@
 each shows what the other's ranks did last, and a worker that never answers another one is named."""
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -78,6 +79,41 @@ def test_two_workers_receive_one_id_of_nccl_and_two_groups_have_two(pair, client
     _form(clients, "g")
     _form(clients, "h")
     assert _the_one(_digests(pair, "g")) != _the_one(_digests(pair, "h"))
+
+
+def _read_only(fd: int) -> bool:
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def test_a_client_of_the_release_before_gets_an_arena_for_each_rank_of_another_node(pair):
+    """Ranks 0 and 1 are of two sessions of node a, which share what is made for them; 2 to 4 are of one of node b."""
+    slots, landing = 1, 4  # Bits of Attach.features.
+    for name, features, num_arenas in (("new", slots | landing, 3), ("old", slots, 5)):
+        with contextlib.ExitStack() as stack:
+            made = [stack.enter_context(attach.Client(pair[node].socket)) for node in (0, 0, 1)]
+            for client, of_client in zip(
+                made, (slots | landing, features, slots | landing), strict=True
+            ):
+                client.attach(features=of_client)
+                while client.fds:  # Of its slots.
+                    os.close(client.fds.pop())
+            for client, ranks in zip(made, ([0], [1], [2, 3, 4]), strict=True):
+                client.start_join(attach.spec(name, num_ranks=5), ranks)
+            for client in made[:2]:
+                joined = client.expect("joined")
+                assert len(joined.arenas) == len(client.fds) == num_arenas, joined
+                assert [_read_only(fd) for fd in client.fds] == [not a.own for a in joined.arenas]
+                of_others = joined.arenas[2:]
+                sizes = [os.fstat(fd).st_size for fd in client.fds]
+                assert sizes == [arena.bytes for arena in joined.arenas]
+                if num_arenas == 3:
+                    assert list(of_others[0].landing_ranks) == [2, 3, 4]
+                    assert sizes[2] == 3 * sizes[0]
+                else:
+                    assert [a.rank for a in of_others] == [2, 3, 4]
+                    assert all(not a.landing_ranks for a in joined.arenas)
+            # What node a's clients do not take is no matter of node b.
+            assert [list(a.landing_ranks) for a in made[2].expect("joined").arenas][0] == [0, 1]
 
 
 def test_a_replaced_worker_brings_a_new_epoch_and_a_new_id_to_both_nodes(pair, clients):

@@ -1,5 +1,6 @@
 // Goal: groups of many real ranks on four nodes, a process each, get from all five operations what plain loops give, and
-// lose a rank by one name, as small ones do. Prints what a rank costs. EPD_MANY_RANKS: how many, 1024 unless told.
+// lose a rank by one name, as small ones do. Prints what a rank costs. EPD_MANY_RANKS: how many, 1024 unless told;
+// EPD_MANY_NODES: on as many nodes instead.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,14 +8,15 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/integration/client_c/harness/node_fleet.h"
 #include "tests/integration/client_c/harness/rank_process.h"
+#include "tests/integration/client_c/harness/staging_use.h"
 
 namespace epd::testing {
 namespace {
@@ -24,18 +26,17 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kNodes = 4;
 constexpr uint32_t kTokens = 8;
 constexpr int kSteps = 5;
 constexpr double kPatience = 900;
 
-uint32_t NumRanks() {
-  const char* told = std::getenv("EPD_MANY_RANKS");
-  return told == nullptr ? 1024 : static_cast<uint32_t>(std::strtoul(told, nullptr, 10));
+uint32_t Told(const char* variable, uint32_t otherwise) {
+  const char* told = std::getenv(variable);
+  return told == nullptr ? otherwise : static_cast<uint32_t>(std::strtoul(told, nullptr, 10));
 }
 
 ExchangeCase Case() {
-  const uint32_t num_ranks = NumRanks();
+  const uint32_t num_ranks = Told("EPD_MANY_RANKS", 1024);
   return {.num_ranks = num_ranks,
           .num_experts = num_ranks,
           .top_k = 2,
@@ -57,8 +58,8 @@ double Seconds(Clock::time_point since) {
 }
 
 // What the process alone has, and its share of what it maps with others, in KiB.
-uint64_t MemoryOf(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/smaps_rollup");
+uint64_t MemoryOf(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/smaps_rollup");
   std::string line;
   while (std::getline(file, line)) {
     if (line.rfind("Pss:", 0) == 0) return std::stoull(line.substr(4));
@@ -66,26 +67,37 @@ uint64_t MemoryOf(const std::string& pid) {
   return 0;
 }
 
-// Of all processes of a program: how many, and their memory.
-std::pair<int, uint64_t> MemoryOfAll(const std::string& program) {
-  std::pair<int, uint64_t> all;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "comm");
-    std::string name;
-    if (!std::getline(file, name) || name != program) continue;
-    ++all.first;
-    all.second += MemoryOf(entry.path().filename());
-  }
-  return all;
-}
-
 class ManyRanksOfNodes : public ::testing::Test {
  protected:
-  ManyRanksOfNodes() : fleet_(kNodes) {}
+  // Of a joined group, all of whose ranks have run.
+  void PrintWhatARankCosts(const std::vector<std::unique_ptr<RankProcess>>& ranks);
 
-  NodeFleet fleet_;
+  const int num_nodes_ = static_cast<int>(Told("EPD_MANY_NODES", 4));
+  NodeFleet fleet_{num_nodes_};
   const ExchangeCase case_ = Case();
 };
+
+void ManyRanksOfNodes::PrintWhatARankCosts(const std::vector<std::unique_ptr<RankProcess>>& ranks) {
+  uint64_t of_ranks = 0, of_workers = 0, of_epds = 0;
+  for (const auto& rank : ranks) of_ranks += MemoryOf(rank->pid());
+  for (int node = 0; node < num_nodes_; ++node) {
+    of_workers += MemoryOf(fleet_.node(node).worker_pid());
+    of_epds += MemoryOf(fleet_.node(node).pid());
+  }
+  std::printf(
+      "memory of a rank: %.0f KiB, and its share of %d workers %.0f KiB, of %d epds %.0f KiB\n",
+      static_cast<double>(of_ranks) / case_.num_ranks, num_nodes_,
+      static_cast<double>(of_workers) / case_.num_ranks, num_nodes_,
+      static_cast<double>(of_epds) / case_.num_ranks);
+  const StagingUse of_rank = StagingUseOf(ranks[0]->pid());
+  const StagingUse of_worker = StagingUseOf(fleet_.node(0).worker_pid());
+  const StagingUse of_epd = StagingUseOf(fleet_.node(0).pid());
+  std::printf(
+      "staging: a rank maps %zu arenas; a worker has %zu, with %zu descriptors and %zu mappings; "
+      "epd keeps %zu descriptors and %zu mappings\n",
+      of_rank.num_mappings, of_worker.num_memfds, of_worker.num_descriptors, of_worker.num_mappings,
+      of_epd.num_descriptors, of_epd.num_mappings);
+}
 
 TEST_F(ManyRanksOfNodes, EveryRankGetsWhatPlainLoopsGive) {
   const auto started = Clock::now();
@@ -106,7 +118,7 @@ TEST_F(ManyRanksOfNodes, EveryRankGetsWhatPlainLoopsGive) {
       },
       Patient());
   for (const auto& rank : ranks) ASSERT_EQ(rank->link().Hear(kPatience), "joined");
-  std::printf("%u ranks on %d nodes joined after %.1f s\n", case_.num_ranks, kNodes,
+  std::printf("%u ranks on %d nodes joined after %.1f s\n", case_.num_ranks, num_nodes_,
               Seconds(started));
   for (const auto& rank : ranks) rank->link().Say("go");
   std::vector<double> slowest(kSteps);
@@ -125,15 +137,7 @@ TEST_F(ManyRanksOfNodes, EveryRankGetsWhatPlainLoopsGive) {
   std::printf(
       "five operations of %u tokens: %.3f s for the slowest rank, the middle one of %d steps\n",
       kTokens, slowest[kSteps / 2], kSteps);
-  uint64_t of_ranks = 0;
-  for (const auto& rank : ranks) of_ranks += MemoryOf(std::to_string(rank->pid()));
-  const auto [num_workers, of_workers] = MemoryOfAll("epd-worker");
-  const auto [num_epds, of_epds] = MemoryOfAll("epd");
-  std::printf(
-      "memory of a rank: %.0f KiB, and its share of %d workers %.0f KiB, of %d epds %.0f KiB\n",
-      static_cast<double>(of_ranks) / case_.num_ranks, num_workers,
-      static_cast<double>(of_workers) / case_.num_ranks, num_epds,
-      static_cast<double>(of_epds) / case_.num_ranks);
+  PrintWhatARankCosts(ranks);
   for (const auto& rank : ranks) rank->link().Say("end");
   EXPECT_THAT(FinishAll(ranks, kPatience), Each(""));
 }

@@ -92,6 +92,8 @@ v1::ServerMessage FullJoined() {
       arena.set_sharing(v1::ARENA_SHARING_DEVICE_HANDLE);
       arena.set_handle(std::string(64, 'h'));
       arena.set_device_uuid("0123456789abcdef");
+    } else if (rank == 0) {
+      for (const uint32_t landing : {0u, 300u}) arena.add_landing_ranks(landing);
     }
     v1::Joined::Member& member = *joined.add_members();
     member.set_rank(rank);
@@ -199,6 +201,8 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {
   EXPECT_EQ(message.formation, 2u);
   ASSERT_EQ(message.arenas.size(), 3u);
   EXPECT_EQ(message.arenas[2].rank, 2u);
+  EXPECT_EQ(message.arenas[0].landing_ranks, (std::vector<uint32_t>{0, 300}));
+  EXPECT_TRUE(message.arenas[1].landing_ranks.empty());
   EXPECT_EQ(message.arenas[2].bytes, uint64_t{1} << 40);
   EXPECT_TRUE(message.arenas[1].own);
   EXPECT_FALSE(message.arenas[2].own);

@@ -114,6 +114,54 @@ TEST(MemfdArenas, PagesGoBackWithTheArenasAlthoughAClientHoldsThem) {
   close(held);
 }
 
+// Arenas 1, 3 and 4 are of ranks of one other worker, 2 of a second one's.
+TEST(MemfdArenas, ALandingArenaHoldsEqualPartsAndOnlyTheWorkerWritesThem) {
+  constexpr uint64_t kPart = 1 << 20;
+  auto arenas = MemfdArenas::Create(5, kPart, {-1, 0, 1, 0, 0}).value();
+  const ArenaShare own = arenas->Share(0).value();
+  EXPECT_EQ(own.landing, -1);
+  EXPECT_EQ(own.bytes, kPart) << "nobody meets here without the worker";
+  EXPECT_EQ(arenas->Direct(0), nullptr);
+  const ArenaShare landing = arenas->Share(1).value();
+  for (const int arena : {1, 3, 4}) {
+    const ArenaShare share = arenas->Share(arena).value();
+    EXPECT_EQ(share.landing, 0);
+    EXPECT_EQ(share.bytes, 3 * kPart);
+    EXPECT_EQ(share.read_only_fd, landing.read_only_fd);
+    EXPECT_EQ(share.read_write_fd, -1) << "it leaves the worker to be read alone";
+  }
+  EXPECT_EQ(arenas->Share(2)->bytes, kPart);
+  EXPECT_EQ(arenas->Share(2)->landing, 1);
+  EXPECT_NE(arenas->Share(2)->read_only_fd, landing.read_only_fd);
+
+  ASSERT_TRUE(arenas->Commit(8192, 4096).ok());
+  EXPECT_EQ(BytesWithDirectArea(landing.read_only_fd), 3 * 4096u);
+  const char letters[] = "abcde";
+  for (int arena = 0; arena < 5; ++arena) arenas->Map(arena).value()[8192] = letters[arena];
+  const auto* const reads = static_cast<const char*>(
+      mmap(nullptr, 3 * kPart, PROT_READ, MAP_SHARED, landing.read_only_fd, 0));
+  ASSERT_NE(reads, MAP_FAILED);
+  EXPECT_EQ(reads[8192], 'b');
+  EXPECT_EQ(reads[kPart + 8192], 'd');
+  EXPECT_EQ(reads[2 * kPart + 8192], 'e');
+  for (int arena = 0; arena < 5; ++arena) {
+    char letter = 0;
+    ASSERT_TRUE(arenas->Read(arena, 8192, absl::MakeSpan(&letter, 1)).ok());
+    EXPECT_EQ(letter, letters[arena]);
+    EXPECT_FALSE(arenas->Read(arena, kPart, absl::MakeSpan(&letter, 1)).ok()) << "the next arena's";
+  }
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, landing.read_only_fd, 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(landing.read_only_fd, 0), 0);
+  const int held = fcntl(landing.read_only_fd, F_DUPFD_CLOEXEC, 0);
+  arenas->Trim(8192, 4096);
+  EXPECT_EQ(BytesWithDirectArea(held), 0u);
+  ASSERT_TRUE(arenas->Commit(0, 4096).ok());
+  arenas.reset();
+  EXPECT_EQ(BytesWithDirectArea(held), 0u) << "pages went with the arenas";
+  munmap(const_cast<char*>(reads), 3 * kPart);
+  close(held);
+}
+
 TEST(MemfdArenas, DescriptorsAreCloseOnExec) {
   const auto arenas = MemfdArenas::Create(1, 4096).value();
   EXPECT_TRUE(fcntl(arenas->Share(0)->read_write_fd, F_GETFD) & FD_CLOEXEC);

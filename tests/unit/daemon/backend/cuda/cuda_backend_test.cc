@@ -70,7 +70,7 @@ class CudaBackendTest : public ::testing::Test {
     backend_ = std::make_unique<CudaBackend>(*std::move(device), options.limit);
   }
   std::unique_ptr<ArenaSet> Make(uint64_t bytes = kArenaBytes) {
-    auto set = backend_->CreateArenas(problem_.num_ranks, bytes).value();
+    auto set = backend_->CreateArenas(problem_.num_ranks, bytes, {}).value();
     for (int i = 0; i < 100 && absl::IsUnavailable(set->Ready()); ++i) {
       EXPECT_TRUE(Poll().ok());
     }
@@ -280,7 +280,7 @@ TEST_F(CudaBackendTest, MemoryComesAndGoesOnlyOnceOpenMovesHaveEnded) {
   StageDispatch();
   ASSERT_EQ(Move(), absl::OkStatus());  // Its scratch memory is there now.
   backend_->StartMove(1, *arenas_, group_, job_, now_);
-  std::unique_ptr<ArenaSet> other = backend_->CreateArenas(1, kArenaBytes).value();
+  std::unique_ptr<ArenaSet> other = backend_->CreateArenas(1, kArenaBytes, {}).value();
   backend_->StartMove(2, *arenas_, group_, job_, now_);
   ASSERT_TRUE(backend_->Poll(now_)->empty());
   EXPECT_TRUE(absl::IsUnavailable(other->Ready()));

@@ -150,7 +150,7 @@ class DirectMembers : public ::testing::Test {
     auto device = CudaDevice::Open(driver_->table(), options);
     EXPECT_TRUE(device.ok()) << device.status();
     worker.backend = std::make_unique<CudaBackend>(*std::move(device), options.limit, &nccl_table_);
-    worker.arenas = worker.backend->CreateArenas(problem_.num_ranks, kArenaBytes).value();
+    worker.arenas = worker.backend->CreateArenas(problem_.num_ranks, kArenaBytes, {}).value();
     for (int i = 0; i < 100 && absl::IsUnavailable(worker.arenas->Ready()); ++i) {
       driver_->RunStreams();
       EXPECT_TRUE(worker.backend->Poll(now_).ok());

@@ -43,6 +43,16 @@ TEST(HandoverVersionTest, WhatMustBeKnownIsRefusedByNameWhereItIsNot) {
   EXPECT_TRUE(CheckVersion(header, reader).ok());
 }
 
+TEST(HandoverVersionTest, ThisSourceTakesWhatCameBeforeLandingArenasAndIsNotLeftToIt) {
+  HandoverVersion before{1, 1};
+  before.knows = before.must_know = {"slots_layout"};
+  const HandoverVersion own = OfThisSource();
+  EXPECT_TRUE(CheckVersion(MakeHeader(before, "0.1", kPlace), own).ok());
+  EXPECT_TRUE(CheckVersion(MakeHeader(own, "0.1", kPlace), own).ok());
+  EXPECT_THAT(CheckVersion(MakeHeader(own, "0.1", kPlace), before).message(),
+              AllOf(HasSubstr("'landing_arenas'"), HasSubstr("1.1")));
+}
+
 TEST(HandoverVersionTest, ASettingThatOthersHoldOnToMayNotChange) {
   const v1::HandoverHeader header = MakeHeader({1, 0}, "0.1", kPlace);
   EXPECT_TRUE(CheckPlace(header, kPlace).ok());

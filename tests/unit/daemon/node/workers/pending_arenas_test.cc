@@ -3,6 +3,7 @@
 #include "daemon/node/workers/pending_arenas.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include "gtest/gtest.h"
 
@@ -114,6 +115,65 @@ TEST(PendingArenasTest, OnlyTheAskedFormationIsHandedOut) {
 TEST(PendingArenasTest, WrongNumberOfDescriptorsIsTheWorkersBug) {
   PendingArenas book;
   EXPECT_TRUE(absl::IsInternal(book.Put(Ready(1, {0, 1}), Fds(3))));
+}
+
+// Rank 0 is here, 1 and 3 on one other node, 2 on a second one.
+v1::TenantReady WithLandingArenas() {
+  v1::TenantReady ready = Ready(1, {0, 1, 2});
+  for (const uint32_t rank : {1u, 3u}) ready.mutable_arenas(1)->add_landing_ranks(rank);
+  ready.mutable_arenas(2)->add_landing_ranks(2);
+  return ready;
+}
+
+std::vector<RankHolder> OverThreeNodes() {
+  return {Member(0, kHere, 10), Member(1, NodeId{"b"}, 10), Member(2, NodeId{"c"}, 10),
+          Member(3, NodeId{"b"}, 11)};
+}
+
+void ExpectLandingArenas(PendingArenas& book) {
+  v1::Joined joined;
+  const auto taken = book.Take(Reply(1, 10, OverThreeNodes()), kSelf, joined);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(taken->size(), 3u) << "one for each arena";
+  ASSERT_EQ(joined.arenas_size(), 3);
+  EXPECT_TRUE(joined.arenas(0).own());
+  EXPECT_EQ(joined.arenas(0).landing_ranks_size(), 0);
+  EXPECT_FALSE(joined.arenas(1).own());
+  EXPECT_EQ(joined.arenas(1).bytes(), 101u);
+  ASSERT_EQ(joined.arenas(1).landing_ranks_size(), 2);
+  EXPECT_EQ(joined.arenas(1).landing_ranks(1), 3u);
+  ASSERT_EQ(joined.arenas(2).landing_ranks_size(), 1);
+}
+
+TEST(PendingArenasTest, RanksOfAnotherNodeHaveOneArenaAndOneReadOnlyDescriptor) {
+  PendingArenas book;
+  ASSERT_TRUE(book.Put(WithLandingArenas(), Fds(2 + 1 + 1)).ok());
+  ExpectLandingArenas(book);
+}
+
+TEST(PendingArenasTest, WhoTakesLandingArenasForArenasOfOneRankIsSentTooFewDescriptors) {
+  PendingArenas book;
+  v1::TenantReady ready = WithLandingArenas();
+  // As an epd that does not know the field.
+  for (v1::TenantReady::Arena& arena : *ready.mutable_arenas()) arena.clear_landing_ranks();
+  EXPECT_TRUE(absl::IsInternal(book.Put(ready, Fds(2 + 1 + 1))));
+}
+
+TEST(PendingArenasTest, LandingArenasAreHandedOver) {
+  PendingArenas book;
+  ASSERT_TRUE(book.Put(WithLandingArenas(), Fds(2 + 1 + 1)).ok());
+  OutgoingFds out;
+  v1::HandoverWorker state;
+  book.Save(state, out);
+  // The same process goes on with the same numbers.
+  for (v1::HandoverWorker::Arena& arena : *state.mutable_arenas(0)->mutable_arenas()) {
+    if (arena.read_write_fd() > 0) arena.set_read_write_fd(dup(arena.read_write_fd()));
+    arena.set_read_only_fd(dup(arena.read_only_fd()));
+  }
+  IncomingFds in;
+  PendingArenas next;
+  next.Restore(state, in);
+  ExpectLandingArenas(next);
 }
 
 v1::TenantReady OnDevice(v1::TenantReady ready, v1::ArenaSharing sharing) {
