@@ -35,7 +35,8 @@
  *   FAILED_PRECONDITION  the group drains, or was left
  *   RESOURCE_EXHAUSTED   receive capacity (without drop), staging, or too many outstanding calls
  *   ABORTED              stale epoch or plan: prepare again and repeat
- *   UNAVAILABLE          a rank, a worker or the daemon is gone; the text names it
+ *   UNAVAILABLE          a rank, a worker or the daemon is gone; the text names it. While a rank is gone the next
+ *                        tries are held up for 100 ms each, or until it is back
  *   DEADLINE_EXCEEDED    a rank is late; the text names the missing ranks
  *   DATA_LOSS            a corrupt plan or staging
  * Text: "[epd:CODE] group=... epoch=... rank=... phase=...: what happened; what to do".
@@ -165,8 +166,8 @@ typedef struct epd_join_args {
   const char* const* devices;
   uint64_t min_epoch;  /* The group's epoch will be above it. */
   int64_t deadline_ms; /* 0: spec->form_ms. */
-  const char*
-      program; /* NULL or a name of this program, for people: at most 200 printable bytes, no spaces. */
+  /* NULL or a name of this program, for people: at most 200 printable bytes, no spaces. */
+  const char* program;
   const char* metadata; /* NULL or anything, for people: at most 256 printable ASCII bytes. */
   /* Zeros, or epd_group_info::plans of the group that this one goes on for after a stop in order: plans of that one are
    * then good in this one, until it forms anew. */
@@ -313,8 +314,8 @@ typedef struct epd_ragged_args {
   uint64_t operand_rows;
   const void* output; /* [output_rows] */
   uint64_t output_rows;
-  uint32_t
-      index_bytes; /* 4 or 8: int32 or int64 in the arrays below, [num_ranks, slices_per_rank]. */
+  /* 4 or 8: int32 or int64 in the arrays below, [num_ranks, slices_per_rank]. */
+  uint32_t index_bytes;
   uint32_t slices_per_rank;
   const void* input_offsets;  /* Of each slice that is sent, in `operand`. */
   const void* send_sizes;     /* Their rows. */
@@ -325,8 +326,8 @@ typedef struct epd_ragged_args {
   /* out [num_ranks, slices_per_rank] or NULL: where each slice that came landed, and its offset in its sender's operand. */
   void* landing_offsets;
   void* source_offsets;
-  int32_t
-      adds; /* 1: rows of float32, bfloat16 or float16 that land on each other are added, in fp32, by rank. */
+  /* 1: rows of float32, bfloat16 or float16 that land on each other are added, in fp32, by rank. */
+  int32_t adds;
 } epd_ragged_args;
 /* Sends slices of rows to offsets that the sender gives. Offsets of empty slices mean nothing. Executor client; the group's
  * experts and sizes do not matter.

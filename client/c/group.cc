@@ -8,6 +8,9 @@
 namespace epd::client {
 namespace {
 
+// A loop of calls while a rank is lost is to leave the CPU to whoever brings that rank back.
+constexpr std::chrono::milliseconds kRetryPause{100};
+
 std::string Listed(const std::vector<uint32_t>& ranks) {
   std::string text;
   for (const uint32_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
@@ -101,6 +104,7 @@ void Group::MaybeDrain() {
 
 uint64_t Group::BeginExecution(uint32_t rank, const Program& program) {
   MutexLock lock(mutex_);
+  PaceRetry(rank);
   if (TriesAgain(rank)) return kRefusedExecution;
   return counts_[{rank, program}].next++;
 }
@@ -142,6 +146,7 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
                       "this process holds rank %s of the group, not rank %u",
                       Listed(ranks_).c_str(), rank);
   }
+  if (!key->execution) PaceRetry(rank);
   if (Status late = AwaitFormed(); !late.ok()) return late;
   Count& count = counts_[{rank, key->program}];
   const bool refused = key->execution == kRefusedExecution;
@@ -224,6 +229,13 @@ void Group::EndCall(uint32_t rank, bool failed) {
 
 bool Group::TriesAgain(uint32_t rank) const {
   return state_ == State::kReforming && !callers_wait_ && failed_.contains(rank);
+}
+
+void Group::PaceRetry(uint32_t rank) {
+  changed_.WaitUntil(mutex_, Clock::now() + kRetryPause, [&] {
+    mutex_.AssertHeld();
+    return !TriesAgain(rank);
+  });
 }
 
 void Group::EndStreams() {

@@ -80,8 +80,8 @@ struct Formation {
   bool counts_of_own_experts = false;  // Suffice behind a gather's stage (region_layout.h).
   std::chrono::nanoseconds spin{};
   std::chrono::nanoseconds direct_wait{};  // For peers, before the worker is asked.
-  bool goes_direct =
-      false;  // Small rows may go from rank to rank without the worker (direct_call.h).
+  // Small rows may go from rank to rank without the worker (direct_call.h).
+  bool goes_direct = false;
   std::shared_ptr<EagerBuffers> eager_buffers = std::make_shared<EagerBuffers>();
   std::shared_ptr<DirectPrograms> direct = std::make_shared<DirectPrograms>();
 
@@ -116,7 +116,8 @@ class Group {
   // Lets a call in: waits for READY within the forming deadline where READY comes back by itself.
   // On success the caller must call EndCall, after it dropped its reference to `formation`;
   // key->execution is then set, and the execution counts as begun. So it does where it is refused and the rank's last
-  // call did not fail: it is the one that fails on all ranks. Those that try again and are refused take no number.
+  // call did not fail: it is the one that fails on all ranks. Those that try again and are refused take no number, and
+  // are refused after 100 ms.
   //   INVALID_ARGUMENT   this session does not hold the rank
   //   ABORTED            the execution began while calls were refused
   //   DEADLINE_EXCEEDED  READY did not come back
@@ -173,6 +174,8 @@ class Group {
   void EndOne() EPD_REQUIRES(mutex_);
   // The rank has failed, and tries again while calls are refused.
   bool TriesAgain(uint32_t rank) const EPD_REQUIRES(mutex_);
+  // Holds such a rank up for a moment, or until calls are not refused any more.
+  void PaceRetry(uint32_t rank) EPD_REQUIRES(mutex_);
   // Says Drained if the group re-forms and no call is in flight.
   void MaybeDrain() EPD_REQUIRES(mutex_);
 
