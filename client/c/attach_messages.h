@@ -14,10 +14,6 @@ namespace epd::client {
 
 inline constexpr uint32_t kMinAttachVersion = 1;
 
-// Of Attach::features.
-inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
-inline constexpr uint64_t kTakesLandingArenas = 4;
-
 using Deadlines = epd_v1_Deadlines;
 using GroupSpec = epd_v1_GroupSpec;
 

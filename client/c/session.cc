@@ -10,6 +10,7 @@
 
 #include "client/c/attach_messages.h"
 #include "client/c/epd_client.h"
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
 #include "proto/stacks/stack_writer.h"
@@ -62,7 +63,8 @@ Status Session::Attach(const std::string& path, const std::string& client_name,
   client::Attach attach = MakeAttach(client_name);
   attach.client_version = EPD_CLIENT_VERSION;
   attach.traceparent = TraceparentOfEnvironment();
-  attach.features = kTakesSlotsOfFurtherWorkers | shm::kTakesManySlots | kTakesLandingArenas;
+  attach.features = features::kTakesSlotsOfFurtherWorkers | features::kTakesManySlots |
+                    features::kTakesLandingArenas;
   if (Status unsent = session->socket_.Send(EncodeClientMessage(attach)); !unsent.ok()) {
     // Who is refused for their uid is told so, and the daemon is gone, perhaps before the first word.
     const Status said = session->TakeAttached(deadline);

@@ -7,7 +7,9 @@
 #include "client/c/attach_messages.h"
 #include "client/c/direct_wait.h"
 #include "client/c/interrupt.h"
+#include "client/c/join_wait.h"
 #include "client/c/session.h"
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/region_layout.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -19,20 +21,9 @@
 namespace epd::client {
 namespace {
 
-constexpr std::chrono::minutes kDefaultForm{5};
-// epd's own answer to a late join says who is missing, so it gets time to arrive.
-constexpr std::chrono::seconds kAnswerGrace{10};
 constexpr std::chrono::seconds kLeaveDeadline{10};
 // How long the reason of a session's end may take to be read.
 constexpr std::chrono::seconds kGoodbyeGrace{1};
-
-Clock::time_point JoinDeadline(const Join& join) {
-  int64_t ns = join.deadline;
-  if (ns <= 0) ns = join.spec.deadlines.form;
-  const auto wait = ns > 0 ? std::chrono::nanoseconds(ns) : std::chrono::nanoseconds(kDefaultForm);
-  return Clock::now() + std::min<std::chrono::nanoseconds>(wait, std::chrono::hours(24)) +
-         kAnswerGrace;
-}
 
 // How messages name the group, as the daemon does.
 std::string Title(const GroupSpec& spec) {
@@ -42,6 +33,56 @@ std::string Title(const GroupSpec& spec) {
 // A landing arena is always a memfd.
 bool NeedsDescriptor(const JoinedArena& arena) {
   return arena.sharing != ArenaSharing::kDeviceHandle || !arena.landing_ranks.empty();
+}
+
+Status CheckDescriptors(const Joined& joined, size_t num_fds) {
+  const auto num_arenas = static_cast<size_t>(
+      std::count_if(joined.arenas.begin(), joined.arenas.end(), &NeedsDescriptor));
+  if (num_fds == 2 * joined.slots.size() + num_arenas) return {};
+  return MakeStatus(Code::kDataLoss,
+                    "the daemon announced %zu arenas with descriptors and slots of %zu workers, "
+                    "and sent %zu descriptors",
+                    num_arenas, joined.slots.size(), num_fds);
+}
+
+// Ranks agree in their calls on this.
+uint64_t HashOf(GroupSpec spec) {
+  spec.deadlines = {};
+  const std::string bytes = EncodeGroupSpec(spec);
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+// All of it but its memory.
+Status Describe(const Joined& joined, const PlanIds& carried, Formation& formation) {
+  const uint32_t num_ranks = joined.spec.num_ranks;
+  if (num_ranks == 0 || num_ranks > static_cast<uint32_t>(kMaxRanks)) {
+    return MakeStatus(Code::kDataLoss, "the daemon joined us to a group of %u ranks", num_ranks);
+  }
+  formation.group_id = joined.group_id;
+  formation.epoch = joined.epoch;
+  formation.formation = joined.formation;
+  formation.plan_ids = {.group_id = joined.group_id, .epoch = joined.epoch};
+  formation.carried_plans = carried;
+  // On a device plans are renamed where they are (client/cuda/carried_plans.h).
+  if (carried.group_id != 0 && !IsOnDevice(joined.spec)) formation.plan_ids = carried;
+  formation.spec = joined.spec;
+  formation.spec_hash = HashOf(joined.spec);
+  for (const uint32_t owner : joined.spec.expert_owner) {
+    formation.expert_owner.push_back(static_cast<int32_t>(owner));
+  }
+  if (const KernelError error = CheckRoutingSpec(formation.Routing(1, 1)); !error.ok()) {
+    return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s",
+                      ToString(error).c_str());
+  }
+  for (const JoinedMember& member : joined.members) {
+    if (member.node != joined.members[0].node) formation.several_nodes = true;
+  }
+  formation.stream_region_offset = joined.stream_region_offset;
+  formation.stream_region_bytes = joined.stream_region_bytes;
+  formation.spin = SpinTime(num_ranks + 1);
+  formation.direct_wait = DirectWaitFor(num_ranks);
+  formation.goes_direct = DirectIsOn() && !formation.several_nodes;
+  return {};
 }
 
 // Only whoever has a device's context can map it.
@@ -62,9 +103,10 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
   auto group =
       std::make_shared<Group>(Title(join.spec), join.ranks, [this](const Drained& drained) {
         // A failed send means that the session is ending; the reader will see that.
-        EPD_FAILPOINT_SEND("client.drained.send")(void) socket_.Send(EncodeClientMessage(drained));
+        EPD_FAILPOINT_SEND("client.drained.send",
+                           static_cast<void>(socket_.Send(EncodeClientMessage(drained))));
       });
-  const Clock::time_point deadline = JoinDeadline(join);
+  const Clock::time_point deadline = Clock::now() + JoinWait(join, attached_);
   MutexLock lock(mutex_);
   if (!lost_.ok()) return lost_;
   const uint64_t id = join.request_id = ++last_request_id_;
@@ -75,7 +117,7 @@ Status Session::JoinGroup(Join join, const PlanIds& carried, std::shared_ptr<Gro
     return pending_[id].done;
   };
   Status sent;
-  EPD_FAILPOINT_SEND("client.join.send") sent = socket_.Send(EncodeClientMessage(join));
+  EPD_FAILPOINT_SEND("client.join.send", sent = socket_.Send(EncodeClientMessage(join)));
   EPD_FAILPOINT("client.join.sent");
   // A session that takes no message has ended, and why was said before.
   if (!sent.ok()) Await(Clock::now() + kGoodbyeGrace, done);
@@ -114,8 +156,8 @@ Status Session::LeaveGroup(Group& group) {
       mutex_.AssertHeld();
       return pending_[id].done;
     };
-    EPD_FAILPOINT_SEND("client.leave.send")
-    result = socket_.Send(EncodeClientMessage(Leave{id, last->group_id}));
+    const std::string leave = EncodeClientMessage(Leave{id, last->group_id});
+    EPD_FAILPOINT_SEND("client.leave.send", result = socket_.Send(leave));
     if (result.ok()) Await(deadline, done);
     if (result.ok()) {
       result = pending_[id].done
@@ -240,51 +282,13 @@ Status Session::TakeArenas(const Joined& joined, std::vector<UniqueFd>& fds, For
 
 Status Session::MakeFormation(const Joined& joined, const PlanIds& carried,
                               std::vector<UniqueFd>& fds, std::shared_ptr<const Formation>* out) {
-  const auto num_fds = static_cast<size_t>(
-      std::count_if(joined.arenas.begin(), joined.arenas.end(), &NeedsDescriptor));
-  if (fds.size() != 2 * joined.slots.size() + num_fds) {
-    return MakeStatus(
-        Code::kDataLoss,
-        "the daemon announced %zu arenas with descriptors and slots of %zu workers, and "
-        "sent %zu descriptors",
-        num_fds, joined.slots.size(), fds.size());
-  }
+  if (Status s = CheckDescriptors(joined, fds.size()); !s.ok()) return s;
   if (Status s = TakeSlots(joined, fds); !s.ok()) return s;
   auto formation = std::make_shared<Formation>();
-  formation->group_id = joined.group_id;
-  formation->epoch = joined.epoch;
-  formation->formation = joined.formation;
-  formation->plan_ids = {.group_id = joined.group_id, .epoch = joined.epoch};
-  formation->spec = joined.spec;
-  formation->carried_plans = carried;
-  // On a device plans are renamed where they are (client/cuda/carried_plans.h).
-  if (carried.group_id != 0 && !IsOnDevice(joined.spec)) formation->plan_ids = carried;
-  for (const JoinedMember& member : joined.members) {
-    if (member.node != joined.members[0].node) formation->several_nodes = true;
-  }
-  formation->counts_of_own_experts = (attached_.features & shm::kTakesCountsOfOwnExperts) != 0;
-  const uint32_t num_ranks = joined.spec.num_ranks;
-  if (num_ranks == 0 || num_ranks > static_cast<uint32_t>(kMaxRanks)) {
-    return MakeStatus(Code::kDataLoss, "the daemon joined us to a group of %u ranks", num_ranks);
-  }
-  for (const uint32_t owner : joined.spec.expert_owner) {
-    formation->expert_owner.push_back(static_cast<int32_t>(owner));
-  }
-  if (const KernelError error = CheckRoutingSpec(formation->Routing(1, 1)); !error.ok()) {
-    return MakeStatus(Code::kDataLoss, "the daemon's group spec is malformed: %s",
-                      ToString(error).c_str());
-  }
+  if (Status s = Describe(joined, carried, *formation); !s.ok()) return s;
+  formation->counts_of_own_experts = (attached_.features & features::kTakesCountsOfOwnExperts) != 0;
   if (Status s = FindSlots(joined, &formation->slots); !s.ok()) return s;
-  formation->stream_region_offset = joined.stream_region_offset;
-  formation->stream_region_bytes = joined.stream_region_bytes;
   if (Status s = TakeArenas(joined, fds, *formation); !s.ok()) return s;
-  GroupSpec hashed = joined.spec;
-  hashed.deadlines = {};
-  const std::string bytes = EncodeGroupSpec(hashed);
-  formation->spec_hash = XXH3_64bits(bytes.data(), bytes.size());
-  formation->spin = SpinTime(num_ranks + 1);
-  formation->direct_wait = DirectWaitFor(num_ranks);
-  formation->goes_direct = DirectIsOn() && !formation->several_nodes;
   *out = std::move(formation);
   return {};
 }

@@ -11,6 +11,7 @@
 #include "daemon/codec/codec.h"
 #include "daemon/node/workers/worker_codec.h"
 #include "daemon/observe/log.h"
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -54,11 +55,11 @@ struct EffectSender::NodeSwitch {
   Targets& to;
 
   void operator()(const SendReport& e) const {
-    EPD_FAILPOINT_SEND("epd.report.send") to.send_report(e.report);
+    EPD_FAILPOINT_SEND("epd.report.send", to.send_report(e.report));
   }
   void operator()(const StartTenant& e) const { sender.Start(e); }
   void operator()(const EndTenant& e) const {
-    EPD_FAILPOINT_SEND("epd.tenant.end") to.workers.Send(e.to, ToProto(e));
+    EPD_FAILPOINT_SEND("epd.tenant.end", to.workers.Send(e.to, ToProto(e)));
   }
   void operator()(const ForgetArenas& e) const {
     for (const auto& [name, entry] : to.workers.all()) {
@@ -77,7 +78,7 @@ struct EffectSender::NodeSwitch {
     v1::ServerMessage message;
     message.mutable_left()->set_request_id(e.request.value);
     *message.mutable_left()->mutable_status() = ToProto(e.status);
-    EPD_FAILPOINT_SEND("epd.left.send") to.clients.Send(e.session, message);
+    EPD_FAILPOINT_SEND("epd.left.send", to.clients.Send(e.session, message));
   }
   void operator()(const NotifyReform& e) const {
     v1::ServerMessage message;
@@ -86,7 +87,7 @@ struct EffectSender::NodeSwitch {
     reform.set_formation(e.formation.value);
     *reform.mutable_cause() = ToProto(e.cause);
     reform.set_wait(e.wait);
-    EPD_FAILPOINT_SEND("epd.reform.send") to.clients.Send(e.session, message);
+    EPD_FAILPOINT_SEND("epd.reform.send", to.clients.Send(e.session, message));
   }
   void operator()(const NotifyDraining& e) const {
     v1::ServerMessage message;
@@ -122,7 +123,7 @@ void EffectSender::Send(const NodeEffect& effect) { std::visit(NodeSwitch{*this,
 
 void EffectSender::Send(const RendezvousEffect& effect) {
   if (const auto* view = std::get_if<SendView>(&effect)) {
-    EPD_FAILPOINT_SEND("epd.view.send") to_.send_view(view->view);
+    EPD_FAILPOINT_SEND("epd.view.send", to_.send_view(view->view));
     return;
   }
   const auto& e = std::get<GroupTransition>(effect);
@@ -143,7 +144,7 @@ bool EffectSender::TakeLandingArenas(const StartTenant& effect) const {
   return absl::c_all_of(effect.members, [&](const RankHolder& holder) {
     if (holder.node != to_.self) return true;
     const AttachSession* session = to_.clients.Find(holder.session);
-    return session != nullptr && (session->features & kTakesLandingArenas) != 0;
+    return session != nullptr && (session->features & features::kTakesLandingArenas) != 0;
   });
 }
 

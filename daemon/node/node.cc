@@ -55,6 +55,7 @@ AttachServer::Options ClientOptions(const NodeIdentity& identity, const Settings
   return {.node = identity.id.value,
           .version = identity.version,
           .incarnation = identity.incarnation,
+          .form = settings.form,
           .max_sessions = [&settings] { return settings.max_sessions; },
           .max_per_uid = [&settings] { return LimitsOf(settings).per_uid; },
           .num_slots = [&workers](const WorkerName& worker) { return workers.NumSlots(worker); },

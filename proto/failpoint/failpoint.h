@@ -29,9 +29,13 @@ int64_t Jumped(const char* point);
 // In place of a system call that returns an int: error makes it -1 with `number` in errno.
 #define EPD_FAILPOINT_CALL(name, number, call) \
   (::epd::failpoint::Fails(name) ? (errno = (number), -1) : static_cast<int>(call))
-// In front of a statement that sends: drop leaves it out, duplicate does it twice.
-#define EPD_FAILPOINT_SEND(name) \
-  for (int epd_times = ::epd::failpoint::Times(name); epd_times > 0; --epd_times)
+// A statement, of the one that sends: drop leaves it out, duplicate does it twice.
+#define EPD_FAILPOINT_SEND(name, ...)                                                 \
+  do {                                                                                \
+    for (int epd_times = ::epd::failpoint::Times(name); epd_times > 0; --epd_times) { \
+      __VA_ARGS__;                                                                    \
+    }                                                                                 \
+  } while (false)
 // A statement; reorder swaps the last two of a container.
 #define EPD_FAILPOINT_REORDER(name, queue)                                 \
   do {                                                                     \
@@ -48,7 +52,10 @@ int64_t Jumped(const char* point);
 #define EPD_FAILPOINT(name) static_cast<void>(0)
 #define EPD_FAILPOINT_FAILS(name) false
 #define EPD_FAILPOINT_CALL(name, number, call) (call)
-#define EPD_FAILPOINT_SEND(name)
+#define EPD_FAILPOINT_SEND(name, ...) \
+  do {                                \
+    __VA_ARGS__;                      \
+  } while (false)
 #define EPD_FAILPOINT_REORDER(name, queue) static_cast<void>(0)
 #define EPD_FAILPOINT_FLIP(name, data, bytes) static_cast<void>(0)
 #define EPD_FAILPOINT_JUMPED(name) 0

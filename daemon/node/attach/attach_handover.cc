@@ -14,7 +14,7 @@ namespace {
 // A program that knew no other layout has written down none.
 shm::SlotsLayout LayoutOf(const v1::HandoverClients::Slots& known) {
   if (known.num_slots() == 0) return {};
-  return shm::SlotsLayout::For(shm::kTakesManySlots, known.num_slots());
+  return shm::SlotsLayout::For(features::kTakesManySlots, known.num_slots());
 }
 
 absl::Status GetSlots(const v1::HandoverClients::Session& in, IncomingFds& fds,

@@ -7,9 +7,10 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/codec/codec.h"
 #include "daemon/observe/log.h"
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
-#include "proto/epd/v1/region_layout.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -127,12 +128,13 @@ void AttachServer::Attach(AttachListener::Arrival arrival) {
   v1::ServerMessage message;
   v1::Attached& attached = *message.mutable_attached();
   attached.set_version(session->version);
-  attached.set_features(shm::kTakesCountsOfOwnExperts);
+  attached.set_features(features::kTakesCountsOfOwnExperts);
   attached.set_session_id(id.value);
   attached.set_incarnation(options_.incarnation);
   attached.set_node(options_.node);
   attached.set_daemon_version(options_.version);
   attached.set_daemon_pid(static_cast<uint32_t>(getpid()));
+  *attached.mutable_form() = ToProto(options_.form);
   const AttachSession& kept = *(sessions_[id] = std::move(session));
   Log(LogLevel::kDebug, "session attached",
       {{"session", id.value},

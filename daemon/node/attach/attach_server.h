@@ -41,6 +41,7 @@ class AttachServer {
     std::string node;
     std::string version;  // Of epd, for Attached.
     uint64_t incarnation = 0;
+    absl::Duration form;                     // Of a group that does not say it, for Attached.
     std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
     std::function<UidShare()> max_per_uid;   // Its sessions.
     // What a session is given for the worker if its client takes so many.

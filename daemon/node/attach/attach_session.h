@@ -65,10 +65,6 @@ absl::StatusOr<WorkerSlots> AdoptWorkerSlots(const shm::SlotsLayout& layout,
                                              std::shared_ptr<UniqueFd> segment,
                                              std::shared_ptr<UniqueFd> worker_event);
 
-// Bits of Attach.features.
-inline constexpr uint64_t kTakesSlotsOfFurtherWorkers = 1;
-inline constexpr uint64_t kTakesLandingArenas = 4;
-
 struct AttachSession {
   SessionId id;
   uint32_t record_index = 0;  // Its block in every worker's records segment.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/random_number.h"
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
@@ -78,7 +79,7 @@ void ClientGateway::OnClientMessage(const AttachSession& session,
 absl::Status ClientGateway::EnterWorker(const AttachSession& session, const GroupSpec& spec,
                                         const WorkerName& name) {
   if (session.slots.count(name) > 0) return absl::OkStatus();
-  if ((session.features & kTakesSlotsOfFurtherWorkers) == 0) {
+  if ((session.features & features::kTakesSlotsOfFurtherWorkers) == 0) {
     return absl::UnimplementedError(absl::StrCat(
         "group=", Title(spec), " backend=", spec.backend, ": this client library (",
         session.client_version, ") knows one worker per node; upgrade it, or ask for backend=cpu"));

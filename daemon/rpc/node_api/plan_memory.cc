@@ -29,7 +29,7 @@ absl::Status Fill(const Node& node, const v1::PlanMemoryRequest& request,
   if (!plan.ok()) return plan.status();
   response = *std::move(plan);
   response.set_slots_bytes_per_session(
-      shm::SlotsLayout::For(shm::kTakesManySlots,
+      shm::SlotsLayout::For(features::kTakesManySlots,
                             static_cast<uint32_t>(node.settings().slots_per_session))
           .bytes());
   JudgePlan(shape.num_ranks, node.settings().staging_bytes,

@@ -135,9 +135,9 @@ void Wire::Meet(const std::vector<PeerWorker>& nodes) {
 void Wire::Send(Incarnation peer, const PeerMessage& message) {
   const auto found = peers_.find(peer);
   if (found == peers_.end()) return;  // Its loss has been told.
-  EPD_FAILPOINT_SEND("worker.wire.message")
-  Post(peer, *found->second.express,
-       Framed(FrameKind::kMessage, ToProto(message, found->second.said)));
+  EPD_FAILPOINT_SEND("worker.wire.message",
+                     Post(peer, *found->second.express,
+                          Framed(FrameKind::kMessage, ToProto(message, found->second.said))));
 }
 
 void Wire::Post(Incarnation peer, PeerStream& stream, const grpc::ByteBuffer& message) {
@@ -164,11 +164,12 @@ absl::Status Wire::SendAhead(Incarnation peer, const PeerMessage& message, const
   const absl::StatusOr<grpc::ByteBuffer> buffer =
       FrameRowsAhead(message, published, destinations, said);
   if (!buffer.ok()) return buffer.status();
-  EPD_FAILPOINT_SEND("worker.wire.ahead") {
-    found->second.said = said;
-    found->second.traffic->sent_bytes.fetch_add(buffer->Length(), std::memory_order_relaxed);
-    Post(peer, *found->second.express, *buffer);
-  }
+  const auto send = [&, &to = found->second] {
+    to.said = said;
+    to.traffic->sent_bytes.fetch_add(buffer->Length(), std::memory_order_relaxed);
+    Post(peer, *to.express, *buffer);
+  };
+  EPD_FAILPOINT_SEND("worker.wire.ahead", send());
   return absl::OkStatus();
 }
 
@@ -188,7 +189,7 @@ void Wire::Send(RowsToSend rows) {
     auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
                                                    std::move(ranks), gate);
     if (rows.stage.said.stage_bytes <= kExpressBytes) {
-      EPD_FAILPOINT_SEND("worker.wire.rows") peer->second.express->Send(outgoing);
+      EPD_FAILPOINT_SEND("worker.wire.rows", peer->second.express->Send(outgoing));
     } else {
       task_thread_.Post([stream = peer->second.bulk, outgoing] { stream->Send(outgoing); });
     }

@@ -243,7 +243,7 @@ void EffectPerformer::Run(const ReportTenantDrained& effect) {
   v1::FromWorker message;
   message.mutable_tenant_drained()->set_group_id(effect.group.value);
   message.mutable_tenant_drained()->set_formation(effect.formation.value);
-  EPD_FAILPOINT_SEND("worker.drained.send") Send(message);
+  EPD_FAILPOINT_SEND("worker.drained.send", Send(message));
 }
 
 void EffectPerformer::Run(const MoveRows& effect) {

@@ -9,7 +9,7 @@
 //
 // In a group on several nodes a gather's stage ends with counts of its plan, int32, in its last CountsBytes, in which the
 // worker finds which rows which node needs: [R, L] of the rank's own experts, L may be 0. A client that a daemon has not
-// told that it takes these (kTakesCountsOfOwnExperts) brings [R, E]; their bytes tell them apart.
+// told that it takes these (features::kTakesCountsOfOwnExperts) brings [R, E]; their bytes tell them apart.
 //
 // Where arenas are device memory (backend cuda) nobody reads a stage but kernels that know the plan, so that all sizes
 // follow from the call's shapes and no byte from the routes: the plan copy is the whole handle_mem
@@ -59,9 +59,7 @@ constexpr uint64_t OutBytes(uint64_t rows_bytes, uint64_t num_weights) {
   return num_weights == 0 ? rows_bytes : OutWeightsOffset(rows_bytes) + num_weights * 4;
 }
 
-// Of the counts behind a gather's stage. Of Attached::features:
-inline constexpr uint64_t kTakesCountsOfOwnExperts = 1;
-
+// Of the counts behind a gather's stage.
 constexpr uint64_t CountsBytes(uint64_t num_ranks, uint64_t num_experts) {
   return RoundUpToRegionAlignment(num_ranks * num_experts * 4);
 }

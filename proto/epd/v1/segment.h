@@ -81,8 +81,8 @@ struct AnnounceRequest {
   uint32_t eager_buffer;  // kAnnounceStaged: its number, where the rows stand.
   // kAnnounceStaged: as which number the rank has published the call for itself (direct_area.h); 0: it has not.
   uint32_t published;
-  char name
-      [256];  // Zero-terminated or cut. Without has_name: where in its program the call stands, for people.
+  // Zero-terminated or cut. Without has_name: where in its program the call stands, for people.
+  char name[256];
 };
 
 // What kPublish and kPulled say.
@@ -123,8 +123,8 @@ struct SlotRequest {
   uint32_t has_weights;
   uint32_t top_k;
   uint32_t alignment;
-  uint32_t
-      plan_bytes;  // May differ. Worker executor: of the plan copy at the start of the region; region_layout.h.
+  // May differ. Worker executor: of the plan copy at the start of the region; region_layout.h.
+  uint32_t plan_bytes;
   uint64_t row_bytes;
   uint64_t plan_id;  // Operation id of the prepare; 0 for prepare.
   uint64_t spec_hash;

@@ -10,13 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/epd/v1/features.h"
 #include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd::shm {
-
-// A bit of Attach.features: the client goes by kArmed, kStreamed and kUsedGroups, and takes more than kSlotsPerSession slots.
-inline constexpr uint64_t kTakesManySlots = 2;
 
 struct SlotsLayout {
   uint32_t num_slots = kSlotsPerSession;
@@ -24,7 +22,7 @@ struct SlotsLayout {
 
   // `num_slots`: what is given to a client that takes them.
   static constexpr SlotsLayout For(uint64_t client_features, uint32_t num_slots) {
-    if ((client_features & kTakesManySlots) == 0) return {};
+    if ((client_features & features::kTakesManySlots) == 0) return {};
     return {.num_slots = std::clamp(num_slots, limits::kMinOpSlots, limits::kMaxOpSlots),
             .words_apart = true};
   }

@@ -227,7 +227,7 @@ TEST_P(HostileSlotsTest, GarbageInItsOwnSlotsHurtsNobodyElse) {
 
 INSTANTIATE_TEST_SUITE_P(Executors, HostileSlotsTest,
                          ::testing::Combine(::testing::Bool(),
-                                            ::testing::Values(0, shm::kTakesManySlots)),
+                                            ::testing::Values(0, features::kTakesManySlots)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param) ? "worker" : "client") +
                                   (std::get<1>(test.param) == 0 ? "" : "ManySlots");

@@ -30,6 +30,13 @@ def test_two_sessions_join_one_group_and_get_each_others_arenas(daemon):
         assert os.fstat(a.fds[2]).st_ino == os.fstat(b.fds[2]).st_ino
 
 
+def test_a_client_is_told_how_long_its_groups_may_form(daemon):
+    """It does not give up a Join before epd does."""
+    daemon.start("--form=45m")
+    with daemon.client() as client:
+        assert client.attach().form.ToTimedelta().total_seconds() == 45 * 60
+
+
 def test_versions_without_overlap_are_refused_with_both_ranges(daemon):
     daemon.start()
     with daemon.client() as client:

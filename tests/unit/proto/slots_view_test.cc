@@ -153,7 +153,7 @@ class ManySlotsTest : public ::testing::TestWithParam<uint32_t> {
     return SlotsView::Open(segment_.get(), bytes(), kReadVersions, &view_);
   }
 
-  const SlotsLayout layout_ = SlotsLayout::For(kTakesManySlots, GetParam());
+  const SlotsLayout layout_ = SlotsLayout::For(features::kTakesManySlots, GetParam());
   const std::unique_ptr<std::byte[], decltype(&std::free)> segment_{
       static_cast<std::byte*>(std::aligned_alloc(4096, layout_.bytes())), &std::free};
   SlotsView view_;
@@ -223,8 +223,8 @@ TEST(SlotsLayoutTest, WhoKnowsNoOtherLayoutGetsTheOneOfBefore) {
   const SlotsLayout before = SlotsLayout::For(/*client_features=*/1, limits::kMaxOpSlots);
   EXPECT_EQ(before.num_slots, kSlotsPerSession);
   EXPECT_EQ(before.bytes(), sizeof(SlotsSegment));
-  EXPECT_EQ(SlotsLayout::For(kTakesManySlots, 1).num_slots, limits::kMinOpSlots);
-  EXPECT_EQ(SlotsLayout::For(kTakesManySlots, ~0u).num_slots, limits::kMaxOpSlots);
+  EXPECT_EQ(SlotsLayout::For(features::kTakesManySlots, 1).num_slots, limits::kMinOpSlots);
+  EXPECT_EQ(SlotsLayout::For(features::kTakesManySlots, ~0u).num_slots, limits::kMaxOpSlots);
 }
 
 }  // namespace

@@ -183,6 +183,7 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForAttached) {
   a.set_node("node");
   a.set_daemon_version("1.2");
   a.set_daemon_pid(99);
+  a.mutable_form()->set_seconds(600);
   const auto message = std::get<Attached>(Decoded(proto));
   EXPECT_EQ(message.version, 1u);
   EXPECT_EQ(message.features, 2u);
@@ -191,6 +192,7 @@ TEST(AttachCodecTest, ReadsWhatProtobufWritesForAttached) {
   EXPECT_EQ(message.node, "node");
   EXPECT_EQ(message.daemon_version, "1.2");
   EXPECT_EQ(message.daemon_pid, 99u);
+  EXPECT_EQ(message.form, 600'000'000'000);
 }
 
 TEST(AttachCodecTest, ReadsWhatProtobufWritesForJoined) {

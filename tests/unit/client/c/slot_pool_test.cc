@@ -145,7 +145,7 @@ class ManySlotsTest : public ::testing::Test {
   }
 
   static constexpr shm::SlotsLayout kLayout =
-      shm::SlotsLayout::For(shm::kTakesManySlots, limits::kMaxOpSlots);
+      shm::SlotsLayout::For(features::kTakesManySlots, limits::kMaxOpSlots);
   void* const memory_;
   const int eventfd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   SlotPool pool_;

@@ -63,7 +63,7 @@ StreamNode::StreamNode(Executor executor, bool drop_on_overflow)
     }
   });
   for (uint32_t r = 0; r < kNumRanks; ++r) {
-    const auto layout = shm::SlotsLayout::For(shm::kTakesManySlots, shm::kSlotsPerSession);
+    const auto layout = shm::SlotsLayout::For(features::kTakesManySlots, shm::kSlotsPerSession);
     slots_fds_.push_back(MakeMemory(layout.bytes(), "slots"));
     const shm::SlotsView view = shm::SlotsView::Create(Map(slots_fds_[r], layout.bytes()), r + 1,
                                                        /*incarnation=*/0, layout);

@@ -160,7 +160,7 @@ TEST_F(PoisonSessionTest, LongTextIsCutAndTerminated) {
 
 // All that a client has to say of them.
 TEST(PoisonManySlotsTest, OnlyThoseInUseAreLookedAtAndNoOtherPageComesIntoBeing) {
-  const auto layout = shm::SlotsLayout::For(shm::kTakesManySlots, limits::kMaxOpSlots);
+  const auto layout = shm::SlotsLayout::For(features::kTakesManySlots, limits::kMaxOpSlots);
   const auto slots = CreateSlots(1, 1, layout);
   const auto records = CreateRecords(limits::kMaxOpSlots);
   ASSERT_TRUE(slots.ok() && records.ok());

@@ -17,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 
 TEST(SegmentTest, SlotsSayWhatTheyAre) {
-  for (const uint64_t features : {uint64_t{0}, shm::kTakesManySlots}) {
+  for (const uint64_t features : {uint64_t{0}, features::kTakesManySlots}) {
     const auto layout = shm::SlotsLayout::For(features, 1000);
     const auto segment = CreateSlots(7, 9, layout);
     ASSERT_TRUE(segment.ok()) << segment.status();
