@@ -1,10 +1,12 @@
 // The one engine behind the five operations: announce, stage, publish, pull, pulled.
 //
-//   client                                   worker
-//   announce: identity, fingerprint, sizes   waits for all ranks, compares, admits
+//   client                                      worker
+//   ------                                      ------
+//   announce: identity, fingerprint, sizes      waits for all ranks, compares, admits
 //   Stage into the own arena's region
-//   publish                                  waits for all ranks, decides (worker executor: moves
-//   the rows) Pull from the peers' arenas, or TakeOutput pulled, not waited for frees the regions
+//   publish                                     waits for all ranks, decides; as executor moves the rows
+//   Pull from the peers' arenas, or TakeOutput
+//   pulled, not waited for                      frees the regions
 //
 // Failure is collective: an error of this rank's own input is announced like an operation, so that
 // every rank gets the same cause. After any failure the outputs are zeros.

@@ -18,8 +18,8 @@ struct SearchContext {
 
 struct SocketCandidate {
   std::string attach_path;
-  std::string
-      origin;  // "--socket", "EPD_SOCKET", "the node's daemon", "this user's private daemon".
+  // "--socket", "EPD_SOCKET", "the node's daemon", "this user's private daemon".
+  std::string origin;
 };
 
 // `flag` (--socket) alone if it is set, else EPD_SOCKET alone if it is set, else /run/epd/epd.sock

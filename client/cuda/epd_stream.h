@@ -29,9 +29,10 @@
 extern "C" {
 #endif
 
-typedef struct epd_stream_group
-    epd_stream_group;                           /* One rank of a group, on a GPU of this process. */
-typedef struct epd_stream_site epd_stream_site; /* One call of a program, in that group. */
+/* One rank of a group, on a GPU of this process. */
+typedef struct epd_stream_group epd_stream_group;
+/* One call of a program, in that group. */
+typedef struct epd_stream_site epd_stream_site;
 
 typedef struct epd_stream_open_args {
   size_t struct_size;

@@ -108,8 +108,8 @@ EPD_API int epd_program_wait(const char* alias, epd_error* error);
 enum {
   EPD_PROGRAM_LEFT = 0, /* The alias has no group. */
   EPD_PROGRAM_READY = 1,
-  EPD_PROGRAM_LOST =
-      2, /* The session or the group is gone: a call says why, and the next one joins again. */
+  /* The session or the group is gone: a call says why, and the next one joins again. */
+  EPD_PROGRAM_LOST = 2,
   EPD_PROGRAM_JOINING = 3,
 };
 
@@ -152,8 +152,8 @@ typedef struct epd_program_call {
   const char* alias;
   int32_t domain;
   int32_t position; /* See epd_program_group::by_rank. */
-  const char*
-      name; /* NULL: by program. Static, and of this operation only: ranks count its uses. */
+  /* NULL: by program. Static, and of this operation only: ranks count its uses. */
+  const char* name;
   /* A digest of what the ranks' programs have in common, the same on all. */
   uint8_t program[16];
   /* Tells executions of this process apart, whatever the numbers are and however ranks differ in them: the library counts

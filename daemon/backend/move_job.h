@@ -33,8 +33,8 @@ struct MovePart {
   bool local = true;
   uint64_t num_tokens = 0;
   uint64_t recv_capacity = 0;  // Slots.
-  uint64_t stage_offset =
-      0;  // Of the region, from the start of the arena; proto/epd/v1/region_layout.h.
+  // Of the region, from the start of the arena; proto/epd/v1/region_layout.h.
+  uint64_t stage_offset = 0;
   uint64_t stage_bytes = 0;
   uint64_t out_offset = 0;  // From the start of the arena.
   uint64_t out_bytes = 0;

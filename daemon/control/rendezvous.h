@@ -69,8 +69,8 @@ struct GroupStatus : GroupFacts {
   std::vector<RankPhase> ranks;  // Held ones, by rank.
   std::vector<Rank> missing;
   std::vector<RankHolder> dead;  // Last holders of missing ranks.
-  std::string
-      id_digest;  // SHA-256 (hex) of the unique id, as the workers report it, or "none: <reason>".
+  // SHA-256 (hex) of the unique id, as the workers report it, or "none: <reason>".
+  std::string id_digest;
 };
 
 struct GroupSummary {

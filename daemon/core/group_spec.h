@@ -49,8 +49,8 @@ inline constexpr DeadlineField kDeadlineFields[] = {
 // The contract of a group. Every rank's Join brings one; all must be equal.
 struct GroupSpec {
   std::string name;  // 1 to 200 printable ASCII characters, no spaces.
-  std::string
-      instance;        // One run of the job; ranks of different instances never meet. May be empty.
+  // One run of the job; ranks of different instances never meet. May be empty.
+  std::string instance;
   std::string tenant;  // One set of sessions, one per rank. Empty: the default tenant.
   uint32_t num_ranks = 0;
   uint32_t num_experts = 0;

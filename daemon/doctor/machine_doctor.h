@@ -15,8 +15,8 @@ struct MachineReport {
   uint64_t memory_bytes = 0;
   uint64_t cgroup_limit_bytes = 0;  // 0: none.
   uint64_t cgroup_used_bytes = 0;
-  std::string
-      transparent_huge_pages;  // The kernel's line for shared memory: "always within_size [advise] never ...".
+  // The kernel's line for shared memory: "always within_size [advise] never ...".
+  std::string transparent_huge_pages;
   uint64_t descriptors_limit = 0;
   uint64_t descriptors_used = 0;
   uint64_t locked_limit_bytes = 0;  // RLIMIT_MEMLOCK; UINT64_MAX: none.

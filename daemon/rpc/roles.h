@@ -51,8 +51,8 @@ inline constexpr MethodRole kMethodRoles[] = {
 struct Caller {
   bool on_unix_socket = false;
   uint32_t uid = 0;  // On the Unix socket.
-  std::vector<std::string> names =
-      {};                        // Of the certificate, which this cluster's authority has signed.
+  // Of the certificate, which this cluster's authority has signed.
+  std::vector<std::string> names = {};
   std::string proven_node = {};  // Without TLS: the node that knows the cluster's secret; "": none.
   std::string no_proof = {};     // Why none.
 };

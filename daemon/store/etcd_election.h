@@ -49,8 +49,8 @@ class EtcdElection {
   struct Lease {
     std::string holder;    // Who leads; empty: nobody, or it is not known.
     int64_t revision = 0;  // Of the coordinator key.
-    absl::Time
-        held_until;  // By CLOCK_MONOTONIC: until then this node's own lease may be relied on.
+    // By CLOCK_MONOTONIC: until then this node's own lease may be relied on.
+    absl::Time held_until;
   };
   // Thread-safe: as of the last turn of the election's thread.
   Lease lease() const {

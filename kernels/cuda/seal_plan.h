@@ -143,8 +143,8 @@ struct VerifyPlan {
     RoutingSpec spec;
     std::int32_t rank = 0;
     PlanIds ids;  // plan_id 0 accepts any prepare
-    const PlanIds* ids_at =
-        nullptr;                  // In place of ids, where they are written before the launch runs.
+    // In place of ids, where they are written before the launch runs.
+    const PlanIds* ids_at = nullptr;
     std::int64_t num_tokens = 0;  // T of the call
     const std::uint64_t* sums = nullptr;
     ReportWord* report = nullptr;

@@ -15,8 +15,8 @@ constexpr uint64_t kStaging = 160 * kPage;
 constexpr absl::Duration kStream = absl::Milliseconds(5);     // Between workers,
 constexpr absl::Duration kRowsTake = absl::Milliseconds(50);  // and rows, or a copy.
 constexpr absl::Duration kLateBy = absl::Seconds(4);          // These, and a leader's last word.
-constexpr absl::Duration kNoticed =
-    absl::Milliseconds(800);                               // Until a stream's other end is missed.
+// Until a stream's other end is missed.
+constexpr absl::Duration kNoticed = absl::Milliseconds(800);
 constexpr absl::Duration kSweep = absl::Milliseconds(20);  // epd's, over a dead worker's calls.
 constexpr absl::Duration kSlow = absl::Seconds(12);
 constexpr absl::Duration kLingers = absl::Seconds(6);

@@ -44,8 +44,8 @@ struct Options {
   bool stops = false;  // The coordinator is stopped now and then, and goes on.
   // With the data plane: engines in the workers, ranks that call. Else workers only answer.
   bool whole = false;
-  int num_nodes =
-      0;  // 0: two to four by the seed; with a data plane some seeds have more, up to 64.
+  // 0: two to four by the seed; with a data plane some seeds have more, up to 64.
+  int num_nodes = 0;
   world::Sabotage sabotage = world::Sabotage::kNone;  // Of the data plane.
   bool trace = false;                                 // Keeps the last steps.
   Bug bug = Bug::kNone;

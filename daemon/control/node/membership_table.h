@@ -65,6 +65,7 @@ class MembershipTable {
   std::set<WorkerName> WorkersOf(GroupId group) const;  // That serve its members.
   absl::Time NextDeadline() const;
   std::vector<MembershipStatus> Statuses() const;
+  // As Rendezvous::WaitsWithoutEnd.
   std::vector<std::string> WaitsWithoutEnd() const;
   void PutInto(NodeReport& report) const;
   void Restore(Memberships members) { members_ = std::move(members); }

@@ -22,6 +22,7 @@ class PendingOrders {
   void Expire(bool coordinator_connected);
 
   absl::Time NextDeadline() const;
+  // As Rendezvous::WaitsWithoutEnd.
   std::vector<std::string> WaitsWithoutEnd() const;
   void PutInto(NodeReport& report) const;
 

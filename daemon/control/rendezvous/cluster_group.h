@@ -77,8 +77,8 @@ struct GroupInheritance {
 struct ClusterGroup : GroupFacts {
   bool orchestrated = false;
   absl::Time since;
-  absl::Time deadline =
-      absl::InfiniteFuture();  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
+  // Of RE_FORMING and DRAINING; forming has its claims' deadlines.
+  absl::Time deadline = absl::InfiniteFuture();
   GroupRanks ranks;
   bool started = false;  // The formation.
   FormationCut cut;

@@ -10,8 +10,8 @@ struct KnownNode {
   Incarnation incarnation;
   NodeLink link;
   uint64_t last_seq = 0;
-  uint64_t taken_seq =
-      0;  // Of the last report that was not only kept; zero: all that it said is forgotten.
+  // Of the last report that was not only kept; zero: all that it said is forgotten.
+  uint64_t taken_seq = 0;
   absl::Time last_seen;
   bool lost = false;
   std::map<WorkerName, WorkerReport> workers;

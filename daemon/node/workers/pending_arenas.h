@@ -44,9 +44,8 @@ class PendingArenas {
  private:
   struct Arena {
     v1::TenantReady::Arena made;
-    std::shared_ptr<UniqueFd>
-        read_write;  // Both null where the arena has a handle; this one of a landing arena.
-    std::shared_ptr<UniqueFd> read_only;
+    std::shared_ptr<UniqueFd> read_write;  // Null of a landing arena.
+    std::shared_ptr<UniqueFd> read_only;   // Both null where the arena has a handle.
   };
   struct Entry {
     Formation formation;

@@ -9,8 +9,8 @@
 namespace epd {
 
 struct WireAddress {
-  std::string
-      listen;  // host:port to bind, or behind kTowards or kTowardsLoopback whom to reach from there; empty: nowhere.
+  // host:port to bind, or behind kTowards or kTowardsLoopback whom to reach from there; empty: nowhere.
+  std::string listen;
   std::string advertise;  // What others are told instead of its host; empty: its host.
   std::string problem;    // Why nowhere, where somebody may have expected it.
 };

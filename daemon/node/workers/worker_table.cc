@@ -15,12 +15,12 @@ absl::Status WorkerTable::Add(const WorkerName& name) {
 }
 
 WorkerEntry& WorkerTable::Enter(const WorkerName& name, SharedSegment records) {
-  WorkerGateway::Options said = parts_.gateway;
-  said.name = name;
-  said.pass_on = [this](Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds) {
+  WorkerGateway::Options gateway = parts_.gateway;
+  gateway.name = name;
+  gateway.pass_on = [this](Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds) {
     PassOn(to, message, std::move(fds));
   };
-  auto entry = std::make_unique<WorkerEntry>(std::move(records), std::move(said),
+  auto entry = std::make_unique<WorkerEntry>(std::move(records), std::move(gateway),
                                              parts_.options(name), parts_.sink, parts_.loop);
   entry->gateway.SetPeers(&entry->supervisor, server_);
   return *(entries_[name] = std::move(entry));
@@ -42,12 +42,13 @@ void WorkerTable::Send(const WorkerName& to, const v1::ToWorker& message) {
 }
 
 void WorkerTable::PassOn(Incarnation to, const v1::ToWorker& message, std::vector<UniqueFd> fds) {
-  for (const auto& [name, entry] : entries_) {
-    if (entry->supervisor.figures().worker_incarnation != to.value) continue;
-    PacketChannel::Fds shared;
-    for (UniqueFd& fd : fds) shared.push_back(std::make_shared<UniqueFd>(std::move(fd)));
-    entry->supervisor.Send(message, std::move(shared));
-  }
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& known) {
+    return known.second->supervisor.figures().worker_incarnation == to.value;
+  });
+  if (found == entries_.end()) return;  // It has ended meanwhile.
+  PacketChannel::Fds shared;
+  for (UniqueFd& fd : fds) shared.push_back(std::make_shared<UniqueFd>(std::move(fd)));
+  found->second->supervisor.Send(message, std::move(shared));
 }
 
 void WorkerTable::EndSession(const AttachSession& session, const absl::Status& cause,

@@ -52,8 +52,8 @@ class AdmissionQueue {
 
   struct Grant {
     Operation* operation = nullptr;
-    bool blocked =
-        false;  // It is the first and gets nothing now: what is behind it is to give regions back.
+    // It is the first and gets nothing now: what is behind it is to give regions back.
+    bool blocked = false;
     Region commit;  // Not empty: pages that must be made first, after `trims`.
     std::vector<Trim> trims;
   };

@@ -67,8 +67,8 @@ struct ExchangeSnapshot {
     std::string kind;
     std::string key;
     uint64_t fingerprint = 0;
-    std::string
-        phase;  // Of this rank: "announce", "copying", ...; "done" or "failed" after its end.
+    // Of this rank: "announce", "copying", ...; "done" or "failed" after its end.
+    std::string phase;
     absl::Duration age;  // Since it announced.
     absl::StatusCode code = absl::StatusCode::kOk;
   };

@@ -59,8 +59,8 @@ struct OperationPeers {
     bool begun = false;    // All ranks here have announced: whether rows go ahead is settled.
     bool sending = false;  // They are not under way yet.
     bool sent = false;
-    std::optional<uint8_t> landing =
-        {};                      // The eager buffer of the other worker's ranks' arenas here.
+    // The eager buffer of the other worker's ranks' arenas here.
+    std::optional<uint8_t> landing = {};
     std::set<Rank> landed = {};  // Whose rows stand there.
   } ahead = {};
 };

@@ -69,8 +69,8 @@ struct PeerWorker {
   Incarnation worker;
   std::string address;  // host:port; empty: it takes none.
   WorkerName worker_name = {};
-  std::string secret =
-      {};  // With which this worker calls it; daemon/worker/peer_streams/stream_proof.h.
+  // With which this worker calls it; daemon/worker/peer_streams/stream_proof.h.
+  std::string secret = {};
 
   WorkerId id() const { return {name, worker_name}; }
 };

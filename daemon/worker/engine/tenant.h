@@ -54,8 +54,8 @@ struct Tenant {
   bool draining = false;
   bool drains_in_order = false;  // For a stop: its members join again.
   bool drain_reported = false;
-  bool streams_end =
-      false;  // It drains, but streams of some rank may have calls in them: those begin yet.
+  // It drains, but streams of some rank may have calls in them: those begin yet.
+  bool streams_end = false;
   bool goes_direct = false;    // Its ranks were told that they may publish calls for themselves.
   bool awaits_direct = false;  // AwaitDirect was asked for.
 

@@ -16,8 +16,8 @@ namespace epd {
 // Of a rank of another worker.
 struct RemoteRegion {
   char* begin = nullptr;  // In this process.
-  Incarnation
-      server;  // The worker that the formation names for it: its rows come from there alone.
+  // The worker that the formation names for it: its rows come from there alone.
+  Incarnation server;
 };
 
 // Thread-safe.

@@ -24,8 +24,8 @@ class WireServer {
  public:
   struct Self {
     Incarnation worker;  // Streams for another one are refused,
-    std::string
-        secret;  // ... and those of whom has no secret that was made of this one (stream_proof.h).
+    // ... and those of whom has no secret that was made of this one (stream_proof.h).
+    std::string secret;
   };
   // The references outlive this.
   WireServer(Self self, RemoteRegions& landing, Inbox& inbox, Traffic& traffic);

@@ -28,9 +28,9 @@ enum class DirectBug {
 struct DirectWalk {
   int num_ranks = 2;
   bool hostile = false;  // The last rank writes any word of its own area, at any time.
-  bool worker_dies =
-      false;               // At any step; epd then answers in its place. Its ghost may still go on.
-  bool rank_dies = false;  // One of the honest ones, at any step.
+  // At any step; epd then answers in its place. Its ghost may still go on.
+  bool worker_dies = false;
+  bool rank_dies = false;     // One of the honest ones, at any step.
   bool worker_fails = false;  // Deadlines, drains: the worker fails the call at any time.
   DirectBug bug = DirectBug::kNone;
 };

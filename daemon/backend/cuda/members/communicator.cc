@@ -195,11 +195,11 @@ void Communicator::Take(CommEvent event, const absl::Status& why, absl::Time now
 NcclResult Communicator::IssueOne(const PeerBytes& peer, Stream stream) const {
   if (peer.send_bytes > 0) {
     const NcclResult code =
-        nccl_.send(peer.send, peer.send_bytes, kNcclBytes, peer.peer, comm_, stream);
+        nccl_.send(peer.send, peer.send_bytes, kNcclInt8, peer.peer, comm_, stream);
     if (Bad(code)) return code;
   }
   if (peer.receive_bytes == 0) return kNcclSuccess;
-  return nccl_.receive(peer.receive, peer.receive_bytes, kNcclBytes, peer.peer, comm_, stream);
+  return nccl_.receive(peer.receive, peer.receive_bytes, kNcclInt8, peer.peer, comm_, stream);
 }
 
 absl::Status Communicator::Issue(const std::vector<PeerBytes>& peers, Stream stream,

@@ -15,7 +15,8 @@ inline constexpr NcclResult kNcclSystemError = 2;
 inline constexpr NcclResult kNcclRemoteError = 6;
 inline constexpr NcclResult kNcclInProgress = 7;
 
-inline constexpr int kNcclBytes = 0;  // ncclInt8: counts are bytes.
+// ncclDataType_t: counts are bytes.
+inline constexpr int kNcclInt8 = 0;
 
 using NcclComm = struct OpaqueNcclComm*;
 
@@ -26,8 +27,8 @@ struct NcclUniqueId {
 // ncclConfig_t as of NCCL 2.18, which newer ones take by its size and version.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
-  unsigned magic = 0xcafebeef;
-  unsigned version = 21800;
+  unsigned magic = 0xcafebeef;  // As NCCL_CONFIG_INITIALIZER.
+  unsigned version = 21800;     // 10000 * major + 100 * minor + patch.
   int blocking = 0;
   int cga_cluster_size = kUnset;
   int min_ctas = kUnset;

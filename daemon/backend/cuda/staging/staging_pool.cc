@@ -15,8 +15,8 @@ constexpr uint64_t kIpcGranularity = uint64_t{2} << 20;
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 
 AllocationProperties Exportable(const DriverTable& driver, Device device) {
-  int reached =
-      0;  // Whether network cards may be let at memory of this kind; asking where they may not is an error.
+  // Whether network cards may be let at memory of this kind; asking where they may not is an error.
+  int reached = 0;
   driver.device_get_attribute(&reached, kAttributeRdmaWithVirtualMemory, device);
   return {.type = kAllocationPinned,
           .requested_handle_types = kHandlePosixDescriptor,

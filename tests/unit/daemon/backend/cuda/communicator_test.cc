@@ -343,7 +343,7 @@ TEST_F(Communicators, TheFakeSeesATransferOutsideOfAGroupAndOneWithoutBytes) {
   NcclComm comm = nullptr;
   NcclConfig config;
   nccl.table().init_rank(&comm, 1, FakeNccl::IdOf(9), 0, &config);
-  nccl.table().send(nullptr, 0, kNcclBytes, 0, comm, nullptr);
+  nccl.table().send(nullptr, 0, kNcclInt8, 0, comm, nullptr);
   EXPECT_THAT(nccl.violations(), ElementsAre("ncclSend of id 9 rank 0: outside of a group",
                                              "ncclSend of id 9 rank 0: no bytes"));
 }

@@ -52,8 +52,8 @@ class NcclMailTest : public ::testing::Test {
   void Exchange(NcclComm comm, int peer, const std::string& send, std::string& receive) {
     EXPECT_EQ(table_.group_start(), kNcclSuccess);
     const std::string& kept = sent_.emplace_back(send);  // Until the stream has run.
-    EXPECT_EQ(table_.send(kept.data(), kept.size(), kNcclBytes, peer, comm, nullptr), kNcclSuccess);
-    EXPECT_EQ(table_.receive(receive.data(), receive.size(), kNcclBytes, peer, comm, nullptr),
+    EXPECT_EQ(table_.send(kept.data(), kept.size(), kNcclInt8, peer, comm, nullptr), kNcclSuccess);
+    EXPECT_EQ(table_.receive(receive.data(), receive.size(), kNcclInt8, peer, comm, nullptr),
               kNcclSuccess);
     EXPECT_EQ(table_.group_end(), kNcclInProgress);
   }
@@ -170,7 +170,7 @@ TEST_F(NcclMailTest, AnIdWhoseMakerIsGoneAndOneThatHasServedAreFound) {
 TEST_F(NcclMailTest, ASendOutsideOfAGroupIsFound) {
   const NcclComm a = Enter(0);
   Enter(1);
-  EXPECT_NE(table_.send("a", 1, kNcclBytes, 1, a, nullptr), kNcclSuccess);
+  EXPECT_NE(table_.send("a", 1, kNcclInt8, 1, a, nullptr), kNcclSuccess);
   EXPECT_THAT(violations_, Contains(HasSubstr("ncclSend: outside of a group")));
 }
 

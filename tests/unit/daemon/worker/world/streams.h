@@ -55,8 +55,8 @@ class Streams {
     uint32_t site = 0;
     Pc pc = Pc::kTell;
     uint64_t cycle = 0;  // Calls so far.
-    uint64_t mapped =
-        1;  // The formation whose staging is mapped, and for which its requests speak.
+    // The formation whose staging is mapped, and for which its requests speak.
+    uint64_t mapped = 1;
     uint64_t spoke_for = 1;    // When its announce was claimed.
     uint64_t answered_in = 0;  // The formation in which its operation was admitted.
     PeerOperation named;       // On all workers; number 0: the announce failed.

@@ -131,8 +131,8 @@ struct Call {
   bool dead = false;  // Its session is.
   bool failed = false;
   bool wrong = false;  // Its own rank has said so.
-  int num_cut =
-      0;  // Executions that the formation has cut off on its rank, with the failure that the rank knew of.
+  // Executions that the formation has cut off on its rank, with the failure that the rank knew of.
+  int num_cut = 0;
 
   bool open() const {
     return state == State::kAnnounced || state == State::kPublished || state == State::kPulled;
