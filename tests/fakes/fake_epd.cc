@@ -174,6 +174,10 @@ v1::FromWorker FakeEpd::Receive(std::vector<UniqueFd>* fds, int limit_ms) {
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   const ssize_t got = recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+  if (got <= 0) {
+    ADD_FAILURE() << "the worker is gone";
+    return message;  // Nothing was written into `control`.
+  }
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd = -1;
@@ -182,9 +186,8 @@ v1::FromWorker FakeEpd::Receive(std::vector<UniqueFd>* fds, int limit_ms) {
       if (fds != nullptr) fds->push_back(std::move(owned));
     }
   }
-  if (got <= 0 || !message.ParseFromArray(bytes.data(), static_cast<int>(got))) {
-    ADD_FAILURE() << "the worker is gone";
-  }
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(got)))
+    ADD_FAILURE() << "the worker's message of " << got << " bytes does not parse";
   return message;
 }
 

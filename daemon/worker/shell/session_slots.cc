@@ -48,16 +48,11 @@ int SessionSlots::TakeArmed(const Taker& take) {
   int taken = 0;
   view_.ForEachUsedGroup([&](uint32_t group) {
     std::atomic<uint64_t>& armed = view_.armed(group);
-    if (armed.load(std::memory_order_relaxed) == 0) return;
-    taken += TakeMarked(group, armed.exchange(0, std::memory_order_acq_rel), take);
-  });
-  return taken + TakeStreamed(take);
-}
-
-int SessionSlots::TakeStreamed(const Taker& take) {
-  int taken = 0;
-  view_.ForEachUsedGroup([&](uint32_t group) {
-    taken += TakeMarked(group, view_.streamed(group).load(std::memory_order_acquire), take);
+    // A stream marks nothing when it arms a slot: each of its slots is looked at.
+    uint64_t marks = view_.streamed(group).load(std::memory_order_acquire);
+    if (armed.load(std::memory_order_relaxed) != 0)
+      marks |= armed.exchange(0, std::memory_order_acq_rel);
+    taken += TakeMarked(group, marks, take);
   });
   return taken;
 }

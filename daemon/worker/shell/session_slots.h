@@ -57,7 +57,6 @@ class SessionSlots {
 
  private:
   SessionSlots() = default;
-  int TakeStreamed(const Taker& take);
   int TakeMarked(uint32_t group, uint64_t marks, const Taker& take);
   void WriteReason(uint32_t index, const absl::Status& status);
   bool TakeSlot(uint32_t index, const Taker& take);
