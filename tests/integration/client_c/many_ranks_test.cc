@@ -29,18 +29,21 @@ ExchangeCase CaseOf(uint32_t num_ranks) {
           .num_tokens = std::vector<uint32_t>(num_ranks, 2)};
 }
 
+// AddressSanitizer writes a byte of its own for each 8 of address space that is given back, so little of it.
+constexpr char kStaging[] = "--staging_bytes=64MiB";
+
 // The second has more descriptors than one datagram takes, also from epd to a client, and no eager buffers.
 class ManyRanksTest : public ::testing::TestWithParam<uint32_t> {};
 
 TEST_P(ManyRanksTest, EveryRankGetsWhatPlainLoopsGive) {
-  RunningDaemon daemon;
+  RunningDaemon daemon({kStaging});
   auto ranks = StartRanks(daemon.socket_path(), CaseOf(GetParam()),
                           [](JoinedRank& joined, Link&) { return joined.RunAndLeave(kSteps); });
   EXPECT_THAT(FinishAll(ranks), Each(""));
 }
 
 TEST_P(ManyRanksTest, AKilledRankHasOneNameOnAllOthers) {
-  RunningDaemon daemon;
+  RunningDaemon daemon({kStaging});
   constexpr size_t kKilled = 7;
   auto ranks =
       StartRanks(daemon.socket_path(), CaseOf(GetParam()), [](JoinedRank& joined, Link& link) {
