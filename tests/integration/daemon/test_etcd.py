@@ -83,9 +83,10 @@ def _now() -> datetime.datetime:
 
 def _receives_nothing(client, seconds: float) -> None:
     client.socket.settimeout(seconds)
-    with pytest.raises(TimeoutError):
-        client.receive()
-    client.socket.settimeout(attach.DEADLINE_S)
+    try:
+        pytest.fail(f"expected no message, got {client.receive()}")
+    except TimeoutError:
+        client.socket.settimeout(attach.DEADLINE_S)
 
 
 def _lease(daemon) -> tuple[bool, str, int, float]:
