@@ -104,7 +104,6 @@ void Group::MaybeDrain() {
 
 uint64_t Group::BeginExecution(uint32_t rank, const Program& program) {
   MutexLock lock(mutex_);
-  PaceRetry(rank);
   if (TriesAgain(rank)) return kRefusedExecution;
   return counts_[{rank, program}].next++;
 }
@@ -146,7 +145,8 @@ Status Group::BeginCall(uint32_t rank, CallKey* key, std::shared_ptr<const Forma
                       "this process holds rank %s of the group, not rank %u",
                       Listed(ranks_).c_str(), rank);
   }
-  if (!key->execution) PaceRetry(rank);
+  // Not where an execution begins: who begins one may hold a lock.
+  if (key->execution.value_or(kRefusedExecution) == kRefusedExecution) PaceRetry(rank);
   if (Status late = AwaitFormed(); !late.ok()) return late;
   Count& count = counts_[{rank, key->program}];
   const bool refused = key->execution == kRefusedExecution;

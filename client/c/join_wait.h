@@ -12,7 +12,7 @@ namespace epd::client {
 // deadline, else the group's, else the daemon's (an earlier release does not say it: the usual one), and time for the answer.
 inline std::chrono::nanoseconds JoinWait(const Join& join, const Attached& daemon) {
   constexpr std::chrono::minutes kDefaultForm{5};
-  constexpr std::chrono::hours kLongest{24};
+  constexpr std::chrono::hours kLongest{24 * 365};  // As the daemon.
   constexpr std::chrono::seconds kAnswerGrace{10};
   std::chrono::nanoseconds wait = kDefaultForm;
   for (const Duration told : {daemon.form, join.spec.deadlines.form, join.deadline}) {

@@ -206,9 +206,10 @@ Status Session::MapArena(const UniqueFd& fd, const JoinedArena& arena, Formation
 Status Session::TakeSlots(const Joined& joined, std::vector<UniqueFd>& fds) {
   MutexLock lock(mutex_);
   for (size_t i = 0; i < joined.slots.size(); ++i) {
-    std::shared_ptr<SessionSlots>& kept = further_slots_[joined.slots[i].worker];
-    if (kept != nullptr) continue;
-    if (Status s = SessionSlots::Map(fds, 2 * i, attached_, &kept); !s.ok()) return s;
+    if (further_slots_.count(joined.slots[i].worker) != 0) continue;
+    std::shared_ptr<SessionSlots> mapped;
+    if (Status s = SessionSlots::Map(fds, 2 * i, attached_, &mapped); !s.ok()) return s;
+    further_slots_.emplace(joined.slots[i].worker, std::move(mapped));
   }
   return {};
 }
@@ -221,7 +222,7 @@ Status Session::FindSlots(const Joined& joined, std::vector<std::shared_ptr<Slot
     if (!own || member.rank >= slots->size()) continue;
     if (member.worker.empty() || member.worker == kCpuWorkerName) continue;
     const auto found = further_slots_.find(member.worker);
-    if (found == further_slots_.end() || found->second == nullptr) {
+    if (found == further_slots_.end()) {
       return MakeStatus(Code::kDataLoss, "the daemon sent no slots of worker %s, of rank %u",
                         member.worker.c_str(), member.rank);
     }

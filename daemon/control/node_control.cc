@@ -221,6 +221,10 @@ std::vector<MembershipStatus> NodeControl::Memberships() const {
 }
 std::map<uint32_t, UidUse> NodeControl::Uses() const { return UsesOf(parts_->memberships.all()); }
 std::vector<LocalGroupStatus> NodeControl::Groups() const { return parts_->groups.Statuses(); }
+const GroupView* NodeControl::FindGroup(GroupId group) const {
+  const auto found = parts_->groups.all().find(group);
+  return found == parts_->groups.all().end() ? nullptr : &found->second.view;
+}
 bool NodeControl::coordinator_connected() const { return parts_->link.connected(); }
 Incarnation NodeControl::coordinator() const { return parts_->link.followed(); }
 

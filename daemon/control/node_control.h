@@ -80,6 +80,8 @@ class NodeControl {
   // By session, then request. Released ones are left out.
   std::vector<MembershipStatus> Memberships() const;
   std::vector<LocalGroupStatus> Groups() const;  // By name, tenant, id.
+  // What the coordinator last said of it; null: it is not known here.
+  const GroupView* FindGroup(GroupId group) const;
   // What the sessions of each uid have, but for the sessions themselves.
   std::map<uint32_t, UidUse> Uses() const;
   bool coordinator_connected() const;

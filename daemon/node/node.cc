@@ -78,11 +78,9 @@ SpecDefaults MakeSpecDefaults(const Settings& settings) {
 }
 
 std::string DescribeGroup(const NodeControl& control, GroupId group) {
-  for (const LocalGroupStatus& local : control.Groups()) {
-    if (local.view.id == group)
-      return absl::StrCat("group=", Title(local.view.spec), " epoch=", local.view.epoch.value);
-  }
-  return absl::StrCat("group_id=", group.value, " epoch=0");
+  const GroupView* view = control.FindGroup(group);
+  if (view == nullptr) return absl::StrCat("group_id=", group.value, " epoch=0");
+  return absl::StrCat("group=", Title(view->spec), " epoch=", view->epoch.value);
 }
 
 }  // namespace

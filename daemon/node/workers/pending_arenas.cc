@@ -61,6 +61,10 @@ absl::StatusOr<PacketChannel::Fds> PendingArenas::Take(const ReplyJoined& reply,
     }
     const bool own = here && member.session == reply.session;
     const v1::TenantReady::Arena& made = arena->second.made;
+    if (here && !made.landing_ranks().empty()) {
+      return absl::InternalError(absl::StrCat("the worker made a landing arena for rank ",
+                                              member.rank.value, ", which it serves itself"));
+    }
     // A device knows no read-only descriptors; where the worker moves all rows, peers need none.
     const bool on_device = made.sharing() != v1::ARENA_SHARING_MEMFD;
     if (on_device && !own && reply.spec.executor == Executor::kWorker) continue;

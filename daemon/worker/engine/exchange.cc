@@ -162,8 +162,8 @@ void Exchange::FinishEvent() {
 
 // ---- sessions and tenants ----
 
-void Exchange::AddSession(SessionId session, uint32_t uid) {
-  parts_->tenants.AddSession(session, uid);
+void Exchange::AddSession(SessionId session, uint32_t uid, uint32_t num_slots) {
+  parts_->tenants.AddSession(session, {.uid = uid, .num_slots = num_slots});
 }
 
 void Exchange::SessionDead(SessionId session, const absl::Status& cause, bool process_alive,

@@ -19,6 +19,7 @@
 #include "daemon/worker/engine/submission.h"
 #include "daemon/worker/engine/tenant_start.h"
 #include "daemon/worker/staging/staging.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -74,7 +75,7 @@ class Exchange {
   explicit Exchange(const ExchangeOptions& options);
   ~Exchange();
 
-  void AddSession(SessionId session, uint32_t uid = 0);
+  void AddSession(SessionId session, uint32_t uid = 0, uint32_t num_slots = limits::kMinOpSlots);
   // Its ranks' tenants end with `cause`. With `process_alive` its arenas stay charged until a
   // second call says that the process is gone.
   void SessionDead(SessionId session, const absl::Status& cause, bool process_alive,

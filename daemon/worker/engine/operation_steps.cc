@@ -50,13 +50,15 @@ void OperationSteps::Take(const Submission& submission, const shm::SlotRequest& 
                                                   "from a stream")));
   }
   const uint32_t site = request.stream.announce_slot;
-  if (site >= limits::kMaxOpSlots) {
+  // So that what is kept of sites is bounded by what the session was given.
+  const uint32_t num_slots = parts_.tenants.NumSlots(submission.session);
+  if (site >= num_slots) {
     return RefuseStranger(
         submission, request,
         absl::InvalidArgumentError(absl::StrCat("the step names slot ", site,
                                                 " as its site's announce, expected "
                                                 "less than ",
-                                                limits::kMaxOpSlots)));
+                                                num_slots)));
   }
   const StreamSiteKey key{submission.session, site};
   if (request.step == shm::Step::kStreamPublish) {

@@ -14,9 +14,9 @@ StreamSites::Announced StreamSites::TakeAnnounce(const Submission& submission,
     Begin(site);
     return {.begins = true, .written_over = {}};
   }
-  return {
-      .begins = false,
-      .written_over = std::exchange(site.held, Held{.submission = submission, .request = request})};
+  const std::unique_ptr<Held> before =
+      std::exchange(site.held, std::make_unique<Held>(Held{submission, request}));
+  return {.begins = false, .written_over = before ? std::optional(*before) : std::nullopt};
 }
 
 StreamSites::Published StreamSites::TakePublish(const StreamSiteKey& key) {
@@ -50,7 +50,7 @@ void StreamSites::Leave(const StreamSiteKey& key) {
 
 void StreamSites::NoteIfFree(const StreamSiteKey& key, const Site& site) {
   const bool free = site.expects == shm::Step::kStreamAnnounce && !site.operation;
-  if (free && site.held.has_value()) freed_.push_back(key);
+  if (free && site.held != nullptr) freed_.push_back(key);
 }
 
 void StreamSites::NoteCause(const Submission& submission, const absl::Status& cause) {
@@ -60,15 +60,15 @@ void StreamSites::NoteCause(const Submission& submission, const absl::Status& ca
 }
 
 void StreamSites::ForgetSession(SessionId session) {
-  std::erase_if(sites_, [&](const auto& site) { return site.first.first == session; });
+  sites_.erase(sites_.lower_bound({session, 0}), sites_.upper_bound({session, UINT32_MAX}));
 }
 
 std::vector<StreamSites::Held> StreamSites::TakeHeld() {
   std::vector<Held> begin;
   for (const StreamSiteKey& key : std::exchange(freed_, {})) {
     const auto found = sites_.find(key);
-    if (found == sites_.end() || !found->second.held.has_value()) continue;
-    begin.push_back(*std::exchange(found->second.held, std::nullopt));
+    if (found == sites_.end() || found->second.held == nullptr) continue;
+    begin.push_back(*std::exchange(found->second.held, nullptr));
     Begin(found->second);
   }
   return begin;
@@ -77,7 +77,7 @@ std::vector<StreamSites::Held> StreamSites::TakeHeld() {
 std::vector<StreamSites::Held> StreamSites::TakeAllHeld() {
   std::vector<Held> held;
   for (auto& [unused, site] : sites_) {
-    if (site.held.has_value()) held.push_back(*std::exchange(site.held, std::nullopt));
+    if (site.held != nullptr) held.push_back(*std::exchange(site.held, nullptr));
   }
   return held;
 }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -70,9 +71,9 @@ class StreamSites {
  private:
   struct Site {
     shm::Step expects = shm::Step::kStreamAnnounce;  // The step to be claimed next.
-    OperationId operation;     // In which this call is a part that is not over.
-    absl::Status cause;        // Of a call that has failed.
-    std::optional<Held> held;  // The next call's announce.
+    OperationId operation;       // In which this call is a part that is not over.
+    absl::Status cause;          // Of a call that has failed.
+    std::unique_ptr<Held> held;  // The next call's announce; null mostly, and a kilobyte.
   };
   static void Begin(Site& site);
   void NoteIfFree(const StreamSiteKey& key, const Site& site);

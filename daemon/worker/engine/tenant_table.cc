@@ -15,6 +15,11 @@ constexpr size_t kMaxEndedTenants = 4096;
 
 }  // namespace
 
+uint32_t TenantTable::NumSlots(SessionId session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? 0 : found->second.num_slots;
+}
+
 void TenantTable::EndSession(SessionId session, bool process_alive) {
   if (sessions_.erase(session) > 0) {
     staging_.SessionDead(session, process_alive);
@@ -83,7 +88,7 @@ absl::Status TenantTable::Start(TenantStart start) {
     }
   }
   for (const RankHolder& member : members) {
-    if (member.session) tenant->uid = sessions_.at(member.session);
+    if (member.session) tenant->uid = sessions_.at(member.session).uid;
   }
   std::vector<Rank> ranks;
   for (const RankHolder& member : members) {

@@ -13,6 +13,7 @@
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/engine/tenant.h"
 #include "daemon/worker/staging/staging.h"
+#include "proto/epd/v1/limits.h"
 #include "proto/epd/v1/segment.h"
 
 namespace epd {
@@ -31,8 +32,14 @@ class TenantTable {
         queue_(queue),
         event_(event) {}
 
-  void AddSession(SessionId session, uint32_t uid = 0) { sessions_[session] = uid; }
+  struct Session {
+    uint32_t uid = 0;
+    uint32_t num_slots = limits::kMinOpSlots;
+  };
+  void AddSession(SessionId session, const Session& known) { sessions_[session] = known; }
   bool Knows(SessionId session) const { return sessions_.contains(session); }
+  // 0: it is not known.
+  uint32_t NumSlots(SessionId session) const;
   // While its process lives, its arenas stay charged. A second call says that it is gone.
   void EndSession(SessionId session, bool process_alive);
 
@@ -66,7 +73,7 @@ class TenantTable {
   Staging& staging_;
   AdmissionQueue& queue_;
   EngineEvent& event_;
-  std::map<SessionId, uint32_t> sessions_;  // With their uids.
+  std::map<SessionId, Session> sessions_;
   ByFormation tenants_;
 };
 

@@ -110,7 +110,7 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
     return absl::ResourceExhaustedError("epoll_ctl of its eventfd");
   }
   EPD_FAILPOINT("worker.session.added");
-  exchange_.AddSession(id, message.uid());
+  exchange_.AddSession(id, message.uid(), slots.num_slots());
   if (!message.traceparent().empty())
     exchange_.traces().SetClientSpan(id, ParseTraceparent(message.traceparent()));
   const absl::Time now = Now();

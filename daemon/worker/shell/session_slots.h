@@ -27,6 +27,8 @@ class SessionSlots {
                                            const UniqueFd& segment, UniqueFd wakeup,
                                            OutcomeRecords& records);
 
+  uint32_t num_slots() const { return view_.num_slots(); }
+
   using Taker = std::function<void(const Submission&, const shm::SlotRequest&)>;
   // Claims every armed submission that is marked, or whose slot a stream arms, and hands a private copy of each request to `take`.
   // Returns how many it took.

@@ -138,6 +138,9 @@ TEST_F(GroupTest, ARankThatTriesAgainIsHeldUpUntilAllAreThereOrForAMoment) {
     const Clock::time_point start = Clock::now();
     if (by_program) {
       EXPECT_EQ(group_.BeginExecution(2, kProgram), kRefusedExecution);
+      EXPECT_LT(Clock::now() - start, milliseconds(100)) << "under the locks of who begins it";
+      EXPECT_EQ(Begin({.program = kProgram, .execution = kRefusedExecution}).code,
+                Code::kUnavailable);
     } else {
       EXPECT_EQ(Begin().code, Code::kUnavailable);
     }

@@ -265,10 +265,15 @@ TEST_F(Streams, WhatDoesNotFitIntoTheStreamRegionSaysHowMuchThereIs) {
 TEST_F(Streams, HostileStepsHarmNobodyElse) {
   shm::SlotRequest request = h_.Dispatch(0);
   request.step = shm::Step::kStreamPublish;
-  request.stream.announce_slot = limits::kMaxOpSlots;
-  const Submission far{h_.SessionOf(0), 1, 90};
-  h_.Take(far, request);
-  EXPECT_EQ(h_.code(far), Code::kInvalidArgument);
+  // What is kept of sites is bounded by the session's own slots.
+  h_.exchange.AddSession(h_.SessionOf(0), 0, 256);
+  for (const uint32_t site : {256u, limits::kMaxOpSlots}) {
+    request.stream.announce_slot = site;
+    const Submission far{h_.SessionOf(0), 1, site};
+    h_.Take(far, request);
+    EXPECT_EQ(h_.code(far), Code::kInvalidArgument);
+    EXPECT_THAT(h_.text(far), HasSubstr("less than 256"));
+  }
   // The same slot three times, as if the client wrote over its word.
   Take(0, 0, shm::Step::kStreamAnnounce);
   const Submission held = Take(0, 0, shm::Step::kStreamAnnounce);

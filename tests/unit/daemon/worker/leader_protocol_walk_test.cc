@@ -75,7 +75,7 @@ class World {
   explicit World(Sabotage sabotage) : sabotage_(sabotage) {
     for (int w = 0; w < kNumWorkers; ++w) workers_[w] = std::make_unique<Worker>(w);
     for (int w = 0; w < kNumWorkers; ++w) {
-      workers_[w]->tenants.AddSession(kSession);
+      workers_[w]->tenants.AddSession(kSession, {});
       for (int group = 0; group < kNumWorkers; ++group) StartTenant(w, group);
       Settle(w);
     }

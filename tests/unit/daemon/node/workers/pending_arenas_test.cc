@@ -159,6 +159,15 @@ TEST(PendingArenasTest, WhoTakesLandingArenasForArenasOfOneRankIsSentTooFewDescr
   EXPECT_TRUE(absl::IsInternal(book.Put(ready, Fds(2 + 1 + 1))));
 }
 
+TEST(PendingArenasTest, ALandingArenaOfARankThatIsHereIsTheWorkersBug) {
+  PendingArenas book;
+  v1::TenantReady ready = WithLandingArenas();
+  ready.mutable_arenas(0)->add_landing_ranks(0);
+  ASSERT_TRUE(book.Put(ready, Fds(3)).ok());
+  v1::Joined joined;
+  EXPECT_TRUE(absl::IsInternal(book.Take(Reply(1, 10, OverThreeNodes()), kSelf, joined).status()));
+}
+
 TEST(PendingArenasTest, LandingArenasAreHandedOver) {
   PendingArenas book;
   ASSERT_TRUE(book.Put(WithLandingArenas(), Fds(2 + 1 + 1)).ok());
