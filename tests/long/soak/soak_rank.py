@@ -6,6 +6,7 @@ errors without a name. FILE: int64 [4], steps done, calls that failed, and of th
 
 import itertools
 import mmap
+import random
 import signal
 import struct
 import sys
@@ -15,7 +16,9 @@ import time
 import torch
 from epd.torch import EpError, Group
 
-_PAUSE_SECONDS = 0.1
+# Each rank by itself, so that at most times some have announced what others have not, and the machine is not busy with that alone.
+_MOST_BETWEEN_SECONDS = 0.02
+_AFTER_ERROR_SECONDS = 0.1
 _TOKENS, _HIDDEN, _TOP_K, _EXPERTS_PER_RANK = 8, 256, 2, 2
 
 
@@ -75,12 +78,13 @@ def main() -> None:
         try:
             _step(group, number)
             record.count(0)
+            over.wait(random.uniform(0, _MOST_BETWEEN_SECONDS))
         except EpError as error:
             record.count(1)
             print(f"rank {rank} step {number}: {error.retry}: {error}", flush=True)
             if error.retry == "no":
                 raise
-            over.wait(_PAUSE_SECONDS)  # While a rank is gone each call fails at once.
+            over.wait(_AFTER_ERROR_SECONDS)
             if error.retry == "connect again":
                 group.finalize()
                 group.connect()
