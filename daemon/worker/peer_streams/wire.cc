@@ -188,11 +188,11 @@ void Wire::Send(RowsToSend rows) {
     if (peer == peers_.end()) continue;
     auto outgoing = std::make_shared<OutgoingRows>(rows.operation, rows.stage, rows.expert_owner,
                                                    std::move(ranks), gate);
-    if (rows.stage.said.stage_bytes <= kExpressBytes) {
-      EPD_FAILPOINT_SEND("worker.wire.rows", peer->second.express->Send(outgoing));
-    } else {
-      task_thread_.Post([stream = peer->second.bulk, outgoing] { stream->Send(outgoing); });
-    }
+    const auto send = [&, &to = peer->second] {
+      if (rows.stage.said.stage_bytes <= kExpressBytes) return to.express->Send(outgoing);
+      task_thread_.Post([stream = to.bulk, outgoing] { stream->Send(outgoing); });
+    };
+    EPD_FAILPOINT_SEND("worker.wire.rows", send());
   }
 }
 
