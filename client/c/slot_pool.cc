@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <map>
 
 #include "client/c/interrupt.h"
 #include "proto/failpoint/failpoint.h"
@@ -52,24 +53,48 @@ SlotPool::SlotPool(const shm::SlotsView& view, int eventfd)
 
 int SlotPool::Acquire() {
   MutexLock lock(mutex_);
-  if (free_.empty()) {
-    std::erase_if(retired_, [&](const Retired& retired) {
-      mutex_.AssertHeld();
-      if (!IsFree(retired)) return false;
-      free_.push_back(retired.slot);
-      return true;
-    });
-  }
+  if (free_.empty()) TakeBackAll();
   if (free_.empty()) return -1;
   const int slot = free_.back();
   free_.pop_back();
+  UseGroupOf(slot);
+  return slot;
+}
+
+std::vector<int> SlotPool::AcquireOfOneGroup(int count) {
+  MutexLock lock(mutex_);
+  TakeBackAll();
+  std::map<int, std::vector<int>> free_of_group;
+  const auto group_of = [](int slot) { return slot / static_cast<int>(shm::kSlotsOfGroup); };
+  for (const int slot : free_) free_of_group[group_of(slot)].push_back(slot);
+  for (auto& [group, slots] : free_of_group) {
+    if (slots.size() < static_cast<size_t>(count)) continue;
+    std::sort(slots.begin(), slots.end());
+    slots.resize(static_cast<size_t>(count));
+    std::erase_if(free_, [&slots = slots](int slot) {
+      return std::binary_search(slots.begin(), slots.end(), slot);
+    });
+    UseGroupOf(slots.front());
+    return slots;
+  }
+  return {};
+}
+
+void SlotPool::UseGroupOf(int slot) {
   const auto group = static_cast<uint32_t>(slot) / shm::kSlotsOfGroup;
   const uint64_t bit = uint64_t{1} << group;
-  if ((used_groups_.load(std::memory_order_relaxed) & bit) == 0) {
-    used_groups_.fetch_or(bit, std::memory_order_seq_cst);
-    view_.UseGroup(group);
-  }
-  return slot;
+  if ((used_groups_.load(std::memory_order_relaxed) & bit) != 0) return;
+  used_groups_.fetch_or(bit, std::memory_order_seq_cst);
+  view_.UseGroup(group);
+}
+
+void SlotPool::TakeBackAll() {
+  std::erase_if(retired_, [&](const Retired& retired) {
+    mutex_.AssertHeld();
+    if (!IsFree(retired)) return false;
+    free_.push_back(retired.slot);
+    return true;
+  });
 }
 
 void SlotPool::Release(int slot) {

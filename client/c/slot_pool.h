@@ -46,6 +46,8 @@ class SlotPool {
 
   // A slot whose last submission was answered. -1: all are outstanding.
   int Acquire();
+  // Several of one group of 64 slots, which the worker looks at as a whole. Empty: no group has as many left.
+  std::vector<int> AcquireOfOneGroup(int count);
   // Gives back a slot whose last submission was answered.
   void Release(int slot);
   // Gives back a slot whose last submission is armed: it is free once that is answered.
@@ -135,6 +137,9 @@ class SlotPool {
     return retired.is_free != nullptr ? retired.is_free() : !IsOpen(retired.slot);
   }
   void TakeBack() EPD_REQUIRES(mutex_);
+  void TakeBackAll() EPD_REQUIRES(mutex_);
+  // Before a slot that was free is given out.
+  void UseGroupOf(int slot) EPD_REQUIRES(mutex_);
   // Where the worker looks for what is armed.
   void MarkArmed(int slot) const;
   std::deque<Retired> retired_ EPD_GUARDED_BY(mutex_);

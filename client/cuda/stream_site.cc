@@ -87,16 +87,15 @@ Status StreamSite::Create(std::shared_ptr<RegisteredSlots> slots, StreamCall cal
                           std::unique_ptr<StreamSite>* out) {
   call.alignment = std::max<uint32_t>(call.alignment, 1);
   std::unique_ptr<StreamSite> site(new StreamSite(std::move(slots), std::move(call)));
-  for (int step = 0; step < kNumSteps; ++step) {
-    const int index = site->slots_->pool().Acquire();
-    if (index < 0) {
-      return MakeStatus(Code::kResourceExhausted,
-                        "all %u op slots of this session are taken (slots_per_session), and a call "
-                        "on a device takes %d for good; have the setting raised, to at most %u, "
-                        "compile fewer programs, or call in a loop in place of many times",
-                        site->slots_->pool().view().num_slots(), kNumSteps, limits::kMaxOpSlots);
-    }
-    site->indices_.push_back(index);
+  site->indices_ = site->slots_->pool().AcquireOfOneGroup(kNumSteps);
+  if (site->indices_.empty()) {
+    return MakeStatus(Code::kResourceExhausted,
+                      "the %u op slots of this session are taken (slots_per_session), and a call "
+                      "on a device takes %d of one group of %u for good; have the setting raised, "
+                      "to at most %u, compile fewer programs, or call in a loop in place of many "
+                      "times",
+                      site->slots_->pool().view().num_slots(), kNumSteps, shm::kSlotsOfGroup,
+                      limits::kMaxOpSlots);
   }
   site->Prepare();
   *out = std::move(site);

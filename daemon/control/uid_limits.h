@@ -15,6 +15,7 @@ struct UidShare {
   uint64_t groups = 0;         // Names of groups that they are members of, or ask for.
   uint64_t ranks = 0;          // Of Joins that the coordinator remembers, released ones too.
   uint64_t table_entries = 0;  // Of the tables of experts' owners in these Joins.
+  uint64_t slots = 0;          // Op slots of the sessions, for all workers.
 };
 
 // Each part by the setting that limits it; checks, settings and answers to operators go by this table.
@@ -28,9 +29,11 @@ inline constexpr UidLimit kUidLimits[] = {
     {"max_groups_per_uid", "groups", &UidShare::groups},
     {"max_ranks_per_uid", "ranks", &UidShare::ranks},
     {"max_table_entries_per_uid", "entries of tables of experts", &UidShare::table_entries},
+    {"max_slots_per_uid", "op slots", &UidShare::slots},
 };
 
-inline constexpr UidShare kNoUidLimits = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+inline constexpr UidShare kNoUidLimits = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                                          UINT64_MAX};
 
 struct NodeLimits {
   uint64_t max_groups = UINT64_MAX;

@@ -90,7 +90,8 @@ NodeLimits LimitsOf(const Settings& settings) {
           .per_uid = {.sessions = settings.max_sessions_per_uid,
                       .groups = settings.max_groups_per_uid,
                       .ranks = settings.max_ranks_per_uid,
-                      .table_entries = settings.max_table_entries_per_uid}};
+                      .table_entries = settings.max_table_entries_per_uid,
+                      .slots = settings.max_slots_per_uid}};
 }
 
 Node::Node(const ParsedSettings& settings, Options options)

@@ -56,8 +56,10 @@ UidUse AttachServer::UseOf(uid_t uid) const {
   UidUse use;
   for (const auto& [id, session] : sessions_) {
     if (session->peer.uid != uid) continue;
-    ++use.all.sessions;
-    ++use.of_pid[session->peer.pid].sessions;
+    for (UidShare* sum : {&use.all, &use.of_pid[session->peer.pid]}) {
+      ++sum->sessions;
+      sum->slots += session->num_slots();
+    }
   }
   return use;
 }
@@ -77,18 +79,19 @@ absl::Status AttachServer::Prepare(const v1::Attach& attach, AttachSession& sess
         absl::StrCat("epd serves ", sessions_.size(),
                      " sessions, its limit (max_sessions); end some or raise it"));
   }
-  absl::Status room = CheckShare(session.peer.uid, UseOf(session.peer.uid), {.sessions = 1},
-                                 options_.max_per_uid());
+  session.features = attach.features();
+  const shm::SlotsLayout layout = LayoutFor(session, kCpuWorker);
+  absl::Status room =
+      CheckShare(session.peer.uid, UseOf(session.peer.uid),
+                 {.sessions = 1, .slots = layout.num_slots}, options_.max_per_uid());
   if (!room.ok()) return room;
   session.id = SessionId(next_session_++);
   session.record_index = FreeRecordIndex();
-  session.features = attach.features();
   session.client_name = text::Clean(attach.client_name(), limits::kNameBytes);
   session.client_version = text::Clean(attach.client_version(), limits::kNameBytes);
   session.traceparent = text::Clean(attach.traceparent(), limits::kNameBytes);
   session.since = MonotonicNow();
-  absl::StatusOr<WorkerSlots> slots =
-      MakeWorkerSlots(session.id, options_.incarnation, LayoutFor(session, kCpuWorker));
+  absl::StatusOr<WorkerSlots> slots = MakeWorkerSlots(session.id, options_.incarnation, layout);
   if (!slots.ok()) return slots.status();
   session.slots.emplace(kCpuWorker, *std::move(slots));
   return absl::OkStatus();
@@ -216,8 +219,12 @@ absl::Status AttachServer::OpenSlots(SessionId id, const WorkerName& worker) {
   if (it == sessions_.end()) return absl::UnavailableError("the session has ended");
   std::map<WorkerName, WorkerSlots>& slots = it->second->slots;
   if (slots.count(worker) > 0) return absl::OkStatus();
-  absl::StatusOr<WorkerSlots> made =
-      MakeWorkerSlots(id, options_.incarnation, LayoutFor(*it->second, worker));
+  const shm::SlotsLayout layout = LayoutFor(*it->second, worker);
+  const uid_t uid = it->second->peer.uid;
+  const absl::Status room =
+      CheckShare(uid, UseOf(uid), {.slots = layout.num_slots}, options_.max_per_uid());
+  if (!room.ok()) return room;
+  absl::StatusOr<WorkerSlots> made = MakeWorkerSlots(id, options_.incarnation, layout);
   if (!made.ok()) return made.status();
   slots.emplace(worker, *std::move(made));
   return absl::OkStatus();

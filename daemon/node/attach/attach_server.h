@@ -43,7 +43,7 @@ class AttachServer {
     uint64_t incarnation = 0;
     absl::Duration form;                     // Of a group that does not say it, for Attached.
     std::function<uint64_t()> max_sessions;  // At this moment; at most shm::kMaxSessions.
-    std::function<UidShare()> max_per_uid;   // Its sessions.
+    std::function<UidShare()> max_per_uid;   // Its sessions and their op slots.
     // What a session is given for the worker if its client takes so many.
     std::function<uint32_t(const WorkerName&)> num_slots;
     AttachListener::Options listener;

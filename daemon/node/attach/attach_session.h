@@ -80,6 +80,13 @@ struct AttachSession {
   std::map<WorkerName, WorkerSlots> slots;
   // It was sent descriptors of arenas, and may write to them while it lives.
   bool has_arenas = false;
+
+  // Of all its workers.
+  uint64_t num_slots() const {
+    uint64_t sum = 0;
+    for (const auto& [worker, of_worker] : slots) sum += of_worker.layout.num_slots;
+    return sum;
+  }
 };
 
 }  // namespace epd

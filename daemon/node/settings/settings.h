@@ -85,6 +85,7 @@ struct Settings {
   uint64_t max_ranks_per_uid = 0;
   uint64_t max_table_entries_per_uid = 0;
   uint64_t slots_per_session = 0;
+  uint64_t max_slots_per_uid = 0;
   uint64_t max_operations_per_session = 0;
   uint64_t max_operations_per_uid = 0;
   uint64_t max_staging_per_tenant = 0;

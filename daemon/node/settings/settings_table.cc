@@ -348,8 +348,13 @@ std::vector<SettingRow> LimitSettings() {
       {"slots_per_session", Count(&S::slots_per_session, limits::kMinOpSlots, limits::kMaxOpSlots),
        absl::StrCat(limits::kMinOpSlots),
        "Op slots of one session for one worker: a call that is outstanding on a CPU takes one, a "
-       "call site in a GPU's stream three for good, so that a training step of 61 layers with five "
-       "sites each takes 915. 4 KiB each, once used; clients of GPUs pin all."},
+       "call site in a GPU's stream three of one group of 64 for good, so that a training step of "
+       "61 "
+       "layers with five sites each takes 960. 4 KiB each, once used; clients of GPUs pin all."},
+      {"max_slots_per_uid", Count(&S::max_slots_per_uid, limits::kMinOpSlots, kMany), "1048576",
+       "Op slots of one user's sessions, for all workers: 4 GiB, if all are used, which no other "
+       "limit counts. What 512 sessions have with the CPU's worker and seven GPUs'.",
+       true},
       {"max_operations_per_session", Count(&S::max_operations_per_session, 1, limits::kMaxOpSlots),
        absl::StrCat(limits::kMinOpSlots),
        "Operations that one session takes part in at the same time; no more than it has slots."},

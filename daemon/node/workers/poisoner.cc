@@ -1,9 +1,11 @@
 #include "daemon/node/workers/poisoner.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
 #include "absl/status/status.h"
+#include "daemon/core/pages.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 
@@ -62,37 +64,55 @@ void FailUndecided(const shm::RecordsView& records, const absl::Status& cause) {
   }
 }
 
+namespace {
+
+void PoisonSlot(const shm::SlotsView& slots, uint32_t i, const shm::RecordsView& records,
+                shm::SlotRecord& record, const PoisonCause& cause, Poisoned& poisoned) {
+  const uint64_t word = slots.word(i).load(std::memory_order_acquire);
+  // Nobody has armed it, and its page need not be.
+  if (word == 0) return;
+  if (!MakePageOfSlot(slots, i).ok() || !MakePages(&record, sizeof record).ok()) {
+    // Its client has armed it and never written to it, so nobody waits. What was answered stays so.
+    if (shm::Ready(word) == 0) return;
+    shm::Poison(slots.word(i), word, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+    return;
+  }
+  shm::Slot& slot = slots.slot(i);
+  if (shm::Ready(word) == 0) {
+    // The worker may have died between its answer and the wake (the slot_word walk found it).
+    if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
+    return;
+  }
+  const uint64_t claim = record.claim.load(std::memory_order_acquire);
+  const uint64_t op_id = record.op_id.load(std::memory_order_acquire);
+  shm::SlotRequest request;
+  std::memcpy(&request, &slot.request, sizeof request);
+  const std::optional<PoisonAnswer> answer =
+      DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
+  if (!answer.has_value()) return;
+  // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
+  const bool in_stream = slots.IsStreamed(i);
+  const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
+  if (!keeps) text::Write(answer->message, slot.reply.message);
+  if (!shm::Poison(slots.word(i), word, answer->code))
+    return;  // The client's own watchdog was first.
+  if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
+  shm::WakeAll(slots.DoneHalf(i));
+  ++poisoned.num_ended;
+  if (answer->code != 0) ++poisoned.failed_calls[request.group_id];
+}
+
+}  // namespace
+
 Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
                        uint32_t record_index, const PoisonCause& cause) {
   Poisoned poisoned;
-  const std::span<shm::SlotRecord> block = records.block(record_index);
-  slots.ForEachUsedSlot([&](uint32_t i) {
-    const uint64_t word = slots.word(i).load(std::memory_order_acquire);
-    // Nobody has armed it, and its page need not be.
-    if (word == 0) return;
-    shm::Slot& slot = slots.slot(i);
-    if (shm::Ready(word) == 0) {
-      // The worker may have died between its answer and the wake (the slot_word walk found it).
-      if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
-      return;
-    }
-    const uint64_t claim = block[i].claim.load(std::memory_order_acquire);
-    const uint64_t op_id = block[i].op_id.load(std::memory_order_acquire);
-    shm::SlotRequest request;
-    std::memcpy(&request, &slot.request, sizeof request);
-    const std::optional<PoisonAnswer> answer =
-        DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
-    if (!answer.has_value()) return;
-    // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
-    const bool in_stream = slots.IsStreamed(i);
-    const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
-    if (!keeps) text::Write(answer->message, slot.reply.message);
-    if (!shm::Poison(slots.word(i), word, answer->code))
-      return;  // The client's own watchdog was first.
-    if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
-    shm::WakeAll(slots.DoneHalf(i));
-    ++poisoned.num_ended;
-    if (answer->code != 0) ++poisoned.failed_calls[request.group_id];
+  slots.ForEachUsedGroup([&](uint32_t group) {
+    if (!MakePagesOfWords(slots, group).ok()) return;
+    const uint32_t first = group * shm::kSlotsOfGroup;
+    const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
+    for (uint32_t slot = first; slot < end; ++slot)
+      PoisonSlot(slots, slot, records, records.block(record_index)[slot], cause, poisoned);
   });
   return poisoned;
 }

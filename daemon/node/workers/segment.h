@@ -14,8 +14,8 @@
 
 namespace epd {
 
-// A memfd of fixed size, mapped read-write. It is no file of a file system with a size of its own, so who writes
-// where no page is yet meets no SIGBUS.
+// A memfd of fixed size, mapped read-write. Where no page is yet, and there is no memory for one, the first access is a
+// SIGBUS; who answers for others makes the page first (daemon/core/pages.h).
 class SharedSegment {
  public:
   struct Part {

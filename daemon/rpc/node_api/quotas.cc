@@ -48,7 +48,11 @@ void PutUsers(const Node& node, v1::ListSessionsResponse& out) {
   const UidShare limits = LimitsOf(settings).per_uid;
   std::map<uint32_t, v1::WorkerSnapshot::Use> working = UsesOfWorkers(node);
   std::map<uint32_t, UidShare> shares;
-  for (const auto& [id, session] : node.clients().sessions()) ++shares[session->peer.uid].sessions;
+  for (const auto& [id, session] : node.clients().sessions()) {
+    UidShare& share = shares[session->peer.uid];
+    ++share.sessions;
+    share.slots += session->num_slots();
+  }
   for (const auto& [uid, use] : node.control().Uses()) {
     if (shares.count(uid) == 0) continue;
     UidShare& share = shares[uid];

@@ -6,9 +6,9 @@
 // The stream waits for the answers of announce and publish and goes on behind pulled, so the next
 // announce may be claimed before pulled is: then it is held. Answered, it would let the stream arm
 // pulled while the last one is not claimed, and two calls would become one. A site's first announce at a
-// new worker may stand before a pulled of the worker before, of which nothing is known here: a worker
-// claims all armed slots in each pass and answers after it, so that pulled is claimed before the
-// stream can arm the next.
+// new worker may stand before a pulled of the worker before, of which nothing is known here: a site's
+// slots are of one group of 64, and a worker claims what is armed of a group in one pass and answers after it, so that pulled is
+// claimed before the stream can arm the next.
 #pragma once
 
 #include <cstdint>

@@ -18,11 +18,9 @@
 #include "daemon/worker/shell/direct_areas.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
-#include "daemon/worker/shell/session_slots.h"
+#include "daemon/worker/shell/session_scan.h"
 
 namespace epd {
-
-using SessionTable = std::map<SessionId, SessionSlots>;
 
 // Exec thread only. All references outlive this.
 class EffectPerformer {
@@ -49,6 +47,7 @@ class EffectPerformer {
   void PollBackends(absl::Time now);
   bool busy() const;
   void Log(const LogLine& line) { Run(line); }
+  void Evict(const EvictSession& session) { Run(session); }
   // What is too long for a message is left out, and said.
   void Send(const v1::FromWorker& message, const std::vector<int>& fds = {});
 

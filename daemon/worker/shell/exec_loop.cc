@@ -183,7 +183,7 @@ bool ExecLoop::ScanSessions() {
     if (taken++ == 0) now = Now();
     performer_.Take(submission, request, now);
   };
-  for (auto& [unused, session] : sessions_) session.TakeArmed(take);
+  for (const EvictSession& unserved : scan_.Take(sessions_, take)) performer_.Evict(unserved);
   if (taken > 0) performer_.RunAll(now);
   return taken > 0;
 }

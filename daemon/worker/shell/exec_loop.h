@@ -19,7 +19,7 @@
 #include "daemon/worker/shell/effect_performer.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
-#include "daemon/worker/shell/session_slots.h"
+#include "daemon/worker/shell/session_scan.h"
 #include "proto/epd/v1/worker.pb.h"
 
 namespace epd {
@@ -46,7 +46,7 @@ class ExecLoop {
 
  private:
   absl::Status SetUp();
-  // One pass over all sessions. True: something was taken.
+  // One turn of all sessions. True: something was taken, and there may be more.
   bool ScanSessions();
   // Whether slots may be armed by GPU streams, which ring nothing.
   bool HasStreams() const;
@@ -96,6 +96,7 @@ class ExecLoop {
   const int num_cpus_;
   Exchange exchange_;
   SessionTable sessions_;
+  SessionScan scan_;
   EffectPerformer performer_;
   UniqueIdMaker id_maker_;
   UniqueFd epoll_;

@@ -82,12 +82,10 @@ void ExecLoop::Handle(const v1::AddSession& message, std::vector<UniqueFd> fds) 
   EPD_FAILPOINT("worker.session.add");
   const absl::Status entered = Enter(message, std::move(fds));
   if (entered.ok()) return;
-  v1::FromWorker answer;
-  answer.mutable_evict_session()->set_session_id(message.session_id());
-  *answer.mutable_evict_session()->mutable_cause() = ToProto(
-      absl::Status(entered.code(), absl::StrCat("the worker cannot serve session ",
-                                                message.session_id(), ": ", entered.message())));
-  Send(answer);
+  performer_.Evict(
+      {SessionId(message.session_id()),
+       absl::Status(entered.code(), absl::StrCat("the worker cannot serve session ",
+                                                 message.session_id(), ": ", entered.message()))});
 }
 
 // The slots are client memory: a header that was written over is that client's alone.
@@ -113,10 +111,7 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
   exchange_.AddSession(id, message.uid(), slots.num_slots());
   if (!message.traceparent().empty())
     exchange_.traces().SetClientSpan(id, ParseTraceparent(message.traceparent()));
-  const absl::Time now = Now();
-  slots.TakeAll([&](const Submission& submission, const shm::SlotRequest& request) {
-    performer_.Take(submission, request, now);
-  });
+  slots.MarkArmed();
   return absl::OkStatus();
 }
 

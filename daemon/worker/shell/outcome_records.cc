@@ -1,6 +1,7 @@
 #include "daemon/worker/shell/outcome_records.h"
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/pages.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
@@ -19,6 +20,10 @@ absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
   }
   records.mapping_ = *std::move(mapping);
   return records;
+}
+
+absl::Status OutcomeRecords::MakePageOf(uint32_t record_index, uint32_t slot) const {
+  return MakePages(&Of(record_index, slot), sizeof(shm::SlotRecord));
 }
 
 // The operation is cleared first: a death in between leaves an id that no open word carries.

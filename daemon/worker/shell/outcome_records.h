@@ -21,6 +21,10 @@ class OutcomeRecords {
   // The most slots that a session may have.
   uint32_t num_slots() const { return view_.num_slots(); }
 
+  // Before the first access to a slot's record: beyond 256 slots its page comes into being as it is used.
+  //   RESOURCE_EXHAUSTED  there is no memory for it
+  absl::Status MakePageOf(uint32_t record_index, uint32_t slot) const;
+
   // The submission that `id` is about to claim; its operation is not known yet.
   void WriteClaim(uint32_t record_index, uint32_t slot, shm::Step step, uint32_t id);
   // The last claim id of a slot, an earlier worker's included; 0 for none.

@@ -6,11 +6,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/pages.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
 
 namespace epd {
+namespace {
+
+constexpr uint32_t kMaxGroups = limits::kMaxOpSlots / shm::kSlotsOfGroup;
+
+}  // namespace
 
 absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t record_index,
                                                 const UniqueFd& segment, UniqueFd wakeup,
@@ -41,29 +47,74 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
     return absl::DataLossError(absl::StrCat("the slots segment has ", slots.view_.num_slots(),
                                             " slots, expected at most ", records.num_slots()));
   }
+  slots.has_pages_.resize(slots.view_.num_slots());
   return slots;
 }
 
-int SessionSlots::TakeArmed(const Taker& take) {
+template <typename Do>
+void SessionSlots::ForEachUsedSlot(Do act) {
+  for (uint64_t groups = UsedGroups(); groups != 0; groups &= groups - 1) {
+    const uint32_t first = static_cast<uint32_t>(std::countr_zero(groups)) * shm::kSlotsOfGroup;
+    const uint32_t end = std::min(first + shm::kSlotsOfGroup, view_.num_slots());
+    for (uint32_t slot = first; slot < end; ++slot) act(slot);
+  }
+}
+
+// A turn of the worker takes no more from one session than it gives others to wait for.
+int SessionSlots::TakeArmed(int enough, const Taker& take) {
+  if (!served_) return 0;
   int taken = 0;
-  view_.ForEachUsedGroup([&](uint32_t group) {
-    std::atomic<uint64_t>& armed = view_.armed(group);
-    // A stream marks nothing when it arms a slot: each of its slots is looked at.
-    uint64_t marks = view_.streamed(group).load(std::memory_order_acquire);
-    if (armed.load(std::memory_order_relaxed) != 0)
-      marks |= armed.exchange(0, std::memory_order_acq_rel);
-    taken += TakeMarked(group, marks, take);
-  });
+  const uint64_t used = UsedGroups();
+  const uint64_t before = (uint64_t{1} << next_group_) - 1;
+  for (uint64_t groups : {used & ~before, used & before}) {
+    for (; groups != 0; groups &= groups - 1) {
+      const auto group = static_cast<uint32_t>(std::countr_zero(groups));
+      taken += TakeGroup(group, take);
+      if (taken < enough) continue;
+      next_group_ = (group + 1) % kMaxGroups;
+      return taken;
+    }
+  }
   return taken;
 }
 
-int SessionSlots::TakeMarked(uint32_t group, uint64_t marks, const Taker& take) {
+int SessionSlots::TakeGroup(uint32_t group, const Taker& take) {
+  std::atomic<uint64_t>& armed = view_.armed(group);
+  // A stream marks nothing when it arms a slot: each of its slots is looked at.
+  uint64_t marks = view_.streamed(group).load(std::memory_order_acquire);
+  if (armed.load(std::memory_order_relaxed) != 0)
+    marks |= armed.exchange(0, std::memory_order_acq_rel);
   int taken = 0;
   for (; marks != 0; marks &= marks - 1) {
     const auto of_group = static_cast<uint32_t>(std::countr_zero(marks));
     taken += TakeSlot(group * shm::kSlotsOfGroup + of_group, take);
   }
   return taken;
+}
+
+uint64_t SessionSlots::UsedGroups() {
+  const uint64_t used = view_.UsedGroups();
+  for (uint64_t unseen = used & ~groups_with_words_; unseen != 0; unseen &= unseen - 1) {
+    const auto group = static_cast<uint32_t>(std::countr_zero(unseen));
+    if (Note(MakePagesOfWords(view_, group))) groups_with_words_ |= uint64_t{1} << group;
+  }
+  return used & groups_with_words_;
+}
+
+bool SessionSlots::CanTouch(uint32_t index) {
+  if (has_pages_[index]) return true;
+  has_pages_[index] =
+      Note(MakePageOfSlot(view_, index)) && Note(records_->MakePageOf(record_index_, index));
+  return has_pages_[index];
+}
+
+bool SessionSlots::Note(const absl::Status& made) {
+  if (!made.ok() && std::exchange(served_, false)) {
+    trouble_ = absl::Status(
+        made.code(),
+        absl::StrCat("session ", session_.value, " has op slots without pages: ", made.message()));
+  }
+  return made.ok();
 }
 
 // Who waits in a stream reads no text: there the first failure stays until the client has taken it.
@@ -82,25 +133,28 @@ bool SessionSlots::has_streams() const {
   return found;
 }
 
-bool SessionSlots::has_streams_of(GroupId group) const {
+bool SessionSlots::has_streams_of(GroupId group) {
   bool found = false;
-  view_.ForEachUsedSlot([&](uint32_t slot) {
-    found |= view_.IsStreamed(slot) && view_.slot(slot).request.group_id == group.value;
+  ForEachUsedSlot([&](uint32_t slot) {
+    found |= view_.IsStreamed(slot) && CanTouch(slot) &&
+             view_.slot(slot).request.group_id == group.value;
   });
   return found;
 }
 
-int SessionSlots::TakeAll(const Taker& take) {
-  int taken = 0;
-  view_.ForEachUsedSlot([&](uint32_t slot) { taken += TakeSlot(slot, take); });
-  return taken;
+void SessionSlots::MarkArmed() {
+  ForEachUsedSlot([&](uint32_t slot) {
+    if (view_.word(slot).load(std::memory_order_acquire) != shm::kArmed) return;
+    view_.armed(slot / shm::kSlotsOfGroup)
+        .fetch_or(uint64_t{1} << (slot % shm::kSlotsOfGroup), std::memory_order_release);
+  });
 }
 
 bool SessionSlots::TakeSlot(uint32_t index, const Taker& take) {
   if (index >= view_.num_slots()) return false;
-  const shm::Slot& slot = view_.slot(index);
   std::atomic<uint64_t>& word = view_.word(index);
-  if (word.load(std::memory_order_acquire) != shm::kArmed) return false;
+  if (word.load(std::memory_order_acquire) != shm::kArmed || !CanTouch(index)) return false;
+  const shm::Slot& slot = view_.slot(index);
   // Out of memory that no client maps, an earlier worker's included.
   const uint32_t last = records_->LastClaim(record_index_, index);
   const uint32_t id =
@@ -154,11 +208,12 @@ void SessionSlots::Tell(const NameEagerBuffers& eager) {
 }
 
 void SessionSlots::AbortOpenSubmissions(const absl::Status& status) {
-  view_.ForEachUsedSlot([&](uint32_t i) {
+  ForEachUsedSlot([&](uint32_t i) {
     const uint64_t word = view_.word(i).load(std::memory_order_acquire);
     if (shm::Ready(word) == 0) return;
-    WriteReason(i, status);
-    if (shm::Poison(view_.word(i), word, static_cast<uint32_t>(status.code()))) Wake(i);
+    const bool has_page = CanTouch(i);
+    if (has_page) WriteReason(i, status);
+    if (shm::Poison(view_.word(i), word, static_cast<uint32_t>(status.code())) && has_page) Wake(i);
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,16 +32,20 @@ class SessionSlots {
   uint32_t num_slots() const { return view_.num_slots(); }
 
   using Taker = std::function<void(const Submission&, const shm::SlotRequest&)>;
-  // Claims every armed submission that is marked, or whose slot a stream arms, and hands a private copy of each request to `take`.
-  // Returns how many it took.
-  int TakeArmed(const Taker& take);
-  // The same without the marks, for those armed before this worker knew the session.
-  int TakeAll(const Taker& take);
+  // Claims armed submissions that are marked, or whose slots streams arm, and hands a private copy of each request to `take`:
+  // all, or those of whole groups of 64 slots until it has taken `enough`; then the next call goes on behind them. Returns
+  // how many it took.
+  int TakeArmed(int enough, const Taker& take);
+  // Marks those that were armed before this worker knew the session.
+  void MarkArmed();
+  // Why this session cannot be served any longer, said once: there is no memory for a slot that it has armed. Nothing is
+  // taken from it then. OK otherwise.
+  absl::Status TakeTrouble() { return std::exchange(trouble_, absl::OkStatus()); }
 
   // Whether a GPU's stream may arm slots: it rings nothing, so somebody must look.
   bool has_streams() const;
   // The same of one group's slots, as the client's memory says.
-  bool has_streams_of(GroupId group) const;
+  bool has_streams_of(GroupId group);
 
   // Writes the reply, ends the submission if it is still this claim's, and wakes its waiter.
   void Answer(const AnswerSubmission& answer);
@@ -59,7 +65,15 @@ class SessionSlots {
 
  private:
   SessionSlots() = default;
-  int TakeMarked(uint32_t group, uint64_t marks, const Taker& take);
+  int TakeGroup(uint32_t group, const Taker& take);
+  // Groups of 64 slots that may be in use and whose words this process can read.
+  uint64_t UsedGroups();
+  template <typename Do>
+  void ForEachUsedSlot(Do act);
+  // Whether a slot and its record can be touched. A client can arm a slot without ever having written to it.
+  bool CanTouch(uint32_t index);
+  // Of an attempt to get pages. Whether it did.
+  bool Note(const absl::Status& made);
   void WriteReason(uint32_t index, const absl::Status& status);
   bool TakeSlot(uint32_t index, const Taker& take);
   void Wake(uint32_t index);
@@ -70,6 +84,11 @@ class SessionSlots {
   shm::SlotsView view_;
   UniqueFd wakeup_;
   OutcomeRecords* records_ = nullptr;
+  uint32_t next_group_ = 0;         // Where the next pass begins.
+  uint64_t groups_with_words_ = 0;  // A bit each: their words have pages.
+  std::vector<bool> has_pages_;     // [num_slots]
+  bool served_ = true;
+  absl::Status trouble_;  // Why it is not, until it was told.
 };
 
 }  // namespace epd

@@ -113,6 +113,8 @@ def test_what_happens_to_an_epd_is_alerted(nodes, tmp_path):
         watch.wait_for("EpdNearLimit", epd, setting="max_sessions")
 
         ranks[0].begin("half")
+        # Otherwise epd may hear of the death first: then the call is refused, and no operation fails.
+        wait.until(lambda: _num_open(epd) == 1, "the call to be waiting")
         os.kill(ranks[1].pid, signal.SIGKILL)
         assert ranks[0].result("half")[0] != 0
         watch.wait_for("EpdOperationsFail", epd, kind="prepare")

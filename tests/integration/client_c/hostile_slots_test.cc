@@ -10,11 +10,9 @@
 #include <string>
 #include <tuple>
 
-#include "client/c/attach_messages.h"
-#include "client/c/attach_socket.h"
-#include "client/c/mapping.h"
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/slots_view.h"
+#include "tests/integration/client_c/harness/hostile_client.h"
 #include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 #include "tests/seed/seed.h"
@@ -24,81 +22,7 @@ namespace {
 
 using ::testing::Each;
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kRounds = 300;
-
-// A client that speaks the attach protocol well enough to get a group, and then writes what it
-// likes.
-class HostileClient {
- public:
-  // Says that it takes `features`. Joins a group of one rank of its own. "" or what went wrong.
-  explicit HostileClient(uint64_t features) : features_(features) {}
-  std::string Attach(const std::string& path, bool worker_executor) {
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
-    if (client::Status s = client::AttachSocket::Connect(path, deadline, &socket_); !s.ok())
-      return s.message;
-    client::Attach attach = client::MakeAttach("hostile");
-    attach.features = features_;
-    if (client::Status s = socket_.Send(client::EncodeClientMessage(attach)); !s.ok())
-      return s.message;
-    if (client::Status s = socket_.Receive(deadline, &attached_); !s.ok()) return s.message;
-    if (attached_.fds.size() != 2) return "Attached came with other descriptors";
-    if (client::Status s = client::Mapping::Map(attached_.fds[0].get(), layout().bytes(),
-                                                /*writable=*/true, &mapping_);
-        !s.ok()) {
-      return s.message;
-    }
-    return Join(deadline, worker_executor);
-  }
-
-  // What the daemon of this test gives.
-  shm::SlotsLayout layout() const { return shm::SlotsLayout::For(features_, limits::kMaxOpSlots); }
-  shm::SlotsView slots() const { return shm::SlotsView::Of(mapping_.data(), layout()); }
-  const client::Joined& joined() const { return joined_; }
-
-  void Ring() {
-    for (uint32_t group = 0; group < layout().armed().count; ++group)
-      slots().armed(group).store(~uint64_t{0});
-    const uint64_t one = 1;
-    // A full counter has woken the worker already.
-    [[maybe_unused]] const ssize_t written = write(attached_.fds[1].get(), &one, sizeof one);
-  }
-
- private:
-  std::string Join(Clock::time_point deadline, bool worker_executor) {
-    client::Join join;
-    join.request_id = 1;
-    join.spec.name = "hostile";
-    join.spec.num_ranks = 1;
-    join.spec.num_experts = 2;
-    join.spec.max_tokens_per_rank = 8;
-    join.spec.recv_capacity_per_rank = 16;
-    join.spec.hidden = 16;
-    join.spec.top_k = 2;
-    join.spec.max_token_dtype = EPD_DTYPE_FLOAT32;
-    join.spec.executor = worker_executor ? client::Executor::kWorker : client::Executor::kClient;
-    join.ranks = {0};
-    if (client::Status s = socket_.Send(client::EncodeClientMessage(join)); !s.ok())
-      return s.message;
-    client::AttachSocket::Datagram datagram;
-    if (client::Status s = socket_.Receive(deadline, &datagram); !s.ok()) return s.message;
-    client::ServerMessage message;
-    if (client::Status s = client::DecodeServerMessage(datagram.bytes, &message); !s.ok())
-      return s.message;
-    const auto* joined = std::get_if<client::Joined>(&message);
-    if (joined == nullptr)
-      return "the join was answered with message " + std::to_string(message.index());
-    joined_ = *joined;
-    return "";
-  }
-
-  const uint64_t features_;
-  client::AttachSocket socket_;
-  client::AttachSocket::Datagram attached_;
-  client::Mapping mapping_;
-  client::Joined joined_;
-};
 
 template <typename Value>
 void FillRandomly(std::mt19937_64& random, Value* value) {
@@ -151,7 +75,8 @@ shm::SlotRequest Plausible(std::mt19937_64& random, const client::Joined& own, u
 std::string WriteGarbage(const std::string& path, bool worker_executor, uint64_t features,
                          uint64_t victim, uint64_t seed, Link& link) {
   HostileClient client(features);
-  if (std::string p = client.Attach(path, worker_executor); !p.empty()) return p;
+  if (std::string p = client.Attach(path); !p.empty()) return p;
+  if (std::string p = client.Join(worker_executor); !p.empty()) return p;
   std::mt19937_64 random(seed);
   const shm::SlotsView slots = client.slots();
   for (int round = 0;; ++round) {

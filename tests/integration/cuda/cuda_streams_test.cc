@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Executors, Unrolled, ::testing::ValuesIn(kExecutors),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(Unrolled, AStepOfSixtyOneLayersRunsWithTheSlotsThatItTakesAndNoneMore) {
-  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--slots_per_session=915"});
+  RunningDaemon daemon({"--cuda_staging_bytes=256MiB", "--slots_per_session=960"});
   const ExchangeCase c{.num_ranks = 2, .worker_executor = GetParam() == EPD_EXECUTOR_WORKER};
   auto ranks = StartRanks(
       daemon.socket_path(), c,
@@ -128,7 +128,7 @@ TEST_P(Unrolled, AStepOfSixtyOneLayersRunsWithTheSlotsThatItTakesAndNoneMore) {
 TEST_P(Unrolled, ALayerTooManyIsRefusedAndTheSettingNamed) {
   RunningDaemon daemon({"--cuda_staging_bytes=256MiB"});
   const ExchangeCase c{.num_ranks = 1, .worker_executor = GetParam() == EPD_EXECUTOR_WORKER};
-  for (const int num_layers : {17, 18}) {
+  for (const int num_layers : {16, 17}) {
     auto ranks = StartRanks(
         daemon.socket_path(), c,
         [&](JoinedRank& joined, Link&) {
@@ -137,8 +137,8 @@ TEST_P(Unrolled, ALayerTooManyIsRefusedAndTheSettingNamed) {
         OnCuda(GetParam()));
     EXPECT_THAT(
         FinishAll(ranks),
-        Each(num_layers == 17 ? ::testing::Matcher<std::string>("")
-                              : AllOf(HasSubstr("all 256 op slots of this session are taken "
+        Each(num_layers == 16 ? ::testing::Matcher<std::string>("")
+                              : AllOf(HasSubstr("the 256 op slots of this session are taken "
                                                 "(slots_per_session)"),
                                       HasSubstr("raised, to at most 4096"))));
   }

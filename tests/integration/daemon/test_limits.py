@@ -77,6 +77,24 @@ def test_sessions_of_one_user_leave_room_for_another(shared):
         client(_BOB).attach()
 
 
+def test_op_slots_of_one_user_are_bounded_by_themselves(shared):
+    shared.start("--max_slots_per_uid=600")
+    with contextlib.ExitStack() as open_clients:
+
+        def client(uid):
+            return open_clients.enter_context(shared.client(uid))
+
+        client(_ALICE).attach()
+        client(_ALICE).attach()
+        why = _refused(client(_ALICE))
+        assert f"uid {_ALICE} has 512 op slots" in why and "asks for 256 more" in why
+        assert "one uid may have 600 (max_slots_per_uid)" in why
+        client(_BOB).attach()
+        users = {user["uid"]: user["quotas"] for user in _epctl(shared, "sessions")["users"]}
+        use = {quota["setting"]: (int(quota["used"]), int(quota["max"])) for quota in users[_ALICE]}
+        assert use["max_slots_per_uid"] == (512, 600)
+
+
 def test_groups_and_ranks_of_one_user_leave_room_for_another(shared):
     shared.start("--max_groups_per_uid=2", "--max_ranks_per_uid=3")
     with (

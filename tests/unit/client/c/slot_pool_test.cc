@@ -56,6 +56,25 @@ TEST_F(SlotPoolTest, EverySlotIsGivenOnceAndThenNone) {
   EXPECT_EQ(pool_.Acquire(), 17);
 }
 
+TEST_F(SlotPoolTest, SeveralThatAreAskedForTogetherAreOfOneGroup) {
+  std::set<int> given;
+  const int single = pool_.Acquire();
+  given.insert(single);
+  for (int site = 0; site < 84; ++site) {  // 21 in each of four groups, of which one slot is left.
+    const std::vector<int> slots = pool_.AcquireOfOneGroup(3);
+    ASSERT_EQ(slots.size(), 3u) << site;
+    for (const int slot : slots) {
+      EXPECT_EQ(slot / 64, slots.front() / 64);
+      EXPECT_TRUE(given.insert(slot).second) << slot << " was given twice";
+    }
+  }
+  EXPECT_TRUE(pool_.AcquireOfOneGroup(3).empty());
+  for (int left = 0; left < 3; ++left) EXPECT_TRUE(given.insert(pool_.Acquire()).second);
+  EXPECT_EQ(pool_.Acquire(), -1);
+  for (const int slot : {5, 70, 6, 71, 7}) pool_.Release(slot);
+  EXPECT_EQ(pool_.AcquireOfOneGroup(3), std::vector<int>({5, 6, 7}));
+}
+
 TEST_F(SlotPoolTest, ARetiredSlotComesBackOnlyWhenItsLastUseIsAnswered) {
   for (uint32_t i = 0; i < shm::kSlotsPerSession; ++i) ASSERT_GE(pool_.Acquire(), 0);
   for (const int slot : {3, 4}) {

@@ -100,9 +100,10 @@ void StreamWorker::Start() {
       {
         std::lock_guard lock(s.mutex);
         for (auto& [unused, session] : s.sessions) {
-          session.TakeArmed([&s](const Submission& submission, const shm::SlotRequest& request) {
-            s.exchange->Take(submission, request, absl::UnixEpoch());
-          });
+          session.TakeArmed(64,
+                            [&s](const Submission& submission, const shm::SlotRequest& request) {
+                              s.exchange->Take(submission, request, absl::UnixEpoch());
+                            });
         }
         s.Perform();
       }

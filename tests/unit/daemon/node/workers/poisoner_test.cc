@@ -2,6 +2,9 @@
 // never with more.
 #include "daemon/node/workers/poisoner.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <memory>
 
 #include "daemon/node/workers/segment.h"
@@ -180,6 +183,30 @@ TEST(PoisonManySlotsTest, OnlyThoseInUseAreLookedAtAndNoOtherPageComesIntoBeing)
   EXPECT_EQ(view.word(4095), shm::Answered(kAborted));
   EXPECT_LE(slots->committed_bytes() + records->committed_bytes(), untouched + 6 * 4096)
       << "two pages of words, two slots, two pages of claims";
+}
+
+// What would be a SIGBUS ends no epd.
+TEST(PoisonManySlotsTest, ASlotWithoutMemoryIsEndedAllTheSame) {
+  const auto layout = shm::SlotsLayout::For(features::kTakesManySlots, limits::kMaxOpSlots);
+  const int file = memfd_create("poisoner_test", MFD_CLOEXEC);
+  const shm::SlotsView whole = shm::SlotsView::Of(nullptr, layout);
+  ASSERT_EQ(ftruncate(file, static_cast<off_t>(whole.OffsetOfSlot(64))), 0);
+  void* const data = mmap(nullptr, layout.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  const shm::SlotsView view = shm::SlotsView::Create(data, 1, 1, layout);
+  const auto records = CreateRecords(limits::kMaxOpSlots);
+  ASSERT_TRUE(records.ok());
+  for (const uint32_t slot : {3u, 100u}) {
+    view.UseGroup(slot / shm::kSlotsOfGroup);
+    view.word(slot) = shm::kArmed;
+  }
+  const Poisoned poisoned =
+      PoisonSession(view, Records(*records), 3, [](const shm::SlotRequest&) { return kDead; });
+  EXPECT_EQ(poisoned.num_ended, 1u);
+  EXPECT_EQ(view.word(3), shm::Answered(kAborted));
+  EXPECT_EQ(view.word(100),
+            shm::Answered(static_cast<uint32_t>(absl::StatusCode::kResourceExhausted)));
+  munmap(data, layout.bytes());
+  close(file);
 }
 
 TEST_F(PoisonSessionTest, EndedIsSet) {

@@ -1,0 +1,209 @@
+// Goal: what one session arms makes no other one wait for long, nothing that is armed is left, and a session for whose slots
+// there is no memory is refused by itself.
+#include "daemon/worker/shell/session_scan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/core/unique_fd.h"
+#include "daemon/worker/shell/outcome_records.h"
+#include "proto/epd/v1/slot_word.h"
+#include "proto/epd/v1/slots_view.h"
+
+namespace epd {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr uint32_t kSlots = limits::kMaxOpSlots;
+// What a session may have taken before another one is looked at: up to the end of a group.
+constexpr int kTurn = SessionScan::kTakenOfSession + static_cast<int>(shm::kSlotsOfGroup) - 1;
+
+int MakeFile(uint64_t bytes) {
+  const int fd = memfd_create("session_scan_test", MFD_CLOEXEC);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+OutcomeRecords MakeRecords() {
+  const UniqueFd fd(MakeFile(shm::RecordsView::BytesFor(kSlots)));
+  void* const data =
+      mmap(nullptr, sizeof(shm::RecordsHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  shm::RecordsView::Create(data, kSlots);
+  munmap(data, sizeof(shm::RecordsHeader));
+  auto opened = OutcomeRecords::Open(fd);
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  return *std::move(opened);
+}
+
+// A client's side of its slots, which nobody seals.
+class Client {
+ public:
+  explicit Client(uint64_t session)
+      : session_(session), fd_(MakeFile(kLayout.bytes())), view_(Map()) {}
+  ~Client() { munmap(&view_.header(), kLayout.bytes()); }
+  Client(const Client&) = delete;
+
+  SessionId session() const { return SessionId(session_); }
+  const UniqueFd& fd() const { return fd_; }
+  void Arm(uint32_t slot) {
+    view_.UseGroup(slot / shm::kSlotsOfGroup);
+    view_.word(slot) = shm::kArmed;
+    if (!view_.IsStreamed(slot)) view_.armed(slot / shm::kSlotsOfGroup) |= Bit(slot);
+  }
+  void ArmAll() {
+    for (uint32_t slot = 0; slot < kSlots; ++slot) Arm(slot);
+  }
+  void SetStreamed(uint32_t slot) { view_.streamed(slot / shm::kSlotsOfGroup) |= Bit(slot); }
+  // There is no memory for slots from `first` on.
+  void LoseSlotsFrom(uint32_t first) {
+    EXPECT_EQ(ftruncate(fd_.get(), static_cast<off_t>(view_.OffsetOfSlot(first))), 0);
+  }
+
+ private:
+  static constexpr shm::SlotsLayout kLayout =
+      shm::SlotsLayout::For(features::kTakesManySlots, kSlots);
+  static uint64_t Bit(uint32_t slot) { return uint64_t{1} << (slot % shm::kSlotsOfGroup); }
+  shm::SlotsView Map() {
+    void* const data =
+        mmap(nullptr, kLayout.bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    return shm::SlotsView::Create(data, session_, 1, kLayout);
+  }
+
+  const uint64_t session_;
+  const UniqueFd fd_;
+  const shm::SlotsView view_;
+};
+
+class SessionScanTest : public testing::Test {
+ protected:
+  Client& Add() {
+    const uint64_t id = clients_.size() + 1;
+    Client& client = *(clients_[id] = std::make_unique<Client>(id));
+    auto opened = SessionSlots::Open(client.session(), static_cast<uint32_t>(id), client.fd(),
+                                     UniqueFd(), records_);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    sessions_.emplace(client.session(), *std::move(opened));
+    return client;
+  }
+  // A turn. Who was taken from, in this order; all that were ever taken stand in taken_.
+  std::vector<uint64_t> Turn() {
+    std::vector<uint64_t> from;
+    const auto unserved =
+        scan_.Take(sessions_, [&](const Submission& submission, const shm::SlotRequest&) {
+          from.push_back(submission.session.value);
+          const bool first = taken_[submission.session.value].insert(submission.slot).second;
+          EXPECT_TRUE(first) << "slot " << submission.slot << " was taken twice";
+        });
+    for (const EvictSession& session : unserved) unserved_.push_back(session);
+    return from;
+  }
+
+  OutcomeRecords records_ = MakeRecords();
+  std::map<uint64_t, std::unique_ptr<Client>> clients_;
+  SessionTable sessions_;
+  SessionScan scan_;
+  std::map<uint64_t, std::set<uint32_t>> taken_;
+  std::vector<EvictSession> unserved_;
+};
+
+TEST_F(SessionScanTest, EightSessionsThatArmAllTheirSlotsMakeANinthWaitForOneRoundOfTheirTurns) {
+  for (int i = 0; i < 8; ++i) Add().ArmAll();
+  Client& quiet = Add();
+  // Wherever the scan stands when it arms.
+  for (uint32_t slot = 0; slot < 10; ++slot) {
+    quiet.Arm(slot);
+    int before = 0;
+    while (taken_[9].size() == slot) {
+      const std::vector<uint64_t> from = Turn();
+      before += static_cast<int>(std::find(from.begin(), from.end(), 9u) - from.begin());
+      ASSERT_LE(before, 8 * kTurn);
+    }
+  }
+}
+
+TEST_F(SessionScanTest, ATurnEndsAndTheNextOneGoesOnWithTheNextSession) {
+  for (int i = 0; i < 40; ++i) Add().ArmAll();
+  std::set<uint64_t> seen;
+  while (seen.size() < 40) {
+    const std::vector<uint64_t> from = Turn();
+    ASSERT_LE(from.size(), size_t{SessionScan::kTakenOfTurn + kTurn});
+    const std::set<uint64_t> of_turn(from.begin(), from.end());
+    for (const uint64_t session : of_turn) ASSERT_TRUE(seen.insert(session).second);
+  }
+}
+
+TEST_F(SessionScanTest, AllThatIsArmedIsTakenOnceAndThenNothing) {
+  for (int i = 0; i < 3; ++i) Add().ArmAll();
+  while (!Turn().empty()) {
+  }
+  EXPECT_THAT(taken_, SizeIs(3));
+  for (const auto& [session, slots] : taken_) EXPECT_THAT(slots, SizeIs(kSlots));
+  clients_[2]->Arm(77);
+  taken_.clear();
+  EXPECT_THAT(Turn(), testing::ElementsAre(2));
+}
+
+TEST_F(SessionScanTest, WhatWasArmedBeforeTheWorkerCameIsMarkedAndTaken) {
+  Client& client = Add();
+  client.SetStreamed(5);
+  client.Arm(5);
+  Client& other = Add();
+  for (const uint32_t slot : {0u, 63u, 64u, 4095u}) {
+    other.SetStreamed(slot);  // Arm marks nothing then.
+    other.Arm(slot);
+  }
+  for (auto& [id, session] : sessions_) session.MarkArmed();
+  Turn();
+  EXPECT_EQ(taken_[1], std::set<uint32_t>({5}));
+  EXPECT_EQ(taken_[2], std::set<uint32_t>({0, 63, 64, 4095}));
+}
+
+// stream_sites.h: a site's three slots are in one group, and what is armed of them is claimed in one pass.
+TEST_F(SessionScanTest, AGroupOfSlotsIsTakenAsAWhole) {
+  Client& client = Add();
+  for (uint32_t slot = 0; slot < kSlots; ++slot) client.SetStreamed(slot);
+  client.ArmAll();
+  for (std::vector<uint64_t> from = Turn(); !from.empty(); from = Turn()) {
+    EXPECT_THAT(from, SizeIs(shm::kSlotsOfGroup));
+    std::map<uint32_t, uint32_t> of_group;
+    for (const uint32_t slot : taken_[1]) ++of_group[slot / shm::kSlotsOfGroup];
+    for (const auto& [group, count] : of_group) EXPECT_EQ(count, shm::kSlotsOfGroup) << group;
+  }
+}
+
+TEST_F(SessionScanTest, ASessionWithoutMemoryForASlotIsRefusedOnceAndOthersGoOn) {
+  Client& poor = Add();
+  Client& other = Add();
+  poor.Arm(3);
+  EXPECT_THAT(Turn(), Each(1));
+  poor.LoseSlotsFrom(64);
+  poor.Arm(100);  // It has armed what it has never written to.
+  other.Arm(1);
+  EXPECT_THAT(Turn(), Each(2));
+  other.Arm(2);
+  poor.Arm(101);
+  EXPECT_THAT(Turn(), Each(2));
+  ASSERT_THAT(unserved_, SizeIs(1));
+  EXPECT_EQ(unserved_[0].session, poor.session());
+  EXPECT_EQ(unserved_[0].cause.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(unserved_[0].cause.message()),
+              HasSubstr("session 1 has op slots without pages: no memory for 4096 bytes"));
+  // Of those that it did take, and of those that it could not.
+  sessions_.at(poor.session()).AbortOpenSubmissions(absl::AbortedError("the worker stops"));
+}
+
+}  // namespace
+}  // namespace epd
