@@ -20,10 +20,12 @@ Function* Abseils(const char* name) {
 }  // namespace
 
 // What these libraries do to their own memory with memmove and the like, ThreadSanitizer sees; what orders it, it does
-// not: Abseil's look-out for deadlocks has a spin lock of its own, gRPC queues without locks.
+// not: Abseil's look-out for deadlocks has a spin lock of its own, gRPC queues without locks, by which a status that one
+// thread has made comes to another.
 extern "C" const char* __tsan_default_suppressions();
 const char* __tsan_default_suppressions() {
   return "called_from_lib:libabsl_graphcycles_internal.so\n"
+         "called_from_lib:libabsl_status.so\n"
          "called_from_lib:libgrpc.so\n";
 }
 
