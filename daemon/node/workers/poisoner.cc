@@ -71,13 +71,13 @@ void PoisonSlot(const shm::SlotsView& slots, uint32_t i, const shm::RecordsView&
   const uint64_t word = slots.word(i).load(std::memory_order_acquire);
   // Nobody has armed it, and its page need not be.
   if (word == 0) return;
-  if (!MakePageOfSlot(slots, i).ok() || !MakePages(&record, sizeof record).ok()) {
+  shm::Slot& slot = slots.slot(i);
+  if (!MakePages(&slot, &slot + 1).ok() || !MakePages(&record, &record + 1).ok()) {
     // Its client has armed it and never written to it, so nobody waits. What was answered stays so.
     if (shm::Ready(word) == 0) return;
     shm::Poison(slots.word(i), word, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
     return;
   }
-  shm::Slot& slot = slots.slot(i);
   if (shm::Ready(word) == 0) {
     // The worker may have died between its answer and the wake (the slot_word walk found it).
     if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
@@ -108,9 +108,10 @@ Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& reco
                        uint32_t record_index, const PoisonCause& cause) {
   Poisoned poisoned;
   slots.ForEachUsedGroup([&](uint32_t group) {
-    if (!MakePagesOfWords(slots, group).ok()) return;
     const uint32_t first = group * shm::kSlotsOfGroup;
     const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
+    // Where there is no memory for them, none of these slots was ever armed.
+    if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) return;
     for (uint32_t slot = first; slot < end; ++slot)
       PoisonSlot(slots, slot, records, records.block(record_index)[slot], cause, poisoned);
   });

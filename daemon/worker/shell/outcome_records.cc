@@ -23,7 +23,8 @@ absl::StatusOr<OutcomeRecords> OutcomeRecords::Open(const UniqueFd& fd) {
 }
 
 absl::Status OutcomeRecords::MakePageOf(uint32_t record_index, uint32_t slot) const {
-  return MakePages(&Of(record_index, slot), sizeof(shm::SlotRecord));
+  const shm::SlotRecord& record = Of(record_index, slot);
+  return MakePages(&record, &record + 1);
 }
 
 // The operation is cleared first: a death in between leaves an id that no open word carries.

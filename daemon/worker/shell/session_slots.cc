@@ -96,15 +96,18 @@ uint64_t SessionSlots::UsedGroups() {
   const uint64_t used = view_.UsedGroups();
   for (uint64_t unseen = used & ~groups_with_words_; unseen != 0; unseen &= unseen - 1) {
     const auto group = static_cast<uint32_t>(std::countr_zero(unseen));
-    if (Note(MakePagesOfWords(view_, group))) groups_with_words_ |= uint64_t{1} << group;
+    const uint32_t first = group * shm::kSlotsOfGroup;
+    const uint32_t last = std::min(first + shm::kSlotsOfGroup, view_.num_slots()) - 1;
+    if (Note(MakePages(&view_.word(first), &view_.word(last) + 1)))
+      groups_with_words_ |= uint64_t{1} << group;
   }
   return used & groups_with_words_;
 }
 
 bool SessionSlots::CanTouch(uint32_t index) {
   if (has_pages_[index]) return true;
-  has_pages_[index] =
-      Note(MakePageOfSlot(view_, index)) && Note(records_->MakePageOf(record_index_, index));
+  has_pages_[index] = Note(MakePages(&view_.slot(index), &view_.slot(index) + 1)) &&
+                      Note(records_->MakePageOf(record_index_, index));
   return has_pages_[index];
 }
 
