@@ -8,6 +8,8 @@
 
 #include <cstdlib>
 
+#include "absl/synchronization/mutex.h"
+
 namespace {
 
 template <typename Function>
@@ -20,12 +22,10 @@ Function* Abseils(const char* name) {
 }  // namespace
 
 // What these libraries do to their own memory with memmove and the like, ThreadSanitizer sees; what orders it, it does
-// not: Abseil's look-out for deadlocks has a spin lock of its own, gRPC queues without locks, by which a status that one
-// thread has made comes to another.
+// not: Abseil's look-out for deadlocks has a spin lock of its own, gRPC queues without locks.
 extern "C" const char* __tsan_default_suppressions();
 const char* __tsan_default_suppressions() {
   return "called_from_lib:libabsl_graphcycles_internal.so\n"
-         "called_from_lib:libabsl_status.so\n"
          "called_from_lib:libgrpc.so\n";
 }
 
@@ -98,4 +98,38 @@ bool CondVarWaitUntil(void* changed, void* mutex, Moment limit) {
   const bool late = abseils(changed, mutex, limit);
   __tsan_acquire(mutex);
   return late;
+}
+
+// Looks at a condition whenever a mutex is given away, in the thread that gives it, too; whoever looks holds the mutex.
+struct Awaited {
+  void* mutex;
+  const absl::Condition* what;
+
+  static bool IsThere(Awaited* awaited) {
+    __tsan_acquire(awaited->mutex);
+    const bool there = awaited->what->Eval();
+    __tsan_release(awaited->mutex);
+    return there;
+  }
+};
+extern "C" void MutexAwait(void* mutex, const absl::Condition& what) __asm__(
+    EPD_ABSL("5Mutex5AwaitERKNS0_9ConditionE"));
+void MutexAwait(void* mutex, const absl::Condition& what) {
+  static auto* const abseils =
+      Abseils<void(void*, const absl::Condition&)>(EPD_ABSL("5Mutex5AwaitERKNS0_9ConditionE"));
+  Awaited awaited{mutex, &what};
+  __tsan_release(mutex);
+  abseils(mutex, absl::Condition(&Awaited::IsThere, &awaited));
+  __tsan_acquire(mutex);
+}
+extern "C" bool MutexAwaitFor(void* mutex, const absl::Condition& what, Moment limit) __asm__(
+    EPD_ABSL("5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE"));
+bool MutexAwaitFor(void* mutex, const absl::Condition& what, Moment limit) {
+  static auto* const abseils = Abseils<bool(void*, const absl::Condition&, Moment)>(
+      EPD_ABSL("5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE"));
+  Awaited awaited{mutex, &what};
+  __tsan_release(mutex);
+  const bool there = abseils(mutex, absl::Condition(&Awaited::IsThere, &awaited), limit);
+  __tsan_acquire(mutex);
+  return there;
 }
