@@ -18,6 +18,8 @@ namespace epd {
 namespace {
 
 constexpr int kMessagesPerTurn = 16;
+// For a thread that was told of its session's end to read the text beside the answer.
+constexpr absl::Duration kSlotsStay = absl::Milliseconds(500);
 // As packet.h's Receive says it: how sessions end every day, and so a word in the log.
 constexpr absl::string_view kPeerClosed = "the peer closed the socket";
 
@@ -60,6 +62,11 @@ UidUse AttachServer::UseOf(uid_t uid) const {
       ++sum->sessions;
       sum->slots += session->num_slots();
     }
+  }
+  for (const EndedSlots& ended : ended_) {
+    if (ended.peer.uid != uid) continue;
+    for (UidShare* sum : {&use.all, &use.of_pid[ended.peer.pid]})
+      sum->slots += NumSlots(ended.slots);
   }
   return use;
 }
@@ -250,6 +257,32 @@ void AttachServer::Detach(SessionId id, const absl::Status& reason, bool process
        {"client", session->client_name},
        {"why", reason.message() == kPeerClosed ? "closed" : reason.message()}});
   observer_.OnDetached(*session, reason, process_alive);
+  ended_.push_back({std::move(session->peer), std::move(session->slots),
+                    MonotonicNow() + (process_alive ? kSlotsStay : absl::ZeroDuration())});
+  if (!process_alive) ReleaseEnded(MonotonicNow());
+}
+
+void AttachServer::Tick(absl::Time now) {
+  listener_.Tick(now);
+  ReleaseEnded(now);
+}
+
+void AttachServer::ReleaseEnded(absl::Time now) {
+  std::erase_if(ended_, [now](const EndedSlots& ended) {
+    if (now < ended.until) return false;
+    for (const auto& [worker, slots] : ended.slots) {
+      if (!slots.layout.words_apart) continue;  // Answers stay; few slots, and of old clients.
+      const shm::Area area = slots.layout.slots();
+      slots.segment.Clear({.offset = area.offset, .bytes = slots.segment.bytes() - area.offset});
+    }
+    return true;
+  });
+}
+
+absl::Time AttachServer::NextDeadline() const {
+  absl::Time next = listener_.NextDeadline();
+  for (const EndedSlots& ended : ended_) next = std::min(next, ended.until);
+  return next;
 }
 
 }  // namespace epd

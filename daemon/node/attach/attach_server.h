@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,9 +68,9 @@ class AttachServer {
   //   RESOURCE_EXHAUSTED  memory or descriptors
   absl::Status OpenSlots(SessionId session, const WorkerName& worker);
 
-  // Ends connections that did not attach in time.
-  void Tick(absl::Time now) { listener_.Tick(now); }
-  absl::Time NextDeadline() const { return listener_.NextDeadline(); }
+  // Ends connections that did not attach in time, and lets go of what ended sessions had.
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
 
   // Refuses everybody who has connected or attaches from now on, with `status`, and closes the
   // listener.
@@ -99,13 +100,22 @@ class AttachServer {
   bool HandlePacket(SessionId id, absl::StatusOr<Packet> packet);
   void Detach(SessionId id, const absl::Status& reason, bool process_alive);
   uint32_t FreeRecordIndex() const;
+  void ReleaseEnded(absl::Time now);
 
+  // Op slots of a session that has ended: its process may hold the segment for ever, so its pages go when whoever waited there
+  // has read why it ended. Until then they count as the user's.
+  struct EndedSlots {
+    PeerCredentials peer;
+    std::map<WorkerName, WorkerSlots> slots;
+    absl::Time until;
+  };
   const Options options_;
   EventLoop& loop_;
   AttachObserver& observer_;
   AttachListener listener_;
   uint64_t next_session_ = 1;
   std::map<SessionId, std::unique_ptr<AttachSession>> sessions_;
+  std::deque<EndedSlots> ended_;
 };
 
 // OK when client and epd have a version in common; `*version` is the highest.

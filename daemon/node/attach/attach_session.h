@@ -56,6 +56,13 @@ struct WorkerSlots {
   shm::SlotsView view() const { return shm::SlotsView::Of(segment.data(), layout); }
 };
 
+// Of all workers.
+inline uint64_t NumSlots(const std::map<WorkerName, WorkerSlots>& slots) {
+  uint64_t sum = 0;
+  for (const auto& [worker, of_worker] : slots) sum += of_worker.layout.num_slots;
+  return sum;
+}
+
 //   RESOURCE_EXHAUSTED  memory or descriptors
 absl::StatusOr<WorkerSlots> MakeWorkerSlots(SessionId session, uint64_t incarnation,
                                             const shm::SlotsLayout& layout);
@@ -81,12 +88,7 @@ struct AttachSession {
   // It was sent descriptors of arenas, and may write to them while it lives.
   bool has_arenas = false;
 
-  // Of all its workers.
-  uint64_t num_slots() const {
-    uint64_t sum = 0;
-    for (const auto& [worker, of_worker] : slots) sum += of_worker.layout.num_slots;
-    return sum;
-  }
+  uint64_t num_slots() const { return NumSlots(slots); }
 };
 
 }  // namespace epd

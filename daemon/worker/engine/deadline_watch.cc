@@ -13,6 +13,10 @@ namespace {
 
 // Between two looks at an operation that gathers; a warn_after below it is obeyed once.
 constexpr absl::Duration kShortestLook = absl::Seconds(1);
+// Between two comparisons of all of a tenant's operations with each other, whatever its warn_after and however many are due.
+constexpr absl::Duration kShortestComparison = absl::Milliseconds(100);
+// Operations of a tenant that are named in the log until the next comparison.
+constexpr int kWarnedAtOnce = 8;
 
 }  // namespace
 
@@ -79,33 +83,38 @@ void DeadlineWatch::LookAtGathering(Operation& operation) {
     return;
   }
   const absl::Duration warn_after = tenant.start.spec.deadlines.warn_after;
-  const std::vector<Operation*> undecided = table_.FindUndecided(tenant);
-  if (absl::Status diverged = CheckDivergence(undecided, tenant, event_.now - warn_after);
-      !diverged.ok()) {
-    failures_.EndDivergedGeneration(tenant, diverged);
-    return;
+  absl::Time next = event_.now + std::max(warn_after, kShortestLook);
+  if (event_.now >= tenant.looked + kShortestComparison) {
+    tenant.looked = event_.now;
+    tenant.num_warned = 0;
+    absl::Status diverged =
+        CheckDivergence(table_.FindUndecided(tenant), tenant, event_.now - warn_after);
+    if (!diverged.ok()) return failures_.EndDivergedGeneration(tenant, diverged);
+  } else if (event_.now > tenant.looked) {
+    next = tenant.looked + kShortestComparison;  // It was not compared with the others.
   }
-  if (!std::exchange(operation.warned, true)) WarnOfAbsent(operation, undecided, age);
-  table_.SetDeadline(operation, std::min(operation.first_announce + limit,
-                                         event_.now + std::max(warn_after, kShortestLook)));
+  if (!std::exchange(operation.warned, true)) {
+    if (tenant.num_warned++ < kWarnedAtOnce) WarnOfAbsent(operation, age);
+    // So that the leader names those alone who are missing.
+    if (!tenant.leads()) leader_.TellAnnounced(operation);
+  }
+  table_.SetDeadline(operation, std::min(operation.first_announce + limit, next));
 }
 
-void DeadlineWatch::WarnOfAbsent(const Operation& operation,
-                                 const std::vector<Operation*>& undecided, absl::Duration age) {
+void DeadlineWatch::WarnOfAbsent(const Operation& operation, absl::Duration age) {
   const Tenant& tenant = *operation.tenant;
   std::string text =
       absl::StrCat("group=", Title(tenant.start.spec), " epoch=", tenant.start.epoch.value,
                    " phase=announce: ", operation.Describe(), " waits ", InMilliseconds(age),
                    " for ", NameRanks(tenant, operation.WaitingFor(), "absent"));
-  if (const Operation* other = FindCrossed(operation, undecided); other != nullptr) {
+  if (const Operation* other = FindCrossed(operation, table_.FindUndecided(tenant));
+      other != nullptr) {
     absl::StrAppend(&text, "; crossed order: ", other->Describe(),
                     " waits for ranks that have "
                     "announced this one, and this one for ranks that have announced it; launch "
                     "programs in one order on all ranks, or give the calls names");
   }
   event_.Add(LogLine{.severity = Severity::kWarning, .text = std::move(text)});
-  // So that the leader names those alone who are missing.
-  if (!operation.tenant->leads()) leader_.TellAnnounced(operation);
 }
 
 }  // namespace epd

@@ -33,8 +33,7 @@ class DeadlineWatch {
  private:
   void HandleDeadline(Operation& operation);
   void LookAtGathering(Operation& operation);
-  void WarnOfAbsent(const Operation& operation, const std::vector<Operation*>& undecided,
-                    absl::Duration age);
+  void WarnOfAbsent(const Operation& operation, absl::Duration age);
 
   OperationTable& table_;
   OperationPhases& phases_;

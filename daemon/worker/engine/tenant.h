@@ -59,6 +59,10 @@ struct Tenant {
   bool goes_direct = false;    // Its ranks were told that they may publish calls for themselves.
   bool awaits_direct = false;  // AwaitDirect was asked for.
 
+  // What DeadlineWatch does with operations that still gather costs all of them, so it does it now and then.
+  absl::Time looked = absl::InfinitePast();
+  int num_warned = 0;  // Since then.
+
   TenantCounters counters;
   std::shared_ptr<PastOperations> past;  // Of earlier formations of the group, too.
 

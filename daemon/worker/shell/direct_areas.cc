@@ -15,6 +15,10 @@ namespace {
 
 // As long as a call through the worker may hold its region after its outcome.
 constexpr absl::Duration kPatience = absl::Seconds(30);
+// Between two looks at all records of a set because one rank has little room: of a rank they take some 17 us, so that a worker
+// spends a quarter of its time with them at most.
+constexpr absl::Duration kShortestTake = absl::Microseconds(500);
+constexpr absl::Duration kTakePerRank = absl::Microseconds(64);
 
 shm::DirectState StateOf(uint64_t word) {
   return static_cast<shm::DirectState>(static_cast<uint32_t>(word));
@@ -160,11 +164,12 @@ void DirectAreas::TakeFrom(shm::DirectArea& area, uint32_t& taken, const Take& t
   area.taken.store(taken, std::memory_order_release);
 }
 
-void DirectAreas::TakeIfMany(const shm::SlotRequest& request, const Take& take) {
+// A look costs all records of all ranks, and a client can say that its area is full whenever it makes a call.
+void DirectAreas::TakeIfMany(const shm::SlotRequest& request, absl::Time now, const Take& take) {
   const auto found = ranks_.find({GroupId(request.group_id), Formation(request.formation)});
   if (found == ranks_.end() || request.rank >= found->second.of_rank.size()) return;
   const auto set = sets_.find(found->second.set);
-  if (set == sets_.end()) return;
+  if (set == sets_.end() || now < set->second.next_take) return;
   const std::vector<shm::DirectArea*>& areas = set->second.areas;
   const auto own = std::find(areas.begin(), areas.end(), found->second.of_rank[request.rank]);
   const uint32_t count = shm::GateCount((*own)->gate.load(std::memory_order_relaxed));
@@ -172,6 +177,7 @@ void DirectAreas::TakeIfMany(const shm::SlotRequest& request, const Take& take) 
       shm::kDirectRecords / 2) {
     return;
   }
+  set->second.next_take = now + std::max(kShortestTake, kTakePerRank * areas.size());
   for (size_t i = 0; i < areas.size(); ++i) TakeFrom(*areas[i], set->second.taken[i], take);
 }
 

@@ -38,7 +38,7 @@ class DirectAreas {
 
   using Take = std::function<void(const DirectOutcome&)>;
   // What was recorded since the last time; the rank of `request` has little room left, or: all.
-  void TakeIfMany(const shm::SlotRequest& request, const Take& take);
+  void TakeIfMany(const shm::SlotRequest& request, absl::Time now, const Take& take);
   void TakeAll(const Take& take);
 
   // What AwaitDirect asks for: `idle` hears of each formation once.
@@ -59,6 +59,7 @@ class DirectAreas {
     std::vector<uint32_t>
         taken;  // [areas.size()] what stands in each area's `taken`, but believed.
     uint32_t generation = 1;
+    absl::Time next_take = absl::InfinitePast();  // TakeIfMany does nothing before.
   };
   static bool IsIdle(const Name& name, const Ranks& ranks,
                      const std::function<bool(SessionId)>& lives);

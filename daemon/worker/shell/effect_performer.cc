@@ -148,7 +148,7 @@ void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest&
   const bool announces =
       request.step == shm::Step::kAnnounce || request.step == shm::Step::kAnnounceStaged;
   if (!announces) return exchange_.Take(submission, request, now);
-  direct_.TakeIfMany(request,
+  direct_.TakeIfMany(request, now,
                      [this](const DirectOutcome& outcome) { exchange_.NoteDirect(outcome); });
   exchange_.Take(submission, request, now, direct_.HasMet(request));
 }

@@ -85,6 +85,8 @@ ExecLoop::ExecLoop(EpdSocket& epd, const v1::WorkerHello& hello, ExecLoopParts p
       records_(std::move(parts.records)),
       backends_(std::move(parts.backends)),
       no_cuda_(std::move(parts.no_cuda)),
+      has_device_(std::any_of(backends_.begin(), backends_.end(),
+                              [](const auto& backend) { return IsOnDevice(backend->name()); })),
       wire_(std::move(parts.wire)),
       stop_(stop),
       epd_pid_(getppid()),
@@ -183,7 +185,7 @@ bool ExecLoop::ScanSessions() {
     if (taken++ == 0) now = Now();
     performer_.Take(submission, request, now);
   };
-  for (const EvictSession& unserved : scan_.Take(sessions_, take)) performer_.Evict(unserved);
+  for (const EvictSession& unserved : scan_.Take(take)) performer_.Evict(unserved);
   if (taken > 0) performer_.RunAll(now);
   return taken > 0;
 }

@@ -89,6 +89,7 @@ class ExecLoop {
   OutcomeRecords records_;
   const Backends backends_;
   const std::string no_cuda_;
+  const bool has_device_;  // One of the backends serves it.
   const std::unique_ptr<Wire> wire_;
   const volatile std::sig_atomic_t& stop_;
   const pid_t epd_pid_;

@@ -96,14 +96,15 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
                      " descriptors, expected 2; the worker may have none left (LimitNOFILE)"));
   }
   const SessionId id(message.session_id());
-  absl::StatusOr<SessionSlots> opened =
-      SessionSlots::Open(id, message.record_index(), fds[0], std::move(fds[1]), records_);
+  absl::StatusOr<SessionSlots> opened = SessionSlots::Open(
+      id, message.record_index(), fds[0], std::move(fds[1]), records_, has_device_);
   if (!opened.ok()) return opened.status();
   SessionSlots& slots = sessions_.insert_or_assign(id, *std::move(opened)).first->second;
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLET;
   event.data.u64 = id.value;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, slots.wakeup_fd(), &event) != 0) {
+    scan_.Remove(id);
     sessions_.erase(id);
     return absl::ResourceExhaustedError("epoll_ctl of its eventfd");
   }
@@ -112,6 +113,7 @@ absl::Status ExecLoop::Enter(const v1::AddSession& message, std::vector<UniqueFd
   if (!message.traceparent().empty())
     exchange_.traces().SetClientSpan(id, ParseTraceparent(message.traceparent()));
   slots.MarkArmed();
+  scan_.Add(id, message.uid(), slots);
   return absl::OkStatus();
 }
 
@@ -123,6 +125,7 @@ void ExecLoop::Handle(const v1::SessionDead& message) {
   if (found == sessions_.end()) return;
   // The client and epd hold the eventfd too, so closing it would not end the watch.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.wakeup_fd(), nullptr);
+  scan_.Remove(id);
   sessions_.erase(found);
 }
 

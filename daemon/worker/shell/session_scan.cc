@@ -1,22 +1,53 @@
 #include "daemon/worker/shell/session_scan.h"
 
-#include "absl/strings/str_cat.h"
+#include <utility>
 
 namespace epd {
 
-std::vector<EvictSession> SessionScan::Take(SessionTable& sessions,
-                                            const SessionSlots::Taker& take) {
-  std::vector<EvictSession> unserved;
-  int taken = 0;
-  auto session = sessions.lower_bound(next_);
-  for (size_t seen = 0; seen < sessions.size() && taken < kTakenOfTurn; ++seen) {
-    if (session == sessions.end()) session = sessions.begin();
-    taken += session->second.TakeArmed(kTakenOfSession, take);
-    if (absl::Status why = session->second.TakeTrouble(); !why.ok())
-      unserved.push_back({session->first, std::move(why)});
-    ++session;
+std::pair<const SessionId, SessionSlots*>& SessionScan::Ring::Next() {
+  auto session = sessions.lower_bound(next);
+  if (session == sessions.end() || session->first > last_of_round) {
+    session = sessions.begin();
+    last_of_round = sessions.rbegin()->first;
   }
-  next_ = session == sessions.end() ? SessionId() : session->first;
+  next = SessionId(session->first.value + 1);
+  return *session;
+}
+
+void SessionScan::Add(SessionId session, uint32_t uid, SessionSlots& slots) {
+  Remove(session);
+  uids_[session] = uid;
+  rings_[uid].sessions[session] = &slots;
+}
+
+void SessionScan::Remove(SessionId session) {
+  const auto uid = uids_.find(session);
+  if (uid == uids_.end()) return;
+  const auto ring = rings_.find(uid->second);
+  ring->second.sessions.erase(session);
+  if (ring->second.sessions.empty()) rings_.erase(ring);
+  uids_.erase(uid);
+}
+
+std::vector<EvictSession> SessionScan::Take(const SessionSlots::Taker& take) {
+  std::vector<EvictSession> unserved;
+  size_t left = 0;
+  for (auto& [uid, ring] : rings_) left += ring.left = ring.NumLooks();
+  int taken = 0;
+  auto ring = rings_.lower_bound(next_uid_);
+  while (left > 0 && taken < kTakenOfTurn) {
+    if (ring == rings_.end()) ring = rings_.begin();
+    if (ring->second.left > 0) {
+      --ring->second.left;
+      --left;
+      auto& [session, slots] = ring->second.Next();
+      taken += slots->TakeArmed(kTakenOfSession, take);
+      if (absl::Status why = slots->TakeTrouble(); !why.ok())
+        unserved.push_back({session, std::move(why)});
+    }
+    ++ring;
+  }
+  next_uid_ = ring == rings_.end() ? 0 : ring->first;
   return unserved;
 }
 

@@ -20,7 +20,7 @@ constexpr uint32_t kMaxGroups = limits::kMaxOpSlots / shm::kSlotsOfGroup;
 
 absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t record_index,
                                                 const UniqueFd& segment, UniqueFd wakeup,
-                                                OutcomeRecords& records) {
+                                                OutcomeRecords& records, bool has_device) {
   if (record_index >= shm::kMaxSessions) {
     return absl::InvalidArgumentError(
         absl::StrCat("record_index is ", record_index, ", expected less than ", shm::kMaxSessions));
@@ -33,6 +33,7 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t reco
   slots.mapping_ = *std::move(mapping);
   slots.wakeup_ = std::move(wakeup);
   slots.records_ = &records;
+  slots.has_device_ = has_device;
   if (const shm::SegmentFault fault = shm::SlotsView::Open(
           slots.mapping_.data(), slots.mapping_.bytes(), shm::kReadVersions, &slots.view_);
       !fault.ok()) {
@@ -81,7 +82,7 @@ int SessionSlots::TakeArmed(int enough, const Taker& take) {
 int SessionSlots::TakeGroup(uint32_t group, const Taker& take) {
   std::atomic<uint64_t>& armed = view_.armed(group);
   // A stream marks nothing when it arms a slot: each of its slots is looked at.
-  uint64_t marks = view_.streamed(group).load(std::memory_order_acquire);
+  uint64_t marks = has_device_ ? view_.streamed(group).load(std::memory_order_acquire) : 0;
   if (armed.load(std::memory_order_relaxed) != 0)
     marks |= armed.exchange(0, std::memory_order_acq_rel);
   int taken = 0;
@@ -131,6 +132,7 @@ void SessionSlots::WriteReason(uint32_t index, const absl::Status& status) {
 
 bool SessionSlots::has_streams() const {
   bool found = false;
+  if (!has_device_) return false;
   view_.ForEachUsedGroup(
       [&](uint32_t group) { found |= view_.streamed(group).load(std::memory_order_relaxed) != 0; });
   return found;
@@ -138,6 +140,7 @@ bool SessionSlots::has_streams() const {
 
 bool SessionSlots::has_streams_of(GroupId group) {
   bool found = false;
+  if (!has_device_) return false;
   ForEachUsedSlot([&](uint32_t slot) {
     found |= view_.IsStreamed(slot) && CanTouch(slot) &&
              view_.slot(slot).request.group_id == group.value;

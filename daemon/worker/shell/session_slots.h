@@ -20,14 +20,14 @@ namespace epd {
 // submissions by that and nothing else. Exec thread only.
 class SessionSlots {
  public:
-  // `records` outlives this.
+  // `records` outlives this. `has_device`: GPUs' streams may arm slots; else what the segment says of that is passed over.
   //   DATA_LOSS         not a slots segment, or another session's
   //   UNIMPLEMENTED     a slots segment of a version that this worker does not read
   //   INVALID_ARGUMENT  record_index is out of range
   //   DATA_LOSS         more slots than the records have room for
   static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
                                            const UniqueFd& segment, UniqueFd wakeup,
-                                           OutcomeRecords& records);
+                                           OutcomeRecords& records, bool has_device);
 
   uint32_t num_slots() const { return view_.num_slots(); }
 
@@ -87,6 +87,7 @@ class SessionSlots {
   uint32_t next_group_ = 0;         // Where the next pass begins.
   uint64_t groups_with_words_ = 0;  // A bit each: their words have pages.
   std::vector<bool> has_pages_;     // [num_slots]
+  bool has_device_ = false;
   bool served_ = true;
   absl::Status trouble_;  // Why it is not, until it was told.
 };

@@ -17,6 +17,7 @@ from proto.epd.v1 import attach_pb2 as pb
 _PERMISSION_DENIED = 7
 _RESOURCE_EXHAUSTED = 8
 
+_PAGE_BYTES = 4096
 _ALICE = 61001
 _BOB = 61002
 
@@ -93,6 +94,24 @@ def test_op_slots_of_one_user_are_bounded_by_themselves(shared):
         users = {user["uid"]: user["quotas"] for user in _epctl(shared, "sessions")["users"]}
         use = {quota["setting"]: (int(quota["used"]), int(quota["max"])) for quota in users[_ALICE]}
         assert use["max_slots_per_uid"] == (512, 600)
+
+
+def test_a_segment_that_is_kept_is_empty_when_it_does_not_count_any_more(shared):
+    shared.start("--max_slots_per_uid=256")
+    with contextlib.ExitStack() as open_clients:
+
+        def client():
+            return open_clients.enter_context(shared.client(_ALICE))
+
+        first = client()
+        first.attach(features=3)  # It takes as many as are given.
+        used = 100 * _PAGE_BYTES
+        os.pwrite(first.fds[0], b"x" * used, os.fstat(first.fds[0]).st_size - used)
+        assert os.fstat(first.fds[0]).st_blocks * 512 > used
+        first.socket.close()  # The descriptors stay.
+        assert "has 256 op slots" in _refused(client()), "while a thread may still read its answer"
+        wait.until(lambda: os.fstat(first.fds[0]).st_blocks * 512 < used // 4, "the pages to go")
+        client().attach()
 
 
 def test_groups_and_ranks_of_one_user_leave_room_for_another(shared):

@@ -41,6 +41,24 @@ TEST_F(Deadline, AbsentRankIsNamedInTheLogAfterTwentySecondsOnce) {
   EXPECT_THAT(h_.logs, SizeIs(1));
 }
 
+// Each comparison of a tenant's operations costs all of them: a client that has many open, and asks to be warned at once, would
+// keep the worker from everything else.
+TEST_F(Deadline, ManyOperationsThatWaitAreComparedNowAndThenAndSomeOfThemNamed) {
+  constexpr uint64_t kWaiting = 200;
+  for (uint64_t execution = 0; execution < kWaiting; ++execution) {
+    h_.Take(h_.Request(0, execution));
+    h_.Advance(absl::Microseconds(10));
+  }
+  h_.Advance(absl::Seconds(20));
+  EXPECT_THAT(h_.logs, SizeIs(8));
+  h_.Advance(absl::Seconds(60));
+  EXPECT_THAT(h_.logs, SizeIs(8));
+  // One that comes later is named, too.
+  h_.Take(h_.Request(1, kWaiting + 1));
+  h_.Advance(absl::Seconds(20));
+  EXPECT_THAT(h_.logs, SizeIs(9));
+}
+
 TEST_F(Deadline, AbsentRankFailsTheOperationAfterTenMinutesAndTheLateComerAtOnce) {
   const Submission waits = h_.Take(h_.Request(0));
   const Submission also = h_.Take(h_.Request(1));

@@ -89,28 +89,34 @@ class Client {
 
 class SessionScanTest : public testing::Test {
  protected:
-  Client& Add() {
-    const uint64_t id = clients_.size() + 1;
+  Client& Add(uint32_t uid = 1000, bool has_device = true) {
+    const uint64_t id = ++last_id_;
     Client& client = *(clients_[id] = std::make_unique<Client>(id));
-    auto opened = SessionSlots::Open(client.session(), static_cast<uint32_t>(id), client.fd(),
-                                     UniqueFd(), records_);
+    auto opened = SessionSlots::Open(client.session(), static_cast<uint32_t>(id) % 1000,
+                                     client.fd(), UniqueFd(), records_, has_device);
     EXPECT_TRUE(opened.ok()) << opened.status();
-    sessions_.emplace(client.session(), *std::move(opened));
+    const auto session = sessions_.emplace(client.session(), *std::move(opened)).first;
+    scan_.Add(client.session(), uid, session->second);
     return client;
+  }
+  void Remove(uint64_t id) {
+    scan_.Remove(SessionId(id));
+    sessions_.erase(SessionId(id));
+    clients_.erase(id);
   }
   // A turn. Who was taken from, in this order; all that were ever taken stand in taken_.
   std::vector<uint64_t> Turn() {
     std::vector<uint64_t> from;
-    const auto unserved =
-        scan_.Take(sessions_, [&](const Submission& submission, const shm::SlotRequest&) {
-          from.push_back(submission.session.value);
-          const bool first = taken_[submission.session.value].insert(submission.slot).second;
-          EXPECT_TRUE(first) << "slot " << submission.slot << " was taken twice";
-        });
+    const auto unserved = scan_.Take([&](const Submission& submission, const shm::SlotRequest&) {
+      from.push_back(submission.session.value);
+      const bool first = taken_[submission.session.value].insert(submission.slot).second;
+      EXPECT_TRUE(first) << "slot " << submission.slot << " was taken twice";
+    });
     for (const EvictSession& session : unserved) unserved_.push_back(session);
     return from;
   }
 
+  uint64_t last_id_ = 0;
   OutcomeRecords records_ = MakeRecords();
   std::map<uint64_t, std::unique_ptr<Client>> clients_;
   SessionTable sessions_;
@@ -145,6 +151,57 @@ TEST_F(SessionScanTest, ATurnEndsAndTheNextOneGoesOnWithTheNextSession) {
   }
 }
 
+TEST_F(SessionScanTest, SessionsThatComeAndGoKeepTheScanFromNobody) {
+  Client& old = Add();
+  for (int i = 0; i < 8; ++i) Add().ArmAll();
+  for (int call = 0; call < 5; ++call) {
+    old.Arm(static_cast<uint32_t>(call));
+    const size_t before = taken_[1].size();
+    for (int turn = 0; taken_[1].size() == before; ++turn) {
+      ASSERT_LE(turn, 2);
+      // As many as a turn looks at, in place of the eldest of them.
+      for (int i = 0; i < 8; ++i) {
+        Add().ArmAll();
+        Remove(last_id_ - 8);
+      }
+      Turn();
+    }
+  }
+}
+
+TEST_F(SessionScanTest, NothingTakenMeansThatNothingWasArmedWhoeverHasJustCome) {
+  for (int i = 0; i < 5; ++i) Add();
+  for (int round = 0; round < 20; ++round) {
+    Turn();
+    if (round % 3 == 0) Add(round % 2 == 0 ? 1000 : 1001);
+    const auto id = static_cast<uint64_t>(round) % last_id_ + 1;
+    clients_[id]->Arm(static_cast<uint32_t>(round));
+    EXPECT_THAT(Turn(), testing::ElementsAre(id)) << round;
+  }
+}
+
+TEST_F(SessionScanTest, AUsersCallWaitsForOneSessionOfEachOtherUser) {
+  for (int i = 0; i < 40; ++i) Add(1000).ArmAll();
+  Client& other = Add(1001);
+  for (uint32_t slot = 0; slot < 10; ++slot) {
+    other.Arm(slot);
+    int before = 0;
+    while (taken_[41].size() == slot) {
+      const std::vector<uint64_t> from = Turn();
+      before += static_cast<int>(std::find(from.begin(), from.end(), 41u) - from.begin());
+      ASSERT_LE(before, kTurn);
+    }
+  }
+}
+
+TEST_F(SessionScanTest, WhereThereIsNoDeviceNoStreamArmsASlot) {
+  Client& client = Add(1000, /*has_device=*/false);
+  client.SetStreamed(5);
+  client.Arm(5);
+  EXPECT_THAT(Turn(), SizeIs(0));
+  EXPECT_FALSE(sessions_.at(client.session()).has_streams());
+}
+
 TEST_F(SessionScanTest, AllThatIsArmedIsTakenOnceAndThenNothing) {
   for (int i = 0; i < 3; ++i) Add().ArmAll();
   while (!Turn().empty()) {
@@ -165,7 +222,7 @@ TEST_F(SessionScanTest, WhatWasArmedBeforeTheWorkerCameIsMarkedAndTaken) {
     other.SetStreamed(slot);  // Arm marks nothing then.
     other.Arm(slot);
   }
-  for (auto& [id, session] : sessions_) session.MarkArmed();
+  for (auto& [unused, session] : sessions_) session.MarkArmed();
   Turn();
   EXPECT_EQ(taken_[1], std::set<uint32_t>({5}));
   EXPECT_EQ(taken_[2], std::set<uint32_t>({0, 63, 64, 4095}));
@@ -177,7 +234,7 @@ TEST_F(SessionScanTest, AGroupOfSlotsIsTakenAsAWhole) {
   for (uint32_t slot = 0; slot < kSlots; ++slot) client.SetStreamed(slot);
   client.ArmAll();
   for (std::vector<uint64_t> from = Turn(); !from.empty(); from = Turn()) {
-    EXPECT_THAT(from, SizeIs(shm::kSlotsOfGroup));
+    EXPECT_EQ(from.size() % shm::kSlotsOfGroup, 0u);
     std::map<uint32_t, uint32_t> of_group;
     for (const uint32_t slot : taken_[1]) ++of_group[slot / shm::kSlotsOfGroup];
     for (const auto& [group, count] : of_group) EXPECT_EQ(count, shm::kSlotsOfGroup) << group;
