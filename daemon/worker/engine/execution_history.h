@@ -56,6 +56,14 @@ class ExecutionHistory {
   // Whether the execution has not failed.
   bool Runs(const Execution& execution) const;
 
+  bool Knows(const ProgramId& program) const { return programs_.contains(program); }
+  // What it remembers, roughly.
+  size_t bytes() const {
+    return programs_.size() * (sizeof(Program) + num_ranks_ * sizeof(uint64_t));
+  }
+  // Every program, of a formation in which nothing runs any more.
+  void Forget() { *this = ExecutionHistory(num_ranks_, {}, base_cause_); }
+
   uint64_t generation() const { return generation_; }
   size_t num_failed_remembered() const { return num_failed_; }
 

@@ -135,10 +135,12 @@ void OperationSteps::AnnounceInTenant(Tenant& tenant, const Submission& submissi
   ProgramId program;
   static_assert(sizeof request.program == sizeof(ProgramId));
   std::memcpy(program.data(), request.program, program.size());
-  const absl::StatusOr<Execution> execution = tenant.executions.Enter(
-      Rank(request.rank), program, request.has_name != 0, request.execution);
   // What failed before the formation ended keeps its own cause, which the leader, if it is another worker, has yet to tell.
   const bool waits = !tenant.ended.ok() && !tenant.leads() && !tenant.peers->leader_spoke;
+  // A formation that is gone learns of no program any more.
+  if (tenant.gone() && !waits && !tenant.executions.Knows(program)) return refuse(tenant.ended);
+  const absl::StatusOr<Execution> execution = tenant.executions.Enter(
+      Rank(request.rank), program, request.has_name != 0, request.execution);
   const absl::Status over = execution.ok() && !waits ? tenant.ended : execution.status();
   if (!over.ok()) return refuse(over);
   const OperationKey key{.execution = *execution,

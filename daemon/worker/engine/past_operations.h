@@ -50,6 +50,7 @@ class PastOperations {
 
   size_t num_ranks() const { return rings_.size(); }
   size_t num_callers() const { return num_callers_; }  // Ranks that have called something.
+  size_t bytes() const { return num_callers_ * sizeof(Ring); }
   // The newest first, at most `max` of them.
   std::vector<PastOperation> Newest(uint32_t rank, size_t max) const;
 

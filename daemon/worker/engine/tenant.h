@@ -68,6 +68,8 @@ struct Tenant {
 
   // Only its cause is left.
   bool gone() const { return closed && num_open == 0 && !awaits_direct; }
+  // Bytes, roughly, of its executions and past operations.
+  size_t bytes_remembered() const { return executions.bytes() + past->bytes(); }
   // Its clients may stage small rows before they announce.
   bool may_send_eagerly() const {
     return !worker_executor() && (!peers.has_value() || peers->nodes.size() == 2) && set &&

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,8 @@ namespace {
 
 // Ended formations that are remembered only to say why; the oldest is forgotten first.
 constexpr size_t kMaxEndedTenants = 4096;
+// Of their executions and past operations, of all together.
+constexpr size_t kMaxEndedBytes = size_t{32} << 20;
 
 }  // namespace
 
@@ -179,6 +182,22 @@ void TenantTable::ForgetEnded() {
     const bool gone = it->second->gone();
     it = gone ? tenants_.erase(it) : std::next(it);
     num_gone -= gone;
+  }
+  size_t bytes = 0;
+  std::vector<Tenant*> gone;
+  for (const auto& [unused, tenant] : tenants_) {
+    if (!tenant->gone() || tenant->bytes_remembered() == 0) continue;
+    bytes += tenant->bytes_remembered();
+    gone.push_back(tenant.get());
+  }
+  if (bytes <= kMaxEndedBytes) return;
+  std::sort(gone.begin(), gone.end(),
+            [](const Tenant* a, const Tenant* b) { return a->closed_at < b->closed_at; });
+  for (Tenant* oldest : gone) {
+    if (bytes <= kMaxEndedBytes) return;
+    bytes -= oldest->bytes_remembered();
+    oldest->executions.Forget();
+    oldest->past = std::make_shared<PastOperations>(oldest->start.members.size());
   }
 }
 

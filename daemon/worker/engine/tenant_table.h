@@ -51,7 +51,8 @@ class TenantTable {
   absl::Status Start(TenantStart start);
   // Reports a drained tenant and gives the arenas of a closed one back, once no operation of it is open.
   void ReleaseIfIdle(Tenant& tenant);
-  // The oldest ended formations, where there are too many.
+  // Of ended formations the oldest, where there are too many, and what the oldest of them remember beside why they ended, where
+  // that is too much.
   void ForgetEnded();
 
   Tenant* Find(GroupId group, Formation formation) const;

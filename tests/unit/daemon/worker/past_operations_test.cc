@@ -103,5 +103,32 @@ TEST(FingerprintTest, EveryFieldThatMustAgreeIsInIt) {
   EXPECT_EQ(FingerprintOf(usual), FingerprintOf(other));
 }
 
+// 64 operations of each rank that called, and each program: 2.5 MB of a group of 240 ranks.
+TEST_F(PastOperationsTest, OfGroupsThatHaveEndedTheOldestLoseTheirPastWhereItIsTooMuch) {
+  constexpr uint32_t kRanks = 240;
+  constexpr uint64_t kGroups = 20;
+  const GroupSpec spec = ExchangeHarness::Spec(kRanks);
+  for (uint64_t n = 0; n < kGroups; ++n) {
+    const GroupId group(100 + n);
+    h.StartTenant(spec, group);
+    for (uint32_t rank = 1; rank < kRanks; ++rank) {  // Rank 0 never comes.
+      shm::SlotRequest request = h.Request(rank);
+      request.group_id = group.value;
+      h.Take(request);
+    }
+    EXPECT_THAT(h.exchange.Past(group, 1, 1000, h.now), SizeIs(kRanks - 1)) << n;
+    h.Advance(absl::Milliseconds(1));
+    h.exchange.EndTenant(group, Formation(1), absl::OkStatus(), h.now);
+    h.Perform();
+  }
+  const auto past = [&](uint64_t n) { return h.exchange.Past(GroupId(100 + n), 1, 1000, h.now); };
+  EXPECT_THAT(past(0), IsEmpty());
+  EXPECT_THAT(past(kGroups - 1), SizeIs(kRanks - 1));
+  // Why it ended stays.
+  shm::SlotRequest late = h.Request(1, 1);
+  late.group_id = 100;
+  EXPECT_THAT(h.text(h.Take(late)), HasSubstr("the group has ended"));
+}
+
 }  // namespace
 }  // namespace epd
