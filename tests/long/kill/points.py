@@ -59,12 +59,8 @@ _WORKER = {
 _FAR_WORKER = {
     "form": ("worker.tenant.start",),
     "lost peer": ("worker.wire.prove", "worker.wire.greeted"),
-    "step": (
-        "worker.wire.open",
-        "worker.wire.close",
-        "worker.slot.claimed",
-        "worker.record.decided",
-    ),
+    "step": ("worker.slot.claimed", "worker.record.decided"),
+    "step large": ("worker.wire.open", "worker.wire.close"),  # Small rows go ahead of it.
 }
 _EPD = {
     "form": (
