@@ -345,6 +345,14 @@ std::vector<SettingRow> LimitSettings() {
        "Entries of the tables that say which rank owns an expert, of one user's Joins, at 4 bytes: "
        "512 sessions with 64 tables of 512 experts. Contiguous blocks need no table.",
        true},
+  };
+}
+
+// Of what is under way at the same time.
+std::vector<SettingRow> WorkLimitSettings() {
+  using S = Settings;
+  constexpr uint64_t kMany = uint64_t{1} << 32;
+  return {
       {"slots_per_session", Count(&S::slots_per_session, limits::kMinOpSlots, limits::kMaxOpSlots),
        absl::StrCat(limits::kMinOpSlots),
        "Op slots of one session for one worker: a call that is outstanding on a CPU takes one, a "
@@ -406,7 +414,7 @@ std::vector<SettingRow> SettingTable(const MachineFacts& facts) {
   for (const std::vector<SettingRow>& part :
        std::vector{PlaceSettings(facts), WorkSettings(facts), CudaSettings(), ClusterSettings(),
                    TrustSettings(), DeadlineSettings(), SupervisionSettings(), LimitSettings(),
-                   LogSettings()}) {
+                   WorkLimitSettings(), LogSettings()}) {
     table.insert(table.end(), part.begin(), part.end());
   }
   return table;

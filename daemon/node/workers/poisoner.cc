@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -66,54 +68,70 @@ void FailUndecided(const shm::RecordsView& records, const absl::Status& cause) {
 
 namespace {
 
-void PoisonSlot(const shm::SlotsView& slots, uint32_t i, const shm::RecordsView& records,
-                shm::SlotRecord& record, const PoisonCause& cause, Poisoned& poisoned) {
+// Of a submission that is open: what was claimed of it, and its request.
+using Decide = std::function<std::optional<PoisonAnswer>(
+    uint64_t word, uint64_t claim, uint64_t op_id, const shm::SlotRequest& request)>;
+
+struct EndedCall {
+  uint64_t group_id = 0;
+  uint32_t code = 0;
+};
+
+// Ends what is open in slot i; nothing where nothing is, or somebody else was first.
+std::optional<EndedCall> PoisonSlot(const shm::SlotsView& slots, uint32_t i,
+                                    const shm::SlotRecord& record, const Decide& decide) {
   const uint64_t word = slots.word(i).load(std::memory_order_acquire);
   // Nobody has armed it, and its page need not be.
-  if (word == 0) return;
+  if (word == 0) return std::nullopt;
   shm::Slot& slot = slots.slot(i);
   if (!MakePages(&slot, &slot + 1).ok() || !MakePages(&record, &record + 1).ok()) {
     // Its client has armed it and never written to it, so nobody waits. What was answered stays so.
-    if (shm::Ready(word) == 0) return;
-    shm::Poison(slots.word(i), word, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
-    return;
+    if (shm::Ready(word) != 0)
+      shm::Poison(slots.word(i), word, static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+    return std::nullopt;
   }
   if (shm::Ready(word) == 0) {
     // The worker may have died between its answer and the wake (the slot_word walk found it).
     if (slot.sleeping.load(std::memory_order_seq_cst) != 0) shm::WakeAll(slots.DoneHalf(i));
-    return;
+    return std::nullopt;
   }
   const uint64_t claim = record.claim.load(std::memory_order_acquire);
   const uint64_t op_id = record.op_id.load(std::memory_order_acquire);
   shm::SlotRequest request;
   std::memcpy(&request, &slot.request, sizeof request);
-  const std::optional<PoisonAnswer> answer =
-      DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
-  if (!answer.has_value()) return;
+  const std::optional<PoisonAnswer> answer = decide(word, claim, op_id, request);
+  if (!answer.has_value()) return std::nullopt;
   // The first failure stays in a slot that a GPU's stream arms until the client has taken it.
   const bool in_stream = slots.IsStreamed(i);
   const bool keeps = in_stream && slot.failed.load(std::memory_order_acquire) != 0;
   if (!keeps) text::Write(answer->message, slot.reply.message);
   if (!shm::Poison(slots.word(i), word, answer->code))
-    return;  // The client's own watchdog was first.
+    return std::nullopt;  // The client's own watchdog was first.
   if (in_stream && !keeps) slot.failed.store(answer->code, std::memory_order_release);
   shm::WakeAll(slots.DoneHalf(i));
-  ++poisoned.num_ended;
-  if (answer->code != 0) ++poisoned.failed_calls[request.group_id];
+  return EndedCall{request.group_id, answer->code};
 }
 
 }  // namespace
 
 Poisoned PoisonSession(const shm::SlotsView& slots, const shm::RecordsView& records,
                        uint32_t record_index, const PoisonCause& cause) {
+  const Decide decide = [&](uint64_t word, uint64_t claim, uint64_t op_id,
+                            const shm::SlotRequest& request) {
+    return DecidePoison(word, claim, FindOperation(records, op_id), cause(request));
+  };
   Poisoned poisoned;
   slots.ForEachUsedGroup([&](uint32_t group) {
     const uint32_t first = group * shm::kSlotsOfGroup;
     const uint32_t end = std::min(first + shm::kSlotsOfGroup, slots.num_slots());
     // Where there is no memory for them, none of these slots was ever armed.
     if (!MakePages(&slots.word(first), &slots.word(end - 1) + 1).ok()) return;
-    for (uint32_t slot = first; slot < end; ++slot)
-      PoisonSlot(slots, slot, records, records.block(record_index)[slot], cause, poisoned);
+    for (uint32_t slot = first; slot < end; ++slot) {
+      const auto ended = PoisonSlot(slots, slot, records.block(record_index)[slot], decide);
+      if (!ended.has_value()) continue;
+      ++poisoned.num_ended;
+      if (ended->code != 0) ++poisoned.failed_calls[ended->group_id];
+    }
   });
   return poisoned;
 }

@@ -18,30 +18,29 @@ constexpr uint32_t kMaxGroups = limits::kMaxOpSlots / shm::kSlotsOfGroup;
 
 }  // namespace
 
-absl::StatusOr<SessionSlots> SessionSlots::Open(SessionId session, uint32_t record_index,
-                                                const UniqueFd& segment, UniqueFd wakeup,
-                                                OutcomeRecords& records, bool has_device) {
-  if (record_index >= shm::kMaxSessions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record_index is ", record_index, ", expected less than ", shm::kMaxSessions));
+absl::StatusOr<SessionSlots> SessionSlots::Open(const Options& options, const UniqueFd& segment,
+                                                UniqueFd wakeup, OutcomeRecords& records) {
+  if (options.record_index >= shm::kMaxSessions) {
+    return absl::InvalidArgumentError(absl::StrCat("record_index is ", options.record_index,
+                                                   ", expected less than ", shm::kMaxSessions));
   }
   absl::StatusOr<Mapping> mapping = Mapping::Open(segment, sizeof(shm::SlotsHeader));
   if (!mapping.ok()) return mapping.status();
   SessionSlots slots;
-  slots.session_ = session;
-  slots.record_index_ = record_index;
+  slots.session_ = options.session;
+  slots.record_index_ = options.record_index;
   slots.mapping_ = *std::move(mapping);
   slots.wakeup_ = std::move(wakeup);
   slots.records_ = &records;
-  slots.has_device_ = has_device;
+  slots.has_device_ = options.has_device;
   if (const shm::SegmentFault fault = shm::SlotsView::Open(
           slots.mapping_.data(), slots.mapping_.bytes(), shm::kReadVersions, &slots.view_);
       !fault.ok()) {
     return absl::Status(static_cast<absl::StatusCode>(fault.code), fault.text);
   }
-  if (const uint64_t other = slots.view_.header().session_id; other != session.value) {
-    return absl::DataLossError(
-        absl::StrCat("the slots segment is of session ", other, ", expected ", session.value));
+  if (const uint64_t other = slots.view_.header().session_id; other != options.session.value) {
+    return absl::DataLossError(absl::StrCat("the slots segment is of session ", other,
+                                            ", expected ", options.session.value));
   }
   // What lies behind a session's block is another session's.
   if (slots.view_.num_slots() > records.num_slots()) {

@@ -20,14 +20,19 @@ namespace epd {
 // submissions by that and nothing else. Exec thread only.
 class SessionSlots {
  public:
-  // `records` outlives this. `has_device`: GPUs' streams may arm slots; else what the segment says of that is passed over.
+  struct Options {
+    SessionId session;
+    uint32_t record_index = 0;
+    bool has_device =
+        false;  // GPUs' streams may arm slots; else what the segment says of that is passed over.
+  };
+  // `records` outlives this.
   //   DATA_LOSS         not a slots segment, or another session's
   //   UNIMPLEMENTED     a slots segment of a version that this worker does not read
   //   INVALID_ARGUMENT  record_index is out of range
   //   DATA_LOSS         more slots than the records have room for
-  static absl::StatusOr<SessionSlots> Open(SessionId session, uint32_t record_index,
-                                           const UniqueFd& segment, UniqueFd wakeup,
-                                           OutcomeRecords& records, bool has_device);
+  static absl::StatusOr<SessionSlots> Open(const Options& options, const UniqueFd& segment,
+                                           UniqueFd wakeup, OutcomeRecords& records);
 
   uint32_t num_slots() const { return view_.num_slots(); }
 

@@ -88,8 +88,8 @@ void StreamWorker::Start() {
     s.next_operation += 1 << 20;
     for (uint32_t r = 0; r < s.slots.size(); ++r) {
       auto opened =
-          SessionSlots::Open(SessionId(r + 1), r, UniqueFd(dup(s.slots[r])), UniqueFd(), s.records,
-                             /*has_device=*/true);
+          SessionSlots::Open({.session = SessionId(r + 1), .record_index = r, .has_device = true},
+                             UniqueFd(dup(s.slots[r])), UniqueFd(), s.records);
       EXPECT_TRUE(opened.ok()) << opened.status();
       s.sessions.emplace(SessionId(r + 1), *std::move(opened));
       s.exchange->AddSession(SessionId(r + 1));

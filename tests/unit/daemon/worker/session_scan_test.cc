@@ -92,8 +92,10 @@ class SessionScanTest : public testing::Test {
   Client& Add(uint32_t uid = 1000, bool has_device = true) {
     const uint64_t id = ++last_id_;
     Client& client = *(clients_[id] = std::make_unique<Client>(id));
-    auto opened = SessionSlots::Open(client.session(), static_cast<uint32_t>(id) % 1000,
-                                     client.fd(), UniqueFd(), records_, has_device);
+    auto opened = SessionSlots::Open({.session = client.session(),
+                                      .record_index = static_cast<uint32_t>(id) % 1000,
+                                      .has_device = has_device},
+                                     client.fd(), UniqueFd(), records_);
     EXPECT_TRUE(opened.ok()) << opened.status();
     const auto session = sessions_.emplace(client.session(), *std::move(opened)).first;
     scan_.Add(client.session(), uid, session->second);
