@@ -49,9 +49,8 @@ void PutUsers(const Node& node, v1::ListSessionsResponse& out) {
   std::map<uint32_t, v1::WorkerSnapshot::Use> working = UsesOfWorkers(node);
   std::map<uint32_t, UidShare> shares;
   for (const auto& [id, session] : node.clients().sessions()) {
-    UidShare& share = shares[session->peer.uid];
-    ++share.sessions;
-    share.slots += session->num_slots();
+    const uint32_t uid = session->peer.uid;
+    if (shares.count(uid) == 0) shares[uid] = node.clients().UseOf(uid).all;
   }
   for (const auto& [uid, use] : node.control().Uses()) {
     if (shares.count(uid) == 0) continue;

@@ -23,8 +23,8 @@ class SessionSlots {
   struct Options {
     SessionId session;
     uint32_t record_index = 0;
-    bool has_device =
-        false;  // GPUs' streams may arm slots; else what the segment says of that is passed over.
+    // GPUs' streams may arm slots; else what the segment says of that is passed over.
+    bool has_device = false;
   };
   // `records` outlives this.
   //   DATA_LOSS         not a slots segment, or another session's

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Callable, Iterator
 
 import attach_client as attach
 import epd_process
@@ -63,13 +64,16 @@ def _join_refused(client: attach.Client, group: pb.GroupSpec, ranks: list[int]) 
     return client.expect("join_failed").status
 
 
+@contextlib.contextmanager
+def _clients(shared) -> Iterator[Callable[[int], attach.Client]]:
+    """Makes clients of a uid, and closes them in the end."""
+    with contextlib.ExitStack() as open_clients:
+        yield lambda uid: open_clients.enter_context(shared.client(uid))
+
+
 def test_sessions_of_one_user_leave_room_for_another(shared):
     shared.start("--max_sessions_per_uid=2")
-    with contextlib.ExitStack() as open_clients:
-
-        def client(uid):
-            return open_clients.enter_context(shared.client(uid))
-
+    with _clients(shared) as client:
         client(_ALICE).attach()
         client(_ALICE).attach()
         why = _refused(client(_ALICE))
@@ -80,11 +84,7 @@ def test_sessions_of_one_user_leave_room_for_another(shared):
 
 def test_op_slots_of_one_user_are_bounded_by_themselves(shared):
     shared.start("--max_slots_per_uid=600")
-    with contextlib.ExitStack() as open_clients:
-
-        def client(uid):
-            return open_clients.enter_context(shared.client(uid))
-
+    with _clients(shared) as client:
         client(_ALICE).attach()
         client(_ALICE).attach()
         why = _refused(client(_ALICE))
@@ -98,20 +98,18 @@ def test_op_slots_of_one_user_are_bounded_by_themselves(shared):
 
 def test_a_segment_that_is_kept_is_empty_when_it_does_not_count_any_more(shared):
     shared.start("--max_slots_per_uid=256")
-    with contextlib.ExitStack() as open_clients:
-
-        def client():
-            return open_clients.enter_context(shared.client(_ALICE))
-
-        first = client()
+    with _clients(shared) as client:
+        first = client(_ALICE)
         first.attach(features=3)  # It takes as many as are given.
         used = 100 * _PAGE_BYTES
         os.pwrite(first.fds[0], b"x" * used, os.fstat(first.fds[0]).st_size - used)
         assert os.fstat(first.fds[0]).st_blocks * 512 > used
         first.socket.close()  # The descriptors stay.
-        assert "has 256 op slots" in _refused(client()), "while a thread may still read its answer"
+        assert "has 256 op slots" in _refused(client(_ALICE)), (
+            "while a thread may still read its answer"
+        )
         wait.until(lambda: os.fstat(first.fds[0]).st_blocks * 512 < used // 4, "the pages to go")
-        client().attach()
+        client(_ALICE).attach()
 
 
 def test_groups_and_ranks_of_one_user_leave_room_for_another(shared):
