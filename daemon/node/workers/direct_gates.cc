@@ -16,11 +16,14 @@ constexpr size_t kPage = alignof(shm::DirectArea);
 }  // namespace
 
 DirectGates::~DirectGates() {
-  for (const auto& [unused, pages] : groups_) Unmap(pages);
+  for (auto& [unused, pages] : groups_) Unmap(pages);
 }
 
-void DirectGates::Unmap(const Pages& pages) {
-  for (const Page& page : pages) munmap(page.gate, kPage);
+void DirectGates::Unmap(Pages& pages) {
+  for (Page& page : pages) {
+    page.guard = PageGuard();
+    munmap(page.gate, kPage);
+  }
 }
 
 absl::Status DirectGates::Map(UniqueFd fd, uint64_t offset, Pages& pages) {
@@ -28,7 +31,8 @@ absl::Status DirectGates::Map(UniqueFd fd, uint64_t offset, Pages& pages) {
                       static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) return absl::ResourceExhaustedError(std::strerror(errno));
   madvise(mapped, kPage, MADV_DONTFORK);
-  pages.push_back({static_cast<std::atomic<uint64_t>*>(mapped), std::move(fd), offset});
+  pages.push_back({static_cast<std::atomic<uint64_t>*>(mapped), std::move(fd), offset,
+                   PageGuard(mapped, kPage)});
   return absl::OkStatus();
 }
 
@@ -63,7 +67,7 @@ void DirectGates::Forget(GroupId group) {
 }
 
 void DirectGates::EndAll() {
-  for (const auto& [unused, pages] : groups_) {
+  for (auto& [unused, pages] : groups_) {
     for (const Page& page : pages) {
       const uint64_t now = page.gate->load(std::memory_order_relaxed);
       shm::EndDirect(*page.gate, shm::GateGeneration(now) + 1);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "daemon/core/ids.h"
+#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/node/handover/handover_fields.h"
 #include "proto/epd/v1/direct_area.h"
@@ -44,10 +45,11 @@ class DirectGates {
     std::atomic<uint64_t>* gate = nullptr;
     UniqueFd fd;  // Of the arena; for the program that replaces this one.
     uint64_t offset = 0;
+    PageGuard guard = {};
   };
   using Pages = std::vector<Page>;
   static absl::Status Map(UniqueFd fd, uint64_t offset, Pages& pages);
-  static void Unmap(const Pages& pages);
+  static void Unmap(Pages& pages);
 
   std::map<GroupId, Pages> groups_;
 };

@@ -48,6 +48,7 @@ absl::StatusOr<SharedSegment> SharedSegment::Create(const std::string& name, siz
   if (data == MAP_FAILED) return Exhausted(name, "mmap", bytes);
   madvise(data, bytes, MADV_DONTFORK);
   segment.data_ = data;
+  segment.guard_ = PageGuard(data, bytes);
   return segment;
 }
 
@@ -64,22 +65,26 @@ absl::StatusOr<SharedSegment> SharedSegment::Adopt(std::shared_ptr<UniqueFd> fd,
   if (data == MAP_FAILED) return Exhausted("handover", "mmap", bytes);
   madvise(data, bytes, MADV_DONTFORK);
   segment.data_ = data;
+  segment.guard_ = PageGuard(data, bytes);
   return segment;
 }
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
+      bytes_(std::exchange(other.bytes_, 0)),
+      guard_(std::move(other.guard_)) {}
 
 SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 
 SharedSegment::~SharedSegment() {
+  guard_ = PageGuard();
   if (data_ != nullptr) munmap(data_, bytes_);
 }
 

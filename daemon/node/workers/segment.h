@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
 #include "proto/epd/v1/records_view.h"
 #include "proto/epd/v1/slots_view.h"
 
 namespace epd {
 
-// A memfd of fixed size, mapped read-write. Where no page is yet, and there is no memory for one, the first access is a
-// SIGBUS; who answers for others makes the page first (daemon/core/pages.h).
+// A memfd of fixed size, mapped read-write and guarded (daemon/core/page_guard.h): a client can take away pages of the one that
+// it has. Who answers for others makes pages first (daemon/core/pages.h), and finds there what was written.
 class SharedSegment {
  public:
   struct Part {
@@ -52,6 +53,7 @@ class SharedSegment {
   std::shared_ptr<UniqueFd> fd_;
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  PageGuard guard_;
 };
 
 // A slots segment with its header filled in, whose only page that is. Errors as SharedSegment::Create.

@@ -30,6 +30,7 @@ absl::StatusOr<SessionSlots> SessionSlots::Open(const Options& options, const Un
   slots.session_ = options.session;
   slots.record_index_ = options.record_index;
   slots.mapping_ = *std::move(mapping);
+  slots.guard_ = PageGuard(slots.mapping_.data(), slots.mapping_.bytes());
   slots.wakeup_ = std::move(wakeup);
   slots.records_ = &records;
   slots.has_device_ = options.has_device;
@@ -109,6 +110,14 @@ bool SessionSlots::CanTouch(uint32_t index) {
   has_pages_[index] = Note(MakePages(&view_.slot(index), &view_.slot(index) + 1)) &&
                       Note(records_->MakePageOf(record_index_, index));
   return has_pages_[index];
+}
+
+absl::Status SessionSlots::TakeTrouble() {
+  if (guard_.lost()) {
+    Note(absl::ResourceExhaustedError(
+        "somebody has taken one away, and the node has no memory for another (EFAULT)"));
+  }
+  return std::exchange(trouble_, absl::OkStatus());
 }
 
 bool SessionSlots::Note(const absl::Status& made) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
 #include "daemon/worker/engine/effects.h"
 #include "daemon/worker/shell/mapping.h"
@@ -43,9 +44,9 @@ class SessionSlots {
   int TakeArmed(int enough, const Taker& take);
   // Marks those that were armed before this worker knew the session.
   void MarkArmed();
-  // Why this session cannot be served any longer, said once: there is no memory for a slot that it has armed. Nothing is
-  // taken from it then. OK otherwise.
-  absl::Status TakeTrouble() { return std::exchange(trouble_, absl::OkStatus()); }
+  // Why this session cannot be served any longer, said once: there is no memory for a slot that it has armed, or for one that
+  // was there already. Nothing is taken from it then. OK otherwise.
+  absl::Status TakeTrouble();
 
   // Whether a GPU's stream may arm slots: it rings nothing, so somebody must look.
   bool has_streams() const;
@@ -86,6 +87,7 @@ class SessionSlots {
   SessionId session_;
   uint32_t record_index_ = 0;
   Mapping mapping_;
+  PageGuard guard_;
   shm::SlotsView view_;
   UniqueFd wakeup_;
   OutcomeRecords* records_ = nullptr;

@@ -264,5 +264,22 @@ TEST_F(SessionScanTest, ASessionWithoutMemoryForASlotIsRefusedOnceAndOthersGoOn)
   sessions_.at(poor.session()).AbortOpenSubmissions(absl::AbortedError("the worker stops"));
 }
 
+TEST_F(SessionScanTest, ASessionThatTakesASlotsPageAwayEndsByItselfAndOthersGoOn) {
+  Client& hostile = Add();
+  Client& other = Add();
+  hostile.Arm(3);
+  EXPECT_THAT(Turn(), Each(1));
+  hostile.Arm(100);
+  EXPECT_THAT(Turn(), Each(1));
+  hostile.LoseSlotsFrom(64);
+  other.Arm(1);
+  sessions_.at(hostile.session()).AbortOpenSubmissions(absl::AbortedError("x"));
+  EXPECT_THAT(Turn(), Each(2));
+  ASSERT_THAT(unserved_, SizeIs(1));
+  EXPECT_EQ(unserved_[0].session, hostile.session());
+  EXPECT_THAT(std::string(unserved_[0].cause.message()),
+              HasSubstr("session 1 has op slots without pages: somebody has taken one away"));
+}
+
 }  // namespace
 }  // namespace epd
