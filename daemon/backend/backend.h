@@ -55,10 +55,14 @@ class ArenaSet {
 
   // Makes memory for [offset, offset + bytes) in every arena, so that touching it cannot fail
   // later. Blocks for the time of the allocation.
-  //   RESOURCE_EXHAUSTED  the node has no memory for it; what was made stays, and is used next time
+  //   RESOURCE_EXHAUSTED  the node has no memory for it; some arenas may have theirs
   virtual absl::Status Commit(uint64_t offset, uint64_t bytes) = 0;
   // Gives the memory of [offset, offset + bytes) in every arena back; it reads as zeros then.
   virtual void Trim(uint64_t offset, uint64_t bytes) = 0;
+  // Nobody uses the set any more: whoever still meets there without the worker finds that it has ended. Trims follow.
+  virtual void EndMeetings() {}
+  // Whether memory of the set was touched here that could not be had: what stands in it since then is nobody's (page_guard.h).
+  virtual bool lost_pages() const { return false; }
   // The worker's process ends: what ranks still read stays theirs until they let go of it.
   virtual void LeavePages() {}
 
@@ -114,6 +118,8 @@ class Backend {
   virtual absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) = 0;
   // Whether Poll has something to look for: it is to be called again and again.
   virtual bool busy() const { return false; }
+  // Nobody asks for anything any more: when this returns, nothing here touches an arena.
+  virtual void Rest() {}
 
   // The id of the group's communicator in an epoch, above those before. `unique_id` is empty or the 128 bytes of NCCL; it is never
   // logged.

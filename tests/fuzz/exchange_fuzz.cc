@@ -1,5 +1,6 @@
 // Goal: whatever clients write into their slots and other nodes' workers say, in any order, the engine answers each use
 // at most once, records before it answers, and keeps its regions apart.
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -202,6 +203,7 @@ class World {
   }
 
   void Perform() {
+    if (!making_.empty() && in_.Below(2) == 1) EndPages();
     for (Effects effects = exchange_.TakeEffects(); !effects.empty();
          effects = exchange_.TakeEffects()) {
       for (const Effect& effect : effects) {
@@ -222,9 +224,16 @@ class World {
   void Do(const CloseRecord& e) { EPD_FUZZ_CHECK(records_.erase(e.operation) == 1); }
   void Do(const CommitPages& e) {
     EPD_FUZZ_CHECK(e.range.offset + e.range.bytes <= kStaging);
+    making_.push_back(e.operation);
+    if (in_.Below(2) == 0) EndPages();
+  }
+  // Of the one that waits longest.
+  void EndPages() {
+    const OperationId operation = making_.front();
+    making_.pop_front();
     const bool fails = in_.Below(16) == 1;
     exchange_.PagesCommitted(
-        e.operation, fails ? absl::ResourceExhaustedError("no page") : absl::OkStatus(), now_);
+        operation, fails ? absl::ResourceExhaustedError("no page") : absl::OkStatus(), now_);
   }
   void Do(const MoveRows& e) { exchange_.RowsMoved(e.operation, absl::OkStatus(), now_); }
   void Do(const CreateArenas& e) { EPD_FUZZ_CHECK(arenas_.insert(e.set).second); }
@@ -257,6 +266,7 @@ class World {
   absl::Time now_ = absl::UnixEpoch();
   uint64_t formation_ = 1;
   uint32_t claim_ = 0;
+  std::deque<OperationId> making_;  // Pages that are not there yet.
   OperationId last_operation_{1};
   std::set<Submission> open_uses_;
   std::map<OperationId, bool> records_;

@@ -24,8 +24,10 @@ constexpr absl::Duration kLingers = absl::Seconds(6);
 using State = world::Call::State;
 
 world::WorldOptions OptionsOf(int num_workers) {
-  world::WorldOptions options{
-      .num_workers = num_workers, .per_mille_of_moves_fail = 5, .late_by = kLateBy};
+  world::WorldOptions options{.num_workers = num_workers,
+                              .per_mille_of_moves_fail = 5,
+                              .pages_take_time = true,
+                              .late_by = kLateBy};
   options.engine = {.staging_bytes = kStaging, .eager = {.buffer_bytes = 0}};
   return options;
 }
@@ -44,6 +46,7 @@ DataPlane::DataPlane(int num_workers, uint64_t seed, world::Sabotage sabotage, E
         if (what == world::UnderWay::kMessage) w_.DeliverMessage(from, to);
         if (what == world::UnderWay::kRows) w_.DeliverRows(from, to);
         if (what == world::UnderWay::kMove) w_.AdvanceMove(to);
+        if (what == world::UnderWay::kPages) w_.MakePages(to);
       });
     });
   };

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/backend/backend.h"
+#include "daemon/backend/cpu/move_thread.h"
 
 namespace epd {
 
@@ -21,10 +22,12 @@ class CpuBackend : public Backend {
   std::string simd() const override;
   absl::StatusOr<std::unique_ptr<ArenaSet>> CreateArenas(
       int num_arenas, uint64_t arena_bytes, const std::vector<int>& landing_of_arena) override;
-  // Moves at once, on this thread.
+  // Moves little at once, on this thread, and much on another one.
   void StartMove(MoveId id, ArenaSet& arenas, const MoveGroup& group, const MoveJob& job,
                  absl::Time now) override;
   absl::StatusOr<std::vector<MovedRows>> Poll(absl::Time now) override;
+  bool busy() const override { return move_thread_.busy(); }
+  void Rest() override { move_thread_.End(); }
   // The CPU needs no communicator; the id's length is checked all the same.
   absl::Status InitCommunicator(uint64_t group_id, uint64_t epoch,
                                 const std::string& unique_id) override;
@@ -32,7 +35,8 @@ class CpuBackend : public Backend {
  private:
   CpuBackend() = default;
 
-  std::vector<MovedRows> moved_;
+  std::vector<MovedRows> moved_;  // On this thread.
+  MoveThread move_thread_;
 };
 
 }  // namespace epd

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/failpoint/failpoint.h"
@@ -63,7 +64,7 @@ void MemfdArenas::Add(int landing) {
   }
   Memfd& memfd = memfds_[arena.memfd];
   arena.offset = memfd.num_parts++ * arena_bytes_;
-  arenas_.push_back(arena);
+  arenas_.push_back(std::move(arena));
   if (landing >= 0) direct_bytes_ = 0;
 }
 
@@ -95,22 +96,36 @@ absl::Status MemfdArenas::AddDirect(Arena& arena) {
   if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena's direct area");
   madvise(mapped, sizeof(shm::DirectArea), MADV_DONTFORK);
   arena.direct = static_cast<shm::DirectArea*>(mapped);
+  arena.guard = PageGuard(mapped, sizeof(shm::DirectArea));
   return absl::OkStatus();
+}
+
+bool MemfdArenas::lost_pages() const {
+  return std::any_of(arenas_.begin(), arenas_.end(),
+                     [](const Arena& arena) { return arena.guard.lost(); }) ||
+         std::any_of(memfds_.begin(), memfds_.end(),
+                     [](const Memfd& memfd) { return memfd.guard.lost(); });
+}
+
+void MemfdArenas::EndMeetings() {
+  for (const Arena& arena : arenas_) {
+    if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
+  }
 }
 
 // A client that maps an arena still would keep its pages, of which nobody knows any more. First the direct areas, whose
 // records then do not stand any more: who still reads rows will know.
 MemfdArenas::~MemfdArenas() {
   if (!leaves_pages_) {
-    for (const Arena& arena : arenas_) {
-      if (arena.direct != nullptr) Punch(arena, arena_bytes_, sizeof(shm::DirectArea));
-    }
+    EndMeetings();
     Trim(0, arena_bytes_);
   }
-  for (const Arena& arena : arenas_) {
+  for (Arena& arena : arenas_) {
+    arena.guard = PageGuard();
     if (arena.direct != nullptr) munmap(arena.direct, sizeof(shm::DirectArea));
   }
-  for (const Memfd& memfd : memfds_) {
+  for (Memfd& memfd : memfds_) {
+    memfd.guard = PageGuard();
     if (memfd.mapped != nullptr) munmap(memfd.mapped, BytesOf(memfd));
   }
 }
@@ -132,8 +147,7 @@ absl::Status MemfdArenas::Commit(uint64_t offset, uint64_t bytes) {
   for (const Arena& arena : arenas_) {
     if (!Allocate(FdOf(arena), arena.offset + offset, bytes)) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("the node has no memory for ", bytes, " bytes of staging on each of ",
-                       arenas_.size(), " ranks (", std::strerror(errno),
+          absl::StrCat("the node has no memory for them (", std::strerror(errno),
                        "); free memory or raise its limit, or start epd with a smaller pool"));
     }
   }
@@ -177,12 +191,17 @@ absl::StatusOr<char*> MemfdArenas::Map(int index) {
   Memfd& memfd = memfds_[arena.memfd];
   if (memfd.mapped == nullptr) {
     const uint64_t bytes = BytesOf(memfd);
+    // A file without pages, where the arena's are to be gone.
+    const UniqueFd none(EPD_FAILPOINT_FAILS("worker.arena.lost_pages")
+                            ? memfd_create("epd-lost-pages", MFD_CLOEXEC)
+                            : -1);
     void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                        memfd.read_write.get(), 0);
+                        none.valid() ? none.get() : memfd.read_write.get(), 0);
     if (mapped == MAP_FAILED) return Exhausted("mapping a staging arena");
     madvise(mapped, bytes, MADV_DONTFORK);
     madvise(mapped, bytes, MADV_HUGEPAGE);
     memfd.mapped = static_cast<char*>(mapped);
+    memfd.guard = PageGuard(mapped, bytes);
   }
   return memfd.mapped + arena.offset;
 }

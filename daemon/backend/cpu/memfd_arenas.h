@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "daemon/backend/backend.h"
+#include "daemon/core/page_guard.h"
 #include "daemon/core/unique_fd.h"
 
 namespace epd {
@@ -30,6 +31,8 @@ class MemfdArenas : public ArenaSet {
   absl::StatusOr<ArenaShare> Share(int arena) override;
   absl::Status Commit(uint64_t offset, uint64_t bytes) override;
   void Trim(uint64_t offset, uint64_t bytes) override;
+  bool lost_pages() const override;
+  void EndMeetings() override;
   void LeavePages() override { leaves_pages_ = true; }
   absl::Status Read(int arena, uint64_t offset, absl::Span<char> out) const override;
 
@@ -42,12 +45,14 @@ class MemfdArenas : public ArenaSet {
     UniqueFd read_only;
     uint64_t num_parts = 0;  // Arenas in it.
     char* mapped = nullptr;
+    PageGuard guard = {};
   };
   struct Arena {
     size_t memfd = 0;  // In memfds_.
     uint64_t offset = 0;
     int landing = -1;
     shm::DirectArea* direct = nullptr;
+    PageGuard guard = {};
   };
   explicit MemfdArenas(uint64_t arena_bytes) : arena_bytes_(arena_bytes) {}
   void Add(int landing);  // An arena, whose memfd is still to be made.

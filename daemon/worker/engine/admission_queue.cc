@@ -164,7 +164,9 @@ std::optional<AdmissionQueue::Grant> AdmissionQueue::Next() {
   return oldest_late == nullptr ? std::optional<Grant>() : blocked(nullptr);
 }
 
+// Whoever is first asks those that have their regions to give them back, and this one has its own from now on.
 void AdmissionQueue::PagesCommitted(const Operation& operation) {
+  changed_ = true;
   staging_.Committed(operation.region->set, operation.region->offset + operation.region->bytes);
 }
 

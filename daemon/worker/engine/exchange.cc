@@ -144,6 +144,7 @@ struct Exchange::Parts {
         Granted(operation);
         continue;
       }
+      operation.making_pages = true;
       event.Add(CommitPages{
           .operation = operation.id, .range = grant->commit, .trims = std::move(grant->trims)});
     }
@@ -280,9 +281,11 @@ void Exchange::NoteDirect(const DirectOutcome& outcome) {
 void Exchange::PagesCommitted(OperationId id, const absl::Status& status, absl::Time now) {
   parts_->event.now = now;
   Operation* operation = parts_->table.Find(id);
-  if (operation == nullptr || operation->phase != Phase::kQueued) return;
-  if (status.ok()) {
-    parts_->queue.PagesCommitted(*operation);
+  if (operation == nullptr || !std::exchange(operation->making_pages, false)) return;
+  if (status.ok()) parts_->queue.PagesCommitted(*operation);
+  if (!operation->undecided()) {
+    parts_->phases.CloseIfOver(*operation);
+  } else if (status.ok()) {
     parts_->Granted(*operation);
   } else {
     parts_->failures.FailWithExecution(*operation, status);

@@ -41,7 +41,7 @@ std::vector<Rank> Operation::WaitingFor() const {
 }
 
 bool Operation::held() const {
-  return moving || Any(PartState::kCopying) || Any(PartState::kReading);
+  return moving || making_pages || Any(PartState::kCopying) || Any(PartState::kReading);
 }
 
 std::string Operation::Describe() const {

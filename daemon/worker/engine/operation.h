@@ -90,6 +90,7 @@ struct Operation {
   bool in_stream_region = false;  // Called from streams: its region is the tenant's stream region.
   uint64_t staging_bytes = 0;     // Of one arena, once all have announced.
   bool moving = false;            // The worker executor touches the region.
+  bool making_pages = false;      // The worker makes the region's pages.
   bool warned = false;            // Its absent ranks were named in the log.
   Ticket ticket;                  // From kQueued on.
   OperationPeers peers;

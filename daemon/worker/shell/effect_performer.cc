@@ -2,12 +2,15 @@
 #include "daemon/worker/shell/effect_performer.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string>
 #include <variant>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "daemon/core/page_guard.h"
 #include "daemon/worker/shell/control_codec.h"
 #include "proto/epd/v1/text.h"
 #include "proto/failpoint/failpoint.h"
@@ -29,6 +32,11 @@ absl::Status SeveralRanksOnOneGpu(const GroupSpec& spec) {
 }
 
 }  // namespace
+
+// The arenas go with this object.
+EffectPerformer::~EffectPerformer() {
+  for (const std::unique_ptr<Backend>& backend : backends_) backend->Rest();
+}
 
 // Some effects are answered at once (pages, rows), and the answers have effects of their own.
 void EffectPerformer::RunAll(absl::Time now) {
@@ -81,6 +89,7 @@ void EffectPerformer::TakeMoved(Backend& backend) {
     if (status_.ok()) status_ = moved.status();
     return;
   }
+  EndSetsWithoutPages(now_);
   MemberMoves* members = backend.member_moves();
   const std::vector<PreparedMove> prepared =
       members == nullptr ? std::vector<PreparedMove>() : members->TakePrepared();
@@ -140,7 +149,11 @@ void EffectPerformer::Run(const AnswerSubmission& effect) {
 void EffectPerformer::Run(const DropArenas& effect) {
   TakeDirect();
   direct_.Drop(effect.set);
-  arenas_.erase(effect.set);
+  const auto set = arenas_.find(effect.set);
+  if (set == arenas_.end()) return;
+  set->second.in_use = false;
+  set->second.set->EndMeetings();
+  if (!page_work_.Drop(effect.set)) arenas_.erase(set);
 }
 
 void EffectPerformer::Take(const Submission& submission, const shm::SlotRequest& request,
@@ -181,15 +194,68 @@ void EffectPerformer::PollStreams(absl::Time now) {
 
 void EffectPerformer::Run(const CommitPages& effect) {
   EPD_FAILPOINT("worker.pages.commit");
-  for (const Trim& trim : effect.trims) {
-    const auto set = arenas_.find(trim.set);
-    if (set != arenas_.end()) set->second.set->Trim(trim.offset, trim.bytes);
+  if (!arenas_.contains(effect.range.set)) {
+    return exchange_.PagesCommitted(
+        effect.operation, absl::InternalError("the arenas of the operation are gone"), now_);
   }
-  const auto set = arenas_.find(effect.range.set);
-  const absl::Status done = set == arenas_.end()
-                                ? absl::InternalError("the arenas of the operation are gone")
-                                : set->second.set->Commit(effect.range.offset, effect.range.bytes);
-  exchange_.PagesCommitted(effect.operation, done, now_);
+  const bool is_first = page_work_.empty();
+  page_work_.Commit(effect);
+  if (is_first) DoPageWork();
+}
+
+void EffectPerformer::WorkOnPages(absl::Time now) {
+  now_ = now;
+  DoPageWork();
+  RunAll(now);
+}
+
+void EffectPerformer::DoPageWork() {
+  const std::optional<PageWork::Piece> piece = page_work_.Next();
+  if (!piece.has_value()) return;
+  const Region& range = piece->range;
+  ArenaSet& set = *arenas_.at(range.set).set;
+  absl::Status status;
+  switch (piece->kind) {
+    case PageWork::Kind::kMake:
+      status = set.Commit(range.offset, range.bytes);
+      break;
+    case PageWork::Kind::kGiveBack:
+      set.Trim(range.offset, range.bytes);
+      break;
+    case PageWork::Kind::kDrop:
+      arenas_.erase(range.set);
+      break;
+  }
+  const std::optional<PageWork::Made> made = page_work_.Done(*piece, status);
+  if (!made.has_value()) return;
+  if (!made->status.ok()) {
+    status = absl::Status(made->status.code(),
+                          absl::StrCat("making ", made->bytes,
+                                       " bytes of staging on each rank: ", made->status.message()));
+  }
+  exchange_.PagesCommitted(made->operation, status, now_);
+}
+
+void EffectPerformer::EndSetsWithoutPages(absl::Time now) {
+  const uint64_t num_lost = PageGuard::num_lost();
+  if (std::exchange(num_lost_pages_, num_lost) == num_lost) return;
+  now_ = now;
+  const absl::Status cause = absl::ResourceExhaustedError(
+      "pages of its staging are gone, and the node has no memory for others: a process of the "
+      "group gave them back, or the "
+      "kernel took them; free memory, or raise vm.overcommit_ratio where vm.overcommit_memory is "
+      "2");
+  std::set<SessionId> sessions;
+  for (auto& [id, arenas] : arenas_) {
+    if (!arenas.in_use || !arenas.set->lost_pages()) continue;
+    arenas.in_use = false;
+    for (SessionId session : exchange_.staging().SessionsOf(id)) sessions.insert(session);
+  }
+  for (SessionId session : sessions) {
+    exchange_.SessionDead(session, cause, /*process_alive=*/true, now);
+    Run(EvictSession{.session = session, .cause = cause});
+  }
+  RunAll(now);
 }
 
 void EffectPerformer::Run(const CreateArenas& effect) {
@@ -198,6 +264,7 @@ void EffectPerformer::Run(const CreateArenas& effect) {
       backend.CreateArenas(effect.num_arenas, effect.arena_bytes, effect.landing_of_arena);
   if (set.ok()) {
     arenas_[effect.set] = Arenas{.set = *std::move(set), .backend = &backend};
+    page_work_.Add(effect.set, effect.num_arenas);
   } else {
     arena_problems_[effect.set] = set.status();
   }
@@ -257,7 +324,7 @@ void EffectPerformer::Run(const MoveRows& effect) {
   Backend& backend = *set->second.backend;
   backend.StartMove(effect.operation.value, *set->second.set, tenant->second.move, effect.job,
                     now_);
-  TakeMoved(backend);  // A CPU has moved them already.
+  TakeMoved(backend);  // A CPU may have moved them already.
 }
 
 void EffectPerformer::Run(const TakeTurn& effect) {

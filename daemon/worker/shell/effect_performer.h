@@ -18,6 +18,7 @@
 #include "daemon/worker/shell/direct_areas.h"
 #include "daemon/worker/shell/epd_socket.h"
 #include "daemon/worker/shell/outcome_records.h"
+#include "daemon/worker/shell/page_work.h"
 #include "daemon/worker/shell/session_scan.h"
 
 namespace epd {
@@ -34,6 +35,9 @@ class EffectPerformer {
         backends_(backends),
         epd_(epd),
         wire_(wire) {}
+  ~EffectPerformer();
+  EffectPerformer(const EffectPerformer&) = delete;
+  EffectPerformer& operator=(const EffectPerformer&) = delete;
 
   // Carries out everything that the engine asks for, until it asks for nothing more.
   void RunAll(absl::Time now);
@@ -46,6 +50,11 @@ class EffectPerformer {
   // again and again while busy().
   void PollBackends(absl::Time now);
   bool busy() const;
+  // Makes some pages, or gives some back, and carries out what follows. Call again and again while has_page_work().
+  void WorkOnPages(absl::Time now);
+  bool has_page_work() const { return !page_work_.empty(); }
+  // Ends the sessions of arenas that have lost pages (page_guard.h), before anybody is told that rows in them are good.
+  void EndSetsWithoutPages(absl::Time now);
   void Log(const LogLine& line) { Run(line); }
   void Evict(const EvictSession& session) { Run(session); }
   // What is too long for a message is left out, and said.
@@ -85,6 +94,8 @@ class EffectPerformer {
   bool device_lost() const { return device_lost_; }
 
  private:
+  // Of a turn's memory, over all arenas: a call of somebody else waits 0.2 ms for it.
+  static constexpr uint64_t kPagesAtOnce = uint64_t{256} << 10;
   struct TenantFacts {
     MoveGroup move;
     Routes routes;
@@ -106,6 +117,7 @@ class EffectPerformer {
   void Run(const AwaitStreams& effect) { draining_streams_.push_back(effect); }
   void Run(const AnswerSubmission& effect);
   void Run(const CommitPages& effect);
+  void DoPageWork();
   void Run(const CreateArenas& effect);
   void Run(const DropArenas& effect);
   void Run(const ReportTenantReady& effect);
@@ -142,8 +154,11 @@ class EffectPerformer {
   struct Arenas {
     std::unique_ptr<ArenaSet> set;
     Backend* backend = nullptr;
+    bool in_use = true;  // Until DropArenas.
   };
   std::map<ArenaSetId, Arenas> arenas_;
+  PageWork page_work_{kPagesAtOnce};
+  uint64_t num_lost_pages_ = 0;  // That are dealt with.
   DirectAreas direct_;
   std::vector<AwaitStreams> draining_streams_;
   std::vector<ReportTenantReady> not_ready_;  // Their arenas are being made.

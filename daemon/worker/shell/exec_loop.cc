@@ -131,9 +131,12 @@ absl::Status ExecLoop::Run() {
   absl::Time spin_until = absl::InfinitePast();
   absl::Time last_busy = absl::InfinitePast();
   while (status_.ok() && stop_ == 0) {
+    const bool makes_pages = performer_.has_page_work();
+    if (makes_pages) performer_.WorkOnPages(Now());
     const bool scanned = ScanSessions();
-    const bool busy = TakeWire() || scanned;
+    const bool busy = TakeWire() || scanned || makes_pages;
     const absl::Time now = Now();
+    performer_.EndSetsWithoutPages(now);
     const bool device_busy = performer_.busy();
     if (device_busy) performer_.PollBackends(now);
     if (performer_.awaits_direct()) performer_.PollDirect(now);
@@ -193,6 +196,7 @@ bool ExecLoop::ScanSessions() {
 bool ExecLoop::TakeWire() {
   if (wire_ == nullptr || wire_->inbox().empty()) return false;
   const absl::Time now = Now();
+  performer_.EndSetsWithoutPages(now);
   for (WireEvent& event : wire_->inbox().Take()) {
     if (auto* said = std::get_if<PeerSaid>(&event)) {
       performer_.Hear(std::move(*said), now);

@@ -2,15 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "proto/epd/v1/slot_word.h"
 #include "proto/epd/v1/slots_view.h"
 #include "tests/integration/client_c/harness/hostile_client.h"
+#include "tests/integration/client_c/harness/rank_process.h"
 #include "tests/integration/client_c/harness/running_daemon.h"
 
 namespace epd::testing {
@@ -70,6 +73,105 @@ TEST(HostileLoadTest, ACallWaitsForATurnOfEachOfEightSessionsWithAllTheirSlotsAr
   }
   // A turn of each, one that had begun, and what the worker does while this process counts.
   EXPECT_LE(least, 4 * kCrowd * 2 * int64_t{shm::kSlotsOfGroup});
+}
+
+// Steps of a prepare of one rank, in the session's first slot.
+bool Step(const HostileClient& client, shm::Step step, uint64_t execution, uint64_t stage_bytes) {
+  const shm::SlotsView slots = client.slots();
+  slots.UseGroup(0);
+  const uint64_t operation = slots.slot(0).reply.op_id;
+  shm::SlotRequest request = {};
+  request.step = step;
+  request.kind = shm::Kind::kPrepare;
+  request.group_id = client.joined().group_id;
+  request.epoch = client.joined().epoch;
+  request.formation = client.joined().formation;
+  request.execution = execution;
+  request.top_k = 2;
+  request.stage_bytes = stage_bytes;
+  if (step != shm::Step::kAnnounce) request.operation.op_id = operation;
+  slots.slot(0).request = request;
+  slots.word(0).store(shm::kArmed);
+  client.Ring();
+  return Eventually(20, [&] { return IsAnswered(client, 0); }) &&
+         shm::AnswerCode(slots.word(0).load()) == 0;
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Until it is answered.
+Clock::duration TimeOfACall(const HostileClient& client) {
+  const Clock::time_point begin = Clock::now();
+  Arm(client, 0);
+  client.Ring();
+  while (!IsAnswered(client, 0) && Clock::now() < begin + std::chrono::seconds(20)) {
+  }
+  return Clock::now() - begin;
+}
+
+TEST(HostileLoadTest, ACallDoesNotWaitForThePagesOfOthersThatTakeMostOfThePoolInTurn) {
+  constexpr uint64_t kMost = uint64_t{400} << 20;
+  RunningDaemon daemon({"--slots_per_session=" + std::to_string(limits::kMaxOpSlots),
+                        "--staging_bytes=" + std::to_string(kMost * 5 / 4)});
+  const std::unique_ptr<HostileClient> quiet = Attached(daemon);
+  std::vector<std::unique_ptr<HostileClient>> takers;
+  for (int i = 0; i < 2; ++i) {
+    takers.push_back(Attached(daemon));
+    ASSERT_EQ(takers.back()->Join(/*worker_executor=*/false, "taker" + std::to_string(i)), "");
+  }
+  // In each round pages of both are made, and given back.
+  Clock::duration least = Clock::duration::max();
+  for (uint64_t round = 0; round < 4; ++round) {
+    std::atomic<bool> over = false;
+    std::atomic<bool> good = true;
+    std::thread taking([&] {
+      for (const auto& taker : takers) {
+        for (shm::Step step : {shm::Step::kAnnounce, shm::Step::kPublish, shm::Step::kPulled})
+          good = good && Step(*taker, step, round, kMost);
+      }
+      over = true;
+    });
+    Clock::duration most = {};
+    while (!over) most = std::max(most, TimeOfACall(*quiet));
+    taking.join();
+    ASSERT_TRUE(good) << "round " << round;
+    least = std::min(least, most);
+  }
+  // In one go it is 100 ms and more.
+  EXPECT_LT(least, std::chrono::milliseconds(30));
+}
+
+TEST(HostileLoadTest, ACallDoesNotWaitForTheWorkersMovesOfLargeRowsOfOthers) {
+  RunningDaemon daemon(
+      {"--slots_per_session=" + std::to_string(limits::kMaxOpSlots), "--staging_bytes=1GiB"});
+  constexpr int kSteps = 3;
+  const ExchangeCase c{
+      .num_ranks = 1, .hidden = 16384, .worker_executor = true, .num_tokens = {2048}};
+  const auto steps = [](JoinedRank& joined, Link& link) -> std::string {
+    for (int step = 0; step < kSteps; ++step) {
+      const std::string problem = joined.rank->RunAndCompare(joined.data);
+      link.Say(problem.empty() ? "good" : problem);
+    }
+    return "";
+  };
+  auto ranks = StartRanks(daemon.socket_path(), c, steps);
+  const std::unique_ptr<HostileClient> quiet = Attached(daemon);
+  Clock::duration least = Clock::duration::max();
+  for (int step = 0; step < kSteps; ++step) {
+    std::atomic<bool> over = false;
+    std::string said;
+    std::thread hearing([&] {
+      said = ranks[0]->link().Hear();
+      over = true;
+    });
+    Clock::duration most = {};
+    while (!over) most = std::max(most, TimeOfACall(*quiet));
+    hearing.join();
+    ASSERT_EQ(said, "good");
+    least = std::min(least, most);
+  }
+  // A dispatch of 128 MiB to two experts each, in one go, is 50 ms and more.
+  EXPECT_LT(least, std::chrono::milliseconds(20));
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ _FAULTS = (
     *(("worker.arena.no_memory", "worker", "form", "error", SMALL),),
     *(("worker.arena.no_descriptor", "worker", "form", "error", SMALL),),
     *(("worker.arena.no_space", "worker", "form", "error", LARGE),),
+    *(("worker.arena.lost_pages", "worker", "form", "error", LARGE),),
     *(("worker.clock", "worker", "step", "jump:3s", SMALL),),
     *(("worker.clock", "worker", "step", "jump:-3s", SMALL),),
     *(("worker.wire.version_gap", "far worker", "lost peer", "error", SMALL),),

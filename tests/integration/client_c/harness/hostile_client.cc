@@ -30,10 +30,10 @@ std::string HostileClient::Attach(const std::string& path) {
       .message;
 }
 
-std::string HostileClient::Join(bool worker_executor) {
+std::string HostileClient::Join(bool worker_executor, const std::string& name) {
   client::Join join;
   join.request_id = 1;
-  join.spec.name = "hostile";
+  join.spec.name = name;
   join.spec.num_ranks = 1;
   join.spec.num_experts = 2;
   join.spec.max_tokens_per_rank = 8;
@@ -56,7 +56,7 @@ std::string HostileClient::Join(bool worker_executor) {
   return "";
 }
 
-void HostileClient::Ring() {
+void HostileClient::Ring() const {
   for (uint32_t group = 0; group < layout().armed().count; ++group)
     slots().armed(group).store(~uint64_t{0});
   const uint64_t one = 1;

@@ -20,14 +20,14 @@ class HostileClient {
   // "" or what went wrong.
   std::string Attach(const std::string& path);
   // A group of one rank of its own. "" or what went wrong.
-  std::string Join(bool worker_executor);
+  std::string Join(bool worker_executor, const std::string& name = "hostile");
 
   shm::SlotsLayout layout() const { return shm::SlotsLayout::For(features_, limits::kMaxOpSlots); }
   shm::SlotsView slots() const { return shm::SlotsView::Of(mapping_.data(), layout()); }
   const client::Joined& joined() const { return joined_; }
 
   // Marks all slots as armed, and wakes the worker.
-  void Ring();
+  void Ring() const;
 
  private:
   const uint64_t features_;

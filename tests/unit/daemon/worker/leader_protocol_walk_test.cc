@@ -2,6 +2,7 @@
 // rows and ranks can come. The walk is exhaustive; it finds the deadlocks that the protocol is there to prevent.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <functional>
@@ -23,7 +24,13 @@ constexpr uint64_t kPage = 4096;
 constexpr int kNumWorkers = 2;
 constexpr size_t kMaxStates = 100'000;
 
-enum class Sabotage { kNone, kNobodyAsksForRegions, kTicketsAreOnesOwn, kGrantsCountTwice };
+enum class Sabotage {
+  kNone,
+  kNobodyAsksForRegions,
+  kTicketsAreOnesOwn,
+  kGrantsCountTwice,
+  kPagesChangeNothing
+};
 
 Incarnation IdOf(int worker) { return Incarnation(static_cast<uint64_t>(worker) + 1); }
 
@@ -66,6 +73,7 @@ struct Worker {
                          .event = event}};
   std::deque<PeerMessage> inbox;  // From the other one.
   std::deque<PeerOperation> rows;
+  std::deque<OperationId> making;  // Whose pages are not there yet.
   uint64_t num_messages = 0;
 };
 
@@ -88,6 +96,7 @@ class World {
       Worker& worker = *workers_[w];
       if (!worker.inbox.empty()) choices.push_back([this, w] { Deliver(w); });
       if (!worker.rows.empty()) choices.push_back([this, w] { Land(w); });
+      if (!worker.making.empty()) choices.push_back([this, w] { PagesAreThere(w); });
       for (int group = 0; group < kNumWorkers; ++group) {
         if (!begun_[w][group]) choices.push_back([this, w, group] { Announce(w, group); });
         const Operation* operation = FindOperation(w, group);
@@ -136,6 +145,7 @@ class World {
       for (const PeerOperation& rows : worker.rows) {
         absl::StrAppend(&digest, " r", rows.group.value, ".", rows.number);
       }
+      for (OperationId making : worker.making) absl::StrAppend(&digest, " p", making.value);
     }
     return digest;
   }
@@ -236,7 +246,9 @@ class World {
       Operation* operation = FindOperation(w, group);
       if (operation == nullptr || operation->phase != Phase::kAdmitted) continue;
       const int rank = w == group ? 0 : 1;
-      if (!operation->region.has_value()) {
+      const bool lacks_pages = std::find(worker.making.begin(), worker.making.end(),
+                                         operation->id) != worker.making.end();
+      if (!operation->region.has_value() || lacks_pages) {
         violation_ = "an operation without a region is admitted";
         return;
       }
@@ -257,9 +269,21 @@ class World {
     while (const auto grant = worker.queue.Next()) {
       if (grant->blocked && sabotage_ == Sabotage::kNobodyAsksForRegions) return;
       if (grant->blocked) return worker.leader.AskRevokes(grant->operation->ticket);
-      if (grant->commit.bytes > 0) worker.queue.PagesCommitted(*grant->operation);
-      worker.leader.TellGranted(*grant->operation);
+      if (grant->commit.bytes > 0) {
+        worker.making.push_back(grant->operation->id);
+      } else {
+        worker.leader.TellGranted(*grant->operation);
+      }
     }
+  }
+  void PagesAreThere(int w) {
+    Worker& worker = *workers_[w];
+    Operation& operation = *worker.table.Find(worker.making.front());
+    worker.making.pop_front();
+    worker.queue.PagesCommitted(operation);
+    if (sabotage_ == Sabotage::kPagesChangeNothing) worker.queue.TakeChange();
+    worker.leader.TellGranted(operation);
+    Settle(w);
   }
 
   const Sabotage sabotage_;
@@ -316,6 +340,11 @@ TEST(LeaderProtocolWalkTest, IfNobodyGivesARegionBackTheyWaitForEachOther) {
 
 TEST(LeaderProtocolWalkTest, WithTicketsOfTheirOwnTheyWaitForEachOther) {
   EXPECT_EQ(WalkAll(Sabotage::kTicketsAreOnesOwn).violation, "the operations wait for each other");
+}
+
+// Who is first asks only those that have told their leader; the others it has to ask again.
+TEST(LeaderProtocolWalkTest, IfNobodyAsksAgainOncePagesAreThereTheyWaitForEachOther) {
+  EXPECT_EQ(WalkAll(Sabotage::kPagesChangeNothing).violation, "the operations wait for each other");
 }
 
 TEST(LeaderProtocolWalkTest, AGrantThatCountsForTheLeaderTooAdmitsWithoutARegion) {

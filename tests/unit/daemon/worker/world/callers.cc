@@ -87,6 +87,8 @@ void Callers::Do(Event event) {
       return GoOn();
     case Event::kMove:
       return void(w_.AdvanceMove());
+    case Event::kPages:
+      return void(w_.MakePages());
     case Event::kMessage:
       return void(w_.DeliverMessage());
     case Event::kRows:

@@ -20,6 +20,7 @@ enum class Event {
   kCall,         // A rank begins a call,
   kGoOn,         // or takes the next step of one.
   kMove,         // The worker's mover does something.
+  kPages,        // The worker has made an operation's pages.
   kMessage,      // A message arrives at another worker,
   kRows,         // or rows do.
   kTime,         // A little time passes,

@@ -18,7 +18,7 @@ void Calls::Announce(Call call, shm::SlotRequest request) {
       request.stage_bytes <= w_.options().engine.eager.buffer_bytes)
     call.eager_buffer = FreeEagerBuffer(call);
   if (call.eager_buffer.has_value()) SetEagerBuffer(request, *call.eager_buffer);
-  if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(50)) ++request.execution;
+  if (w_.Is(Sabotage::kWrongExecution) && w_.OneIn(2)) ++request.execution;
   call.submission = {.session = call.session, .slot = 0, .claim = NextClaim()};
   call.since = w_.now;
   call.run = w_.worker(call.worker()).run;

@@ -319,6 +319,17 @@ std::string Arenas(const World& world, const Happening& h) {
       if (touch.worker == h.worker->index && touch.area.set == e->set)
         return "arenas were dropped that a client may touch";
     }
+    for (const CommitPages& making : h.worker->making) {
+      if (making.range.set == e->set) return "arenas were dropped whose pages are being made";
+    }
+  } else if (const auto* e = h.As<CommitPages>()) {
+    for (const Trim& trim : e->trims) {
+      for (const CommitPages& making : h.worker->making) {
+        const Area area{making.range.set, making.range.offset, making.range.bytes};
+        if (area.Overlaps({trim.set, trim.offset, trim.bytes}))
+          return "pages were given back that are being made";
+      }
+    }
   } else if (const auto* e = h.As<ReportTenantReady>()) {
     if (!h.worker->arenas.contains(e->set)) return "a tenant is ready without arenas";
     const Group* const found = world.FindGroup(e->group, e->formation);

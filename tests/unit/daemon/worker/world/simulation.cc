@@ -34,7 +34,8 @@ void Finish(const World& world, SimulationResult& result) {
 
 // Groups and tenants of one worker, with everything that clients can do.
 void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
-  WorldOptions options{.per_mille_of_moves_fail = 50, .per_mille_of_commits_fail = 30};
+  WorldOptions options{
+      .per_mille_of_moves_fail = 50, .per_mille_of_commits_fail = 30, .pages_take_time = true};
   options.engine = {.staging_bytes = 16 * kPage * (1 + seed % 4),
                     .hold_limit = absl::Seconds(30),
                     .eager = {.buffer_bytes = 2 * kPage, .max_buffers = 3, .pool_share = 2}};
@@ -44,6 +45,7 @@ void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult
   Callers callers(world, {.events = {{90, kCall},
                                      {61, kGoOn},
                                      {10, kMove},
+                                     {40, kPages},
                                      {16, kTime},
                                      {1, kLongTime},
                                      {4, kHostile},
@@ -82,8 +84,10 @@ void RunOneWorker(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult
 // Six groups, which three workers lead by turns: two are GPUs of one node. Two groups are tenants of one communicator.
 void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
   constexpr int kWorkers = 3;
-  WorldOptions options{
-      .num_workers = kWorkers, .two_on_one_node = true, .per_mille_of_moves_fail = 10};
+  WorldOptions options{.num_workers = kWorkers,
+                       .two_on_one_node = true,
+                       .per_mille_of_moves_fail = 10,
+                       .pages_take_time = true};
   // Room for one operation at a time, or for a few.
   options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 240) * kPage,
                     .device_staging_bytes = kDeviceBytes};
@@ -95,6 +99,7 @@ void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& 
                                      {600, kMessage},
                                      {150, kRows},
                                      {150, kMove},
+                                     {150, kPages},
                                      {150, kTime},
                                      {1, kCut}},
                           .num_programs = 2,
@@ -121,7 +126,7 @@ void RunWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& 
 
 // Groups of four ranks on two workers, which lead by turns: small rows go ahead of their announce, larger ones through regions.
 void RunTwoWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResult& result) {
-  WorldOptions options{.num_workers = 2, .per_mille_of_moves_fail = 5};
+  WorldOptions options{.num_workers = 2, .per_mille_of_moves_fail = 5, .pages_take_time = true};
   // Room for more operations than there are eager buffers, or for few.
   options.engine = {.staging_bytes = (seed % 2 == 0 ? 130 : 400) * kPage,
                     .eager = {.buffer_bytes = 2 * kPage,
@@ -130,12 +135,15 @@ void RunTwoWorkers(uint64_t seed, Sabotage sabotage, bool trace, SimulationResul
   World world(options, seed, sabotage);
   if (trace) world.Trace();
   using enum Event;
-  Callers callers(
-      world,
-      {.events =
-           {{300, kCall}, {300, kGoOn}, {450, kMessage}, {100, kRows}, {100, kTime}, {1, kCut}},
-       .num_programs = 2,
-       .time = absl::Microseconds(1)});
+  Callers callers(world, {.events = {{300, kCall},
+                                     {300, kGoOn},
+                                     {450, kMessage},
+                                     {100, kRows},
+                                     {100, kPages},
+                                     {100, kTime},
+                                     {1, kCut}},
+                          .num_programs = 2,
+                          .time = absl::Microseconds(1)});
   for (int g = 0; g < 3; ++g) {
     Group group;
     group.spec = MakeSpec(4);

@@ -169,11 +169,9 @@ struct World::Performer {
   void operator()(const CommitPages& e) {
     w.commits.push_back(e.range);
     w.trims.insert(w.trims.end(), e.trims.begin(), e.trims.end());
-    const bool fails = world.Fails(world.options_.per_mille_of_commits_fail);
-    w.exchange.PagesCommitted(
-        e.operation,
-        fails ? absl::ResourceExhaustedError("the node has no memory") : world.commit_status,
-        world.now);
+    if (!world.options_.pages_take_time) return world.EndPages(w, e);
+    w.making.push_back(e);
+    world.on_under_way(UnderWay::kPages, w.index, w.index);
   }
   void operator()(const CreateArenas& e) { w.arenas.insert(e.set); }
   void operator()(const DropArenas& e) { w.arenas.erase(e.set); }
@@ -441,10 +439,38 @@ bool World::AdvanceMove(int at) {
   return false;
 }
 
+void World::EndPages(Worker& worker, const CommitPages& pages) {
+  const bool fails = Fails(options_.per_mille_of_commits_fail);
+  worker.exchange.PagesCommitted(
+      pages.operation,
+      fails ? absl::ResourceExhaustedError("the node has no memory") : commit_status, now);
+}
+
+bool World::MakePages() {
+  const size_t first = Roll(workers_.size());
+  for (size_t w = 0; w < workers_.size(); ++w) {
+    if (MakePages(static_cast<int>((first + w) % workers_.size()))) return true;
+  }
+  return false;
+}
+
+bool World::MakePages(int at) {
+  Worker& one = worker(at);
+  if (one.making.empty()) return false;
+  const auto made = one.making.begin() + static_cast<ptrdiff_t>(Roll(one.making.size()));
+  const CommitPages pages = *made;
+  one.making.erase(made);
+  EndPages(one, pages);
+  Perform(one);
+  return true;
+}
+
 bool World::DeliverEverything() {
   constexpr int kForEver = 10'000;
   int num_steps = 0;
-  while (num_steps < kForEver && (DeliverMessage() || DeliverRows() || AdvanceMove())) ++num_steps;
+  while (num_steps < kForEver &&
+         (DeliverMessage() || DeliverRows() || AdvanceMove() || MakePages()))
+    ++num_steps;
   return num_steps > 0;
 }
 

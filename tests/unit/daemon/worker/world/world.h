@@ -74,6 +74,7 @@ struct Worker {
   std::set<ArenaSetId> arenas;
   std::vector<Move> moves;
   std::vector<Region> commits;
+  std::vector<CommitPages> making;  // Pages that are not all there yet.
   std::vector<Trim> trims;
   std::vector<Formation> ready;
   std::vector<Formation> drained;
@@ -144,7 +145,7 @@ struct Call {
   }
 };
 
-enum class UnderWay { kMessage, kRows, kMove };
+enum class UnderWay { kMessage, kRows, kMove, kPages };
 
 // ---- what happens beside effects ----
 
@@ -232,7 +233,8 @@ struct WorldOptions {
   bool two_on_one_node = false;  // The first two.
   int per_mille_of_moves_fail = 0;
   int per_mille_of_commits_fail = 0;
-  absl::Duration late_by = {};  // Who hears of a deadline from another worker hears so much later.
+  bool pages_take_time = false;  // Until MakePages.
+  absl::Duration late_by = {};   // Who hears of a deadline from another worker hears so much later.
 };
 
 class World {
@@ -273,6 +275,8 @@ class World {
   bool DeliverRows(int from, int to);  // Any of these two.
   bool AdvanceMove();
   bool AdvanceMove(int worker);
+  bool MakePages();
+  bool MakePages(int worker);  // Any of its operations'.
   // All that is under way, and what follows from it; whether there was anything.
   bool DeliverEverything();
   void LosePeerStream();
@@ -326,7 +330,7 @@ class World {
   std::function<void(Worker&, const Move&)> on_moved = [](auto&, const auto&) {};
   // What epd is told: Report... and EvictSession.
   std::function<void(Worker&, const Effect&)> on_report = [](auto&, const auto&) {};
-  // Something is under way that DeliverMessage(from, to), DeliverRows or AdvanceMove brings to its end.
+  // Something is under way that DeliverMessage(from, to), DeliverRows, AdvanceMove or MakePages brings to its end.
   std::function<void(UnderWay, int from, int to)> on_under_way = [](auto, auto, auto) {};
   // While it is traced: what happens, in words.
   std::function<void(const std::string&)> on_note = [](const auto&) {};
@@ -354,6 +358,7 @@ class World {
   TenantStart StartOf(const Group& group, int worker) const;
   bool CanEnd(const Worker& worker, const Move& move) const;
   void EndMove(Worker& worker, size_t index, const absl::Status& status);
+  void EndPages(Worker& worker, const CommitPages& pages);
   // Sabotage.
   void Bend(Worker& worker, Effects& effects);
   bool Bend(PeerMessage& message);
