@@ -68,10 +68,11 @@ void Failures::FailLocally(Tenant& tenant, const OperationKey& key, const absl::
 void Failures::FailExecution(Tenant& tenant, const OperationKey& key, const absl::Status& cause,
                              const std::set<Rank>& may_come) {
   EndDirectOf(tenant);
-  if (!tenant.executions.Fail(key.execution, key.named, cause, may_come)) {
+  if (!tenant.executions.Fail(key.execution, cause, may_come)) {
     EndGeneration(tenant, absl::ResourceExhaustedError(absl::StrCat(
                               "more than ", kMaxFailedExecutions,
-                              " failed executions are remembered for ranks that have not come")));
+                              " failed executions are remembered for ranks that have not come, or "
+                              "more of programs than there is memory for")));
     return;
   }
   if (key.named) return;

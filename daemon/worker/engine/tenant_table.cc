@@ -93,6 +93,7 @@ absl::Status TenantTable::Start(TenantStart start) {
   for (const RankHolder& member : members) {
     if (member.session) tenant->uid = sessions_.at(member.session).uid;
   }
+  JoinShare(*tenant);
   std::vector<Rank> ranks;
   for (const RankHolder& member : members) {
     const bool has_arena = member.session || tenant->peers.has_value();
@@ -108,6 +109,12 @@ absl::Status TenantTable::Start(TenantStart start) {
                                .stream_region_bytes = tenant->stream_region_bytes});
   tenants_[{group, tenant->start.formation}] = std::move(tenant);
   return absl::OkStatus();
+}
+
+void TenantTable::JoinShare(Tenant& tenant) {
+  std::shared_ptr<ProgramMemory>& of_uid = program_memory_[tenant.uid];
+  if (of_uid == nullptr) of_uid = std::make_shared<ProgramMemory>(ProgramMemory{.uid = tenant.uid});
+  tenant.executions.JoinShare(of_uid);
 }
 
 // A rank of another worker has an arena that only this worker writes; those of one worker may lie in one.
@@ -165,6 +172,7 @@ void TenantTable::ReleaseIfIdle(Tenant& tenant) {
   if (tenant.closed) {  // Thousands that have ended are remembered.
     tenant.counters.waited_ns = {};
     tenant.counters.waits = {};
+    tenant.executions.LeaveShare();
   }
   if (!tenant.closed || !tenant.set) return;
   DropArenaSets(staging_.Release(std::exchange(tenant.set, ArenaSetId())));

@@ -66,6 +66,8 @@ class TenantTable {
  private:
   // Of a tenant that starts, and whose peers are known.
   static ArenaSetKey MakeArenaSetKey(const Tenant& tenant);
+  // Its programs count as its uid's until it is gone.
+  void JoinShare(Tenant& tenant);
   absl::Status TakeArenas(Tenant& tenant, const ArenaSetKey& key);
   void DropArenaSets(const std::vector<ArenaSetId>& sets);
 
@@ -75,6 +77,7 @@ class TenantTable {
   AdmissionQueue& queue_;
   EngineEvent& event_;
   std::map<SessionId, Session> sessions_;
+  std::map<uint32_t, std::shared_ptr<ProgramMemory>> program_memory_;  // By uid.
   ByFormation tenants_;
 };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <random>
 
@@ -177,6 +178,45 @@ TEST_F(Hostile, StartTenantOfUnknownSessionsOrOldFormationsIsRefused) {
   TenantStart fewer = h_.Start(h_.Spec(2), GroupId(8));
   fewer.members.pop_back();
   EXPECT_EQ(h_.exchange.StartTenant(fewer, h_.now).code(), Code::kInvalidArgument);
+}
+
+// Programs of many ranks whose executions are far apart, as only somebody makes them who wants the worker's memory.
+TEST_F(Hostile, ProgramsOfAllAUsersGroupsAreBoundedAndThoseOfGroupsThatEndComeBack) {
+  constexpr uint32_t kRanks = 240;
+  const auto run_programs = [&](GroupId group) {
+    DirectOutcome outcome;
+    outcome.group = group;
+    outcome.formation = Formation(1);
+    outcome.said.kind = shm::Kind::kDispatch;
+    outcome.raw_execution = kMaxExecution;
+    for (uint32_t n = 0; n < kMaxPrograms; ++n) {
+      std::memcpy(outcome.key.execution.program.data(), &n, sizeof n);
+      h_.exchange.NoteDirect(outcome);
+    }
+  };
+  const auto call = [&](GroupId group, uint64_t execution) {
+    shm::SlotRequest request = h_.Request(1, execution);
+    request.group_id = group.value;
+    request.program[15] = 1;  // None of those.
+    return h_.Take(request);
+  };
+  for (uint64_t group = 100; group < 103; ++group) h_.StartTenant(h_.Spec(kRanks), GroupId(group));
+  run_programs(GroupId(100));
+  const Submission own = call(GroupId(100), 0);
+  EXPECT_EQ(h_.code(own), Code::kResourceExhausted);
+  EXPECT_THAT(h_.text(own), AllOf(HasSubstr("epoch=3 rank=1 phase=announce"),
+                                  HasSubstr("programs and names of 240 ranks take"),
+                                  HasSubstr(absl::StrCat("the most is ", kMaxProgramBytes))));
+  run_programs(GroupId(101));
+  const Submission refused = call(GroupId(102), 0);
+  EXPECT_EQ(h_.code(refused), Code::kResourceExhausted);
+  EXPECT_THAT(
+      h_.text(refused),
+      AllOf(HasSubstr("epoch=3 rank=1 phase=announce"), HasSubstr("uid 0 with all its groups"),
+            HasSubstr(absl::StrCat("the most is ", kMaxProgramBytesOfUid))));
+  h_.exchange.EndTenant(GroupId(100), Formation(1), absl::OkStatus(), h_.now);
+  h_.Perform();
+  EXPECT_FALSE(h_.answered(call(GroupId(102), 1))) << "it waits for the others";
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+// Goal: what programs take is counted as it is, is small, and ends where it is allowed to end; ending a generation costs the
+// same however many there are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "absl/time/clock.h"
+#include "daemon/worker/engine/execution_history.h"
+
+namespace {
+size_t g_allocated = 0;
+}  // namespace
+
+// Not inlined: the compiler would take malloc for another allocator's.
+[[gnu::noinline]] void* operator new(size_t size) {
+  void* const memory = std::malloc(size);
+  if (memory == nullptr) std::abort();
+  g_allocated += malloc_usable_size(memory) + sizeof(size_t);
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  if (memory != nullptr) g_allocated -= malloc_usable_size(memory) + sizeof(size_t);
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace epd {
+namespace {
+
+ProgramId Program(uint32_t n) {
+  return {static_cast<uint8_t>(n), static_cast<uint8_t>(n >> 8), static_cast<uint8_t>(n >> 16), 1};
+}
+
+struct PerProgram {
+  size_t allocated = 0;
+  size_t counted = 0;
+};
+
+// Of programs that all ranks run, one of them an execution ahead.
+PerProgram Measure(uint32_t num_ranks) {
+  constexpr uint32_t kPrograms = 500;
+  const size_t before = g_allocated;
+  const auto history =
+      std::make_unique<ExecutionHistory>(num_ranks, std::vector<ExecutionBase>(), absl::Status());
+  const size_t empty = history->bytes();
+  for (uint32_t n = 0; n < kPrograms; ++n) {
+    for (uint32_t rank = 0; rank < num_ranks; ++rank)
+      EXPECT_TRUE(history->Enter(Rank(rank), Program(n), false, rank == 0 ? 1 : 0).ok());
+  }
+  return {(g_allocated - before) / kPrograms, (history->bytes() - empty) / kPrograms};
+}
+
+TEST(ExecutionHistoryBytesTest, AProgramIsCountedAsItIs) {
+  for (const uint32_t num_ranks : {2u, 240u, 2048u}) {
+    const PerProgram one = Measure(num_ranks);
+    std::printf("%u ranks: %zu bytes a program, %zu counted\n", num_ranks, one.allocated,
+                one.counted);
+    EXPECT_GE(one.counted, one.allocated * 9 / 10) << num_ranks;
+    EXPECT_LE(one.counted, one.allocated * 11 / 10) << num_ranks;
+    EXPECT_LE(one.allocated, 300 + num_ranks) << num_ranks << ": a byte of each rank";
+  }
+}
+
+TEST(ExecutionHistoryBytesTest, TheEndOfAGenerationTouchesNoProgram) {
+  ExecutionHistory history(2, {}, absl::Status());
+  for (uint32_t n = 0; n < kMaxPrograms; ++n)
+    ASSERT_TRUE(history.Enter(Rank(0), Program(n), false, 0).ok());
+  const size_t allocated = g_allocated;
+  const absl::Time began = absl::Now();
+  history.EndGeneration(absl::AbortedError("late"));
+  history.EndDivergedGeneration(absl::AbortedError("late"));
+  std::printf("two ends: %.3f ms\n", absl::ToDoubleMilliseconds(absl::Now() - began));
+  EXPECT_LE(g_allocated - allocated, 4096u);
+}
+
+}  // namespace
+}  // namespace epd
